@@ -1,0 +1,21 @@
+"""Efficient attention, written to be read: NumPy with hand-derived gradients, Numba kernels, theorems checked.
+
+Where things are
+----------------
+``linattn_ref.attention``    one mechanism a file: formula, ``forward``, and the hand-derived ``backward`` below it
+``linattn_ref.kernels``      the hot loops, under the same names as readable NumPy (``reference``) and Numba (``jit``)
+``linattn_ref.gradcheck``    finite-difference and complex-step checks for any ``forward``/``backward`` pair
+``linattn_ref.theory``       each theorem as functions: what it states, what is measured
+``linattn_ref.models``       a pretrained BERT-family encoder in plain NumPy
+``linattn_ref.data``         fetching the pinned model and texts
+``linattn_ref.experiments``  one module a figure: ``compute(...)`` then ``draw(...)``
+
+Glossary of letters (in every shape comment)
+--------------------------------------------
+``B`` batch · ``H`` heads · ``N`` queries · ``L`` keys · ``D`` key width · ``M`` value width · ``C`` feature width ·
+``R`` reduced length (Linformer's k, landmarks) · ``E`` model width · ``...`` any leading axes, usually ``(B, H)``
+
+Importing this package needs NumPy alone.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,104 @@
+"""The conventions every mechanism shares, checked at its door: shapes, dtypes, masks, the scale and the kernels.
+
+Each check raises a ``TypeError`` (wrong kind of thing) or ``ValueError`` (wrong shape or value) that names the
+argument, says what it got and what it needs.
+"""
+
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+ROOMS = ("reference", "jit")  # the kernel rooms under linattn_ref.kernels
+
+Array = NDArray[np.floating[Any]]
+Mask = NDArray[np.bool_]
+
+
+def check_array(name: str, x: Array, ndim: int = 2, dtype: np.dtype[Any] | None = None) -> None:
+    """``x`` is float32 or float64 (``dtype``, if given) with at least ``ndim`` axes, none of them empty."""
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"{name}: expected a numpy.ndarray, got {type(x).__name__}")
+    if x.dtype not in FLOATS:
+        raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}")
+    if dtype is not None and x.dtype != dtype:
+        raise TypeError(f"{name}: expected {dtype} like the other arrays, got {x.dtype}")
+    if x.ndim < ndim:
+        raise ValueError(f"{name}: expected at least {ndim} axes, got shape {x.shape}")
+    if 0 in x.shape:
+        raise ValueError(f"{name}: every axis needs at least one entry, got shape {x.shape}")
+
+
+def check_shape(name: str, x: Array, shape: Sequence[int], letters: str) -> None:
+    """``x`` has exactly ``shape``; ``letters`` names its axes in the message, as in ``"(..., L, M)"``."""
+    if x.shape != tuple(shape):
+        raise ValueError(f"{name}: expected shape {letters} = {tuple(shape)}, got {x.shape}")
+
+
+def check_qkv(q: Array, k: Array, v: Array, *, causal: bool = False, key_mask: Mask | None = None) -> None:
+    """``q (..., N, D)``, ``k (..., L, D)``, ``v (..., L, M)``: equal leading axes, one dtype; ``N <= L`` if causal."""
+    check_qk(q, k, causal=causal, key_mask=key_mask)
+    check_array("v", v, dtype=q.dtype)
+    check_shape("v", v, (*k.shape[:-1], v.shape[-1]), "(..., L, M)")
+
+
+def check_qk(q: Array, k: Array, *, causal: bool = False, key_mask: Mask | None = None) -> None:
+    """The part of :func:`check_qkv` that a dense matrix needs."""
+    check_array("q", q)
+    check_array("k", k, dtype=q.dtype)
+    if k.ndim != q.ndim:
+        raise ValueError(f"k: expected {q.ndim} axes like q, got shape {k.shape} beside q {q.shape}")
+    check_shape("k", k, (*q.shape[:-2], k.shape[-2], q.shape[-1]), "(..., L, D)")
+    if not isinstance(causal, (bool, np.bool_)):
+        raise TypeError(f"causal: expected True or False, got {causal!r}")
+    if causal and q.shape[-2] > k.shape[-2]:
+        raise ValueError(
+            f"q: causal attention is aligned at the end and needs N <= L, got N = {q.shape[-2]} and L = {k.shape[-2]}"
+        )
+    check_key_mask(key_mask, k)
+
+
+def check_key_mask(key_mask: Mask | None, k: Array) -> None:
+    """``key_mask (..., L)`` is bool with all of ``k``'s leading axes."""
+    if key_mask is None:
+        return
+    if not isinstance(key_mask, np.ndarray) or key_mask.dtype != np.bool_:
+        got = key_mask.dtype if isinstance(key_mask, np.ndarray) else type(key_mask).__name__
+        raise TypeError(f"key_mask: expected an array of bool, got {got}")
+    check_shape("key_mask", key_mask, k.shape[:-1], "(..., L)")  # type: ignore[arg-type]
+
+
+def check_d_out(d_out: Array, out_shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    """``d_out`` has the shape and dtype of the output whose gradient it is."""
+    check_array("d_out", d_out, ndim=1, dtype=dtype)
+    check_shape("d_out", d_out, out_shape, "of out")
+
+
+def check_kernels(kernels: Any, name: str) -> ModuleType:
+    """The kernel called ``name`` of a room, as ``kernels.softmax``; never a silent fallback."""
+    kernel = getattr(kernels, name, None)
+    package = getattr(kernels, "__name__", "")
+    if kernel is None or not package.startswith("linattn_ref.kernels."):
+        rooms = ", ".join(f"linattn_ref.kernels.{room}" for room in ROOMS)
+        raise TypeError(f"kernels: expected a module with a {name!r} kernel (one of {rooms}), got {kernels!r}")
+    return kernel
+
+
+def resolve_scale(scale: float | None, key_width: int) -> float:
+    """``1/sqrt(D)`` for None, else the finite number given."""
+    if scale is None:
+        return 1.0 / math.sqrt(key_width)
+    if isinstance(scale, bool) or not isinstance(scale, (int, float, np.integer, np.floating)):
+        raise TypeError(f"scale: expected a number or None, got {scale!r}")
+    if not math.isfinite(scale):
+        raise ValueError(f"scale: expected a finite number, got {scale!r}")
+    return float(scale)
+
+
+def zero_masked(x: Array, key_mask: Mask | None) -> Array:
+    """``x (..., L, W)`` with the rows of masked keys set to 0, so that what they contain can change nothing."""
+    return x if key_mask is None else np.where(key_mask[..., None], x, x.dtype.type(0))

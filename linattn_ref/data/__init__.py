@@ -1,0 +1,1 @@
+"""Pinned, checked packages of real data."""

@@ -1,0 +1,1 @@
+"""One module a figure: ``compute(...)`` gives the results, ``draw(results)`` the figure."""

@@ -1,0 +1,182 @@
+"""Saving a figure with everything that made it: the drawing three times, and the numbers beside it.
+
+``save`` writes ``name.svg``, ``name.png``, ``name.pdf`` and ``name.json``. The same results on the same machine with
+the same versions give the same bytes: no date is written anywhere, and the identifiers in the SVG are fixed.
+"""
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+import linattn_ref
+
+# What makes each format carry a date or a random identifier, switched off.
+METADATA: dict[str, dict[str, None]] = {
+    "svg": {"Date": None},
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None},
+}
+# Text as outlines in the SVG (it looks the same without the font), as a font in the PDF (it can be searched).
+SAVING = {"svg.hashsalt": "linattn_ref", "svg.fonttype": "path", "pdf.fonttype": 42}
+
+
+def save(
+    figure: Figure,
+    results: Any,
+    out_dir: str | os.PathLike[str],
+    name: str,
+    *,
+    command: str,
+    seed: int | None,
+    caption: str = "",
+    extra: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Write the figure as SVG, PNG and PDF and its numbers as JSON, all of them or none.
+
+    Parameters
+    ----------
+    figure : Figure
+    results : mapping, NamedTuple, dataclass, sequence, array or number
+        All numbers that the figure shows, as ``compute`` returned them; see `plain` for what becomes of them.
+    out_dir : path
+        Made if it is not there.
+    name : str
+        File name without extension.
+    command : str
+        The command line that makes the figure again.
+    seed : int or None
+        The seed of the random generator; None where nothing is drawn at random.
+    caption : str
+        What the figure shows, in a sentence or two: the gallery prints it.
+    extra : mapping, optional
+        More to be kept beside the numbers, such as the hashes of model and text.
+
+    Returns
+    -------
+    list of Path
+        The four files.
+
+    Raises
+    ------
+    OSError
+        A file cannot be written (full disk, no permission); none of the four is then changed.
+    """
+    out = Path(out_dir)
+    document = {
+        "name": name,
+        "caption": caption,
+        "command": command,
+        "seed": seed,
+        **plain(dict(extra or {})),
+        "versions": versions(),
+        "machine": machine(),
+        "results": plain(results),
+    }
+    writers: dict[Path, Callable[[Path], object]] = {
+        out / f"{name}.{format}": lambda path, format=format: _draw(figure, path, format) for format in METADATA
+    }
+    writers[out / f"{name}.json"] = lambda path: path.write_text(json_text(document) + "\n", encoding="utf-8")
+    return write_all(writers)
+
+
+def write_all(writers: Mapping[Path, Callable[[Path], object]]) -> list[Path]:
+    """Write several files so that they change together: each ``writer(temporary)`` first, then the renames.
+
+    If anything fails before the renames (a full disk, Ctrl-C), the temporary files are removed and no file is changed.
+    """
+    temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}.part") for path in writers}
+    try:
+        for path, write in writers.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(temporaries[path])
+        for path, temporary in temporaries.items():
+            os.replace(temporary, path)
+    finally:
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
+    return list(writers)
+
+
+def _draw(figure: Figure, path: Path, format: str) -> None:
+    with matplotlib.rc_context(SAVING):
+        figure.savefig(path, format=format, metadata=METADATA[format])
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's own types.
+
+    A NamedTuple or dataclass becomes a mapping by field name, an array nested lists, a path a string. A float32 is
+    written with the digits that tell it from its neighbours; NaN and the infinities, which JSON has not, become
+    ``"nan"``, ``"inf"`` and ``"-inf"``, which ``float`` reads back.
+
+    Raises
+    ------
+    TypeError
+        Anything else: results must be numbers, not objects.
+    """
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return [plain(item) for item in value] if value.ndim else plain(value[()])
+    if isinstance(value, (float, np.floating)):
+        return float(str(value)) if math.isfinite(value) else str(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    raise TypeError(f"results must hold numbers, strings and arrays, got {type(value).__name__}")
+
+
+def json_text(value: Any, indent: str = "") -> str:
+    """JSON with a line for each key and each row of numbers, so that a person can read it and a diff stays short."""
+    deeper = indent + "  "
+    if isinstance(value, dict) and value:
+        body = (f"{deeper}{json.dumps(str(key))}: {json_text(item, deeper)}" for key, item in value.items())
+        return "{\n" + ",\n".join(body) + f"\n{indent}}}"
+    if isinstance(value, list) and any(isinstance(item, (list, dict)) for item in value):
+        return "[\n" + ",\n".join(deeper + json_text(item, deeper) for item in value) + f"\n{indent}]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def versions(packages: Sequence[str] = ("numpy", "scipy", "numba", "matplotlib")) -> dict[str, str]:
+    """The versions of Python, this package and the packages that the numbers depend on."""
+    found = {"python": platform.python_version(), "linattn_ref": linattn_ref.__version__}
+    return found | {name: importlib.metadata.version(name) for name in packages}
+
+
+def machine() -> dict[str, Any]:
+    """The processor and the linear algebra libraries: what the last bits of the numbers depend on, and the times."""
+    import scipy.linalg  # noqa: F401  # loads SciPy's own BLAS, so that it is listed whatever ran before
+    from threadpoolctl import threadpool_info
+
+    libraries = (library for library in threadpool_info() if library["user_api"] == "blas")
+    blas = {f"{lib['internal_api']} {lib['version']} ({lib.get('architecture', '?')})" for lib in libraries}
+    return {"processor": _processor(), "cores": os.cpu_count(), "blas": sorted(blas)}
+
+
+def _processor() -> str:
+    """The processor's name; Python's own answer is often empty on Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,83 @@
+"""Two looks for every figure, ``paper`` and ``projector``, with colours that a colour-blind reader can tell apart.
+
+Every ``draw(results)`` runs inside one of them and takes its size, fonts and line widths from it::
+
+    with style.use("projector"):
+        figure, axes = style.figure(1, 2, height=0.4)
+
+References
+----------
+.. [1] M. Okabe and K. Ito, "Color Universal Design", 2008 (the eight colours).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.style
+from matplotlib.figure import Figure
+
+STYLES = ("paper", "projector")
+
+# Okabe and Ito's colours [1] by name; the styles' colour cycle is these, in another order.
+BLUE = "#0072B2"
+VERMILLION = "#D55E00"
+GREEN = "#009E73"
+PURPLE = "#CC79A7"
+ORANGE = "#E69F00"
+SKY = "#56B4E9"
+BLACK = "#000000"
+GREY = "#7F7F7F"  # for what is only there to compare with
+
+
+@contextmanager
+def use(name: str = "paper") -> Iterator[None]:
+    """Draw in the style ``name``, ``"paper"`` or ``"projector"``; the settings from before come back at the end."""
+    if name not in STYLES:
+        raise ValueError(f"style must be one of {', '.join(STYLES)}, got {name!r}")
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # a user's own matplotlibrc must not change what is drawn
+        matplotlib.style.use(Path(__file__).with_name(f"{name}.mplstyle"))
+        yield
+
+
+def figure(rows: int = 1, columns: int = 1, *, height: float = 0.38, **options: Any) -> tuple[Figure, Any]:
+    """A figure as wide as the style's page, and its axes.
+
+    It is not registered with ``pyplot``, so it is freed with its last reference and never drawn twice in a notebook.
+
+    Parameters
+    ----------
+    rows, columns : int
+        The grid of axes.
+    height : float
+        Height over width; the width is the style's.
+    **options
+        Passed on to ``Figure.subplots`` (``sharey``, ``width_ratios``, ``squeeze``, ...).
+
+    Returns
+    -------
+    figure : matplotlib.figure.Figure
+    axes : matplotlib.axes.Axes or ndarray of them
+        As ``Figure.subplots`` gives them.
+    """
+    width = matplotlib.rcParams["figure.figsize"][0]
+    drawn = Figure(figsize=(width, width * height))
+    return drawn, drawn.subplots(rows, columns, **options)
+
+
+def sequence(count: int, cmap: str = "viridis") -> Sequence[tuple[float, float, float, float]]:
+    """``count`` colours in order, dark to light, for lines that have an order (layers, lengths, ranks).
+
+    They stop before the colour map's pale end, which cannot be read on white.
+    """
+    ramp = matplotlib.colormaps[cmap]
+    return [ramp(0.88 * i / max(count - 1, 1)) for i in range(count)]
+
+
+def text_colour(rgba: Sequence[float]) -> str:
+    """Black or white, whichever is read better on the colour ``rgba`` (numbers in the cells of a heat map)."""
+    red, green, blue = rgba[:3]
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"

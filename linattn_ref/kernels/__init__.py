@@ -1,0 +1,8 @@
+"""The workshop: the hot loops, under the same file and function names in each room.
+
+``linattn_ref.kernels.reference``  NumPy, the loop as the paper prints it; needs nothing but NumPy
+``linattn_ref.kernels.jit``        Numba on the CPU, float32 and float64
+
+A mechanism takes the room itself: ``from linattn_ref.kernels import jit``, then ``softmax.forward(q, k, v, kernels=jit)``.
+Nothing falls back silently.
+"""

@@ -1,0 +1,1 @@
+"""Real transformers in plain NumPy."""

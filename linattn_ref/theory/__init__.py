@@ -1,0 +1,1 @@
+"""Each theorem as functions: what it states beside what is measured."""
