@@ -27,6 +27,7 @@ METADATA: dict[str, dict[str, None]] = {
     "pdf": {"CreationDate": None},
 }
 # Text as outlines in the SVG (it looks the same without the font), as a font in the PDF (it can be searched).
+PNG_WIDTH = 1600  # pixels, for a figure of any size in inches
 SAVING = {"svg.hashsalt": "linattn_ref", "svg.fonttype": "path", "pdf.fonttype": 42}
 
 
@@ -109,7 +110,8 @@ def write_all(writers: Mapping[Path, Callable[[Path], object]]) -> list[Path]:
 
 def _draw(figure: Figure, path: Path, format: str) -> None:
     with matplotlib.rc_context(SAVING):
-        figure.savefig(path, format=format, metadata=METADATA[format])
+        dpi = PNG_WIDTH / figure.get_figwidth()
+        figure.savefig(path, format=format, dpi=dpi, metadata=METADATA[format])
 
 
 def plain(value: Any) -> Any:
