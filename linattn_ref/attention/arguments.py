@@ -66,10 +66,15 @@ def check_key_mask(key_mask: Mask | None, k: Array) -> None:
     """``key_mask (..., L)`` is bool with all of ``k``'s leading axes."""
     if key_mask is None:
         return
-    if not isinstance(key_mask, np.ndarray) or key_mask.dtype != np.bool_:
-        got = key_mask.dtype if isinstance(key_mask, np.ndarray) else type(key_mask).__name__
-        raise TypeError(f"key_mask: expected an array of bool, got {got}")
+    check_bool("key_mask", key_mask)
     check_shape("key_mask", key_mask, k.shape[:-1], "(..., L)")  # type: ignore[arg-type]
+
+
+def check_bool(name: str, mask: Mask) -> None:
+    """``mask`` is an array of bool."""
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+        got = mask.dtype if isinstance(mask, np.ndarray) else type(mask).__name__
+        raise TypeError(f"{name}: expected an array of bool, got {got}")
 
 
 def check_d_out(d_out: Array, out_shape: Sequence[int], dtype: np.dtype[Any]) -> None:

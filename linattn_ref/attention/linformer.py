@@ -1,0 +1,211 @@
+"""Linformer (Wang et al. 2020): softmax attention over ``R`` mixed keys instead of ``L`` single ones.
+
+    K~ = E K,   V~ = F V                                     (1)  E, F (R, L)
+    P~ = softmax(scale Q K~^T)                               (2)  (N, R)
+    O = P~ V~                                                (3)
+
+``O(N R)`` time and space where softmax attention takes ``O(N L)``. The context mapping matrix ``P`` is close to low
+rank (``linattn_ref.theory.low_rank``), which is why so few mixed keys can do. ``E`` and ``F`` are learned; their ``L``
+columns fix the sequence length.
+
+The gradient, by hand
+---------------------
+(2) and (3) are softmax attention, whose backward pass gives ``dQ``, ``dK~`` and ``dV~``. From (1),
+
+    dE = dK~ K^T,    dF = dV~ V^T                            (4)
+    dK = E^T dK~,    dV = F^T dV~                            (5)
+
+and where one ``E`` serves several heads or examples, its gradients are summed over them.
+
+Why it cannot be causal
+-----------------------
+Every row of ``E K`` mixes all positions, so each query would see the future through every mixed key.
+
+References
+----------
+Wang et al. (2020), "Linformer: self-attention with linear complexity", equation (7) and section 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention import softmax
+from linattn_ref.attention.arguments import (
+    Array,
+    Mask,
+    check_array,
+    check_bool,
+    check_qk,
+    check_qkv,
+    zero_masked,
+)
+from linattn_ref.attention.linformer_projections import (
+    Projection,
+    convolution,
+    convolution_backward,
+    distinct_gradients,
+    draw_projections,
+    max_pool,
+    max_pool_backward,
+    mean_pool,
+)
+from linattn_ref.kernels import reference
+
+__all__ = [
+    "Gradients",
+    "Projection",
+    "Saved",
+    "backward",
+    "convolution",
+    "convolution_backward",
+    "distinct_gradients",
+    "draw_projections",
+    "forward",
+    "matrix",
+    "max_pool",
+    "max_pool_backward",
+    "mean_pool",
+]
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs: the inputs and ``O(N + R)`` rows a head."""
+
+    k: Array  # (..., L, D), masked rows 0
+    v: Array  # (..., L, M), masked rows 0
+    e: Array  # (R, L) or (..., R, L)
+    f: Array  # (R, L) or (..., R, L)
+    key_mask: Mask | None  # (..., L)
+    attention: softmax.Saved  # of softmax attention over the R mixed keys
+
+
+class Gradients(NamedTuple):
+    """Gradients of the inputs of ``forward``."""
+
+    q: Array  # (..., N, D)
+    k: Array  # (..., L, D)
+    v: Array  # (..., L, M)
+    e: Array  # like e
+    f: Array  # like f
+
+
+def forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    e: Array,
+    f: Array,
+    *,
+    causal: bool = False,
+    key_mask: Mask | None = None,
+    row_mask: Mask | None = None,
+    scale: float | None = None,
+    kernels: Any = reference,
+) -> tuple[Array, Saved]:
+    """Linformer attention.
+
+    Parameters
+    ----------
+    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``, float32 or float64
+    e, f : ndarray ``(R, L)`` or ``(..., R, L)``, ``R <= L``
+        Projections of keys and values. Leading axes broadcast against those of ``k``: ``(R, L)`` serves every head,
+        ``(H, R, L)`` gives each head its own.
+    causal : bool
+        Must be False: see the top of this file.
+    key_mask : ndarray of bool ``(..., L)``, optional
+        A masked key's rows of ``K`` and ``V`` are 0 before the projection.
+    row_mask : ndarray of bool ``(R,)`` or ``(..., R)``, optional
+        Which rows of ``e`` and ``f`` are in use, where heads with a different ``R`` are padded to the largest.
+    scale : float, optional
+        ``1/sqrt(D)`` unless given.
+    kernels : module
+        ``linattn_ref.kernels.reference`` or ``.jit``.
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+    saved : Saved
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument that breaks the conventions above.
+    """
+    check_qkv(q, k, v, key_mask=key_mask)
+    if causal:
+        raise ValueError(
+            "causal: Linformer has no causal form; every row of E K mixes all positions, so a query would see the future"
+        )
+    check_projection("e", e, k)
+    check_projection("f", f, k)
+    if e.shape[-2] != f.shape[-2]:
+        raise ValueError(f"f: expected R = {e.shape[-2]} rows like e, got shape {f.shape}")
+    rows = full_row_mask(row_mask, e, k)
+    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
+    out, attention = softmax.forward(q, e @ k, f @ v, key_mask=rows, scale=scale, kernels=kernels)  # (1)-(3)
+    return out, Saved(k, v, e, f, key_mask, attention)
+
+
+def backward(d_out: Array, saved: Saved) -> Gradients:
+    """Gradients of :func:`forward`, equations (4) and (5)."""
+    k, v, e, f, key_mask, attention = saved
+    d_q, d_mixed_k, d_mixed_v = softmax.backward(d_out, attention)  # (..., N, D), (..., R, D), (..., R, M)
+    d_e = sum_to_shape(d_mixed_k @ k.swapaxes(-1, -2), e.shape)  # (4)
+    d_f = sum_to_shape(d_mixed_v @ v.swapaxes(-1, -2), f.shape)  # (4)
+    d_k = zero_masked(e.swapaxes(-1, -2) @ d_mixed_k, key_mask)  # (5)  (..., L, D)
+    d_v = zero_masked(f.swapaxes(-1, -2) @ d_mixed_v, key_mask)  # (5)  (..., L, M)
+    return Gradients(d_q, d_k, d_v, d_e, d_f)
+
+
+def matrix(
+    q: Array,
+    k: Array,
+    e: Array,
+    *,
+    key_mask: Mask | None = None,
+    row_mask: Mask | None = None,
+    scale: float | None = None,
+) -> Array:
+    """The context mapping matrix ``P~`` of equation (2), ``(..., N, R)``: ``out == matrix @ (f @ v)``."""
+    check_qk(q, k, key_mask=key_mask)
+    check_projection("e", e, k)
+    rows = full_row_mask(row_mask, e, k)
+    return softmax.matrix(q, e @ zero_masked(k, key_mask), key_mask=rows, scale=scale)  # (1), (2)
+
+
+def check_projection(name: str, e: Array, k: Array) -> None:
+    """``e`` is ``(R, L)`` or ``(..., R, L)`` with ``R <= L`` and leading axes that broadcast to those of ``k``."""
+    check_array(name, e, dtype=k.dtype)
+    length = k.shape[-2]
+    if e.shape[-1] != length:
+        raise ValueError(f"{name}: expected one column a key, (..., R, L) with L = {length}, got shape {e.shape}")
+    if e.shape[-2] > length:
+        raise ValueError(f"{name}: expected R <= L = {length}, got R = {e.shape[-2]}")
+    _check_leading(name, e.shape[:-2], k.shape[:-2])
+
+
+def full_row_mask(row_mask: Mask | None, e: Array, k: Array) -> Mask | None:
+    """``row_mask`` checked and broadcast to all leading axes: the key mask of the mixed keys, ``(..., R)``."""
+    if row_mask is None:
+        return None
+    check_bool("row_mask", row_mask)
+    if row_mask.ndim < 1 or row_mask.shape[-1] != e.shape[-2]:
+        raise ValueError(f"row_mask: expected one entry a row of e, R = {e.shape[-2]}, got shape {row_mask.shape}")
+    _check_leading("row_mask", row_mask.shape[:-1], k.shape[:-2])
+    return np.broadcast_to(row_mask, (*k.shape[:-2], e.shape[-2]))
+
+
+def _check_leading(name: str, got: tuple[int, ...], leading: tuple[int, ...]) -> None:
+    tail = leading[len(leading) - len(got) :] if got else ()
+    if len(got) > len(leading) or any(a not in (1, b) for a, b in zip(got, tail, strict=True)):
+        raise ValueError(f"{name}: leading axes {got} do not broadcast to those of k, {leading}")
+
+
+def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
+    """The gradient of broadcasting: ``x`` summed over the axes along which an array of ``shape`` was repeated."""
+    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
+    repeated = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] != 1)
+    return x.sum(axis=repeated, keepdims=True)
