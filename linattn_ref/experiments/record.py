@@ -11,6 +11,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ METADATA: dict[str, dict[str, None]] = {
 }
 # Text as outlines in the SVG (it looks the same without the font), as a font in the PDF (it can be searched).
 PNG_WIDTH = 1600  # pixels, for a figure of any size in inches
-SAVING = {"svg.hashsalt": "linattn_ref", "svg.fonttype": "path", "pdf.fonttype": 42}
+SAVING: Any = {"svg.hashsalt": "linattn_ref", "svg.fonttype": "path", "pdf.fonttype": 42}
 
 
 def save(
@@ -84,9 +85,9 @@ def save(
         "results": plain(results),
     }
     writers: dict[Path, Callable[[Path], object]] = {
-        out / f"{name}.{format}": lambda path, format=format: _draw(figure, path, format) for format in METADATA
+        out / f"{name}.{format}": partial(_draw, figure, format) for format in METADATA
     }
-    writers[out / f"{name}.json"] = lambda path: path.write_text(json_text(document) + "\n", encoding="utf-8")
+    writers[out / f"{name}.json"] = partial(Path.write_text, data=json_text(document) + "\n", encoding="utf-8")
     return write_all(writers)
 
 
@@ -108,7 +109,7 @@ def write_all(writers: Mapping[Path, Callable[[Path], object]]) -> list[Path]:
     return list(writers)
 
 
-def _draw(figure: Figure, path: Path, format: str) -> None:
+def _draw(figure: Figure, format: str, path: Path) -> None:
     with matplotlib.rc_context(SAVING):
         dpi = PNG_WIDTH / figure.get_figwidth()
         figure.savefig(path, format=format, dpi=dpi, metadata=METADATA[format])
