@@ -137,7 +137,7 @@ def forward(
     check_qkv(q, k, v, key_mask=key_mask)
     if causal:
         raise ValueError(
-            "causal: Linformer has no causal form; every row of E K mixes all positions, so a query would see the future"
+            "causal: not defined for Linformer; every row of E K mixes all positions, so a query would see the future"
         )
     check_projection("e", e, k)
     check_projection("f", f, k)

@@ -140,7 +140,7 @@ def _pad(e: list[Array], f: list[Array]) -> Projection:
 
 
 def segment_bounds(length: int, reduced: int) -> NDArray[np.int64]:
-    """Where each of ``reduced`` segments of ``length`` positions starts, and the end; the first ``L mod R`` are longer."""
+    """Bounds ``(R + 1,)`` of ``reduced`` segments of ``length`` positions; the first ``L mod R`` are one longer."""
     if not isinstance(reduced, (int, np.integer)) or not 1 <= reduced <= length:
         raise ValueError(f"reduced: expected an integer with 1 <= R <= L = {length}, got {reduced!r}")
     size, longer = divmod(length, reduced)
