@@ -108,13 +108,15 @@ def matrix(
     """
     check_qk(q, k, causal=causal, key_mask=key_mask)
     scale = resolve_scale(scale, q.shape[-1])
-    scores = scale * (q @ zero_masked(k, key_mask).swapaxes(-1, -2))  # (1)  (..., N, L)
-    allowed = visible(q.shape[-2], k.shape[-2], causal=causal, key_mask=key_mask)  # (..., N or 1, L)
-    scores = np.where(allowed, scores, -np.inf)
-    row_max = scores.max(axis=-1, keepdims=True)  # (..., N, 1), cancels in (2)
-    exp = np.exp(scores - np.where(np.isneginf(row_max), q.dtype.type(0), row_max))  # (..., N, L)
-    row_sum = exp.sum(axis=-1, keepdims=True)  # (..., N, 1)
-    return np.divide(exp, row_sum, out=np.zeros_like(exp), where=row_sum != 0)  # (2)
+    p = (scale * q) @ zero_masked(k, key_mask).swapaxes(-1, -2)  # (1)  (..., N, L); one such array, worked on in place
+    if causal or key_mask is not None:
+        np.copyto(p, -np.inf, where=~visible(q.shape[-2], k.shape[-2], causal=causal, key_mask=key_mask))
+    row_max = p.max(axis=-1, keepdims=True)  # (..., N, 1), cancels in (2)
+    p -= np.where(np.isneginf(row_max), q.dtype.type(0), row_max)
+    np.exp(p, out=p)
+    row_sum = p.sum(axis=-1, keepdims=True)  # (..., N, 1), 0 where a query sees nothing
+    p /= np.where(row_sum == 0, q.dtype.type(1), row_sum)  # (2)
+    return p
 
 
 def visible(n: int, n_keys: int, *, causal: bool, key_mask: Mask | None) -> Mask:
