@@ -20,6 +20,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import linattn_ref
+from linattn_ref.experiments.atomic import write_all
 
 # What makes each format carry a date or a random identifier, switched off.
 METADATA: dict[str, dict[str, None]] = {
@@ -89,24 +90,6 @@ def save(
     }
     writers[out / f"{name}.json"] = partial(Path.write_text, data=json_text(document) + "\n", encoding="utf-8")
     return write_all(writers)
-
-
-def write_all(writers: Mapping[Path, Callable[[Path], object]]) -> list[Path]:
-    """Write several files so that they change together: each ``writer(temporary)`` first, then the renames.
-
-    If anything fails before the renames (a full disk, Ctrl-C), the temporary files are removed and no file is changed.
-    """
-    temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}.part") for path in writers}
-    try:
-        for path, write in writers.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write(temporaries[path])
-        for path, temporary in temporaries.items():
-            os.replace(temporary, path)
-    finally:
-        for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)
-    return list(writers)
 
 
 def _draw(figure: Figure, format: str, path: Path) -> None:

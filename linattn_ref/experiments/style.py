@@ -20,6 +20,7 @@ import matplotlib.style
 from matplotlib.figure import Figure
 
 STYLES = ("paper", "projector")
+PRINTED_HEIGHT = 0.38  # the paper style's height over width
 
 # Okabe and Ito's colours [1] by name; the styles' colour cycle is these, in another order.
 BLUE = "#0072B2"
@@ -43,7 +44,7 @@ def use(name: str = "paper") -> Iterator[None]:
         yield
 
 
-def figure(rows: int = 1, columns: int = 1, *, height: float = 0.38, **options: Any) -> tuple[Figure, Any]:
+def figure(rows: int = 1, columns: int = 1, *, height: float = PRINTED_HEIGHT, **options: Any) -> tuple[Figure, Any]:
     """A figure as wide as the style's page, and its axes.
 
     It is not registered with ``pyplot``, so it is freed with its last reference and never drawn twice in a notebook.
@@ -53,7 +54,7 @@ def figure(rows: int = 1, columns: int = 1, *, height: float = 0.38, **options: 
     rows, columns : int
         The grid of axes.
     height : float
-        Height over width; the width is the style's.
+        Height over width in print. The projector's figures are a third taller, to have room for larger letters.
     **options
         Passed on to ``Figure.subplots`` (``sharey``, ``width_ratios``, ``squeeze``, ...).
 
@@ -63,8 +64,8 @@ def figure(rows: int = 1, columns: int = 1, *, height: float = 0.38, **options: 
     axes : matplotlib.axes.Axes or ndarray of them
         As ``Figure.subplots`` gives them.
     """
-    width = matplotlib.rcParams["figure.figsize"][0]
-    drawn = Figure(figsize=(width, width * height))
+    page_width, page_height = matplotlib.rcParams["figure.figsize"]
+    drawn = Figure(figsize=(page_width, page_height * height / PRINTED_HEIGHT))
     return drawn, drawn.subplots(rows, columns, **options)
 
 

@@ -1,0 +1,185 @@
+"""The work behind the spectrum figure: many matrices, several processes, and a run that may be killed at any time.
+
+A task is one sentence: it makes the context mapping matrices of every layer and takes their singular values. Tasks go
+to worker processes with one BLAS thread each; every result is a file as soon as it is there. A task's result depends
+on nothing but its arguments, so that a run that was killed and resumed ends with the same bits as one that was not.
+
+The workers import this module: it must stay light (no drawing).
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import joblib
+import numpy as np
+from joblib.externals.loky import get_reusable_executor
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.atomic import write_all
+from linattn_ref.theory.spectrum import singular_values
+
+SETTINGS = "settings.json"
+SHARED_FROM = 100_000  # bytes: larger arrays reach the workers through a shared file instead of a pipe
+
+
+class Task(NamedTuple):
+    """One sentence's matrices: ``matrices(*arguments)`` gives each layer's ``P (H, N, L)``, first layer first."""
+
+    name: str
+    matrices: Callable[..., Iterable[Array]]
+    arguments: tuple[Any, ...]
+
+
+class Done(NamedTuple):
+    """What a worker sends back."""
+
+    name: str
+    values: Array  # (T, H, min(N, L)), singular values by layer and head
+    seconds: float  # CPU time
+
+
+def run_task(name: str, method: str, matrices: Callable[..., Iterable[Array]], *arguments: Any) -> Done:
+    """The singular values of one task's matrices, on one thread."""
+    with threadpool_limits(1):
+        start = time.process_time()
+        values = np.stack([singular_values(p, method=method) for p in matrices(*arguments)])  # (T, H, K)
+        return Done(name, values, time.process_time() - start)
+
+
+def run(
+    tasks: Sequence[Task],
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    method: str = "svd",
+    workers: int = 1,
+    dask: str | None = None,
+    resume: bool = False,
+    progress: bool = False,
+) -> dict[str, Array]:
+    """Do all tasks, each result a file in ``folder`` as it comes.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        With different names.
+    folder : Path
+        Gets ``settings.json`` and a ``.npy`` file for each task.
+    settings : mapping
+        Everything that the results depend on, as JSON has it: what `resume` compares.
+    method : {"svd", "gram"}
+        See `linattn_ref.theory.spectrum.singular_values`.
+    workers : int
+        Processes on this machine; 1 works in this process.
+    dask : str, optional
+        Address of a Dask scheduler, whose workers then do the tasks instead.
+    resume : bool
+        Take over the results that are already in ``folder``. Otherwise they are removed.
+    progress : bool
+        Show a progress bar on standard error.
+
+    Returns
+    -------
+    dict from task name to ndarray ``(T, H, min(N, L))``
+
+    Raises
+    ------
+    ValueError
+        ``resume``, but ``folder`` was filled with other settings.
+    OSError
+        The disk is full, a worker died, or the Dask scheduler does not answer.
+    """
+    prepare(folder, settings, resume)
+    results = {}
+    for task in tasks:
+        found = load(folder, task.name)
+        if found is not None:
+            results[task.name] = found
+    missing = [task for task in tasks if task.name not in results]
+    with tqdm(total=len(tasks), initial=len(results), unit="sentence", disable=not progress) as bar:
+        for done in _spread_out(missing, method, workers, dask):
+            store(folder, done)
+            results[done.name] = done.values
+            bar.update()
+    return results
+
+
+def _spread_out(tasks: Sequence[Task], method: str, workers: int, dask: str | None) -> Iterator[Done]:
+    """The results in the order in which they are ready."""
+    if not tasks:
+        return
+    calls = (joblib.delayed(run_task)(task.name, method, task.matrices, *task.arguments) for task in tasks)
+    with _backend(min(workers, len(tasks)), dask):
+        parallel = joblib.Parallel(return_as="generator_unordered", max_nbytes=SHARED_FROM)
+        try:
+            yield from parallel(calls)
+        except BrokenProcessPool as error:
+            raise ChildProcessError("a worker process died (killed, or out of memory)") from error
+
+
+@contextlib.contextmanager
+def _backend(workers: int, dask: str | None) -> Iterator[None]:
+    if dask is not None:
+        from distributed import Client
+
+        with Client(dask), joblib.parallel_config("dask"):
+            yield
+    elif workers == 1:
+        with joblib.parallel_config("sequential"):
+            yield
+    else:
+        with joblib.parallel_config("loky", n_jobs=workers, inner_max_num_threads=1):
+            try:
+                yield
+            finally:  # or they would idle on, and their CPU time would not be ours yet
+                get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
+
+
+def prepare(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
+    """Make ``folder`` ready for results of these settings: keep what is there if `resume`, else clear it away."""
+    path, settings = folder / SETTINGS, json.loads(json.dumps(settings))  # tuples are lists, as in the file
+    if resume and path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        changed = [key for key in {**before, **settings} if before.get(key) != settings.get(key)]
+        if changed:
+            was = "; ".join(f"{key} was {before.get(key)}, is {settings.get(key)}" for key in changed)
+            raise ValueError(f"resume: the results in {folder} were made with other settings: {was}")
+        return
+    path.unlink(missing_ok=True)
+    for leftover in [*folder.glob("*.npy"), *folder.glob(".*.part")]:
+        leftover.unlink()
+    text = json.dumps(settings, indent=2) + "\n"
+    write_all({path: partial(Path.write_text, data=text, encoding="utf-8")})
+
+
+def store(folder: Path, done: Done) -> None:
+    """Write one result."""
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:  # np.save would add its own ending to a path
+            np.save(file, done.values)
+
+    write_all({folder / f"{done.name}.npy": write})
+
+
+def load(folder: Path, name: str) -> Array | None:
+    """Read one result; None if it is not there, or damaged (it is then computed again)."""
+    try:
+        return np.load(folder / f"{name}.npy")
+    except (FileNotFoundError, ValueError, EOFError):
+        return None
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of its children that have ended, since this process began."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
