@@ -3,6 +3,6 @@
 ``linattn_ref.kernels.reference``  NumPy, the loop as the paper prints it; needs nothing but NumPy
 ``linattn_ref.kernels.jit``        Numba on the CPU, float32 and float64
 
-A mechanism takes the room itself: ``from linattn_ref.kernels import jit``, then ``softmax.forward(q, k, v, kernels=jit)``.
+A mechanism is handed the room itself: ``softmax.forward(q, k, v, kernels=jit)``.
 Nothing falls back silently.
 """

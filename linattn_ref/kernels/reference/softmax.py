@@ -1,8 +1,8 @@
 """Softmax attention in one pass over key tiles, in NumPy: online maximum and sum, no ``(N, L)`` array.
 
-For one query the keys are read a tile at a time. Three things are carried: the largest score so far ``m``, the sum ``s``
-of ``exp(score - m)`` and the weighted sum ``o`` of the values. When a tile raises the maximum from ``m`` to ``m'``,
-everything summed so far is multiplied by ``exp(m - m')``:
+For one query the keys are read a tile at a time. Three things are carried: the largest score so far ``m``, the sum
+``s`` of ``exp(score - m)`` and the weighted sum ``o`` of the values. When a tile raises the maximum from ``m`` to
+``m'``, everything summed so far is multiplied by ``exp(m - m')``:
 
     m' = max(m, max_j a_j)                                   (1)
     s' = exp(m - m') s + sum_j exp(a_j - m')                 (2)
