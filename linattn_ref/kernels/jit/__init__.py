@@ -1,4 +1,17 @@
-"""Kernels in Numba for the CPU: the same functions and results as ``reference``, compiled."""
+"""Kernels in Numba for the CPU, float32 and float64, same names as in ``linattn_ref.kernels.reference``.
+
+``vector``   short vectors as Numba values
+``panel``    matrix products on them
+``cache``    the compilation cache
+``softmax``  softmax attention
+
+The first call in each dtype compiles (a few seconds); later processes read the result from the cache.
+"""
+
+try:
+    import numba  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"linattn_ref.kernels.jit needs Numba ({error}): pip install 'numba>=0.61'") from error
 
 from linattn_ref.kernels.jit import softmax
 

@@ -1,0 +1,258 @@
+"""Softmax attention in Numba: `linattn_ref.kernels.reference.softmax` with a lane for every query, or every key.
+
+The formulas (1)-(6) are the reference's; here is where the numbers lie. ``lanes`` numbers go through every instruction
+(`vector`), and a lane never needs its neighbour, so maximum, sum and exponential take no step across lanes.
+
+Forward: a task is ``lanes`` queries of one head, a query a lane, and runs over the keys in tiles of ``KEYS``::
+
+           queries ->
+         +-----------+       +-----------+       +-----------+
+    keys | scores    |  =  K | tile      |   @   | scale Q^T | D      scores become weights in place, (1) (2)
+         |           |       |           |       +-----------+
+         +-----------+       +-----------+
+         +-----------+       +-----------+       +-----------+
+    M    | out^T     |  += V^T tile      |   @   | weights   | keys   (3), after out^T *= decay
+         +-----------+       +-----------+       +-----------+
+
+Backward: a task runs over tiles of ``lanes`` keys, a key a lane, and for each over the queries in tiles of ``QUERIES``.
+``scale K^T``, ``V^T``, ``d_k^T`` and ``d_v^T`` stay put as panels; ``d_q`` is added to, tile after tile::
+
+    p   = exp(Q (scale K^T) - lse)        d_s = p * (d_out V^T - row_sum)      (queries, lanes)
+    d_v^T += d_out^T p                    d_k^T += Q^T d_s                     (M, lanes), (D, lanes)
+    d_q   += d_s (scale K)                                                     (queries, D), by panels of columns
+
+That is five matrix products; with queries and keys in separate passes it would be seven. A head's keys are dealt out to
+several tasks, each with a ``d_q`` of its own, where there are fewer than ``TASKS`` heads to keep the processor busy.
+
+No array is larger than the inputs times that number of tasks. How the work is cut depends on shapes alone and every
+number is written by one task, so the result is the same to the last bit for any number of threads.
+
+References
+----------
+Dao et al. (2022), "FlashAttention", Algorithms 1 and 4.
+"""
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+from linattn_ref.kernels.jit.cache import kernel
+from linattn_ref.kernels.jit.panel import new_panel, pack, product, unpack
+from linattn_ref.kernels.jit.vector import broadcast, exp, keep_lanes, lanes, load, maximum, store
+
+KEYS = 128  # keys a tile in the forward pass: their scores, 16 KiB, stay in the first-level cache
+QUERIES = 128  # queries a tile in the backward pass: p and d_s, 16 KiB each, stay near
+TASKS = 8  # at least so many tasks in the backward pass, if there are as many tiles of keys
+MAXIMUM, SUM = 0, 1  # rows of the panel with the running maximum and sum
+
+
+# --- Forward --------------------------------------------------------------------------------------------------------
+
+
+def forward(q, k, v, key_mask, causal, scale):
+    """Output and row log-sum-exp of softmax attention.
+
+    Parameters
+    ----------
+    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``
+    key_mask : ndarray of bool ``(..., L)`` or None
+    causal : bool
+        Query ``i`` sees keys ``j <= i + (L - N)``.
+    scale : float
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+    log_sum_exp : ndarray ``(..., N)``
+        ``-inf`` for a query that sees nothing, whose output is 0.
+    """
+    out_shape = (*q.shape[:-1], v.shape[-1])
+    key_mask = _flat_mask(key_mask, k)
+    q, k, v = _flat(q), _flat(k), _flat(v)
+    out = np.empty((*q.shape[:2], v.shape[2]), q.dtype)  # (heads, N, M)
+    log_sum_exp = np.empty(q.shape[:2], q.dtype)  # (heads, N)
+    _forward(q, k, v, key_mask, bool(causal), q.dtype.type(scale), out, log_sum_exp)
+    return out.reshape(out_shape), log_sum_exp.reshape(out_shape[:-1])
+
+
+@kernel
+def _forward(q, k, v, key_mask, causal, scale, out, log_sum_exp):
+    heads, n, _ = q.shape
+    width = lanes(q)
+    tiles = (n + width - 1) // width
+    for task in prange(heads * tiles):
+        head, turn = task // tiles, task % tiles
+        # A causal tile costs more the later it is: 0, last, 1, last - 1, ... gives neighbouring tasks equal work.
+        tile = tiles - 1 - turn // 2 if turn % 2 else turn // 2
+        _forward_tile(
+            q[head], k[head], v[head], key_mask[head], causal, scale, tile * width, out[head], log_sum_exp[head]
+        )
+
+
+@njit
+def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp):
+    """One head's queries ``first .. first + lanes - 1``."""
+    n, n_keys = q.shape[0], k.shape[0]
+    last = min(first + lanes(q), n)
+    see = first + (n_keys - n)  # the causal query in lane i sees keys j <= see + i
+    end = min(n_keys, last + (n_keys - n)) if causal else n_keys
+    q_t = new_panel(q.shape[1], q)  # (D, queries)
+    pack(q_t, q[first:last], scale)
+    scores = new_panel(KEYS, q)  # (keys, queries)
+    out_t = new_panel(v.shape[1], q)  # (M, queries)
+    out_t[:] = 0
+    state = new_panel(2, q)
+    state[MAXIMUM] = np.finfo(q.dtype).min  # below any score, yet exp(-inf - it) is 0, not NaN
+    state[SUM] = 0
+    for start in range(0, end, KEYS):
+        stop = min(start + KEYS, end)
+        product(scores, k[start:stop], q_t, False)
+        _hide(scores, key_mask[start:stop], causal, see - start)
+        _online_softmax(scores, stop - start, state, out_t)
+        product(out_t, v[start:stop].T, scores, True)  # (3)
+    _write(out[first:last], log_sum_exp[first:last], out_t, state)
+
+
+@njit
+def _hide(scores, key_mask, causal, see):
+    """``-inf`` for masked keys in all lanes, for key ``j`` in the lanes ``i`` with ``j > see + i``."""
+    for j in range(key_mask.size):
+        if not key_mask[j]:
+            scores[j] = -np.inf
+        elif causal and j > see:
+            store(scores, j, keep_lanes(load(scores, j), j - see, lanes(scores), -np.inf))
+
+
+@njit
+def _online_softmax(scores, keys, state, out_t):
+    """Scores to weights; maximum, sum and output so far brought to the new maximum."""
+    old_maximum = load(state, MAXIMUM)
+    new_maximum = old_maximum
+    for j in range(keys):
+        new_maximum = maximum(load(scores, j), new_maximum)  # (1)
+    decay = exp(old_maximum - new_maximum)
+    total = load(state, SUM) * decay
+    for j in range(keys):
+        weight = exp(load(scores, j) - new_maximum)
+        store(scores, j, weight)
+        total = total + weight  # (2)
+    for m in range(out_t.shape[0]):
+        store(out_t, m, load(out_t, m) * decay)
+    store(state, MAXIMUM, new_maximum)
+    store(state, SUM, total)
+
+
+@njit
+def _write(out, log_sum_exp, out_t, state):
+    for i in range(out.shape[0]):
+        total = state[SUM, i]
+        if total == 0:  # sees nothing; a NaN is not 0 and goes on
+            out[i] = 0
+            log_sum_exp[i] = -np.inf
+        else:
+            share = out.dtype.type(1) / total
+            for m in range(out.shape[1]):
+                out[i, m] = share * out_t[m, i]  # (4)
+            log_sum_exp[i] = state[MAXIMUM, i] + math.log(total)
+
+
+# --- Backward -------------------------------------------------------------------------------------------------------
+
+
+def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
+    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
+    shapes = q.shape, k.shape, v.shape
+    key_mask = _flat_mask(key_mask, k)
+    d_out, q, k, v, out = _flat(d_out), _flat(q), _flat(k), _flat(v), _flat(out)
+    row_sum = np.einsum("hnm,hnm->hn", d_out, out)  # (6)  (heads, N)
+    shift = np.where(np.isneginf(log_sum_exp), q.dtype.type(0), log_sum_exp).reshape(row_sum.shape)  # (heads, N)
+    heads, n, width = q.shape
+    tiles, panels = -(-k.shape[1] // lanes(q)), -(-width // lanes(q))
+    parts = min(-(-TASKS // max(heads, 1)), tiles)
+    d_q = np.empty((heads, parts, n, panels * lanes(q)), q.dtype)
+    d_k, d_v = np.empty_like(k), np.empty_like(v)
+    _backward(d_out, q, k, v, shift, row_sum, key_mask, bool(causal), q.dtype.type(scale), d_q, d_k, d_v)
+    d_q = d_q[:, 0] if parts == 1 else d_q.sum(axis=1)
+    return tuple(d_x.reshape(shape) for d_x, shape in zip((d_q[..., :width], d_k, d_v), shapes, strict=True))
+
+
+@kernel
+def _backward(d_out, q, k, v, shift, row_sum, key_mask, causal, scale, d_q, d_k, d_v):
+    heads, parts = d_q.shape[:2]
+    for task in prange(heads * parts):
+        h, part = task // parts, task % parts
+        rows = (d_out[h], q[h], shift[h], row_sum[h], d_q[h, part])
+        d_q[h, part] = 0
+        for first in range(part * lanes(q), k.shape[1], parts * lanes(q)):
+            _backward_tile(rows, k[h], v[h], key_mask[h], causal, scale, first, d_k[h], d_v[h])
+
+
+@njit
+def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v):
+    """What one head's keys ``first .. first + lanes - 1`` give to ``d_q``, and their own ``d_k`` and ``d_v``."""
+    d_out, q, shift, row_sum, d_q = rows
+    n, width, one = q.shape[0], lanes(q), q.dtype.type(1)
+    last = min(first + width, k.shape[0])
+    see = (k.shape[0] - n) - first  # causal query i sees the lanes j <= see + i
+    k_t, d_k_t = new_panel(k.shape[1], q), new_panel(k.shape[1], q)  # (D, keys)
+    v_t, d_v_t = new_panel(v.shape[1], q), new_panel(v.shape[1], q)  # (M, keys)
+    k_columns = new_panel(d_q.shape[1], q)  # rows c .. c + lanes: columns c .. c + lanes of (keys, D)
+    p, d_s = new_panel(QUERIES, q), new_panel(QUERIES, q)  # (queries, keys)
+    pack(k_t, k[first:last], scale)
+    pack(v_t, v[first:last], one)
+    for c in range(0, d_q.shape[1], width):
+        pack(k_columns[c : c + width], k[first:last, c : c + width].T, scale)
+    d_k_t[:] = 0
+    d_v_t[:] = 0
+    bias = _mask_bias(key_mask[first:last], q)
+    for start in range(max(0, -see) if causal else 0, n, QUERIES):
+        stop = min(start + QUERIES, n)
+        product(p, q[start:stop], k_t, False)
+        product(d_s, d_out[start:stop], v_t, False)
+        _weights(p, d_s, shift[start:stop], row_sum[start:stop], bias, see + start if causal else width)
+        product(d_v_t, d_out[start:stop].T, p, True)
+        product(d_k_t, q[start:stop].T, d_s, True)
+        for c in range(0, d_q.shape[1], width):
+            columns = d_q[start:stop, c : c + width]
+            product(columns, d_s[: stop - start, : last - first], k_columns[c : c + width], True)
+    unpack(d_k[first:last], d_k_t, scale)
+    unpack(d_v[first:last], d_v_t, one)
+
+
+@njit
+def _mask_bias(key_mask, like):
+    """A panel of one row: 0 for a key that may be seen, ``-inf`` for a masked one and in the lanes without a key."""
+    bias = new_panel(1, like)
+    bias[0] = -np.inf
+    for j in range(key_mask.size):
+        if key_mask[j]:
+            bias[0, j] = 0
+    return bias
+
+
+@njit
+def _weights(p, d_s, shift, row_sum, bias, see):
+    """Scores to probabilities in ``p``, the gradients of both in ``d_s``; query i sees lanes <= see + i."""
+    for i in range(shift.size):
+        score = load(p, i) + load(bias, 0)
+        if see + i + 1 < lanes(p):
+            score = keep_lanes(score, 0, see + i + 1, -np.inf)
+        weight = exp(score - broadcast(shift[i]))  # (5)
+        store(p, i, weight)
+        store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum[i])))
+
+
+# --- At the door ----------------------------------------------------------------------------------------------------
+
+
+def _flat(x):
+    """``(..., rows, width)`` as ``(heads, rows, width)``, contiguous; Numba would compile anew for read-only arrays."""
+    return np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+
+
+def _flat_mask(key_mask, k):
+    """``(heads, L)``; all True where there is no mask."""
+    shape = k.shape[:-1]
+    mask = np.ones(shape, np.bool_) if key_mask is None else np.array(np.broadcast_to(key_mask, shape))
+    return mask.reshape(-1, shape[-1])
