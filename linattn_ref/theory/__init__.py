@@ -1,1 +1,11 @@
-"""Each theorem as functions: what it states beside what is measured."""
+"""The theorems as functions: what each states beside what is measured.
+
+``spectrum``                singular values of attention matrices, the curve of Linformer's Figure 1
+``johnson_lindenstrauss``   random projections keep lengths, distances and inner products
+``low_rank``                Linformer's Theorem 1, "self-attention is low rank"
+``dimension_growth``        the reduced dimension that Theorem 1 takes, against the length
+``linear_self_attention``   Linformer's Theorem 2, its proof's projections
+``eckart_young``            the best approximation of a given rank
+
+Everything random takes an explicit ``numpy.random.Generator``. These modules need SciPy.
+"""

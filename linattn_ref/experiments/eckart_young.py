@@ -1,0 +1,86 @@
+"""Eckart-Young-Mirsky measured: the truncated SVD's error is the spectrum's tail, and nothing of that rank beats it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from linattn_ref.attention import softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments import style
+from linattn_ref.theory.eckart_young import COMPETITORS, RankError, rank_errors
+
+LABELS = {
+    "johnson_lindenstrauss": "P RᵀR (Theorem 1)",
+    "projection": "random projection",
+    "sketch": "random range (sketch)",
+    "power": "sketch, 3 iterations",
+}
+CAPTION = (
+    "Approximating an attention matrix by one of rank k: the truncated SVD (points) has exactly the error that the "
+    "singular values left out make (line), and the best of several random matrices of the same rank never has less."
+)
+
+
+class Results(NamedTuple):
+    length: int
+    frobenius: float  # |P|_F
+    spectral: float  # |P|_2
+    errors: list[RankError]
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    matrix: Array | None = None,
+    ranks: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 192),
+    length: int = 256,
+    width: int = 32,
+    temperature: float = 2.0,
+    draws: int = 4,
+) -> Results:
+    """The errors of the truncated SVD and its competitors at every rank.
+
+    Parameters
+    ----------
+    seed : int
+    quick : bool
+        A small matrix and one draw: for tests.
+    matrix : ndarray ``(N, L)``, optional
+        What to approximate, such as a head of a pretrained network; unless given, softmax attention of normal queries
+        and keys, ``length`` long and ``width`` wide, scores with the standard deviation ``temperature``, in float64.
+    ranks : sequence of int
+        Those below ``min(N, L)`` are used.
+    draws : int
+        Competitors of each kind.
+    """
+    rng = np.random.default_rng(seed)
+    if matrix is None:
+        q, k = rng.standard_normal((2, 64 if quick else length, width))
+        matrix = softmax.matrix(q, k, scale=temperature / np.sqrt(width))
+    ranks = [k for k in ranks if k < min(matrix.shape)]
+    errors = rank_errors(matrix, ranks, rng=rng, draws=1 if quick else draws)
+    return Results(len(matrix), float(np.linalg.norm(matrix)), float(np.linalg.norm(matrix, 2)), errors)
+
+
+def draw(results: Results) -> Figure:
+    """Relative error over the rank: Frobenius norm on the left, spectral norm on the right."""
+    figure, axes = style.figure(1, 2, height=0.42)
+    ranks = [each.rank for each in results.errors]
+    colours = (style.PURPLE, style.ORANGE, style.SKY, style.GREEN)
+    for axis, norm, size in ((axes[0], "frobenius", results.frobenius), (axes[1], "spectral", results.spectral)):
+        for kind, colour in zip(COMPETITORS, colours, strict=True):
+            reached = [getattr(each, f"competitors_{norm}")[kind] / size for each in results.errors]
+            axis.plot(ranks, reached, "v:", color=colour, label=LABELS[kind])
+        stated = [getattr(each, f"stated_{norm}") / size for each in results.errors]
+        measured = [getattr(each, f"measured_{norm}") / size for each in results.errors]
+        axis.plot(ranks, stated, "-", color=style.BLACK, label="tail of the spectrum")
+        axis.plot(ranks, measured, "o", color=style.VERMILLION, label="truncated SVD")
+        axis.set(title=f"{norm.capitalize()} norm", xlabel="rank k", xscale="log", yscale="log")
+        axis.set_xticks([k for k in ranks if k.bit_count() == 1], [str(k) for k in ranks if k.bit_count() == 1])
+        axis.minorticks_off()
+    axes[0].set_ylabel("error / norm of P")
+    axes[1].legend(loc="upper left", bbox_to_anchor=(1.02, 1))
+    return figure

@@ -1,0 +1,152 @@
+"""How many dimensions Linformer's Theorem 1 takes: the smallest ``k`` that keeps the failure rate, against ``log(n)``.
+
+The theorem states ``k = 5 log(n) / (eps^2 - eps^3)``. Which of the four errors of `linattn_ref.theory.low_rank.Errors`
+is meant decides what is found; measured for normal queries, keys and values, ``n = 128 ... 8192``:
+
+- every entry relative to ``|p_i| |v|``: a straight line in ``log(n)``, about a sixth as steep as the stated one;
+- the vector relative to ``|P|_F |v|``: constant;
+- the vector relative to ``|P v|``, as printed: constant, growing or proportional to ``n``, as the values have it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+
+from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_probability, check_size, clopper_pearson
+from linattn_ref.theory.low_rank import Action, action, attention_rows, errors_at, stated_dimension
+
+LARGEST_DIMENSION = 1 << 40  # where `needed_dimension` gives up
+
+
+class Needed(NamedTuple):
+    """The reduced dimension that a failure probability asks for: the theorem's beside the measured one."""
+
+    stated: int  # 5 log(n) / (eps^2 - eps^3)
+    measured: int  # the smallest k at which the share of failures is at most the target
+    low: int  # where the lower end of its confidence interval is
+    high: int  # where the upper end is
+
+
+def needed_dimension(
+    acted: Action, eps: float, event: str, *, failure: float = 0.1, confidence: float = 0.95
+) -> Needed:
+    """The smallest ``k`` whose measured failure rate is at most ``failure``.
+
+    It is found by bisection: the errors of one `Action` shrink smoothly as ``k`` grows, and their rate of failure with
+    them.
+
+    Parameters
+    ----------
+    acted : Action
+    eps : float
+        ``0 < eps < 1``.
+    event : str
+        A field of `Errors`.
+    failure : float
+        Allowed failure probability.
+    confidence : float
+        Of the Clopper-Pearson interval that gives ``low`` and ``high``.
+
+    Raises
+    ------
+    ValueError
+        A bad argument; or no ``k`` up to 2^40 does, or the trials are too few to tell ``failure`` from 0.
+    """
+    eps = float(check_eps(eps))
+    check_probability("failure", failure)
+    trials = acted.uniform.size
+    if clopper_pearson(0, trials, confidence)[1] > failure:
+        raise ValueError(f"failure: {trials} trials cannot tell {failure!r} from 0, more trials are needed")
+    counts: dict[int, int] = {}  # failures by k: the three searches meet the same k again and again
+
+    def rates(k: int) -> tuple[float, float, float]:
+        if k not in counts:
+            counts[k] = int(np.count_nonzero(~(errors_at(acted, k, event) <= eps)))
+        return counts[k] / trials, *clopper_pearson(counts[k], trials, confidence)
+
+    return Needed(
+        stated_dimension(acted.exact.size, eps),
+        measured=_first(lambda k: rates(k)[0] <= failure),
+        low=_first(lambda k: rates(k)[1] <= failure),
+        high=_first(lambda k: rates(k)[2] <= failure),
+    )
+
+
+def _first(holds: Callable[[int], bool]) -> int:
+    """The smallest positive integer at which ``holds`` turns true: doubling, then bisection."""
+    above = 1
+    while not holds(above):
+        above *= 2
+        if above > LARGEST_DIMENSION:
+            raise ValueError(f"eps: the event fails too often at every k up to {LARGEST_DIMENSION}")
+    below = above // 2
+    while above - below > 1:
+        middle = (above + below) // 2
+        below, above = (below, middle) if holds(middle) else (middle, above)
+    return above
+
+
+class Growth(NamedTuple):
+    """The needed ``k`` against ``log(n)``, with straight lines fitted."""
+
+    event: str
+    eps: float
+    failure: float
+    lengths: tuple[int, ...]
+    needed: tuple[Needed, ...]
+    stated_slope: float  # 5 / (eps^2 - eps^3)
+    measured_slope: float  # of the least squares line of k against log(n)
+    measured_intercept: float
+    exponent: float  # of the least squares line of log(k) against log(n): 0 constant or logarithm, 1 proportional to n
+
+
+def growth(actions: Mapping[int, Action], eps: float, event: str, *, failure: float = 0.1) -> Growth:
+    """The dimension that each length needs, from one `Action` a length (at least two lengths)."""
+    lengths = tuple(sorted(actions))
+    if len(lengths) < 2:
+        raise ValueError(f"actions: expected at least two lengths, got {lengths}")
+    needed = tuple(needed_dimension(actions[n], eps, event, failure=failure) for n in lengths)
+    log_n, k = np.log(lengths), np.array([each.measured for each in needed])
+    slope, intercept = np.polyfit(log_n, k, 1)
+    exponent = np.polyfit(log_n, np.log(k), 1)[0]
+    stated_slope = 5 / (eps**2 - eps**3)
+    return Growth(event, eps, failure, lengths, needed, stated_slope, float(slope), float(intercept), float(exponent))
+
+
+def random_action(
+    n: int,
+    *,
+    trials: int,
+    rng: Generator,
+    key_width: int = 64,
+    temperature: float = 1.0,
+    value_mean: float = 1.0,
+    tile: int = 256,
+) -> Action:
+    """`action` of softmax attention with normal queries and keys, in float32.
+
+    Parameters
+    ----------
+    n : int
+        Queries and keys.
+    trials, rng
+        As in `action`.
+    key_width : int
+    temperature : float
+        Standard deviation of the scores: larger makes attention sharper.
+    value_mean : float
+        ``v`` has independent ``N(value_mean, 1)`` entries; 0 is the theorem's hard case.
+    tile : int
+        Rows of ``P`` held at once.
+    """
+    check_size("n", n)
+    check_size("key_width", key_width)
+    q, k = rng.standard_normal((2, n, key_width), np.float32)
+    v = np.float32(value_mean) + rng.standard_normal(n, np.float32)
+    scale = temperature / math.sqrt(key_width)
+    return action(attention_rows(q, k, scale=scale, tile=tile), v, trials=trials, rng=rng)
