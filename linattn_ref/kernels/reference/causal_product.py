@@ -25,15 +25,16 @@ Let ``G_i`` be the gradient of a loss with respect to ``out_i`` and ``A_i`` that
     d_g_i = <A_i, S_{i-1}>                                   (8)
     d_state = g_1 A_1                                        (9)
 
-``S`` runs forward in (4) and ``A`` backward in (5)-(7), so neither is kept for every position: ``O(C M)`` memory beyond
-the inputs and outputs, whatever ``N`` is. Only (8) needs both at one position. Rewinding ``S_{i-1}`` out of ``S_i`` would subtract
-nearly equal numbers and divide by gates; instead ``S`` is noted at the start of every chunk, in rows of an output that are not
-written yet, and taken from there when the backward loop arrives.
+``S`` runs forward in (4) and ``A`` backward in (5)-(7), so neither is kept for every position: ``O(C M)`` memory a
+head beyond the inputs and outputs, whatever ``N`` is. Only (8) needs both at one position. Rewinding ``S_{i-1}`` out of
+``S_i`` would subtract nearly equal numbers and divide by gates; instead ``S`` is noted at the start of every chunk, in
+rows of an output that are not written yet, and taken from there when the backward loop arrives.
 
 A chunk
 -------
-For the rows of one chunk let ``ratio_ij = g_{j+1} ... g_i`` for ``j <= i``, else 0, made by multiplication alone; ``S`` is
-the state before the chunk, ``u_j = w_j v_j``, and ``c_i`` the product of the chunk's gates up to ``i``. Then (1), (2) are
+For the rows of one chunk let ``ratio_ij = g_{j+1} ... g_i`` for ``j <= i``, else 0, made by multiplication alone;
+``S`` is the state before the chunk, ``u_j = w_j v_j``, and ``c_i`` the product of the chunk's gates up to ``i``. Then
+(1) and (2) are
 
     out = (phi_q phi_k^T * ratio) u + c * (phi_q S)          (10)
     S' = c_T S + phi_k^T (ratio_T * u)                       (11)
@@ -195,9 +196,9 @@ def _advance(s, k, u, decay):
 def _gate_gradient(g, q, k, u, decay, s, a):
     """Equation (8) for the rows of a chunk, given ``S`` before it and ``A`` after it.
 
-    ``A_i`` is a sum over later rows ``l >= i`` and the end, ``S_{i-1}`` a sum over earlier rows ``j < i`` and the start,
+    ``A_i`` is a sum over later rows ``l >= i`` and the end, ``S_{i-1}`` one over earlier rows ``j < i`` and the start,
     each decayed: ``later_il`` and ``earlier_ij``. So ``<A_i, S_{i-1}> = sum_lj later_il X_lj earlier_ij``, where
-    ``X_lj`` is the inner product of the two undecayed terms, ``phi_q_l G_l^T`` (or ``A``) and ``phi_k_j u_j^T`` (or ``S``).
+    ``X_lj`` is the inner product of two undecayed terms, ``phi_q_l G_l^T`` (or ``A``) and ``phi_k_j u_j^T`` (or ``S``).
     """
     row_row = (q @ k.swapaxes(-1, -2)) * (g @ u.swapaxes(-1, -2))  # (..., T, T)
     row_start = ((q @ s) * g).sum(axis=-1, keepdims=True)  # (..., T, 1)

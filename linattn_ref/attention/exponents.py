@@ -1,0 +1,182 @@
+"""The features of queries and keys, and the scale that keeps exponential ones in the range of float32.
+
+A map such as Performer's is ``phi(x) = exp(a(x)) * b(x)``, and ``exp(a)`` leaves the range of float32 for inputs a
+little larger than usual. In the ratio of linear attention scales cancel: with any number ``r_c`` a feature and ``t_i``
+a query,
+
+    sum_c phi_c(q_i) phi_c(k_j)
+        = exp(t_i) sum_c [exp(a_c(q_i) + r_c - t_i) b_c(q_i)] [exp(a_c(k_j) - r_c) b_c(k_j)]         (1)
+
+and ``exp(t_i)`` divides out. So keys are taken relative to ``r``, and queries relative to
+
+    t_i = max_c (a_c(q_i) + r_c)                             (2)
+
+The choice of ``r``
+-------------------
+Let ``r_c`` be the largest ``a_c(k_j)`` of the keys that are seen. Then no exponent is above 0: nothing overflows. And
+in the feature that attains (2) the query's part is 1 and some key's part is 1: the sum of (1) over the keys does not
+underflow to 0 either, whatever the inputs. (With one maximum for all features it would, as soon as queries and keys
+are large in different features.)
+
+A causal query must not depend on the keys of its future, nor on their scale: one late key with a huge exponent
+would underflow everything before it. So ``r`` follows the running maximum, and ``S`` and ``Z`` are rescaled when it
+rises, as in online softmax:
+
+    S <- exp(r_old - r_new) S                                (3)
+
+But a key a little above ``r`` does no harm, as ``exp(40) = 2e17`` is far inside the range of float32. So ``r`` rises
+only when a key is more than ``RISE = 40`` above it. The rows between two rises are a :class:`Piece`, and within a piece
+the causal product is the ordinary one. There are as many pieces as times that the exponents rise by 40, whatever the
+length: for ordinary inputs one.
+
+The gradient
+------------
+Since ``eps`` is 0, the output does not depend on ``r`` and ``t``: they are constants in the backward pass. A gradient
+of ``S`` goes back through (3) multiplied by the same factor.
+
+References
+----------
+Milakov and Gimelshein (2018), "Online normalizer calculation for softmax".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention.arguments import Array, Mask, zero_masked
+from linattn_ref.attention.feature_maps import FeatureMap, Split
+
+RISE = 40.0  # S stays below exp(40) a key: with 1e6 keys, values of 1e6 and C = 1e3 that is 2e32, float32 holds 3e38
+ALL = slice(None)
+
+
+class Piece(NamedTuple):
+    """Rows of a causal pass that share one scale."""
+
+    queries: slice
+    keys: slice
+    decay: Array | None  # (..., 1 or C), the factor of (3) for the state before them; None for 1
+
+
+class Features(NamedTuple):
+    """``phi`` of queries and keys, each piece on its scale."""
+
+    q: Array  # (..., N, C)
+    k: Array  # (..., L, C), masked rows 0
+    decay: Array | None  # (..., 1 or C), the factor of (3) for the state before all keys; None for 1
+    shared: int  # so many keys are seen by all queries: L, or in a causal pass the first L - N
+    pieces: tuple[Piece, ...]  # of a causal pass, over the other keys
+    log_scale: Array | None  # (..., 1 or C), r after the last key; None where phi is not an exponential
+    saved_q: Any  # what feature_map.backward needs
+    saved_k: Any
+
+
+def features(
+    q: Array,
+    k: Array,
+    feature_map: FeatureMap,
+    key_mask: Mask | None = None,
+    causal: bool = False,
+    log_scale: Array | None = None,
+) -> Features:
+    """``phi(q)`` and ``phi(k)``, to go with a state whose scale is ``log_scale`` (None: no state).
+
+    The mask acts after ``phi``, because ``phi(0)`` is not 0. The keys before the first query's own are seen by all
+    queries, so that ``r`` starts from their maximum.
+    """
+    if feature_map.split is not None:
+        return _exponential_features(q, k, feature_map.split, key_mask, causal, log_scale)
+    phi_q, saved_q = feature_map.forward(q)
+    phi_k, saved_k = feature_map.forward(k)
+    shared = k.shape[-2] - q.shape[-2] if causal else k.shape[-2]
+    pieces = (Piece(slice(0, q.shape[-2]), slice(shared, k.shape[-2]), None),) if causal else ()
+    return Features(phi_q, zero_masked(phi_k, key_mask), None, shared, pieces, None, saved_q, saved_k)
+
+
+def _exponential_features(
+    q: Array, k: Array, split: Split, key_mask: Mask | None, causal: bool, log_scale: Array | None
+) -> Features:
+    (exponent_q, factor_q), (exponent_k, factor_k) = split(q), split(k)  # (..., N or L, 1 or C)
+    if key_mask is not None:
+        exponent_k = np.where(key_mask[..., None], exponent_k, exponent_k.dtype.type(-np.inf))
+    before = np.full((*k.shape[:-2], 1), -np.inf, k.dtype) if log_scale is None else log_scale
+    shared = k.shape[-2] - q.shape[-2] if causal else k.shape[-2]
+    first = np.maximum(before, exponent_k[..., :shared, :].max(axis=-2)) if shared else before
+
+    scale_k = [(slice(0, shared), first), *(rises(exponent_k, shared, first) if causal else ())]  # rows, and their r
+    scale_q = [(slice(i.start - shared, i.stop - shared), r) for i, r in scale_k[1:]] if causal else [(ALL, first)]
+    keys: list[Array] = [exponent_k[..., rows, :] - finite(r)[..., None, :] for rows, r in scale_k]
+    queries: list[Array] = [exponent_q[..., rows, :] + finite(r)[..., None, :] for rows, r in scale_q]
+    queries = [x - x.max(axis=-1, keepdims=True) for x in queries]  # (2)
+    phi_q, phi_k = _exp(queries, factor_q), _exp(keys, factor_k)  # (1)
+
+    pieces = [
+        Piece(i, j, decay_between(old, new))
+        for (i, _), (_, old), (j, new) in zip(scale_q, scale_k, scale_k[1:], strict=False)
+    ]
+    decay, last = decay_between(before, first), scale_k[-1][1]
+    return Features(phi_q, phi_k, decay, shared, tuple(pieces), last, (q, phi_q), (k, phi_k))
+
+
+def features_backward(
+    d_phi_q: Array, d_phi_k: Array, phi: Features, feature_map: FeatureMap, key_mask: Mask | None
+) -> tuple[Array, Array]:
+    """Gradients of ``q`` and ``k``, the scale a constant."""
+    d_q = feature_map.backward(d_phi_q, phi.saved_q)  # (..., N, D)
+    d_k = feature_map.backward(zero_masked(d_phi_k, key_mask), phi.saved_k)  # (..., L, D)
+    return d_q, d_k
+
+
+def rises(exponent: Array, start: int, log_scale: Array) -> Iterator[tuple[slice, Array]]:
+    """Cut the rows from ``start`` on where ``r`` has to rise: pieces in order, and the ``r`` of each."""
+    length = exponent.shape[-2]
+    while start < length:
+        first = exponent[..., start, :]  # (..., 1 or C)
+        above = (first > log_scale + RISE).any(axis=-1, keepdims=True)  # (..., 1): no head moves another's scale
+        if above.any():
+            log_scale = np.where(above, np.maximum(log_scale, first), log_scale)
+        stop = _next_rise(exponent, start + 1, log_scale)
+        yield slice(start, stop), log_scale
+        start = stop
+
+
+def _next_rise(exponent: Array, start: int, log_scale: Array) -> int:
+    """The first row from ``start`` on that is more than ``RISE`` above ``log_scale``; the length, if there is none."""
+    length, limit = exponent.shape[-2], (log_scale + RISE)[..., None, :]
+    window = 64  # doubled each time, so that the search costs no more than the piece it finds
+    while start < length:
+        above = (exponent[..., start : start + window, :] > limit).any(axis=-1)  # (..., window)
+        rows = np.flatnonzero(above.reshape(-1, above.shape[-1]).any(axis=0))
+        if rows.size:
+            return start + int(rows[0])
+        start, window = start + window, 2 * window
+    return length
+
+
+def decay_between(old: Array | None, new: Array | None) -> Array | None:
+    """The factor of (3), ``exp(r_old - r_new)``, ``(..., 1 or C)``; None where nothing has changed."""
+    return None if old is new else np.exp(old - finite(new))  # type: ignore[operator,arg-type]
+
+
+def decayed(s: Array, z: Array, decay: Array | None) -> tuple[Array, Array]:
+    """Equation (3) for ``S (..., C, M)`` and ``Z (..., C)``, or for their gradients."""
+    return (s, z) if decay is None else (decay[..., None] * s, decay * z)
+
+
+def finite(log_scale: Array) -> Array:
+    """``r``, and 0 in place of the ``-inf`` of a head that has seen no key, whose ``S`` and ``Z`` are 0."""
+    return np.where(np.isneginf(log_scale), log_scale.dtype.type(0), log_scale)
+
+
+def _exp(exponents: list[Array], factor: Array | None) -> Array:
+    exponent = join([x for x in exponents if x.shape[-2]])
+    phi = np.exp(exponent, out=exponent)
+    return phi if factor is None else phi * factor
+
+
+def join(parts: list[Array], axis: int = -2) -> Array:
+    """The parts along one axis; without a copy, where there is but one."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)

@@ -1,0 +1,242 @@
+"""Feature maps without random numbers: elementwise ones, the quadratic kernel, the exponential's Taylor series.
+
+    elu_plus_one     phi(x) = x + 1 if x > 0 else exp(x)                                     (1)
+    relu             phi(x) = max(x, 0) + 1e-3                                               (2)
+    quadratic        phi(x) = (c, sqrt(2c) x_i, x_i^2, sqrt(2) x_i x_j for i < j)            (3)
+    taylor_exp       phi(x) = (t_0, ..., t_order),  t_0 = 1,  t_p = t_{p-1} ⊗ x / sqrt(p)    (4)
+    taylor_gaussian  phi(x) = exp(-|x|^2 / 2 sigma^2) taylor_exp(x / sigma)                  (5)
+
+In (3), ``phi(x) . phi(y) = c^2 + 2c x.y + (x.y)^2 = (x.y + c)^2``. In (4), ``t_p(x) . t_p(y) = (x.y)^p / p!``, so that
+the similarity is the exponential series cut off after ``order``, off by at most
+``|x.y|^(order+1) / (order+1)! * max(1, exp(x.y))``; and in (5) it is the Gaussian kernel
+``exp(-|x|^2/2s^2) exp(-|y|^2/2s^2) exp(x.y/s^2) = exp(-|x-y|^2 / 2s^2)``, cut off likewise. The whole series would need
+infinitely many features: softmax attention is linear attention with a state that never stops growing.
+
+The gradients, by hand
+----------------------
+Of (1): ``phi' = 1`` for ``x > 0`` and ``exp(x) = phi`` otherwise, that is ``min(phi, 1)``.
+Of (3), with ``G_ij`` the gradient of ``x_i x_j`` (``i <= j``): ``dx = sqrt(2c) d_linear + (G + G^T) x``.
+Of (4), from the highest order down: ``t_{p-1}`` receives ``d_t_p x / sqrt(p)``, and ``x`` receives
+``t_{p-1}^T d_t_p / sqrt(p)``, with ``d_t_p`` read as a matrix ``(D^(p-1), D)``.
+
+References
+----------
+Katharopoulos et al. (2020), "Transformers are RNNs", section 3.2.1 (elu + 1, polynomial kernels).
+Choromanski et al. (2021), "Rethinking attention with Performers", section 4 (relu).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention.arguments import Array
+
+RELU_EPS = 1e-3  # added by relu and favor_relu, so that a similarity is never 0
+
+
+Split = Callable[[Array], tuple[Array, Array | None]]  # x -> exponent (..., 1 or C), factor (..., C) or None for 1
+
+
+class FeatureMap(NamedTuple):
+    """``phi``, applied to the last axis: ``(..., D) -> (..., C)``.
+
+    A map with a ``split`` is an exponential, ``phi = exp(exponent) * factor``, which float32 cannot hold for large
+    ``x``. Linear attention subtracts from the exponent what cancels in its ratio (see ``exponents.py``). What the
+    backward function of such a map needs is ``(x, phi)``, and ``phi`` may be the scaled one: the scale is a constant,
+    so the gradient is the same expression in it.
+    """
+
+    name: str
+    forward: Callable[[Array], tuple[Array, Any]]  # x (..., D) -> phi (..., C), saved
+    backward: Callable[[Array, Any], Array]  # d_phi (..., C), saved -> d_x (..., D)
+    width: Callable[[int], int]  # D -> C
+    positive: bool  # phi(x) . phi(y) >= 0 for all x, y
+    split: Split | None = None
+
+
+def check_feature_map(feature_map: Any) -> None:
+    """``feature_map`` is a :class:`FeatureMap`, not the function that makes one."""
+    if not isinstance(feature_map, FeatureMap):
+        raise TypeError(
+            f"feature_map: expected a FeatureMap such as feature_maps.elu_plus_one or feature_maps.quadratic(1.0),"
+            f" got {feature_map!r}"
+        )
+
+
+def _same_width(d: int) -> int:
+    return d
+
+
+# --- Elementwise ----------------------------------------------------------------------------------------------------
+
+
+def _elu_plus_one_forward(x: Array) -> tuple[Array, Array]:
+    phi = np.exp(np.minimum(x, 0))
+    phi += np.maximum(x, 0)  # (1)
+    return phi, phi
+
+
+def _elu_plus_one_backward(d_phi: Array, phi: Array) -> Array:
+    return d_phi * np.minimum(phi, 1)
+
+
+elu_plus_one = FeatureMap("elu_plus_one", _elu_plus_one_forward, _elu_plus_one_backward, _same_width, positive=True)
+
+
+def _relu_forward(x: Array) -> tuple[Array, Array]:
+    return np.maximum(x, 0) + RELU_EPS, x  # (2)
+
+
+def _relu_backward(d_phi: Array, x: Array) -> Array:
+    return d_phi * (x > 0)
+
+
+relu = FeatureMap("relu", _relu_forward, _relu_backward, _same_width, positive=True)
+
+
+# --- The quadratic kernel -------------------------------------------------------------------------------------------
+
+
+def quadratic(c: float = 1.0) -> FeatureMap:
+    """All monomials of ``(x.y + c)^2``, so that ``phi(x) . phi(y)`` is exactly that; ``C = 1 + D + D(D+1)/2``.
+
+    Parameters
+    ----------
+    c : float
+        At least 0.
+    """
+    c = _check_number("c", c)
+    if c < 0:
+        raise ValueError(f"c: expected a number of at least 0, got {c!r}")
+
+    def width(d: int) -> int:
+        return 1 + d + d * (d + 1) // 2
+
+    def forward(x: Array) -> tuple[Array, Array]:
+        i, j, coefficient = _pairs(x)
+        constant = np.full((*x.shape[:-1], 1), c, x.dtype)  # (..., 1)
+        products = coefficient * x[..., i] * x[..., j]  # (..., D(D+1)/2)
+        return np.concatenate([constant, math.sqrt(2 * c) * x, products], axis=-1), x  # (3)
+
+    def backward(d_phi: Array, x: Array) -> Array:
+        i, j, coefficient = _pairs(x)
+        d = x.shape[-1]
+        g = np.zeros((*x.shape, d), x.dtype)  # (..., D, D)
+        g[..., i, j] = coefficient * d_phi[..., 1 + d :]
+        return math.sqrt(2 * c) * d_phi[..., 1 : 1 + d] + ((g + g.swapaxes(-1, -2)) @ x[..., None])[..., 0]
+
+    return FeatureMap(f"quadratic({c:g})", forward, backward, width, positive=True)
+
+
+def _pairs(x: Array) -> tuple[Any, Any, Array]:
+    """Every ``i <= j``, and the coefficient of ``x_i x_j``: 1 on the diagonal, ``sqrt(2)`` off it."""
+    i, j = np.triu_indices(x.shape[-1])
+    return i, j, np.where(i == j, 1, math.sqrt(2)).astype(x.dtype)
+
+
+# --- The exponential's Taylor series --------------------------------------------------------------------------------
+
+
+def taylor_exp(order: int) -> FeatureMap:
+    """Tensor powers up to ``order``: ``phi(x) . phi(y) = sum_{p <= order} (x.y)^p / p!``.
+
+    ``C = 1 + D + ... + D^order``. Of even order the cut-off series is positive everywhere, of odd order it is not.
+
+    Parameters
+    ----------
+    order : int
+        At least 0.
+    """
+    _check_order(order)
+
+    def forward(x: Array) -> tuple[Array, Array]:
+        return np.concatenate(_tensor_powers(x, order), axis=-1), x  # (4)
+
+    def backward(d_phi: Array, x: Array) -> Array:
+        return _tensor_powers_backward(d_phi, x, order)
+
+    return FeatureMap(f"taylor_exp({order})", forward, backward, _power_width(order), positive=order % 2 == 0)
+
+
+def taylor_gaussian(order: int, sigma: float = 1.0) -> FeatureMap:
+    """The Gaussian kernel by Taylor features: ``phi(x) . phi(y)`` is ``exp(-|x-y|^2 / 2 sigma^2)``, cut off.
+
+    Parameters
+    ----------
+    order : int
+        At least 0.
+    sigma : float
+        Above 0.
+    """
+    _check_order(order)
+    sigma = _check_number("sigma", sigma)
+    if sigma <= 0:
+        raise ValueError(f"sigma: expected a number above 0, got {sigma!r}")
+
+    def split(x: Array) -> tuple[Array, Array]:
+        x = x / sigma
+        exponent = -(x * x).sum(axis=-1, keepdims=True) / 2  # (..., 1)
+        return exponent, np.concatenate(_tensor_powers(x, order), axis=-1)
+
+    def backward(d_phi: Array, saved: tuple[Array, Array]) -> Array:
+        x, phi = saved
+        x = x / sigma
+        exp = phi[..., :1]  # times t_0 = 1
+        d_exponent = (d_phi * phi).sum(axis=-1, keepdims=True)  # (..., 1)
+        return (_tensor_powers_backward(d_phi * exp, x, order) - x * d_exponent) / sigma
+
+    name = f"taylor_gaussian({order}, {sigma:g})"
+    return FeatureMap(name, forward_of(split), backward, _power_width(order), order % 2 == 0, split)
+
+
+def forward_of(split: Split) -> Callable[[Array], tuple[Array, tuple[Array, Array]]]:
+    """The forward function of a map given by its exponent and factor, as it stands: nothing is subtracted."""
+
+    def forward(x: Array) -> tuple[Array, tuple[Array, Array]]:
+        exponent, factor = split(x)
+        phi = np.exp(exponent) if factor is None else np.exp(exponent) * factor
+        return phi, (x, phi)
+
+    return forward
+
+
+def _tensor_powers(x: Array, order: int) -> list[Array]:
+    """``t_0 ... t_order`` of equation (4), ``t_p (..., D^p)``."""
+    powers = [np.ones((*x.shape[:-1], 1), x.dtype)]
+    for p in range(1, order + 1):
+        power = powers[-1][..., :, None] * x[..., None, :] / math.sqrt(p)  # (..., D^(p-1), D)
+        powers.append(power.reshape(*x.shape[:-1], -1))  # (..., D^p)
+    return powers
+
+
+def _tensor_powers_backward(d_phi: Array, x: Array, order: int) -> Array:
+    powers = _tensor_powers(x, order)
+    starts = np.cumsum([0] + [power.shape[-1] for power in powers])
+    d_x = np.zeros_like(x)
+    d_power = d_phi[..., starts[order] :]  # (..., D^order)
+    for p in range(order, 0, -1):
+        d_product = d_power.reshape(*x.shape[:-1], -1, x.shape[-1]) / math.sqrt(p)  # (..., D^(p-1), D)
+        d_x += (powers[p - 1][..., None, :] @ d_product)[..., 0, :]
+        d_power = d_phi[..., starts[p - 1] : starts[p]] + (d_product @ x[..., None])[..., 0]  # (..., D^(p-1))
+    return d_x
+
+
+def _power_width(order: int) -> Callable[[int], int]:
+    return lambda d: sum(d**p for p in range(order + 1))
+
+
+def _check_order(order: int) -> None:
+    if isinstance(order, bool) or not isinstance(order, (int, np.integer)) or order < 0:
+        raise ValueError(f"order: expected an integer of at least 0, got {order!r}")
+
+
+def _check_number(name: str, x: float) -> float:
+    if isinstance(x, bool) or not isinstance(x, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name}: expected a number, got {x!r}")
+    if not math.isfinite(x):
+        raise ValueError(f"{name}: expected a finite number, got {x!r}")
+    return float(x)

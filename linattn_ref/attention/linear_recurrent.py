@@ -1,0 +1,169 @@
+"""Linear attention as a recurrent network: its two hidden states, one step, and how the states of pieces combine.
+
+    S_i = S_{i-1} + phi(k_i) v_i^T                           (1)  (C, M)
+    Z_i = Z_{i-1} + phi(k_i)                                 (2)  (C,)
+    out_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps)          (3)
+
+Constant time and memory a token, where softmax attention reads a cache that grows. With ``H`` heads it is a network of
+``2H`` hidden states.
+
+The states are sums, and sums associate: the state after two pieces of a sequence is the sum of the pieces' states, in
+any grouping (:func:`combine`). Position by position that is the recurrence, chunk by chunk the parallel form, machine
+by machine a sequence shared among them.
+
+With an exponential feature map a state has a scale ``r_c`` a feature, ``S_c = exp(r_c) s_c`` (see ``exponents.py``),
+and two states are brought to the larger one before they are added (4).
+
+References
+----------
+Katharopoulos et al. (2020), "Transformers are RNNs", section 3.4, equations 16-20.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from linattn_ref.attention.arguments import Array, check_array, check_kernels, check_qkv, check_shape
+from linattn_ref.attention.exponents import decay_between, decayed, features
+from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
+from linattn_ref.kernels import reference
+
+
+class State(NamedTuple):
+    """All that any later query needs of the keys so far: two sums a head, whatever their number."""
+
+    s: Array  # (..., C, M), S = exp(log_scale) s
+    z: Array  # (..., C),    Z = exp(log_scale) z
+    log_scale: Array | None  # (..., 1 or C), -inf before the first key; None if phi is not an exponential
+
+
+def init_state(
+    leading: tuple[int, ...],
+    key_width: int,
+    value_width: int,
+    *,
+    feature_map: FeatureMap = elu_plus_one,
+    dtype: DTypeLike = np.float64,
+) -> State:
+    """The state before the first key, for arrays with the ``leading`` axes.
+
+    Parameters
+    ----------
+    leading : tuple of int
+    key_width, value_width : int
+        ``D`` and ``M``.
+    feature_map : FeatureMap
+    dtype
+        float32 or float64.
+    """
+    for name, size in (("key_width", key_width), ("value_width", value_width)):
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+            raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+    check_feature_map(feature_map)
+    width = feature_map.width(int(key_width))
+    s, z = np.zeros((*leading, width, value_width), dtype), np.zeros((*leading, width), dtype)
+    check_array("dtype", s)
+    return State(s, z, None if feature_map.split is None else np.full((*leading, 1), -np.inf, dtype))
+
+
+def step(
+    q_t: Array,
+    k_t: Array,
+    v_t: Array,
+    state: State,
+    *,
+    feature_map: FeatureMap = elu_plus_one,
+    eps: float = 1e-6,
+    kernels: Any = reference,
+) -> tuple[Array, State]:
+    """One token of the recurrent network, equations (1)-(3).
+
+    Parameters
+    ----------
+    q_t, k_t, v_t : ndarray, ``(..., D)``, ``(..., D)``, ``(..., M)``
+    state : State
+        From :func:`init_state`, ``step`` or ``forward``. It is spent: its buffers are reused.
+    feature_map, eps, kernels
+        As in ``forward``.
+
+    Returns
+    -------
+    out_t : ndarray ``(..., M)``
+    state : State
+    """
+    for name, x in (("q_t", q_t), ("k_t", k_t), ("v_t", v_t)):
+        check_array(name, x, ndim=1)
+    q, k, v = q_t[..., None, :], k_t[..., None, :], v_t[..., None, :]  # (..., 1, D), (..., 1, D), (..., 1, M)
+    check_qkv(q, k, v)
+    kernel = check_kernels(kernels, "causal_product")
+    eps = check_eps(eps, feature_map)
+    check_state("state", state, feature_map, k, v)
+    phi = features(q, k, feature_map, causal=True, log_scale=state.log_scale)
+    s, z = decayed(state.s, state.z, phi.pieces[0].decay)
+    out_t = kernel.step(phi.q[..., 0, :], phi.k[..., 0, :], v_t, s, z, eps)  # (1)-(3)  (..., M)
+    return out_t, State(s, z, phi.log_scale)
+
+
+def combine(state_a: State, state_b: State) -> State:
+    """The state after two pieces of a sequence: ``combine(a, combine(b, c)) == combine(combine(a, b), c)``.
+
+    Parameters
+    ----------
+    state_a, state_b : State
+        Of the same feature map and shape. Neither is written to.
+    """
+    for name, state in (("state_a", state_a), ("state_b", state_b)):
+        if not isinstance(state, State):
+            raise TypeError(f"{name}: expected a linear.State, got {type(state).__name__}")
+    check_array("state_b.s", state_b.s, dtype=state_a.s.dtype)
+    check_shape("state_b.s", state_b.s, state_a.s.shape, "of state_a.s")
+    check_shape("state_b.z", state_b.z, state_a.z.shape, "of state_a.z")
+    if state_a.log_scale is None or state_b.log_scale is None:
+        if state_a.log_scale is not state_b.log_scale:
+            raise ValueError(
+                "state_b: expected a state of the same feature map, but only one of the two has a log_scale"
+            )
+        return State(state_a.s + state_b.s, state_a.z + state_b.z, None)
+    log_scale = np.maximum(state_a.log_scale, state_b.log_scale)  # (..., 1 or C)
+    s_a, z_a = decayed(state_a.s, state_a.z, decay_between(state_a.log_scale, log_scale))  # (4)
+    s_b, z_b = decayed(state_b.s, state_b.z, decay_between(state_b.log_scale, log_scale))  # (4)
+    return State(s_a + s_b, z_a + z_b, log_scale)
+
+
+# --- Checks ---------------------------------------------------------------------------------------------------------
+
+
+def check_eps(eps: float, feature_map: FeatureMap) -> float:
+    """``eps`` is a finite number of at least 0, and 0 if ``feature_map`` is an exponential."""
+    check_feature_map(feature_map)
+    if isinstance(eps, bool) or not isinstance(eps, (int, float, np.integer, np.floating)):
+        raise TypeError(f"eps: expected a number, got {eps!r}")
+    if not (math.isfinite(eps) and eps >= 0):
+        raise ValueError(f"eps: expected a finite number of at least 0, got {eps!r}")
+    if eps != 0 and feature_map.split is not None:
+        raise ValueError(
+            f"eps: must be 0 with the exponential map {feature_map.name}, whose scale would not cancel, got {eps!r}"
+        )
+    return float(eps)
+
+
+def check_state(name: str, state: Any, feature_map: FeatureMap, k: Array, v: Array) -> None:
+    """``state`` is a :class:`State` of ``feature_map`` for keys ``k (..., L, D)`` and values ``v (..., L, M)``."""
+    if not isinstance(state, State):
+        raise TypeError(f"{name}: expected a linear.State, got {type(state).__name__}")
+    leading, width = k.shape[:-2], feature_map.width(k.shape[-1])
+    check_array(f"{name}.s", state.s, dtype=k.dtype)
+    check_shape(f"{name}.s", state.s, (*leading, width, v.shape[-1]), "(..., C, M)")
+    check_array(f"{name}.z", state.z, ndim=1, dtype=k.dtype)
+    check_shape(f"{name}.z", state.z, (*leading, width), "(..., C)")
+    if (state.log_scale is None) != (feature_map.split is None):
+        got = "without" if state.log_scale is None else "with"
+        raise ValueError(f"{name}: expected a state made for {feature_map.name}, got one {got} a log_scale")
+    if state.log_scale is not None:
+        check_array(f"{name}.log_scale", state.log_scale, ndim=1, dtype=k.dtype)
+        last = 1 if state.log_scale.shape[-1] == 1 else width
+        check_shape(f"{name}.log_scale", state.log_scale, (*leading, last), "(..., 1 or C)")
