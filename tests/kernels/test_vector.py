@@ -1,0 +1,235 @@
+"""Every operation of the vector layer against NumPy, lane by lane."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numba import njit
+from numba.core.registry import cpu_target
+
+from linattn_ref.kernels.jit import cache, panel, softmax, vector
+
+DTYPES = (np.float32, np.float64)
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def numbers(rng, rows, dtype):
+    """``(rows, lanes)``: a panel of random numbers."""
+    return rng.standard_normal((rows, vector.lanes(np.empty(0, dtype)))).astype(dtype)
+
+
+@njit
+def arithmetic(x, out):
+    a, b, c = vector.load(x, 0), vector.load(x, 1), vector.load(x, 2)
+    vector.store(out, 0, a + b)
+    vector.store(out, 1, a - b)
+    vector.store(out, 2, a * b)
+    vector.store(out, 3, vector.fma(a, b, c))
+    vector.store(out, 4, vector.maximum(a, b))
+    vector.store(out, 5, vector.broadcast(x[1, 2]))
+
+
+@njit
+def copy_row(x, source, target):
+    vector.store(x, target, vector.load(x, source))
+
+
+@njit
+def exponential(x, out):
+    for i in range(x.shape[0]):
+        vector.store(out, i, vector.exp(vector.load(x, i)))
+
+
+@njit
+def keep(x, first, stop, fill, out):
+    vector.store(out, 0, vector.keep_lanes(vector.load(x, 0), first, stop, fill))
+
+
+@njit
+def outer_products(c, a, row, b, out):
+    block, sums = vector.load_block(c, 1), vector.zero_block(c)
+    for t in range(a.shape[1]):
+        block = vector.add_outer(block, a, row, t, vector.load(b, t))
+        sums = vector.add_outer(sums, a, row, t, vector.load(b, t))
+    vector.store_block(out, 2, block)
+    vector.store_block(out, 2 + vector.ROWS, sums)
+
+
+@njit
+def lanes_when_compiled(x):
+    return vector.lanes(x)
+
+
+@dtypes
+def test_lanes(dtype):
+    x = np.empty((2, 3), dtype)
+    assert vector.lanes(x) * x.itemsize == vector.VECTOR_BYTES
+    assert lanes_when_compiled(x) == vector.lanes(x)
+
+
+@dtypes
+def test_arithmetic_is_numpys_to_the_bit(rng, dtype):
+    x, out = numbers(rng, 3, dtype), numbers(rng, 6, dtype)
+    arithmetic(x, out)
+    a, b, c = x
+    np.testing.assert_array_equal(out[0], a + b)
+    np.testing.assert_array_equal(out[1], a - b)
+    np.testing.assert_array_equal(out[2], a * b)
+    np.testing.assert_array_equal(out[4], np.maximum(a, b))
+    np.testing.assert_array_equal(out[5], np.full_like(a, b[2]))
+    for got, a_i, b_i, c_i in zip(out[3], a, b, c, strict=True):
+        exact = Fraction(float(a_i)) * Fraction(float(b_i)) + Fraction(float(c_i))
+        # Rounded once means: no other number of the dtype is nearer to the exact result.
+        assert abs(Fraction(float(got)) - exact) <= Fraction(float(np.spacing(abs(got)))) / 2
+
+
+@dtypes
+def test_fma_does_not_round_the_product(rng, dtype):
+    eps = np.finfo(dtype).eps
+    x, out = numbers(rng, 3, dtype), numbers(rng, 6, dtype)
+    x[0], x[1], x[2] = 1 + eps, 1 - eps, -1  # (1 + eps)(1 - eps) - 1 = -eps^2; rounded in between it would be 0
+    arithmetic(x, out)
+    np.testing.assert_array_equal(out[3], np.full_like(out[3], -eps * eps))
+
+
+@dtypes
+def test_infinities_and_nan(rng, dtype):
+    values = np.array([-np.inf, -1, 0, 1, np.inf, np.nan], dtype)
+    pairs = np.array(list(itertools.product(values, values)), dtype).T  # (2, 36)
+    width = vector.lanes(pairs)
+    for start in range(0, pairs.shape[1], width):
+        chunk = pairs[:, start : start + width]
+        x, out = np.zeros((3, width), dtype), numbers(rng, 6, dtype)
+        x[:2, : chunk.shape[1]] = chunk
+        arithmetic(x, out)
+        a, b, c = x
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(out[:4], [a + b, a - b, a * b, a * b + c])
+        np.testing.assert_array_equal(out[4], np.where(a > b, a, b))
+
+
+@dtypes
+def test_load_and_store_touch_their_row_alone(rng, dtype):
+    """At any address: the panel may be a part of a wider array."""
+    width = vector.lanes(np.empty(0, dtype))
+    wide = rng.standard_normal((4, width + 9)).astype(dtype)
+    expected = wide.copy()
+    expected[1, 5 : 5 + width] = expected[3, 5 : 5 + width]
+    copy_row(wide[:, 5 : 5 + width], 3, 1)
+    np.testing.assert_array_equal(wide, expected)
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), [(np.float32, -87.6, 88.3), (np.float64, -708.6, 709.4)])
+def test_exp_is_within_one_ulp(dtype, low, high):
+    """Densely over the whole range of normal results, and once more where a softmax has most of its arguments."""
+    x = np.concatenate([np.linspace(low, high, 160_000), np.linspace(-20, 0, 96_000)])
+    x = x.astype(dtype).reshape(-1, vector.lanes(np.empty(0, dtype)))
+    out = np.empty_like(x)
+    exponential(x, out)
+    exact = np.exp(x.astype(np.longdouble))
+    tiny = np.finfo(dtype).tiny  # below it an ulp is a larger part of the number, yet never less than this
+    ulp = np.spacing(np.maximum(exact, tiny).astype(dtype)).astype(np.longdouble)
+    # Where a long double is no wider than a double, "exact" is itself half an ulp off.
+    wider = np.finfo(np.longdouble).eps < np.finfo(dtype).eps
+    assert (abs(out - exact) / ulp).max() < (1 if wider else 1.5)
+
+
+@dtypes
+def test_exp_at_the_ends(dtype):
+    info = np.finfo(dtype)
+    smallest, largest = np.log(info.tiny), np.log(info.max)
+    x = np.array(
+        [-np.inf, info.min, 1.5 * smallest, smallest - 1, -0.0, 0.0, largest + 0.1, 2 * largest, info.max, np.inf],
+        dtype,
+    )
+    expected = np.array([0, 0, 0, 0, 1, 1, np.inf, np.inf, np.inf, np.inf], dtype)
+    panel_of = np.full((-(-x.size // vector.lanes(x)), vector.lanes(x)), np.nan, dtype)
+    panel_of.ravel()[: x.size] = x
+    out = np.zeros_like(panel_of)
+    exponential(panel_of, out)
+    np.testing.assert_array_equal(out.ravel()[: x.size], expected)
+    assert np.isnan(out.ravel()[x.size :]).all()
+
+
+@dtypes
+def test_keep_lanes(rng, dtype):
+    x, out = numbers(rng, 1, dtype), numbers(rng, 1, dtype)
+    width = vector.lanes(x)
+    lane = np.arange(width)
+    for first, stop in itertools.product((-(2**40), -1, 0, 1, width - 1, width, 2**40), repeat=2):
+        keep(x, first, stop, -np.inf, out)
+        np.testing.assert_array_equal(out[0], np.where((first <= lane) & (lane < stop), x[0], -np.inf))
+
+
+@dtypes
+@pytest.mark.parametrize("transposed", [False, True])
+def test_blocks(rng, dtype, transposed):
+    rows, terms, row = vector.ROWS, 5, 3
+    # Small whole numbers: every product and sum is exact, so that the order of adding does not matter.
+    whole = [rng.integers(-8, 9, shape).astype(dtype) for shape in ((row + rows, terms), (terms, row + rows))]
+    a = whole[1].T if transposed else whole[0]
+    b, c = np.rint(4 * numbers(rng, terms, dtype)), np.rint(4 * numbers(rng, rows + 2, dtype))
+    out = numbers(rng, 2 * rows + 3, dtype)
+    before = out.copy()
+    outer_products(c, a, row, b, out)
+    product = a[row : row + rows] @ b
+    np.testing.assert_array_equal(out[2 : 2 + rows], c[1 : 1 + rows] + product)
+    np.testing.assert_array_equal(out[2 + rows : -1], product)
+    np.testing.assert_array_equal(out[[0, 1, -1]], before[[0, 1, -1]])
+
+
+# --- What stands on it: panels, and the cache -----------------------------------------------------------------------
+
+
+@dtypes
+@pytest.mark.parametrize("rows", [1, vector.ROWS - 1, vector.ROWS, vector.ROWS + 1, 2 * vector.ROWS + 3])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_product(rng, dtype, rows, accumulate):
+    """Any number of rows; the rows of the result beyond them keep what they had. Whole numbers again."""
+    terms = 7
+    a = rng.integers(-8, 9, (rows, terms)).astype(dtype)
+    b, c = np.rint(4 * numbers(rng, terms + 2, dtype)), np.rint(4 * numbers(rng, rows + 2, dtype))
+    expected = c.copy()
+    expected[:rows] = a @ b[:terms] + (c[:rows] if accumulate else 0)
+    panel.product(c, a, b, accumulate)
+    np.testing.assert_array_equal(c, expected)
+
+
+@dtypes
+def test_pack_and_unpack(rng, dtype):
+    rows = rng.standard_normal((3, 5)).astype(dtype)
+    packed, unpacked = numbers(rng, 6, dtype), np.full((3, 5), np.nan, dtype)
+    below = packed[5].copy()
+    panel.pack(packed, rows, dtype(2))
+    np.testing.assert_array_equal(packed[:5, :3], 2 * rows.T)
+    np.testing.assert_array_equal(packed[:5, 3:], 0)
+    np.testing.assert_array_equal(packed[5], below)
+    panel.unpack(unpacked, packed, dtype(0.5))
+    np.testing.assert_array_equal(unpacked, rows)
+
+
+def test_the_compilation_cache_notices_an_edit_in_another_file(monkeypatch):
+    kernel_cache = softmax._forward._cache
+    assert isinstance(kernel_cache, cache.PackageCache)
+    codegen = cpu_target.target_context.codegen()
+    before = kernel_cache._index_key((), codegen)
+    assert kernel_cache._index_key((), codegen) == before
+    monkeypatch.setattr(cache, "SOURCES", "edited")
+    assert kernel_cache._index_key((), codegen) != before
+
+
+def test_the_digest_covers_every_source_of_the_package(tmp_path, monkeypatch):
+    for name in ("vector.py", "panel.py"):
+        (tmp_path / name).write_text("a = 1\n")
+    monkeypatch.setattr(cache, "__file__", str(tmp_path / "cache.py"))
+    digests = {cache._digest_of_sources()}
+    for name in ("vector.py", "panel.py"):
+        (tmp_path / name).write_text("a = 2\n")
+        digests.add(cache._digest_of_sources())
+    assert len(digests) == 3
