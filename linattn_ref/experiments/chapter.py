@@ -1,0 +1,207 @@
+"""What the chapters in ``notebooks/`` share: showing the package's own source, figures, tables and sliders.
+
+A chapter is a ``.py`` file in jupytext's percent format; ``notebooks/execute.py`` makes the ``.ipynb`` beside it. The
+functions here display something and return nothing, so a cell may end in any of them::
+
+    chapter.source(softmax.dense_forward, softmax.dense_backward, doc=False)
+    chapter.show(attention_cost.draw, results, alt="Three panels over the length: ...")
+    chapter.table(("form", "bytes"), [("dense", 4_194_304), ("online", 16_640)])
+    chapter.explore(panel, (0.25, 1, 4), name="temperature T", alt="Rows of P at three temperatures")
+
+The same code gives the same bytes, so that a chapter executed again differs only where a result does.
+"""
+
+import ast
+import importlib
+import inspect
+import io
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from itertools import dropwhile
+from types import ModuleType
+from typing import Any
+
+import matplotlib
+from IPython.display import Image, Markdown, clear_output, display
+from matplotlib.figure import Figure
+
+from linattn_ref.experiments import style
+
+# The page that nbconvert makes shows code inside an output in the font of its surroundings; hence the div.
+IN_CODE_FONT = '<div style="font-family: var(--jp-code-font-family, monospace)">\n\n```python\n{}\n```\n\n</div>'
+SOURCE_OF = "linattn_ref_source"  # the key under which an output says whose source it shows
+DPI = 160  # of a figure's PNG; browsers show it at DISPLAY_DPI, so that it is sharp on a fine screen
+DISPLAY_DPI = 110
+
+
+# --- Source ---------------------------------------------------------------------------------------------------------
+
+
+def source(*objects: Any, doc: bool = True) -> None:
+    """Show the source of functions, classes or modules of the package, as it is now.
+
+    Parameters
+    ----------
+    *objects
+        A compiled Numba function is shown as the Python it was made from.
+    doc : bool
+        False leaves out the docstrings, where the text around has said it all.
+    """
+    names = [_name(x) for x in objects]
+    # The names go into the notebook with the text, so that a test can tell when the text is out of date.
+    display(Markdown(source_text(names, doc=doc)), metadata={SOURCE_OF: {"names": names, "doc": doc}})
+
+
+def source_text(names: Sequence[str], *, doc: bool = True) -> str:
+    """The Markdown that :func:`source` shows for objects given by name, ``"package.module:function"``."""
+    parts, last_module = [], ""
+    for name in names:
+        module, _, path = name.partition(":")
+        text = textwrap.dedent(inspect.getsource(_find(module, path))).rstrip()
+        heading = f"# {module}\n" if module != last_module else ""
+        parts.append(heading + (text if doc else _without_docstring(text)))
+        last_module = module
+    return IN_CODE_FONT.format("\n\n\n".join(parts))
+
+
+def _name(x: Any) -> str:
+    if isinstance(x, ModuleType):
+        return f"{x.__name__}:"
+    x = getattr(x, "py_func", x)
+    return f"{x.__module__}:{x.__qualname__}"
+
+
+def _find(module: str, path: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for part in path.split(".") if path else ():
+        found = getattr(found, part)
+    return getattr(found, "py_func", found)
+
+
+def _without_docstring(text: str) -> str:
+    tree: Any = ast.parse(text)
+    outermost = tree if ast.get_docstring(tree) else tree.body[0]  # a module, or its one function or class
+    if not isinstance(outermost, ast.Module | ast.FunctionDef | ast.ClassDef) or not ast.get_docstring(outermost):
+        return text
+    docstring, lines = outermost.body[0], text.splitlines()
+    before, after = lines[: docstring.lineno - 1], lines[docstring.end_lineno :]
+    return "\n".join([*before, *dropwhile(lambda line: not line.strip(), after)])
+
+
+# --- Figures and tables ---------------------------------------------------------------------------------------------
+
+
+def show(draw: Callable[..., Figure], *arguments: Any, alt: str, look: str = "paper", **options: Any) -> None:
+    """Draw in one of the package's styles and show the figure.
+
+    Parameters
+    ----------
+    draw : callable, ``draw(*arguments, **options) -> Figure``
+        As the ``draw`` of a module in `linattn_ref.experiments`, or a function of the chapter's own.
+    alt : str
+        What the figure shows, for a reader who cannot see it.
+    look : {"paper", "projector"}
+    """
+    with style.use(look):
+        figure = draw(*arguments, **options)
+        display(_image(figure, alt))
+
+
+def _image(figure: Figure, alt: str) -> Image:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})  # no version: the same bytes everywhere
+    width = round(figure.get_figwidth() * DISPLAY_DPI)
+    return Image(buffer.getvalue(), format="png", width=width, alt=alt)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Show a table. Whole numbers get separators, other numbers four digits; text is Markdown."""
+    lines = [header, ["---" if i == 0 else "---:" for i in range(len(header))]]
+    lines += [[_cell(x) for x in row] for row in rows]
+    display(Markdown("\n".join("| " + " | ".join(line) + " |" for line in lines)))
+
+
+def _cell(x: Any) -> str:
+    if isinstance(x, str | bool):
+        return str(x)
+    return f"{x:,.0f}" if float(x).is_integer() and abs(x) < 1e15 else f"{x:.4g}"
+
+
+# --- Sliders --------------------------------------------------------------------------------------------------------
+
+
+def explore(
+    panel: Callable[[Any, Any], object],
+    values: Sequence[Any],
+    *,
+    name: str,
+    alt: str,
+    slider: Sequence[Any] | None = None,
+    rows: int = 1,
+    height: float = 0.38,
+    look: str = "paper",
+    **options: Any,
+) -> None:
+    """Show one drawing at several values side by side and, in a running notebook, once more under a slider.
+
+    What a reader of the executed notebook sees is the row of drawings; ``notebooks/execute.py`` leaves out the slider,
+    which does nothing without Python behind it.
+
+    Parameters
+    ----------
+    panel : callable, ``panel(axes, value)``
+        Draws one value: on one matplotlib axes, or on a column of them (an array of ``rows``).
+    values : sequence
+        Those shown side by side.
+    name : str
+        What the values are; stands on the slider and above each drawing.
+    alt : str
+        What the row of drawings shows, for a reader who cannot see it.
+    slider : sequence, optional
+        The values the slider goes through; ``values`` unless given.
+    rows : int
+        Axes for each value, one above the other.
+    height : float
+        Of the row of drawings, over its width.
+    **options
+        Passed on to ``Figure.subplots`` (``sharey``, ``height_ratios``, ...).
+    """
+
+    def side_by_side() -> Figure:
+        figure, axes = style.figure(rows, len(values), height=height, squeeze=False, **options)
+        for column, value in zip(axes.T, values, strict=True):
+            column[0].set_title(f"{name} = {_cell(value)}")
+            panel(column[0] if rows == 1 else column, value)
+        return figure
+
+    def alone(value: Any) -> Figure:
+        width = matplotlib.rcParams["figure.figsize"][0]
+        figure = Figure(figsize=(0.6 * width, 0.36 * width * rows**0.5))
+        axes = figure.subplots(rows, 1, squeeze=False, **options)[:, 0]
+        panel(axes[0] if rows == 1 else axes, value)
+        return figure
+
+    show(side_by_side, alt=alt, look=look)
+    _slider(slider or values, name, lambda value: show(alone, value, alt=f"{name} = {_cell(value)}", look=look))
+
+
+def _slider(values: Sequence[Any], name: str, redraw: Callable[[Any], None]) -> None:
+    import ipywidgets  # type: ignore[import-untyped]
+
+    out = ipywidgets.Output()
+    control = ipywidgets.SelectionSlider(
+        options=[(_cell(value), value) for value in values],
+        value=values[len(values) // 2],
+        description=name,
+        continuous_update=False,
+        style={"description_width": "initial"},
+    )
+
+    def update(change: Any) -> None:
+        with out:
+            clear_output(wait=True)
+            redraw(change["new"])
+
+    control.observe(update, names="value")
+    update({"new": control.value})
+    display(ipywidgets.VBox([control, out]))

@@ -1,0 +1,135 @@
+"""What a computation costs, counted while the package's own code runs: operations, bytes kept, bytes at the peak.
+
+No clock is read, so the numbers are the same on every machine and can be asserted. NumPy's own arrays do the work; a
+thin subclass beside them keeps the count::
+
+    count(softmax.forward, q, k, v).multiply_adds == N * L * (D + M)
+
+What compiled kernels do is invisible here: use ``kernels=reference``.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from linattn_ref.attention.arguments import Array
+
+# Products that do not go through ``@``: refused, so that nothing is left out of the count in silence.
+UNCOUNTED = frozenset((np.dot, np.vdot, np.inner, np.tensordot, np.einsum, np.linalg.multi_dot))
+
+
+@dataclass
+class Counts:
+    """Operations done so far."""
+
+    multiply_adds: int = 0  # of matrix products: N * K * M for (N, K) @ (K, M)
+    exponentials: int = 0
+    elementwise: int = 0  # entries that every other arithmetic operation went over
+
+
+def count(function: Callable[..., Any], *arrays: Array) -> Counts:
+    """The operations that ``function(*arrays)`` does.
+
+    Parameters
+    ----------
+    function : callable
+        Called once. Only operations that have one of ``arrays``, or something computed from it, as an operand are
+        seen. An ``out=`` array that the function makes itself is filled but does not carry the count on.
+    *arrays : ndarray
+
+    Returns
+    -------
+    Counts
+
+    Raises
+    ------
+    TypeError
+        ``function`` multiplies by ``einsum``, ``dot`` or the like, which cannot be counted: use ``@``.
+    """
+    counts = Counts()
+    function(*(CountedArray.wrap(x, counts) for x in arrays))
+    return counts
+
+
+class CountedArray(np.ndarray):
+    """An array that enters every operation it takes part in into ``counts``; so do the results."""
+
+    counts: Counts
+
+    @classmethod
+    def wrap(cls, x: Any, counts: Counts) -> Any:
+        """``x`` as a counted array; anything but an array stays what it is."""
+        if not isinstance(x, np.ndarray):
+            return x
+        counted = x.view(cls)
+        counted.counts = counts
+        return counted
+
+    def __array_finalize__(self, parent: Any) -> None:
+        self.counts = getattr(parent, "counts", Counts())
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] | None = None, **options: Any
+    ) -> Any:
+        inputs = tuple(_plain(x) for x in inputs)
+        options = {name: _plain(x) for name, x in options.items()}
+        if out is not None:
+            options["out"] = tuple(_plain(x) for x in out)
+        result = getattr(ufunc, method)(*inputs, **options)
+        if ufunc is np.matmul:
+            self.counts.multiply_adds += np.size(result) * inputs[0].shape[-1]
+        elif ufunc is np.exp:
+            self.counts.exponentials += np.size(result)
+        else:  # a sum over an axis goes over its input
+            self.counts.elementwise += np.size(inputs[0] if method == "reduce" else result)
+        return out[0] if out is not None else self.wrap(result, self.counts)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        if function in UNCOUNTED:
+            raise TypeError(f"count: the products of numpy.{function.__name__} cannot be counted, use @")
+        return self.wrap(super().__array_function__(function, types, arguments, options), self.counts)
+
+
+def _plain(x: Any) -> Any:
+    return x.view(np.ndarray) if isinstance(x, CountedArray) else x
+
+
+def kept_bytes(saved: Any) -> int:
+    """Bytes of all arrays in ``saved``, an array or nested tuples of anything; an array met twice counts once."""
+    found: dict[int, int] = {}
+
+    def visit(x: Any) -> None:
+        if isinstance(x, np.ndarray):
+            found[id(x)] = x.nbytes
+        elif isinstance(x, (tuple, list)):
+            for part in x:
+                visit(part)
+
+    visit(saved)
+    return sum(found.values())
+
+
+def peak_bytes(function: Callable[..., Any], *arguments: Any) -> int:
+    """The most bytes that ``function(*arguments)`` has in use at any time, beyond what was there before the call.
+
+    Python's ``tracemalloc`` sees every NumPy array, and Python's own small objects (some kilobytes); it sees nothing
+    that compiled kernels or BLAS allocate for themselves.
+    """
+    gc.collect()
+    tracing = tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        function(*arguments)
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not tracing:
+            tracemalloc.stop()

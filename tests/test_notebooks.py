@@ -1,0 +1,211 @@
+"""The chapters: each .ipynb is its .py, executed without error; and the script that makes them so."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("jupytext")
+pytest.importorskip("nbclient")
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+spec = importlib.util.spec_from_file_location("execute", NOTEBOOKS / "execute.py")
+execute = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(execute)
+
+CHAPTERS = sorted(path.stem for path in NOTEBOOKS.glob("[0-9][0-9]_*.py"))
+MAX_BYTES = 1_000_000  # GitHub shows a larger notebook slowly or not at all
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_notebook_is_its_source_executed(name):
+    assert execute.problems(NOTEBOOKS / f"{name}.py", NOTEBOOKS / f"{name}.ipynb") == []
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_notebook_is_small(name):
+    assert (NOTEBOOKS / f"{name}.ipynb").stat().st_size < MAX_BYTES
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_chapter_has_what_every_chapter_has(name):
+    cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
+    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    code = "\n\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    assert text.startswith(f"# {int(name[:2])}. ")  # the title
+    assert text.split("\n\n")[1].rstrip().endswith("?")  # the question, which README's table quotes
+    assert text.count("<details><summary>Solution</summary>") >= 2
+    assert text.count("<details>") == text.count("</details>")
+    assert "chapter.source(" in code
+    assert "chapter.explore(" in code
+    assert any("image/png" in output.get("data", {}) for cell in cells for output in cell.get("outputs", []))
+
+
+def test_every_notebook_has_a_source():
+    assert sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")) == CHAPTERS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_chapter_runs_afresh(name, tmp_path):
+    source = shutil.copy(NOTEBOOKS / f"{name}.py", tmp_path)
+    execute.execute(Path(source), tmp_path / f"{name}.ipynb")
+    assert execute.problems(Path(source), tmp_path / f"{name}.ipynb") == []
+
+
+# --- The script -----------------------------------------------------------------------------------------------------
+
+CHAPTER = """# %% [markdown]
+# # 9. A chapter: of no content
+#
+# Is this a question?
+
+# %%
+from linattn_ref.attention import softmax
+from linattn_ref.experiments import chapter
+
+chapter.source(softmax.dense_backward)
+
+# %%
+import ipywidgets
+from IPython.display import display
+
+display(ipywidgets.IntSlider())
+print("done")
+"""
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """A small chapter, executed once for all tests."""
+    folder = tmp_path_factory.mktemp("chapter")
+    source, target = folder / "09_small.py", folder / "09_small.ipynb"
+    source.write_text(CHAPTER, encoding="utf-8")
+    execute.execute(source, target)
+    return source, target
+
+
+@pytest.fixture
+def small(executed, tmp_path):
+    """A copy of it to be spoilt: the source's path, the notebook's path, the notebook."""
+    source, target = (Path(shutil.copy(path, tmp_path)) for path in executed)
+    return source, target, nbformat.read(target, as_version=4)
+
+
+def test_an_executed_chapter_has_no_problems(small):
+    assert execute.problems(small[0], small[1]) == []
+
+
+def test_nothing_volatile_is_kept(small):
+    _, target, notebook = small
+    assert notebook.metadata == execute.METADATA
+    assert [cell.id for cell in notebook.cells] == ["cell-01", "cell-02", "cell-03"]
+    assert all("execution" not in cell.metadata for cell in notebook.cells)
+    assert [output.output_type for output in notebook.cells[2].outputs] == ["stream"]  # the slider is left out
+    assert target.read_bytes().endswith(b"}\n")
+
+
+def spoil_source(notebook):
+    notebook.cells[2].source += "\n# more"
+
+
+def leave_out_a_cell(notebook):
+    notebook.cells.pop()
+
+
+def not_executed(notebook):
+    notebook.cells[2].execution_count = None
+
+
+def executed_in_another_order(notebook):
+    notebook.cells[1].execution_count, notebook.cells[2].execution_count = 2, 1
+
+
+def fail(notebook):
+    notebook.cells[2].outputs = [nbformat.v4.new_output("error", ename="ValueError", evalue="no", traceback=[])]
+
+
+def warn(notebook):
+    notebook.cells[2].outputs[0].name = "stderr"
+
+
+def show_a_path(notebook):
+    notebook.cells[2].outputs[0].text = "saved in /home/someone/figures/a.svg\n"
+
+
+def show_an_address(notebook):
+    notebook.cells[2].outputs[0].text = "<function f at 0x7f0123456789>\n"
+
+
+def keep_a_slider(notebook):
+    notebook.cells[2].outputs.append(nbformat.v4.new_output("display_data", data={execute.SLIDER: {"model_id": "1"}}))
+
+
+def show_an_old_source(notebook):
+    data = notebook.cells[1].outputs[0].data
+    data["text/markdown"] = data["text/markdown"].replace("# (6)", "# (5)")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (spoil_source, "its cells are not those of 09_small.py"),
+        (leave_out_a_cell, "its cells are not those of 09_small.py"),
+        (not_executed, "not each executed once, in order"),
+        (executed_in_another_order, "not each executed once, in order"),
+        (fail, "code cell 2 failed: ValueError: no"),
+        (warn, "code cell 2 wrote to standard error"),
+        (show_a_path, "code cell 2 shows '/home/someone/figures/a.svg'"),
+        (show_an_address, "code cell 2 shows 'at 0x7f0123456789'"),
+        (keep_a_slider, "code cell 2 holds a slider"),
+        (show_an_old_source, "code cell 1 shows linattn_ref.attention.softmax:dense_backward as it was"),
+    ],
+)
+def test_problems_are_found(small, spoil, message):
+    source, target, notebook = small
+    spoil(notebook)
+    nbformat.write(notebook, target)
+    found = execute.problems(source, target)
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_a_missing_notebook_is_a_problem(small):
+    small[1].unlink()
+    assert execute.problems(small[0], small[1]) == ["it is not there"]
+
+
+@pytest.mark.parametrize("text", ["N/L/D", "1 / 2", "https://a.org/b/c", "</details>", "$x/y/z$", "a/b/c.py", "and/or"])
+def test_what_is_not_a_path_of_this_machine(text):
+    assert not execute.MACHINE.search(text)
+
+
+@pytest.mark.parametrize("text", ["/usr/lib/x.py", "in '/tmp/a/b'", 'File "/home/a/b.py"', "C:\\Users\\a", "(/var/x)"])
+def test_what_is_a_path_of_this_machine(text):
+    assert execute.MACHINE.search(text)
+
+
+def test_a_failing_cell_leaves_the_notebook_as_it_was(small):
+    source, target, _ = small
+    before = target.read_bytes()
+    source.write_text(CHAPTER + "\nraise ValueError('on purpose')\n", encoding="utf-8")
+    with pytest.raises(execute.ChapterError, match=r"09_small.py(.|\n)*on purpose"):
+        execute.execute(source, target)
+    assert target.read_bytes() == before
+    assert sorted(path.name for path in target.parent.iterdir()) == ["09_small.ipynb", "09_small.py"]
+
+
+def test_the_command_names_unknown_chapters(capsys):
+    with pytest.raises(SystemExit) as stop:
+        execute.main(["99"])
+    assert stop.value.code == 2
+    assert f"no chapter '99'; there are {CHAPTERS[0]}" in capsys.readouterr().err
+
+
+def test_the_command_checks(capsys, tmp_path):
+    name = CHAPTERS[0]
+    assert execute.main(["--check", name]) == 0
+    assert execute.main(["--check", "--out", str(tmp_path), name]) == 1
+    assert capsys.readouterr().err == f"{name}.ipynb: it is not there\n"
