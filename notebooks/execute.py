@@ -5,8 +5,8 @@
     python notebooks/execute.py --check         run nothing; say which .ipynb is not what its .py would give
 
 A cell that fails, takes too long or writes to standard error ends the run of its chapter with exit status 1 and leaves
-the .ipynb as it was. Executed again on the same machine a chapter gives the same bytes: no date, no timing, no path of
-this machine is kept, and no slider, which needs a running Python to do anything.
+the .ipynb as it was. A chapter that prints no times gives the same bytes when it is executed again on the same machine:
+no date and no path of the machine is kept, and no slider, which needs a running Python to do anything.
 """
 
 import argparse
@@ -19,8 +19,9 @@ from pathlib import Path
 
 import jupytext
 import nbformat
+from jupyter_client.kernelspec import NoSuchKernel
 from nbclient import NotebookClient
-from nbclient.exceptions import CellControlSignal, DeadKernelError
+from nbclient.exceptions import CellControlSignal
 from nbformat import NotebookNode
 
 from linattn_ref.experiments import chapter
@@ -60,10 +61,11 @@ def execute(source: Path, target: Path, *, timeout: float = TIMEOUT) -> Notebook
     Raises
     ------
     ChapterError
-        A cell failed, took longer than ``timeout`` seconds or wrote to standard error, or the output names a path of
-        this machine. ``target`` is then as it was.
+        A cell failed, took longer than ``timeout`` seconds or wrote to standard error, the output names a path of this
+        machine, or there is no kernel to run it. ``target`` is then as it was.
     """
     notebook = read(source)
+    target.parent.mkdir(parents=True, exist_ok=True)
     client = NotebookClient(
         notebook,
         timeout=timeout,
@@ -74,7 +76,7 @@ def execute(source: Path, target: Path, *, timeout: float = TIMEOUT) -> Notebook
     )
     try:
         client.execute()
-    except (CellControlSignal, DeadKernelError) as error:  # a cell's exception, its timeout, the end of its kernel
+    except (CellControlSignal, NoSuchKernel, RuntimeError) as error:  # a cell's exception or timeout; a dead kernel
         raise ChapterError(f"{source.name}: {str(error).rstrip()}") from error
     clean(notebook)
     found = list(output_problems(notebook))

@@ -197,6 +197,15 @@ def test_a_failing_cell_leaves_the_notebook_as_it_was(small):
     assert sorted(path.name for path in target.parent.iterdir()) == ["09_small.ipynb", "09_small.py"]
 
 
+def test_a_cell_that_takes_too_long_is_stopped(small):
+    source, target, _ = small
+    source.write_text("# %%\nimport time\ntime.sleep(60)\n", encoding="utf-8")
+    before = target.read_bytes()
+    with pytest.raises(execute.ChapterError, match="cell timed out"):
+        execute.execute(source, target, timeout=1)
+    assert target.read_bytes() == before
+
+
 def test_the_command_names_unknown_chapters(capsys):
     with pytest.raises(SystemExit) as stop:
         execute.main(["99"])

@@ -182,7 +182,8 @@ def explore(
         return figure
 
     show(side_by_side, alt=alt, look=look)
-    _slider(slider or values, name, lambda value: show(alone, value, alt=f"{name} = {_cell(value)}", look=look))
+    stops = values if slider is None else slider
+    _slider(stops, name, lambda value: show(alone, value, alt=f"{name} = {_cell(value)}", look=look))
 
 
 def _slider(values: Sequence[Any], name: str, redraw: Callable[[Any], None]) -> None:

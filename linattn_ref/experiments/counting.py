@@ -20,8 +20,10 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array
 
-# Products that do not go through ``@``: refused, so that nothing is left out of the count in silence.
-UNCOUNTED = frozenset((np.dot, np.vdot, np.inner, np.tensordot, np.einsum, np.linalg.multi_dot))
+# Products that do not go through ``@``: refused, so that nothing is left out of the count in silence. So are the other
+# ufuncs that multiply matrices or vectors, and all of numpy.linalg.
+UNCOUNTED = frozenset((np.dot, np.vdot, np.inner, np.outer, np.kron, np.tensordot, np.einsum))
+REFUSED = "count: the products of numpy's {} cannot be counted, use @"
 
 
 @dataclass
@@ -50,7 +52,7 @@ def count(function: Callable[..., Any], *arrays: Array) -> Counts:
     Raises
     ------
     TypeError
-        ``function`` multiplies by ``einsum``, ``dot`` or the like, which cannot be counted: use ``@``.
+        ``function`` multiplies by ``einsum``, ``dot`` or the like, or does linear algebra: only ``@`` is counted.
     """
     counts = Counts()
     function(*(CountedArray.wrap(x, counts) for x in arrays))
@@ -77,6 +79,8 @@ class CountedArray(np.ndarray):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] | None = None, **options: Any
     ) -> Any:
+        if ufunc.signature is not None and ufunc is not np.matmul:
+            raise TypeError(REFUSED.format(ufunc.__name__))
         inputs = tuple(_plain(x) for x in inputs)
         options = {name: _plain(x) for name, x in options.items()}
         if out is not None:
@@ -91,8 +95,8 @@ class CountedArray(np.ndarray):
         return out[0] if out is not None else self.wrap(result, self.counts)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
-        if function in UNCOUNTED:
-            raise TypeError(f"count: the products of numpy.{function.__name__} cannot be counted, use @")
+        if function in UNCOUNTED or function.__module__ == "numpy.linalg":
+            raise TypeError(REFUSED.format(function.__name__))
         return self.wrap(super().__array_function__(function, types, arguments, options), self.counts)
 
 

@@ -20,6 +20,7 @@ def test_products_exponentials_and_the_rest():
     assert count(np.matmul, x, y) == Counts(multiply_adds=6 * 2 * 3 * 4)
     assert count(lambda x: np.exp(x), x) == Counts(exponentials=36)
     assert count(lambda x: x.sum(axis=-1) + 1, x) == Counts(elementwise=36 + 12)
+    assert count(lambda x: np.cumsum(x, axis=-1), x) == Counts(elementwise=36)
 
 
 def test_a_dot_product_of_vectors():
@@ -59,7 +60,9 @@ def test_two_counts_do_not_mix():
     assert (first.multiply_adds, second.multiply_adds) == (64, 128)
 
 
-@pytest.mark.parametrize("product", [np.dot, np.inner, lambda a, b: np.einsum("ij,jk->ik", a, b)])
+@pytest.mark.parametrize(
+    "product", [np.dot, np.inner, np.vecdot, np.linalg.solve, lambda a, b: np.einsum("ij,jk->ik", a, b)]
+)
 def test_products_that_cannot_be_counted_are_refused(product):
     with pytest.raises(TypeError, match="cannot be counted, use @"):
         count(product, np.ones((2, 2)), np.ones((2, 2)))
