@@ -14,6 +14,11 @@ It is associativity, ``(phi(Q) phi(K)^T) V = phi(Q) (phi(K)^T V)``: ``O(N C M)``
 
 a recurrent network, whose one step is in ``linear_recurrent.py``.
 
+:Time: ``O((N + L) C M)``
+:Memory: ``O((N + L) C + N M)``
+:Causal: yes
+:Gives: attention with the similarity ``phi(q) . phi(k)``
+
 The gradient, by hand
 ---------------------
 Let ``G_i`` be the gradient of a loss with respect to ``out_i = n_i / d_i``, numerator over denominator. Then

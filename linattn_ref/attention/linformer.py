@@ -8,6 +8,11 @@
 rank (``linattn_ref.theory.low_rank``), which is why so few mixed keys can do. ``E`` and ``F`` are learned; their ``L``
 columns fix the sequence length.
 
+:Time: ``O((N + L) R max(D, M))``
+:Memory: ``O(N M + R (D + M))``
+:Causal: no
+:Gives: softmax attention of low rank, with learned projections
+
 The gradient, by hand
 ---------------------
 (2) and (3) are softmax attention, whose backward pass gives ``dQ``, ``dK~`` and ``dV~``. From (1),

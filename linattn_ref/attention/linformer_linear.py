@@ -21,6 +21,11 @@ it can be negative where ``phi`` is positive (:func:`negative_similarity_fractio
 any more, and the denominator may come out negative or close to 0. Nor can it be causal, for the reason in
 ``linformer.py``.
 
+:Time: ``O(N C M + L R (C + M))``
+:Memory: ``O((N + L + R) C + (N + R) M)``
+:Causal: no
+:Gives: linear attention over mixed keys, for comparison
+
 The gradient, by hand
 ---------------------
 (2) and (3) are linear attention over the ``R`` mixed keys, whose backward pass gives ``dK~`` and ``dV~``; from (1), as

@@ -14,6 +14,11 @@ Every query looks at every key: ``O(N L max(D, M))`` time. Two forms of the same
 
 ``init_state`` and ``step`` are its recurrent form: the state is the key/value cache, which grows with every token.
 
+:Time: ``O(N L max(D, M))``
+:Memory: ``O(N M)``
+:Causal: yes
+:Gives: softmax attention itself
+
 The gradient, by hand
 ---------------------
 Let ``dO`` be the gradient of a loss with respect to ``O``. From (3),

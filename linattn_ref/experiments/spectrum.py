@@ -27,6 +27,12 @@ from linattn_ref.experiments import record, spectrum_inputs, spectrum_job, style
 from linattn_ref.experiments.spectrum_inputs import PathLike
 from linattn_ref.theory.spectrum import METHODS, cumulative_share, rank_for_share, singular_values, spread
 
+CAPTION = (
+    "Self-attention is low rank. Left: the share of an attention matrix's singular values that the largest k hold, for "
+    "a pretrained transformer reading film reviews of 512 tokens; a line is a layer's mean over sentences and heads, a "
+    "band holds the middle half of its heads. Middle: the same network with random weights, and random queries and "
+    "keys. Right: the share at k = 128 by layer and head."
+)
 SHARE = 0.9  # of which the rank is given
 BAND = (0.25, 0.75)  # the quantiles of the heads between which the band lies
 
@@ -39,7 +45,7 @@ class Curves(NamedTuple):
     mean: Array  # (T, K), c_k by layer, over sentences and heads
     low: Array  # (T, K), the quantile BAND[0] of the heads' means over sentences
     high: Array  # (T, K), the quantile BAND[1]
-    at_index: Array  # (T, H), c_k at Results.index, over sentences
+    at_k: Array  # (T, H), c_k at Results.k, over sentences
     rank: Array  # (T, H), the rank that holds SHARE of the spectrum, over sentences
 
 
@@ -58,7 +64,7 @@ class Results(NamedTuple):
 
     curves: dict[str, Curves]  # "given", and the baselines "untrained" and "gaussian"
     shape: tuple[int, int, int]  # (H, N, L)
-    index: int  # k of the heat map
+    k: int  # of the heat map
     share: float
     band: tuple[float, float]
     settings: dict[str, Any]
@@ -80,6 +86,7 @@ def compute(
     workers: int = 1,
     dask: str | None = None,
     progress: bool = False,
+    quick: bool = False,
     say: Callable[[str], object] = lambda line: None,
 ) -> Results:
     """The singular values of every attention matrix of a model on some sentences, summed up.
@@ -99,6 +106,8 @@ def compute(
         Use these matrices, not a model's: see `spectrum_inputs.from_arrays`.
     parts, resume, workers, dask, progress
         The folder where results are kept as they come (None: nowhere), and who computes them: see `spectrum_job.run`.
+    quick : bool
+        At most 2 sentences of 128 tokens, one for each baseline: for tests.
     say : callable
         Told in one line what is fetched.
 
@@ -109,6 +118,8 @@ def compute(
     """
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    if quick:
+        sentences, length, baselines = min(sentences, 2), min(length, 128), min(baselines, 1)
     with threadpool_limits(1):
         if arrays is not None:
             inputs = spectrum_inputs.from_arrays(arrays, baselines=baselines, seed=seed)
@@ -118,15 +129,17 @@ def compute(
             )
         settings = {
             **({} if arrays is not None else {"sentences": sentences, "length": length}),
-            **{"baselines": baselines, "seed": seed, "method": method, **inputs.sources},
-            **{"versions": record.versions(), "machine": record.machine()},
+            **inputs.sources,
+            "baselines": baselines,
+            "seed": seed,
+            "method": method,
         }
         tasks = [task for group in inputs.tasks.values() for task in group]
         with tempfile.TemporaryDirectory() if parts is None else contextlib.nullcontext(parts) as folder:
             values = spectrum_job.run(
                 tasks,
                 Path(folder),
-                settings,
+                {**settings, "versions": record.versions(), "machine": record.machine()},
                 method=method,
                 resume=resume,
                 workers=workers,
@@ -173,6 +186,31 @@ def measure_gram_loss(task: spectrum_job.Task) -> GramLoss:
     return GramLoss(len(matrices), curve, curve_svd, value, value_svd)
 
 
+def table(results: Results) -> str:
+    """The main numbers as lines of text: by layer, over all layers, and the baselines."""
+    heads, n, n_keys = results.shape
+    given = results.curves["given"]
+    rows = [(f"layer {layer}", given.at_k[layer], given.rank[layer]) for layer in range(len(given.at_k))]
+    rows.append(("all layers", given.at_k, given.rank))
+    rows += [(group, curves.at_k, curves.rank) for group, curves in results.curves.items() if group != "given"]
+    size = f"{given.sentences} sentences x {len(given.at_k)} layers x {heads} heads"
+    columns = f"share at k={results.k}", "lowest, highest head", f"rank for {results.share:.0%}"
+    lines = [f"{given.title}: {size}, matrices {n} x {n_keys}", "", _row("", *columns)]
+    for name, at_k, rank in rows:
+        lines.append(_row(name, f"{at_k.mean():.3f}", f"{at_k.min():.3f}, {at_k.max():.3f}", f"{rank.mean():.1f}"))
+    if results.gram_loss is not None:
+        loss = results.gram_loss
+        lines.append(
+            f"method gram on {loss.matrices} of these matrices, largest error: of the curve {loss.curve:.1e} (svd "
+            f"{loss.curve_svd:.1e}), of a singular value over the largest {loss.value:.1e} (svd {loss.value_svd:.1e})"
+        )
+    return "\n".join(lines)
+
+
+def _row(name: str, share: str, extremes: str, rank: str) -> str:
+    return f"{name:<10}  {share:>14}  {extremes:>20}  {rank:>12}"
+
+
 def draw(results: Results) -> Figure:
     """Left the model, in the middle the baselines, right the heat map by layer and head."""
     given = results.curves["given"]
@@ -194,21 +232,21 @@ def _draw_layers(axes: Axes, results: Results, curves: Curves) -> None:
     k = 1 + np.arange(curves.mean.shape[-1])
     layers = len(curves.mean)
     for layer, colour in enumerate(style.sequence(layers)):
-        mean = curves.mean[layer]
+        mean = curves.mean[layer]  # (K,)
         axes.fill_between(k, curves.low[layer], curves.high[layer], color=colour, alpha=0.18, linewidth=0)
-        axes.plot(k, mean, color=colour, label=f"{_two_digits(mean[results.index - 1])}  layer {layer}")
+        axes.plot(k, mean, color=colour, label=f"{_two_digits(mean[results.k - 1])}  layer {layer}")
     _frame(axes, results, columns=1 + (layers - 1) // 8)
 
 
 def _draw_baselines(axes: Axes, results: Results, given: Curves, baselines: Mapping[str, Curves]) -> None:
     """The network before training, a line a layer; random queries and keys; the model's mean to compare with."""
     k = 1 + np.arange(given.mean.shape[-1])
-    drawn = {"untrained": "untrained", "given": "trained, mean", "gaussian": "Gaussian"}
+    drawn = {"untrained": "untrained", "given": "trained", "gaussian": "Gaussian"}
     colours = {"untrained": style.GREEN, "given": style.BLACK, "gaussian": style.VERMILLION}
     for group, label in drawn.items():
         if group == "given" or group in baselines:
             lines = given.mean.mean(axis=0, keepdims=True) if group == "given" else baselines[group].mean  # (T, K)
-            at_index = _two_digits(lines[:, results.index - 1].mean())
+            at_index = _two_digits(lines[:, results.k - 1].mean())
             dashes = "--" if group == "gaussian" else "-"
             axes.plot(k, lines[0], dashes, color=colours[group], label=f"{at_index}  {label}")
             axes.plot(k, lines[1:].T, dashes, color=colours[group])
@@ -218,34 +256,35 @@ def _draw_baselines(axes: Axes, results: Results, given: Curves, baselines: Mapp
 def _frame(axes: Axes, results: Results, columns: int = 1) -> None:
     """The axes of a panel of curves, with a mark at the heat map's index and the values there in the legend."""
     last = min(results.shape[1:])
-    axes.axvline(results.index, color=style.BLACK, linestyle=":", linewidth=0.6 * axes.get_lines()[0].get_linewidth())
+    axes.axvline(results.k, color=style.BLACK, linestyle=":", linewidth=0.6 * axes.get_lines()[0].get_linewidth())
     axes.set(xlabel="index $k$", xlim=(0, last), ylim=(0, 1.01))
-    axes.set_xticks(sorted({0, results.index, last // 2, last}))
-    look = {"loc": "lower right", "frameon": True, "framealpha": 1, "edgecolor": "none", "borderpad": 0.1}
-    legend = axes.legend(title=f"at $k$ = {results.index}", ncols=columns, handlelength=1.2, **look)
+    axes.set_xticks(sorted({0, results.k, last // 2, last}))
+    legend = axes.legend(title=f"at $k$ = {results.k}", loc="lower right", ncols=columns, borderpad=0.1)
     legend.set_alignment("left")
+    legend.set_frame_on(True)
+    legend.get_frame().set(alpha=1, edgecolor="none")
 
 
-def _two_digits(share: float) -> str:
+def _two_digits(share: Any) -> str:
     return f"{share:.2f}".removeprefix("0")
 
 
 def _draw_heat_map(figure: Figure, axes: Axes, results: Results) -> None:
     """The share at one index by layer and head: a number in each cell, or a colour bar where that could not be read."""
-    shares = results.curves["given"].at_index  # (T, H)
+    shares = results.curves["given"].at_k  # (T, H)
     layers, heads = shares.shape
     image = axes.imshow(shares, aspect="auto", origin="lower", vmax=1)
-    axes.set(title=f"Value at $k$ = {results.index}", xlabel="head", ylabel="layer")
+    axes.set(title=f"Value at $k$ = {results.k}", xlabel="head", ylabel="layer")
     axes.set_xticks(range(0, heads, 1 + heads // 20))
     axes.set_yticks(range(0, layers, 1 + layers // 20))
     axes.grid(False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    tick_size = axes.xaxis.get_ticklabels()[0].get_fontsize()
+    tick_size = float(axes.xaxis.get_ticklabels()[0].get_fontsize())
     size = min(tick_size, 0.16 * 72 * figure.get_figwidth() / heads)  # points: three signs must fit in a cell
     if size < 0.6 * tick_size:
         figure.colorbar(image, ax=axes, pad=0.02, aspect=30).outline.set_visible(False)
         return
-    for (layer, head), share in np.ndenumerate(shares):
-        colour = style.text_colour(image.cmap(image.norm(share)))
-        axes.text(head, layer, _two_digits(share), ha="center", va="center", fontsize=size, color=colour)
+    for (layer, head), rgba in zip(np.ndindex(layers, heads), image.to_rgba(shares).reshape(-1, 4), strict=True):
+        text = _two_digits(shares[layer, head])
+        axes.text(head, layer, text, ha="center", va="center", fontsize=size, color=style.text_colour(rgba))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import softmax
@@ -130,11 +129,12 @@ def from_arrays(file: PathLike, *, baselines: int, seed: int) -> Inputs:
     """
     arrays = read_arrays(Path(file))
     if "p" in arrays:
-        sentences, of_one = [(p,) for p in arrays["p"]], of_matrices
+        of_one: Callable[..., Iterator[Array]] = of_matrices
+        sentences: list[tuple[Array, ...]] = [(p,) for p in arrays["p"]]
         (_, _, heads, n, n_keys), width = arrays["p"].shape, 64
     else:
         q, k = arrays["q"], arrays["k"]
-        sentences, of_one = list(zip(q, k, strict=True)), of_queries_keys
+        of_one, sentences = of_queries_keys, list(zip(q, k, strict=True))
         (_, _, heads, n, width), n_keys = q.shape, k.shape[-2]
     tasks = {"given": [Task(f"given-{i:04}", of_one, parts) for i, parts in enumerate(sentences)]}
     shape = (heads, n, n_keys)

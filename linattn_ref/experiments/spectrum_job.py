@@ -8,12 +8,13 @@ The workers import this module: it must stay light (no drawing).
 """
 
 import contextlib
+import functools
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +56,24 @@ def run_task(name: str, method: str, matrices: Callable[..., Iterable[Array]], *
         return Done(name, values, time.process_time() - start)
 
 
+def run_in_worker(parent: int, *arguments: Any) -> Done:
+    """`run_task` in a process of its own, which ends when the process ``parent`` is gone, however that came about."""
+    _end_with(parent)
+    return run_task(*arguments)
+
+
+@functools.cache
+def _end_with(parent: int) -> None:
+    """Watch the parent: a worker that waits to hand a result to a parent that was killed would wait for ever."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def run(
     tasks: Sequence[Task],
     folder: Path,
@@ -85,7 +104,7 @@ def run(
     resume : bool
         Take over the results that are already in ``folder``. Otherwise they are removed.
     progress : bool
-        Show a progress bar on standard error.
+        Show a progress bar on standard error, if that is a terminal.
 
     Returns
     -------
@@ -105,7 +124,7 @@ def run(
         if found is not None:
             results[task.name] = found
     missing = [task for task in tasks if task.name not in results]
-    with tqdm(total=len(tasks), initial=len(results), unit="sentence", disable=not progress) as bar:
+    with tqdm(total=len(tasks), initial=len(results), unit="sentence", disable=None if progress else True) as bar:
         for done in _spread_out(missing, method, workers, dask):
             store(folder, done)
             results[done.name] = done.values
@@ -117,8 +136,10 @@ def _spread_out(tasks: Sequence[Task], method: str, workers: int, dask: str | No
     """The results in the order in which they are ready."""
     if not tasks:
         return
-    calls = (joblib.delayed(run_task)(task.name, method, task.matrices, *task.arguments) for task in tasks)
-    with _backend(min(workers, len(tasks)), dask):
+    workers = min(workers, len(tasks))
+    one = run_task if workers == 1 or dask else functools.partial(run_in_worker, os.getpid())
+    calls = (joblib.delayed(one)(task.name, method, task.matrices, *task.arguments) for task in tasks)
+    with _backend(workers, dask):
         parallel = joblib.Parallel(return_as="generator_unordered", max_nbytes=SHARED_FROM)
         try:
             yield from parallel(calls)
@@ -158,7 +179,7 @@ def prepare(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
     for leftover in [*folder.glob("*.npy"), *folder.glob(".*.part")]:
         leftover.unlink()
     text = json.dumps(settings, indent=2) + "\n"
-    write_all({path: partial(Path.write_text, data=text, encoding="utf-8")})
+    write_all({path: functools.partial(Path.write_text, data=text, encoding="utf-8")})
 
 
 def store(folder: Path, done: Done) -> None:

@@ -10,7 +10,7 @@ References
 .. [1] M. Okabe and K. Ito, "Color Universal Design", 2008 (the eight colours).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def sequence(count: int, cmap: str = "viridis") -> Sequence[tuple[float, float, 
     return [ramp(0.88 * i / max(count - 1, 1)) for i in range(count)]
 
 
-def text_colour(rgba: Sequence[float]) -> str:
+def text_colour(rgba: Iterable[float]) -> str:
     """Black or white, whichever is read better on the colour ``rgba`` (numbers in the cells of a heat map)."""
-    red, green, blue = rgba[:3]
+    red, green, blue, _ = rgba
     return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"

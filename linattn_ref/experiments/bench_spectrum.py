@@ -1,0 +1,97 @@
+"""What `linattn-ref spectrum` costs beside the singular values themselves.
+
+The yardstick is a bare loop of ``scipy.linalg.svdvals`` on one thread, over float32 attention matrices of the same size
+(random queries and keys): its CPU time a matrix, times the number of matrices of the figure. The job is the command
+itself in a process of its own, and everything counts: Python's start, imports, reading model and text, forward passes,
+baselines, worker processes, drawing. The loop runs before and after it, since a shared machine's speed drifts.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+from threadpoolctl import threadpool_limits
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.spectrum_inputs import of_noise
+
+SAMPLE = 120  # matrices of the loop, before and after
+
+
+class Results(NamedTuple):
+    matrices: int  # of the figure, without the baselines
+    length: int
+    method: str
+    workers: int
+    matrix_before: float  # seconds of CPU for one matrix in the bare loop
+    matrix_after: float
+    loop_cpu: float  # the bare loop over all matrices, seconds
+    job_cpu: float
+    job_wall: float
+    ratio: float  # job_cpu / loop_cpu
+
+
+def compute(*, sentences: int = 32, length: int = 512, workers: int = 1, method: str = "svd") -> Results:
+    """Run the loop, the command, the loop.
+
+    Raises
+    ------
+    RuntimeError
+        The command failed; what it said.
+    """
+    sample = next(of_noise(SAMPLE, length, length, 32, np.random.SeedSequence(0)))  # (SAMPLE, N, N)
+    before = loop_seconds(sample)
+    with tempfile.TemporaryDirectory() as out:
+        options = {"sentences": sentences, "length": length, "workers": workers, "method": method, "out": out}
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        job_cpu, job_wall, n_matrices = run_job(words)
+    after = loop_seconds(sample)
+    loop_cpu = n_matrices * statistics.mean([before, after])
+    return Results(n_matrices, length, method, workers, before, after, loop_cpu, job_cpu, job_wall, job_cpu / loop_cpu)
+
+
+def loop_seconds(matrices: Array) -> float:
+    """CPU time for the singular values of one of the ``matrices (S, N, N)``, in a bare loop on one thread."""
+    with threadpool_limits(1):
+        scipy.linalg.svdvals(matrices[0])  # the first call loads code
+        start = time.process_time()
+        for matrix in matrices:
+            scipy.linalg.svdvals(matrix)
+        return (time.process_time() - start) / len(matrices)
+
+
+def run_job(options: list[str]) -> tuple[float, float, int]:
+    """CPU and wall seconds of ``linattn-ref spectrum`` with these options, and how many matrices it went over."""
+    out = options[options.index("--out") + 1]
+    before, start = os.times(), time.perf_counter()
+    command = [sys.executable, "-m", "linattn_ref", "spectrum", *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    wall, after = time.perf_counter() - start, os.times()
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with status {done.returncode}: {done.stderr.strip()[-500:]}")
+    record = json.loads((Path(out) / "spectrum.json").read_text(encoding="utf-8"))
+    given = record["results"]["curves"]["given"]
+    cpu = sum(after[2:4]) - sum(before[2:4])  # children, user and system; its workers are among them
+    return cpu, wall, given["sentences"] * sum(len(row) for row in given["at_k"])
+
+
+def table(results: Results) -> str:
+    """The comparison as lines of text."""
+    per_matrix = f"{1e3 * results.matrix_before:.1f} ms before, {1e3 * results.matrix_after:.1f} ms after"
+    return "\n".join(
+        [
+            f"{results.matrices} matrices {results.length} x {results.length}, float32",
+            f"bare loop of scipy.linalg.svdvals, CPU      {results.loop_cpu:7.1f} s ({per_matrix}, a matrix)",
+            f"linattn-ref spectrum --method {results.method:<4}, CPU      {results.job_cpu:7.1f} s",
+            f"    wall, {results.workers} workers {results.job_wall:33.1f} s",
+            f"CPU time over the loop's                    {results.ratio:7.2f}",
+        ]
+    )

@@ -1,0 +1,115 @@
+"""Every committed figure: drawing them again, and the gallery page that shows them."""
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# One module a figure, in the gallery's order. Each has `compute(...)`, whose `seed`, `rng`, `quick` and `workers` are
+# filled in here if it has them, `draw(results)` and `CAPTION`.
+FIGURES = (
+    "spectrum",
+    "eckart_young",
+    "johnson_lindenstrauss",
+    "low_rank",
+    "linear_self_attention",
+    "attention_cost",
+)
+SEED = 0
+
+
+def make(
+    only: Sequence[str] | None = None,
+    *,
+    out: Path = Path("figures"),
+    quick: bool = False,
+    style_name: str = "paper",
+    workers: int = 1,
+    say: Callable[[str], object] = lambda line: None,
+) -> None:
+    """Draw figures into ``out``, write the gallery there, and the tables into the README.md beside ``out``.
+
+    Parameters
+    ----------
+    only : sequence of str, optional
+        Names in `FIGURES`, or ``"tables"``; everything unless given.
+    out : Path
+    quick : bool
+        Small figures, for a test; the tables are then left alone unless asked for.
+    style_name : {"paper", "projector"}
+    workers : int
+        Processes, where a figure can use them.
+    say : callable
+        Told what is done, a line a figure.
+
+    Raises
+    ------
+    ValueError
+        A name that is not known.
+    """
+    from linattn_ref.experiments import tables
+
+    names = list(only) if only is not None else [*FIGURES, *([] if quick else ["tables"])]
+    unknown = sorted(set(names) - {*FIGURES, "tables"})
+    if unknown:
+        raise ValueError(f"only: no figure named {', '.join(unknown)}; there are {', '.join(FIGURES)} and tables")
+    for name in names:
+        if name != "tables":
+            draw(name, out, quick=quick, style_name=style_name, workers=workers)
+            say(f"{name}: {out / name}.svg, .png, .pdf, .json")
+    if set(names) != {"tables"}:
+        write_page(out)
+        say(f"gallery: {out / 'README.md'}")
+    if "tables" in names:
+        tables.update(Path("README.md"))
+        say("tables: README.md")
+
+
+def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int) -> None:
+    """Compute and draw one figure and save it with its numbers."""
+    from linattn_ref.experiments import record, style
+
+    module = importlib.import_module(f"linattn_ref.experiments.{name}")
+    offered = {"seed": SEED, "rng": np.random.default_rng(SEED), "quick": quick, "workers": workers}
+    taken = inspect.signature(module.compute).parameters
+    results = module.compute(**{key: value for key, value in offered.items() if key in taken})
+    command = f"linattn-ref figures --only {name}"
+    command += " --quick" * quick + f" --style {style_name}" * (style_name != "paper")
+    with style.use(style_name):
+        figure = module.draw(results)
+        record.save(figure, results, out, name, command=command, seed=SEED, caption=module.CAPTION)
+
+
+def write_page(out: Path) -> None:
+    """Write the gallery, ``README.md`` in ``out``, from the records of the figures that are there."""
+    from linattn_ref.experiments.atomic import write_all
+
+    text = page(
+        [json.loads(file.read_text(encoding="utf-8")) for name in FIGURES if (file := out / f"{name}.json").exists()]
+    )
+    write_all({out / "README.md": lambda path: path.write_text(text, encoding="utf-8")})
+
+
+def page(records: Sequence[dict[str, Any]]) -> str:
+    """The gallery as Markdown, a section a record."""
+    parts = [
+        "# The figures\n",
+        "Written by `linattn-ref figures`, which draws all of them again. Beside each picture lie its numbers with the "
+        "command, seed, versions and machine that made them (`.json`), and the drawing for print (`.pdf`) and for "
+        "slides and pages (`.svg`).\n",
+    ]
+    for record in records:
+        name, versions = record["name"], record["versions"]
+        made_with = ", ".join(f"{package} {version}" for package, version in versions.items())
+        files = ", ".join(f"[{ending}]({name}.{ending})" for ending in ("svg", "pdf", "json"))
+        parts += [
+            f"## {name.replace('_', ' ')}\n",
+            f"![{name.replace('_', ' ')}]({name}.png)\n",
+            f"{record['caption']}\n",
+            f"`{record['command']}` · seed {record['seed']} · {made_with} · {files}\n",
+        ]
+    return "\n".join(parts)

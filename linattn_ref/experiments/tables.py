@@ -1,0 +1,167 @@
+"""The tables of README.md, made from the code: the mechanisms and the chapters.
+
+A mechanism is a module of `linattn_ref.attention` with ``forward``, ``backward`` and ``Saved``. Adding one adds a row:
+its docstring begins with its name, and its source if it has one, ``Linformer (Wang et al. 2020): ...``, and has the
+fields
+
+    :Time: ``O(N R max(D, M))``
+    :Memory: ``O(N + R)``
+    :Causal: no
+    :Gives: an approximation of softmax attention
+
+The rest is seen from the code: a recurrent form (``step``), and the arguments beyond queries, keys and values.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import linattn_ref.attention
+from linattn_ref.experiments.atomic import write_all
+
+FIELDS = ("Time", "Memory", "Causal", "Gives")
+# Arguments that every mechanism has, or that say how to compute and not what.
+COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state"}
+
+
+class Mechanism(NamedTuple):
+    """A row of the table of mechanisms."""
+
+    name: str  # of the module
+    title: str
+    source: str
+    fields: dict[str, str]  # FIELDS
+    recurrent: bool
+    parameters: tuple[str, ...]
+
+
+class Chapter(NamedTuple):
+    """A row of the table of chapters."""
+
+    name: str  # of the file, without extension
+    title: str
+    question: str
+
+
+def mechanisms() -> list[Mechanism]:
+    """Every mechanism of `linattn_ref.attention`, softmax first."""
+    names = sorted((info.name for info in pkgutil.iter_modules(linattn_ref.attention.__path__)), key=_softmax_first)
+    modules = (importlib.import_module(f"linattn_ref.attention.{name}") for name in names)
+    return [mechanism(module) for module in modules if {"forward", "backward", "Saved"} <= set(vars(module))]
+
+
+def _softmax_first(name: str) -> tuple[bool, str]:
+    return name != "softmax", name
+
+
+def mechanism(module: ModuleType) -> Mechanism:
+    """The row of one module.
+
+    Raises
+    ------
+    ValueError
+        Its docstring lacks one of the fields; which.
+    """
+    name, doc = module.__name__.rpartition(".")[2], inspect.getdoc(module) or ""
+    title, source = re.findall(r"^([^(:,.]+?)(?: \(([^)]+)\))?[:,.]", doc)[0]
+    fields = dict(re.findall(r"^:(\w+): (.+)$", doc, re.MULTILINE))
+    missing = [f":{field}:" for field in FIELDS if field not in fields]
+    if missing:
+        lacks = ", ".join(missing)
+        raise ValueError(f"{module.__name__}: its docstring needs {lacks}; see linattn_ref/experiments/tables.py")
+    parameters = tuple(inspect.signature(module.forward).parameters)
+    own = tuple(parameter for parameter in parameters if parameter not in COMMON)
+    chosen = {field: fields[field] for field in FIELDS}
+    return Mechanism(name, title, source or "–", chosen, hasattr(module, "step"), own)
+
+
+def chapters(folder: Path) -> list[Chapter]:
+    """The chapters in ``folder``: of each ``NN_name.py``, its first heading and the paragraph below it."""
+    return [chapter(path) for path in sorted(folder.glob("[0-9][0-9]_*.py"))]
+
+
+def chapter(path: Path) -> Chapter:
+    """The row of one chapter.
+
+    Raises
+    ------
+    ValueError
+        It has no heading in a Markdown cell.
+    """
+    lines = [line.removeprefix("#").strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    heading = next((i for i, line in enumerate(lines) if line.startswith("# ")), None)
+    if heading is None:
+        raise ValueError(f"{path}: expected a line '# # Title', the chapter's heading")
+    below = " ".join(_first_paragraph(lines[heading + 1 :]))
+    return Chapter(path.stem, lines[heading].removeprefix("# "), below)
+
+
+def _first_paragraph(lines: Iterable[str]) -> Iterator[str]:
+    begun = False
+    for line in lines:
+        if begun and not line:
+            return
+        if line:
+            begun = True
+            yield line
+
+
+def mechanisms_table(rows: Sequence[Mechanism]) -> str:
+    """As Markdown."""
+    lines = [
+        "| mechanism | source | gives | time | memory kept | causal | recurrent form | beyond q, k, v |",
+        "| --- " * 8 + "|",
+    ]
+    for row in rows:
+        link = f"[{row.title}](linattn_ref/attention/{row.name}.py)"
+        needs = ", ".join(f"`{name}`" for name in row.parameters) or "–"
+        cells = [link, row.source, row.fields["Gives"], row.fields["Time"], row.fields["Memory"], row.fields["Causal"]]
+        lines.append(f"| {' | '.join([*cells, 'yes' if row.recurrent else 'no', needs]).replace('``', '`')} |")
+    return "\n".join(lines)
+
+
+def chapters_table(rows: Sequence[Chapter]) -> str:
+    """As Markdown."""
+    lines = ["| chapter | question | source |", "| --- | --- | --- |"]
+    for row in rows:
+        source = f"[.py](notebooks/{row.name}.py)"
+        lines.append(f"| [{row.title}](notebooks/{row.name}.ipynb) | {row.question} | {source} |")
+    return "\n".join(lines)
+
+
+def updated(readme: str, notebooks: Path) -> str:
+    """The text of README.md with its tables made anew; each stands between ``<!-- NAME:begin -->`` and ``:end -->``.
+
+    Raises
+    ------
+    ValueError
+        A table's marks are not there, once each and in this order.
+    """
+    tables = {"mechanisms": mechanisms_table(mechanisms()), "chapters": chapters_table(chapters(notebooks))}
+    for name, table in tables.items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        before, found_begin, rest = readme.partition(begin)
+        _, found_end, after = rest.partition(end)
+        if not (found_begin and found_end) or begin in after or end in before + after:
+            raise ValueError(f"README.md: expected {begin} and then {end}, once each")
+        readme = f"{before}{begin}\n{table}\n{end}{after}"
+    return readme
+
+
+def update(readme: Path) -> None:
+    """Make the tables of a README.md anew; the chapters are those of ``notebooks`` beside it.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file: to be run where README.md is.
+    """
+    if not readme.is_file():
+        raise FileNotFoundError(f"no README.md in {readme.resolve().parent}: run this in the repository's root")
+    text = updated(readme.read_text(encoding="utf-8"), readme.parent / "notebooks")
+    write_all({readme: lambda path: path.write_text(text, encoding="utf-8")})
