@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jupytext
@@ -88,11 +88,23 @@ def execute(source: Path, target: Path, *, timeout: float = TIMEOUT) -> Notebook
 
 
 def clean(notebook: NotebookNode) -> None:
-    """Take out what differs from run to run: widgets, execution metadata, the kernel's version."""
+    """Take out what differs from run to run: widgets, metadata of the execution, where prints were cut."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in code_cells(notebook):
         cell.metadata.pop("execution", None)
-        cell.outputs = [output for output in cell.outputs if SLIDER not in output.get("data", {})]
+        cell.outputs = joined(output for output in cell.outputs if SLIDER not in output.get("data", {}))
+
+
+def joined(outputs: Iterable[NotebookNode]) -> list[NotebookNode]:
+    """What was printed in one go arrives in pieces, cut anywhere: each output with the pieces that follow it."""
+    whole: list[NotebookNode] = []
+    for output in outputs:
+        last = whole[-1] if whole else nbformat.NotebookNode()
+        if output.output_type == "stream" and output.name == last.get("name"):
+            last.text += output.text
+        else:
+            whole.append(output)
+    return whole
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:

@@ -107,6 +107,15 @@ def test_nothing_volatile_is_kept(small):
     assert target.read_bytes().endswith(b"}\n")
 
 
+def test_prints_are_joined_but_keep_their_place():
+    def stream(name, text):
+        return nbformat.v4.new_output("stream", name=name, text=text)
+
+    figure = nbformat.v4.new_output("display_data", data={"text/plain": "a figure"})
+    outputs = [stream("stdout", "a"), stream("stdout", "b"), figure, stream("stdout", "c"), stream("stderr", "d")]
+    assert [output.get("text", "figure") for output in execute.joined(outputs)] == ["ab", "figure", "c", "d"]
+
+
 def spoil_source(notebook):
     notebook.cells[2].source += "\n# more"
 
