@@ -44,7 +44,7 @@ def test_chapter_has_what_every_chapter_has(name):
 
 
 def test_every_notebook_has_a_source():
-    assert sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")) == CHAPTERS
+    assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} <= set(CHAPTERS)
 
 
 @pytest.mark.slow
