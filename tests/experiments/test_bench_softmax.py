@@ -1,0 +1,155 @@
+"""The comparison of the softmax kernels: what it runs and says. No time is tested."""
+
+import sys
+
+import numba
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from linattn_ref.experiments import bench_softmax, record, style
+
+SMALL = {"lengths": (5, 16), "heads": 2, "width": 4, "repeats": 3}
+
+
+def blas_threads():
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+@pytest.fixture
+def without_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+
+@pytest.mark.usefixtures("without_torch")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_setting_has_a_row(dtype):
+    results = bench_softmax.compute(**SMALL, dtype=dtype)
+    settings = {(row.length, row.causal, row.passes, row.kernel) for row in results.rows}
+    kernels = ("jit", "reference")
+    assert settings == {
+        (n, causal, passes, kernel)
+        for n in SMALL["lengths"]
+        for causal in (False, True)
+        for passes in bench_softmax.PASSES
+        for kernel in kernels
+    }
+    assert len(results.rows) == len(settings)
+    assert results.dtype == dtype
+    for row in results.rows:
+        assert 0 <= row.min_ms <= row.median_ms
+        assert row.ratio_min <= row.ratio_median
+        if row.kernel == "jit":
+            assert row.ratio_min == row.ratio_median == 1
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_without_pytorch_it_says_so():
+    results = bench_softmax.compute(**SMALL)
+    assert results.pytorch is None
+    text = bench_softmax.table(results)
+    assert "PyTorch is not installed" in text
+    header, rule, *lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == len(results.rows) / 2  # a line a setting, two kernels in it
+    assert {line.count("|") for line in (header, rule, *lines)} == {8}
+    assert "pytorch" not in header
+
+
+def test_beside_pytorch():
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    results = bench_softmax.compute(**SMALL)
+    assert torch.get_num_threads() == threads
+    assert results.pytorch == torch.__version__
+    assert {row.kernel for row in results.rows} == {"jit", "reference", "pytorch"}
+    assert f"PyTorch {torch.__version__}" in bench_softmax.table(results)
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_one_thread_while_it_runs_and_as_before_afterwards(monkeypatch):
+    seen = []
+    run = bench_softmax._run
+
+    def spy(*arguments):
+        seen.append((numba.get_num_threads(), *blas_threads()))
+        return run(*arguments)
+
+    monkeypatch.setattr(bench_softmax, "_run", spy)
+    before = numba.get_num_threads(), blas_threads()
+    bench_softmax.compute(**SMALL)
+    assert seen
+    assert {count for counts in seen for count in counts} == {1}
+    assert (numba.get_num_threads(), blas_threads()) == before
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_a_wrong_result_is_not_timed(monkeypatch):
+    run = bench_softmax._run
+
+    def wrong(room, *arguments):
+        out, *gradients = run(room, *arguments)
+        return (out if room is bench_softmax.jit else out * 1.01, *gradients)
+
+    monkeypatch.setattr(bench_softmax, "_run", wrong)
+    with pytest.raises(RuntimeError, match="reference and jit differ in out"):
+        bench_softmax.compute(**SMALL)
+
+
+def test_ratios_are_taken_round_by_round(monkeypatch):
+    """A clock that gives jit 9 (not counted), 1, 2, 4 seconds and the other 9, 2, 6, 4: ratios 2, 3, 1."""
+    durations = iter([9, 9, 1, 2, 2, 6, 4, 4])
+    now = [0.0]
+    calls = [0]
+
+    def clock():
+        calls[0] += 1
+        if calls[0] % 2 == 0:
+            now[0] += next(durations)
+        return now[0]
+
+    monkeypatch.setattr(bench_softmax.time, "process_time", clock)
+    inputs = bench_softmax.Inputs(*np.zeros((4, 1, 1, 3, 2)))
+    kernels = dict.fromkeys(("jit", "other"), lambda *arguments: ())
+    jit_row, other = bench_softmax._time(kernels, inputs, True, "forward", 3)
+    assert jit_row == (3, True, "forward", "jit", 2000, 1000, 1, 1)
+    assert other == (3, True, "forward", "other", 4000, 2000, 2, 1)
+
+
+def test_gigaflops():
+    """N = 3: 9 pairs, causal 6; 2 products of 2 D = 8 operations a pair and head forward, 7 with the backward pass."""
+    row = bench_softmax.Row(3, False, "forward", "jit", 1e-3, 1e-3, 1, 1)
+    assert bench_softmax.gigaflops(row, 5, 4) == pytest.approx(9 * 2 * 8 * 5 / 1e-6 / 1e9)
+    row = row._replace(causal=True, passes="forward + backward")
+    assert bench_softmax.gigaflops(row, 5, 4) == pytest.approx(6 * 7 * 8 * 5 / 1e-6 / 1e9)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lengths": (4, 0)}, "lengths: expected at least 1, got 0"),
+        ({"heads": 0}, "heads: expected at least 1"),
+        ({"repeats": 0}, "repeats: expected at least 1"),
+        ({"dtype": "int32"}, "dtype: expected float32 or float64, got int32"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        bench_softmax.compute(**{**SMALL, **options})
+
+
+def test_the_figure_shows_every_kernel(tmp_path):
+    rows = tuple(
+        bench_softmax.Row(n, causal, passes, kernel, 1.0, 1.0, 1.0, 1.0)
+        for n in (4, 8)
+        for causal in (False, True)
+        for passes in bench_softmax.PASSES
+        for kernel in ("jit", "reference", "pytorch")
+    )
+    results = bench_softmax.Results(2, 4, "float32", 3, "2.0", rows)
+    with style.use("paper"):
+        figure = bench_softmax.draw(results)
+        files = record.save(figure, results, tmp_path, "bench", command="linattn-ref bench softmax", seed=0)
+    for axis in figure.axes:
+        drawn = [line for line in axis.get_lines() if len(line.get_xdata())]
+        assert len(drawn) == 6
+    assert all(file.stat().st_size for file in files)
