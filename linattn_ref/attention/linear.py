@@ -66,7 +66,16 @@ from linattn_ref.attention.arguments import (
 )
 from linattn_ref.attention.exponents import Features, decayed, features, features_backward, join
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
-from linattn_ref.attention.linear_recurrent import State, check_eps, check_state, combine, init_state, step
+from linattn_ref.attention.linear_recurrent import (
+    State,
+    check_eps,
+    check_state,
+    combine,
+    combine_gradients,
+    gradient_on_scale,
+    init_state,
+    step,
+)
 from linattn_ref.attention.softmax import visible
 from linattn_ref.kernels import reference
 from linattn_ref.kernels.reference.causal_product import divide
@@ -78,6 +87,7 @@ __all__ = [
     "State",
     "backward",
     "combine",
+    "combine_gradients",
     "forward",
     "init_state",
     "matrix",
@@ -97,7 +107,7 @@ class Saved(NamedTuple):
     feature_map: FeatureMap
     kernel: ModuleType
     starts: list[tuple[Array, Array]]  # S and Z before each piece of a causal pass; else those of all keys
-    continued: bool  # from a given state
+    given: State | None  # what was continued from; of it, only the scale is used
     state: State  # after the last key
 
 
@@ -115,7 +125,7 @@ class GradientsWithState(NamedTuple):
     q: Array  # (..., N, D)
     k: Array  # (..., L, D)
     v: Array  # (..., L, M)
-    state: State  # of s and z, as they were given
+    state: State  # of s and z, on the scale of the state given
 
 
 def forward(
@@ -182,7 +192,7 @@ def forward(
         out, denominator = read(phi.q, s, z, eps)
         starts = [(s.copy(), z.copy())]  # a copy, because step would spend the state below
     last = State(s, z, phi.log_scale)
-    return out, Saved(phi, v, out, denominator, key_mask, feature_map, kernel, starts, state is not None, last)
+    return out, Saved(phi, v, out, denominator, key_mask, feature_map, kernel, starts, state, last)
 
 
 def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gradients | GradientsWithState:
@@ -193,8 +203,8 @@ def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gra
     d_out : ndarray ``(..., N, M)``
     saved : Saved
     d_state : State, optional
-        Gradient of ``saved.state`` (of ``s`` and ``z``, the scale a constant), where something continued from it: the
-        ``grads.state`` of that. Without it, back-propagation is truncated here.
+        Gradient of ``saved.state``, where something continued from it: the ``grads.state`` of that. Without it,
+        back-propagation is truncated here.
 
     Returns
     -------
@@ -214,9 +224,10 @@ def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gra
         d_phi_shared, d_v_shared = add_up_backward(d_s, d_z, phi.k[..., shared, :], saved.v[..., shared, :])
         d_phi_k, d_v = [d_phi_shared, *d_phi_k], [d_v_shared, *d_v]
     d_q, d_k = features_backward(d_phi_q, join(d_phi_k), phi, saved.feature_map, saved.key_mask)
-    if not saved.continued:
+    if saved.given is None:
         return Gradients(d_q, d_k, join(d_v))
-    return GradientsWithState(d_q, d_k, join(d_v), State(*decayed(d_s, d_z, phi.decay), None))
+    d_given = State(*decayed(d_s, d_z, phi.decay), saved.given.log_scale)
+    return GradientsWithState(d_q, d_k, join(d_v), d_given)
 
 
 # --- Equations (1)-(9) ----------------------------------------------------------------------------------------------
@@ -355,4 +366,4 @@ def _check_d_state(d_state: State, state: State) -> tuple[Array, Array]:
     check_shape("d_state.s", d_state.s, state.s.shape, "of saved.state.s")
     check_array("d_state.z", d_state.z, ndim=1, dtype=state.z.dtype)
     check_shape("d_state.z", d_state.z, state.z.shape, "of saved.state.z")
-    return d_state.s, d_state.z
+    return gradient_on_scale(d_state, state.log_scale)

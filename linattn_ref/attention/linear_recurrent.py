@@ -134,6 +134,26 @@ def combine(state_a: State, state_b: State) -> State:
     return State(s_a + s_b, z_a + z_b, log_scale)
 
 
+def combine_gradients(d_state_a: State, d_state_b: State) -> State:
+    """The gradient of a state that was read twice, by later pieces of the sequence say: the sum of what each asks.
+
+    The gradient of ``s``, where ``S = exp(r) s``, is ``exp(r)`` times that of ``S``; it comes with its ``r``. Two are
+    brought to the smaller one, so that no factor is above 1.
+    """
+    if d_state_a.log_scale is None or d_state_b.log_scale is None:
+        return State(d_state_a.s + d_state_b.s, d_state_a.z + d_state_b.z, None)
+    log_scale = np.minimum(d_state_a.log_scale, d_state_b.log_scale)  # (..., 1 or C)
+    (s_a, z_a), (s_b, z_b) = gradient_on_scale(d_state_a, log_scale), gradient_on_scale(d_state_b, log_scale)
+    return State(s_a + s_b, z_a + z_b, log_scale)
+
+
+def gradient_on_scale(d_state: State, log_scale: Array | None) -> tuple[Array, Array]:
+    """The gradients of ``s`` and ``z`` as kept on the scale ``log_scale``."""
+    if d_state.log_scale is None:
+        return d_state.s, d_state.z
+    return decayed(d_state.s, d_state.z, decay_between(log_scale, d_state.log_scale))
+
+
 # --- Checks ---------------------------------------------------------------------------------------------------------
 
 

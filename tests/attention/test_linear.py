@@ -1,0 +1,632 @@
+"""Linear attention: its matrix, its gradients, exponential maps in float32, states."""
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from joblib import Parallel, delayed
+
+from linattn_ref.attention import feature_maps, linear, softmax
+from linattn_ref.attention.exponents import RISE
+from linattn_ref.experiments.counting import count, kept_bytes
+from linattn_ref.gradcheck import check_directions, check_elementwise
+from linattn_ref.kernels.reference.causal_product import CHUNK
+
+EPS32, EPS64 = np.finfo(np.float32).eps, np.finfo(np.float64).eps
+D, M = 4, 3
+OMEGA = feature_maps.gaussian(6, D, np.random.default_rng(7))
+PLAIN = [
+    feature_maps.elu_plus_one,
+    feature_maps.relu,
+    feature_maps.quadratic(0.7),
+    feature_maps.favor_relu(OMEGA),
+    feature_maps.rfa_arccos(OMEGA),
+]
+EXPONENTIAL = [
+    feature_maps.taylor_gaussian(2, 1.3),
+    feature_maps.favor_positive(OMEGA),
+    feature_maps.favor_hyperbolic(OMEGA),
+    feature_maps.favor_trig(OMEGA),
+]
+STEP = 3e-7  # of differences: max(x, 0) + 1e-3 in a denominator bends too much for the usual 6e-6
+EITHER_SIGN = ("favor_trig",)  # whose denominators may be close to 0: there an output is all rounding
+every_map = pytest.mark.parametrize("feature_map", PLAIN + EXPONENTIAL, ids=lambda m: m.name)
+exponential = pytest.mark.parametrize("feature_map", EXPONENTIAL, ids=lambda m: m.name)
+positive_exponential = pytest.mark.parametrize(
+    "feature_map", [m for m in EXPONENTIAL if m.name not in EITHER_SIGN], ids=lambda m: m.name
+)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def eps_of(feature_map):
+    return 0.0 if feature_map.split else 1e-6
+
+
+def draw(rng, n, length, *, leading=(2,), scale=0.5, dtype=np.float64):
+    q = scale * rng.standard_normal((*leading, n, D))
+    k = scale * rng.standard_normal((*leading, length, D))
+    v = rng.standard_normal((*leading, length, M))
+    return q.astype(dtype), k.astype(dtype), v.astype(dtype)
+
+
+def by_definition(q, k, v, feature_map, causal, key_mask, eps):
+    """One query and one key at a time, the features as they stand."""
+    phi_q, phi_k = feature_map.forward(q)[0], feature_map.forward(k)[0]
+    n, length = q.shape[-2], k.shape[-2]
+    out = np.zeros((*q.shape[:-1], v.shape[-1]))
+    for head in np.ndindex(q.shape[:-2]):
+        for i in range(n):
+            numerator, denominator = np.zeros(v.shape[-1]), eps
+            for j in range(length):
+                if (not causal or j <= i + length - n) and (key_mask is None or key_mask[(*head, j)]):
+                    similarity = phi_q[(*head, i)] @ phi_k[(*head, j)]
+                    numerator, denominator = numerator + similarity * v[(*head, j)], denominator + similarity
+            if denominator:
+                out[(*head, i)] = numerator / denominator
+    return out
+
+
+def draw_rising(rng, n, length, feature_map):
+    """For an exponential map: exponents that rise by some hundred in one head, so that its scale has to."""
+    q, k, v = draw(rng, n, length)
+    if feature_map.split is not None:
+        k[0] *= np.linspace(20, 1, length)[:, None]  # -|k|^2/2 rises
+    if feature_map.name in EITHER_SIGN:
+        k = k[:, ::-1]  # +|k|^2/2 rises
+    return q, k, v
+
+
+SHAPES = [(False, 5, 7), (False, 7, 5), (True, 6, 6), (True, 3, 8)]
+shapes = pytest.mark.parametrize(("causal", "n", "length"), SHAPES)
+
+
+@every_map
+@shapes
+@pytest.mark.parametrize("masked", [False, True])
+def test_forward_matrix_and_gradients(feature_map, causal, n, length, masked, rng):
+    q, k, v = draw(rng, n, length)
+    key_mask = np.arange(length) != np.array([[0], [length - 1]]) if masked else None  # the first key, or the last
+    options = {"feature_map": feature_map, "causal": causal, "key_mask": key_mask, "eps": eps_of(feature_map)}
+    out, _ = linear.forward(q, k, v, **options)
+    expected = by_definition(q, k, v, **options)
+    tolerance = {"rtol": 1e-10, "atol": 1e-10}  # 1e-16, times sums of some ten terms over denominators above 1e-4
+    np.testing.assert_allclose(out, expected, **tolerance)
+    np.testing.assert_allclose(linear.matrix(q, k, **options) @ v, expected, **tolerance)
+    check_elementwise(partial(linear.forward, **options), linear.backward, q, k, v, rng=rng, step=STEP).assert_ok()
+
+
+@every_map
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_over_many_chunks(feature_map, causal, rng):
+    q, k, v = draw(rng, 2 * CHUNK + 3, 3 * CHUNK)
+    options = {"feature_map": feature_map, "causal": causal, "eps": eps_of(feature_map)}
+    check_directions(partial(linear.forward, **options), linear.backward, q, k, v, rng=rng, step=STEP).assert_ok()
+
+
+def test_associativity_is_what_makes_it_linear(rng):
+    """The dense order of multiplication costs N L (C + M), the other one (N + L) C M; the numbers are the same."""
+    q, k, v = draw(rng, 50, 60, leading=())
+    out, _ = linear.forward(q, k, v, eps=0.0)
+    phi_q, phi_k = (feature_maps.elu_plus_one.forward(x)[0] for x in (q, k))
+    similarity = phi_q @ phi_k.T
+    np.testing.assert_allclose(out, (similarity @ v) / similarity.sum(axis=-1, keepdims=True), rtol=0, atol=1e-13)
+    counted = count(partial(linear.forward, eps=0.0), q, k, v).multiply_adds
+    assert counted == (50 + 60) * D * M + 50 * D  # S, out, and the denominator
+
+
+def test_the_whole_exponential_series_would_be_softmax_attention(rng):
+    """Similarities are off by Taylor's remainder, relatively at most ``delta``; so weights by some 2 delta."""
+    q, k, v = draw(rng, 6, 9, leading=(2,))
+    q, k = (x[..., :2] / np.linalg.norm(x[..., :2], axis=-1, keepdims=True) for x in (q, k))  # |q . k| <= 1
+    expected, _ = softmax.forward(q, k, v, causal=True, scale=1.0)
+    errors = []
+    for order in (4, 6, 8):
+        out, _ = linear.forward(q, k, v, feature_map=feature_maps.taylor_exp(order), causal=True, eps=0.0)
+        delta = np.e**2 / np.prod(np.arange(1.0, order + 2))  # e / (order + 1)!, over exp(-1)
+        errors.append(abs(out - expected).max())
+        assert errors[-1] <= 2 * delta / (1 - delta) * abs(v).max()
+    assert errors[0] > 10 * errors[1] > 100 * errors[2]
+
+
+# --- Masks, and queries that see nothing ----------------------------------------------------------------------------
+
+
+@every_map
+@pytest.mark.parametrize("causal", [False, True])
+def test_padded_is_truncated(feature_map, causal, rng):
+    """The mask acts after phi: phi(0) of a padded key would count in the denominator."""
+    q, k, v = draw(rng, 5, 9)
+    options = {"feature_map": feature_map, "eps": eps_of(feature_map)}
+    expected, _ = linear.forward(q, k[:, :6], v[:, :6], causal=causal, **options)
+    if causal:  # queries are aligned with the last keys: pad in front of them
+        pad = [x[:, [6, 7, 8, 0, 1, 2, 3, 4, 5]] for x in (k, v)]
+        key_mask = np.broadcast_to(np.arange(9) >= 3, (2, 9))
+    else:
+        pad, key_mask = [k, v], np.broadcast_to(np.arange(9) < 6, (2, 9))
+    out, saved = linear.forward(q, *pad, causal=causal, key_mask=key_mask, **options)
+    np.testing.assert_allclose(out, expected, rtol=1e-9, atol=1e-9)  # the same sums in another order
+    grads = linear.backward(rng.standard_normal(out.shape), saved)
+    assert not grads.k[~key_mask].any()
+    assert not grads.v[~key_mask].any()
+    assert grads.k[key_mask].any()
+
+
+@every_map
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_a_masked_key_contains_changes_nothing(feature_map, causal, rng):
+    q, k, v = draw(rng, 8, 8, dtype=np.float32)
+    key_mask = np.ones((2, 8), np.bool_)
+    key_mask[:, [0, 4]] = False
+    options = {"feature_map": feature_map, "causal": causal, "key_mask": key_mask, "eps": eps_of(feature_map)}
+    out, saved = linear.forward(q, k, v, **options)
+    grads = linear.backward(np.ones_like(out), saved)
+    k[~key_mask], v[~key_mask] = 1e30, -1e30
+    changed, saved = linear.forward(q, k, v, **options)
+    np.testing.assert_array_equal(changed, out)
+    for x, y in zip(linear.backward(np.ones_like(out), saved), grads, strict=True):
+        np.testing.assert_array_equal(x, y)
+    np.testing.assert_array_equal(linear.matrix(q, k, **options)[..., ~key_mask[0]], 0)
+
+
+@every_map
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_query_that_sees_nothing(feature_map, causal, dtype, rng):
+    q, k, v = draw(rng, 6, 6, dtype=dtype)
+    key_mask = np.ones((2, 6), np.bool_)
+    key_mask[0], key_mask[1, :3] = False, causal is False  # a head without keys; causal, rows without keys too
+    options = {"feature_map": feature_map, "causal": causal, "key_mask": key_mask}
+    blind = np.zeros((2, 6), np.bool_)
+    blind[0], blind[1, :3] = True, causal
+    for eps in {0.0, eps_of(feature_map)}:
+        out, saved = linear.forward(q, k, v, eps=eps, **options)
+        grads = linear.backward(np.ones_like(out), saved)
+        assert out.dtype == grads.q.dtype == grads.k.dtype == grads.v.dtype == dtype
+        assert not out[blind].any()
+        assert out[~blind].all()
+        assert not grads.q[blind].any()
+        assert all(np.isfinite(x).all() for x in grads)
+        assert not any(x[~key_mask].any() for x in (grads.k, grads.v))
+        np.testing.assert_array_equal(linear.matrix(q, k, eps=eps, **options)[blind], 0)
+
+
+# --- Exponential maps in float32 ------------------------------------------------------------------------------------
+
+
+def exponent_rounding(feature_map, q, k):
+    """What the rounding of exponents in float32 does to a weight, relatively: eps times their size, a few times."""
+    size = sum(abs(feature_map.split(x.astype(np.float64))[0]).max() for x in (q, k))
+    return 16 * EPS32 * (size + 10)
+
+
+@positive_exponential
+@pytest.mark.parametrize("scale", [1, 30])
+@pytest.mark.parametrize("causal", [False, True])
+def test_float32_is_right_at_any_scale(feature_map, scale, causal, rng):
+    """At scale 30 exponents reach some thousand and float32 ends at 88; no output is 0, infinite, or another's."""
+    q, k, v = draw(rng, 150, 150, scale=scale, dtype=np.float32)
+    options = {"feature_map": feature_map, "causal": causal, "eps": 0.0}
+    out, saved = linear.forward(q, k, v, **options)
+    assert out.dtype == np.float32
+    # at least 1 in the leading feature, next to which the factor of taylor_gaussian is 1 too
+    assert (saved.denominator > 0.5).all()
+    expected = linear.matrix(*(x.astype(np.float64) for x in (q, k)), **options) @ v
+    np.testing.assert_allclose(out, expected, rtol=0, atol=exponent_rounding(feature_map, q, k) * abs(v).max())
+    grads = linear.backward(np.ones_like(out), saved)
+    assert all(x.dtype == np.float32 and np.isfinite(x).all() for x in grads)
+
+
+@exponential
+def test_gradients_where_the_scale_rises(feature_map, rng):
+    """Many pieces, states handed from one to the next on different scales, in both directions."""
+    q, k, v = draw_rising(rng, 30, 35, feature_map)
+    options = {"feature_map": feature_map, "causal": True, "eps": 0.0}
+    _, saved = linear.forward(q, k, v, **options)
+    assert len(saved.phi.pieces) > 1
+    # weights that change by orders of magnitude between keys bend even more
+    check = partial(check_directions, rng=rng, step=1e-7, rtol=1e-6)
+    check(partial(linear.forward, **options), linear.backward, q, k, v).assert_ok()
+    np.testing.assert_allclose(linear.matrix(q, k, **options) @ v, linear.forward(q, k, v, **options)[0], atol=1e-9)
+
+
+@exponential
+@pytest.mark.parametrize("scale", [1, 30])
+def test_a_later_key_moves_no_earlier_output(feature_map, scale, rng):
+    q, k, v = draw(rng, 100, 100, scale=scale, dtype=np.float32)
+    options = {"feature_map": feature_map, "causal": True, "eps": 0.0}
+    out, _ = linear.forward(q, k, v, **options)
+    for factor in (1000, 0):  # the exponents of one map rise with the length of a key, those of another fall
+        later = k.copy()
+        later[:, 60:] *= np.float32(factor)
+        changed, _ = linear.forward(q, later, v, **options)
+        assert_rounding_only(changed[:, :60], out[:, :60], feature_map)
+        assert not np.allclose(changed[:, 60:], out[:, 60:])
+
+
+@exponential
+@pytest.mark.parametrize("scale", [1, 30])
+def test_another_example_of_the_batch_moves_no_output(feature_map, scale, rng):
+    q, k, v = draw(rng, 100, 100, leading=(3,), scale=scale, dtype=np.float32)
+    for causal in (False, True):
+        options = {"feature_map": feature_map, "causal": causal, "eps": 0.0}
+        out, saved = linear.forward(q, k, v, **options)
+        for factor in (1000, 0):
+            others = k.copy()
+            others[1:, 60:] *= np.float32(factor)
+            changed, changed_saved = linear.forward(q, others, v, **options)
+            np.testing.assert_array_equal(changed_saved.phi.q[0], saved.phi.q[0])  # to the bit: a scale of its own
+            np.testing.assert_array_equal(changed_saved.phi.k[0], saved.phi.k[0])
+            assert_rounding_only(changed[0], out[0], feature_map)
+
+
+def assert_rounding_only(changed, out, feature_map):
+    """The same features, summed in pieces cut elsewhere: off by the rounding of a sum of 100 terms.
+
+    With features of either sign the sum may be far smaller than its terms; there all but one row in ten has to agree.
+    """
+    agrees = abs(changed - out) <= 100 * EPS32 * np.maximum(abs(out), 1)
+    assert agrees.all() if feature_map.name not in EITHER_SIGN else agrees.mean() > 0.9
+
+
+def test_one_maximum_for_all_features_would_not_do():
+    """The query is large in feature 0, the loudest key in feature 1, by far more than float32's exp can express."""
+    feature_map = feature_maps.favor_positive(20 * np.eye(2, dtype=np.float32))
+    k = np.array([[10.0, 0.0], [0.0, 20.0]], np.float32)  # exponents (150, -50) and (-200, 200)
+    q = np.array([[20.0, 0.0]], np.float32)  # exponents (200, -200): similarities exp(350) and exp(0)
+    v = np.array([[1.0], [2.0]], np.float32)
+    for causal in (False, True):
+        out, _ = linear.forward(q, k, v, feature_map=feature_map, causal=causal, eps=0.0)
+        np.testing.assert_array_equal(out, [[1.0]])  # the second key adds exp(-350)
+
+
+def test_ordinary_inputs_need_one_scale(rng):
+    q, k, v = draw(rng, 3000, 3000, scale=1, leading=(4,), dtype=np.float32)
+    _, saved = linear.forward(q, k, v, feature_map=feature_maps.favor_positive(OMEGA), causal=True, eps=0.0)
+    assert len(saved.phi.pieces) == 1
+
+
+def test_the_scale_rises_where_and_only_where_it_has_to():
+    """One feature, exponents ``-k^2/2``: at rows 3 and 5 they are more than RISE above the scale."""
+    feature_map = feature_maps.favor_positive(np.zeros((1, 1)))
+    exponents = np.array([-200, -200 + RISE - 1, -300, -200 + RISE + 1, -200, 0, -1.0])
+    k = np.sqrt(-2 * exponents)[:, None]
+    _, saved = linear.forward(k, k, k, feature_map=feature_map, causal=True, eps=0.0)
+    assert [piece.keys.start for piece in saved.phi.pieces] == [0, 3, 5]
+    np.testing.assert_allclose(saved.state.log_scale, [0.0], atol=1e-12)
+
+
+# --- States ---------------------------------------------------------------------------------------------------------
+
+
+@every_map
+def test_steps_are_blocks_are_one_pass(feature_map, rng):
+    q, k, v = draw_rising(rng, 40, 40, feature_map)
+    options = {"feature_map": feature_map, "eps": eps_of(feature_map)}
+    expected, saved = linear.forward(q, k, v, causal=True, **options)
+    tolerance = {"rtol": 1e-7, "atol": 1e-7} if feature_map.name in EITHER_SIGN else {"rtol": 1e-11, "atol": 1e-11}
+
+    state = linear.init_state((2,), D, M, feature_map=feature_map)
+    steps = []
+    for i in range(40):
+        out_i, state = linear.step(q[:, i], k[:, i], v[:, i], state, **options)
+        steps.append(out_i)
+    np.testing.assert_allclose(np.stack(steps, axis=-2), expected, **tolerance)
+    assert_same_state(state, saved.state)
+
+    state, blocks = None, []
+    for rows in (slice(0, 17), slice(17, 18), slice(18, 40)):  # prefill, one token, a block
+        out, block_saved = linear.forward(q[:, rows], k[:, rows], v[:, rows], causal=True, state=state, **options)
+        state = block_saved.state
+        blocks.append(out)
+    np.testing.assert_allclose(np.concatenate(blocks, axis=-2), expected, **tolerance)
+    assert_same_state(state, saved.state)
+    assert len(saved.phi.pieces) > (1 if feature_map.split else 0)  # a test of the rescaled state too
+
+
+def assert_same_state(state, expected):
+    """The same sums, whatever the scale they are kept on."""
+    assert (state.log_scale is None) == (expected.log_scale is None)
+    factor = 1.0 if state.log_scale is None else np.exp(state.log_scale - expected.log_scale)
+    np.testing.assert_allclose(factor * state.z, expected.z, rtol=1e-10, atol=1e-10)
+    factor = factor if state.log_scale is None else factor[..., None]
+    np.testing.assert_allclose(factor * state.s, expected.s, rtol=1e-10, atol=1e-10)
+
+
+@every_map
+def test_a_state_and_keys_that_all_queries_see_and_a_mask(feature_map, rng):
+    """Continuing with N < L and masked keys is one pass over everything under the joint mask."""
+    q, k, v = draw(rng, 4, 20)
+    key_mask = rng.random((2, 20)) < 0.6
+    options = {"feature_map": feature_map, "causal": True, "eps": eps_of(feature_map)}
+    expected, _ = linear.forward(q, k, v, key_mask=key_mask, **options)
+    state = linear.summarise(k[:, :9], v[:, :9], feature_map=feature_map, key_mask=key_mask[:, :9])
+    out, _ = linear.forward(q, k[:, 9:], v[:, 9:], key_mask=key_mask[:, 9:], state=state, **options)
+    np.testing.assert_allclose(out, expected, rtol=1e-10, atol=1e-10)
+
+
+class StateGradients(NamedTuple):
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    s: np.ndarray
+    z: np.ndarray
+
+
+def forward_from(q, k, v, s, z, *, log_scale, **options):
+    """Output and final state, from a state given as arrays; the final one on a scale that does not depend on k."""
+    state = linear.State(s, z, log_scale)
+    out, saved = linear.forward(q, k, v, causal=True, state=state, **options)
+    return np.concatenate([x.reshape(-1) for x in (out, saved.state.s, saved.state.z)]), saved
+
+
+def backward_from(d_flat, saved):
+    shapes = [x.shape for x in (saved.out, saved.state.s, saved.state.z)]
+    parts = np.split(d_flat, np.cumsum([np.prod(shape) for shape in shapes[:2]]))
+    d_out, d_s, d_z = (x.reshape(shape) for x, shape in zip(parts, shapes, strict=True))
+    grads = linear.backward(d_out, saved, d_state=linear.State(d_s, d_z, None))
+    return StateGradients(grads.q, grads.k, grads.v, grads.state.s, grads.state.z)
+
+
+@every_map
+@pytest.mark.parametrize(("n", "length"), [(4, 4), (3, 5)])
+def test_gradients_of_and_through_the_state(feature_map, n, length, rng):
+    q, k, v = draw(rng, n, length)
+    width = feature_map.width(D)
+    s, z = rng.standard_normal((2, width, M)), rng.uniform(1, 2, (2, width))
+    log_scale = np.full((2, 1), 6.0) if feature_map.split else None  # above all exponents here: it stays
+    pair = partial(forward_from, feature_map=feature_map, log_scale=log_scale, eps=eps_of(feature_map))
+    check_elementwise(pair, backward_from, q, k, v, s, z, rng=rng).assert_ok()
+
+
+@every_map
+@pytest.mark.parametrize("continue_with_fewer_queries", [False, True])
+def test_back_propagation_through_pieces_is_that_of_the_whole(feature_map, continue_with_fewer_queries, rng):
+    q, k, v = draw_rising(rng, 40, 40, feature_map)
+    queries = slice(30, None) if continue_with_fewer_queries else slice(23, None)
+    d_out = rng.standard_normal((2, 40, M))
+    if continue_with_fewer_queries:
+        d_out[:, 23:30] = 0  # those queries are left out below
+    options = {"feature_map": feature_map, "causal": True, "eps": eps_of(feature_map)}
+    _, saved = linear.forward(q, k, v, **options)
+    whole = linear.backward(d_out, saved)
+
+    empty = linear.init_state((2,), D, M, feature_map=feature_map)
+    _, saved_a = linear.forward(q[:, :23], k[:, :23], v[:, :23], state=empty, **options)
+    _, saved_b = linear.forward(q[:, queries], k[:, 23:], v[:, 23:], state=saved_a.state, **options)
+    grads_b = linear.backward(d_out[:, queries], saved_b)
+    grads_a = linear.backward(d_out[:, :23], saved_a, d_state=grads_b.state)
+    truncated = linear.backward(d_out[:, :23], saved_a)
+
+    scale = max(abs(x).max() for x in whole)
+    for name in ("q", "k", "v"):
+        a, b, expected = getattr(grads_a, name), getattr(grads_b, name), getattr(whole, name)
+        start = queries.start if name == "q" else 23
+        tolerance = {"rtol": 1e-8, "atol": (1e-7 if feature_map.name in EITHER_SIGN else 1e-11) * scale}
+        np.testing.assert_allclose(a, expected[:, :23], **tolerance)
+        np.testing.assert_allclose(b, expected[:, start:], **tolerance)
+    assert not np.allclose(truncated.k, grads_a.k, rtol=1e-8)
+
+
+def test_without_a_state_there_is_no_gradient_of_one(rng):
+    q, k, v = draw(rng, 4, 4)
+    _, saved = linear.forward(q, k, v, causal=True)
+    assert linear.backward(np.ones((2, 4, M)), saved)._fields == ("q", "k", "v")
+
+
+def test_gradient_through_the_state_of_a_pass_that_is_not_causal(rng):
+    """An encoder's state may be read again: both readings add up."""
+    q, k, v = draw(rng, 5, 7)
+    both = np.concatenate([q, 2 * q], axis=-2)
+    d_out = rng.standard_normal((2, 10, M))
+    whole = linear.backward(d_out, linear.forward(both, k, v)[1])
+    _, saved = linear.forward(q, k, v)
+    _, reader = linear.forward(2 * q, k, v)
+    _, d_s, d_z = linear.read_backward(d_out[:, 5:], reader.phi.q, reader.out, reader.denominator, *reader.starts[0])
+    grads = linear.backward(d_out[:, :5], saved, d_state=linear.State(d_s, d_z, None))
+    np.testing.assert_allclose(grads.k, whole.k, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(grads.v, whole.v, rtol=0, atol=1e-13)
+
+
+# --- Combining states -----------------------------------------------------------------------------------------------
+
+
+@every_map
+def test_states_of_pieces_combine_in_any_grouping(feature_map, rng):
+    _, k, v = draw_rising(rng, 30, 30, feature_map)
+    a, b, c = (
+        linear.summarise(k[:, rows], v[:, rows], feature_map=feature_map)
+        for rows in (slice(0, 11), slice(11, 12), slice(12, 30))
+    )
+    whole = linear.summarise(k, v, feature_map=feature_map)
+    left, right = linear.combine(linear.combine(a, b), c), linear.combine(a, linear.combine(b, c))
+    assert_same_state(left, right)
+    assert_same_state(left, whole)
+    empty = linear.init_state((2,), D, M, feature_map=feature_map)
+    for state in (linear.combine(empty, a), linear.combine(a, empty)):
+        np.testing.assert_array_equal(state.s, a.s)
+        np.testing.assert_array_equal(state.z, a.z)
+    nothing = linear.combine(empty, empty)
+    assert not nothing.s.any()
+    assert not nothing.z.any()
+
+
+@exponential
+def test_combined_states_hold_in_float32_at_scale_30(feature_map, rng):
+    _, k, v = draw(rng, 30, 30, scale=30, dtype=np.float32)
+    a, b = (linear.summarise(k[:, i], v[:, i], feature_map=feature_map) for i in (slice(0, 13), slice(13, 30)))
+    whole, combined = linear.summarise(k, v, feature_map=feature_map), linear.combine(a, b)
+    np.testing.assert_array_equal(combined.log_scale, whole.log_scale)
+    tolerance = {"rtol": 1e-5, "atol": exponent_rounding(feature_map, k, k) * abs(whole.s).max()}
+    np.testing.assert_allclose(combined.s, whole.s, **tolerance)
+    np.testing.assert_allclose(combined.z, whole.z, **tolerance)
+
+
+def piece_forward(q, k, v, d_out, state, options):
+    """On one machine: its output, and what its queries ask of the state they started from."""
+    out, saved = linear.forward(q, k, v, causal=True, state=state, **options)
+    return out, linear.backward(d_out, saved).state
+
+
+def piece_backward(q, k, v, d_out, state, d_last, options):
+    """On one machine: its gradients, given that of the state it handed on."""
+    _, saved = linear.forward(q, k, v, causal=True, state=state, **options)
+    return linear.backward(d_out, saved, d_state=d_last)[:3]
+
+
+@pytest.mark.parametrize("feature_map", [feature_maps.elu_plus_one, feature_maps.favor_positive(OMEGA)])
+def test_a_sequence_shared_by_two_processes(feature_map, rng):
+    """Three rounds of messages, each a state a piece: summaries, what is asked of the states, and the gradients."""
+    q, k, v = draw_rising(rng, 60, 60, feature_map)
+    d_out = rng.standard_normal((2, 60, M))
+    options = {"feature_map": feature_map, "eps": eps_of(feature_map)}
+    expected, saved = linear.forward(q, k, v, causal=True, **options)
+    whole = linear.backward(d_out, saved)
+    rows = [slice(0, 20), slice(20, 40), slice(40, 60)]
+    pieces = [[x[:, r] for x in (q, k, v, d_out)] for r in rows]
+
+    with Parallel(n_jobs=2) as parallel:
+        summaries = parallel(delayed(linear.summarise)(p[1], p[2], feature_map=feature_map) for p in pieces)
+        starts = [linear.init_state((2,), D, M, feature_map=feature_map)]
+        for summary in summaries:
+            starts.append(linear.combine(starts[-1], summary))
+        outs, asked = zip(
+            *parallel(delayed(piece_forward)(*p, start, options) for p, start in zip(pieces, starts, strict=False)),
+            strict=True,
+        )
+        d_lasts = [linear.combine_gradients(asked[1], asked[2]), asked[2], None]  # of what all later pieces ask
+        parts = parallel(
+            delayed(piece_backward)(*p, start, d_last, options)
+            for p, start, d_last in zip(pieces, starts, d_lasts, strict=False)
+        )
+    np.testing.assert_allclose(np.concatenate(outs, axis=-2), expected, rtol=0, atol=1e-11)
+    for part, gradient in zip(zip(*parts, strict=True), whole, strict=True):
+        np.testing.assert_allclose(np.concatenate(part, axis=-2), gradient, rtol=0, atol=1e-11 * abs(gradient).max())
+
+
+# --- What is kept ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("feature_map", [feature_maps.elu_plus_one, feature_maps.favor_positive(OMEGA)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_saved_grows_by_rows_and_holds_no_state_a_position(feature_map, causal, rng):
+    kept = []
+    for n in (500, 1000):
+        q, k, v = draw(rng, n, n, leading=())
+        _, saved = linear.forward(q, k, v, feature_map=feature_map, causal=causal, eps=eps_of(feature_map))
+        kept.append(kept_bytes(saved))
+    width = feature_map.width(D)
+    assert kept[1] - kept[0] <= 8 * 500 * (2 * width + 2 * D + 2 * M + 1)  # phi and inputs, v, out, denominator
+
+
+def test_inputs_are_not_written_to(rng):
+    q, k, v = draw(rng, 20, 30, scale=4.0)
+    for feature_map in PLAIN + EXPONENTIAL:
+        copies = [x.copy() for x in (q, k, v)]
+        state = linear.summarise(k, v, feature_map=feature_map)
+        state_copies = [x.copy() for x in state if x is not None]
+        options = {"feature_map": feature_map, "eps": eps_of(feature_map)}
+        for causal in (False, True):
+            out, saved = linear.forward(q, k, v, causal=causal, state=state if causal else None, **options)
+            d_out = np.ones_like(out)
+            first = linear.backward(d_out, saved)
+            linear.combine(state, saved.state)
+            linear.step(q[:, 0], k[:, 0], v[:, 0], saved.state, **options)  # spends saved.state, and nothing else
+            for x, copy in zip((q, k, v, *(x for x in state if x is not None)), copies + state_copies, strict=True):
+                np.testing.assert_array_equal(x, copy)
+            np.testing.assert_array_equal(d_out, 1)
+            np.testing.assert_array_equal(linear.backward(d_out, saved).q, first.q)
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 1, 2)], ids=str)
+def test_leading_axes(leading, rng):
+    q, k, v = draw(rng, 5, 7, leading=leading)
+    for causal in (False, True):
+        out, saved = linear.forward(q, k, v, causal=causal)
+        grads = linear.backward(np.ones_like(out), saved)
+        assert [x.shape for x in (out, *grads)] == [(*leading, 5, M), q.shape, k.shape, v.shape]
+        for head in np.ndindex(leading):
+            alone, _ = linear.forward(q[head], k[head], v[head], causal=causal)
+            np.testing.assert_allclose(out[head], alone, rtol=0, atol=1e-14)
+
+
+# --- Errors ---------------------------------------------------------------------------------------------------------
+
+
+def call(function, rng=None, **changed):
+    q, k, v = draw(np.random.default_rng(0), 4, 4)
+    return function(**({"q": q, "k": k, "v": v} | changed))
+
+
+ELU_STATE = linear.init_state((2,), D, M)
+FAVOR = feature_maps.favor_positive(OMEGA)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"v": np.ones((2, 3, M))}, ValueError, r"v: expected shape \(..., L, M\)"),
+        ({"q": np.ones((2, 5, D)), "causal": True}, ValueError, "q: causal attention is aligned at the end"),
+        ({"key_mask": np.ones((2, 4))}, TypeError, "key_mask: expected an array of bool"),
+        ({"feature_map": feature_maps.taylor_exp}, TypeError, "feature_map: expected a FeatureMap"),
+        ({"feature_map": FAVOR}, ValueError, "eps: must be 0 with the exponential map favor_positive"),
+        ({"eps": -1.0}, ValueError, "eps: expected a finite number of at least 0, got -1.0"),
+        ({"eps": "0"}, TypeError, "eps: expected a number, got '0'"),
+        ({"kernels": np}, TypeError, "kernels: expected a module with a 'causal_product' kernel"),
+        ({"state": ELU_STATE}, ValueError, "state: continuing from a state needs causal=True"),
+        ({"state": (1, 2), "causal": True}, TypeError, "state: expected a linear.State, got tuple"),
+        (
+            {"state": linear.init_state((2,), D + 1, M), "causal": True},
+            ValueError,
+            r"state.s: expected shape \(..., C, M\) = \(2, 4, 3\), got \(2, 5, 3\)",
+        ),
+        (
+            {"state": linear.init_state((2,), D, M, dtype=np.float32), "causal": True},
+            TypeError,
+            "state.s: expected float64",
+        ),
+        (
+            {"state": ELU_STATE._replace(log_scale=np.zeros((2, 1))), "causal": True},
+            ValueError,
+            "state: expected a state made for elu_plus_one, got one with a log_scale",
+        ),
+        (
+            {
+                "state": linear.init_state((2,), D, M, feature_map=FAVOR)._replace(log_scale=np.zeros((2, 5))),
+                "causal": True,
+                "feature_map": FAVOR,
+                "eps": 0,
+            },
+            ValueError,
+            r"state.log_scale: expected shape \(..., 1 or C\) = \(2, 6\), got \(2, 5\)",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(changed, error, message):
+    with pytest.raises(error, match=message):
+        call(linear.forward, **changed)
+
+
+def test_bad_arguments_of_the_others_are_named(rng):
+    q, k, v = draw(rng, 4, 4)
+    out, saved = linear.forward(q, k, v, causal=True)
+    with pytest.raises(ValueError, match="d_out: expected shape of out"):
+        linear.backward(out[:, :3], saved)
+    with pytest.raises(ValueError, match=r"d_state\.s: expected shape of saved\.state\.s"):
+        linear.backward(out, saved, d_state=linear.init_state((2,), D, M + 1))
+    with pytest.raises(ValueError, match="key_width: expected an integer of at least 1, got 0"):
+        linear.init_state((2,), 0, M)
+    with pytest.raises(TypeError, match="dtype: expected float32 or float64, got int64"):
+        linear.init_state((2,), D, M, dtype=np.int64)
+    with pytest.raises(ValueError, match="v: expected shape"):
+        linear.step(q[:, 0], k[:, 0], v[:1, 0], ELU_STATE)
+    with pytest.raises(ValueError, match="state_b: expected a state of the same"):
+        linear.combine(ELU_STATE, ELU_STATE._replace(log_scale=np.zeros((2, 1))))
+    with pytest.raises(TypeError, match=r"state_a: expected a linear\.State, got ndarray"):
+        linear.combine(q, ELU_STATE)
+    with pytest.raises(ValueError, match="eps: must be 0"):
+        linear.matrix(q, k, feature_map=FAVOR)
