@@ -1,0 +1,94 @@
+"""Which gradient belongs to which input of a ``forward``/``backward`` pair: names, shapes, tuples of arrays."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def match(
+    forward: Callable[..., Any], inputs: tuple[Any, ...], gradients: Any
+) -> tuple[list[tuple[str, Array, Array]], tuple[str, ...]]:
+    """Each float array among ``inputs`` as ``(name, array, gradient)``, and the names of those without a gradient.
+
+    Raises
+    ------
+    TypeError
+        An input or a gradient is a float array, but not float64.
+    ValueError
+        A gradient is missing, is one too many, or has not the shape of its input.
+    """
+    matched, constants = [], []
+    for name, x, gradient, has_field in _named(forward, inputs, gradients):
+        arrays, theirs = dict(float_arrays(name, x)), dict(float_arrays(name, gradient))
+        if not has_field:
+            constants += list(arrays)
+            continue
+        if arrays.keys() != theirs.keys():
+            raise ValueError(
+                f"gradient of {name}: expected one for each float array in it, {sorted(arrays)}, got {sorted(theirs)}"
+            )
+        for leaf, array in arrays.items():
+            check_float64(leaf, array)
+            check_float64(f"gradient of {leaf}", theirs[leaf])
+            if theirs[leaf].shape != array.shape:
+                raise ValueError(
+                    f"gradient of {leaf}: expected shape {array.shape} like {leaf}, got {theirs[leaf].shape}"
+                )
+            matched.append((leaf, array, theirs[leaf].copy()))
+    if not any(array.size for _, array, _ in matched):
+        raise ValueError("inputs: expected at least one float64 array with a gradient, got none")
+    return matched, tuple(constants)
+
+
+def _named(forward: Callable[..., Any], inputs: tuple[Any, ...], gradients: Any) -> list[tuple[str, Any, Any, bool]]:
+    """Every input with its name, its gradient, and whether ``backward`` has a field for it."""
+    if isinstance(gradients, np.ndarray):  # of the only input
+        gradients = (gradients,)
+    arguments = _argument_names(forward, len(inputs))
+    fields = getattr(gradients, "_fields", None)
+    if fields is not None and set(fields) <= set(arguments):
+        return [(a, x, getattr(gradients, a, None), a in fields) for a, x in zip(arguments, inputs, strict=True)]
+    floats = [i for i, x in enumerate(inputs) if any(True for _ in float_arrays("", x))]
+    if len(gradients) != len(floats):
+        raise ValueError(
+            f"backward: expected a gradient for each of the {len(floats)} float inputs, or fields called like the "
+            f"arguments of forward, {arguments}; got {list(fields) if fields else len(gradients)}"
+        )
+    names = fields or [arguments[i] for i in floats]
+    return [(name, inputs[i], gradient, True) for name, i, gradient in zip(names, floats, gradients, strict=True)]
+
+
+def _argument_names(forward: Callable[..., Any], count: int) -> list[str]:
+    """The names of the first ``count`` arguments; ``input 3`` for one that ``*inputs`` collects."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [name for name, p in inspect.signature(forward).parameters.items() if p.kind in positional]
+    return [*names, *(f"input {i}" for i in range(len(names), count))][:count]
+
+
+def float_arrays(name: str, x: Any) -> Iterator[tuple[str, Array]]:
+    """The float arrays in ``x``, an array or a tuple of such, each with its name: ``norm[0][1]``."""
+    if isinstance(x, (tuple, list)):
+        for i, part in enumerate(x):
+            yield from float_arrays(f"{name}[{i}]", part)
+    elif isinstance(x, np.ndarray) and x.dtype.kind in "fc":
+        yield name, x
+
+
+def map_arrays(function: Callable[[Any], Any], x: Any) -> Any:
+    """``x`` with ``function`` applied to every array in it."""
+    if isinstance(x, (tuple, list)):
+        parts = [map_arrays(function, part) for part in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    return function(x) if isinstance(x, np.ndarray) else x
+
+
+def check_float64(name: str, x: Any) -> None:
+    """``x`` is a float64 array or number."""
+    dtype = np.asarray(x).dtype
+    if dtype != np.float64:
+        raise TypeError(f"{name}: expected float64 (the differences of anything less are too coarse), got {dtype}")
