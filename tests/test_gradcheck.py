@@ -1,0 +1,302 @@
+"""The gradient checks: they pass what is right, fail what is wrong, and say what is wrong."""
+
+import doctest
+from collections import namedtuple
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import linattn_ref.gradcheck
+from linattn_ref.attention import softmax
+from linattn_ref.gradcheck import (
+    GradientError,
+    Report,
+    check_complex_step,
+    check_directions,
+    check_elementwise,
+    complex_step,
+)
+
+CHECKS = pytest.mark.parametrize("check", [check_elementwise, check_directions])
+
+
+class Gradients(NamedTuple):
+    x: np.ndarray
+    w: np.ndarray
+
+
+def forward(x, w):
+    """``tanh(x w)``: curved in both."""
+    out = np.tanh(x @ w)
+    return out, (x, w, out)
+
+
+def backward(d_out, saved):
+    x, w, out = saved
+    d_product = d_out * (1 - out**2)
+    return Gradients(d_product @ w.T, x.T @ d_product)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def x(rng):
+    return rng.standard_normal((3, 4))
+
+
+@pytest.fixture
+def w(rng):
+    return rng.standard_normal((4, 2))
+
+
+def with_gradients(change):
+    """``backward`` with its result changed."""
+    return lambda d_out, saved: change(backward(d_out, saved))
+
+
+# --- Right and wrong ------------------------------------------------------------------------------------------------
+
+
+@CHECKS
+def test_right_gradient_passes_far_below_the_tolerance(check, x, w, rng):
+    report = check(forward, backward, x, w, rng=rng)
+    assert report.ok
+    assert report.failed == 0
+    assert {entry.name for entry in report.worst_by_input} == {"x", "w"}
+    assert report.worst.excess < 0.1  # so that there is room for a longer forward pass
+    report.assert_ok()
+
+
+def test_complex_step_is_exact_to_rounding(x, w, rng):
+    report = check_complex_step(lambda x, w: np.tanh(x @ w), forward, backward, x, w, rng=rng)
+    assert report.ok
+    assert report.worst.absolute <= 64 * np.finfo(float).eps  # sums of up to 12 products of numbers up to 3
+    assert complex_step(np.exp, np.array([1.0]), 1.0)[0] == pytest.approx(np.e, rel=1e-15)
+
+
+def test_worst_entry_is_named_with_both_values(x, w, rng):
+    def wrong(gradients):
+        gradients.w[2, 1] += 1e-3
+        return gradients
+
+    report = check_elementwise(forward, with_gradients(wrong), x, w, rng=rng)
+    right = backward(np.random.default_rng(0).standard_normal((3, 2)), forward(x, w)[1]).w[2, 1]
+    worst = report.worst
+    assert not report.ok
+    assert (report.failed, report.checked) == (1, x.size + w.size)
+    assert (worst.name, worst.index) == ("w", (2, 1))
+    assert worst.absolute == pytest.approx(1e-3, rel=1e-5)
+    assert worst.relative == pytest.approx(worst.absolute / max(abs(worst.analytic), abs(worst.numeric)))
+    assert worst.absolute > worst.tolerance > 0
+    assert worst.step == pytest.approx(6.1e-6 * max(1, abs(w[2, 1])), rel=0.01)
+    assert "w[2, 1]" in str(report)
+    assert "WRONG in 1 of 20" in str(report)
+    assert f"{worst.analytic:.6g}" in str(report)
+    assert f"{worst.numeric:.6g}" in str(report)
+    assert right != worst.numeric
+    with pytest.raises(GradientError, match=r"w\[2, 1\]"):
+        report.assert_ok()
+
+
+@pytest.mark.parametrize("index", [(0, 0), (2, 3)])
+@pytest.mark.parametrize("error", [1e-6, np.nan, np.inf, -np.inf])
+def test_one_wrong_entry_is_found_by_every_check(index, error, x, w, rng):
+    def wrong(gradients):
+        gradients.x[index] += error
+        return gradients
+
+    pair = forward, with_gradients(wrong)
+    reports = [
+        check_elementwise(*pair, x, w, rng=rng),
+        check_directions(*pair, x, w, rng=rng),
+        check_complex_step(lambda x, w: np.tanh(x @ w), *pair, x, w, rng=rng),
+    ]
+    for report in reports:
+        assert not report
+        assert report.worst.name == "x"
+    assert [report.worst.index for report in (reports[0], reports[2])] == [index, index]
+
+
+def test_a_report_is_true_only_if_all_is_well(x, w, rng):
+    assert check_elementwise(forward, backward, x, w, rng=rng)
+    assert not check_elementwise(forward, with_gradients(lambda g: Gradients(-g.x, g.w)), x, w, rng=rng)
+
+
+def test_zero_gradients_are_compared_exactly(x, rng):
+    """Where ``out`` is exactly 0 there is no rounding, and the tolerance is 0 too."""
+    pair = lambda x: (0 * x, None), lambda d_out, saved: np.zeros_like(x)
+    report = check_elementwise(*pair, x, rng=rng)
+    assert report.ok
+    assert report.worst.tolerance == 0
+    wrong = check_elementwise(pair[0], lambda d_out, saved: np.full_like(x, 1e-300), x, rng=rng)
+    assert wrong.failed == x.size
+
+
+def test_same_seed_same_report(x, w):
+    reports = [check_directions(forward, backward, x, w, rng=np.random.default_rng(3)) for _ in range(2)]
+    assert reports[0] == reports[1]
+
+
+@CHECKS
+@pytest.mark.parametrize("causal", [False, True])
+def test_softmax_attention(check, causal, rng):
+    arrays = (rng.standard_normal(shape) for shape in [(2, 5, 4), (2, 7, 4), (2, 7, 3)])
+    check(partial(softmax.forward, causal=causal), softmax.backward, *arrays, rng=rng).assert_ok()
+
+
+def test_module_examples_run():
+    result = doctest.testmod(linattn_ref.gradcheck)
+    assert result.attempted >= 10
+    assert result.failed == 0
+
+
+# --- Inputs ---------------------------------------------------------------------------------------------------------
+
+
+@CHECKS
+def test_inputs_are_not_touched(check, x, w, rng):
+    copies = x.copy(), w.copy()
+    x.flags.writeable = w.flags.writeable = False
+    check(forward, backward, x, w, rng=rng)
+    np.testing.assert_array_equal(x, copies[0])
+    np.testing.assert_array_equal(w, copies[1])
+
+
+@CHECKS
+def test_an_output_that_is_a_view_of_its_input(check, x, rng):
+    assert check(lambda x: (x.T, None), lambda d_out, saved: d_out.T, x, rng=rng)
+    assert not check(lambda x: (x.T, None), lambda d_out, saved: 2 * d_out.T, x, rng=rng)
+
+
+@CHECKS
+def test_a_number_as_output(check, x, rng):
+    """A loss."""
+    assert check(lambda x: (float((x**2).sum()), x), lambda d_out, x: 2 * d_out * x, x, rng=rng)
+    assert not check(lambda x: (float((x**2).sum()), x), lambda d_out, x: d_out * x, x, rng=rng)
+
+
+@CHECKS
+def test_integer_arguments_none_and_constants(check, x, w, rng):
+    rows = np.array([2, 0, 1, 1])
+
+    def indexed(x, rows, bias, w):
+        out, saved = forward(x[rows], w)
+        return out, (x, rows, saved)
+
+    def indexed_backward(d_out, saved):
+        x, rows, inner = saved
+        d_x = np.zeros_like(x)
+        np.add.at(d_x, rows, backward(d_out, inner).x)
+        return namedtuple("OnlyX", "x bias")(d_x, None)
+
+    report = check(indexed, indexed_backward, x, rows, None, w, rng=rng)
+    assert report.ok
+    assert [entry.name for entry in report.worst_by_input] == ["x"]
+    assert report.constants == ("w",)
+    assert "held fixed: w" in str(report)
+
+
+@CHECKS
+def test_tuples_of_arrays(check, x, rng):
+    """As the layer norms of a mechanism: one argument, several arrays."""
+
+    class NormGradients(NamedTuple):
+        x: np.ndarray
+        norm: tuple[np.ndarray, tuple[np.ndarray]]
+
+    norm = rng.standard_normal(4), (rng.standard_normal(4),)
+
+    def affine(x, norm):
+        gain, (bias,) = norm
+        return x * gain + bias, (x, gain)
+
+    def affine_backward(d_out, saved, error=0.0):
+        x, gain = saved
+        return NormGradients(d_out * gain, ((d_out * x).sum(axis=0), (d_out.sum(axis=0) + error,)))
+
+    assert check(affine, affine_backward, x, norm, rng=rng).ok
+    report = check(affine, partial(affine_backward, error=1.0), x, norm, rng=rng)
+    assert not report.ok
+    assert report.worst.name == "norm[1][0]"
+    formula = lambda x, norm: x * norm[0] + norm[1][0]  # noqa: E731
+    assert check_complex_step(formula, affine, affine_backward, x, norm, rng=rng).ok
+
+
+def test_names_come_from_the_fields_where_forward_has_none(x, w, rng):
+    report = check_elementwise(lambda *inputs: forward(*inputs), backward, x, w, rng=rng)
+    assert [entry.name for entry in report.worst_by_input] == ["x", "w"]
+
+
+def test_gradients_are_matched_by_name_not_by_order(x, w, rng):
+    reordered = namedtuple("Reordered", "w x")
+    assert check_elementwise(forward, with_gradients(lambda g: reordered(g.w, g.x)), x, w, rng=rng).ok
+
+
+# --- What cannot be checked -----------------------------------------------------------------------------------------
+
+
+@CHECKS
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.complex128])
+def test_float64_is_required(check, dtype, x, w, rng):
+    with pytest.raises(TypeError, match=r"^w: expected float64"):
+        check(lambda x, w: forward(x, np.asarray(w.real, float)), backward, x, w.astype(dtype), rng=rng)
+
+
+@CHECKS
+def test_output_and_gradients_have_to_be_float64(check, x, w, rng):
+    with pytest.raises(TypeError, match=r"^out: expected float64"):
+        check(lambda x, w: (forward(x, w)[0].astype(np.float32), None), backward, x, w, rng=rng)
+    with pytest.raises(TypeError, match=r"^gradient of w: expected float64"):
+        check(forward, with_gradients(lambda g: g._replace(w=g.w.astype(np.float32))), x, w, rng=rng)
+
+
+MALFORMED = {
+    "shape": (lambda g: g._replace(w=g.w.T), r"^gradient of w: expected shape \(4, 2\) like w, got \(2, 4\)"),
+    "broadcast": (lambda g: g._replace(x=g.x[:1]), r"^gradient of x: expected shape"),
+    "None": (lambda g: g._replace(x=None), r"^gradient of x: expected one for each float array"),
+    "too few": (lambda g: (g.x,), r"^backward: expected a gradient for each of the 2 float inputs"),
+    "another name": (
+        lambda g: namedtuple("Other", "x w b")(*g, g.x),
+        r"^backward: expected a gradient for each.*'b'",
+    ),
+}
+
+
+@CHECKS
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_gradients_are_errors(check, case, x, w, rng):
+    change, message = MALFORMED[case]
+    with pytest.raises(ValueError, match=message):
+        check(forward, with_gradients(change), x, w, rng=rng)
+
+
+@CHECKS
+def test_nothing_to_check_is_an_error(check, rng):
+    no_gradients = namedtuple("Nothing", "")
+    with pytest.raises(ValueError, match=r"^inputs: expected at least one"):
+        check(lambda i: (np.zeros(2), None), lambda d_out, saved: no_gradients(), np.arange(3), rng=rng)
+
+
+def test_no_directions_is_an_error(x, w, rng):
+    with pytest.raises(ValueError, match=r"^directions: expected at least 1, got 0"):
+        check_directions(forward, backward, x, w, rng=rng, directions=0)
+
+
+def test_complex_step_refuses_another_function_and_a_lost_imaginary_part(x, w, rng):
+    with pytest.raises(ValueError, match=r"^function: expected the output that forward gives"):
+        check_complex_step(lambda x, w: np.tanh(x @ w) + 1e-6, forward, backward, x, w, rng=rng)
+    with pytest.raises(TypeError, match=r"^function: expected a complex output"):
+        check_complex_step(lambda x, w: np.tanh(x @ w).real, forward, backward, x, w, rng=rng)
+    with pytest.raises(TypeError, match=r"^x: expected float64"):
+        complex_step(np.exp, np.zeros(2, np.float32), 1.0)
+
+
+def test_report_is_a_named_tuple(x, w, rng):
+    report = check_elementwise(forward, backward, x, w, rng=rng)
+    assert isinstance(report, Report)
+    assert report._fields == ("method", "worst_by_input", "checked", "failed", "constants")
