@@ -42,6 +42,7 @@ Milakov and Gimelshein (2018), "Online normalizer calculation for softmax".
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -113,12 +114,10 @@ def _exponential_features(
     queries = [x - x.max(axis=-1, keepdims=True) for x in queries]  # (2)
     phi_q, phi_k = _exp(queries, factor_q), _exp(keys, factor_k)  # (1)
 
-    pieces = [
-        Piece(i, j, decay_between(old, new))
-        for (i, _), (_, old), (j, new) in zip(scale_q, scale_k, scale_k[1:], strict=False)
-    ]
+    decays = [decay_between(old, new) for (_, old), (_, new) in pairwise(scale_k)]
+    pieces = tuple(Piece(i, j, decay) for (i, _), (j, _), decay in zip(scale_q, scale_k[1:], decays, strict=False))
     decay, last = decay_between(before, first), scale_k[-1][1]
-    return Features(phi_q, phi_k, decay, shared, tuple(pieces), last, (q, phi_q), (k, phi_k))
+    return Features(phi_q, phi_k, decay, shared, pieces, last, (q, phi_q), (k, phi_k))
 
 
 def features_backward(

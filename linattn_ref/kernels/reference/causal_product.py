@@ -145,7 +145,7 @@ def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state):
         d_scores = np.tril(g @ u.swapaxes(-1, -2)) * decay.ratio  # (..., T, T)
         d_phi_q[..., rows, :] = d_scores @ k + decay.since_start * (g @ s.swapaxes(-1, -2))  # (4)
         if rows is not chunks[-1]:
-            if gate is not None:
+            if d_gate is not None:
                 _unwritten(d_phi_k, d_v, rows)[...] = s
             s = _advance(s, k, u, decay)
 
@@ -153,7 +153,7 @@ def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state):
     for rows in reversed(chunks):
         q, k, u, decay = phi_q[..., rows, :], phi_k[..., rows, :], _weighted(v, weight, rows), _decay(gate, rows)
         g = d_out[..., rows, :]
-        if gate is not None:
+        if d_gate is not None:
             if rows is not chunks[-1]:
                 s = _unwritten(d_phi_k, d_v, rows).copy()
             d_gate[..., rows] = _gate_gradient(g, q, k, u, decay, s, a)  # (8)
@@ -162,7 +162,7 @@ def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state):
         d_phi_k[..., rows, :] = d_scores.swapaxes(-1, -2) @ q + decay.until_end * (u @ a.swapaxes(-1, -2))  # (5)
         d_u = scores.swapaxes(-1, -2) @ g + decay.until_end * (k @ a)  # (..., T, M)
         d_v[..., rows, :] = d_u if weight is None else weight[..., rows, None] * d_u  # (6)
-        if weight is not None:
+        if d_weight is not None:
             d_weight[..., rows] = (v[..., rows, :] * d_u).sum(axis=-1)  # (7)
         a = decay.whole * a + (decay.since_start * q).swapaxes(-1, -2) @ g  # (3)
     return d_phi_q, d_phi_k, d_v, d_gate, d_weight, a  # (9)
@@ -242,6 +242,8 @@ def _copy_or_zeros(state, phi_k, v):
 
 def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
     """Causal linear attention: ``out_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps)``, ``Z`` as ``S`` with ``v = 1``.
+
+    For clarity this makes one copy of ``V``, to put the column of ones beside it.
 
     Parameters
     ----------
