@@ -135,7 +135,8 @@ def run_spectrum(arguments: argparse.Namespace) -> None:
             caption=spectrum.CAPTION,
         )
     print(spectrum.table(results))
-    print(f"wall {time.perf_counter() - start:.1f} s, CPU {spectrum_job.cpu_seconds():.1f} s, {workers} workers")
+    who = f"{workers} workers" if arguments.dask is None else "without the Dask workers"
+    print(f"wall {time.perf_counter() - start:.1f} s, CPU {spectrum_job.cpu_seconds():.1f} s, {who}")
     print("wrote", *files)
 
 

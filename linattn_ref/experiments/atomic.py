@@ -1,5 +1,6 @@
 """Writing files so that nobody ever meets half of one."""
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,7 +35,8 @@ def write_all(writers: Mapping[Path, Callable[[Path], object]]) -> list[Path]:
             os.replace(temporary, path)
     finally:
         for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # not there, mostly; and what went wrong first is to be told
+                temporary.unlink()
     return list(writers)
 
 

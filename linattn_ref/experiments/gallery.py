@@ -17,6 +17,7 @@ FIGURES = (
     "johnson_lindenstrauss",
     "low_rank",
     "linear_self_attention",
+    "linformer",
     "attention_cost",
 )
 SEED = 0
@@ -85,13 +86,17 @@ def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int) ->
 
 
 def write_page(out: Path) -> None:
-    """Write the gallery, ``README.md`` in ``out``, from the records of the figures that are there."""
+    """Write the gallery, ``README.md`` in ``out``."""
     from linattn_ref.experiments.atomic import write_all
 
-    text = page(
-        [json.loads(file.read_text(encoding="utf-8")) for name in FIGURES if (file := out / f"{name}.json").exists()]
-    )
+    text = page_of(out)
     write_all({out / "README.md": lambda path: path.write_text(text, encoding="utf-8")})
+
+
+def page_of(folder: Path) -> str:
+    """The gallery of the figures whose records are in ``folder``."""
+    files = [file for name in FIGURES if (file := folder / f"{name}.json").exists()]
+    return page([json.loads(file.read_text(encoding="utf-8")) for file in files])
 
 
 def page(records: Sequence[dict[str, Any]]) -> str:

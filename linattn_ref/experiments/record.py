@@ -49,6 +49,7 @@ def save(
     Parameters
     ----------
     figure : Figure
+        To be saved inside the `style.use` in which it was drawn: matplotlib makes some of its parts only now.
     results : mapping, NamedTuple, dataclass, sequence, array or number
         All numbers that the figure shows, as ``compute`` returned them; see `plain` for what becomes of them.
     out_dir : path

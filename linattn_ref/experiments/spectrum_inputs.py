@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,12 +164,13 @@ def model_name(place: Path | zipfile.Path) -> str:
 def read_arrays(path: Path) -> dict[str, Array]:
     """The arrays of `from_arrays`, checked, with all five axes."""
     try:
-        with np.load(path) as stored:
+        with path.open("rb") as file:
+            stored = np.load(file)
             arrays = {name.lower(): stored[name] for name in stored.files}
     except FileNotFoundError:
         raise FileNotFoundError(f"arrays: no such file: {path}") from None
-    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise ValueError(f"arrays: {path} is no .npz file of numbers, or damaged: {error}") from None
+    except (AttributeError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:  # a lone .npy has no files
+        raise ValueError(f"arrays: {path} is no .npz file of numbers, or damaged ({error})") from None
     names = {"p"} if "p" in arrays else {"q", "k"}
     if not names <= set(arrays) or {"p", "q"} <= set(arrays):
         raise ValueError(f"arrays: expected p, or q and k, in {path}; it holds {', '.join(arrays) or 'nothing'}")

@@ -45,15 +45,12 @@ class Done(NamedTuple):
 
     name: str
     values: Array  # (T, H, min(N, L)), singular values by layer and head
-    seconds: float  # CPU time
 
 
 def run_task(name: str, method: str, matrices: Callable[..., Iterable[Array]], *arguments: Any) -> Done:
     """The singular values of one task's matrices, on one thread."""
     with threadpool_limits(1):
-        start = time.process_time()
-        values = np.stack([singular_values(p, method=method) for p in matrices(*arguments)])  # (T, H, K)
-        return Done(name, values, time.process_time() - start)
+        return Done(name, np.stack([singular_values(p, method=method) for p in matrices(*arguments)]))
 
 
 def run_in_worker(parent: int, *arguments: Any) -> Done:
@@ -139,7 +136,8 @@ def _spread_out(tasks: Sequence[Task], method: str, workers: int, dask: str | No
     workers = min(workers, len(tasks))
     one = run_task if workers == 1 or dask else functools.partial(run_in_worker, os.getpid())
     calls = (joblib.delayed(one)(task.name, method, task.matrices, *task.arguments) for task in tasks)
-    with _backend(workers, dask):
+    models = {id(argument): argument for task in tasks for argument in task.arguments if isinstance(argument, tuple)}
+    with _backend(workers, dask, list(models.values())):
         parallel = joblib.Parallel(return_as="generator_unordered", max_nbytes=SHARED_FROM)
         try:
             yield from parallel(calls)
@@ -148,11 +146,12 @@ def _spread_out(tasks: Sequence[Task], method: str, workers: int, dask: str | No
 
 
 @contextlib.contextmanager
-def _backend(workers: int, dask: str | None) -> Iterator[None]:
+def _backend(workers: int, dask: str | None, models: list[Any]) -> Iterator[None]:
+    """Who does joblib's work inside this block."""
     if dask is not None:
         from distributed import Client
 
-        with Client(dask), joblib.parallel_config("dask"):
+        with Client(dask), joblib.parallel_config("dask", scatter=models):  # each is sent once, not with every task
             yield
     elif workers == 1:
         with joblib.parallel_config("sequential"):

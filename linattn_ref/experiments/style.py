@@ -8,6 +8,7 @@ Every ``draw(results)`` runs inside one of them and takes its size, fonts and li
 References
 ----------
 .. [1] M. Okabe and K. Ito, "Color Universal Design", 2008 (the eight colours).
+.. [2] Web Content Accessibility Guidelines 2.2, "relative luminance" and "contrast ratio".
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -79,6 +80,8 @@ def sequence(count: int, cmap: str = "viridis") -> Sequence[tuple[float, float, 
 
 
 def text_colour(rgba: Iterable[float]) -> str:
-    """Black or white, whichever is read better on the colour ``rgba`` (numbers in the cells of a heat map)."""
-    red, green, blue, _ = rgba
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"
+    """Black or white, whichever stands out more from the colour ``rgba`` (numbers in the cells of a heat map) [2]."""
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in rgba]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    # Contrast is (lighter + 0.05) / (darker + 0.05); black's luminance is 0, white's 1.
+    return "black" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "white"

@@ -1,0 +1,53 @@
+"""A model and a text small enough for tests, written to disk as real ones are."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+
+from linattn_ref.models.bert_config import parameter_shapes, parse_config
+
+CONFIG = {
+    "model_type": "bert",
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "hidden_size": 12,
+    "intermediate_size": 8,
+    "vocab_size": 20,
+    "max_position_embeddings": 40,
+    "type_vocab_size": 1,
+}
+
+
+@pytest.fixture
+def tiny_model(tmp_path):
+    """A BERT of 2 layers, 3 heads of width 4 and 40 positions, its 17 words ``a`` to ``q``."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    rng = np.random.default_rng(0)
+    shapes = parameter_shapes(parse_config(json.dumps(CONFIG)))
+    tensors = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors")
+    words = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2} | {chr(ord("a") + i): 3 + i for i in range(17)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture
+def tiny_text(tmp_path):
+    """Eight paragraphs of 50 words."""
+    rng = np.random.default_rng(1)
+    path = tmp_path / "text.txt"
+    path.write_text(
+        "\n\n".join(" ".join(rng.choice(list("abcdefghijklmnopq"), 50)) for _ in range(8)), encoding="utf-8"
+    )
+    return path

@@ -1,0 +1,269 @@
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from importlib import metadata
+
+import numpy as np
+import pytest
+
+from linattn_ref import cli
+
+
+@pytest.fixture
+def own_matrices(tmp_path):
+    np.savez(tmp_path / "p.npz", p=np.random.default_rng(0).random((3, 2, 4, 16, 16), np.float32))
+    return tmp_path / "p.npz"
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+def spectrum(*options):
+    return cli.main(["spectrum", "--workers", "1", *map(str, options)])
+
+
+def snapshot(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_spectrum_writes_figure_and_numbers_and_prints_a_table(own_matrices, out, capsys):
+    assert spectrum("--arrays", own_matrices, "--out", out, "--seed", 3) == 0
+    names = {path.name for path in out.iterdir()}
+    assert names == {"spectrum.svg", "spectrum.png", "spectrum.pdf", "spectrum.json", "spectrum-parts"}
+    record = json.loads((out / "spectrum.json").read_text(encoding="utf-8"))
+    assert record["command"] == f"linattn-ref spectrum --workers 1 --arrays {own_matrices} --out {out} --seed 3"
+    assert record["seed"] == 3
+    assert np.shape(record["results"]["curves"]["given"]["at_k"]) == (2, 4)
+    assert np.shape(record["results"]["curves"]["given"]["mean"]) == (2, 16)
+    assert len(record["results"]["settings"]["arrays_sha256"]) == 64
+    printed = capsys.readouterr().out
+    assert "p.npz: 3 sentences x 2 layers x 4 heads, matrices 16 x 16" in printed
+    assert re.search(r"wall \d+\.\d s, CPU \d+\.\d s, 1 workers\nwrote .*spectrum\.svg .*spectrum\.json\n$", printed)
+
+
+def test_spectrum_twice_gives_the_same_bytes(own_matrices, out):
+    spectrum("--arrays", own_matrices, "--out", out)
+    before = snapshot(out)
+    spectrum("--arrays", own_matrices, "--out", out)
+    assert snapshot(out) == before
+
+
+def test_interrupted_then_resumed_is_the_same_bytes_as_one_run(own_matrices, out, capsys, monkeypatch):
+    from linattn_ref.experiments import spectrum_job
+
+    spectrum("--arrays", own_matrices, "--out", out)
+    whole = snapshot(out)
+    store, stored = spectrum_job.store, []
+
+    def store_two(folder, done):
+        if len(stored) == 2:
+            raise KeyboardInterrupt
+        stored.append(done.name)
+        store(folder, done)
+
+    monkeypatch.setattr(spectrum_job, "store", store_two)
+    assert spectrum("--arrays", own_matrices, "--out", out) == 130
+    said = capsys.readouterr().err.strip()
+    assert said == ("linattn-ref: interrupted; what is done is kept: the same command with --resume goes on from there")
+    assert len(list((out / "spectrum-parts").glob("*.npy"))) == 2
+    monkeypatch.setattr(spectrum_job, "store", store)
+    assert spectrum("--arrays", own_matrices, "--out", out, "--resume") == 0
+    assert snapshot(out) == whole
+
+
+def fails(capsys, *options, status=2):
+    """The one line of an error, without its beginning."""
+    assert spectrum(*options) == status
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert printed.err.startswith("linattn-ref: error: ")
+    return printed.err.removeprefix("linattn-ref: error: ").strip()
+
+
+def test_bad_input_is_one_line_and_status_2_and_nothing_written(tmp_path, out, own_matrices, capsys):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n")
+    integers = tmp_path / "integers.npz"
+    np.savez(integers, p=np.eye(3, dtype=int))
+    to_out = ("--out", out)
+    assert fails(capsys, "--model", tmp_path / "none", *to_out) == f"model: no such directory: {tmp_path / 'none'}"
+    assert "p must be float32 or float64" in fails(capsys, "--arrays", integers, *to_out)
+    assert "is no .npz file" in fails(capsys, "--arrays", empty, *to_out)
+    assert "no such file" in fails(capsys, "--arrays", tmp_path / "none.npz", *to_out)
+    assert "leave out --model" in fails(capsys, "--arrays", own_matrices, "--text", empty, *to_out)
+    assert not out.exists()
+
+
+def test_resume_with_other_settings_is_refused(own_matrices, out, capsys):
+    spectrum("--arrays", own_matrices, "--out", out)
+    before = snapshot(out)
+    capsys.readouterr()
+    said = fails(capsys, "--arrays", own_matrices, "--out", out, "--resume", "--seed", 1, "--method", "gram")
+    assert said.endswith("were made with other settings: seed was 0, is 1; method was svd, is gram")
+    assert snapshot(out) == before
+
+
+def test_full_disk(own_matrices, out, capsys, monkeypatch):
+    from matplotlib.figure import Figure
+
+    def full(self, path, **options):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", full)
+    said = fails(capsys, "--arrays", own_matrices, "--out", out)
+    assert said == f"{out / 'spectrum.svg'}: cannot write: No space left on device"
+    assert [path.name for path in out.iterdir()] == ["spectrum-parts"]
+
+
+def test_a_folder_that_is_a_file(own_matrices, tmp_path, capsys):
+    said = fails(capsys, "--arrays", own_matrices, "--out", own_matrices)
+    assert str(own_matrices) in said
+    assert "Not a directory" in said
+
+
+def test_a_download_that_is_not_the_pinned_file(out, capsys, monkeypatch):
+    from linattn_ref.data import fetch
+
+    def altered(package, **_):
+        raise fetch.FetchError(f"{package.filename} as downloaded is not\nthe pinned file")
+
+    monkeypatch.setattr(fetch, "fetch", altered)
+    assert fails(capsys, "--out", out).endswith("as downloaded is not the pinned file")
+    assert not out.exists()
+
+
+def test_debug_shows_where(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        spectrum("--model", tmp_path / "none", "--debug")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["spectrum", "--sentences", "0"], "--sentences: expected a whole number, at least 1; got '0'"),
+        (["spectrum", "--length", "2"], "--length: expected a whole number, at least 3; got '2'"),
+        (["spectrum", "--workers", "-1"], "--workers: expected a whole number, at least 1; got '-1'"),
+        (["spectrum", "--seed", "x"], "--seed: expected a whole number, at least 0; got 'x'"),
+        (["spectrum", "--method", "qr"], "--method: invalid choice"),
+        (["figures", "--style", "poster"], "--style: invalid choice"),
+        (["paint"], "invalid choice: 'paint'"),
+        ([], "COMMAND"),
+        (["bench"], "WHAT"),
+    ],
+)
+def test_wrong_options_are_status_2(words, complaint, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_figures_unknown_name(tmp_path, capsys):
+    assert cli.main(["figures", "--only", "mona_lisa", "--out", str(tmp_path)]) == 2
+    assert "no figure named mona_lisa; there are spectrum," in capsys.readouterr().err
+
+
+def test_figures_quick_goes_beside_the_committed_ones(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["figures", "--only", "eckart_young", "--quick", "--workers", "1"]) == 0
+    assert (tmp_path / "out" / "figures" / "eckart_young.svg").exists()
+    assert "eckart_young: out/figures/eckart_young.svg" in capsys.readouterr().out.replace("\\", "/")
+
+
+def test_bench_softmax_prints_a_table_and_draws(out, capsys):
+    words = ["bench", "softmax", "--lengths", "8", "16", "--heads", "1", "--width", "4", "--repeats", "1"]
+    assert cli.main([*words, "--out", str(out)]) == 0
+    assert {path.suffix for path in out.iterdir()} == {".svg", ".png", ".pdf", ".json"}
+    assert "| 16 | yes | forward + backward |" in capsys.readouterr().out
+
+
+def test_missing_extra_says_what_to_install():
+    def say(module):
+        return cli.one_line(ModuleNotFoundError(f"No module named {module!r}", name=module))
+
+    assert say("tokenizers") == "this needs tokenizers, which is not installed: pip install 'linattn-ref[spectrum]'"
+    assert say("distributed.client").endswith("distributed, which is not installed: pip install 'linattn-ref[dask]'")
+    assert say("linattn_ref.nonsense") == "No module named 'linattn_ref.nonsense'"
+    assert {"spectrum", *cli.EXTRAS.values()} <= set(metadata.metadata("linattn-ref").get_all("Provides-Extra"))
+
+
+def python(code, *arguments, **options):
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, **options)
+
+
+def test_without_the_extra_help_works_and_a_command_says_what_is_missing():
+    blocked = "import sys; sys.modules['matplotlib'] = sys.modules['scipy'] = sys.modules['joblib'] = None\n"
+    run = "from linattn_ref.cli import main; sys.exit(main(sys.argv[1:]))"
+    assert python(blocked + run, "spectrum", "--help").returncode == 0
+    done = python(blocked + run, "spectrum")
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"linattn-ref: error: this needs \w+, which is not installed: pip install 'linattn-ref\[spectrum\]'\n",
+        done.stderr,
+    )
+
+
+def test_importing_the_command_line_is_light():
+    heavy = "numba scipy matplotlib joblib tokenizers safetensors tqdm threadpoolctl platformdirs distributed torch"
+    code = f"import sys, linattn_ref.cli; print(*sorted(set(sys.modules) & set({heavy!r}.split())))"
+    assert python(code).stdout.strip() == ""
+
+
+def test_python_m_is_the_same_command():
+    done = subprocess.run([sys.executable, "-m", "linattn_ref", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: linattn-ref ")
+    assert all(command in done.stdout for command in ("spectrum", "figures", "bench"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to a process group")
+def test_ctrl_c_with_workers_then_resume(tmp_path, own_matrices):
+    q = np.random.default_rng(0).standard_normal((60, 2, 4, 256, 16), np.float32)
+    np.savez(own_matrices, q=q, k=q[..., ::-1])
+    command = [sys.executable, "-m", "linattn_ref", "spectrum", "--workers", "2", "--arrays", str(own_matrices)]
+    cut = [*command, "--out", str(tmp_path / "cut")]
+    process = subprocess.Popen(cut, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while len(list((tmp_path / "cut").glob("*/*.npy"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate()[1].startswith("linattn-ref: interrupted; what is done is kept")
+    assert process.returncode == 130
+    assert len(list((tmp_path / "cut").glob("*/*.npy"))) < 62
+    subprocess.run([*cut, "--resume"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, stdout=subprocess.DEVNULL)
+    for path in (tmp_path / "whole").rglob("*.*"):
+        if path.name != "spectrum.json":  # it holds --out
+            assert path.read_bytes() == (tmp_path / "cut" / path.relative_to(tmp_path / "whole")).read_bytes(), path
+
+
+@pytest.mark.network
+def test_the_main_command_on_the_real_model_and_reviews(out, capsys):
+    assert spectrum("--sentences", 4, "--baselines", 1, "--out", out) == 0
+    results = json.loads((out / "spectrum.json").read_text(encoding="utf-8"))["results"]
+    given = results["curves"]["given"]
+    assert results["k"] == 128
+    assert given["sentences"] == 4
+    # Over many reviews .80 .70 .76 .86 .86 .98, .83 in all; single reviews scatter by .01 to .02 around it.
+    layers = np.array(given["at_k"]).mean(axis=1)
+    assert layers == pytest.approx([0.80, 0.70, 0.76, 0.86, 0.86, 0.98], abs=0.02)
+    assert layers.mean() == pytest.approx(0.83, abs=0.01)
+    sources = results["settings"]
+    assert sources["model"] == "all-MiniLM-L6-v2"
+    assert len(sources["model_sha256"]) == len(sources["text_sha256"]) == 64
+
+
+@pytest.mark.network
+def test_more_tokens_than_the_real_model_has_positions(out, capsys):
+    assert fails(capsys, "--length", 513, "--out", out) == "length: the model has positions for 512 tokens, got 513"
+    assert not out.exists()
