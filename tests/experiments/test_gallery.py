@@ -57,7 +57,7 @@ def test_make_draws_one_and_keeps_the_others_in_the_page(tmp_path):
 
 
 def test_unknown_name_lists_those_there_are(tmp_path):
-    with pytest.raises(ValueError, match="only: no figure named mona_lisa; there are spectrum, .* and tables"):
+    with pytest.raises(ValueError, match=r"only: no figure named mona_lisa; there are spectrum, .* and tables"):
         gallery.make(["spectrum", "mona_lisa"], out=tmp_path)
     assert not list(tmp_path.iterdir())
 

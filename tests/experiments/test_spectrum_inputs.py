@@ -67,7 +67,7 @@ def test_wrong_arrays_say_what_is_wrong(tmp_path, arrays, message):
 
 def test_files_that_are_no_npz(tmp_path):
     path = tmp_path / "x.npz"
-    with pytest.raises(FileNotFoundError, match="^arrays: no such file"):
+    with pytest.raises(FileNotFoundError, match=r"^arrays: no such file"):
         spectrum_inputs.from_arrays(path, baselines=1, seed=0)
     whole = write(tmp_path, p=np.eye(50)).read_bytes()
     for content in (b"", b"text", whole[: len(whole) // 2]):
@@ -139,7 +139,8 @@ def test_noise_is_softmax_of_independent_normal_queries_and_keys():
     assert p.shape == (2, 30, 40)
     assert p.dtype == np.float32
     assert np.array_equal(p, next(spectrum_inputs.of_noise(2, 30, 40, 16, seed)))
-    # log p + log of the row's sum is q.k/sqrt(D), of variance 1; the row's part falls out of differences, of variance 2.
+    # log p plus the logarithm of its row's sum is q.k/sqrt(D), of variance 1. The row's part falls out of differences,
+    # whose variance is 2.
     differences = np.diff(np.log(p)[:, :, ::2], axis=-1)[:, :, ::2]
     # 600 of them, dependent through 30 queries and 40 keys: 5 standard deviations of a variance over 30 rows.
     assert differences.var() == pytest.approx(2, rel=5 * np.sqrt(2 / 60))

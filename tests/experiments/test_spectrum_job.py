@@ -61,7 +61,7 @@ def test_two_processes_give_the_same_bits_as_one(tmp_path):
 def test_resume_refuses_other_settings_and_leaves_the_results(tmp_path):
     run(noise(), tmp_path, SETTINGS)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ValueError, match="resume: the results in .* were made with other settings: seed was 0, is 1$"):
+    with pytest.raises(ValueError, match=r"resume: the results in .* were made with other settings: seed was 0, is 1$"):
         run(noise(), tmp_path, {**SETTINGS, "seed": 1}, resume=True)
     with pytest.raises(ValueError, match=r"settings: shape was \[2, 12, 12\], is None; more was None, is 3$"):
         run(noise(), tmp_path, {"seed": 0, "more": 3}, resume=True)
@@ -107,7 +107,7 @@ def test_full_disk_ends_the_run_names_the_file_and_keeps_what_is_whole(tmp_path,
 
 def test_an_error_in_a_task_is_told_as_it_is(tmp_path):
     bad = Task("bad", of_noise, (2, 12, 12, 0, np.random.SeedSequence(0)))
-    with pytest.raises(ValueError, match="^q: every axis needs at least one entry"):
+    with pytest.raises(ValueError, match=r"^q: every axis needs at least one entry"):
         run([bad], tmp_path, SETTINGS)
 
 
