@@ -9,10 +9,12 @@ The workers import this module: it must stay light (no drawing).
 
 import contextlib
 import functools
+import io
 import json
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -138,11 +140,15 @@ def _spread_out(tasks: Sequence[Task], method: str, workers: int, dask: str | No
     calls = (joblib.delayed(one)(task.name, method, task.matrices, *task.arguments) for task in tasks)
     models = {id(argument): argument for task in tasks for argument in task.arguments if isinstance(argument, tuple)}
     with _backend(workers, dask, list(models.values())):
-        parallel = joblib.Parallel(return_as="generator_unordered", max_nbytes=SHARED_FROM)
+        results = joblib.Parallel(return_as="generator_unordered", max_nbytes=SHARED_FROM)(calls)
         try:
-            yield from parallel(calls)
+            for done in results:  # noqa: UP028  # `yield from` would close it with the warning below
+                yield done
         except BrokenProcessPool as error:
             raise ChildProcessError("a worker process died (killed, or out of memory)") from error
+        finally:
+            with warnings.catch_warnings(action="ignore"):  # that tasks are cancelled, where the caller stops early
+                results.close()
 
 
 @contextlib.contextmanager
@@ -183,12 +189,9 @@ def prepare(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
 
 def store(folder: Path, done: Done) -> None:
     """Write one result."""
-
-    def write(path: Path) -> None:
-        with path.open("wb") as file:  # np.save would add its own ending to a path
-            np.save(file, done.values)
-
-    write_all({folder / f"{done.name}.npy": write})
+    content = io.BytesIO()
+    np.save(content, done.values)  # to a file itself it would not tell that the disk is full
+    write_all({folder / f"{done.name}.npy": lambda path: path.write_bytes(content.getvalue())})
 
 
 def load(folder: Path, name: str) -> Array | None:
