@@ -1,0 +1,96 @@
+"""Heads of a pretrained network on real text, and how far something is from the softmax attention they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+
+from linattn_ref.attention import softmax
+from linattn_ref.attention.arguments import Array, check_array
+from linattn_ref.experiments.spectrum_inputs import Inputs
+from linattn_ref.kernels import jit
+from linattn_ref.models import bert
+
+
+class Heads(NamedTuple):
+    """Queries, keys and values of a network's heads on some sentences, and what softmax attention makes of them."""
+
+    q: Array  # (S, T, H, N, D), S sentences, T layers
+    k: Array  # (S, T, H, N, D)
+    v: Array  # (S, T, H, N, M)
+    out: Array  # (S, T, H, N, M)
+
+    def sentence(self, s: int) -> tuple[Array, Array, Array, Array]:
+        """``q, k, v, out`` of one sentence, ``(T, H, N, ...)``."""
+        return self.q[s], self.k[s], self.v[s], self.out[s]
+
+
+def heads_of(q: Array, k: Array, v: Array) -> Heads:
+    """`Heads` from arrays ``(S, T, H, N, D)``."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_array(name, x, ndim=5)
+    return Heads(q, k, v, softmax.forward(q, k, v, kernels=jit)[0])
+
+
+def read_heads(inputs: Inputs, every: int) -> Heads:
+    """Every ``every``-th head of each layer of a pretrained network, on all the sentences of ``inputs``.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        From `spectrum_inputs.from_model`.
+    every : int
+    """
+    tasks = inputs.tasks["given"]
+    qkv: list[Array] = []
+    for s, task in enumerate(tasks):
+        model, tokens = task.arguments
+        for t, layer in enumerate(bert.layers(model, tokens)):
+            parts = [x[::every] for x in (layer.q, layer.k, layer.v)]  # (H, N, D) each
+            qkv = qkv or [np.empty((len(tasks), model.config.layers, *x.shape), x.dtype) for x in parts]
+            for x, part in zip(qkv, parts, strict=True):
+                x[s, t] = part
+    return heads_of(*qkv)
+
+
+def random_heads(rng: Generator, *, sentences: int, layers: int, heads: int, length: int, width: int) -> Heads:
+    """Independent normal entries, float32: for tests, where there is no network."""
+    return heads_of(*rng.standard_normal((3, sentences, layers, heads, length, width), np.float32))
+
+
+# --- Errors ---------------------------------------------------------------------------------------------------------
+
+
+def relative_error(approximate: Array, exact: Array) -> Array:
+    """``|approximate - exact|_F / |exact|_F`` of each matrix: ``(..., N, M) -> (...)``."""
+    return np.linalg.norm(approximate - exact, axis=(-2, -1)) / np.linalg.norm(exact, axis=(-2, -1))
+
+
+class Errors(NamedTuple):
+    """Relative errors by layer, means over sentences and heads."""
+
+    output: Array  # (T,)
+    matrix: Array  # (T,), empty where there is no one matrix
+
+
+def errors_of(
+    heads: Heads,
+    sentences: Sequence[int],
+    forward: Callable[[Array, Array, Array], Array],
+    matrix: Callable[[Array, Array], Array] | None = None,
+) -> Errors:
+    """The errors of ``forward(q, k, v)`` in place of softmax attention, and of ``matrix(q, k)`` in place of ``P``."""
+    of_output, of_matrix = [], []
+    for s in sentences:
+        q, k, v, out = heads.sentence(s)
+        of_output.append(relative_error(forward(q, k, v), out))  # (T, H)
+        if matrix is not None:
+            of_matrix.append(relative_error(matrix(q, k), softmax.matrix(q, k)))  # (T, H)
+    return Errors(_by_layer(of_output), _by_layer(of_matrix) if of_matrix else np.empty(0))
+
+
+def _by_layer(errors: list[Array]) -> Array:
+    return np.stack(errors).mean(axis=(0, 2))  # (T,) from (T, H) of each sentence

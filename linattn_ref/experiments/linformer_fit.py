@@ -1,0 +1,131 @@
+"""Linformer's projections fitted to a network that stays as it is: Adam with the hand-derived gradients.
+
+With ``O`` the output of softmax attention for some ``Q``, ``K``, ``V`` and ``O~`` what comes from mixed keys and
+values, the loss of one sentence is the sum over layers and heads of
+
+    |O~ - O|_F^2 / |O|_F^2                                   (1)
+
+One sentence a step, at a rate that falls to 0 along half a cosine. Linformer itself is trained otherwise: all weights
+of the network together with ``E`` and ``F``, for the network's own loss.
+
+References
+----------
+Kingma and Ba (2015), "Adam: a method for stochastic optimization", Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention import linformer, softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.heads import Heads
+from linattn_ref.kernels import jit
+
+Parameters = tuple[Array, ...]
+MOMENTUM, SQUARES, TINY = 0.9, 0.99, 1e-12  # Adam's beta_1, beta_2 and epsilon
+
+
+# --- Ways to mix, as a function of their parameters -----------------------------------------------------------------
+
+
+class Mixing(NamedTuple):
+    """A way to approximate softmax attention that has parameters to be fitted."""
+
+    forward: Callable[..., tuple[Array, Any]]  # (q, k, v, *parameters) -> (out, saved)
+    backward: Callable[[Array, Any], Parameters]  # (d_out, saved) -> gradients of the parameters
+
+    def applied(self, parameters: Parameters) -> Callable[[Array, Array, Array], Array]:
+        """``(q, k, v) -> out`` with these parameters."""
+        return lambda q, k, v: self.forward(q, k, v, *parameters)[0]
+
+
+def _matrices_forward(q: Array, k: Array, v: Array, e: Array, f: Array) -> tuple[Array, Any]:
+    return linformer.forward(q, k, v, e, f, kernels=jit)
+
+
+def _matrices_backward(d_out: Array, saved: Any) -> Parameters:
+    gradients = linformer.backward(d_out, saved)
+    return gradients.e, gradients.f
+
+
+def _matrix_forward(q: Array, k: Array, v: Array, e: Array) -> tuple[Array, Any]:
+    return linformer.forward(q, k, v, e, e, kernels=jit)
+
+
+def _matrix_backward(d_out: Array, saved: Any) -> Parameters:
+    gradients = linformer.backward(d_out, saved)
+    return (gradients.e + gradients.f,)  # one matrix in two places
+
+
+def _convolutions_forward(q: Array, k: Array, v: Array, weight_k: Array, weight_v: Array) -> tuple[Array, Any]:
+    """A weight ``(K, D, D)`` of its own for each layer and head: ``weight_k (T, H, K, D, D)``."""
+    mixed_k, saved_k = _convolve_each(k, weight_k)
+    mixed_v, saved_v = _convolve_each(v, weight_v)
+    out, saved = softmax.forward(q, mixed_k, mixed_v, kernels=jit)
+    return out, (saved, saved_k, saved_v)
+
+
+def _convolutions_backward(d_out: Array, saved: Any) -> Parameters:
+    attention, saved_k, saved_v = saved
+    gradients = softmax.backward(d_out, attention)
+    return _weight_gradients(gradients.k, saved_k), _weight_gradients(gradients.v, saved_v)
+
+
+def _convolve_each(x: Array, weight: Array) -> tuple[Array, list[Any]]:
+    pairs = [linformer.convolution(x[index], weight[index]) for index in np.ndindex(x.shape[:-2])]
+    mixed = np.stack([y for y, _ in pairs])  # (T * H, R, D)
+    return mixed.reshape(*x.shape[:-2], *mixed.shape[1:]), [saved for _, saved in pairs]
+
+
+def _weight_gradients(d_mixed: Array, saved: list[Any]) -> Array:
+    of_each = d_mixed.reshape(-1, *d_mixed.shape[-2:])  # (T * H, R, D)
+    d_weights = [linformer.convolution_backward(d_y, s)[1] for d_y, s in zip(of_each, saved, strict=True)]
+    return np.stack(d_weights).reshape(*d_mixed.shape[:-2], *d_weights[0].shape)  # (T, H, K, D, D)
+
+
+MATRICES = Mixing(_matrices_forward, _matrices_backward)  # parameters e, f
+MATRIX = Mixing(_matrix_forward, _matrix_backward)  # parameter e = f
+CONVOLUTIONS = Mixing(_convolutions_forward, _convolutions_backward)  # parameters weight_k, weight_v
+
+
+# --- Fitting --------------------------------------------------------------------------------------------------------
+
+
+def fit(mixing: Mixing, start: Parameters, heads: Heads, sentences: Sequence[int], *, rate: float) -> Parameters:
+    """Parameters with a small loss (1), by one step of Adam on each of ``sentences`` in turn.
+
+    Parameters
+    ----------
+    mixing : Mixing
+    start : tuple of ndarray
+        Where to begin; left as they are.
+    heads : Heads
+    sentences : sequence of int
+        Which sentence each step looks at.
+    rate : float
+        The first steps move every entry by about this much.
+    """
+    parameters = [x.copy() for x in start]
+    means, squares = ([np.zeros_like(x) for x in start] for _ in range(2))
+    for step, s in enumerate(sentences):
+        gradients = loss_gradients(mixing, parameters, heads, s)
+        now = rate * (1 + math.cos(math.pi * step / len(sentences))) / 2
+        unbias_mean, unbias_square = 1 - MOMENTUM ** (step + 1), 1 - SQUARES ** (step + 1)
+        for x, g, mean, square in zip(parameters, gradients, means, squares, strict=True):
+            mean += (1 - MOMENTUM) * (g - mean)
+            square += (1 - SQUARES) * (g * g - square)
+            x -= (now / unbias_mean) * mean / (np.sqrt(square / unbias_square) + TINY)
+    return tuple(parameters)
+
+
+def loss_gradients(mixing: Mixing, parameters: Sequence[Array], heads: Heads, s: int) -> Parameters:
+    """The gradients of (1) on sentence ``s``."""
+    q, k, v, exact = heads.sentence(s)
+    out, saved = mixing.forward(q, k, v, *parameters)
+    size = np.square(exact).sum(axis=(-2, -1), keepdims=True)  # (T, H, 1, 1)
+    return mixing.backward(2 * (out - exact) / size, saved)
