@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,12 @@ def page(records: Sequence[dict[str, Any]]) -> str:
         parts += [
             f"## {name.replace('_', ' ')}\n",
             f"![{name.replace('_', ' ')}]({name}.png)\n",
-            f"{record['caption']}\n",
+            f"{_escaped(record['caption'])}\n",
             f"`{record['command']}` · seed {record['seed']} · {made_with} · {files}\n",
         ]
     return "\n".join(parts)
+
+
+def _escaped(text: str) -> str:
+    """Plain text as Markdown that shows it."""
+    return re.sub(r"([\\`*_~<>|\[\]])", r"\\\1", text)
