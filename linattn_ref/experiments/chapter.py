@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 import matplotlib
+import PIL.Image
 from IPython.display import Image, Markdown, clear_output, display
 from matplotlib.figure import Figure
 
@@ -108,10 +109,13 @@ def show(draw: Callable[..., Figure], *arguments: Any, alt: str, look: str = "pa
 
 
 def _image(figure: Figure, alt: str) -> Image:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})  # no version: the same bytes everywhere
+    drawn, stored = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=DPI)
+    # 256 colours take a third of the bytes, and a committed notebook is to stay below a megabyte.
+    colours = PIL.Image.open(drawn).convert("RGB").quantize(256, dither=PIL.Image.Dither.NONE)
+    colours.save(stored, format="png", optimize=True)  # no version in it: the same bytes everywhere
     width = round(figure.get_figwidth() * DISPLAY_DPI)
-    return Image(buffer.getvalue(), format="png", width=width, alt=alt)
+    return Image(stored.getvalue(), format="png", width=width, alt=alt)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
