@@ -28,10 +28,10 @@ from linattn_ref.experiments.spectrum_inputs import PathLike
 from linattn_ref.theory.spectrum import METHODS, cumulative_share, rank_for_share, singular_values, spread
 
 CAPTION = (
-    "Self-attention is low rank. Left: the share of an attention matrix's singular values that the largest k hold, for "
-    "a pretrained transformer reading film reviews of 512 tokens; a line is a layer's mean over sentences and heads, a "
-    "band holds the middle half of its heads. Middle: the same network with random weights, and random queries and "
-    "keys. Right: the share at k = 128 by layer and head."
+    "Self-attention is low rank: the share of an attention matrix's singular values that the k largest hold. Left: a "
+    "line is a layer's mean over sentences and heads, its band the middle half of the heads. Middle: the mean of the "
+    "left beside the same network with random weights, and beside random queries and keys. Right: the share at the "
+    "dotted line by layer and head."
 )
 SHARE = 0.9  # of which the rank is given
 BAND = (0.25, 0.75)  # the quantiles of the heads between which the band lies
@@ -154,23 +154,23 @@ def summarise(
     inputs: spectrum_inputs.Inputs, values: Mapping[str, Array], settings: dict[str, Any], loss: GramLoss | None
 ) -> Results:
     """From singular values ``(T, H, K)`` by task to the numbers of the figure."""
-    index = max(1, min(inputs.shape[1:]) // 4)
+    k = max(1, min(inputs.shape[1:]) // 4)
     curves = {}
     for group, tasks in inputs.tasks.items():
         if tasks:
             stack = np.stack([values[task.name] for task in tasks])  # (S, T, H, K)
-            curves[group] = curves_of(inputs.title if group == "given" else group, stack, index)
-    return Results(curves, inputs.shape, index, SHARE, BAND, settings, loss)
+            curves[group] = curves_of(inputs.title if group == "given" else group, stack, k)
+    return Results(curves, inputs.shape, k, SHARE, BAND, settings, loss)
 
 
-def curves_of(title: str, values: Array, index: int) -> Curves:
+def curves_of(title: str, values: Array, k: int) -> Curves:
     """Sum up the singular values ``(S, T, H, K)`` of one group."""
     share = cumulative_share(values)  # (S, T, H, K)
     by_head = share.mean(axis=0)  # (T, H, K)
     over_heads = spread(by_head, axis=1, levels=BAND)
     low, high = over_heads.quantiles  # (T, K)
     rank = rank_for_share(values, SHARE).mean(axis=0)  # (T, H)
-    return Curves(title, len(values), over_heads.mean, low, high, by_head[..., index - 1], rank)
+    return Curves(title, len(values), over_heads.mean, low, high, by_head[..., k - 1], rank)
 
 
 def measure_gram_loss(task: spectrum_job.Task) -> GramLoss:
