@@ -1,0 +1,253 @@
+"""What a mechanism is called with and what it promises (:class:`Case`), and one drawn call of it (:class:`Call`).
+
+The mechanisms themselves are in ``cases.py``. A :class:`Setting` is a case in a kernel room, with or without a key
+mask; the tests in ``contract/`` are parametrised over settings::
+
+    call = setting.call(Sizes(n=5, n_keys=7), dtype=np.float32)
+    out, saved, gradients = call.run()
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention.arguments import zero_masked
+from linattn_ref.gradcheck_inputs import float_arrays, map_arrays
+
+
+class Sizes(NamedTuple):
+    """All different, so that a mix-up of two cannot pass."""
+
+    n: int = 5
+    n_keys: int = 7
+    d: int = 4
+    m: int = 3
+    leading: tuple[int, ...] = (2,)
+
+
+class Bad(NamedTuple):
+    """An argument that only this mechanism has, and has to refuse."""
+
+    what: str
+    change: Callable[["Call"], "Call"]
+    error: type[Exception]
+    match: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mechanism, what it is called with, and what it promises."""
+
+    name: str
+    module: ModuleType
+    # Arguments. The arrays before the ``*`` of ``forward``, in order and by name; an entry may be a tuple of arrays.
+    draw: Callable[[np.random.Generator, Sizes, Any], dict[str, Any]]
+    options: Mapping[str, Any] = field(default_factory=dict)  # keywords that are always the same
+    draw_options: Callable[[np.random.Generator, Sizes, Any], dict[str, Any]] = lambda rng, sizes, dtype: {}
+    forward_name: str = "forward"
+    backward_name: str = "backward"
+    rooms: tuple[str, ...] = ()  # the kernel rooms it runs in; none for one without a ``kernels`` argument
+    # Promises.
+    oracle: Callable[["Call"], Any] | None = None  # the output from float64 arrays, the slow way; None: ``matrix @ v``
+    saved: Callable[[Sizes], int] = lambda sizes: 0  # numbers a head that Saved may keep beyond the inputs
+    key_mask: bool = True  # takes one
+    causal: bool = False  # no query sees a later key
+    causality: str = "bitwise"  # how little a later key may change: not a bit, or "rounding"
+    pattern: Callable[["Call"], Any] | None = (
+        None  # (N, L), which query sees which key; None: all, or all up to its own
+    )
+    square: bool = False  # needs N == L
+    recurrent: bool = False  # has init_state and step
+    padding_is_truncation: bool = True  # masking the last keys is the same as not having them
+    # Which axis of which array runs over queries, over keys; which arrays have no leading axes.
+    query_axes: Mapping[str, int] = field(default_factory=lambda: {"q": -2})
+    key_axes: Mapping[str, int] = field(default_factory=lambda: {"k": -2, "v": -2})
+    shared: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()  # float arrays that get no gradient, as omega
+    widths: tuple[int, ...] = (8, 16, 128)  # of its tiles or blocks: lengths around them are tested
+    # Results may differ by roundings * eps * max(1, |largest number|). The worst seen here is 12, in sums of up to 300
+    # products, with scores of up to 10 (exp() multiplies their error). A wrong formula is off by millions.
+    roundings: float = 64
+    bad: tuple[Bad, ...] = ()
+
+    @property
+    def forward(self) -> Callable[..., Any]:
+        return getattr(self.module, self.forward_name)
+
+    @property
+    def backward(self) -> Callable[..., Any]:
+        return getattr(self.module, self.backward_name)
+
+    def takes(self, option: str) -> bool:
+        return option in inspect.signature(self.forward).parameters
+
+    def fit(self, sizes: Sizes) -> Sizes:
+        """The sizes nearest to these that the mechanism allows."""
+        if self.square:
+            return sizes._replace(n=sizes.n_keys)
+        return sizes._replace(n=min(sizes.n, sizes.n_keys)) if self.causal else sizes
+
+    def __str__(self) -> str:
+        return self.name.replace(" ", "-")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A case in one kernel room, with or without a key mask."""
+
+    case: Case
+    room: str | None
+    masked: bool
+
+    def call(self, sizes: Sizes = Sizes(), *, dtype: Any = np.float64, seed: int = 0) -> "Call":  # noqa: B008
+        """Normal numbers, and a mask that is True in two places of three."""
+        rng = np.random.default_rng(seed)
+        sizes = self.case.fit(sizes)
+        arrays = self.case.draw(rng, sizes, dtype)
+        options = {**self.case.options, **self.case.draw_options(rng, sizes, dtype)}
+        if self.room is not None:
+            options["kernels"] = importlib.import_module(f"linattn_ref.kernels.{self.room}")
+        if self.masked:
+            options["key_mask"] = rng.random((*sizes.leading, sizes.n_keys)) < 2 / 3
+        return Call(self.case, sizes, arrays, options)
+
+    def __str__(self) -> str:
+        parts = str(self.case), self.room, "masked" if self.masked else None
+        return "-".join(part for part in parts if part is not None)
+
+
+class Result(NamedTuple):
+    out: Any
+    saved: Any
+    gradients: Any
+
+    def named(self) -> dict[str, Any]:
+        """The output and every gradient."""
+        fields = dict(zip(self.gradients._fields, self.gradients, strict=True))
+        return {"out": self.out, **{leaf: x for name, part in fields.items() for leaf, x in float_arrays(name, part)}}
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call."""
+
+    case: Case
+    sizes: Sizes
+    arrays: dict[str, Any]
+    options: dict[str, Any]
+
+    def forward(self, **more: Any) -> Any:
+        """``(out, saved)``."""
+        return self.case.forward(*self.arrays.values(), **self.options, **more)
+
+    def function(self) -> Callable[..., Any]:
+        """``forward`` of the arrays alone."""
+        return partial(self.case.forward, **self.options)
+
+    def run(self, d_out: Any = None) -> Result:
+        """Both passes; ``d_out`` is normal unless given."""
+        out, saved = self.forward()
+        if d_out is None:
+            d_out = normal_like(out)
+        return Result(out, saved, self.case.backward(d_out, saved))
+
+    def expected(self) -> Any:
+        """The output, the slow way in float64."""
+        return (self.case.oracle or matrix_times_v)(self.astype(np.float64))
+
+    def astype(self, dtype: Any) -> "Call":
+        def cast(x: Any) -> Any:
+            return x.astype(dtype) if x.dtype.kind == "f" else x
+
+        return replace(self, arrays=map_arrays(cast, self.arrays), options=map_arrays(cast, self.options))
+
+    def change(self, *, sizes: Sizes | None = None, arrays: Mapping[str, Any] | None = None, **options: Any) -> "Call":
+        """The same call with some arguments in place of its own."""
+        arrays, options = {**self.arrays, **(arrays or {})}, {**self.options, **options}
+        return replace(self, sizes=sizes or self.sizes, arrays=arrays, options=options)
+
+    def accepted_by(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """Those of the options that another function of the mechanism takes too."""
+        return {name: x for name, x in self.options.items() if name in inspect.signature(function).parameters}
+
+    # --- Parts of a call ---
+
+    def pattern(self) -> Any:
+        """Which query sees which key, ``(N, L)``."""
+        if self.case.pattern is not None:
+            return self.case.pattern(self)
+        shift = self.sizes.n_keys - self.sizes.n
+        return np.tri(self.sizes.n, self.sizes.n_keys, shift if self.case.causal else self.sizes.n_keys, dtype=bool)
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The sequence axis of each array that has one."""
+        return {**self.case.query_axes, **self.case.key_axes}
+
+    def positions(self, where: slice | int) -> dict[str, Any]:
+        """The arrays, those along a sequence at these positions only. With an int, the axis is gone: one token."""
+        return {name: at(x, self.axes[name], where) if name in self.axes else x for name, x in self.arrays.items()}
+
+    def without_last(self, count: int) -> "Call":
+        """The same call without its last keys, and without a key mask.
+
+        Where queries are aligned with keys, in causal order or because there has to be one for each, as many go too.
+        """
+        axes = self.axes if self.case.causal or self.case.square else self.case.key_axes
+        arrays = {n: at(x, axes[n], slice(0, x.shape[axes[n]] - count)) for n, x in self.arrays.items() if n in axes}
+        n, n_keys = arrays.get("q", self.arrays["q"]).shape[-2], self.sizes.n_keys - count
+        return self.change(sizes=self.sizes._replace(n=n, n_keys=n_keys), arrays=arrays, key_mask=None)
+
+    def sequence(self, b: int) -> "Call":
+        """Sequence ``b`` of a batch, without leading axes."""
+        arrays = {name: x if name in self.case.shared else x[b] for name, x in self.arrays.items()}
+        key_mask = self.options.get("key_mask")
+        options = {} if key_mask is None else {"key_mask": key_mask[b]}
+        return self.change(sizes=self.sizes._replace(leading=()), arrays=arrays, **options)
+
+    # --- The recurrent form ---
+
+    def init_state(self) -> Any:
+        """The state before the first token, with room for all of them."""
+        init_state = self.case.module.init_state
+        constants = [x for name, x in self.arrays.items() if name not in self.axes]
+        dtype, sizes = self.arrays["q"].dtype, self.sizes
+        options = self.change(capacity=sizes.n_keys, dtype=dtype).accepted_by(init_state)
+        return init_state(sizes.leading, sizes.d, sizes.m, *constants, **options)
+
+    def step(self, t: int, state: Any) -> Any:
+        """Token ``t``: its output and the state after it."""
+        q_t, k_t, v_t, *others = self.positions(t).values()
+        step = self.case.module.step
+        return step(q_t, k_t, v_t, state, *others, **self.accepted_by(step))
+
+
+def normal_like(x: Any) -> Any:
+    """The same numbers for the same shape, float32 or float64."""
+    return np.random.default_rng(1).standard_normal(x.shape).astype(x.dtype)
+
+
+def at(x: Any, axis: int, where: slice | int) -> Any:
+    """``x`` at some positions of one axis, counted from the end."""
+    return x[(..., where, *[slice(None)] * (-axis - 1))]
+
+
+def matrix_times_v(call):
+    """``matrix(q, k) @ v``."""
+    q, k, v = (call.arrays[name] for name in "qkv")
+    p = call.case.module.matrix(q, k, **call.accepted_by(call.case.module.matrix))
+    return p @ zero_masked(v, call.options.get("key_mask"))
+
+
+def assert_close(actual: Any, expected: Any, case: Case, what: str = "") -> None:
+    """Equal to rounding: see ``Case.roundings``."""
+    largest = max(1.0, float(abs(expected).max()))
+    np.testing.assert_allclose(
+        actual, expected, rtol=0, atol=case.roundings * np.finfo(actual.dtype).eps * largest, err_msg=what
+    )

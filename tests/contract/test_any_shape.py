@@ -1,0 +1,41 @@
+"""Shapes, masks and scales that hypothesis draws: the output is the oracle's, the gradient that of the output."""
+
+import numpy as np
+from case import Sizes, assert_close
+from cases import each_setting
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays as boolean_arrays
+
+from linattn_ref.gradcheck import check_directions
+
+
+@st.composite
+def calls(draw, setting):
+    """Any small shape, any mask; a scale of either sign, and numbers from small to large."""
+    n, n_keys, d, m = (draw(st.integers(1, 9)) for _ in range(4))
+    leading = draw(st.sampled_from([(), (1,), (3,), (2, 1, 2)]))
+    call = setting.call(Sizes(n, n_keys, d, m, leading), seed=draw(st.integers(0, 99)))
+    options = {}
+    if setting.masked:
+        options["key_mask"] = draw(boolean_arrays(bool, (*leading, call.sizes.n_keys)))
+    if setting.case.takes("scale"):
+        options["scale"] = draw(st.floats(-2, 2))
+    return call.change(**options)
+
+
+@each_setting()
+@given(data=st.data())
+def test_output_is_the_oracles(setting, data):
+    call = data.draw(calls(setting))
+    call = call.change(arrays={"q": call.arrays["q"] * data.draw(st.sampled_from([1e-3, 1.0, 10.0]))})
+    assert_close(call.run().out, call.expected(), call.case)
+
+
+@each_setting()
+@given(data=st.data())
+def test_gradient_is_that_of_the_output(setting, data):
+    call = data.draw(calls(setting))
+    check_directions(
+        call.function(), call.case.backward, *call.arrays.values(), rng=np.random.default_rng(0), directions=1
+    ).assert_ok()

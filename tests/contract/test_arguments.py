@@ -1,0 +1,188 @@
+"""Bad input gives an error that names the argument, what it got and what it needs; never a wrong answer."""
+
+import re
+
+import numpy as np
+import pytest
+from case import Setting, normal_like
+from cases import CASES, each_setting
+
+PLAIN = each_setting(lambda s: s.room in (None, "reference") and not s.masked)
+MASKED = each_setting(lambda s: s.room in (None, "reference") and s.masked)
+
+
+def arrays_of(call):
+    """The inputs that are arrays, not tuples of arrays."""
+    return {name: x for name, x in call.arrays.items() if isinstance(x, np.ndarray)}
+
+
+def refuse(call, error, names, **changed):
+    """The call raises ``error``, whose message begins with one of ``names``."""
+    with pytest.raises(error, match=rf"^({'|'.join(names)}): ") as raised:
+        call.change(arrays=changed).run()
+    return str(raised.value)
+
+
+# --- Arrays ---------------------------------------------------------------------------------------------------------
+
+WRONG_KINDS = {
+    "a list": lambda x: x.tolist(),
+    "integers": lambda x: x.astype(int),
+    "booleans": lambda x: x > 0,
+    "complex": lambda x: x.astype(complex),
+    "float16": lambda x: x.astype(np.float16),
+    "objects": lambda x: x.astype(object),
+    "None": lambda x: None,
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_KINDS)
+@PLAIN
+def test_wrong_kinds(setting, kind):
+    call = setting.call()
+    for name, x in arrays_of(call).items():
+        message = refuse(call, TypeError, [name], **{name: WRONG_KINDS[kind](x)})
+        assert re.search(r"float32 or float64|numpy\.ndarray|None", message)
+
+
+@PLAIN
+def test_mixed_dtypes(setting):
+    """The first array decides, so that it is the next one which differs."""
+    for dtype, other in ((np.float64, np.float32), (np.float32, np.float64)):
+        call = setting.call(dtype=dtype)
+        first, second, *_ = call.arrays
+        for name, x in arrays_of(call).items():
+            refuse(call, TypeError, [second if name == first else name], **{name: x.astype(other)})
+
+
+@PLAIN
+def test_wrong_rank(setting):
+    call = setting.call()
+    for name, x in arrays_of(call).items():
+        refuse(call, ValueError, [name], **{name: x.reshape(-1)})
+        if name not in call.case.shared:
+            refuse(call, ValueError, [*call.arrays], **{name: x[None]})
+
+
+@PLAIN
+def test_unequal_leading_axes(setting):
+    call = setting.call()
+    first, *others = call.arrays
+    for name, x in arrays_of(call).items():
+        three = np.stack([x if name in call.case.shared else x[0]] * 3)
+        refuse(call, ValueError, others if name == first else [name], **{name: three})
+
+
+@PLAIN
+def test_empty_axes(setting):
+    call = setting.call()
+    for name, x in arrays_of(call).items():
+        for axis in range(x.ndim):
+            refuse(call, ValueError, [*call.arrays], **{name: np.take(x, [], axis=axis)})
+
+
+@PLAIN
+def test_unequal_key_widths(setting):
+    call = setting.call()
+    q, k, *_ = call.arrays
+    for name in (q, k):
+        refuse(call, ValueError, [k], **{name: np.repeat(call.arrays[name], 2, axis=-1)})
+
+
+@PLAIN
+def test_unequal_numbers_of_keys(setting):
+    """Each array with an axis of keys, one position too long and one too short."""
+    call = setting.call()
+    for name, axis in call.case.key_axes.items():
+        x = call.arrays[name]
+        for places in (range(call.sizes.n_keys - 1), [*range(call.sizes.n_keys), 0]):
+            refuse(call, ValueError, call.case.key_axes, **{name: np.take(x, places, axis=axis)})
+
+
+@each_setting(lambda s: s.case.causal and not s.case.square)
+def test_more_causal_queries_than_keys(setting):
+    call = setting.call()
+    q = np.repeat(call.arrays["q"], 2, axis=-2)
+    message = refuse(call, ValueError, ["q"], q=q)
+    assert "N <= L" in message
+    assert "N = 10" in message
+    assert "L = 7" in message
+
+
+@pytest.mark.parametrize(("case", "bad"), [(case, bad) for case in CASES for bad in case.bad], ids=str)
+def test_what_this_mechanism_refuses(case, bad):
+    call = bad.change(Setting(case, *case.rooms[:1] or (None,), masked=False).call())
+    with pytest.raises(bad.error, match=bad.match):
+        call.forward()
+
+
+# --- Options --------------------------------------------------------------------------------------------------------
+
+WRONG_MASKS = {
+    "integers": (lambda mask: mask.astype(int), TypeError, "bool"),
+    "a list": (lambda mask: mask.tolist(), TypeError, "bool"),
+    "scores": (lambda mask: np.where(mask, 0.0, -np.inf), TypeError, "bool"),
+    "no leading axes": (lambda mask: mask[0], ValueError, r"\(2, 7\)"),
+    "one leading axis of 1": (lambda mask: mask[:1], ValueError, r"\(2, 7\)"),
+    "one key too few": (lambda mask: mask[:, :-1], ValueError, r"\(2, 7\)"),
+    "a query axis": (lambda mask: mask[:, None], ValueError, r"\(2, 7\)"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_MASKS)
+@MASKED
+def test_wrong_masks(setting, wrong):
+    change, error, needs = WRONG_MASKS[wrong]
+    call = setting.call()
+    with pytest.raises(error, match=rf"^key_mask: .*{needs}"):
+        call.change(key_mask=change(call.options["key_mask"])).forward()
+
+
+@pytest.mark.parametrize("scale", ["1", True, 1j, np.ones(3)], ids=str)
+@each_setting(lambda s: s.case.takes("scale"))
+def test_a_scale_that_is_no_number(setting, scale):
+    with pytest.raises(TypeError, match=r"^scale: expected a number or None"):
+        setting.call().change(scale=scale).forward()
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf])
+@each_setting(lambda s: s.case.takes("scale"))
+def test_a_scale_that_is_not_finite(setting, scale):
+    with pytest.raises(ValueError, match=r"^scale: expected a finite number"):
+        setting.call().change(scale=scale).forward()
+
+
+@pytest.mark.parametrize("causal", [1, "yes", None])
+@each_setting(lambda s: "causal" in s.case.options)
+def test_causal_is_true_or_false(setting, causal):
+    with pytest.raises(TypeError, match=r"^causal: expected True or False"):
+        setting.call().change(causal=causal).forward()
+
+
+@pytest.mark.parametrize("kernels", [np, None, "jit", object()], ids=["numpy", "None", "a name", "an object"])
+@each_setting(lambda s: s.case.takes("kernels"))
+def test_kernels_that_are_none(setting, kernels):
+    """Nothing falls back silently; the error lists what there is."""
+    with pytest.raises(TypeError, match=r"^kernels: .*linattn_ref\.kernels\.reference, linattn_ref\.kernels\.jit"):
+        setting.call().change(kernels=kernels).forward()
+
+
+# --- The backward pass ----------------------------------------------------------------------------------------------
+
+WRONG_D_OUT = {
+    "transposed": (lambda x: x.swapaxes(-1, -2), ValueError),
+    "no leading axes": (lambda x: x[0], ValueError),
+    "broadcasts": (lambda x: x[..., :1], ValueError),
+    "a number": (lambda x: 1.0, TypeError),
+    "float32": (lambda x: x.astype(np.float32), TypeError),
+    "integers": (lambda x: x.astype(int), TypeError),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_D_OUT)
+@PLAIN
+def test_wrong_d_out(setting, wrong):
+    change, error = WRONG_D_OUT[wrong]
+    out, saved = (call := setting.call()).forward()
+    with pytest.raises(error, match=r"^d_out: "):
+        call.case.backward(change(normal_like(out)), saved)

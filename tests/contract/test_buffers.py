@@ -1,0 +1,138 @@
+"""Memory: inputs are left alone, outputs are written in full, and no more is kept or used than promised."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from case import Sizes, normal_like
+from cases import each_setting
+
+from linattn_ref.gradcheck_inputs import map_arrays
+
+DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+
+
+def arrays_in(x):
+    """Every array in an input, a NamedTuple or a tuple, of any dtype."""
+    found = []
+    map_arrays(found.append, x)
+    return found
+
+
+def owner(x):
+    """The array whose memory this one is a view of."""
+    while isinstance(x.base, np.ndarray):
+        x = x.base
+    return x
+
+
+@DTYPES
+@each_setting()
+def test_nothing_handed_in_is_written_to(setting, dtype):
+    call = setting.call(dtype=dtype)
+    inputs = [*arrays_in(tuple(call.arrays.values())), *arrays_in(tuple(call.options.values()))]
+    copies = [x.copy() for x in inputs]
+    out, saved = call.forward()
+    d_out = normal_like(out)
+    everything = [*inputs, d_out, out, *arrays_in(saved)]
+    copies = [*copies, *(x.copy() for x in everything[len(copies) :])]
+    call.case.backward(d_out, saved)
+    for x, copy in zip(everything, copies, strict=True):
+        np.testing.assert_array_equal(x, copy)
+
+
+@each_setting()
+def test_backward_can_be_called_twice(setting):
+    """``saved`` is not used up."""
+    call = setting.call()
+    out, saved = call.forward()
+    d_out = normal_like(out)
+    first = [x.copy() for x in arrays_in(call.case.backward(d_out, saved))]
+    for x, y in zip(first, arrays_in(call.case.backward(d_out, saved)), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def poisoned(function):
+    """``np.empty`` and its like, handing out NaN where they promise nothing."""
+
+    def allocate(*args, **kwargs):
+        x = function(*args, **kwargs)
+        if x.dtype.kind == "f":
+            x.fill(np.nan)
+        return x
+
+    return allocate
+
+
+@DTYPES
+@each_setting()
+def test_every_output_is_written_in_full(setting, dtype, monkeypatch):
+    """Also the rows of masked keys, of queries that see nothing, and of a ragged last tile.
+
+    Compiled code allocates by itself; what its Python wrapper allocates for it, the outputs, is poisoned here, and for
+    the rest the heap is filled with NaN that its next allocations are likely to find.
+    """
+    calls = [setting.call(Sizes(n, n_keys, 3, 5, (2,)), dtype=dtype) for n, n_keys in ((5, 7), (21, 37), (131, 150))]
+    if setting.masked:
+        calls = [call.change(key_mask=call.options["key_mask"] & (np.arange(2) == 0)[:, None]) for call in calls]
+    expected = [call.run().named() for call in calls]  # compiled before np.empty is another function
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(np, name, poisoned(getattr(np, name)))
+    for call, before in zip(calls, expected, strict=True):
+        rubbish = [np.full(size, np.nan, dtype) for size in (16, 64, 256, 1024, 4096, 16384) for _ in range(16)]
+        del rubbish
+        for name, x in call.run().named().items():
+            np.testing.assert_array_equal(x, before[name], err_msg=name)
+
+
+# --- How much -------------------------------------------------------------------------------------------------------
+
+
+def promised(setting, sizes, dtype):
+    """Bytes beyond the inputs: what the case says, and under a mask the keys and values with their masked rows at 0."""
+    numbers = setting.case.saved(sizes) + setting.masked * sizes.n_keys * (sizes.d + sizes.m)
+    return int(np.prod(sizes.leading)) * numbers * np.dtype(dtype).itemsize
+
+
+@DTYPES
+@pytest.mark.parametrize("n", [64, 256])
+@each_setting()
+def test_saved_is_as_small_as_promised(setting, n, dtype):
+    """And not half of it: a promise has to be tight. A view counts as the whole array that it keeps alive."""
+    call = setting.call(Sizes(n, n, 8, 6, (2, 2)), dtype=dtype)
+    inputs = {id(owner(x)) for x in (*arrays_in(tuple(call.arrays.values())), *arrays_in(tuple(call.options.values())))}
+    _, saved = call.forward()
+    kept = {id(owner(x)): owner(x).nbytes for x in arrays_in(saved) if id(owner(x)) not in inputs}
+    promise = promised(setting, call.sizes, dtype)
+    assert promise / 2 < sum(kept.values()) <= promise
+
+
+def peak(call):
+    """The most memory that NumPy holds at once for both passes, in bytes."""
+    out, _ = call.forward()
+    d_out = normal_like(out)
+    tracemalloc.start()
+    try:
+        call.run(d_out)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@each_setting(lambda s: s.room in (None, "reference"))
+def test_both_passes_grow_as_saved_does(setting):
+    """Four times the length: four times the memory where four times is kept, and not sixteen.
+
+    Measured at lengths of several tiles; a quarter more is for NumPy's own objects. A kernel that allocates without
+    NumPy's knowledge needs a test of its own.
+    """
+    short, long = (setting.call(Sizes(n, n, 8, 6, (1,))) for n in (512, 2048))
+    growth = setting.case.saved(long.sizes) / setting.case.saved(short.sizes)
+    assert peak(long) < 1.25 * growth * peak(short)
+
+
+@each_setting(lambda s: s.room in (None, "reference"))
+def test_float32_takes_half_of_it(setting):
+    """Nothing on the way is silently float64. A fifth more is for masks and indices: the worst here is 0.65."""
+    single, double = (setting.call(Sizes(512, 512, 8, 6, (1,)), dtype=dtype) for dtype in (np.float32, np.float64))
+    assert peak(single) < 0.7 * peak(double)

@@ -1,0 +1,64 @@
+"""Every gradient of every input, against differences of the forward pass in float64."""
+
+import numpy as np
+import pytest
+from case import Sizes, assert_close, normal_like
+from cases import each_setting
+
+from linattn_ref.gradcheck import check_directions, check_elementwise
+from linattn_ref.gradcheck_inputs import float_arrays
+
+SMALL = {
+    "one of everything": Sizes(1, 1, 1, 1, ()),
+    "D above M": Sizes(3, 4, 3, 2, ()),
+    "M above D": Sizes(4, 4, 2, 3, (2,)),
+    "three leading axes": Sizes(2, 3, 2, 1, (1, 2, 1)),
+}
+
+
+def check(how, call, **options):
+    return how(call.function(), call.case.backward, *call.arrays.values(), rng=np.random.default_rng(2), **options)
+
+
+@pytest.mark.parametrize("shape", SMALL)
+@each_setting()
+def test_entry_by_entry(setting, shape):
+    check(check_elementwise, setting.call(SMALL[shape])).assert_ok()
+
+
+@each_setting(lambda s: not (s.case.causal or s.case.square))
+def test_entry_by_entry_with_more_queries_than_keys(setting):
+    check(check_elementwise, setting.call(Sizes(5, 3, 2, 3, ()))).assert_ok()
+
+
+@pytest.mark.parametrize("n", [40, 300])
+@each_setting()
+def test_random_directions_over_many_tiles(setting, n):
+    check(check_directions, setting.call(Sizes(n, 300, 9, 11, (2,))), directions=2).assert_ok()
+
+
+@each_setting()
+def test_every_array_has_its_gradient(setting):
+    """Under its own name and in its own shape. Arrays that get none are named by the mechanism's signature alone."""
+    call = setting.call()
+    gradients = call.run().gradients
+    with_gradient = [name for name in call.arrays if name not in call.case.constants]
+    assert list(gradients._fields) == with_gradient
+    for name in with_gradient:
+        shapes = [
+            {leaf: x.shape for leaf, x in float_arrays(name, y)} for y in (call.arrays[name], getattr(gradients, name))
+        ]
+        assert shapes[0] == shapes[1]
+
+
+@each_setting()
+def test_a_batch_is_its_sequences(setting):
+    """Side by side, each with its own mask. The gradient of an array that they share is the sum over them."""
+    call = setting.call()
+    out, _, gradients = call.run()
+    d_out = normal_like(out)
+    results = [call.sequence(b).run(d_out[b]) for b in range(2)]
+    assert_close(out, np.stack([result.out for result in results]), call.case, "out")
+    for name in gradients._fields:
+        join = sum if name in call.case.shared else np.stack
+        assert_close(getattr(gradients, name), join([getattr(r.gradients, name) for r in results]), call.case, name)

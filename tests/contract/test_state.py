@@ -1,0 +1,108 @@
+"""The recurrent form: token by token, in blocks or all at once, the numbers are the same."""
+
+import copy
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from case import Sizes, assert_close
+from cases import each_setting
+
+from linattn_ref.gradcheck import check_elementwise
+from linattn_ref.gradcheck_inputs import float_arrays
+
+DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+RECURRENT = each_setting(lambda s: s.case.recurrent and not s.masked)
+LENGTH = 13
+
+
+def block(call, start, stop):
+    """The same call for some tokens only."""
+    sizes = call.sizes._replace(n=stop - start, n_keys=stop - start)
+    return call.change(sizes=sizes, arrays=call.positions(slice(start, stop)))
+
+
+def assert_same_state(actual, expected, case):
+    """Every number in it, however it is written down."""
+    actual, expected = (dict(float_arrays("state", state)) for state in (actual, expected))
+    assert actual.keys() == expected.keys()
+    for name, x in expected.items():
+        assert_close(actual[name], x, case, name)
+
+
+@DTYPES
+@pytest.mark.parametrize("prefill", [0, 1, 6, 12])
+@RECURRENT
+def test_prefill_and_steps_are_one_pass(setting, prefill, dtype):
+    call = setting.call(Sizes(LENGTH, LENGTH), dtype=dtype)
+    full = call.run()
+    state, outs = call.init_state(), []
+    if prefill:
+        out, saved = block(call, 0, prefill).forward(state=state)
+        outs, state = [out[..., t, :] for t in range(prefill)], saved.state
+    for t in range(prefill, LENGTH):
+        out_t, state = call.step(t, state)
+        assert out_t.dtype == dtype
+        outs.append(out_t)
+    assert_close(np.stack(outs, axis=-2), full.out, call.case)
+    _, whole = call.forward(state=call.init_state())
+    assert_same_state(state, whole.state, call.case)
+
+
+@DTYPES
+@pytest.mark.parametrize("cuts", [[0, 1, 13], [0, 5, 6, 13], [0, 12, 13]])
+@RECURRENT
+def test_blocks_are_one_pass(setting, cuts, dtype):
+    call = setting.call(Sizes(LENGTH, LENGTH), dtype=dtype)
+    state, outs = call.init_state(), []
+    for start, stop in pairwise(cuts):
+        out, saved = block(call, start, stop).forward(state=state)
+        outs.append(out)
+        state = saved.state
+    assert_close(np.concatenate(outs, axis=-2), call.run().out, call.case)
+
+
+@RECURRENT
+def test_steps_without_leading_axes_and_with_three(setting):
+    for leading in ((), (2, 1, 3)):
+        call = setting.call(Sizes(4, 4, leading=leading))
+        state, outs = call.init_state(), []
+        for t in range(4):
+            out_t, state = call.step(t, state)
+            outs.append(out_t)
+        assert_close(np.stack(outs, axis=-2), call.run().out, call.case)
+
+
+@RECURRENT
+def test_gradients_of_a_block_that_continues(setting):
+    """Those of its own tokens, with what came before held fixed."""
+    call = setting.call(Sizes(7, 7, 3, 2, (2,)))
+    _, before = block(call, 0, 4).forward(state=call.init_state())
+    last = block(call, 4, 7)
+    gradients_of_arrays = type(call.run().gradients)  # some have a gradient of the state too
+
+    def forward(*arrays):
+        return last.function()(*arrays, state=copy.deepcopy(before.state))  # a state is spent when it is used
+
+    def backward(d_out, saved):
+        gradients = last.case.backward(d_out, saved)
+        return gradients_of_arrays(*(getattr(gradients, name) for name in gradients_of_arrays._fields))
+
+    check_elementwise(forward, backward, *last.arrays.values(), rng=np.random.default_rng(0)).assert_ok()
+
+
+@RECURRENT
+def test_a_state_needs_causal(setting):
+    call = setting.call()
+    with pytest.raises(ValueError, match=r"^state: .*causal=True"):
+        call.change(causal=False).forward(state=call.init_state())
+
+
+@RECURRENT
+def test_a_state_of_other_arrays_is_refused(setting):
+    call = setting.call(Sizes(4, 4))
+    for other in (Sizes(4, 4, d=9), Sizes(4, 4, m=9), Sizes(4, 4, leading=(3,))):
+        with pytest.raises(ValueError, match=r"^state"):
+            call.forward(state=setting.call(other).init_state())
+    with pytest.raises(TypeError, match=r"^state"):
+        call.forward(state=setting.call(Sizes(4, 4), dtype=np.float32).init_state())
