@@ -1,0 +1,211 @@
+"""Feature maps in numbers: the error of a truncated exponential, and the length from which a feature map pays.
+
+The truncated series of order ``p`` is off by at most its remainder, with ``t = x.y``
+
+    |phi(x).phi(y) - exp(t)| <= |t|^(p+1) / (p+1)! * max(1, exp(t))                                  (1)
+
+Multiply-adds of a forward pass, ``N`` queries and ``L`` keys, counted while the package's code runs:
+
+    softmax:  N L (D + M)             scores, and the product with V
+    linear:   L C M + N C M + N C     S, phi(Q) S, and the denominators phi(Q) Z
+
+With ``N = L`` the second is the smaller one from
+
+    N > C (2M + 1) / (D + M)                                                                         (2)
+
+on, about ``C`` where ``M = D``. What it takes to make the features is not in it: for elementwise maps nothing, for
+``quadratic`` and ``taylor_exp`` one or two elementwise products a feature, beside ``M`` multiply-adds.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from linattn_ref.attention import feature_maps, linear, softmax
+from linattn_ref.attention.feature_maps import FeatureMap
+from linattn_ref.experiments import style
+from linattn_ref.experiments.counting import count
+
+MAPS = (feature_maps.elu_plus_one, feature_maps.quadratic(1.0), feature_maps.taylor_exp(2))
+LOOKS = (("o", style.GREEN), ("s", style.BLUE), ("^", style.PURPLE))  # of each map
+CAPTION = (
+    "Left: exp(x.y) cut off after some orders, its error relative to exp(x.y) (points) and the bound by Taylor's "
+    "remainder (lines); above the dashed line nothing is left of the value. Middle: multiply-adds of a forward pass, "
+    "counted (points) and by formula (lines). Right: the length from which a feature map needs fewer than softmax, "
+    "found by counting (points) and by formula (lines): about its number of features, D for elu + 1, half of D squared "
+    "for the quadratic kernel's monomials, D squared where all products are kept."
+)
+
+
+class Results(NamedTuple):
+    """Axes: ``O`` orders, ``P`` pairs of vectors, ``T`` lengths, ``W`` widths; a dict has an entry a feature map."""
+
+    orders: tuple[int, ...]
+    scores: NDArray[np.float64]  # (P,), x.y of the pairs
+    errors: NDArray[np.float64]  # (O, P), over exp(x.y), measured with the features of each order
+    lengths: NDArray[np.int64]  # (T,), N = L
+    width: int  # D = M of the counts
+    softmax: NDArray[np.int64]  # (T,), multiply-adds counted
+    linear: dict[str, NDArray[np.int64]]  # (T,), the same
+    widths: NDArray[np.int64]  # (W,), D = M of the crossovers
+    crossovers: dict[str, NDArray[np.int64]]  # (W,), the least N with fewer multiply-adds than softmax, by counting
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    orders: Sequence[int] = (1, 2, 4, 8),
+    scores: Sequence[float] = tuple(np.linspace(-8, 8, 65)),
+    lengths: Sequence[int] = (16, 32, 64, 128, 256, 512, 1024, 2048),
+    width: int = 16,
+    widths: Sequence[int] = (4, 8, 16, 32),
+) -> Results:
+    """Measure the errors and count.
+
+    Parameters
+    ----------
+    seed : int
+        Draws the pairs; no count depends on it.
+    quick : bool
+        Small widths and short lengths: for tests.
+    orders : sequence of int
+        Of ``taylor_exp``.
+    scores : sequence of float
+        The ``x.y`` of the pairs, random otherwise, of 3 entries each.
+    lengths, width
+        ``N = L`` and ``D = M`` of the middle panel.
+    widths : sequence of int
+        ``D = M`` of the right panel.
+    """
+    if quick:
+        lengths, widths = [n for n in lengths if n <= 256], [d for d in widths if d <= 8]
+    x, y = pairs_with_scores(np.array(scores), np.random.default_rng(seed))
+    return Results(
+        tuple(orders),
+        np.array(scores),
+        np.array([truncation_errors(x, y, p) / np.exp(scores) for p in orders]),
+        np.array(lengths, np.int64),
+        width,
+        np.array([softmax_multiply_adds(n, width, width) for n in lengths]),
+        {phi.name: np.array([linear_multiply_adds(phi, n, width, width) for n in lengths]) for phi in MAPS},
+        np.array(widths, np.int64),
+        {phi.name: np.array([crossover(phi, d, d) for d in widths]) for phi in MAPS},
+    )
+
+
+# --- The truncated exponential --------------------------------------------------------------------------------------
+
+
+def pairs_with_scores(
+    scores: NDArray[np.float64], rng: np.random.Generator, width: int = 3
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Random ``x`` and ``y (P, width)`` with ``x.y = scores (P,)``: ``y`` along unit ``x``, and more across it."""
+    x, y = rng.standard_normal((2, len(scores), width))
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    y += x * (scores - (x * y).sum(axis=-1))[:, None]
+    return x, y
+
+
+def truncation_errors(x: NDArray[np.float64], y: NDArray[np.float64], order: int) -> NDArray[np.float64]:
+    """``|phi(x) . phi(y) - exp(x.y)|`` of pairs ``(P, D)``, ``phi`` the map ``taylor_exp(order)``."""
+    phi = feature_maps.taylor_exp(order).forward
+    error: NDArray[np.float64] = abs((phi(x)[0] * phi(y)[0]).sum(axis=-1) - np.exp((x * y).sum(axis=-1)))
+    return error
+
+
+def remainder_bound(score: NDArray[np.float64], order: int) -> NDArray[np.float64]:
+    """The right side of (1)."""
+    bound: NDArray[np.float64] = (
+        abs(score) ** (order + 1) / math.factorial(order + 1) * np.maximum(1, np.exp(score))  # (1)
+    )
+    return bound
+
+
+# --- Multiply-adds --------------------------------------------------------------------------------------------------
+
+
+def softmax_multiply_adds(n: int, key_width: int, value_width: int) -> int:
+    """Of a forward pass over ``N = L = n``, counted."""
+    qk, v = np.zeros((n, key_width), np.float32), np.zeros((n, value_width), np.float32)
+    return count(softmax.dense_forward, qk, qk, v).multiply_adds
+
+
+def linear_multiply_adds(feature_map: FeatureMap, n: int, key_width: int, value_width: int) -> int:
+    """The same of linear attention."""
+    qk, v = np.zeros((n, key_width), np.float32), np.zeros((n, value_width), np.float32)
+    return count(partial(linear.forward, feature_map=feature_map), qk, qk, v).multiply_adds
+
+
+def crossover(feature_map: FeatureMap, key_width: int, value_width: int) -> int:
+    """The least ``N = L`` at which linear attention takes fewer multiply-adds than softmax, found by counting."""
+
+    def pays(n: int) -> bool:
+        linear_count = linear_multiply_adds(feature_map, n, key_width, value_width)
+        return linear_count < softmax_multiply_adds(n, key_width, value_width)
+
+    high = 1
+    while not pays(high):
+        high *= 2
+    low = high // 2  # it does not pay here, and high it does; one is linear in N and the other quadratic
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if pays(middle) else (middle, high)
+    return high
+
+
+def crossover_formula(features: int, key_width: int, value_width: int) -> float:
+    """The right side of (2)."""
+    return features * (2 * value_width + 1) / (key_width + value_width)  # (2)
+
+
+# --- The figure -----------------------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure:
+    """Three panels: truncation error over the score, multiply-adds over the length, crossover over the width."""
+    figure, (left, middle, right) = style.figure(1, 3, height=0.42)
+    _draw_errors(left, results)
+    _draw_counts(middle, results)
+    _draw_crossovers(right, results)
+    for axes in (left, middle, right):
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, columnspacing=1, handlelength=1.6)
+    return figure
+
+
+def _draw_errors(axes: Axes, results: Results) -> None:
+    grid = np.linspace(results.scores.min(), results.scores.max(), 201)
+    for p, errors, colour in zip(results.orders, results.errors, style.sequence(len(results.orders)), strict=True):
+        axes.plot(results.scores, errors, ".", color=colour, markersize=3)
+        axes.plot(grid, remainder_bound(grid, p) / np.exp(grid), "-", color=colour, label=f"order {p}")
+    axes.axhline(1, linestyle="--", color=style.GREY)
+    axes.set(xlabel="score x·y", ylabel="relative error of exp(x·y)", yscale="log", ylim=(1e-8, 1e6))
+
+
+def _draw_counts(axes: Axes, results: Results) -> None:
+    n, d = results.lengths, results.width
+    axes.plot(n, results.softmax, "D", color=style.VERMILLION, label="softmax")
+    axes.plot(n, 2 * n**2 * d, "-", color=style.VERMILLION)
+    for phi, (marker, colour) in zip(MAPS, LOOKS, strict=True):
+        axes.plot(n, results.linear[phi.name], marker, color=colour, label=phi.name)
+        axes.plot(n, n * phi.width(d) * (2 * d + 1), "-", color=colour)
+    axes.set(xscale="log", yscale="log", xlabel="length N = L (tokens)", ylabel=f"multiply-adds, D = M = {d}")
+    axes.set_xticks(n[::2], [str(each) for each in n[::2]])
+    axes.minorticks_off()
+
+
+def _draw_crossovers(axes: Axes, results: Results) -> None:
+    d = results.widths
+    for phi, (marker, colour) in zip(MAPS, LOOKS, strict=True):
+        axes.plot(d, results.crossovers[phi.name], marker, color=colour, label=phi.name)
+        axes.plot(d, [crossover_formula(phi.width(int(each)), each, each) for each in d], "-", color=colour)
+    axes.plot(d, d**2, "--", color=style.GREY, label="$D^2$")
+    axes.set(xscale="log", yscale="log", xlabel="width D = M", ylabel="crossover length N = L (tokens)")
+    axes.set_xticks(d, [str(each) for each in d])
+    axes.minorticks_off()
