@@ -1,0 +1,190 @@
+"""The digits that rewinding loses: the state ``S_{i-1}`` taken back out of ``S_i``, against computing it again.
+
+    S_i = g S_{i-1} + phi(k_i) v_i^T                         (1)  forward, in float32
+    S_{i-1} = (S_i - phi(k_i) v_i^T) / g                     (2)  the same, solved for the state before
+
+(2) needs no memory, and in exact arithmetic it is right. In float32 it keeps every rounding error that (1) has made on
+the way to ``S_N``. Without a gate (``g = 1``) an error that was small beside ``S_N`` is not small beside ``S_1``; with
+a gate below 1 every step back multiplies the error by ``1 / g``, while the state itself does not grow. The truth is
+(1) in float64 on the same inputs.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.feature_maps import elu_plus_one
+from linattn_ref.experiments import style
+
+LENGTHS = tuple(2**p for p in range(6, 15))
+GATES = (1.0, 0.9999, 0.999, 0.99, 0.9)
+HEADS, WIDTH = 4, 8  # errors are averaged over the heads; C = M = WIDTH
+SAMPLES = 120  # positions kept for a curve
+NOTHING_LEFT = 1.0  # a relative error of 1: no digit is right
+SHOWN = 1e4  # larger errors are not drawn
+CAPTION = (
+    "The state of causal linear attention in float32, rewound by subtraction (dashed) and computed again (solid), "
+    "beside float64. Without a gate the first states lose digits, more of them the longer the sequence; with a gate g "
+    "every step back multiplies the error by 1/g (dotted), until no digit is left."
+)
+
+
+class Results(NamedTuple):
+    """Relative errors of the states, the mean over the heads."""
+
+    lengths: NDArray[np.int64]  # (T,)
+    gates: NDArray[np.float64]  # (G,), as float32 has them; 1 is no gate
+    positions: NDArray[np.int64]  # (P,), 1 ... the greatest length
+    recomputed_s: NDArray[np.float64]  # (G, P)
+    rewound_s: NDArray[np.float64]  # (G, P)
+    recomputed_z: NDArray[np.float64]  # (G, P)
+    rewound_z: NDArray[np.float64]  # (G, P)
+    steps: NDArray[np.int64]  # (P,), back from the greatest length
+    after_steps: NDArray[np.float64]  # (G, P), of S rewound so far
+    worst_recomputed: NDArray[np.float64]  # (G, T), of S, the largest over all positions
+    worst_rewound: NDArray[np.float64]  # (G, T)
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    lengths: Sequence[int] = LENGTHS,
+    gates: Sequence[float] = GATES,
+) -> Results:
+    """Errors of both ways along the longest sequence, and the worst of them at every length.
+
+    Parameters
+    ----------
+    seed : int
+        Keys and values are independent and normal; the keys then go through elu + 1.
+    quick : bool
+        Short sequences only: for tests.
+    lengths : sequence of int
+        Rising; each sequence is the beginning of the longest.
+    gates : sequence of float
+        ``g`` of (1), one constant a run, above 0 and at most 1.
+    """
+    lengths = [n for n in lengths if n <= 512] if quick else list(lengths)
+    longest, rng = lengths[-1], np.random.default_rng(seed)
+    phi_k, _ = elu_plus_one.forward(rng.standard_normal((longest, HEADS, WIDTH)).astype(np.float32))
+    v = rng.standard_normal((longest, HEADS, WIDTH)).astype(np.float32)
+    v = np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)  # (N, H, M + 1): the last column gives Z
+
+    some = np.unique(np.geomspace(1, longest, SAMPLES).astype(np.int64)) - 1
+    rows = []
+    for gate in np.array(gates, np.float32):
+        truth = forward_states(phi_k.astype(np.float64), v.astype(np.float64), gate.astype(np.float64))
+        again = forward_states(phi_k, v, gate)
+        s_again, z_again = errors(again, truth)
+        s_back, z_back, worst = s_again, z_again, []
+        for n in lengths:
+            s_back, z_back = errors(rewound_states(again[n - 1], phi_k[:n], v[:n], gate), truth[:n])
+            worst.append((s_again[:n].max(), s_back.max()))
+        curves = (s_again[some], s_back[some], z_again[some], z_back[some], s_back[::-1][some])
+        rows.append((float(gate), *curves, *zip(*worst, strict=True)))
+    gate_column, s_recomputed, s_rewound, z_recomputed, z_rewound, after_steps, worst_recomputed, worst_rewound = (
+        np.array(column) for column in zip(*rows, strict=True)
+    )
+    return Results(
+        lengths=np.array(lengths),
+        gates=gate_column,
+        positions=some + 1,
+        recomputed_s=s_recomputed,
+        rewound_s=s_rewound,
+        recomputed_z=z_recomputed,
+        rewound_z=z_rewound,
+        steps=some,
+        after_steps=after_steps,
+        worst_recomputed=worst_recomputed,
+        worst_rewound=worst_rewound,
+    )
+
+
+def forward_states(phi_k: Array, v: Array, gate: Any) -> Array:
+    """Every ``S_i`` by (1): ``phi_k (N, H, C)`` and ``v (N, H, M)`` give ``(N, H, C, M)``."""
+    states = np.empty((*phi_k.shape, v.shape[-1]), v.dtype)
+    s = np.zeros(states.shape[1:], v.dtype)
+    for i in range(len(v)):
+        s = gate * s + phi_k[i, :, :, None] * v[i, :, None, :]  # (1)
+        states[i] = s
+    return states
+
+
+def rewound_states(last: Array, phi_k: Array, v: Array, gate: Any) -> Array:
+    """Every ``S_i`` by (2), from ``S_N`` alone."""
+    states = np.empty((*phi_k.shape, v.shape[-1]), v.dtype)
+    s = last
+    with np.errstate(over="ignore", invalid="ignore"):  # the errors leave the range of float32: that is the point
+        for i in reversed(range(len(v))):
+            states[i] = s
+            s = (s - phi_k[i, :, :, None] * v[i, :, None, :]) / gate  # (2)
+    return states
+
+
+def errors(states: Array, truth: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """``|S_i - truth| / |truth|`` and the same of ``Z_i``, its last column, at every position: ``(N,)`` each."""
+    off = states.astype(np.float64) - truth
+    parts = [
+        np.linalg.norm(off[..., part], axis=(-2, -1)) / np.linalg.norm(truth[..., part], axis=(-2, -1))
+        for part in (slice(None, -1), slice(-1, None))
+    ]
+    s, z = (np.nan_to_num(part.mean(axis=-1), nan=np.inf, posinf=np.inf) for part in parts)  # NaN: inf - inf
+    return s, z
+
+
+# --- The figure -----------------------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure:
+    """Error against position without a gate, against the steps back with one, and the worst against the length."""
+    figure, axes = style.figure(1, 3, height=0.4, sharey=True)
+    _draw_plain(axes[0], results)
+    _draw_gates(axes[1], results)
+    _draw_lengths(axes[2], results)
+    for axis in axes:
+        axis.axhline(NOTHING_LEFT, color=style.GREY, linewidth=0.8)
+        axis.set(xscale="log", yscale="log", ylim=(1e-8, 20))
+    axes[0].set_ylabel("relative error of the state")
+    axes[0].text(1, 1.4, "no digit left", color=style.GREY, fontsize="small")
+    return figure
+
+
+def _draw_plain(axis: Axes, results: Results) -> None:
+    for name, colour, rewound, recomputed in (
+        ("Z", style.VERMILLION, results.rewound_z[0], results.recomputed_z[0]),
+        ("S", style.BLUE, results.rewound_s[0], results.recomputed_s[0]),
+    ):
+        axis.plot(results.positions, rewound, "--", color=colour, label=f"{name} rewound")
+        some = recomputed > 0  # the first state may have no error at all
+        axis.plot(results.positions[some], recomputed[some], "-", color=colour, label=f"{name} computed again")
+    axis.set(title=f"no gate, N = {results.lengths[-1]}", xlabel="position i")
+    axis.legend(loc="upper right", bbox_to_anchor=(1, 0.9))
+
+
+def _draw_gates(axis: Axes, results: Results) -> None:
+    lines = zip(results.gates, results.after_steps, style.sequence(len(results.gates)), strict=True)
+    for gate, error, colour in lines:
+        if gate < 1:
+            with np.errstate(over="ignore"):
+                amplified = error[0] * (1 / gate) ** results.steps
+            for values, look, label in ((error, "--", f"g = {gate:.4g}"), (amplified, ":", None)):
+                shown = (values < SHOWN) & (results.steps > 0)
+                axis.plot(results.steps[shown], values[shown], look, color=colour, label=label)
+    axis.set(title=f"S with a gate, N = {results.lengths[-1]}", xlabel="steps back from N")
+    axis.legend(loc="upper left", bbox_to_anchor=(0, 0.9))
+
+
+def _draw_lengths(axis: Axes, results: Results) -> None:
+    lines = zip(results.gates, results.worst_rewound, results.worst_recomputed, strict=True)
+    for (gate, rewound, recomputed), colour in zip(lines, style.sequence(len(results.gates)), strict=True):
+        shown, label = rewound < SHOWN, "no gate" if gate == 1 else None
+        axis.plot(results.lengths[shown], rewound[shown], "o--", color=colour, label=label)
+        axis.plot(results.lengths, recomputed, "s-", color=colour, markersize=2.5)
+    axis.set(title="S, its worst position", xlabel="length N (tokens)")
+    axis.legend(loc="lower right")
