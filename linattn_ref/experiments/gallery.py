@@ -1,6 +1,7 @@
 """Every committed figure: drawing them again, and the gallery page that shows them."""
 
 import importlib
+import importlib.util
 import inspect
 import json
 import re
@@ -21,6 +22,9 @@ FIGURES = (
     "linformer",
     "attention_cost",
 )
+# Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which README.md shows.
+# Where the packages are not installed, the committed ones stay as they are.
+BENCHES = ("bench_softmax",)
 SEED = 0
 
 
@@ -38,7 +42,7 @@ def make(
     Parameters
     ----------
     only : sequence of str, optional
-        Names in `FIGURES`, or ``"tables"``; everything unless given.
+        Names in `FIGURES` and `BENCHES`, or ``"tables"``; everything unless given.
     out : Path
     quick : bool
         Small figures, for a test; the tables are then left alone unless asked for.
@@ -55,12 +59,15 @@ def make(
     """
     from linattn_ref.experiments import tables
 
-    names = list(only) if only is not None else [*FIGURES, *([] if quick else ["tables"])]
-    unknown = sorted(set(names) - {*FIGURES, "tables"})
+    names = list(only) if only is not None else [*FIGURES, *([] if quick else [*BENCHES, "tables"])]
+    unknown = sorted(set(names) - {*FIGURES, *BENCHES, "tables"})
     if unknown:
-        raise ValueError(f"only: no figure named {', '.join(unknown)}; there are {', '.join(FIGURES)} and tables")
+        known = ", ".join((*FIGURES, *BENCHES))
+        raise ValueError(f"only: no figure named {', '.join(unknown)}; there are {known} and tables")
     for name in names:
-        if name != "tables":
+        if name in BENCHES and importlib.util.find_spec("torch") is None:
+            say(f"{name}: left as it is, since it compares with packages that are missing (extra peers)")
+        elif name != "tables":
             draw(name, out, quick=quick, style_name=style_name, workers=workers)
             say(f"{name}: {out / name}.svg, .png, .pdf, .json")
     if set(names) != {"tables"}:
@@ -83,7 +90,8 @@ def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int) ->
     command += " --quick" * quick + f" --style {style_name}" * (style_name != "paper")
     with style.use(style_name):
         figure = module.draw(results)
-        record.save(figure, results, out, name, command=command, seed=SEED, caption=module.CAPTION)
+        extra = {"table": module.table(results)} if name in BENCHES else {}
+        record.save(figure, results, out, name, command=command, seed=SEED, caption=module.CAPTION, extra=extra)
 
 
 def write_page(out: Path) -> None:
@@ -96,7 +104,7 @@ def write_page(out: Path) -> None:
 
 def page_of(folder: Path) -> str:
     """The gallery of the figures whose records are in ``folder``."""
-    files = [file for name in FIGURES if (file := folder / f"{name}.json").exists()]
+    files = [file for name in (*FIGURES, *BENCHES) if (file := folder / f"{name}.json").exists()]
     return page([json.loads(file.read_text(encoding="utf-8")) for file in files])
 
 

@@ -1,4 +1,4 @@
-"""The tables of README.md, made from the code: the mechanisms and the chapters.
+"""The tables of README.md: the mechanisms and the chapters, made from the code, and the benches, from their records.
 
 A mechanism is a module of `linattn_ref.attention` with ``forward``, ``backward`` and ``Saved``. Adding one adds a row:
 its docstring begins with its name, and its source if it has one, ``Linformer (Wang et al. 2020): ...``, and has the
@@ -14,6 +14,7 @@ The rest is seen from the code: a recurrent form (``step``), and the arguments b
 
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ from typing import NamedTuple
 
 import linattn_ref.attention
 from linattn_ref.experiments.atomic import write_all
+from linattn_ref.experiments.gallery import BENCHES
 
 FIELDS = ("Time", "Memory", "Causal", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.
@@ -134,15 +136,24 @@ def chapters_table(rows: Sequence[Chapter]) -> str:
     return "\n".join(lines)
 
 
-def updated(readme: str, notebooks: Path) -> str:
-    """The text of README.md with its tables made anew; each stands between ``<!-- NAME:begin -->`` and ``:end -->``.
+def bench_table(name: str, figures: Path) -> str:
+    """The table that a bench noted in ``figures``, the command that makes it again, and where it ran."""
+    bench = json.loads((figures / f"{name}.json").read_text(encoding="utf-8"))
+    return f"{bench['table']}\n\n`{bench['command']}` on {bench['machine']['processor']}."
+
+
+def updated(readme: str, root: Path) -> str:
+    """The text of ``root``'s README.md with its tables made anew.
+
+    Each stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
 
     Raises
     ------
     ValueError
         A table's marks are not there, once each and in this order.
     """
-    tables = {"mechanisms": mechanisms_table(mechanisms()), "chapters": chapters_table(chapters(notebooks))}
+    tables = {"mechanisms": mechanisms_table(mechanisms()), "chapters": chapters_table(chapters(root / "notebooks"))}
+    tables |= {name: bench_table(name, root / "figures") for name in BENCHES if f"<!-- {name}:begin -->" in readme}
     for name, table in tables.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         before, found_begin, rest = readme.partition(begin)
@@ -154,7 +165,7 @@ def updated(readme: str, notebooks: Path) -> str:
 
 
 def update(readme: Path) -> None:
-    """Make the tables of a README.md anew; the chapters are those of ``notebooks`` beside it.
+    """Make the tables of a README.md anew; chapters and benches are those in the folders beside it.
 
     Raises
     ------
@@ -163,5 +174,5 @@ def update(readme: Path) -> None:
     """
     if not readme.is_file():
         raise FileNotFoundError(f"no README.md in {readme.resolve().parent}: run this in the repository's root")
-    text = updated(readme.read_text(encoding="utf-8"), readme.parent / "notebooks")
+    text = updated(readme.read_text(encoding="utf-8"), readme.parent)
     write_all({readme: lambda path: path.write_text(text, encoding="utf-8")})

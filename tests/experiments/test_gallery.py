@@ -11,7 +11,10 @@ from linattn_ref.experiments import gallery
 FIGURES = Path(__file__).parents[2] / "figures"
 
 
-@pytest.mark.parametrize("name", gallery.FIGURES)
+ALL = (*gallery.FIGURES, *gallery.BENCHES)
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_every_figure_has_what_the_gallery_needs(name):
     module = importlib.import_module(f"linattn_ref.experiments.{name}")
     assert len(module.CAPTION) > 80
@@ -21,7 +24,10 @@ def test_every_figure_has_what_the_gallery_needs(name):
     assert list(inspect.signature(module.draw).parameters) == ["results"]
 
 
-@pytest.mark.parametrize("name", gallery.FIGURES)
+ALL = (*gallery.FIGURES, *gallery.BENCHES)
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_every_figure_is_committed_in_full(name):
     record = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))
     module = importlib.import_module(f"linattn_ref.experiments.{name}")
@@ -36,7 +42,7 @@ def test_committed_gallery_is_made_of_the_committed_records():
 
 
 def test_figures_folder_holds_nothing_else():
-    known = {f"{name}.{ending}" for name in gallery.FIGURES for ending in ("svg", "png", "pdf", "json")}
+    known = {f"{name}.{ending}" for name in ALL for ending in ("svg", "png", "pdf", "json")}
     assert {path.name for path in FIGURES.iterdir()} == {*known, "README.md"}
 
 

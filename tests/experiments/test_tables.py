@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_readme_is_up_to_date():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert tables.updated(text, ROOT / "notebooks") == text, "run `linattn-ref figures --only tables`"
+    assert tables.updated(text, ROOT) == text, "run `linattn-ref figures --only tables`"
 
 
 def test_every_file_with_a_mechanism_has_a_row():
@@ -89,6 +90,15 @@ def test_updated_changes_only_what_is_between_the_marks(tmp_path):
     assert text.endswith("<!-- chapters:end -->\nc\n")
     assert "\n<!-- mechanisms:end -->\nb\n<!-- chapters:begin -->\n| chapter |" in text
     assert tables.updated(text, tmp_path) == text
+
+
+def test_a_bench_is_its_noted_table_and_command(tmp_path):
+    (tmp_path / "figures").mkdir()
+    record = {"table": "| jit |", "command": "linattn-ref x", "machine": {"processor": "a chip"}}
+    (tmp_path / "figures" / "bench_softmax.json").write_text(json.dumps(record), encoding="utf-8")
+    text = tables.updated(MARKS + "<!-- bench_softmax:begin -->\nold\n<!-- bench_softmax:end -->\n", tmp_path)
+    noted = "| jit |\n\n`linattn-ref x` on a chip."
+    assert text.endswith(f"<!-- bench_softmax:begin -->\n{noted}\n<!-- bench_softmax:end -->\n")
 
 
 @pytest.mark.parametrize("mark", ["<!-- mechanisms:begin -->", "<!-- chapters:end -->"])

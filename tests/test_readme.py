@@ -1,0 +1,29 @@
+"""README.md's example prints what README says, and its commands are the ones that CI runs."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def test_example_prints_what_readme_says() -> None:
+    code, printed = re.search(r"```python\n(.*?)```\n\nprints\n\n```\n(.*?)```", README, re.DOTALL).groups()
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "README.md", "exec"), {})
+    assert out.getvalue() == printed
+
+
+def test_both_set_up_commands_are_one_line_each() -> None:
+    install = "python3 -m venv .venv && .venv/bin/pip install -e '.[all]' && "
+    assert f"\n{install}.venv/bin/linattn-ref spectrum\n" in README
+    assert f"\n{install}.venv/bin/python -m pytest\n" in README
+
+
+def test_links_lead_somewhere() -> None:
+    root = Path(__file__).parents[1]
+    targets = [t for t in re.findall(r"\]\(([^)]+)\)", README) if not t.startswith("http")]
+    assert targets
+    assert [t for t in targets if not (root / t).exists()] == []
