@@ -59,16 +59,16 @@ class Case:
     key_mask: bool = True  # takes one
     causal: bool = False  # no query sees a later key
     causality: str = "bitwise"  # how little a later key may change: not a bit, or "rounding"
-    pattern: Callable[["Call"], Any] | None = (
-        None  # (N, L), which query sees which key; None: all, or all up to its own
-    )
+    pattern: Callable[["Call"], Any] | None = None  # (N, L), who sees whom; None: all keys, or if causal all so far
     square: bool = False  # needs N == L
     recurrent: bool = False  # has init_state and step
     padding_is_truncation: bool = True  # masking the last keys is the same as not having them
-    # Which axis of which array runs over queries, over keys; which arrays have no leading axes.
+    # Which axis of which array runs over keys, and so has gradient 0 where they are masked; and over queries: the rest
+    # that belongs to a position, as a gate.
     query_axes: Mapping[str, int] = field(default_factory=lambda: {"q": -2})
     key_axes: Mapping[str, int] = field(default_factory=lambda: {"k": -2, "v": -2})
-    shared: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()  # arrays without leading axes
+    bounded: tuple[str, ...] = ()  # arrays that may not be multiplied by 1e4, as gates between 0 and 1
     constants: tuple[str, ...] = ()  # float arrays that get no gradient, as omega
     widths: tuple[int, ...] = (8, 16, 128)  # of its tiles or blocks: lengths around them are tested
     # Results may differ by roundings * eps * max(1, |largest number|). The worst seen here is 12, in sums of up to 300
@@ -190,6 +190,11 @@ class Call:
         """The sequence axis of each array that has one."""
         return {**self.case.query_axes, **self.case.key_axes}
 
+    @property
+    def first(self) -> str:
+        """The name of the first array, that of the queries."""
+        return next(iter(self.arrays))
+
     def positions(self, where: slice | int) -> dict[str, Any]:
         """The arrays, those along a sequence at these positions only. With an int, the axis is gone: one token."""
         return {name: at(x, self.axes[name], where) if name in self.axes else x for name, x in self.arrays.items()}
@@ -199,10 +204,14 @@ class Call:
 
         Where queries are aligned with keys, in causal order or because there has to be one for each, as many go too.
         """
-        axes = self.axes if self.case.causal or self.case.square else self.case.key_axes
-        arrays = {n: at(x, axes[n], slice(0, x.shape[axes[n]] - count)) for n, x in self.arrays.items() if n in axes}
-        n, n_keys = arrays.get("q", self.arrays["q"]).shape[-2], self.sizes.n_keys - count
-        return self.change(sizes=self.sizes._replace(n=n, n_keys=n_keys), arrays=arrays, key_mask=None)
+        aligned = self.case.causal or self.case.square
+        axes = self.axes if aligned else self.case.key_axes
+        arrays = {
+            name: at(self.arrays[name], axis, slice(0, self.arrays[name].shape[axis] - count))
+            for name, axis in axes.items()
+        }
+        sizes = self.sizes._replace(n=self.sizes.n - count * aligned, n_keys=self.sizes.n_keys - count)
+        return self.change(sizes=sizes, arrays=arrays, key_mask=None)
 
     def sequence(self, b: int) -> "Call":
         """Sequence ``b`` of a batch, without leading axes."""

@@ -28,7 +28,8 @@ def calls(draw, setting):
 @given(data=st.data())
 def test_output_is_the_oracles(setting, data):
     call = data.draw(calls(setting))
-    call = call.change(arrays={"q": call.arrays["q"] * data.draw(st.sampled_from([1e-3, 1.0, 10.0]))})
+    q = call.arrays[call.first] * data.draw(st.sampled_from([1e-3, 1.0, 10.0]))
+    call = call.change(arrays={call.first: q})
     assert_close(call.run().out, call.expected(), call.case)
 
 
