@@ -140,7 +140,7 @@ def check_elementwise(
             change -= pair.out()
             x[index] = centre
             numeric = (pair.u * change).sum() / (high - low)  # (1), over 2h as it was rounded
-            entries.append(_compare(name, index, gradient[index], numeric, h, rtol, atol))
+            entries.append(Entry.compare(name, index, gradient[index], numeric, h, rtol, atol))
     return Report.of("central differences, element by element", entries, pair.constants)
 
 
@@ -180,7 +180,7 @@ def check_directions(
             x[...] = centre
             numeric = (pair.u * change).sum() / (2 * h)  # (2), <u, J w>
             analytic = (gradient * (high - low)).sum() / (2 * h)  # (2), <J^T u, w>, w as it was rounded
-            entries.append(_compare(name, (number,), analytic, numeric, h, rtol, atol))
+            entries.append(Entry.compare(name, (number,), analytic, numeric, h, rtol, atol))
     return Report.of("random directions", entries, pair.constants)
 
 
@@ -236,7 +236,7 @@ def check_complex_step(
 
         numeric = complex_step(of_x, x, pair.u)
         for index in np.ndindex(x.shape):
-            entries.append(_compare(name, index, gradient[index], numeric[index], COMPLEX_STEP, rtol, atol))
+            entries.append(Entry.compare(name, index, gradient[index], numeric[index], COMPLEX_STEP, rtol, atol))
     return Report.of("complex step, element by element", entries, pair.constants)
 
 
@@ -298,10 +298,3 @@ class _Pair(NamedTuple):
 
     def out(self) -> Array:
         return np.array(self.forward(*self.inputs)[0])  # a copy: out may be a view of an input that moves on
-
-
-def _compare(
-    name: str, index: tuple[int, ...], analytic: Any, numeric: Any, step: float, rtol: float, atol: float
-) -> Entry:
-    tolerance = atol + rtol * max(abs(float(analytic)), abs(float(numeric)))
-    return Entry(name, index, float(analytic), float(numeric), tolerance, step)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class GradientError(AssertionError):
@@ -19,6 +19,14 @@ class Entry:
     numeric: float  # what forward says
     tolerance: float
     step: float
+
+    @classmethod
+    def compare(
+        cls, name: str, index: tuple[int, ...], analytic: Any, numeric: Any, step: float, rtol: float, atol: float
+    ) -> "Entry":
+        """Two values that may be off by ``atol + rtol * max(|analytic|, |numeric|)``."""
+        analytic, numeric = float(analytic), float(numeric)
+        return cls(name, index, analytic, numeric, atol + rtol * max(abs(analytic), abs(numeric)), step)
 
     @property
     def absolute(self) -> float:
