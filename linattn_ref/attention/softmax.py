@@ -224,6 +224,8 @@ def forward(
     scale = resolve_scale(scale, q.shape[-1])
     cached = 0
     if state is not None:
+        if not isinstance(state, State):
+            raise TypeError(f"state: expected a softmax.State, got {type(state).__name__}")
         if not causal or key_mask is not None:
             raise ValueError("state: continuing from a cache needs causal=True and no key_mask")
         cached, state = state.length, append(k, v, state)
@@ -268,7 +270,7 @@ def init_state(
 ) -> State:
     """An empty cache with room for ``capacity`` tokens, for arrays with the ``leading`` axes."""
     for name, size in (("key_width", key_width), ("value_width", value_width), ("capacity", capacity)):
-        if not isinstance(size, (int, np.integer)) or size < 1:
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
             raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
     k, v = np.zeros((*leading, capacity, key_width), dtype), np.zeros((*leading, capacity, value_width), dtype)
     check_array("dtype", k)

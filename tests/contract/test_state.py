@@ -108,3 +108,21 @@ def test_a_state_of_other_arrays_is_refused(setting):
             call.forward(state=setting.call(other).init_state())
     with pytest.raises(TypeError, match=r"^state"):
         call.forward(state=setting.call(Sizes(4, 4), dtype=np.float32).init_state())
+
+
+@RECURRENT
+def test_what_is_no_state_is_refused(setting):
+    call = setting.call(Sizes(4, 4))
+    for wrong in (tuple(call.init_state()), np.zeros(3), "state"):
+        with pytest.raises(TypeError, match=r"^state: expected a .*State, got "):
+            call.forward(state=wrong)
+
+
+@pytest.mark.parametrize("width", [0, -1, True, 2.0, "2"])
+@RECURRENT
+def test_widths_of_a_state_are_counts(setting, width):
+    call = setting.call()
+    for size, name in (("d", "key_width"), ("m", "value_width")):
+        wrong = call.change(sizes=call.sizes._replace(**{size: width}))
+        with pytest.raises(ValueError, match=rf"^{name}: expected an integer of at least 1, got {width!r}"):
+            wrong.init_state()
