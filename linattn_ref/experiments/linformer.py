@@ -57,8 +57,8 @@ WAYS = {
 }
 CAPTION = (
     "Linformer in a pretrained network whose weights stay as they are. Left: error of the attention's output on text "
-    "that no projection was fitted to, against the reduced length k. Random E and F, and max pooling, give something "
-    "larger than the output itself; mean pooling does better, fitted E and F a little better still, a fitted "
+    "that no projection was fitted to, against the reduced length k. Random E and F, and max pooling, are off by more "
+    "than the output itself; mean pooling does better, fitted E and F a little better still, a fitted "
     "convolution best. E and F fitted to the very sentence show that good ones exist for each sentence, but they are "
     "not the same ones. Middle: error of the matrix they apply, P~ F, above the truncated SVD's, below which no rank k "
     "can come. Right: sharing the projections between heads, key and value, and layers costs little."
@@ -292,7 +292,9 @@ def _draw_sharing(axes: Axes, results: Results) -> None:
         axes.plot([getattr(mode, name).mean() for mode in modes], rows, look, color=colour, label=label)
     axes.set_yticks(rows, [f"{name.replace('_', ' ')}\n{mode.parameters:,}" for name, mode in results.sharing.items()])
     axes.set(
-        title=f"Sharing, parameters, $k$ = {results.sharing_reduced}", xlabel="relative error", ylim=(len(modes) - 0.5, -0.5)
+        title=f"Sharing at $k$ = {results.sharing_reduced}",
+        xlabel="relative error",
+        ylim=(len(modes) - 0.5, -0.5),
     )
     axes.set_xlim(0, 1.1 * max(mode.output.mean() for mode in modes))
     axes.legend(loc="center left")

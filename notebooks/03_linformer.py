@@ -1,0 +1,995 @@
+# %% [markdown]
+# # 3. Linformer: a few mixed keys instead of all of them
+#
+# If attention matrices are close to low rank, can attention be computed in time linear in the length, without ever
+# forming the matrix, and what is lost?
+#
+# Linformer's answer (Wang et al. 2020) is short: mix the $L$ keys into $R$ new ones with a matrix $E$, the values
+# with a matrix $F$, and attend to the mixtures. In this chapter you will
+#
+# 1. see what it computes, and count what that costs;
+# 2. see why the softmax has to come *after* the mixing, and what that breaks;
+# 3. measure the theorem that is to justify it;
+# 4. derive the gradients of $E$ and $F$, and share these matrices between heads and layers in four ways;
+# 5. measure the error against $R$ on a real network: with random, pooled and fitted projections;
+# 6. see why the mechanism cannot be causal.
+#
+# You need chapters 1 and 2. The letters are theirs: $N$ queries, $L$ keys, widths $D$ and $M$. $R$ is the reduced
+# length, called $k$ in the paper and in its figures; where the paper says $n$, it means $N = L$.
+
+# %%
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.colors import PowerNorm
+
+from linattn_ref import gradcheck
+from linattn_ref.attention import linformer, linformer_projections, softmax
+from linattn_ref.experiments import chapter, heads, spectrum_inputs, style
+from linattn_ref.experiments import linear_self_attention as theorem_2_figure
+from linattn_ref.experiments import linformer as linformer_figure
+from linattn_ref.experiments.counting import count, kept_bytes, peak_bytes
+from linattn_ref.models import bert_config
+from linattn_ref.theory import linear_self_attention as theorem_2
+
+# Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
+same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
+
+# %% [markdown]
+# ## The formula
+#
+# $$\tilde K = E K, \qquad \tilde V = F V \qquad\qquad E, F \in \mathbb R^{R \times L} \qquad (1)$$
+#
+# $$\tilde P = \mathrm{softmax}(s\, Q \tilde K^\top), \qquad s = \frac{1}{\sqrt D} \qquad (2)$$
+#
+# $$O = \tilde P\, \tilde V \qquad (3)$$
+#
+# Row $r$ of $\tilde K$ is a mixture of all keys, $\tilde k_r = \sum_j E_{rj} k_j$; row $r$ of $\tilde V$ one of all
+# values. Then softmax attention as in chapter 1, to $R$ keys instead of $L$. $E$ and $F$ are parameters of the
+# network: they are learned and then the same for every text. The whole mechanism is one line on top of softmax
+# attention:
+
+# %%
+chapter.source(linformer.forward, linformer.matrix, doc=False)
+
+# %% [markdown]
+# Loops that share nothing with that code give the same:
+
+# %%
+N, L, D, M, R = 6, 9, 4, 3, 5
+rng = np.random.default_rng(0)
+q, k, v, d_out = (rng.standard_normal(shape) for shape in ((N, D), (L, D), (L, M), (N, M)))
+e, f = rng.standard_normal((2, R, L)) / math.sqrt(R)
+out, saved = linformer.forward(q, k, v, e, f)
+
+by_loops = np.zeros((N, M))
+for i in range(N):
+    weights = []
+    for r in range(R):
+        mixed_key = sum(e[r, j] * k[j] for j in range(L))
+        weights.append(math.exp(q[i] @ mixed_key / math.sqrt(D)))
+    for r in range(R):
+        by_loops[i] += weights[r] / sum(weights) * sum(f[r, j] * v[j] for j in range(L))
+same(out, by_loops)
+
+P_mixed = linformer.matrix(q, k, e)
+assert P_mixed.shape == (N, R)  # claim 7: the context mapping matrix is N x R
+same(P_mixed @ (f @ v), out)
+
+# %% [markdown]
+# Four facts to keep in mind.
+#
+# - With $E = F = I$ it *is* softmax attention. With one row of $1/L$ in both, every query gets the mean of the
+#   values.
+# - What is applied to $V$ is the matrix $\tilde P F$, which is $N \times L$ like $P$. Its **rank is at most $R$**.
+#   It is never formed; here we form it to look at it.
+# - The rows of $\tilde P$ sum to 1, those of $\tilde P F$ need not, and their entries may be negative. So, unlike
+#   in softmax attention, **an output is not an average of values** and may lie outside their range.
+# - Column $j$ of $E$ belongs to *position* $j$. Exchange two keys together with their values, and softmax attention
+#   gives the same output, Linformer another; and **a longer text than $L$ cannot be read at all**.
+
+# %%
+identity, average = np.eye(L), np.full((1, L), 1 / L)
+same(linformer.forward(q, k, v, identity, identity)[0], softmax.forward(q, k, v)[0])
+same(linformer.forward(q, k, v, average, average)[0], np.tile(v.mean(axis=0), (N, 1)))
+
+applied = P_mixed @ f  # (N, L)
+same(applied @ v, out)
+assert np.linalg.matrix_rank(applied) == R < min(N, L)
+same(P_mixed.sum(axis=1), np.ones(N))
+assert abs(applied.sum(axis=1) - 1).max() > 0.1
+assert applied.min() < 0
+ones = np.ones((L, M))
+same(softmax.forward(q, k, ones)[0], np.ones((N, M)))
+assert linformer.forward(q, k, ones, e, f)[0].max() < 0  # values that are all 1 come out negative
+
+order = rng.permutation(L)
+same(softmax.forward(q, k[order], v[order])[0], softmax.forward(q, k, v)[0])
+assert abs(linformer.forward(q, k[order], v[order], e, f)[0] - out).max() > 0.1
+same(linformer.forward(q, k[order], v[order], e[:, order], f[:, order])[0], out)  # the columns must move along
+
+# %% [markdown]
+# ## What it costs
+#
+# $EK$ takes $R L D$ multiply-adds and $FV$ takes $R L M$; then softmax attention to $R$ keys takes $N R (D + M)$.
+# Together
+#
+# $$(N + L)\, R\, (D + M) \qquad\text{instead of}\qquad N L\, (D + M)$$
+#
+# and $N R$ exponentials instead of $N L$. Backward, softmax attention to $R$ keys takes $2 N R (D + M)$ and once
+# more $N R D$, as chapter 1's online form computes the scores again; the gradients of $E$, $F$, $K$ and $V$ are
+# four products of $L R D$ or $L R M$ (they are derived below). Between the passes, $\tilde K$, $\tilde V$, the
+# output and a number a row are kept beside the inputs: $R (D + M) + N (M + 1)$ numbers, and no $N L$. With $R$
+# fixed everything is linear in the length. This is claim 7 of the seeds, counted while the code runs:
+
+# %%
+counted = count(linformer.forward, q, k, v, e, f)
+assert counted.multiply_adds == (N + L) * R * (D + M)
+assert count(softmax.dense_forward, q, k, v).multiply_adds == N * L * (D + M)
+assert count(softmax.dense_forward, q, k, v).exponentials == N * L
+
+
+def both_passes(q, k, v, e, f, d_out):
+    return linformer.backward(d_out, linformer.forward(q, k, v, e, f)[1])
+
+
+in_both = count(both_passes, q, k, v, e, f, d_out).multiply_adds
+assert in_both - counted.multiply_adds == 2 * N * R * (D + M) + N * R * D + 2 * L * R * (D + M)
+
+inputs = (N * D + L * (D + M) + 2 * R * L) * 8  # q, k, v, e, f in float64
+assert kept_bytes(saved) - inputs == (R * (D + M) + N * (M + 1)) * 8
+chapter.source(linformer.Saved, doc=False)
+
+# %% [markdown]
+# Note the factor $N + L$. With $N = L$ the forward pass takes $2 N R$ against $N^2$ products: at $R = N/2$, such as
+# $R = 256$ for the 512 tokens of BERT, **nothing is saved** in arithmetic. The table compares with the dense form
+# of softmax attention, both passes, one head of 64 in float32, as the paper's last table does (claim 12 of the
+# seeds: time and memory saved, by $n$ and $k$; its times are those of a GPU, these numbers are those of any
+# machine). The last column is measured: the most bytes in use at once, inputs aside.
+
+
+# %%
+class Cost(NamedTuple):
+    multiply_adds: int
+    kept: int  # bytes, beyond the inputs
+    peak: int  # bytes
+
+
+def cost_of(forward: Callable, backward: Callable, *arrays: np.ndarray) -> Cost:
+    given = arrays[:-1]  # the last one is d_out
+
+    def both(*arrays: np.ndarray) -> None:
+        backward(arrays[-1], forward(*arrays[:-1])[1])
+
+    kept = kept_bytes(forward(*given)[1]) - kept_bytes(given)
+    return Cost(count(both, *arrays).multiply_adds, kept, peak_bytes(both, *arrays))
+
+
+width, rows, linear = 64, [], {}
+for n in (512, 1024, 2048, 4096):
+    tokens = rng.standard_normal((4, n, width)).astype(np.float32)  # q, k, v, d_out
+    dense = cost_of(softmax.dense_forward, softmax.dense_backward, *tokens)
+    assert dense.multiply_adds == 3 * n * n * 2 * width
+    assert dense.kept == n * n * 4
+    for r in (128, 256):
+        matrices = rng.standard_normal((2, r, n)).astype(np.float32)
+        reduced = cost_of(linformer.forward, linformer.backward, *tokens[:3], *matrices, tokens[3])
+        assert reduced.multiply_adds == 3 * (n + n) * r * 2 * width + n * r * width
+        assert reduced.kept == (r * 2 * width + n * (width + 1)) * 4
+        linear[n, r] = reduced
+        rows.append((n, r, *(a / b for a, b in zip(dense, reduced, strict=True))))
+chapter.table(("n", "k", "multiply-adds, times less", "bytes kept, times less", "bytes at the peak, times less"), rows)
+
+# %% [markdown]
+# At a fixed $R$, twice the length costs twice as much in each respect; and at $n = 512$, $k = 256$ the two passes
+# take *more* multiply-adds than the dense form's.
+
+# %%
+for r in (128, 256):
+    short, long = linear[2048, r], linear[4096, r]
+    assert long.multiply_adds == 2 * short.multiply_adds  # claim 7: linear time
+    assert 1.7 < long.kept / short.kept < 2  # linear, with a constant part of R rows
+    assert 1.7 < long.peak / short.peak < 2.1
+assert linear[512, 256].multiply_adds > 3 * 512 * 512 * 2 * width
+
+# The online form of softmax attention keeps less still: linear memory is no privilege of Linformer, linear time is.
+online = cost_of(softmax.forward, softmax.backward, *tokens)
+assert online.kept == 4096 * (width + 1) * 4 < linear[4096, 128].kept
+
+# %% [markdown]
+# ## Why the softmax cannot wait
+#
+# Chapter 2 says: $P$ is close to a matrix of rank $k$. So why not take a low-rank factorisation of $P$ and apply
+# that? Because to have $P$ at all, all of it must be computed (claim 9 of the seeds, where it is said of the
+# Nyström method). There are three ways to try, and each fails for its own reason.
+#
+# **From the factors of the scores.** $A = s\,QK^\top$ *is* given by two thin factors, of rank $D$. But the
+# exponential works on entries, and an entry of $A$ is an inner product: no finite number of features, computed from
+# each row of $Q$ alone and each row of $K$ alone, has $e^{A_{ij}}$ as its inner product. The rank of $e^A$ is full.
+# (Infinitely many features do it; how few are enough is the subject of the chapters on linear attention.)
+#
+# **From some of its columns.** The Nyström method rebuilds a matrix from a few columns $J$ and rows. A few columns
+# of $A$ are cheap: $N |J| D$. The same columns of $P$ are not, since
+#
+# $$P_{ij} = \frac{e^{A_{ij}}}{\sum_l e^{A_{il}}}$$
+#
+# has *all* $L$ scores of the row below the line. Change one key outside $J$, and all those columns of $P$ change,
+# while the columns of $A$ stay as they were: **$P_{:J}$ is not a function of $A_{:J}$**. And the softmax of the
+# columns alone is another matrix.
+
+# %%
+A, P = q @ k.T / math.sqrt(D), softmax.matrix(q, k)
+assert np.linalg.matrix_rank(A) == D
+assert np.linalg.matrix_rank(np.exp(A)) == np.linalg.matrix_rank(P) == min(N, L)
+
+J = [1, 4, 6]
+outside = k.copy()
+outside[0] += 1.0  # key 0 is not in J
+A_moved, P_moved = q @ outside.T / math.sqrt(D), softmax.matrix(q, outside)
+np.testing.assert_array_equal(A_moved[:, J], A[:, J])
+assert abs(P_moved[:, J] - P[:, J]).max() > 0.01  # claim 9
+
+softmax_of_columns = softmax.matrix(q, k[J])
+assert abs(softmax_of_columns - P[:, J]).max() > 0.1
+seen = P[:, J].sum(axis=1, keepdims=True)  # the share of the columns in each row's sum: known only from all columns
+same(softmax_of_columns * seen, P[:, J])
+assert count(lambda q: softmax.matrix(q, k)[:, J], q).multiply_adds == N * L * D  # three columns cost as much as all
+
+# %% [markdown]
+# **From a projection.** Theorem 1's $\tilde P = P R^\top R$ has the projection on the right of $P$. To bring it to
+# the keys one would need
+#
+# $$\mathrm{softmax}(s\,Q K^\top)\, E^\top \overset{?}{=} \mathrm{softmax}(s\,Q\, (E K)^\top)$$
+#
+# The two sides are different functions: the left mixes *weights* after the softmax, the right mixes *scores* before
+# it, and softmax is not linear. They agree where $E$ is a permutation, and hardly anywhere else. Even mean pooling,
+# the tamest $E$, does not pass through: by Jensen's inequality a mean of exponentials is at least the exponential
+# of the mean, so a segment with one strong key among weak ones loses most of its weight.
+
+# %%
+permutation = np.eye(L)[order]
+same(P @ permutation.T, softmax.matrix(q, permutation @ k))
+pool = linformer.mean_pool(3, L)
+segment_weight = P @ (3 * pool).T  # the sum over each segment of three
+assert abs(segment_weight - linformer.matrix(q, k, pool)).max() > 0.03
+assert ((np.exp(A) @ pool.T) >= np.exp(A @ pool.T)).all()  # Jensen
+
+one_strong = np.array([[6.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]])  # one row of scores, two segments of four
+halves = linformer.mean_pool(2, 8)
+true_share = softmax.matrix(np.ones((1, 1)), one_strong.T, scale=1.0)[0, :4].sum()
+pooled_share = linformer.matrix(np.ones((1, 1)), one_strong.T, halves, scale=1.0)[0, 0]
+assert true_share > 0.97
+assert 0.6 < pooled_share < 0.63  # of the mean score 1.5 against 1
+print(f"weight of the segment with the strong key: {true_share:.3f} exactly, {pooled_share:.3f} after mean pooling")
+
+# %% [markdown]
+# So Linformer mixes *inside* the softmax. It no longer approximates $P$ by construction; whether the output is any
+# good is a question of its own, for a theorem or for a measurement. First the theorem.
+#
+# ## Theorem 2: what it states, what its proof does
+#
+# > **Theorem 2** (Wang et al. 2020). For any $Q_i, K_i, V_i \in \mathbb R^{n \times d}$ there are
+# > $E, F \in \mathbb R^{k \times n}$, with
+# > $k = \min\{\Theta(9 d \log d / \epsilon^2),\ 5\,\Theta(\log n / \epsilon^2)\}$, such that for any row vector $w$
+# > of $A = s\,QK^\top$
+# >
+# > $$\Pr\big(\lVert \mathrm{softmax}(w E^\top)\, F V - \mathrm{softmax}(w)\, V \rVert \le
+# > \epsilon \lVert \mathrm{softmax}(w) \rVert\, \lVert V \rVert\big) > 1 - o(1)$$
+#
+# Read the quantifiers: $E$ and $F$ may depend on $Q$, $K$ and $V$. The proof takes a Gaussian $R$ as in Theorem 1
+# and
+#
+# $$E = \delta R, \qquad F = e^{-\delta} R, \qquad \delta = 1/2^n$$
+
+# %%
+chapter.source(theorem_2.projections, theorem_2.stated_dimension, doc=False)
+for n in (512, 4096, 10**6):
+    assert theorem_2.stated_dimension(n, 64, 0.5) == math.ceil(5 * math.log(n) / 0.25)  # the term free of n is larger
+assert theorem_2.stated_dimension(512, 32, 0.5) == 125
+
+# %% [markdown]
+# What does this construction compute? With a tiny $\delta$ the scores $w E^\top = \delta\, w R^\top$ are almost 0,
+# so all weights are $1/k$ and **every query gets the same output**, the mean of the rows of $F V \approx R V$:
+#
+# $$\frac1k\, 1^\top R\, V = \frac1k\, g^\top V, \qquad g = R^\top 1$$
+#
+# $g_j$ is a sum of $k$ independent $N(0, 1/k)$ entries, so the $g_j$ are independent $N(0, 1)$, and
+# $\mathbb E \lVert g^\top V \rVert^2 = \lVert V \rVert_F^2$. With $p = \mathrm{softmax}(w)$ the mean of the output
+# is 0, the cross term vanishes, and
+#
+# $$\mathbb E\, \Big\lVert \frac1k g^\top V - p V \Big\rVert^2 = \lVert p V \rVert^2 + \frac{\lVert V \rVert_F^2}{k^2}$$
+#
+# The second part goes away as $k$ grows. The first is the error of answering 0, whatever was asked. It is within
+# the theorem's tolerance $\epsilon \lVert p \rVert \lVert V \rVert$ where that is generous: for values of mean 0
+# the answer 0 passes. For values with a common part no $k$ helps. In floating point the paper's $\delta$ makes the
+# weights equal to the last bit. All of this measured, for random queries and keys:
+
+# %%
+measured_2 = theorem_2_figure.compute(seed=0)
+chapter.show(
+    theorem_2_figure.draw,
+    measured_2,
+    alt="Errors of Theorem 2's construction level off at the error of answering 0; those of Theorem 1 go on falling",
+)
+with_mean, without_mean = measured_2.curves
+k_large = -1  # the largest k
+np.testing.assert_allclose(with_mean.linformer[:, k_large], with_mean.zero, rtol=0.05)  # for every delta: no k helps
+assert with_mean.zero > measured_2.eps > without_mean.zero  # the answer 0 passes only for values of mean 0
+assert with_mean.low_rank[k_large] < with_mean.zero / 5  # Theorem 1, which needs P, goes on falling
+for by_exponent in measured_2.dependence.values():
+    assert by_exponent[-1] == 0  # all weights are equal to the last bit, far above delta = 1/2^512
+
+# %% [markdown]
+# The step that fails is the proof's (b), which says that
+# $\lVert e^{x E^\top} - e^{x} R^\top \rVert = o(\lVert e^x \rVert)$. With $\delta \to 0$ the left side tends to
+# $\lVert 1 - e^x R^\top \rVert$, whose mean square is $k + \lVert e^x \rVert^2$: never below the right side.
+# Measured for one row of scores:
+
+# %%
+x = rng.standard_normal(512)
+step = theorem_2.step_b(x, 2.0**-512, 125, trials=200, rng=np.random.default_rng(1))
+assert step.needed.min() > 0.5  # stated: tends to 0
+rms = math.sqrt((step.needed**2).mean())
+assert abs(rms / step.needed_limit - 1) < 0.05  # sampling error of 200 trials of 125 terms: below 1 %
+print(f"step (b), relative error: stated o(1); measured {rms:.3f}; expected {step.needed_limit:.3f}")
+
+# %% [markdown]
+# And on a real network? It is that of chapter 2, trained with softmax attention; we take two heads of each of its
+# six layers, on 52 film reviews of 512 tokens (they will be needed again). With $\epsilon = 1/2$ the theorem states
+# $k = 125$. Errors are root mean squares over rows and 20 draws of $R$, in the theorem's unit
+# $\lVert \mathrm{softmax}(w) \rVert \lVert V \rVert$:
+
+# %%
+inputs_52 = spectrum_inputs.from_model(None, None, sentences=52, length=512, baselines=0, seed=0)
+real = heads.read_heads(inputs_52, every=6)
+assert real.q.shape == (52, 6, 2, 512, 32)  # sentences, layers, heads, tokens, width
+
+rows = []
+for layer in range(6):
+    one_head = (x[0, layer, 0].astype(np.float64) for x in (real.q, real.k, real.v))
+    units = theorem_2.attention_errors(*one_head, 125, 2.0**-512, trials=20, rng=np.random.default_rng(layer))
+    assert max(x.max() for x in (units.linformer, units.low_rank, units.zero)) < 0.5  # all keep the theorem's promise
+    rms = [math.sqrt((x**2).mean()) for x in (units.linformer, units.low_rank, units.zero, units.uniform)]
+    assert rms[2] < rms[0]  # the answer 0 is better than the construction
+    rows.append((layer, *rms))
+chapter.table(("layer (head 0)", "Theorem 2's E, F", "P RᵀR V (Theorem 1)", "answer 0", "answer mean of V"), rows)
+
+# %% [markdown]
+# No row misses the theorem's tolerance, and that means nothing: the answer 0 does not miss it either, and is
+# nearer. The unit is too large to say anything. In what follows errors are measured against the output
+# $\lVert P V \rVert$ itself.
+#
+# So the theorem's *proof* does not explain why Linformer works. Its *statement* is about matrices that may depend
+# on $Q$, $K$ and $V$; exercise 3 finds the best $F$ of that kind. Neither speaks of one $E$ and one $F$ that serve
+# all texts, which is what is trained. For that there is only measurement; it comes after the gradients that
+# training needs.
+#
+# ## The gradient, by hand
+#
+# Given $dO$; wanted are $dQ$, $dK$, $dV$, $dE$, $dF$.
+#
+# **Step 1: through the attention.** (2) and (3) are softmax attention with queries $Q$, keys $\tilde K$ and values
+# $\tilde V$. Chapter 1's backward pass gives $dQ$, $d\tilde K$ and $d\tilde V$. Nothing new.
+#
+# **Step 2: through $\tilde K = EK$.** In indices, $\tilde K_{rd} = \sum_j E_{rj} K_{jd}$. The entry $E_{rj}$ occurs
+# in $\tilde K_{rd}$ for every $d$, with the factor $K_{jd}$:
+#
+# $$dE_{rj} = \sum_d d\tilde K_{rd}\, K_{jd} \quad\Longrightarrow\quad dE = d\tilde K\, K^\top, \qquad
+# dF = d\tilde V\, V^\top \qquad (4)$$
+#
+# The entry $K_{jd}$ occurs in $\tilde K_{rd}$ for every $r$, with the factor $E_{rj}$:
+#
+# $$dK_{jd} = \sum_r E_{rj}\, d\tilde K_{rd} \quad\Longrightarrow\quad dK = E^\top d\tilde K, \qquad
+# dV = F^\top d\tilde V \qquad (5)$$
+#
+# **Step 3: a matrix in several places.** Let one matrix $X$ be used as $E$ of head 1 and as $E$ of head 2. Think of
+# two copies, $X_1 = X$ and $X_2 = X$, and a loss $\ell(X_1, X_2)$. The chain rule gives
+#
+# $$dX = \frac{\partial \ell}{\partial X_1} \frac{\partial X_1}{\partial X}
+# + \frac{\partial \ell}{\partial X_2} \frac{\partial X_2}{\partial X} = dX_1 + dX_2$$
+#
+# so **the gradient of sharing is a sum** over all places of use: examples of a batch, heads, key and value, layers.
+# In NumPy sharing is broadcasting, so the gradient of broadcasting is a sum over the repeated axes.
+#
+# **Step 4: masked keys.** A masked key's rows of $K$ and $V$ are set to 0 before (1): it then has no share in any
+# mixed key. The gradient at these rows is 0 too.
+#
+# No step has an $N \times L$ array in it.
+
+# %%
+chapter.source(linformer.backward, linformer.sum_to_shape)
+
+# %%
+report = gradcheck.check_elementwise(linformer.forward, linformer.backward, q, k, v, e, f, rng=np.random.default_rng(2))
+print(report)
+report.assert_ok()
+assert {entry.name for entry in report.worst_by_input} == {"q", "k", "v", "e", "f"}
+
+
+def formula(q, k, v, e, f):
+    exp = np.exp(q @ (e @ k).T / math.sqrt(q.shape[-1]))  # complex numbers pass: the complex step is exact
+    return exp / exp.sum(axis=1, keepdims=True) @ (f @ v)
+
+
+exact = gradcheck.check_complex_step(
+    formula, linformer.forward, linformer.backward, q, k, v, e, f, rng=np.random.default_rng(3)
+)
+print(exact)
+exact.assert_ok()
+
+# %% [markdown]
+# With heads, a shared $E$ and a mask. And the mistake that is easiest to make: with a forgotten sum the shapes
+# still fit if one writes `[0]`, only the numbers are wrong, and the check says where.
+
+# %%
+q_h, k_h, v_h = (rng.standard_normal((2, 3, *shape)) for shape in ((N, D), (L, D), (L, M)))  # 2 examples, 3 heads
+e_each = rng.standard_normal((3, R, L))  # one a head
+masked = partial(linformer.forward, key_mask=rng.random((2, 3, L)) < 0.8)
+# f is (R, L): it serves all examples and heads
+report = gradcheck.check_directions(masked, linformer.backward, q_h, k_h, v_h, e_each, f, rng=np.random.default_rng(4))
+print(report)
+report.assert_ok()
+
+
+def forgetful_backward(d_out, saved):
+    gradients = linformer.backward(d_out, saved)
+    _, d_mixed_k, _ = softmax.backward(d_out, saved.attention)
+    return gradients._replace(e=(d_mixed_k @ saved.k.swapaxes(-1, -2))[0])  # the first example only
+
+
+report = gradcheck.check_elementwise(masked, forgetful_backward, q_h, k_h, v_h, e_each, f, rng=np.random.default_rng(4))
+assert not report.ok
+assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"e"}
+
+# %% [markdown]
+# ## Sharing
+#
+# A separate $E$ and $F$ for each head of each layer is a lot of parameters. The paper lists three ways to share,
+# each on top of the one before:
+#
+# | mode | what is shared | matrices |
+# | --- | --- | --- |
+# | none | nothing | $2 \cdot \text{layers} \cdot \text{heads}$ |
+# | headwise | one $E$, one $F$ for all heads of a layer | $2 \cdot \text{layers}$ |
+# | key-value | and $E = F$ | $\text{layers}$ |
+# | layerwise | and the same matrix in all layers | 1 |
+#
+# For the paper's BERT-base (12 layers, 12 heads, $n = 512$, $k = 256$) it counts 24, 12 and 1 matrices. Computed
+# from the package's own projections (claim 8 of the seeds; the counts are proportional to $R L$, so small matrices
+# do):
+
+# %%
+chapter.source(linformer_projections.draw_projections, linformer_projections.parameter_count, doc=False)
+base = {"model_type": "bert", "num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 768}
+base |= {"intermediate_size": 3072, "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2}
+shapes = bert_config.parameter_shapes(bert_config.parse_config(json.dumps(base)))
+network = sum(math.prod(shape) for shape in shapes.values())
+
+rows, matrices_of = [], {}
+for sharing in linformer_projections.SHARING:
+    small = linformer.draw_projections(2, 1, np.random.default_rng(0), layers=12, heads=12, sharing=sharing)
+    matrices_of[sharing] = linformer_projections.parameter_count(small) // 2
+    parameters = matrices_of[sharing] * 256 * 512
+    rows.append((sharing, matrices_of[sharing], parameters, f"{parameters / network:.1%}"))
+assert matrices_of == {"none": 288, "headwise": 24, "key_value": 12, "layerwise": 1}  # claim 8
+full = linformer.draw_projections(
+    512, 256, np.random.default_rng(0), layers=12, heads=12, sharing="headwise", dtype=np.float32
+)
+assert linformer_projections.parameter_count(full) == 24 * 256 * 512  # and in full size
+chapter.table(("sharing", "matrices", "parameters", "of the network's"), rows)
+print(f"BERT-base, embeddings included: {network:,} parameters")
+
+# %% [markdown]
+# All four at work: three layers of four heads, each layer's values being the output of the one before, forward and
+# backward. `distinct_gradients` does step 3 over layers and over key and value; `forward` and `backward` do it over
+# heads. Finite differences move every distinct matrix.
+
+# %%
+chapter.source(linformer_projections.distinct_gradients, doc=False)
+
+
+class Matrices(NamedTuple):
+    matrices: tuple[np.ndarray, ...]  # each distinct one once
+
+
+def stack(q, k, v, projections):
+    """Three layers on top of each other, and all that was saved."""
+    kept = []
+    for projection in projections:
+        v, saved = linformer.forward(q, k, v, projection.e, projection.f, row_mask=projection.row_mask)
+        kept.append(saved)
+    return v, kept
+
+
+def stack_backward(d_out, kept):
+    gradients = []
+    for saved in reversed(kept):
+        gradients.append(linformer.backward(d_out, saved))
+        d_out = gradients[-1].v
+    return gradients[::-1]
+
+
+def check_sharing(projections, seed):
+    """Compare the gradient of every distinct matrix with finite differences."""
+    rng = np.random.default_rng(seed)
+    q, k, v = rng.standard_normal((3, 4, L, D))  # 4 heads, N = L
+    matrices = tuple({id(x): x for p in projections for x in (p.e, p.f)}.values())
+
+    def rebuilt(new):
+        replaced = {id(x): y for x, y in zip(matrices, new, strict=True)}
+        return [p._replace(e=replaced[id(p.e)], f=replaced[id(p.f)]) for p in projections]
+
+    def forward(new):
+        used = rebuilt(new)
+        out, kept = stack(q, k, v, used)
+        return out, (used, kept)
+
+    def backward(d_out, saved):
+        used, kept = saved
+        found = linformer.distinct_gradients(used, stack_backward(d_out, kept))
+        return Matrices(tuple(gradient for _, gradient in found))
+
+    report = gradcheck.check_elementwise(forward, backward, matrices, rng=rng)
+    report.assert_ok()
+    return matrices, report
+
+
+rows = []
+for sharing in linformer_projections.SHARING:  # claim 8: all four working
+    projections = linformer.draw_projections(L, R, np.random.default_rng(5), layers=3, heads=4, sharing=sharing)
+    matrices, report = check_sharing(projections, 6)
+    size = linformer_projections.parameter_count(projections)
+    assert len(matrices) == {"none": 3 * 2, "headwise": 3 * 2, "key_value": 3, "layerwise": 1}[sharing]
+    assert sum(x.size for x in matrices) == size
+    rows.append((sharing, len(matrices), size, report.checked, report.worst.absolute))
+chapter.table(("sharing", "arrays", "parameters", "compared", "largest difference"), rows)
+
+# %% [markdown]
+# ### A different $R$ for each layer and head
+#
+# In chapter 2 the spectra of different layers fall at very different speeds, so why give every head the same $R$?
+# The paper proposes it too ("nonuniform projected dimension"). Heads of one layer live in one array, so those with
+# fewer rows are padded to the largest, and `row_mask` hides the padding from the softmax. Merely leaving zeros
+# would not do: a mixed key of 0 has the score 0, and $e^0 = 1$ takes its share of the weight. The result is that of
+# each head alone:
+
+# %%
+reduced_by_head = [[1, 5, 2, 3], [4, 4, 4, 4], [2, 1, 6, 2]]  # (layers, heads)
+ragged = linformer.draw_projections(L, reduced_by_head, np.random.default_rng(7), layers=3, heads=4)
+check_sharing(ragged, 8)
+parameters = linformer_projections.parameter_count(ragged)
+assert parameters == 2 * sum(map(sum, reduced_by_head)) * L  # padding is no parameter
+assert ragged[0].e.shape == (4, 5, L)
+
+q_4, k_4, v_4 = rng.standard_normal((3, 4, L, D))
+together, _ = linformer.forward(q_4, k_4, v_4, ragged[0].e, ragged[0].f, row_mask=ragged[0].row_mask)
+unmasked, _ = linformer.forward(q_4, k_4, v_4, ragged[0].e, ragged[0].f)
+for head, r in enumerate(reduced_by_head[0]):
+    alone, _ = linformer.forward(q_4[head], k_4[head], v_4[head], ragged[0].e[head, :r], ragged[0].f[head, :r])
+    same(together[head], alone)
+    assert (abs(unmasked[head] - alone).max() > 0.01) == (r < 5)  # what zeros without a mask would give
+
+# %% [markdown]
+# ## Without a learned matrix: pooling and convolution
+#
+# The paper names other ways to get from $L$ rows to $R$. **Mean pooling** over $R$ segments is a matrix $E$ with
+# nothing to learn. **Strided convolution**, with a window as wide as its stride, mixes each segment with learned
+# weights, $y_r = \sum_t x_{rw + t} W_t$ with $w = L/R$: the same for all segments, so it works at any length, and
+# its $W_t$, $(D, D)$ each, can mix *features* too, which $E$ cannot. It has $w D^2$ parameters where $E$ has $R L$:
+# fewer as soon as $R > D$. **Max pooling** takes the largest entry of each feature in each segment; that is no
+# matrix, as it is not linear.
+
+# %%
+chapter.source(
+    linformer.mean_pool, linformer.convolution, linformer.convolution_backward, linformer.max_pool, doc=False
+)
+
+# %%
+x = rng.standard_normal((2, 12, D))
+pool = linformer.mean_pool(3, 12)
+same(pool @ x, x.reshape(2, 3, 4, D).mean(axis=2))
+same(linformer.convolution(x, np.broadcast_to(np.eye(D) / 4, (4, D, D)))[0], pool @ x)  # a convolution of a kind
+
+# A convolution that leaves the features alone is an E with the same taps in every segment.
+taps = rng.standard_normal(4)
+banded = np.kron(np.eye(3), taps)  # (3, 12)
+same(linformer.convolution(x, taps[:, None, None] * np.eye(D))[0], banded @ x)
+
+pooled, _ = linformer.max_pool(x, 3)
+np.testing.assert_array_equal(pooled, x.reshape(2, 3, 4, D).max(axis=2))
+assert abs(linformer.max_pool(-x, 3)[0] + pooled).max() > 0.1  # not linear
+assert all(((512 // r) * 32**2 < r * 512) == (r > 32) for r in (8, 16, 32, 64, 128))  # a head of width D = 32
+
+# %% [markdown]
+# Their gradients. A convolution with stride $w$ cuts the sequence into rows of $w D$ numbers and applies one linear
+# layer to each, so it has a linear layer's gradients. The maximum of a segment changes with its largest entry, one
+# for one, and with no other: the gradient goes to the key that gave the maximum. (Where two are equal there is no
+# derivative, and the first one gets it all.) Softmax attention to the pooled keys and values, by finite
+# differences:
+
+
+# %%
+class QKV(NamedTuple):
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+
+
+def max_pooled_forward(q, k, v):
+    mixed_k, saved_k = linformer.max_pool(k, R)
+    mixed_v, saved_v = linformer.max_pool(v, R)
+    out, attention = softmax.forward(q, mixed_k, mixed_v)
+    return out, (attention, saved_k, saved_v)
+
+
+def max_pooled_backward(d_out, saved):
+    attention, saved_k, saved_v = saved
+    d_q, d_k, d_v = softmax.backward(d_out, attention)
+    return QKV(d_q, linformer.max_pool_backward(d_k, saved_k), linformer.max_pool_backward(d_v, saved_v))
+
+
+class XW(NamedTuple):
+    x: np.ndarray
+    weight: np.ndarray
+
+
+for report in (
+    gradcheck.check_elementwise(max_pooled_forward, max_pooled_backward, q_h, k_h, v_h, rng=np.random.default_rng(9)),
+    gradcheck.check_elementwise(
+        linformer.convolution,
+        lambda d_y, saved: XW(*linformer.convolution_backward(d_y, saved)),
+        rng.standard_normal((2, 11, D)),  # 11 is no multiple of 4: zeros follow the end
+        rng.standard_normal((4, D, M)),
+        rng=np.random.default_rng(10),
+    ),
+):
+    print(report)
+    report.assert_ok()
+
+# %% [markdown]
+# ## The error against $R$, on a real network
+#
+# Now the question itself: how far is Linformer's output from softmax attention's, on those real heads, when $Q$,
+# $K$ and $V$ stay as they are?
+#
+# How does a pooled matrix look? The matrix $\tilde P F$ that mean pooling applies, beside $P$ (that is $R = 512$),
+# for the first 128 tokens of one head, and the relative error of the output. In a running notebook a slider goes
+# through $R$.
+
+# %%
+q_1, k_1, v_1, out_1 = (x[3, 0] for x in real.sentence(0))  # layer 3, head 0 of the first sentence
+P_1 = softmax.matrix(q_1, k_1)
+
+
+def applied_by_pooling(r):
+    pool = linformer.mean_pool(r, 512, np.float32)
+    return linformer.matrix(q_1, k_1, pool) @ pool
+
+
+def panel(axes, r):
+    matrix = applied_by_pooling(r)
+    axes.imshow(matrix[:128, :128], norm=PowerNorm(0.5, vmin=0, vmax=0.2))
+    axes.grid(False)
+    error = heads.relative_error(matrix @ v_1, out_1)
+    axes.set(xlabel=f"key j\nerror {error:.2f}", ylabel="query i")
+    axes.label_outer()
+
+
+chapter.explore(
+    panel,
+    (512, 256, 128, 32, 8),
+    name="R",
+    slider=[2**i for i in range(10)],
+    height=0.3,
+    sharey=True,
+    alt="An attention matrix, sharp at R = 512; with smaller R it is smeared over ever wider segments of keys",
+)
+errors = [heads.relative_error(applied_by_pooling(2**i) @ v_1, out_1) for i in range(10)]
+assert errors[-1] < 1e-5  # R = 512: E is the identity
+assert all(later < earlier for earlier, later in pairwise(errors))
+
+# %% [markdown]
+# The figure, for the means over all twelve heads. The *relative error* of an output is
+# $\lVert \tilde O - O \rVert_F / \lVert O \rVert_F$: 1 is what answering 0 would give. Beside random, mean pooled
+# and max pooled projections, three are *fitted*, by Adam on the squared relative error, with the gradients derived
+# above, starting from mean pooling: $E$ and $F$ of each head, or its convolutions, on 48 reviews, measured on four
+# others; and $E$ and $F$ for one single review, measured on that same review.
+
+# %%
+figure_results = linformer_figure.compute(heads=real)
+chapter.show(
+    linformer_figure.draw,
+    figure_results,
+    alt="Output error against k: random projections above 1; mean pooling, fitted matrices, fitted convolution below "
+    "1, in this order; matrices fitted to one sentence far below, near the truncated SVD",
+)
+error = {way: by_layer.mean(axis=1) for way, by_layer in figure_results.output.items()}  # (K,) each
+header = ("relative error of the output", *(f"k = {r}" for r in figure_results.reduced))
+chapter.table(header, [(linformer_figure.WAYS[way][0], *map(float, error[way])) for way in error])
+
+# %% [markdown]
+# What it says, line by line.
+#
+# 1. **Random $E$ and $F$ are useless in a network trained without them**: the error is larger than the output. The
+#    rows of $E$ have the length $\sqrt{L/R}$, so mixed keys, mixed values and scores are about that much larger
+#    than real ones, and the softmax puts its weight on one arbitrary mixture. (Chapter 2's lemma is about lengths
+#    of whole columns, $\lVert R x \rVert$, not about these.) Theorem 1's $P R^\top R V$ is right on average over
+#    $R$, but a single draw has an error of about $\sqrt{(1 + a^2)/k}$ with
+#    $a = \lVert P \rVert_F \lVert V \rVert_F / \lVert O \rVert_F$ (chapter 2; part of claim 4): for $k = 128$ not
+#    yet below 1.
+# 2. **Mean pooling is better than answering with the mean of all values**, but not by much.
+# 3. **Fitting helps a little, on other text.** $E$ and $F$ know positions only. What a token attends to depends on
+#    what the other tokens *are*, and that is somewhere else in the next review.
+# 4. **A fitted convolution is better**: it is the same at every position, so that 48 reviews teach it more, and it
+#    can weigh features. (From $k = 64$ on it has fewer parameters as well.)
+# 5. **For one given sentence there are good $E$ and $F$**, as Theorem 2 says there should be: their error is a
+#    fraction of it, at $k = 8$ even below that of the truncated SVD of $P$. (No contradiction to Eckart-Young: that
+#    is about $P$; the output $P V$ has only 32 columns.)
+# 6. **No line comes below the truncated SVD in the middle panel**, as Eckart and Young say. The real $P$ *is* close
+#    to low rank, and $\tilde P F$ is far from it all the same: the fit to the output makes the matrix worse, not
+#    better.
+
+# %%
+for way, errors in error.items():
+    assert (np.diff(errors) < 0).all(), way  # all of them fall with k
+assert error["gaussian"].min() > 1
+assert error["max"].min() > 1
+assert (error["mean"] < figure_results.mean_of_values.mean()).all()
+assert (error["fitted"] < error["mean"]).all()
+assert (error["fitted"] > 0.85 * error["mean"]).all()
+assert (error["convolution"] < error["fitted"]).all()
+assert (error["one_sentence"] < 0.6 * error["fitted"]).all()
+(svd_of_that_sentence,) = linformer_figure.truncated_svd((8,), real, range(1))
+assert error["one_sentence"][0] < svd_of_that_sentence.output.mean()
+for way, errors in figure_results.matrix.items():
+    assert (errors.mean(axis=1) >= figure_results.matrix["svd"].mean(axis=1)).all(), way
+assert (figure_results.matrix["fitted"].mean(axis=1) > figure_results.matrix["mean"].mean(axis=1)).all()
+
+# Theorem 1 on these heads: what its variance says, against one draw of R for each k.
+unseen = [real.sentence(s) for s in range(4)]
+amplification = np.mean(
+    [
+        np.linalg.norm(softmax.matrix(q, k), axis=(-2, -1))
+        * np.linalg.norm(v, axis=(-2, -1))
+        / np.linalg.norm(out, axis=(-2, -1))
+        for q, k, v, out in unseen
+    ],
+    axis=(0, 2),
+)  # (layers,)
+expected = [math.sqrt((1 + a**2) / r) for r in figure_results.reduced for a in amplification]
+ratio = figure_results.output["theorem_1"].ravel() / expected
+assert 0.7 < ratio.mean() < 1.3  # claim 4, in part
+print(f"Theorem 1, error measured over expected: {ratio.mean():.2f}")
+
+# Random projections: the mixed keys are longer than the real ones by sqrt(L / R) or so.
+drawn = rng.standard_normal((64, 512)).astype(np.float32) / 8
+longer = np.linalg.norm(drawn @ k_1, axis=1).mean() / np.linalg.norm(k_1, axis=1).mean()
+assert abs(longer / math.sqrt(512 / 64) - 1) < 0.25
+assert linformer.matrix(q_1, k_1, drawn).max(axis=1).mean() > 2 * P_1.max(axis=1).mean()
+
+# %% [markdown]
+# **Sharing costs little**: one matrix for all layers, heads, keys and values is hardly worse on unseen text than
+# one for each, with a 24th of the parameters (there are two heads a layer here). On the text of the fit it is
+# worse: what the separate matrices learn beyond it is mostly about those 48 reviews. The paper finds the same in
+# training.
+#
+# **What this does not say.** The paper trains $E$ and $F$ together with all other weights, for the network's own
+# loss, so that $Q$, $K$ and $V$ adapt to the mixing; its perplexities come close to those of softmax attention.
+# Here they could not adapt: these numbers say how well Linformer *imitates* a given attention. That it can *learn
+# as well* does not follow from imitation, nor from the low rank of $P$.
+
+# %%
+none, layerwise = figure_results.sharing["none"], figure_results.sharing["layerwise"]
+assert layerwise.parameters * 24 == none.parameters
+assert layerwise.output.mean() < 1.03 * none.output.mean()  # unseen text
+assert layerwise.seen.mean() > 1.05 * none.seen.mean()  # text of the fit
+chapter.table(
+    (f"sharing, k = {figure_results.sharing_reduced}", "parameters", "error, unseen text", "error, text of the fit"),
+    [
+        (mode, fitted.parameters, float(fitted.output.mean()), float(fitted.seen.mean()))
+        for mode, fitted in figure_results.sharing.items()
+    ],
+)
+
+# %% [markdown]
+# ## Why it cannot be causal
+#
+# In a language model output $i$ must not depend on tokens after $i$. In softmax attention a triangular mask does
+# it, since column $j$ of $P$ belongs to token $j$. Column $r$ of $\tilde P$ belongs to a mixture. Try a triangle
+# all the same: with $N = L = 12$ and $R = 4$, let query $i$ see the mixed keys up to that of its own segment.
+
+
+# %%
+def triangular(q, k, v, e, f, allowed):
+    """Linformer with the mixed keys that are not allowed (N, R) masked out; and the matrix applied to V."""
+    scores = np.where(allowed, q @ (e @ k).T / math.sqrt(q.shape[-1]), -np.inf)
+    exp = np.exp(scores - np.maximum(scores.max(axis=1, keepdims=True), -1e300))
+    weights = exp / np.maximum(exp.sum(axis=1, keepdims=True), 1e-300)  # a row that sees nothing is 0
+    return weights @ (f @ v), weights @ f
+
+
+def leaks(e, f, allowed):
+    """Which outputs i change when only tokens after i do."""
+    before, _ = triangular(q_12, k_12, v_12, e, f, allowed)
+    found = []
+    for i in range(12):
+        future = np.arange(12) > i
+        k_new, v_new = k_12.copy(), v_12.copy()
+        k_new[future] += 1
+        v_new[future] -= 1
+        found.append(bool(abs(triangular(q_12, k_new, v_new, e, f, allowed)[0][i] - before[i]).max() > 1e-9))
+    return np.array(found)
+
+
+q_12, k_12, v_12 = rng.standard_normal((3, 12, D))
+segment = np.arange(12) // 3  # of each token
+own_or_earlier = np.arange(4) <= segment[:, None]  # (N, R)
+wholly_past = np.arange(4) < segment[:, None]
+pool_12 = linformer.mean_pool(4, 12)
+learned = rng.standard_normal((4, 12)) / 2
+
+leaks_of_pool, leaks_of_learned = leaks(pool_12, pool_12, own_or_earlier), leaks(learned, learned, own_or_earlier)
+np.testing.assert_array_equal(leaks_of_pool, np.arange(12) % 3 != 2)  # all but the last token of each segment
+np.testing.assert_array_equal(leaks_of_learned, np.arange(12) < 11)  # all but the very last token
+assert not leaks(pool_12, pool_12, wholly_past).any()
+
+
+def draw_influence():
+    attempts = (
+        ("softmax, causal", softmax.matrix(q_12, k_12, causal=True)),
+        ("pooling, triangle", triangular(q_12, k_12, v_12, pool_12, pool_12, own_or_earlier)[1]),
+        ("learned E, triangle", triangular(q_12, k_12, v_12, learned, learned, own_or_earlier)[1]),
+        ("pooling, past segments", triangular(q_12, k_12, v_12, pool_12, pool_12, wholly_past)[1]),
+    )
+    figure, all_axes = style.figure(1, 4, height=0.32, sharey=True)
+    for axes, (title, influence) in zip(all_axes, attempts, strict=True):
+        axes.imshow(abs(influence), norm=PowerNorm(0.5, vmin=0, vmax=0.6))
+        axes.plot(np.arange(13) - 0.5, np.arange(13) - 0.5, color=style.VERMILLION)  # above it is the future
+        axes.grid(False)
+        axes.set(title=title, xlabel="value j", xlim=(-0.5, 11.5), ylim=(11.5, -0.5), xticks=range(0, 12, 3))
+    all_axes[0].set_ylabel("output i")
+    return figure
+
+
+chapter.show(
+    draw_influence,
+    alt="How much output i takes of value j: nothing above the diagonal for causal softmax; small triangles above it "
+    "for pooling; everything for a learned E; nothing for pooling of past segments, whose first rows are empty",
+)
+
+# %% [markdown]
+# The brighter, the larger the weight; above the red line is the future. Pooling leaks within its segments; a
+# learned $E$, whose every row mixes all positions, leaks everywhere. Allow only mixtures that lie *wholly in the
+# past*, and nothing leaks; but then the first segment sees nothing, no token sees its neighbours, and of a learned
+# $E$ no query but the last may see anything at all. (Pooled past segments together with a local window *do* make a
+# causal mechanism: the Long-Short Transformer, in a later chapter.)
+#
+# A language model that leaks has a low loss in training and, when it writes, no future to copy from. So the package
+# refuses:
+
+# %%
+try:
+    linformer.forward(q_12, k_12, v_12, learned, learned, causal=True)
+except ValueError as refusal:
+    message = str(refusal)
+assert "future" in message
+print(message)
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. When is it worth it?** For which $R$ does Linformer's forward pass take fewer multiply-adds than softmax
+# attention? For $N = L$? And when one query attends to a long cache ($N = 1$)?
+#
+# <details><summary>Solution</summary>
+#
+# $(N + L) R (D + M) < N L (D + M)$ means $R < \frac{N L}{N + L}$, half the harmonic mean of $N$ and $L$. For
+# $N = L$ that is $N / 2$. For $N = 1$ it is $\frac{L}{L + 1} < 1$: never. Mixing the keys costs $R$ times as much
+# as the one query would have to look at; it pays only because all queries share it.
+#
+# </details>
+
+
+# %%
+def saves(n, n_keys, r):
+    arrays = [np.ones(shape) for shape in ((n, D), (n_keys, D), (n_keys, M), (r, n_keys), (r, n_keys))]
+    return count(linformer.forward, *arrays).multiply_adds < count(softmax.dense_forward, *arrays[:3]).multiply_adds
+
+
+for n, n_keys in ((64, 64), (64, 32), (10, 90), (1, 500)):
+    for r in range(1, n_keys + 1, 3):
+        assert saves(n, n_keys, r) == (r < n * n_keys / (n + n_keys))
+
+# %% [markdown]
+# **2. Key-value sharing, through the gradient.** With $E = F$, what is $dE$? Suppose in addition that keys and
+# values are the same array, $K = V = X$, as in a layer that shares these too. What is $dX$? Check both.
+#
+# <details><summary>Solution</summary>
+#
+# Both are sums over the places of use (step 3): $dE = d\tilde K\, K^\top + d\tilde V\, V^\top$, and
+# $dX = E^\top d\tilde K + E^\top d\tilde V = E^\top (d\tilde K + d\tilde V)$.
+#
+# </details>
+
+
+# %%
+class Shared(NamedTuple):
+    q: np.ndarray
+    x: np.ndarray
+    e: np.ndarray
+
+
+def shared_forward(q, x, e):
+    return linformer.forward(q, x, x, e, e)
+
+
+def shared_backward(d_out, saved):
+    gradients = linformer.backward(d_out, saved)
+    return Shared(gradients.q, gradients.k + gradients.v, gradients.e + gradients.f)
+
+
+report = gradcheck.check_elementwise(shared_forward, shared_backward, q, k, e, rng=np.random.default_rng(11))
+print(report)
+report.assert_ok()
+
+# %% [markdown]
+# **3. The best $F$, in closed form.** Given $Q$, $K$, $V$ of one sentence and some $E$. Which $F$ makes
+# $\lVert \tilde P F V - O \rVert_F$ smallest, and how small does it get? When is it 0? What is wrong with using it?
+#
+# <details><summary>Solution</summary>
+#
+# $F$ enters only through $X = F V$. The best $X$ is a least squares solution, $X = \tilde P^+ O$, and what remains
+# is the part of $O$ outside the column space of $\tilde P$: $(I - \tilde P \tilde P^+) O$. If the columns of $V$
+# are independent ($M \le L$), every $X$ is reached: $F = X V^+$ has $F V = X V^+ V = X$.
+#
+# It is 0 where the columns of $O$ lie in the column space of $\tilde P$: for sure at $R = N$ if $\tilde P$ is
+# regular. What is wrong: $F$ needs $O$, the thing to be computed, and it fits this one sentence. On another it is
+# worse than mean pooling.
+#
+# </details>
+
+# %%
+rows = []
+q_64, k_64, v_64 = (x.astype(np.float64) for x in (q_1, k_1, v_1))
+other_q, other_k, other_v, other_out = (x[3, 0].astype(np.float64) for x in real.sentence(1))
+target = softmax.matrix(q_64, k_64) @ v_64
+for r in (8, 32, 128):
+    pool = linformer.mean_pool(r, 512)
+    P_r = linformer.matrix(q_64, k_64, pool)  # (512, r)
+    best_f = np.linalg.pinv(P_r) @ target @ np.linalg.pinv(v_64)  # (r, 512)
+    found, _ = linformer.forward(q_64, k_64, v_64, pool, best_f)
+    basis, _ = np.linalg.qr(P_r)
+    np.testing.assert_allclose(found, basis @ (basis.T @ target), atol=1e-8)  # as the pseudo-inverses are conditioned
+
+    pooled_only, _ = linformer.forward(q_64, k_64, v_64, pool, pool)
+    elsewhere, _ = linformer.forward(other_q, other_k, other_v, pool, best_f)
+    pooled_elsewhere, _ = linformer.forward(other_q, other_k, other_v, pool, pool)
+    errors = [heads.relative_error(x, target) for x in (pooled_only, found)]
+    errors += [heads.relative_error(x, other_out) for x in (pooled_elsewhere, elsewhere)]
+    assert errors[1] < errors[0]
+    assert errors[3] > errors[2]
+    rows.append((r, *map(float, errors)))
+header = ("R", "mean pooling", "best F", "another sentence: mean pooling", "that best F")
+chapter.table(header, rows)
+
+# %% [markdown]
+# ## What to remember
+#
+# - $O = \mathrm{softmax}(s\,Q (EK)^\top)\, F V$: $(N + L) R (D + M)$ multiply-adds, no $N \times L$ array. It saves
+#   something from $R < N/2$ on, and ties the network to a length.
+# - The softmax must come after the mixing, as $P$'s normaliser needs the whole row; so $\tilde P F$ is not a
+#   low-rank approximation of $P$, it replaces it.
+# - $dE = d\tilde K K^\top$, $dF = d\tilde V V^\top$, summed over all places where a matrix is used: that is all
+#   there is to sharing, of which there are four modes (288, 24, 12 and 1 matrices in BERT-base).
+# - The theorem's construction gives every query the same answer. A given network is imitated only roughly, and the
+#   low rank of $P$ is not what limits it: one $E$ and one $F$ have to serve all texts. The paper's results rest on
+#   training the whole network with them.
+# - Every mixture holds the future: no causal form.
+#
+# **Sources.** Wang et al. (2020), *Linformer: Self-Attention with Linear Complexity*. Xiong et al. (2021),
+# *Nyströmformer* (why the softmax cannot wait). Kingma and Ba (2015), *Adam*.
