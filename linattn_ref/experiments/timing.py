@@ -1,0 +1,42 @@
+"""CPU time of several computations side by side, on one thread.
+
+They run in turn in one process, one call of each and again, so that a machine whose speed drifts is as fast for all: to
+compare two, divide their times within a round. CPU time does not count what other processes take.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numba
+from threadpoolctl import threadpool_limits
+
+
+@contextmanager
+def one_thread(torch: Any = None) -> Iterator[None]:
+    """One thread for Numba, BLAS and PyTorch, if that module is given; as many as before at the end."""
+    numba_before, torch_before = numba.get_num_threads(), torch and torch.get_num_threads()
+    try:
+        numba.set_num_threads(1)
+        if torch:
+            torch.set_num_threads(1)
+        with threadpool_limits(1):
+            yield
+    finally:
+        numba.set_num_threads(numba_before)
+        if torch:
+            torch.set_num_threads(torch_before)
+
+
+def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of CPU time that each call took in each of ``rounds`` rounds, after a round that is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(1 + rounds):
+        for name, call in calls.items():
+            start = time.process_time()
+            call()
+            seconds[name].append(time.process_time() - start)
+    return {name: times[1:] for name, times in seconds.items()}
