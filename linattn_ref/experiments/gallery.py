@@ -21,6 +21,9 @@ FIGURES = (
     "linear_self_attention",
     "linformer",
     "attention_cost",
+    "feature_maps",
+    "causal_cost",
+    "rewind",
 )
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which README.md shows.
 # Where the packages are not installed, the committed ones stay as they are.
