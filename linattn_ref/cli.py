@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"linattn-ref: interrupted{arguments.if_interrupted}", file=sys.stderr)
         return 130
-    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except (ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
         if arguments.debug:
             raise
         print(f"linattn-ref: error: {one_line(error)}", file=sys.stderr)
@@ -44,7 +44,10 @@ def one_line(error: Exception) -> str:
         return f"this needs {module}, which is not installed: pip install 'linattn-ref[{extra}]'"
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+    told = " ".join(str(error).split())
+    if isinstance(error, MemoryError):
+        return f"out of memory{told and f': {told}'}"
+    return told or type(error).__name__
 
 
 def parser() -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from importlib import metadata
 
 import numpy as np
@@ -99,6 +100,16 @@ def test_bad_input_is_one_line_and_status_2_and_nothing_written(tmp_path, out, o
     assert "is no .npz file" in fails(capsys, "--arrays", empty, *to_out)
     assert "no such file" in fails(capsys, "--arrays", tmp_path / "none.npz", *to_out)
     assert "leave out --model" in fails(capsys, "--arrays", own_matrices, "--text", empty, *to_out)
+    assert not out.exists()
+
+
+def test_out_of_memory(tmp_path, out, capsys):
+    """A header that promises more numbers than any machine holds."""
+    huge = tmp_path / "huge.npz"
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000, 10000000), }\n"
+    with zipfile.ZipFile(huge, "w") as file:
+        file.writestr("p.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    assert fails(capsys, "--arrays", huge, "--out", out).startswith("out of memory")
     assert not out.exists()
 
 

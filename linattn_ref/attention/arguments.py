@@ -62,6 +62,32 @@ def check_qk(q: Array, k: Array, *, causal: bool = False, key_mask: Mask | None 
     check_key_mask(key_mask, k)
 
 
+def check_sizes(**sizes: int) -> None:
+    """Each is an integer of at least 1."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+            raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+
+
+def check_leading(leading: Sequence[int]) -> None:
+    """``leading`` is a tuple of axis lengths, each at least 1."""
+    if not isinstance(leading, (tuple, list)):
+        raise TypeError(f"leading: expected a tuple of integers, got {leading!r}")
+    check_sizes(**{f"leading[{axis}]": size for axis, size in enumerate(leading)})
+
+
+def check_dtype(dtype: Any) -> None:
+    """``dtype`` is float32 or float64."""
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError:  # no dtype at all: told below
+        known = False
+    else:
+        known = dtype in FLOATS
+    if not known:
+        raise TypeError(f"dtype: expected float32 or float64, got {dtype}")
+
+
 def check_key_mask(key_mask: Mask | None, k: Array) -> None:
     """``key_mask (..., L)`` is bool with all of ``k``'s leading axes."""
     if key_mask is None:

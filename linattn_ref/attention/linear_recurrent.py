@@ -27,7 +27,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from linattn_ref.attention.arguments import Array, check_array, check_kernels, check_qkv, check_shape
+from linattn_ref.attention.arguments import (
+    Array,
+    check_array,
+    check_dtype,
+    check_kernels,
+    check_leading,
+    check_qkv,
+    check_shape,
+    check_sizes,
+)
 from linattn_ref.attention.exponents import decay_between, decayed, features
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
 from linattn_ref.kernels import reference
@@ -60,13 +69,12 @@ def init_state(
     dtype
         float32 or float64.
     """
-    for name, size in (("key_width", key_width), ("value_width", value_width)):
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-            raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+    check_leading(leading)
+    check_sizes(key_width=key_width, value_width=value_width)
+    check_dtype(dtype)
     check_feature_map(feature_map)
     width = feature_map.width(int(key_width))
     s, z = np.zeros((*leading, width, value_width), dtype), np.zeros((*leading, width), dtype)
-    check_array("dtype", s)
     return State(s, z, None if feature_map.split is None else np.full((*leading, 1), -np.inf, dtype))
 
 

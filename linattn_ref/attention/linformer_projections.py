@@ -20,7 +20,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from linattn_ref.attention.arguments import Array, Mask, check_array, check_key_mask, check_shape, zero_masked
+from linattn_ref.attention.arguments import (
+    Array,
+    Mask,
+    check_array,
+    check_dtype,
+    check_key_mask,
+    check_shape,
+    check_sizes,
+    zero_masked,
+)
 
 SHARING = ("none", "headwise", "key_value", "layerwise")
 
@@ -72,6 +81,8 @@ def draw_projections(
     """
     if sharing not in SHARING:
         raise ValueError(f"sharing: expected one of {', '.join(SHARING)}, got {sharing!r}")
+    check_sizes(length=length, layers=layers, heads=heads)
+    check_dtype(dtype)
     rows = _rows_of_each_head(length, reduced, layers, heads, sharing)  # (layers, heads)
 
     def draw(*shape: int) -> Array:
@@ -141,7 +152,8 @@ def _pad(e: list[Array], f: list[Array]) -> Projection:
 
 def segment_bounds(length: int, reduced: int) -> NDArray[np.int64]:
     """Bounds ``(R + 1,)`` of ``reduced`` segments of ``length`` positions; the first ``L mod R`` are one longer."""
-    if not isinstance(reduced, (int, np.integer)) or not 1 <= reduced <= length:
+    check_sizes(length=length)
+    if isinstance(reduced, bool) or not isinstance(reduced, (int, np.integer)) or not 1 <= reduced <= length:
         raise ValueError(f"reduced: expected an integer with 1 <= R <= L = {length}, got {reduced!r}")
     size, longer = divmod(length, reduced)
     return np.arange(reduced + 1) * size + np.minimum(np.arange(reduced + 1), longer)
@@ -150,6 +162,7 @@ def segment_bounds(length: int, reduced: int) -> NDArray[np.int64]:
 def mean_pool(reduced: int, length: int, dtype: DTypeLike = np.float64) -> Array:
     """Mean pooling as a projection ``(R, L)`` for ``e`` and ``f``: row ``r`` averages segment ``r``."""
     bounds = segment_bounds(length, reduced)
+    check_dtype(dtype)
     e = np.zeros((reduced, length), dtype)
     for row, (start, end) in zip(e, pairwise(bounds), strict=True):
         row[start:end] = 1 / (end - start)
@@ -187,6 +200,8 @@ def max_pool(x: Array, reduced: int, *, key_mask: Mask | None = None) -> tuple[A
 def max_pool_backward(d_pooled: Array, saved: MaxPoolSaved) -> Array:
     """Gradient of ``x`` ``(..., L, W)``: each maximum's gradient goes to the key that gave it (the first of equals)."""
     position, found, length = saved
+    check_array("d_pooled", d_pooled)
+    check_shape("d_pooled", d_pooled, position.shape, "(..., R, W)")
     d_x = np.zeros((*position.shape[:-2], length, position.shape[-1]), d_pooled.dtype)
     np.put_along_axis(d_x, position, np.where(found, d_pooled, d_pooled.dtype.type(0)), axis=-2)
     return d_x
@@ -237,6 +252,8 @@ def convolution_backward(d_y: Array, saved: ConvolutionSaved) -> tuple[Array, Ar
     """Gradients of ``x`` ``(..., L, W)`` and ``weight`` ``(K, W, W')``: the two products of a linear layer."""
     windows, weight, key_mask, length = saved
     kernel, width, out_width = weight.shape
+    check_array("d_y", d_y, dtype=weight.dtype)
+    check_shape("d_y", d_y, (*windows.shape[:-1], out_width), "(..., R, W')")
     flat = weight.reshape(kernel * width, out_width)
     d_windows = d_y @ flat.T  # (..., R, K * W)
     d_x = d_windows.reshape(*d_y.shape[:-2], -1, width)[..., :length, :]  # (..., L, W)

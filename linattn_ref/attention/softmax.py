@@ -55,10 +55,13 @@ from linattn_ref.attention.arguments import (
     Mask,
     check_array,
     check_d_out,
+    check_dtype,
     check_kernels,
+    check_leading,
     check_qk,
     check_qkv,
     check_shape,
+    check_sizes,
     resolve_scale,
     zero_masked,
 )
@@ -224,8 +227,7 @@ def forward(
     scale = resolve_scale(scale, q.shape[-1])
     cached = 0
     if state is not None:
-        if not isinstance(state, State):
-            raise TypeError(f"state: expected a softmax.State, got {type(state).__name__}")
+        _check_state(state)
         if not causal or key_mask is not None:
             raise ValueError("state: continuing from a cache needs causal=True and no key_mask")
         cached, state = state.length, append(k, v, state)
@@ -269,12 +271,16 @@ def init_state(
     leading: tuple[int, ...], key_width: int, value_width: int, *, capacity: int, dtype: DTypeLike = np.float64
 ) -> State:
     """An empty cache with room for ``capacity`` tokens, for arrays with the ``leading`` axes."""
-    for name, size in (("key_width", key_width), ("value_width", value_width), ("capacity", capacity)):
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-            raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+    check_leading(leading)
+    check_sizes(key_width=key_width, value_width=value_width, capacity=capacity)
+    check_dtype(dtype)
     k, v = np.zeros((*leading, capacity, key_width), dtype), np.zeros((*leading, capacity, value_width), dtype)
-    check_array("dtype", k)
     return State(k, v, 0)
+
+
+def _check_state(state: Any) -> None:
+    if not isinstance(state, State):
+        raise TypeError(f"state: expected a softmax.State, got {type(state).__name__}")
 
 
 def append(k: Array, v: Array, state: State) -> State:
@@ -310,5 +316,6 @@ def step(q_t: Array, k_t: Array, v_t: Array, state: State, *, scale: float | Non
     """
     for name, x in (("q_t", q_t), ("k_t", k_t), ("v_t", v_t)):
         check_array(name, x, ndim=1)
+    _check_state(state)
     out, saved = forward(q_t[..., None, :], k_t[..., None, :], v_t[..., None, :], causal=True, scale=scale, state=state)
     return out[..., 0, :], saved.state  # type: ignore[return-value]

@@ -74,7 +74,7 @@ def from_model(
     sentences, length : int
         How many sentences, and how many tokens each.
     baselines : int
-        Sentences and draws for each baseline.
+        Sentences and draws for each baseline; the untrained network reads no more than ``sentences``.
     seed : int
         Of the choice of sentences, the random weights and the noise, which do not influence each other.
     say : callable
@@ -94,10 +94,10 @@ def from_model(
     reviews = read_text(text_file, say)
     assert model.tokenizer is not None
     tokens = text.choose_sentences(
-        reviews, model.tokenizer, count=max(sentences, baselines), length=length, rng=np.random.default_rng(choice)
+        reviews, model.tokenizer, count=sentences, length=length, rng=np.random.default_rng(choice)
     ).tokens  # (sentences, N)
     trained = model._replace(tokenizer=None)  # the workers need none, and it is slow to send
-    tasks = {"given": [Task(f"given-{i:04}", of_model, (trained, ids)) for i, ids in enumerate(tokens[:sentences])]}
+    tasks = {"given": [Task(f"given-{i:04}", of_model, (trained, ids)) for i, ids in enumerate(tokens)]}
     if baselines:
         random = bert.untrained(config, np.random.default_rng(weights))
         tasks["untrained"] = [
@@ -175,6 +175,10 @@ def read_arrays(path: Path) -> dict[str, Array]:
     if not names <= set(arrays) or {"p", "q"} <= set(arrays):
         raise ValueError(f"arrays: expected p, or q and k, in {path}; it holds {', '.join(arrays) or 'nothing'}")
     arrays = {name: _five_axes(name, arrays[name]) for name in sorted(names, reverse=True)}
+    if "p" in arrays and not arrays["p"].any(axis=(-2, -1)).all():
+        raise ValueError(f"arrays: p holds a matrix of zeros alone in {path}, which has no share of singular values")
+    if "q" in arrays and arrays["q"].dtype != arrays["k"].dtype:
+        raise ValueError(f"arrays: q is {arrays['q'].dtype} and k {arrays['k'].dtype}; they must be of one type")
     if "q" in arrays and not _fit(arrays["q"].shape, arrays["k"].shape):
         raise ValueError(f"arrays: q {arrays['q'].shape} and k {arrays['k'].shape} may differ only in the last but one")
     return arrays

@@ -173,18 +173,30 @@ def _backend(workers: int, dask: str | None, models: list[Any]) -> Iterator[None
 def prepare(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
     """Make ``folder`` ready for results of these settings: keep what is there if `resume`, else clear it away."""
     path, settings = folder / SETTINGS, json.loads(json.dumps(settings))  # tuples are lists, as in the file
+    for half_written in folder.glob(".*.part"):  # of a run that was killed
+        half_written.unlink()
     if resume and path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = _read_settings(path)
         changed = [key for key in {**before, **settings} if before.get(key) != settings.get(key)]
         if changed:
             was = "; ".join(f"{key} was {before.get(key)}, is {settings.get(key)}" for key in changed)
             raise ValueError(f"resume: the results in {folder} were made with other settings: {was}")
         return
     path.unlink(missing_ok=True)
-    for leftover in [*folder.glob("*.npy"), *folder.glob(".*.part")]:
+    for leftover in folder.glob("*.npy"):
         leftover.unlink()
     text = json.dumps(settings, indent=2) + "\n"
     write_all({path: functools.partial(Path.write_text, data=text, encoding="utf-8")})
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise ValueError(f"resume: {path} is damaged; without --resume the run begins anew")
+    return settings
 
 
 def store(folder: Path, done: Done) -> None:

@@ -116,6 +116,24 @@ def test_what_is_no_state_is_refused(setting):
     for wrong in (tuple(call.init_state()), np.zeros(3), "state"):
         with pytest.raises(TypeError, match=r"^state: expected a .*State, got "):
             call.forward(state=wrong)
+    for wrong in (None, tuple(call.init_state()), "state"):
+        with pytest.raises(TypeError, match=r"^state: expected a .*State, got "):
+            call.step(0, wrong)
+
+
+@RECURRENT
+def test_leading_axes_and_dtype_of_a_state(setting):
+    call = setting.call()
+    for wrong in (0, -1, 2.5, True):
+        with pytest.raises(ValueError, match=rf"^leading\[1\]: expected an integer of at least 1, got {wrong}"):
+            call.change(sizes=call.sizes._replace(leading=(2, wrong))).init_state()
+    module, options = call.case.module, call.change(capacity=4).accepted_by(call.case.module.init_state)
+    constants = [x for name, x in call.arrays.items() if name not in call.axes]
+    with pytest.raises(TypeError, match=r"^leading: expected a tuple of integers, got 2"):
+        module.init_state(2, call.sizes.d, call.sizes.m, *constants, **options)
+    for dtype in (int, np.complex128, "nonsense"):
+        with pytest.raises(TypeError, match=r"^dtype: expected float32 or float64, got "):
+            module.init_state((2,), call.sizes.d, call.sizes.m, *constants, **{**options, "dtype": dtype})
 
 
 @pytest.mark.parametrize("width", [0, -1, True, 2.0, "2"])

@@ -55,6 +55,8 @@ def test_dtype_of_own_matrices_is_kept(tmp_path):
         ({"p": np.ones((0, 3))}, r"got shape \(0, 3\)"),
         ({"p": np.ones((1,) * 6)}, "2 to 5 axes"),
         ({"p": np.array([[1, np.nan]])}, "p holds NaN or infinity"),
+        ({"p": np.stack([np.eye(3), np.zeros((3, 3))])}, "p holds a matrix of zeros alone"),
+        ({"q": Q.astype(np.float32), "k": K.astype(np.float64)}, "q is float32 and k float64"),
         ({"q": Q, "k": K[:1]}, "may differ only in the last but one"),
         ({"q": Q, "k": K[..., :4]}, "may differ only in the last but one"),
         ({"p": np.array([[{}]])}, "is no .npz file of numbers, or damaged"),
@@ -113,6 +115,13 @@ def test_seeds_streams_do_not_depend_on_each_other(tiny_model, tiny_text):
     changed = from_model(tiny_model, tiny_text, seed=1)
     for group in one.tasks:
         assert not np.array_equal(matrices(one, group)[0], matrices(changed, group)[0])
+
+
+def test_baselines_need_no_more_sentences_than_are_asked_for(tiny_model, tiny_text, tmp_path):
+    """One sentence was refused where the text had but one: the untrained network wanted two."""
+    (tmp_path / "one.txt").write_text(tiny_text.read_text().splitlines()[0])
+    inputs = from_model(tiny_model, tmp_path / "one.txt", sentences=1, length=8, baselines=2)
+    assert {group: len(tasks) for group, tasks in inputs.tasks.items()} == {"given": 1, "untrained": 1, "gaussian": 2}
 
 
 def test_no_baselines(tiny_model, tiny_text):

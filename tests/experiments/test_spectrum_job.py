@@ -69,6 +69,20 @@ def test_resume_refuses_other_settings_and_leaves_the_results(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_resume_clears_away_what_was_half_written(tmp_path):
+    run(noise(), tmp_path, SETTINGS)
+    (tmp_path / ".noise-1.npy.1.part").touch()
+    run(noise(), tmp_path, SETTINGS, resume=True)
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+def test_resume_says_that_settings_are_damaged(tmp_path, content):
+    (tmp_path / "settings.json").write_text(content)
+    with pytest.raises(ValueError, match=r"^resume: .*settings\.json is damaged; without --resume"):
+        run(noise(), tmp_path, SETTINGS, resume=True)
+
+
 def test_resume_where_there_is_nothing_begins(tmp_path):
     assert len(run(noise(), tmp_path / "new", SETTINGS, resume=True)) == 4
 
