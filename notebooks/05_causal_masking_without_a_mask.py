@@ -1,0 +1,1074 @@
+# %% [markdown]
+# # 5. Causal masking without a mask: prefix sums, their gradient, and what not to do
+#
+# How does linear attention keep a token from seeing the future without a mask matrix, and how does its gradient get
+# by without keeping one state for every token?
+#
+# In chapter 4 one bracket was moved and the matrix was gone. A causal mask sits on that matrix, entry by entry, and
+# seems to need it back. At the end of this chapter you will have
+#
+# 1. the causal form as a running sum, and its cost counted;
+# 2. its gradient, equations 13 to 15 of *Transformers are RNNs*, derived index by index, and Algorithm 1;
+# 3. what plain automatic differentiation keeps for the same gradient, in bytes;
+# 4. the same numbers a chunk at a time, with a gate, and cut into pieces with a state in between;
+# 5. three mistakes that look like savings: rewinding the state, one maximum for all keys, and an $\varepsilon$ beside
+#    a stabiliser.
+#
+# You need chapter 4: feature maps $\phi$, and $\phi(Q) (\phi(K)^\top V)$. The letters are the same: $N$ tokens, keys
+# of width $D$ and values of width $M$, $C$ features. Unless said otherwise there are as many keys as queries,
+# $L = N$.
+
+# %%
+import math
+from functools import partial
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+
+from linattn_ref import gradcheck
+from linattn_ref.attention import exponents, linear
+from linattn_ref.attention.feature_maps import FeatureMap, elu_plus_one
+from linattn_ref.experiments import attention_cost, causal_cost, chapter, rewind, style
+from linattn_ref.experiments.counting import count, kept_bytes, peak_bytes
+from linattn_ref.kernels.jit import causal_product as jit_kernel
+from linattn_ref.kernels.jit import causal_product_plain
+from linattn_ref.kernels.reference import causal_product
+
+# Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
+same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
+EPS_32 = np.finfo(np.float32).eps
+
+
+def draw_inputs(seed, n, c, m, dtype=np.float64):
+    """phi_q and phi_k with positive entries, v, and a gradient of the output."""
+    rng = np.random.default_rng(seed)
+    q, k, v, d_out = (rng.standard_normal((n, width)).astype(dtype) for width in (c, c, m, m))
+    return elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0], v, d_out
+
+
+# %% [markdown]
+# ## A running sum
+#
+# Take the numerator first; the denominator will come at no cost of thought. Without a mask it is
+# $\phi(Q) \phi(K)^\top V$, and the bracket may go left or right. Write $\triangle$ for the $N \times N$ lower
+# triangle of ones, $\triangle_{ij} = 1$ if $j \le i$, and $*$ for the product entry by entry. With a causal mask the
+# numerator is
+#
+# $$O = \big(\triangle * (\phi(Q)\, \phi(K)^\top)\big)\, V$$
+#
+# and the bracket cannot be moved: $*$ and the matrix product do not associate. Claim 15 of the seeds, and where it
+# ends:
+
+# %%
+N, C, M = 6, 4, 3
+phi_q, phi_k, v, d_out = draw_inputs(0, N, C, M)
+triangle = np.tri(N)
+
+same((phi_q @ phi_k.T) @ v, phi_q @ (phi_k.T @ v))  # claim 15
+masked = (triangle * (phi_q @ phi_k.T)) @ v
+assert abs(masked - phi_q @ (phi_k.T @ v)).max() > 1  # there is no such thing with the mask
+
+# %% [markdown]
+# But look at one row. $\triangle_{ij}$ only says where the sum over $j$ ends, and $\phi(q_i)$ does not depend on $j$:
+#
+# $$o_i = \sum_{j \le i} \big(\phi(q_i)^\top \phi(k_j)\big)\, v_j
+# = \Big(\sum_{j \le i} \phi(k_j)\, v_j^\top\Big)^{\!\top} \phi(q_i) = S_i^\top \phi(q_i)$$
+#
+# The bracket is moved *within the row*, and what is left of the mask is the upper end of a sum. And the sum of one
+# row is that of the row before and one term more (claim 20 of the seeds):
+#
+# $$S_i = S_{i-1} + \phi(k_i)\, v_i^\top, \qquad S_0 = 0 \qquad (1)$$
+#
+# $$o_i = S_i^\top \phi(q_i) \qquad (2)$$
+#
+# $S_i$ is a $C \times M$ matrix, the *state*. Going from one token to the next takes $C M$ multiply-adds for (1) and
+# $C M$ for (2), the same for the first token and for the millionth. The numbers (1) to (11) are those of the kernel's
+# docstring:
+
+# %%
+chapter.source(causal_product.forward_by_row, doc=False)
+
+# %%
+by_row, last = causal_product.forward_by_row(phi_q, phi_k, v, None)
+same(by_row, masked)
+same(last, phi_k.T @ v)  # the last token has seen everything
+
+later_changed = phi_k.copy()
+later_changed[4:] = 1e6
+assert (causal_product.forward_by_row(phi_q, later_changed, v, None)[0][:4] == by_row[:4]).all()  # not one bit moves
+
+# %% [markdown]
+# ### Three ways to the same $S_i$, counted
+#
+# Below are the multiply-adds for *all* $S_i$ together. Summing each from its beginning is quadratic (claim 21 of the
+# seeds). The running sum is linear, and if $S_i$ is read and then overwritten it takes the memory of one. A running
+# sum that *stores* all $S_i$, `np.cumsum` for instance, has the same arithmetic and $N$ times the memory.
+
+
+# %%
+def from_the_beginning(phi_k, v):
+    return np.stack([phi_k[: i + 1].T @ v[: i + 1] for i in range(len(v))])  # (N, C, M)
+
+
+def all_at_once(phi_k, v):
+    return np.cumsum(phi_k[:, :, None] * v[:, None, :], axis=0)  # (N, C, M)
+
+
+def one_at_a_time(phi_k, v):
+    s = np.zeros((phi_k.shape[1], v.shape[1]))
+    for i in range(len(v)):
+        s += phi_k[i, :, None] * v[i, None, :]  # (1); here (2) would read it
+    return s
+
+
+same(from_the_beginning(phi_k, v), all_at_once(phi_k, v))
+same(one_at_a_time(phi_k, v), all_at_once(phi_k, v)[-1])
+
+rows = []
+for n in (256, 512, 1024):
+    _, k_long, v_long, _ = draw_inputs(1, n, 32, 32)
+    adds = [causal_cost.multiply_adds(way, k_long, v_long) for way in (from_the_beginning, all_at_once, one_at_a_time)]
+    assert adds == [n * (n + 1) / 2 * 32 * 32, n * 32 * 32, n * 32 * 32]  # claims 20 and 21
+    peaks = [peak_bytes(way, k_long, v_long) for way in (from_the_beginning, all_at_once, one_at_a_time)]
+    assert min(peaks[:2]) >= n * 32 * 32 * 8
+    assert peaks[2] < 200_000  # S, and NumPy's buffers for adding to it; no n in it
+    names = ("each afresh", "cumsum", "running")
+    rows += [(name, n, adds, round(peak / 1024)) for name, adds, peak in zip(names, adds, peaks, strict=True)]
+chapter.table(("all S_i, C = M = 32, float64", "N", "multiply-adds", "KiB at the peak"), rows)
+
+# %% [markdown]
+# How much is "all $S_i$"? $N C M$ numbers. The keys are $N C$ numbers and the values $N M$: $M$ times the keys, $C$
+# times the values. Claim 21 says that storing every $S_i$ costs $\max(D, M)$ times the memory (with $C = D$). That is
+# right beside the *smaller* of the two; beside the larger it is $\min(D, M)$. Beside all that has to be there in any
+# case, $\phi(Q)$, $\phi(K)$, $V$ and the output, it is $C M / (2 C + 2 M)$, which for $C = M$ is a quarter of the
+# width.
+
+# %%
+for n, c, m in ((256, 32, 32), (256, 64, 16), (256, 16, 64)):
+    q_long, k_long, v_long, g_long = draw_inputs(2, n, c, m)
+    every = all_at_once(k_long, v_long).nbytes
+    assert every == max(c, m) * min(k_long.nbytes, v_long.nbytes)  # claim 21
+    assert every == min(c, m) * max(k_long.nbytes, v_long.nbytes)
+    assert every / kept_bytes((q_long, k_long, v_long, g_long)) == c * m / (2 * c + 2 * m)
+
+# %% [markdown]
+# ### The denominator is a column of ones
+#
+# Linear attention divides by $\sum_{j \le i} \phi(q_i)^\top \phi(k_j) = \phi(q_i)^\top Z_i$ with
+# $Z_i = \sum_{j \le i} \phi(k_j)$. That is (1) and (2) once more, for values that are all 1. So put a column of ones
+# beside $V$: $\tilde v_j = (v_j, 1)$. Then
+#
+# $$\tilde S_i = \sum_{j \le i} \phi(k_j)\, \tilde v_j^\top = (S_i, Z_i), \qquad
+# \tilde S_i^\top \phi(q_i) = (\text{numerator}, \text{denominator})$$
+#
+# Every equation below holds for $\tilde S$ as it stands, with $M + 1$ in place of $M$.
+
+# %%
+chapter.source(causal_product.normalised_forward, doc=False)
+
+with_ones = np.concatenate([v, np.ones((N, 1))], axis=1)  # (N, M + 1)
+states = all_at_once(phi_k, with_ones)  # (N, C, M + 1)
+same(states[..., -1], np.cumsum(phi_k, axis=0))  # Z_i
+out, denominator, s, z = causal_product.normalised_forward(phi_q, phi_k, v, None, None, None, None, 0.0)
+for i in range(N):
+    same(denominator[i], phi_q[i] @ states[i, :, -1])
+    same(out[i], states[i, :, :-1].T @ phi_q[i] / denominator[i])
+
+# %% [markdown]
+# The mechanism is `linear.forward(..., causal=True)`. Against the masked, normalised matrix, and with one step at a
+# time; a step costs the same at every position:
+
+# %%
+rng = np.random.default_rng(3)
+q, k, values = (rng.standard_normal((40, width)) for width in (C, C, M))
+out, saved = linear.forward(q, k, values, causal=True)
+P = linear.matrix(q, k, causal=True)
+assert (P[np.triu_indices(40, k=1)] == 0).all()
+same(out, P @ values)
+
+state, costs = linear.init_state((), C, M), set()
+for t in range(40):
+    spent = linear.State(state.s.copy(), state.z.copy(), None)  # step writes over the state it is given
+    cost = count(partial(linear.step, state=spent), q[t], k[t], values[t])
+    costs.add((cost.multiply_adds, cost.exponentials, cost.elementwise))
+    row, state = linear.step(q[t], k[t], values[t], state)
+    same(row, out[t])
+assert len(costs) == 1  # claim 20: constant cost per step
+same(state.s, saved.state.s)
+same(state.z, saved.state.z)
+
+# %% [markdown]
+# ## The gradient, by hand
+#
+# $\phi$ acts on each token by itself and its gradient belongs to the feature map (chapter 4), the division has its
+# own step below. What is new is the causal product, $\phi(Q), \phi(K), V \to O$. Let $\ell$ be the loss and
+# $G_{im} = \partial \ell / \partial O_{im}$. In indices,
+#
+# $$O_{im} = \sum_{j \le i} \sum_c \phi(q_i)_c\, \phi(k_j)_c\, V_{jm}$$
+#
+# For any input $X$, $d\ell = \sum_{im} G_{im}\, dO_{im}$: go over every place where $X$ occurs.
+#
+# ### Step 1: queries
+#
+# $\phi(q_i)_c$ occurs in row $i$ only, in $O_{im}$ for every $m$, with the factor
+# $\sum_{j \le i} \phi(k_j)_c V_{jm}$. But this is $(S_i)_{cm}$:
+#
+# $$\frac{\partial \ell}{\partial \phi(q_i)_c} = \sum_m G_{im} \sum_{j \le i} \phi(k_j)_c V_{jm}
+# = \sum_m (S_i)_{cm} G_{im}
+# \quad\Longrightarrow\quad \nabla_{\phi(q_i)} \ell = S_i\, G_i \qquad (4)$$
+#
+# This is the paper's equation 13. A running sum from the first token on, as in the forward pass.
+#
+# ### Step 2: the swap
+#
+# A key is another matter: $\phi(k_j)$ occurs in the output of token $j$ *and of all later ones*. We have a sum over
+# rows $i$ and, inside, over $j \le i$; for one key we need the sum over $i$ *inside*. Both go over the same pairs,
+# the lower triangle: by rows, or by columns.
+#
+# $$\sum_{i=1}^{N} \sum_{j=1}^{i} x_{ij} = \sum_{j=1}^{N} \sum_{i=j}^{N} x_{ij}$$
+#
+# In row $i$ the columns $j$ run from $1$ to $i$. In column $j$ the rows $i$ run from $j$ to $N$. That is the whole
+# trick of the backward pass: a sum over the past, read from the other side, is a sum over the future.
+
+# %%
+by_rows = [(i, j) for i in range(1, N + 1) for j in range(1, i + 1)]
+by_columns = [(i, j) for j in range(1, N + 1) for i in range(j, N + 1)]
+assert by_rows != by_columns
+assert sorted(by_rows) == sorted(by_columns)
+
+# %% [markdown]
+# ### Step 3: keys and values
+#
+# Put $O_{im}$ into $\sum_{im} G_{im} O_{im}$, which is linear in each of the three inputs, and swap:
+#
+# $$\sum_i \sum_m G_{im} \sum_{j \le i} \sum_c \phi(q_i)_c\, \phi(k_j)_c\, V_{jm}
+# = \sum_j \sum_c \sum_m \phi(k_j)_c\, V_{jm} \underbrace{\sum_{i \ge j} \phi(q_i)_c\, G_{im}}_{(A_j)_{cm}}$$
+#
+# The brace depends on $j$ only through where the sum begins. Call it $A_j$, a $C \times M$ matrix like $S_j$:
+#
+# $$A_j = \sum_{i \ge j} \phi(q_i)\, G_i^\top, \qquad\text{so}\qquad
+# A_j = A_{j+1} + \phi(q_j)\, G_j^\top, \qquad A_{N+1} = 0 \qquad (3)$$
+#
+# It is a running sum too, from the last token backwards. Now the factor of $\phi(k_j)_c$, and that of $V_{jm}$, can
+# be read off the right side:
+#
+# $$\nabla_{\phi(k_j)} \ell = A_j\, v_j \qquad (5)
+# \qquad\qquad \nabla_{v_j} \ell = A_j^\top \phi(k_j) \qquad (6)$$
+#
+# the paper's equations 14 and 15. (The paper writes $\bar V$ for the numerator, and $G_i$ as a row.) $A_j$ is also
+# the gradient of the *state*: in (1) and (2) $S_j$ is used by $o_j$, with the gradient $\phi(q_j) G_j^\top$, and by
+# $S_{j+1}$, which hands down $A_{j+1}$ unchanged. That is (3) again, with no swap at all, and it is how the kernel's
+# docstring derives it.
+#
+# Beside it the same in matrices, as it would be with the mask:
+# $d\phi(Q) = (\triangle * G V^\top)\, \phi(K)$, $d\phi(K) = (\triangle * G V^\top)^\top \phi(Q)$,
+# $dV = (\triangle * \phi(Q) \phi(K)^\top)^\top G$. Transposing $\triangle$ turns "up to $i$" into "from $j$ on".
+
+# %%
+S = all_at_once(phi_k, v)  # (N, C, M)
+A = np.cumsum((phi_q[:, :, None] * d_out[:, None, :])[::-1], axis=0)[::-1]  # (3)  (N, C, M)
+d_phi_q = np.stack([S[i] @ d_out[i] for i in range(N)])  # (4)
+d_phi_k = np.stack([A[j] @ v[j] for j in range(N)])  # (5)
+d_v = np.stack([A[j].T @ phi_k[j] for j in range(N)])  # (6)
+
+same(d_phi_q, (triangle * (d_out @ v.T)) @ phi_k)
+same(d_phi_k, (triangle * (d_out @ v.T)).T @ phi_q)
+same(d_v, (triangle * (phi_q @ phi_k.T)).T @ d_out)
+
+# %% [markdown]
+# ### Algorithm 1
+#
+# (4) wants $S_i$ in forward order; (5) and (6) want $A_j$ in backward order. No position needs both. So there are two
+# loops, and each holds *one* $C \times M$ matrix. $S$ is not fetched from anywhere: the first loop makes it again.
+
+# %%
+chapter.source(causal_product.backward_by_row, doc=False)
+
+# %%
+for ours, by_hand in zip(
+    causal_product.backward_by_row(d_out, None, phi_q, phi_k, v, None), (d_phi_q, d_phi_k, d_v, A[0]), strict=True
+):
+    same(ours, by_hand)
+
+report = gradcheck.check_elementwise(
+    causal_cost.rows_forward, causal_cost.rows_backward, phi_q, phi_k, v, rng=np.random.default_rng(4)
+)
+print(report)
+report.assert_ok()
+
+# %% [markdown]
+# The mistake to make here is the direction: a prefix sum where a suffix sum belongs. The check names the input, and
+# the entry that is off by the most:
+
+
+# %%
+def wrong_way_round(d_out, saved):
+    phi_q, _, v = saved
+    d_phi_q, _, d_v = causal_cost.rows_backward(d_out, saved)
+    a = np.cumsum(phi_q[:, :, None] * d_out[:, None, :], axis=0)  # the past, where (3) has the future
+    return causal_cost.Gradients(d_phi_q, (a @ v[:, :, None])[..., 0], d_v)
+
+
+report = gradcheck.check_elementwise(
+    causal_cost.rows_forward, wrong_way_round, phi_q, phi_k, v, rng=np.random.default_rng(4)
+)
+print(report)
+assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"phi_k"}
+
+# %% [markdown]
+# ### The division
+#
+# With $o_i = n_i / d_i$ (numerator over denominator) the quotient rule gives
+#
+# $$dn_i = \frac{G_i}{d_i}, \qquad dd_i = -\frac{G_i^\top n_i}{d_i^2} = -dn_i^\top o_i$$
+#
+# The denominator is the last column of the causal product of $\tilde v = (v, 1)$, so $(dn_i, dd_i)$ is what takes the
+# place of $G_i$ in (3) to (6). Nothing flows into a column of ones, so the last column of $d\tilde V$ is thrown away.
+
+# %%
+chapter.source(causal_product.normalised_backward, doc=False)
+
+report = gradcheck.check_elementwise(
+    partial(linear.forward, causal=True), linear.backward, q[:5], k[:5], values[:5], rng=np.random.default_rng(5)
+)
+print(report)
+report.assert_ok()
+
+# %% [markdown]
+# ## What automatic differentiation keeps
+#
+# A framework does not know about the two loops. It records every operation with whatever its derivative will need,
+# and plays the record backwards. The derivative of $o_i = S_i^\top \phi(q_i)$ by $\phi(q_i)$ needs $S_i$. To the
+# framework $S_1, S_2, \dots$ are $N$ different arrays, so all of them stay on the tape (claim 22 of the seeds; the
+# notes call it the problem of *naive* differentiation). Here is that tape, written out:
+
+# %%
+chapter.source(causal_cost.naive_forward, causal_cost.naive_backward)
+
+# %% [markdown]
+# It differs from Algorithm 1 in where $S_i$ comes from: from the tape here, from a second running sum there. The
+# gradients are the same. What is kept between the passes is $N C M$ numbers here, and nothing there.
+
+# %%
+phi_q, phi_k, v, d_out = draw_inputs(6, 150, 32, 24)
+results = {}
+for name, (forward, backward) in causal_cost.FORMS.items():
+    out, saved = forward(phi_q, phi_k, v)
+    results[name] = (out, *backward(d_out, saved))
+    kept = kept_bytes(saved) - kept_bytes((phi_q, phi_k, v))
+    assert kept == {"masked": 150 * 150, "naive": 150 * 32 * 24, "rows": 0, "chunks": 0}[name] * 8
+for name in ("naive", "rows", "chunks"):
+    for ours, expected in zip(results[name], results["masked"], strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-10)  # claim 22; sums of 150 * 32 terms
+
+# %% [markdown]
+# Counted and measured, with $C = M = 64$ in float32, forward and backward together: points are what was counted,
+# lines are the formulas in the module's docstring, a slope of 2 is growth with the square.
+
+# %%
+cost = causal_cost.compute(rng=np.random.default_rng(7))
+chapter.show(
+    causal_cost.draw,
+    cost,
+    alt="Multiply-adds: slope 2 for the masked matrix, 1 for the others. Memory: slope 2 for the matrix; keeping every "
+    "S has slope 1 but lies a factor of 16 above Algorithm 1 and chunks",
+)
+slope = partial(attention_cost.growth_exponent, cost.lengths)
+assert slope(cost.masked.multiply_adds) == 2
+assert slope(cost.naive.multiply_adds) == slope(cost.rows.multiply_adds) == 1  # claims 20 and 22: linear
+assert 1.9 < slope(cost.masked.peak) < 2.1
+assert max(slope(each.peak) for each in (cost.naive, cost.rows, cost.chunks)) < 1.01
+
+# %%
+longest = -1
+chapter.table(
+    (f"N = {cost.lengths[longest]}", "masked matrix", "every S kept", "Algorithm 1", "chunks"),
+    [
+        (label, *(round(getattr(each, field)[longest] / unit) for each in cost[-4:]))
+        for label, field, unit in (
+            ("multiply-adds", "multiply_adds", 1),
+            ("KiB kept between the passes", "kept", 1024),
+            ("KiB at the peak", "peak", 1024),
+        )
+    ],
+)
+assert cost[-4:] == (cost.masked, cost.naive, cost.rows, cost.chunks)
+assert cost.rows.multiply_adds[longest] * 6 == cost.naive.multiply_adds[longest] * 7  # one running sum more
+assert cost.naive.kept[longest] == 64 * 2048 * 64 * 4  # claim 21: M times the keys
+assert cost.rows.kept[longest] == 0  # claim 22
+assert cost.naive.kept[longest] / cost.masked.kept[longest] == 64 * 64 / 2048
+
+# %% [markdown]
+# Two things to take from the table. One running sum more is a sixth more arithmetic, and the memory of the states is
+# gone. And the naive form keeps *more* than the masked matrix that it was to replace, until $N$ reaches
+# $C M = 4096$: linear is no help if the constant is that large.
+#
+# "Constant memory" in claim 22 means: beyond the outputs, which every form has to write. Measured, at four lengths:
+
+# %%
+beyond = []
+for n in (100, 400, 1600, 6400):
+    phi_q, phi_k, v, d_out = draw_inputs(8, n, 16, 16, np.float32)
+    outputs = sum(x.nbytes for x in (phi_q, phi_k, v))  # the gradients have these shapes
+    beyond.append(peak_bytes(causal_product.backward_by_row, d_out, None, phi_q, phi_k, v, None) - outputs)
+assert max(beyond) - min(beyond) < 1000  # claim 22: bytes of Python's own small objects, and no state more
+kib = [round(each / 1024) for each in beyond]  # a state has 16 * 16 * 4 bytes, 1 KiB
+print("KiB that the backward pass needs beyond its outputs, at N = 100, 400, 1600, 6400:", kib)
+
+# %% [markdown]
+# ## Chunks
+#
+# A rank-1 update $S + \phi(k_i) v_i^\top$ reads and writes all of $S$ for two operations a number. Processors are
+# fast at matrix products, where a number that was fetched is used many times. So take $T$ rows at once. Let $S$ be
+# the state before them. Row $i$ of the chunk sees the keys before the chunk, all of them through $S$, and those of
+# the chunk up to its own, through a small triangle:
+#
+# $$O_{\text{chunk}} = \underbrace{\big(\mathrm{tril}(\phi_Q \phi_K^\top)\big) V}_{\text{within the chunk}}
+# + \underbrace{\phi_Q\, S}_{\text{everything before}} \qquad (10)$$
+#
+# $$S' = S + \phi_K^\top V \qquad (11)$$
+#
+# Both are exact: a sum over $j \le i$ was cut in two. $T = 1$ is Algorithm 1, $T = N$ is the masked matrix, and
+# anything between them gives the same numbers. The backward pass is the transpose of these two lines, with $A$ from
+# the other end.
+
+# %%
+chapter.source(causal_product.forward, doc=False)
+
+# %% [markdown]
+# (`decay` is 1 everywhere until we come to gates.) The picture shows the $24 \times 24$ pairs: those within a chunk
+# (dark) cost $T$ a row, those through the state (light) cost the same however many they are. The count is what the
+# kernel does in the forward pass with its constant `CHUNK` set to $T$ and $C = M = 4$, a row:
+
+# %%
+shown, small = 24, draw_inputs(9, 24, 4, 4)[:3]
+
+
+def multiply_adds_in_chunks(length):
+    with mock.patch.object(causal_product, "CHUNK", length):
+        return count(lambda *x: causal_product.forward(*x, None, None, None), *small).multiply_adds
+
+
+def panel(axes, length):
+    i, j = np.indices((shown, shown))
+    kind = np.where(j > i, 0, np.where(i // length == j // length, 2, 1))
+    axes.imshow(kind, cmap=ListedColormap(["white", style.SKY, style.BLUE]), vmin=0, vmax=2)
+    axes.grid(False)
+    axes.set(xlabel=f"key j\n{multiply_adds_in_chunks(length) / shown:.0f} multiply-adds", ylabel="query i")
+    axes.label_outer()
+
+
+expected, _ = causal_product.forward_by_row(*small, None)
+for length in (1, 3, 5, 8, 24):
+    with mock.patch.object(causal_product, "CHUNK", length):
+        same(causal_product.forward(*small, None, None, None)[0], expected)
+    if shown % length == 0:  # no ragged chunk at the end
+        assert multiply_adds_in_chunks(length) == shown * (length * (4 + 4) + 2 * 4 * 4)
+chapter.explore(
+    panel,
+    (1, 3, 8, 24),
+    name="chunk length T",
+    slider=range(1, shown + 1),
+    height=0.34,
+    sharey=True,
+    alt="Lower triangles of 24 by 24 pairs. T = 1: all but the diagonal go through the state. T = 24: none does",
+)
+
+# %% [markdown]
+# A row costs $T (C + M) + 2 C M$ multiply-adds, against $2 C M$ by Algorithm 1: with $T \approx C$ a small factor,
+# which matrix products win back. The three forms on more heads and a ragged length, both passes; the gradient once
+# more by finite differences in random directions, as there are many entries:
+
+# %%
+rng = np.random.default_rng(10)
+n = 2 * causal_product.CHUNK + 37
+phi_q, phi_k, v, d_out = (abs(rng.standard_normal((2, 3, n, width))) for width in (16, 16, 8, 8))
+forms = {
+    "rows": (causal_product.forward_by_row, causal_product.backward_by_row),
+    "chunks": (
+        lambda q, k, v, state: causal_product.forward(q, k, v, None, None, state),
+        lambda d_out, d_state, q, k, v, state: causal_product.backward(d_out, d_state, q, k, v, None, None, state)[:3],
+    ),
+}
+scores = np.tril(phi_q @ phi_k.swapaxes(-1, -2))
+d_scores = np.tril(d_out @ v.swapaxes(-1, -2))
+by_matrix = (scores @ v, d_scores @ phi_k, d_scores.swapaxes(-1, -2) @ phi_q, scores.swapaxes(-1, -2) @ d_out)
+for forward, backward in forms.values():
+    ours = (forward(phi_q, phi_k, v, None)[0], *backward(d_out, None, phi_q, phi_k, v, None)[:3])
+    for x, expected in zip(ours, by_matrix, strict=True):
+        np.testing.assert_allclose(x, expected, rtol=1e-12)  # sums of positive terms lose nothing to cancellation
+
+report = gradcheck.check_directions(
+    causal_cost.chunks_forward, causal_cost.chunks_backward, phi_q[0, 0], phi_k[0, 0], v[0, 0], rng=rng
+)
+print(report)
+report.assert_ok()
+
+# %% [markdown]
+# ### Compiled
+#
+# In a compiled language Algorithm 1 needs no matrix product to be fast: the loop as it stands will do. Here it is in
+# Numba, forward and backward: the gradients are the same loop with the arrays in other places (exercise 1).
+
+# %%
+chapter.source(causal_product_plain.scan_plain, causal_product_plain.backward_by_row, doc=False)
+
+# %% [markdown]
+# `kernels.jit` has, beside this plain form, one with the processor's vectors spelled out and all that the NumPy
+# kernel can do. The three agree to the rounding of sums taken in another order:
+
+# %%
+for dtype in (np.float64, np.float32):
+    arrays = [x.astype(dtype) for x in (phi_q, phi_k, v, d_out)]
+    results = []
+    for by_row in (causal_product, causal_product_plain):
+        out, last = by_row.forward_by_row(*arrays[:3], None)
+        results.append((out, last, *by_row.backward_by_row(arrays[3], None, *arrays[:3], None)))
+    out, last = jit_kernel.forward(*arrays[:3], None, None, None)
+    *gradients, _, _, d_state = jit_kernel.backward(arrays[3], None, *arrays[:3], None, None, None)
+    results.append((out, last, *gradients, d_state))
+    for compiled in results[1:]:
+        for ours, expected in zip(compiled, results[0], strict=True):
+            assert ours.dtype == dtype
+            # Sums of up to n positive terms; their errors are relative, and partly cancel.
+            np.testing.assert_allclose(ours, expected, rtol=math.sqrt(n) * 8 * np.finfo(dtype).eps)
+
+# %% [markdown]
+# ## A gate, and why the state is not rewound
+#
+# A plain sum never forgets. Many later mechanisms, random feature attention for one, let the state fade by a gate
+# $g_i$ between 0 and 1, and weigh what comes in by $w_i$:
+#
+# $$S_i = g_i S_{i-1} + w_i\, \phi(k_i)\, v_i^\top
+# \quad\Longrightarrow\quad S_i = \sum_{j \le i} (g_{j+1} \cdots g_i)\, w_j\, \phi(k_j)\, v_j^\top \qquad (1)$$
+#
+# The gradient needs no new idea. $S_i$ is used by $o_i$ and, with the factor $g_{i+1}$, by $S_{i+1}$:
+#
+# $$A_i = \phi(q_i)\, G_i^\top + g_{i+1} A_{i+1} \qquad (3)$$
+#
+# (4) stays, (5) and (6) get the factor $w_i$. And $S_i$ is linear in $w_i$ and in $g_i$, so that what stands beside
+# each in (1), times $A_i$ entry by entry, is the gradient:
+#
+# $$\frac{\partial \ell}{\partial w_i} = \sum_{cm} (A_i)_{cm}\, \phi(k_i)_c\, V_{im}
+# = \phi(k_i)^\top A_i\, v_i \qquad (7)$$
+#
+# $$\frac{\partial \ell}{\partial g_i} = \sum_{cm} (A_i)_{cm} (S_{i-1})_{cm} = \langle A_i, S_{i-1} \rangle \qquad (8)$$
+#
+# All gradients at once, by finite differences. The gates of 0 (forget everything) and 1 (forget nothing) are among
+# them, and so are the state before the first token and, as part of the output, the state after the last:
+
+
+# %%
+def gated_forward(phi_q, phi_k, v, gate, weight, state):
+    out, last = causal_product.forward(phi_q, phi_k, v, gate, weight, state)
+    return np.concatenate([out, last]), (phi_q, phi_k, v, gate, weight, state)  # (N + C, M)
+
+
+def gated_backward(d_both, saved):
+    n = len(saved[0])
+    return GatedGradients(*causal_product.backward(d_both[:n], d_both[n:], *saved))
+
+
+class GatedGradients(NamedTuple):
+    phi_q: np.ndarray  # (N, C)
+    phi_k: np.ndarray  # (N, C)
+    v: np.ndarray  # (N, M)
+    gate: np.ndarray  # (N,)
+    weight: np.ndarray  # (N,)
+    state: np.ndarray  # (C, M)
+
+
+phi_q, phi_k, v, d_out = draw_inputs(11, 9, 4, 3)
+rng = np.random.default_rng(12)
+gate = np.array([0.5, 1.0, 0.0, 0.9, 1 - 1e-7, 1e-30, 0.7, 1.0, 0.2])
+weight, before = rng.uniform(0.1, 2, 9), rng.standard_normal((4, 3))
+report = gradcheck.check_elementwise(gated_forward, gated_backward, phi_q, phi_k, v, gate, weight, before, rng=rng)
+print(report)
+report.assert_ok()
+
+# %% [markdown]
+# Now the difficulty. (8) is the first equation that needs $S$ and $A$ *at one position*, and $S$ comes from the
+# front, $A$ from the back. Keeping every $S_i$ is what we wanted to be rid of. It is tempting to solve (1) for the
+# state before and to run it backwards beside $A$, with no memory at all:
+#
+# $$S_{i-1} = \frac{S_i - w_i\, \phi(k_i)\, v_i^\top}{g_i}$$
+#
+# In exact arithmetic that is right. In floating point $S_N$ no longer holds what it takes. One token that is large
+# beside the others is enough, and a gate of 0 has no inverse:
+
+# %%
+small_one, large_one = np.float32(1), np.float32(2**25)
+assert small_one + large_one - large_one == 0  # S_1 was 1
+
+# %% [markdown]
+# How bad is it for ordinary inputs? Both ways in float32, on the same keys and values, beside float64:
+
+# %%
+chapter.source(rewind.forward_states, rewind.rewound_states, doc=False)
+
+# %%
+lost = rewind.compute()
+chapter.show(
+    rewind.draw,
+    lost,
+    alt="Relative error of the state in float32. Computed again it stays near 1e-6. Rewound without a gate it rises "
+    "towards the first positions, to 1e-3 for Z; with gates it grows exponentially with the steps back and passes 1",
+)
+assert lost.worst_recomputed.max() < 40 * EPS_32
+assert (lost.worst_rewound[0] > 5 * lost.worst_recomputed[0]).all()  # no gate
+assert lost.rewound_z[0, 0] > 1e-4  # Z_1 out of Z_16384: of seven digits three are left
+assert (lost.worst_rewound[2:, -1] > rewind.NOTHING_LEFT).all()  # g = 0.999, 0.99, 0.9: nothing is left
+
+# %% [markdown]
+# *Without a gate* (left) the error that stands in $S_N$ stays as large as it is while the state shrinks on the way
+# back: the first states lose most. $Z$, a sum of positive numbers, grows as $N$ and loses more than $S$, whose values
+# cancel.
+#
+# *With a gate* (middle) the state does not grow, but each step back divides the error by $g$: after $n$ steps it is
+# $g^{-n}$ times as large (dotted). The seven digits of float32 are gone after
+# $n = \log 10^7 / \log \frac1g$ steps:
+
+# %%
+rows = []
+for g, worst in zip(lost.gates, lost.worst_rewound, strict=True):
+    n = math.inf if g == 1 else math.log(1e7) / -math.log(g)
+    digits = [max(0.0, -math.log10(each)) for each in worst[[0, 4, 8]]]
+    rows.append((f"{g:.4g}", "never" if g == 1 else f"{n:,.0f}", *(f"{each:.1f}" for each in digits)))
+digits_at = [f"digits of S, N = {lost.lengths[i]}" for i in (0, 4, 8)]
+chapter.table(("gate", "steps for 10^7 times the error", *digits_at), rows)
+
+# %% [markdown]
+# The same for what we were after, the gradient of the gates (8), with gates drawn between 0.8 and 1:
+
+
+# %%
+def gate_gradient_by_rewinding(d_out, phi_q, phi_k, v, gate):
+    _, s = causal_product.forward(phi_q, phi_k, v, gate, None, None)
+    a, d_gate = np.zeros_like(s), np.empty_like(gate)
+    for i in reversed(range(len(v))):
+        s = (s - phi_k[i, :, None] * v[i, None, :]) / gate[i]
+        a = phi_q[i, :, None] * d_out[i, None, :] + (a * gate[i + 1] if i + 1 < len(v) else 0)  # (3)
+        d_gate[i] = (a * s).sum()  # (8)
+    return d_gate
+
+
+rows = []
+for n in (32, 128, 512):
+    arrays = (*draw_inputs(13, n, 16, 16), np.random.default_rng(14).uniform(0.8, 1, n))
+    phi_q, phi_k, v, d_out, gate = (x.astype(np.float32) for x in arrays)
+    wide = [x.astype(np.float64) for x in (d_out, phi_q, phi_k, v, gate)]
+    truth = causal_product.backward(wide[0], None, *wide[1:], None, None)[3]
+    with np.errstate(over="ignore", invalid="ignore"):
+        rewound = gate_gradient_by_rewinding(d_out, phi_q, phi_k, v, gate)
+    kernel = causal_product.backward(d_out, None, phi_q, phi_k, v, gate, None, None)[3]
+    assert kernel.dtype == rewound.dtype == np.float32
+    error_kernel, error_rewound = (np.linalg.norm(x - truth) / np.linalg.norm(truth) for x in (kernel, rewound))
+    assert error_kernel < 8 * EPS_32
+    rows.append((n, error_kernel, error_rewound))
+assert all(rewound > kernel for _, kernel, rewound in rows)
+assert rows[1][-1] > 1e-3
+assert rows[2][-1] > 1e6
+chapter.table(("N", "relative error of the gates' gradient, kernel", "by rewinding"), rows)
+
+# %% [markdown]
+# What does the kernel do instead? Its forward loop notes $S$ once a chunk, and the backward loop starts from there.
+# It needs no memory of its own for that: it writes the notes into rows of $d\phi(K)$ or $dV$ that are still empty,
+# and each is read before its row is overwritten. Measured: four times the length, no state more.
+
+# %%
+beyond = []
+for n in (512, 2048):
+    phi_q, phi_k, v, d_out = draw_inputs(23, n, 32, 32)
+    gate = np.random.default_rng(24).uniform(0, 1, n)
+    peak = peak_bytes(causal_product.backward, d_out, None, phi_q, phi_k, v, gate, None, None)
+    beyond.append(peak - kept_bytes((phi_q, phi_k, v, gate)))  # the gradients have these shapes
+one_state, chunks_more = 32 * 32 * 8, (2048 - 512) // causal_product.CHUNK
+assert beyond[1] - beyond[0] < 2 * one_state < chunks_more * one_state
+print(f"working memory, in states: {beyond[0] / one_state:.0f} at N = 512, {beyond[1] / one_state:.0f} at N = 2048")
+
+# %% [markdown]
+# ### Nor by division
+#
+# Within a chunk the kernel needs $g_{j+1} \cdots g_i$ for all pairs $j \le i$. It is tempting to take one cumulative
+# product $c_i = g_1 \cdots g_i$ and divide: $c_i / c_j$. But $c$ leaves the range of float32 soon, and $0/0$ is not a
+# number. Multiplying from $j$ on, for every $j$, costs $T^2 / 2$ products a chunk and has no such case:
+
+# %%
+chapter.source(causal_product._decay, doc=False)
+
+rows, length = [], causal_product.CHUNK
+for g in (0.99, 0.5, 0.2, 0.1, 0.0):
+    gate = np.full(length, g, np.float32)
+    product = causal_product._decay(gate, slice(0, length)).ratio
+    c = np.cumprod(gate)
+    with np.errstate(all="ignore"):
+        quotient = np.tril(c[:, None] / c[None, :])
+    i, j = np.indices((length, length))
+    truth = np.tril(np.float64(gate[0]) ** np.maximum(i - j, 0))
+    np.testing.assert_allclose(product, truth, rtol=length * EPS_32, atol=1e-37)  # below that float32 has few digits
+    wrong = ~np.isclose(quotient, truth, rtol=1e-2, atol=1e-37)[np.tril_indices(length)]
+    rows.append((g, c[-1], f"{wrong.mean():.0%}"))
+assert [row[-1] for row in rows[:2]] == ["0%", "0%"]
+assert all(row[-1] != "0%" for row in rows[3:])
+chapter.table(("gate", f"product of {length} gates, float32", "pairs that c_i / c_j gets wrong"), rows)
+
+# %% [markdown]
+# ## A state comes in, a state goes out
+#
+# All that later tokens need to know of earlier ones is $S$ (and $Z$). So a sequence may be cut: the state that comes
+# out of one piece goes into the next, and the outputs are those of the whole. Backwards it is the same with $A$. The
+# piece after hands its gradient of the state, $g_1 A_1$ (9), to the piece before, where it takes the place of
+# $A_{N+1} = 0$.
+
+# %%
+rng = np.random.default_rng(15)
+N = 90
+q, k, v, d_out = (rng.standard_normal((N, width)) for width in (8, 8, 5, 5))
+out, saved = linear.forward(q, k, v, causal=True)
+whole = linear.backward(d_out, saved)
+pieces = [slice(0, 20), slice(20, 55), slice(55, 90)]
+
+
+def in_pieces(truncate):
+    state, tape = linear.init_state((), 8, 5), []
+    for rows in pieces:
+        part, saved = linear.forward(q[rows], k[rows], v[rows], causal=True, state=state)
+        same(part, out[rows])
+        tape.append((rows, saved))
+        state = saved.state
+    d_state, grads = None, []
+    for rows, saved in reversed(tape):
+        grads.append(linear.backward(d_out[rows], saved, d_state=d_state))
+        d_state = None if truncate else grads[-1].state
+    return [np.concatenate([getattr(each, name) for each in reversed(grads)]) for name in "qkv"]
+
+
+for ours, expected in zip(in_pieces(truncate=False), whole, strict=True):
+    same(ours, expected)
+
+# %% [markdown]
+# If the gradient is *not* handed back, we have **truncated back-propagation**: the forward pass still sees the whole
+# past, but no piece learns what it did for the pieces after it. What exactly is lost can be read off (4) to (6). The
+# gradient of a query needs $S$ only: it is exact. Those of keys and values lack the part of $A$ that comes from
+# later pieces; in the last piece nothing is missing.
+
+# %%
+rows = []
+truncated = in_pieces(truncate=True)
+for number, piece in enumerate(pieces, 1):
+    both = [(x[piece], y[piece]) for x, y in zip(truncated, whole, strict=True)]
+    missing = [f"{np.linalg.norm(x - y) / np.linalg.norm(y):.0%}" for x, y in both]
+    rows.append((f"{number}: tokens {piece.start + 1}-{piece.stop}", *missing))
+same(truncated[0], whole.q)
+same(truncated[1][pieces[-1]], whole.k[pieces[-1]])
+same(truncated[2][pieces[-1]], whole.v[pieces[-1]])
+assert abs(truncated[1][pieces[0]] - whole.k[pieces[0]]).max() > 1e-2
+chapter.table(("piece", "missing in dQ", "in dK", "in dV"), rows)
+
+# %% [markdown]
+# ## Two traps with exponential features
+#
+# Chapter 4 kept exponential features, $\phi(x) = e^{a(x)}$, in range by a constant that cancels: with $r$ for the
+# keys, $e^{a(k_j) - r}$ in the numerator and in the denominator alike. Causally two things can go wrong, and both are
+# in the Performer's published code: one maximum over all keys, for causal attention too, and a small number added to
+# the features after it. A feature map for small numbers, $\phi(x) = e^x$ entry by entry, and the two mistakes:
+
+# %%
+exponential = FeatureMap(
+    name="exp",
+    forward=lambda x: (np.exp(x), (x, np.exp(x))),
+    backward=lambda d_phi, saved: d_phi * saved[1],
+    width=lambda d: d,
+    positive=True,
+    split=lambda x: (x, None),  # exponent, factor
+)
+
+
+def one_maximum(q, k, v, eps):
+    """One r for all keys, future ones too; and an eps beside it."""
+    phi_q, phi_k = np.exp(q - q.max(axis=1, keepdims=True)), np.exp(k - k.max())
+    out, _, _, _ = causal_product.normalised_forward(phi_q, phi_k, v, None, None, None, None, np.float32(eps))
+    return out
+
+
+# %% [markdown]
+# **First trap: one maximum over all keys.** With $r = \max_j a(k_j)$ over the whole sequence nothing overflows. But
+# $r$ depends on the future. Let a late key have the exponent 100: every earlier feature becomes $e^{a - 100}$, which
+# float32 holds with few digits ($e^{-87}$ is the smallest number with all of them) and beyond 104 not at all. The
+# rows before then divide 0 by 0.
+#
+# **Second trap: $\varepsilon$ beside a stabiliser.** Numerator and denominator are both multiplied by $e^{-r}$, but
+# an $\varepsilon$ added after that is not:
+#
+# $$\frac{e^{-r} n_i}{e^{-r} d_i + \varepsilon} = \frac{n_i}{d_i + \varepsilon\, e^{r}}$$
+#
+# The scale no longer cancels. It leaks into the output as an $\varepsilon$ that is $e^r$ times as large: a late key
+# of exponent 15, nothing special, multiplies $\varepsilon = 10^{-6}$ by $3 \cdot 10^6$, and the first outputs shrink.
+#
+# Five tokens. Only the *last key* changes from row to row. The first output, which must not notice:
+
+# %%
+rng = np.random.default_rng(16)
+q, k, v = (rng.standard_normal((5, 2)).astype(np.float32) for _ in range(3))
+alone = v[0]  # the first token sees itself only: its output is its value
+assert round(math.log(np.finfo(np.float32).smallest_normal)) == -87
+assert round(math.log(float(np.finfo(np.float32).smallest_subnormal) / 2)) == -104  # what is smaller is rounded to 0
+
+rows = []
+for late in (0, 5, 10, 15, 20, 50, 90, 100, 103, 110):
+    k[-1] = late
+    trap_1, trap_2 = one_maximum(q, k, v, eps=0)[0], one_maximum(q, k, v, eps=1e-6)[0]
+    ours, _ = linear.forward(q, k, v, feature_map=exponential, causal=True, eps=0)
+    np.testing.assert_allclose(ours[0], alone, rtol=4 * EPS_32)
+    rows.append((late, *(f"{x[0]:.5f}" for x in (trap_1, trap_2, ours[0]))))
+    if late == 100:
+        assert abs(trap_1[0] / alone[0] - 1) > 1e-3
+    if late == 110:
+        assert (trap_1 == 0).all()
+    if late >= 10:
+        assert abs(trap_2[0] / alone[0] - 1) > 0.01
+header = ("exponent of the last key", "1: one maximum", "2: and eps = 1e-6", "`linear.forward`")
+chapter.table(header, rows)
+
+# %% [markdown]
+# The first trap springs late and then altogether, and silently: a denominator of 0 is taken for a query that has seen
+# nothing, and the output is 0. The second springs for ordinary keys. With an $\varepsilon$ inside, the output depends
+# on how the stabiliser was chosen, so that a pass over the whole, chunks and single steps would have to choose it
+# alike. Without one the choice does not matter.
+#
+# ### What the package does
+#
+# With an exponential map $\varepsilon$ must be 0, and the scale keeps the denominator away from 0 instead:
+
+# %%
+try:
+    linear.forward(q, k, v, feature_map=exponential, causal=True, eps=1e-6)
+except ValueError as error:
+    print(error)
+else:
+    raise AssertionError("an eps beside a stabiliser was let through")
+
+# %% [markdown]
+# And $r$ follows the *running* maximum, as in online softmax (chapter 1): when a key rises above it, $S$ and $Z$ are
+# multiplied by $e^{r_{\text{old}} - r_{\text{new}}}$, a factor below 1 that is the same in numerator and denominator.
+# A gate, in fact. Rescaling for every new maximum would cost time and make small pieces, and a key a little above $r$
+# does no harm: $e^{40} = 2 \cdot 10^{17}$ is far inside the range of float32. So $r$ rises when a key is more than 40
+# above it, and then to that key. Between two rises the causal product is the ordinary one.
+
+# %%
+chapter.source(exponents.rises, exponents.decayed, doc=False)
+
+# %% [markdown]
+# Twelve keys whose first exponent climbs by 15 a token, to 165, far beyond float32's 88. The queries' first exponent
+# falls as fast, so that no feature drowns the others. Float64 still holds $e^{165}$ and needs no stabiliser, which
+# gives the truth:
+
+
+# %%
+def draw_steep(seed, n):
+    rng = np.random.default_rng(seed)
+    q, k, v = (rng.standard_normal((n, width)) for width in (3, 3, 2))
+    k[:, 0] += 15.0 * np.arange(n)
+    q[:, 0] -= 15.0 * np.arange(n)
+    return q, k, v
+
+
+steep = partial(linear.forward, feature_map=exponential, causal=True, eps=0)
+short = [x.astype(np.float32) for x in draw_steep(17, 12)]
+q, k, v = (x.astype(np.float64) for x in short)
+truth, _, _, _ = causal_product.normalised_forward(np.exp(q), np.exp(k), v, None, None, None, None, 0.0)
+
+out, saved = steep(*short)
+assert out.dtype == np.float32
+same(out, truth, atol=64 * EPS_32)  # exponents between -64 and 64 are rounded by up to 2^-19, 16 eps
+state = linear.init_state((), 3, 2, feature_map=exponential, dtype=np.float32)
+for t, (q_t, k_t, v_t) in enumerate(zip(*short, strict=True)):
+    row, state = linear.step(q_t, k_t, v_t, state, feature_map=exponential, eps=0)
+    same(row, truth[t], atol=64 * EPS_32)
+
+rows = []
+for number, piece in enumerate(saved.phi.pieces, 1):
+    decay = "none before" if number == 1 else f"{float(piece.decay[0]):.1e}"
+    r = k[piece.keys.start, 0]
+    rows.append((number, f"{piece.keys.start + 1}-{piece.keys.stop}", f"{r:.1f}", decay))
+assert 1 < len(rows) < 12
+chapter.table(("piece", "tokens", "r of the first feature", "its factor on S and Z before the piece"), rows)
+
+# %% [markdown]
+# Backwards $r$ is a constant: the output does not depend on it. The gradient of a state is multiplied by the same
+# factor on its way back, as with a gate.
+
+# %%
+assert len(steep(*draw_steep(18, 7))[1].phi.pieces) > 1
+report = gradcheck.check_elementwise(steep, linear.backward, *draw_steep(18, 7), rng=np.random.default_rng(19))
+print(report)
+report.assert_ok()
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. The gradient is three causal products.** Write $\mathcal C(X, Y, W)_i = \sum_{j \le i} (x_i^\top y_j)\, w_j$
+# for the causal product, so that $O = \mathcal C(\phi(Q), \phi(K), V)$, and $\mathcal R$ for the same with $j \ge i$.
+# Express the three gradients by $\mathcal C$ and $\mathcal R$, so that a machine that can only do $\mathcal C$ (and
+# turn sequences around) can train.
+#
+# <details><summary>Solution</summary>
+#
+# (4) written out is $\nabla_{\phi(q_i)} \ell = \sum_{j \le i} \phi(k_j)\, (v_j^\top G_i)$: the roles are $x = G$,
+# $y = V$, $w = \phi(K)$. Likewise (5) is $\sum_{i \ge j} \phi(q_i)\, (G_i^\top v_j)$ and (6) is
+# $\sum_{i \ge j} G_i\, (\phi(q_i)^\top \phi(k_j))$. So
+#
+# $$\nabla_{\phi(Q)} \ell = \mathcal C(G, V, \phi(K)), \qquad \nabla_{\phi(K)} \ell = \mathcal R(V, G, \phi(Q)), \qquad
+# \nabla_V \ell = \mathcal R(\phi(K), \phi(Q), G)$$
+#
+# and $\mathcal R$ is $\mathcal C$ of the sequences turned around, turned around. It costs $6 C M$ multiply-adds a
+# row, where Algorithm 1 takes $5 C M$, because both (5) and (6) make $A$.
+#
+# </details>
+
+
+# %%
+def causal(x, y, w):
+    return causal_product.forward_by_row(x, y, w, None)[0]
+
+
+def reverse(x, y, w):
+    return causal(x[::-1], y[::-1], w[::-1])[::-1]
+
+
+phi_q, phi_k, v, d_out = draw_inputs(19, 30, 5, 3)
+_, saved = causal_cost.rows_forward(phi_q, phi_k, v)
+by_algorithm_1 = causal_cost.rows_backward(d_out, saved)
+same(causal(d_out, v, phi_k), by_algorithm_1.phi_q)
+same(reverse(v, d_out, phi_q), by_algorithm_1.phi_k)
+same(reverse(phi_k, phi_q, d_out), by_algorithm_1.v)
+
+costs = [
+    causal_cost.multiply_adds(causal, d_out, v, phi_k),
+    causal_cost.multiply_adds(reverse, v, d_out, phi_q),
+    causal_cost.multiply_adds(reverse, phi_k, phi_q, d_out),
+]
+assert sum(costs) == 6 * 30 * 5 * 3
+assert causal_cost.multiply_adds(lambda *x: causal_cost.rows_backward(x[0], x[1:]), d_out, *saved) == 5 * 30 * 5 * 3
+
+# %% [markdown]
+# **2. The gates' gradient for nothing?** Let $e_i = g_i\, \partial \ell / \partial g_i$ be the gradient with respect
+# to $\log g_i$. Show that
+#
+# $$e_i = e_{i+1} + \phi(q_i)^\top \nabla_{\phi(q_i)} \ell - \phi(k_i)^\top \nabla_{\phi(k_i)} \ell$$
+#
+# so that, after (4) and (5), a running sum from the end gives all of (8) with no state at all. Yang et al. (2024)
+# train their gates so. When would you not?
+#
+# <details><summary>Solution</summary>
+#
+# By (8) and then (1),
+# $e_i = \langle A_i, g_i S_{i-1} \rangle = \langle A_i, S_i \rangle - \langle A_i, w_i \phi(k_i) v_i^\top \rangle$.
+# The last term is $\phi(k_i)^\top (w_i A_i v_i) = \phi(k_i)^\top \nabla_{\phi(k_i)} \ell$, by (5). In the first, by
+# (3),
+#
+# $$\langle A_i, S_i \rangle = \langle \phi(q_i) G_i^\top, S_i \rangle + \langle g_{i+1} A_{i+1}, S_i \rangle
+# = \phi(q_i)^\top S_i G_i + e_{i+1} = \phi(q_i)^\top \nabla_{\phi(q_i)} \ell + e_{i+1}$$
+#
+# At the end $e_{N+1} = \langle dS_N, S_N \rangle$ with the gradient of the last state, 0 if nothing continued from
+# it.
+#
+# The price: it is $\log g$ that gets its gradient, so $g = 0$ needs another way. And what is small is the difference
+# of things that are not. With gates near 0, $e_i$ is of the size of $g_i$, but the sum carries the rounding errors of
+# all terms from $i$ to $N$, and these do not fade as the state does. Below: gates of 0.99 lose nothing, gates of 0.1
+# more than a digit, gates of 0.001 four.
+#
+# </details>
+
+# %%
+rows = []
+for g in (0.99, 0.9, 0.1, 0.01, 0.001):
+    n, gate = 400, np.full(400, g)
+    phi_q, phi_k, v, d_out = draw_inputs(20, n, 16, 16)
+    truth = causal_product.backward(d_out, None, phi_q, phi_k, v, gate, None, None)[3]
+    errors = []
+    for dtype in (np.float64, np.float32):
+        arrays = [x.astype(dtype) for x in (d_out, phi_q, phi_k, v, gate)]
+        d_q, d_k, _, d_gate, _, _ = causal_product.backward(arrays[0], None, *arrays[1:], None, None)
+        terms = (arrays[1] * d_q).sum(axis=1) - (arrays[2] * d_k).sum(axis=1)  # (N,)
+        for_nothing = np.cumsum(terms[::-1])[::-1] / arrays[4]
+        errors += [np.linalg.norm(x[1:] - truth[1:]) / np.linalg.norm(truth) for x in (for_nothing, d_gate)]
+    assert errors[0] < 1e-9  # the formula is right
+    rows.append((g, *errors[2:]))
+assert rows[0][1] < 2 * rows[0][2]
+assert rows[2][1] > 10 * rows[2][2]
+assert rows[4][1] > 1000 * rows[4][2]
+chapter.table(("gate", "relative error in float32, by the running sum", "the kernel"), rows)
+
+# %% [markdown]
+# **3. Checkpoints.** A mechanism needs $S_{i-1}$ and $A_i$ at the same position, as (8) does, and has no unwritten
+# rows to note states in. Find a way that holds about $2 \sqrt N$ states instead of $N$, and computes every $S_i$ at
+# most twice.
+#
+# <details><summary>Solution</summary>
+#
+# Run forward and keep $S$ at the start of every block of $B$ rows: $N / B$ states. Then take the blocks from the last
+# to the first. In each, run forward again from its start and keep all states of the block, $B$ of them; then go back
+# through it with $A$. At most $N / B + B$ states are held, least for $B = \sqrt N$, which makes $2 \sqrt N$.
+#
+# That is *gradient checkpointing*. It rewinds nothing: every state is computed in the forward direction.
+#
+# </details>
+
+
+# %%
+def gate_gradient(d_out, phi_q, phi_k, v, gate, block):
+    def after(s, i):
+        return gate[i] * s + phi_k[i, :, None] * v[i, None, :]  # (1)
+
+    n, s = len(v), np.zeros((phi_k.shape[1], v.shape[1]))
+    starts = []
+    for i in range(n):
+        if i % block == 0:
+            starts.append(s)
+        s = after(s, i)
+    a, d_gate = np.zeros_like(s), np.empty(n)
+    for start in reversed(range(0, n, block)):
+        rows = range(start, min(start + block, n))
+        befores = [starts.pop()]  # S_{i-1} for the rows i of the block
+        for i in rows[:-1]:
+            befores.append(after(befores[-1], i))
+        for i in reversed(rows):
+            a = phi_q[i, :, None] * d_out[i, None, :] + (gate[i + 1] * a if i + 1 < n else 0)  # (3)
+            d_gate[i] = (a * befores.pop()).sum()  # (8)
+    return d_gate
+
+
+n = 1024
+gate = np.random.default_rng(21).uniform(0, 1, n)
+phi_q, phi_k, v, d_out = draw_inputs(22, n, 32, 32)
+expected = causal_product.backward(d_out, None, phi_q, phi_k, v, gate, None, None)[3]
+rows, one_state = [], 32 * 32 * 8
+for block in (1, 8, 32, 128, 1024):
+    np.testing.assert_allclose(gate_gradient(d_out, phi_q, phi_k, v, gate, block), expected, rtol=1e-9, atol=1e-9)
+    states_held = n // block + block
+    peak = peak_bytes(gate_gradient, d_out, phi_q, phi_k, v, gate, block) / one_state
+    np.testing.assert_allclose(peak, states_held, rtol=0.05, atol=12)  # A, the result, parts of sums, array headers
+    rows.append((block, states_held, round(peak)))
+assert min(rows, key=lambda row: row[2])[0] == 32 == math.isqrt(n)
+chapter.table(("block B", "states held, N / B + B", "peak, in states, measured"), rows)
+
+# %% [markdown]
+# ## What to remember
+#
+# - A causal mask on $\phi(Q) \phi(K)^\top$ is a running sum: $S_i = S_{i-1} + \phi(k_i) v_i^\top$,
+#   $o_i = S_i^\top \phi(q_i)$. Constant cost a token. The denominator is one column more.
+# - $\sum_i \sum_{j \le i} = \sum_j \sum_{i \ge j}$: the gradient of a sum over the past is a sum over the future. $S$
+#   runs forward for the queries, $A$ backward for keys and values; neither is kept.
+# - Plain automatic differentiation keeps every $S_i$: $C M$ numbers a token, more than the matrix itself for
+#   sequences of ordinary length.
+# - Algorithm 1, chunks, the masked matrix and steps are the same numbers.
+# - Do not rewind and do not divide by gates: compute again. Do not take a maximum over the future, and no
+#   $\varepsilon$ beside a stabiliser.
+#
+# **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*, sections 3.3 and 3.4 and Algorithm 1. Peng et al.
+# (2021), *Random feature attention*. Yang et al. (2024), *Gated linear attention transformers with hardware-efficient
+# training*. Milakov and Gimelshein (2018), *Online normalizer calculation for softmax*. Griewank and Walther (2000),
+# *Revolve: an implementation of checkpointing*.
