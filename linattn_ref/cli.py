@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     benches = bench.add_subparsers(title="what", required=True, metavar="WHAT")
     _add_bench_softmax(benches)
     _add_bench_spectrum(benches)
+    _add_bench_resources(benches)
     return top
 
 
@@ -265,5 +266,54 @@ def _add_bench_softmax(commands: Any) -> None:
     option("--repeats", type=_at_least(1), default=7, metavar="ROUNDS", help="(default: %(default)s)")
     option("--dtype", choices=("float32", "float64"), default="float32", help="(default: %(default)s)")
     option("--seed", type=_at_least(0), default=0, help="of the inputs (default: 0)")
+    option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: %(default)s)")
+    _add_style(command)
+
+
+def run_bench_resources(arguments: argparse.Namespace) -> None:
+    """Measure time and memory of attention against its length (Transformers are RNNs, Figure 1); 4 minutes.
+
+    CPU time on one thread, and the most memory in use at once, measured in a process for each point. Prints tables,
+    and writes resources.svg, .png, .pdf and .json, and each point as it comes.
+    """
+    from linattn_ref.experiments import record, resources, style
+
+    results = resources.compute(
+        lengths=arguments.lengths or resources.LENGTHS,
+        methods=arguments.methods or tuple(resources.METHODS),
+        rounds=arguments.rounds,
+        seed=arguments.seed,
+        parts=arguments.out / "resources-parts",
+        resume=arguments.resume,
+        progress=True,
+    )
+    with style.use(arguments.style):
+        files = record.save(
+            resources.draw(results),
+            results,
+            arguments.out,
+            "resources",
+            command=arguments.command_line,
+            seed=arguments.seed,
+            caption=resources.CAPTION,
+        )
+    print(resources.table(results))
+    print("wrote", *files)
+
+
+def _add_bench_resources(commands: Any) -> None:
+    command = _command(commands, "resources", run_bench_resources)
+    command.set_defaults(if_interrupted="; what is done is kept: the same command with --resume goes on from there")
+    option = command.add_argument
+    option("--lengths", type=_at_least(1), nargs="+", metavar="N", help="N = L, ascending (default: 64 to 65536)")
+    option(
+        "--methods",
+        nargs="+",
+        metavar="NAME",
+        help="such as online linear_causal (default: all; a wrong one lists them)",
+    )
+    option("--rounds", type=_at_least(1), default=3, metavar="ROUNDS", help="of timing (default: %(default)s)")
+    option("--seed", type=_at_least(0), default=0, help="of the inputs (default: 0)")
+    option("--resume", action="store_true", help="go on from an interrupted run; without it, begin anew")
     option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: %(default)s)")
     _add_style(command)

@@ -1,0 +1,174 @@
+"""The mechanisms whose time and memory are compared: what runs, and what memory a reader of the code computes.
+
+One entry in `METHODS` adds a curve to the figure. In numbers, all heads ``H`` together, ``D = M = C = W``:
+
+================  ==========================  =================================================================
+method            kept by forward             in use at once, about
+================  ==========================  =================================================================
+dense             ``H N^2``                   ``H (3 N^2 + 5 N W)``: P, dP, dA; the output, dV, dQ, dK twice
+online            ``H N (W + 1)``             ``H N (W + 1)`` and dQ, dK, dV, two sums a row
+linformer         ``H (N + 2 R) W + H N``     kept, dQ, dK~, dV~, ``H R N`` of dF before heads are added, dE, dF
+linear            ``H (3 N W + 2 W (W + 1))`` ``8 H N W``: phi of Q and K, the output, and the gradients of five
+================  ==========================  =================================================================
+
+Kept is beyond the inputs, in use beyond the inputs and ``d_out``. The processes that measure import this module: it
+must stay light (no drawing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+
+from linattn_ref.attention import linear, linformer, softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.counting import kept_bytes
+from linattn_ref.experiments.memory import in_new_process, peak_resident
+from linattn_ref.experiments.timing import in_turn, one_thread
+from linattn_ref.kernels import jit
+
+REDUCED = 256  # R, Linformer's k
+WARM_UP = 256  # tokens, in a first pass that loads kernels and that no measure sees
+
+
+class Setting(NamedTuple):
+    """What all methods run with; batch size 1, float32."""
+
+    heads: int = 8  # H
+    width: int = 64  # W = D = M = C
+
+
+class Inputs(NamedTuple):
+    d_out: Array  # (H, N, W)
+    qkv: tuple[Array, ...]  # (H, N, W) each
+    parameters: tuple[Array, ...]  # what else the method takes
+
+
+Formula = Callable[[int, Setting], int]
+
+
+def no_parameters(n: int, setting: Setting, rng: Generator) -> tuple[Array, ...]:
+    return ()
+
+
+class Method(NamedTuple):
+    forward: Callable[..., tuple[Array, Any]]  # (q, k, v, *parameters) -> out, saved
+    backward: Callable[[Array, Any], Any]  # (d_out, saved) -> gradients
+    kept: Formula  # numbers that forward keeps for backward beyond its inputs
+    peak: Formula  # numbers in use at once, about
+    longest: int | None = None  # beyond it a pass takes more than a few seconds, or gigabytes
+    shortest: int = 1
+    parameters: Callable[[int, Setting, Generator], tuple[Array, ...]] = no_parameters
+
+
+def run(method: Method, inputs: Inputs) -> int:
+    """Forward, then backward, as in training; the bytes that were kept in between beyond the inputs."""
+    given = (*inputs.qkv, *inputs.parameters)
+    _out, saved = method.forward(*given)  # the output stays: it is in use during the backward pass
+    kept = kept_bytes((given, saved)) - kept_bytes(given)
+    method.backward(inputs.d_out, saved)
+    return kept
+
+
+def draw_inputs(method: Method, n: int, setting: Setting, seed: int) -> Inputs:
+    """Standard normal inputs, which no cost depends on."""
+    rng = np.random.default_rng(seed)
+    d_out, *qkv = rng.standard_normal((4, setting.heads, n, setting.width), np.float32)
+    return Inputs(d_out, tuple(qkv), method.parameters(n, setting, rng))
+
+
+def measure_time(names: Sequence[str], n: int, rounds: int, setting: Setting, seed: int) -> Array:
+    """CPU seconds ``(methods, rounds)`` of one thread."""
+    calls = {name: partial(run, METHODS[name], draw_inputs(METHODS[name], n, setting, seed)) for name in names}
+    with one_thread():
+        return np.array(list(in_turn(calls, rounds).values()))
+
+
+def measure_memory(name: str, n: int, setting: Setting, seed: int) -> tuple[int, int]:
+    """Bytes in use at the peak, and bytes kept; in this process, which should be a fresh one."""
+    method = METHODS[name]
+    kept: list[int] = []
+    with one_thread():
+        run(method, draw_inputs(method, WARM_UP, setting, seed))
+        inputs = draw_inputs(method, n, setting, seed)
+        return peak_resident(lambda: kept.append(run(method, inputs))), kept[0]
+
+
+def memory_in_new_process(name: str, n: int, setting: Setting, seed: int) -> Array:
+    """Bytes in use at the peak, and bytes kept, ``(2,)``."""
+    return np.array(in_new_process(measure_memory, name, n, setting, seed))
+
+
+# --- The entries ----------------------------------------------------------------------------------------------------
+
+
+def linformer_parameters(n: int, setting: Setting, rng: Generator) -> tuple[Array, ...]:
+    """``E`` and ``F (R, N)``, for all heads."""
+    return tuple(rng.standard_normal((2, REDUCED, n), np.float32) / np.float32(REDUCED**0.5))
+
+
+def online_kept(n: int, s: Setting) -> int:
+    return s.heads * n * (s.width + 1)
+
+
+def online_peak(n: int, s: Setting) -> int:
+    parts = -(-jit.softmax.TASKS // s.heads)  # copies of dQ, where there are fewer heads than tasks
+    return online_kept(n, s) + s.heads * n * ((parts + 2) * s.width + 2)
+
+
+def linformer_kept(n: int, s: Setting) -> int:
+    return online_kept(n, s) + 2 * s.heads * REDUCED * s.width
+
+
+def linformer_peak(n: int, s: Setting) -> int:
+    mixed_gradients = 2 * s.heads * REDUCED * s.width
+    return linformer_kept(n, s) + s.heads * n * s.width + mixed_gradients + (s.heads + 2) * REDUCED * n
+
+
+def linear_kept(n: int, s: Setting) -> int:
+    return s.heads * (3 * n * s.width + n + 2 * s.width * (s.width + 1))
+
+
+METHODS = {
+    "dense": Method(
+        softmax.dense_forward,
+        softmax.dense_backward,
+        kept=lambda n, s: s.heads * n * n,
+        peak=lambda n, s: s.heads * (3 * n * n + 5 * n * s.width),
+        longest=2**12,
+    ),
+    "online": Method(
+        partial(softmax.forward, kernels=jit), softmax.backward, kept=online_kept, peak=online_peak, longest=2**13
+    ),
+    "online_causal": Method(
+        partial(softmax.forward, kernels=jit, causal=True),
+        softmax.backward,
+        kept=online_kept,
+        peak=online_peak,
+        longest=2**13,
+    ),
+    "linformer": Method(
+        partial(linformer.forward, kernels=jit),
+        linformer.backward,
+        kept=linformer_kept,
+        peak=linformer_peak,
+        shortest=REDUCED,
+        parameters=linformer_parameters,
+    ),
+    "linear": Method(linear.forward, linear.backward, kept=linear_kept, peak=lambda n, s: 8 * s.heads * n * s.width),
+    "linear_causal": Method(
+        partial(linear.forward, causal=True),
+        linear.backward,
+        kept=linear_kept,
+        peak=lambda n, s: 9 * s.heads * n * s.width,
+    ),
+}
+
+
+def methods_at(n: int, methods: Sequence[str]) -> list[str]:
+    """Which of the methods run at length ``n``."""
+    return [name for name in methods if METHODS[name].shortest <= n <= (METHODS[name].longest or n)]
