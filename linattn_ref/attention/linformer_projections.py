@@ -24,7 +24,6 @@ from linattn_ref.attention.arguments import (
     Array,
     Mask,
     check_array,
-    check_dtype,
     check_key_mask,
     check_shape,
     check_sizes,
@@ -81,8 +80,6 @@ def draw_projections(
     """
     if sharing not in SHARING:
         raise ValueError(f"sharing: expected one of {', '.join(SHARING)}, got {sharing!r}")
-    check_sizes(length=length, layers=layers, heads=heads)
-    check_dtype(dtype)
     rows = _rows_of_each_head(length, reduced, layers, heads, sharing)  # (layers, heads)
 
     def draw(*shape: int) -> Array:
@@ -123,6 +120,7 @@ def distinct_gradients(projections: Sequence[Projection], gradients: Sequence[An
 
 
 def _rows_of_each_head(length: int, reduced: ArrayLike, layers: int, heads: int, sharing: str) -> NDArray[np.int64]:
+    check_sizes(length=length, layers=layers, heads=heads)
     rows = np.asarray(reduced)
     if rows.dtype.kind not in "iu" or rows.shape not in ((), (layers,), (layers, heads)):
         raise ValueError(
@@ -162,7 +160,6 @@ def segment_bounds(length: int, reduced: int) -> NDArray[np.int64]:
 def mean_pool(reduced: int, length: int, dtype: DTypeLike = np.float64) -> Array:
     """Mean pooling as a projection ``(R, L)`` for ``e`` and ``f``: row ``r`` averages segment ``r``."""
     bounds = segment_bounds(length, reduced)
-    check_dtype(dtype)
     e = np.zeros((reduced, length), dtype)
     for row, (start, end) in zip(e, pairwise(bounds), strict=True):
         row[start:end] = 1 / (end - start)
@@ -252,8 +249,6 @@ def convolution_backward(d_y: Array, saved: ConvolutionSaved) -> tuple[Array, Ar
     """Gradients of ``x`` ``(..., L, W)`` and ``weight`` ``(K, W, W')``: the two products of a linear layer."""
     windows, weight, key_mask, length = saved
     kernel, width, out_width = weight.shape
-    check_array("d_y", d_y, dtype=weight.dtype)
-    check_shape("d_y", d_y, (*windows.shape[:-1], out_width), "(..., R, W')")
     flat = weight.reshape(kernel * width, out_width)
     d_windows = d_y @ flat.T  # (..., R, K * W)
     d_x = d_windows.reshape(*d_y.shape[:-2], -1, width)[..., :length, :]  # (..., L, W)
