@@ -24,6 +24,7 @@ FIGURES = (
     "feature_maps",
     "causal_cost",
     "rewind",
+    "decoding",
 )
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which README.md shows.
 # Where the packages are not installed, the committed ones stay as they are.
