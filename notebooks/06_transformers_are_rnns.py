@@ -1,0 +1,1290 @@
+# %% [markdown]
+# # 6. Transformers are RNNs: two sums a head, constant memory a token, one sequence on many machines
+#
+# In what sense is a transformer with linear attention a recurrent neural network, and what does that change when text
+# is written token by token, when gradients go back, and when one sequence is shared by many machines?
+#
+# Chapter 4 took the softmax out and moved a bracket, chapter 5 made it causal. Here the result is read as a recurrent
+# network:
+#
+# 1. one head and many heads, the seeds' equations as ten lines of code;
+# 2. parallel, by chunks and recurrent: three orders of one sum;
+# 3. infinitely many features: softmax attention is such a network too, and its state grows;
+# 4. writing text with a state of constant size, beside a key/value cache: bytes, operations, measured time;
+# 5. back-propagation through time by hand, the gradient of a state and through a state;
+# 6. one sequence on several processes, forward and backward;
+# 7. a question of the seeds: does it help to combine Linformer with linear attention?
+#
+# You need chapters 1 and 4; chapter 5 helps. The letters: $N$ tokens, each a row $x_t$ of $E$ numbers; queries and keys
+# of width $D$, values of width $M$, $C$ features, $H$ heads. Equation numbers are those of the docstring of
+# `linattn_ref.attention.linear`.
+
+# %%
+import json
+import math
+from functools import partial
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from joblib import Parallel, delayed
+from matplotlib.colors import ListedColormap
+
+from linattn_ref import gradcheck
+from linattn_ref.attention import feature_maps, linear, linear_recurrent, linformer, linformer_linear, softmax
+from linattn_ref.attention.feature_maps import elu_plus_one
+from linattn_ref.experiments import chapter, decoding, style
+from linattn_ref.experiments.causal_cost import multiply_adds
+from linattn_ref.experiments.counting import count, kept_bytes
+from linattn_ref.kernels.reference import causal_product
+
+# Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
+same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
+
+
+def phi(x):
+    """elu + 1, the paper's feature map."""
+    return elu_plus_one.forward(x)[0]
+
+
+# %% [markdown]
+# ## One head
+#
+# A layer of a transformer takes rows $x_1 \dots x_N$. Each makes a query, a key and a value; attention reads the
+# values; then every row goes through a feed-forward network $f_l$ on its own. With linear attention the seeds write
+# the layer like this (claim 23 of the seeds; $x_t$ is a row, and $\phi(\cdot)$ and values are columns where they meet
+# a transpose):
+#
+# $$\begin{aligned}
+# s_0 &= 0, \quad z_0 = 0 \\
+# s_t &= s_{t-1} + \phi(x_t W_K)\, (x_t W_V)^\top \\
+# z_t &= z_{t-1} + \phi(x_t W_K) \\
+# a_t &= \frac{\phi(x_t W_Q)^\top s_t}{\phi(x_t W_Q)^\top z_t} \\
+# y_t &= f_l(a_t + x_t)
+# \end{aligned}$$
+#
+# The two sums are $S_i$ and $Z_i$ of causal linear attention (claim 20): the sums over keys, cut off at the query's own
+# position. What used to be a truncation is now a *step*: $(s_t, z_t)$ is computed from $(s_{t-1}, z_{t-1})$ and $x_t$,
+# and $y_t$ from $(s_t, z_t)$ and $x_t$. That is what a recurrent network is. It has two hidden states, $s$ of
+# $C \times M$ and $z$ of $C$ numbers.
+#
+# For $f_l$ take the usual one, two matrices with $\max(\cdot, 0)$ in between and its input added:
+# $f_l(u) = u + \max(u W_1, 0)\, W_2$. To add $a_t$ and $x_t$, $M = E$ in this section.
+
+
+# %%
+class Weights(NamedTuple):
+    w_q: np.ndarray  # (E, D)
+    w_k: np.ndarray  # (E, D)
+    w_v: np.ndarray  # (E, M)
+    w_1: np.ndarray  # (E, 2 E), of the feed-forward network
+    w_2: np.ndarray  # (2 E, E)
+
+
+def feed_forward(u, w_1, w_2):
+    return u + np.maximum(u @ w_1, 0) @ w_2
+
+
+def recurrent_layer(x, w):
+    s, z, y = np.zeros((w.w_k.shape[1], w.w_v.shape[1])), np.zeros(w.w_k.shape[1]), np.empty_like(x)
+    for t, x_t in enumerate(x):
+        phi_q, phi_k, v_t = phi(x_t @ w.w_q), phi(x_t @ w.w_k), x_t @ w.w_v
+        s = s + np.outer(phi_k, v_t)
+        z = z + phi_k
+        a_t = phi_q @ s / (phi_q @ z)
+        y[t] = feed_forward(a_t + x_t, w.w_1, w.w_2)
+    return y
+
+
+# %% [markdown]
+# The same layer as everybody else computes it: all rows at once, with a matrix and a mask; and by the package, with
+# neither. All three agree:
+
+
+# %%
+def masked_layer(x, w):
+    similarity = np.tril(phi(x @ w.w_q) @ phi(x @ w.w_k).T)  # (N, N), nothing after the row's own position
+    a = similarity @ (x @ w.w_v) / similarity.sum(axis=1, keepdims=True)
+    return feed_forward(a + x, w.w_1, w.w_2)
+
+
+def parallel_layer(x, w):
+    a, _ = linear.forward(x @ w.w_q, x @ w.w_k, x @ w.w_v, causal=True, eps=0.0)
+    return feed_forward(a + x, w.w_1, w.w_2)
+
+
+N, E, D = 12, 6, 4
+rng = np.random.default_rng(0)
+shapes = ((E, D), (E, D), (E, E), (E, 2 * E), (2 * E, E))
+w = Weights(*(rng.standard_normal(shape) / math.sqrt(shape[0]) for shape in shapes))
+x = rng.standard_normal((N, E))
+
+y = recurrent_layer(x, w)
+same(y, masked_layer(x, w))  # claim 23: the transformer's layer is this recurrent network
+same(y, parallel_layer(x, w))
+
+k, v = x @ w.w_k, x @ w.w_v
+for t in range(N):  # claim 20: the hidden states are the truncated sums
+    state = linear.summarise(k[: t + 1], v[: t + 1])
+    same(state.s, phi(k[: t + 1]).T @ v[: t + 1])
+    same(state.z, phi(k[: t + 1]).sum(axis=0))
+
+later = x.copy()
+later[7:] += 100
+np.testing.assert_array_equal(recurrent_layer(later, w)[:7], y[:7])  # causal without a mask, to the last bit
+
+# %% [markdown]
+# A stack of such layers is a recurrent network as well, whose hidden state is those of all layers: at step $t$, $y_t$
+# of one layer is $x_t$ of the next, and nothing waits for $t + 1$.
+#
+# ### The package's step
+#
+# `linear.step` is equations (1) to (3) for one token. What it does beyond the ten lines above: it checks its arguments,
+# it works for any number of leading axes, and it lets $s$ carry a scale for exponential feature maps. It has an
+# $\epsilon$ in the denominator, $10^{-6}$ unless another is given; the seeds have none.
+
+# %%
+chapter.source(linear.State, linear.step, causal_product.step, doc=False)
+
+# %%
+q = x @ w.w_q
+state, rows = linear.init_state((), D, E), []
+for t in range(N):
+    work = count(partial(linear.step, state=state), q[t], k[t], v[t])
+    a_t, state = linear.step(q[t], k[t], v[t], state, eps=0.0)
+    same(feed_forward(a_t + x[t], w.w_1, w.w_2), y[t])
+    rows.append((work.multiply_adds, work.elementwise, kept_bytes(state)))
+assert len(set(rows)) == 1  # claims 20 and 23: operations and bytes are the same at every step
+assert kept_bytes(state) == (D * E + D) * 8
+
+# %% [markdown]
+# ### What is unusual about this network
+#
+# In an ordinary recurrent network, $h_t = \tanh(h_{t-1} A + x_t B)$, the new state is a nonlinear function of the old
+# one. To know $h_t$ one has to have computed $h_{t-1}$: training walks through the sequence, $N$ steps one after the
+# other. Here the new state is the old one *plus something that does not depend on it*:
+#
+# - the steps commute and associate, so that they can be taken in any grouping, all at once if need be;
+# - nothing is ever forgotten, and nothing has to be kept from fading: the derivative of $s_t$ by $s_0$ is the identity,
+#   at any distance. It is neither lost nor does it explode. (The weights of an output sum to 1, so that on average a
+#   token has $1/t$ of it.)
+#
+# All nonlinearity is *between* the layers: in $\phi$, in the quotient, in $f_l$.
+#
+# ## Parallel, by chunks, recurrent
+#
+# Let $T$ be the length of a chunk. Inside a chunk take the $(T, T)$ matrix with its mask; what came before the chunk
+# enters through the state. For the rows $i$ of a chunk and the state $(s, z)$ before it,
+#
+# $$n_i = \sum_{j \le i \text{ in the chunk}} \big(\phi(q_i)^\top \phi(k_j)\big)\, v_j + s^\top \phi(q_i)$$
+#
+# and $d_i$ likewise, with 1 in place of $v_j$ and $z$ in place of $s$. At $T = N$ there is no state: the parallel form.
+# At $T = 1$ there is no matrix: the recurrent form.
+#
+# A chunk costs $T^2 (C + M)$ multiply-adds for its matrix and $T\,C M$ each for reading the state and for adding to
+# it, together (with the column of ones beside $V$, so $M + 1$ in place of $M$)
+#
+# $$N T (C + M + 1) + 2 N C (M + 1)$$
+#
+# and the chunks wait for each other: $N / T$ steps in a row.
+
+
+# %%
+def in_chunks(q, k, v, length):
+    """Causal linear attention, `length` rows at a time."""
+    q, k, v = phi(q), phi(k), np.concatenate([v, np.ones_like(v[:, :1])], axis=1)  # (N, C), (N, C), (N, M + 1)
+    s, parts = 0 * (k[:1].T @ v[:1]), []  # (C, M + 1)
+    for start in range(0, len(q), length):
+        rows = slice(start, start + length)
+        parts.append(np.tril(q[rows] @ k[rows].T) @ v[rows] + q[rows] @ s)  # (T, M + 1)
+        s = s + k[rows].T @ v[rows]
+    out = np.concatenate(parts)
+    return out[:, :-1] / out[:, -1:]
+
+
+n, width = 64, 16
+rng = np.random.default_rng(1)
+q_64, k_64, v_64 = rng.standard_normal((3, n, width))
+expected, _ = linear.forward(q_64, k_64, v_64, causal=True, eps=0.0)
+rows = []
+for length in (1, 4, 8, 16, 64):
+    same(in_chunks(q_64, k_64, v_64, length), expected)
+    counted = count(partial(in_chunks, length=length), q_64, k_64, v_64).multiply_adds
+    one = width * (width + 1)  # for the form of the state before the first chunk
+    assert counted - one == n * length * (2 * width + 1) + 2 * n * width * (width + 1)
+    rows.append((length, counted, n // length))
+same(in_chunks(q_64, k_64, v_64, 10), expected)  # a length that does not divide N
+chapter.table(("chunk length T", "multiply-adds", "steps in a row"), rows)
+
+# %% [markdown]
+# The picture of it, for $N = 16$: every pair of a query and an earlier key is dealt with once, in the matrix of its
+# chunk (orange) or through the state (blue).
+
+
+# %%
+def draw_chunks(axes, length):
+    i, j = np.indices((16, 16))
+    how = np.where(j > i, 0, np.where(i // length == j // length, 2, 1))
+    axes.imshow(how, cmap=ListedColormap(["white", style.SKY, style.ORANGE]), vmin=0, vmax=2)
+    axes.set_xticks(np.arange(-0.5, 16), [])
+    axes.set_yticks(np.arange(-0.5, 16), [])
+    axes.tick_params(length=0)
+    axes.set(xlabel=f"key j\n{16 // length} in a row", ylabel="query i")
+    axes.label_outer()
+
+
+chapter.explore(
+    draw_chunks,
+    (1, 2, 4, 8, 16),
+    name="T",
+    height=0.28,
+    sharey=True,
+    alt="A lower triangle of 16 by 16 cells: at T = 1 only the diagonal is orange, at T = 16 all of it, in between "
+    "orange triangles along the diagonal and blue below them",
+)
+
+# %% [markdown]
+# So the recurrent form is the cheapest in operations and the worst in what it lets a machine do at once: its matrix
+# products are those of single rows. The parallel form is back at $N^2$. Chunks of about $C$ cost twice as much as
+# single rows, and turn all work into products of matrices; the package's kernel takes $T = 64$.
+#
+# The same freedom for its user: a prompt in one pass (*prefill*), then single steps; or blocks, each continuing from
+# the state of the one before.
+
+# %%
+assert causal_product.CHUNK == 64
+for cuts in ([0, 64], [0, 40, *range(41, 65)], [0, 1, 20, 21, 64], range(65)):
+    state, outs = linear.init_state((), width, width), []
+    for start, stop in pairwise(cuts):
+        block = slice(start, stop)
+        out, saved = linear.forward(q_64[block], k_64[block], v_64[block], causal=True, eps=0.0, state=state)
+        outs.append(out)
+        state = saved.state
+    same(np.concatenate(outs), expected)  # claim 23: prefill and steps = blocks = one pass
+
+out, saved = linear.forward(q_64[:40], k_64[:40], v_64[:40], causal=True, eps=0.0)
+state = saved.state
+for t in range(40, n):
+    out_t, state = linear.step(q_64[t], k_64[t], v_64[t], state, eps=0.0)
+    same(out_t, expected[t])
+
+# %% [markdown]
+# ## Many heads: $2H$ hidden states
+#
+# Each head $h = 1 \dots H$ has matrices of its own and a width of $M = E / H$; the heads' outputs are put side by side
+# and mixed by a matrix $W_O$ of $E \times E$ (claim 24 of the seeds, "not in the paper"):
+#
+# $$\begin{aligned}
+# s^h_t &= s^h_{t-1} + \phi(x_t W_K^h)\, (x_t W_V^h)^\top, \qquad z^h_t = z^h_{t-1} + \phi(x_t W_K^h) \\
+# a^h_t &= \frac{\phi(x_t W_Q^h)^\top s^h_t}{\phi(x_t W_Q^h)^\top z^h_t} \\
+# y_t &= f_l\big(\mathrm{Concat}(a^1_t, \dots, a^H_t)\, W_O + x_t\big)
+# \end{aligned}$$
+#
+# "Concat and multiply" is a sum over heads: cut $W_O$ into $H$ pieces of rows, and
+# $\mathrm{Concat}(a^1, \dots, a^H)\, W_O = \sum_h a^h W_O^h$. The hidden states do not meet: one head is one recurrent
+# network, and a layer has $H$ of them, so $2H$ hidden states.
+
+
+# %%
+class HeadWeights(NamedTuple):
+    w_q: np.ndarray  # (H, E, D)
+    w_k: np.ndarray  # (H, E, D)
+    w_v: np.ndarray  # (H, E, M)
+    w_o: np.ndarray  # (H, M, E)
+    w_1: np.ndarray  # (E, 2 E)
+    w_2: np.ndarray  # (2 E, E)
+
+
+def draw_head_weights(heads, width, rng):
+    """A layer of the given width E, its heads of width E / H."""
+    each = width // heads
+    shapes = (*3 * ((heads, width, each),), (heads, each, width), (width, 2 * width), (2 * width, width))
+    return HeadWeights(*(rng.standard_normal(shape) / math.sqrt(width) for shape in shapes))
+
+
+def multi_head_step(x_t, hidden, w):
+    """One token: a list with (s, z) of every head goes in and out."""
+    after, mixed = [], 0
+    for (s, z), w_q, w_k, w_v, w_o in zip(hidden, w.w_q, w.w_k, w.w_v, w.w_o, strict=True):
+        phi_q, phi_k, v_t = phi(x_t @ w_q), phi(x_t @ w_k), x_t @ w_v
+        s, z = s + np.outer(phi_k, v_t), z + phi_k
+        mixed = mixed + (phi_q @ s / (phi_q @ z)) @ w_o
+        after.append((s, z))
+    return feed_forward(mixed + x_t, w.w_1, w.w_2), after
+
+
+def multi_head_parallel(x, w):
+    """The same for all tokens: heads are a leading axis."""
+    heads, _ = linear.forward(x @ w.w_q, x @ w.w_k, x @ w.w_v, causal=True, eps=0.0)  # (H, N, M)
+    side_by_side = np.concatenate(list(heads), axis=1)  # (N, H M) = (N, E)
+    return feed_forward(side_by_side @ np.concatenate(list(w.w_o)) + x, w.w_1, w.w_2)
+
+
+H, E = 4, 32
+w_heads = draw_head_weights(H, E, np.random.default_rng(2))
+x_heads = np.random.default_rng(3).standard_normal((20, E))
+expected = multi_head_parallel(x_heads, w_heads)
+hidden = [(np.zeros((E // H, E // H)), np.zeros(E // H)) for _ in range(H)]
+for t, x_t in enumerate(x_heads):
+    y_t, hidden = multi_head_step(x_t, hidden, w_heads)
+    same(y_t, expected[t])
+states = [each for pair in hidden for each in pair]
+assert len(states) == 2 * H  # claim 24
+assert kept_bytes(states) == H * (E // H * (E // H) + E // H) * 8 == (E * E // H + E) * 8
+
+# %% [markdown]
+# The package keeps the $2H$ states as two arrays with a leading axis of $H$. The sum of sizes,
+#
+# $$H \left( \frac{E}{H} \cdot \frac{E}{H} + \frac{E}{H} \right) = \frac{E^2}{H} + E \quad (C = D = M = E/H)$$
+#
+# *falls* with the number of heads, while a key/value cache has $2E$ numbers a token whatever $H$ is. If one writes the
+# states of all heads into one matrix of $E \times E$, they are its diagonal blocks:
+
+# %%
+state = linear.summarise(x_heads @ w_heads.w_k, x_heads @ w_heads.w_v)
+assert state.s.shape == (H, E // H, E // H)
+assert state.z.shape == (H, E // H)
+assert kept_bytes(state) == kept_bytes(states)
+for h, (s, z) in enumerate(hidden):
+    same(state.s[h], s)
+    same(state.z[h], z)
+
+
+# %%
+def draw_heads(axes, heads):
+    w = draw_head_weights(heads, E, np.random.default_rng(2))
+    state = linear.summarise(x_heads @ w.w_k, x_heads @ w.w_v)
+    picture, each = np.full((E, E), np.nan), E // heads
+    for h, s in enumerate(state.s):
+        picture[h * each : (h + 1) * each, h * each : (h + 1) * each] = s
+    axes.set_facecolor("#E4E4E4")
+    axes.grid(False)
+    axes.imshow(picture, cmap="PuOr", vmin=-15, vmax=15)
+    axes.set(xticks=[], yticks=[], xlabel=f"value entries\n{kept_bytes(state) // 8} numbers", ylabel="features")
+    axes.label_outer()
+
+
+sizes = [kept_bytes(linear.init_state((heads,), E // heads, E // heads)) // 8 for heads in (1, 2, 4, 8, 16)]
+assert sizes == [E * E // heads + E for heads in (1, 2, 4, 8, 16)]
+chapter.explore(
+    draw_heads,
+    (1, 2, 4, 8, 16),
+    name="heads H",
+    height=0.3,
+    sharey=True,
+    alt="The states s of a layer of width 32 after 20 tokens, as diagonal blocks of a square: one block of 32 by 32 "
+    "for one head, sixteen of 2 by 2 for sixteen heads",
+)
+
+# %% [markdown]
+# ## Infinitely many features: softmax is such a network too
+#
+# Nothing above asks how many features there are. "The theory holds for infinite-dimensional feature maps too", say the
+# slides (claim 25 of the seeds): softmax attention is the case $\phi(q)^\top \phi(k) = e^{q^\top k}$, with all
+# monomials for features (chapter 4), and its recurrent network has the state $s_t = \sum_{j \le t} \phi(k_j) v_j^\top$
+# of infinitely many rows.
+#
+# It can be watched on the way there. `taylor_exp(p)` is the exponential's feature map with all terms up to order $p$:
+# run the recurrent network with it, step by step, and let $p$ grow. The outputs go to those of softmax, at the price
+# of a state that grows like $D^p$.
+
+# %%
+narrow, tokens = 2, 30
+rng = np.random.default_rng(4)
+q_30, k_30, v_30 = rng.standard_normal((3, tokens, narrow))
+q_30 = q_30 / math.sqrt(narrow)  # the scale of softmax attention, put into the queries
+cache, by_softmax = softmax.init_state((), narrow, narrow, capacity=tokens), []
+for t in range(tokens):
+    out_t, cache = softmax.step(q_30[t], k_30[t], v_30[t], cache, scale=1.0)
+    by_softmax.append(out_t)
+
+rows = []
+for order in (0, 1, 2, 4, 6, 8, 10):
+    feature_map = feature_maps.taylor_exp(order)
+    state, worst = linear.init_state((), narrow, narrow, feature_map=feature_map), 0.0
+    for t in range(tokens):
+        out_t, state = linear.step(q_30[t], k_30[t], v_30[t], state, feature_map=feature_map, eps=0.0)
+        worst = max(worst, abs(out_t - by_softmax[t]).max())
+    assert state.s.shape[0] == sum(narrow**p for p in range(order + 1))
+    rows.append((order, state.s.shape[0], kept_bytes(state) // 8, worst))
+even = [worst for order, _, _, worst in rows if order % 2 == 0]  # of odd order the similarity may be negative
+assert all(later < earlier for earlier, later in pairwise(even))  # claim 25: softmax is the limit
+assert even[-1] < 1e-3
+assert cache.length * 2 * narrow == 120
+chapter.table(("order p", "features C", "numbers in the state", "largest error to softmax"), rows)
+
+# %% [markdown]
+# No finite state would do. $N$ different keys, and as many queries, have a matrix $e^{q_i^\top k_j}$ of rank $N$: that
+# is what infinitely many features mean, as $C$ features allow a rank of $C$ at most. But the infinite sums need not be
+# written out. They are known as soon as the terms are: $(k_1, v_1), \dots, (k_t, v_t)$, the **key/value cache**, of
+# $t\,(D + M)$ numbers. That is the "kernel trick": the cache is the infinite state written down without loss, and it
+# grows. (The step is `softmax.step`, chapter 1.)
+
+# %%
+points = np.linspace(-1, 1, 9)[:, None]
+rows = []
+for count_of_points in (3, 6, 9):
+    kernel = np.exp(points[:count_of_points] @ points[:count_of_points].T)
+    rank = np.linalg.matrix_rank(kernel, tol=1e-14)
+    features, _ = feature_maps.taylor_exp(2).forward(points[:count_of_points])  # C = 3
+    assert rank == count_of_points
+    assert np.linalg.matrix_rank(features @ features.T) == 3
+    rows.append((count_of_points, rank, 3))
+chapter.table(("tokens", "rank of exp(q·k)", "rank with three features"), rows)
+
+# %% [markdown]
+# ### What a state of constant size cannot hold
+#
+# The other side of the coin. Store $N$ pairs $(k_j, v_j)$, then ask for each with $q = k_j$, and see whether the answer
+# is nearest to the right value. The cache has all pairs. A state of $C \times M$ numbers has them added up: its matrix
+# of weights has rank $C$, so beyond $C$ pairs it cannot be the identity, whatever $\phi$ is. Here with random keys of
+# length 1, values of random signs, and $\phi(q)^\top \phi(k) = (q^\top k)^2$ for keys of three widths:
+
+
+# %%
+def recall(weights, values):
+    """The share of the rows whose output is nearest to their own value."""
+    outputs = weights @ values
+    return float(((outputs @ values.T).argmax(axis=1) == np.arange(len(values))).mean())
+
+
+PAIRS = (4, 8, 16, 32, 64, 128, 256, 512)
+square, recalled, recalled_by_softmax = feature_maps.quadratic(0.0), {}, []
+rng = np.random.default_rng(5)
+values = np.sign(rng.standard_normal((PAIRS[-1], 128)))
+for d in (4, 8, 16):
+    keys = rng.standard_normal((PAIRS[-1], d))
+    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    features = d * (d + 1) // 2  # of the square; the constant and the linear ones of this map are 0 here
+    weights = [linear.matrix(keys[:n], keys[:n], feature_map=square, eps=0.0) for n in PAIRS]
+    assert all(np.linalg.matrix_rank(p) <= features for p in weights)
+    recalled[features] = [recall(p, values[:n]) for p, n in zip(weights, PAIRS, strict=True)]
+    assert recalled[features][0] == 1
+    assert recalled[features][-1] < 0.8
+recalled_by_softmax = [recall(softmax.matrix(keys[:n], keys[:n], scale=16.0), values[:n]) for n in PAIRS]
+assert recalled_by_softmax == [1.0] * len(PAIRS)
+
+
+def draw_recall():
+    figure, axes = style.figure(height=0.34)
+    axes.plot(PAIRS, recalled_by_softmax, "o-", color=style.VERMILLION, label="softmax, key/value cache")
+    for (features, share), colour in zip(recalled.items(), style.sequence(3), strict=True):
+        axes.plot(PAIRS, share, "s-", color=colour, label=f"linear, C = {features}")
+        axes.axvline(features, color=colour, linestyle=":", linewidth=1)
+    axes.set(xscale="log", xlabel="pairs stored N", ylabel="share recalled", ylim=(0, 1.05))
+    axes.set_xticks(PAIRS, [str(n) for n in PAIRS])
+    axes.minorticks_off()
+    axes.legend(loc="lower left")
+    return figure
+
+
+chapter.show(
+    draw_recall,
+    alt="Share of pairs recalled over the number stored: softmax stays at 1, linear attention falls from 1 somewhere "
+    "beyond C pairs, for C = 10, 36 and 136 (dotted lines)",
+)
+
+# %% [markdown]
+# "The nearest value" forgives some noise, so recall holds out a little beyond $C$. Then it falls: the price of a state
+# of constant size. More features move the point where it starts, and cost in proportion.
+#
+# ## Writing text: constant state against growing cache
+#
+# A language model writes token by token: the output at $t$ decides what token $t + 1$ is. So at writing time both
+# attentions run as recurrent networks, and a token costs (claim 23, third part)
+#
+# | | state, in numbers | multiply-adds a token |
+# | --- | --- | --- |
+# | linear | $H C (M + 1)$ | about $2 H C M$ |
+# | softmax with its cache | $H t\,(D + M)$ | about $H t\,(D + M)$ |
+#
+# Below, bytes of the actual arrays and operations counted while one step runs, at a few positions $t$. Where do the two
+# cross? For $C = D = M = 64$ in memory at $t = (M + 1)/2 = 32.5$, in operations at $t = M = 64$: short texts are
+# cheaper with a cache.
+
+# %%
+HEADS, WIDTH = 8, 64
+rows = []
+for t in (1, 32, 33, 64, 1024, 4096):
+    ready = decoding.setup(t, HEADS, WIDTH, np.float32, np.random.default_rng(6))
+    (by_linear, sums, arrays), (by_softmax, cache, _), _ = ready
+    state_bytes, cache_bytes = kept_bytes(sums), kept_bytes(cache)
+    assert state_bytes == HEADS * WIDTH * (WIDTH + 1) * 4
+    assert cache_bytes == HEADS * t * 2 * WIDTH * 4
+    assert (state_bytes < cache_bytes) == (t > (WIDTH + 1) / 2)
+    work = [
+        multiply_adds(partial(step, state=each), *arrays) for step, each in ((by_linear, sums), (by_softmax, cache))
+    ]
+    rows.append((t, state_bytes, cache_bytes, *work))
+assert len({row[1] for row in rows}) == len({row[3] for row in rows}) == 1  # claim 23: constant memory, constant cost
+chapter.table(
+    ("position t", "bytes, linear", "bytes, cache", "multiply-adds, linear", "multiply-adds, cache"),
+    rows,
+)
+
+# %% [markdown]
+# The figure goes on to $t = 16384$ and adds measured time: of one step, for both networks in NumPy on one thread. It
+# was measured once, by `linattn-ref figures --only decoding`; its numbers, and the machine they are from, are in
+# `figures/decoding.json`, and are drawn here, not measured again.
+
+# %%
+chapter.source(decoding.setup)
+
+record_file = Path(decoding.__file__).parents[2] / "figures" / "decoding.json"
+measured = decoding.from_record(json.loads(record_file.read_text(encoding="utf-8")))
+for t, in_record in zip(measured.positions, measured.softmax.state, strict=True):
+    assert in_record == HEADS * t * 2 * WIDTH * 4
+for row in rows:  # what was counted above is what the record says
+    for network, held, work in ((measured.linear, row[1], row[3]), (measured.softmax, row[2], row[4])):
+        at = np.flatnonzero(measured.positions == row[0])
+        assert network.state[at].tolist() == [held] * len(at)
+        assert network.multiply_adds[at].tolist() == [work] * len(at)
+chapter.show(
+    decoding.draw,
+    measured,
+    alt="Bytes of the state, multiply-adds and CPU time of one token over its position: constant for linear attention, "
+    "proportional to the position for the key/value cache; a pass over all tokens at once costs a fraction of a step",
+)
+
+# %%
+chapter.table(
+    ("position t", "cache over linear: bytes", "multiply-adds", "measured time", "a step over a share of one pass"),
+    [
+        (int(t), cache / state, more / less, ratio, step / at_once)
+        for t, cache, state, more, less, ratio, step, at_once in zip(
+            measured.positions,
+            measured.softmax.state,
+            measured.linear.state,
+            measured.softmax.multiply_adds,
+            measured.linear.multiply_adds,
+            measured.ratio,
+            measured.linear.seconds,
+            measured.at_once,
+            strict=True,
+        )
+    ],
+)
+
+# %% [markdown]
+# ### The bottleneck is still the loop
+#
+# Claim 44 of the seeds: at inference the sequential loop remains, but linear attention makes it much faster. Both
+# halves can be seen.
+#
+# *Much faster*: summed over a text of $N$ tokens, $2 N H C M$ multiply-adds against
+# $\sum_t H t (D + M) = H \frac{N (N + 1)}{2} (D + M)$. In the right panel the step's time stays where it was while the
+# cache's grows with $t$.
+#
+# *The loop remains*: the last column of the table, and the dashed line. If all $t$ tokens are known beforehand, one
+# pass over them (chunks, matrix products) takes a fraction of the time that as many single steps take, though it does
+# *more* arithmetic. When writing, they are not known: $x_{t+1}$ is made from $y_t$. So a text can be *checked* in one
+# parallel pass, but not written in one. Here a layer that feeds itself, and the same text checked afterwards:
+
+
+# %%
+def write(first, tokens, w):
+    """Each token is the layer's own output, scaled to its first length; H heads in recurrent form."""
+    heads, _, each = w.w_k.shape
+    state, written, read = linear.init_state((heads,), each, each), [first], []
+    for _ in range(tokens):
+        x_t = written[-1]
+        a_t, state = linear.step(x_t @ w.w_q, x_t @ w.w_k, x_t @ w.w_v, state, eps=0.0)  # (H, M)
+        y_t = feed_forward(a_t.reshape(-1) @ w.w_o.reshape(-1, len(x_t)) + x_t, w.w_1, w.w_2)
+        read.append(y_t)
+        written.append(y_t * np.linalg.norm(first) / np.linalg.norm(y_t))
+    return np.stack(written[:-1]), np.stack(read)
+
+
+text, outputs = write(x_heads[0], 50, w_heads)
+same(multi_head_parallel(text, w_heads), outputs, atol=1e-10)  # checked at once; roundings are fed back 50 times
+
+other = x_heads[0].copy()
+other[0] += 1e-3
+moved = abs(write(other, 50, w_heads)[0] - text).max(axis=1)
+assert (moved > 0).all()  # claim 44: every later input waits for, and depends on, what was written first
+
+tokens = 16384  # the arithmetic of the whole text, in multiply-adds
+linear_total, cache_total = 2 * tokens * HEADS * WIDTH**2, HEADS * tokens * (tokens + 1) // 2 * 2 * WIDTH
+assert cache_total / linear_total == (tokens + 1) / (2 * WIDTH)  # claim 44: much faster, 128 times at 16384 tokens
+print(f"{tokens} tokens: {linear_total / 1e9:.2f} against {cache_total / 1e9:.0f} billion multiply-adds")
+
+# %% [markdown]
+# ## Back-propagation through time
+#
+# The gradient of the layer can be had from the parallel form, by the formulas of chapters 4 and 5. A recurrent network
+# is usually differentiated in its own way, by *back-propagation through time*. Both must give the same. Let us see.
+#
+# Write $dX$ for the gradient of the loss by $X$. Given are $dy_1 \dots dy_N$. One step of the network, with every
+# intermediate result named:
+#
+# $$n_t = s_t^\top \phi(q_t), \quad d_t = z_t^\top \phi(q_t), \quad a_t = n_t / d_t, \quad u_t = a_t + x_t, \quad
+# h_t = \max(u_t W_1, 0), \quad y_t = u_t + h_t W_2$$
+#
+# **Down to $a_t$.** These lines do not know of other positions. From $y_t = u_t + h_t W_2$,
+#
+# $$dh_t = dy_t W_2^\top \text{ where } h_t > 0, \text{ else } 0; \qquad du_t = dy_t + dh_t W_1^\top; \qquad
+# da_t = du_t; \qquad dx_t \text{ gets } du_t$$
+#
+# **Through the quotient.** $a_{tm} = n_{tm} / d_t$, so $\partial a_{tm} / \partial n_{tm} = 1 / d_t$ and
+# $\partial a_{tm} / \partial d_t = -n_{tm} / d_t^2 = -a_{tm} / d_t$:
+#
+# $$dn_t = da_t / d_t, \qquad dd_t = -\sum_m \frac{da_{tm}\, a_{tm}}{d_t} = -dn_t \cdot a_t \qquad (5)$$
+#
+# **Through the reading.** $n_{tm} = \sum_c s_{t,cm}\, \phi_c(q_t)$ and $d_t = \sum_c z_{t,c}\, \phi_c(q_t)$:
+#
+# $$d\phi(q_t) = s_t\, dn_t + z_t\, dd_t \qquad (6)$$
+#
+# **Through the state.** $s_t$ is used twice: it is read at $t$, and it is passed on to
+# $s_{t+1} = s_t + \phi(k_{t+1}) v_{t+1}^\top$, where its factor is 1. The chain rule adds both. With $\sigma_t = ds_t$
+# and $\zeta_t = dz_t$, called the *adjoint state*,
+#
+# $$\sigma_t = \sigma_{t+1} + \phi(q_t)\, dn_t^\top, \qquad \zeta_t = \zeta_{t+1} + \phi(q_t)\, dd_t \qquad (7)$$
+#
+# starting from $\sigma_{N+1} = 0$, $\zeta_{N+1} = 0$; or from the gradient of the last state, if somebody uses it. It
+# is the same network once more, running backwards: queries in the place of keys, $dn$ in the place of values.
+#
+# **Through the writing.** $\phi(k_t) v_t^\top$ was added to $s_t$, and $\phi(k_t)$ to $z_t$:
+#
+# $$d\phi(k_t) = \sigma_t v_t + \zeta_t \qquad (8)$$
+#
+# $$dv_t = \sigma_t^\top \phi(k_t) \qquad (9)$$
+#
+# **Down to the input.** $\phi$ acts entry by entry with the slope $\phi'(x) = 1$ for $x > 0$, else $e^x$. So
+# $dq_t = d\phi(q_t) * \phi'(q_t)$, $dk_t$ likewise; and $x_t$ was used for $q_t$, $k_t$, $v_t$ and $u_t$:
+#
+# $$dx_t = du_t + dq_t W_Q^\top + dk_t W_K^\top + dv_t W_V^\top, \qquad dW_Q = \sum_t x_t^\top dq_t, \ \dots$$
+
+
+# %%
+class Gradients(NamedTuple):
+    x: np.ndarray
+    w_q: np.ndarray
+    w_k: np.ndarray
+    w_v: np.ndarray
+    w_1: np.ndarray
+    w_2: np.ndarray
+
+
+def slope(x):
+    """The derivative of elu + 1."""
+    return np.where(x > 0, 1.0, np.exp(np.minimum(x, 0)))
+
+
+def through_time_forward(x, w_q, w_k, w_v, w_1, w_2):
+    """The recurrent layer, keeping every intermediate result."""
+    s, z, y, kept = np.zeros((w_k.shape[1], w_v.shape[1])), np.zeros(w_k.shape[1]), np.empty_like(x), []
+    for t, x_t in enumerate(x):
+        q, k, v = x_t @ w_q, x_t @ w_k, x_t @ w_v
+        s, z = s + np.outer(phi(k), v), z + phi(k)
+        d = phi(q) @ z
+        a = phi(q) @ s / d
+        h = np.maximum((a + x_t) @ w_1, 0)
+        y[t] = a + x_t + h @ w_2
+        kept.append((x_t, q, k, v, s, z, d, a, h))
+    return y, (kept, Weights(w_q, w_k, w_v, w_1, w_2))
+
+
+def through_time_backward(d_y, saved):
+    kept, w = saved
+    d_x, d_w = np.empty_like(d_y), Weights(*(np.zeros_like(each) for each in w))
+    sigma, zeta = np.zeros_like(kept[0][4]), np.zeros_like(kept[0][5])
+    for t in reversed(range(len(kept))):
+        x_t, q, k, v, s, z, d, a, h = kept[t]
+        d_h = (d_y[t] @ w.w_2.T) * (h > 0)
+        d_u = d_y[t] + d_h @ w.w_1.T
+        d_n, d_d = d_u / d, -(d_u / d) @ a  # (5)
+        d_q = (s @ d_n + z * d_d) * slope(q)  # (6)
+        sigma, zeta = sigma + np.outer(phi(q), d_n), zeta + phi(q) * d_d  # (7)
+        d_k = (sigma @ v + zeta) * slope(k)  # (8)
+        d_v = phi(k) @ sigma  # (9)
+        d_x[t] = d_u + d_q @ w.w_q.T + d_k @ w.w_k.T + d_v @ w.w_v.T
+        uses = ((x_t, d_q), (x_t, d_k), (x_t, d_v), (a + x_t, d_h), (h, d_y[t]))
+        for total, (given, gradient) in zip(d_w, uses, strict=True):
+            total += np.outer(given, gradient)
+    return Gradients(d_x, *d_w)
+
+
+report = gradcheck.check_elementwise(through_time_forward, through_time_backward, x, *w, rng=np.random.default_rng(7))
+print(report)
+report.assert_ok()
+
+# %% [markdown]
+# And the parallel form, all rows at once, with `linear.backward` in the middle: the same gradient of the input and of
+# every weight.
+
+
+# %%
+def parallel_gradients(x, w, d_y):
+    a, saved = linear.forward(x @ w.w_q, x @ w.w_k, x @ w.w_v, causal=True, eps=0.0)
+    u = a + x
+    h = np.maximum(u @ w.w_1, 0)
+    d_h = (d_y @ w.w_2.T) * (h > 0)
+    d_u = d_y + d_h @ w.w_1.T
+    d = linear.backward(d_u, saved)
+    d_x = d_u + d.q @ w.w_q.T + d.k @ w.w_k.T + d.v @ w.w_v.T
+    return Gradients(d_x, x.T @ d.q, x.T @ d.k, x.T @ d.v, u.T @ d_h, h.T @ d_y)
+
+
+d_y = np.random.default_rng(8).standard_normal(x.shape)
+_, saved = through_time_forward(x, *w)
+for by_steps, at_once in zip(through_time_backward(d_y, saved), parallel_gradients(x, w, d_y), strict=True):
+    same(by_steps, at_once)  # claim 23: one function, one gradient
+
+# %% [markdown]
+# (7) is a prefix sum from the other end, so everything said about the forward pass holds again: rows, chunks or all at
+# once, and in parallel. `through_time` keeps every $s_t$, as automatic differentiation would, $N C M$ numbers; that
+# this is not needed is the subject of chapter 5. A mistake that leaves no trace in the forward pass: forget that $s_t$
+# is passed on, $\sigma_t = \phi(q_t)\, dn_t^\top$. The check finds it, in $W_K$, $W_V$ and the input:
+
+
+# %%
+def forgetful_backward(d_y, saved):
+    kept, w = saved
+    grads = [through_time_backward(d_y[t : t + 1], ([step], w)) for t, step in enumerate(kept)]  # each step alone
+    return Gradients(np.concatenate([each.x for each in grads]), *(sum(each[i] for each in grads) for i in range(1, 6)))
+
+
+report = gradcheck.check_elementwise(through_time_forward, forgetful_backward, x, *w, rng=np.random.default_rng(7))
+assert not report.ok
+assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"x", "w_k", "w_v"}
+
+# %% [markdown]
+# ### The gradient of a state, and through a state
+#
+# A long text is often trained in blocks, each starting from the state that the last one left. Then the state is an
+# input of the second block with a gradient, and an output of the first with one. In the package: `forward(state=...)`,
+# whose gradients have a field `state`; and `backward(..., d_state=...)`, which takes the gradient of `saved.state`. By
+# (7) the gradient of the state a block starts from is $(\sigma_1, \zeta_1)$, and $(\sigma_{N+1}, \zeta_{N+1})$ is what
+# a later block hands back.
+
+# %%
+chapter.source(linear.backward, doc=False)
+
+
+# %%
+class StateGradients(NamedTuple):
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    s: np.ndarray
+    z: np.ndarray
+
+
+def forward_from(q, k, v, s, z):
+    """From a state to the outputs and the state after them, in one vector."""
+    out, saved = linear.forward(q, k, v, causal=True, eps=0.0, state=linear.State(s, z, None))
+    return np.concatenate([out.ravel(), saved.state.s.ravel(), saved.state.z]), saved
+
+
+def backward_from(d_all, saved):
+    d_out, d_s, d_z = np.split(d_all, [saved.out.size, saved.out.size + saved.state.s.size])
+    d_state = linear.State(d_s.reshape(saved.state.s.shape), d_z, None)
+    grads = linear.backward(d_out.reshape(saved.out.shape), saved, d_state=d_state)
+    return StateGradients(*grads[:3], *grads.state[:2])
+
+
+rng = np.random.default_rng(9)
+q_5, k_5, v_5 = rng.standard_normal((5, 4)), rng.standard_normal((5, 4)), rng.standard_normal((5, 3))
+s_before, z_before = rng.standard_normal((4, 3)), rng.uniform(1, 2, 4)
+report = gradcheck.check_elementwise(forward_from, backward_from, q_5, k_5, v_5, s_before, z_before, rng=rng)
+print(report)
+report.assert_ok()
+
+# %% [markdown]
+# Four blocks, forward from left to right, backward from right to left, are one pass. To leave out `d_state` is
+# *truncated* back-propagation: the state's numbers are passed on, the blame for them is not. How much of the gradient
+# is then missing? None for queries, none in the last block; for keys and values, here, most of it if blocks are short:
+
+
+# %%
+def gradients_in_blocks(q, k, v, d_out, length, truncated=False):
+    state, passes = linear.init_state((), k.shape[1], v.shape[1]), []
+    blocks = [slice(start, start + length) for start in range(0, len(q), length)]
+    for block in blocks:
+        _, saved = linear.forward(q[block], k[block], v[block], causal=True, eps=0.0, state=state)
+        state = saved.state
+        passes.append(saved)
+    d_state, parts = None, []
+    for block, saved in zip(reversed(blocks), reversed(passes), strict=True):
+        grads = linear.backward(d_out[block], saved, d_state=None if truncated else d_state)
+        d_state = grads.state
+        parts.append(grads[:3])
+    return [np.concatenate(each[::-1]) for each in zip(*parts, strict=True)]
+
+
+d_out_64 = np.random.default_rng(10).standard_normal((n, width))
+_, saved = linear.forward(q_64, k_64, v_64, causal=True, eps=0.0)
+whole = linear.backward(d_out_64, saved)
+rows = []
+for length in (4, 16, 32, 64):
+    for by_blocks, expected in zip(gradients_in_blocks(q_64, k_64, v_64, d_out_64, length), whole, strict=True):
+        same(by_blocks, expected)
+    d_q, d_k, d_v = gradients_in_blocks(q_64, k_64, v_64, d_out_64, length, truncated=True)
+    same(d_q, whole.q)  # (6): no gradient of a query comes through the future
+    same(d_k[-length:], whole.k[-length:])
+    missing = [np.linalg.norm(each - full) / np.linalg.norm(full) for each, full in ((d_k, whole.k), (d_v, whole.v))]
+    rows.append((length, *missing))
+assert all(later[1] < earlier[1] and later[2] < earlier[2] for earlier, later in pairwise(rows))
+assert rows[-1][1:] == (0, 0)
+chapter.table(("block length", "missing of the keys' gradient", "missing of the values' gradient"), rows)
+
+# %% [markdown]
+# ## One identity: network, chunks, machines
+#
+# Let $\Sigma(A)$ be the state after the tokens of a piece $A$: the two sums over them. If $B$ follows $A$,
+#
+# $$\Sigma(AB) = \Sigma(A) \oplus \Sigma(B), \qquad (s_A, z_A) \oplus (s_B, z_B) = (s_A + s_B,\; z_A + z_B)$$
+#
+# and $\oplus$ is **associative**, $(\Sigma_A \oplus \Sigma_B) \oplus \Sigma_C = \Sigma_A \oplus (\Sigma_B \oplus
+# \Sigma_C)$, with the empty state as its 0. Everything in this chapter is that one line, read in different groupings:
+#
+# - token by token from the left, $((\Sigma_1 \oplus \Sigma_2) \oplus \Sigma_3) \oplus \dots$: **the recurrent
+#   network**;
+# - tokens grouped by $T$: **chunks**;
+# - pieces summed up where they lie, and only the sums sent around: **machines**;
+# - in a tree: all prefixes of $p$ pieces in $\lceil \log_2 p \rceil$ rounds.
+#
+# With an exponential feature map a state carries a scale, $S = e^r s$, and $\oplus$ first brings both to the larger
+# $r$. That is the merging of log-sum-exps of chapter 1 (exercise 2), and as associative.
+
+# %%
+chapter.source(linear.summarise, linear.combine, doc=False)
+
+
+# %%
+def scan(states):
+    """All prefixes' states in rounds: in round r each takes in the state 2^r places to its left."""
+    rounds = 0
+    while 2**rounds < len(states):
+        reach = 2**rounds
+        states = [linear.combine(states[i - reach], states[i]) if i >= reach else states[i] for i in range(len(states))]
+        rounds += 1
+    return states, rounds
+
+
+def prefix_states(k, v, length, feature_map):
+    pieces = [slice(start, start + length) for start in range(0, len(k), length)]
+    return [linear.summarise(k[piece], v[piece], feature_map=feature_map) for piece in pieces]
+
+
+def sums(state):
+    """s and z without their scale."""
+    factor = 1.0 if state.log_scale is None else np.exp(state.log_scale)
+    return np.concatenate([(factor * state.z)[:, None], np.reshape(factor, (-1, 1)) * state.s], axis=1)
+
+
+omega = feature_maps.orthogonal_gaussian(32, width, np.random.default_rng(11))
+close = partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-11)  # sums of 64 terms of either sign, up to 100
+for feature_map in (elu_plus_one, feature_maps.favor_positive(omega)):
+    k_long = 2 * k_64  # long keys: their exponents differ, and with them the scales of the states
+    a, b, c = (linear.summarise(k_long[i], v_64[i], feature_map=feature_map) for i in np.split(np.arange(n), [9, 10]))
+    close(sums(linear.combine(linear.combine(a, b), c)), sums(linear.combine(a, linear.combine(b, c))))
+
+    tokens_apart = prefix_states(k_long, v_64, 1, feature_map)
+    one_by_one = list(accumulate(tokens_apart, linear.combine))  # the recurrent network
+    by_chunks = list(accumulate(prefix_states(k_long, v_64, 8, feature_map), linear.combine))
+    in_rounds, rounds = scan(tokens_apart)
+    assert rounds == math.log2(n) == 6  # instead of 63 steps in a row
+    for t in range(n):
+        close(sums(in_rounds[t]), sums(one_by_one[t]))
+    for i, state in enumerate(by_chunks):
+        close(sums(state), sums(one_by_one[8 * i + 7]))
+
+# %% [markdown]
+# ### A sequence shared by processes
+#
+# Cut a sequence into pieces, one a process. Forward takes two rounds: every process sums up its keys and values; the
+# states before each piece are the prefixes of these sums; then every process reads with its own queries.
+#
+# Backward is the mirror image. What a piece's queries *ask* of the state they started from is, by (7),
+# $\sum_t \phi(q_t)\, dn_t^\top$ and $\sum_t \phi(q_t)\, dd_t$. The gradient of the state that a piece hands on is the
+# sum of what all *later* pieces ask, a suffix sum; `combine_gradients` adds two. So the second round sends back what
+# it asks, and in a third every process takes the gradient of its own keys and values.
+#
+# Here it is with `joblib`, on two processes and five pieces: same numbers as in one process, forward and backward.
+
+# %%
+chapter.source(linear_recurrent.combine_gradients, doc=False)
+
+
+# %%
+def read_piece(q, k, v, d_out, state):
+    """Second round, on one process: the outputs, and what its queries ask of the state before the piece."""
+    out, saved = linear.forward(q, k, v, causal=True, eps=0.0, state=state)
+    return out, linear.backward(d_out, saved).state
+
+
+def gradients_of_piece(q, k, v, d_out, state, d_state):
+    """Third round: its gradients, given the gradient of the state that it handed on."""
+    _, saved = linear.forward(q, k, v, causal=True, eps=0.0, state=state)
+    return linear.backward(d_out, saved, d_state=d_state)[:3]
+
+
+def shared(q, k, v, d_out, cuts, processes):
+    """Outputs and gradients of a causal pass, the pieces between the cuts on different processes."""
+    pieces = [[each[start:stop] for each in (q, k, v, d_out)] for start, stop in pairwise(cuts)]
+    empty = linear.init_state((), k.shape[1], v.shape[1])
+    with Parallel(n_jobs=processes) as parallel:
+        own = parallel(delayed(linear.summarise)(k, v) for _, k, v, _ in pieces)
+        before = list(accumulate(own[:-1], linear.combine, initial=empty))  # prefixes: the pieces to the left
+        work = (delayed(read_piece)(*piece, state) for piece, state in zip(pieces, before, strict=True))
+        outs, asked = zip(*parallel(work), strict=True)
+        after = list(accumulate(reversed(asked[1:]), linear.combine_gradients, initial=empty))[::-1]  # suffixes
+        jobs = zip(pieces, before, after, strict=True)
+        grads = parallel(delayed(gradients_of_piece)(*piece, state, d_state) for piece, state, d_state in jobs)
+    return np.concatenate(outs), [np.concatenate(each) for each in zip(*grads, strict=True)]
+
+
+cuts = [0, 13, 14, 30, 50, 64]  # of any lengths
+out, grads = shared(q_64, k_64, v_64, d_out_64, cuts, processes=2)
+same(out, linear.forward(q_64, k_64, v_64, causal=True, eps=0.0)[0])
+for by_pieces, expected in zip(grads, whole, strict=True):
+    same(by_pieces, expected)
+
+# %% [markdown]
+# A process sends one state of $C (M + 1)$ numbers forward and one back, **whatever the length of its piece**. Softmax
+# attention on several machines has to send keys and values around, $n (D + M)$ numbers a piece of $n$ tokens. And with
+# $p$ machines nobody waits for $N / p$ tokens on another one: what comes one after the other is $p$ additions of
+# states, or $\log_2 p$ in a tree.
+
+# %%
+rows = []
+for tokens in (16, 1024, 65536):
+    k_piece, v_piece = np.zeros((2, tokens, 64), np.float32)
+    rows.append((tokens, kept_bytes(linear.summarise(k_piece, v_piece)), kept_bytes((k_piece, v_piece))))
+assert [row[1] for row in rows] == [64 * 65 * 4] * 3
+assert [row[2] for row in rows] == [tokens * 128 * 4 for tokens, _, _ in rows]
+chapter.table(("tokens in the piece", "bytes of its state", "bytes of its keys and values"), rows)
+
+# %% [markdown]
+# ## Linformer and linear attention together?
+#
+# The seeds end with a question. Linformer mixes $L$ keys and values into $R$ before attention (chapter 3); linear
+# attention takes sums over keys. Can we do both?
+#
+# $$\tilde K = E\, \phi(K), \quad \tilde V = F V \qquad
+# o_i = \frac{\phi(q_i)^\top \tilde K^\top \tilde V}{\phi(q_i)^\top \sum_r \tilde K_r}$$
+#
+# ($E$ and $F$ of $R \times L$; $E$ is not the model's width in this section.) Claim 32 of the seeds: one can, but the
+# similarity is no longer positive, and nothing is gained in time or space. Two remarks on how it is written there:
+#
+# - the seeds write $\mathrm{sim}(q, k) = \phi(q)^\top E\, \phi(k)$. $E$ acts on positions, so the similarity is that of
+#   a query and a *mixed* key, $\phi(q_i)^\top \big(E \phi(K)\big)_r$;
+# - the seeds leave $E$ out of the denominator. Then the denominator stays positive, but the weights of an output no
+#   longer add up to 1: not even values that are all alike come out as they were. The package mixes both, and they do
+#   if the rows of $F$ sum to 1.
+#
+# "Positive definite", as the seeds put it, is not what is missed. What makes an output an average is that the
+# similarities are **not negative** (chapter 4).
+
+# %%
+chapter.source(linformer_linear.forward, linformer_linear.negative_similarity_fraction, doc=False)
+
+# %%
+L, C, M = 256, 16, 16
+rng = np.random.default_rng(12)
+q_l, k_l, v_l = rng.standard_normal((3, L, C))
+
+e, f = rng.standard_normal((2, 16, L))
+f_averages, ones = f / f.sum(axis=1, keepdims=True), np.ones((L, 1))
+same_values, _ = linformer_linear.forward(q_l, k_l, ones, e, f_averages, eps=0.0)
+np.testing.assert_allclose(same_values, 1, rtol=1e-9)  # roundings, over a denominator that may be small
+denominator = phi(q_l) @ phi(k_l).sum(axis=0)[:, None]  # the seeds'
+by_seeds = phi(q_l) @ ((e @ phi(k_l)).T @ (f_averages @ ones)) / denominator
+assert (denominator > 0).all()
+assert abs(by_seeds - 1).min() > 0.1
+
+
+def mixed(e, f):
+    """What becomes of similarities, denominators and outputs."""
+    out, saved = linformer_linear.forward(q_l, k_l, v_l, e, f, eps=0.0)
+    ordinary = (phi(q_l) @ phi(k_l).T @ abs(e).T).sum(axis=1)  # the denominators, if no entry of E were negative
+    return (
+        linformer_linear.negative_similarity_fraction(q_l, k_l, e),
+        (saved.denominator < 0).mean(),
+        abs(saved.denominator / ordinary).min(),
+        abs(out).max() / abs(v_l).max(),
+    )
+
+
+rows, draws = [], 40
+for R in (1, 16, 64, 256):
+    pool = linformer.mean_pool(R, L)
+    e_draws, f_draws = rng.standard_normal((2, draws, R, L)) / math.sqrt(R)
+    of_either_sign = [mixed(e, f) for e, f in zip(e_draws, f_draws, strict=True)]
+    not_negative = [mixed(abs(e), f) for e, f in zip(e_draws, f_draws, strict=True)]
+    for name, found in (
+        ("normal", of_either_sign),
+        ("abs(normal)", not_negative),
+        ("mean pooling", [mixed(pool, pool)]),
+    ):
+        similarities, denominators, least, largest = np.array(found).T
+        rows.append((R, name, similarities.mean(), denominators.mean(), least.min(), largest.max()))
+    assert 0.3 < rows[-3][2] < 0.7  # claim 32: about half of them; with R = 1 a draw has all of them or none
+    assert 0.3 < rows[-3][3] < 0.7
+    assert rows[-3][4] < 0.01  # of some draws and queries hardly anything is left
+    for row in rows[-2:]:  # an E that is not negative keeps similarities positive
+        assert row[2:4] == (0, 0)
+        assert row[4] > 0.99
+    pooled, _ = linformer_linear.forward(q_l, k_l, v_l, pool, pool, eps=0.0)
+    assert (pooled <= v_l.max(axis=0)).all()  # non-negative, and rows that sum to 1: averages of averages
+    assert (pooled >= v_l.min(axis=0)).all()
+unmixed, _ = linformer_linear.forward(q_l, k_l, v_l, np.eye(L), np.eye(L), eps=0.0)
+same(unmixed, linear.forward(q_l, k_l, v_l, eps=0.0)[0])  # R = L and nothing mixed: linear attention
+chapter.table(
+    (
+        "R",
+        "E",
+        "negative similarities",
+        "negative denominators",
+        "least denominator over that of abs(E)",
+        "largest output over largest value",
+    ),
+    rows,
+)
+
+# %% [markdown]
+# How bad can an output get? Draw $E$ with independent normal entries. For one query, $\sum_r (E\phi(K))_r$ is a sum of
+# normal numbers, and so is the denominator $d$: normal with mean 0. Its density at 0 is a positive number $p_0$, hence
+# $\Pr(|d| < \delta) \approx 2 p_0 \delta$ for small $\delta$. An output is a numerator of ordinary size over $d$, so it
+# exceeds $x$ about when $d$ is below something like $1/x$:
+#
+# $$\Pr(|o| > x) \approx \frac{\mathrm{const}}{x}$$
+#
+# Ten times the size, a tenth as often: so heavy a tail that the output has *no expectation*, as the Cauchy
+# distribution has none. That does not depend on $R$. Twenty thousand draws each, of one query with 32 keys:
+
+# %%
+DRAWS, SHORT = 20_000, 32
+THRESHOLDS = np.geomspace(0.1, 1000, 41)
+q_1, k_1, v_1 = (np.random.default_rng(13).standard_normal((rows, 8)) for rows in (1, SHORT, SHORT))
+
+
+def share_above(out):
+    return (abs(out).reshape(-1, 1) > THRESHOLDS).mean(axis=0)
+
+
+def tails(reduced):
+    """For each kind of E, the share of outputs above each threshold."""
+    e, f = np.random.default_rng(14).standard_normal((2, DRAWS, reduced, SHORT)) / math.sqrt(reduced)
+    q, k, v = (np.broadcast_to(each, (DRAWS, *each.shape)) for each in (q_1, k_1, v_1[:, :1]))
+    averaging = abs(f) / abs(f).sum(axis=-1, keepdims=True)  # non-negative, rows sum to 1
+    return {
+        "E, F normal": share_above(linformer_linear.forward(q, k, v, e, f, eps=0.0)[0]),
+        "E not negative": share_above(linformer_linear.forward(q, k, v, abs(e), f, eps=0.0)[0]),
+        "and F averages": share_above(linformer_linear.forward(q, k, v, abs(e), averaging, eps=0.0)[0]),
+    }
+
+
+def draw_tails(axes, reduced):
+    for (name, share), colour in zip(tails(reduced).items(), (style.VERMILLION, style.ORANGE, style.BLUE), strict=True):
+        axes.plot(THRESHOLDS, np.where(share > 0, share, np.nan), color=colour, label=name)
+    axes.plot(THRESHOLDS[16:], 1.5 / THRESHOLDS[16:], ":", color=style.GREY, label="slope −1")
+    axes.axvline(abs(v_1[:, 0]).max(), color=style.GREY, linewidth=1)
+    axes.set(xscale="log", yscale="log", xlabel="x", ylim=(1e-4, 1.5))
+    axes.set_ylabel("share of |outputs| above x")
+    axes.label_outer()
+    if axes.get_subplotspec().is_last_col():
+        axes.legend(loc="upper right", fontsize=6)
+
+
+chapter.explore(
+    draw_tails,
+    (2, 8, 32),
+    name="R",
+    slider=(1, 2, 4, 8, 16, 32),
+    height=0.4,
+    sharey=True,
+    alt="Share of outputs above x: with normal E a straight line of slope -1 to beyond 1000, with non-negative E it "
+    "drops off near the largest value (grey line), with averaging F before it",
+)
+for reduced in (2, 8, 32):
+    each = tails(reduced)
+    ten, hundred = (np.searchsorted(THRESHOLDS, x * 0.999) for x in (10, 100))
+    heavy = each["E, F normal"]
+    assert 7 < heavy[ten] / heavy[hundred] < 14  # claim 32: 1/x; some 150 to 300 of the draws are above 100
+    assert each["E not negative"][hundred] == 0
+    beyond = np.searchsorted(THRESHOLDS, abs(v_1[:, 0]).max())
+    assert each["and F averages"][beyond] == 0  # stays in the values' range
+
+# %% [markdown]
+# So with $E$ of either sign, what was an average becomes a quotient of two accidents. A *non-negative* $E$ keeps all
+# similarities positive, and outputs are averages of the rows of $F V$; if $F$ averages too, as mean pooling does, they
+# never leave the range of the values (grey line). That is linear attention over pooled keys, and harmless. A learned
+# $E$, though, is of either sign unless it is made not to be.
+#
+# ### And what would it be good for?
+#
+# Linformer's mixing turns $N L$ into $N R$. Linear attention has no such product left. Counted,
+#
+# $$\underbrace{L C M}_{S} + \underbrace{N C (M + 1)}_{\text{reading}} \quad\text{against}\quad
+# \underbrace{R L (C + M)}_{\text{mixing}} + \underbrace{R C M}_{S} + \underbrace{N C (M + 1)}_{\text{reading}}$$
+#
+# Both are linear in the length. The reading is the same, so at best half of the cost could go; and the mixing alone
+# costs more than the $S$ it replaces, unless $R < C M / (C + M)$: 32 rows for $C = M = 64$, a handful for smaller
+# heads. What is kept for the backward pass grows, by $E$, $F$ and the mixed rows.
+
+# %%
+rows = []
+for R in (1, 4, 8, 16, 64):
+    costs = []
+    for length in (L, 2 * L):
+        q_l, k_l, v_l = np.random.default_rng(15).standard_normal((3, length, C))
+        e, f = np.random.default_rng(16).standard_normal((2, R, length))
+        alone, together = (
+            count(linear.forward, q_l, k_l, v_l).multiply_adds,
+            count(linformer_linear.forward, q_l, k_l, v_l, e, f).multiply_adds,
+        )
+        assert alone == length * C * M + length * C * (M + 1)
+        assert together == R * length * (C + M) + R * C * M + length * C * (M + 1)
+        kept = [
+            kept_bytes(forward(*arrays)[1])
+            for forward, arrays in (
+                (linear.forward, (q_l, k_l, v_l)),
+                (linformer_linear.forward, (q_l, k_l, v_l, e, f)),
+            )
+        ]
+        costs.append((alone, together, *kept))
+    assert costs[1][0] == 2 * costs[0][0]  # linear alone ...
+    assert 1.8 < costs[1][1] / costs[0][1] <= 2  # ... and linear together: claim 32, no gain in the order
+    assert (together < alone) == (R < C * M / (C + M))
+    assert together > alone / 2  # at best
+    assert kept[1] > kept[0]  # claim 32: nor in space
+    rows.append((R, *costs[0][:2], costs[0][1] / costs[0][0], *costs[0][2:]))
+chapter.table(
+    (f"R (N = L = {L}, C = M = {C})", "multiply-adds, linear", "together", "ratio", "bytes kept, linear", "together"),
+    rows,
+)
+
+# %% [markdown]
+# The seeds' conclusion stands: no gain in the order of time or space, and new problems. What there is to gain is a
+# factor below two, for a handful of mixed rows, whose $S$ has then a rank of at most that handful.
+#
+# ## Exercises
+#
+# **1. A network that forgets.** Let $S_t = g_t S_{t-1} + \phi(k_t) v_t^\top$ with a *gate* $g_t \in (0, 1)$, a bias
+# towards recent tokens. $S_t$ is no plain sum any more. What must a piece of the sequence say about itself, so that
+# pieces still combine associatively?
+#
+# <details><summary>Solution</summary>
+#
+# A piece $A$ turns any $S$ before it into $g_A S + S_A$: its gates multiply to $g_A$, and $S_A$ is what it leaves if it
+# starts from 0. After $A$ comes $B$: $g_B (g_A S + S_A) + S_B = (g_B g_A)\, S + (g_B S_A + S_B)$. So
+#
+# $$(g_A, S_A) \oplus (g_B, S_B) = (g_B g_A,\; g_B S_A + S_B)$$
+#
+# the composition of affine maps, which is associative as any composition is (but not commutative: order counts now).
+# The same trick would work for $S_t = G_t S_{t-1} + \dots$ with matrices $G_t$, at the price of sending a $C \times C$
+# matrix. With $\tanh$ around it there is no short description of a piece: that is why ordinary recurrent networks do
+# not run in parallel.
+#
+# </details>
+
+
+# %%
+def combine_gated(first, second):
+    (g_a, s_a), (g_b, s_b) = first, second
+    return g_b * g_a, g_b * s_a + s_b
+
+
+gate = np.random.default_rng(17).uniform(0.5, 1, n)
+phi_q, phi_k = phi(q_64), phi(k_64)
+_, by_kernel = causal_product.forward(phi_q, phi_k, v_64, gate, None, None)
+
+
+def gated_piece(start, stop):
+    _, s = causal_product.forward(*(each[start:stop] for each in (phi_q, phi_k, v_64, gate)), None, None)
+    return gate[start:stop].prod(), s
+
+
+a, b, c = gated_piece(0, 20), gated_piece(20, 21), gated_piece(21, n)
+for combined in (combine_gated(combine_gated(a, b), c), combine_gated(a, combine_gated(b, c))):
+    same(combined[0], gate.prod())
+    same(combined[1], by_kernel)
+assert abs(combine_gated(c, combine_gated(b, a))[1] - by_kernel).max() > 1  # not commutative
+
+# %% [markdown]
+# **2. Everybody but me.** A model that fills gaps lets token $i$ see all *other* tokens, before and after it. The
+# obvious way is $S_N - \phi(k_i) v_i^\top$, and the same for $Z$. Why is that a bad idea in floating point, and how are
+# all $N$ outputs had in linear time without any subtraction?
+#
+# <details><summary>Solution</summary>
+#
+# If one key's features are much larger than all others', $S_N$ is about $\phi(k_i) v_i^\top$, and the difference is
+# rounding. (Chapter 5 meets the same in the idea of rewinding the state.) Combine instead: the states of all prefixes,
+# one pass from the left, those of all suffixes, one from the right, and then
+# $\Sigma(1 \dots i{-}1) \oplus \Sigma(i{+}1 \dots N)$ for each $i$.
+#
+# </details>
+
+# %%
+k_loud = k_64.astype(np.float32).copy()
+k_loud[30] += 1e7  # one key whose features drown the others
+v_32 = v_64.astype(np.float32)
+each_token = prefix_states(k_loud, v_32, 1, elu_plus_one)
+empty = linear.init_state((), width, width, dtype=np.float32)
+prefixes = list(accumulate(each_token, linear.combine, initial=empty))[:-1]
+suffixes = list(accumulate(reversed(each_token), linear.combine, initial=empty))[-2::-1]
+
+phi_exact = phi(k_loud.astype(np.float64))
+others = np.arange(n) != 30
+truth = phi(q_64[30]) @ (phi_exact[others].T @ v_32[others]) / (phi(q_64[30]) @ phi_exact[others].sum(axis=0))
+combined = linear.combine(prefixes[30], suffixes[30])
+all_tokens = linear.summarise(k_loud, v_32)
+subtracted = linear.State(all_tokens.s - each_token[30].s, all_tokens.z - each_token[30].z, None)
+errors = []
+for state in (combined, subtracted):
+    out, _ = linear.read(phi(q_64[30:31]).astype(np.float32), state.s, state.z, 0.0)
+    errors.append(abs(out[0] - truth).max())
+assert errors[0] < 1e-5  # float32: some ten roundings of 6e-8 in numbers of size 1
+assert errors[1] > 1e-2
+chapter.table(
+    ("token 30 sees all others", "largest error, float32"), zip(("combined", "subtracted"), errors, strict=True)
+)
+
+# %% [markdown]
+# **3. From which length on?** A model of 12 layers, width $E = 768$, 12 heads. From how many tokens on is the state of
+# linear attention smaller than the key/value cache, for $\mathrm{elu} + 1$ and for the quadratic map? How do the number
+# of layers, the batch and the precision enter?
+#
+# <details><summary>Solution</summary>
+#
+# Per head the cache has $t (D + M)$ numbers and the state $C (M + 1)$, so from $t > C (M + 1) / (D + M)$ on. Layers,
+# heads, batch and bytes a number multiply both sides and cancel. With $D = M = 64$: $C = 64$ gives $t > 32.5$, so 33
+# tokens; the quadratic map with $C = 1 + 64 + 64 \cdot 65 / 2 = 2145$ gives $t > 1089.3$, so 1090 tokens.
+#
+# </details>
+
+
+# %%
+def cheaper_from(feature_map, heads=12, width=64):
+    """The first length at which the cache's arrays are larger, found by making them."""
+    state = linear.init_state((heads,), width, width, feature_map=feature_map, dtype=np.float32)
+    held = kept_bytes(state)
+    t = 1
+    while kept_bytes(softmax.init_state((heads,), width, width, capacity=t, dtype=np.float32)) <= held:
+        t += 1
+    return t
+
+
+assert cheaper_from(elu_plus_one) == 33
+assert cheaper_from(feature_maps.quadratic()) == math.floor(2145 * 65 / 128) + 1 == 1090
+
+# %% [markdown]
+# ## What to remember
+#
+# - Causal linear attention is a recurrent network whose state is *added to*: two sums a head, $2H$ hidden states a
+#   layer, the same size and cost at every step.
+# - Because addition is associative, the network also runs in parallel, by chunks, as a tree, and over machines that
+#   exchange one state each; and so does its gradient, whose adjoint state is the same kind of sum from the other end.
+# - Softmax attention is the same network with infinitely many features. Its state, written finitely, is the cache.
+#   A state of constant size is cheaper from some 33 tokens on, and cannot hold more than about $C$ things apart.
+# - Writing remains a loop; linear attention makes each turn of it cheap, and equally cheap.
+# - Linformer has nothing to add to linear attention: there is no square left to remove, and with an $E$ of either sign
+#   outputs are no averages any more.
+#
+# **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*. Merali (2020), *Linearizing Transformers* (the
+# multi-head form and the last question). Blelloch (1990), *Prefix sums and their applications*. Schlag et al. (2021),
+# *Linear transformers are secretly fast weight programmers* (what such a state can hold). Wang et al. (2020),
+# *Linformer*.
