@@ -49,6 +49,8 @@ def _named(forward: Callable[..., Any], inputs: tuple[Any, ...], gradients: Any)
     """Every input with its name, its gradient, and whether ``backward`` has a field for it."""
     if isinstance(gradients, np.ndarray):  # of the only input
         gradients = (gradients,)
+    if not isinstance(gradients, (tuple, list)):
+        raise TypeError(f"backward: expected a NamedTuple of gradients or one array, got {type(gradients).__name__}")
     arguments = _argument_names(forward, len(inputs))
     fields = getattr(gradients, "_fields", None)
     if fields is not None and set(fields) <= set(arguments):

@@ -300,3 +300,8 @@ def test_report_is_a_named_tuple(x, w, rng):
     report = check_elementwise(forward, backward, x, w, rng=rng)
     assert isinstance(report, Report)
     assert report._fields == ("method", "worst_by_input", "checked", "failed", "constants")
+
+
+def test_a_backward_that_returns_nothing_is_named(rng):
+    with pytest.raises(TypeError, match=r"^backward: expected a NamedTuple of gradients or one array, got NoneType"):
+        check_elementwise(lambda x: (x, None), lambda d_out, saved: None, np.ones(2), rng=rng)
