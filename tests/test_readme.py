@@ -27,3 +27,23 @@ def test_links_lead_somewhere() -> None:
     targets = [t for t in re.findall(r"\]\(([^)]+)\)", README) if not t.startswith("http")]
     assert targets
     assert [t for t in targets if not (root / t).exists()] == []
+
+
+def test_table_of_claims_says_which_chapters_name_them() -> None:
+    notebooks = Path(__file__).parents[1] / "notebooks"
+    rows = re.findall(
+        r"^\| (\d+) \|.*\| ([^|]*) \|$", (notebooks / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    told = {(int(claim), file) for claim, cell in rows for file in re.findall(r"\((\w+)\.ipynb\)", cell)}
+    named = {
+        (int(claim), path.stem)
+        for path in notebooks.glob("[0-9]*.py")
+        for numbers in re.findall(r"[Cc]laims? ((?:\d+(?:, | and )?)+)", path.read_text(encoding="utf-8"))
+        for claim in re.findall(r"\d+", numbers)
+    }
+    assert told == named
+
+
+def test_nothing_in_capitals_is_left_to_fill_in() -> None:
+    prose = re.sub(r"```.*?```|`[^`]*`", "", README, flags=re.DOTALL)
+    assert re.findall(r"\b[A-Z]+_[A-Z]+\b", prose) == []

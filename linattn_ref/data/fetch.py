@@ -161,7 +161,8 @@ def _run_pip(package: Package, folder: str) -> str:
         *("--dest", folder, f"{package.name}=={package.version}"),
     ]
     # pip's own temporary files go there too: they need the same space, and vanish with the folder.
-    environment = {**os.environ, "TMPDIR": folder, "PYTHONIOENCODING": "utf-8"}
+    # A connection that breaks is taken up where it broke (pip 25.1 and later; an earlier pip begins again).
+    environment = {"PIP_RESUME_RETRIES": "5", **os.environ, "TMPDIR": folder, "PYTHONIOENCODING": "utf-8"}
     result = subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace"
     )
