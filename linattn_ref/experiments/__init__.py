@@ -1,4 +1,11 @@
-"""One module a figure: ``compute(...)`` gives the results, ``draw(results)`` the figure.
+"""What is measured and drawn. A figure is a module: ``compute(...)`` gives the results, ``draw(results)`` the figure.
 
-``style`` has the two looks, ``record`` saves a figure beside its numbers, ``gallery`` draws them all.
+Figures           ``spectrum`` (the main job), ``eckart_young``, ``johnson_lindenstrauss``, ``low_rank``,
+                  ``linear_self_attention``, ``linformer``, ``linformer_savings``, ``attention_cost``, ``feature_maps``,
+                  ``causal_cost``, ``rewind``, ``decoding``, ``resources``
+Comparisons       ``bench_*``: with other packages, with a bare loop
+What they share   ``heads`` (of a pretrained network), ``counting``, ``timing``, ``memory``, ``scaling``,
+                  ``measurements``; a figure's own parts begin with its name: ``spectrum_job``, ``linformer_fit``
+How they appear   ``style`` (the two looks), ``record`` (a figure beside its numbers), ``atomic`` (all files or none),
+                  ``gallery`` (draws them all), ``tables`` (README's), ``chapter`` (what notebooks share)
 """
