@@ -16,6 +16,7 @@ from linattn_ref.attention import feature_maps, linear, linformer, linformer_lin
 from linattn_ref.attention.arguments import zero_masked
 
 REDUCED = 3  # R, unless there are fewer keys
+FEATURES = 6  # C of random features
 
 
 # --- What mechanisms are called with --------------------------------------------------------------------------------
@@ -46,6 +47,12 @@ def qkv_positive_projections(rng, s, dtype):
 def projections(rng, leading, n_keys, dtype):
     rows = min(REDUCED, n_keys)
     return {name: (rng.standard_normal((*leading, rows, n_keys)) / rows**0.5).astype(dtype) for name in "ef"}
+
+
+def positive_features(rng, s, dtype):
+    """Performer's positive features, exponentials: stabilised, so that ``eps`` is 0."""
+    omega = rng.standard_normal((FEATURES, s.d))
+    return {"feature_map": feature_maps.favor_positive(omega), "eps": 0.0}
 
 
 # --- What they compute, the slow way --------------------------------------------------------------------------------
@@ -104,6 +111,11 @@ def features_and_row(s):
     return 2 * (s.n + s.n_keys) * s.d + 2 * s.d * (s.m + 1) + row_and_sum(s)
 
 
+def random_features_and_row(s):
+    """The same with ``C = FEATURES`` and phi all that its gradient needs; a state has a scale a feature."""
+    return FEATURES * (s.n + s.n_keys) + 2 * FEATURES * (s.m + 2) + row_and_sum(s)
+
+
 def mixed(s):
     """The mixed keys and values."""
     return REDUCED * (s.d + s.m)
@@ -119,6 +131,8 @@ DENSE = partial(
     saved=lambda s: s.n * s.n_keys,
 )
 LINEAR = partial(Case, module=linear, draw=qkv, rooms=("reference",), saved=features_and_row)
+# Exponents omega x - |x|^2/2 of up to 100, in which exp() multiplies the rounding: ten times that of softmax's scores.
+POSITIVE = partial(LINEAR, draw_options=positive_features, saved=random_features_and_row, roundings=640)
 LINFORMER = partial(
     Case,
     module=linformer,
@@ -144,6 +158,8 @@ CASES = (
     DENSE("softmax dense causal", **CAUSAL),
     LINEAR("linear"),
     LINEAR("linear causal", **CAUSAL, recurrent=True),
+    POSITIVE("linear positive features"),
+    POSITIVE("linear positive features causal", **CAUSAL, recurrent=True),
     LINFORMER("linformer", draw=qkv_shared_projections, shared=("e", "f")),
     LINFORMER("linformer per head", draw=qkv_head_projections),
     LINFORMER_LINEAR("linformer linear", draw=qkv_positive_projections),
