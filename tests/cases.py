@@ -112,8 +112,8 @@ def features_and_row(s):
 
 
 def random_features_and_row(s):
-    """The same with ``C = FEATURES`` and phi all that its gradient needs; a state has a scale a feature."""
-    return FEATURES * (s.n + s.n_keys) + 2 * FEATURES * (s.m + 2) + row_and_sum(s)
+    """``C = FEATURES``, phi all that its gradient needs; three states, with a scale: a masked first key makes a piece."""
+    return FEATURES * (s.n + s.n_keys) + 3 * FEATURES * (s.m + 2) + row_and_sum(s)
 
 
 def mixed(s):
