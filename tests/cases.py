@@ -112,7 +112,7 @@ def features_and_row(s):
 
 
 def random_features_and_row(s):
-    """``C = FEATURES``, phi all that its gradient needs; three states, with a scale: a masked first key makes a piece."""
+    """``C = FEATURES``, phi all that its gradient needs, three states with a scale: a masked first key is a piece."""
     return FEATURES * (s.n + s.n_keys) + 3 * FEATURES * (s.m + 2) + row_and_sum(s)
 
 
