@@ -1,9 +1,12 @@
 """Kernels in Numba for the CPU, float32 and float64, same names as in ``linattn_ref.kernels.reference``.
 
-``vector``   short vectors as Numba values
-``panel``    matrix products on them
-``cache``    the compilation cache
-``softmax``  softmax attention
+``vector``                short vectors as Numba values
+``panel``                 matrix products on them
+``cache``                 the compilation cache
+``softmax``               softmax attention
+``causal_product``        linear attention's causal product, with its kernels in ``causal_scan``, ``causal_step`` and
+                          ``gate_gradient``
+``causal_product_plain``  the same in a few lines
 
 The first call in each dtype compiles (a few seconds); later processes read the result from the cache.
 """
@@ -13,6 +16,6 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn_ref.kernels.jit needs Numba ({error}): pip install 'numba>=0.61'") from error
 
-from linattn_ref.kernels.jit import softmax
+from linattn_ref.kernels.jit import causal_product, softmax
 
-__all__ = ["softmax"]
+__all__ = ["causal_product", "softmax"]

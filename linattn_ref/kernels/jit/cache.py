@@ -34,6 +34,14 @@ def kernel(function):
 
     For the entry points called from Python. What they call is plain ``@njit``: it is compiled into them.
     """
-    dispatcher = njit(parallel=True, cache=True)(function)
-    dispatcher._cache = PackageCache(function)
+    return _cached(njit(parallel=True, cache=True)(function))
+
+
+def serial_kernel(function):
+    """The same without threads, for what is done sooner than a thread is woken."""
+    return _cached(njit(cache=True)(function))
+
+
+def _cached(dispatcher):
+    dispatcher._cache = PackageCache(dispatcher.py_func)
     return dispatcher

@@ -13,7 +13,7 @@ its rows are a `Block`, small enough to stay in registers while a matrix product
 
 A Vector is as wide as two registers of the processor: 32 float32 or 16 float64 with AVX-512, half of that elsewhere.
 Vectors add, subtract and multiply with ``+ - *``; every other operation is a function below. All of them are lane by
-lane; nothing here sums across lanes. They exist in compiled code only.
+lane, but for `total`, the sum of the lanes. They exist in compiled code only.
 
 Each operation is a Numba *intrinsic*: a function that gets the Numba types of its arguments and returns the signature
 of the operation and a ``generate`` that writes its LLVM instructions. No fast-math flag is set anywhere: NaN and inf
@@ -28,7 +28,7 @@ from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.core import cgutils, config
-from numba.extending import intrinsic, lower_builtin, models, register_jitable, register_model, type_callable
+from numba.extending import intrinsic, lower_builtin, models, overload, register_model, type_callable
 
 
 def _has_avx512() -> bool:
@@ -43,10 +43,15 @@ def _has_avx512() -> bool:
 VECTOR_BYTES, ROWS = (128, 8) if _has_avx512() else (64, 4)
 
 
-@register_jitable
 def lanes(array):
     """How many numbers of the array's dtype a Vector holds; for Python and compiled code alike."""
     return VECTOR_BYTES // array.itemsize
+
+
+@overload(lanes)
+def _lanes(array):
+    count = VECTOR_BYTES // (array.dtype.bitwidth // 8)
+    return lambda array: count  # a constant of the compiled code
 
 
 # --- The two types --------------------------------------------------------------------------------------------------
@@ -100,6 +105,8 @@ def _pointer(context, builder, array_type, array, row, column, pointee):
     """The address of ``array[row, column]``."""
     fields = context.make_array(array_type)(context, builder, array)
     row_stride, column_stride = cgutils.unpack_tuple(builder, fields.strides, 2)
+    if array_type.layout == "C":
+        column_stride = _integer(array_type.dtype.bitwidth // 8)  # a constant can be part of the instruction
     offset = builder.add(builder.mul(row, row_stride), builder.mul(column, column_stride))
     return cgutils.pointer_add(builder, fields.data, offset, pointee.as_pointer())
 
@@ -116,11 +123,14 @@ def _store_row(context, builder, panel_type, panel, row, x):
     builder.store(x, pointer, align=vector.bytes)
 
 
+def _suffix(vector):
+    return "f32" if vector.element == ir.FloatType() else "f64"
+
+
 def _fma(builder, x, y, z):
     vector = x.type
-    number = "f32" if vector.element == ir.FloatType() else "f64"
     function_type = ir.FunctionType(vector, [vector, vector, vector])
-    name = f"llvm.fma.v{vector.count}{number}"
+    name = f"llvm.fma.v{vector.count}{_suffix(vector)}"
     return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), [x, y, z])
 
 
@@ -148,11 +158,81 @@ def store(typing_context, panel, row, x):
     return types.void(panel, types.intp, Vector(panel.dtype)), generate
 
 
+def _masked(builder, operation, vector, arguments):
+    """LLVM's masked load or store, which leaves the memory of the lanes outside the mask alone."""
+    name = f"llvm.masked.{operation}.v{vector.count}{_suffix(vector)}.p0"
+    result = vector if operation == "load" else ir.VoidType()
+    function_type = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), arguments)
+
+
+def _first_lanes(builder, vector, count):
+    indices = ir.VectorType(ir.IntType(64), vector.count)
+    return builder.icmp_signed("<", ir.Constant(indices, list(range(vector.count))), _splat(builder, count, indices))
+
+
+@intrinsic
+def load_first(typing_context, panel, row, count):
+    """The first ``count`` numbers of ``panel[row]``, of which there may be no more; 0 in the lanes after them."""
+    vector = Vector(panel.dtype)
+
+    def generate(context, builder, signature, arguments):
+        panel_, row_, count_ = arguments
+        pointer = _pointer(context, builder, panel, panel_, row_, _integer(0), vector.llvm)
+        mask = _first_lanes(builder, vector.llvm, count_)
+        zero = ir.Constant(vector.llvm, None)
+        return _masked(builder, "load", vector.llvm, [pointer, _integer(vector.bytes, 32), mask, zero])
+
+    return vector(panel, types.intp, types.intp), generate
+
+
+@intrinsic
+def store_first(typing_context, panel, row, x, count):
+    """``panel[row, :count] = x[:count]``; what lies after them is left alone."""
+    vector = Vector(panel.dtype)
+
+    def generate(context, builder, signature, arguments):
+        panel_, row_, x_, count_ = arguments
+        pointer = _pointer(context, builder, panel, panel_, row_, _integer(0), vector.llvm)
+        mask = _first_lanes(builder, vector.llvm, count_)
+        _masked(builder, "store", vector.llvm, [x_, pointer, _integer(vector.bytes, 32), mask])
+        return context.get_dummy_value()
+
+    return types.void(panel, types.intp, vector, types.intp), generate
+
+
+@intrinsic
+def prefetch(typing_context, array, row, column):
+    """Have the processor fetch ``array[row, column]`` into the cache. Any indices will do, also outside the array."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = _pointer(context, builder, array, *arguments, ir.IntType(8))
+        flags = [_integer(0, 32), _integer(3, 32), _integer(1, 32)]  # to read, into the nearest cache, data
+        function_type = ir.FunctionType(ir.VoidType(), [pointer.type, *(flag.type for flag in flags)])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch")
+        builder.call(function, [pointer, *flags])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp), generate
+
+
 @intrinsic
 def broadcast(typing_context, x):
     """The number ``x`` in every lane."""
     vector = Vector(x)
     return vector(x), lambda context, builder, signature, arguments: _splat(builder, arguments[0], vector.llvm)
+
+
+@intrinsic
+def spread(typing_context, array, row, column):
+    """The number ``array[row, column]`` in every lane."""
+    vector = Vector(array.dtype)
+
+    def generate(context, builder, signature, arguments):
+        pointer = _pointer(context, builder, array, *arguments, NUMBERS[array.dtype])
+        return _splat(builder, builder.load(pointer), vector.llvm)
+
+    return vector(array, types.intp, types.intp), generate
 
 
 # --- Arithmetic, lane by lane ---------------------------------------------------------------------------------------
@@ -202,6 +282,24 @@ def keep_lanes(typing_context, x, first, stop, fill):
         return builder.select(builder.and_(not_before, before_stop), x_, _splat(builder, fill_, x.llvm))
 
     return x(x, types.intp, types.intp, x.dtype), generate
+
+
+@intrinsic
+def total(typing_context, x):
+    """The sum of all lanes: the halves added, lane by lane, then the halves of that, and so on."""
+
+    def generate(context, builder, signature, arguments):
+        (y,) = arguments
+        count = x.llvm.count
+        while count > 1:
+            count //= 2
+            low, high = (
+                ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(i, i + count))) for i in (0, count)
+            )
+            y = builder.fadd(builder.shuffle_vector(y, y, low), builder.shuffle_vector(y, y, high))
+        return builder.extract_element(y, _integer(0, 32))
+
+    return x.dtype(x), generate
 
 
 # --- The exponential ------------------------------------------------------------------------------------------------

@@ -1,0 +1,259 @@
+"""The causal product of linear attention in Numba: `linattn_ref.kernels.reference.causal_product` by `causal_scan`.
+
+The formulas are the reference's. A scan goes over the rows of one head, first to last or last to first, with a state
+``S``, the numbers ``g, x, y`` a row, and three arrays ``a, b, u``:
+
+    S_i = g_i S_{i-1} + b_i (x_i u_i)^T,   out_i = y_i S_i^T a_i
+
+Forward, ``a, b, u`` are ``phi_q, phi_k, v`` and ``x = w``. The three gradients are scans as well, with ``G`` for
+``d_out``: that of ``phi_q`` runs forward with the transposed state, those of ``phi_k`` and ``v`` backward with ``A``:
+
+    gradient       step    a       b       u       x    y    S after the last row
+    d_phi_q  (4)    1      G       v       phi_k   w    1    S^T
+    d_phi_k  (5)   -1      v       G       phi_q   1    w    A^T
+    d_v      (6)   -1      phi_k   phi_q   G       1    w    A
+
+In a scan from the end it is ``g_{i+1}`` that comes before row ``i``. These are ``6 C M`` multiply-adds a row, where
+``5 C M`` would do, since ``A`` is made twice: once with the lanes along ``M`` for (6), and once along ``C`` for (5),
+which otherwise would be a sum across the lanes for each of its numbers, and as dear.
+
+With the denominator there is a column of ones beside ``v``. Beside ``G`` that makes ``e = -G . out``, and ``G`` and
+``e`` are divided by the denominator: by ``y`` in (4), by ``x`` in (5) and (6). No array as large as the inputs is made.
+
+Each head is a task, and of a single head each panel, which costs nothing. A single head of a single panel is cut into
+up to ``PARTS`` parts of at least ``ROWS`` rows. What each adds to the state has to be summed up first, half as much
+arithmetic again; in return all cores work. All this depends on shapes alone, so that the result is the same to the last
+bit for any number of threads.
+"""
+
+import math
+
+import numpy as np
+
+from linattn_ref.kernels.jit.causal_product_plain import backward_by_row, forward_by_row
+from linattn_ref.kernels.jit.causal_scan import scan, states_before_parts
+from linattn_ref.kernels.jit.causal_step import step_heads
+from linattn_ref.kernels.jit.gate_gradient import gate_gradient
+from linattn_ref.kernels.jit.vector import lanes
+from linattn_ref.kernels.reference.causal_product import divide
+
+__all__ = [
+    "backward",
+    "backward_by_row",
+    "divide",
+    "forward",
+    "forward_by_row",
+    "normalised_backward",
+    "normalised_forward",
+    "step",
+]
+
+PARTS = 8  # of a single head's rows
+ROWS = 2048  # in each of them, at least: less is done sooner than a thread is woken
+
+
+# --- Without the denominator ----------------------------------------------------------------------------------------
+
+
+def forward(phi_q, phi_k, v, gate, weight, state):
+    """The causal product; arguments and results are those of the reference.
+
+    Parameters
+    ----------
+    phi_q, phi_k, v : ndarray, ``(..., N, C)``, ``(..., N, C)``, ``(..., N, M)``
+    gate, weight : ndarray ``(..., N)`` or None
+        ``g`` and ``w``; None is 1 everywhere.
+    state : ndarray ``(..., C, M)`` or None
+        ``S_0``; None is 0. Not written to.
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+    state : ndarray ``(..., C, M)``
+        ``S_N``.
+    """
+    shape = v.shape
+    phi_q, phi_k, v, gate, weight = _flat(phi_q), _flat(phi_k), _flat(v), _flat_rows(gate), _flat_rows(weight)
+    out = np.empty(v.shape, v.dtype)  # (heads, N, M)
+    rows = None
+    if gate is not None or weight is not None:
+        one = np.ones(v.shape[:2], v.dtype)
+        rows = one if weight is None else weight, one, one, one
+    s = _scan(phi_q, phi_k, v, out, _start(state, phi_k, v), gate, rows)
+    return out.reshape(shape), s.reshape(*shape[:-2], *s.shape[1:])
+
+
+def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state):
+    """Gradients of :func:`forward`.
+
+    Parameters
+    ----------
+    d_out : ndarray ``(..., N, M)``
+    d_state : ndarray ``(..., C, M)`` or None
+        Gradient of the state that :func:`forward` returned; None is 0.
+    phi_q, phi_k, v, gate, weight, state
+        What :func:`forward` was given.
+
+    Returns
+    -------
+    d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_state : ndarray
+        Shaped like their inputs; ``d_gate`` and ``d_weight`` are None where the input is, ``d_state`` never is.
+    """
+    *gradients, d_s, _ = _backward(d_out, d_state, None, phi_q, phi_k, v, gate, weight, state, None, None)
+    return *gradients, d_s
+
+
+# --- With the denominator -------------------------------------------------------------------------------------------
+
+
+def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
+    """Causal linear attention: ``out_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps)``, ``Z`` as ``S`` with ``v = 1``.
+
+    Parameters
+    ----------
+    phi_q, phi_k, v, gate, weight
+        As in :func:`forward`.
+    s, z : ndarray ``(..., C, M)``, ``(..., C)``, or None and None
+        ``S_0`` and ``Z_0``. Not written to.
+    eps : float
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+        0 where the denominator is 0, which is a query that has seen nothing.
+    denominator : ndarray ``(..., N)``
+        ``eps`` included.
+    s, z : ndarray ``(..., C, M)``, ``(..., C)``
+        ``S_N`` and ``Z_N``.
+    """
+    leading, n, m = v.shape[:-2], *v.shape[-2:]
+    phi_q, phi_k, v, gate, weight = _flat(phi_q), _flat(phi_k), _flat(v), _flat_rows(gate), _flat_rows(weight)
+    out, denominator = np.empty(v.shape, v.dtype), np.empty(v.shape[:2], v.dtype)  # (heads, N, M), (heads, N)
+    z = np.zeros((len(v), phi_k.shape[2]), v.dtype) if z is None else z.reshape(len(v), -1).copy()  # (heads, C)
+    weight = np.ones(v.shape[:2], v.dtype) if weight is None else weight
+    ones = z, v.dtype.type(eps), denominator
+    s = _scan(phi_q, phi_k, v, out, _start(s, phi_k, v), gate, (weight,) * 4, ones=ones)
+    shapes = (*leading, n, m), (*leading, n), (*leading, *s.shape[1:]), (*leading, z.shape[1])
+    return tuple(x.reshape(shape) for x, shape in zip((out, denominator, s, z), shapes, strict=True))
+
+
+def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator):
+    """Gradients of :func:`normalised_forward`.
+
+    Parameters
+    ----------
+    d_out : ndarray ``(..., N, M)``
+    d_s, d_z : ndarray ``(..., C, M)``, ``(..., C)``, or None and None
+        Gradients of the state that :func:`normalised_forward` returned.
+    phi_q, phi_k, v, gate, weight, s, z
+        What it was given.
+    out, denominator
+        What it returned.
+
+    Returns
+    -------
+    d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_s, d_z : ndarray
+        As :func:`backward`.
+    """
+    denominator = _flat_rows(denominator)  # (heads, N)
+    share = np.divide(1, denominator, out=np.zeros_like(denominator), where=denominator != 0)  # (heads, N)
+    e = -np.einsum("hnm,hnm->hn", _flat(d_out), _flat(out))  # (heads, N)
+    return _backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, (share, e))
+
+
+def step(phi_q, phi_k, v, s, z, eps):
+    """One row of :func:`normalised_forward`: ``(..., C)``, ``(..., C)``, ``(..., M)`` -> ``out (..., M)``.
+
+    ``s (..., C, M)`` and ``z (..., C)`` are brought up to date in place.
+    """
+    out = np.empty(v.shape, v.dtype)
+    step_heads(phi_q, phi_k, v, s, z, float(eps), out)
+    return out
+
+
+# --- Both -----------------------------------------------------------------------------------------------------------
+
+
+def _backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones):
+    """The scans of the table above; ``ones`` is ``1 / denominator`` and ``e``, or None."""
+    shapes = [x.shape for x in (phi_q, phi_k, v)]
+    leading = shapes[0][:-2]
+    d_out, phi_q, phi_k, v = _flat(d_out), _flat(phi_q), _flat(phi_k), _flat(v)
+    gate, weight = _flat_rows(gate), _flat_rows(weight)
+    d_phi_q, d_phi_k, d_v = (np.empty(x.shape, x.dtype) for x in (phi_q, phi_k, v))
+    one = np.ones(v.shape[:2], v.dtype)  # (heads, N)
+    w, (x, e) = one if weight is None else weight, (one, one) if ones is None else ones
+    s, a = _start(s, phi_k, v), _start(d_s, phi_k, v)  # (heads, C, M)
+    s_t, a_t = s.swapaxes(1, 2), a.swapaxes(1, 2)  # (heads, M, C)
+    if ones is not None:
+        s_t, a_t = _with_row(s_t, z), _with_row(a_t, d_z)  # (heads, M + 1, C)
+    if gate is None and weight is None and ones is None:
+        rows_q = rows_k = rows_v = None
+    else:
+        rows_q, rows_k, rows_v = (w, x, e, one), (x, one, one, e), (x, w, one, one)
+    later, d_gate, d_weight = None, None, None
+    if gate is not None:
+        d_gate = np.empty(gate.shape, gate.dtype)
+        states = (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (s_t, a_t))  # (heads, C, M or M + 1)
+        gate_gradient(d_gate, d_phi_k, phi_q, phi_k, gate, d_out, v, e, x, w, *states)  # (8)
+        later = np.concatenate([gate[:, 1:], one[:, :1]], axis=1)  # (heads, N)
+    _scan(d_out, v, phi_k, d_phi_q, s_t, gate, rows_q)  # (4)
+    a_t = _scan(v, d_out, phi_q, d_phi_k, a_t, later, rows_k, step=-1)  # (5), not yet times w
+    a = _scan(phi_k, phi_q, d_out, d_v, a, later, rows_v, step=-1)  # (6)
+    d_z = None if ones is None else a_t[:, -1]  # (heads, C)
+    if weight is not None:
+        d_weight = np.einsum("hnc,hnc->hn", phi_k, d_phi_k).reshape(*leading, -1)  # (7)
+        d_phi_k *= weight[..., None]
+    if gate is not None:
+        d_gate, a = d_gate.reshape(*leading, -1), gate[:, :1, None] * a  # (9)
+        d_z = None if ones is None else gate[:, :1] * d_z
+    d_phi_q, d_phi_k, d_v = (x.reshape(shape) for x, shape in zip((d_phi_q, d_phi_k, d_v), shapes, strict=True))
+    a = a.reshape(*leading, *a.shape[1:])
+    return d_phi_q, d_phi_k, d_v, d_gate, d_weight, a, None if d_z is None else d_z.reshape(*leading, -1)
+
+
+def _scan(a, b, u, out, s, gate, rows, *, step=1, ones=None):
+    """`causal_scan.scan` from the state ``s``, the last state; ``ones`` is ``z, eps, denominator``, ``z`` in and out."""
+    heads, n, m = u.shape
+    width = lanes(u)
+    columns, tasks = (width, -(-m // width)) if heads == 1 else (m, 1)
+    parts = min(max(n // ROWS, 1), PARTS) if heads * tasks == 1 else 1
+    states = np.empty((heads, parts, *s.shape[1:]), s.dtype)  # (heads, parts, C, M)
+    states[:, 0] = s
+    z_end, eps, denominator = (s[:, :0, 0], s.dtype.type(0), s[:, 0, :0]) if ones is None else ones
+    z = np.empty((heads, parts, tasks, z_end.shape[1]), s.dtype)  # (heads, parts, tasks, C)
+    z[:, 0] = z_end[:, None]
+    denominators = np.empty((heads, tasks, denominator.shape[1]), s.dtype)  # each task writes its own, all the same
+    if parts > 1:
+        one = np.ones((heads, n), s.dtype)
+        x, _, _, b_beside = (one,) * 4 if rows is None else rows
+        states_before_parts(b, u, states, step, one if gate is None else gate, x, b_beside, z[:, :, 0])
+    scan(a, b, u, out, states, step, columns, gate, rows, z, eps, denominators)
+    if ones is not None:
+        z_end[...], denominator[...] = z[:, -1, 0], denominators[:, 0]
+    return states[:, -1]
+
+
+# --- At the door ----------------------------------------------------------------------------------------------------
+
+
+def _flat(x):
+    """``(..., rows, width)`` as ``(heads, rows, width)``, contiguous; Numba would compile anew for read-only arrays."""
+    return np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+
+
+def _flat_rows(x):
+    """``(..., N)`` as ``(heads, N)``."""
+    return None if x is None else np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _start(state, phi_k, v):
+    """The state ``(heads, C, M)`` to start from, not to be written to."""
+    shape = len(v), phi_k.shape[2], v.shape[2]
+    return np.zeros(shape, v.dtype) if state is None else state.reshape(shape)
+
+
+def _with_row(s, z):
+    """``s (heads, M, C)`` and below it ``z (..., C)`` or zeros."""
+    row = np.zeros((len(s), 1, s.shape[2]), s.dtype) if z is None else z.reshape(len(s), 1, -1)
+    return np.concatenate([s, row], axis=1)

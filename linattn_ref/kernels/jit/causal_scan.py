@@ -1,0 +1,360 @@
+"""The scan that runs every causal product, forward and backward: Algorithm 1, four positions at a time.
+
+For one head, ``a, b (N, C)``, ``u, out (N, M)``, a state ``S (C, M)`` and numbers ``g_i, x_i, y_i`` a row:
+
+    S_i = g_i S_{i-1} + b_i (x_i u_i)^T                      (1)
+    out_i = y_i S_i^T a_i                                    (2)
+
+from the first row to the last, or, with ``step = -1``, from the last to the first. Forward it is the product itself,
+``a, b, u = phi_q, phi_k, v``; each of the three gradients is one more scan, see `causal_product`.
+
+Where the numbers lie: the columns of ``S``, ``u`` and ``out`` are cut into panels, one Vector wide, and each panel is
+scanned by itself, four rows at a time::
+
+    for c in range(C):              x      = row c of the panel of S, in registers
+        x += b[i,   c] * u_i        o_i   += a[i,   c] * x
+        x += b[i+1, c] * u_i+1      o_i+1 += a[i+1, c] * x
+        x += b[i+2, c] * u_i+2      o_i+2 += a[i+2, c] * x
+        x += b[i+3, c] * u_i+3      o_i+3 += a[i+3, c] * x
+
+The rows of ``u`` and the sums ``o`` stay in registers throughout, so that a row of ``S`` is loaded and stored once for
+eight multiply-adds, and ``S`` stays in the first-level cache. There is no arithmetic beyond the ``2 C M`` multiply-adds
+a row of (1) and (2): what limits the loop is how many of them the core can do.
+
+The column of ones
+------------------
+The denominator is one more column of ones beside ``v``. In the gradients that is a column ``C`` of ``a`` or ``b``, given
+as two arrays ``a_C, b_C (N,)``, and ``S`` has a row ``C``. In the forward pass it would be a panel for the single column
+``Z``; instead ``Z`` is scanned with the features in the lanes, before the panels of the same rows.
+"""
+
+import numpy as np
+from numba import njit, prange, types
+from numba.extending import overload
+
+from linattn_ref.kernels.jit.cache import kernel
+from linattn_ref.kernels.jit.panel import new_panel, product
+from linattn_ref.kernels.jit.vector import (
+    broadcast,
+    fma,
+    lanes,
+    load,
+    load_first,
+    prefetch,
+    spread,
+    store,
+    store_first,
+    total,
+)
+
+BLOCK = 64  # rows that all panels go over before the next rows: what the panels share is still in the cache
+AHEAD = 64  # rows from the one worked on to the one that is fetched into the cache meanwhile
+
+
+# --- Tasks ----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def scan(a, b, u, out, states, step, columns, gate, rows, z, eps, denominator):
+    """Equations (1) and (2) for every head.
+
+    Parameters
+    ----------
+    a, b, u, out : ndarray, ``(heads, N, C)`` twice, ``(heads, N, M)`` twice
+    states : ndarray ``(heads, parts, C or C + 1, M)``
+        A head's rows are cut into parts. In: the state before each, in the order of the scan; out: after it.
+    step : int
+        1, or -1 for the scan from the last row to the first.
+    columns : int
+        A task is so many columns of a part.
+    gate : ndarray ``(heads, N)`` or None
+        ``g``
+    rows : tuple of four ndarray ``(heads, N)``, or None
+        ``x, y, a_C, b_C``; needed if there is a gate. The last two are read only where the state has a row ``C``.
+    z, eps, denominator : ndarray ``(heads, parts, tasks, C)``, number, ndarray ``(heads, tasks, N)``
+        Where there is a ``Z`` (else of size 0), it is treated as the states are, each task having its own, the
+        denominators are written, and ``y`` is their reciprocal.
+    """
+    heads, parts, _, width = states.shape
+    tasks = (width + columns - 1) // columns
+    for index in prange(heads * parts * tasks):
+        head, part, task = index // (parts * tasks), index // tasks % parts, index % tasks
+        some = part_rows(part, parts, a.shape[1], step)
+        _scan_part(
+            a[head, some],
+            b[head, some],
+            u[head, some, task * columns : (task + 1) * columns],
+            out[head, some, task * columns : (task + 1) * columns],
+            states[head, part, :, task * columns : (task + 1) * columns],
+            step,
+            at(gate, (head, some)),
+            at(rows, (head, some)),
+            z[head, part, task : task + 1],
+            eps,
+            denominator[head, task, some],
+        )
+
+
+def at(x, index):
+    """``x[index]``; of a tuple of four, each; of None, None. For compiled code: each case is compiled by itself."""
+    raise NotImplementedError
+
+
+@overload(at)
+def _at(x, index):
+    if isinstance(x, types.NoneType):
+        return lambda x, index: None
+    if isinstance(x, types.BaseTuple):
+        return lambda x, index: (x[0][index], x[1][index], x[2][index], x[3][index])
+    return lambda x, index: x[index]
+
+
+@njit
+def part_rows(part, parts, n, step):
+    """The rows of a part; in a scan from the end, part 0 are the last rows."""
+    length = (n + parts - 1) // parts
+    start, stop = min(part * length, n), min((part + 1) * length, n)
+    return slice(start, stop) if step > 0 else slice(n - stop, n - start)
+
+
+@njit
+def _scan_part(a, b, u, out, state, step, gate, rows, z, eps, denominator):
+    n, m, width = u.shape[0], u.shape[1], lanes(u)
+    s = panels_of(state)
+    y = np.empty(BLOCK, u.dtype)
+    for done in range(0, n, BLOCK):
+        left = min(done + BLOCK, n)
+        block = slice(done, left) if step > 0 else slice(n - left, n - done)
+        some_a, some_b, some_gate, some_rows = a[block], b[block], at(gate, block), at(rows, block)
+        if rows is not None and z.size:
+            _denominators(some_a, some_b, some_gate, some_rows[0], z, eps, denominator[block], y)
+            some_rows = (some_rows[0], y, some_rows[2], some_rows[3])
+        for p in range(s.shape[0]):
+            columns = slice(p * width, min((p + 1) * width, m))
+            _scan_panel(s[p], some_a, some_b, u[block, columns], out[block, columns], step, some_gate, some_rows)
+    _write_back(state, s)
+
+
+@njit
+def panels_of(state):
+    """The state as panels ``(panels, C, lanes)``, with columns of 0 after the last. Aligned to cache lines for speed."""
+    rows, width = len(state), lanes(state)
+    size = (state.shape[1] + width - 1) // width * rows * width
+    memory = np.empty(size + 64, state.dtype)
+    skip = (64 - memory.ctypes.data % 64) % 64 // memory.itemsize
+    s = memory[skip : skip + size].reshape(-1, rows, width)
+    for p in range(s.shape[0]):
+        columns = state[:, p * width : min((p + 1) * width, state.shape[1])]
+        for r in range(rows):
+            store(s[p], r, load_row(columns, r))
+    return s
+
+
+@njit
+def _write_back(state, s):
+    for p in range(s.shape[0]):
+        columns = state[:, p * lanes(s) : min((p + 1) * lanes(s), state.shape[1])]
+        for r in range(len(state)):
+            store_row(columns, r, load(s[p], r))
+
+
+@njit(forceinline=True)
+def load_row(x, i):
+    """``x[i]``, which has as many numbers as a Vector, or fewer: then there are zeros after them."""
+    return load(x, i) if x.shape[1] == lanes(x) else load_first(x, i, x.shape[1])
+
+
+@njit(forceinline=True)
+def store_row(x, i, value):
+    """``x[i] = value``, as much of it as there is room for."""
+    if x.shape[1] == lanes(x):
+        store(x, i, value)
+    else:
+        store_first(x, i, value, x.shape[1])
+
+
+# --- The loop -------------------------------------------------------------------------------------------------------
+
+
+@njit
+def _scan_panel(s, a, b, u, out, step, gate, rows):
+    n = a.shape[0]
+    first = 0 if step > 0 else n - 1
+    whole = n - n % 4
+    for i in range(0, whole, 4):
+        _four_rows(s, a, b, u, out, first + step * i, step, gate, rows)
+    for i in range(whole, n):
+        _one_row(s, a, b, u, out, first + step * i, gate, rows)
+
+
+@njit(forceinline=True)
+def _four_rows(s, a, b, u, out, i0, step, gate, rows):
+    i1, i2, i3 = i0 + step, i0 + 2 * step, i0 + 3 * step
+    later = min(i0, i3) + step * AHEAD
+    _fetch(u, out, later)
+    g0, g1, g2, g3 = _gate(gate, i0), _gate(gate, i1), _gate(gate, i2), _gate(gate, i3)
+    u0, u1, u2, u3 = _row(u, i0, rows), _row(u, i1, rows), _row(u, i2, rows), _row(u, i3, rows)
+    o0 = o1 = o2 = o3 = broadcast(a.dtype.type(0))
+    for c in range(a.shape[1]):
+        prefetch(a, later, 4 * c)  # rows follow one another: these are C numbers of four rows
+        prefetch(b, later, 4 * c)
+        x = load(s, c)
+        x, o0 = _add(x, g0, spread(b, i0, c), u0, spread(a, i0, c), o0)
+        x, o1 = _add(x, g1, spread(b, i1, c), u1, spread(a, i1, c), o1)
+        x, o2 = _add(x, g2, spread(b, i2, c), u2, spread(a, i2, c), o2)
+        x, o3 = _add(x, g3, spread(b, i3, c), u3, spread(a, i3, c), o3)
+        store(s, c, x)
+    if rows is not None and len(s) > a.shape[1]:  # the column of ones
+        x = load(s, a.shape[1])
+        x, o0 = _add(x, g0, broadcast(rows[3][i0]), u0, broadcast(rows[2][i0]), o0)
+        x, o1 = _add(x, g1, broadcast(rows[3][i1]), u1, broadcast(rows[2][i1]), o1)
+        x, o2 = _add(x, g2, broadcast(rows[3][i2]), u2, broadcast(rows[2][i2]), o2)
+        x, o3 = _add(x, g3, broadcast(rows[3][i3]), u3, broadcast(rows[2][i3]), o3)
+        store(s, a.shape[1], x)
+    _write(out, i0, o0, rows)
+    _write(out, i1, o1, rows)
+    _write(out, i2, o2, rows)
+    _write(out, i3, o3, rows)
+
+
+@njit(forceinline=True)
+def _one_row(s, a, b, u, out, i, gate, rows):
+    g, u_i, o = _gate(gate, i), _row(u, i, rows), broadcast(a.dtype.type(0))
+    for c in range(a.shape[1]):
+        x, o = _add(load(s, c), g, spread(b, i, c), u_i, spread(a, i, c), o)
+        store(s, c, x)
+    if rows is not None and len(s) > a.shape[1]:
+        x, o = _add(load(s, a.shape[1]), g, broadcast(rows[3][i]), u_i, broadcast(rows[2][i]), o)
+        store(s, a.shape[1], x)
+    _write(out, i, o, rows)
+
+
+@njit(forceinline=True)
+def _add(x, g, b, u, a, o):
+    """One row meets row ``c`` of the state: (1), and its part of the sum in (2)."""
+    x = fma(b, u, _decayed(x, g))
+    return x, fma(a, x, o)
+
+
+@njit(forceinline=True)
+def _decayed(x, g):
+    return x if g is None else x * g
+
+
+def _gate(gate, i):
+    raise NotImplementedError
+
+
+@overload(_gate, inline="always")
+def _gate_or_none(gate, i):
+    if isinstance(gate, types.NoneType):
+        return lambda gate, i: None
+    return lambda gate, i: broadcast(gate[i])
+
+
+@njit(forceinline=True)
+def _row(u, i, rows):
+    return load_row(u, i) if rows is None else load_row(u, i) * broadcast(rows[0][i])
+
+
+@njit(forceinline=True)
+def _write(out, i, o, rows):
+    store_row(out, i, o if rows is None else o * broadcast(rows[1][i]))
+
+
+@njit(forceinline=True)
+def _fetch(u, out, i):
+    for r in range(i, i + 4):
+        for column in (0, lanes(u) // 2):  # a Vector is two cache lines
+            prefetch(u, r, column)
+            prefetch(out, r, column)
+
+
+# --- The denominator ------------------------------------------------------------------------------------------------
+
+
+@njit
+def _denominators(q, k, gate, weight, z, eps, denominator, y):
+    """``denominator_i = q_i . Z_i + eps`` of at most BLOCK rows and its reciprocal ``y``, 0 for 0; ``z (1, C)``."""
+    n, width = q.shape[0], lanes(q)
+    whole = q.shape[1] - q.shape[1] % width
+    parts = np.zeros((BLOCK, width), q.dtype)  # of the sums over the features, a lane each
+    for c in range(0, whole, width):
+        some_q, some_k, some_z = q[:, c : c + width], k[:, c : c + width], z[:, c : c + width]
+        x = load(some_z, 0)
+        for i in range(n):
+            x = fma(load(some_k, i), broadcast(weight[i]), _decayed(x, _gate(gate, i)))
+            store(parts, i, fma(load(some_q, i), x, load(parts, i)))
+        store(some_z, 0, x)
+    for i in range(n):
+        share = total(load(parts, i))
+        for c in range(whole, q.shape[1]):
+            z[0, c] = _decayed(z[0, c], at(gate, i)) + weight[i] * k[i, c]
+            share += q[i, c] * z[0, c]
+        denominator[i] = share + eps
+        y[i] = 0 if denominator[i] == 0 else q.dtype.type(1) / denominator[i]
+
+
+# --- Parts ----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def states_before_parts(b, u, states, step, gate, x, b_beside, z):
+    """From the state before part 0 those before all parts: what each part adds, then the sums of these in order.
+
+    Arguments as of `scan`, none of them None; ``z (heads, parts, C or 0)``. Of two parts with sums ``S, S'`` and
+    products of their gates ``G, G'``, both together have ``G' S + S'`` and ``G' G``. That is associative: any grouping
+    of the parts would do, and this one is the same for any number of threads.
+    """
+    heads, parts = states.shape[:2]
+    decays = np.ones((heads, parts), b.dtype)
+    for index in prange(heads * (parts - 1)):
+        head, part = index // (parts - 1), index % (parts - 1)
+        some = part_rows(part, parts, b.shape[1], step)
+        decays[head, part] = _sum_of_part(
+            b[head, some],
+            u[head, some],
+            states[head, part + 1],
+            step,
+            gate[head, some],
+            x[head, some],
+            b_beside[head, some],
+            z[head, part + 1],
+        )
+    for head in range(heads):
+        for part in range(parts - 1):
+            states[head, part + 1] += decays[head, part] * states[head, part]
+            z[head, part + 1] += decays[head, part] * z[head, part]
+
+
+@njit
+def _sum_of_part(b, u, state, step, gate, x, b_beside, z):
+    """Equation (1) from a state of 0, as matrix products; returns the product of the gates."""
+    n, m, width = b.shape[0], u.shape[1], lanes(u)
+    state[:] = 0
+    z[:] = 0
+    s = panels_of(state)
+    share, panel = np.empty(BLOCK, u.dtype), new_panel(BLOCK, u)
+    decay = u.dtype.type(1)  # of the gates after a row
+    for left in range(n, 0, -BLOCK):
+        done = max(left - BLOCK, 0)
+        rows = slice(done, left) if step > 0 else slice(n - left, n - done)
+        some_b = b[rows]
+        for t in range(left - 1, done - 1, -1):
+            i = t if step > 0 else n - 1 - t
+            share[i - rows.start] = decay * x[i]
+            decay *= gate[i]
+        for p in range(s.shape[0]):
+            some_u = u[rows, p * width : min((p + 1) * width, m)]
+            for i in range(left - done):
+                store(panel, i, load_row(some_u, i) * broadcast(share[i]))
+            product(s[p, : b.shape[1]], some_b.T, panel, True)
+            if len(state) > b.shape[1]:
+                for i in range(left - done):
+                    last_row = fma(broadcast(b_beside[rows.start + i]), load(panel, i), load(s[p], b.shape[1]))
+                    store(s[p], b.shape[1], last_row)
+        for i in range(left - done):
+            for c in range(z.size):
+                z[c] += share[i] * some_b[i, c]
+    _write_back(state, s)
+    return decay

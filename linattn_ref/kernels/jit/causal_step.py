@@ -1,0 +1,91 @@
+"""One position of causal linear attention, for decoding: little to compute, so little may come before it.
+
+A Python function around the kernel that looked at shapes and strides would take longer than the kernel. What depends on
+the layout of an array is therefore decided when the kernel is compiled for it.
+"""
+
+import numpy as np
+from numba import njit
+from numba.extending import overload
+
+from linattn_ref.kernels.jit.cache import serial_kernel
+from linattn_ref.kernels.jit.causal_scan import load_row, store_row
+from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, spread, total
+
+
+@serial_kernel
+def step_heads(phi_q, phi_k, v, s, z, eps, out):
+    """Write ``out (..., M)`` and bring ``s (..., C, M)`` and ``z (..., C)`` up to date."""
+    q, k, rows_v, rows_out = _rows(phi_q), _rows(phi_k), _rows(v), _rows(out)  # (heads, C or M)
+    rows_s, rows_z = _rows(s), _rows(z)  # (heads * C, M), (heads, C)
+    share = np.full(len(q), eps, v.dtype)
+    for first in range(0, q.shape[1], lanes(q)):
+        _add_denominators(share, _columns(q, first), _columns(k, first), _columns(rows_z, first))
+    for head in range(len(q)):
+        share[head] = 0 if share[head] == 0 else v.dtype.type(1) / share[head]
+    for first in range(0, v.shape[-1], lanes(v)):
+        _step_columns(q, k, _columns(rows_v, first), _columns(rows_s, first), _columns(rows_out, first), share)
+    _give_back(s, rows_s)
+    _give_back(z, rows_z)
+
+
+@njit(forceinline=True)
+def _add_denominators(share, q, k, z):
+    for head in range(len(q)):
+        x = load_row(z, head) + load_row(k, head)
+        store_row(z, head, x)
+        share[head] += total(x * load_row(q, head))
+
+
+@njit(forceinline=True)
+def _step_columns(q, k, v, s, out, share):
+    """Some columns of ``S``. The sums of the even and of the odd features do not wait for one another."""
+    width = q.shape[1]
+    for head in range(len(q)):
+        first, u = head * width, load_row(v, head)
+        even = odd = broadcast(q.dtype.type(0))
+        for c in range(0, width - 1, 2):
+            x = fma(spread(k, head, c), u, load_row(s, first + c))  # (1)
+            y = fma(spread(k, head, c + 1), u, load_row(s, first + c + 1))
+            store_row(s, first + c, x)
+            store_row(s, first + c + 1, y)
+            even, odd = fma(spread(q, head, c), x, even), fma(spread(q, head, c + 1), y, odd)  # (2)
+        if width % 2:
+            x = fma(spread(k, head, width - 1), u, load_row(s, first + width - 1))
+            store_row(s, first + width - 1, x)
+            even = fma(spread(q, head, width - 1), x, even)
+        store_row(out, head, (even + odd) * broadcast(share[head]))
+
+
+@njit(forceinline=True)
+def _columns(x, first):
+    """``x[:, first:]``, no more of it than a Vector has lanes."""
+    return x[:, first : min(first + lanes(x), x.shape[1])]
+
+
+def _rows(x):
+    """``x`` with two axes, the last one kept: the same memory, or a copy if that has gaps."""
+    raise NotImplementedError
+
+
+@overload(_rows)
+def _rows_of(x):
+    if x.layout == "C":
+        return lambda x: x.reshape(-1, x.shape[-1])
+    return lambda x: np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+
+
+def _give_back(x, rows):
+    """``x[...] = rows``, where these are a copy."""
+    raise NotImplementedError
+
+
+@overload(_give_back)
+def _give_back_to(x, rows):
+    if x.layout == "C":
+        return lambda x, rows: None
+
+    def give_back(x, rows):
+        x[...] = rows.reshape(x.shape)
+
+    return give_back

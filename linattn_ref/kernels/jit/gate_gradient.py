@@ -1,0 +1,148 @@
+"""The gradient of the gates of a causal product: ``d_g_i = <A_i, S_{i-1}>``, equation (8) of the reference.
+
+It alone needs the state of the forward scan and that of the backward scan at the same row. The backward scan runs, so
+the forward states must come in reverse order. They are made again from notes, never rewound, for rewinding divides by
+gates and subtracts what is nearly equal:
+
+1. A forward scan notes ``S`` at the end of every ``CHUNK`` rows.
+2. When the backward scan comes to a chunk, a forward scan of that chunk notes ``S`` before every fourth row.
+3. Four rows at a time, the states between are made once more, in registers, and meet ``A`` there.
+
+The state is taken a panel at a time (see `causal_scan`) and ``d_g`` summed over the panels. For one panel, ``lanes``
+columns of ``S``, the notes of step 1 are no larger than ``phi_k``, since ``CHUNK >= lanes``: they go into the array for
+``d_phi_k``, which is written only afterwards. Those of step 2 are ``CHUNK / 4`` panels.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+from linattn_ref.kernels.jit.cache import kernel
+from linattn_ref.kernels.jit.causal_scan import load_row, panels_of
+from linattn_ref.kernels.jit.panel import new_panel
+from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, spread, store, total
+
+CHUNK = 64  # a multiple of 4, and no less than a Vector has lanes
+
+
+@kernel
+def gate_gradient(d_gate, spare, phi_q, phi_k, gate, d_out, v, e, x, w, s, a):
+    """Write ``d_gate (heads, N)``, and notes into ``spare (heads, N, C)``.
+
+    ``phi_q, phi_k, gate, d_out, v`` are ``(heads, N, ...)``; ``e, x, w (heads, N)``, of which ``x`` is to multiply
+    ``d_out`` and ``w`` ``v``. ``s`` is the state before the first row and ``a`` the gradient of that after the last,
+    ``(heads, C, M)``. If they have a column ``M``, then ``e`` is that of ``d_out``, and that of ``v`` is ones.
+    """
+    one = np.ones(v.shape[1], v.dtype)
+    for head in prange(s.shape[0]):
+        d_gate[head] = 0
+        for first in range(0, s.shape[2], lanes(v)):
+            _add_panel(
+                d_gate[head],
+                spare[head],
+                phi_q[head],
+                phi_k[head],
+                gate[head],
+                (d_out[head], e[head], x[head]),
+                (v[head], one, w[head]),
+                panels_of(s[head, :, first : first + lanes(v)])[0],
+                panels_of(a[head, :, first : first + lanes(v)])[0],
+                first,
+                min(s.shape[2], first + lanes(v)),
+            )
+
+
+@njit
+def _add_panel(d_gate, spare, q, k, gate, d_out, v, s, a, first, stop):
+    """Add to ``d_gate`` what the columns ``first:stop`` give; ``d_out`` and ``v`` are ``(rows, beside, factor)``."""
+    n, c, width = k.shape[0], k.shape[1], lanes(k)
+    last = (n - 1) // CHUNK  # the last chunk
+    ends = spare.reshape(-1)[: last * c * width].reshape(last, c, width)  # S after each chunk but the last
+    notes = np.empty((CHUNK // 4 + 1, c, width), k.dtype)  # S before every fourth row, and after the chunk
+    u, g, gates = new_panel(CHUNK, k), new_panel(CHUNK, k), np.ones(CHUNK, k.dtype)
+    notes[0] = s
+    for chunk in range(last):
+        rows = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+        _fill(u, *v, rows, first, stop)
+        _run_forward(notes, k[rows], u, gate[rows])
+        ends[chunk] = notes[0] = notes[-1]
+    for chunk in range(last, -1, -1):
+        rows = slice(chunk * CHUNK, min((chunk + 1) * CHUNK, n))
+        _fill(u, *v, rows, first, stop)
+        _fill(g, *d_out, rows, first, stop)
+        gates[:] = 1
+        gates[: rows.stop - rows.start] = gate[rows]
+        notes[0] = ends[chunk - 1] if chunk else s
+        _run_forward(notes, k[rows], u, gates)
+        _run_backward(d_gate[rows], notes, a, q[rows], k[rows], u, g, gates)
+
+
+@njit
+def _fill(panel, x, beside, factor, rows, first, stop):
+    """Columns ``first:stop`` of ``factor * [x, beside]``, 0 in the lanes and rows beyond."""
+    m = x.shape[1]
+    columns = x[rows, min(first, m) : min(stop, m)]
+    for i in range(len(columns)):
+        store(panel, i, load_row(columns, i) * broadcast(factor[rows.start + i]))
+        if stop > m:
+            panel[i, m - first] = factor[rows.start + i] * beside[rows.start + i]
+    panel[len(columns) :] = 0
+
+
+@njit
+def _run_forward(notes, k, u, gates):
+    """From ``notes[0]``, the state before some rows, those before every fourth row, and that after."""
+    for i in range(0, k.shape[0], 4):
+        _four_forward(notes[i // 4], notes[i // 4 + 1], k, u, gates, i)
+
+
+@njit(forceinline=True)
+def _four_forward(s, after, k, u, gates, i):
+    last = k.shape[0] - 1  # rows beyond have u = 0 and gate 1: which k they meet does not matter
+    i1, i2, i3 = min(i + 1, last), min(i + 2, last), min(i + 3, last)
+    g0, g1, g2, g3 = (broadcast(gates[i]), broadcast(gates[i + 1]), broadcast(gates[i + 2]), broadcast(gates[i + 3]))
+    u0, u1, u2, u3 = load(u, i), load(u, i + 1), load(u, i + 2), load(u, i + 3)
+    for c in range(k.shape[1]):
+        x = fma(spread(k, i, c), u0, load(s, c) * g0)
+        x = fma(spread(k, i1, c), u1, x * g1)
+        x = fma(spread(k, i2, c), u2, x * g2)
+        x = fma(spread(k, i3, c), u3, x * g3)
+        store(after, c, x)
+
+
+@njit
+def _run_backward(d_gate, notes, a, q, k, u, g, gates):
+    for i in range((k.shape[0] - 1) // 4 * 4, -1, -4):
+        _four_backward(d_gate, notes[i // 4], a, q, k, u, g, gates, i)
+
+
+@njit(forceinline=True)
+def _four_backward(d_gate, s, a, q, k, u, g, gates, i):
+    """Take ``A`` from row ``i + 3`` down to ``i``, make the ``S`` before each of them, and add ``<A, S>`` to ``d_gate``."""
+    n = k.shape[0]
+    i1, i2, i3 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
+    gate0, gate1 = broadcast(gates[i]), broadcast(gates[i + 1])
+    gate2, gate3 = broadcast(gates[i + 2]), broadcast(gates[i + 3])
+    u0, u1, u2 = load(u, i), load(u, i + 1), load(u, i + 2)
+    g0, g1, g2, g3 = load(g, i), load(g, i + 1), load(g, i + 2), load(g, i + 3)
+    sum0 = sum1 = sum2 = sum3 = broadcast(k.dtype.type(0))
+    for c in range(k.shape[1]):
+        s0 = load(s, c)
+        s1 = fma(spread(k, i, c), u0, s0 * gate0)
+        s2 = fma(spread(k, i1, c), u1, s1 * gate1)
+        s3 = fma(spread(k, i2, c), u2, s2 * gate2)
+        x = fma(spread(q, i3, c), g3, load(a, c))
+        sum3 = fma(x, s3, sum3)
+        x = fma(spread(q, i2, c), g2, x * gate3)
+        sum2 = fma(x, s2, sum2)
+        x = fma(spread(q, i1, c), g1, x * gate2)
+        sum1 = fma(x, s1, sum1)
+        x = fma(spread(q, i, c), g0, x * gate1)
+        sum0 = fma(x, s0, sum0)
+        store(a, c, x * gate0)
+    d_gate[i] += total(sum0)
+    if i + 1 < n:
+        d_gate[i + 1] += total(sum1)
+    if i + 2 < n:
+        d_gate[i + 2] += total(sum2)
+    if i + 3 < n:
+        d_gate[i + 3] += total(sum3)
