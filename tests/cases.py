@@ -130,7 +130,7 @@ DENSE = partial(
     backward_name="dense_backward",
     saved=lambda s: s.n * s.n_keys,
 )
-LINEAR = partial(Case, module=linear, draw=qkv, rooms=("reference",), saved=features_and_row)
+LINEAR = partial(Case, module=linear, draw=qkv, rooms=ROOMS, saved=features_and_row)
 # Exponents omega x - |x|^2/2 of up to 100, in which exp() multiplies the rounding: ten times that of softmax's scores.
 POSITIVE = partial(LINEAR, draw_options=positive_features, saved=random_features_and_row, roundings=640)
 LINFORMER = partial(
