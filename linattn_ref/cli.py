@@ -59,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure CPU time against a named yardstick")
     benches = bench.add_subparsers(title="what", required=True, metavar="WHAT")
     _add_bench_softmax(benches)
+    _add_bench_linear(benches)
     _add_bench_spectrum(benches)
     _add_bench_resources(benches)
     return top
@@ -265,6 +266,50 @@ def _add_bench_softmax(commands: Any) -> None:
     option("--width", type=_at_least(1), default=64, metavar="D", help="D = M (default: %(default)s)")
     option("--repeats", type=_at_least(1), default=7, metavar="ROUNDS", help="(default: %(default)s)")
     option("--dtype", choices=("float32", "float64"), default="float32", help="(default: %(default)s)")
+    option("--seed", type=_at_least(0), default=0, help="of the inputs (default: 0)")
+    option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: %(default)s)")
+    _add_style(command)
+
+
+def run_bench_linear(arguments: argparse.Namespace) -> None:
+    """Compare causal linear attention with PyTorch and fast-transformers on one thread, if installed; a minute.
+
+    CPU time, the kernels in turn in one process. Prints a table, and writes bench_linear.svg, .png, .pdf and .json.
+    """
+    from linattn_ref.experiments import bench_linear, record, style
+
+    results = bench_linear.compute(
+        lengths=arguments.lengths,
+        heads=arguments.heads,
+        width=arguments.width,
+        repeats=arguments.repeats,
+        compiled=arguments.compile,
+        seed=arguments.seed,
+    )
+    with style.use(arguments.style):
+        files = record.save(
+            bench_linear.draw(results),
+            results,
+            arguments.out,
+            "bench_linear",
+            command=arguments.command_line,
+            seed=arguments.seed,
+            caption=bench_linear.CAPTION,
+        )
+    print(bench_linear.table(results))
+    print("wrote", *files)
+
+
+def _add_bench_linear(commands: Any) -> None:
+    command = _command(commands, "linear", run_bench_linear)
+    option = command.add_argument
+    option(
+        "--lengths", type=_at_least(1), nargs="+", default=[1024, 4096, 16384], metavar="N", help="N = L (%(default)s)"
+    )
+    option("--heads", type=_at_least(1), default=8, metavar="H", help="(default: %(default)s)")
+    option("--width", type=_at_least(1), default=64, metavar="D", help="C = D = M (default: %(default)s)")
+    option("--repeats", type=_at_least(1), default=7, metavar="ROUNDS", help="(default: %(default)s)")
+    option("--no-compile", dest="compile", action="store_false", help="without torch.compile, which needs a compiler")
     option("--seed", type=_at_least(0), default=0, help="of the inputs (default: 0)")
     option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: %(default)s)")
     _add_style(command)

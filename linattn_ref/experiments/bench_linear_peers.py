@@ -1,0 +1,166 @@
+"""Causal linear attention in other packages, as `bench_linear` calls it: PyTorch, and fast-transformers.
+
+PyTorch has no kernel for it, so its forms are written here, in the chunks of `kernels.reference.causal_product`: one
+after the other, or all at once with the states by a cumulative sum, and the latter through ``torch.compile``. None is
+the fastest everywhere.
+
+fast-transformers (``pytorch-fast-transformers``, the package of the paper's authors) has Algorithm 1 in C++. A second
+build of it is compared as well where it can be imported as ``fast_transformers_native``: the same source with
+``CFLAGS=-march=native``, and the folder ``fast_transformers`` renamed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from linattn_ref.attention.arguments import Array
+
+Call = Callable[[], Sequence[Array]]  # out; d_q, d_k, d_v
+FAST_TRANSFORMERS = {"fast-transformers": "fast_transformers", "fast-transformers native": "fast_transformers_native"}
+LOOP, AT_ONCE = (32, 64), 64  # rows in a chunk
+EPS = 1e-6  # of the denominator
+
+
+class Inputs(NamedTuple):
+    """Of a causal product, features in place of queries and keys; or of attention."""
+
+    q: Array  # (B, H, N, C)
+    k: Array  # (B, H, N, C)
+    v: Array  # (B, H, N, M)
+    d_out: Array  # (B, H, N, M)
+
+
+def find_torch() -> Any:
+    """The module, or None where it is not installed."""
+    try:
+        return importlib.import_module("torch")
+    except ImportError:
+        return None
+
+
+def find_fast_transformers() -> dict[str, Any]:
+    """The package, under the name it has in a table, and its other build; those that can be imported."""
+    found = {}
+    for name, package in FAST_TRANSFORMERS.items():
+        try:
+            importlib.import_module(f"{package}.causal_product")
+            importlib.import_module(f"{package}.attention")
+            importlib.import_module(f"{package}.masking")
+        except ImportError:
+            continue
+        found[name] = importlib.import_module(package)
+    return found
+
+
+def versions(torch: Any, packages: dict[str, Any]) -> dict[str, str]:
+    """Version of each package that takes part."""
+    found = {} if torch is None else {"PyTorch": torch.__version__}
+    return found | {name: package.__version__ for name, package in packages.items()}
+
+
+# --- PyTorch --------------------------------------------------------------------------------------------------------
+
+
+def torch_forms(torch: Any, *, compiled: bool) -> dict[str, Any]:
+    """The causal product in PyTorch, ``(q, k, v) -> out``, by name; see :func:`loop` and :func:`at_once`."""
+    forms: dict[str, Any] = {f"pytorch, loop of {rows}": partial(loop, torch, rows) for rows in LOOP}
+    forms[f"pytorch, {AT_ONCE} at once"] = partial(at_once, torch, AT_ONCE)
+    if compiled:
+        torch.compiler.reset()  # compiled for these shapes, not for any that another call of this had
+        form = torch.compile(lambda q, k, v: at_once(torch, AT_ONCE, q, k, v), dynamic=False)
+        forms[f"pytorch, {AT_ONCE} at once, compiled"] = form
+    return forms
+
+
+def loop(torch: Any, rows: int, q: Any, k: Any, v: Any) -> Any:
+    """A chunk after the other, each in four matrix products for all heads."""
+    shape = v.shape
+    q, k, v = (x.flatten(0, -3) for x in (q, k, v))  # (heads, N, C), (heads, N, C), (heads, N, M)
+    s, outs = q.new_zeros(len(q), q.shape[-1], v.shape[-1]), []  # (heads, C, M)
+    for q_t, k_t, v_t in zip(q.split(rows, 1), k.split(rows, 1), v.split(rows, 1), strict=True):
+        scores = torch.bmm(q_t, k_t.mT).tril_()  # (heads, T, T)
+        outs.append(torch.baddbmm(torch.bmm(q_t, s), scores, v_t))  # (heads, T, M)
+        s = torch.baddbmm(s, k_t.mT, v_t)
+    return torch.cat(outs, 1).reshape(shape)
+
+
+def at_once(torch: Any, rows: int, q: Any, k: Any, v: Any) -> Any:
+    """All chunks at once: the states before them are a cumulative sum, all kept."""
+    n = q.shape[-2]
+    pad = (0, 0, 0, -n % rows)
+    q, k, v = (torch.nn.functional.pad(x, pad).unflatten(-2, (-1, rows)) for x in (q, k, v))  # (..., chunks, T, C or M)
+    adds = k.mT @ v  # (..., chunks, C, M)
+    out = torch.tril(q @ k.mT) @ v + q @ (adds.cumsum(-3) - adds)  # (..., chunks, T, M)
+    return out.flatten(-3, -2)[..., :n, :]
+
+
+def torch_forward(torch: Any, form: Any, inputs: Inputs) -> Sequence[Array]:
+    """``out`` of a form of the product."""
+    q, k, v = (torch.from_numpy(x) for x in inputs[:3])  # the same arrays, not copies of them
+    return (form(q, k, v).numpy(),)
+
+
+def torch_both(torch: Any, form: Any, inputs: Inputs) -> Sequence[Array]:
+    """``out`` and gradients of a form, by PyTorch's automatic differentiation."""
+    q, k, v = (torch.from_numpy(x).requires_grad_() for x in inputs[:3])
+    out = form(q, k, v)
+    out.backward(torch.from_numpy(inputs.d_out))
+    return tuple(x.numpy() for x in (out.detach(), q.grad, k.grad, v.grad))
+
+
+def torch_steps(torch: Any, q: Any, k: Any, v: Any, s: Any, z: Any) -> tuple[Call, Call]:
+    """One token with matrix products, its ``q``, ``k`` taken as features, and with elu + 1 of them.
+
+    ``q, k (B, H, C)``, ``v (B, H, M)``; the state ``s (B, H, C, M)``, ``z (B, H, C)`` is moved on. All become tensors of
+    the shapes that fit here, before any clock starts.
+    """
+    q, k, v, s, z = (torch.from_numpy(x).flatten(0, 1) for x in (q, k, v, s, z))  # (B H, ...)
+    elu = torch.nn.functional.elu
+
+    def step(phi_q: Any, phi_k: Any) -> Any:
+        s.baddbmm_(phi_k.unsqueeze(2), v.unsqueeze(1))  # (B H, C, M)
+        z.add_(phi_k)
+        numerator = torch.bmm(phi_q.unsqueeze(1), s).squeeze(1)  # (B H, M)
+        return (numerator.div_((phi_q * z).sum(1, keepdim=True).add_(EPS)),)
+
+    return partial(step, q, k), lambda: step(elu(q).add_(1), elu(k).add_(1))
+
+
+# --- fast-transformers ----------------------------------------------------------------------------------------------
+
+
+def fast_transformers_product(torch: Any, package: Any, inputs: Inputs) -> tuple[Call, Call]:
+    """Its C++ kernels alone, forward, and forward with backward, into arrays that are there already."""
+    kernels = package.causal_product
+    q, k, v, d_out = (torch.from_numpy(x) for x in inputs)
+    out, *gradients = (torch.zeros_like(x) for x in (v, q, k, v))
+
+    def forward() -> Sequence[Array]:
+        kernels.causal_dot_product_cpu(q, k, v, out)
+        return (out.numpy(),)
+
+    def both() -> Sequence[Array]:
+        kernels.causal_dot_product_cpu(q, k, v, out)
+        kernels.causal_dot_backward_cpu(q, k, v, d_out, *gradients)
+        return tuple(x.numpy() for x in (out, *gradients))
+
+    return forward, both
+
+
+def fast_transformers_attention(torch: Any, package: Any, inputs: Inputs) -> Call:
+    """Its module ``CausalLinearAttention``, forward and backward, on arrays in its own order ``(B, N, H, D)``."""
+    q, k, v, d_out = (torch.from_numpy(x.swapaxes(1, 2).copy()) for x in inputs)
+    module = package.attention.CausalLinearAttention(q.shape[-1])
+    triangle = package.masking.TriangularCausalMask(q.shape[1])
+    lengths = package.masking.LengthMask(torch.full((len(q),), q.shape[1]))
+
+    def both() -> Sequence[Array]:
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        out = module(*leaves, triangle, lengths, lengths)
+        out.backward(d_out)
+        return tuple(x.numpy().swapaxes(1, 2) for x in (out.detach(), *(leaf.grad for leaf in leaves)))
+
+    return both

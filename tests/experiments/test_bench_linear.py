@@ -1,0 +1,217 @@
+"""The comparison of the causal products: what it runs and says. No time is tested."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from linattn_ref import cli
+from linattn_ref.experiments import bench_linear, record, style
+from linattn_ref.experiments import bench_linear_peers as peers
+
+SMALL = {
+    "lengths": (5, 70),
+    "batches": (1, 2),
+    "heads": 2,
+    "width": 4,
+    "step_width": 3,
+    "repeats": 2,
+    "compiled": False,
+}
+PASSES = (bench_linear.FORWARD, bench_linear.BOTH, bench_linear.ATTENTION)
+STEPS = (bench_linear.STEP_KERNEL, bench_linear.STEP)
+
+
+@pytest.fixture
+def without_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+
+def kernels_of(results, task):
+    return {row.kernel for row in results.rows if row.task == task}
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_every_task_and_size_has_a_row_for_every_kernel():
+    results = bench_linear.compute(**SMALL)
+    expected = {(task, n) for task in PASSES for n in SMALL["lengths"]} | {(task, b) for task in STEPS for b in (1, 2)}
+    assert {row[:2] for row in results.rows} == expected
+    assert len({row[:3] for row in results.rows}) == len(results.rows)
+    for task in PASSES[:2]:
+        assert kernels_of(results, task) == {"jit", "jit float64", "jit plain", "reference"}
+    for task in (bench_linear.ATTENTION, *STEPS):
+        assert kernels_of(results, task) == {"jit", "reference"}
+    for row in results.rows:
+        assert 0 <= row.min_ms <= row.median_ms
+        assert row.ratio_min <= row.ratio_median
+        if row.kernel == "jit":
+            assert row.ratio_min == row.ratio_median == 1
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_without_peers_the_table_says_so():
+    results = bench_linear.compute(**SMALL)
+    assert results.versions == {}
+    text = bench_linear.table(results)
+    assert "Not installed, so not compared: PyTorch, fast-transformers." in text
+    header, rule, *lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == 3 * 2 + 2 * 2  # tasks times sizes
+    assert {line.count("|") for line in (header, rule, *lines)} == {7}
+    assert "| step, B = 2 | 1 | " in text
+
+
+def test_beside_pytorch():
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    results = bench_linear.compute(**SMALL)
+    assert torch.get_num_threads() == threads
+    assert results.versions["PyTorch"] == torch.__version__
+    forms = {"pytorch, loop of 32", "pytorch, loop of 64", "pytorch, 64 at once"}
+    for task in PASSES[:2]:
+        assert forms <= kernels_of(results, task)
+    for task in STEPS:
+        assert "pytorch" in kernels_of(results, task)
+    assert f"PyTorch {torch.__version__}" in bench_linear.table(results)
+
+
+def fake_fast_transformers(torch):
+    """What of fast-transformers is used, with its arguments and order of axes, made of PyTorch's own operations."""
+
+    def forward(q, k, v, out):
+        out.copy_(torch.tril(q @ k.mT) @ v)
+
+    def backward(q, k, v, d_out, d_q, d_k, d_v):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        (torch.tril(leaves[0] @ leaves[1].mT) @ leaves[2]).backward(d_out)
+        for gradient, leaf in zip((d_q, d_k, d_v), leaves, strict=True):
+            gradient.copy_(leaf.grad)
+
+    def attention(queries, keys, values, triangle, query_lengths, key_lengths):
+        q, k, v = (x.transpose(1, 2) for x in (queries, keys, values))  # (B, H, N, ...)
+        elu = torch.nn.functional.elu
+        similarity = torch.tril((elu(q) + 1) @ (elu(k) + 1).mT)
+        return ((similarity / (similarity.sum(-1, keepdim=True) + 1e-6)) @ v).transpose(1, 2)
+
+    return SimpleNamespace(
+        __version__="0",
+        causal_product=SimpleNamespace(causal_dot_product_cpu=forward, causal_dot_backward_cpu=backward),
+        attention=SimpleNamespace(CausalLinearAttention=lambda width: attention),
+        masking=SimpleNamespace(TriangularCausalMask=lambda n: n, LengthMask=lambda lengths: lengths),
+    )
+
+
+def test_beside_fast_transformers_and_its_other_build(monkeypatch):
+    torch = pytest.importorskip("torch")
+    package = fake_fast_transformers(torch)
+    for name in peers.FAST_TRANSFORMERS.values():
+        monkeypatch.setitem(sys.modules, name, package)
+        for part in ("causal_product", "attention", "masking"):
+            monkeypatch.setitem(sys.modules, f"{name}.{part}", getattr(package, part))
+    results = bench_linear.compute(**SMALL)
+    for task in PASSES:
+        assert set(peers.FAST_TRANSFORMERS) <= kernels_of(results, task)
+    text = bench_linear.table(results)
+    assert "fast-transformers 0, fast-transformers native 0." in text
+    assert "Not installed" not in text
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_a_wrong_result_is_not_timed(monkeypatch):
+    def wrong(inputs):
+        out, d_q, d_k, d_v = both(inputs)
+        return out, d_q, d_k * 1.01, d_v
+
+    both = bench_linear._both_plain
+    monkeypatch.setattr(bench_linear, "_both_plain", wrong)
+    with pytest.raises(RuntimeError, match=r"forward \+ backward: jit plain and jit differ in d_k by 1\.0e-02"):
+        bench_linear.compute(**SMALL)
+
+
+def test_ratios_are_taken_round_by_round_and_times_are_of_one_call(monkeypatch):
+    seconds = {"jit": [1.0, 2.0, 4.0], "other": [2.0, 6.0, 4.0]}
+    monkeypatch.setattr(bench_linear, "in_turn", lambda kernels, repeats: seconds)
+    ours, other = bench_linear._time("step", 1, {}, 3, calls=10)
+    assert ours == ("step", 1, "jit", 200, 100, 1, 1)
+    assert other == ("step", 1, "other", 400, 200, 2, 1)
+
+
+def test_of_pytorchs_forms_the_fastest_stands_in_the_table():
+    rows = [
+        bench_linear.Row(task, 8, kernel, ms, ms, ms, ms)
+        for task, times in (("a", (1, 3, 2)), ("b", (1, 4, 5)))
+        for kernel, ms in zip(("jit", "pytorch, x", "pytorch, y"), times, strict=True)
+    ]
+    found = {(row.task, row.kernel): row.median_ms for row in bench_linear.best_torch(rows)}
+    assert found == {("a", "jit"): 1, ("b", "jit"): 1, ("a", "pytorch"): 2, ("b", "pytorch"): 4}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_allocator_is_as_before_afterwards(monkeypatch, fails):
+    given = []
+    library = SimpleNamespace(mallopt=lambda *setting: given.append(setting))
+    monkeypatch.setattr(bench_linear.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(bench_linear.sys, "platform", "linux")
+    try:
+        with bench_linear.kept_memory():
+            assert given == [(-1, 2**31 - 1), (-4, 0)]
+            if fails:
+                raise KeyError
+    except KeyError:
+        assert fails
+    assert given[2:] == [(-1, 128 * 1024), (-4, 65536)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lengths": (4, 0)}, "lengths: expected at least 1, got 0"),
+        ({"batches": (0,)}, "batches: expected at least 1, got 0"),
+        ({"heads": 0}, "heads: expected at least 1"),
+        ({"step_width": -1}, "step_width: expected at least 1, got -1"),
+        ({"repeats": 0}, "repeats: expected at least 1"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        bench_linear.compute(**{**SMALL, **options})
+
+
+def test_the_figure_shows_every_kernel(tmp_path):
+    rows = tuple(
+        bench_linear.Row(task, n, kernel, 1.0, 1.0, 1.0, 1.0)
+        for task in PASSES
+        for n in (4, 8)
+        for kernel in bench_linear.LOOKS
+    )
+    results = bench_linear.Results(2, 4, 3, 2, {}, rows)
+    with style.use("paper"):
+        figure = bench_linear.draw(results)
+        files = record.save(figure, results, tmp_path, "bench", command="linattn-ref bench linear", seed=0)
+    for axis in figure.axes:
+        lines = axis.get_lines()
+        assert len(lines) == len(bench_linear.LOOKS)
+        for line in lines:
+            np.testing.assert_allclose(line.get_ydata(), [1e3 / 4, 1e3 / 8])  # microseconds a token
+    assert all(file.stat().st_size for file in files)
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_the_command_prints_a_table_and_draws(tmp_path, capsys):
+    words = [
+        "bench",
+        "linear",
+        "--lengths",
+        "8",
+        "16",
+        "--heads",
+        "1",
+        "--width",
+        "4",
+        "--repeats",
+        "1",
+        "--no-compile",
+    ]
+    assert cli.main([*words, "--out", str(tmp_path)]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {f"bench_linear.{x}" for x in ("svg", "png", "pdf", "json")}
+    assert "| product, forward + backward | 16 |" in capsys.readouterr().out
