@@ -114,8 +114,8 @@ def torch_both(torch: Any, form: Any, inputs: Inputs) -> Sequence[Array]:
 def torch_steps(torch: Any, q: Any, k: Any, v: Any, s: Any, z: Any) -> tuple[Call, Call]:
     """One token with matrix products, its ``q``, ``k`` taken as features, and with elu + 1 of them.
 
-    ``q, k (B, H, C)``, ``v (B, H, M)``; the state ``s (B, H, C, M)``, ``z (B, H, C)`` is moved on. All become tensors of
-    the shapes that fit here, before any clock starts.
+    ``q, k (B, H, C)``, ``v (B, H, M)``; the state ``s (B, H, C, M)``, ``z (B, H, C)`` is moved on. All become tensors
+    of the shapes that fit here, before any clock starts.
     """
     q, k, v, s, z = (torch.from_numpy(x).flatten(0, 1) for x in (q, k, v, s, z))  # (B H, ...)
     elu = torch.nn.functional.elu
