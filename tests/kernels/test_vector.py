@@ -62,6 +62,18 @@ def outer_products(c, a, row, b, out):
 
 
 @njit
+def first_lanes(x, count, out):
+    vector.store_first(out, 0, vector.load_first(x, 0, count) + vector.broadcast(x.dtype.type(1)), count + 1)
+
+
+@njit
+def spread_and_total(x, row, column, out):
+    vector.prefetch(x, row + 10**9, -column)  # any address
+    vector.store(out, 0, vector.spread(x, row, column))
+    return vector.total(vector.load(x, row))
+
+
+@njit
 def lanes_when_compiled(x):
     return vector.lanes(x)
 
@@ -165,6 +177,26 @@ def test_keep_lanes(rng, dtype):
     for first, stop in itertools.product((-(2**40), -1, 0, 1, width - 1, width, 2**40), repeat=2):
         keep(x, first, stop, -np.inf, out)
         np.testing.assert_array_equal(out[0], np.where((first <= lane) & (lane < stop), x[0], -np.inf))
+
+
+@dtypes
+def test_first_lanes(rng, dtype):
+    """Nothing beyond is read, and nothing beyond is written: the row has ``count`` numbers and no more."""
+    for count in range(vector.lanes(np.empty(0, dtype))):
+        x, out = rng.standard_normal((1, count)).astype(dtype), numbers(rng, 1, dtype)
+        beyond = out[0, count + 1 :].copy()
+        first_lanes(x, count, out)
+        np.testing.assert_array_equal(out[0, :count], x[0] + 1)
+        assert out[0, count] == 1  # load_first left a 0 there
+        np.testing.assert_array_equal(out[0, count + 1 :], beyond)
+
+
+@dtypes
+def test_spread_and_total(rng, dtype):
+    x, out = np.rint(8 * numbers(rng, 3, dtype)), numbers(rng, 1, dtype)
+    for column in (0, 3, vector.lanes(x) - 1):
+        assert spread_and_total(x, 2, column, out) == x[2].sum()  # whole numbers: exact in any order
+        np.testing.assert_array_equal(out[0], np.full_like(out[0], x[2, column]))
 
 
 @dtypes

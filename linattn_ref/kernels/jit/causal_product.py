@@ -72,15 +72,14 @@ def forward(phi_q, phi_k, v, gate, weight, state):
     state : ndarray ``(..., C, M)``
         ``S_N``.
     """
-    shape = v.shape
+    leading = v.shape[:-2]
     phi_q, phi_k, v, gate, weight = _flat(phi_q), _flat(phi_k), _flat(v), _flat_rows(gate), _flat_rows(weight)
-    out = np.empty(v.shape, v.dtype)  # (heads, N, M)
-    rows = None
+    out, rows = np.empty(v.shape, v.dtype), None  # (heads, N, M)
     if gate is not None or weight is not None:
-        one = np.ones(v.shape[:2], v.dtype)
+        one = np.ones(v.shape[:2], v.dtype)  # (heads, N)
         rows = one if weight is None else weight, one, one, one
     s = _scan(phi_q, phi_k, v, out, _start(state, phi_k, v), gate, rows)
-    return out.reshape(shape), s.reshape(*shape[:-2], *s.shape[1:])
+    return _with_axes(leading, out, s)
 
 
 def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state):
@@ -126,15 +125,14 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
     s, z : ndarray ``(..., C, M)``, ``(..., C)``
         ``S_N`` and ``Z_N``.
     """
-    leading, n, m = v.shape[:-2], *v.shape[-2:]
+    leading = v.shape[:-2]
     phi_q, phi_k, v, gate, weight = _flat(phi_q), _flat(phi_k), _flat(v), _flat_rows(gate), _flat_rows(weight)
     out, denominator = np.empty(v.shape, v.dtype), np.empty(v.shape[:2], v.dtype)  # (heads, N, M), (heads, N)
-    z = np.zeros((len(v), phi_k.shape[2]), v.dtype) if z is None else z.reshape(len(v), -1).copy()  # (heads, C)
+    z = np.zeros((len(v), phi_k.shape[2]), v.dtype) if z is None else z.reshape(len(v), phi_k.shape[2]).copy()
     weight = np.ones(v.shape[:2], v.dtype) if weight is None else weight
     ones = z, v.dtype.type(eps), denominator
     s = _scan(phi_q, phi_k, v, out, _start(s, phi_k, v), gate, (weight,) * 4, ones=ones)
-    shapes = (*leading, n, m), (*leading, n), (*leading, *s.shape[1:]), (*leading, z.shape[1])
-    return tuple(x.reshape(shape) for x, shape in zip((out, denominator, s, z), shapes, strict=True))
+    return _with_axes(leading, out, denominator, s, z)
 
 
 def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator):
@@ -176,44 +174,39 @@ def step(phi_q, phi_k, v, s, z, eps):
 
 def _backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones):
     """The scans of the table above; ``ones`` is ``1 / denominator`` and ``e``, or None."""
-    shapes = [x.shape for x in (phi_q, phi_k, v)]
-    leading = shapes[0][:-2]
+    leading = v.shape[:-2]
     d_out, phi_q, phi_k, v = _flat(d_out), _flat(phi_q), _flat(phi_k), _flat(v)
     gate, weight = _flat_rows(gate), _flat_rows(weight)
-    d_phi_q, d_phi_k, d_v = (np.empty(x.shape, x.dtype) for x in (phi_q, phi_k, v))
     one = np.ones(v.shape[:2], v.dtype)  # (heads, N)
     w, (x, e) = one if weight is None else weight, (one, one) if ones is None else ones
     s, a = _start(s, phi_k, v), _start(d_s, phi_k, v)  # (heads, C, M)
     s_t, a_t = s.swapaxes(1, 2), a.swapaxes(1, 2)  # (heads, M, C)
     if ones is not None:
         s_t, a_t = _with_row(s_t, z), _with_row(a_t, d_z)  # (heads, M + 1, C)
+    rows_q, rows_k, rows_v = (w, x, e, one), (x, one, one, e), (x, w, one, one)
     if gate is None and weight is None and ones is None:
         rows_q = rows_k = rows_v = None
-    else:
-        rows_q, rows_k, rows_v = (w, x, e, one), (x, one, one, e), (x, w, one, one)
-    later, d_gate, d_weight = None, None, None
+    d_phi_q, d_phi_k, d_v = np.empty_like(phi_q), np.empty_like(phi_k), np.empty_like(v)
+    d_gate, d_weight, later = None, None, None
     if gate is not None:
-        d_gate = np.empty(gate.shape, gate.dtype)
-        states = (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (s_t, a_t))  # (heads, C, M or M + 1)
+        d_gate = np.empty_like(gate)
+        states = (np.ascontiguousarray(state.swapaxes(1, 2)) for state in (s_t, a_t))  # (heads, C, M or M + 1)
         gate_gradient(d_gate, d_phi_k, phi_q, phi_k, gate, d_out, v, e, x, w, *states)  # (8)
         later = np.concatenate([gate[:, 1:], one[:, :1]], axis=1)  # (heads, N)
+
     _scan(d_out, v, phi_k, d_phi_q, s_t, gate, rows_q)  # (4)
-    a_t = _scan(v, d_out, phi_q, d_phi_k, a_t, later, rows_k, step=-1)  # (5), not yet times w
+    a_t = _scan(v, d_out, phi_q, d_phi_k, a_t, later, rows_k, step=-1)  # (5), but for w
     a = _scan(phi_k, phi_q, d_out, d_v, a, later, rows_v, step=-1)  # (6)
-    d_z = None if ones is None else a_t[:, -1]  # (heads, C)
     if weight is not None:
-        d_weight = np.einsum("hnc,hnc->hn", phi_k, d_phi_k).reshape(*leading, -1)  # (7)
+        d_weight = np.einsum("hnc,hnc->hn", phi_k, d_phi_k)  # (7)
         d_phi_k *= weight[..., None]
     if gate is not None:
-        d_gate, a = d_gate.reshape(*leading, -1), gate[:, :1, None] * a  # (9)
-        d_z = None if ones is None else gate[:, :1] * d_z
-    d_phi_q, d_phi_k, d_v = (x.reshape(shape) for x, shape in zip((d_phi_q, d_phi_k, d_v), shapes, strict=True))
-    a = a.reshape(*leading, *a.shape[1:])
-    return d_phi_q, d_phi_k, d_v, d_gate, d_weight, a, None if d_z is None else d_z.reshape(*leading, -1)
+        a, a_t = gate[:, :1, None] * a, gate[:, :1, None] * a_t  # (9)
+    return _with_axes(leading, d_phi_q, d_phi_k, d_v, d_gate, d_weight, a, None if ones is None else a_t[:, -1])
 
 
 def _scan(a, b, u, out, s, gate, rows, *, step=1, ones=None):
-    """`causal_scan.scan` from the state ``s``, the last state; ``ones`` is ``z, eps, denominator``, ``z`` in and out."""
+    """The state after `causal_scan.scan`, from ``s`` on; ``ones`` is ``z, eps, denominator``, ``z`` in and out."""
     heads, n, m = u.shape
     width = lanes(u)
     columns, tasks = (width, -(-m // width)) if heads == 1 else (m, 1)
@@ -247,6 +240,11 @@ def _flat_rows(x):
     return None if x is None else np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
+def _with_axes(leading, *arrays):
+    """``(heads, ...)`` as ``(*leading, ...)``; None as None."""
+    return tuple(None if x is None else x.reshape(*leading, *x.shape[1:]) for x in arrays)
+
+
 def _start(state, phi_k, v):
     """The state ``(heads, C, M)`` to start from, not to be written to."""
     shape = len(v), phi_k.shape[2], v.shape[2]
@@ -254,6 +252,7 @@ def _start(state, phi_k, v):
 
 
 def _with_row(s, z):
-    """``s (heads, M, C)`` and below it ``z (..., C)`` or zeros."""
-    row = np.zeros((len(s), 1, s.shape[2]), s.dtype) if z is None else z.reshape(len(s), 1, -1)
+    """``s (heads, M, C)`` and below it ``z (..., C)``, or zeros."""
+    shape = len(s), 1, s.shape[2]
+    row = np.zeros(shape, s.dtype) if z is None else z.reshape(shape)
     return np.concatenate([s, row], axis=1)

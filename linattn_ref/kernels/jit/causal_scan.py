@@ -23,9 +23,9 @@ a row of (1) and (2): what limits the loop is how many of them the core can do.
 
 The column of ones
 ------------------
-The denominator is one more column of ones beside ``v``. In the gradients that is a column ``C`` of ``a`` or ``b``, given
-as two arrays ``a_C, b_C (N,)``, and ``S`` has a row ``C``. In the forward pass it would be a panel for the single column
-``Z``; instead ``Z`` is scanned with the features in the lanes, before the panels of the same rows.
+The denominator is one more column of ones beside ``v``. In the gradients that is a column ``C`` of ``a`` and ``b``,
+given as two arrays ``a_C, b_C (N,)``, and ``S`` has a row ``C``. In the forward pass it would be a panel for the single
+column ``Z``; instead ``Z`` is scanned with the features in the lanes, before the panels of the same rows.
 """
 
 import numpy as np
@@ -137,7 +137,7 @@ def _scan_part(a, b, u, out, state, step, gate, rows, z, eps, denominator):
 
 @njit
 def panels_of(state):
-    """The state as panels ``(panels, C, lanes)``, with columns of 0 after the last. Aligned to cache lines for speed."""
+    """The state as panels ``(panels, C, lanes)``, columns of 0 after the last; aligned to cache lines, for speed."""
     rows, width = len(state), lanes(state)
     size = (state.shape[1] + width - 1) // width * rows * width
     memory = np.empty(size + 64, state.dtype)

@@ -117,7 +117,7 @@ def _run_backward(d_gate, notes, a, q, k, u, g, gates):
 
 @njit(forceinline=True)
 def _four_backward(d_gate, s, a, q, k, u, g, gates, i):
-    """Take ``A`` from row ``i + 3`` down to ``i``, make the ``S`` before each of them, and add ``<A, S>`` to ``d_gate``."""
+    """Take ``A`` from row ``i + 3`` down to ``i``, make the ``S`` before each, and add ``<A, S>`` to ``d_gate``."""
     n = k.shape[0]
     i1, i2, i3 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
     gate0, gate1 = broadcast(gates[i]), broadcast(gates[i + 1])

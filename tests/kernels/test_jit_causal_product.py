@@ -1,0 +1,434 @@
+"""The Numba causal product against the reference, and what it promises beyond the numbers."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import pytest
+
+from linattn_ref import gradcheck
+from linattn_ref.kernels import jit, reference
+from linattn_ref.kernels.jit import causal_product as kernel
+from linattn_ref.kernels.jit import causal_product_plain as plain
+from linattn_ref.kernels.jit.vector import lanes
+from linattn_ref.kernels.reference import causal_product as expected
+
+DTYPES = (np.float32, np.float64)
+WIDTH = lanes(np.empty(0, np.float32))  # widths around it, and around half of it in float64, are ragged
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+EPS = 1e-6
+
+
+class Case(NamedTuple):
+    leading: tuple[int, ...]
+    n: int
+    width: int  # C
+    value_width: int  # M
+
+
+CASES = [
+    Case((), 1, 1, 1),
+    Case((2,), 3, 5, 2),
+    Case((2,), 4, 2, WIDTH - 1),
+    Case((1,), 5, WIDTH + 1, WIDTH),
+    Case((2,), 63, 7, WIDTH + 1),
+    Case((2, 1, 2), 64, WIDTH, 3),
+    Case((3,), 65, 2 * WIDTH, 2 * WIDTH),
+    Case((), 257, WIDTH + 5, 2 * WIDTH + 1),  # one head: a task a panel
+    Case((0,), 4, 3, 3),  # no head at all
+]
+cases = pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{case.leading}-{case.n}-{case.width}-{case.value_width}"
+)
+
+
+class Inputs(NamedTuple):
+    """Of the backward pass; the forward pass has the last seven, or five without the denominator."""
+
+    d_out: Any
+    d_s: Any
+    d_z: Any
+    phi_q: Any
+    phi_k: Any
+    v: Any
+    gate: Any
+    weight: Any
+    s: Any
+    z: Any
+
+
+class Mode(NamedTuple):
+    gated: bool = False
+    weighted: bool = False
+    continued: bool = False  # from a state, and gradients of the state after the last row
+
+
+MODES = [Mode(*flags) for flags in np.ndindex(2, 2, 2)]
+modes = pytest.mark.parametrize(
+    "mode", MODES, ids=lambda mode: "-".join(n for n, on in mode._asdict().items() if on) or "plain"
+)
+
+
+def draw(case, dtype, mode, seed=0):
+    """Features are positive, as for a denominator; everything else has both signs, but for the gates."""
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        return rng.standard_normal((*case.leading, *shape)).astype(dtype)
+
+    n, c, m = case[1:]
+    gate = rng.uniform(size=(*case.leading, n)).astype(dtype) if mode.gated else None
+    weight = abs(normal(n)) if mode.weighted else None
+    states = [normal(c, m), normal(c), normal(c, m), abs(normal(c))] if mode.continued else [None] * 4
+    return Inputs(
+        normal(n, m), *states[:2], abs(normal(n, c)), abs(normal(n, c)), normal(n, m), gate, weight, *states[2:]
+    )
+
+
+def run_plain(room, x):
+    """All results without the denominator, by name."""
+    out, s = room.causal_product.forward(x.phi_q, x.phi_k, x.v, x.gate, x.weight, x.s)
+    gradients = room.causal_product.backward(x.d_out, x.d_s, x.phi_q, x.phi_k, x.v, x.gate, x.weight, x.s)
+    names = ("out", "s", "d_phi_q", "d_phi_k", "d_v", "d_gate", "d_weight", "d_s")
+    return dict(zip(names, (out, s, *gradients), strict=True))
+
+
+def run_normalised(room, x):
+    """The same with it."""
+    out, denominator, s, z = room.causal_product.normalised_forward(*x[3:], EPS)
+    gradients = room.causal_product.normalised_backward(*x, out, denominator)
+    names = ("out", "denominator", "s", "z", "d_phi_q", "d_phi_k", "d_v", "d_gate", "d_weight", "d_s", "d_z")
+    return dict(zip(names, (out, denominator, s, z, *gradients), strict=True))
+
+
+both = pytest.mark.parametrize("run", [run_plain, run_normalised])
+
+
+def absolute(x):
+    return x._make(None if array is None else abs(array) for array in x)
+
+
+def bounds(run, x):
+    """For each result the sum of the absolute values of the products that it is a sum of.
+
+    A result is off by no more than that times the roundings a product meets on its way. Without the denominator that
+    sum is the result for the absolute values. With it, what is divided is bounded by what ``|v|`` gives, and the
+    gradients are those of a product with the column ``|G . out|`` beside ``|G|``, both over the denominator.
+    """
+    if run is run_plain:
+        return run_plain(reference, absolute(x))
+    results = run_normalised(reference, absolute(x))
+    share = expected.divide(np.ones_like(x.v[..., :1]), results["denominator"])  # (..., N, 1)
+    d_out = abs(x.d_out) * share
+    e = (d_out * results["out"]).sum(axis=-1, keepdims=True)
+    ones = np.ones_like(x.v[..., :1])
+
+    def beside(s, z):
+        return None if s is None else np.concatenate([abs(s), abs(z)[..., None]], axis=-1)
+
+    *gradients, d_state = expected.backward(
+        np.concatenate([d_out, e], axis=-1),
+        beside(x.d_s, x.d_z),
+        x.phi_q,
+        x.phi_k,
+        np.concatenate([abs(x.v), ones], axis=-1),
+        x.gate,
+        x.weight,
+        beside(x.s, x.z),
+    )
+    gradients[2] = gradients[2][..., :-1]
+    names = ("d_phi_q", "d_phi_k", "d_v", "d_gate", "d_weight")
+    return results | dict(zip(names, gradients, strict=True)) | {"d_s": d_state[..., :-1], "d_z": d_state[..., -1]}
+
+
+def assert_close(got, want, bound, roundings):
+    """Of each result, as many roundings as its longest chain of operations, of numbers within ``bound``."""
+    assert got.keys() == want.keys()
+    for name, array in got.items():
+        if want[name] is None:
+            assert array is None, name
+            continue
+        assert array.shape == want[name].shape, name
+        assert array.dtype == want[name].dtype, name
+        allowed = roundings * np.finfo(array.dtype).eps * bound[name]
+        assert (abs(array - want[name]) <= allowed).all(), name
+
+
+@both
+@dtypes
+@modes
+@cases
+def test_every_result_is_the_references(case, dtype, mode, run):
+    x = draw(case, dtype, mode)
+    got, want = run(jit, x), run(reference, x)
+    # A product is rounded with its factors and gates, then with every sum it goes into, over N rows and over C or M.
+    assert_close(got, want, bounds(run, x), 2 * (case.n + case.width + case.value_width) + 16)
+
+
+@both
+@dtypes
+@modes
+@pytest.mark.parametrize("n", [97, 100, 163])
+def test_parts_of_a_single_head(monkeypatch, n, mode, dtype, run):
+    """A head too narrow for two panels is cut along its rows: 6 or 8 parts, the last shorter, or empty."""
+    monkeypatch.setattr(kernel, "ROWS", 16)
+    case = Case((), n, 3, 4)
+    x = draw(case, dtype, mode)
+    assert_close(run(jit, x), run(reference, x), bounds(run, x), 2 * (n + 7) + 16)
+
+
+@dtypes
+def test_loops_by_row_are_the_references(dtype):
+    x = draw(CASES[4], dtype, Mode(continued=True))
+    bound = bounds(run_plain, x)
+    for room in (kernel, plain):
+        got = room.forward_by_row(x.phi_q, x.phi_k, x.v, x.s)
+        want = expected.forward_by_row(x.phi_q, x.phi_k, x.v, x.s)
+        gradients = room.backward_by_row(x.d_out, x.d_s, x.phi_q, x.phi_k, x.v, x.s)
+        wanted = expected.backward_by_row(x.d_out, x.d_s, x.phi_q, x.phi_k, x.v, x.s)
+        names = ("out", "s", "d_phi_q", "d_phi_k", "d_v", "d_s")
+        got, want = (dict(zip(names, results, strict=True)) for results in ((*got, *gradients), (*want, *wanted)))
+        assert_close(got, want, bound, 2 * sum(CASES[4][1:]))
+
+
+# --- Gradients, by finite differences -------------------------------------------------------------------------------
+
+
+class PlainGradients(NamedTuple):
+    phi_q: Any
+    phi_k: Any
+    v: Any
+    gate: Any
+    weight: Any
+    s: Any
+
+
+class NormalisedGradients(NamedTuple):
+    phi_q: Any
+    phi_k: Any
+    v: Any
+    gate: Any
+    weight: Any
+    s: Any
+    z: Any
+
+
+@pytest.mark.parametrize("n", [1, 6, 70])
+def test_gradients(n):
+    x = draw(Case((), n, 3, 2), np.float64, Mode(True, True, True))
+
+    def forward(phi_q, phi_k, v, gate, weight, s):
+        out, last = kernel.forward(phi_q, phi_k, v, gate, weight, s)
+        return np.concatenate([out, last]), (phi_q, phi_k, v, gate, weight, s)
+
+    def backward(d_both, saved):
+        return PlainGradients(*kernel.backward(d_both[:n], d_both[n:], *saved))
+
+    check = partial(gradcheck.check_elementwise, rng=np.random.default_rng(1))
+    report = check(forward, backward, x.phi_q, x.phi_k, x.v, x.gate, x.weight, x.s)
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("n", [1, 6, 70])
+def test_gradients_with_the_denominator(n):
+    x = draw(Case((), n, 3, 2), np.float64, Mode(True, True, True))
+
+    def forward(phi_q, phi_k, v, gate, weight, s, z):
+        inputs = phi_q, phi_k, v, gate, weight, s, z
+        out, denominator, last_s, last_z = kernel.normalised_forward(*inputs, EPS)
+        return np.concatenate([out.ravel(), last_s.ravel(), last_z]), (inputs, out, denominator)
+
+    def backward(d_all, saved):
+        inputs, out, denominator = saved
+        d_out, d_s, d_z = np.split(d_all, [out.size, out.size + 6])
+        gradients = kernel.normalised_backward(d_out.reshape(n, 2), d_s.reshape(3, 2), d_z, *inputs, out, denominator)
+        return NormalisedGradients(*gradients)
+
+    check = partial(gradcheck.check_elementwise, rng=np.random.default_rng(1))
+    report = check(forward, backward, x.phi_q, x.phi_k, x.v, x.gate, x.weight, x.s, x.z)
+    assert report.ok, report
+
+
+# --- Gates, rows that see nothing -----------------------------------------------------------------------------------
+
+
+@both
+@dtypes
+@pytest.mark.parametrize("gates", [(0.0,), (1.0,), (0.0, 1.0), (1e-30, 1 - 1e-7), (1e-30,)])
+def test_gates_near_zero_and_one(gates, dtype, run):
+    """Nothing is divided by a gate, and no product of gates is divided by another."""
+    case = Case((2,), 150, 5, 6)
+    x = draw(case, dtype, Mode(True, True, True))
+    gate = np.resize(np.array(gates, dtype), x.gate.shape)
+    x = x._replace(gate=gate)
+    got = run(jit, x)
+    assert all(np.isfinite(array).all() for array in got.values())
+    assert_close(got, run(reference, x), bounds(run, x), 2 * sum(case[1:]) + 16)
+
+
+@dtypes
+def test_a_gate_of_zero_forgets(dtype):
+    x = draw(Case((2,), 90, 5, 6), dtype, Mode(gated=True))
+    x.gate[:, 50] = 0
+    out, s = kernel.forward(x.phi_q, x.phi_k, x.v, x.gate, None, None)
+    rest = [array[:, 50:] for array in (x.phi_q, x.phi_k, x.v, x.gate)]
+    for got, want in zip((out[:, 50:], s), kernel.forward(*rest, None, None), strict=True):
+        np.testing.assert_allclose(got, want, rtol=100 * np.finfo(dtype).eps)  # other groups of four rows
+
+
+@dtypes
+@pytest.mark.parametrize("mode", [Mode(), Mode(gated=True, weighted=True)])
+def test_a_row_that_sees_nothing(dtype, mode):
+    """Masked keys have features of 0, and without eps the denominator of the first rows is then 0."""
+    x = draw(Case((2,), 70, 5, 6), dtype, mode)
+    x.phi_k[:, :66] = 0
+    out, denominator, _, _ = kernel.normalised_forward(*x[3:], 0.0)
+    assert (denominator[:, :66] == 0).all()
+    assert (out[:, :66] == 0).all()
+    gradients = kernel.normalised_backward(*x, out, denominator)
+    assert all(np.isfinite(array).all() for array in gradients if array is not None)
+    assert (gradients[0][:, :66] == 0).all()
+    want = expected.normalised_forward(*x[3:], 0.0)
+    np.testing.assert_allclose(out[:, 66:], want[0][:, 66:], rtol=1e3 * np.finfo(dtype).eps)
+
+
+# --- Buffers, strides, threads --------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("n", [65, 163])
+def test_inputs_are_left_alone_and_results_are_written_whole(monkeypatch, n, run):
+    monkeypatch.setattr(kernel, "ROWS", 16)
+    monkeypatch.setattr(np, "empty", lambda shape, dtype=float: np.full(shape, np.nan, dtype))
+    monkeypatch.setattr(np, "empty_like", lambda x: np.full_like(x, np.nan))
+    for leading in ((), (2,)):
+        x = draw(Case(leading, n, 5, 6), np.float64, Mode(True, True, True))
+        before = x._make(array.copy() for array in x)
+        results = run(jit, x)
+        assert all(np.isfinite(array).all() for array in results.values())
+        for array, copy in zip(x, before, strict=True):
+            np.testing.assert_array_equal(array, copy)
+
+
+@both
+def test_any_strides(run):
+    """Views with gaps, in another order, read-only: the same numbers."""
+    x = draw(Case((2, 3), 37, 5, 6), np.float32, Mode(True, True, True))
+
+    def strided(array):
+        wide = np.repeat(array, 2, axis=-1)[..., ::2].swapaxes(0, 1).copy().swapaxes(0, 1)
+        wide.flags.writeable = False
+        return wide
+
+    got, want = run(jit, x._make(map(strided, x))), run(jit, x)
+    for name, array in want.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=name)
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one thread is all there is")
+@both
+@pytest.mark.parametrize("case", [Case((3,), 200, 40, 50), Case((), 200, 40, 50), Case((), 200, 4, 5)])
+def test_any_number_of_threads_gives_the_same_bits(monkeypatch, case, run):
+    monkeypatch.setattr(kernel, "ROWS", 16)
+    x = draw(case, np.float32, Mode(True, True, True))
+    threads = numba.get_num_threads()
+    try:
+        numba.set_num_threads(1)
+        alone = run(jit, x)
+        numba.set_num_threads(2)
+        together = run(jit, x)
+    finally:
+        numba.set_num_threads(threads)
+    for name, array in alone.items():
+        np.testing.assert_array_equal(together[name], array, err_msg=name)
+
+
+# --- One position ---------------------------------------------------------------------------------------------------
+
+
+@dtypes
+@pytest.mark.parametrize("shape", [(3, 4), (2, WIDTH + 1, WIDTH - 1), (2, 3, 2 * WIDTH, WIDTH + 1)])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_step(dtype, shape, gaps):
+    """The same state as the reference's to the rounding of a multiply-add, in place, also in a view with gaps."""
+    *leading, c, m = shape
+    rng = np.random.default_rng(0)
+    q, k, v, z = (rng.random((*leading, width)).astype(dtype) for width in (c, c, m, c))
+    s = rng.random((*leading, c, m)).astype(dtype)
+    s_, z_, q_ = s.copy(), z.copy(), q
+    if gaps:
+        both_states = np.concatenate([s, z[..., None]], axis=-1)
+        s_, z_ = both_states[..., :-1], both_states[..., -1]
+        q_ = np.repeat(q, 2, axis=-1)[..., ::2]
+    out = kernel.step(q_, k, v, s_, z_, EPS)
+    want = expected.step(q, k, v, s, z, EPS)
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(out, want, rtol=4 * c * eps)
+    np.testing.assert_allclose(s_, s, rtol=2 * eps)
+    np.testing.assert_array_equal(z_, z)
+
+
+@dtypes
+def test_a_step_that_sees_nothing(dtype):
+    zero, s = np.zeros((2, 3), dtype), np.zeros((2, 3, 4), dtype)
+    np.testing.assert_array_equal(
+        kernel.step(zero, zero, np.ones((2, 4), dtype), s, zero.copy(), 0.0), np.zeros((2, 4))
+    )
+
+
+def test_steps_are_the_forward_pass():
+    x = draw(Case((2,), 9, 5, 6), np.float64, Mode())
+    out, _, s, z = kernel.normalised_forward(*x[3:], EPS)
+    s_, z_ = np.zeros_like(s), np.zeros_like(z)
+    for i in range(9):
+        np.testing.assert_allclose(
+            kernel.step(x.phi_q[:, i], x.phi_k[:, i], x.v[:, i], s_, z_, EPS), out[:, i], rtol=1e-13
+        )
+    np.testing.assert_allclose(s_, s, rtol=1e-13)
+    np.testing.assert_allclose(z_, z, rtol=1e-13)
+
+
+# --- In a process of its own ----------------------------------------------------------------------------------------
+
+MEMORY = """
+import numpy as np
+from linattn_ref.experiments.memory import peak_resident
+from linattn_ref.kernels.jit import causal_product as kernel
+def run(n, gated):
+    rng = np.random.default_rng(0)
+    q, k, v, d_out = (rng.standard_normal((1, n, 64), dtype=np.float32) for _ in range(4))
+    gate = rng.uniform(size=(1, n)).astype(np.float32) if gated else None
+    return lambda: kernel.backward(d_out, None, q, k, v, gate, None, None)
+for gated in (False, True):
+    run(256, gated)()
+    print(peak_resident(run(65536, gated)) / (3 * 65536 * 64 * 4))
+"""
+
+
+@pytest.mark.slow
+def test_the_backward_pass_needs_no_more_memory_than_its_results():
+    """Rows of N numbers aside: a state kept for every 64 rows would be as large as one of the three results."""
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    plain_use, gated_use = map(float, done.stdout.split())
+    assert plain_use < 1.05
+    assert gated_use < 1.1  # and four rows of N numbers, 1/64 of a result each
+
+
+@pytest.mark.slow
+def test_a_machine_without_avx512():
+    """The same with the vectors of a processor that has AVX2 and no more."""
+    here = os.path.dirname(__file__)
+    check = f"import sys; sys.path.insert(0, {here!r}); import test_jit_causal_product as t; t.run_all_modes()"
+    environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+avx,+sse4.2"}
+    subprocess.run([sys.executable, "-c", check], check=True, env=environment)
+
+
+def run_all_modes():
+    for mode in MODES:
+        for run in (run_plain, run_normalised):
+            x = draw(CASES[4], np.float32, mode)
+            assert_close(run(jit, x), run(reference, x), bounds(run, x), 2 * sum(CASES[4][1:]) + 16)
