@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import DTypeLike
-from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments import style
+from linattn_ref.experiments.timing import in_turn, one_thread
 from linattn_ref.kernels import jit, reference
 
 CAPTION = (
@@ -111,7 +108,7 @@ def compute(
         kernels["pytorch"] = partial(_run_torch, torch)
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
-    with _one_thread(torch):
+    with one_thread(torch):
         for length in progress(lengths):
             inputs = Inputs(*rng.standard_normal((4, 1, heads, length, width)).astype(dtype))
             for causal in (False, True):
@@ -149,22 +146,6 @@ def _find_torch() -> Any:
     return torch
 
 
-@contextmanager
-def _one_thread(torch: Any) -> Iterator[None]:
-    """One thread for Numba, BLAS and PyTorch; as many as before at the end."""
-    numba_before, torch_before = numba.get_num_threads(), torch and torch.get_num_threads()
-    try:
-        numba.set_num_threads(1)
-        if torch:
-            torch.set_num_threads(1)
-        with threadpool_limits(1):
-            yield
-    finally:
-        numba.set_num_threads(numba_before)
-        if torch:
-            torch.set_num_threads(torch_before)
-
-
 def _compare(kernels: dict[str, Kernel], inputs: Inputs, causal: bool) -> None:
     """All results against jit's: to 1e-4 of the largest number, or 1e-11 in float64, some 1000 roundings."""
     tolerance = 1e-4 if inputs.q.dtype == np.float32 else 1e-11
@@ -180,16 +161,12 @@ def _compare(kernels: dict[str, Kernel], inputs: Inputs, causal: bool) -> None:
 
 def _time(kernels: dict[str, Kernel], inputs: Inputs, causal: bool, passes: str, repeats: int) -> list[Row]:
     """A row for each kernel from ``repeats`` rounds of one call each, after a round that is not counted."""
-    seconds: dict[str, list[float]] = {name: [] for name in kernels}
-    for _ in range(1 + repeats):
-        for name, kernel in kernels.items():
-            start = time.process_time()
-            kernel(inputs, causal, passes)
-            seconds[name].append(time.process_time() - start)
+    calls = {name: partial(kernel, inputs, causal, passes) for name, kernel in kernels.items()}
+    seconds = in_turn(calls, repeats)
     rows = []
     for name, times in seconds.items():
-        ratios = [mine / fastest for mine, fastest in zip(times[1:], seconds["jit"][1:], strict=True)]
-        summary = 1e3 * statistics.median(times[1:]), 1e3 * min(times[1:]), statistics.median(ratios), min(ratios)
+        ratios = [mine / fastest for mine, fastest in zip(times, seconds["jit"], strict=True)]
+        summary = 1e3 * statistics.median(times), 1e3 * min(times), statistics.median(ratios), min(ratios)
         rows.append(Row(inputs.q.shape[-2], causal, passes, name, *summary))
     return rows
 
