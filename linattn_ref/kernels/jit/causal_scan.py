@@ -1,4 +1,4 @@
-"""The scan that runs every causal product, forward and backward: Algorithm 1, four positions at a time.
+"""The scan that runs every causal product, forward and backward: Algorithm 1, three positions at a time.
 
 For one head, ``a, b (N, C)``, ``u, out (N, M)``, a state ``S (C, M)`` and numbers ``g_i, x_i, y_i`` a row:
 
@@ -9,17 +9,17 @@ from the first row to the last, or, with ``step = -1``, from the last to the fir
 ``a, b, u = phi_q, phi_k, v``; each of the three gradients is one more scan, see `causal_product`.
 
 Where the numbers lie: the columns of ``S``, ``u`` and ``out`` are cut into panels, one Vector wide, and each panel is
-scanned by itself, four rows at a time::
+scanned by itself, three rows at a time::
 
     for c in range(C):              x      = row c of the panel of S, in registers
         x += b[i,   c] * u_i        o_i   += a[i,   c] * x
         x += b[i+1, c] * u_i+1      o_i+1 += a[i+1, c] * x
         x += b[i+2, c] * u_i+2      o_i+2 += a[i+2, c] * x
-        x += b[i+3, c] * u_i+3      o_i+3 += a[i+3, c] * x
 
 The rows of ``u`` and the sums ``o`` stay in registers throughout, so that a row of ``S`` is loaded and stored once for
-eight multiply-adds, and ``S`` stays in the first-level cache. There is no arithmetic beyond the ``2 C M`` multiply-adds
-a row of (1) and (2): what limits the loop is how many of them the core can do.
+six multiply-adds, and ``S`` stays in the first-level cache. (Three rows are as many as fit into 16 registers; with 32,
+four or six are no faster, since more of these additions wait for one another.) There is no arithmetic beyond the ``2 C
+M`` multiply-adds a row of (1) and (2): what limits the loop is how many of them the core can do.
 
 The column of ones
 ------------------
@@ -47,8 +47,8 @@ from linattn_ref.kernels.jit.vector import (
     total,
 )
 
-BLOCK = 64  # rows that all panels go over before the next rows: what the panels share is still in the cache
-AHEAD = 64  # rows from the one worked on to the one that is fetched into the cache meanwhile
+BLOCK = 96  # rows that all panels go over before the next rows: what the panels share is still in the cache
+AHEAD = 96  # rows from the one worked on to the one that is fetched into the cache meanwhile
 
 
 # --- Tasks ----------------------------------------------------------------------------------------------------------
@@ -180,41 +180,38 @@ def store_row(x, i, value):
 def _scan_panel(s, a, b, u, out, step, gate, rows):
     n = a.shape[0]
     first = 0 if step > 0 else n - 1
-    whole = n - n % 4
-    for i in range(0, whole, 4):
-        _four_rows(s, a, b, u, out, first + step * i, step, gate, rows)
+    whole = n - n % 3
+    for i in range(0, whole, 3):
+        _three_rows(s, a, b, u, out, first + step * i, step, gate, rows)
     for i in range(whole, n):
         _one_row(s, a, b, u, out, first + step * i, gate, rows)
 
 
 @njit(forceinline=True)
-def _four_rows(s, a, b, u, out, i0, step, gate, rows):
-    i1, i2, i3 = i0 + step, i0 + 2 * step, i0 + 3 * step
-    later = min(i0, i3) + step * AHEAD
+def _three_rows(s, a, b, u, out, i0, step, gate, rows):
+    i1, i2 = i0 + step, i0 + 2 * step
+    later = min(i0, i2) + step * AHEAD
     _fetch(u, out, later)
-    g0, g1, g2, g3 = _gate(gate, i0), _gate(gate, i1), _gate(gate, i2), _gate(gate, i3)
-    u0, u1, u2, u3 = _row(u, i0, rows), _row(u, i1, rows), _row(u, i2, rows), _row(u, i3, rows)
-    o0 = o1 = o2 = o3 = broadcast(a.dtype.type(0))
+    g0, g1, g2 = _gate(gate, i0), _gate(gate, i1), _gate(gate, i2)
+    u0, u1, u2 = _row(u, i0, rows), _row(u, i1, rows), _row(u, i2, rows)
+    o0 = o1 = o2 = broadcast(a.dtype.type(0))
     for c in range(a.shape[1]):
-        prefetch(a, later, 4 * c)  # rows follow one another: these are C numbers of four rows
-        prefetch(b, later, 4 * c)
+        prefetch(a, later, 3 * c)  # rows follow one another in memory: these are C numbers out of three rows
+        prefetch(b, later, 3 * c)
         x = load(s, c)
         x, o0 = _add(x, g0, spread(b, i0, c), u0, spread(a, i0, c), o0)
         x, o1 = _add(x, g1, spread(b, i1, c), u1, spread(a, i1, c), o1)
         x, o2 = _add(x, g2, spread(b, i2, c), u2, spread(a, i2, c), o2)
-        x, o3 = _add(x, g3, spread(b, i3, c), u3, spread(a, i3, c), o3)
         store(s, c, x)
     if rows is not None and len(s) > a.shape[1]:  # the column of ones
         x = load(s, a.shape[1])
         x, o0 = _add(x, g0, broadcast(rows[3][i0]), u0, broadcast(rows[2][i0]), o0)
         x, o1 = _add(x, g1, broadcast(rows[3][i1]), u1, broadcast(rows[2][i1]), o1)
         x, o2 = _add(x, g2, broadcast(rows[3][i2]), u2, broadcast(rows[2][i2]), o2)
-        x, o3 = _add(x, g3, broadcast(rows[3][i3]), u3, broadcast(rows[2][i3]), o3)
         store(s, a.shape[1], x)
     _write(out, i0, o0, rows)
     _write(out, i1, o1, rows)
     _write(out, i2, o2, rows)
-    _write(out, i3, o3, rows)
 
 
 @njit(forceinline=True)
@@ -264,7 +261,7 @@ def _write(out, i, o, rows):
 
 @njit(forceinline=True)
 def _fetch(u, out, i):
-    for r in range(i, i + 4):
+    for r in range(i, i + 3):
         for column in (0, lanes(u) // 2):  # a Vector is two cache lines
             prefetch(u, r, column)
             prefetch(out, r, column)

@@ -19,7 +19,7 @@ from numba import njit, prange
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.causal_scan import load_row, panels_of
 from linattn_ref.kernels.jit.panel import new_panel
-from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, spread, store, total
+from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, prefetch, spread, store, total
 
 CHUNK = 64  # a multiple of 4, and no less than a Vector has lanes
 
@@ -62,26 +62,28 @@ def _add_panel(d_gate, spare, q, k, gate, d_out, v, s, a, first, stop):
     notes[0] = s
     for chunk in range(last):
         rows = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
-        _fill(u, *v, rows, first, stop)
-        _run_forward(notes, k[rows], u, gate[rows])
+        _fill(u, *v, rows, first, stop, CHUNK)
+        _run_forward(notes, k[rows], u, gate[rows], CHUNK)
         ends[chunk] = notes[0] = notes[-1]
     for chunk in range(last, -1, -1):
         rows = slice(chunk * CHUNK, min((chunk + 1) * CHUNK, n))
-        _fill(u, *v, rows, first, stop)
-        _fill(g, *d_out, rows, first, stop)
+        _fill(u, *v, rows, first, stop, -CHUNK)
+        _fill(g, *d_out, rows, first, stop, -CHUNK)
         gates[:] = 1
         gates[: rows.stop - rows.start] = gate[rows]
         notes[0] = ends[chunk - 1] if chunk else s
-        _run_forward(notes, k[rows], u, gates)
+        _run_forward(notes, k[rows], u, gates, -CHUNK)
         _run_backward(d_gate[rows], notes, a, q[rows], k[rows], u, g, gates)
 
 
 @njit
-def _fill(panel, x, beside, factor, rows, first, stop):
+def _fill(panel, x, beside, factor, rows, first, stop, ahead):
     """Columns ``first:stop`` of ``factor * [x, beside]``, 0 in the lanes and rows beyond."""
     m = x.shape[1]
     columns = x[rows, min(first, m) : min(stop, m)]
     for i in range(len(columns)):
+        prefetch(columns, i + ahead, 0)
+        prefetch(columns, i + ahead, lanes(panel) // 2)
         store(panel, i, load_row(columns, i) * broadcast(factor[rows.start + i]))
         if stop > m:
             panel[i, m - first] = factor[rows.start + i] * beside[rows.start + i]
@@ -89,19 +91,20 @@ def _fill(panel, x, beside, factor, rows, first, stop):
 
 
 @njit
-def _run_forward(notes, k, u, gates):
+def _run_forward(notes, k, u, gates, ahead):
     """From ``notes[0]``, the state before some rows, those before every fourth row, and that after."""
     for i in range(0, k.shape[0], 4):
-        _four_forward(notes[i // 4], notes[i // 4 + 1], k, u, gates, i)
+        _four_forward(notes[i // 4], notes[i // 4 + 1], k, u, gates, i, ahead)
 
 
 @njit(forceinline=True)
-def _four_forward(s, after, k, u, gates, i):
+def _four_forward(s, after, k, u, gates, i, ahead):
     last = k.shape[0] - 1  # rows beyond have u = 0 and gate 1: which k they meet does not matter
     i1, i2, i3 = min(i + 1, last), min(i + 2, last), min(i + 3, last)
     g0, g1, g2, g3 = (broadcast(gates[i]), broadcast(gates[i + 1]), broadcast(gates[i + 2]), broadcast(gates[i + 3]))
     u0, u1, u2, u3 = load(u, i), load(u, i + 1), load(u, i + 2), load(u, i + 3)
     for c in range(k.shape[1]):
+        prefetch(k, i + ahead, 4 * c)
         x = fma(spread(k, i, c), u0, load(s, c) * g0)
         x = fma(spread(k, i1, c), u1, x * g1)
         x = fma(spread(k, i2, c), u2, x * g2)
@@ -126,6 +129,7 @@ def _four_backward(d_gate, s, a, q, k, u, g, gates, i):
     g0, g1, g2, g3 = load(g, i), load(g, i + 1), load(g, i + 2), load(g, i + 3)
     sum0 = sum1 = sum2 = sum3 = broadcast(k.dtype.type(0))
     for c in range(k.shape[1]):
+        prefetch(q, i - CHUNK, 4 * c)
         s0 = load(s, c)
         s1 = fma(spread(k, i, c), u0, s0 * gate0)
         s2 = fma(spread(k, i1, c), u1, s1 * gate1)
