@@ -316,7 +316,7 @@ def _add_bench_linear(commands: Any) -> None:
 
 
 def run_bench_resources(arguments: argparse.Namespace) -> None:
-    """Measure time and memory of attention against its length (Transformers are RNNs, Figure 1); 4 minutes.
+    """Measure time and memory of attention against its length (Transformers are RNNs, Figure 1); 3 minutes.
 
     CPU time on one thread, and the most memory in use at once, measured in a process for each point. Prints tables,
     and writes resources.svg, .png, .pdf and .json, and each point as it comes.

@@ -20,11 +20,13 @@ FIGURES = (
     "low_rank",
     "linear_self_attention",
     "linformer",
+    "linformer_savings",
     "attention_cost",
     "feature_maps",
     "causal_cost",
     "rewind",
     "decoding",
+    "resources",
 )
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which README.md shows.
 # Where the packages are not installed, the committed ones stay as they are.

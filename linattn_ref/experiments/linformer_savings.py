@@ -30,7 +30,7 @@ from linattn_ref.attention import linformer, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments import style
 from linattn_ref.experiments.measurements import measure_all
-from linattn_ref.experiments.memory import in_new_process, peak_resident
+from linattn_ref.experiments.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.resource_methods import Setting
 from linattn_ref.experiments.timing import in_turn, one_thread
 from linattn_ref.kernels import jit
@@ -110,11 +110,13 @@ def compute(
     tasks: dict[str, Callable[[], Array]] = {}
     for form in FORMS:
         for n in lengths:
-            tasks[f"time-{form}-{n}"] = partial(_time, form, n, _columns(n, reduced), rounds, setting, seed)
-    for form in FORMS:
-        for n in lengths:
+            tasks[f"time-{form}-{n}"] = partial(
+                in_new_process, measure_time, form, n, _columns(n, reduced), rounds, setting, seed, malloc=KEEP
+            )
             for r in _columns(n, reduced):
-                tasks[f"memory-{form}-{n}-{r}"] = partial(_memory, form, n, r, setting, seed)
+                tasks[f"memory-{form}-{n}-{r}"] = partial(
+                    in_new_process, measure_memory, form, n, r, setting, seed, malloc=HAND_BACK
+                )
     found = measure_all(tasks, settings, parts=parts, resume=resume, progress=progress)
     forms = {form: _savings(form, found, lengths, reduced) for form in FORMS}
     return Results(setting, "float32", tuple(lengths), tuple(reduced), rounds, forms)
@@ -144,23 +146,19 @@ def draw_inputs(n: int, r: int, setting: Setting, seed: int) -> tuple[Array, ...
     return (*qkv, *(rng.standard_normal((2, r, n), np.float32) / np.float32(r**0.5) if r else ()))
 
 
-def measure_memory(form: str, n: int, r: int, setting: Setting, seed: int) -> int:
-    """Bytes in use at the peak: for `memory.in_new_process`."""
-    with one_thread():
-        attend(form, draw_inputs(WARM_UP, r and min(r, WARM_UP), setting, seed))
-        inputs = draw_inputs(n, r, setting, seed)
-        return peak_resident(lambda: attend(form, inputs))
-
-
-def _memory(form: str, n: int, r: int, setting: Setting, seed: int) -> Array:
-    return np.array(in_new_process(measure_memory, form, n, r, setting, seed))
-
-
-def _time(form: str, n: int, columns: Sequence[int], rounds: int, setting: Setting, seed: int) -> Array:
-    """CPU seconds ``(columns, rounds)``."""
+def measure_time(form: str, n: int, columns: Sequence[int], rounds: int, setting: Setting, seed: int) -> Array:
+    """CPU seconds ``(columns, rounds)`` of one thread; to be called by `memory.in_new_process` with KEEP."""
     calls = {str(r): partial(attend, form, draw_inputs(n, r, setting, seed)) for r in columns}
     with one_thread():
         return np.array(list(in_turn(calls, rounds).values()))
+
+
+def measure_memory(form: str, n: int, r: int, setting: Setting, seed: int) -> Array:
+    """Bytes in use at the peak, ``()``; to be called by `memory.in_new_process` with HAND_BACK."""
+    with one_thread():
+        attend(form, draw_inputs(WARM_UP, r and min(r, WARM_UP), setting, seed))
+        inputs = draw_inputs(n, r, setting, seed)
+        return np.array(peak_resident(lambda: attend(form, inputs)))
 
 
 def _savings(form: str, found: dict[str, Array], lengths: Sequence[int], reduced: Sequence[int]) -> Savings:

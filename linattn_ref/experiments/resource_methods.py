@@ -8,7 +8,7 @@ method            kept by forward             in use at once, about
 dense             ``H N^2``                   ``H (3 N^2 + 5 N W)``: P, dP, dA; the output, dV, dQ, dK twice
 online            ``H N (W + 1)``             ``H N (W + 1)`` and dQ, dK, dV, two sums a row
 linformer         ``H (N + 2 R) W + H N``     kept, dQ, dK~, dV~, ``H R N`` of dF before heads are added, dE, dF
-linear            ``H (3 N W + 2 W (W + 1))`` ``8 H N W``: phi of Q and K, the output, and the gradients of five
+linear            ``H (3 N W + 2 W (W + 1))`` ``8 H N W``: phi of Q and K, the output, and the five gradients
 ================  ==========================  =================================================================
 
 Kept is beyond the inputs, in use beyond the inputs and ``d_out``. The processes that measure import this module: it
@@ -27,7 +27,7 @@ from numpy.random import Generator
 from linattn_ref.attention import linear, linformer, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.counting import kept_bytes
-from linattn_ref.experiments.memory import in_new_process, peak_resident
+from linattn_ref.experiments.memory import peak_resident
 from linattn_ref.experiments.timing import in_turn, one_thread
 from linattn_ref.kernels import jit
 
@@ -82,25 +82,21 @@ def draw_inputs(method: Method, n: int, setting: Setting, seed: int) -> Inputs:
 
 
 def measure_time(names: Sequence[str], n: int, rounds: int, setting: Setting, seed: int) -> Array:
-    """CPU seconds ``(methods, rounds)`` of one thread."""
+    """CPU seconds ``(methods, rounds)`` of one thread; to be called by `memory.in_new_process` with KEEP."""
     calls = {name: partial(run, METHODS[name], draw_inputs(METHODS[name], n, setting, seed)) for name in names}
     with one_thread():
         return np.array(list(in_turn(calls, rounds).values()))
 
 
-def measure_memory(name: str, n: int, setting: Setting, seed: int) -> tuple[int, int]:
-    """Bytes in use at the peak, and bytes kept; in this process, which should be a fresh one."""
+def measure_memory(name: str, n: int, setting: Setting, seed: int) -> Array:
+    """Bytes in use at the peak, and bytes kept, ``(2,)``; to be called by `memory.in_new_process` with HAND_BACK."""
     method = METHODS[name]
     kept: list[int] = []
     with one_thread():
         run(method, draw_inputs(method, WARM_UP, setting, seed))
         inputs = draw_inputs(method, n, setting, seed)
-        return peak_resident(lambda: kept.append(run(method, inputs))), kept[0]
-
-
-def memory_in_new_process(name: str, n: int, setting: Setting, seed: int) -> Array:
-    """Bytes in use at the peak, and bytes kept, ``(2,)``."""
-    return np.array(in_new_process(measure_memory, name, n, setting, seed))
+        peak = peak_resident(lambda: kept.append(run(method, inputs)))
+    return np.array([peak, *kept])
 
 
 # --- The entries ----------------------------------------------------------------------------------------------------
@@ -133,6 +129,10 @@ def linear_kept(n: int, s: Setting) -> int:
     return s.heads * (3 * n * s.width + n + 2 * s.width * (s.width + 1))
 
 
+def linear_peak(n: int, s: Setting) -> int:
+    return 8 * s.heads * n * s.width
+
+
 METHODS = {
     "dense": Method(
         softmax.dense_forward,
@@ -159,12 +159,9 @@ METHODS = {
         shortest=REDUCED,
         parameters=linformer_parameters,
     ),
-    "linear": Method(linear.forward, linear.backward, kept=linear_kept, peak=lambda n, s: 8 * s.heads * n * s.width),
+    "linear": Method(linear.forward, linear.backward, kept=linear_kept, peak=linear_peak),
     "linear_causal": Method(
-        partial(linear.forward, causal=True),
-        linear.backward,
-        kept=linear_kept,
-        peak=lambda n, s: 9 * s.heads * n * s.width,
+        partial(linear.forward, kernels=jit, causal=True), linear.backward, kept=linear_kept, peak=linear_peak
     ),
 }
 

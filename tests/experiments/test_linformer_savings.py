@@ -32,10 +32,11 @@ def test_savings_are_softmax_over_linformer(monkeypatch):
     """Softmax attention takes 8, 6, 4 seconds, Linformer with k = 2 takes 2, 3, 1: the median of 4, 2, 4 is 4."""
     seconds = {0: [8.0, 6.0, 4.0], 2: [2.0, 3.0, 1.0], 4: [4.0, 4.0, 4.0]}
     peaks = {0: 96, 2: 24, 4: 48}
-    monkeypatch.setattr(
-        linformer_savings, "_time", lambda form, n, columns, *rest: np.array([seconds[r] for r in columns])
-    )
-    monkeypatch.setattr(linformer_savings, "_memory", lambda form, n, r, *rest: np.array(peaks[r]))
+
+    def measure(function, form, n, what, *rest, malloc):
+        return np.array(peaks[what] if function is linformer_savings.measure_memory else [seconds[r] for r in what])
+
+    monkeypatch.setattr(linformer_savings, "in_new_process", measure)
     found = linformer_savings.compute(lengths=(4, 8), reduced=(2, 4), rounds=3, setting=SMALL)
     for form in FORMS:
         savings = found.forms[form]

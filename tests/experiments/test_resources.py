@@ -8,12 +8,13 @@ import pytest
 from linattn_ref.cli import main
 from linattn_ref.experiments import record, resources, style
 from linattn_ref.experiments.counting import peak_bytes
+from linattn_ref.experiments.memory import HAND_BACK, in_new_process
 from linattn_ref.experiments.resource_methods import (
     METHODS,
     REDUCED,
     Setting,
     draw_inputs,
-    memory_in_new_process,
+    measure_memory,
     methods_at,
     run,
 )
@@ -62,7 +63,7 @@ def test_most_memory_in_use_is_about_what_the_formula_says(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_measured_memory_is_about_the_formula(name):
     """Half a MiB for whatever else a process does, and 3 % for what is narrower than a row of W numbers."""
-    peak, kept = memory_in_new_process(name, 2048, Setting(), 0)
+    peak, kept = in_new_process(measure_memory, name, 2048, Setting(), 0, malloc=HAND_BACK)
     formula = FLOAT32 * METHODS[name].peak(2048, Setting())
     assert abs(peak - formula) < 2**19 + 0.03 * formula
     assert kept == FLOAT32 * METHODS[name].kept(2048, Setting())
@@ -168,8 +169,7 @@ def test_the_command_prints_tables_draws_and_goes_on_where_it_was_interrupted(tm
     assert text.count("| 600 | ") == 2
     assert "| linear | N^" in text
     assert {path.name for path in tmp_path.glob("*.*")} == {f"resources.{end}" for end in ("svg", "png", "pdf", "json")}
-    for measure in ("measure_time", "memory_in_new_process"):
-        monkeypatch.setattr(resources, measure, lambda *arguments: pytest.fail("measured again"))
+    monkeypatch.setattr(resources, "in_new_process", lambda *arguments, **options: pytest.fail("measured again"))
     assert main([*words, "--resume"]) == 0
     assert capsys.readouterr().out == text
     assert main([*words, "--resume", "--seed", "1"]) == 2
