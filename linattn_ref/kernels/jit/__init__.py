@@ -4,8 +4,8 @@
 ``panel``                 matrix products on them
 ``cache``                 the compilation cache
 ``softmax``               softmax attention
-``causal_product``        linear attention's causal product, with its kernels in ``causal_scan``, ``causal_step`` and
-                          ``gate_gradient``
+``causal_product``        linear attention's causal product; its kernels are in ``causal_scan``, ``causal_parts``,
+                          ``gate_gradient`` and ``causal_step``
 ``causal_product_plain``  the same in a few lines
 
 The first call in each dtype compiles (a few seconds); later processes read the result from the cache.

@@ -30,8 +30,9 @@ import math
 
 import numpy as np
 
+from linattn_ref.kernels.jit.causal_parts import states_before_parts
 from linattn_ref.kernels.jit.causal_product_plain import backward_by_row, forward_by_row
-from linattn_ref.kernels.jit.causal_scan import scan, states_before_parts
+from linattn_ref.kernels.jit.causal_scan import scan
 from linattn_ref.kernels.jit.causal_step import step_heads
 from linattn_ref.kernels.jit.gate_gradient import gate_gradient
 from linattn_ref.kernels.jit.vector import lanes

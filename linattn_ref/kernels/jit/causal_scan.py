@@ -33,7 +33,6 @@ from numba import njit, prange, types
 from numba.extending import overload
 
 from linattn_ref.kernels.jit.cache import kernel
-from linattn_ref.kernels.jit.panel import new_panel, product
 from linattn_ref.kernels.jit.vector import (
     broadcast,
     fma,
@@ -132,7 +131,7 @@ def _scan_part(a, b, u, out, state, step, gate, rows, z, eps, denominator):
         for p in range(s.shape[0]):
             columns = slice(p * width, min((p + 1) * width, m))
             _scan_panel(s[p], some_a, some_b, u[block, columns], out[block, columns], step, some_gate, some_rows)
-    _write_back(state, s)
+    write_back(state, s)
 
 
 @njit
@@ -151,7 +150,7 @@ def panels_of(state):
 
 
 @njit
-def _write_back(state, s):
+def write_back(state, s):
     for p in range(s.shape[0]):
         columns = state[:, p * lanes(s) : min((p + 1) * lanes(s), state.shape[1])]
         for r in range(len(state)):
@@ -199,15 +198,15 @@ def _three_rows(s, a, b, u, out, i0, step, gate, rows):
         prefetch(a, later, 3 * c)  # rows follow one another in memory: these are C numbers out of three rows
         prefetch(b, later, 3 * c)
         x = load(s, c)
-        x, o0 = _add(x, g0, spread(b, i0, c), u0, spread(a, i0, c), o0)
-        x, o1 = _add(x, g1, spread(b, i1, c), u1, spread(a, i1, c), o1)
-        x, o2 = _add(x, g2, spread(b, i2, c), u2, spread(a, i2, c), o2)
+        x, o0 = _meet(x, g0, spread(b, i0, c), u0, spread(a, i0, c), o0)
+        x, o1 = _meet(x, g1, spread(b, i1, c), u1, spread(a, i1, c), o1)
+        x, o2 = _meet(x, g2, spread(b, i2, c), u2, spread(a, i2, c), o2)
         store(s, c, x)
     if rows is not None and len(s) > a.shape[1]:  # the column of ones
         x = load(s, a.shape[1])
-        x, o0 = _add(x, g0, broadcast(rows[3][i0]), u0, broadcast(rows[2][i0]), o0)
-        x, o1 = _add(x, g1, broadcast(rows[3][i1]), u1, broadcast(rows[2][i1]), o1)
-        x, o2 = _add(x, g2, broadcast(rows[3][i2]), u2, broadcast(rows[2][i2]), o2)
+        x, o0 = _meet(x, g0, broadcast(rows[3][i0]), u0, broadcast(rows[2][i0]), o0)
+        x, o1 = _meet(x, g1, broadcast(rows[3][i1]), u1, broadcast(rows[2][i1]), o1)
+        x, o2 = _meet(x, g2, broadcast(rows[3][i2]), u2, broadcast(rows[2][i2]), o2)
         store(s, a.shape[1], x)
     _write(out, i0, o0, rows)
     _write(out, i1, o1, rows)
@@ -218,16 +217,16 @@ def _three_rows(s, a, b, u, out, i0, step, gate, rows):
 def _one_row(s, a, b, u, out, i, gate, rows):
     g, u_i, o = _gate(gate, i), _row(u, i, rows), broadcast(a.dtype.type(0))
     for c in range(a.shape[1]):
-        x, o = _add(load(s, c), g, spread(b, i, c), u_i, spread(a, i, c), o)
+        x, o = _meet(load(s, c), g, spread(b, i, c), u_i, spread(a, i, c), o)
         store(s, c, x)
     if rows is not None and len(s) > a.shape[1]:
-        x, o = _add(load(s, a.shape[1]), g, broadcast(rows[3][i]), u_i, broadcast(rows[2][i]), o)
+        x, o = _meet(load(s, a.shape[1]), g, broadcast(rows[3][i]), u_i, broadcast(rows[2][i]), o)
         store(s, a.shape[1], x)
     _write(out, i, o, rows)
 
 
 @njit(forceinline=True)
-def _add(x, g, b, u, a, o):
+def _meet(x, g, b, u, a, o):
     """One row meets row ``c`` of the state: (1), and its part of the sum in (2)."""
     x = fma(b, u, _decayed(x, g))
     return x, fma(a, x, o)
@@ -290,68 +289,3 @@ def _denominators(q, k, gate, weight, z, eps, denominator, y):
             share += q[i, c] * z[0, c]
         denominator[i] = share + eps
         y[i] = 0 if denominator[i] == 0 else q.dtype.type(1) / denominator[i]
-
-
-# --- Parts ----------------------------------------------------------------------------------------------------------
-
-
-@kernel
-def states_before_parts(b, u, states, step, gate, x, b_beside, z):
-    """From the state before part 0 those before all parts: what each part adds, then the sums of these in order.
-
-    Arguments as of `scan`, none of them None; ``z (heads, parts, C or 0)``. Of two parts with sums ``S, S'`` and
-    products of their gates ``G, G'``, both together have ``G' S + S'`` and ``G' G``. That is associative: any grouping
-    of the parts would do, and this one is the same for any number of threads.
-    """
-    heads, parts = states.shape[:2]
-    decays = np.ones((heads, parts), b.dtype)
-    for index in prange(heads * (parts - 1)):
-        head, part = index // (parts - 1), index % (parts - 1)
-        some = part_rows(part, parts, b.shape[1], step)
-        decays[head, part] = _sum_of_part(
-            b[head, some],
-            u[head, some],
-            states[head, part + 1],
-            step,
-            gate[head, some],
-            x[head, some],
-            b_beside[head, some],
-            z[head, part + 1],
-        )
-    for head in range(heads):
-        for part in range(parts - 1):
-            states[head, part + 1] += decays[head, part] * states[head, part]
-            z[head, part + 1] += decays[head, part] * z[head, part]
-
-
-@njit
-def _sum_of_part(b, u, state, step, gate, x, b_beside, z):
-    """Equation (1) from a state of 0, as matrix products; returns the product of the gates."""
-    n, m, width = b.shape[0], u.shape[1], lanes(u)
-    state[:] = 0
-    z[:] = 0
-    s = panels_of(state)
-    share, panel = np.empty(BLOCK, u.dtype), new_panel(BLOCK, u)
-    decay = u.dtype.type(1)  # of the gates after a row
-    for left in range(n, 0, -BLOCK):
-        done = max(left - BLOCK, 0)
-        rows = slice(done, left) if step > 0 else slice(n - left, n - done)
-        some_b = b[rows]
-        for t in range(left - 1, done - 1, -1):
-            i = t if step > 0 else n - 1 - t
-            share[i - rows.start] = decay * x[i]
-            decay *= gate[i]
-        for p in range(s.shape[0]):
-            some_u = u[rows, p * width : min((p + 1) * width, m)]
-            for i in range(left - done):
-                store(panel, i, load_row(some_u, i) * broadcast(share[i]))
-            product(s[p, : b.shape[1]], some_b.T, panel, True)
-            if len(state) > b.shape[1]:
-                for i in range(left - done):
-                    last_row = fma(broadcast(b_beside[rows.start + i]), load(panel, i), load(s[p], b.shape[1]))
-                    store(s[p], b.shape[1], last_row)
-        for i in range(left - done):
-            for c in range(z.size):
-                z[c] += share[i] * some_b[i, c]
-    _write_back(state, s)
-    return decay

@@ -59,21 +59,28 @@ def _add_panel(d_gate, spare, q, k, gate, d_out, v, s, a, first, stop):
     ends = spare.reshape(-1)[: last * c * width].reshape(last, c, width)  # S after each chunk but the last
     notes = np.empty((CHUNK // 4 + 1, c, width), k.dtype)  # S before every fourth row, and after the chunk
     u, g, gates = new_panel(CHUNK, k), new_panel(CHUNK, k), np.ones(CHUNK, k.dtype)
-    notes[0] = s
+    _copy(notes[0], s)
     for chunk in range(last):
         rows = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
         _fill(u, *v, rows, first, stop, CHUNK)
         _run_forward(notes, k[rows], u, gate[rows], CHUNK)
-        ends[chunk] = notes[0] = notes[-1]
+        _copy(ends[chunk], notes[-1])
+        _copy(notes[0], notes[-1])
     for chunk in range(last, -1, -1):
         rows = slice(chunk * CHUNK, min((chunk + 1) * CHUNK, n))
         _fill(u, *v, rows, first, stop, -CHUNK)
         _fill(g, *d_out, rows, first, stop, -CHUNK)
         gates[:] = 1
         gates[: rows.stop - rows.start] = gate[rows]
-        notes[0] = ends[chunk - 1] if chunk else s
+        _copy(notes[0], ends[chunk - 1] if chunk else s)
         _run_forward(notes, k[rows], u, gates, -CHUNK)
         _run_backward(d_gate[rows], notes, a, q[rows], k[rows], u, g, gates)
+
+
+@njit
+def _copy(target, source):
+    for c in range(len(source)):
+        store(target, c, load(source, c))
 
 
 @njit
@@ -87,7 +94,8 @@ def _fill(panel, x, beside, factor, rows, first, stop, ahead):
         store(panel, i, load_row(columns, i) * broadcast(factor[rows.start + i]))
         if stop > m:
             panel[i, m - first] = factor[rows.start + i] * beside[rows.start + i]
-    panel[len(columns) :] = 0
+    for i in range(len(columns), len(panel)):
+        store(panel, i, broadcast(panel.dtype.type(0)))
 
 
 @njit
