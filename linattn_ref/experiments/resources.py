@@ -42,7 +42,7 @@ from linattn_ref.experiments.resource_methods import (
 from linattn_ref.experiments.scaling import Crossing, Growth, crossing, growth
 
 LENGTHS = tuple(2**i for i in range(6, 17))
-MEMORY_FROM = 2**9  # below, a process has more than this in pages that it has not handed back
+MEMORY_FROM = 2**9  # below, what a pass needs is lost among the pages that a process has anyway
 # name in METHODS -> (label, colour, line)
 LOOK = {
     "dense": ("softmax, matrix kept", style.BLACK, "o-"),
