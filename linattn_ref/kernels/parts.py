@@ -1,0 +1,176 @@
+"""Which query sees which key, written down in a few numbers a query.
+
+A *pattern* is a tuple of `Part`, and the pairs that it allows are those of its parts, which must be disjoint: a pair in
+two of them would count twice. A part is simple, once queries and keys are put in an order of its own::
+
+                keys ->
+               +-----------------------------+
+    queries    |###### . . . . . . . . . . . |    a row sees the keys low <= c < high,
+      |   tile |. ###### . . . . . . . . . . |    as far as they lie in the runs of its tile
+      v        |. . ###### . . . . . . . . . |
+               +-----------------------------+    runs of this tile: (0, 8)
+        tile   |##. . ######. . . . . ###. . |
+               |##. . ######. . . . . ###. . |    runs of this tile: (0, 2), (5, 11), (20, 23)
+               +-----------------------------+
+
+The order does much of the work. Sorted by ``position mod d``, the keys that are a multiple of ``d`` away from a query
+are neighbours, and a dilated window becomes a plain one. And a key left out of the order is seen by nobody.
+
+``band``      keys at distances ``first .. last`` times a dilation: sliding windows, strides
+``interval``  one interval of keys for each query: blocks, or a few chosen columns
+``columns``   all queries see the same few keys
+``blocks``    a list of key blocks for each block of queries
+
+Building a part takes ``O((N + L) log(N + L))`` for its orders, and nothing of size ``N L``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Indices = NDArray[np.intp]
+TILE = 32  # queries a tile: one for each lane of the kernels' vectors
+
+
+class Part(NamedTuple):
+    """Query ``queries[r]``, ``r`` in tile ``t``, sees key ``keys[c]`` if ``low[r] <= c < high[r]``, ``c`` in a run of t."""
+
+    queries: Indices  # (rows,) different numbers below N
+    keys: Indices  # (columns,) different numbers below L
+    low: Indices  # (rows,)
+    high: Indices  # (rows,)
+    tiles: Indices  # (tiles + 1,): the rows of tile t are tiles[t] : tiles[t + 1], at most TILE
+    first_run: Indices  # (tiles + 1,): its runs are first_run[t] : first_run[t + 1]
+    runs: Indices  # (runs, 2): start and stop, ascending and disjoint in a tile
+
+
+Pattern = tuple[Part, ...]
+
+
+# --- Making them ----------------------------------------------------------------------------------------------------
+
+
+def band(
+    n: int, n_keys: int, first: int, last: int, *, dilation: int = 1, shift: int = 0, without: ArrayLike = ()
+) -> Part:
+    """Query ``i`` sees the keys ``i + shift + s * dilation`` for ``first <= s <= last``, where there are any.
+
+    Parameters
+    ----------
+    n, n_keys : int
+        ``N`` and ``L``.
+    first, last : int
+        In steps of ``dilation``: ``-w, w`` is a window, ``-w, 0`` a causal one.
+    dilation : int
+    shift : int
+        ``L - N`` for queries aligned with the last keys; not negative.
+    without : sequence of int
+        Keys that nobody sees, because another part has them.
+    """
+    span = max(n + shift, n_keys)
+    first, last, dilation = max(first, -span), min(last, span), min(dilation, span)  # no key is further away
+    position, keys = np.arange(n) + shift, np.setdiff1d(np.arange(n_keys), np.asarray(without, np.intp))
+    # Ordered by residue, then by position: (residue, quotient) as one number, different for each position.
+    by_residue = position % dilation * span + position // dilation
+    queries = np.argsort(by_residue, kind="stable")
+    keys = keys[np.argsort(keys % dilation * span + keys // dilation, kind="stable")]
+    codes = keys % dilation * span + keys // dilation
+    residue, quotient = position[queries] % dilation * span, position[queries] // dilation
+    low = np.searchsorted(codes, residue + np.clip(quotient + first, 0, span))
+    high = np.searchsorted(codes, residue + np.clip(quotient + last + 1, 0, span))
+    return _tiled(queries, keys, low, high)
+
+
+def interval(low: ArrayLike, high: ArrayLike, keys: ArrayLike) -> Part:
+    """Query ``i`` sees ``keys[low[i] : high[i]]``; ``keys`` is a number of keys, or those to choose from, in order."""
+    low, high = np.asarray(low, np.intp), np.asarray(high, np.intp)
+    keys = np.arange(keys) if np.ndim(keys) == 0 else np.asarray(keys, np.intp)  # type: ignore[arg-type]
+    return _tiled(np.arange(low.size), keys, np.clip(low, 0, keys.size), np.clip(high, 0, keys.size))
+
+
+def columns(n: int, keys: ArrayLike) -> Part:
+    """Each of ``n`` queries sees the same ``keys``, a sequence of different numbers."""
+    keys = np.asarray(keys, np.intp)
+    return interval(np.zeros(n, np.intp), np.full(n, keys.size), keys)
+
+
+def blocks(n: int, n_keys: int, block: int, seen: Sequence[ArrayLike]) -> Part:
+    """Queries of block ``b``, ``block`` long, see the key blocks ``seen[b]``. The last block of either may be shorter."""
+    starts, stops, first_run = [], [], [0]
+    for listed in seen:
+        own = np.unique(np.asarray(listed, np.intp))  # ascending, each once
+        alone = np.diff(own, prepend=-2) != 1
+        starts.append(own[alone] * block)
+        stops.append(np.minimum((own[np.roll(alone, -1)] + 1) * block, n_keys))
+        first_run.append(first_run[-1] + len(starts[-1]))
+    tiles = np.concatenate([np.arange(b * block, min((b + 1) * block, n), TILE) for b in range(len(seen))])
+    of_tile = tiles // block
+    counts = np.diff(first_run)[of_tile]
+    source = np.repeat(np.asarray(first_run[:-1])[of_tile], counts) + _counting(counts)
+    runs = np.stack([np.concatenate(starts), np.concatenate(stops)], axis=1)[source]
+    low, high = np.zeros(n, np.intp), np.full(n, n_keys)
+    return Part(np.arange(n), np.arange(n_keys), low, high, np.append(tiles, n), _pointers(counts), runs)
+
+
+def _tiled(queries: Indices, keys: Indices, low: Indices, high: Indices) -> Part:
+    """A part whose tiles are ``TILE`` rows; the runs of a tile are the union of what its rows see."""
+    rows = len(queries)
+    tiles = np.append(np.arange(0, rows, TILE), rows)
+    empty, fill = low >= high, -rows % TILE
+    # A row that sees nothing gets the interval [columns, columns), the last in its tile.
+    starts = np.pad(np.where(empty, keys.size, low), (0, fill), constant_values=keys.size).reshape(-1, TILE)
+    stops = np.pad(np.where(empty, keys.size, high), (0, fill), constant_values=keys.size).reshape(-1, TILE)
+    order = np.argsort(starts, axis=1, kind="stable")
+    starts = np.take_along_axis(starts, order, axis=1)
+    reach = np.maximum.accumulate(np.take_along_axis(stops, order, axis=1), axis=1)  # (tiles, TILE)
+    begins = np.ones(starts.shape, np.bool_)
+    begins[:, 1:] = starts[:, 1:] > reach[:, :-1]
+    runs = np.stack([starts[begins], reach[np.roll(begins, -1, axis=1)]], axis=1)
+    tile_of_run = np.nonzero(begins)[0]
+    some = runs[:, 0] < runs[:, 1]
+    counts = np.bincount(tile_of_run[some], minlength=len(tiles) - 1)
+    return Part(queries, keys, low, high, tiles, _pointers(counts), runs[some])
+
+
+def _pointers(counts: Indices) -> Indices:
+    """``(0, counts[0], counts[0] + counts[1], ...)``."""
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def _counting(counts: Indices) -> Indices:
+    """``0 .. counts[0] - 1, 0 .. counts[1] - 1, ...``."""
+    return np.arange(counts.sum()) - np.repeat(_pointers(counts)[:-1], counts)
+
+
+# --- Looking at them ------------------------------------------------------------------------------------------------
+
+
+def tiles_of(part: Part) -> Any:
+    """For each tile that sees anything: its rows (a slice), the columns in its runs, and who sees which of them."""
+    for t in range(len(part.tiles) - 1):
+        rows = slice(part.tiles[t], part.tiles[t + 1])
+        runs = part.runs[part.first_run[t] : part.first_run[t + 1]]
+        if len(runs):
+            seen = np.concatenate([np.arange(start, stop) for start, stop in runs])  # (columns,)
+            yield rows, seen, (part.low[rows, None] <= seen) & (seen < part.high[rows, None])  # (rows, columns)
+
+
+def pairs(pattern: Pattern) -> tuple[Indices, Indices]:
+    """Every allowed pair: the queries, and the key of each. A pair that stands here twice is a mistake in the pattern."""
+    queries: list[Indices] = [np.empty(0, np.intp)]
+    keys: list[Indices] = [np.empty(0, np.intp)]
+    for part in pattern:
+        for rows, seen, allowed in tiles_of(part):
+            r, c = np.nonzero(allowed)
+            queries.append(part.queries[rows][r])
+            keys.append(part.keys[seen][c])
+    return np.concatenate(queries), np.concatenate(keys)
+
+
+def count_pairs(pattern: Pattern) -> int:
+    """How many pairs are allowed."""
+    return sum(int(allowed.sum()) for part in pattern for _, _, allowed in tiles_of(part))
