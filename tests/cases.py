@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from case import Bad, Case, Setting
 
-from linattn_ref.attention import feature_maps, linear, linformer, linformer_linear, softmax
+from linattn_ref.attention import feature_maps, linear, linformer, linformer_linear, performer, rfa, softmax
 from linattn_ref.attention.arguments import zero_masked
 
 REDUCED = 3  # R, unless there are fewer keys
@@ -55,6 +55,44 @@ def positive_features(rng, s, dtype):
     return {"feature_map": feature_maps.favor_positive(omega), "eps": 0.0}
 
 
+def qkv_directions(rng, s, dtype):
+    """And a Performer's random directions."""
+    return {**qkv(rng, s, dtype), "omega": rng.standard_normal((FEATURES, s.d)).astype(dtype)}
+
+
+def qkv_short_directions(rng, s, dtype):
+    """Short queries and keys: where they are not, the denominators of features of either sign pass through 0."""
+    arrays = qkv_directions(rng, s, dtype)
+    return {**arrays, **{name: dtype(0.05) * arrays[name] for name in "qk"}}
+
+
+def qkv_sided_directions(rng, s, dtype):
+    """Every product with a direction away from 0, where ReLU has its kink; half of the directions give negative ones.
+
+    No difference quotient is of use across a kink.
+    """
+    arrays = qkv_directions(rng, s, dtype)
+    signs = np.resize([[1], [-1]], (FEATURES, 1)).astype(dtype)
+    positive = {name: abs(arrays[name]) + dtype(0.1) for name in ("q", "k", "omega")}
+    return {**arrays, **positive, "omega": signs * positive["omega"]}
+
+
+def qkv_gate(rng, s, dtype):
+    """Queries, keys and values, directions for random features, and a gate of each token."""
+    gate = rng.uniform(0.3, 0.95, (*s.leading, s.n)).astype(dtype)
+    return {**qkv(rng, s, dtype), "omega": short_directions(rng, s.d, dtype), "gate": gate}
+
+
+def qkv_no_gate(rng, s, dtype):
+    return {**qkv(rng, s, dtype), "omega": short_directions(rng, s.d, dtype)}
+
+
+def short_directions(rng, d, dtype):
+    """So short that the cosines between unit vectors are positive: a denominator near 0 is a pole of the output."""
+    omega = rng.standard_normal((FEATURES // 2, d))
+    return (0.7 * omega / np.linalg.norm(omega, axis=-1, keepdims=True)).astype(dtype)
+
+
 # --- What they compute, the slow way --------------------------------------------------------------------------------
 
 
@@ -73,6 +111,49 @@ def mixed_similarities(call):
     similarity = phi_q @ (e @ zero_masked(phi_k, key_mask)).swapaxes(-1, -2)
     denominator = similarity.sum(axis=-1, keepdims=True) + 1e-6
     return similarity @ (f @ zero_masked(v, key_mask)) / denominator
+
+
+def estimated_similarities(call):
+    """The Performer's similarities from the exponent of each query, key and direction: (..., N, L, m) numbers."""
+    q, k, v, omega = call.arrays.values()
+    kind = call.options["kind"]
+    x, y = (x / x.shape[-1] ** 0.25 for x in (q, zero_masked(k, call.options.get("key_mask"))))
+    x, y = x[..., :, None, :], y[..., None, :, :]  # (..., N, 1, D), (..., 1, L, D)
+    squares = ((x**2).sum(axis=-1, keepdims=True) + (y**2).sum(axis=-1, keepdims=True)) / 2  # (..., N, L, 1)
+    if kind == "relu":
+        exponent, factor = 0 * squares, (np.maximum(x @ omega.T, 0) + 1e-3) * (np.maximum(y @ omega.T, 0) + 1e-3)
+    elif kind == "trig":
+        exponent, factor = squares, np.cos((x - y) @ omega.T)
+    else:
+        exponent, factor = (x + y) @ omega.T - squares, 1
+        if kind == "hyperbolic":
+            exponent = np.concatenate([exponent, -(x + y) @ omega.T - squares], axis=-1)
+    allowed = np.broadcast_to(call.pattern(), (*q.shape[:-1], k.shape[-2]))
+    if call.options.get("key_mask") is not None:
+        allowed = allowed & call.options["key_mask"][..., None, :]
+    exponent = np.where(allowed[..., None], exponent, -np.inf)
+    largest = exponent.max(axis=(-1, -2), keepdims=True)
+    largest = np.where(np.isneginf(largest), 0, largest)
+    similarity = (np.exp(exponent - largest) * factor).sum(axis=-1)  # (..., N, L)
+    denominator = similarity.sum(axis=-1, keepdims=True)
+    return similarity / np.where(denominator == 0, 1, denominator) @ zero_masked(v, call.options.get("key_mask"))
+
+
+def gated_sums(call):
+    """The recurrence of random feature attention, token by token; all earlier tokens at once where there is no gate."""
+    q, k, v, omega = (call.arrays[name] for name in ("q", "k", "v", "omega"))
+    phi_q, phi_k = (feature_maps.rfa_gaussian(omega).forward(x)[0] for x in (q, k))
+    key_mask, shift = call.options.get("key_mask"), call.sizes.n_keys - call.sizes.n
+    phi_k, v = zero_masked(phi_k, key_mask), zero_masked(v, key_mask)
+    v = np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)  # the last column of the sums is the denominator
+    out, s, seen = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros((*v.shape[:-2], phi_k.shape[-1], v.shape[-1])), 0
+    for t in range(call.sizes.n):
+        for j in range(seen, t + shift + 1 if call.case.causal else call.sizes.n_keys):
+            g = call.arrays["gate"][..., j, None, None] if "gate" in call.arrays else None
+            new = phi_k[..., j, :, None] * v[..., j, None, :]
+            s, seen = s + new if g is None else g * s + (1 - g) * new, j + 1
+        out[..., t, :] = (phi_q[..., t, None, :] @ s)[..., 0, :]
+    return out[..., :-1] / (out[..., -1:] + 1e-6)
 
 
 # --- The cases ------------------------------------------------------------------------------------------------------
@@ -116,6 +197,21 @@ def random_features_and_row(s):
     return FEATURES * (s.n + s.n_keys) + 3 * FEATURES * (s.m + 2) + row_and_sum(s)
 
 
+def directions_and_row(s, per_direction=1):
+    """The same of a Performer, with one or two features a direction."""
+    return random_features_and_row(s) * per_direction
+
+
+def products_and_row(s):
+    """Of ReLU features phi and the products before the kink; two states."""
+    return 2 * FEATURES * (s.n + s.n_keys) + 2 * FEATURES * (s.m + 1) + row_and_sum(s)
+
+
+def unit_features_and_row(s):
+    """Unit vectors, their lengths and phi; states before and after; with a gate they are a little less."""
+    return (s.n + s.n_keys) * (s.d + 1 + FEATURES) + 2 * FEATURES * (s.m + 1) + row_and_sum(s)
+
+
 def mixed(s):
     """The mixed keys and values."""
     return REDUCED * (s.d + s.m)
@@ -150,6 +246,78 @@ LINFORMER_LINEAR = partial(
     bad=BAD_PROJECTIONS,
     saved=lambda s: mixed(s) + features_and_row(s),
 )
+PERFORMER = partial(
+    Case,
+    module=performer,
+    draw=qkv_directions,
+    rooms=ROOMS,
+    oracle=estimated_similarities,
+    shared=("omega",),
+    constants=("omega",),
+    roundings=640,  # as for POSITIVE
+    bad=(
+        Bad("unknown kind", lambda call: call.change(kind="cosine"), ValueError, r"^kind: expected one of trig, pos"),
+        Bad("eps with exponentials", lambda call: call.change(kind="trig", eps=1e-6), ValueError, r"^eps: must be 0"),
+        Bad(
+            "wide omega",
+            lambda call: call.change(arrays={"omega": np.repeat(call.arrays["omega"], 2, axis=-1)}),
+            ValueError,
+            r"^omega: expected one column an entry of q, D = 4, got shape \(6, 8\)",
+        ),
+    ),
+)
+# A later key that raises the scale of trig features cuts the pass elsewhere, which sums up the same numbers in another
+# order; positive ones fall with the length of a key.
+PERFORMER_KINDS = {
+    "trig": {
+        "draw": qkv_short_directions,
+        "causality": "rounding",
+        "saved": partial(directions_and_row, per_direction=2),
+    },
+    "positive": {"saved": directions_and_row},
+    "hyperbolic": {"saved": partial(directions_and_row, per_direction=2)},
+    "relu": {"draw": qkv_sided_directions, "saved": products_and_row},
+}
+RFA = partial(
+    Case,
+    module=rfa,
+    rooms=ROOMS,
+    draw=qkv_no_gate,
+    oracle=gated_sums,
+    shared=("omega",),
+    constants=("omega",),
+    saved=unit_features_and_row,
+    bad=(
+        Bad(
+            "unknown kind", lambda call: call.change(kind="relu"), ValueError, r"^kind: expected one of gaussian, arcc"
+        ),
+        Bad("eps below 0", lambda call: call.change(eps=-1e-6), ValueError, r"^eps: expected a finite number of at"),
+        Bad(
+            "wide omega",
+            lambda call: call.change(arrays={"omega": np.repeat(call.arrays["omega"], 2, axis=-1)}),
+            ValueError,
+            r"^omega: expected one column an entry of x, D = 4, got shape \(3, 8\)",
+        ),
+    ),
+)
+BAD_GATES = (
+    Bad("no causal", lambda call: call.change(causal=False), ValueError, r"^gate: needs causal=True"),
+    Bad(
+        "fewer queries",
+        lambda call: call.change(arrays={name: call.arrays[name][..., 1:, :] for name in "q"}),
+        ValueError,
+        r"^gate: needs N = L, a gate a token, got N = 6 and L = 7",
+    ),
+    *(
+        Bad(
+            f"a gate of {g}",
+            lambda call, g=g: call.change(arrays={"gate": np.full_like(call.arrays["gate"], g)}),
+            ValueError,
+            r"^gate: expected numbers between 0 and 1, got ",
+        )
+        for g in (0.0, 1.0, -0.5, 2.0, np.nan)
+    ),
+)
 
 CASES = (
     SOFTMAX("softmax"),
@@ -160,6 +328,25 @@ CASES = (
     LINEAR("linear causal", **CAUSAL, recurrent=True),
     POSITIVE("linear positive features"),
     POSITIVE("linear positive features causal", **CAUSAL, recurrent=True),
+    *(PERFORMER(f"performer {kind}", **rest, options={"kind": kind}) for kind, rest in PERFORMER_KINDS.items()),
+    *(
+        PERFORMER(
+            f"performer {kind} causal", **rest, options={"kind": kind, "causal": True}, causal=True, recurrent=True
+        )
+        for kind, rest in PERFORMER_KINDS.items()
+    ),
+    RFA("rfa"),
+    RFA("rfa causal", **CAUSAL, recurrent=True),
+    RFA(
+        "rfa gated",
+        **CAUSAL,
+        draw=qkv_gate,
+        recurrent=True,
+        square=True,
+        query_axes={"q": -2, "gate": -1},
+        bounded=("gate",),
+        bad=BAD_GATES,
+    ),
     LINFORMER("linformer", draw=qkv_shared_projections, shared=("e", "f")),
     LINFORMER("linformer per head", draw=qkv_head_projections),
     LINFORMER_LINEAR("linformer linear", draw=qkv_positive_projections),
