@@ -54,7 +54,6 @@ from linattn_ref.attention.arguments import (
     Array,
     Mask,
     check_array,
-    check_bool,
     check_d_out,
     check_dtype,
     check_kernels,
@@ -91,13 +90,7 @@ class DenseSaved(NamedTuple):
 
 
 def matrix(
-    q: Array,
-    k: Array,
-    *,
-    causal: bool = False,
-    key_mask: Mask | None = None,
-    scale: float | None = None,
-    pattern: Mask | None = None,
+    q: Array, k: Array, *, causal: bool = False, key_mask: Mask | None = None, scale: float | None = None
 ) -> Array:
     """The context mapping matrix ``P`` of equation (2).
 
@@ -110,8 +103,6 @@ def matrix(
         True = may be attended.
     scale : float, optional
         ``1/sqrt(D)`` unless given.
-    pattern : ndarray of bool ``(N, L)``, optional
-        Which query may look at which key, for mechanisms that look at some only.
 
     Returns
     -------
@@ -124,14 +115,10 @@ def matrix(
         Naming the argument that breaks the conventions above.
     """
     check_qk(q, k, causal=causal, key_mask=key_mask)
-    if pattern is not None:
-        check_bool("pattern", pattern)
-        check_shape("pattern", pattern, (q.shape[-2], k.shape[-2]), "(N, L)")  # type: ignore[arg-type]
     scale = resolve_scale(scale, q.shape[-1])
     p = (scale * q) @ zero_masked(k, key_mask).swapaxes(-1, -2)  # (1)  (..., N, L); one such array, worked on in place
-    if causal or key_mask is not None or pattern is not None:
-        allowed = visible(q.shape[-2], k.shape[-2], causal=causal, key_mask=key_mask)
-        np.copyto(p, -np.inf, where=~(allowed if pattern is None else allowed & pattern))
+    if causal or key_mask is not None:
+        np.copyto(p, -np.inf, where=~visible(q.shape[-2], k.shape[-2], causal=causal, key_mask=key_mask))
     row_max = p.max(axis=-1, keepdims=True)  # (..., N, 1), cancels in (2)
     p -= np.where(np.isneginf(row_max), q.dtype.type(0), row_max)
     np.exp(p, out=p)

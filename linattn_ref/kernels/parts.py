@@ -37,7 +37,7 @@ TILE = 32  # queries a tile: one for each lane of the kernels' vectors
 
 
 class Part(NamedTuple):
-    """Query ``queries[r]``, ``r`` in tile ``t``, sees key ``keys[c]`` if ``low[r] <= c < high[r]``, ``c`` in a run of t."""
+    """Query ``queries[r]`` sees key ``keys[c]`` if ``low[r] <= c < high[r]`` and ``c`` is in a run of the tile of ``r``."""
 
     queries: Indices  # (rows,) different numbers below N
     keys: Indices  # (columns,) different numbers below L
@@ -99,7 +99,7 @@ def columns(n: int, keys: ArrayLike) -> Part:
 
 
 def blocks(n: int, n_keys: int, block: int, seen: Sequence[ArrayLike]) -> Part:
-    """Queries of block ``b``, ``block`` long, see the key blocks ``seen[b]``. The last block of either may be shorter."""
+    """Queries of block ``b``, ``block`` long, see the key blocks ``seen[b]``. The last of either may be shorter."""
     starts, stops, first_run = [], [], [0]
     for listed in seen:
         own = np.unique(np.asarray(listed, np.intp))  # ascending, each once
@@ -160,7 +160,7 @@ def tiles_of(part: Part) -> Any:
 
 
 def pairs(pattern: Pattern) -> tuple[Indices, Indices]:
-    """Every allowed pair: the queries, and the key of each. A pair that stands here twice is a mistake in the pattern."""
+    """Every allowed pair: the queries, and the key of each. A pair that stands here twice is an error of the pattern."""
     queries: list[Indices] = [np.empty(0, np.intp)]
     keys: list[Indices] = [np.empty(0, np.intp)]
     for part in pattern:

@@ -12,9 +12,9 @@ tile's scores ``a_j``:
 
 which is exact: one softmax over all that was seen, in whatever pieces it came.
 
-Backward is the same in any number of pieces. ``P_ij = exp(a_ij - s_i)`` (5) and ``rowsum(dP * P) = rowsum(d_out * out)``
-(6) hold with the log-sum-exp ``s`` and the output of *all* parts; then each tile gives its own pairs' share, and the
-shares add up.
+Backward is the same in any number of pieces. ``P_ij = exp(a_ij - s_i)`` (5) and ``rowsum(dP * P)``, which equals
+``rowsum(d_out * out)`` (6), hold with the log-sum-exp ``s`` and the output of *all* parts; then each tile gives its own
+pairs' share, and the shares add up.
 
 References
 ----------
