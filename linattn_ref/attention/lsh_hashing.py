@@ -1,0 +1,115 @@
+"""Which tokens meet in Reformer's attention: hashing, sorting, chunks.
+
+    h_r(x) = argmax([x R_r ; -x R_r])                        (1)  R_r (D, B/2), one of B buckets in round r
+    rank_r(i) = place of token i by (h_r(x_i), i)            (2)
+    chunk_r(i) = floor(rank_r(i) / chunk)                    (3)
+    i meets j in round r  if  chunk_r(i) - chunk_r(j) is 0 or 1   (4)
+
+Vectors in similar directions often share a bucket (1), as `linattn_ref.theory.lsh_collision` computes. Buckets come in
+any size; sorted and cut (2) (3) they give pieces of one size, and the piece before (4) is there for buckets that are
+cut in two. Two tokens may meet without a bucket in common, and share one without meeting.
+
+None of this is differentiated: all are integers.
+
+References
+----------
+Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", section 2.
+Andoni et al. (2015), "Practical and optimal LSH for angular distance" (the hash function).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import DTypeLike, NDArray
+
+from linattn_ref.attention.arguments import Array, Mask, check_dtype, check_sizes
+
+Integers = NDArray[np.integer[Any]]
+
+
+def draw_rotations(rounds: int, width: int, n_buckets: int, rng: Generator, dtype: DTypeLike = np.float64) -> Array:
+    """Standard normal ``R``, one a round: ``(rounds, D, n_buckets/2)``.
+
+    Raises
+    ------
+    ValueError
+        A count below 1, or an odd number of buckets.
+    """
+    check_sizes(rounds=rounds, width=width, n_buckets=n_buckets)
+    check_dtype(dtype)
+    if n_buckets % 2:
+        raise ValueError(f"n_buckets: expected an even number, one bucket for each end of an axis, got {n_buckets}")
+    return rng.standard_normal((rounds, width, n_buckets // 2)).astype(dtype)
+
+
+def buckets(qk: Array, rotations: Array) -> Integers:
+    """The hash (1) of every token in every round.
+
+    Parameters
+    ----------
+    qk : ndarray ``(..., N, D)``
+    rotations : ndarray ``(rounds, D, buckets/2)``
+
+    Returns
+    -------
+    ndarray of int32 ``(..., rounds, N)``
+        From 0 to ``buckets - 1``.
+    """
+    found = np.empty((*qk.shape[:-2], len(rotations), qk.shape[-2]), np.int32)
+    for r, rotation in enumerate(rotations):
+        rotated = qk @ rotation  # (..., N, buckets/2)
+        highest, lowest = rotated.argmax(axis=-1), rotated.argmin(axis=-1)  # (..., N)
+        up, down = _at(rotated, highest), -_at(rotated, lowest)  # (..., N)
+        found[..., r, :] = np.where(up >= down, highest, lowest + rotation.shape[-1])  # (1)
+    return found
+
+
+def _at(x: Array, index: Integers) -> Array:
+    return np.take_along_axis(x, index[..., None], axis=-1)[..., 0]
+
+
+def order_by_bucket(buckets: Integers, key_mask: Mask | None = None) -> Integers:
+    """The tokens in the order of (2), masked ones last: ``order[..., r, s]`` is the token of rank ``s``.
+
+    Parameters
+    ----------
+    buckets : ndarray of integers ``(..., rounds, N)``
+    key_mask : ndarray of bool ``(..., N)``, optional
+
+    Returns
+    -------
+    ndarray of int32 ``(..., rounds, N)``
+        A permutation of ``0 .. N - 1`` in each round.
+    """
+    if key_mask is not None:
+        buckets = np.where(key_mask[..., None, :], buckets, buckets.max() + 1)
+    return buckets.argsort(axis=-1, kind="stable").astype(np.int32)  # stable: equal buckets by position
+
+
+def chunk_of_token(order: Integers, chunk: int) -> Integers:
+    """The chunk (3) in which each token lies in each round, ``(..., rounds, N)``."""
+    chunks = np.empty_like(order)
+    numbers = np.arange(order.shape[-1], dtype=order.dtype) // chunk  # (N,) by rank
+    np.put_along_axis(chunks, order, np.broadcast_to(numbers, order.shape), axis=-1)
+    return chunks
+
+
+def pattern_of(order: Integers, chunk: int, *, causal: bool = False, key_mask: Mask | None = None) -> Mask:
+    """Which token attends to which in any round, ``(..., N, N)``; the self rule is its last line.
+
+    For teaching and tests: what attention itself uses has no such array.
+    """
+    chunks = chunk_of_token(order, chunk)  # (..., rounds, N)
+    ahead = chunks[..., :, None] - chunks[..., None, :]  # (..., rounds, N, N)
+    allowed = ((ahead == 0) | (ahead == 1)).any(axis=-3)  # (4)  (..., N, N)
+    itself = np.eye(order.shape[-1], dtype=np.bool_)
+    allowed &= ~itself
+    if causal:
+        allowed &= np.tri(order.shape[-1], dtype=np.bool_)
+    if key_mask is not None:
+        allowed &= key_mask[..., :, None] & key_mask[..., None, :]
+        itself = itself & key_mask[..., :, None]
+    return allowed | (itself & ~allowed.any(axis=-1, keepdims=True))

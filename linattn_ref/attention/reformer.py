@@ -1,0 +1,280 @@
+"""Reformer's LSH attention (Kitaev et al. 2020): a token attends to those that a hash function puts next to it.
+
+Queries and keys are the same vectors ``x_i``, but a key has length 1:
+
+    q_i = x_i,   k_j = x_j / |x_j|                           (1)
+
+In each of ``rounds`` rounds the tokens are sorted by the bucket that a random hash gives them and cut into chunks; a
+token meets those of its own chunk and of the one before (`linattn_ref.attention.lsh_hashing`). Let ``P_r(i)`` be those
+that ``i`` meets in round ``r``, without itself and, if causal, without those after it. In how many rounds do ``i`` and
+``j`` meet, and what does round ``r`` alone give?
+
+    c_ij = number of rounds r with j in P_r(i)               (2)
+    z_ri = log sum_{j in P_r(i)} exp(scale q_i . k_j) / c_ij (3)
+    o_ri = sum_{j in P_r(i)} exp(scale q_i . k_j - z_ri) / c_ij v_j   (4)
+
+The rounds are combined by their log-sum-exp, ``z_i = log sum_r exp z_ri``:
+
+    o_i = sum_r exp(z_ri - z_i) o_ri                         (5)
+
+A pair stands in ``c_ij`` rounds with ``1 / c_ij`` in each, so (5) is *one* softmax over all that ``i`` meets in any
+round, ``P(i)``; the order and number of rounds only decide who is in it:
+
+    P_ij = exp(scale q_i . k_j - z_i),   o_i = sum_{j in P(i)} P_ij v_j   (6)
+
+A vector is always most similar to itself, so a token is not in its own ``P(i)``, unless there is nobody else: then it
+attends to itself alone, ``o_i = v_i`` (7). A masked token is no key and no query: its output is 0.
+
+With ``causal=True`` no weight falls on the future. Yet a future token that changes its bucket moves the chunks'
+boundaries, so *which* of the past tokens are met does depend on it. Whoever samples token by token has to live with it.
+
+:Time: ``O(rounds N (D buckets + chunk max(D, M)))``
+:Memory: ``O(N (M + rounds))``
+:Causal: yes
+:Gives: softmax attention to the tokens in similar directions, with queries and keys shared
+
+The gradient, by hand
+---------------------
+Which tokens meet is held fixed: it is constant but for jumps, and its gradient is 0. Of (6), a softmax, the gradient is
+known. With ``d_ij = dO_i . v_j``,
+
+    dV_j = sum_i P_ij dO_i                                   (8)
+    dA_ij = P_ij (d_ij - sum_l P_il d_il) = P_ij (d_ij - dO_i . o_i)   (9)
+    dQ_i = scale sum_j dA_ij k_j,   dK_j = scale sum_i dA_ij q_i       (10)
+
+where each sum runs over the rounds and their chunks again, a pair with its share ``1 / c_ij`` in each. There is no
+term from (5): ``z_ri`` has gone into ``P``. From (1), with ``k = x / |x|`` and ``dk = (dx - k (k . dx)) / |x|``,
+
+    dX_i = dQ_i + (dK_i - k_i (k_i . dK_i)) / |x_i|          (11)
+
+A zero vector has the key 0 and passes nothing on. From (7), a token that is alone gives ``dV_i`` the whole ``dO_i``.
+
+References
+----------
+Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", section 2 and appendix A (multi-round).
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention import lsh_hashing
+from linattn_ref.attention.arguments import (
+    Array,
+    Mask,
+    check_array,
+    check_d_out,
+    check_kernels,
+    check_key_mask,
+    check_shape,
+    check_sizes,
+    resolve_scale,
+    zero_masked,
+)
+from linattn_ref.attention.lsh_hashing import Integers, draw_rotations
+from linattn_ref.kernels import reference
+
+__all__ = ["Gradients", "Saved", "backward", "buckets", "draw_rotations", "forward", "matrix", "normalise", "pattern"]
+
+buckets = lsh_hashing.buckets
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs: the inputs, the output, a number a row, and a permutation a round."""
+
+    qk: Array  # (..., N, D), masked rows 0
+    v: Array  # (..., N, M), masked rows 0
+    out: Array  # (..., N, M)
+    log_sum_exp: Array  # (..., N), z; -inf for a token that meets nobody
+    order: Integers  # (..., rounds, N) int32, the tokens by rank
+    key_mask: Mask | None  # (..., N)
+    chunk: int
+    causal: bool
+    scale: float
+    kernel: ModuleType
+
+
+class Gradients(NamedTuple):
+    """Gradients of the inputs of ``forward``."""
+
+    qk: Array  # (..., N, D)
+    v: Array  # (..., N, M)
+
+
+def forward(
+    qk: Array,
+    v: Array,
+    *,
+    rotations: Array | None = None,
+    chunk: int,
+    causal: bool = False,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+    buckets: Integers | None = None,
+    kernels: Any = reference,
+) -> tuple[Array, Saved]:
+    """LSH attention.
+
+    Parameters
+    ----------
+    qk, v : ndarray, ``(..., N, D)``, ``(..., N, M)``, float32 or float64
+        Queries and keys in one, and values.
+    rotations : ndarray ``(rounds, D, buckets/2)``
+        From :func:`draw_rotations`; a round each. May be left out where ``buckets`` is given.
+    chunk : int
+        Tokens a chunk, any number; the last one is shorter where they do not divide.
+    causal : bool
+        Token ``i`` sees tokens ``j <= i``.
+    key_mask : ndarray of bool ``(..., N)``, optional
+        True = may be attended. A masked token is sorted last; it gets no weight, and its own output is 0.
+    scale : float, optional
+        ``1/sqrt(D)`` unless given, as the paper prints it. (The authors' code comes to 1.)
+    buckets : ndarray of integers ``(..., rounds, N)``, optional
+        Hold the hash fixed at this, for finite differences and the like; by default the hash of ``qk``.
+    kernels : module
+        ``linattn_ref.kernels.reference`` or ``.jit``.
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+    saved : Saved
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument that breaks the conventions above.
+    """
+    check_qk_v(qk, v)
+    kernel = check_kernels(kernels, "lsh")
+    scale = resolve_scale(scale, qk.shape[-1])
+    order = find_order(qk, rotations, chunk, causal, key_mask, buckets)  # (..., rounds, N)
+    qk, v = zero_masked(qk, key_mask), zero_masked(v, key_mask)
+    out, log_sum_exp = kernel.forward(
+        qk, normalise(qk), v, order, count_seen(qk, key_mask), chunk, bool(causal), scale
+    )  # (1)-(5)
+    alone = is_alone(log_sum_exp, key_mask)
+    out[alone] = v[alone]  # (7)
+    return out, Saved(qk, v, out, log_sum_exp, order, key_mask, chunk, bool(causal), scale, kernel)
+
+
+def backward(d_out: Array, saved: Saved) -> Gradients:
+    """Gradients of :func:`forward`, equations (8)-(11), with the hash held fixed."""
+    qk, v, out, log_sum_exp, order, key_mask, chunk, causal, scale, kernel = saved
+    check_d_out(d_out, out.shape, out.dtype)
+    k = normalise(qk)
+    d_q, d_k, d_v = kernel.backward(
+        d_out, qk, k, v, out, log_sum_exp, order, count_seen(qk, key_mask), chunk, causal, scale
+    )  # (8)-(10)
+    alone = is_alone(log_sum_exp, key_mask)
+    d_v[alone] += d_out[alone]  # from (7)
+    return Gradients(d_q + normalise_backward(d_k, qk, k), d_v)  # (11)
+
+
+def normalise(x: Array) -> Array:
+    """The rows of ``x (..., N, D)`` at length 1 (1); a zero row stays zero."""
+    length = np.linalg.norm(x, axis=-1, keepdims=True)  # (..., N, 1)
+    return np.divide(x, length, out=np.zeros(x.shape, x.dtype), where=length != 0)
+
+
+def normalise_backward(d_k: Array, x: Array, k: Array) -> Array:
+    """The gradient of ``x`` from that of ``k = x / |x|``: what points along ``k`` is lost, since its length is 1."""
+    length = np.linalg.norm(x, axis=-1, keepdims=True)  # (..., N, 1)
+    across = d_k - k * (k * d_k).sum(axis=-1, keepdims=True)  # (11)
+    return np.divide(across, length, out=np.zeros(x.shape, x.dtype), where=length != 0)
+
+
+def is_alone(log_sum_exp: Array, key_mask: Mask | None) -> Mask:
+    """Who meets nobody, and so attends to itself: ``(..., N)``."""
+    alone = np.isneginf(log_sum_exp)
+    return alone if key_mask is None else alone & key_mask
+
+
+def count_seen(qk: Array, key_mask: Mask | None) -> Integers:
+    """How many tokens are not masked: the first so many of every sorted order, ``(...)``."""
+    return np.full(qk.shape[:-2], qk.shape[-2]) if key_mask is None else key_mask.sum(axis=-1)
+
+
+# --- Who meets whom -------------------------------------------------------------------------------------------------
+
+
+def pattern(
+    qk: Array,
+    *,
+    rotations: Array | None = None,
+    chunk: int,
+    causal: bool = False,
+    key_mask: Mask | None = None,
+    buckets: Integers | None = None,
+) -> Mask:
+    """Which token attends to which in any round, ``(..., N, N)``, for teaching and tests; arguments as `forward`'s."""
+    check_array("qk", qk)
+    order = find_order(qk, rotations, chunk, causal, key_mask, buckets)
+    return lsh_hashing.pattern_of(order, chunk, causal=causal, key_mask=key_mask)
+
+
+def matrix(
+    qk: Array,
+    *,
+    rotations: Array | None = None,
+    chunk: int,
+    causal: bool = False,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+    buckets: Integers | None = None,
+) -> Array:
+    """The dense matrix ``P (..., N, N)`` of (6) and (7): ``out == matrix @ v``."""
+    allowed = pattern(qk, rotations=rotations, chunk=chunk, causal=causal, key_mask=key_mask, buckets=buckets)
+    qk = zero_masked(qk, key_mask)
+    scores = resolve_scale(scale, qk.shape[-1]) * (qk @ normalise(qk).swapaxes(-1, -2))  # (..., N, N)
+    scores = np.where(allowed, scores, -np.inf)
+    row_max = np.where(allowed.any(axis=-1), scores.max(axis=-1), qk.dtype.type(0))[..., None]
+    p = np.exp(scores - row_max)
+    return p / np.maximum(p.sum(axis=-1, keepdims=True), np.finfo(p.dtype).tiny)  # (6)
+
+
+def find_order(
+    qk: Array,
+    rotations: Array | None,
+    chunk: int,
+    causal: bool,
+    key_mask: Mask | None,
+    buckets: Integers | None,
+) -> Integers:
+    """The tokens sorted by their hash in each round, ``(..., rounds, N)``, from checked arguments."""
+    check_sizes(chunk=chunk)
+    if not isinstance(causal, (bool, np.bool_)):
+        raise TypeError(f"causal: expected True or False, got {causal!r}")
+    check_key_mask(key_mask, qk)
+    if buckets is not None:
+        check_buckets(buckets, qk)
+    elif rotations is None:
+        raise TypeError("rotations: expected an array (rounds, D, buckets/2), got None and no buckets")
+    else:
+        check_rotations(rotations, qk)
+        buckets = lsh_hashing.buckets(zero_masked(qk, key_mask), rotations.astype(qk.dtype))
+    return lsh_hashing.order_by_bucket(buckets, key_mask)
+
+
+def check_qk_v(qk: Array, v: Array) -> None:
+    """``qk (..., N, D)`` and ``v (..., N, M)``: one dtype, equal leading axes and lengths."""
+    check_array("qk", qk)
+    check_array("v", v, dtype=qk.dtype)
+    check_shape("v", v, (*qk.shape[:-1], v.shape[-1]), "(..., N, M)")
+
+
+def check_rotations(rotations: Array, qk: Array) -> None:
+    """``rotations`` is ``(rounds, D, buckets/2)``."""
+    check_array("rotations", rotations, ndim=3)
+    check_shape("rotations", rotations, (len(rotations), qk.shape[-1], rotations.shape[-1]), "(rounds, D, buckets/2)")
+
+
+def check_buckets(buckets: Integers, qk: Array) -> None:
+    """``buckets`` are integers ``(..., rounds, N)``."""
+    if not isinstance(buckets, np.ndarray) or buckets.dtype.kind not in "iu":
+        got = buckets.dtype if isinstance(buckets, np.ndarray) else type(buckets).__name__
+        raise TypeError(f"buckets: expected an array of integers, got {got}")
+    rounds = buckets.shape[-2] if buckets.ndim >= 2 else 1
+    check_shape("buckets", buckets, (*qk.shape[:-2], max(rounds, 1), qk.shape[-2]), "(..., rounds, N)")  # type: ignore[arg-type]

@@ -1,0 +1,171 @@
+"""LSH attention in NumPy: softmax attention within sorted chunks, round after round.
+
+For every round the rows of ``q``, ``k`` and ``v`` are brought into sorted order and cut into ``G`` chunks of ``C``.
+A chunk of queries meets the ``2 C`` keys of the chunk before and its own:
+
+            C queries          2 C keys
+    chunk g [ q q q q ]  meets [ k k k k | k k k k ]         scores (G, C, 2 C)
+                                 chunk g-1  chunk g
+
+    a_ij = scale q_i . k_j - log c_ij                        (1)  c_ij the number of rounds in which i meets j
+    z_r = log sum_j exp(a_ij)                                (2)
+    o_r = sum_j exp(a_ij - z_r) v_j                          (3)
+    z' = log(exp z + exp z_r)                                (4)
+    o' = exp(z - z') o + exp(z_r - z') o_r                   (5)
+
+To count ``c_ij`` takes no ``(N, N)`` array: for each pair in a chunk the numbers of the chunks in which its two tokens
+lie in the other rounds are compared.
+
+Backward, a pair has the share ``P_ij / c_ij = exp(a_ij - z)`` (6) in each round where it is met, with the ``z`` of all
+rounds; so no round needs to know another's sum.
+
+References
+----------
+Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", section 2 and appendix A.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+def forward(q, k, v, order, seen, chunk, causal, scale):
+    """Output and row log-sum-exp of softmax attention to all tokens that are met in any round.
+
+    Parameters
+    ----------
+    q, k, v : ndarray, ``(..., N, D)``, ``(..., N, D)``, ``(..., N, M)``
+    order : ndarray of integers ``(..., rounds, N)``
+        The tokens in each round's sorted order: a permutation.
+    seen : ndarray of integers ``(...)``
+        How many tokens take part: the first so many of each order.
+    chunk : int
+        ``C``.
+    causal : bool
+        Token ``i`` sees tokens ``j < i``; nobody sees itself.
+    scale : float
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+    log_sum_exp : ndarray ``(..., N)``
+        ``-inf`` for a token that sees nobody, whose output is 0.
+    """
+    shape = v.shape
+    q, k, v, order, seen = _flat(q, k, v, order, seen)
+    out = np.zeros(v.shape, v.dtype)
+    log_sum_exp = np.full(v.shape[:2], -np.inf, v.dtype)
+    for r in range(order.shape[1]):
+        met = _meet(r, order, seen, chunk, causal, q.dtype)
+        scores = _scores(q, k, met, scale)  # (heads, G, C, 2 C)
+        row_max = _minus_infinity_to_zero(scores.max(axis=-1, keepdims=True))  # (heads, G, C, 1)
+        weights = np.exp(scores - row_max)
+        total = weights.sum(axis=-1, keepdims=True)  # (heads, G, C, 1)
+        some = total != 0  # not "> 0": a NaN must stay one
+        z_r = (row_max + np.log(total, out=np.full_like(total, -np.inf), where=some))[..., 0]  # (2)
+        o_r = weights @ v[met.heads, met.keys] / np.where(some, total, total.dtype.type(1))  # (3)  (heads, G, C, M)
+        z_r, o_r = _unsorted(z_r, order[:, r]), _unsorted(o_r, order[:, r])  # (heads, N), (heads, N, M)
+        combined = np.logaddexp(log_sum_exp, z_r)  # (4)
+        shift = _minus_infinity_to_zero(combined)
+        out = np.exp(log_sum_exp - shift)[..., None] * out + np.exp(z_r - shift)[..., None] * o_r  # (5)
+        log_sum_exp = combined
+    return out.reshape(shape), log_sum_exp.reshape(shape[:-1])
+
+
+def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale):
+    """Gradients of :func:`forward`: ``d_q``, ``d_k``, ``d_v``, shaped like their inputs."""
+    shapes = q.shape, k.shape, v.shape
+    row_sum = (d_out * out).sum(axis=-1).reshape(-1, q.shape[-2])  # (heads, N)
+    shift = _minus_infinity_to_zero(log_sum_exp).reshape(row_sum.shape)
+    d_out = d_out.reshape(-1, *d_out.shape[-2:])
+    q, k, v, order, seen = _flat(q, k, v, order, seen)
+    d_q, d_k, d_v = (np.zeros(x.shape, x.dtype) for x in (q, k, v))
+    n = q.shape[1]
+    for r in range(order.shape[1]):
+        met = _meet(r, order, seen, chunk, causal, q.dtype)
+        q_r, g = (x[met.heads, met.queries] for x in (q, d_out))  # (heads, G, C, D), (heads, G, C, M)
+        k_r, v_r = (x[met.heads, met.keys] for x in (k, v))  # (heads, G, 2 C, D), (heads, G, 2 C, M)
+        p = np.exp(_scores(q, k, met, scale) - shift[met.heads, met.queries][..., None])  # (6)  (heads, G, C, 2 C)
+        d_p = g @ v_r.swapaxes(-1, -2)  # (heads, G, C, 2 C)
+        d_scores = p * (d_p - row_sum[met.heads, met.queries][..., None])
+        tokens = met.heads[..., 0], order[:, r]  # each token once, so that += meets no index twice
+        d_q[tokens] += _in_order(scale * (d_scores @ k_r), n)
+        d_k[tokens] += _in_order(_both_shares(scale * (d_scores.swapaxes(-1, -2) @ q_r)), n)
+        d_v[tokens] += _in_order(_both_shares(p.swapaxes(-1, -2) @ g), n)
+    return d_q.reshape(shapes[0]), d_k.reshape(shapes[1]), d_v.reshape(shapes[2])
+
+
+class Meeting(NamedTuple):
+    """The chunks of one round, the last filled up with token 0, which is not allowed there."""
+
+    heads: Any  # (heads, 1, 1), to index with
+    queries: Any  # (heads, G, C), tokens
+    keys: Any  # (heads, G, 2 C), tokens
+    allowed: Any  # (heads, G, C, 2 C) bool
+    log_rounds: Any  # (heads, G, C, 2 C), log c_ij where allowed
+
+
+def _meet(r, order, seen, chunk, causal, dtype):
+    heads, rounds, n = order.shape
+    groups = -(-n // chunk)
+    head = np.arange(heads)[:, None, None]
+    queries = np.zeros((heads, groups * chunk), order.dtype)
+    queries[:, :n] = order[:, r]
+    real = (np.arange(groups * chunk) < seen[:, None]).reshape(heads, groups, chunk)
+    queries = queries.reshape(heads, groups, chunk)
+    keys, real_keys = _with_the_one_before(queries), _with_the_one_before(real)  # (heads, G, 2 C)
+    allowed = real[..., None] & real_keys[..., None, :]  # (heads, G, C, 2 C)
+    allowed &= queries[..., None] > keys[..., None, :] if causal else queries[..., None] != keys[..., None, :]
+    count = np.zeros(allowed.shape, dtype)
+    for other in range(rounds):
+        chunks = np.empty(order.shape[::2], order.dtype)  # (heads, N)
+        np.put_along_axis(chunks, order[:, other], np.arange(n, dtype=order.dtype)[None] // chunk, axis=-1)
+        ahead = chunks[head, queries][..., None] - chunks[head, keys][..., None, :]  # (heads, G, C, 2 C)
+        count += (ahead == 0) | (ahead == 1)
+    return Meeting(head, queries, keys, allowed, np.log(count, out=np.zeros_like(count), where=allowed))
+
+
+def _with_the_one_before(x):
+    """Each chunk's row with that of the chunk before in front, zeros for the first: ``(heads, G, C)`` to ``2 C``."""
+    before = np.zeros_like(x)
+    before[:, 1:] = x[:, :-1]
+    return np.concatenate([before, x], axis=-1)
+
+
+def _scores(q, k, met, scale):
+    """Equation (1), ``-inf`` where not allowed: ``(heads, G, C, 2 C)``."""
+    scores = scale * (q[met.heads, met.queries] @ k[met.heads, met.keys].swapaxes(-1, -2)) - met.log_rounds
+    return np.where(met.allowed, scores, -np.inf)
+
+
+def _both_shares(x):
+    """What keys get as those of their own chunk and as those of the one before: ``(..., G, 2 C, W)`` to ``C``."""
+    chunk = x.shape[-2] // 2
+    own = x[..., chunk:, :]
+    own[:, :-1] += x[:, 1:, :chunk]
+    return own
+
+
+def _in_order(x, n):
+    """Chunks put end to end: ``(heads, G, C, W)`` to ``(heads, N, W)``."""
+    return x.reshape(len(x), -1, x.shape[-1])[:, :n]
+
+
+def _unsorted(x, order):
+    """From the sorted order back to that of the sequence: ``(heads, G, C, ...)`` to ``(heads, N, ...)``."""
+    heads, n = order.shape
+    result = np.empty((heads, n, *x.shape[3:]), x.dtype)
+    result[np.arange(heads)[:, None], order] = x.reshape(heads, -1, *x.shape[3:])[:, :n]
+    return result
+
+
+def _flat(q, k, v, order, seen):
+    """All leading axes as one."""
+    heads = math.prod(q.shape[:-2])
+    return (*(x.reshape(heads, *x.shape[-2:]) for x in (q, k, v, order)), seen.reshape(heads))
+
+
+def _minus_infinity_to_zero(x):
+    """The maximum of a row that has seen nobody; with 0 in its place ``exp(-inf - shift)`` is 0 instead of NaN."""
+    return np.where(np.isneginf(x), x.dtype.type(0), x)
