@@ -1,0 +1,83 @@
+"""Depthwise convolution along a sequence: each head has one row of ``K`` weights, the same for all its features.
+
+    y_i = sum_t c_t v_(i + t - K // 2)                       (1)  K odd, zeros beyond both ends
+
+As a matrix it is banded, ``y = C V`` with ``C_ij = c_(j - i + K // 2)``; so its gradient is ``C^T dy``, which is the
+same convolution with the weights in reverse order:
+
+    dv_j = sum_t c_(K - 1 - t) dy_(j + t - K // 2)           (2)
+    dc_t = sum_i dy_i . v_(i + t - K // 2)                   (3)  summed over all that shares the weights
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention.arguments import Array, check_array, check_shape
+
+
+class Saved(NamedTuple):
+    """The inputs."""
+
+    v: Array  # (..., H, N, M)
+    conv: Array  # (H, K)
+
+
+def convolve(v: Array, conv: Array) -> tuple[Array, Saved]:
+    """Equation (1).
+
+    Parameters
+    ----------
+    v : ndarray ``(..., H, N, M)``
+    conv : ndarray ``(H, K)``, ``K`` odd
+        Where ``v`` is ``(N, M)``, one head without an axis, ``(K,)`` or ``(1, K)``.
+
+    Returns
+    -------
+    y : ndarray ``(..., H, N, M)``
+    saved : Saved
+    """
+    check_array("v", v)
+    check_conv(conv, v)
+    return _correlate(v, conv), Saved(v, conv)  # (1)
+
+
+def convolve_backward(d_y: Array, saved: Saved) -> tuple[Array, Array]:
+    """Gradients of ``v`` and ``conv``, equations (2) and (3)."""
+    v, conv = saved
+    check_array("d_y", d_y, dtype=v.dtype)
+    check_shape("d_y", d_y, v.shape, "of v")
+    n, taps = v.shape[-2], conv.shape[-1]
+    padded = _padded(v, taps)
+    d_conv = np.stack([(d_y * padded[..., t : t + n, :]).sum(axis=(-2, -1)) for t in range(taps)], axis=-1)  # (3)
+    d_conv = d_conv.reshape(-1, *conv.shape).sum(axis=0)  # (H, K), from (..., H, K)
+    return _correlate(d_y, conv[..., ::-1]), d_conv  # (2)
+
+
+def _correlate(v: Array, conv: Array) -> Array:
+    n, taps = v.shape[-2], conv.shape[-1]
+    padded, y = _padded(v, taps), np.zeros_like(v)
+    weights = conv if v.ndim > 2 else conv.reshape(taps)
+    for t in range(taps):
+        y += weights[..., t, None, None] * padded[..., t : t + n, :]
+    return y
+
+
+def _padded(v: Array, taps: int) -> Array:
+    """``v`` with ``K // 2`` rows of zeros at both ends, ``(..., N + K - 1, M)``."""
+    return np.pad(v, [(0, 0)] * (v.ndim - 2) + [(taps // 2, taps // 2), (0, 0)])
+
+
+def check_conv(conv: Array, v: Array) -> None:
+    """``conv (H, K)`` has a row for each entry of the last leading axis of ``v``, and ``K`` is odd."""
+    check_array("conv", conv, ndim=1, dtype=v.dtype)
+    alone = v.ndim == 2
+    heads, taps = 1 if alone else v.shape[-3], conv.shape[-1]
+    if conv.shape != (heads, taps) and not (alone and conv.ndim == 1):
+        raise ValueError(
+            f"conv: expected shape (H, K) with H = {heads}, the last leading axis of v {v.shape}, got {conv.shape}"
+        )
+    if taps % 2 == 0:
+        raise ValueError(f"conv: expected an odd number of weights K, got {taps}")

@@ -1,0 +1,246 @@
+"""Nyströmformer (Xiong et al. 2021): a few landmarks stand between the queries and the keys.
+
+    Q~ = segment means of Q,   K~ = segment means of K       (1)  (R, D)
+    F = softmax(scale Q K~^T)                                (2)  (N, R)
+    A = softmax(scale Q~ K~^T)                               (3)  (R, R)
+    B = softmax(scale Q~ K^T)                                (4)  (R, L)
+    Z = A^+                                                  (5)  by iteration or exactly: pseudo_inverse.py
+    O = F (Z (B V))                                          (6)  (N, M)
+    O_i += sum_t c_t v_(i + t - K // 2)                      (7)  optional: depthwise.py
+
+The Nyström method rebuilds a matrix from some of its columns ``F`` and rows ``B`` and the block ``A`` where they cross,
+``P ~ F A^+ B``. It cannot be used on softmax attention's ``P`` itself: the softmax of a single entry needs its whole
+row. So each of the three has a softmax of its own, over what it has: nothing is ``(N, L)``, and no column of ``F`` is
+one of ``P``.
+
+With ``key_mask`` a key landmark is the mean of the unmasked keys of its segment. Landmark ``r`` is dropped where there
+are none: column ``r`` of ``F``, row and column ``r`` of ``A``, row ``r`` of ``B``. Then the rows and columns of ``A``
+and ``A^+`` at dropped places are 0, and all else is as if they were not there.
+
+:Time: ``O((N + L) R max(D, M) + R^3)``
+:Memory: ``O(N M + R (D + M + R))``
+:Causal: no
+:Gives: softmax attention of low rank, by the Nyström method
+
+The gradient, by hand
+---------------------
+(6) is read from the right. ``G = B V`` is softmax attention of the landmark queries, ``H = Z G`` a product, and ``F H``
+softmax attention to the landmark keys with ``H`` for values. Their backward passes give, from ``dO``,
+
+    dQ, dK~, dH   of F H                                     (8)
+    dG = Z^T dH,  dZ = dH G^T                                (9)
+    dQ~, dK, dV   of B V, from dG                            (10)
+
+The middle: ``dA`` from ``dZ`` (pseudo_inverse.py), then through the softmax (3), whose scores are ``S``, as in softmax
+attention,
+
+    dS = A * (dA - rowsum(dA * A))                           (11)
+    dQ~ += scale dS K~,   dK~ += scale dS^T Q~               (12)
+
+and the means (1) hand their gradient to every row of the segment in equal parts:
+
+    dq_i += dq~_r / |segment r|,   dk_j likewise             (13)
+
+References
+----------
+Xiong et al. (2021), "Nyströmformer: a Nyström-based algorithm for approximating self-attention", equations 9 to 15.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention import depthwise, pseudo_inverse, softmax
+from linattn_ref.attention.arguments import Array, Mask, check_qk, check_qkv, check_sizes, resolve_scale, zero_masked
+from linattn_ref.attention.landmarks import Segments, occupied, segment_means, segment_means_backward
+from linattn_ref.kernels import reference
+
+PSEUDO_INVERSES = ("iterative", "exact")
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs: the inputs, the output, and some matrices of ``R`` rows."""
+
+    means_q: Segments
+    means_k: Segments
+    outer: softmax.Saved  # of F H: its q, k, v are Q, K~, H
+    inner: softmax.Saved  # of B V: its q, k, v are Q~, K, V, masked rows 0; its output is G
+    z: Array  # (..., R, R)
+    inverse: pseudo_inverse.IterativeSaved | pseudo_inverse.ExactSaved  # its a is A
+    convolution: depthwise.Saved | None
+
+
+class Gradients(NamedTuple):
+    """Gradients of the inputs of ``forward``."""
+
+    q: Array  # (..., N, D)
+    k: Array  # (..., L, D)
+    v: Array  # (..., L, M)
+
+
+class GradientsWithConv(NamedTuple):
+    """The same, where ``forward`` was given a convolution."""
+
+    q: Array  # (..., N, D)
+    k: Array  # (..., L, D)
+    v: Array  # (..., L, M)
+    conv: Array  # (H, K)
+
+
+def forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    conv: Array | None = None,
+    *,
+    landmarks: int = 64,
+    pinv: str = "iterative",
+    iterations: int = 6,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+    kernels: Any = reference,
+) -> tuple[Array, Saved]:
+    """Nyström attention.
+
+    Parameters
+    ----------
+    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``, float32 or float64
+    conv : ndarray ``(H, K)``, optional
+        Weights of the convolution (7), ``K`` odd, ``H`` the last leading axis (``(K,)`` or ``(1, K)`` where there are
+        no leading axes); needs ``N = L``. Masked rows of ``V`` are 0.
+    landmarks : int
+        ``R <= min(N, L)``.
+    pinv : {"iterative", "exact"}
+    iterations : int
+        Of the iterative pseudo-inverse.
+    key_mask : ndarray of bool ``(..., L)``, optional
+        True = may be attended. Padding moves the segments' bounds, so that a padded sequence gives another
+        approximation than the sequence alone.
+    scale : float, optional
+        ``1/sqrt(D)`` unless given.
+    kernels : module
+        ``linattn_ref.kernels.reference`` or ``.jit``.
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+        0 where all keys are masked.
+    saved : Saved
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument that breaks the conventions above.
+    """
+    check_qkv(q, k, v, key_mask=key_mask)
+    _check_options(q, k, landmarks, pinv, iterations)
+    if conv is not None:
+        depthwise.check_conv(conv, v)
+        if q.shape[-2] != k.shape[-2]:
+            raise ValueError(f"conv: needs N = L, a value for each query, got N = {q.shape[-2]} and L = {k.shape[-2]}")
+    scale = resolve_scale(scale, q.shape[-1])
+    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
+    q_means, means_q = segment_means(q, landmarks)  # (1)  (..., R, D)
+    k_means, means_k = segment_means(k, landmarks, key_mask=key_mask)  # (1)  (..., R, D)
+    kept = None if key_mask is None else occupied(key_mask, landmarks)  # (..., R)
+
+    a = _crossing(q_means, k_means, kept, scale)  # (3)  (..., R, R)
+    z, inverse = _pseudo_inverse(a, pinv, iterations)  # (5)  (..., R, R)
+    # A dropped landmark's row of G is not: it meets a column of zeros in Z.
+    g, inner = softmax.forward(q_means, k, v, key_mask=key_mask, scale=scale, kernels=kernels)  # (4)  (..., R, M)
+    out, outer = softmax.forward(q, k_means, z @ g, key_mask=kept, scale=scale, kernels=kernels)  # (2), (6)
+    convolution = None
+    if conv is not None:
+        local, convolution = depthwise.convolve(v, conv)  # (7)  (..., N, M)
+        out = out + local
+    return out, Saved(means_q, means_k, outer, inner, z, inverse, convolution)
+
+
+def backward(d_out: Array, saved: Saved) -> Gradients | GradientsWithConv:
+    """Gradients of :func:`forward`, equations (8)-(13).
+
+    Parameters
+    ----------
+    d_out : ndarray ``(..., N, M)``
+    saved : Saved
+
+    Returns
+    -------
+    Gradients or GradientsWithConv
+        Of ``q``, ``k`` and ``v``, exactly 0 for masked keys; and of ``conv``, where ``forward`` was given one.
+    """
+    means_q, means_k, outer, inner, z, inverse, convolution = saved
+    a, q_means, k_means, scale = inverse.a, inner.q, outer.k, outer.scale
+    d_q, d_k_means, d_h = softmax.backward(d_out, outer)  # (8)  (..., N, D), (..., R, D), (..., R, M)
+    d_g = z.swapaxes(-1, -2) @ d_h  # (9)  (..., R, M)
+    d_z = d_h @ inner.out.swapaxes(-1, -2)  # (9)  (..., R, R)
+    d_q_means, d_k, d_v = softmax.backward(d_g, inner)  # (10)  (..., R, D), (..., L, D), (..., L, M)
+
+    d_a = _pseudo_inverse_backward(d_z, inverse)  # (..., R, R)
+    d_scores = a * (d_a - (d_a * a).sum(axis=-1, keepdims=True))  # (11)  (..., R, R)
+    d_q_means += scale * (d_scores @ k_means)  # (12)
+    d_k_means += scale * (d_scores.swapaxes(-1, -2) @ q_means)  # (12)
+    d_q += segment_means_backward(d_q_means, means_q)  # (13)  (..., N, D)
+    d_k += segment_means_backward(d_k_means, means_k)  # (13)  (..., L, D)
+    if convolution is None:
+        return Gradients(d_q, d_k, d_v)
+    d_v_local, d_conv = depthwise.convolve_backward(d_out, convolution)
+    return GradientsWithConv(d_q, d_k, d_v + zero_masked(d_v_local, inner.key_mask), d_conv)
+
+
+def matrix(
+    q: Array,
+    k: Array,
+    *,
+    landmarks: int = 64,
+    pinv: str = "iterative",
+    iterations: int = 6,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+) -> Array:
+    """The matrix ``F Z B (..., N, L)`` in place of softmax attention's ``P``: ``out == matrix @ v``, without ``conv``.
+
+    Its rank is at most ``R``, and its entries can be negative. Arguments as in :func:`forward`.
+    """
+    check_qk(q, k, key_mask=key_mask)
+    _check_options(q, k, landmarks, pinv, iterations)
+    scale = resolve_scale(scale, q.shape[-1])
+    k = zero_masked(k, key_mask)
+    q_means, k_means = segment_means(q, landmarks)[0], segment_means(k, landmarks, key_mask=key_mask)[0]  # (1)
+    kept = None if key_mask is None else occupied(key_mask, landmarks)
+    f = softmax.matrix(q, k_means, key_mask=kept, scale=scale)  # (2)  (..., N, R)
+    b = softmax.matrix(q_means, k, key_mask=key_mask, scale=scale)  # (4)  (..., R, L)
+    z, _ = _pseudo_inverse(_crossing(q_means, k_means, kept, scale), pinv, iterations)  # (3), (5)
+    return f @ (z @ b)  # (..., N, L)
+
+
+# --- The middle -----------------------------------------------------------------------------------------------------
+
+
+def _crossing(q_means: Array, k_means: Array, kept: Mask | None, scale: float) -> Array:
+    """``A`` of equation (3), rows and columns of dropped landmarks 0."""
+    return zero_masked(softmax.matrix(q_means, k_means, key_mask=kept, scale=scale), kept)
+
+
+def _pseudo_inverse(a: Array, pinv: str, iterations: int) -> tuple[Array, Any]:
+    if pinv == "exact":
+        return pseudo_inverse.exact(a)
+    return pseudo_inverse.iterative(a, iterations=iterations)
+
+
+def _pseudo_inverse_backward(d_z: Array, inverse: Any) -> Array:
+    if isinstance(inverse, pseudo_inverse.ExactSaved):
+        return pseudo_inverse.exact_backward(d_z, inverse)
+    return pseudo_inverse.iterative_backward(d_z, inverse)
+
+
+def _check_options(q: Array, k: Array, landmarks: int, pinv: str, iterations: int) -> None:
+    shorter = min(q.shape[-2], k.shape[-2])
+    whole = isinstance(landmarks, (int, np.integer)) and not isinstance(landmarks, bool)
+    if not whole or not 1 <= landmarks <= shorter:
+        raise ValueError(f"landmarks: expected an integer with 1 <= R <= min(N, L) = {shorter}, got {landmarks!r}")
+    if pinv not in PSEUDO_INVERSES:
+        raise ValueError(f"pinv: expected one of {', '.join(PSEUDO_INVERSES)}, got {pinv!r}")
+    check_sizes(iterations=iterations)
