@@ -2,12 +2,12 @@
 
 Every function gives an ``(N, N)`` array, True at ``[i, j]`` where query ``i`` may look at key ``j``. Nothing else in
 the package makes such an array: the mechanisms themselves (``local``, ``longformer``, ``bigbird``,
-``sparse_transformer``) work from a list of offsets or blocks. With
+``sparse_transformer``) work from a compact list of what is allowed (`linattn_ref.kernels.parts`). With
 
     P = softmax over the allowed j of scale q_i . k_j        (1)  0 elsewhere
 
 :func:`matrix` is the dense oracle of each of them. A pair that is allowed for two reasons, as a key in the window that
-is global too, counts once: ``P`` is a softmax over a *set*.
+is global too, counts once: the softmax is over a *set* of keys.
 
 References
 ----------
@@ -258,6 +258,12 @@ def check_window_blocks(window_blocks: int) -> None:
         raise ValueError(
             f"window_blocks: expected an odd number, the query's own block is in the middle, got {window_blocks}"
         )
+
+
+def check_square(q: Array, k: Array) -> None:
+    """As many keys as queries: the pattern is one of positions, and query and key of a token have the same."""
+    if q.shape[-2] != k.shape[-2]:
+        raise ValueError(f"k: expected as many keys as queries, L = N = {q.shape[-2]}, got L = {k.shape[-2]}")
 
 
 def check_kind(kind: str, stride: int, summary: int) -> None:

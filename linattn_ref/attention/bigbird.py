@@ -1,0 +1,237 @@
+"""BigBird (Zaheer et al. 2020): in blocks, a sliding window, global blocks and a few random blocks.
+
+Tokens are cut into blocks of ``b``; block ``B`` of queries sees the key blocks
+
+    S_B = {all blocks}                                                   if B is global
+    S_B = {|C - B| <= (window_blocks - 1) / 2} u {C global} u random_B   otherwise      (1)
+
+and a query ``i`` in it every token of those:
+
+    P_ij = exp(scale q_i . k_j) / sum_{l in S_B(i)} exp(scale q_i . k_l)                (2)
+    O = P V                                                                             (3)
+
+``S_B`` is a set: a block that is in it for two reasons counts once. With ``w`` blocks in the window, ``g`` global ones
+and ``r`` random ones there are about ``N b (w + g + r) + N b g`` pairs. One global block is enough for every pair of
+tokens to be two steps apart (``linattn_ref.theory.pattern_graphs``); the random blocks shorten the paths that do not
+lead through it.
+
+:Time: ``O(N b (w + g + r) max(D, M))``
+:Memory: ``O(N M)``
+:Causal: no
+:Gives: softmax attention over a window, global and random blocks
+
+The gradient, by hand
+---------------------
+That of softmax attention, over the pairs that there are, with the row's log-sum-exp ``s_i``:
+
+    P_ij = exp(scale q_i . k_j - s_i),   dA_ij = P_ij (dO_i . v_j - dO_i . o_i)         (4)
+    dQ_i = scale sum_j dA_ij k_j,  dK_j = scale sum_i dA_ij q_i,  dV_j = sum_i P_ij dO_i      (5)
+
+The random blocks are arguments, drawn beforehand by :func:`draw_random_blocks`; nothing is drawn in ``forward``.
+
+References
+----------
+Zaheer et al. (2020), "Big Bird: Transformers for longer sequences", section 2, appendix D and Figure 1.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from linattn_ref.attention import patterns
+from linattn_ref.attention.arguments import (
+    Array,
+    Mask,
+    check_d_out,
+    check_kernels,
+    check_qkv,
+    check_sizes,
+    resolve_scale,
+    zero_masked,
+)
+from linattn_ref.attention.patterns import (
+    check_square,
+    check_window_blocks,
+    distinct_indices,
+    resolve_random_blocks,
+)
+from linattn_ref.kernels import parts, reference
+
+__all__ = ["Gradients", "Saved", "backward", "draw_random_blocks", "forward", "matrix", "parts_of", "pattern"]
+
+pattern = patterns.bigbird  # which query sees which key, as a boolean matrix
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs: the inputs, the output and one number a row; no pairs."""
+
+    q: Array  # (..., N, D)
+    k: Array  # (..., N, D), masked rows 0
+    v: Array  # (..., N, M), masked rows 0
+    out: Array  # (..., N, M)
+    log_sum_exp: Array  # (..., N)
+    key_mask: Mask | None  # (..., N)
+    block: int
+    window_blocks: int
+    global_blocks: Any
+    random_blocks: Any  # (blocks, r) or None
+    scale: float
+    kernel: ModuleType
+
+
+class Gradients(NamedTuple):
+    """Gradients of the inputs of ``forward``."""
+
+    q: Array  # (..., N, D)
+    k: Array  # (..., N, D)
+    v: Array  # (..., N, M)
+
+
+def forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    block: int,
+    window_blocks: int = 3,
+    global_blocks: Any = (0, -1),
+    random_blocks: Any = None,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+    kernels: Any = reference,
+) -> tuple[Array, Saved]:
+    """BigBird attention.
+
+    Parameters
+    ----------
+    q, k, v : ndarray, ``(..., N, D)``, ``(..., N, D)``, ``(..., N, M)``, float32 or float64
+    block : int
+        Tokens a block; the last one may be shorter.
+    window_blocks : int
+        Blocks in the window, the query's own in the middle: an odd number.
+    global_blocks : sequence of int
+        Blocks that see all and are seen by all, negative ones counted from the end; one given twice is one. May be
+        empty.
+    random_blocks : ndarray of integers ``(blocks, r)``, optional
+        The blocks that each block of queries sees besides, the same for all leading axes: see
+        :func:`draw_random_blocks`. Rows of global blocks are ignored.
+    key_mask : ndarray of bool ``(..., N)``, optional
+        True = may be attended. A masked key has weight and gradient exactly 0.
+    scale : float, optional
+        ``1/sqrt(D)`` unless given.
+    kernels : module
+        ``linattn_ref.kernels.reference`` or ``.jit``.
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+        A query that may see nothing gets 0.
+    saved : Saved
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument that breaks the conventions above.
+    """
+    check_qkv(q, k, v, key_mask=key_mask)
+    check_square(q, k)
+    kernel = check_kernels(kernels, "pattern_softmax")
+    scale = resolve_scale(scale, q.shape[-1])
+    options = block, window_blocks, global_blocks, random_blocks
+    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
+    out, log_sum_exp = kernel.forward(q, k, v, key_mask, parts_of(q.shape[-2], *options), scale)  # (2), (3)
+    return out, Saved(q, k, v, out, log_sum_exp, key_mask, *options, scale, kernel)
+
+
+def backward(d_out: Array, saved: Saved) -> Gradients:
+    """Gradients of :func:`forward`, equations (4) and (5)."""
+    q, k, v, out, log_sum_exp, key_mask, *options, scale, kernel = saved
+    check_d_out(d_out, out.shape, q.dtype)
+    allowed = parts_of(q.shape[-2], *options)
+    return Gradients(*kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, allowed, scale))
+
+
+def matrix(
+    q: Array,
+    k: Array,
+    *,
+    block: int,
+    window_blocks: int = 3,
+    global_blocks: Any = (0, -1),
+    random_blocks: Any = None,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+) -> Array:
+    """The dense matrix ``P`` of equation (2), ``(..., N, N)``: ``out == matrix @ v``. Arguments as in ``forward``."""
+    allowed = pattern(
+        q.shape[-2],
+        block=block,
+        window_blocks=window_blocks,
+        global_blocks=global_blocks,
+        random_blocks=random_blocks,
+    )
+    return patterns.matrix(q, k, allowed, key_mask=key_mask, scale=scale)
+
+
+def parts_of(n: int, block: int, window_blocks: int, global_blocks: Any, random_blocks: Any) -> parts.Pattern:
+    """The sets ``S_B`` of equation (1) as one list of key blocks for each block of queries."""
+    check_sizes(block=block)
+    check_window_blocks(window_blocks)
+    n_blocks, half = -(-n // block), window_blocks // 2
+    whole = distinct_indices("global_blocks", global_blocks, n_blocks)
+    drawn = resolve_random_blocks(random_blocks, n_blocks, whole)
+    everything, is_whole = np.arange(n_blocks), np.isin(np.arange(n_blocks), whole)
+    seen = [
+        everything
+        if is_whole[b]
+        else np.concatenate([everything[max(0, b - half) : b + half + 1], whole, drawn[b]])  # (1)
+        for b in range(n_blocks)
+    ]
+    return (parts.blocks(n, n, block, seen),)
+
+
+def draw_random_blocks(
+    n_blocks: int, r: int, rng: Generator, window_blocks: int = 3, global_blocks: Any = (0, -1)
+) -> NDArray[np.intp]:
+    """For each block of queries ``r`` different blocks that are neither in its window nor global.
+
+    Parameters
+    ----------
+    n_blocks : int
+        ``ceil(N / block)``.
+    r : int
+        May be 0.
+    rng : numpy.random.Generator
+    window_blocks, global_blocks
+        As in :func:`forward`.
+
+    Returns
+    -------
+    ndarray of integers ``(n_blocks, r)``
+        Ascending in each row. A global block sees everything already; its row names itself.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument; ``r`` where some block has fewer than ``r`` others to draw from.
+    """
+    check_sizes(n_blocks=n_blocks)
+    check_window_blocks(window_blocks)
+    if isinstance(r, bool) or not isinstance(r, (int, np.integer)) or r < 0:
+        raise ValueError(f"r: expected an integer of at least 0, got {r!r}")
+    if not isinstance(rng, Generator):
+        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
+    whole = distinct_indices("global_blocks", global_blocks, n_blocks)
+    drawn = np.repeat(np.arange(n_blocks)[:, None], r, axis=1)  # (n_blocks, r)
+    for b in np.setdiff1d(np.arange(n_blocks), whole):
+        others = np.arange(n_blocks)
+        free = np.setdiff1d(others[abs(others - b) > window_blocks // 2], whole)
+        if r > free.size:
+            raise ValueError(f"r: expected at most {free.size}, the blocks that block {b} does not see yet, got {r}")
+        drawn[b] = np.sort(rng.choice(free, r, replace=False))
+    return drawn

@@ -1,0 +1,184 @@
+"""How many layers until all depends on all, how clustered a pattern is, and how its pairs grow with the length."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.random import Generator
+
+from linattn_ref.attention import patterns
+from linattn_ref.attention.arguments import Mask
+from linattn_ref.attention.bigbird import draw_random_blocks
+from linattn_ref.experiments import style
+from linattn_ref.experiments.scaling import Growth, growth
+from linattn_ref.theory import pattern_graphs
+
+RANDOM = 3  # r, of BigBird's base model
+LENGTHS = (256, 1024, 4096, 16384, 65536, 262144)  # N of the pair counts, squares
+WINDOW = 64  # of the linear pattern among the pair counts
+CAPTION = (
+    "BigBird's patterns as graphs, a node a block (window of 3 blocks, 3 random blocks, 1 global block; the median of "
+    "several draws and their range). Left: the number of layers until every block depends on every other; random "
+    "blocks alone leave some that nobody sees, so it is infinite, unless edges are used both ways. Middle: how often "
+    "two neighbours of a block are neighbours. Right: with a stride of sqrt(N), the pairs of Sparse Transformer's "
+    "patterns grow as N^1.5, faster than N log N (dashed)."
+)
+
+
+class Parts(NamedTuple):
+    """What a pattern is put together from."""
+
+    window: bool
+    random: bool
+    whole: bool  # a global block
+    both_ways: bool = False  # a random edge is one in both directions
+
+    def pattern(self, n: int, rng: Generator) -> Mask:
+        """The graph of ``n`` blocks."""
+        window_blocks, global_blocks = (3 if self.window else 1), ((0,) if self.whole else ())
+        drawn = None
+        if self.random:
+            drawn = draw_random_blocks(n, RANDOM, rng, window_blocks, global_blocks)
+        pattern = patterns.bigbird(
+            n, block=1, window_blocks=window_blocks, global_blocks=global_blocks, random_blocks=drawn
+        )
+        return pattern | pattern.T if self.both_ways else pattern
+
+
+PARTS = {
+    "window": Parts(True, False, False),
+    "random": Parts(False, True, False),
+    "random, both ways": Parts(False, True, False, both_ways=True),
+    "window + random": Parts(True, True, False),
+    "global": Parts(False, False, True),
+    "window + global": Parts(True, False, True),
+    "random + global": Parts(False, True, True),
+    "window + random + global": Parts(True, True, True),
+}
+
+
+class Graph(NamedTuple):
+    """One pattern at every length; a row a draw where there is something to draw."""
+
+    diameter: list[list[float]]  # [length][draw]
+    clustering: list[list[float]]  # [length][draw]
+
+
+class Pairs(NamedTuple):
+    counts: list[int]  # one a length
+    growth: Growth
+
+
+class Results(NamedTuple):
+    blocks: tuple[int, ...]
+    graphs: dict[str, Graph]  # by the names of PARTS
+    unseen: list[float]  # the share of blocks that no other draws, random alone, one a draw at the last length
+    lengths: tuple[int, ...]  # N of the pair counts
+    pairs: dict[str, Pairs]
+
+
+def compute(
+    *,
+    rng: Generator,
+    quick: bool = False,
+    blocks: Sequence[int] = (8, 16, 32, 64, 128, 256, 512),
+    draws: int = 5,
+    lengths: Sequence[int] = LENGTHS,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> Results:
+    """Both parts.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Draws the random blocks.
+    quick : bool
+        Short lengths and two draws: for tests.
+    blocks : sequence of int
+        Nodes of the graphs. That of 512 takes some seconds.
+    draws : int
+        Of each pattern with random blocks.
+    lengths : sequence of int
+        ``N`` of the pair counts, squares.
+    progress : callable
+        Wraps the sequence of lengths, as ``tqdm.tqdm`` does.
+    """
+    if quick:
+        blocks, draws = [n for n in blocks if n <= 64], 2
+    graphs: dict[str, Graph] = {name: Graph([], []) for name in PARTS}
+    for n in progress(blocks):
+        for name, parts in PARTS.items():
+            drawn = [parts.pattern(n, rng) for _ in range(draws if parts.random else 1)]
+            graphs[name].diameter.append([pattern_graphs.diameter(pattern) for pattern in drawn])
+            graphs[name].clustering.append([pattern_graphs.clustering(pattern) for pattern in drawn])
+    alone = [PARTS["random"].pattern(blocks[-1], rng) & ~np.eye(blocks[-1], dtype=bool) for _ in range(draws)]
+    unseen = [float(1 - pattern.any(axis=0).mean()) for pattern in alone]
+    return Results(tuple(blocks), graphs, unseen, tuple(lengths), count_pairs(lengths))
+
+
+def count_pairs(lengths: Sequence[int]) -> dict[str, Pairs]:
+    """Pairs of causal patterns at every length, and their exponents."""
+    counts: dict[str, list[int]] = {"all pairs": [n * (n + 1) // 2 for n in lengths]}
+    for kind in ("strided", "fixed"):
+        counts[kind] = [pattern_graphs.pairs(n, kind=kind, stride=math.isqrt(n)) for n in lengths]
+    counts[f"window of {WINDOW}"] = [pattern_graphs.pairs(n, kind="local_only", stride=WINDOW) for n in lengths]
+    return {name: Pairs(each, growth(lengths, each)) for name, each in counts.items()}
+
+
+# --- The figure -----------------------------------------------------------------------------------------------------
+
+COLOURS = dict(
+    zip(
+        PARTS,
+        (style.BLUE, style.GREEN, style.GREEN, style.SKY, style.ORANGE, style.VERMILLION, style.PURPLE, style.BLACK),
+        strict=True,
+    )
+)
+
+
+def draw(results: Results) -> Figure:
+    """Diameter and clustering over the number of blocks; pairs over the length."""
+    figure, (left, middle, right) = style.figure(1, 3, height=0.6)
+    draw_graphs(left, results, "diameter")
+    draw_graphs(middle, results, "clustering")
+    left.set(title="layers until all sees all", yscale="log")
+    left.set_yticks([2, 4, 8, 16, 64, 256], ["2", "4", "8", "16", "64", "256"])
+    middle.set(title="clustering coefficient", ylim=(-0.03, 1.03))
+    draw_pairs(right, results)
+    handles, labels = middle.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    return figure
+
+
+def draw_graphs(axes: Any, results: Results, quantity: str) -> None:
+    """A line a pattern, with the range of its draws; what is infinite is left out."""
+    for name, graph in results.graphs.items():
+        values = np.array(getattr(graph, quantity))  # (lengths, draws)
+        middle = np.median(values, axis=1)
+        finite = np.isfinite(values).all(axis=1)
+        dashed = "--" if PARTS[name].both_ways else "-"
+        x = np.array(results.blocks)
+        axes.plot(x[finite], middle[finite], f"o{dashed}", color=COLOURS[name], label=name, markersize=3)
+        axes.fill_between(
+            x[finite], values.min(axis=1)[finite], values.max(axis=1)[finite], color=COLOURS[name], alpha=0.2, lw=0
+        )
+    axes.set(xlabel="blocks", xscale="log")
+    axes.set_xticks(results.blocks[::2], [str(n) for n in results.blocks[::2]])
+    axes.minorticks_off()
+
+
+def draw_pairs(axes: Any, results: Results) -> None:
+    """Pairs over the length, with the fitted exponents, and ``N log N`` for comparison."""
+    x = np.array(results.lengths)
+    colours = (style.GREY, style.BLUE, style.VERMILLION, style.GREEN)
+    for (name, counted), colour in zip(results.pairs.items(), colours, strict=True):
+        label = f"{name}: N^{counted.growth.exponent:.2f}"
+        axes.plot(x, counted.counts, "o-", color=colour, label=label, markersize=3)
+    axes.plot(x, x * np.log2(x), "--", color=style.BLACK, label="N log N, to base 2")
+    axes.set(title="pairs of query and key", xlabel="length N", xscale="log", yscale="log")
+    axes.minorticks_off()
+    axes.legend(loc="upper left")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high * (high / low) ** 0.45)  # room for the legend

@@ -1,0 +1,158 @@
+"""The sparse patterns as their papers draw them: Longformer's four, BigBird's four, Sparse Transformer's two.
+
+Each picture is made from `linattn_ref.attention.patterns`, the same matrices that the tests hold the mechanisms to.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from linattn_ref.attention import patterns
+from linattn_ref.attention.arguments import Mask
+from linattn_ref.attention.bigbird import draw_random_blocks
+from linattn_ref.experiments import style
+
+# Why a pair is allowed; its number is its colour. Where there are two reasons the later one is painted.
+REASONS = {
+    "not seen": "#FFFFFF",
+    "seen": style.GREY,
+    "global": style.ORANGE,
+    "random": style.GREEN,
+    "second head": style.SKY,
+    "window, block or first head": style.BLUE,
+    "the query itself": style.BLACK,
+}
+NOTHING, SEEN, GLOBAL, RANDOM, SECOND, NEAR, ITSELF = range(len(REASONS))
+CAPTION = (
+    "Which query (row) sees which key (column). First row: Longformer's Figure 2. Second row: BigBird's Figure 1, a "
+    "square a block. Third row: Sparse Transformer's Figure 3, causal, the two heads in two colours; beside each "
+    "matrix, what one query of it sees if the tokens are the pixels of a picture, read row by row."
+)
+
+
+class Picture(NamedTuple):
+    title: str
+    reasons: NDArray[np.int8]  # (rows, columns), numbers of REASONS
+
+
+class Results(NamedTuple):
+    longformer: list[Picture]
+    bigbird: list[Picture]
+    sparse_transformer: list[Picture]
+
+
+def compute(*, rng: Generator, n: int = 16, side: int = 6, query: int = 27) -> Results:
+    """The three rows of pictures.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Draws BigBird's random blocks.
+    n : int
+        Tokens of Longformer, blocks of BigBird.
+    side : int
+        The stride of the Sparse Transformer, on pictures of ``side * side`` pixels.
+    query : int
+        The pixel whose view is drawn.
+    """
+    return Results(longformer_pictures(n), bigbird_pictures(n, rng), sparse_transformer_pictures(side, query))
+
+
+def paint(size: int, layers: Sequence[tuple[int, Mask]]) -> NDArray[np.int8]:
+    """Reasons one over the other."""
+    reasons = np.zeros((size, size), np.int8)
+    for reason, where in layers:
+        reasons[where] = reason
+    return reasons
+
+
+def longformer_pictures(n: int) -> list[Picture]:
+    """Full, window, dilated window, window and global tokens."""
+    window, tokens = 2, [0, n // 3, n - 1]
+    near, far = (patterns.local(n, window=window, dilation=dilation) for dilation in (1, 2))
+    everything = patterns.longformer(n, window=window, global_tokens=tokens)
+    own = np.eye(n, dtype=bool)
+    return [
+        Picture("full", paint(n, [(SEEN, np.ones((n, n), bool)), (ITSELF, own)])),
+        Picture(f"window, w = {window}", paint(n, [(NEAR, near), (ITSELF, own)])),
+        Picture("dilated window, d = 2", paint(n, [(NEAR, far), (ITSELF, own)])),
+        Picture("global and window", paint(n, [(GLOBAL, everything), (NEAR, near), (ITSELF, own)])),
+    ]
+
+
+def bigbird_pictures(n: int, rng: Generator) -> list[Picture]:
+    """Random, window, global, and all three; a place is a block."""
+    whole, own = (0, 1), np.eye(n, dtype=bool)
+    near = patterns.bigbird(n, block=1, window_blocks=3, global_blocks=())
+    star = patterns.bigbird(n, block=1, window_blocks=1, global_blocks=whole) & ~own
+    alone = draw_random_blocks(n, 2, rng, 1, ())
+    drawn = draw_random_blocks(n, 2, rng, 3, whole)
+    random = patterns.bigbird(n, block=1, window_blocks=1, global_blocks=(), random_blocks=alone) & ~own
+    everything = patterns.bigbird(n, block=1, global_blocks=whole, random_blocks=drawn)
+    star_too = patterns.bigbird(n, block=1, window_blocks=1, global_blocks=whole)
+    together = [(RANDOM, everything), (GLOBAL, star_too), (NEAR, near), (ITSELF, own)]
+    return [
+        Picture("random, r = 2", paint(n, [(RANDOM, random)])),
+        Picture("window of 3 blocks", paint(n, [(NEAR, near), (ITSELF, own)])),
+        Picture("global, g = 2", paint(n, [(GLOBAL, star)])),
+        Picture("BigBird", paint(n, together)),
+    ]
+
+
+def sparse_transformer_pictures(side: int, query: int) -> list[Picture]:
+    """Strided and fixed, each as a matrix and as what one pixel sees."""
+    n = side * side
+    own = np.eye(n, dtype=bool)
+    heads = {
+        "strided": [patterns.sparse_transformer(n, kind=k, stride=side) for k in ("local_only", "strided_only")],
+        "fixed": [
+            patterns.block_local(n, block=side, causal=True),
+            patterns.sparse_transformer(n, kind="fixed_summary", stride=side),
+        ],
+    }
+    pictures = []
+    for kind, (first, second) in heads.items():
+        reasons = paint(n, [(SECOND, second), (NEAR, first), (ITSELF, own)])
+        pictures += [
+            Picture(f"{kind}, l = {side}", reasons),
+            Picture(f"what pixel {query} sees", reasons[query].reshape(side, side)),
+        ]
+    return pictures
+
+
+# --- The figure -----------------------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure:
+    """A row a paper, four pictures a row."""
+    figure, axes = style.figure(3, 4, height=0.93)
+    for row, (paper, pictures) in zip(axes, results._asdict().items(), strict=True):
+        for panel, picture in zip(row, pictures, strict=True):
+            draw_picture(panel, picture)
+        row[0].set_ylabel(f"{paper.replace('_', ' ').title().replace('Bigbird', 'BigBird')}\nquery i")
+    for panel in axes[-1][::2]:
+        panel.set_xlabel("key j")
+    colours = [Patch(facecolor=colour, edgecolor=style.GREY, lw=0.4) for colour in REASONS.values()]
+    figure.legend(colours[1:], list(REASONS)[1:], loc="outside lower center", ncols=3)
+    return figure
+
+
+def draw_picture(axes: Any, picture: Picture) -> None:
+    """One pattern, with lines between the places."""
+    rows, columns = picture.reasons.shape
+    colours = ListedColormap(list(REASONS.values()))
+    axes.imshow(picture.reasons, cmap=colours, vmin=-0.5, vmax=len(REASONS) - 0.5, interpolation="nearest")
+    axes.grid(False)
+    axes.set(title=picture.title, xticks=[], yticks=[])
+    axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
+    axes.grid(True, which="minor", color="#DDDDDD", lw=0.3)
+    axes.set_axisbelow(False)
+    axes.tick_params(which="both", length=0)
+    axes.spines[:].set_visible(True)
