@@ -62,6 +62,7 @@ class Case:
     pattern: Callable[["Call"], Any] | None = None  # (N, L), who sees whom; None: all keys, or if causal all so far
     square: bool = False  # needs N == L
     recurrent: bool = False  # has init_state and step
+    any_scale: bool = True  # of the scores; not where equal scores make a matrix singular that is to be inverted
     padding_is_truncation: bool = True  # masking the last keys is the same as not having them
     # Which axis of which array runs over keys, and so has gradient 0 where they are masked; and over queries: the rest
     # that belongs to a position, as a gate.
@@ -70,6 +71,7 @@ class Case:
     shared: tuple[str, ...] = ()  # arrays without leading axes
     bounded: tuple[str, ...] = ()  # arrays that may not be multiplied by 1e4, as gates between 0 and 1
     constants: tuple[str, ...] = ()  # float arrays that get no gradient, as omega
+    optional: tuple[str, ...] = ()  # arrays that may be None
     widths: tuple[int, ...] = (8, 16, 128)  # of its tiles or blocks: lengths around them are tested
     # Results may differ by roundings * eps * max(1, |largest number|). The worst seen here is 12, in sums of up to 300
     # products, with scores of up to 10 (exp() multiplies their error). A wrong formula is off by millions.

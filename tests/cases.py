@@ -10,9 +10,19 @@ from functools import partial
 
 import numpy as np
 import pytest
-from case import Bad, Case, Setting
+from case import Bad, Case, Setting, matrix_times_v
+from pattern_cases import PATTERN_CASES
 
-from linattn_ref.attention import feature_maps, linear, linformer, linformer_linear, performer, rfa, softmax
+from linattn_ref.attention import (
+    feature_maps,
+    linear,
+    linformer,
+    linformer_linear,
+    nystromformer,
+    performer,
+    rfa,
+    softmax,
+)
 from linattn_ref.attention.arguments import zero_masked
 
 REDUCED = 3  # R, unless there are fewer keys
@@ -47,6 +57,26 @@ def qkv_positive_projections(rng, s, dtype):
 def projections(rng, leading, n_keys, dtype):
     rows = min(REDUCED, n_keys)
     return {name: (rng.standard_normal((*leading, rows, n_keys)) / rows**0.5).astype(dtype) for name in "ef"}
+
+
+def qkv_convolution(rng, s, dtype):
+    """And a row of five weights for each head."""
+    return {**qkv(rng, s, dtype), "conv": rng.standard_normal((*s.leading[-1:], 5)).astype(dtype)}
+
+
+def qkv_in_segments(rng, s, dtype):
+    """Queries and keys in three groups, so that landmarks are far apart: what is exact has to have an inverse."""
+    arrays, width = qkv(rng, s, dtype), s.d**0.25
+    for name in "qk":
+        n, groups = arrays[name].shape[-2], few_landmarks(rng, s, dtype)["landmarks"]
+        place = np.concatenate([np.full(len(part), r) for r, part in enumerate(np.array_split(range(n), groups))])
+        arrays[name] = (0.3 * arrays[name] + 2 * (place - (groups - 1) / 2)[:, None] / width).astype(dtype)
+    return arrays
+
+
+def few_landmarks(rng, s, dtype):
+    """``R``: no more than queries or keys."""
+    return {"landmarks": min(REDUCED, s.n, s.n_keys)}
 
 
 def positive_features(rng, s, dtype):
@@ -156,6 +186,14 @@ def gated_sums(call):
     return out[..., :-1] / (out[..., -1:] + 1e-6)
 
 
+def matrix_and_convolution_times_v(call):
+    """``(matrix(q, k) + C) @ v``: a convolution is a matrix with one weight on each of its diagonals."""
+    conv, v = call.arrays["conv"], zero_masked(call.arrays["v"], call.options.get("key_mask"))
+    diagonals = [np.eye(v.shape[-2], k=t - conv.shape[-1] // 2) for t in range(conv.shape[-1])]
+    c = sum(conv[..., t, None, None] * diagonal for t, diagonal in enumerate(diagonals))
+    return matrix_times_v(call) + c @ v
+
+
 # --- The cases ------------------------------------------------------------------------------------------------------
 
 ROOMS = ("reference", "jit")
@@ -215,6 +253,11 @@ def unit_features_and_row(s):
 def mixed(s):
     """The mixed keys and values."""
     return REDUCED * (s.d + s.m)
+
+
+def around_landmarks(s):
+    """Landmarks of queries and keys, what they gather, ``A``, six iterates and the last, and how long segments are."""
+    return row_and_sum(s) + REDUCED * (2 * s.d + 2 * s.m + 8 * REDUCED + 4) + 10
 
 
 SOFTMAX = partial(Case, module=softmax, draw=qkv, rooms=ROOMS, saved=row_and_sum)
@@ -318,6 +361,15 @@ BAD_GATES = (
         for g in (0.0, 1.0, -0.5, 2.0, np.nan)
     ),
 )
+NYSTROM = partial(
+    Case,
+    module=nystromformer,
+    draw=qkv,
+    draw_options=few_landmarks,
+    rooms=ROOMS,
+    saved=around_landmarks,
+    padding_is_truncation=False,  # padding moves the segments that landmarks are means of
+)
 
 CASES = (
     SOFTMAX("softmax"),
@@ -345,11 +397,22 @@ CASES = (
         square=True,
         query_axes={"q": -2, "gate": -1},
         bounded=("gate",),
+        optional=("gate",),
         bad=BAD_GATES,
     ),
     LINFORMER("linformer", draw=qkv_shared_projections, shared=("e", "f")),
     LINFORMER("linformer per head", draw=qkv_head_projections),
     LINFORMER_LINEAR("linformer linear", draw=qkv_positive_projections),
+    NYSTROM("nystromformer"),
+    NYSTROM("nystromformer exact", draw=qkv_in_segments, options={"pinv": "exact"}, any_scale=False),
+    NYSTROM(
+        "nystromformer convolution",
+        draw=qkv_convolution,
+        oracle=matrix_and_convolution_times_v,
+        square=True,
+        optional=("conv",),
+    ),
+    *PATTERN_CASES,
 )
 
 
