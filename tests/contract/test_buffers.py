@@ -90,7 +90,9 @@ def test_every_output_is_written_in_full(setting, dtype, monkeypatch):
 
 def promised(setting, sizes, dtype):
     """Bytes beyond the inputs: what the case says, and under a mask the keys and values with their masked rows at 0."""
-    numbers = setting.case.saved(sizes) + setting.masked * sizes.n_keys * (sizes.d + sizes.m)
+    arrays = setting.call(sizes).arrays
+    widths = [arrays[name].shape[-1] for name, axis in setting.case.key_axes.items() if axis == -2]
+    numbers = setting.case.saved(sizes) + setting.masked * sizes.n_keys * sum(widths)
     return int(np.prod(sizes.leading)) * numbers * np.dtype(dtype).itemsize
 
 

@@ -1,0 +1,154 @@
+"""The lines of ``cases.py`` for mechanisms with a sparse pattern."""
+
+from functools import partial
+
+import numpy as np
+from case import Bad, Case
+
+from linattn_ref.attention import bigbird, longformer, patterns, softmax, sparse_transformer
+from linattn_ref.attention.arguments import zero_masked
+
+BLOCK, STRIDE, SUMMARY = 3, 5, 2
+ROOMS = ("reference", "jit")
+
+
+# --- What they are called with --------------------------------------------------------------------------------------
+
+
+def qkv(rng, s, dtype):
+    """Queries, keys and values."""
+    shapes = {"q": (s.n, s.d), "k": (s.n_keys, s.d), "v": (s.n_keys, s.m)}
+    return {name: rng.standard_normal((*s.leading, *shape)).astype(dtype) for name, shape in shapes.items()}
+
+
+def qkv_and_global(rng, s, dtype):
+    """And the three global projections."""
+    return {**qkv(rng, s, dtype), **{f"{name}_global": x for name, x in qkv(rng, s, dtype).items()}}
+
+
+def two_tokens(rng, s, dtype):
+    """Global tokens, one of them given twice; fewer in a shorter sequence."""
+    return {"global_tokens": [token for token in (0, 2, 2) if token < s.n]}
+
+
+def random_blocks(rng, s, dtype):
+    """Any two for each block: some are drawn twice, or in the window, or global."""
+    blocks = -(-s.n // BLOCK)
+    return {"random_blocks": rng.integers(0, blocks, (blocks, 2))}
+
+
+# --- What they compute, the slow way --------------------------------------------------------------------------------
+
+
+def window_and_global_rows(call):
+    """Dense softmax under the pattern; the global rows from their own projections."""
+    q, k, v, q_global, k_global, v_global = call.arrays.values()
+    given = {"key_mask": call.options.get("key_mask"), "scale": call.options.get("scale")}
+    out = patterns.matrix(q, k, longformer_pattern(call), **given) @ zero_masked(v, given["key_mask"])
+    rows = softmax.matrix(q_global, k_global, **given) @ zero_masked(v_global, given["key_mask"])
+    tokens = call.options["global_tokens"]
+    out[..., tokens, :] = rows[..., tokens, :]
+    return out
+
+
+def longformer_pattern(call):
+    return patterns.longformer(call.sizes.n, **call.accepted_by(patterns.longformer))
+
+
+def pairs_of_v(call):
+    """Global rows see ``v_global``, not ``v``."""
+    allowed = longformer_pattern(call)
+    allowed[call.options["global_tokens"]] = False
+    return allowed
+
+
+def bigbird_pattern(call):
+    return patterns.bigbird(call.sizes.n, **call.accepted_by(patterns.bigbird))
+
+
+def sparse_transformer_pattern(call):
+    """Query ``i`` is at position ``i + L - N``."""
+    n, n_keys = call.sizes.n, call.sizes.n_keys
+    allowed = patterns.sparse_transformer(n_keys, **call.accepted_by(patterns.sparse_transformer))
+    return allowed[n_keys - n :]
+
+
+# --- The cases ------------------------------------------------------------------------------------------------------
+
+
+def row_and_sum(s):
+    """The output and the log-sum-exp."""
+    return s.n * (s.m + 1)
+
+
+def refuses(what, error, match, **options):
+    return Bad(what, lambda call: call.change(**options), error, match)
+
+
+LONGFORMER = partial(
+    Case,
+    module=longformer,
+    draw=qkv_and_global,
+    draw_options=two_tokens,
+    rooms=ROOMS,
+    oracle=window_and_global_rows,
+    pattern=pairs_of_v,
+    square=True,
+    query_axes={"q": -2, "q_global": -2},
+    key_axes={"k": -2, "v": -2, "k_global": -2, "v_global": -2},
+    saved=lambda s: row_and_sum(s) + 2 * (s.d + s.m + 1),  # and query, output and log-sum-exp of two global rows
+    bad=(
+        refuses("no window", ValueError, r"^window: expected an integer of at least 1, got 0", window=0),
+        refuses("no step", ValueError, r"^dilation: expected an integer of at least 1, got 0", dilation=0),
+        refuses("a token too far", ValueError, r"^global_tokens: .* from -7 to 6, got 7", global_tokens=[0, 7]),
+        refuses("half a token", TypeError, r"^global_tokens: expected integers, got float64", global_tokens=[0.5]),
+        refuses("a mask", TypeError, r"^global_tokens: expected integers, got bool", global_tokens=np.ones(7, bool)),
+    ),
+)
+BIGBIRD = partial(
+    Case,
+    module=bigbird,
+    draw=qkv,
+    rooms=ROOMS,
+    pattern=bigbird_pattern,
+    square=True,
+    saved=row_and_sum,
+    bad=(
+        refuses("no block", ValueError, r"^block: expected an integer of at least 1, got 0", block=0),
+        refuses("an even window", ValueError, r"^window_blocks: expected an odd number", window_blocks=2),
+        refuses("a block too far", ValueError, r"^global_blocks: .* from -3 to 2, got 3", global_blocks=(3,)),
+        refuses("too few rows", ValueError, r"^random_blocks: .*blocks = 3, got \(2, 1\)", random_blocks=[[0]] * 2),
+        refuses("drawn too far", ValueError, r"^random_blocks: .* got -4", random_blocks=[[0], [-4], [0]]),
+    ),
+)
+SPARSE_TRANSFORMER = partial(
+    Case,
+    module=sparse_transformer,
+    draw=qkv,
+    rooms=ROOMS,
+    pattern=sparse_transformer_pattern,
+    causal=True,
+    saved=row_and_sum,
+    bad=(
+        refuses("unknown kind", ValueError, r"^kind: expected one of strided, fixed", kind="dense"),
+        refuses("no stride", ValueError, r"^stride: expected an integer of at least 1, got 0", stride=0),
+        refuses("wide summary", ValueError, r"^summary: expected at most stride = 5, got 6", summary=6),
+    ),
+)
+
+PATTERN_CASES = (
+    LONGFORMER("longformer", options={"window": 2}),
+    LONGFORMER("longformer dilated", options={"window": 1, "dilation": 3}),
+    # A global block is seen by earlier ones, and there are fewer blocks to draw from where there are fewer keys.
+    BIGBIRD(
+        "bigbird",
+        options={"block": BLOCK, "window_blocks": 1},
+        draw_options=random_blocks,
+        padding_is_truncation=False,
+    ),
+    BIGBIRD("bigbird no random", options={"block": BLOCK, "global_blocks": (0,)}),
+    *(
+        SPARSE_TRANSFORMER(f"sparse transformer {kind}", options={"kind": kind, "stride": STRIDE, "summary": SUMMARY})
+        for kind in patterns.KINDS
+    ),
+)
