@@ -141,19 +141,18 @@ def forward(
         if q.shape[-2] != k.shape[-2]:
             raise ValueError(f"conv: needs N = L, a value for each query, got N = {q.shape[-2]} and L = {k.shape[-2]}")
     scale = resolve_scale(scale, q.shape[-1])
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
     q_means, means_q = segment_means(q, landmarks)  # (1)  (..., R, D)
     k_means, means_k = segment_means(k, landmarks, key_mask=key_mask)  # (1)  (..., R, D)
     kept = None if key_mask is None else occupied(key_mask, landmarks)  # (..., R)
 
     a = _crossing(q_means, k_means, kept, scale)  # (3)  (..., R, R)
     z, inverse = _pseudo_inverse(a, pinv, iterations)  # (5)  (..., R, R)
-    # A dropped landmark's row of G is not: it meets a column of zeros in Z.
+    # Row r of G is left in place where landmark r is dropped: it meets a column of zeros in Z.
     g, inner = softmax.forward(q_means, k, v, key_mask=key_mask, scale=scale, kernels=kernels)  # (4)  (..., R, M)
     out, outer = softmax.forward(q, k_means, z @ g, key_mask=kept, scale=scale, kernels=kernels)  # (2), (6)
     convolution = None
     if conv is not None:
-        local, convolution = depthwise.convolve(v, conv)  # (7)  (..., N, M)
+        local, convolution = depthwise.convolve(inner.v, conv)  # (7)  (..., N, M)
         out = out + local
     return out, Saved(means_q, means_k, outer, inner, z, inverse, convolution)
 
@@ -207,7 +206,6 @@ def matrix(
     check_qk(q, k, key_mask=key_mask)
     _check_options(q, k, landmarks, pinv, iterations)
     scale = resolve_scale(scale, q.shape[-1])
-    k = zero_masked(k, key_mask)
     q_means, k_means = segment_means(q, landmarks)[0], segment_means(k, landmarks, key_mask=key_mask)[0]  # (1)
     kept = None if key_mask is None else occupied(key_mask, landmarks)
     f = softmax.matrix(q, k_means, key_mask=kept, scale=scale)  # (2)  (..., N, R)

@@ -24,7 +24,7 @@ def calls(draw, setting):
     return call.change(**options)
 
 
-@each_setting()
+@each_setting(lambda s: s.case.any_scale)
 @given(data=st.data())
 def test_output_is_the_oracles(setting, data):
     call = data.draw(calls(setting))
@@ -33,7 +33,7 @@ def test_output_is_the_oracles(setting, data):
     assert_close(call.run().out, call.expected(), call.case)
 
 
-@each_setting()
+@each_setting(lambda s: s.case.any_scale)
 @given(data=st.data())
 def test_gradient_is_that_of_the_output(setting, data):
     call = data.draw(calls(setting))
