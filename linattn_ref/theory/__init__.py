@@ -6,6 +6,7 @@
 ``dimension_growth``        the reduced dimension that Theorem 1 takes, against the length
 ``linear_self_attention``   Linformer's Theorem 2, its proof's projections
 ``eckart_young``            the best approximation of a given rank
+``random_features``         kernels by random features, their mean squared errors in closed form (Performer)
 ``pattern_graphs``          sparse patterns as graphs: steps, diameter, clustering, pairs
 
 Everything random takes an explicit ``numpy.random.Generator``. These modules need SciPy.
