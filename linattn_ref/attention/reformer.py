@@ -74,10 +74,11 @@ from linattn_ref.attention.arguments import (
     resolve_scale,
     zero_masked,
 )
+from linattn_ref.attention.feature_maps_random import unit, unit_backward
 from linattn_ref.attention.lsh_hashing import Integers, draw_rotations
 from linattn_ref.kernels import reference
 
-__all__ = ["Gradients", "Saved", "backward", "buckets", "draw_rotations", "forward", "matrix", "normalise", "pattern"]
+__all__ = ["Gradients", "Saved", "backward", "buckets", "draw_rotations", "forward", "matrix", "pattern"]
 
 buckets = lsh_hashing.buckets
 
@@ -153,7 +154,7 @@ def forward(
     order = find_order(qk, rotations, chunk, causal, key_mask, buckets)  # (..., rounds, N)
     qk, v = zero_masked(qk, key_mask), zero_masked(v, key_mask)
     out, log_sum_exp = kernel.forward(
-        qk, normalise(qk), v, order, count_seen(qk, key_mask), chunk, bool(causal), scale
+        qk, unit(qk)[0], v, order, count_seen(qk, key_mask), chunk, bool(causal), scale
     )  # (1)-(5)
     alone = is_alone(log_sum_exp, key_mask)
     out[alone] = v[alone]  # (7)
@@ -164,26 +165,13 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (8)-(11), with the hash held fixed."""
     qk, v, out, log_sum_exp, order, key_mask, chunk, causal, scale, kernel = saved
     check_d_out(d_out, out.shape, out.dtype)
-    k = normalise(qk)
+    k, length = unit(qk)  # (1)
     d_q, d_k, d_v = kernel.backward(
         d_out, qk, k, v, out, log_sum_exp, order, count_seen(qk, key_mask), chunk, causal, scale
     )  # (8)-(10)
     alone = is_alone(log_sum_exp, key_mask)
     d_v[alone] += d_out[alone]  # from (7)
-    return Gradients(d_q + normalise_backward(d_k, qk, k), d_v)  # (11)
-
-
-def normalise(x: Array) -> Array:
-    """The rows of ``x (..., N, D)`` at length 1 (1); a zero row stays zero."""
-    length = np.linalg.norm(x, axis=-1, keepdims=True)  # (..., N, 1)
-    return np.divide(x, length, out=np.zeros(x.shape, x.dtype), where=length != 0)
-
-
-def normalise_backward(d_k: Array, x: Array, k: Array) -> Array:
-    """The gradient of ``x`` from that of ``k = x / |x|``: what points along ``k`` is lost, since its length is 1."""
-    length = np.linalg.norm(x, axis=-1, keepdims=True)  # (..., N, 1)
-    across = d_k - k * (k * d_k).sum(axis=-1, keepdims=True)  # (11)
-    return np.divide(across, length, out=np.zeros(x.shape, x.dtype), where=length != 0)
+    return Gradients(d_q + unit_backward(d_k, k, length), d_v)  # (11)
 
 
 def is_alone(log_sum_exp: Array, key_mask: Mask | None) -> Mask:
@@ -228,7 +216,7 @@ def matrix(
     """The dense matrix ``P (..., N, N)`` of (6) and (7): ``out == matrix @ v``."""
     allowed = pattern(qk, rotations=rotations, chunk=chunk, causal=causal, key_mask=key_mask, buckets=buckets)
     qk = zero_masked(qk, key_mask)
-    scores = resolve_scale(scale, qk.shape[-1]) * (qk @ normalise(qk).swapaxes(-1, -2))  # (..., N, N)
+    scores = resolve_scale(scale, qk.shape[-1]) * (qk @ unit(qk)[0].swapaxes(-1, -2))  # (..., N, N)
     scores = np.where(allowed, scores, -np.inf)
     row_max = np.where(allowed.any(axis=-1), scores.max(axis=-1), qk.dtype.type(0))[..., None]
     p = np.exp(scores - row_max)
