@@ -43,6 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +74,7 @@ class Features(NamedTuple):
     log_scale: Array | None  # (..., 1 or C), r after the last key; None where phi is not an exponential
     saved_q: Any  # what feature_map.backward needs
     saved_k: Any
+    kernel: ModuleType | None = None  # does phi and its gradient in place of the map's own functions
 
 
 def features(
@@ -82,19 +84,26 @@ def features(
     key_mask: Mask | None = None,
     causal: bool = False,
     log_scale: Array | None = None,
+    kernels: Any = None,
 ) -> Features:
     """``phi(q)`` and ``phi(k)``, to go with a state whose scale is ``log_scale`` (None: no state).
 
     The mask acts after ``phi``, because ``phi(0)`` is not 0. The keys before the first query's own are seen by all
-    queries, so that ``r`` starts from their maximum.
+    queries, so that ``r`` starts from their maximum. ``kernels`` is a room that may have a kernel of the map.
     """
     if feature_map.split is not None:
         return _exponential_features(q, k, feature_map.split, key_mask, causal, log_scale)
-    phi_q, saved_q = feature_map.forward(q)
-    phi_k, saved_k = feature_map.forward(k)
+    kernel = kernel_of(feature_map, kernels)
+    forward = feature_map.forward if kernel is None else kernel.forward
+    (phi_q, saved_q), (phi_k, saved_k) = forward(q), forward(k)
     shared = k.shape[-2] - q.shape[-2] if causal else k.shape[-2]
     pieces = (Piece(slice(0, q.shape[-2]), slice(shared, k.shape[-2]), None),) if causal else ()
-    return Features(phi_q, zero_masked(phi_k, key_mask), None, shared, pieces, None, saved_q, saved_k)
+    return Features(phi_q, zero_masked(phi_k, key_mask), None, shared, pieces, None, saved_q, saved_k, kernel)
+
+
+def kernel_of(feature_map: FeatureMap, kernels: Any) -> ModuleType | None:
+    """The module in the room ``kernels`` that does the same as the functions of ``feature_map``, if it has one."""
+    return None if feature_map.kernel is None else getattr(kernels, feature_map.kernel, None)
 
 
 def _exponential_features(
@@ -123,9 +132,10 @@ def _exponential_features(
 def features_backward(
     d_phi_q: Array, d_phi_k: Array, phi: Features, feature_map: FeatureMap, key_mask: Mask | None
 ) -> tuple[Array, Array]:
-    """Gradients of ``q`` and ``k``, the scale a constant."""
-    d_q = feature_map.backward(d_phi_q, phi.saved_q)  # (..., N, D)
-    d_k = feature_map.backward(zero_masked(d_phi_k, key_mask), phi.saved_k)  # (..., L, D)
+    """Gradients of ``q`` and ``k``, the scale a constant; a kernel may write them over ``d_phi_q`` and ``d_phi_k``."""
+    backward = feature_map.backward if phi.kernel is None else phi.kernel.backward_in_place
+    d_q = backward(d_phi_q, phi.saved_q)  # (..., N, D)
+    d_k = backward(zero_masked(d_phi_k, key_mask), phi.saved_k)  # (..., L, D)
     return d_q, d_k
 
 

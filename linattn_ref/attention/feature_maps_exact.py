@@ -56,6 +56,7 @@ class FeatureMap(NamedTuple):
     width: Callable[[int], int]  # D -> C
     positive: bool  # phi(x) . phi(y) >= 0 for all x, y
     split: Split | None = None
+    kernel: str | None = None  # the module with the same pair in a kernel room, to be taken where the room has it
 
 
 def check_feature_map(feature_map: Any) -> None:
@@ -84,7 +85,9 @@ def _elu_plus_one_backward(d_phi: Array, phi: Array) -> Array:
     return d_phi * np.minimum(phi, 1)
 
 
-elu_plus_one = FeatureMap("elu_plus_one", _elu_plus_one_forward, _elu_plus_one_backward, _same_width, positive=True)
+elu_plus_one = FeatureMap(
+    "elu_plus_one", _elu_plus_one_forward, _elu_plus_one_backward, _same_width, positive=True, kernel="elu_plus_one"
+)
 
 
 def _relu_forward(x: Array) -> tuple[Array, Array]:

@@ -180,7 +180,7 @@ def forward(
     eps = check_eps(eps, feature_map)
     before = _state_or_empty(state, feature_map, k, v, causal)
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    phi = features(q, k, feature_map, key_mask, causal, before.log_scale)
+    phi = features(q, k, feature_map, key_mask, causal, before.log_scale, kernels)
 
     shared = slice(0, phi.shared)  # the keys that every query sees
     s, z = decayed(before.s, before.z, phi.decay)

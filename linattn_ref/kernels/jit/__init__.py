@@ -7,6 +7,7 @@
 ``causal_product``        linear attention's causal product; its kernels are in ``causal_scan``, ``causal_parts``,
                           ``gate_gradient`` and ``causal_step``
 ``causal_product_plain``  the same in a few lines
+``elu_plus_one``          its feature map
 
 The first call in each dtype compiles (a few seconds); later processes read the result from the cache.
 """
@@ -16,6 +17,6 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn_ref.kernels.jit needs Numba ({error}): pip install 'numba>=0.61'") from error
 
-from linattn_ref.kernels.jit import causal_product, softmax
+from linattn_ref.kernels.jit import causal_product, elu_plus_one, softmax
 
-__all__ = ["causal_product", "softmax"]
+__all__ = ["causal_product", "elu_plus_one", "softmax"]

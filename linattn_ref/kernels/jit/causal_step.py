@@ -16,15 +16,21 @@ from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, spread, total
 @serial_kernel
 def step_heads(phi_q, phi_k, v, s, z, eps, out):
     """Write ``out (..., M)`` and bring ``s (..., C, M)`` and ``z (..., C)`` up to date."""
-    q, k, rows_v, rows_out = _rows(phi_q), _rows(phi_k), _rows(v), _rows(out)  # (heads, C or M)
-    rows_s, rows_z = _rows(s), _rows(z)  # (heads * C, M), (heads, C)
+    step_rows(rows_of(phi_q), rows_of(phi_k), v, s, z, eps, out)
+
+
+@njit
+def step_rows(q, k, v, s, z, eps, out):
+    """The same, with the features as ``(heads, C)``."""
+    rows_v, rows_out, rows_s, rows_z = rows_of(v), rows_of(out), rows_of(s), rows_of(z)  # rows_s (heads * C, M)
     share = np.full(len(q), eps, v.dtype)
     for first in range(0, q.shape[1], lanes(q)):
-        _add_denominators(share, _columns(q, first), _columns(k, first), _columns(rows_z, first))
+        _add_denominators(share, columns_from(q, first), columns_from(k, first), columns_from(rows_z, first))
     for head in range(len(q)):
         share[head] = 0 if share[head] == 0 else v.dtype.type(1) / share[head]
     for first in range(0, v.shape[-1], lanes(v)):
-        _step_columns(q, k, _columns(rows_v, first), _columns(rows_s, first), _columns(rows_out, first), share)
+        some_v, some_s = columns_from(rows_v, first), columns_from(rows_s, first)
+        _step_columns(q, k, some_v, some_s, columns_from(rows_out, first), share)
     _give_back(s, rows_s)
     _give_back(z, rows_z)
 
@@ -58,18 +64,18 @@ def _step_columns(q, k, v, s, out, share):
 
 
 @njit(forceinline=True)
-def _columns(x, first):
+def columns_from(x, first):
     """``x[:, first:]``, no more of it than a Vector has lanes."""
     return x[:, first : min(first + lanes(x), x.shape[1])]
 
 
-def _rows(x):
+def rows_of(x):
     """``x`` with two axes, the last one kept: the same memory, or a copy if that has gaps."""
     raise NotImplementedError
 
 
-@overload(_rows)
-def _rows_of(x):
+@overload(rows_of)
+def _rows_of_layout(x):
     if x.layout == "C":
         return lambda x: x.reshape(-1, x.shape[-1])
     return lambda x: np.ascontiguousarray(x).reshape(-1, x.shape[-1])

@@ -270,6 +270,16 @@ def maximum(typing_context, x, y):
 
 
 @intrinsic
+def minimum(typing_context, x, y):
+    """``x`` where ``x < y``, else ``y``: a NaN in ``x`` is passed over, one in ``y`` stays."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.select(builder.fcmp_ordered("<", *arguments), *arguments)
+
+    return x(x, x), generate
+
+
+@intrinsic
 def keep_lanes(typing_context, x, first, stop, fill):
     """``x`` in the lanes ``first <= lane < stop``, the number ``fill`` in the others."""
 
