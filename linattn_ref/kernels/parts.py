@@ -37,7 +37,7 @@ TILE = 32  # queries a tile: one for each lane of the kernels' vectors
 
 
 class Part(NamedTuple):
-    """Query ``queries[r]`` sees key ``keys[c]`` if ``low[r] <= c < high[r]`` and ``c`` is in a run of the tile of ``r``."""
+    """Query ``queries[r]`` sees key ``keys[c]`` if ``low[r] <= c < high[r]`` and ``c`` is in a run of ``r``'s tile."""
 
     queries: Indices  # (rows,) different numbers below N
     keys: Indices  # (columns,) different numbers below L
@@ -46,6 +46,7 @@ class Part(NamedTuple):
     tiles: Indices  # (tiles + 1,): the rows of tile t are tiles[t] : tiles[t + 1], at most TILE
     first_run: Indices  # (tiles + 1,): its runs are first_run[t] : first_run[t + 1]
     runs: Indices  # (runs, 2): start and stop, ascending and disjoint in a tile
+    key_tiles: Indices  # (key tiles + 1,): the columns likewise; `by_key` needs them
 
 
 Pattern = tuple[Part, ...]
@@ -107,19 +108,19 @@ def blocks(n: int, n_keys: int, block: int, seen: Sequence[ArrayLike]) -> Part:
         starts.append(own[alone] * block)
         stops.append(np.minimum((own[np.roll(alone, -1)] + 1) * block, n_keys))
         first_run.append(first_run[-1] + len(starts[-1]))
-    tiles = np.concatenate([np.arange(b * block, min((b + 1) * block, n), TILE) for b in range(len(seen))])
-    of_tile = tiles // block
+    tiles, key_tiles = _cut(n, block), _cut(n_keys, block)
+    of_tile = tiles[:-1] // block
     counts = np.diff(first_run)[of_tile]
     source = np.repeat(np.asarray(first_run[:-1])[of_tile], counts) + _counting(counts)
     runs = np.stack([np.concatenate(starts), np.concatenate(stops)], axis=1)[source]
     low, high = np.zeros(n, np.intp), np.full(n, n_keys)
-    return Part(np.arange(n), np.arange(n_keys), low, high, np.append(tiles, n), _pointers(counts), runs)
+    return Part(np.arange(n), np.arange(n_keys), low, high, tiles, _pointers(counts), runs, key_tiles)
 
 
 def _tiled(queries: Indices, keys: Indices, low: Indices, high: Indices) -> Part:
     """A part whose tiles are ``TILE`` rows; the runs of a tile are the union of what its rows see."""
     rows = len(queries)
-    tiles = np.append(np.arange(0, rows, TILE), rows)
+    tiles, key_tiles = _cut(rows, TILE), _cut(len(keys), TILE)
     empty, fill = low >= high, -rows % TILE
     # A row that sees nothing gets the interval [columns, columns), the last in its tile.
     starts = np.pad(np.where(empty, keys.size, low), (0, fill), constant_values=keys.size).reshape(-1, TILE)
@@ -133,7 +134,13 @@ def _tiled(queries: Indices, keys: Indices, low: Indices, high: Indices) -> Part
     tile_of_run = np.nonzero(begins)[0]
     some = runs[:, 0] < runs[:, 1]
     counts = np.bincount(tile_of_run[some], minlength=len(tiles) - 1)
-    return Part(queries, keys, low, high, tiles, _pointers(counts), runs[some])
+    return Part(queries, keys, low, high, tiles, _pointers(counts), runs[some], key_tiles)
+
+
+def _cut(length: int, block: int) -> Indices:
+    """Where tiles of at most ``TILE`` begin, none across the border of a block; and ``length``."""
+    place = np.arange(length)
+    return np.append(np.flatnonzero(place % block % TILE == 0), length)
 
 
 def _pointers(counts: Indices) -> Indices:
@@ -159,8 +166,51 @@ def tiles_of(part: Part) -> Any:
             yield rows, seen, (part.low[rows, None] <= seen) & (seen < part.high[rows, None])  # (rows, columns)
 
 
+def by_key(part: Part) -> tuple[Indices, Indices]:
+    """The other way round: the runs of rows that see anything of each key tile.
+
+    Returns
+    -------
+    first_run : ndarray ``(key tiles + 1,)``
+    runs : ndarray ``(runs, 2)``
+        Those of key tile ``t`` are ``first_run[t] : first_run[t + 1]``, ascending and disjoint. Which columns of the
+        tile a row in one of them sees, ``low`` and ``high`` say.
+    """
+    tile = np.repeat(np.arange(len(part.tiles) - 1), np.diff(part.first_run))  # of each run
+    first = np.searchsorted(part.key_tiles, part.runs[:, 0], side="right") - 1
+    counts = np.searchsorted(part.key_tiles, part.runs[:, 1]) - first
+    key_tile = np.repeat(first, counts) + _counting(counts)  # one entry for each pair of tiles with a run in common
+    tile = np.repeat(tile, counts)
+    start, stop = _rows_between(part, tile, part.key_tiles[key_tile], part.key_tiles[key_tile + 1])
+    order = np.argsort(key_tile, kind="stable")  # by key tile, then by rows
+    order = order[start[order] < stop[order]]
+    key_tile, start, stop = key_tile[order], start[order], stop[order]
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = (key_tile[1:] != key_tile[:-1]) | (start[1:] > stop[:-1])
+    counts = np.bincount(key_tile[begins], minlength=len(part.key_tiles) - 1)
+    return _pointers(counts), np.stack([start[begins], stop[np.roll(begins, -1)]], axis=1)
+
+
+def _rows_between(part: Part, tile: Indices, first: Indices, last: Indices) -> tuple[Indices, Indices]:
+    """For each entry: the first row of its tile that sees any column from ``first`` to ``last``, and one past the last.
+
+    ``last`` itself is not one of these columns.
+    """
+    start, stop = part.tiles[tile], part.tiles[tile + 1]
+    highest_low = np.maximum.reduceat(part.low, part.tiles[:-1])[tile]
+    lowest_high = np.minimum.reduceat(part.high, part.tiles[:-1])[tile]
+    edge = np.flatnonzero((highest_low > first) | (lowest_high < last))  # not seen by all rows: a few at a run's ends
+    rows = start[edge, None] + np.arange(TILE)  # (entries, TILE)
+    inside = rows < stop[edge, None]
+    rows[~inside] = 0
+    sees = inside & (part.low[rows] < last[edge, None]) & (part.high[rows] > first[edge, None])
+    stop[edge] = np.where(sees.any(axis=1), start[edge] + TILE - sees[:, ::-1].argmax(axis=1), start[edge])
+    start[edge] += sees.argmax(axis=1)
+    return start, stop
+
+
 def pairs(pattern: Pattern) -> tuple[Indices, Indices]:
-    """Every allowed pair: the queries, and the key of each. A pair that stands here twice is an error of the pattern."""
+    """Every allowed pair: the queries, and the key of each. One that stands here twice is an error of the pattern."""
     queries: list[Indices] = [np.empty(0, np.intp)]
     keys: list[Indices] = [np.empty(0, np.intp)]
     for part in pattern:

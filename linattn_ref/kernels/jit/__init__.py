@@ -4,6 +4,8 @@
 ``panel``                 matrix products on them
 ``cache``                 the compilation cache
 ``softmax``               softmax attention
+``pattern_softmax``       the same over an allowed set of pairs
+``softmax_tile``          what these two share
 ``causal_product``        linear attention's causal product; its kernels are in ``causal_scan``, ``causal_parts``,
                           ``gate_gradient`` and ``causal_step``
 ``causal_product_plain``  the same in a few lines
@@ -17,6 +19,6 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn_ref.kernels.jit needs Numba ({error}): pip install 'numba>=0.61'") from error
 
-from linattn_ref.kernels.jit import causal_product, elu_plus_one, softmax
+from linattn_ref.kernels.jit import causal_product, elu_plus_one, pattern_softmax, softmax
 
-__all__ = ["causal_product", "elu_plus_one", "softmax"]
+__all__ = ["causal_product", "elu_plus_one", "pattern_softmax", "softmax"]

@@ -32,20 +32,26 @@ References
 Dao et al. (2022), "FlashAttention", Algorithms 1 and 4.
 """
 
-import math
-
 import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.panel import new_panel, pack, product, unpack
-from linattn_ref.kernels.jit.vector import broadcast, exp, keep_lanes, lanes, load, maximum, store
-
-KEYS = 128  # keys a tile in the forward pass: their scores, 16 KiB, stay in the first-level cache
-QUERIES = 128  # queries a tile in the backward pass: p and d_s, 16 KiB each, stay near
-TASKS = 8  # at least so many tasks in the backward pass, if there are as many tiles of keys
-MAXIMUM, SUM = 0, 1  # rows of the panel with the running maximum and sum
-
+from linattn_ref.kernels.jit.softmax_tile import (
+    KEYS,
+    MAXIMUM,
+    QUERIES,
+    SUM,
+    TASKS,
+    add_gradients,
+    flat,
+    flat_mask,
+    key_panels,
+    mask_bias,
+    online_softmax,
+    write_row,
+)
+from linattn_ref.kernels.jit.vector import broadcast, exp, keep_lanes, lanes, load, store
 
 # --- Forward --------------------------------------------------------------------------------------------------------
 
@@ -68,8 +74,8 @@ def forward(q, k, v, key_mask, causal, scale):
         ``-inf`` for a query that sees nothing, whose output is 0.
     """
     out_shape = (*q.shape[:-1], v.shape[-1])
-    key_mask = _flat_mask(key_mask, k)
-    q, k, v = _flat(q), _flat(k), _flat(v)
+    key_mask = flat_mask(key_mask, k)
+    q, k, v = flat(q), flat(k), flat(v)
     out = np.empty((*q.shape[:2], v.shape[2]), q.dtype)  # (heads, N, M)
     log_sum_exp = np.empty(q.shape[:2], q.dtype)  # (heads, N)
     _forward(q, k, v, key_mask, bool(causal), q.dtype.type(scale), out, log_sum_exp)
@@ -109,9 +115,10 @@ def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp):
         stop = min(start + KEYS, end)
         product(scores, k[start:stop], q_t, False)
         _hide(scores, key_mask[start:stop], causal, see - start)
-        _online_softmax(scores, stop - start, state, out_t)
+        online_softmax(scores, stop - start, state, out_t)
         product(out_t, v[start:stop].T, scores, True)  # (3)
-    _write(out[first:last], log_sum_exp[first:last], out_t, state)
+    for i in range(last - first):
+        log_sum_exp[first + i] = write_row(out[first + i], i, out_t, state)
 
 
 @njit
@@ -124,47 +131,14 @@ def _hide(scores, key_mask, causal, see):
             store(scores, j, keep_lanes(load(scores, j), j - see, lanes(scores), -np.inf))
 
 
-@njit
-def _online_softmax(scores, keys, state, out_t):
-    """Scores to weights; maximum, sum and output so far brought to the new maximum."""
-    old_maximum = load(state, MAXIMUM)
-    new_maximum = old_maximum
-    for j in range(keys):
-        new_maximum = maximum(load(scores, j), new_maximum)  # (1)
-    decay = exp(old_maximum - new_maximum)
-    total = load(state, SUM) * decay
-    for j in range(keys):
-        weight = exp(load(scores, j) - new_maximum)
-        store(scores, j, weight)
-        total = total + weight  # (2)
-    for m in range(out_t.shape[0]):
-        store(out_t, m, load(out_t, m) * decay)
-    store(state, MAXIMUM, new_maximum)
-    store(state, SUM, total)
-
-
-@njit
-def _write(out, log_sum_exp, out_t, state):
-    for i in range(out.shape[0]):
-        total = state[SUM, i]
-        if total == 0:  # sees nothing; a NaN is not 0 and goes on
-            out[i] = 0
-            log_sum_exp[i] = -np.inf
-        else:
-            share = out.dtype.type(1) / total
-            for m in range(out.shape[1]):
-                out[i, m] = share * out_t[m, i]  # (4)
-            log_sum_exp[i] = state[MAXIMUM, i] + math.log(total)
-
-
 # --- Backward -------------------------------------------------------------------------------------------------------
 
 
 def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
     shapes = q.shape, k.shape, v.shape
-    key_mask = _flat_mask(key_mask, k)
-    d_out, q, k, v, out = _flat(d_out), _flat(q), _flat(k), _flat(v), _flat(out)
+    key_mask = flat_mask(key_mask, k)
+    d_out, q, k, v, out = flat(d_out), flat(q), flat(k), flat(v), flat(out)
     row_sum = np.einsum("hnm,hnm->hn", d_out, out)  # (6)  (heads, N)
     shift = np.where(np.isneginf(log_sum_exp), q.dtype.type(0), log_sum_exp).reshape(row_sum.shape)  # (heads, N)
     heads, n, width = q.shape
@@ -195,40 +169,21 @@ def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v):
     n, width, one = q.shape[0], lanes(q), q.dtype.type(1)
     last = min(first + width, k.shape[0])
     see = (k.shape[0] - n) - first  # causal query i sees the lanes j <= see + i
-    k_t, d_k_t = new_panel(k.shape[1], q), new_panel(k.shape[1], q)  # (D, keys)
-    v_t, d_v_t = new_panel(v.shape[1], q), new_panel(v.shape[1], q)  # (M, keys)
-    k_columns = new_panel(d_q.shape[1], q)  # rows c .. c + lanes: columns c .. c + lanes of (keys, D)
+    keys, key_mask = last - first, key_mask[first:last]
+    k_t, v_t, k_columns = key_panels(k[first:last], v[first:last], d_q.shape[1], scale)
+    d_k_t, d_v_t = new_panel(k.shape[1], q), new_panel(v.shape[1], q)  # (D, keys), (M, keys)
     p, d_s = new_panel(QUERIES, q), new_panel(QUERIES, q)  # (queries, keys)
-    pack(k_t, k[first:last], scale)
-    pack(v_t, v[first:last], one)
-    for c in range(0, d_q.shape[1], width):
-        pack(k_columns[c : c + width], k[first:last, c : c + width].T, scale)
     d_k_t[:] = 0
     d_v_t[:] = 0
-    bias = _mask_bias(key_mask[first:last], q)
+    bias = mask_bias(key_mask, q)
     for start in range(max(0, -see) if causal else 0, n, QUERIES):
         stop = min(start + QUERIES, n)
         product(p, q[start:stop], k_t, False)
         product(d_s, d_out[start:stop], v_t, False)
         _weights(p, d_s, shift[start:stop], row_sum[start:stop], bias, see + start if causal else width)
-        product(d_v_t, d_out[start:stop].T, p, True)
-        product(d_k_t, q[start:stop].T, d_s, True)
-        for c in range(0, d_q.shape[1], width):
-            columns = d_q[start:stop, c : c + width]
-            product(columns, d_s[: stop - start, : last - first], k_columns[c : c + width], True)
+        add_gradients(q[start:stop], d_out[start:stop], p, d_s, k_columns, keys, d_q[start:stop], d_k_t, d_v_t)
     unpack(d_k[first:last], d_k_t, scale)
     unpack(d_v[first:last], d_v_t, one)
-
-
-@njit
-def _mask_bias(key_mask, like):
-    """A panel of one row: 0 for a key that may be seen, ``-inf`` for a masked one and in the lanes without a key."""
-    bias = new_panel(1, like)
-    bias[0] = -np.inf
-    for j in range(key_mask.size):
-        if key_mask[j]:
-            bias[0, j] = 0
-    return bias
 
 
 @njit
@@ -241,18 +196,3 @@ def _weights(p, d_s, shift, row_sum, bias, see):
         weight = exp(score - broadcast(shift[i]))  # (5)
         store(p, i, weight)
         store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum[i])))
-
-
-# --- At the door ----------------------------------------------------------------------------------------------------
-
-
-def _flat(x):
-    """``(..., rows, width)`` as ``(heads, rows, width)``, contiguous; Numba would compile anew for read-only arrays."""
-    return np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
-
-
-def _flat_mask(key_mask, k):
-    """``(heads, L)``; all True where there is no mask."""
-    shape = k.shape[:-1]
-    mask = np.ones(shape, np.bool_) if key_mask is None else np.array(np.broadcast_to(key_mask, shape))
-    return mask.reshape(-1, shape[-1])

@@ -295,6 +295,20 @@ def keep_lanes(typing_context, x, first, stop, fill):
 
 
 @intrinsic
+def keep_between(typing_context, x, low, number, high, fill):
+    """``x`` where ``low <= number < high``, two Vectors with a limit for each lane; the number ``fill`` elsewhere."""
+
+    def generate(context, builder, signature, arguments):
+        x_, low_, number_, high_, fill_ = arguments
+        number_ = _splat(builder, number_, x.llvm)
+        not_before = builder.fcmp_ordered("<=", low_, number_)
+        before_high = builder.fcmp_ordered("<", number_, high_)
+        return builder.select(builder.and_(not_before, before_high), x_, _splat(builder, fill_, x.llvm))
+
+    return x(x, x, x.dtype, x, x.dtype), generate
+
+
+@intrinsic
 def total(typing_context, x):
     """The sum of all lanes: the halves added, lane by lane, then the halves of that, and so on."""
 

@@ -1,0 +1,242 @@
+"""Pattern softmax in Numba: `linattn_ref.kernels.reference.pattern_softmax` on the tiles of `softmax`.
+
+The formulas (1)-(6) are the reference's. A part of the pattern is run after the other, each with a task for every
+``lanes`` queries of a head (forward) or ``lanes`` keys (backward), a query or a key a lane, as drawn in `softmax`::
+
+    forward    lanes: queries of a tile, fetched by their numbers      streamed: the keys in its runs, in tiles of KEYS
+    backward   lanes: keys of a tile, fetched by their numbers         streamed: the rows in its runs, of QUERIES
+
+What is streamed is put in the part's order beforehand, unless it is in order already. Only tiles at the ends of a run
+compare a column with the ``low`` and ``high`` of a row.
+
+Forward, a task begins with what its queries have seen in earlier parts: output ``o`` and log-sum-exp ``s`` are an
+online softmax with maximum ``s``, sum 1 and weighted sum ``o``. Backward, each part adds to the gradients. A part has a
+query or key no more than once, so every number is written by one task, and the result is the same to the last bit for
+any number of threads.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+from linattn_ref.kernels.jit.cache import kernel
+from linattn_ref.kernels.jit.panel import new_panel, product
+from linattn_ref.kernels.jit.softmax_tile import (
+    KEYS,
+    MAXIMUM,
+    QUERIES,
+    SUM,
+    TASKS,
+    add_gradients,
+    flat,
+    flat_mask,
+    key_panels,
+    mask_bias,
+    online_softmax,
+    write_row,
+)
+from linattn_ref.kernels.jit.vector import broadcast, exp, keep_between, keep_lanes, lanes, load, store
+from linattn_ref.kernels.parts import TILE, by_key
+
+LOW, HIGH = 0, 1  # rows of the panel with each query's limits
+
+
+# --- Forward --------------------------------------------------------------------------------------------------------
+
+
+def forward(q, k, v, key_mask, pattern, scale):
+    """Output and row log-sum-exp of softmax attention over the pairs of a pattern.
+
+    Parameters
+    ----------
+    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``
+    key_mask : ndarray of bool ``(..., L)`` or None
+    pattern : tuple of `linattn_ref.kernels.parts.Part`
+        Disjoint, with ``N`` queries and ``L`` keys; the same for all leading axes.
+    scale : float
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+    log_sum_exp : ndarray ``(..., N)``
+        ``-inf`` for a query that sees nothing, whose output is 0.
+    """
+    out_shape = (*q.shape[:-1], v.shape[-1])
+    key_mask = flat_mask(key_mask, k)
+    q, k, v = flat(q), flat(k), flat(v)
+    out = np.zeros((*q.shape[:2], v.shape[2]), q.dtype)  # (heads, N, M)
+    log_sum_exp = np.full(q.shape[:2], -np.inf, q.dtype)  # (heads, N)
+    for part in pattern:
+        streamed = (_in_order(x, part.keys) for x in (k, v, key_mask))
+        _forward(q, *streamed, part, q.dtype.type(scale), out, log_sum_exp)
+    return out.reshape(out_shape), log_sum_exp.reshape(out_shape[:-1])
+
+
+def _in_order(x, order):
+    """``x (heads, length, ...)`` with its rows in the order given; no copy if they are."""
+    return x if _ascending(order, x.shape[1]) else np.take(x, order, axis=1)
+
+
+def _ascending(order, length):
+    return np.array_equal(order, np.arange(length))
+
+
+@kernel
+def _forward(q, k, v, key_mask, part, scale, out, log_sum_exp):
+    pieces = TILE // lanes(q)  # tasks a tile
+    tasks = (part.tiles.size - 1) * pieces
+    for task in prange(q.shape[0] * tasks):
+        head, turn = task // tasks, task % tasks
+        tile, piece = turn // pieces, turn % pieces
+        first = part.tiles[tile] + piece * lanes(q)
+        last = min(first + lanes(q), part.tiles[tile + 1])
+        runs = part.runs[part.first_run[tile] : part.first_run[tile + 1]]
+        if first < last and len(runs) > 0:
+            rows = part.queries[first:last], part.low[first:last], part.high[first:last]
+            _forward_tile(q[head], k[head], v[head], key_mask[head], rows, runs, scale, out[head], log_sum_exp[head])
+
+
+@njit
+def _forward_tile(q, k, v, key_mask, rows, runs, scale, out, log_sum_exp):
+    """The queries of one head that stand in ``rows``, at most ``lanes``, and the keys in ``runs``."""
+    queries, low, high = rows
+    q_t, out_t, state = (
+        new_panel(q.shape[1], q),
+        new_panel(v.shape[1], q),
+        new_panel(2, q),
+    )  # (D, queries), (M, queries)
+    _start(queries, q, out, log_sum_exp, scale, q_t, out_t, state)
+    scores, limits = new_panel(KEYS, q), new_panel(2, q)  # (keys, queries)
+    for run in range(len(runs)):
+        begin, end = max(runs[run, 0], low.min()), min(runs[run, 1], high.max())
+        for start in range(begin, end, KEYS):
+            stop = min(start + KEYS, end)
+            product(scores, k[start:stop], q_t, False)
+            _hide(scores, key_mask[start:stop], low, high, start, limits)
+            online_softmax(scores, stop - start, state, out_t)
+            product(out_t, v[start:stop].T, scores, True)  # (3)
+    for i in range(queries.size):
+        log_sum_exp[queries[i]] = write_row(out[queries[i]], i, out_t, state)
+
+
+@njit
+def _start(queries, q, out, log_sum_exp, scale, q_t, out_t, state):
+    """The queries, transposed, and what they have seen so far."""
+    q_t[:] = 0
+    out_t[:] = 0
+    state[MAXIMUM] = np.finfo(q.dtype).min  # below any score, yet exp(-inf - it) is 0, not NaN
+    state[SUM] = 0
+    for i in range(queries.size):
+        row = queries[i]
+        for t in range(q_t.shape[0]):
+            q_t[t, i] = scale * q[row, t]
+        if log_sum_exp[row] != -np.inf:
+            state[MAXIMUM, i] = log_sum_exp[row]
+            state[SUM, i] = 1
+            for m in range(out_t.shape[0]):
+                out_t[m, i] = out[row, m]
+
+
+@njit
+def _hide(scores, key_mask, low, high, start, limits):
+    """``-inf`` for masked keys in all lanes, for column ``start + j`` where it is not from ``low`` to ``high``."""
+    some_hidden = low.max() > start or high.min() < start + key_mask.size
+    if some_hidden:
+        limits[:] = 0
+        for i in range(low.size):
+            limits[LOW, i] = min(max(low[i] - start, 0), KEYS)  # small numbers, which any dtype holds
+            limits[HIGH, i] = min(max(high[i] - start, 0), KEYS)
+    for j in range(key_mask.size):
+        if not key_mask[j]:
+            scores[j] = -np.inf
+        elif some_hidden:
+            column = scores.dtype.type(j)
+            store(scores, j, keep_between(load(scores, j), load(limits, LOW), column, load(limits, HIGH), -np.inf))
+
+
+# --- Backward -------------------------------------------------------------------------------------------------------
+
+
+def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
+    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
+    shapes = q.shape, k.shape, v.shape
+    key_mask = flat_mask(key_mask, k)
+    d_out, q, k, v, out = flat(d_out), flat(q), flat(k), flat(v), flat(out)
+    row_sum = np.einsum("hnm,hnm->hn", d_out, out)  # (6)  (heads, N)
+    shift = np.where(np.isneginf(log_sum_exp), q.dtype.type(0), log_sum_exp).reshape(row_sum.shape)  # (heads, N)
+    heads, n, width = q.shape
+    shares = min(-(-TASKS // max(heads, 1)), -(-k.shape[1] // TILE))
+    d_q = np.zeros((heads, shares, n, -(-width // lanes(q)) * lanes(q)), q.dtype)
+    d_k, d_v = np.zeros_like(k), np.zeros_like(v)
+    for part in pattern:
+        rows = (_in_order(x, part.queries) for x in (d_out, q, shift, row_sum))
+        own_d_q = d_q if _ascending(part.queries, n) else np.zeros_like(d_q)
+        _backward(*rows, k, v, key_mask, part, *by_key(part), q.dtype.type(scale), own_d_q, d_k, d_v)
+        if own_d_q is not d_q:
+            d_q[:, :, part.queries] += own_d_q
+    d_q = d_q[:, 0] if shares == 1 else d_q.sum(axis=1)
+    return tuple(d_x.reshape(shape) for d_x, shape in zip((d_q[..., :width], d_k, d_v), shapes, strict=True))
+
+
+@kernel
+def _backward(d_out, q, shift, row_sum, k, v, key_mask, part, first_run, runs, scale, d_q, d_k, d_v):
+    heads, shares = d_q.shape[:2]
+    for task in prange(heads * shares):
+        h, share = task // shares, task % shares
+        rows = (d_out[h], q[h], shift[h], row_sum[h], part.low, part.high, d_q[h, share])
+        for tile in range(share, part.key_tiles.size - 1, shares):
+            own_runs = runs[first_run[tile] : first_run[tile + 1]]
+            for first in range(part.key_tiles[tile], part.key_tiles[tile + 1], lanes(q)):
+                keys = part.keys[first : min(first + lanes(q), part.key_tiles[tile + 1])]
+                if len(own_runs) > 0:
+                    _backward_tile(rows, own_runs, keys, first, k[h], v[h], key_mask[h], scale, d_k[h], d_v[h])
+
+
+@njit
+def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v):
+    """What one head's ``keys``, the columns from ``first`` on, add to the gradients of the rows in ``runs``, and these
+    to theirs."""
+    d_out, q, shift, row_sum, low, high, d_q = rows
+    k_t, v_t, k_columns = key_panels(_take(k, keys), _take(v, keys), d_q.shape[1], scale)
+    d_k_t, d_v_t = new_panel(k.shape[1], q), new_panel(v.shape[1], q)  # (D, keys), (M, keys)
+    p, d_s = new_panel(QUERIES, q), new_panel(QUERIES, q)  # (queries, keys)
+    d_k_t[:] = 0
+    d_v_t[:] = 0
+    bias = mask_bias(key_mask[keys], q)
+    for run in range(len(runs)):
+        for start in range(runs[run, 0], runs[run, 1], QUERIES):
+            here = slice(start, min(start + QUERIES, runs[run, 1]))
+            product(p, q[here], k_t, False)
+            product(d_s, d_out[here], v_t, False)
+            _weights(p, d_s, shift[here], row_sum[here], bias, low[here], high[here], first, first + keys.size)
+            add_gradients(q[here], d_out[here], p, d_s, k_columns, keys.size, d_q[here], d_k_t, d_v_t)
+    _add(d_k, keys, d_k_t, scale)
+    _add(d_v, keys, d_v_t, q.dtype.type(1))
+
+
+@njit
+def _weights(p, d_s, shift, row_sum, bias, low, high, first, last):
+    """Scores to probabilities in ``p``, the gradients of both in ``d_s``; row i sees columns ``low[i] : high[i]``."""
+    for i in range(shift.size):
+        score = load(p, i) + load(bias, 0)
+        if low[i] > first or high[i] < last:
+            score = keep_lanes(score, low[i] - first, high[i] - first, -np.inf)
+        weight = exp(score - broadcast(shift[i]))  # (5)
+        store(p, i, weight)
+        store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum[i])))
+
+
+@njit
+def _take(x, numbers):
+    """``x[numbers]``, a copy."""
+    rows = np.empty((numbers.size, x.shape[1]), x.dtype)
+    for i in range(numbers.size):
+        rows[i] = x[numbers[i]]
+    return rows
+
+
+@njit
+def _add(x, numbers, panel, scale):
+    """``x[numbers[i], t] += scale * panel[t, i]``."""
+    for i in range(numbers.size):
+        for t in range(x.shape[1]):
+            x[numbers[i], t] += scale * panel[t, i]

@@ -1,0 +1,105 @@
+"""What the softmax kernels share: a tile of scores made into weights, forward and backward.
+
+The lanes hold queries in the forward pass and keys in the backward pass; the pictures are in `softmax`.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from linattn_ref.kernels.jit.panel import new_panel, pack, product
+from linattn_ref.kernels.jit.vector import exp, lanes, load, maximum, store
+
+KEYS = 128  # keys a tile in the forward pass: their scores, 16 KiB, stay in the first-level cache
+QUERIES = 128  # queries a tile in the backward pass: p and d_s, 16 KiB each, stay near
+TASKS = 8  # at least so many tasks in the backward pass, if there are as many tiles of keys
+MAXIMUM, SUM = 0, 1  # rows of the panel with the running maximum and sum
+
+
+# --- Forward: a query a lane ----------------------------------------------------------------------------------------
+
+
+@njit
+def online_softmax(scores, keys, state, out_t):
+    """Scores to weights; maximum, sum and output so far brought to the new maximum."""
+    old_maximum = load(state, MAXIMUM)
+    new_maximum = old_maximum
+    for j in range(keys):
+        new_maximum = maximum(load(scores, j), new_maximum)  # (1)
+    decay = exp(old_maximum - new_maximum)
+    total = load(state, SUM) * decay
+    for j in range(keys):
+        weight = exp(load(scores, j) - new_maximum)
+        store(scores, j, weight)
+        total = total + weight  # (2)
+    for m in range(out_t.shape[0]):
+        store(out_t, m, load(out_t, m) * decay)
+    store(state, MAXIMUM, new_maximum)
+    store(state, SUM, total)
+
+
+@njit
+def write_row(out, i, out_t, state):
+    """The output of the query in lane ``i``, brought to its sum; returns its log-sum-exp."""
+    total = state[SUM, i]
+    if total == 0:  # sees nothing; a NaN is not 0 and goes on
+        out[:] = 0
+        return out.dtype.type(-np.inf)
+    share = out.dtype.type(1) / total
+    for m in range(out.size):
+        out[m] = share * out_t[m, i]  # (4)
+    return state[MAXIMUM, i] + math.log(total)
+
+
+# --- Backward: a key a lane -----------------------------------------------------------------------------------------
+
+
+@njit
+def key_panels(k, v, width, scale):
+    """Of the keys of a tile: ``scale k^T (D, lanes)``, ``v^T (M, lanes)``, and ``scale k`` in panels of columns.
+
+    In the last, rows ``c .. c + lanes`` are the columns ``c .. c + lanes`` of ``scale k (keys, width)``; ``width`` is D
+    filled up to whole panels.
+    """
+    k_t, v_t, k_columns = new_panel(k.shape[1], k), new_panel(v.shape[1], k), new_panel(width, k)
+    pack(k_t, k, scale)
+    pack(v_t, v, k.dtype.type(1))
+    for c in range(0, width, lanes(k)):
+        pack(k_columns[c : c + lanes(k)], k[:, c : c + lanes(k)].T, scale)
+    return k_t, v_t, k_columns
+
+
+@njit
+def add_gradients(q, d_out, p, d_s, k_columns, keys, d_q, d_k_t, d_v_t):
+    """What a tile of ``p`` and ``d_s (queries, lanes)`` gives to the gradients of its queries and ``keys`` keys."""
+    product(d_v_t, d_out.T, p, True)
+    product(d_k_t, q.T, d_s, True)
+    for c in range(0, d_q.shape[1], lanes(q)):
+        product(d_q[:, c : c + lanes(q)], d_s[: q.shape[0], :keys], k_columns[c : c + lanes(q)], True)
+
+
+@njit
+def mask_bias(key_mask, like):
+    """A panel of one row: 0 for a key that may be seen, ``-inf`` for a masked one and in the lanes without a key."""
+    bias = new_panel(1, like)
+    bias[0] = -np.inf
+    for j in range(key_mask.size):
+        if key_mask[j]:
+            bias[0, j] = 0
+    return bias
+
+
+# --- At the door ----------------------------------------------------------------------------------------------------
+
+
+def flat(x):
+    """``(..., rows, width)`` as ``(heads, rows, width)``, contiguous; Numba would compile anew for read-only arrays."""
+    return np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+
+
+def flat_mask(key_mask, k):
+    """``(heads, L)``; all True where there is no mask."""
+    shape = k.shape[:-1]
+    mask = np.ones(shape, np.bool_) if key_mask is None else np.array(np.broadcast_to(key_mask, shape))
+    return mask.reshape(-1, shape[-1])
