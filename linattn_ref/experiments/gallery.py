@@ -26,6 +26,8 @@ FIGURES = (
     "causal_cost",
     "rewind",
     "decoding",
+    "pattern_pictures",
+    "pattern_graphs",
     "resources",
 )
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which README.md shows.

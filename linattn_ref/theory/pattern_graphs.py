@@ -28,6 +28,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import shortest_path
 
 from linattn_ref.attention.arguments import Mask, check_bool, check_sizes
 from linattn_ref.attention.patterns import check_kind
@@ -44,15 +45,7 @@ def steps(pattern: Mask) -> NDArray[np.float64]:
         True where query ``i`` sees key ``j``. Edges have a direction: that ``j`` sees ``i`` is another one.
     """
     check_pattern(pattern)
-    edges = pattern.astype(np.float32)
-    reached = np.eye(len(pattern), dtype=bool)
-    found = np.where(reached, 0.0, np.inf)
-    frontier, count = reached, 0
-    while frontier.any():
-        count += 1
-        frontier = (frontier.astype(np.float32) @ edges > 0) & ~reached  # one more edge
-        reached = reached | frontier
-        found[frontier] = count
+    found: NDArray[np.float64] = shortest_path(pattern.astype(np.float64), unweighted=True)
     return found
 
 
