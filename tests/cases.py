@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from case import Bad, Case, Setting, matrix_times_v
 from local_cases import LOCAL_CASES
+from local_cases import LOCAL_CASES
 from pattern_cases import PATTERN_CASES
 
 from linattn_ref.attention import (
@@ -541,6 +542,7 @@ CASES = (
         square=True,
         optional=("conv",),
     ),
+    *LOCAL_CASES,
     *LOCAL_CASES,
     *PATTERN_CASES,
 )

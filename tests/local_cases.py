@@ -1,0 +1,81 @@
+"""The lines of ``cases.py`` for windows and blocks."""
+
+from functools import partial
+
+import numpy as np
+from case import Bad, Case
+from pattern_cases import qkv, row_and_sum
+
+from linattn_ref.attention import local
+from linattn_ref.attention.arguments import zero_masked
+
+ROOMS = ("reference", "jit")
+
+
+def places(call):
+    """The position of each query, as a column, and of each key: ``(N, 1)``, ``(L,)``."""
+    shift = call.sizes.n_keys - call.sizes.n if call.case.causal else 0
+    return np.arange(call.sizes.n)[:, None] + shift, np.arange(call.sizes.n_keys)
+
+
+def in_window(call):
+    """Who sees whom, pair by pair."""
+    i, j = places(call)
+    window, dilation = call.options["window"], call.options.get("dilation", 1)
+    near = (abs(i - j) <= window * dilation) & ((i - j) % dilation == 0)
+    return near & (j <= i) if call.case.causal else near
+
+
+def in_block(call):
+    i, j = places(call)
+    same = i // call.options["block"] == j // call.options["block"]
+    return same & (j <= i) if call.case.causal else same
+
+
+def block_matrix_times_v(call):
+    q, k, v = call.arrays.values()
+    p = local.block_local_matrix(q, k, **call.accepted_by(local.block_local_matrix))
+    return p @ zero_masked(v, call.options.get("key_mask"))
+
+
+def refuses(what, match, **options):
+    return Bad(what, lambda call: call.change(**options), ValueError, match)
+
+
+LOCAL = partial(
+    Case,
+    module=local,
+    draw=qkv,
+    rooms=ROOMS,
+    pattern=in_window,
+    saved=row_and_sum,
+    widths=(3, 32, 128),  # the window; tiles of queries or keys; what is streamed
+    bad=(
+        refuses("no window", r"^window: expected an integer of at least 1, got 0", window=0),
+        refuses("half a window", r"^window: expected an integer of at least 1, got 2.5", window=2.5),
+        refuses("no step", r"^dilation: expected an integer of at least 1, got 0", dilation=0),
+    ),
+)
+BLOCK_LOCAL = partial(
+    Case,
+    module=local,
+    draw=qkv,
+    forward_name="block_local",
+    backward_name="block_local_backward",
+    rooms=ROOMS,
+    oracle=block_matrix_times_v,
+    pattern=in_block,
+    saved=row_and_sum,
+    widths=(4, 32, 128),
+    bad=(
+        refuses("no block", r"^block: expected an integer of at least 1, got 0", block=0),
+        refuses("half a block", r"^block: expected an integer of at least 1, got 2.5", block=2.5),
+    ),
+)
+
+LOCAL_CASES = (
+    LOCAL("local", options={"window": 3}),
+    LOCAL("local dilated causal", options={"window": 2, "dilation": 3, "causal": True}, causal=True),
+    BLOCK_LOCAL("block local", options={"block": 4}),
+    BLOCK_LOCAL("block local causal", options={"block": 4, "causal": True}, causal=True),
+)
