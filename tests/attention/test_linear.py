@@ -11,6 +11,7 @@ from linattn_ref.attention import feature_maps, linear, softmax
 from linattn_ref.attention.exponents import RISE
 from linattn_ref.experiments.counting import count, kept_bytes
 from linattn_ref.gradcheck import check_directions, check_elementwise
+from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.reference.causal_product import CHUNK
 
 EPS32, EPS64 = np.finfo(np.float32).eps, np.finfo(np.float64).eps
@@ -298,6 +299,51 @@ def test_the_scale_rises_where_and_only_where_it_has_to():
     _, saved = linear.forward(k, k, k, feature_map=feature_map, causal=True, eps=0.0)
     assert [piece.keys.start for piece in saved.phi.pieces] == [0, 3, 5]
     np.testing.assert_allclose(saved.state.log_scale, [0.0], atol=1e-12)
+
+
+STEP_ERRORS = {
+    "q_t": [
+        (lambda q: q.tolist(), TypeError, "q_t: expected a numpy.ndarray, got list"),
+        (lambda q: q.astype(np.int64), TypeError, "q_t: expected float32 or float64, got int64"),
+        (lambda q: np.array(q[0, 0]), ValueError, "q_t: expected at least 1 axes"),
+        (lambda q: q[:, :-1], ValueError, r"k: expected shape"),
+    ],
+    "k_t": [
+        (lambda k: k.astype(np.float32), TypeError, "k: expected float64"),
+        (lambda k: k[:1], ValueError, r"k: expected shape"),
+    ],
+    "v_t": [
+        (lambda v: v.astype(np.float32), TypeError, "v: expected float64"),
+        (lambda v: v[:1], ValueError, "v: expected shape"),
+        (lambda v: v[:, :-1], ValueError, r"state\.s: expected shape"),
+        (lambda v: v[:, :0], ValueError, "v_t: every axis needs at least one entry"),
+    ],
+    "state": [
+        (lambda state: tuple(state), TypeError, r"state: expected a linear\.State, got tuple"),
+        (lambda state: state._replace(s=state.s.astype(np.float32)), TypeError, r"state\.s: expected float64"),
+        (lambda state: state._replace(s=state.s[:, :-1]), ValueError, r"state\.s: expected shape"),
+        (lambda state: state._replace(z=state.z[:1]), ValueError, r"state\.z: expected shape"),
+        (lambda state: state._replace(z=state.z.astype(np.float32)), TypeError, r"state\.z: expected float64"),
+        (lambda state: state._replace(log_scale=state.z), ValueError, "state: expected a state made for elu_plus_one"),
+    ],
+    "feature_map": [(lambda _: feature_maps.quadratic, TypeError, "feature_map: expected a FeatureMap")],
+    "eps": [(lambda _: -1.0, ValueError, "eps: expected a finite number of at least 0")],
+    "kernels": [(lambda _: np, TypeError, "kernels: expected a module with a 'causal_product' kernel")],
+}
+
+
+@pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+@pytest.mark.parametrize(
+    ("name", "change", "error", "message"), [(name, *case) for name, cases in STEP_ERRORS.items() for case in cases]
+)
+def test_a_step_names_bad_arguments(name, change, error, message, room, rng):
+    """The usual arguments are told from others by a quicker test: it lets none of these through."""
+    q, k, v = draw(rng, 1, 1)
+    given = {"q_t": q[:, 0], "k_t": k[:, 0], "v_t": v[:, 0], "state": linear.init_state((2,), D, M)}
+    options = {"feature_map": feature_maps.elu_plus_one, "eps": 1e-6, "kernels": room}
+    linear.step(**{**given, **options})
+    with pytest.raises(error, match=message):
+        linear.step(**{**given, **options, name: change({**given, **options}[name])})
 
 
 # --- States ---------------------------------------------------------------------------------------------------------
