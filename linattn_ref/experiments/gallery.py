@@ -28,6 +28,7 @@ FIGURES = (
     "decoding",
     "pattern_pictures",
     "pattern_graphs",
+    "comparison",
     "resources",
 )
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which README.md shows.
