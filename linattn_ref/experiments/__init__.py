@@ -2,7 +2,8 @@
 
 Figures           ``spectrum`` (the main job), ``eckart_young``, ``johnson_lindenstrauss``, ``low_rank``,
                   ``linear_self_attention``, ``linformer``, ``linformer_savings``, ``attention_cost``, ``feature_maps``,
-                  ``causal_cost``, ``rewind``, ``decoding``, ``pattern_pictures``, ``pattern_graphs``, ``resources``
+                  ``causal_cost``, ``rewind``, ``decoding``, ``pattern_pictures``, ``pattern_graphs``,
+                  ``comparison``, ``resources``
 Comparisons       ``bench_*``: with other packages, with a bare loop
 What they share   ``heads`` (of a pretrained network), ``counting``, ``timing``, ``memory``, ``scaling``,
                   ``measurements``; a figure's own parts begin with its name: ``spectrum_job``, ``linformer_fit``
