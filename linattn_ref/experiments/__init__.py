@@ -2,7 +2,7 @@
 
 Figures           ``spectrum`` (the main job), ``eckart_young``, ``johnson_lindenstrauss``, ``low_rank``,
                   ``linear_self_attention``, ``linformer``, ``linformer_savings``, ``attention_cost``, ``feature_maps``,
-                  ``causal_cost``, ``rewind``, ``decoding``, ``pattern_pictures``, ``pattern_graphs``,
+                  ``random_features``, ``random_features_attention``, ``causal_cost``, ``rewind``, ``decoding``, ``pattern_pictures``, ``pattern_graphs``,
                   ``comparison``, ``resources``
 Comparisons       ``bench_*``: with other packages, with a bare loop
 What they share   ``heads`` (of a pretrained network), ``counting``, ``timing``, ``memory``, ``scaling``,

@@ -1,0 +1,223 @@
+"""How far estimates of a kernel by random features are off: closed forms beside Monte Carlo.
+
+Four panels: the softmax kernel's three estimators over the angle of query and key, and over their length; what
+orthogonal directions gain; and four kernels of ``x - y`` by Bochner's theorem, over the number of directions. The
+formulas are in `linattn_ref.theory.random_features`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments import style
+from linattn_ref.theory import random_features as rf
+from linattn_ref.theory.random_features import Measured
+
+LOOKS = {"trig": (style.VERMILLION, "o"), "positive": (style.BLUE, "s"), "hyperbolic": (style.GREEN, "^")}
+CAPTION = (
+    "Random features estimate a kernel without bias; these are their errors, by formula (lines) and measured (points, "
+    "95% intervals). Top left: the softmax kernel exp(x.y) for x and y of one length at all angles. Trigonometric "
+    "features are worst where the kernel is smallest, positive ones where it is largest. Top right: the same pair at "
+    "120 degrees, longer and longer. Bottom left: the error with orthogonal directions over that with independent "
+    "ones, as many as D: the exact ratio. Bottom right: four kernels of x - y by the cosine of directions drawn from "
+    "their Fourier transforms; the error falls as one over m."
+)
+
+
+class Curve(NamedTuple):
+    """Relative mean squared errors of one kind along some axis."""
+
+    stated: NDArray[np.float64]  # (G,), on a fine grid
+    measured: list[Measured]  # (P,), at some points of it
+
+
+class Results(NamedTuple):
+    """Axes: ``G`` points of a grid for lines, ``P`` points measured, ``T`` numbers of directions."""
+
+    m: int
+    width: int  # D
+    length: float  # |x| = |y| of the angles
+    angles: NDArray[np.float64]  # (G,), in degrees
+    points_angle: NDArray[np.float64]  # (P,)
+    by_angle: dict[str, Curve]
+    turn: float  # the angle of the lengths
+    lengths: NDArray[np.float64]  # (G,)
+    points_length: NDArray[np.float64]  # (P,)
+    by_length: dict[str, Curve]
+    distances: NDArray[np.float64]  # (G,), |s| of the gain
+    widths: tuple[int, ...]
+    gain: dict[str, list[NDArray[np.float64]]]  # kind -> (G,) a width, orthogonal over independent
+    directions: tuple[int, ...]  # (T,)
+    delta: tuple[float, ...]  # x - y of the kernels
+    kernels: dict[str, Curve]  # over directions, not relative; G = T
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    m: int = 64,
+    width: int = 16,
+    length: float = 1.0,
+    turn: float = 120,
+    longest: float = 2.0,
+    widths: Sequence[int] = (4, 16, 64),
+    directions: Sequence[int] = (4, 16, 64, 256, 1024),
+    delta: Sequence[float] = (0.8, -0.5, 0.3),
+    trials: int = 4000,
+) -> Results:
+    """Evaluate the closed forms and measure some points of each.
+
+    Parameters
+    ----------
+    seed : int
+    quick : bool
+        Few trials: for tests.
+    m, width : int
+        Directions, and ``D``, of the upper panels.
+    length, turn, longest : float
+        ``|x| = |y|`` of the left one; the angle in degrees and the greatest length of the right one.
+    widths : sequence of int
+        ``m = D`` of orthogonal directions.
+    directions, delta : sequence
+        ``m``, and ``x - y``, of the kernels.
+    trials : int
+        Draws of all directions, a point.
+    """
+    if quick:
+        trials, directions = 200, [each for each in directions if each <= 64]
+    rng = np.random.default_rng(seed)
+    angles, points_angle = np.linspace(0, 180, 91), np.linspace(0, 180, 10)
+    lengths, points_length = np.linspace(0.02, longest, 91), np.linspace(0.2, longest, 10)
+    distances = np.linspace(0.02, 3, 150)
+    return Results(
+        m,
+        width,
+        length,
+        angles,
+        points_angle,
+        {kind: _curve(kind, pairs(length, angles, width), pairs(length, points_angle, width), m, trials, rng)
+         for kind in LOOKS},
+        turn,
+        lengths,
+        points_length,
+        {kind: _curve(kind, pairs(lengths, turn, width), pairs(points_length, turn, width), m, trials, rng)
+         for kind in LOOKS},
+        distances,
+        tuple(widths),
+        {kind: [orthogonal_over_independent(kind, distances, d) for d in widths] for kind in LOOKS},
+        tuple(directions),
+        tuple(delta),
+        {name: _kernel_curve(kernel, np.array(delta), directions, trials, rng) for name, kernel in rf.KERNELS.items()},
+    )  # fmt: skip
+
+
+def pairs(length: float | Array, degrees: float | Array, width: int) -> tuple[Array, Array]:
+    """``x`` and ``y (P, D)`` of the same length at an angle; either may be an array ``(P,)``."""
+    length, angle = np.broadcast_arrays(length, np.radians(degrees))
+    x, y = np.zeros((2, *length.shape, width))
+    x[..., 0], y[..., 0], y[..., 1] = length, length * np.cos(angle), length * np.sin(angle)
+    return x, y
+
+
+def _curve(
+    kind: str, grid: tuple[Array, Array], points: tuple[Array, Array], m: int, trials: int, rng: Generator
+) -> Curve:
+    measured = []
+    for x, y in zip(*points, strict=True):
+        errors = rf.squared_errors(kind, x, y, m, trials=trials, rng=rng)
+        measured.append(rf.mean_of(errors / rf.softmax_kernel(x, y) ** 2))
+    return Curve(rf.relative_mse(kind, *grid, m), measured)
+
+
+def orthogonal_over_independent(kind: str, distances: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """The mean squared error of ``m = D`` orthogonal directions over that of independent ones: of ``|s|`` alone."""
+    x = np.zeros((len(distances), width))
+    x[:, 0] = distances  # and y = 0: s = x for all three kinds
+    y = np.zeros_like(x)
+    ratio: NDArray[np.float64] = rf.mse(kind, x, y, width, orthogonal=True) / rf.mse(kind, x, y, width)
+    return ratio
+
+
+def _kernel_curve(kernel: rf.Kernel, delta: Array, directions: Sequence[int], trials: int, rng: Generator) -> Curve:
+    stated, measured = np.array([rf.fourier_mse(kernel, delta, m) for m in directions]), []
+    for m in directions:
+        omega = kernel.draw(trials // 4 * m, len(delta), rng).reshape(-1, m, len(delta))
+        measured.append(rf.mean_of((np.cos(omega @ delta).mean(axis=-1) - kernel.kappa(delta)) ** 2))
+    return Curve(stated, measured)
+
+
+# --- The figure -----------------------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure:
+    """Four panels: angle, length, gain of orthogonal directions, kernels."""
+    figure, ((angle, length), (gain, kernels)) = style.figure(2, 2, height=0.78)
+    _draw_errors(angle, results.angles, results.points_angle, results.by_angle)
+    angle.set(title=f"|x| = |y| = {results.length:g}", xlabel="angle of x and y, degrees", xlim=(-5, 185))
+    angle.set_xticks([0, 60, 120, 180])
+    _draw_errors(length, results.lengths, results.points_length, results.by_length)
+    length.set(title=f"at {results.turn:g} degrees", xlabel="|x| = |y|")
+    for axes in (angle, length):
+        axes.set(ylabel="error / exp(x·y), r.m.s.", ylim=(1e-3, 30))
+    _draw_gain(gain, results)
+    _draw_kernels(kernels, results)
+    return figure
+
+
+def _draw_errors(axes: Axes, grid: Array, points: Array, curves: dict[str, Curve]) -> None:
+    for kind, (colour, marker) in LOOKS.items():
+        stated, measured = curves[kind]
+        axes.plot(grid, np.sqrt(stated), "-", color=colour)
+        _points(axes, points, measured, root=True, fmt=marker, color=colour, label=kind)
+    axes.axhline(1, linestyle="--", color=style.GREY)
+    axes.set_yscale("log")
+    axes.legend()
+
+
+def _points(axes: Axes, x: Array, measured: Sequence[Measured], *, root: bool = False, **look: object) -> None:
+    """Means with their intervals; the root of each if asked for."""
+    mean, low, high = np.array([(each.mean, max(each.low, 0), each.high) for each in measured]).T
+    if root:
+        mean, low, high = np.sqrt([mean, low, high])
+    shown = mean > 0
+    errors = np.array([mean - low, high - mean])[:, shown]
+    axes.errorbar(x[shown], mean[shown], errors, markersize=3, elinewidth=0.8, **look)  # type: ignore[arg-type]
+
+
+def _draw_gain(axes: Axes, results: Results) -> None:
+    lines = ("-", "--", ":")
+    for kind, (colour, _) in LOOKS.items():
+        for ratio, line in zip(results.gain[kind], lines, strict=False):
+            axes.plot(results.distances, ratio, line, color=colour)
+    for width, line in zip(results.widths, lines, strict=False):
+        axes.plot([], [], line, color=style.GREY, label=f"m = D = {width}")
+    axes.axhline(1, color=style.GREY, linewidth=0.8)
+    axes.set(xlabel="|x − y| (trig), |x + y| (others)", ylabel="orthogonal / independent", ylim=(0, 1.3))
+    axes.set_title("mean squared error, ratio")
+    axes.legend(loc="lower right")
+
+
+def _draw_kernels(axes: Axes, results: Results) -> None:
+    m = np.array(results.directions)
+    markers, colours = "os^D", (style.BLUE, style.VERMILLION, style.GREEN, style.PURPLE)
+    for (name, curve), marker, colour in zip(results.kernels.items(), markers, colours, strict=True):
+        axes.plot(m, curve.stated, "-", color=colour)
+        _points(axes, m, curve.measured, fmt=marker, color=colour, label=name)
+    axes.set(title="kernels of x − y", xlabel="directions m", ylabel="mean squared error", xscale="log", yscale="log")
+    axes.set_xticks(m, [str(each) for each in m])
+    axes.minorticks_off()
+    axes.legend()
+
+
+def slope(results: Results, name: str) -> float:
+    """The exponent of the measured error against ``m``; by formula it is -1."""
+    means = [each.mean for each in results.kernels[name].measured]
+    return float(np.polyfit(np.log(results.directions), [math.log(x) for x in means], 1)[0])
