@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, check_array, check_shape
+from linattn_ref.attention.arguments import Array, check_array, check_shape, check_sizes
 
 
 class Saved(NamedTuple):
@@ -54,6 +54,16 @@ def convolve_backward(d_y: Array, saved: Saved) -> tuple[Array, Array]:
     d_conv = np.stack([(d_y * padded[..., t : t + n, :]).sum(axis=(-2, -1)) for t in range(taps)], axis=-1)  # (3)
     d_conv = d_conv.reshape(-1, *conv.shape).sum(axis=0)  # (H, K), from (..., H, K)
     return _correlate(d_y, conv[..., ::-1]), d_conv  # (2)
+
+
+def matrix(conv: Array, length: int) -> Array:
+    """The banded matrix ``C`` of (1), for teaching: ``(H, K) -> (H, N, N)``, one weight on each diagonal."""
+    check_array("conv", conv, ndim=1)
+    check_sizes(length=length)
+    c = np.zeros((*conv.shape[:-1], length, length), conv.dtype)
+    for t in range(conv.shape[-1]):
+        c += conv[..., t, None, None] * np.eye(length, k=t - conv.shape[-1] // 2, dtype=conv.dtype)
+    return c
 
 
 def _correlate(v: Array, conv: Array) -> Array:
