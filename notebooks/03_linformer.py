@@ -394,7 +394,9 @@ chapter.table(("layer (head 0)", "Theorem 2's E, F", "P RᵀR V (Theorem 1)", "a
 # + \frac{\partial \ell}{\partial X_2} \frac{\partial X_2}{\partial X} = dX_1 + dX_2$$
 #
 # so **the gradient of sharing is a sum** over all places of use: examples of a batch, heads, key and value, layers.
-# In NumPy sharing is broadcasting, so the gradient of broadcasting is a sum over the repeated axes.
+# In NumPy sharing is broadcasting, so the gradient of broadcasting is a sum over the repeated axes. A sum of products is
+# a product of longer matrices, $dX_1 + dX_2 = [d\tilde K_1, d\tilde K_2]\,[K_1, K_2]^\top$: so no head's own
+# $(R, L)$ gradient has to be held on the way (`product_for`).
 #
 # **Step 4: masked keys.** A masked key's rows of $K$ and $V$ are set to 0 before (1): it then has no share in any
 # mixed key. The gradient at these rows is 0 too.
@@ -402,7 +404,7 @@ chapter.table(("layer (head 0)", "Theorem 2's E, F", "P RᵀR V (Theorem 1)", "a
 # No step has an $N \times L$ array in it.
 
 # %%
-chapter.source(linformer.backward, linformer.sum_to_shape)
+chapter.source(linformer.backward, linformer.product_for)
 
 # %%
 report = gradcheck.check_elementwise(linformer.forward, linformer.backward, q, k, v, e, f, rng=np.random.default_rng(2))

@@ -158,8 +158,8 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
     k, v, e, f, key_mask, attention = saved
     d_q, d_mixed_k, d_mixed_v = softmax.backward(d_out, attention)  # (..., N, D), (..., R, D), (..., R, M)
-    d_e = sum_to_shape(d_mixed_k @ k.swapaxes(-1, -2), e.shape)  # (4)
-    d_f = sum_to_shape(d_mixed_v @ v.swapaxes(-1, -2), f.shape)  # (4)
+    d_e = product_for(e.shape, d_mixed_k, k)  # (4)  (R, L) or (..., R, L)
+    d_f = product_for(f.shape, d_mixed_v, v)  # (4)
     d_k = zero_masked(e.swapaxes(-1, -2) @ d_mixed_k, key_mask)  # (5)  (..., L, D)
     d_v = zero_masked(f.swapaxes(-1, -2) @ d_mixed_v, key_mask)  # (5)  (..., L, M)
     return Gradients(d_q, d_k, d_v, d_e, d_f)
@@ -207,6 +207,23 @@ def _check_leading(name: str, got: tuple[int, ...], leading: tuple[int, ...]) ->
     tail = leading[len(leading) - len(got) :] if got else ()
     if len(got) > len(leading) or any(a not in (1, b) for a, b in zip(got, tail, strict=True)):
         raise ValueError(f"{name}: leading axes {got} do not broadcast to those of k, {leading}")
+
+
+def product_for(shape: tuple[int, ...], a: Array, b: Array) -> Array:
+    """``a b^T`` for ``a (..., R, D)``, ``b (..., L, D)``, summed to ``shape``: over the heads that one matrix serves.
+
+    Those heads stand beside one another along the inner axis, ``(R, H D) (H D, L)``, so that the sum is part of one
+    product, and the ``(R, L)`` numbers of each head are never there.
+    """
+    heads = a.ndim - 2
+    sizes = (1,) * (a.ndim - len(shape)) + shape
+    served = [axis for axis in range(heads) if sizes[axis] == 1]
+    own = [axis for axis in range(heads) if sizes[axis] != 1]
+    order = (*own, heads, *served, heads + 1)
+    leading = [a.shape[axis] for axis in own]
+    a = a.transpose(order).reshape(*leading, a.shape[-2], -1)  # (own heads, R, served heads * D)
+    b = b.transpose(order).reshape(*leading, b.shape[-2], -1)  # (own heads, L, served heads * D)
+    return (a @ b.swapaxes(-1, -2)).reshape(shape)
 
 
 def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:

@@ -47,7 +47,7 @@ from linattn_ref.attention.arguments import Array, Mask, check_d_out, check_qk, 
 from linattn_ref.attention.exponents import Features, features, features_backward
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
 from linattn_ref.attention.linear import add_up, add_up_backward, check_eps, read, read_backward
-from linattn_ref.attention.linformer import check_projection, sum_to_shape
+from linattn_ref.attention.linformer import check_projection, product_for
 
 
 class Saved(NamedTuple):
@@ -131,8 +131,8 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     check_d_out(d_out, out.shape, out.dtype)
     d_phi_q, d_s, d_z = read_backward(d_out, phi.q, out, denominator, s, z)
     d_mixed_k, d_mixed_v = add_up_backward(d_s, d_z, mixed_k, mixed_v)  # (..., R, C), (..., R, M)
-    d_e = sum_to_shape(d_mixed_k @ phi.k.swapaxes(-1, -2), e.shape)  # (4)
-    d_f = sum_to_shape(d_mixed_v @ v.swapaxes(-1, -2), f.shape)  # (4)
+    d_e = product_for(e.shape, d_mixed_k, phi.k)  # (4)
+    d_f = product_for(f.shape, d_mixed_v, v)  # (4)
     d_phi_k = e.swapaxes(-1, -2) @ d_mixed_k  # (5)  (..., L, C)
     d_v = zero_masked(f.swapaxes(-1, -2) @ d_mixed_v, key_mask)  # (5)  (..., L, M)
     d_q, d_k = features_backward(d_phi_q, d_phi_k, phi, feature_map, key_mask)
