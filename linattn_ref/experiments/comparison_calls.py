@@ -1,0 +1,155 @@
+"""One call of every mechanism, at sizes a reader would choose: what the table of the comparison is measured on.
+
+Beyond what is made from the tokens (`TOKENS`) a mechanism takes arrays of its own: some are learned, others are drawn
+once at random and have no gradient. One entry in `CALLS` adds a row to the table.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+
+from linattn_ref.attention import bigbird, feature_maps, reformer
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.counting import kept_bytes
+from linattn_ref.kernels import jit
+
+TOKENS = {"q", "k", "v", "qk", "q_global", "k_global", "v_global", "gate"}  # a layer makes these from its input
+REDUCED = 256  # Linformer's k
+FEATURES = 256  # m
+LANDMARKS = 64
+WINDOW = 256  # keys on either side
+BLOCK = 64  # keys
+ROUNDS, BUCKETS, CHUNK = 4, 64, 64
+
+
+class Sizes(NamedTuple):
+    """What every mechanism is called with; batch size 1, float32."""
+
+    n: int = 4096  # N = L
+    heads: int = 8  # H
+    width: int = 64  # D = M
+
+
+class Call(NamedTuple):
+    """The arguments of one ``forward``."""
+
+    arrays: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+class Cost(NamedTuple):
+    """What a call of a mechanism takes beyond what is made from the tokens."""
+
+    learned: int  # numbers in arrays that have a gradient
+    drawn: int  # numbers in arrays that have none
+    saved: int  # bytes kept for the backward pass beyond all inputs
+
+
+def cost(name: str, s: Sizes = Sizes(), *, seed: int = 0) -> Cost:  # noqa: B008
+    """Measure the mechanism in ``linattn_ref/attention/<name>.py`` in a call of both passes."""
+    module = importlib.import_module(f"linattn_ref.attention.{name}")
+    arrays, options = CALLS[name](np.random.default_rng(seed), s)
+    if "kernels" in inspect.signature(module.forward).parameters:
+        options = {**options, "kernels": jit}
+    out, saved = module.forward(*arrays, **options)
+    gradients = module.backward(np.ones_like(out), saved)
+    names = list(inspect.signature(module.forward).parameters)[: len(arrays)]
+    own = {name: size(x) for name, x in zip(names, arrays, strict=True) if name not in TOKENS}
+    given = (arrays, tuple(options.values()))
+    return Cost(
+        learned=sum(count for name, count in own.items() if name in gradients._fields),
+        drawn=sum(count for name, count in own.items() if name not in gradients._fields)
+        + size(tuple(options.values())),
+        saved=kept_bytes((given, saved)) - kept_bytes(given),
+    )
+
+
+def size(x: Any) -> int:
+    """Numbers in an array, or in all arrays in nested tuples of anything."""
+    if isinstance(x, tuple):
+        return sum(size(part) for part in x)
+    return x.size if isinstance(x, np.ndarray) else 0
+
+
+# --- The calls ------------------------------------------------------------------------------------------------------
+
+
+def queries_keys_values(rng: Generator, s: Sizes) -> tuple[Array, ...]:
+    return tuple(rng.standard_normal((3, s.heads, s.n, s.width), np.float32))
+
+
+def alone(rng: Generator, s: Sizes) -> Call:
+    return Call(queries_keys_values(rng, s), {})
+
+
+def projected(rng: Generator, s: Sizes) -> Call:
+    return Call((*queries_keys_values(rng, s), *rng.standard_normal((2, REDUCED, s.n), np.float32)), {})
+
+
+def with_features(rng: Generator, s: Sizes) -> Call:
+    omega = feature_maps.orthogonal_gaussian(FEATURES, s.width, rng, dtype=np.float32)
+    return Call((*queries_keys_values(rng, s), omega), {})
+
+
+def with_gate(rng: Generator, s: Sizes) -> Call:
+    arrays, _ = with_features(rng, s)
+    return Call((*arrays, rng.uniform(0.8, 0.99, (s.heads, s.n)).astype(np.float32)), {"causal": True})
+
+
+def with_landmarks(rng: Generator, s: Sizes) -> Call:
+    conv = rng.standard_normal((s.heads, 33), np.float32)
+    return Call((*queries_keys_values(rng, s), conv), {"landmarks": LANDMARKS})
+
+
+def with_window(rng: Generator, s: Sizes) -> Call:
+    return Call(queries_keys_values(rng, s), {"window": WINDOW})
+
+
+def with_global_token(rng: Generator, s: Sizes) -> Call:
+    arrays = *queries_keys_values(rng, s), *queries_keys_values(rng, s)
+    return Call(arrays, {"window": WINDOW, "global_tokens": (0,)})
+
+
+def with_random_blocks(rng: Generator, s: Sizes) -> Call:
+    drawn = bigbird.draw_random_blocks(-(-s.n // BLOCK), 3, rng, 3, (0, -1))
+    return Call(queries_keys_values(rng, s), {"block": BLOCK, "random_blocks": drawn})
+
+
+def strided(rng: Generator, s: Sizes) -> Call:
+    return Call(queries_keys_values(rng, s), {"kind": "strided", "stride": round(s.n**0.5)})
+
+
+def with_mixtures(rng: Generator, s: Sizes) -> Call:
+    w_p = rng.standard_normal((s.width, LANDMARKS), np.float32)
+    gain, bias = np.ones(s.width, np.float32), np.zeros(s.width, np.float32)
+    norm = (gain, bias), (gain, bias)
+    return Call((*queries_keys_values(rng, s), w_p, norm, norm), {"window": WINDOW})
+
+
+def hashed(rng: Generator, s: Sizes) -> Call:
+    qk, v, _ = queries_keys_values(rng, s)
+    rotations = reformer.draw_rotations(ROUNDS, s.width, BUCKETS, rng, np.float32)
+    return Call((qk, v), {"rotations": rotations, "chunk": CHUNK})
+
+
+CALLS: dict[str, Callable[[Generator, Sizes], Call]] = {
+    "softmax": alone,
+    "linear": alone,
+    "linformer": projected,
+    "linformer_linear": projected,
+    "performer": with_features,
+    "rfa": with_gate,
+    "nystromformer": with_landmarks,
+    "local": with_window,
+    "longformer": with_global_token,
+    "bigbird": with_random_blocks,
+    "sparse_transformer": strided,
+    "long_short": with_mixtures,
+    "reformer": hashed,
+}
