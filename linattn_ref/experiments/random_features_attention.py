@@ -48,9 +48,10 @@ CAPTION = (
     "Performer in place of softmax attention: relative error (Frobenius norm, median over heads and draws) of the "
     "output and of the attention matrix against the number of directions m; trig and hyperbolic features are two a "
     "direction. Dashed: independent directions; solid: orthogonal; dotted: orthogonal of equal length: an "
-    "estimate that is biased, but spreads less. Left: short normal queries and keys, where all converge, trig first. Right: heads of a "
-    "pretrained network, whose weights were learned with softmax: trig features are useless, and positive ones gain "
-    "little from a thousand directions. ReLU features estimate another similarity, so their error does not fall. Grey: "
+    "estimate that is biased, but spreads less. Left: short normal queries and keys, where all converge, trig first. "
+    "Right: heads of a pretrained network, whose weights were learned with softmax: trig features are useless, and "
+    "positive ones gain little from a thousand directions. ReLU features estimate another similarity, so their error "
+    "does not fall. Grey: "
     "the mean of the values in place of attention."
 )
 
