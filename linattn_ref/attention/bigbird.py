@@ -18,6 +18,7 @@ lead through it.
 :Time: ``O(N b (w + g + r) max(D, M))``
 :Memory: ``O(N M)``
 :Causal: no
+:Exact: over its pairs
 :Gives: softmax attention over a window, global and random blocks
 
 The gradient, by hand

@@ -64,6 +64,7 @@ def gate_forward(x: Array, w_g: Array, b_g: Array) -> tuple[Array, GateSaved]:
     TypeError, ValueError
         Naming the argument that is of another type or shape.
     """
+    b_g = np.asarray(b_g) if isinstance(b_g, np.generic) else b_g  # what arithmetic leaves of a single number
     check_array("x", x)
     check_array("w_g", w_g, ndim=1, dtype=x.dtype)
     check_array("b_g", b_g, ndim=0, dtype=x.dtype)

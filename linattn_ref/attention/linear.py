@@ -17,6 +17,7 @@ a recurrent network, whose one step is in ``linear_recurrent.py``.
 :Time: ``O((N + L) C M)``
 :Memory: ``O((N + L) C + N M)``
 :Causal: yes
+:Exact: no, another similarity
 :Gives: attention with the similarity ``phi(q) . phi(k)``
 
 The gradient, by hand

@@ -11,6 +11,7 @@ columns fix the sequence length.
 :Time: ``O((N + L) R max(D, M))``
 :Memory: ``O(N M + R (D + M))``
 :Causal: no
+:Exact: no
 :Gives: softmax attention of low rank, with learned projections
 
 The gradient, by hand

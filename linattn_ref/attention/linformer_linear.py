@@ -24,6 +24,7 @@ any more, and the denominator may come out negative or close to 0. Nor can it be
 :Time: ``O(N C M + L R (C + M))``
 :Memory: ``O((N + L + R) C + (N + R) M)``
 :Causal: no
+:Exact: no
 :Gives: linear attention over mixed keys, for comparison
 
 The gradient, by hand

@@ -14,6 +14,7 @@ it ``t window dilation`` places by windows, and by blocks never out of its own.
 :Time: ``O(N window max(D, M))``
 :Memory: ``O(N M)``
 :Causal: yes
+:Exact: over its pairs
 :Gives: softmax attention within a window
 
 The gradient, by hand

@@ -24,6 +24,7 @@ each kind has a layer norm of its own ("dual layer norm", ``long_short_norm.py``
 :Time: ``O(N (w + R) (D + M))``; causal ``O(N (w + N R / w) (D + M))``
 :Memory: ``O(L R + R (D + M))``; causal ``O(L R + L R / w (D + M))``
 :Causal: yes
+:Exact: no
 :Gives: softmax attention over near keys and mixtures of all keys, chosen by content
 
 The gradient, by hand

@@ -17,6 +17,7 @@ tokens is two steps apart (``linattn_ref.theory.pattern_graphs``).
 :Time: ``O(N (window + G) max(D, M))``
 :Memory: ``O(N M)``
 :Causal: no
+:Exact: over its pairs
 :Gives: softmax attention over a window and a few global tokens
 
 Two parts, one softmax

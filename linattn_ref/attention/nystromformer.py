@@ -20,6 +20,7 @@ and ``A^+`` at dropped places are 0, and all else is as if they were not there.
 :Time: ``O((N + L) R max(D, M) + R^3)``
 :Memory: ``O(N M + R (D + M + R))``
 :Causal: no
+:Exact: no
 :Gives: softmax attention of low rank, by the Nyström method
 
 The gradient, by hand

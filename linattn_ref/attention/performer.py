@@ -21,6 +21,7 @@ linear attention:
 :Time: ``O((N + L) m (D + M))``
 :Memory: ``O((N + L) m + N M)``
 :Causal: yes
+:Exact: no, a random estimate
 :Gives: an estimate of softmax attention
 
 Choosing omega

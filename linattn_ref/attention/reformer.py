@@ -31,6 +31,7 @@ boundaries, so *which* of the past tokens are met does depend on it. Whoever sam
 :Time: ``O(rounds N (D buckets + chunk max(D, M)))``
 :Memory: ``O(N (M + rounds))``
 :Causal: yes
+:Exact: over the pairs that meet
 :Gives: softmax attention to the tokens in similar directions, with queries and keys shared
 
 The gradient, by hand

@@ -25,6 +25,7 @@ token, ``g_t = sigmoid(x_t . w_g + b_g)``, see ``gate.py``.
 :Time: ``O((N + L) C M)``
 :Memory: ``O((N + L) C + N M)``
 :Causal: yes
+:Exact: no, a random estimate
 :Gives: softmax attention of unit vectors, an unbiased estimate of its kernel; with a gate, one that prefers the recent
 
 The gradient, by hand

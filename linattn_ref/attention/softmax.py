@@ -17,6 +17,7 @@ Every query looks at every key: ``O(N L max(D, M))`` time. Two forms of the same
 :Time: ``O(N L max(D, M))``
 :Memory: ``O(N M)``
 :Causal: yes
+:Exact: yes
 :Gives: softmax attention itself
 
 The gradient, by hand

@@ -19,6 +19,7 @@ A row has about ``l + N / l`` pairs, which at ``l = sqrt(N)`` makes ``O(N sqrt(N
 :Time: ``O(N (l + N / l) max(D, M))``
 :Memory: ``O(N M)``
 :Causal: always
+:Exact: over its pairs
 :Gives: softmax attention over a causal pattern of two parts
 
 The gradient, by hand

@@ -7,6 +7,7 @@ fields
     :Time: ``O(N R max(D, M))``
     :Memory: ``O(N + R)``
     :Causal: no
+    :Exact: no
     :Gives: an approximation of softmax attention
 
 The rest is seen from the code: a recurrent form (``step``), and the arguments beyond queries, keys and values.
@@ -26,7 +27,7 @@ import linattn_ref.attention
 from linattn_ref.experiments.atomic import write_all
 from linattn_ref.experiments.gallery import BENCHES
 
-FIELDS = ("Time", "Memory", "Causal", "Gives")
+FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.
 COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state"}
 
@@ -116,14 +117,15 @@ def _first_paragraph(lines: Iterable[str]) -> Iterator[str]:
 def mechanisms_table(rows: Sequence[Mechanism]) -> str:
     """As Markdown."""
     lines = [
-        "| mechanism | source | gives | time | memory kept | causal | recurrent form | beyond q, k, v |",
-        "| --- " * 8 + "|",
+        "| mechanism | source | gives | exact | time | memory kept | causal | recurrent form | beyond q, k, v |",
+        "| --- " * 9 + "|",
     ]
     for row in rows:
         link = f"[{row.title}](linattn_ref/attention/{row.name}.py)"
         needs = ", ".join(f"`{name}`" for name in row.parameters) or "–"
-        cells = [link, row.source, row.fields["Gives"], row.fields["Time"], row.fields["Memory"], row.fields["Causal"]]
-        lines.append(f"| {' | '.join([*cells, 'yes' if row.recurrent else 'no', needs]).replace('``', '`')} |")
+        said = [row.fields[field] for field in ("Gives", "Exact", "Time", "Memory", "Causal")]
+        cells = [link, row.source, *said, "yes" if row.recurrent else "no", needs]
+        lines.append(f"| {' | '.join(cells).replace('``', '`')} |")
     return "\n".join(lines)
 
 

@@ -48,13 +48,13 @@ def new_module(doc, **members):
 
 
 def test_a_module_without_a_field_is_an_error_that_names_it():
-    doc = "New thing: it does.\n\n:Time: ``O(1)``\n:Causal: no\n"
+    doc = "New thing: it does.\n\n:Time: ``O(1)``\n:Causal: no\n:Exact: no\n"
     with pytest.raises(ValueError, match=r"linattn_ref\.attention\.new: its docstring needs :Memory:, :Gives:; see"):
         tables.mechanism(new_module(doc))
 
 
 def test_a_module_with_all_fields_is_a_row():
-    doc = "New, odd (A. and B. 2021): it does.\n\n:Time: ``O(1)``\n:Memory: ``O(N)``\n:Causal: no\n:Gives: nothing\n"
+    doc = "New, odd (A. and B. 2021): it does.\n\n:Time: ``O(1)``\n:Memory: ``O(N)``\n:Causal: no\n:Exact: no\n:Gives: nothing\n"
     row = tables.mechanism(new_module(doc, step=None))
     assert (row.title, row.source, row.recurrent, row.parameters) == ("New", "–", True, ("omega", "kind"))
     row = tables.mechanism(new_module(doc.replace(", odd", "")))
