@@ -54,7 +54,8 @@ def test_a_module_without_a_field_is_an_error_that_names_it():
 
 
 def test_a_module_with_all_fields_is_a_row():
-    doc = "New, odd (A. and B. 2021): it does.\n\n:Time: ``O(1)``\n:Memory: ``O(N)``\n:Causal: no\n:Exact: no\n:Gives: nothing\n"
+    fields = ":Time: ``O(1)``\n:Memory: ``O(N)``\n:Causal: no\n:Exact: no\n:Gives: nothing\n"
+    doc = f"New, odd (A. and B. 2021): it does.\n\n{fields}"
     row = tables.mechanism(new_module(doc, step=None))
     assert (row.title, row.source, row.recurrent, row.parameters) == ("New", "–", True, ("omega", "kind"))
     row = tables.mechanism(new_module(doc.replace(", odd", "")))
