@@ -1,0 +1,62 @@
+"""Segment means of any length, with and without a mask, both passes."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from linattn_ref import gradcheck
+from linattn_ref.attention import landmarks
+
+same = partial(np.testing.assert_allclose, rtol=0, atol=1e-14)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 12, 13])
+def test_segments_are_those_of_array_split(rng, length):
+    x = rng.standard_normal((2, length, 3))
+    for r in range(1, length + 1):
+        expected = np.stack([part.mean(axis=-2) for part in np.array_split(x, r, axis=-2)], axis=-2)
+        same(landmarks.segment_means(x, r)[0], expected)
+
+
+def test_masked_rows_take_no_part(rng):
+    x, mask = rng.standard_normal((2, 11, 3)), rng.random((2, 11)) < 0.5
+    mask[0, :3] = False  # the whole first segment
+    means, _ = landmarks.segment_means(x, 4, key_mask=mask)
+    found = landmarks.occupied(mask, 4)
+    for b in range(2):
+        for r, rows in enumerate(np.array_split(np.arange(11), 4)):
+            rows = rows[mask[b, rows]]
+            assert found[b, r] == (len(rows) > 0)
+            same(means[b, r], x[b, rows].mean(axis=0) if len(rows) else np.zeros(3))
+    assert not found.all()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradient(rng, masked):
+    x = rng.standard_normal((2, 11, 3))
+    mask = rng.random((2, 11)) < 0.5 if masked else None
+    forward = partial(landmarks.segment_means, landmarks=4, key_mask=mask)
+    gradcheck.check_elementwise(forward, landmarks.segment_means_backward, x, rng=rng).assert_ok()
+
+
+def test_float32_stays(rng):
+    x, mask = rng.standard_normal((2, 11, 3)).astype(np.float32), rng.random((2, 11)) < 0.5
+    for key_mask in (None, mask):
+        means, segments = landmarks.segment_means(x, 4, key_mask=key_mask)
+        assert means.dtype == segments.counts.dtype == np.float32
+        assert landmarks.segment_means_backward(means, segments).dtype == np.float32
+
+
+def test_what_is_refused(rng):
+    x = rng.standard_normal((2, 11, 3))
+    _, segments = landmarks.segment_means(x, 4)
+    with pytest.raises(ValueError, match=r"^d_means: expected shape \(\.\.\., R, W\)"):
+        landmarks.segment_means_backward(x, segments)
+    with pytest.raises(TypeError, match=r"^d_means: expected float64"):
+        landmarks.segment_means_backward(np.ones((2, 4, 3), np.float32), segments)
