@@ -85,9 +85,10 @@ buckets = lsh_hashing.buckets
 
 
 class Saved(NamedTuple):
-    """What the backward pass needs: the inputs, the output, a number a row, and a permutation a round."""
+    """What the backward pass needs: the inputs, the output, two numbers a row, and a permutation a round."""
 
     qk: Array  # (..., N, D), masked rows 0
+    length: Array  # (..., N, 1), |x|
     v: Array  # (..., N, M), masked rows 0
     out: Array  # (..., N, M)
     log_sum_exp: Array  # (..., N), z; -inf for a token that meets nobody
@@ -154,19 +155,18 @@ def forward(
     scale = resolve_scale(scale, qk.shape[-1])
     order = find_order(qk, rotations, chunk, causal, key_mask, buckets)  # (..., rounds, N)
     qk, v = zero_masked(qk, key_mask), zero_masked(v, key_mask)
-    out, log_sum_exp = kernel.forward(
-        qk, unit(qk)[0], v, order, count_seen(qk, key_mask), chunk, bool(causal), scale
-    )  # (1)-(5)
+    k, length = unit(qk)  # (1)
+    out, log_sum_exp = kernel.forward(qk, k, v, order, count_seen(qk, key_mask), chunk, bool(causal), scale)  # (2)-(5)
     alone = is_alone(log_sum_exp, key_mask)
     out[alone] = v[alone]  # (7)
-    return out, Saved(qk, v, out, log_sum_exp, order, key_mask, chunk, bool(causal), scale, kernel)
+    return out, Saved(qk, length, v, out, log_sum_exp, order, key_mask, chunk, bool(causal), scale, kernel)
 
 
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (8)-(11), with the hash held fixed."""
-    qk, v, out, log_sum_exp, order, key_mask, chunk, causal, scale, kernel = saved
+    qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale, kernel = saved
     check_d_out(d_out, out.shape, out.dtype)
-    k, length = unit(qk)  # (1)
+    k = np.divide(qk, length, out=np.zeros(qk.shape, qk.dtype), where=length > 0)  # (1)
     d_q, d_k, d_v = kernel.backward(
         d_out, qk, k, v, out, log_sum_exp, order, count_seen(qk, key_mask), chunk, causal, scale
     )  # (8)-(10)
