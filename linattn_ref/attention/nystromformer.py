@@ -147,7 +147,7 @@ def forward(
     kept = None if key_mask is None else occupied(key_mask, landmarks)  # (..., R)
 
     a = _crossing(q_means, k_means, kept, scale)  # (3)  (..., R, R)
-    z, inverse = _pseudo_inverse(a, pinv, iterations)  # (5)  (..., R, R)
+    z, inverse = _pseudo_inverse(a, kept, pinv, iterations)  # (5)  (..., R, R)
     # Row r of G is left in place where landmark r is dropped: it meets a column of zeros in Z.
     g, inner = softmax.forward(q_means, k, v, key_mask=key_mask, scale=scale, kernels=kernels)  # (4)  (..., R, M)
     out, outer = softmax.forward(q, k_means, z @ g, key_mask=kept, scale=scale, kernels=kernels)  # (2), (6)
@@ -211,7 +211,7 @@ def matrix(
     kept = None if key_mask is None else occupied(key_mask, landmarks)
     f = softmax.matrix(q, k_means, key_mask=kept, scale=scale)  # (2)  (..., N, R)
     b = softmax.matrix(q_means, k, key_mask=key_mask, scale=scale)  # (4)  (..., R, L)
-    z, _ = _pseudo_inverse(_crossing(q_means, k_means, kept, scale), pinv, iterations)  # (3), (5)
+    z, _ = _pseudo_inverse(_crossing(q_means, k_means, kept, scale), kept, pinv, iterations)  # (3), (5)
     return f @ (z @ b)  # (..., N, L)
 
 
@@ -223,10 +223,14 @@ def _crossing(q_means: Array, k_means: Array, kept: Mask | None, scale: float) -
     return zero_masked(softmax.matrix(q_means, k_means, key_mask=kept, scale=scale), kept)
 
 
-def _pseudo_inverse(a: Array, pinv: str, iterations: int) -> tuple[Array, Any]:
-    if pinv == "exact":
-        return pseudo_inverse.exact(a)
-    return pseudo_inverse.iterative(a, iterations=iterations)
+def _pseudo_inverse(a: Array, kept: Mask | None, pinv: str, iterations: int) -> tuple[Array, Any]:
+    """``Z`` of equation (5), rows and columns of dropped landmarks 0."""
+    if pinv == "iterative":
+        return pseudo_inverse.iterative(a, iterations=iterations)
+    z, inverse = pseudo_inverse.exact(a)
+    if kept is not None:  # the decomposition leaves rounding where A has zeros; products, above, do not
+        z = np.where(kept[..., None] & kept[..., None, :], z, z.dtype.type(0))
+    return z, inverse._replace(x=z)
 
 
 def _pseudo_inverse_backward(d_z: Array, inverse: Any) -> Array:
