@@ -13,7 +13,7 @@ mechanism stands for (`comparison_ways.TARGETS`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,6 +144,17 @@ def measure_svd(ranks: tuple[int, ...], heads: Heads) -> Curve:
             )  # (K, T, H)
     by_layer = [np.mean(errors, axis=(0, 3)) for errors in (outputs, matrices)]  # (K, T) from (S, K, T, H)
     return Curve(ranks, np.array(ranks) / n, *by_layer)
+
+
+def from_record(record: Mapping[str, Any]) -> Results:
+    """The results in the figure's ``.json``, as they were."""
+
+    def curve(numbers: Mapping[str, Any]) -> Curve:
+        return Curve(tuple(numbers["sizes"]), *(np.array(numbers[field]) for field in Curve._fields[1:]))
+
+    stored = record["results"]
+    ways = {name: curve(numbers) for name, numbers in stored["ways"].items()}
+    return Results(tuple(stored["shape"]), ways, curve(stored["svd"]), stored["settings"])
 
 
 # --- Drawing --------------------------------------------------------------------------------------------------------
