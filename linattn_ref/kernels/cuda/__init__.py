@@ -1,0 +1,16 @@
+"""Kernels for NVIDIA GPUs, same names as in ``linattn_ref.kernels.reference``; float32 and float64.
+
+``device``          every CUDA import; what to install
+``arrays``          NumPy, CuPy, PyTorch and Numba arrays at the door
+``tile``            sizes, tiles in shared memory, products of tiles
+``rows``            small kernels that go once over their arrays
+``causal_product``  linear attention's causal product; kernels in ``causal_chunks``, ``gate_gradient``, ``causal_step``
+``softmax``         softmax attention; kernels in ``softmax_tiles``
+
+Each call compiles once for each dtype (some seconds). Without a GPU the same kernels run in Numba's simulator, slowly:
+set ``NUMBA_ENABLE_CUDASIM=1`` before Numba is first imported.
+"""
+
+from linattn_ref.kernels.cuda import causal_product, softmax
+
+__all__ = ["causal_product", "softmax"]

@@ -1,0 +1,183 @@
+"""Arrays at the door: NumPy's are copied to the GPU and back, those of a GPU library stay where they are.
+
+library    results are          on the stream
+=========  ===================  =====================================
+NumPy      copied back          Numba's default
+numba      device arrays        Numba's default, or the array's own
+CuPy       ``cupy.ndarray``     CuPy's current
+PyTorch    ``torch.Tensor``     PyTorch's current one of that device
+=========  ===================  =====================================
+
+All arrays of a call come from one library and, with several GPUs, from one of them. PyTorch's and CuPy's memory comes
+from their own pools, which order it by the stream.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.kernels.cuda import device
+
+
+class Library(NamedTuple):
+    """Where arrays come from, and how to make more of them."""
+
+    name: str
+    put: Any  # x -> a contiguous device array with its numbers; not a copy, if x is one already
+    empty: Any  # shape, dtype -> a new array on the GPU
+    get: Any  # a new array on the GPU -> what the caller is given
+    stream: Any  # a Numba stream
+
+
+def library_of(**arrays):
+    """The :class:`Library` that all arrays come from; None has none.
+
+    Raises
+    ------
+    TypeError
+        Arrays of two libraries, or of two GPUs; a tensor on the CPU, an array of something else.
+    RuntimeError
+        There is no GPU.
+    """
+    given = {name: x for name, x in arrays.items() if x is not None}
+    (first, model), *others = given.items()
+    origin = _origin(first, model)
+    for name, x in others:
+        if _origin(name, x) != origin:
+            raise TypeError(
+                f"{name}: expected {origin} like {first}, got {_origin(name, x)};"
+                " all arrays of a call have to be in one place"
+            )
+    device.check_gpu()
+    return _LIBRARIES[origin.split()[0]](model)
+
+
+def dtype_of(x):
+    """The NumPy dtype of an array of any library."""
+    if isinstance(x, np.ndarray) or device.is_numba_array(x):
+        return x.dtype
+    return np.dtype(x.__cuda_array_interface__["typestr"])
+
+
+def on_gpu(x):
+    """Whether ``x`` is an array of a GPU library."""
+    return device.is_numba_array(x) or hasattr(x, "__cuda_array_interface__")
+
+
+def _origin(name, x):
+    """The library, and of a tensor the device."""
+    if isinstance(x, np.ndarray):
+        return "numpy array"
+    if device.is_numba_array(x):
+        return "numba device array"
+    package = type(x).__module__.partition(".")[0]
+    if package == "torch" and not x.is_cuda:
+        raise TypeError(f"{name}: expected an array on a GPU or a numpy.ndarray, got a torch.Tensor on {x.device}")
+    if package == "torch":
+        return f"torch tensor on {x.device}"
+    if package == "cupy":
+        return f"cupy array on device {x.device.id}"
+    raise TypeError(
+        f"{name}: expected an array of NumPy, Numba, CuPy or PyTorch, got {type(x).__module__}.{type(x).__name__}"
+    )
+
+
+# --- The libraries --------------------------------------------------------------------------------------------------
+
+
+def _numpy(model):
+    stream = device.default_stream()
+
+    def put(x):
+        return device.cuda.to_device(np.ascontiguousarray(x), stream=stream)  # host to GPU
+
+    def empty(shape, dtype):
+        return device.cuda.device_array(shape, dtype, stream=stream)
+
+    def get(x):
+        return x.copy_to_host(stream=stream)  # GPU to host, after all that was launched before
+
+    return Library("numpy", put, empty, get, stream)
+
+
+def _numba(model):
+    stream = model.stream or device.default_stream()
+
+    def put(x):
+        if not x.is_c_contiguous():
+            raise ValueError(f"expected a C-contiguous Numba device array, got strides {x.strides} for shape {x.shape}")
+        return x
+
+    def empty(shape, dtype):
+        return device.cuda.device_array(shape, dtype, stream=stream)
+
+    return Library("numba", put, empty, _same, stream)
+
+
+def _torch(model):
+    import torch
+
+    stream = device.numba_stream(torch.cuda.current_stream(model.device).cuda_stream)
+
+    def put(x):
+        return x.detach().contiguous()
+
+    def empty(shape, dtype):
+        return torch.empty(shape, dtype=getattr(torch, np.dtype(dtype).name), device=model.device)
+
+    return Library("torch", put, empty, _same, stream)
+
+
+def _cupy(model):
+    import cupy
+
+    stream = device.numba_stream(cupy.cuda.get_current_stream().ptr)
+    return Library("cupy", cupy.ascontiguousarray, cupy.empty, _same, stream)
+
+
+def _same(x):
+    return x
+
+
+_LIBRARIES = {"numpy": _numpy, "numba": _numba, "torch": _torch, "cupy": _cupy}
+
+
+# --- A call ---------------------------------------------------------------------------------------------------------
+
+
+class Call:
+    """One call of a kernel's Python function: its inputs as device arrays, new arrays, launches, results.
+
+    ``heads`` is the product of the leading axes; inside, an array is ``(heads, ...)``.
+    """
+
+    def __init__(self, leading, **arrays):
+        self.library = library_of(**arrays)
+        self.leading, self.heads = tuple(leading), math.prod(leading)
+
+    def flat(self, x, axes=2):
+        """``(..., rows, width)`` as a device array ``(heads, rows, width)``; with ``axes=1``, ``(..., rows)``."""
+        x = self.library.put(x)
+        return device.as_device_array(x.reshape((self.heads, *x.shape[x.ndim - axes :])))
+
+    def empty(self, shape, dtype):
+        """A new array ``(heads, *shape)``, to be written whole."""
+        return self.library.empty((self.heads, *shape), dtype)
+
+    def launch(self, kernel, grid, block, *arguments):
+        """Start a kernel; arrays of any library may be among its arguments."""
+        views = (device.as_device_array(x) if on_gpu(x) else x for x in arguments)
+        device.launch(kernel, grid, block, self.library.stream, *views)
+
+    def results(self, *arrays):
+        """``(heads, ...)`` as ``(*leading, ...)`` of the caller's library; None as None."""
+        return tuple(None if x is None else self.library.get(x.reshape((*self.leading, *x.shape[1:]))) for x in arrays)
+
+    def write_back(self, views, arrays):
+        """What :meth:`flat` gave of ``arrays``, and a kernel has written to, into the arrays themselves."""
+        for view, x in zip(views, arrays, strict=True):
+            if isinstance(x, np.ndarray):
+                x[...] = self.library.get(view).reshape(x.shape)  # GPU to host
+            elif not device.same_memory(view, x):
+                raise ValueError(f"state: expected contiguous arrays, which a step can write to, got shape {x.shape}")

@@ -1,0 +1,97 @@
+"""Small kernels that go over their arrays once."""
+
+import math
+
+import numpy as np
+
+from linattn_ref.kernels.cuda.arrays import dtype_of
+from linattn_ref.kernels.cuda.device import cuda, kernel
+from linattn_ref.kernels.cuda.tile import BLOCK, PITCH, SIDE, THREADS
+
+
+def filled(call, shape, dtype, value):
+    """A new array ``(heads, *shape)`` of ``value``."""
+    x = call.empty(shape, dtype)
+    size = call.heads * math.prod(shape)
+    call.launch(fill, (-(-size // THREADS),), (THREADS,), x.reshape((size,)), np.dtype(dtype).type(value))
+    return x
+
+
+def copied(call, x):
+    """A new array with the numbers of ``x (heads, ...)``."""
+    y = call.empty(x.shape[1:], dtype_of(x))
+    size = math.prod(x.shape)
+    call.launch(copy, (-(-size // THREADS),), (THREADS,), x.reshape((size,)), y.reshape((size,)))
+    return y
+
+
+def dot_rows(call, a, b, sign=1):
+    """``sign * sum_c a_ic b_ic`` of ``a, b (heads, N, width)``: ``(heads, N)``."""
+    y = call.empty(a.shape[1:2], dtype_of(a))
+    blocks = -(-a.shape[1] // SIDE)
+    call.launch(dots, (call.heads * blocks,), BLOCK, a, b, y, dtype_of(a).type(sign))
+    return y
+
+
+def share_of(call, denominator):
+    """``1 / denominator (heads, N)``, and 0 where that is 0."""
+    y = call.empty(denominator.shape[1:], dtype_of(denominator))
+    size = math.prod(denominator.shape)
+    call.launch(reciprocal, (-(-size // THREADS),), (THREADS,), denominator.reshape((size,)), y.reshape((size,)))
+    return y
+
+
+def scale_rows(call, x, factor):
+    """``x (heads, N, width)`` times ``factor (heads, N)``, in place."""
+    size = math.prod(x.shape)
+    rows = math.prod(factor.shape)
+    call.launch(
+        scale, (-(-size // THREADS),), (THREADS,), x.reshape((rows, x.shape[2])), factor.reshape((rows,)), x.shape[2]
+    )
+
+
+@kernel
+def fill(x, value):
+    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    if i < x.shape[0]:
+        x[i] = value
+
+
+@kernel
+def copy(x, y):
+    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    if i < x.shape[0]:
+        y[i] = x[i]
+
+
+@kernel
+def reciprocal(x, y):
+    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    if i < x.shape[0]:
+        y[i] = 0
+        if x[i] != 0:
+            y[i] = 1 / x[i]
+
+
+@kernel
+def scale(x, factor, width):
+    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    if i < x.shape[0] * width:
+        x[i // width, i % width] *= factor[i // width]
+
+
+@kernel
+def dots(a, b, y, sign):
+    """``SIDE`` rows a block, and ``SIDE`` threads a row, whose parts are added up in order."""
+    parts = cuda.shared.array((SIDE, PITCH), a.dtype)
+    blocks = (a.shape[1] + SIDE - 1) // SIDE
+    head, i = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks * SIDE + cuda.threadIdx.y
+    parts[cuda.threadIdx.y, cuda.threadIdx.x] = 0
+    if i < a.shape[1]:
+        for c in range(cuda.threadIdx.x, a.shape[2], SIDE):
+            parts[cuda.threadIdx.y, cuda.threadIdx.x] += a[head, i, c] * b[head, i, c]
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0 and i < a.shape[1]:
+        for x in range(1, SIDE):
+            parts[cuda.threadIdx.y, 0] += parts[cuda.threadIdx.y, x]
+        y[head, i] = sign * parts[cuda.threadIdx.y, 0]
