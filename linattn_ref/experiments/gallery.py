@@ -28,8 +28,10 @@ FIGURES = (
     "causal_cost",
     "rewind",
     "decoding",
+    "rfa_decay",
     "pattern_pictures",
     "pattern_graphs",
+    "moving_content",
     "nystromformer",
     "pinv_convergence",
     "comparison",
@@ -37,7 +39,7 @@ FIGURES = (
 )
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which README.md shows.
 # Where the packages are not installed, the committed ones stay as they are.
-BENCHES = ("bench_softmax", "bench_linear")
+BENCHES = ("bench_softmax", "bench_linear", "bench_performer")
 SEED = 0
 
 
