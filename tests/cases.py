@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from case import Bad, Case, Setting, matrix_times_v
 from local_cases import LOCAL_CASES
-from local_cases import LOCAL_CASES
+from lsh_cases import LSH_CASES
 from pattern_cases import PATTERN_CASES
 
 from linattn_ref.attention import (
@@ -543,8 +543,8 @@ CASES = (
         optional=("conv",),
     ),
     *LOCAL_CASES,
-    *LOCAL_CASES,
     *PATTERN_CASES,
+    *LSH_CASES,
 )
 
 
