@@ -11,7 +11,7 @@ A chunk of queries meets the ``2 C`` keys of the chunk before and its own:
     z_r = log sum_j exp(a_ij)                                (2)
     o_r = sum_j exp(a_ij - z_r) v_j                          (3)
     z' = log(exp z + exp z_r)                                (4)
-    o' = exp(z - z') o + exp(z_r - z') o_r                   (5)
+    o' = (exp z o + exp z_r o_r) / (exp z + exp z_r)         (5)
 
 To count ``c_ij`` takes no ``(N, N)`` array: for each pair in a chunk the numbers of the chunks in which its two tokens
 lie in the other rounds are compared.
@@ -62,14 +62,12 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
         row_max = _minus_infinity_to_zero(scores.max(axis=-1, keepdims=True))  # (heads, G, C, 1)
         weights = np.exp(scores - row_max)
         total = weights.sum(axis=-1, keepdims=True)  # (heads, G, C, 1)
-        some = total != 0  # not "> 0": a NaN must stay one
-        z_r = (row_max + np.log(total, out=np.full_like(total, -np.inf), where=some))[..., 0]  # (2)
-        o_r = weights @ v[met.heads, met.keys] / np.where(some, total, total.dtype.type(1))  # (3)  (heads, G, C, M)
-        z_r, o_r = _unsorted(z_r, order[:, r]), _unsorted(o_r, order[:, r])  # (heads, N), (heads, N, M)
-        combined = np.logaddexp(log_sum_exp, z_r)  # (4)
-        shift = _minus_infinity_to_zero(combined)
-        out = np.exp(log_sum_exp - shift)[..., None] * out + np.exp(z_r - shift)[..., None] * o_r  # (5)
-        log_sum_exp = combined
+        z_r = _unsorted((row_max + _log(total))[..., 0], order[:, r])  # (2)  (heads, N)
+        o_r = _unsorted(weights @ v[met.heads, met.keys] / _zero_to_one(total), order[:, r])  # (3)  (heads, N, M)
+        shift = _minus_infinity_to_zero(np.maximum(log_sum_exp, z_r))  # (heads, N)
+        old, new = np.exp(log_sum_exp - shift), np.exp(z_r - shift)
+        log_sum_exp = shift + _log(old + new)  # (4)
+        out = (old[..., None] * out + new[..., None] * o_r) / _zero_to_one(old + new)[..., None]  # (5)
     return out.reshape(shape), log_sum_exp.reshape(shape[:-1])
 
 
@@ -169,3 +167,13 @@ def _flat(q, k, v, order, seen):
 def _minus_infinity_to_zero(x):
     """The maximum of a row that has seen nobody; with 0 in its place ``exp(-inf - shift)`` is 0 instead of NaN."""
     return np.where(np.isneginf(x), x.dtype.type(0), x)
+
+
+def _log(x):
+    """``log(x)``, and ``-inf`` for 0 without a warning."""
+    return np.log(x, out=np.full_like(x, -np.inf), where=x != 0)  # not "> 0": a NaN must stay one
+
+
+def _zero_to_one(x):
+    """To divide by, where there is nothing to divide."""
+    return np.where(x == 0, x.dtype.type(1), x)
