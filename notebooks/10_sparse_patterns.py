@@ -134,7 +134,7 @@ chapter.explore(
     name="layers",
     slider=range(1, 17),
     rows=3,
-    height=1.1,
+    height=0.8,
     alt="Which output depends on which input after 1, 2, 3 and 6 layers: a band that widens, a band with gaps that "
     "stay, and with one global token everything from the second layer on",
 )
@@ -410,9 +410,9 @@ for tokens, layers, arrives in (([30], 1, False), ([30], 2, True), ([], 2, False
     assert arrives == (pattern_graphs.steps(allowed)[0, -1] <= layers)
 
 # %% [markdown]
-# How much arrives is another matter: all $N$ tokens share the $M$ numbers of the centre. BigBird's second theorem says
-# as much: what full attention does in one layer may take a sparse one many, for some problems about as many as there
-# are tokens.
+# How much arrives is another matter: all $N$ tokens share the $M$ numbers of the centre. BigBird's authors name the
+# limit themselves (their section 3.4): there is a task that one layer of full attention solves, and for which sparse
+# attention with about $N$ pairs needs about $N$ layers, if a widely believed conjecture holds.
 #
 # ## BigBird: blocks, random ones among them
 #
