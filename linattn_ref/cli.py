@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     benches = bench.add_subparsers(title="what", required=True, metavar="WHAT")
     _add_bench_softmax(benches)
     _add_bench_linear(benches)
+    _add_bench_performer(benches)
     _add_bench_spectrum(benches)
     _add_bench_resources(benches)
     return top
@@ -311,6 +312,48 @@ def _add_bench_linear(commands: Any) -> None:
     option("--repeats", type=_at_least(1), default=7, metavar="ROUNDS", help="(default: %(default)s)")
     option("--no-compile", dest="compile", action="store_false", help="without torch.compile, which needs a compiler")
     option("--seed", type=_at_least(0), default=0, help="of the inputs (default: 0)")
+    option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: %(default)s)")
+    _add_style(command)
+
+
+def run_bench_performer(arguments: argparse.Namespace) -> None:
+    """Compare the Performer with performer-pytorch on one thread, if that can be imported; a minute.
+
+    CPU time, the two in turn in one process. Prints a table, and writes bench_performer.svg, .png, .pdf and .json.
+    """
+    from linattn_ref.experiments import bench_performer, record, style
+
+    results = bench_performer.compute(
+        lengths=arguments.lengths,
+        heads=arguments.heads,
+        width=arguments.width,
+        features=arguments.features,
+        repeats=arguments.repeats,
+        seed=arguments.seed,
+    )
+    with style.use(arguments.style):
+        files = record.save(
+            bench_performer.draw(results),
+            results,
+            arguments.out,
+            "bench_performer",
+            command=arguments.command_line,
+            seed=arguments.seed,
+            caption=bench_performer.CAPTION,
+        )
+    print(bench_performer.table(results))
+    print("wrote", *files)
+
+
+def _add_bench_performer(commands: Any) -> None:
+    command = _command(commands, "performer", run_bench_performer)
+    option = command.add_argument
+    option("--lengths", type=_at_least(1), nargs="+", default=[1024, 4096], metavar="N", help="N = L (%(default)s)")
+    option("--heads", type=_at_least(1), default=8, metavar="H", help="(default: %(default)s)")
+    option("--width", type=_at_least(1), default=64, metavar="D", help="D = M (default: %(default)s)")
+    option("--features", type=_at_least(1), default=256, metavar="m", help="random features (default: %(default)s)")
+    option("--repeats", type=_at_least(1), default=5, metavar="ROUNDS", help="(default: %(default)s)")
+    option("--seed", type=_at_least(0), default=0, help="of the inputs and directions (default: 0)")
     option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: %(default)s)")
     _add_style(command)
 

@@ -51,8 +51,7 @@ CAPTION = (
     "estimate that is biased, but spreads less. Left: short normal queries and keys, where all converge, trig first. "
     "Right: heads of a pretrained network, whose weights were learned with softmax: trig features are useless, and "
     "positive ones gain little from a thousand directions. ReLU features estimate another similarity, so their error "
-    "does not fall. Grey: "
-    "the mean of the values in place of attention."
+    "stops falling. Grey: the mean of the values in place of attention."
 )
 
 

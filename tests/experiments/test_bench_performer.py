@@ -1,0 +1,138 @@
+"""The comparison of Performers: what it runs and says. No time is tested."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from linattn_ref import cli
+from linattn_ref.experiments import bench_performer, record, style
+
+SMALL = {"lengths": (5, 70), "heads": 2, "width": 4, "features": 6, "repeats": 2}
+SETTINGS = {
+    (task, passes) for task in (bench_performer.ALL, bench_performer.CAUSAL) for passes in bench_performer.PASSES
+}
+
+
+@pytest.fixture
+def without_peer(monkeypatch):
+    monkeypatch.setitem(sys.modules, "performer_pytorch", None)
+
+
+@pytest.mark.usefixtures("without_peer")
+def test_without_performer_pytorch_the_table_says_so():
+    results = bench_performer.compute(**SMALL)
+    assert results.versions == {}
+    assert {row[:2] for row in results.rows} == SETTINGS
+    assert {row.name for row in results.rows} == {"jit", "reference"}
+    for row in results.rows:
+        assert 0 <= row.min_ms <= row.median_ms
+        assert row.ratio_min <= row.ratio_median
+    text = bench_performer.table(results)
+    assert "performer-pytorch is not installed" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + len(SETTINGS) * 2
+    assert {line.count("|") for line in lines} == {6}
+
+
+def fake_peer(torch, causal_error=0.0):
+    """What of performer-pytorch is used, made of PyTorch's own operations."""
+
+    def softmax_kernel(x, *, projection_matrix, is_query, eps):
+        x = x * x.shape[-1] ** -0.25
+        p = x @ projection_matrix.mT - (x**2).sum(-1, keepdim=True) / 2
+        return torch.exp(p - p.amax((-1,) if is_query else (-1, -2), keepdim=True)) + eps
+
+    def attend(similarity, v):
+        return similarity / similarity.sum(-1, keepdim=True) @ v
+
+    def causal_form(q, k, v, eps=1e-6):
+        return attend(torch.tril(q @ k.mT), v) * (1 + causal_error)
+
+    class FastAttention:
+        def __init__(self, width, features, causal):
+            self.projection_matrix = torch.zeros(features, width)
+            self.form = causal_form if causal else module.linear_attention
+
+        def __call__(self, q, k, v):
+            q, k = (
+                softmax_kernel(x, projection_matrix=self.projection_matrix, is_query=x is q, eps=1e-4) for x in (q, k)
+            )
+            return self.form(q, k, v)
+
+    module = SimpleNamespace(
+        softmax_kernel=softmax_kernel,
+        linear_attention=lambda q, k, v: attend(q @ k.mT, v),
+        causal_linear_attention_noncuda=causal_form,
+        FastAttention=FastAttention,
+    )
+    return module
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="needs the extra: peers")
+
+
+def test_beside_performer_pytorch(torch, monkeypatch):
+    monkeypatch.setattr(bench_performer, "find_peer", lambda: fake_peer(torch))
+    monkeypatch.setattr(bench_performer, "BOTH_LONGEST", 5)
+    results = bench_performer.compute(**SMALL)
+    assert set(results.versions) == {"PyTorch", "performer-pytorch"}
+    theirs = {row[:3] for row in results.rows if row.name == bench_performer.PEER}
+    left_out = {("causal", "forward + backward", 70)}  # its memory
+    assert theirs == {(*setting, n) for setting in SETTINGS for n in SMALL["lengths"]} - left_out
+    assert "not installed" not in bench_performer.table(results)
+
+
+def test_a_wrong_result_is_not_timed(torch, monkeypatch):
+    monkeypatch.setattr(bench_performer, "find_peer", lambda: fake_peer(torch, causal_error=0.01))
+    with pytest.raises(RuntimeError, match=r"causal, forward: performer-pytorch and jit differ in out by 1\.0e-02"):
+        bench_performer.compute(**SMALL)
+
+
+@pytest.mark.parametrize("name", ["lengths", "heads", "width", "features", "repeats"])
+def test_bad_arguments(name):
+    with pytest.raises(ValueError, match=f"{name}: expected at least 1, got 0"):
+        bench_performer.compute(**{**SMALL, name: (4, 0) if name == "lengths" else 0})
+
+
+def test_the_figure_shows_every_package(tmp_path):
+    rows = tuple(
+        bench_performer.Row(task, passes, n, name, 1.0, 1.0, 1.0, 1.0)
+        for task, passes in sorted(SETTINGS)
+        for n in (4, 8)
+        for name in bench_performer.LOOKS
+    )
+    results = bench_performer.Results(2, 4, 6, 3, {}, rows)
+    with style.use("paper"):
+        figure = bench_performer.draw(results)
+        files = record.save(figure, results, tmp_path, "bench", command="linattn-ref bench performer", seed=0)
+    for axis in figure.axes:
+        assert len(axis.get_lines()) == 2 * len(bench_performer.LOOKS)
+        for line in axis.get_lines():
+            np.testing.assert_allclose(line.get_ydata(), [1e3 / 4, 1e3 / 8])  # microseconds a token
+    assert all(file.stat().st_size for file in files)
+
+
+@pytest.mark.usefixtures("without_peer")
+def test_the_command_prints_a_table_and_draws(tmp_path, capsys):
+    words = [
+        "bench",
+        "performer",
+        "--lengths",
+        "8",
+        "--heads",
+        "1",
+        "--width",
+        "4",
+        "--features",
+        "5",
+        "--repeats",
+        "1",
+        "--out",
+    ]
+    assert cli.main([*words, str(tmp_path)]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {f"bench_performer.{x}" for x in ("svg", "png", "pdf", "json")}
+    assert "| causal | forward + backward | 8 |" in capsys.readouterr().out
