@@ -1,0 +1,575 @@
+# %% [markdown]
+# # 8. Random feature attention: a gate that lets the past fade
+#
+# How can linear attention prefer what is recent, and learn by itself when to forget?
+#
+# Linear attention adds up everything it has seen, and the first token counts as much as the last. Random feature
+# attention (RFA, Peng et al. 2021) has two ideas: features of sine and cosine that are safe because all vectors have
+# length 1, and a gate. In this chapter you will
+#
+# 1. see why the lengths are divided out, and what that does to the features' error, and to attention itself;
+# 2. derive the gradient through that division;
+# 3. let the state fade by a gate, and read off how far back it reaches;
+# 4. derive the gradient of the gate, and of the two parameters that make it;
+# 5. train a gate that forgets at the right token, which no constant does;
+# 6. meet an $\varepsilon$ that is no longer small.
+#
+# You need chapters 4 (feature maps) and 5 (prefix sums, the causal product and its gradient). The letters are theirs:
+# $N$ tokens, keys of width $D$, values of width $M$; $m$ random directions give $C$ features.
+
+# %%
+import math
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from linattn_ref import gradcheck
+from linattn_ref.attention import feature_maps_random, gate, linear, rfa, softmax
+from linattn_ref.attention.feature_maps import gaussian, orthogonal_gaussian, rfa_arccos, rfa_gaussian
+from linattn_ref.experiments import chapter, rfa_decay
+from linattn_ref.experiments.counting import count
+from linattn_ref.kernels.reference import causal_product
+
+# Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
+same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
+
+# %% [markdown]
+# ## Vectors of length 1
+#
+# The similarity of softmax attention, taken apart:
+#
+# $$e^{q \cdot k} = e^{|q|^2/2}\; e^{-|q - k|^2/2}\; e^{|k|^2/2} \qquad (1)$$
+#
+# The middle factor is the Gaussian kernel. If all queries and keys have length 1, the outer factors are the same
+# number $\sqrt e$ everywhere and cancel in the ratio: **on the unit sphere, softmax attention and Gaussian attention
+# are the same thing**. So RFA replaces $q$ and $k$ by $\hat q = q / |q|$ and $\hat k = k / |k|$.
+
+# %%
+N, D, M = 6, 4, 3
+rng = np.random.default_rng(0)
+q, k, v, d_out = (rng.standard_normal((N, width)) for width in (D, D, M, M))
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+square_distance = ((unit(q)[:, None] - unit(k)[None]) ** 2).sum(axis=-1)  # (N, N)
+kernel = np.exp(-square_distance / 2)
+same(math.e * kernel, np.exp(unit(q) @ unit(k).T))  # (1)
+same(kernel / kernel.sum(axis=1, keepdims=True), softmax.matrix(unit(q), unit(k), scale=1.0))
+
+# %% [markdown]
+# ### Sines and cosines
+#
+# Draw $\omega$ from $N(0, I)$. For a fixed vector $z$, the number $\omega \cdot z$ is normal with variance $|z|^2$, and
+# the mean of its cosine is the characteristic function of a normal variable, $\mathbb E \cos(\omega \cdot z) =
+# e^{-|z|^2/2}$: the Gaussian kernel, for $z = x - y$. And a cosine of a difference is an inner product:
+#
+# $$\cos(\omega \cdot (x - y)) = \sin(\omega \cdot x) \sin(\omega \cdot y) + \cos(\omega \cdot x) \cos(\omega \cdot y)$$
+#
+# So with $m$ directions, the rows of a matrix $\omega$,
+#
+# $$\phi(x) = \tfrac{1}{\sqrt m} \big[\sin(\omega \hat x),\, \cos(\omega \hat x)\big], \qquad
+# \mathbb E\, \phi(x) \cdot \phi(y) = e^{-|\hat x - \hat y|^2/2} \qquad (2)$$
+#
+# How far off is it? With $z = \hat x - \hat y$ and $\cos^2 = (1 + \cos 2 \cdot)/2$,
+#
+# $$\mathrm{Var} = \frac 1m \Big(\tfrac12 \big(1 + e^{-2|z|^2}\big) - e^{-|z|^2}\Big)
+# = \frac{(1 - e^{-|z|^2})^2}{2m} \qquad (3)$$
+#
+# At most $1/2m$, whatever the vectors. What matters is the error *beside the kernel*, and here is what the unit sphere
+# is good for: $|z| \le 2$, the kernel is never below $e^{-2} = 0.135$, and the relative error never above
+# $5.2 / \sqrt m$. For vectors of length 3 the kernel goes down to $e^{-18}$ with the same variance.
+
+# %%
+chapter.source(feature_maps_random.rfa_gaussian, feature_maps_random.unit, doc=False)
+
+# %%
+m, draws = 64, 4000
+pairs = [(np.eye(D)[0], math.cos(t) * np.eye(D)[0] + math.sin(t) * np.eye(D)[1]) for t in (0.3, 1.0, 2.0, math.pi)]
+rows = []
+for x, y in pairs:
+    estimates = np.array(
+        [rfa_gaussian(gaussian(m, D, rng)).forward(np.stack([x, y]))[0].prod(axis=0).sum() for _ in range(draws)]
+    )
+    z = np.linalg.norm(x - y)
+    truth, variance = math.exp(-(z**2) / 2), (1 - math.exp(-(z**2))) ** 2 / (2 * m)
+    assert abs(estimates.mean() - truth) < 5 * math.sqrt(variance / draws)  # (2): five standard errors
+    np.testing.assert_allclose(estimates.var(), variance, rtol=5 * 2 / math.sqrt(draws))  # (3)
+    assert math.sqrt(variance) / truth < 5.2 / math.sqrt(m)
+    rows.append((f"{z:.3f}", truth, float(estimates.mean()), math.sqrt(variance), float(estimates.std())))
+chapter.table((f"distance, m = {m}", "kernel", "mean of estimates", "deviation by (3)", "measured"), rows)
+
+# %% [markdown]
+# The second kind of features, rectified instead of turned, estimates the arc-cosine kernel (Cho and Saul 2009). With
+# $t$ the angle between $x$ and $y$,
+#
+# $$\phi(x) = \tfrac1{\sqrt m} \max(\omega \hat x, 0), \qquad
+# \mathbb E\, \phi(x) \cdot \phi(y) = \frac{\sin t + (\pi - t) \cos t}{2 \pi} \qquad (4)$$
+#
+# It is not softmax's kernel, but no similarity can come out negative, as an estimate by (2) can.
+
+# %%
+many = 200_000
+for x, y in pairs:
+    t = math.acos(np.clip(x @ y, -1, 1))
+    expected = (math.sin(t) + (math.pi - t) * math.cos(t)) / (2 * math.pi)
+    phi, _ = rfa_arccos(gaussian(many, D, rng)).forward(np.stack([x, y]))
+    assert abs(phi.prod(axis=0).sum() - expected) < 5 * 1.2 / math.sqrt(many)  # (4); the deviation is sqrt(5)/2 at most
+
+few = [rfa_gaussian(gaussian(8, D, rng)).forward(np.stack(pairs[3]))[0].prod(axis=0).sum() for _ in range(200)]
+assert min(few) < 0  # opposite vectors, 8 directions
+
+# %% [markdown]
+# ### What is lost with the lengths
+#
+# A score on the unit sphere lies between $-1$ and $1$, so one weight is at most $e^2 = 7.4$ times another. Softmax
+# attention in a trained network is far sharper. The paper's way out is a width $\sigma$ of the kernel, here a factor
+# $1/\sigma$ on $\omega$ (exercise 1). Below: 100 keys, and the largest weight a query gives, with lengths as they
+# come, on the sphere, and by features on the sphere.
+
+# %%
+q_100, k_100 = rng.standard_normal((2, 100, 16)) * 2
+omega_100 = orthogonal_gaussian(256, 16, rng)
+largest = [
+    p.max(axis=1).mean()
+    for p in (
+        softmax.matrix(q_100, k_100),
+        softmax.matrix(unit(q_100), unit(k_100), scale=1.0),
+        rfa.matrix(q_100, k_100, omega_100),
+    )
+]
+rows = list(zip(("softmax attention", "on the unit sphere", "RFA, 256 directions"), map(float, largest), strict=True))
+chapter.table(("mean of the largest weight; a uniform one is 0.01", ""), rows)
+assert largest[0] > 0.2
+assert largest[1] < math.exp(2) / 100
+assert abs(largest[2] / largest[1] - 1) < 0.3
+
+# %% [markdown]
+# ## Without a gate it is linear attention
+#
+# All of chapters 4 to 6 applies: two sums, associativity, prefix sums, states. `rfa.forward` without a gate *is*
+# `linear.forward` with the features (2) or (4).
+
+# %%
+omega = gaussian(32, D, np.random.default_rng(1))
+for options in ({}, {"causal": True}):
+    plain, _ = rfa.forward(q, k, v, omega, **options)
+    same(plain, linear.forward(q, k, v, feature_map=rfa_gaussian(omega), **options)[0])
+same(rfa.forward(100 * q, k / 100, v, omega)[0], rfa.forward(q, k, v, omega)[0])  # lengths do not matter
+
+# %% [markdown]
+# ### The gradient through the division
+#
+# From the features down to $\hat x$ it is chapter 4's: sine and cosine give each other,
+# $dp = d_{\sin} * \cos p - d_{\cos} * \sin p$ with $p = \omega \hat x$ (the factor $1/\sqrt m$ sits in both), and
+# $d\hat x = \omega^\top dp$. New is the step from $\hat x = x / |x|$ to $x$. In indices, with
+# $\partial |x| / \partial x_j = x_j / |x| = \hat x_j$,
+#
+# $$\frac{\partial \hat x_i}{\partial x_j} = \frac{\delta_{ij}}{|x|} - \frac{x_i}{|x|^2}\, \hat x_j
+# = \frac{\delta_{ij} - \hat x_i \hat x_j}{|x|}$$
+#
+# and summed with $d\hat x_i$,
+#
+# $$dx = \frac{d\hat x - \hat x\, (\hat x \cdot d\hat x)}{|x|} \qquad (5)$$
+#
+# The matrix $I - \hat x \hat x^\top$ takes away the part along $x$: making a vector longer does not change its
+# direction, so the gradient has nothing to say about it. And a vector ten times as long gets a gradient ten times
+# smaller. For $x = 0$ the direction is undefined: the package leaves $\hat x = 0$ and gives the gradient 0.
+
+# %%
+chapter.source(feature_maps_random.unit_backward, doc=False)
+
+# %%
+out, saved = rfa.forward(q, k, v, omega, causal=True)
+grads = rfa.backward(d_out, saved)
+same((grads.q * q).sum(axis=1), 0)  # (5): across q
+same((grads.k * k).sum(axis=1), 0)
+_, saved = rfa.forward(10 * q, k, v, omega, causal=True)
+same(10 * rfa.backward(d_out, saved).q, grads.q)
+
+report = gradcheck.check_elementwise(
+    partial(rfa.forward, causal=True), rfa.backward, q, k, v, omega, rng=np.random.default_rng(2)
+)
+print(report)
+report.assert_ok()
+
+q_zero = q.copy()
+q_zero[2] = 0
+out, saved = rfa.forward(q_zero, k, v, omega)
+assert not rfa.backward(d_out, saved).q[2].any()
+
+# %% [markdown]
+# ## The gate
+#
+# Softmax attention has no notion of distance either; but it can point at one key out of thousands, and positions that
+# are added to the tokens tell it where. A state of fixed size cannot keep thousands of keys apart. In language what
+# matters is often near. So let the state fade (claim 39 of the seeds): with $g_t$ between 0 and 1,
+#
+# $$S_t = g_t\, S_{t-1} + (1 - g_t)\, \phi(k_t)\, v_t^\top, \qquad
+# z_t = g_t\, z_{t-1} + (1 - g_t)\, \phi(k_t) \qquad (6)$$
+#
+# $$o_t = \frac{S_t^\top \phi(q_t)}{\phi(q_t)^\top z_t + \varepsilon} \qquad (7)$$
+#
+# (6) is a weighted mean of the old state and the new token: the state stays in the range of its terms however long the
+# sequence. Put (6) into itself until nothing is left of $S$:
+#
+# $$S_t = \sum_{j \le t} r_{tj}\, \phi(k_j)\, v_j^\top, \qquad r_{tj} = (1 - g_j)\, g_{j+1} \cdots g_t \qquad (8)$$
+#
+# so that the matrix of RFA is that of linear attention times $r$, entry by entry, its rows divided by their sums. The
+# weights $r_{tj}$ of a row sum to $1 - g_1 \cdots g_t$: what is missing is the share of $S_0 = 0$.
+
+# %%
+gates = np.array([0.9, 0.5, 0.99, 0.1, 0.7, 0.8])
+r = rfa.recency(gates)
+for t in range(N):
+    for j in range(N):
+        same(r[t, j], (1 - gates[j]) * math.prod(gates[j + 1 : t + 1]) if j <= t else 0)  # (8)
+same(r.sum(axis=1), 1 - np.cumprod(gates))
+
+out, saved = rfa.forward(q, k, v, omega, gates, causal=True)
+phi_q, phi_k = (rfa_gaussian(omega).forward(x)[0] for x in (q, k))
+s, z = np.zeros((64, M)), np.zeros(64)
+for t in range(N):
+    s = gates[t] * s + (1 - gates[t]) * phi_k[t, :, None] * v[t, None, :]  # (6)
+    z = gates[t] * z + (1 - gates[t]) * phi_k[t]
+    same(out[t], s.T @ phi_q[t] / (phi_q[t] @ z + 1e-6))  # (7)
+
+weights = r * (phi_q @ phi_k.T)
+same(out, weights @ v / (weights.sum(axis=1, keepdims=True) + 1e-6))
+same(out, rfa.matrix(q, k, omega, gates, causal=True) @ v)
+chapter.source(rfa.forward, doc=False)
+
+# %% [markdown]
+# The hot loop is chapter 5's causal product, which takes a gate and a weight for each token; RFA calls it with $g$ and
+# $1 - g$. Time and memory stay linear. Move the slider: the matrix for one gate $g$ for all tokens.
+
+# %%
+shown = 40
+q_40, k_40 = np.random.default_rng(3).standard_normal((2, shown, 8))
+omega_40 = orthogonal_gaussian(128, 8, np.random.default_rng(4))
+
+
+def panel(axes, g):
+    matrix = rfa.matrix(q_40, k_40, omega_40, np.full(shown, float(g)), causal=True)
+    axes.imshow(matrix, vmin=0, vmax=0.5, cmap="viridis")
+    axes.grid(False)
+    axes.set(xlabel="key j", ylabel="query t")
+    axes.label_outer()
+
+
+chapter.explore(
+    panel,
+    (0.5, 0.8, 0.95, 0.999),
+    name="gate g",
+    slider=(0.2, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999),
+    height=0.34,
+    sharey=True,
+    alt="Lower triangles of weights. g = 0.5: a bright diagonal that fades within three keys. g = 0.999: even rows",
+)
+
+# %% [markdown]
+# ### How far back
+#
+# With one gate for all, $r_{tj} = (1 - g)\, g^{t-j}$. All that is less than $d$ tokens back has the share $1 - g^d$, so
+# 90% of the weight lies within $d = \log 0.1 / \log g$ tokens: for $g$ near 1 about $2.3 / (1 - g)$.
+
+# %%
+for g in (0.5, 0.9, 0.99, 0.999):
+    reach = math.log(0.1) / math.log(g)
+    same(sum((1 - g) * g**d for d in range(3000)), 1 - g**3000)
+    assert abs(reach * (1 - g) / -math.log(0.1) - 1) < 0.3
+    print(f"g = {g}: 90% of the weight within {reach:.0f} tokens")
+
+decay = rfa_decay.compute()
+chapter.show(
+    rfa_decay.draw,
+    decay,
+    alt="Left: weight against distance falls exponentially for five gates, points on lines; flat without a gate. "
+    "Middle: the reach rises from 3 tokens at g = 0.5 to 220 at 0.99. Right: on the latch task the loss stays near 1 "
+    "without a gate and with one constant, and falls below 0.01 with a learned gate",
+)
+for g, measured in zip(decay.gates, decay.weights, strict=True):
+    near = decay.distances < 20
+    formula = (1 - g) * g ** decay.distances.astype(float) / (1 - g**decay.length)
+    np.testing.assert_allclose(measured[near], formula[near], rtol=0.1)  # claim 39: a bias to recent tokens
+np.testing.assert_allclose(decay.without, 1 / decay.length, rtol=0.1)  # and none without a gate
+
+# %% [markdown]
+# Points are measured: the weights of the last query, averaged over heads with random queries and keys. (The right panel
+# comes below.)
+#
+# ## The gradient of the gate
+#
+# Let $A_t$ be the gradient of the loss with respect to $S_t$. Chapter 5 derived, for a gate $g$ and a weight $w$ that
+# know nothing of each other, $S_t = g_t S_{t-1} + w_t\, \phi(k_t) v_t^\top$,
+#
+# $$A_t = \phi(q_t)\, G_t^\top + g_{t+1} A_{t+1}, \qquad
+# \frac{\partial \ell}{\partial g_t} = \langle A_t, S_{t-1} \rangle, \qquad
+# \frac{\partial \ell}{\partial w_t} = \phi(k_t)^\top A_t\, v_t$$
+#
+# (with the column of ones beside $V$, so that $z$ is a part of $S$). Here $w_t = 1 - g_t$, one number used in two
+# places. So its gradient is the sum of what both places ask for, $dw_t / dg_t = -1$:
+#
+# $$\frac{\partial \ell}{\partial\, \mathrm{gate}_t} = \langle A_t, S_{t-1} \rangle - \phi(k_t)^\top A_t\, v_t
+# = \big\langle A_t,\; S_{t-1} - \phi(k_t)\, v_t^\top \big\rangle \qquad (9)$$
+#
+# Read it: $A_t$ says in which direction the loss would rather *not* have the state. The gate opens if the old state
+# lies less in that direction than the new token does. Step by step, with every $S$ and $A$ kept (which the kernel does
+# not do):
+
+# %%
+with_ones = np.concatenate([v, np.ones((N, 1))], axis=1)  # (N, M + 1)
+denominator = saved.denominator
+d_n = d_out / denominator[:, None]
+g_ones = np.concatenate([d_n, -(d_n * out).sum(axis=1, keepdims=True)], axis=1)  # the G of numerator and denominator
+S = [np.zeros((64, M + 1))]
+for t in range(N):
+    S.append(gates[t] * S[-1] + (1 - gates[t]) * phi_k[t, :, None] * with_ones[t, None, :])
+A = [np.zeros((64, M + 1))] * (N + 1)
+for t in reversed(range(N)):
+    A[t] = phi_q[t, :, None] * g_ones[t, None, :] + (gates[t + 1] * A[t + 1] if t + 1 < N else 0)
+by_hand = [(A[t] * (S[t] - phi_k[t, :, None] * with_ones[t, None, :])).sum() for t in range(N)]  # (9)
+same(rfa.backward(d_out, saved).gate, by_hand)
+chapter.source(rfa.backward, doc=False)
+
+# %%
+report = gradcheck.check_elementwise(
+    partial(rfa.forward, causal=True), rfa.backward, q, k, v, omega, gates, rng=np.random.default_rng(5)
+)
+print(report)
+report.assert_ok()
+
+# %% [markdown]
+# The first gate has $S_0 = 0$ on one side, and only its own token on the other: numerator and denominator get the same
+# factor $1 - g_1$, which cancels but for $\varepsilon$. Its gradient is almost 0 for the first output. It still decides
+# how the first token compares with later ones.
+#
+# ### From the gate to its parameters
+#
+# The gate of a token is made from the token itself, $x_t$ being what the layer gets:
+#
+# $$g_t = \sigma(a_t), \qquad a_t = x_t \cdot w_g + b_g, \qquad \sigma(a) = \frac{1}{1 + e^{-a}} \qquad (10)$$
+#
+# From $\sigma' = e^{-a} / (1 + e^{-a})^2 = \sigma (1 - \sigma)$ and the chain rule,
+#
+# $$da_t = \frac{\partial \ell}{\partial g_t}\, g_t (1 - g_t), \qquad dx_t = da_t\, w_g, \qquad
+# dw_g = \sum_t da_t\, x_t, \qquad db_g = \sum_t da_t \qquad (11)$$
+#
+# In float32 the sigmoid of 17 is exactly 1. A gate of 1 would never let anything in again, so `gate_forward` stays at
+# the nearest numbers inside $(0, 1)$.
+
+# %%
+chapter.source(gate.gate_forward, gate.gate_backward, doc=False)
+
+# %%
+x, w_g, b_g = rng.standard_normal((N, 5)), rng.standard_normal(5), np.array(1.0)
+
+
+class LayerGradients(NamedTuple):
+    x: np.ndarray
+    w_g: np.ndarray
+    b_g: np.ndarray
+    q: np.ndarray
+
+
+def layer_forward(x, w_g, b_g, q):
+    g, gate_saved = gate.gate_forward(x, w_g, b_g)
+    out, saved = rfa.forward(q, k, v, omega, g, causal=True)
+    return out, (gate_saved, saved)
+
+
+def layer_backward(d_out, saved):
+    grads = rfa.backward(d_out, saved[1])
+    return LayerGradients(*gate.gate_backward(grads.gate, saved[0]), grads.q)
+
+
+report = gradcheck.check_elementwise(layer_forward, layer_backward, x, w_g, b_g, q, rng=np.random.default_rng(6))
+print(report)
+report.assert_ok()
+saturated, _ = gate.gate_forward(np.array([[-1e4], [17.0], [1e4]], np.float32), np.ones(1, np.float32), np.float32(0))
+assert ((saturated > 0) & (saturated < 1)).all()
+assert np.float32(1) / (np.float32(1) + np.exp(np.float32(-17))) == 1
+
+# %% [markdown]
+# ### A gate that learns when to forget
+#
+# Why a gate *of the token*, and not simply a good constant? The right panel above: some tokens are marked, and the
+# output is to be the value at the last mark, however long ago. All queries and keys are the same, so that only the
+# gate decides. A constant can at best prefer the recent a little. The learned gate closes at marks ($g \approx 0$:
+# drop all, take this) and stays open elsewhere ($g \approx 1$: keep, ignore this): a latch. (9) and (11) are all that
+# trains it.
+
+# %%
+chapter.source(rfa_decay.latch_loss, doc=False)
+rows = [
+    (label, float(decay.latch[form].losses[-30:].mean()), decay.latch[form].gate_marked, decay.latch[form].gate_other)
+    for form, label in rfa_decay.FORMS.items()
+]
+chapter.table(("form", "loss at the end", "gate at marks", "gate elsewhere"), rows)
+assert rows[0][1] > 0.7
+assert rows[1][1] > 0.7
+assert rows[2][1] < 0.01  # claim 39: a learned gate
+assert rows[2][2] < 0.05 < 0.99 < rows[2][3]
+
+# %% [markdown]
+# ## The recurrent form, masks, and an $\varepsilon$ that is not small
+#
+# (6) is a recurrence already: a step costs the same at every position. A padded token adds nothing, but time goes on
+# and the state fades.
+
+# %%
+state, costs = rfa.init_state((), D, M, omega), set()
+for t in range(N):
+    spent = linear.State(state.s.copy(), state.z.copy(), None)
+    cost = count(lambda q_t, k_t, v_t, s=spent, t=t: rfa.step(q_t, k_t, v_t, s, omega, gates[t]), q[t], k[t], v[t])
+    costs.add((cost.multiply_adds, cost.elementwise))
+    row, state = rfa.step(q[t], k[t], v[t], state, omega, gates[t])
+    same(row, out[t])
+assert len(costs) == 1
+
+key_mask = np.array([True, True, False, False, True, True])
+masked = rfa.matrix(q, k, omega, gates, causal=True, key_mask=key_mask, eps=0.0)
+assert not masked[:, [2, 3]].any()
+similarity = phi_q @ phi_k.T
+same(
+    masked[5, 1] / similarity[5, 1] * similarity[5, 4] / masked[5, 4],
+    (1 - gates[1]) * math.prod(gates[2:5]) / (1 - gates[4]),  # the gates of the masked tokens are among the factors
+)
+
+# %% [markdown]
+# In plain linear attention the denominator of the first token is about 1, and $\varepsilon = 10^{-6}$ is nothing beside
+# it. Here the first weight is $1 - g_1$. If the gates are near 1, denominators start near 0, and $\varepsilon$ shrinks
+# the first outputs. The first token sees itself alone; its output ought to be its value:
+
+# %%
+rows = []
+for g in (0.9, 0.999, 1 - 1e-5, 1 - 1e-6):
+    first, _ = rfa.forward(q, k, v, omega, np.full(N, g), causal=True)
+    exact, _ = rfa.forward(q, k, v, omega, np.full(N, g), causal=True, eps=0.0)
+    same(exact[0], v[0])
+    similarity_11 = phi_q[0] @ phi_k[0]
+    np.testing.assert_allclose(first[0] / v[0], 1 / (1 + 1e-6 / ((1 - g) * similarity_11)), rtol=1e-9)
+    rows.append((f"1 - {1 - g:.0e}", float(first[0, 0] / v[0, 0])))
+assert abs(rows[0][1] - 1) < 1e-4
+assert rows[-1][1] < 0.7
+chapter.table(("gate", "first output over its value, eps = 1e-6"), rows)
+
+# %% [markdown]
+# So choose $\varepsilon$ well below $1 - g$, or 0 with the arc-cosine features, whose denominators are not negative.
+# With the Gaussian features no $\varepsilon$ helps against the other danger: an estimate of a similarity may be
+# negative, and with few directions a denominator may come out near 0.
+
+# %%
+extremes = []
+for directions in (4, 16, 64, 256):
+    worst = 0.0
+    for seed in range(50):
+        draw = np.random.default_rng(seed)
+        q_s, k_s, v_s = draw.standard_normal((3, 30, 8))
+        out_s, _ = rfa.forward(q_s, k_s, v_s, gaussian(directions, 8, draw), np.full(30, 0.5), causal=True)
+        worst = max(worst, float(abs(out_s).max() / abs(v_s).max()))
+    extremes.append((directions, worst))
+chapter.table(("directions m", "largest output over largest value, 50 draws"), extremes)
+assert extremes[0][1] > 2  # far outside the values
+assert extremes[-1][1] < 1.2
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. A sharper kernel.** Which $\omega$ makes the Gaussian features estimate
+# $e^{-|\hat x - \hat y|^2 / 2 \sigma^2}$, and which scale of softmax attention on the sphere is that? What does it do
+# to the error of the estimate for opposite vectors?
+#
+# <details><summary>Solution</summary>
+#
+# $\omega / \sigma$: then $\omega \cdot z / \sigma$ has variance $|z|^2 / \sigma^2$. On the sphere
+# $-|\hat x - \hat y|^2 / 2\sigma^2 = \hat x \cdot \hat y / \sigma^2 - 1/\sigma^2$: a scale of $1/\sigma^2$.
+# By (3) the deviation is still about $1 / \sqrt{2m}$, but the smallest kernel is $e^{-2/\sigma^2}$. At
+# $\sigma = 1/2$ that is $3 \cdot 10^{-4}$: a relative error of 10% there would take $m$ around $4 \cdot 10^8$. Sharp
+# attention by sines and cosines is dear; the positive features of the Performer exist for that reason.
+#
+# </details>
+
+# %%
+sigma = 0.5
+sharp = rfa.matrix(q, k, gaussian(400_000, D, np.random.default_rng(7)) / sigma, eps=0.0)
+truth = softmax.matrix(unit(q), unit(k), scale=1 / sigma**2)
+np.testing.assert_allclose(sharp, truth, atol=0.02)
+needed = 1 / 2 / (0.1 * math.exp(-2 / sigma**2)) ** 2  # m from 1 / sqrt(2 m) = 10% of the kernel
+assert 3e8 < needed < 5e8
+
+# %% [markdown]
+# **2. Why $1 - g$?** Take the weight 1 instead, $S_t = g_t S_{t-1} + \phi(k_t) v_t^\top$ and likewise $z$, with
+# $\varepsilon = 0$. For one constant gate the outputs are the same. Show it, and give gates for which they differ.
+# Which form can skip a token?
+#
+# <details><summary>Solution</summary>
+#
+# With a constant gate the weight $1 - g$ is a common factor of all terms of numerator and denominator. With gates that
+# differ it is not. The form with $1 - g_t$ ignores a token where $g_t \approx 1$: nothing fades and nothing comes in.
+# With the weight 1 every token comes in fully; a latch is impossible.
+#
+# </details>
+
+
+# %%
+def with_weight_1(gates):
+    return causal_product.normalised_forward(phi_q, phi_k, v, gates, None, None, None, 0.0)[0]
+
+
+constant = np.full(N, 0.8)
+same(with_weight_1(constant), rfa.forward(q, k, v, omega, constant, causal=True, eps=0.0)[0])
+skip_last = np.array([0.5, 0.5, 0.5, 0.5, 0.5, 1 - 1e-12])
+gated, _ = rfa.forward(q, k, v, omega, skip_last, causal=True, eps=0.0)
+of_five = rfa.matrix(q[[0, 1, 2, 3, 5]], k[:5], omega, np.full(5, 0.5), causal=True, eps=0.0)[-1]  # the last query
+np.testing.assert_allclose(gated[5], of_five @ v[:5], atol=1e-10)  # token 6 is ignored
+assert abs(with_weight_1(skip_last)[5] - gated[5]).max() > 0.01
+
+# %% [markdown]
+# **3. Where to begin.** A layer is to start with a reach of $n$ tokens (90% of the weight), whatever the token. Which
+# $w_g$ and $b_g$? What is wrong with starting at $b_g = 0$ where something 200 tokens back matters?
+#
+# <details><summary>Solution</summary>
+#
+# $w_g = 0$ and $g = 0.1^{1/n}$, so $b_g = \log \frac{g}{1 - g}$, about $\log (n / 2.3)$. At $b_g = 0$, $g = 1/2$: what
+# is 200 tokens back has the weight $2^{-201}$, and by (9) so do its gradients. Nothing tells the gate to open. (LSTMs
+# start with a large forget bias for the same reason.)
+#
+# </details>
+
+# %%
+for n in (10, 100, 1000):
+    g = 0.1 ** (1 / n)
+    b = math.log(g / (1 - g))
+    same(gate.gate_forward(np.zeros((1, 3)), np.zeros(3), np.array(b))[0], g)
+    same(1 - g**n, 0.9)
+    assert abs(b - math.log(n / math.log(10))) < 0.15
+
+long = [np.random.default_rng(8).standard_normal((201, width)) for width in (D, D, M)]
+wanted = np.zeros((201, M))
+wanted[200] = 1  # a loss of the last output alone
+seen = []
+for g in (0.5, 0.1 ** (1 / 200)):
+    _, saved = rfa.forward(*long, omega, np.full(201, g), causal=True, eps=0.0)
+    seen.append(abs(rfa.backward(wanted, saved).v[0]).max())
+assert seen[0] < 1e-55
+assert seen[1] > 1e-4
+print(f"gradient of the value 200 tokens back: {seen[0]:.0e} with g = 1/2, {seen[1]:.0e} with a reach of 200")
+
+# %% [markdown]
+# ## What to remember
+#
+# - On the unit sphere softmax's kernel is Gaussian, and sines and cosines of random projections estimate it with an
+#   error that is bounded beside the kernel. The price: scores between $-1$ and $1$, unless $\omega$ is scaled.
+# - The gradient of a direction is across the vector, over its length.
+# - A gate makes the state a running mean: the weight fades as $g^d$, the reach is about $2.3 / (1 - g)$ tokens.
+# - Its gradient asks whether the old state or the new token serves the loss better; made from the token, the gate
+#   learns when to forget.
+# - With $1 - g$ as a weight, denominators can be small: mind $\varepsilon$.
+#
+# **Sources.** Peng et al. (2021), *Random feature attention*. Rahimi and Recht (2007), *Random features for large-scale
+# kernel machines*. Cho and Saul (2009), *Kernel methods for deep learning*. Gers, Schmidhuber and Cummins (2000),
+# *Learning to forget* (the forget gate).
