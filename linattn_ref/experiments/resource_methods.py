@@ -10,10 +10,12 @@ online            ``H N (W + 1)``             ``H N (W + 1)`` and dQ, dK, dV, tw
 linformer         ``H (N + 2 R) W + H N``     kept, dQ, dK, dV, dK~, dV~, dE, dF
 linear            ``H (3 N W + 2 W (W + 1))`` ``7 H N W``: phi of Q and K, the output, dQ, dK, dV, phi'; two states
 linear_causal     the same                    ``6 H N W``: the same but for phi', which is not kept by a kernel
+lsh_1, 4, 8       ``H N (W + 2 + r)``         ``H N (7 W + 2 + r)``: the output, K, dQ, dK, dV, the gradient of its
+                                              length in two arrays
 ================  ==========================  =================================================================
 
-Kept is beyond the inputs, in use beyond the inputs and ``d_out``. The processes that measure import this module: it
-must stay light (no drawing).
+``r`` is the number of rounds, each with a permutation to keep. Kept is beyond the inputs, in use beyond the inputs and
+``d_out``. The processes that measure import this module: it must stay light (no drawing).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from linattn_ref.attention import linear, linformer, softmax
+from linattn_ref.attention import linear, linformer, reformer, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.counting import kept_bytes
 from linattn_ref.experiments.memory import peak_resident
@@ -33,6 +35,8 @@ from linattn_ref.experiments.timing import in_turn, one_thread
 from linattn_ref.kernels import jit
 
 REDUCED = 256  # R, Linformer's k
+# Reformer as in Katharopoulos et al. (2020), section 4
+LSH_CHUNK, LSH_BUCKETS = 32, 64
 WARM_UP = 256  # tokens, in a first pass that loads kernels and that no measure sees
 
 
@@ -138,6 +142,24 @@ def linear_causal_peak(n: int, s: Setting) -> int:
     return s.heads * (6 * n * s.width + 2 * s.width * (s.width + 1))
 
 
+def lsh(rounds: int) -> Method:
+    """Reformer's attention with the queries as its shared vectors; the keys are handed to all methods, unused here."""
+
+    def parameters(n: int, setting: Setting, rng: Generator) -> tuple[Array, ...]:
+        return (reformer.draw_rotations(rounds, setting.width, LSH_BUCKETS, rng, np.float32),)
+
+    def forward(q: Array, k: Array, v: Array, rotations: Array) -> tuple[Array, Any]:
+        return reformer.forward(q, v, rotations=rotations, chunk=LSH_CHUNK, kernels=jit)
+
+    return Method(
+        forward,
+        reformer.backward,
+        kept=lambda n, s: s.heads * n * (s.width + 2 + rounds),
+        peak=lambda n, s: s.heads * n * (7 * s.width + 2 + rounds),
+        parameters=parameters,
+    )
+
+
 METHODS = {
     "dense": Method(
         softmax.dense_forward,
@@ -168,6 +190,9 @@ METHODS = {
     "linear_causal": Method(
         partial(linear.forward, kernels=jit, causal=True), linear.backward, kept=linear_kept, peak=linear_causal_peak
     ),
+    "lsh_1": lsh(1),
+    "lsh_4": lsh(4),
+    "lsh_8": lsh(8),
 }
 
 

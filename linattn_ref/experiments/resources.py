@@ -51,6 +51,9 @@ LOOK = {
     "linformer": (f"Linformer, k = {REDUCED}", style.GREEN, "D-"),
     "linear": ("linear", style.BLUE, "^-"),
     "linear_causal": ("linear, causal", style.BLUE, "^--"),
+    "lsh_1": ("lsh-1", style.SKY, "v-"),
+    "lsh_4": ("lsh-4", style.PURPLE, "v-"),
+    "lsh_8": ("lsh-8", style.ORANGE, "v-"),
 }
 # Which is below which from some length on?
 PAIRS = (
@@ -59,6 +62,9 @@ PAIRS = (
     ("online_causal", "linear_causal"),
     ("dense", "linformer"),
     ("online", "linformer"),
+    ("online", "lsh_1"),
+    ("online", "lsh_4"),
+    ("online", "lsh_8"),
 )
 CAPTION = (
     "Forward and backward pass of attention, 8 heads of width 64, float32, one sequence. Left: CPU time on one thread; "
@@ -66,7 +72,8 @@ CAPTION = (
     "beyond the inputs; points are measured, each in a process of its own, lines are computed from the code. N to the "
     "power of the longer half of a curve. Softmax attention stops where a pass takes seconds or gigabytes; nothing is "
     "extrapolated. Its time is always quadratic, its memory only where the matrix is kept: online it needs less of it "
-    "than the linear methods. The matrix, and linear without a mask, are NumPy; the others have Numba kernels."
+    "than the linear methods. The matrix, and linear without a mask, are NumPy; the others have Numba kernels. "
+    "lsh-r: Reformer with r hash rounds, 64 buckets and chunks of 32."
 )
 
 
@@ -115,7 +122,7 @@ def compute(
     resume: bool = False,
     progress: bool = False,
 ) -> Results:
-    """Time and memory of every method at every length that it goes to; 3 minutes of one core.
+    """Time and memory of every method at every length that it goes to; 5 minutes of one core.
 
     Parameters
     ----------

@@ -103,7 +103,7 @@ def test_table_says_all_of_it(results):
     assert [len(block) - 2 for block in blocks] == [len(resources.LENGTHS), 8, len(METHODS), len(resources.PAIRS)]
     for block in blocks:
         assert len({line.count("|") for line in block}) == 1
-    assert times[-1] == "| 65536 |  |  |  | 6.55e+04 | 6.55e+04 | 6.55e+04 |"
+    assert times[-1] == "| 65536 |  |  |  |" + 6 * " 6.55e+04 |"
     assert memory[2].startswith("| 512 | 3.42 | 3.42 |")
     assert "N^2.00 (N = 512 to 4096; step by step 2.00 to 2.00) | N^1.00" in powers[2]
     assert "| 1000 (measured: after 512, at 1024) | not up to 4096 |" in crossings[2]
@@ -131,7 +131,7 @@ def test_the_figure_shows_every_method_in_both_panels(results, style_name):
     assert [float(ring.get_xdata()[0]) for ring in rings] == pytest.approx([1000] * len(resources.PAIRS))
     assert len(memory_axis.get_lines()) == 2 * len(METHODS)  # measured and computed
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [look[0] for look in resources.LOOK.values()]
-    for axis, powers in ((time_axis, ["2.00"] * 3 + ["1.00"] * 3), (memory_axis, ["1.00"] * 6)):
+    for axis, powers in ((time_axis, ["2.00"] * 3 + ["1.00"] * 6), (memory_axis, ["1.00"] * 9)):
         assert [text.get_text() for text in axis.get_legend().get_texts()] == [f"$N^{{{power}}}$" for power in powers]
 
 
