@@ -8,8 +8,9 @@ kernel step, step         one token of the recurrent form, without and with feat
 
 As in `bench_softmax`, all run in this process in turn, on the same arrays, and results are compared before any time is
 taken. A ratio is a kernel's CPU time over that of ``jit`` in the same round. What the others are is in
-`bench_linear_peers`. ``jit plain`` is the loop of the paper in a few lines of Numba; ``jit float64`` the fast kernel in
-twice the precision.
+`bench_linear_peers` and, of a single token, in `bench_linear_steps`. ``jit plain`` is the loop of the paper in a few
+lines of Numba; ``jit float64`` the fast kernel in twice the precision. ``multiply-adds alone`` are as many as ``jit``
+makes, and nothing else: no kernel that makes them can be faster on this processor.
 
 At these sizes a forward pass takes no longer than the system takes to find new memory for its result. That is not what
 is compared: fast-transformers' kernels are given theirs, and the others get theirs from what is free in the process,
@@ -28,14 +29,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.random import Generator
 
 from linattn_ref.attention import linear
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps import elu_plus_one
 from linattn_ref.experiments import bench_linear_peers as peers
 from linattn_ref.experiments import style
+from linattn_ref.experiments.bench_linear_limit import multiply_adds
 from linattn_ref.experiments.bench_linear_peers import Call, Inputs
+from linattn_ref.experiments.bench_linear_steps import STEP, STEP_KERNEL, steps
 from linattn_ref.experiments.timing import in_turn, one_thread
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit import causal_product as fast
@@ -47,8 +49,7 @@ CAPTION = (
     "against length, forward and with the backward pass. PyTorch: at each length the fastest of four forms."
 )
 FORWARD, BOTH, ATTENTION = "product, forward", "product, forward + backward", "attention, forward + backward"
-STEP_KERNEL, STEP = "kernel step", "step"
-STEPS = 20  # timed together: one takes some microseconds
+STEPS = 50  # timed together: one takes some microseconds
 TOLERANCE = 1e-4  # of the largest number; some 1000 roundings of float32, for sums of up to some 10^4 terms
 LOOKS = {
     "jit": (style.BLUE, "o-"),
@@ -57,6 +58,8 @@ LOOKS = {
     "pytorch": (style.VERMILLION, "D-"),
     "fast-transformers": (style.BLACK, "v-"),
     "fast-transformers native": (style.BLACK, "v--"),
+    "flash-linear-attention": (style.GREEN, "x-"),
+    "multiply-adds alone": (style.GREY, ":"),
 }
 
 
@@ -124,7 +127,7 @@ def compute(
             if count < 1:
                 raise ValueError(f"{name}: expected at least 1, got {count}")
     torch = peers.find_torch()
-    packages = {} if torch is None else peers.find_fast_transformers()
+    packages = {} if torch is None else peers.find_packages()
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
     with one_thread(torch), kept_memory():
@@ -134,9 +137,10 @@ def compute(
                 _compare(task, {name: call() for name, call in calls.items()})
                 rows += _time(task, length, calls, repeats)
         for batch in batches:
-            for task, steps in _steps(batch, heads, step_width, torch, rng):
-                _compare(task, {name: step() for name, step in steps.items()})
-                often = {name: partial(_often, step) for name, step in steps.items()}
+            recurrent = packages.get("fast-transformers")
+            for task, calls in steps(batch, heads, step_width, torch, recurrent, rng):
+                _compare(task, {name: call() for name, call in calls.items()})
+                often = {name: partial(_often, call) for name, call in calls.items()}
                 rows += _time(task, batch, often, repeats, calls=STEPS)
     return Results(heads, width, step_width, repeats, peers.versions(torch, packages), tuple(rows))
 
@@ -152,6 +156,9 @@ def _passes(
     double = Inputs(*(x.astype(np.float64) for x in phi))
     forward: dict[str, Call] = {"jit": partial(_forward, fast, phi), "jit float64": partial(_forward, fast, double)}
     both: dict[str, Call] = {"jit": partial(_both, fast, phi), "jit float64": partial(_both, fast, double)}
+    once = inputs.v.size * inputs.k.shape[-1]  # N C M, all heads
+    forward["multiply-adds alone"] = partial(_limit, 2 * once, phi.v.dtype)
+    both["multiply-adds alone"] = partial(_limit, 8 * once, phi.v.dtype)
     forward |= {"jit plain": partial(_forward_plain, phi), "reference": partial(_forward, chunked, phi)}
     both |= {"jit plain": partial(_both_plain, phi), "reference": partial(_both, chunked, phi)}
     attention: dict[str, Call] = {
@@ -162,10 +169,21 @@ def _passes(
         for name, form in peers.torch_forms(torch, compiled=compiled).items():
             forward[name] = partial(peers.torch_forward, torch, form, phi)
             both[name] = partial(peers.torch_both, torch, form, phi)
-    for name, package in packages.items():
+    if peers.FLA in packages and inputs.v.shape[-2] % peers.FLA_ROWS == 0:
+        form = partial(peers.fla_product, packages[peers.FLA])
+        forward[peers.FLA] = partial(peers.torch_forward, torch, form, phi)
+        both[peers.FLA] = partial(peers.torch_both, torch, form, phi)
+        attention[peers.FLA] = peers.fla_attention(torch, packages[peers.FLA], inputs)
+    for name in filter(packages.__contains__, peers.FAST_TRANSFORMERS):
+        package = packages[name]
         forward[name], both[name] = peers.fast_transformers_product(torch, package, phi)
         attention[name] = peers.fast_transformers_attention(torch, package, inputs)
     yield from ((FORWARD, forward), (BOTH, both), (ATTENTION, attention))
+
+
+def _limit(count: int, dtype: Any) -> Sequence[Array]:
+    multiply_adds(count, dtype)
+    return ()
 
 
 def _forward(kernel: Any, inputs: Inputs) -> Sequence[Array]:
@@ -194,30 +212,6 @@ def _attention(room: Any, inputs: Inputs) -> Sequence[Array]:
     out, saved = linear.forward(*qkv, causal=True, kernels=room)
     gradients = linear.backward(d_out, saved)
     return out, *gradients[:3]
-
-
-def _steps(batch: int, heads: int, width: int, torch: Any, rng: Generator) -> Iterator[tuple[str, dict[str, Call]]]:
-    """The two tasks of one token, each with its calls by name, ``jit`` first; each call moves on a state of its own."""
-    q, k, v = rng.standard_normal((3, batch, heads, width)).astype(np.float32)
-    phi_q, phi_k = elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0]
-    start = partial(linear.init_state, (batch, heads), width, width, dtype=v.dtype)
-    alone: dict[str, Call] = {}
-    whole: dict[str, Call] = {}
-    for name, room, kernel in (("jit", jit, fast), ("reference", reference, chunked)):
-        alone[name] = partial(_kernel_step, kernel, phi_q, phi_k, v, start())
-        whole[name] = partial(_step, room, q, k, v, start())
-    if torch is not None:
-        alone["pytorch"], _ = peers.torch_steps(torch, phi_q, phi_k, v, *start()[:2])
-        _, whole["pytorch"] = peers.torch_steps(torch, q, k, v, *start()[:2])
-    yield from ((STEP_KERNEL, alone), (STEP, whole))
-
-
-def _kernel_step(kernel: Any, phi_q: Array, phi_k: Array, v: Array, state: linear.State) -> Sequence[Array]:
-    return (kernel.step(phi_q, phi_k, v, state.s, state.z, peers.EPS),)
-
-
-def _step(room: Any, q: Array, k: Array, v: Array, state: linear.State) -> Sequence[Array]:
-    return (linear.step(q, k, v, state, eps=peers.EPS, kernels=room)[0],)  # the state's buffers are moved on
 
 
 def _often(step: Call) -> None:
@@ -273,12 +267,12 @@ def _time(task: str, size: int, kernels: Mapping[str, Callable[[], object]], rep
 
 
 def best_torch(rows: Iterable[Row]) -> list[Row]:
-    """The rows with only the fastest of PyTorch's forms of each task, called ``pytorch``."""
+    """The rows with only the fastest of PyTorch's forms of each pass, called ``pytorch``; of steps all."""
     kept: list[Row] = []
     fastest: dict[tuple[str, int], Row] = {}
     for row in rows:
         setting = row.task, row.size
-        if not row.kernel.startswith("pytorch"):
+        if _is_step(row) or not row.kernel.startswith("pytorch"):
             kept.append(row)
         elif setting not in fastest or row.median_ms < fastest[setting].median_ms:
             fastest[setting] = row
@@ -286,30 +280,35 @@ def best_torch(rows: Iterable[Row]) -> list[Row]:
 
 
 def table(results: Results) -> str:
-    """The comparison as a Markdown table, a line a task and size, and below it what stands in it."""
+    """The comparison as two Markdown tables, of passes and of steps, a line a task and size; below, what they are."""
     rows = best_torch(results.rows)
-    others = [name for name in (*LOOKS, "jit float64") if name != "jit" and any(row.kernel == name for row in rows)]
-    header = ["task", "N", "jit", *others]
+    passes = _table("N", "ms", 1, [row for row in rows if not _is_step(row)])
+    steps = _table("B", "µs", 1e3, [row for row in rows if _is_step(row)])
+    compared = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    missing = [name for name in ("PyTorch", "fast-transformers", peers.FLA) if name not in results.versions]
+    missing_line = f" Not installed, so not compared: {', '.join(missing)}." if missing else ""
+    setting = f"H = {results.heads}, C = M = {results.width} (steps: {results.step_width}), B = 1, float32, one thread"
+    note = (
+        f"{setting}, {results.repeats} rounds. jit: CPU time, median; the others: times jit's, median (least). "
+        f"pytorch: the fastest of its forms.{f' {compared}.' if compared else ''}{missing_line}"
+    )
+    return "\n".join([*passes, "", *steps, "", note])
+
+
+def _table(size: str, unit: str, units: float, rows: list[Row]) -> list[str]:
+    """The lines of a table; ``units`` to a millisecond."""
+    names = dict.fromkeys([*LOOKS, "jit float64", *(row.kernel for row in rows)])
+    others = [name for name in names if name != "jit" and any(row.kernel == name for row in rows)]
     by_setting: dict[tuple[str, int], dict[str, Row]] = {}
     for row in rows:
         by_setting.setdefault(row[:2], {})[row.kernel] = row
+    header = ["task", size, "jit", *others]
     lines = [f"| {' | '.join(header)} |", f"| --- | ---: | {' | '.join(['---:'] * (1 + len(others)))} |"]
-    for (task, size), found in by_setting.items():
-        ours = found["jit"]
-        what = (f"{task}, B = {size}", "1") if _is_step(ours) else (task, str(size))
-        time = f"{1e3 * ours.median_ms:.1f} µs" if _is_step(ours) else f"{ours.median_ms:.2f} ms"
+    for (task, n), found in by_setting.items():
+        time = f"{units * found['jit'].median_ms:.2f} {unit}"
         cells = (f"{row.ratio_median:.2f} ({row.ratio_min:.2f})" if row else "" for row in map(found.get, others))
-        lines.append(f"| {' | '.join([*what, time, *cells])} |")
-    compared = ", ".join(f"{name} {version}" for name, version in results.versions.items())
-    missing = [name for name in ("PyTorch", "fast-transformers") if name not in results.versions]
-    missing_line = f" Not installed, so not compared: {', '.join(missing)}." if missing else ""
-    setting = f"H = {results.heads}, C = M = {results.width} (steps: {results.step_width}), B = 1, float32, one thread"
-    lines += [
-        "",
-        f"{setting}, {results.repeats} rounds. jit: CPU time, median; the others: times jit's, median (least). "
-        f"pytorch: the fastest of its forms.{f' {compared}.' if compared else ''}{missing_line}",
-    ]
-    return "\n".join(lines)
+        lines.append(f"| {' | '.join([task, str(n), time, *cells])} |")
+    return lines
 
 
 def draw(results: Results) -> Figure:

@@ -1,4 +1,4 @@
-"""Causal linear attention in other packages, as `bench_linear` calls it: PyTorch, and fast-transformers.
+"""Causal linear attention in other packages, as `bench_linear` calls it: PyTorch and two that stand on it.
 
 PyTorch has no kernel for it, so its forms are written here, in the chunks of `kernels.reference.causal_product`: one
 after the other, or all at once with the states by a cumulative sum, and the latter through ``torch.compile``. None is
@@ -7,19 +7,26 @@ the fastest everywhere.
 fast-transformers (``pytorch-fast-transformers``, the package of the paper's authors) has Algorithm 1 in C++. A second
 build of it is compared as well where it can be imported as ``fast_transformers_native``: the same source with
 ``CFLAGS=-march=native``, and the folder ``fast_transformers`` renamed.
+
+flash-linear-attention (``fla-core``) is for GPUs; its tests compare with plain PyTorch, of which the form in chunks is
+taken from its file, since to import the package needs Triton. The length must be a multiple of 64.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import importlib.util
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from linattn_ref.attention.arguments import Array
 
 Call = Callable[[], Sequence[Array]]  # out; d_q, d_k, d_v
 FAST_TRANSFORMERS = {"fast-transformers": "fast_transformers", "fast-transformers native": "fast_transformers_native"}
+FLA, FLA_ROWS = "flash-linear-attention", 64  # rows of its chunks
 LOOP, AT_ONCE = (32, 64), 64  # rows in a chunk
 EPS = 1e-6  # of the denominator
 
@@ -49,16 +56,41 @@ def find_fast_transformers() -> dict[str, Any]:
             importlib.import_module(f"{package}.causal_product")
             importlib.import_module(f"{package}.attention")
             importlib.import_module(f"{package}.masking")
+            importlib.import_module(f"{package}.recurrent.attention")
         except ImportError:
             continue
         found[name] = importlib.import_module(package)
     return found
 
 
+def find_fla() -> Any:
+    """flash-linear-attention's naive file for linear attention as a module, or None where that cannot be had."""
+    spec = importlib.util.find_spec("fla")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(spec.submodule_search_locations[0]) / "ops" / "linear_attn" / "naive.py"
+    spec = importlib.util.spec_from_file_location("fla_naive", path)
+    if spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, OSError):  # einops, or the file, is missing
+        return None
+    return module
+
+
+def find_packages() -> dict[str, Any]:
+    """All that can be imported, by name."""
+    naive = find_fla()
+    return find_fast_transformers() | ({} if naive is None else {FLA: naive})
+
+
 def versions(torch: Any, packages: dict[str, Any]) -> dict[str, str]:
     """Version of each package that takes part."""
     found = {} if torch is None else {"PyTorch": torch.__version__}
-    return found | {name: package.__version__ for name, package in packages.items()}
+    found |= {name: package.__version__ for name, package in packages.items() if name != FLA}
+    return found | ({FLA: importlib.metadata.version("fla-core")} if FLA in packages else {})
 
 
 # --- PyTorch --------------------------------------------------------------------------------------------------------
@@ -111,24 +143,6 @@ def torch_both(torch: Any, form: Any, inputs: Inputs) -> Sequence[Array]:
     return tuple(x.numpy() for x in (out.detach(), q.grad, k.grad, v.grad))
 
 
-def torch_steps(torch: Any, q: Any, k: Any, v: Any, s: Any, z: Any) -> tuple[Call, Call]:
-    """One token with matrix products, its ``q``, ``k`` taken as features, and with elu + 1 of them.
-
-    ``q, k (B, H, C)``, ``v (B, H, M)``; the state ``s (B, H, C, M)``, ``z (B, H, C)`` is moved on. All become tensors
-    of the shapes that fit here, before any clock starts.
-    """
-    q, k, v, s, z = (torch.from_numpy(x).flatten(0, 1) for x in (q, k, v, s, z))  # (B H, ...)
-    elu = torch.nn.functional.elu
-
-    def step(phi_q: Any, phi_k: Any) -> Any:
-        s.baddbmm_(phi_k.unsqueeze(2), v.unsqueeze(1))  # (B H, C, M)
-        z.add_(phi_k)
-        numerator = torch.bmm(phi_q.unsqueeze(1), s).squeeze(1)  # (B H, M)
-        return (numerator.div_((phi_q * z).sum(1, keepdim=True).add_(EPS)),)
-
-    return partial(step, q, k), lambda: step(elu(q).add_(1), elu(k).add_(1))
-
-
 # --- fast-transformers ----------------------------------------------------------------------------------------------
 
 
@@ -164,3 +178,22 @@ def fast_transformers_attention(torch: Any, package: Any, inputs: Inputs) -> Cal
         return tuple(x.numpy().swapaxes(1, 2) for x in (out.detach(), *(leaf.grad for leaf in leaves)))
 
     return both
+
+
+# --- flash-linear-attention -----------------------------------------------------------------------------------------
+
+
+def fla_product(naive: Any, q: Any, k: Any, v: Any) -> Any:
+    """The causal product as a form of :func:`torch_forms`: its order of axes is ``(B, N, H, C)``."""
+    return naive.naive_chunk_linear_attn(*(x.transpose(1, 2) for x in (q, k, v)), scale=1.0).transpose(1, 2)
+
+
+def fla_attention(torch: Any, naive: Any, inputs: Inputs) -> Call:
+    """With elu + 1 and the denominator, forward and backward."""
+    elu = torch.nn.functional.elu
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        features = (elu(q) + 1).transpose(1, 2), (elu(k) + 1).transpose(1, 2)
+        return naive.naive_chunk_linear_attn(*features, v.transpose(1, 2), scale=1.0, normalize=True).transpose(1, 2)
+
+    return partial(torch_both, torch, attention, inputs)

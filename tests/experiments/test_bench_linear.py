@@ -9,6 +9,8 @@ import pytest
 from linattn_ref import cli
 from linattn_ref.experiments import bench_linear, record, style
 from linattn_ref.experiments import bench_linear_peers as peers
+from linattn_ref.experiments.bench_linear_limit import SUMS, multiply_adds
+from linattn_ref.kernels.jit.vector import lanes
 
 SMALL = {
     "lengths": (5, 70),
@@ -39,7 +41,13 @@ def test_every_task_and_size_has_a_row_for_every_kernel():
     assert {row[:2] for row in results.rows} == expected
     assert len({row[:3] for row in results.rows}) == len(results.rows)
     for task in PASSES[:2]:
-        assert kernels_of(results, task) == {"jit", "jit float64", "jit plain", "reference"}
+        assert kernels_of(results, task) == {
+            "jit",
+            "jit float64",
+            "jit plain",
+            "reference",
+            "multiply-adds alone",
+        }
     for task in (bench_linear.ATTENTION, *STEPS):
         assert kernels_of(results, task) == {"jit", "reference"}
     for row in results.rows:
@@ -54,11 +62,13 @@ def test_without_peers_the_table_says_so():
     results = bench_linear.compute(**SMALL)
     assert results.versions == {}
     text = bench_linear.table(results)
-    assert "Not installed, so not compared: PyTorch, fast-transformers." in text
-    header, rule, *lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(lines) == 3 * 2 + 2 * 2  # tasks times sizes
-    assert {line.count("|") for line in (header, rule, *lines)} == {7}
-    assert "| step, B = 2 | 1 | " in text
+    assert "Not installed, so not compared: PyTorch, fast-transformers, flash-linear-attention." in text
+    passes, steps, _ = (part.splitlines() for part in text.split("\n\n"))
+    assert len(passes) == 2 + 3 * 2  # a header and a rule; tasks times sizes
+    assert len(steps) == 2 + 2 * 2
+    assert {line.count("|") for line in passes} == {8}
+    assert {line.count("|") for line in steps} == {5}
+    assert "| step | 2 | " in text
 
 
 def test_beside_pytorch():
@@ -71,7 +81,8 @@ def test_beside_pytorch():
     for task in PASSES[:2]:
         assert forms <= kernels_of(results, task)
     for task in STEPS:
-        assert "pytorch" in kernels_of(results, task)
+        assert {"pytorch, new state", "pytorch, in place"} <= kernels_of(results, task)
+        assert "pytorch, in place |" in bench_linear.table(results)
     assert f"PyTorch {torch.__version__}" in bench_linear.table(results)
 
 
@@ -93,10 +104,20 @@ def fake_fast_transformers(torch):
         similarity = torch.tril((elu(q) + 1) @ (elu(k) + 1).mT)
         return ((similarity / (similarity.sum(-1, keepdim=True) + 1e-6)) @ v).transpose(1, 2)
 
+    class Step(torch.nn.Module):
+        def forward(self, q, k, v, state):
+            s, z = state
+            elu = torch.nn.functional.elu
+            phi_q, phi_k = elu(q) + 1, elu(k) + 1  # (B, H, C)
+            s, z = s + phi_k[..., :, None] * v[..., None, :], z + phi_k
+            return (phi_q[..., None, :] @ s)[..., 0, :] / ((phi_q * z).sum(-1, keepdim=True) + 1e-6), [s, z]
+
+    step = Step()
     return SimpleNamespace(
         __version__="0",
         causal_product=SimpleNamespace(causal_dot_product_cpu=forward, causal_dot_backward_cpu=backward),
         attention=SimpleNamespace(CausalLinearAttention=lambda width: attention),
+        recurrent=SimpleNamespace(attention=SimpleNamespace(RecurrentLinearAttention=lambda width, eps: step)),
         masking=SimpleNamespace(TriangularCausalMask=lambda n: n, LengthMask=lambda lengths: lengths),
     )
 
@@ -104,16 +125,53 @@ def fake_fast_transformers(torch):
 def test_beside_fast_transformers_and_its_other_build(monkeypatch):
     torch = pytest.importorskip("torch")
     package = fake_fast_transformers(torch)
+    parts = {name: getattr(package, name) for name in ("causal_product", "attention", "masking", "recurrent")}
     for name in peers.FAST_TRANSFORMERS.values():
         monkeypatch.setitem(sys.modules, name, package)
-        for part in ("causal_product", "attention", "masking"):
+        monkeypatch.setitem(sys.modules, f"{name}.recurrent.attention", package.recurrent.attention)
+        for part in parts:
             monkeypatch.setitem(sys.modules, f"{name}.{part}", getattr(package, part))
     results = bench_linear.compute(**SMALL)
     for task in PASSES:
         assert set(peers.FAST_TRANSFORMERS) <= kernels_of(results, task)
     text = bench_linear.table(results)
-    assert "fast-transformers 0, fast-transformers native 0." in text
-    assert "Not installed" not in text
+    assert "fast-transformers 0, fast-transformers native 0" in text
+    assert "compared: PyTorch" not in text
+    assert "fast-transformers" in kernels_of(results, bench_linear.STEP)
+
+
+def test_the_limit_is_a_number():
+    """Each sum ends at 1, where x / 2 + 1 / 2 = x; that there is nothing else in it is for the clock."""
+    for dtype in (np.float32, np.float64):
+        assert multiply_adds(10**6, dtype) == SUMS * lanes(np.empty(0, dtype))
+
+
+NAIVE = """
+import torch
+
+
+def naive_chunk_linear_attn(q, k, v, scale, normalize=False):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    similarity = torch.tril(scale * q @ k.mT)
+    if normalize:
+        similarity = similarity / similarity.sum(-1, keepdim=True)
+    return (similarity @ v).transpose(1, 2)
+"""
+
+
+def test_beside_flash_linear_attention(monkeypatch, tmp_path):
+    """Only of lengths that its chunks divide; the package itself, which would not load, is never imported."""
+    pytest.importorskip("torch")
+    folder = tmp_path / "fla" / "ops" / "linear_attn"
+    folder.mkdir(parents=True)
+    (folder / "naive.py").write_text(NAIVE)
+    (tmp_path / "fla" / "__init__.py").write_text("raise RuntimeError")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(peers.importlib.metadata, "version", lambda name: {"fla-core": "0"}[name])
+    results = bench_linear.compute(**{**SMALL, "lengths": (64, 70)})
+    beside = {(row.task, row.size) for row in results.rows if row.kernel == peers.FLA}
+    assert beside == {(task, 64) for task in PASSES}
+    assert "flash-linear-attention 0" in bench_linear.table(results)
 
 
 @pytest.mark.usefixtures("without_torch")
