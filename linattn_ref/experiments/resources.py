@@ -259,7 +259,7 @@ def draw(results: Results) -> Figure:
         axis.set_xscale("log", base=2)
         axis.set(yscale="log", xlabel="length N = L (tokens)", xticks=lengths[:: 1 + len(lengths) // 6])
         axis.minorticks_off()
-    axes[0].legend(loc="upper left")
+    axes[0].legend(loc="upper left", ncols=2, handlelength=0.8)
     axes[1].legend(loc="lower right", ncols=2, handlelength=0.8)
     low, high = axes[1].get_ylim()
     axes[1].set_ylim(low / (high / low) ** 0.1, high)  # room for the legend
