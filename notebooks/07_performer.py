@@ -1,0 +1,850 @@
+# %% [markdown]
+# # 7. Performer: softmax attention by random features
+#
+# Softmax's similarity needs infinitely many features. How good is a random sample of them, which sample is best, and
+# what is attention worth that is computed with it?
+#
+# Chapter 4 showed random features in short. The *Performer* (Choromanski et al. 2021) is linear attention with them.
+# Here you will
+#
+# 1. see where random features come from, and estimate four kernels with them (Bochner's theorem);
+# 2. derive three unbiased estimators of the softmax kernel, and the mean squared error of each, exactly;
+# 3. see why positive features are the ones for attention, and where they fail too;
+# 4. derive what orthogonal directions gain, exactly, and how to draw them without a bias;
+# 5. derive the gradient through each map, and see that the stabiliser cancels in it;
+# 6. run it causally and token by token, and measure its error on a real network.
+#
+# You need chapters 4 and 5. New letters: $\omega_1 \dots \omega_m$ are the random directions, rows of $\omega$
+# $(m, D)$; each makes one feature or two, so $C = m$ or $2m$.
+
+# %%
+import json
+import math
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import scipy.special
+
+from linattn_ref import gradcheck
+from linattn_ref.attention import exponents, feature_maps, feature_maps_random, linear, performer, softmax
+from linattn_ref.experiments import chapter, random_features, random_features_attention, style
+from linattn_ref.experiments.counting import count, kept_bytes, peak_bytes
+from linattn_ref.theory import random_features as rf
+
+# Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
+same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
+SURE = 1 - 1e-4  # confidence of the intervals below: one in ten thousand misses the truth
+
+
+def draw_inputs(seed, n, n_keys, d, m, size=0.5):
+    """q, k, v and a gradient of the output."""
+    rng = np.random.default_rng(seed)
+    q, k, v, d_out = (rng.standard_normal(shape) for shape in ((n, d), (n_keys, d), (n_keys, m), (n, m)))
+    return size * q, size * k, v, d_out
+
+
+# %% [markdown]
+# ## Any kernel of $x - y$: Bochner's theorem
+#
+# Take a kernel that depends on the difference of its arguments only, $\kappa(x - y)$, continuous and with
+# $\kappa(0) = 1$. Bochner's theorem (1932): it is positive semi-definite *if and only if* it is the Fourier transform
+# of a probability distribution. As $\kappa$ is real, the sine part of the transform is 0, and
+#
+# $$\kappa(x - y) = \mathbb E_\omega \cos \omega^\top (x - y)
+# = \mathbb E_\omega \big[\sin \omega^\top x\, \sin \omega^\top y + \cos \omega^\top x\, \cos \omega^\top y\big]
+# \qquad (1)$$
+#
+# One direction is easy to see. $\cos$ of a difference is an inner product of two features, so each draw of $\omega$
+# gives a semi-definite kernel, and so does an average of them. The other direction is the theorem: no
+# semi-definite kernel of $x - y$ is anything else. And it is a recipe (Rahimi and Recht 2007): draw $m$ directions from
+# that distribution, and average.
+#
+# How far off is the average? Let $\Delta = x - y$. Since $\cos^2 u = \frac12 (1 + \cos 2u)$,
+# $\mathbb E \cos^2 \omega^\top \Delta = \frac12 (1 + \kappa(2\Delta))$, and the mean of $m$ independent cosines has
+# the mean squared error
+#
+# $$\mathrm{MSE} = \frac1m \Big[\frac{1 + \kappa(2 \Delta)}{2} - \kappa(\Delta)^2\Big] \qquad (2)$$
+#
+# whatever the kernel and its distribution.
+
+# %%
+chapter.source(rf.fourier_features, rf.fourier_mse, doc=False)
+
+# %% [markdown]
+# Claim 37 of the seeds: random Fourier features approximate *any* shift-invariant kernel. Four of them, with the
+# distribution of an entry of $\omega$: Gaussian and normal; Laplacian and Cauchy; Cauchy and Laplace (transforming
+# twice leads back); and $\prod_d \sin(\Delta_d) / \Delta_d$, whose distribution is uniform in $[-1, 1]$. The last one
+# takes *negative* values: semi-definite is not positive (chapter 4), and such a kernel would make no weights.
+
+# %%
+rng = np.random.default_rng(0)
+delta, m, trials = np.array([0.8, -0.5, 0.3]), 64, 4000
+rows = []
+for name, kernel in rf.KERNELS.items():
+    x = rng.standard_normal(3)
+    omega = kernel.draw(m, 3, rng)
+    estimate = rf.fourier_features(x, omega) @ rf.fourier_features(x - delta, omega)
+    same(estimate, np.cos(omega @ delta).mean())  # (1): whatever x is
+
+    draws = kernel.draw(trials * m, 3, rng).reshape(trials, m, 3)
+    averages = np.cos(draws @ delta).mean(axis=1)
+    mean = rf.mean_of(averages, confidence=SURE)
+    error = rf.mean_of((averages - kernel.kappa(delta)) ** 2, confidence=SURE)
+    assert mean.low <= kernel.kappa(delta) <= mean.high  # claim 37: without bias
+    assert error.low <= rf.fourier_mse(kernel, delta, m) <= error.high  # (2)
+    rows.append((name, kernel.kappa(delta), mean.mean, rf.fourier_mse(kernel, delta, m), error.mean))
+assert rf.KERNELS["sinc"].kappa(np.array([4.0])) < 0
+chapter.table(("kernel", "value", "mean estimate", "MSE by (2)", "MSE, measured"), rows)
+
+# %% [markdown]
+# ## Three estimators of the softmax kernel
+#
+# Softmax attention's similarity is $\exp(q^\top k / \sqrt D)$. With the fourth root of $D$ on either side,
+#
+# $$x = q / D^{1/4}, \qquad y = k / D^{1/4}, \qquad \mathrm{SM}(x, y) = e^{x^\top y} \qquad (3)$$
+#
+# $\mathrm{SM}$ does not depend on $x - y$ alone, but it is almost a Gaussian kernel:
+#
+# $$e^{x^\top y} = e^{\frac12 \lVert x \rVert^2 + \frac12 \lVert y \rVert^2}\, e^{-\frac12 \lVert x - y \rVert^2}
+# = e^{-\frac12 \lVert x \rVert^2 - \frac12 \lVert y \rVert^2}\, e^{\frac12 \lVert x + y \rVert^2}$$
+#
+# and both last factors are means over normal $\omega$. For one number $u \sim N(0, \sigma^2)$ complete the square in
+# $\int e^{u} e^{-u^2 / 2 \sigma^2} du$ and find $\mathbb E\, e^u = e^{\sigma^2 / 2}$; with $iu$ for $u$ it is
+# $\mathbb E \cos u = e^{-\sigma^2 / 2}$. As $\omega^\top s \sim N(0, \lVert s \rVert^2)$,
+#
+# $$\mathbb E \cos \omega^\top s = e^{-\frac12 \lVert s \rVert^2}, \qquad
+# \mathbb E\, e^{\omega^\top s} = \mathbb E \cosh \omega^\top s = e^{\frac12 \lVert s \rVert^2} \qquad (4)$$
+#
+# which with $s = x - y$, or with $s = x + y$, makes three maps $\phi$ with
+# $\mathbb E\, \phi(x)^\top \phi(y) = \mathrm{SM}(x, y)$:
+#
+# $$\text{trig:} \quad \frac{e^{\frac12 \lVert x \rVert^2}}{\sqrt m} \big[\sin \omega x,\ \cos \omega x\big] \qquad
+# \text{positive:} \quad \frac{e^{-\frac12 \lVert x \rVert^2}}{\sqrt m}\, e^{\omega x} \qquad
+# \text{hyperbolic:} \quad \frac{e^{-\frac12 \lVert x \rVert^2}}{\sqrt{2m}} \big[e^{\omega x},\ e^{-\omega x}\big]$$
+#
+# and, estimating another similarity,
+#
+# $$\text{relu:} \quad \frac{1}{\sqrt m} \big(\max(\omega x, 0) + 10^{-3}\big)$$
+
+# %%
+chapter.source(feature_maps.favor_trig, feature_maps.favor_positive, doc=False)
+
+# %%
+x, y = np.array([0.5, 0.1, -0.3, 0.2]), np.array([-0.1, 0.4, 0.2, 0.3])
+D, exact = 4, math.exp(x @ y)
+directions = rf.draw_directions(16, D, 4000, np.random.default_rng(1))  # 4000 draws of 16
+rows = []
+for kind in rf.UNBIASED:
+    found = rf.mean_of(rf.estimates(kind, x, y, directions), confidence=SURE)
+    assert found.low <= exact <= found.high
+    rows.append((kind, exact, found.mean, found.high - found.mean))
+chapter.table(("kind", "exp(x.y)", "mean estimate", "give or take"), rows)
+
+# %% [markdown]
+# ### The mean squared errors
+#
+# Let $c$ be the factor in front, $e^{\pm\frac12 (\lVert x \rVert^2 + \lVert y \rVert^2)}$. Of $m$ independent
+# directions, the mean squared error is $\frac{c^2}{m}$ times the variance of one. By (4) at $2s$:
+#
+# $$\mathrm{Var} \cos \omega^\top s = \tfrac12 \big(1 + e^{-2 \lVert s \rVert^2}\big) - e^{-\lVert s \rVert^2}
+# = \tfrac12 \big(1 - e^{-\lVert s \rVert^2}\big)^2$$
+#
+# $$\mathrm{Var}\, e^{\omega^\top s} = e^{2 \lVert s \rVert^2} - e^{\lVert s \rVert^2}
+# = e^{2 \lVert s \rVert^2} \big(1 - e^{-\lVert s \rVert^2}\big)$$
+#
+# $$\mathrm{Var} \cosh \omega^\top s = \tfrac12 \big(1 + e^{2 \lVert s \rVert^2}\big) - e^{\lVert s \rVert^2}
+# = \tfrac12 e^{2 \lVert s \rVert^2} \big(1 - e^{-\lVert s \rVert^2}\big)^2$$
+#
+# Now put $c$ in. For trig $c^2 = e^{\lVert x \rVert^2 + \lVert y \rVert^2} = e^{\lVert x + y \rVert^2}
+# \mathrm{SM}^{-2}$, as $\lVert x + y \rVert^2 = \lVert x \rVert^2 + 2 x^\top y + \lVert y \rVert^2$. For the others
+# $c^2 = e^{-\lVert x + y \rVert^2} \mathrm{SM}^2$:
+#
+# $$\mathrm{MSE}(\text{trig}) = \frac{1}{2m}\, e^{\lVert x + y \rVert^2}\, \mathrm{SM}^{-2}
+# \big(1 - e^{-\lVert x - y \rVert^2}\big)^2 \qquad (5)$$
+#
+# $$\mathrm{MSE}(\text{positive}) = \frac1m\, e^{\lVert x + y \rVert^2}\, \mathrm{SM}^{2}
+# \big(1 - e^{-\lVert x + y \rVert^2}\big) \qquad (6)$$
+#
+# $$\mathrm{MSE}(\text{hyperbolic}) = \tfrac12 \big(1 - e^{-\lVert x + y \rVert^2}\big)\,
+# \mathrm{MSE}(\text{positive}) \qquad (7)$$
+#
+# Hyperbolic features are two a direction. To compare at equal cost, halve (6), and they are still the better ones, by
+# the factor $1 - e^{-\lVert x + y \rVert^2}$: $\omega$ and $-\omega$ make up for each other.
+
+# %%
+chapter.source(rf.mse, doc=False)
+
+# %%
+rng, rows = np.random.default_rng(2), []
+for kind in rf.UNBIASED:
+    errors = rf.squared_errors(kind, x, y, 8, trials=20_000, rng=rng)
+    found, stated = rf.mean_of(errors, confidence=SURE), rf.mse(kind, x, y, 8)
+    assert found.low <= stated <= found.high
+    assert found.high - found.low < 0.4 * stated  # so that the line above says something
+    rows.append((kind, stated, found.mean, found.low, found.high))
+np.testing.assert_allclose(rf.mse("hyperbolic", x, y, 8) / rf.mse("positive", x, y, 16), 1 - np.exp(-(x + y) @ (x + y)))
+chapter.table(("kind", "MSE by formula", "measured", "from", "to"), rows)
+
+# %% [markdown]
+# ### Why positive
+#
+# What matters for attention is the error *relative* to the weight. Divide (5) and (6) by $\mathrm{SM}^2$:
+#
+# $$\text{trig:} \quad \frac{e^{\lVert x - y \rVert^2}}{2m} \big(1 - e^{-\lVert x - y \rVert^2}\big)^2, \qquad
+# \text{positive:} \quad \frac{e^{\lVert x + y \rVert^2} - 1}{m} \qquad (8)$$
+#
+# The first is a function of $\lVert x - y \rVert$ alone, the second of $\lVert x + y \rVert$ alone. Trigonometric
+# features are good for a query and a key that are near each other, and fail where they are far apart, which is where
+# the kernel is near 0 (claim 37). Positive ones are just the other way round: at $y = -x$ they make no error at all,
+# and they fail where both are long and point the same way.
+#
+# In attention, most weights are small. A row of a thousand keys adds up nine hundred errors of small weights, and if
+# each is larger than the weight and of either sign, then so may be the denominator. Errors of the few large weights
+# are scaled down again by the quotient. So the positive ones are the lesser evil, and with them **no weight is ever
+# negative** (claim 38).
+
+# %%
+results = random_features.compute(trials=1000)
+chapter.show(
+    random_features.draw,
+    results,
+    alt="Four panels. Relative errors over the angle: trig rises, positive and hyperbolic fall. Over the length all "
+    "rise, trig fastest. Orthogonal over independent errors: below 1, and near 1 for long vectors. Four kernels: "
+    "errors fall along straight lines as 1 over m.",
+)
+trig, positive = (results.by_angle[kind].stated for kind in ("trig", "positive"))
+assert (np.diff(trig) > 0).all()  # claim 37: the smaller the kernel, the larger its relative error
+assert (np.diff(positive) < 0).all()
+for name in rf.KERNELS:
+    assert abs(random_features.slope(results, name) + 1) < 0.1
+
+turned = np.array([1.5, 0, 0, 0]), np.array([-1.5, 0, 0, 0])  # SM = exp(-2.25) = 0.1
+directions = rf.draw_directions(64, D, 2000, np.random.default_rng(3))
+negative = {kind: float((rf.estimates(kind, *turned, directions) < 0).mean()) for kind in rf.UNBIASED}
+assert 0.4 < negative["trig"] < 0.5
+assert negative["positive"] == negative["hyperbolic"] == 0  # claim 38
+print(f"a weight of {math.exp(-2.25):.2f}: {negative['trig']:.0%} of its trig estimates are negative")
+
+# %% [markdown]
+# The lower left panel is the next section's. In a denominator, it looks like this: sixty queries and keys, made longer
+# and longer, 128 directions. The points are the estimated denominators over the true ones.
+
+
+# %%
+def draw_denominators(axes, size):
+    q, k, _, _ = draw_inputs(4, 60, 60, 16, 4, size)
+    x, y = q / 2, k / 2  # 2 = D^(1/4)
+    truth = np.exp(x @ y.T).sum(axis=1)
+    omega = feature_maps.gaussian(128, 16, np.random.default_rng(5))
+    for kind, (colour, marker) in random_features.LOOKS.items():
+        phi = performer.KINDS[kind](omega)
+        estimate = phi.forward(x)[0] @ phi.forward(y)[0].sum(axis=0)
+        axes.plot(truth, estimate / truth, marker, color=colour, markersize=3, label=kind)
+    axes.axhline(1, color=style.GREY, linewidth=0.8)
+    axes.set(xlabel="true denominator", xscale="log", ylim=(-4, 6))
+    axes.legend(loc="upper left")
+
+
+chapter.explore(
+    draw_denominators,
+    (0.5, 1.0, 1.4),
+    slider=(0.2, 0.3, 0.5, 0.7, 1.0, 1.2, 1.4, 1.7, 2.0),
+    name="size of q, k",
+    alt="Estimated over true denominators: near 1 for short queries; for long ones trig scatters on both sides of 0",
+    sharey=True,
+)
+
+# %% [markdown]
+# ## Orthogonal directions
+#
+# Directions that are independent may happen to point the same way, and then one of them is wasted. Draw them
+# orthogonal to each other instead, in blocks of $D$, each one alone still from $N(0, I)$: take a random orthogonal
+# matrix and give its rows the lengths of normal vectors. Then (4) holds for each row as before, and no estimate is
+# biased. But two rows of a block are no longer independent, and the errors change by their covariance.
+#
+# ### What it gains, exactly
+#
+# Let $\omega_1, \omega_2$ be two rows of one block: $\omega_i = r_i u_i$ with lengths $r_i$ that are independent
+# $\chi$ variables with $D$ degrees of freedom, and $u_1, u_2$ orthonormal and uniformly distributed. With a *fixed*
+# vector $s = \lVert s \rVert e$ they have the products $(u_1^\top e, u_2^\top e)$. Turning the frame instead of the
+# vector, these are two entries of a uniform unit vector $g / \lVert g \rVert$, $g$ normal. As the length and the
+# direction of $g$ are independent, $\mathbb E\, g_1^a g_2^b = \mathbb E \lVert g \rVert^{a + b}\, \mathbb E\,
+# (u_1^\top e)^a (u_2^\top e)^b$, so
+#
+# $$\mathbb E\, (\omega_1^\top s)^a (\omega_2^\top s)^b = \lVert s \rVert^{a+b}\,
+# \frac{\mathbb E r^a\, \mathbb E r^b}{\mathbb E r^{a+b}}\; \mathbb E\, g_1^a\, \mathbb E\, g_2^b$$
+#
+# For independent rows the fraction is absent. It is 0 for odd powers. For even ones
+# $\mathbb E\, r^{2i} = 2^i (D/2)_i$ with $(a)_i = a (a + 1) \cdots (a + i - 1)$, and
+# $\mathbb E\, g_1^{2i} / (2i)! = 1 / (2^i\, i!)$. Expand both exponentials, write $t = \lVert s \rVert^2 / 2$, and
+# collect $i + j = n$; the inner sum is Vandermonde's:
+#
+# $$\mathbb E\, e^{\omega_1^\top s} e^{\omega_2^\top s}
+# = \sum_n \frac{t^n}{(D/2)_n} \sum_{i + j = n} \frac{(D/2)_i\, (D/2)_j}{i!\, j!}
+# = \sum_n \frac{(D)_n}{(D/2)_n} \frac{t^n}{n!} = {}_1F_1\big(D; \tfrac D2; t\big) \qquad (9)$$
+#
+# Independent rows have $e^{2t} = \sum_n 2^n t^n / n!$. Since $(D)_n / (D/2)_n = \prod_{i<n} \frac{D + i}{D/2 + i} \le
+# 2^n$, term by term, the product is smaller: **the covariance is negative**, and for $m \le D$
+#
+# $$\mathrm{MSE}(\text{orthogonal}) = \mathrm{MSE}(\text{independent}) - c^2 \Big(1 - \frac1m\Big)
+# \big[e^{2t} - {}_1F_1\big(D; \tfrac D2; t\big)\big] \qquad (10)$$
+#
+# for positive features and for hyperbolic ones, as only even powers count. (For more than $D$ directions, only pairs in
+# the same block gain.) The paper has a lower bound of the bracket, its Theorem 2; (10) is exact, and the gain does not
+# vanish with $m$. For trig features it is $-t$ for $t$, a sum with alternating signs, which is smaller for
+# $\lVert x - y \rVert$ small but not always.
+
+# %%
+t = (x + y) @ (x + y) / 2
+terms = [scipy.special.poch(D, n) / scipy.special.poch(D / 2, n) * t**n / math.factorial(n) for n in range(30)]
+np.testing.assert_allclose(sum(terms), rf.product_of_orthogonal(t, D), rtol=1e-13)  # (9)
+assert all(term <= (2 * t) ** n / math.factorial(n) for n, term in enumerate(terms))
+
+rng, rows = np.random.default_rng(6), []
+for kind in rf.UNBIASED:
+    errors = rf.squared_errors(kind, x, y, D, trials=6000, rng=rng, orthogonal=True)
+    found, stated = rf.mean_of(errors, confidence=SURE), rf.mse(kind, x, y, D, orthogonal=True)
+    independent = rf.mse(kind, x, y, D)
+    assert found.low <= stated <= found.high  # (10)
+    assert stated < independent  # claim 38: orthogonal features lower the variance
+    if kind != "positive":  # whose gain here is smaller than what 6000 draws can tell
+        assert found.high < independent
+    rows.append((kind, independent, stated, found.mean, stated / independent))
+
+both = (x @ x + y @ y) / 2
+theorem_2 = 2 * (D - 1) / (D * (D + 2)) * (exact - math.exp(-both)) ** 2
+assert rf.mse("positive", x, y, D) - rf.mse("positive", x, y, D, orthogonal=True) > theorem_2 > 0
+far = np.array([2.0, 0, 0, 0]), np.array([-2.0, 0, 0, 0])
+assert rf.mse("trig", *far, D, orthogonal=True) > rf.mse("trig", *far, D)  # not always
+chapter.table(("kind", "independent", "orthogonal, by (10)", "measured", "ratio"), rows)
+
+# %% [markdown]
+# The gain is large for hyperbolic and trig features of short vectors (the figure above: for $m = D = 64$ a twentieth
+# of the error is left) and a modest one for positive features. For long vectors, where help is needed most, it fades:
+# both sides of (10) are then ruled by the rare draw that is parallel to $s$.
+#
+# ### How to draw them
+#
+# The Q of the QR decomposition of a normal matrix is orthogonal. It is *not* uniformly distributed: a decomposition is
+# unique only up to signs, and LAPACK chooses those that suit its Householder reflections. Multiply each column of Q by
+# the sign of R's diagonal entry (Mezzadri 2007), and it is.
+
+# %%
+chapter.source(feature_maps.orthogonal_gaussian, doc=False)
+
+# %% [markdown]
+# With and without the signs, for $x = e_1$ and $y = 0$, where $\mathrm{SM} = 1$. Popular code leaves them out.
+
+# %%
+rng = np.random.default_rng(7)
+lengths = np.sqrt(rng.chisquare(D, (20_000, D, 1)))
+q_factor, r_factor = np.linalg.qr(rng.standard_normal((20_000, D, D)))
+signs = np.sign(np.diagonal(r_factor, axis1=1, axis2=2))[:, None, :]
+unit, zero = np.eye(D)[0], np.zeros(D)
+with_signs = rf.mean_of(rf.estimates("positive", unit, zero, lengths * q_factor * signs), confidence=SURE)
+without = rf.mean_of(rf.estimates("positive", unit, zero, lengths * q_factor), confidence=SURE)
+print(f"mean estimate of 1: {with_signs.mean:.3f} with the signs, {without.mean:.3f} without")
+assert with_signs.low <= 1 <= with_signs.high
+assert abs(without.mean - 1) > 0.15
+assert not without.low <= 1 <= without.high
+
+# %% [markdown]
+# There is a second rule for the lengths: all $\sqrt D$ (`regular=True`). Then $r$ is no $\chi$ variable, (4) no longer
+# holds, and the mean is ${}_0F_1(; \frac D2; \frac D4 \lVert s \rVert^2) < e^{\lVert s \rVert^2 / 2}$: a bias, of the
+# order $1/D$. In return the estimates spread less, as no direction is long. Attention divides by an estimate of the
+# same kind, so that part of the bias cancels; below, on a real network, these are the best of the positive ones.
+
+# %%
+regular = rf.draw_directions(D, D, 6000, np.random.default_rng(8), orthogonal=True, regular=True)
+found = rf.mean_of(rf.estimates("hyperbolic", x, y, regular), confidence=SURE)
+assert found.low <= rf.regular_mean(x, y) <= found.high < exact
+
+orthogonal = rf.draw_directions(D, D, 6000, np.random.default_rng(8), orthogonal=True)
+rows = []
+for name, directions in (("chi-distributed", orthogonal), ("all the root of D", regular)):
+    positive = rf.estimates("positive", x, y, directions)
+    rows.append((name, exact, exact if directions is orthogonal else rf.regular_mean(x, y), positive.std()))
+assert rows[1][3] < rows[0][3]
+chapter.table(("lengths", "exp(x.y)", "mean estimate, by formula", "spread of positive estimates"), rows)
+
+# %% [markdown]
+# ## The mechanism
+#
+# Performer attention is linear attention (chapter 4) with one of these maps of $q / D^{1/4}$ and $k / D^{1/4}$:
+#
+# $$o_i = \frac{S^\top \phi(x_i)}{Z^\top \phi(x_i)}, \qquad S = \sum_j \phi(y_j)\, v_j^\top, \qquad
+# Z = \sum_j \phi(y_j) \qquad (11)$$
+
+# %%
+chapter.source(performer.forward, performer.feature_map, doc=False)
+
+# %%
+N, L, M, m = 6, 9, 3, 32
+q, k, v, d_out = draw_inputs(9, N, L, D, M)
+omega = feature_maps.orthogonal_gaussian(m, D, np.random.default_rng(10))
+out, saved = performer.forward(q, k, v, omega)
+
+by_loops = np.zeros((N, M))
+for i in range(N):
+    weights = np.zeros(L)
+    for j in range(L):
+        xi, yj = q[i] / D**0.25, k[j] / D**0.25
+        weights[j] = np.mean([math.exp(w @ (xi + yj) - xi @ xi / 2 - yj @ yj / 2) for w in omega])
+    by_loops[i] = weights @ v / weights.sum()
+same(out, by_loops)
+same(performer.matrix(q, k, omega) @ v, out)
+
+target, _ = softmax.forward(q, k, v)
+omegas = [feature_maps.gaussian(m, D, np.random.default_rng(11)) for m in (100, 10_000, 1_000_000)]
+errors = [abs(performer.forward(q, k, v, omega)[0] - target).max() for omega in omegas]
+assert errors[0] > errors[1] > errors[2]
+assert errors[2] < 0.01  # softmax attention in the limit
+print("largest error with 100, 10,000 and 1,000,000 directions:", *(f"{error:.4f}" for error in errors))
+
+# %% [markdown]
+# A quotient of two unbiased estimates is *not* unbiased: (11) tends to softmax's output as $m$ grows, and for any
+# finite $m$ is off also on average, by about $1/m$.
+#
+# `omega` is an argument. The same directions give the same output, and whoever wants others draws them
+# (`performer.redraw`): in training every so many steps, so that the network does not learn one draw by heart; for
+# evaluation never. A function that drew them in secret could not be repeated, nor differentiated by finite differences.
+#
+# **ReLU** features (claim 38 of the seeds: ReLU instead of exp) are positive too, have no exponent to keep in range,
+# and estimate the *arc-cosine* kernel, which is not softmax. As the mechanism of a network that is trained with it that
+# is as legitimate as $\mathrm{elu} + 1$ of chapter 4; the Performer's authors found networks that did better with it
+# than with exp. That is a statement about training, not about approximation, and is not checked here. Two things are:
+
+# %%
+many = feature_maps.gaussian(100_000, D, np.random.default_rng(12))
+assert performer.matrix(q, k, many, kind="relu").min() > 0  # claim 38: positive
+x_unit, y_unit = x / np.linalg.norm(x), y / np.linalg.norm(y)
+angle = math.acos(x_unit @ y_unit)
+arc_cosine = (math.sin(angle) + (math.pi - angle) * math.cos(angle)) / (2 * math.pi)
+relu = rf.estimates("relu", x_unit, y_unit, many[None])[0]
+assert abs(relu - arc_cosine) < 0.01  # 100,000 draws with a standard deviation of about 0.5, and the 1e-3
+print(
+    f"unit vectors at {math.degrees(angle):.0f} degrees: ReLU features {relu:.3f}, arc-cosine kernel {arc_cosine:.3f}"
+)
+
+# %% [markdown]
+# ## Keeping exponentials in range
+#
+# $\omega x - \frac12 \lVert x \rVert^2$ easily exceeds 88, where float32's exponential ends. In the quotient (11) a
+# factor a query and a factor a *feature* cancel. Chapter 4 derived what the package does: keys relative to
+# $r_c$, the largest exponent of feature $c$ among the keys so far, queries relative to $\max_c (a_c + r_c)$. Three
+# mistakes are in use elsewhere:
+#
+# - subtracting the maximum of $\omega x$ alone, without $-\frac12 \lVert x \rVert^2$: long keys then underflow;
+# - one maximum for all keys, future ones included: chapter 5;
+# - adding $\varepsilon$ to the features after the stabiliser, so that it does not cancel: chapter 5.
+#
+# Keys twenty times as long as usual, in float32, beside float64:
+
+# %%
+big_q, big_k, values, _ = (z.astype(np.float32) for z in draw_inputs(13, 40, 40, D, M, size=10))
+omega_32 = omega.astype(np.float32)
+exponents_of_keys = performer.feature_map(omega_32).split(big_k)[0]
+with np.errstate(over="ignore"):
+    naive = np.exp(exponents_of_keys)
+in_32, saved_32 = performer.forward(big_q, big_k, values, omega_32)
+in_64 = performer.matrix(big_q.astype(np.float64), big_k.astype(np.float64), omega) @ values
+assert in_32.dtype == np.float32
+assert (naive.sum(axis=1) == 0).any()  # keys that have lost all their features
+rounding = 16 * np.finfo(np.float32).eps * abs(exponents_of_keys).max()
+np.testing.assert_allclose(in_32, in_64, atol=rounding * abs(values).max())
+assert saved_32.denominator.min() > 0.5
+lost = int((naive.sum(axis=1) == 0).sum())
+print(f"exponents from {exponents_of_keys.min():.0f} to {exponents_of_keys.max():.0f}; "
+      f"{lost} of 40 keys without a stabiliser are all 0")  # fmt: skip
+
+# %% [markdown]
+# ## The gradient, by hand
+#
+# Linear attention's backward pass (chapter 4, and causally chapter 5) ends with $d\phi(x_i)$ and $d\phi(y_j)$. What is
+# left is the way through $\phi$. Let $p = \omega x$, and write $d\phi$ for a row's gradient.
+#
+# **Positive.** $\phi_c = e^{a_c}$ with $a_c = p_c - \frac12 \lVert x \rVert^2$ and a constant. So $da_c = d\phi_c\,
+# \phi_c$, and $a_c$ depends on $x$ through $p_c$, with the gradient $\omega_c$, and through the square, with $-x$:
+#
+# $$dp = d\phi * \phi, \qquad dx = \omega^\top dp - x \sum_c dp_c \qquad (12)$$
+#
+# **Hyperbolic.** Two halves with the exponents $\pm p - \frac12 \lVert x \rVert^2$:
+#
+# $$dp = d\phi_+ * \phi_+ - d\phi_- * \phi_-, \qquad dx = \omega^\top dp - x\, (d\phi^\top \phi) \qquad (13)$$
+#
+# **Trig.** Sine and cosine become each other, $d\sin = \cos dp$ and $d\cos = -\sin dp$; the common factor
+# $e^{\frac12 \lVert x \rVert^2}$ has the gradient $+x$ times itself:
+#
+# $$dp = d\phi_{\sin} * \phi_{\cos} - d\phi_{\cos} * \phi_{\sin}, \qquad
+# dx = \omega^\top dp + x\, (d\phi^\top \phi) \qquad (14)$$
+#
+# **ReLU.** $dp = d\phi * [p > 0] / \sqrt m$ and $dx = \omega^\top dp$.
+#
+# **The fourth root.** $x = q / D^{1/4}$, so $dq = dx / D^{1/4}$, and the same for $k$. $\omega$ is a constant: it was
+# drawn, not learned.
+
+# %%
+chapter.source(feature_maps.favor_hyperbolic, feature_maps_random._sine_cosine_backward, doc=False)
+
+# %% [markdown]
+# ### The stabiliser cancels
+#
+# The code calls (12)-(14) with *scaled* features, $\tilde\phi_c = e^{a_c - r_c}$ for keys and
+# $e^{a_c + r_c - t_i}$ for queries, although $r_c$ and $t_i$ are maxima and thus functions of $q$ and $k$. Why is no
+# gradient lost? The output (11) is the same function for any $r$ and $t$:
+#
+# $$\sum_c \tilde\phi_c(x_i)\, \tilde\phi_c(y_j) = e^{-t_i} \sum_c e^{a_c(x_i) + r_c}\, e^{a_c(y_j) - r_c}
+# = e^{-t_i} \sum_c \phi_c(x_i)\, \phi_c(y_j)$$
+#
+# and $e^{-t_i}$ divides out. So $\partial o / \partial r_c = 0$ and $\partial o / \partial t_i = 0$, and by the chain
+# rule what would come through them is 0 times something: they may be treated as constants. Two consequences can be
+# measured. The gradient with the scale is the gradient of the formula without any; and the gradient *of* the scale,
+# $\sum_j d\tilde\phi_c(y_j)\, \tilde\phi_c(y_j) - \sum_i d\tilde\phi_c(x_i)\, \tilde\phi_c(x_i)$ for $r_c$, is 0
+# for every feature $c$.
+
+# %%
+chapter.source(exponents._exponential_features, doc=False)
+
+
+# %%
+def features_as_printed(x, kind):
+    p, square = x @ omega.T, (x**2).sum(axis=-1, keepdims=True) / 2
+    if kind == "trig":
+        return np.exp(square) * np.concatenate([np.sin(p), np.cos(p)], axis=-1)
+    return np.exp(np.concatenate([p, -p], axis=-1) - square) if kind == "hyperbolic" else np.exp(p - square)
+
+
+def formula(q, k, v, kind):
+    """Nothing subtracted anywhere; complex numbers go through."""
+    weights = features_as_printed(q / D**0.25, kind) @ features_as_printed(k / D**0.25, kind).T
+    return weights / weights.sum(axis=1, keepdims=True) @ v
+
+
+rows = []
+for kind in ("trig", "positive", "hyperbolic"):
+
+    def forward(q, k, v, kind=kind):
+        return performer.forward(q, k, v, omega, kind=kind)
+
+    report = gradcheck.check_complex_step(
+        partial(formula, kind=kind), forward, performer.backward, q, k, v, rng=np.random.default_rng(14)
+    )
+    report.assert_ok()
+
+    _, kept = forward(q, k, v)
+    d_phi_q, d_s, d_z = linear.read_backward(d_out, kept.phi.q, kept.out, kept.denominator, *kept.starts[0])
+    d_phi_k, _ = linear.add_up_backward(d_s, d_z, kept.phi.k, v)
+    of_key_scale, of_query_scale = (d_phi_k * kept.phi.k).sum(axis=0), (d_phi_q * kept.phi.q).sum(axis=0)
+    if kind == "trig":  # one exponent for all features, and so one r
+        of_key_scale, of_query_scale = of_key_scale.sum(), of_query_scale.sum()
+    same(of_query_scale, of_key_scale)  # r_c: what a feature of all keys loses, the same feature of the queries gains
+    same((d_phi_q * kept.phi.q).sum(axis=1), np.zeros(N))  # t_i
+    rows.append((kind, report.worst.absolute, abs(of_query_scale - of_key_scale).max()))
+chapter.table(("kind", "worst difference from the complex step", "gradient of r"), rows)
+
+# %% [markdown]
+# And all four by finite differences, with all keys and causally, over directions on either side of ReLU's kink:
+
+# %%
+rows = []
+for kind in performer.KINDS:
+    for causal in (False, True):
+        forward = partial(performer.forward, kind=kind, causal=causal)
+        rng = np.random.default_rng(15)
+        report = gradcheck.check_directions(
+            forward, performer.backward, q, k, v, omega, rng=rng, step=3e-7, rtol=1e-6
+        )  # a small step crosses few kinks
+        report.assert_ok()
+        rows.append((kind, causal, report.worst.absolute))
+chapter.table(("kind", "causal", "worst difference"), rows)
+
+# %% [markdown]
+# A check that cannot fail is worth nothing. Forget the square in (12), and it fails:
+
+
+# %%
+def forgetful(omega):
+    phi = performer.feature_map(omega)
+    return phi._replace(backward=lambda d_phi, saved: (d_phi * saved[1]) @ omega / D**0.25)
+
+
+report = gradcheck.check_directions(
+    lambda q, k, v: linear.forward(q, k, v, feature_map=forgetful(omega), eps=0.0),
+    linear.backward,
+    q,
+    k,
+    v,
+    rng=np.random.default_rng(16),
+)
+assert not report.ok
+print(report)
+
+# %% [markdown]
+# ## Causal, and token by token
+#
+# Nothing new is needed: the sums become prefix sums, the kernel is chapter 5's causal product, and the state of the
+# recurrent network is $S$, $Z$ and the running $r$. A state is a sum of features, so it belongs to its $\omega$: one
+# must not draw again in the middle of a sequence.
+
+# %%
+chapter.source(performer.step, doc=False)
+
+# %%
+q, k, v, d_out = draw_inputs(17, 30, 30, D, M, size=1.0)
+for kind in performer.KINDS:
+    whole, saved = performer.forward(q, k, v, omega, kind=kind, causal=True)
+    state, steps = performer.init_state((), D, M, omega, kind=kind), []
+    for q_t, k_t, v_t in zip(q, k, v, strict=True):
+        out_t, state = performer.step(q_t, k_t, v_t, state, omega, kind=kind)
+        steps.append(out_t)
+    np.testing.assert_allclose(steps, whole, rtol=1e-8, atol=1e-8)  # trig: a denominator near 0 costs digits
+
+    _, prefilled = performer.forward(q[:20], k[:20], v[:20], omega, kind=kind, causal=True)
+    rest, _ = performer.forward(q[20:], k[20:], v[20:], omega, kind=kind, causal=True, state=prefilled.state)
+    np.testing.assert_allclose(rest, whole[20:], rtol=1e-8, atol=1e-8)
+
+_, other = performer.forward(q[:20], k[:20], v[:20], performer.redraw(omega, np.random.default_rng(18)), causal=True)
+mixed, _ = performer.forward(q[20:], k[20:], v[20:], omega, causal=True, state=other.state)
+whole, _ = performer.forward(q, k, v, omega, causal=True)
+assert abs(mixed - whole[20:]).max() > 0.1  # another draw in the middle: nonsense, and no error
+
+# %% [markdown]
+# ### What it costs
+#
+# $\omega x$ and $\omega y$ take $(N + L)\, m D$ multiply-adds, the sums and their reading $(N + L)\, C M + N C$.
+# Kept are features, values, outputs: rows. No $N \times L$ matrix, and no state a position, which would be $N C M$.
+# Implementations without a kernel of their own write out exactly that: performer-pytorch's causal form on a CPU does.
+
+# %%
+n, width = 1024, 32
+q_long, k_long, v_long, d_long = draw_inputs(19, n, n, width, width)
+directions = feature_maps.orthogonal_gaussian(64, width, np.random.default_rng(20))
+multiply_adds = count(performer.forward, q_long, k_long, v_long, directions).multiply_adds
+assert multiply_adds == 2 * n * 64 * width + 2 * n * 64 * width + n * 64
+
+
+def both_passes(q, k, v, omega):
+    out, saved = performer.forward(q, k, v, omega, causal=True)
+    performer.backward(out, saved)
+
+
+_, saved = performer.forward(q_long, k_long, v_long, directions, causal=True)
+given = q_long, k_long, v_long
+kept = (kept_bytes((*given, saved)) - kept_bytes(given)) / 8
+peak = peak_bytes(both_passes, *given, directions) / 8
+assert kept < n * (2 * 64 + width + 1) + 4 * 64 * (width + 2)
+assert peak < n * 64 * width / 2  # far from a state a position
+chapter.table(
+    ("numbers", "kept", "at the peak, both passes", "a state a position", "the matrix"),
+    [("N = 1024, m = 64, D = M = 32", kept, peak, n * 64 * width, n * n)],
+)
+
+# %% [markdown]
+# ## How good is it?
+#
+# The error of the output and of the matrix against $m$. On the left short queries and keys, as in a network before it
+# has learned anything; on the right those of the pretrained network of chapter 2, whose weights were learned with
+# softmax and stay as they are. (The numbers are those of the committed figure,
+# `figures/random_features_attention.json`.)
+
+# %%
+stored = json.loads(Path("../figures/random_features_attention.json").read_text(encoding="utf-8"))["results"]
+panels = {
+    name: random_features_attention.Panel(
+        panel["score_deviation"],
+        {way: np.array(errors) for way, errors in panel["output"].items()},
+        {way: np.array(errors) for way, errors in panel["matrix"].items()},
+        panel["mean_of_values"],
+    )
+    for name, panel in stored["panels"].items()
+}
+results = random_features_attention.Results(
+    tuple(stored["directions"]), tuple(stored["shape"]), panels, stored["settings"]
+)
+chapter.show(
+    random_features_attention.draw,
+    results,
+    alt="Errors against m from 16 to 1024. Short queries: all fall, trig lowest, to 0.06. Pretrained: trig near 40 "
+    "throughout, positive and hyperbolic from 1 to about 0.6, equal lengths to 0.45, ReLU flat at 0.74.",
+)
+short, real = panels["short"].output, panels["pretrained"].output
+assert short["trig, orthogonal"][-1] == min(errors[-1] for errors in short.values())  # short: trig is best
+assert short["trig, orthogonal"][-1] < short["trig, independent"][-1]  # claim 38
+assert short["hyperbolic, orthogonal"][-1] < short["hyperbolic, independent"][-1]  # claim 38
+assert real["trig, orthogonal"].min() > 10  # claim 37: useless where weights are small
+for way in ("positive, orthogonal", "hyperbolic, orthogonal", "positive, regular"):
+    assert real[way][-1] < panels["pretrained"].mean_of_values  # claim 38: positive features mend it, a little
+    assert real[way][-1] > 0.3
+assert real["relu, orthogonal"][-1] > 0.95 * real["relu, orthogonal"][1]  # another similarity: it does not converge
+
+# %% [markdown]
+# On the left everything works, and in the order of the formulas: trig features first, orthogonal ones better than
+# independent ones. On the right the scores spread by $\pm 1.8$ within a row, and the formulas say what to expect:
+# $\lVert x + y \rVert^2$ is of the order of ten or more for the pairs that matter, and (8) has it in the exponent. A
+# thousand positive features there are better than the mean of the values, and not much more. Trig features are forty
+# times as large as what they estimate.
+#
+# So a Performer does not *replace* softmax attention in a network that was trained with it. Its authors fine-tune
+# such networks, or train them with it from the start: then the network learns queries and keys that its features can
+# tell apart. What is computed is then simply linear attention with a positive map, and that it would be softmax's if
+# $m$ were $10^9$ is of no concern.
+#
+# How many features would it take? For a relative error $\epsilon$ of one weight, (8) says $m = (e^{\lVert x + y
+# \rVert^2} - 1) / \epsilon^2$:
+
+# %%
+rows = []
+for square in (0.5, 1, 2, 5, 10, 20):
+    pair = np.zeros((2, D))
+    pair[0, 0] = math.sqrt(square)  # x; y = 0
+    needed = math.ceil(rf.relative_mse("positive", *pair, 1) / 0.1**2)
+    assert rf.relative_mse("positive", *pair, needed) <= 0.1**2 * (1 + 1e-12)
+    rows.append((square, needed, needed > 512**2))
+chapter.table(("|x + y|^2", "m for a relative error of 0.1", "more than the entries of a 512 x 512 matrix?"), rows)
+assert rows[-1][2]
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. A draw for the Matérn kernel.** Which distribution of $\omega$ belongs to $\kappa(\Delta) =
+# e^{-\lVert \Delta \rVert_2}$, with the Euclidean length in place of the sum of absolute values? Hint: in one
+# dimension it is Cauchy's, and a Cauchy variable is a normal one over the root of a gamma variable.
+#
+# <details><summary>Solution</summary>
+#
+# If $\omega = g / \sqrt{\tau}$ with normal $g$, then given $\tau$ the mean of $\cos \omega^\top \Delta$ is
+# $e^{-\lVert \Delta \rVert^2 / 2 \tau}$: any such scale mixture gives a kernel of $\lVert \Delta \rVert$ alone. In
+# one dimension $g / \lvert g' \rvert$, $g'$ another normal variable, is Cauchy's, so that
+# $\mathbb E\, e^{-\Delta^2 / 2 g'^2} = e^{-\lvert \Delta \rvert}$. This depends on $\Delta$ through its length only, so
+# it holds in any dimension with *one* $g'$ for all entries of $g$: the multivariate Cauchy distribution. (With a $g'$
+# for each entry it is the Laplacian kernel above.)
+#
+# </details>
+
+# %%
+rng = np.random.default_rng(21)
+draws = rng.standard_normal((200_000, 3)) / abs(rng.standard_normal((200_000, 1)))
+for delta in (np.array([0.3, -0.2, 0.1]), np.array([1.0, 0.5, -2.0])):
+    found = rf.mean_of(np.cos(draws @ delta), confidence=SURE)
+    assert found.low <= math.exp(-np.linalg.norm(delta)) <= found.high
+    assert not found.low <= math.exp(-abs(delta).sum()) <= found.high
+
+# %% [markdown]
+# **2. Between trig and positive.** $\mathbb E\, e^{\omega^\top z} = e^{\frac12 z^\top z}$ holds for complex $z$ too.
+# Take $z = \alpha (x + y) + i \beta (x - y)$ with real $\alpha$ and $\beta$. For which of them is the mean
+# $\mathrm{SM}(x, y)$, times a function of $x$, times a function of $y$? Which do you know already, and which has the
+# least error?
+#
+# <details><summary>Solution</summary>
+#
+# $z^\top z = \alpha^2 \lVert x + y \rVert^2 - \beta^2 \lVert x - y \rVert^2 + 2 i \alpha \beta\, (x + y)^\top (x - y)$
+# and $(x + y)^\top (x - y) = \lVert x \rVert^2 - \lVert y \rVert^2$. So
+#
+# $$\tfrac12 z^\top z = (\alpha^2 + \beta^2)\, x^\top y + \tfrac12 (\alpha^2 - \beta^2) \big(\lVert x \rVert^2 +
+# \lVert y \rVert^2\big) + i \alpha \beta \big(\lVert x \rVert^2 - \lVert y \rVert^2\big)$$
+#
+# The mixed term has the factor $\alpha^2 + \beta^2$, which must be 1: $\alpha = \cos \theta$, $\beta = \sin \theta$.
+# The rest is a function of $x$ plus one of $y$, which goes into the features. $\theta = 0$ is the positive map,
+# $\theta = \frac{\pi}{2}$ the trigonometric one, and there is one for every angle in between, with complex features
+# and the real part taken at the end. Which has the least error depends on the pair; below it is the trigonometric one,
+# as $x$ and $y$ are short.
+#
+# </details>
+
+# %%
+draws = np.random.default_rng(22).standard_normal((400_000, D))
+rows = []
+for degrees in (0, 30, 60, 90):
+    alpha, beta = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    z = alpha * (x + y) + 1j * beta * (x - y)
+    rest = (alpha**2 - beta**2) / 2 * (x @ x + y @ y) + 1j * alpha * beta * (x @ x - y @ y)
+    found = rf.mean_of((np.exp(draws @ z - rest)).real, confidence=SURE)
+    assert found.low <= exact <= found.high
+    rows.append((degrees, found.mean, (found.high - found.mean) * 100))
+chapter.table(("angle", "mean estimate", "100 times the interval's half"), rows)
+stated = math.sqrt(rf.mse("positive", x, y, 1) / rf.mse("trig", x, y, 1))
+np.testing.assert_allclose(rows[0][2] / rows[3][2], stated, rtol=0.05)
+assert rows[3][2] == min(row[2] for row in rows)
+
+# %% [markdown]
+# **3. The bias of the quotient.** Each weight's numerator and denominator are unbiased, but the output is not. Let
+# $n = \bar n + \delta n$ and $d = \bar d + \delta d$ with errors of the order $m^{-1/2}$. Expand $n / d$ to second
+# order and show that the bias is $\frac{1}{\bar d^2} \big(\frac{\bar n}{\bar d} \mathrm{Var}\, d - \mathrm{Cov}(n,
+# d)\big)$, of the order $1/m$. Measure the exponent.
+#
+# <details><summary>Solution</summary>
+#
+# $\frac{n}{d} = \frac{\bar n + \delta n}{\bar d} \big(1 - \frac{\delta d}{\bar d} + \frac{\delta d^2}{\bar d^2} -
+# \dots\big)$. In the mean, first-order terms vanish, and what is left of second order is $-\frac{\mathbb E\, \delta n\,
+# \delta d}{\bar d^2} + \frac{\bar n\, \mathbb E\, \delta d^2}{\bar d^3}$. Variances and covariances of means over $m$
+# directions are $1/m$ of those of one. So halving the *error* takes four times as many directions, halving the *bias*
+# twice as many: for large $m$ the bias is the smaller part. (Below the exponent is not quite $-1$: of a few
+# directions, higher orders still show.)
+#
+# </details>
+
+# %%
+q, k, v, _ = draw_inputs(25, 1, 8, D, 1, size=0.4)
+truth = softmax.forward(q, k, v)[0][0, 0]
+xq, yk = q / D**0.25, k / D**0.25
+scales = np.exp(-(xq**2).sum(axis=1)[:, None] / 2 - (yk**2).sum(axis=1) / 2)[0]  # (8,)
+rng, biases, counts = np.random.default_rng(24), [], (16, 64)
+for m in counts:
+    draws = rng.standard_normal((1_600_000 // m, m, D))
+    weights = np.exp(draws @ (xq + yk).T).mean(axis=1) * scales  # (draws, 8)
+    found = rf.mean_of(weights @ v[:, 0] / weights.sum(axis=1) - truth, confidence=SURE)
+    biases.append(found)
+    assert not found.low <= 0 <= found.high  # there is a bias
+exponent = math.log(biases[1].mean / biases[0].mean) / math.log(counts[1] / counts[0])
+print(f"bias {biases[0].mean:.4f} with 16 directions, {biases[1].mean:.4f} with 64: m to the power of {exponent:.2f}")
+assert -1.4 < exponent < -0.6
+
+# %% [markdown]
+# **4. Redrawing as a policy.** Write a training loop's skeleton that draws again every 100 steps, evaluates with the
+# directions of the last step, and gives the same numbers whenever it is run from the same seed.
+#
+# <details><summary>Solution</summary>
+#
+# The directions are a variable of the loop, and their generator is one of their own, so that redrawing more or less
+# often does not shift the other random numbers (data, dropout).
+#
+# </details>
+
+
+# %%
+def losses(seed, every, steps=300):
+    data, drawing = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
+    omega, found = feature_maps.orthogonal_gaussian(16, D, drawing), []
+    for step in range(steps):
+        if step and step % every == 0:
+            omega = performer.redraw(omega, drawing)
+        q, k, v = data.standard_normal((3, 5, D))
+        found.append(performer.forward(q, k, v, omega)[0].mean())  # a step of training in its place
+    return np.array(found), omega
+
+
+first, omega_end = losses(0, every=100)
+again, omega_again = losses(0, every=100)
+never, _ = losses(0, every=1000)
+np.testing.assert_array_equal(first, again)
+np.testing.assert_array_equal(omega_end, omega_again)  # what evaluation uses
+np.testing.assert_array_equal(first[:100], never[:100])
+assert (first[100:] != never[100:]).all()
+
+# %% [markdown]
+# ## What to remember
+#
+# - Every semi-definite kernel of $x - y$ is the mean of a cosine over random directions; the softmax kernel is the mean
+#   of a cosine, an exponential or a hyperbolic cosine over normal ones. Their errors are known exactly.
+# - Relative to the weight, trig features err with $\lVert x - y \rVert$, positive ones with $\lVert x + y \rVert$, both
+#   exponentially in its square. Attention has many small weights: positive features, whose denominators are positive.
+# - Orthogonal directions lower the error of positive features always, by (10), most for short vectors. Draw them with
+#   the signs of R's diagonal.
+# - The gradient goes through the map with scaled features, because the scale cancels. No $\varepsilon$ beside it.
+# - $\omega$ is an argument; when to draw again is the caller's policy; a state belongs to its $\omega$.
+# - In a network trained with softmax the approximation is poor. A Performer is to be trained as one.
+#
+# **Sources.** Choromanski et al. (2021), *Rethinking attention with Performers*. Rahimi and Recht (2007), *Random
+# features for large-scale kernel machines*. Bochner (1932), *Vorlesungen über Fouriersche Integrale*. Yu et al. (2016),
+# *Orthogonal random features*. Mezzadri (2007), *How to generate random matrices from the classical compact groups*.
