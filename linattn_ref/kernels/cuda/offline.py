@@ -10,6 +10,10 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from numba import types
+
+from linattn_ref.kernels.cuda.device import cuda
+
 
 class Resources(NamedTuple):
     registers: int  # of a thread; 65 536 a multiprocessor
@@ -40,8 +44,6 @@ def compile_to_ptx(kernel, arguments, real, capability):
         ``"float32"`` or ``"float64"``.
     capability : tuple of int
     """
-    from numba import cuda, types
-
     kinds = {"x": getattr(types, real), "b": types.boolean}
     scalars = {"x": kinds["x"], "bool": types.boolean, "int": types.int64}
     signature = tuple(

@@ -1,0 +1,123 @@
+"""Run tests of the CUDA kernels in Numba's simulator, in a process of its own: ``python simulator.py`` and pytest's words.
+
+The simulator has to be chosen before Numba is imported, hence the process. Three things are changed to make it a test:
+
+* The tiles are small (`SIZES`), so that a few rows are several chunks, and a block has 9 threads in place of 256.
+* A block's threads take turns: each runs up to the next barrier, in ascending order, then in descending order, and so
+  on. That is a hundred times faster than the simulator's own scheme, always the same, and a missing barrier shows.
+* A barrier that only some threads of a block reach, which can hang a GPU, is an error.
+
+In the contract tests, every case that has its kernels here gets the room: ``-k cuda`` chooses its tests.
+"""
+
+import os
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+SIZES = {"SIDE": 3, "EACH": 2, "TILE": 6, "PITCH": 7, "STEP": 3, "HALF": 1, "THREADS": 9, "BLOCK": (3, 3)}
+TESTS = Path(__file__).parents[2]
+
+
+def main(arguments):
+    """Change the simulator, the kernels and the cases; run pytest."""
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    sys.path.insert(0, str(TESTS))
+    import cases
+    import pytest
+    from numba.cuda.simulator import kernel as simulator
+
+    import linattn_ref.kernels.cuda
+
+    simulator.BlockManager = taking_turns(simulator.BlockThread)
+    shrink(linattn_ref.kernels.cuda.__name__)
+    cases.CASES = tuple(
+        replace(case, rooms=(*case.rooms, "cuda"), widths=(6,)) for case in cases.CASES if has_kernels(case)
+    )
+    return pytest.main(["-p", "no:cacheprovider", *arguments])
+
+
+def shrink(package):
+    """Smaller sizes, in every module that has taken them over."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(package):
+            for size, value in SIZES.items():
+                if hasattr(module, size):
+                    setattr(module, size, value)
+
+
+def has_kernels(case):
+    """Whether a mechanism runs with ``kernels=cuda``."""
+    from case import Setting
+
+    if not case.takes("kernels"):
+        return False
+    try:
+        Setting(case, "cuda", masked=False).call().forward()
+    except TypeError as error:
+        if not str(error).startswith("kernels: "):
+            raise
+        return False
+    return True
+
+
+def taking_turns(thread_class):
+    """A replacement for the simulator's ``BlockManager``, made of its kind of threads."""
+
+    class Thread(thread_class):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.mine, self.back, self.barrier = threading.Semaphore(0), threading.Semaphore(0), False
+
+        def run(self):
+            self.mine.acquire()
+            super().run()
+            self.barrier = False
+            self.back.release()
+
+        def syncthreads(self):
+            self.barrier = True
+            self.back.release()
+            self.mine.acquire()
+            if self.abort:
+                raise RuntimeError("another thread failed")
+
+    class Turns:
+        def __init__(self, function, grid_dim, block_dim, debug):
+            self._function, self._block_dim, self._debug = function, block_dim, debug
+
+        def run(self, grid_point, *arguments):
+            points = [(x, y, z) for x, y, z in _points(self._block_dim)]
+            threads = [
+                Thread(lambda: self._function(*arguments), self, grid_point, point, self._debug) for point in points
+            ]
+            for thread in threads:
+                thread.start()
+            waiting = threads
+            while waiting:
+                for thread in waiting:
+                    thread.mine.release()
+                    thread.back.acquire()
+                failed = [thread.exception for thread in threads if thread.exception]
+                reached = [thread for thread in waiting if thread.barrier]
+                if failed or 0 < len(reached) < len(threads):
+                    for thread in reached:
+                        thread.abort = True
+                        thread.mine.release()
+                    if failed:
+                        raise failed[0][0].with_traceback(failed[0][1])
+                    raise RuntimeError(f"{len(reached)} of {len(threads)} threads of a block reached a barrier")
+                waiting = reached[::-1]
+
+    return Turns
+
+
+def _points(block_dim):
+    """Thread indices, along ``x`` first."""
+    width, height, depth = block_dim
+    return ((x, y, z) for z in range(depth) for y in range(height) for x in range(width))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,44 @@
+"""The contract tests with ``kernels=cuda``, in Numba's simulator, which has to be chosen before Numba is imported."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[2]
+CONTRACT = TESTS / "contract"
+
+
+def simulate(*arguments, least):
+    """Run pytest there; at least so many tests have to pass, that a selection which selects nothing shows."""
+    command = [sys.executable, str(Path(__file__).with_name("simulator.py")), "-q", "-x", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"})
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed, done.stdout
+    assert int(passed[1]) >= least, done.stdout
+
+
+def test_both_passes_are_the_references():
+    """The mechanisms that use the kernels most directly: softmax, linear attention, gates."""
+    chosen = "cuda and both_passes and float32 and n=7 and (softmax or linear-causal or linear-cuda or rfa-gated)"
+    simulate(CONTRACT / "test_rooms.py", "-k", chosen, least=10)
+
+
+def test_kernels():
+    """What contract tests do not reach: all modes, device arrays, errors, no barrier missing."""
+    simulate(Path(__file__).with_name("in_simulator.py"), least=20)
+
+
+@pytest.mark.slow
+def test_every_mechanism():
+    simulate(CONTRACT / "test_rooms.py", "-k", "cuda and (both_passes or twice) and not n=35 and not n=300", least=150)
+
+
+@pytest.mark.slow
+def test_masks_and_states():
+    files = [CONTRACT / f"test_{name}.py" for name in ("masks", "state", "buffers", "forward")]
+    simulate(*files, "-k", "cuda and (softmax or linear or rfa-gated) and not dense", least=20)
