@@ -1,0 +1,212 @@
+"""Attention with sparse patterns in other packages, as `bench_patterns` calls it.
+
+Longformer and BigBird are HuggingFace's modules (``transformers``), of which the attention alone runs: their linear
+projections are replaced by modules that hand out the given queries, keys and values, and BigBird's random blocks by
+the given ones, which its heads share. Windows alone are fast-transformers' (``pytorch-fast-transformers``) two products
+in C++ with a softmax between. PyTorch's ``scaled_dot_product_attention`` over all pairs is what one would do without a
+pattern.
+
+Inputs are brought into the order that each package wants before the clock starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linattn_ref.attention.arguments import Array
+
+Call = Callable[[], Sequence[Array]]  # out; and the gradients, if they are asked for
+GLOBAL_TOKEN = 0
+
+
+class Inputs(NamedTuple):
+    """One sequence: everything ``(1, H, N, D)``."""
+
+    q: Array
+    k: Array
+    v: Array
+    q_global: Array
+    k_global: Array
+    v_global: Array
+    d_out: Array
+
+
+class Peers(NamedTuple):
+    """The modules; None for what is not installed."""
+
+    torch: Any
+    longformer: Any
+    bigbird: Any
+    local: Any
+    versions: dict[str, str]
+
+
+def find() -> Peers:
+    """What there is to compare with."""
+    torch = _module("torch")
+    if torch is None:
+        return Peers(None, None, None, None, {})
+    models = "transformers.models"
+    longformer, bigbird = (_module(f"{models}.{name}") for name in _MODELS)
+    local = _module("fast_transformers.local_product")
+    found = {
+        "PyTorch": torch,
+        "transformers": longformer and _module("transformers"),
+        "fast-transformers": local and _module("fast_transformers"),
+    }
+    return Peers(torch, longformer, bigbird, local, {n: m.__version__ for n, m in found.items() if m is not None})
+
+
+_MODELS = ("longformer.modeling_longformer", "big_bird.modeling_big_bird")
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+# --- PyTorch and fast-transformers ----------------------------------------------------------------------------------
+
+
+def all_pairs(peers: Peers, inputs: Inputs, with_gradient: bool) -> Call:
+    """Softmax attention without any pattern."""
+    attention = peers.torch.nn.functional.scaled_dot_product_attention
+    return _call(peers.torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
+
+
+def windows(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> Call:
+    """fast-transformers' local attention. It takes an ``(N, N)`` mask of zeros, made beforehand."""
+    torch, local = peers.torch, peers.local
+    n, scale = inputs.q.shape[-2], 1 / math.sqrt(inputs.q.shape[-1])
+    mask, lengths = torch.zeros(n, n), torch.full((1,), n)
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        scores = local.local_dot_product(q, k, mask, lengths, 2 * window + 1)  # (1, H, N, 2 window + 1)
+        return local.local_weighted_average(torch.softmax(scale * scores, -1), v)
+
+    return _call(torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
+
+
+def _call(torch: Any, attention: Any, arrays: list[Array], d_out: Array, with_gradient: bool) -> Call:
+    """Runs ``attention`` on tensors of these arrays, not copies; backward by PyTorch's automatic differentiation."""
+
+    def call() -> Sequence[Array]:
+        leaves = [torch.from_numpy(x).requires_grad_(with_gradient) for x in arrays]
+        out = attention(*leaves)
+        if not with_gradient:
+            return (out.numpy(),)
+        out.backward(torch.from_numpy(d_out))
+        return (out.detach().numpy(), *(x.grad.numpy() for x in leaves))
+
+    return call
+
+
+# --- HuggingFace ----------------------------------------------------------------------------------------------------
+
+
+def longformer(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> Call:
+    """``LongformerSelfAttention`` with one global token; its ``attention_window`` is both sides together."""
+    torch, (_, heads, n, width) = peers.torch, inputs.q.shape
+    own_order = [_in_columns(x) for x in inputs]  # (N, 1, H D)
+    config = importlib.import_module("transformers").LongformerConfig(
+        hidden_size=heads * width,
+        num_attention_heads=heads,
+        attention_window=[2 * window],
+        attention_probs_dropout_prob=0.0,
+    )
+    module = peers.longformer.LongformerSelfAttention(config, 0)
+    mask = torch.zeros(1, n)
+    mask[0, GLOBAL_TOKEN] = 10_000  # its mark for a global token
+    hidden = torch.zeros(1, n, heads * width)  # looked at for its shape alone
+    options = {"attention_mask": mask, "is_index_masked": mask < 0, "is_index_global_attn": mask > 0}
+
+    def attention(*tensors: Any) -> Any:
+        names = ("query", "key", "value", "query_global", "key_global", "value_global")
+        for name, x in zip(names, tensors, strict=True):
+            setattr(module, name, _given(torch, x))
+        return module(hidden, **options, is_global_attn=True)[0].transpose(0, 1)  # (N, 1, H D)
+
+    *arrays, d_out = own_order
+    call = _call(torch, attention, arrays, d_out, with_gradient)
+    return lambda: [_in_heads(x, heads) for x in call()]
+
+
+def _in_columns(x: Array) -> Array:
+    """``(1, H, N, D)`` as ``(N, 1, H D)``, Longformer's own order."""
+    return np.ascontiguousarray(x[0].swapaxes(0, 1)).reshape(x.shape[2], 1, -1)
+
+
+def _in_heads(x: Array, heads: int) -> Array:
+    """``(N, 1, H D)`` as ``(1, H, N, D)``, a view."""
+    return x.reshape(len(x), heads, -1).swapaxes(0, 1)[None]
+
+
+def _given(torch: Any, x: Any) -> Any:
+    """A module in place of a projection: the first rows of ``x``, as many as there are in what it is called with.
+
+    A copy, since the queries are divided in place. Row 0 is the global token.
+    """
+
+    class Given(torch.nn.Module):
+        def forward(self, hidden: Any) -> Any:
+            return x[: len(hidden)].clone()
+
+    return Given()
+
+
+def bigbird(peers: Peers, inputs: Inputs, block: int, random_blocks: NDArray[np.intp], with_gradient: bool) -> Call:
+    """``BigBirdBlockSparseAttention``: three blocks of window, the first and the last global, the random ones given."""
+    torch, (_, heads, n, width) = peers.torch, inputs.q.shape
+    drawn = random_blocks[1:-1]  # (blocks - 2, r)
+    config = importlib.import_module("transformers").BigBirdConfig(
+        hidden_size=heads * width,
+        num_attention_heads=heads,
+        block_size=block,
+        num_random_blocks=drawn.shape[1],
+        max_position_embeddings=n,
+    )
+    module = peers.bigbird.BigBirdBlockSparseAttention(config).eval()
+    module._bigbird_block_rand_mask = lambda *args, **kwargs: drawn
+    module._bigbird_block_rand_mask_with_head = lambda *args, **kwargs: [drawn] * heads
+    masks = peers.bigbird.BigBirdModel.create_masks_for_block_sparse_attn(torch.ones(1, n), block)
+    blocked, band_mask, from_mask, to_mask = masks
+    options = {
+        "band_mask": band_mask,
+        "from_mask": from_mask,
+        "to_mask": to_mask,
+        "from_blocked_mask": blocked,
+        "to_blocked_mask": blocked,
+        "n_heads": heads,
+        "n_rand_blocks": drawn.shape[1],
+        "attention_head_size": width,
+        "from_block_size": block,
+        "to_block_size": block,
+        "batch_size": 1,
+        "from_seq_len": n,
+        "to_seq_len": n,
+        "seed": 0,
+        "plan_from_length": n,
+        "plan_num_rand_blocks": drawn.shape[1],
+    }
+    if "output_attentions" in inspect.signature(module.bigbird_block_sparse_attention).parameters:
+        options["output_attentions"] = False
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return module.bigbird_block_sparse_attention(q, k, v, **options)[0].reshape(n, 1, -1)  # (N, 1, H D)
+
+    call = _call(torch, attention, [*inputs[:3]], _in_columns(inputs.d_out), with_gradient)
+
+    def in_heads() -> Sequence[Array]:
+        out, *gradients = call()
+        return _in_heads(out, heads), *gradients
+
+    return in_heads
