@@ -1,0 +1,477 @@
+# %% [markdown]
+# # 13. The comparison: three families, what each mechanism makes of P, and what it costs
+#
+# Thirteen mechanisms in twelve chapters, and each avoids the $N \times N$ matrix: which of them come near softmax
+# attention at an equal cost, which replace it by something else, and what does one have to keep for the gradient?
+#
+# Here you will
+#
+# 1. sort the mechanisms into three families, and see all their matrices side by side;
+# 2. derive one gradient that two of the families share, and the one of the third;
+# 3. read what each of them costs, in a table that is made from the code and measured;
+# 4. put each in the place of softmax attention in a pretrained network, at equal cost.
+#
+# You need chapters 1, 3 and 4, and of the others the first page.
+
+# %%
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from linattn_ref.attention import bigbird, feature_maps, linear, linformer, local, nystromformer, patterns, softmax
+from linattn_ref.experiments import chapter, comparison, comparison_calls, comparison_ways, style, tables
+
+# Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
+same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
+
+# %% [markdown]
+# ## Three families
+#
+# The second of the documents this project began with ends in a table of eight methods (claim 33): what each is built
+# on, and what it puts in the place of softmax attention. Here it is, with the files that compute them.
+
+# %%
+EIGHT = {
+    "linformer": ("low rank", "projections of keys and values, after Johnson and Lindenstrauss", "03_linformer"),
+    "nystromformer": ("low rank", "the Nyström method", "09_nystromformer"),
+    "longformer": ("local and global", "window + global tokens that the task names", "10_sparse_patterns"),
+    "bigbird": ("local and global", "window + global + random blocks", "10_sparse_patterns"),
+    "long_short": ("local and global", "window + projection that depends on the input", "11_long_short"),
+    "linear": ("softmax as a kernel", "another kernel, elu + 1", "06_transformers_are_rnns"),
+    "performer": ("softmax as a kernel", "FAVOR+: positive orthogonal random features", "07_performer"),
+    "rfa": ("softmax as a kernel", "random features + a gate", "08_random_feature_attention"),
+}
+mechanisms = {row.name: row for row in tables.mechanisms()}
+chapter.table(
+    ("method", "family", "instead of softmax attention", "chapter"),
+    [
+        (
+            f"[{mechanisms[name].title}](../linattn_ref/attention/{name}.py)",
+            family,
+            instead,
+            f"[{int(file[:2])}]({file}.ipynb)",
+        )
+        for name, (family, instead, file) in EIGHT.items()
+    ],
+)
+others = sorted(set(mechanisms) - set(EIGHT))
+assert others == ["linformer_linear", "local", "reformer", "softmax", "sparse_transformer"]
+
+# %% [markdown]
+# Not in that table: softmax attention; the window alone, Sparse Transformer and Reformer, which belong with the local
+# ones, since they are exact over the pairs that they keep; and the combination of Linformer with linear attention.
+#
+# Each family has one formula. Write $w_{ij}$ for a weight that is not normalised yet.
+#
+# $$\text{pairs:}\quad o_i = \frac{\sum_{j \in S_i} w_{ij} v_j}{\sum_{j \in S_i} w_{ij}}, \quad
+# w_{ij} = \exp(s\, q_i^\top k_j) \qquad\qquad
+# \text{kernel:}\quad o_i = \frac{\sum_j w_{ij} v_j}{\sum_j w_{ij}}, \quad w_{ij} = \phi(q_i)^\top \phi(k_j)$$
+#
+# $$\text{low rank:}\quad O = A\, (B V), \qquad A \in \mathbb R^{N \times R}, \; B \in \mathbb R^{R \times L}$$
+#
+# Pairs keep the exponential and leave out most $j$; kernels keep all $j$ and give up the exponential; low rank gives
+# up both the exact weights and the pairs, and keeps the softmax inside $A$ (Linformer) or inside both (Nyströmformer).
+#
+# ## The matrices
+#
+# All of them are linear in the values. So the matrix that a mechanism applies, formed by none of them, is what it
+# makes of the identity: $\tilde P = \mathrm{forward}(q, k, I)$. The same queries and keys for all, 160 tokens whose
+# content changes slowly, and which all look at the first three too, as heads often look at the first token (chapter 2):
+
+# %%
+N, D = 160, 32
+rng = np.random.default_rng(0)
+walk = np.cumsum(rng.standard_normal((N, D)), axis=0) / 5
+walk -= walk.mean(axis=0)
+q, k = (walk + rng.standard_normal((2, N, D))).astype(np.float32)
+q[:, 0], k[:, 0] = 3, 0
+k[:3, 0] = 12  # they score 36 / sqrt(32) with every query
+v = rng.standard_normal((N, D)).astype(np.float32)
+
+SIZES = {
+    "linformer": 16,
+    "nystromformer": 16,
+    "performer": 64,
+    "rfa": 64,
+    "linear": 0,
+    "local": 6,
+    "longformer": 6,
+    "bigbird": 1,
+    "long_short": 16,
+    "sparse_transformer": 13,
+    "reformer": 2,
+}
+identity = np.eye(N, dtype=np.float32)
+forwards = {name: way.make(SIZES[name], N, D, np.random.default_rng(1)) for name, way in comparison_ways.WAYS.items()}
+found = {"softmax": softmax.matrix(q, k)} | {name: forward(q, k, identity) for name, forward in forwards.items()}
+for name, forward in forwards.items():  # linear in the values, all of them: P v is the output
+    np.testing.assert_allclose(found[name] @ v, forward(q, k, v), rtol=0, atol=2e-4)
+
+
+def draw_matrices(matrices):
+    figure, axes = style.figure(3, 4, height=0.85)
+    for axis, (name, p) in zip(axes.flat, matrices.items(), strict=True):
+        axis.imshow(np.sqrt(abs(p)) * np.sign(p), cmap="RdBu_r", vmin=-0.7, vmax=0.7, interpolation="nearest")
+        axis.set(title=name.replace("_", " "), xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
+    return figure
+
+
+chapter.show(
+    draw_matrices,
+    found,
+    alt="Twelve matrices of 160 by 160: softmax's has a band and dark first columns; low rank ones are smeared in "
+    "stripes, those over pairs are blank outside their pattern, the kernels' are smooth or noisy",
+)
+
+# %% [markdown]
+# Red is positive, blue negative; the colour goes with the square root of the entry. Read off what the formulas say:
+
+# %%
+smallest = {name: float(p.min()) for name, p in found.items()}
+row_sums = {name: float(abs(p.sum(axis=1) - 1).max()) for name, p in found.items()}
+zeros = {name: float((p == 0).mean()) for name, p in found.items()}
+ranks = {name: int(np.linalg.matrix_rank(p.astype(np.float64), rtol=1e-5)) for name, p in found.items()}
+chapter.table(
+    ("matrix", "smallest entry", "row sums off 1 by", "share of zeros", "rank"),
+    [(name.replace("_", " "), smallest[name], row_sums[name], zeros[name], ranks[name]) for name in found],
+)
+pairs = {"local", "longformer", "bigbird", "sparse_transformer", "reformer"}
+kernels = {"performer", "rfa", "linear"}
+assert all(zeros[name] > 0.2 for name in pairs)  # whoever leaves pairs out has zeros, the others none
+assert all(zeros[name] == 0 for name in kernels | {"softmax", "linformer", "nystromformer"})
+assert ranks["linformer"] <= 16  # a product of N x R and R x L
+assert ranks["nystromformer"] <= 16
+assert ranks["performer"] <= 64  # of N x C and C x L, rows divided
+assert ranks["linear"] <= D
+assert all(smallest[name] >= 0 for name in set(found) - {"nystromformer"})
+assert smallest["nystromformer"] < 0  # nothing keeps a pseudo-inverse positive
+assert all(row_sums[name] < 1e-4 for name in set(found) - {"nystromformer"})
+few = comparison_ways.WAYS["rfa"].make(4, N, D, np.random.default_rng(1))(q, k, identity)
+assert few.min() < 0  # four directions: sines and cosines of either sign
+
+# %% [markdown]
+# Two things in it are warnings. A Nyström approximation can have negative weights and rows that do not sum to 1, so
+# its output is no average of the values. And sines and cosines, RFA's features, estimate a positive kernel by numbers
+# of either sign: with 64 directions no entry comes out negative here, with 4 some do.
+#
+# ## One gradient for two families
+#
+# Pairs and kernels are both $o_i = \sum_j w_{ij} v_j / z_i$ with $z_i = \sum_j w_{ij}$. Let $g_i$ be the gradient of
+# a loss with respect to $o_i$. A change $\delta w_{ij}$ changes the numerator by $\delta w_{ij} v_j$ and the
+# denominator by $\delta w_{ij}$:
+#
+# $$\delta o_i = \frac{\delta w_{ij}\, v_j}{z_i} - \frac{\sum_l w_{il} v_l}{z_i^2}\, \delta w_{ij}
+# = \frac{v_j - o_i}{z_i}\, \delta w_{ij}$$
+#
+# so that
+#
+# $$\frac{\partial \ell}{\partial w_{ij}} = \frac{g_i^\top (v_j - o_i)}{z_i}, \qquad
+# \frac{\partial \ell}{\partial v_j} = \sum_i \frac{w_{ij}}{z_i}\, g_i \qquad (\ast)$$
+#
+# In words: raise the weight of $j$ if its value, seen from where the output is now, lies in the direction that the
+# loss wants. From here the families part.
+#
+# **Pairs.** $w_{ij} = e^{a_{ij}}$, so $\partial \ell / \partial a_{ij} = w_{ij}\, \partial \ell / \partial w_{ij}
+# = P_{ij}\, (g_i^\top v_j - g_i^\top o_i)$: the softmax gradient of chapter 1, and 0 for a pair that is left out.
+#
+# **Kernels.** $w_{ij} = \phi(q_i)^\top \phi(k_j)$, so
+# $\partial \ell / \partial \phi(q_i) = \sum_j (\partial \ell / \partial w_{ij})\, \phi(k_j)$. With $(\ast)$, and the
+# bracket moved,
+#
+# $$\frac{\partial \ell}{\partial \phi(q_i)} = \frac 1 {z_i} \Big( \sum_j \phi(k_j) v_j^\top \Big) g_i
+# - \frac{g_i^\top o_i}{z_i} \sum_j \phi(k_j)$$
+#
+# which are the two sums of the forward pass again. Nothing of size $N^2$ in either direction.
+#
+# The next cell forms $w$ and $(\ast)$ densely, in four lines, and checks the package's backward passes against it.
+
+
+# %%
+def dense_gradients(w, v, d_out):
+    """The gradients of w and v, and the output: the formula above."""
+    z = w.sum(axis=1, keepdims=True)
+    out = w @ v / z
+    return (d_out @ v.T - (d_out * out).sum(axis=1, keepdims=True)) / z, (w / z).T @ d_out, out
+
+
+rng = np.random.default_rng(2)
+Q, K, V, d_out = rng.standard_normal((4, 24, 8))
+SCALE = 8**-0.5
+
+# Pairs: everything, a window, blocks. The gradient of a pair that is left out is 0 because w is.
+for allowed, module, options in (
+    (np.ones((24, 24), bool), softmax, {}),
+    (patterns.local(24, window=3), local, {"window": 3}),
+    (patterns.bigbird(24, block=4), bigbird, {"block": 4}),
+):
+    w = np.where(allowed, np.exp(SCALE * Q @ K.T), 0)
+    d_w, d_v, out = dense_gradients(w, V, d_out)
+    d_scores = w * d_w
+    got_out, saved = module.forward(Q, K, V, **options)
+    got = module.backward(d_out, saved)
+    same(got_out, out)
+    same(got.q, SCALE * d_scores @ K)
+    same(got.k, SCALE * d_scores.T @ Q)
+    same(got.v, d_v)
+
+# Kernels: elu + 1, and Performer's positive features of a draw.
+omega = feature_maps.orthogonal_gaussian(32, 8, rng)
+for phi, eps in ((feature_maps.elu_plus_one, 1e-300), (feature_maps.favor_positive(omega), 0.0)):
+    (phi_q, saved_q), (phi_k, saved_k) = phi.forward(Q), phi.forward(K)
+    d_w, d_v, out = dense_gradients(phi_q @ phi_k.T, V, d_out)
+    got_out, saved = linear.forward(Q, K, V, feature_map=phi, eps=eps)
+    got = linear.backward(d_out, saved)
+    same(got_out, out)
+    same(got.q, phi.backward(d_w @ phi_k, saved_q))
+    same(got.k, phi.backward(d_w.T @ phi_q, saved_k))
+    same(got.v, d_v)
+
+# %% [markdown]
+# **Low rank.** $O = A\, (B V)$, and the product rule is all there is to it:
+# $\partial \ell / \partial A = g\, (B V)^\top$ and $\partial \ell / \partial (B V) = A^\top g$, from which
+# $\partial \ell / \partial B = (A^\top g)\, V^\top$ and $\partial \ell / \partial V = B^\top A^\top g$. Then each of
+# $A$ and $B$ hands on what it gets: for Linformer $A = \mathrm{softmax}(s\, Q (E K)^\top)$ is a softmax of $R$
+# columns and $B = F$ is a parameter.
+
+# %%
+E, F = rng.standard_normal((2, 5, 24)) / 5**0.5
+a = softmax.matrix(Q, E @ K)  # (N, R)
+d_a, d_b = d_out @ (F @ V).T, a.T @ d_out @ V.T
+d_scores = a * (d_a - (d_a * a).sum(axis=1, keepdims=True))
+got_out, saved = linformer.forward(Q, K, V, E, F)
+got = linformer.backward(d_out, saved)
+same(got_out, a @ (F @ V))
+same(got.f, d_b)
+same(got.v, F.T @ a.T @ d_out)
+same(got.q, SCALE * d_scores @ (E @ K))
+same(got.e, SCALE * d_scores.T @ Q @ K.T)
+
+chapter.source(nystromformer.backward, doc=False)  # three softmaxes and a pseudo-inverse, by the same rule
+
+# %% [markdown]
+# ## What each costs
+#
+# One table for all, made from the code: the orders of time and memory and whether the result is softmax attention's
+# stand in the docstring of each file, and are tested there; the rest is measured in a call of both passes with $N =
+# 4096$ tokens, $H = 8$ heads of width 64, in float32. Learned and drawn count the numbers in arrays beyond those that
+# a layer makes from its tokens; kept are the bytes that the forward pass hands to the backward pass beyond all inputs.
+
+# %%
+chapter.source(comparison_calls.cost, doc=False)
+
+measured = {name: comparison_calls.cost(name) for name in comparison_calls.CALLS}
+chapter.table(
+    ("mechanism", "time", "memory", "causal", "exact", "recurrent", "learned", "drawn", "kept, MB"),
+    [
+        (
+            mechanisms[name].title,
+            *(mechanisms[name].fields[field].replace("``", "`") for field in ("Time", "Memory", "Causal", "Exact")),
+            "yes" if mechanisms[name].recurrent else "no",
+            cost.learned,
+            cost.drawn,
+            cost.saved / 1e6,
+        )
+        for name, cost in measured.items()
+    ],
+)
+assert set(measured) == set(mechanisms)
+matrix_bytes = 8 * 4096 * 4096 * 4
+assert all(cost.saved < 0.35 * matrix_bytes for cost in measured.values())
+# Twice the length keeps twice the bytes, or a little less where part of it does not grow: nobody keeps a matrix.
+longer = {name: comparison_calls.cost(name, comparison_calls.Sizes(n=8192)).saved for name in ("linear", "reformer")}
+assert all(1.9 < longer[name] / measured[name].saved < 2.01 for name in longer)
+
+# %% [markdown]
+# Three things to see in it.
+#
+# - Softmax attention itself keeps as little as any, because the scores are computed again in the backward pass
+#   (chapter 1). What the others save is time; the memory of the matrix is saved by not keeping it.
+# - Random features keep $C$ numbers a token for queries and for keys, and $C$ is several times the width.
+# - Only four have a recurrent form; of these only softmax attention's state grows (chapter 6).
+
+# %%
+least = min(cost.saved for cost in measured.values())
+assert measured["softmax"].saved == least
+assert measured["rfa"].saved > 10 * least
+assert [name for name, row in mechanisms.items() if row.recurrent] == ["softmax", "linear", "performer", "rfa"]
+
+# %% [markdown]
+# ## At equal cost, who is near softmax attention?
+#
+# Now the experiment. The queries, keys and values are those of a pretrained 6-layer encoder reading film reviews of
+# 512 tokens; its weights stay as they are and nothing is fitted. Each mechanism replaces softmax attention at several
+# sizes. Its cost is counted: multiply-adds in the matrix products of its own code, over those of softmax attention.
+# The numbers were measured once, by `linattn-ref figures --only comparison`, and are drawn here from
+# `figures/comparison.json`.
+
+# %%
+chapter.source(comparison.measure)
+
+record_file = Path(comparison.__file__).parents[2] / "figures" / "comparison.json"
+results = comparison.from_record(json.loads(record_file.read_text(encoding="utf-8")))
+chapter.show(
+    comparison.draw,
+    results,
+    alt="Relative error of the output and of the matrix over the counted cost, one line a mechanism: the truncated SVD "
+    "is far below all; windows and blocks fall steeply, low rank methods slowly, random features hardly",
+)
+
+# %%
+output = {name: curve.output.mean(axis=1) for name, curve in results.ways.items()}
+costs = {name: curve.cost for name, curve in results.ways.items()}
+svd = results.svd.output.mean(axis=1)
+
+
+def error_at(name, cost):
+    """The error at a cost, between the measured sizes."""
+    return float(np.exp(np.interp(np.log(cost), np.log(costs[name]), np.log(output[name]))))
+
+
+softmax_like = [name for name, way in comparison_ways.WAYS.items() if way.target == "softmax" and name != "linear"]
+chapter.table(
+    ("mechanism", "error at a tenth of the cost", "at 0.4 of the cost"),
+    [
+        (
+            comparison_ways.WAYS[name].label,
+            *(error_at(name, x) if costs[name][0] <= x <= costs[name][-1] else "–" for x in (0.1, 0.4)),
+        )
+        for name in softmax_like
+    ],
+)
+# Nobody comes near what a matrix of rank 8 could do, at a hundredth of the cost, to one who knows P.
+assert min(error_at(name, 0.1) for name in softmax_like if costs[name][0] <= 0.1) > svd[0]
+# Cheap: low rank. At 0.4 of the cost: blocks and windows with global tokens.
+cheap = {name: error_at(name, 0.1) for name in softmax_like if costs[name][0] <= 0.1 <= costs[name][-1]}
+dear = {name: error_at(name, 0.4) for name in softmax_like if costs[name][0] <= 0.4 <= costs[name][-1]}
+assert min(cheap, key=cheap.get) == "nystromformer"
+assert min(dear, key=dear.get) == "bigbird"
+assert error_at("longformer", 0.2) < error_at("local", 0.2)  # two global tokens are worth their price
+
+# %% [markdown]
+# What the figure says, and what it does not:
+#
+# - **Pairs** get better steadily, since in the end they keep all pairs. Global tokens help much: real heads look at the
+#   first and last tokens, `[CLS]` and `[SEP]`, most of all (chapter 2).
+# - **Low rank** is best where little may be spent. Mean pooling is Linformer without training; fitted projections
+#   do a little better (chapter 3). The truncated SVD is far below all, so the matrices *are* near low rank; what is
+#   missing is a cheap way to find the subspace.
+# - **Kernels** hardly gain by more features here. Linear attention does not try to be softmax attention, and for
+#   Performer the scores of a trained network are too large: the error of positive features grows as
+#   $e^{\lVert q + k \rVert^2 / \sqrt D}$ (chapter 7).
+# - None of this is about networks *trained* with a mechanism. A network can learn to live with any of them: it is why
+#   all of these papers have good results. Put into a network that was trained without it, none is free.
+#
+# Sliders: how the matrix of the Nyström method, of the Performer or of a window fills in with size.
+
+
+# %%
+def panel(axes, size):
+    for axis, name, scaled in zip(axes, ("nystromformer", "performer", "local"), (size, 8 * size, size), strict=True):
+        p = comparison_ways.WAYS[name].make(scaled, N, D, np.random.default_rng(1))(q, k, identity)
+        axis.imshow(np.sqrt(abs(p)) * np.sign(p), cmap="RdBu_r", vmin=-0.7, vmax=0.7, interpolation="nearest")
+        axis.set(xticks=[], yticks=[], ylabel=f"{name}\n{comparison_ways.WAYS[name].size} = {scaled}")
+
+
+chapter.explore(
+    panel,
+    (4, 16, 48),
+    slider=(2, 4, 8, 16, 32, 48),
+    name="size",
+    rows=3,
+    height=0.9,
+    alt="The matrices of Nyström attention, of a Performer and of a window at three sizes each, nearer to softmax's as "
+    "the size grows",
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. Looking at oneself.** A head that copies has $P = I$. Which family can do that, at what size, and what is the
+# least error of a matrix of rank $R$?
+#
+# <details><summary>Solution</summary>
+#
+# A window of any width can: every pair on the diagonal is kept. For low rank, the identity is the worst matrix that
+# there is: all its singular values are 1, and by Eckart, Young and Mirsky the best approximation of rank $R$ is off by
+# $\sqrt{N - R}$, a relative error of $\sqrt{1 - R/N}$. Kernels with $C$ features have rank at most $C$, and the same
+# bound.
+#
+# </details>
+
+# %%
+n = 64
+sharp = 100 * np.eye(n)  # q = k: each query finds its own key
+same(local.forward(sharp, sharp, np.eye(n), window=1)[0], np.eye(n))
+for r in (4, 16, 32):
+    error = np.linalg.norm(np.eye(n) - nystromformer.matrix(sharp, sharp, landmarks=r)) / np.sqrt(n)
+    assert error >= np.sqrt(1 - r / n)
+phi = linear.matrix(sharp, sharp)  # C = 64 features of elu + 1 could do it; those of other keys are not 0 but 1
+assert np.linalg.norm(np.eye(n) - phi) / np.sqrt(n) > 0.1
+
+# %% [markdown]
+# **2. Looking at everybody.** And a head that averages all tokens, $P_{ij} = 1/N$? Which can do it, and what do the
+# others do, given $q = 0$?
+#
+# <details><summary>Solution</summary>
+#
+# This matrix has rank 1: low rank and kernels are at home, with the smallest size. Over pairs $S_i$ a query with
+# $q = 0$ averages its $S_i$, which is all tokens only for a global one. The error of a window of $s$ keys is, row by
+# row, $\sqrt{s (1/s - 1/N)^2 + (N - s)/N^2} = \sqrt{1/s - 1/N}$ against $\sqrt{1/N}$.
+#
+# </details>
+
+# %%
+nothing, uniform = np.zeros((n, 4)), np.full((n, n), 1 / n)
+pool = linformer.mean_pool(1, n)
+same(linformer.forward(nothing, nothing, np.eye(n), pool, pool)[0], uniform)
+same(nystromformer.matrix(nothing, nothing, landmarks=1), uniform)
+np.testing.assert_allclose(linear.matrix(nothing, nothing), uniform, rtol=1e-6)  # its eps is 1e-6
+window = local.forward(nothing, nothing, np.eye(n), window=5)[0]
+same(((window - uniform) ** 2).sum(axis=1)[5:-5], 1 / 11 - 1 / n)
+
+# %% [markdown]
+# **3. Two layers.** A window leaves out most pairs, Longformer with one global token too. Which tokens can influence
+# which after two layers? After how many with the window alone?
+#
+# <details><summary>Solution</summary>
+#
+# Layers multiply: token $j$ reaches $i$ in two layers if there is an $l$ with $i$ seeing $l$ and $l$ seeing $j$, an
+# entry of the pattern's square. With a global token $l$ is the global one, for every pair. A window of $w$ reaches $w$
+# further in each layer, so it takes $\lceil (N - 1) / w \rceil$.
+#
+# </details>
+
+
+# %%
+def layers_needed(pattern):
+    """Layers until every token can influence every other."""
+    reached, layers = pattern, 1
+    while not reached.all():
+        reached, layers = reached.astype(int) @ pattern > 0, layers + 1
+    return layers
+
+
+assert layers_needed(patterns.longformer(n, window=3, global_tokens=(0,))) == 2
+assert layers_needed(patterns.local(n, window=3)) == -(-(n - 1) // 3)
+
+# %% [markdown]
+# **4. Where does linear begin to pay?** Softmax attention takes $N^2 (D + M)$ multiply-adds, linear attention
+# $2 N C M$, a Performer with $m$ features $2 N m (D + M)$ with its projections. From which $N$ on is each the
+# cheaper, for $D = M = C = 64$ and $m = 256$?
+#
+# <details><summary>Solution</summary>
+#
+# $N^2 (D + M) = 2 N C M$ at $N = 2 C M / (D + M) = C = 64$, and $N = 2 m = 512$ for the Performer. That is counted,
+# not timed: the features have to be computed too, and small products run at a lower rate than large ones. Measured
+# lengths are in chapter 4 and in `figures/resources.json`.
+#
+# </details>
+
+# %%
+D_, M_, C_, m_ = 64, 64, 64, 256
+lengths = np.arange(1, 2000)
+assert lengths[lengths**2 * (D_ + M_) >= 2 * lengths * C_ * M_][0] == C_
+assert lengths[lengths**2 * (D_ + M_) >= 2 * lengths * m_ * (D_ + M_)][0] == 2 * m_
