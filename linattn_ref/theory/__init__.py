@@ -7,6 +7,7 @@
 ``linear_self_attention``   Linformer's Theorem 2, its proof's projections
 ``eckart_young``            the best approximation of a given rank
 ``random_features``         kernels by random features, their mean squared errors in closed form (Performer)
+``lsh_collision``           how often vectors at an angle share a bucket of Reformer's hash
 ``pattern_graphs``          sparse patterns as graphs: steps, diameter, clustering, pairs
 
 Everything random takes an explicit ``numpy.random.Generator``. These modules need SciPy.
