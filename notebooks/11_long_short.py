@@ -1,0 +1,603 @@
+# %% [markdown]
+# # 11. Long-Short Transformer: near keys as they are, far ones as mixtures that follow the content
+#
+# Can a handful of mixtures stand for everything far away, if what goes into them depends on what the keys say and not
+# on where they stand?
+#
+# A local window is cheap and sees nothing beyond it. Linformer's mixtures see everything, through a matrix that was
+# fixed in training. The Long-Short Transformer (Zhu et al. 2021) has both, in one softmax, and lets the keys themselves
+# decide how they are mixed. In this chapter you will
+#
+# 1. cut a sequence into segments and count what the short term costs;
+# 2. see that the dynamic projection is softmax attention of a few learned queries, and test it on content that moves;
+# 3. find out why near keys and mixtures need a layer norm each;
+# 4. derive the gradients: of the norms, and of a projection whose weights depend on what it projects;
+# 5. make it causal, and count what that costs.
+#
+# You need chapters 1 (softmax and its gradient) and 3 (Linformer). $N$ queries, $L$ keys, widths $D$ and $M$, $R$
+# mixtures, segments of width $w$.
+
+# %%
+import math
+from functools import partial
+
+import numpy as np
+from matplotlib.colors import PowerNorm
+
+from linattn_ref import gradcheck
+from linattn_ref.attention import (
+    linformer,
+    long_short,
+    long_short_norm,
+    long_short_projection,
+    softmax,
+)
+from linattn_ref.experiments import chapter, moving_content, style
+from linattn_ref.experiments.counting import count
+
+# Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
+same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
+
+# %% [markdown]
+# ## The short term
+#
+# Cut the sequence into segments of width $w$. All queries of a segment see the same keys: the segment itself and
+# $\lfloor w/2 \rfloor$ keys on both sides. So a segment is a dense block of $w$ queries and about $2w$ keys, where a
+# sliding window would move with every query: two matrix products do it. $N / w$ segments make about $2 w N$ pairs,
+# instead of $N^2$. Causal, it is the segment before and, of its own segment, the keys up to itself.
+
+# %%
+chapter.source(long_short.segments, doc=False)
+
+
+# %%
+def panel(axes, window):
+    plain = long_short.pattern(32, window=window)
+    causal = long_short.pattern(32, window=window, causal=True)
+    axes.imshow(plain.astype(int) + causal, cmap="Blues", vmin=0, vmax=2)
+    axes.grid(False)
+    axes.set(xlabel=f"key\n{plain.sum()} pairs, causal {causal.sum()}", ylabel="query")
+    axes.label_outer()
+
+
+chapter.explore(
+    panel,
+    (2, 4, 8, 12),
+    name="segment width w",
+    slider=(1, 2, 3, 4, 6, 8, 12, 16, 32),
+    height=0.34,
+    sharey=True,
+    alt="Blocks along the diagonal of a 32 by 32 grid, each a segment wide and twice as long; dark where the causal "
+    "pattern allows the pair too",
+)
+for n, w in ((256, 8), (1024, 16)):
+    pairs = long_short.pattern(n, window=w).sum()
+    assert pairs == 2 * w * n - w * w  # 2 w keys a query, but for half a window at both ends
+
+# %% [markdown]
+# (Light: the pairs of the plain form. Dark: allowed in both. What the causal form alone sees, the first half of the
+# segment before, is as light as the rest.)
+#
+# ## The long term: mixtures by content
+#
+# Linformer mixes keys with a matrix $E$ that has one column for each position. The Long-Short Transformer computes the
+# matrix from the keys:
+#
+# $$P = \mathrm{softmax}_{\text{over the sequence}}(K W_p), \qquad P \in \mathbb R^{L \times R},\quad
+# W_p \in \mathbb R^{D \times R} \qquad (1)$$
+#
+# $$\bar K = P^\top K, \qquad \bar V = P^\top V \qquad (2)$$
+#
+# Each column of $P$ is a distribution over positions. And that we know: column $r$ of $W_p$ is a *query*, scored
+# against every key, softmax over the keys, a weighted mean of the values. **The dynamic projection is softmax attention
+# of $R$ learned queries**, with scale 1.
+
+# %%
+N, D, M, R, w = 14, 4, 3, 2, 4
+rng = np.random.default_rng(0)
+q, k, v, d_out = (rng.standard_normal((N, width)) for width in (D, D, M, M))
+w_p = rng.standard_normal((D, R))
+
+P = long_short.dynamic_projection(k, w_p, window=w)[0]  # (L, R)
+by_loops = np.zeros((N, R))
+for r in range(R):
+    shares = [math.exp(k[j] @ w_p[:, r]) for j in range(N)]
+    by_loops[:, r] = np.array(shares) / sum(shares)  # (1)
+same(P, by_loops)
+same(P.sum(axis=0), 1)
+same(P.T @ k, softmax.forward(w_p.T, k, k, scale=1.0)[0])  # (2): R learned queries
+same(P.T @ v, softmax.forward(w_p.T, k, v, scale=1.0)[0])
+chapter.source(long_short_projection.projection, long_short_projection.mix, doc=False)
+
+# %% [markdown]
+# Three consequences, all unlike Linformer (claim 36 of the seeds: a window, and a projection that depends on the input
+# where Linformer's is fixed).
+#
+# - **The projection depends on the input.** Another text, another $P$.
+# - **It follows content.** Put the same tokens into another order, and each carries its share with it: the mixtures are
+#   the same.
+# - **It fits any length.** $W_p$ has $D R$ parameters and knows nothing of $L$; Linformer has $2 L R$.
+
+# %%
+other = long_short.dynamic_projection(rng.standard_normal((N, D)), w_p, window=w)[0]
+assert abs(other - P).max() > 0.05  # claim 36: it depends on the input
+
+order = rng.permutation(N)
+moved = long_short.dynamic_projection(k[order], w_p, window=w)[0]
+same(moved, P[order])
+same(moved.T @ v[order], P.T @ v)
+E = rng.standard_normal((R, N)) / math.sqrt(R)
+assert abs(E @ v[order] - E @ v).max() > 0.1  # claim 36: Linformer's columns stay where they are
+
+for length in (1, 5, 1000):
+    assert long_short.dynamic_projection(rng.standard_normal((length, D)), w_p, window=w).shape == (1, length, R)
+refused = ""
+try:
+    linformer.forward(q[:5], k[:5], v[:5], E, E)
+except ValueError as error:
+    refused = str(error)
+assert "one column a key" in refused
+print(refused)
+
+# %% [markdown]
+# ### Content that moves
+#
+# A task that isolates the difference. One token is marked, anywhere in the sequence, and all queries ask for its value.
+# With Linformer a mixture is of fixed places; if it holds $n = L/R$ of them, and the softmax finds the right mixture,
+# what comes out is $c$ times a sum of $n$ independent values, of which one is wanted. The squared error
+# $(1 - c)^2 + (n - 1)\, c^2$ is least at $c = 1/n$, where it is
+#
+# $$1 - \frac 1n = 1 - \frac RL \qquad (3)$$
+#
+# A dynamic projection needs one column of $W_p$ along the mark. Both are trained, with their hand-derived gradients:
+
+# %%
+results = moving_content.compute(reduced=(1, 8, 32), steps=300)
+chapter.show(
+    moving_content.draw,
+    results,
+    alt="Weights of the last query by place of the mark: Linformer's are blocks of eight keys along the diagonal, and "
+    "noise; Long-Short's are a thin diagonal. Error: Linformer's lies on 1 - R / L, Long-Short's below 0.01 for all R",
+)
+bound = 1 - results.reduced / results.length
+np.testing.assert_allclose(results.linformer, bound, atol=0.1)  # (3)
+assert (results.long_short < 0.01).all()  # claim 36: it finds what has moved
+assert (results.longer < 0.02).all()  # four times as long, the same parameters
+assert np.diag(results.map_long_short).mean() > 0.9
+assert np.diag(results.map_linformer).mean() < 0.3
+chapter.table(
+    ("mixtures R", "Linformer", "1 - R / L", "Long-Short", "Long-Short, 4 L"),
+    list(
+        zip(
+            *(x.tolist() for x in (results.reduced, results.linformer, bound, results.long_short, results.longer)),
+            strict=True,
+        )
+    ),
+)
+
+# %% [markdown]
+# Do not read too much into it. The task was made for the one and against the other: a query that asks for *two* things
+# at two places needs two columns, and $R$ learned queries can only ask for what they have learned to ask for. A query
+# that wants something else from far away gets an average.
+#
+# ## One softmax, two layer norms
+#
+# Near keys and mixtures compete in one softmax. In the paper's notation $\tilde K$ are the near keys:
+#
+# $$o_i = \mathrm{softmax}\big(s\, q_i\, [\bar K;\ \tilde K_{\text{near } i}]^\top\big)\,
+# [\bar V;\ \tilde V_{\text{near } i}] \qquad (4)$$
+#
+# A fair competition? A mixture is a mean, and means are short. At the start of training $W_p$ is small, $P$ nearly
+# uniform, and the mean of $L$ independent keys is $\sqrt L$ times shorter than each of them: its score is almost 0 for
+# every query, and its value too. So every mixture gets a weight, but always the same, and carries nothing. The remedy
+# is a layer norm for each of the two kinds ("dual layer norm"), of keys and of values:
+#
+# $$\mathrm{norm}(x) = a * y + b, \qquad y = \frac{x - \mu}{s}, \qquad \mu = \frac1W \sum_i x_i, \qquad
+# s = \sqrt{\tfrac1W \sum_i (x_i - \mu)^2 + 10^{-5}} \qquad (5)$$
+#
+# with a gain $a$ and a bias $b$ for each entry. Measured: the spread of a query's scores (their standard deviation over
+# queries), of near keys and of mixtures, with $W_p$ as it is at the start.
+
+# %%
+rows = []
+for length in (64, 1024):
+    q_l, k_l = rng.standard_normal((2, length, 32))
+    start = 0.02 * rng.standard_normal((32, 4))
+    mixed = long_short_projection.mix(long_short.dynamic_projection(k_l, start, window=16), k_l[None])
+    pair = (np.ones(32), np.zeros(32))
+    spreads = []
+    for keys in (k_l, mixed):
+        for rows_of_keys in (keys, long_short_norm.layer_norm(keys, pair)):
+            spreads.append(float((q_l @ rows_of_keys.T / math.sqrt(32)).std()))
+    near, near_normed, far, far_normed = spreads
+    rows.append((length, near, far, near_normed, far_normed))
+    assert far < 2 * near / math.sqrt(length)
+    assert 0.7 < far_normed / near_normed < 1.4
+chapter.table(("L", "near, no norm", "mixtures, no norm", "near, norm", "mixtures, norm"), rows)
+chapter.source(long_short_norm.layer_norm, long_short_norm.standardise, doc=False)
+
+# %% [markdown]
+# ### All of it
+#
+# Segment by segment, softmax attention of $w$ queries to $R$ mixtures and about $2w$ keys. `_segments` puts keys,
+# values and mask of each together; the mixtures come first.
+
+# %%
+chapter.source(long_short.forward, doc=False)
+
+
+# %%
+def draw_norm():
+    return tuple((rng.standard_normal(width), rng.standard_normal(width)) for width in (D, M))
+
+
+norm_local, norm_global = draw_norm(), draw_norm()
+out, saved = long_short.forward(q, k, v, w_p, norm_local, norm_global, window=w)
+
+
+def normed(x, pair):
+    y = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
+    return pair[0] * y + pair[1]  # (5)
+
+
+for i in range(N):
+    start = i // w * w
+    near = slice(max(start - w // 2, 0), start + w + w // 2)
+    keys = np.concatenate([normed(P.T @ k, norm_global[0]), normed(k, norm_local[0])[near]])
+    values = np.concatenate([normed(P.T @ v, norm_global[1]), normed(v, norm_local[1])[near]])
+    weights = np.exp(q[i] @ keys.T / math.sqrt(D))
+    same(out[i], weights / weights.sum() @ values)  # (4)
+
+# %% [markdown]
+# The forward pass takes $N R (2 D + M)$ multiply-adds for (1) and (2), and $D + M$ for each pair of a query and what it
+# sees: $O(N (w + R))$ together. What is kept for the backward pass beyond the inputs is $P$ and the mixtures; the
+# blocks are computed again.
+
+# %%
+for n in (64, 128, 256):
+    arrays = [rng.standard_normal((n, width)) for width in (D, D, M)]
+    counted = count(partial(long_short.forward, window=8), *arrays, w_p, None, None).multiply_adds
+    pairs = long_short.pattern(n, window=8).sum() + n * R
+    assert counted == n * R * (2 * D + M) + pairs * (D + M)
+
+# %% [markdown]
+# Without norms of the values it applies a matrix to $V$. A mixture's weight is handed on to the keys in it, by $P$. On
+# the left the short term shows as blocks, over a long term that is a matrix of rank $R$: vertical stripes, dark or
+# bright together.
+
+# %%
+q_40, k_40, w_p_40 = (np.random.default_rng(3).standard_normal(shape) for shape in ((40, 8), (40, 8), (8, 2)))
+matrices = [
+    long_short.matrix(q_40, k_40, w_p_40, None, None, window=8),
+    long_short.matrix(q_40, k_40, w_p_40, None, None, window=8, causal=True),
+    softmax.matrix(q_40, k_40, causal=True),
+]
+
+
+def draw_matrices():
+    figure, all_axes = style.figure(1, 3, height=0.36, sharey=True)
+    titles = ("Long-Short", "Long-Short, causal", "softmax, causal")
+    for axes, title, matrix in zip(all_axes, titles, matrices, strict=True):
+        axes.imshow(matrix, norm=PowerNorm(0.5, 0, 0.5))
+        axes.grid(False)
+        axes.set(title=title, xlabel="value j")
+    all_axes[0].set_ylabel("output i")
+    return figure
+
+
+chapter.show(
+    draw_matrices,
+    alt="Three matrices of 40 by 40. Long-Short: blocks along the diagonal over faint vertical stripes. Causal: blocks "
+    "cut at the diagonal, stripes below it only. Softmax: irregular lower triangle",
+)
+for matrix in matrices:
+    same(matrix.sum(axis=1), 1)
+far_part = matrices[0][0:8, 12:]  # segment 0 sees keys 0..11 near, the others through two mixtures
+assert np.linalg.matrix_rank(far_part) == 2
+v_40 = rng.standard_normal((40, M))
+same(matrices[0] @ v_40, long_short.forward(q_40, k_40, v_40, w_p_40, None, None, window=8)[0])
+
+# %% [markdown]
+# ## The gradients, by hand
+#
+# Let $G = \partial \ell / \partial O$. Go back in order: (4), (5), (2), (1).
+#
+# ### Step 1: the blocks
+#
+# Each segment is softmax attention, and chapter 1's backward pass gives the gradients of its queries, of the keys and
+# values it saw, and of the mixtures. A query is in one segment. A key is seen by up to three, a mixture by all: their
+# gradients **add up** over the segments that saw them. What comes out: $d\tilde K$ and $d\tilde V$ (normed near keys
+# and values), and those of the normed mixtures.
+#
+# ### Step 2: layer norm
+#
+# For one row, $y = (x - \mu) / s$ and $\mathrm{norm}(x) = a * y + b$. With $g$ the gradient of the row of
+# $\mathrm{norm}(x)$, the parameters get $da = \sum g * y$ and $db = \sum g$, over all rows, and $y$ gets $dy = a * g$.
+# For $x$ differentiate $y_j$, where $\mu$ and $s$ depend on every entry:
+#
+# $$\frac{\partial \mu}{\partial x_i} = \frac 1W, \qquad
+# \frac{\partial s}{\partial x_i} = \frac{1}{2s} \cdot \frac 2W (x_i - \mu) = \frac{y_i}{W}$$
+#
+# $$\frac{\partial y_j}{\partial x_i} = \frac 1s \Big(\delta_{ij} - \frac 1W\Big) - \frac{x_j - \mu}{s^2} \cdot
+# \frac{y_i}{W} = \frac 1s \Big(\delta_{ij} - \frac 1W - \frac{y_i y_j}{W}\Big)$$
+#
+# and summed with $dy_j$,
+#
+# $$dx_i = \frac 1s \Big(dy_i - \tfrac1W \textstyle\sum_j dy_j - y_i\, \tfrac1W \sum_j dy_j\, y_j\Big) \qquad (6)$$
+#
+# (In $\partial s / \partial x_i$ the term from $\mu$ drops out, as $\sum_j (x_j - \mu) = 0$.) Two parts are taken away:
+# along $(1, \dots, 1)$ and along $y$.
+
+# %%
+x, g = rng.standard_normal((2, 5, 7))
+pair = rng.standard_normal(7), rng.standard_normal(7)
+d_x, (d_gain, d_bias) = long_short_norm.layer_norm_backward(g, x, pair)
+y, s = long_short_norm.standardise(x)
+for row in range(5):
+    jacobian = (np.eye(7) - 1 / 7 - np.outer(y[row], y[row]) / 7) / s[row]
+    same(d_x[row], (pair[0] * g[row]) @ jacobian)  # (6)
+same(d_gain, (g * y).sum(axis=0))
+same(d_bias, g.sum(axis=0))
+same(d_x.sum(axis=1), 0)  # a step along (1, ..., 1) changes nothing
+chapter.source(long_short_norm.layer_norm_backward, doc=False)
+
+# %% [markdown]
+# ### Step 3: the mixtures
+#
+# $\bar K_{rd} = \sum_j P_{jr} K_{jd}$ and $\bar V_{rm} = \sum_j P_{jr} V_{jm}$. $P$ occurs in both:
+#
+# $$dP_{jr} = \sum_d K_{jd}\, d\bar K_{rd} + \sum_m V_{jm}\, d\bar V_{rm}
+# \quad\Longrightarrow\quad dP = K\, d\bar K^\top + V\, d\bar V^\top \qquad (7)$$
+#
+# $$dK \mathrel{+}= P\, d\bar K, \qquad dV \mathrel{+}= P\, d\bar V \qquad (8)$$
+#
+# With Linformer (7) would be the end: $E = P^\top$ is a parameter. Here it goes on.
+#
+# ### Step 4: the projection
+#
+# $P$ is a softmax over the *sequence*, a column at a time. With $A = K W_p$, chapter 1's formula with rows and columns
+# exchanged:
+#
+# $$dA_{jr} = P_{jr} \Big(dP_{jr} - \sum_l dP_{lr} P_{lr}\Big) \qquad (9)$$
+#
+# $$dW_p = K^\top dA, \qquad dK \mathrel{+}= dA\, W_p^\top \qquad (10)$$
+#
+# So a key gets its gradient **on four ways**: as a near key (step 2), as a part of a mixture (8), for how large a part
+# (10), and for how large a part *of the values* it brought, which (7) has added in.
+
+# %%
+d_mixed_k, d_mixed_v = rng.standard_normal((R, D)), rng.standard_normal((R, M))
+d_P = k @ d_mixed_k.T + v @ d_mixed_v.T  # (7)
+d_A = P * (d_P - (d_P * P).sum(axis=0))  # (9)
+d_k_by_hand = P @ d_mixed_k + d_A @ w_p.T  # (8), (10)
+d_k, d_v, d_w_p = long_short_projection.mix_backward(d_mixed_k, d_mixed_v, P[None], k[None], v[None], w_p)
+same(d_k[0], d_k_by_hand)
+same(d_v[0], P @ d_mixed_v)
+same(d_w_p, k.T @ d_A)
+
+# It is softmax attention of the columns of W_p; so say chapter 1's gradients.
+_, kept = softmax.dense_forward(w_p.T, k, np.concatenate([k, v], axis=1), scale=1.0)
+as_queries = softmax.dense_backward(np.concatenate([d_mixed_k, d_mixed_v], axis=1), kept)
+same(d_w_p, as_queries.q.T)
+same(d_k[0], as_queries.k + as_queries.v[:, :D])
+chapter.source(long_short_projection.mix_backward, long_short.backward, doc=False)
+
+# %% [markdown]
+# All gradients together, by finite differences, for both forms:
+
+# %%
+for causal in (False, True):
+    report = gradcheck.check_elementwise(
+        partial(long_short.forward, window=w, causal=causal),
+        long_short.backward,
+        *(q, k, v, w_p, norm_local, norm_global),
+        rng=np.random.default_rng(4),
+    )
+    print(report)
+    report.assert_ok()
+
+# %% [markdown]
+# The mistake to make here is to treat $P$ as a constant, as if it were Linformer's $E$. Then $W_p$ learns nothing, and
+# the keys' gradient is wrong by (10), and only there:
+
+
+# %%
+def constant_projection(d_out, saved):
+    right = long_short.backward(d_out, saved)
+    saved_p = saved._replace(w_p=np.zeros_like(saved.w_p))  # (10) with W_p = 0: nothing flows back to the keys
+    return long_short.backward(d_out, saved_p)._replace(w_p=np.zeros_like(right.w_p))
+
+
+report = gradcheck.check_elementwise(
+    partial(long_short.forward, window=w),
+    constant_projection,
+    *(q, k, v, w_p, norm_local, norm_global),
+    rng=np.random.default_rng(4),
+)
+assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"k", "w_p"}
+print(report)
+
+# %% [markdown]
+# ## Causal
+#
+# Mixtures of the whole sequence hold the future. Masking the *pairs* afterwards does not help, as in chapter 3; and
+# here the future is in the weights of the past as well, through the sum below the line of the softmax (1). So every
+# segment is projected on its own, and a query sees the $R$ mixtures of each segment **wholly before its own**. For query 9 with
+# $w = 4$: segment 2 is its own, keys 8 and 9 of it are near; segment 1 is near as a whole *and* there as $R$ mixtures;
+# segment 0 as $R$ mixtures only.
+
+# %%
+out, saved = long_short.forward(q, k, v, w_p, norm_local, norm_global, window=w, causal=True)
+assert saved.p.shape == (3, w, R)  # three segments of four have a later one; the last two tokens are mixed with nobody
+keys = [normed(saved.p[t].T @ k[w * t : w * (t + 1)], norm_global[0]) for t in (0, 1)]
+values = [normed(saved.p[t].T @ v[w * t : w * (t + 1)], norm_global[1]) for t in (0, 1)]
+keys = np.concatenate([*keys, normed(k, norm_local[0])[4:10]])
+values = np.concatenate([*values, normed(v, norm_local[1])[4:10]])
+weights = np.exp(q[9] @ keys.T / math.sqrt(D))
+same(out[9], weights / weights.sum() @ values)
+
+for i in range(N):
+    k_new, v_new = k.copy(), v.copy()
+    k_new[i + 1 :], v_new[i + 1 :] = 1e3, -1e3
+    changed, _ = long_short.forward(q, k_new, v_new, w_p, norm_local, norm_global, window=w, causal=True)
+    assert (changed[: i + 1] == out[: i + 1]).all()  # not one bit
+
+# %% [markdown]
+# What does it cost? The query at position $i$ sees $R \lfloor i / w \rfloor$ mixtures: $N^2 R / 2w$ in all. **That is
+# quadratic**, with a factor $R / w$ beside causal softmax attention. The paper's causal form is that; "linear" holds
+# for the form of the sections above. Counted, $w = 64$ and $R = 4$, a forward pass with $D = M = 16$:
+
+# %%
+rows, width, segment, r = [], 16, 64, 4
+for n in (256, 1024, 4096):
+    arrays = rng.standard_normal((3, n, width)).astype(np.float32)
+    w_p_32 = rng.standard_normal((width, r)).astype(np.float32)
+    plain, causal = (
+        count(partial(long_short.forward, window=segment, causal=c), *arrays, w_p_32, None, None).multiply_adds
+        for c in (False, True)
+    )
+    parts = n // segment
+    far = segment * r * parts * (parts - 1) // 2
+    near = segment * segment * (1 + 2 * (parts - 1))
+    assert causal == (near + far) * 2 * width + (n - segment) * r * 3 * width
+    rows.append((n, plain, causal, far / n, n * n * 2 * width))
+chapter.table(("N", "plain", "causal", "mixtures a causal query, mean", "softmax, the whole matrix"), rows)
+assert 3.9 < rows[2][1] / rows[1][1] < 4.1  # four times the length: linear
+assert rows[2][3] / rows[1][3] > 4  # what a query sees grows with the length
+assert rows[2][4] / rows[2][2] > 10  # and is little all the same
+
+# %% [markdown]
+# ## Masks
+#
+# A masked key is not near, has no share in $P$, and does not count below its line. A segment of padding alone has no
+# mixtures. (A mixture of nothing would be a key of 0: with a bias after the norm, even an attractive one.)
+
+# %%
+key_mask = np.ones(N, bool)
+key_mask[4:8] = False  # segment 1
+options = {"window": w, "causal": True, "key_mask": key_mask}
+masked, _ = long_short.forward(q, k, v, w_p, norm_local, norm_global, **options)
+rubbish = k.copy()
+rubbish[4:8] = 1e300
+same(long_short.forward(q, rubbish, v, w_p, norm_local, norm_global, **options)[0], masked)
+matrix = long_short.matrix(q, k, w_p, norm_local, norm_global, **options)
+assert not matrix[:, 4:8].any()
+same(matrix[:4].sum(axis=1), 1)
+same(matrix[4:8].sum(axis=1), 1)  # they see segment 0 near and mixed
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. The best segment.** For a causal sequence of $N$ tokens, which $w$ makes the pairs fewest, and how do they then
+# grow with $N$?
+#
+# <details><summary>Solution</summary>
+#
+# A causal query sees $w + \frac w2$ near keys on average (the segment before, half of its own) and $\frac{N R}{2 w}$
+# mixtures. The sum $\frac32 w + \frac{N R}{2w}$ is least at $w = \sqrt{N R / 3}$, where it is $\sqrt{3 N R}$: all
+# together $N^{3/2} \sqrt{3 R}$, as with the Sparse Transformer.
+#
+# </details>
+
+
+# %%
+def causal_pairs(n, window, reduced):
+    return sum(
+        (part.queries.stop - part.queries.start) * part.far for part in long_short.segments(n, n, window, reduced, True)
+    ) + sum(i - max(i // window * window - window, 0) + 1 for i in range(n))
+
+
+best = {}
+for n in (1024, 4096, 16384):
+    pairs = {window: causal_pairs(n, window, 4) for window in range(16, 400, 2)}
+    best[n] = min(pairs, key=pairs.get)
+    assert abs(best[n] / math.sqrt(4 * n / 3) - 1) < 0.15
+    assert abs(pairs[best[n]] / (n**1.5 * math.sqrt(12)) - 1) < 0.1
+print("best width:", best)
+
+# %% [markdown]
+# **2. Equal mixtures.** Set $W_p = 0$, without norms. What are the $R$ mixtures, what do they do in (4) as $R$ grows,
+# and with which single key of a changed score could you replace them?
+#
+# <details><summary>Solution</summary>
+#
+# All are the mean $\bar k$ of the keys, with the mean of the values. $R$ copies of a key have the weight
+# $R e^{s q \cdot \bar k} = e^{s q \cdot \bar k + \log R}$: one key whose score is $\log R$ higher. More copies of the
+# mean push every output towards the mean of all values; more columns are of use only when they differ.
+#
+# </details>
+
+# %%
+outputs = {}
+for copies in (1, 4, 10_000):
+    outputs[copies], _ = long_short.forward(q, k, v, np.zeros((D, copies)), None, None, window=N)
+    scores = np.concatenate([q @ k.mean(axis=0)[:, None] / math.sqrt(D) + math.log(copies), q @ k.T / math.sqrt(D)], 1)
+    weights = np.exp(scores)
+    same(outputs[copies], weights / weights.sum(axis=1, keepdims=True) @ np.concatenate([v.mean(axis=0)[None], v]))
+np.testing.assert_allclose(outputs[10_000], np.tile(v.mean(axis=0), (N, 1)), atol=0.05)
+
+# %% [markdown]
+# **3. Counted twice.** A near key is in the mixtures as well. How much of a query's weight lies on its near keys only
+# *because of* the mixtures? Is it a fault?
+#
+# <details><summary>Solution</summary>
+#
+# The weights of the mixtures, times their shares in near keys. With long sequences the shares are small, unless a
+# column of $W_p$ points at a near key. It could be cured by a projection for each segment, of all keys but its near ones: $R$
+# mixtures a segment, at $N^2 R / w$ again. It is no fault as such: the mechanism does not claim to approximate softmax
+# attention, and nothing is wrong with a key on two ways.
+#
+# </details>
+
+# %%
+share = []
+for length in (16, 64, 256):
+    q_l, k_l = rng.standard_normal((2, length, 8))
+    w_l = rng.standard_normal((8, 2))
+    whole = long_short.matrix(q_l, k_l, w_l, None, None, window=8)
+    mixed_keys = long_short.dynamic_projection(k_l, w_l, window=8)[0].T @ k_l
+    near = long_short.pattern(length, window=8)
+    scores = np.where(near, q_l @ k_l.T / math.sqrt(8), -np.inf)
+    total = np.exp(scores).sum(axis=1) + np.exp(q_l @ mixed_keys.T / math.sqrt(8)).sum(axis=1)
+    direct = np.exp(scores).sum(axis=1) / total
+    through_mixtures = np.where(near, whole, 0).sum(axis=1) - direct
+    assert (through_mixtures > 0).all()
+    share.append(float(through_mixtures.mean()))
+assert share[0] > share[1] > share[2]
+print("weight on near keys through mixtures, L = 16, 64, 256:", [f"{x:.3f}" for x in share])
+
+# %% [markdown]
+# **4. What a norm does not see.** Show from (6) that a row's gradient sums to 0 and, but for the $10^{-5}$, is across
+# $x - \mu$. What does that say about queries that meet a normed key?
+#
+# <details><summary>Solution</summary>
+#
+# Sum (6) over $i$: $\sum_i dy_i - \sum_j dy_j - (\sum_i y_i)\, \cdot = 0$, as $\sum_i y_i = 0$. Times $y_i$ and summed:
+# $\sum_i dy_i y_i - 0 - \tfrac1W \sum_i y_i^2 \sum_j dy_j y_j$, and $\tfrac1W \sum_i y_i^2 = \mathrm{var} / s^2 = 1 -
+# 10^{-5} / s^2$. Neither the mean nor the length of a key can be used to get more weight: only its direction counts, as
+# in random feature attention, whose division by the length is this without the mean.
+#
+# </details>
+
+# %%
+long = 100 * x
+d_long, _ = long_short_norm.layer_norm_backward(g, long, pair)
+same(d_long.sum(axis=1), 0)
+centred = long - long.mean(axis=1, keepdims=True)
+cosine = (d_long * centred).sum(axis=1) / np.linalg.norm(d_long, axis=1) / np.linalg.norm(centred, axis=1)
+assert abs(cosine).max() < 1e-7
+
+# %% [markdown]
+# ## What to remember
+#
+# - Short term: segments with a margin, dense blocks, $2 w N$ pairs. Long term: $R$ mixtures of everything, weighed by
+#   content.
+# - The dynamic projection is softmax attention of $R$ learned queries. It follows content, and fits any length.
+# - Means are short: near keys and mixtures get a layer norm each before they meet in one softmax.
+# - $P$ is no constant: its gradient goes on into the keys and $W_p$.
+# - Causal, one projection a segment, seen by later segments only: $N^2 R / w$, quadratic with a small factor, or
+#   $N^{3/2}$ with the best $w$.
+#
+# **Sources.** Zhu et al. (2021), *Long-short Transformer: efficient Transformers for language and vision*. Wang et al.
+# (2020), *Linformer*. Ba, Kiros and Hinton (2016), *Layer normalization*. Lee et al. (2019), *Set Transformer* (learned
+# queries).
