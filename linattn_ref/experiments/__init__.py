@@ -3,7 +3,7 @@
 Figures           ``spectrum`` (the main job), ``eckart_young``, ``johnson_lindenstrauss``, ``low_rank``,
                   ``linear_self_attention``, ``linformer``, ``linformer_savings``, ``attention_cost``,
                   ``feature_maps``, ``random_features``, ``random_features_attention``, ``causal_cost``, ``rewind``,
-                  ``decoding``, ``rfa_decay``, ``pattern_pictures``, ``pattern_graphs``, ``moving_content``,
+                  ``decoding``, ``rfa_decay``, ``pattern_pictures``, ``pattern_graphs``, ``moving_content``, ``lsh_recall``,
                   ``nystromformer``, ``pinv_convergence``, ``comparison``, ``resources``
 Comparisons       ``bench_*``: with other packages, with a bare loop
 What they share   ``heads`` (of a pretrained network), ``counting``, ``timing``, ``memory``, ``scaling``,

@@ -32,6 +32,7 @@ FIGURES = (
     "pattern_pictures",
     "pattern_graphs",
     "moving_content",
+    "lsh_recall",
     "nystromformer",
     "pinv_convergence",
     "comparison",
@@ -39,7 +40,7 @@ FIGURES = (
 )
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which README.md shows.
 # Where the packages are not installed, the committed ones stay as they are.
-BENCHES = ("bench_softmax", "bench_linear", "bench_performer")
+BENCHES = ("bench_softmax", "bench_linear", "bench_performer", "bench_patterns")
 SEED = 0
 
 
