@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     _add_bench_softmax(benches)
     _add_bench_linear(benches)
     _add_bench_performer(benches)
+    _add_bench_patterns(benches)
     _add_bench_spectrum(benches)
     _add_bench_resources(benches)
     return top
@@ -354,6 +355,52 @@ def _add_bench_performer(commands: Any) -> None:
     option("--features", type=_at_least(1), default=256, metavar="m", help="random features (default: %(default)s)")
     option("--repeats", type=_at_least(1), default=5, metavar="ROUNDS", help="(default: %(default)s)")
     option("--seed", type=_at_least(0), default=0, help="of the inputs and directions (default: 0)")
+    option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: %(default)s)")
+    _add_style(command)
+
+
+def run_bench_patterns(arguments: argparse.Namespace) -> None:
+    """Compare local, Longformer's and BigBird's attention with other packages on one thread, if installed; 3 minutes.
+
+    CPU time, the kernels in turn in one process. Prints a table, and writes bench_patterns.svg, .png, .pdf and .json.
+    """
+    from linattn_ref.experiments import bench_patterns, record, style
+
+    results = bench_patterns.compute(
+        lengths=arguments.lengths,
+        heads=arguments.heads,
+        width=arguments.width,
+        window=arguments.window,
+        block=arguments.block,
+        drawn=arguments.drawn,
+        repeats=arguments.repeats,
+        seed=arguments.seed,
+    )
+    with style.use(arguments.style):
+        files = record.save(
+            bench_patterns.draw(results),
+            results,
+            arguments.out,
+            "bench_patterns",
+            command=arguments.command_line,
+            seed=arguments.seed,
+            caption=bench_patterns.CAPTION,
+        )
+    print(bench_patterns.table(results))
+    print("wrote", *files)
+
+
+def _add_bench_patterns(commands: Any) -> None:
+    command = _command(commands, "patterns", run_bench_patterns)
+    option = command.add_argument
+    option("--lengths", type=_at_least(1), nargs="+", default=[1024, 4096], metavar="N", help="N = L (%(default)s)")
+    option("--heads", type=_at_least(1), default=8, metavar="H", help="(default: %(default)s)")
+    option("--width", type=_at_least(1), default=64, metavar="D", help="D = M (default: %(default)s)")
+    option("--window", type=_at_least(1), default=256, metavar="W", help="keys on each side (default: %(default)s)")
+    option("--block", type=_at_least(1), default=64, metavar="B", help="of BigBird (default: %(default)s)")
+    option("--drawn", type=_at_least(1), default=3, metavar="R", help="random blocks a block (default: %(default)s)")
+    option("--repeats", type=_at_least(1), default=5, metavar="ROUNDS", help="(default: %(default)s)")
+    option("--seed", type=_at_least(0), default=0, help="of the inputs and random blocks (default: 0)")
     option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: %(default)s)")
     _add_style(command)
 

@@ -197,6 +197,15 @@ def test_bench_softmax_prints_a_table_and_draws(out, capsys):
     assert "| 16 | yes | forward + backward |" in capsys.readouterr().out
 
 
+def test_bench_patterns_prints_a_table_and_draws(out, capsys, monkeypatch):
+    monkeypatch.setattr("linattn_ref.experiments.bench_patterns_peers._module", lambda name: None)
+    sizes = ["--lengths", "32", "--heads", "1", "--width", "4", "--window", "4", "--block", "4", "--drawn", "1"]
+    assert cli.main(["bench", "patterns", *sizes, "--repeats", "1", "--out", str(out)]) == 0
+    assert {path.suffix for path in out.iterdir()} == {".svg", ".png", ".pdf", ".json"}
+    text = capsys.readouterr().out
+    assert all(f"| {mechanism} | 32 |" in text for mechanism in ("local", "longformer", "bigbird"))
+
+
 def test_missing_extra_says_what_to_install():
     def say(module):
         return cli.one_line(ModuleNotFoundError(f"No module named {module!r}", name=module))

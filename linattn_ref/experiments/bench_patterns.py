@@ -43,6 +43,7 @@ LOOKS = {
     "transformers": (style.VERMILLION, "s-"),
     ALL_PAIRS: (style.BLACK, "^:"),
 }
+OUTPUTS = ("out", "d_q", "d_k", "d_v", "d_q_global", "d_k_global", "d_v_global")
 TOLERANCE = 1e-4  # of the largest number: some 1000 roundings in float32
 
 
@@ -199,7 +200,7 @@ def compare(mechanism: str, kernels: Mapping[str, Call]) -> None:
     for name, call in kernels.items():
         if name == ALL_PAIRS:
             continue
-        for what, got, want in zip(("out", *Inputs._fields), call(), expected, strict=False):
+        for what, got, want in zip(OUTPUTS, call(), expected, strict=False):
             error = abs(got - want).max() / abs(want).max()
             if not error < TOLERANCE:
                 raise RuntimeError(f"{mechanism}: {name} and jit differ in {what} by {error:.1e} of its largest entry")
@@ -263,7 +264,10 @@ def draw(results: Results) -> Figure:
         axis.set(title=mechanism, xlabel="N = L", xscale="log", yscale="log")
         axis.set_xticks(lengths, [str(n) for n in lengths])
         axis.minorticks_off()
-        axis.yaxis.set_major_formatter("{x:g}")
+    least, most = axes[0].get_ylim()
+    ticks = [digit * 10.0**power for power in range(-3, 7) for digit in (1, 2, 5)]
+    axes[0].set_yticks([tick for tick in ticks if least <= tick <= most])
+    axes[0].yaxis.set_major_formatter("{x:g}")
     axes[0].set_ylabel("µs a token, both passes")
     handles: dict[str, Any] = {}
     for axis in axes:
