@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from linattn_ref.attention import patterns, softmax, sparse_transformer
+from linattn_ref.attention import local, patterns, softmax, sparse_transformer
 from linattn_ref.kernels import parts
 from linattn_ref.theory import pattern_graphs
 
@@ -47,6 +47,19 @@ def test_a_stride_over_everything_is_causal_softmax_attention(kind):
     q, k, v = draw(12, 12)
     out, _ = sparse_transformer.forward(q, k, v, kind=kind, stride=12)
     np.testing.assert_allclose(out, softmax.forward(q, k, v, causal=True)[0], atol=ROUNDING)
+
+
+@pytest.mark.parametrize("n", [1, 7, 20])
+@pytest.mark.parametrize("stride", [2, 6, 30])
+def test_the_window_alone_is_causal_local_attention(n, stride):
+    """To the last bit, both passes: for which ``local`` stands in the contract tests."""
+    q, k, v = draw(n, 20)
+    out, saved = sparse_transformer.forward(q, k, v, kind="local_only", stride=stride)
+    expected, local_saved = local.forward(q, k, v, window=stride - 1, causal=True)
+    np.testing.assert_array_equal(out, expected)
+    theirs = local.backward(out, local_saved)
+    for x, y in zip(sparse_transformer.backward(out, saved), theirs, strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize("kind", ["fixed", "fixed_summary"])
