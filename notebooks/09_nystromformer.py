@@ -1,0 +1,809 @@
+# %% [markdown]
+# # 9. Nyströmformer: landmarks between queries and keys
+#
+# Can a few landmarks stand between all queries and all keys when the softmax needs whole rows, how is the small matrix
+# between them inverted with products alone, and why does inverting it *better* make the result worse?
+#
+# Linformer (chapter 3) mixes the keys with a matrix that is learned and then the same for every text. Nyströmformer
+# (Xiong et al. 2021) has nothing to learn: its landmarks are means of the text's own queries and keys. In this chapter
+# you will
+#
+# 1. see the Nyström method, why it cannot be applied to attention's matrix, and what is done instead;
+# 2. derive the iteration that stands for the pseudo-inverse: its order, and how long it takes to get going;
+# 3. measure both on a real network, and find that stopping early is half of why it works;
+# 4. derive every gradient: through each iteration, through the scale of its start, and that of the exact
+#    pseudo-inverse;
+# 5. add the paper's convolution along the sequence.
+#
+# You need chapters 1 to 3. $N$ queries, $L$ keys, widths $D$ and $M$; $R$ is the number of landmarks.
+
+# %%
+import json
+import math
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.colors import PowerNorm
+
+from linattn_ref import gradcheck
+from linattn_ref.attention import depthwise, landmarks, nystromformer, pseudo_inverse, softmax
+from linattn_ref.experiments import chapter, heads, pinv_convergence
+from linattn_ref.experiments import nystromformer as nystromformer_figure
+from linattn_ref.experiments.counting import count, kept_bytes
+
+# Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each, times small condition numbers.
+same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
+FIGURES = Path(pinv_convergence.__file__).parents[2] / "figures"
+
+# %% [markdown]
+# ## The Nyström method
+#
+# Take a matrix $P$ and choose $R$ of its rows and $R$ of its columns. Order them first:
+#
+# $$P = \begin{pmatrix} A & B_2 \\ F_2 & C \end{pmatrix}, \qquad
+# F = \begin{pmatrix} A \\ F_2 \end{pmatrix}, \qquad B = \begin{pmatrix} A & B_2 \end{pmatrix}$$
+#
+# $A$ is where they cross. The Nyström method puts $F A^+ B$ in place of $P$, with $A^+$ the pseudo-inverse. Three of
+# the four blocks come out right (for a regular $A$), and the large one is $F_2 A^{-1} B_2$ instead of $C$: the
+# error is $C - F_2 A^{-1} B_2$, the Schur complement of $A$. It is 0 exactly if $P$ has the rank of $A$.
+
+# %%
+rng = np.random.default_rng(0)
+
+
+def nystrom(p, rows, columns):
+    return p[:, columns] @ np.linalg.pinv(p[np.ix_(rows, columns)]) @ p[rows]
+
+
+low_rank = rng.standard_normal((9, 3)) @ rng.standard_normal((3, 12))
+same(nystrom(low_rank, [0, 4, 7], [2, 5, 8]), low_rank)  # rank 3 from three rows and columns
+
+full_rank = rng.standard_normal((9, 12))
+rebuilt = nystrom(full_rank, [0, 1, 2], [0, 1, 2])
+same(rebuilt[:3], full_rank[:3])
+same(rebuilt[:, :3], full_rank[:, :3])
+A, B_2, F_2, C = full_rank[:3, :3], full_rank[:3, 3:], full_rank[3:, :3], full_rank[3:, 3:]
+np.testing.assert_allclose(C - rebuilt[3:, 3:], C - F_2 @ np.linalg.inv(A) @ B_2, rtol=0, atol=1e-10)
+
+# %% [markdown]
+# ## Why not on $P$
+#
+# $P = \mathrm{softmax}(s\,QK^\top)$ is close to low rank (chapter 2). But its columns cannot be had without the rest:
+#
+# $$P_{ij} = \frac{e^{s\,q_i \cdot k_j}}{\sum_l e^{s\,q_i \cdot k_l}}$$
+#
+# and the sum below the line runs over *all* keys. One column of $P$ costs as much as the whole matrix. That is claim 9
+# of the seeds: the softmax cannot be applied before a Nyström factorisation without computing the whole matrix. And it
+# cannot be applied after one: $\mathrm{softmax}(F_S A_S^+ B_S)$ of a factorisation of the scores $S$ is again an
+# $N \times L$ matrix. (Rows are no problem: row $i$ of $P$ needs $q_i$ and the keys, and nothing else.)
+
+# %%
+N, L, D, M, R = 12, 15, 4, 3, 3
+q, k, v, d_out = (rng.standard_normal(shape) for shape in ((N, D), (L, D), (L, M), (N, M)))
+P = softmax.matrix(q, k)
+assert count(lambda q: softmax.matrix(q, k)[:, :1], q).multiply_adds == N * L * D  # claim 9: one column, all the work
+other_k = k.copy()
+other_k[7] += 1
+assert abs(softmax.matrix(q, other_k)[:, :3] - P[:, :3]).max() > 1e-3  # a key elsewhere moves the first three columns
+same(softmax.matrix(q[[5]], k), P[[5]])  # a row stands alone
+
+# %% [markdown]
+# ## What is done instead
+#
+# The softmax goes *inside*: each of the three factors gets one of its own, over what it has.
+#
+# $$\tilde Q, \tilde K = \text{segment means of } Q, K \qquad (R \times D) \qquad (1)$$
+#
+# $$F = \mathrm{softmax}(s\,Q \tilde K^\top), \qquad A = \mathrm{softmax}(s\,\tilde Q \tilde K^\top), \qquad
+# B = \mathrm{softmax}(s\,\tilde Q K^\top) \qquad (2), (3), (4)$$
+#
+# $$O = F\, Z\, (B V), \qquad Z = A^+ \text{ or near it} \qquad (5), (6)$$
+#
+# $B$ is honest: its row $r$ is the row of $P$ that the query $\tilde q_r$ would have. $F$ is not. Its rows are
+# normalised over $R$ landmarks, not over $L$ keys, so its columns are no columns of any $P$, and $A$ is not where $F$
+# and $B$ cross in one matrix. This is **not the Nyström method applied to something**; it is a formula of the same
+# shape. Whether it is any good has to be measured, below.
+#
+# Read from the right it is two softmax attentions with a small matrix in between: the landmark queries *gather* from
+# all keys, $G = BV$; $Z$ mixes what they gathered, $H = ZG$; the queries *fetch* it through the landmark keys, $FH$.
+# The code says just that, so nothing here is $N \times L$:
+
+# %%
+chapter.source(nystromformer.forward, landmarks.segment_means, doc=False)
+
+# %% [markdown]
+# Loops that share nothing with that code:
+
+
+# %%
+def by_definition(q, k, v, r, invert):
+    """Equations (1) to (6), entry by entry."""
+    q_means, k_means = ([part.mean(axis=0) for part in np.array_split(x, r)] for x in (q, k))
+
+    def weights(x, many):
+        exponentials = [math.exp(x @ y / math.sqrt(len(x))) for y in many]
+        return [each / sum(exponentials) for each in exponentials]
+
+    f = np.array([weights(x, k_means) for x in q])
+    a = np.array([weights(x, k_means) for x in q_means])
+    b = np.array([weights(x, k) for x in q_means])
+    return f @ invert(a) @ b @ v
+
+
+out, saved = nystromformer.forward(q, k, v, landmarks=R)
+exact_out, _ = nystromformer.forward(q, k, v, landmarks=R, pinv="exact")
+np.testing.assert_allclose(exact_out, by_definition(q, k, v, R, np.linalg.pinv), rtol=0, atol=1e-9)
+same(out, by_definition(q, k, v, R, lambda a: pseudo_inverse.iterative(a)[0]))
+
+# %% [markdown]
+# Facts to keep in mind:
+#
+# - With every token its own landmark, $R = N = L$, all of $F$, $A$, $B$ are $P$, and $P P^+ P = P$: softmax attention.
+# - The matrix applied, $\tilde P = F Z B$, has rank $R$ at most, and **entries of either sign**.
+# - With the exact inverse its rows sum to 1: $A 1 = 1$, so $A^{-1} 1 = 1$, and $F A^{-1} B\, 1 = F 1 = 1$. An
+#   unfinished iteration keeps this only roughly.
+# - No parameter belongs to a position: any length will do, also one that is not a multiple of $R$. The segments are
+#   those of `numpy.array_split`: the first $N \bmod R$ are one longer.
+# - It cannot be causal: $\tilde k_r$ and $\tilde q_r$ are means over whole segments, and $Z$ mixes all of them.
+
+# %%
+everyone, _ = nystromformer.forward(q, k[:N], v[:N], landmarks=N, pinv="exact")
+np.testing.assert_allclose(everyone, softmax.forward(q, k[:N], v[:N])[0], rtol=0, atol=1e-6)  # A's condition is large
+
+P_exact, P_six = (nystromformer.matrix(q, k, landmarks=R, pinv=pinv) for pinv in nystromformer.PSEUDO_INVERSES[::-1])
+assert np.linalg.matrix_rank(P_six, tol=1e-10) == R
+assert P_exact.min() < 0
+np.testing.assert_allclose(P_exact.sum(axis=1), 1, rtol=0, atol=1e-9)
+print(f"row sums after six iterations: {P_six.sum(axis=1).min():.3f} to {P_six.sum(axis=1).max():.3f}")
+
+for length in range(R, 30):  # nothing has to divide
+    x = rng.standard_normal((length, D))
+    expected = [part.mean(axis=0) for part in np.array_split(x, R)]
+    same(landmarks.segment_means(x, R)[0], expected)
+
+later = k.copy()
+later[-1] += 1  # only the last key moves
+assert (abs(nystromformer.forward(q, later, v, landmarks=R)[0] - out).max(axis=1) > 0).all()  # every output does
+
+# %% [markdown]
+# ### What it costs
+#
+# $R^2 D$ for $A$; four products of $R \times R$ matrices in each of six iterations; $R L (D + M)$ to gather, $R^2 M$
+# to mix, $N R (D + M)$ to fetch. Linear in the length, and about the same as Linformer's, but for $24 R^3$.
+
+# %%
+counted = count(partial(nystromformer.forward, landmarks=R), q, k, v)
+assert counted.multiply_adds == R * R * D + 24 * R**3 + R * L * (D + M) + R * R * M + N * R * (D + M)
+
+rows, width = [], 64
+for n in (512, 1024, 4096):
+    tokens = rng.standard_normal((3, n, width)).astype(np.float32)
+    dense = count(softmax.dense_forward, *tokens).multiply_adds
+    _, kept_dense = softmax.dense_forward(*tokens)
+    for r in (32, 64, 128):
+        linear = count(partial(nystromformer.forward, landmarks=r), *tokens).multiply_adds
+        _, kept = nystromformer.forward(*tokens, landmarks=r)
+        less = (kept_bytes(kept_dense) - tokens.nbytes) / (kept_bytes(kept) - tokens.nbytes)
+        rows.append((n, r, dense / linear, 24 * r**3 / linear, less))
+chapter.table(("N = L", "R", "multiply-adds, times less", "share of the iterations", "bytes kept, times less"), rows)
+assert rows[2][2] < 1.5 < rows[0][2]  # at 512 tokens, 128 landmarks: hardly anything is saved
+
+# %% [markdown]
+# ### How it looks
+#
+# A sequence whose tokens drift slowly, so that neighbours are alike: the first picture is $P$ itself. In a running
+# notebook a slider goes through $R$.
+
+# %%
+drift = np.cumsum(rng.standard_normal((2, 96, 8)), axis=1)
+drift -= drift.mean(axis=1, keepdims=True)
+q_96 = k_96 = drift[0] / drift[0].std() * 1.5
+v_96 = rng.standard_normal((96, 8))
+P_96 = softmax.matrix(q_96, k_96)
+
+
+def approximated(r):
+    return P_96 if r == 96 else nystromformer.matrix(q_96, k_96, landmarks=r)
+
+
+def panel(axes, r):
+    p = approximated(r)
+    axes.imshow(np.maximum(p, 0), norm=PowerNorm(0.5, vmin=0, vmax=P_96.max()))
+    axes.grid(False)
+    error = heads.relative_error(p, P_96)
+    axes.set(xlabel=f"key j\nerror {error:.2f}, least {p.min():.3f}", ylabel="query i")
+    axes.label_outer()
+
+
+chapter.explore(
+    panel,
+    (96, 32, 16, 8, 4),
+    name="R",
+    slider=[96, 48, 32, 24, 16, 12, 8, 6, 4, 2, 1],
+    height=0.3,
+    sharey=True,
+    alt="An attention matrix with bright blocks along its diagonal, and its approximations with 32, 16, 8 and 4 "
+    "landmarks, in ever coarser blocks",
+)
+errors_96 = [heads.relative_error(approximated(r), P_96) for r in (32, 16, 8, 4)]
+assert all(earlier < later for earlier, later in pairwise(errors_96))
+assert approximated(8).min() < 0
+
+# %% [markdown]
+# ### Masked keys
+#
+# A landmark key is the mean over the *unmasked* keys of its segment; $B$ has no weight on masked keys. A landmark
+# without any key is dropped, from $F$, $A$ and $B$: row and column $r$ of $A$ are 0, and so are those of $A^+$, as if
+# they were not there. What a masked key contains changes nothing.
+#
+# One thing is different from all other mechanisms of this package: **padded is not truncated.** Padding moves the
+# bounds of the segments, so that the landmarks are means over other tokens.
+
+# %%
+mask = np.ones(L, bool)
+mask[5:10] = False  # the whole second segment of five keys, and no other
+masked_out, masked_saved = nystromformer.forward(q, k, v, landmarks=R, key_mask=mask)
+assert not masked_saved.z[1].any()
+assert not masked_saved.z[:, 1].any()
+kept = [0, 2]
+small, _ = pseudo_inverse.iterative(masked_saved.inverse.a[np.ix_(kept, kept)])
+same(masked_saved.z[np.ix_(kept, kept)], small)  # as if the landmark were not there
+
+rubbish = k.copy()
+rubbish[5:10] = 1e30
+np.testing.assert_array_equal(nystromformer.forward(q, rubbish, v, landmarks=R, key_mask=mask)[0], masked_out)
+
+padded, alone = np.arange(L) < 11, slice(0, 11)
+padded_out, _ = nystromformer.forward(q, k, v, landmarks=R, key_mask=padded)
+truncated_out, _ = nystromformer.forward(q, k[alone], v[alone], landmarks=R)
+assert abs(padded_out - truncated_out).max() > 1e-3
+assert nystromformer.forward(q, k, v, landmarks=R, key_mask=~mask & mask)[0].any() == 0  # nothing to see: 0
+
+# %% [markdown]
+# ## The pseudo-inverse, with products alone
+#
+# A singular value decomposition of thousands of small matrices is slow on a GPU; products are fast. The paper takes an
+# iteration of Razavi et al. (2014):
+#
+# $$Z_0 = \frac{A^\top}{\lVert A \rVert_1 \lVert A \rVert_\infty}, \qquad
+# Z \leftarrow \tfrac14 Z\, \big(13 I - AZ\, (15 I - AZ\, (7 I - AZ))\big)$$
+#
+# with $\lVert A \rVert_1$ the largest column sum of $|a_{ij}|$ and $\lVert A \rVert_\infty$ the largest row sum. What
+# does it do? Write $E = I - AZ$ for what is left to do, put $AZ = I - E$ into the bracket, and sort by powers:
+#
+# $$13 - 15 (1 - E) + 7 (1 - E)^2 - (1 - E)^3 = 4 + 4E + 4E^2 + E^3$$
+#
+# so that the iteration is
+#
+# $$Z \leftarrow Z \big(I + E + E^2 + \tfrac14 E^3\big)$$
+#
+# The inverse is $Z (I - E)^{-1} = Z (I + E + E^2 + E^3 + \dots)$, the Neumann series. The iteration takes its first
+# three terms and a quarter of the fourth. What is left is then
+#
+# $$E' = I - (I - E)(I + E + E^2 + \tfrac14 E^3) = \tfrac34 E^3 + \tfrac14 E^4$$
+#
+# **Third order**: an error of $10^{-2}$ becomes $10^{-6}$, that becomes $10^{-18}$.
+
+# %%
+chapter.source(pseudo_inverse.iterative, doc=False)
+
+# %%
+a = saved.inverse.a
+last, kept_by = pseudo_inverse.iterative(a, iterations=12)
+for z, following in pairwise([*kept_by.iterates, last]):
+    e = np.eye(R) - a @ z
+    same(following, z @ (np.eye(R) + e + e @ e + e @ e @ e / 4))
+    same(np.eye(R) - a @ following, 0.75 * e @ e @ e + 0.25 * e @ e @ e @ e)
+
+# %% [markdown]
+# **Does it converge?** Each $Z$ is $A^\top$ times a polynomial of $A A^\top$, so it has the singular vectors of $A$,
+# and each singular value $\sigma$ goes its own way. Let $t$ be what it is inverted to, times $\sigma$: it begins at
+#
+# $$t_0 = \frac{\sigma^2}{\lVert A \rVert_1 \lVert A \rVert_\infty} \qquad\text{and}\qquad
+# 1 - t' = \tfrac34 (1 - t)^3 + \tfrac14 (1 - t)^4$$
+#
+# As $\sigma^2 \le \lVert A \rVert_2^2 \le \lVert A \rVert_1 \lVert A \rVert_\infty$, each $t_0$ lies in $(0, 1]$, and
+# $t$ rises to 1. It always converges. (The middle inequality: $A^\top A w = \sigma^2 w$ gives
+# $\sigma^2 \lVert w \rVert_\infty \le \lVert A^\top \rVert_\infty \lVert A \rVert_\infty \lVert w \rVert_\infty$, and
+# $\lVert A^\top \rVert_\infty = \lVert A \rVert_1$.) A singular value of 0 stays at 0: hence the *pseudo*-inverse.
+#
+# **How long does it take?** While $t$ is small, $t' = t\,(13 - 15 t + \dots)/4 \approx \frac{13}{4} t$. Third order
+# comes at the end; before it, each iteration multiplies by $13/4$, and
+#
+# $$\frac{\log(\lVert A \rVert_1 \lVert A \rVert_\infty / \sigma^2)}{\log(13/4)}$$
+#
+# iterations go by until anything happens. With six, $t$ has grown at most $(13/4)^6 = 1178$ times: a singular value a
+# fortieth of $\sqrt{\lVert A \rVert_1 \lVert A \rVert_\infty}$ is inverted to one half, smaller ones to less. The
+# figure: on the left matrices of prescribed condition, the lines being the recursion for $t$ alone; in the middle what
+# a singular value is inverted to; on the right the condition of *real* landmark matrices. (Measured by
+# `linattn-ref figures --only pinv_convergence`; these are its numbers.)
+
+# %%
+record = json.loads((FIGURES / "pinv_convergence.json").read_text(encoding="utf-8"))
+convergence = pinv_convergence.from_record(record)
+chapter.show(
+    pinv_convergence.draw,
+    convergence,
+    alt="Three panels: error by iteration for five condition numbers, flat at first, then a steep fall; the share of "
+    "1/sigma against sigma, an S that moves left with more iterations; condition numbers of real landmark matrices, "
+    "rising from tens to millions with the number of landmarks",
+)
+np.testing.assert_allclose(convergence.measured, convergence.predicted, rtol=0, atol=1e-12)  # points on the lines
+
+# A condition number a hundred times larger: log(100^2) / log(13/4) more iterations until half is left.
+half = [np.flatnonzero(errors < 0.5)[0] for errors in convergence.measured[1:]]
+expected = math.log(10**2) / math.log(13 / 4)  # 3.9 for each factor of ten
+assert all(abs(later - earlier - expected) < 1 for earlier, later in pairwise(half))
+
+assert abs(pinv_convergence.reach(6) - convergence.reach) < 1e-9
+beyond = (convergence.real > convergence.reach).mean(axis=1)  # share of layers
+assert beyond[0] < 0.5
+assert (beyond[-2:] == 1).all()
+chapter.table(
+    ("landmarks R", "smallest condition of a layer", "largest", "layers beyond the reach of six"),
+    [
+        (r, float(real.min()), float(real.max()), f"{share:.0%}")
+        for r, real, share in zip(convergence.landmarks, convergence.real, beyond, strict=True)
+    ],
+)
+
+# %% [markdown]
+# So on real landmarks **six iterations are nowhere near the pseudo-inverse**: from 128 on, every layer's median
+# condition is out of reach. What they compute is a pseudo-inverse that fades out below a fortieth of the scale.
+#
+# ### A mistake in public code: one scale for the whole batch
+#
+# Two well-known implementations divide by the largest sums over *all* matrices of a batch. It still converges, $t_0$ is
+# only smaller. But in six iterations it does not, so a sequence gets another output beside other sequences. Here the
+# norms are each matrix's own, and a neighbour changes nothing, to the last bit:
+
+# %%
+pair = np.stack([a, np.array([[0.98, 0.01, 0.01]] * 3)])  # the neighbour's first column sums to almost 3
+np.testing.assert_array_equal(pseudo_inverse.iterative(pair)[0][0], pseudo_inverse.iterative(a)[0])
+
+
+def scaled_over_the_batch(a, iterations=6):
+    z = a.swapaxes(-1, -2) / (abs(a).sum(axis=-2).max() * abs(a).sum(axis=-1).max())
+    for _ in range(iterations):
+        t = a @ z
+        z = z @ (13 * np.eye(3) - t @ (15 * np.eye(3) - t @ (7 * np.eye(3) - t))) / 4
+    return z
+
+
+same(scaled_over_the_batch(a[None])[0], pseudo_inverse.iterative(a)[0])  # alone
+beside = scaled_over_the_batch(pair)[0]
+change = np.linalg.norm(beside - pseudo_inverse.iterative(a)[0]) / np.linalg.norm(pseudo_inverse.iterative(a)[0])
+print(f"the same matrix beside that neighbour, with one scale for both: off by {change:.0%}")
+assert change > 0.1
+
+# %% [markdown]
+# ## On a real network
+#
+# The network and the reviews of chapter 3: two heads of each of six layers, $Q$, $K$ and $V$ as they are, softmax
+# attention replaced. Errors relative to the output, and to $P$; beside them Linformer with the same $R$ and the
+# truncated SVD of $P$, the best there is at rank $R$. (`linattn-ref figures --only nystromformer`.)
+
+# %%
+measured = nystromformer_figure.from_record(json.loads((FIGURES / "nystromformer.json").read_text(encoding="utf-8")))
+chapter.show(
+    nystromformer_figure.draw,
+    measured,
+    alt="Output and matrix errors against R: six iterations below Linformer; the exact pseudo-inverse far above, up to "
+    "six times the output; cut at a thirtieth it is as good as six iterations. Right: error by iteration, a U with its "
+    "bottom at six to nine",
+)
+error = {way: by_layer.mean(axis=1) for way, by_layer in measured.output.items()}  # (K,) each
+chapter.table(
+    ("relative error of the output", *(f"R = {r}" for r in measured.reduced)),
+    [(nystromformer_figure.WAYS[way][0], *map(float, error[way])) for way in error],
+)
+
+# %% [markdown]
+# What it says.
+#
+# 1. **With six iterations it is better than Linformer** at each $R$, even than Linformer with matrices fitted to 48
+#    reviews, and its matrix is nearer to $P$. Its landmarks come from the text itself.
+# 2. **With the exact pseudo-inverse it is worse than answering 0** from $R = 16$ on. Inverting better is worse.
+# 3. **The reason is the small singular values.** Take the exact pseudo-inverse, but only of the singular values above
+#    a thirtieth of the largest: the error is that of six iterations, within a few per cent. And in the right panel,
+#    more iterations, which reach further down, make the error rise again. The Nyström method divides by small singular
+#    values because $F$ and $B$ are supposed to be small there too; but these $F$ and $B$ are not parts of one matrix,
+#    and what they have in those directions is noise. Stopping early is a *regularisation*, as it is for other
+#    iterative inverses. The number six is not one of accuracy.
+# 4. **Sampling $P$ itself is no better.** With $R$ columns and rows of the true $P$ (which cannot be had cheaply) and
+#    the same six iterations, the error is *larger* at each $R$: a mean over a segment says more than one of its tokens.
+# 5. **The convolution helps a little**, most where there are few landmarks: it restores what is near the diagonal.
+# 6. **It stays far from the truncated SVD.** That $P$ is close to low rank does not mean that landmarks find it.
+
+# %%
+assert (error["nystrom"] < error["fitted"]).all()
+assert (error["fitted"] < error["mean"]).all()
+assert (measured.matrix["nystrom"].mean(axis=1) < measured.matrix["mean"].mean(axis=1)).all()
+assert (error["exact"][1:] > 1).all()
+assert (abs(error["cut"] / error["nystrom"] - 1) < 0.06).all()
+best = measured.by_iteration.argmin(axis=1)
+assert (best >= 6).all()
+assert (best <= 9).all()
+assert (measured.by_iteration[:, -1] > 1.3 * measured.by_iteration[:, 6]).all()
+assert (error["of_p"] > error["nystrom"]).all()
+assert (error["convolution"] < error["nystrom"]).all()
+gain = 1 - error["convolution"] / error["nystrom"]
+assert gain[:2].min() > gain[-1]
+for way in set(measured.matrix) - {"convolution"}:  # which adds a matrix of full rank
+    assert (measured.matrix[way].mean(axis=1) >= measured.matrix["svd"].mean(axis=1)).all(), way
+print("iterations with the least error, by R:", dict(zip(measured.reduced, map(int, best), strict=True)))
+
+# %% [markdown]
+# As in chapter 3: these numbers say how well a *given* attention is imitated. A network that is trained with Nyström
+# attention adapts to it.
+#
+# There is a second reason to stop. A singular value that is exactly 0 is stored as about $\varepsilon$, and the
+# iteration cannot tell: it multiplies that, too, by $13/4$ each time.
+
+# %%
+singular = (rng.standard_normal((6, 2)) @ rng.standard_normal((2, 6))).astype(np.float32)
+true = np.linalg.pinv(singular.astype(np.float64), rcond=1e-5)
+off = {
+    i: np.linalg.norm(pseudo_inverse.iterative(singular, iterations=i)[0] - true) / np.linalg.norm(true)
+    for i in (6, 10, 20, 30)
+}
+chapter.table(("iterations, a matrix of rank 2 in float32", "relative error"), [(i, float(x)) for i, x in off.items()])
+assert off[10] < 0.01
+assert off[30] > 10
+
+# %% [markdown]
+# ## The gradient, by hand
+#
+# Given $dO$; wanted are $dQ$, $dK$, $dV$.
+#
+# **Step 1: from the outside.** $O = FH$ is softmax attention with queries $Q$, keys $\tilde K$ and values $H$; chapter
+# 1's backward pass gives $dQ$, $d\tilde K$ and $dH$. $H = ZG$ is a product:
+#
+# $$dG = Z^\top dH, \qquad dZ = dH\, G^\top \qquad (9)$$
+#
+# and $G = BV$ softmax attention with queries $\tilde Q$: from $dG$ come $d\tilde Q$, $dK$ and $dV$.
+#
+# **Step 2: through the middle.** Suppose $dA$ is known (steps 3 to 5). $A$ is a softmax of $s\,\tilde Q \tilde K^\top$:
+#
+# $$dS = A * (dA - \mathrm{rowsum}(dA * A)), \qquad
+# d\tilde Q \mathrel{+}= s\, dS\, \tilde K, \qquad d\tilde K \mathrel{+}= s\, dS^\top \tilde Q \qquad (11), (12)$$
+#
+# **Step 3: through one iteration.** Give the brackets names, from the inside: $T = AZ$, $B = 7I - T$, $C = 15 I - T B$,
+# $W = 13 I - T C$, and $Z' = \frac14 Z W$. (This $B$ is not the attention above; it is the paper's letters that run
+# out.) A product $Y = X_1 X_2$ has $dX_1 = dY X_2^\top$ and $dX_2 = X_1^\top dY$; apply it line by line, from the last
+# to the first:
+#
+# $$dW = \tfrac14 Z^\top dZ', \qquad dC = -T^\top dW, \qquad dB = -T^\top dC \qquad (4), (5)$$
+#
+# $T$ occurs in three places, in $W$, in $C$ and in $B$, and its gradient is the sum:
+#
+# $$dT = -dW\, C^\top - dC\, B^\top - dB \qquad (6)$$
+#
+# $A$ and $Z$ occur in $T = AZ$, and $Z$ once more in $Z' = \frac14 Z W$:
+#
+# $$dA \mathrel{+}= dT\, Z^\top, \qquad dZ = \tfrac14 dZ' W^\top + A^\top dT \qquad (7)$$
+#
+# Every iteration adds to the same $dA$. Kept from the forward pass are the iterates $Z_0, Z_1, \dots$, $R^2$ numbers
+# each; $T$, $B$, $C$, $W$ are computed again.
+#
+# **Step 4: through the start.** $Z_0 = A^\top / (n_1 n_\infty)$ depends on $A$ in three ways. Above the line:
+# $dA \mathrel{+}= dZ_0^\top / (n_1 n_\infty)$. Below it, $\partial Z_0 / \partial n_1 = -Z_0 / n_1$, so
+#
+# $$dn_1 = -\frac{\langle dZ_0, Z_0 \rangle}{n_1}, \qquad dn_\infty = -\frac{\langle dZ_0, Z_0 \rangle}{n_\infty}
+# \qquad (8)$$
+#
+# and $n_1 = \sum_i |a_{ij}|$ for the column $j$ with the largest sum, so $dn_1\, \mathrm{sign}(a_{ij})$ goes to that
+# column alone; $n_\infty$ likewise to a row. Where two columns are largest there is a kink, and no gradient; as with a
+# maximum, the first is taken.
+
+# %%
+chapter.source(pseudo_inverse.iterative_backward, pseudo_inverse._polynomial, doc=False)
+
+# %%
+signed = rng.standard_normal((4, 4))
+for iterations in (1, 2, 6):
+    report = gradcheck.check_elementwise(
+        partial(pseudo_inverse.iterative, iterations=iterations),
+        pseudo_inverse.iterative_backward,
+        signed,
+        rng=np.random.default_rng(1),
+    )
+    report.assert_ok()
+print(report)
+
+
+def scale_as_constant(d_z, saved):
+    """The mistake that is easiest to make: no column and no row is told that it is the largest."""
+    nowhere = np.array(-1)
+    return pseudo_inverse.iterative_backward(d_z, saved._replace(column=nowhere, row=nowhere))
+
+
+found_wrong = {}
+for iterations in (2, 6, 9):
+    forward = partial(pseudo_inverse.iterative, iterations=iterations)
+    report = gradcheck.check_elementwise(forward, scale_as_constant, signed, rng=np.random.default_rng(1))
+    found_wrong[iterations] = not report.ok
+print("the mistake is found after so many iterations:", found_wrong)
+assert found_wrong[2]
+assert not found_wrong[9]
+
+# %% [markdown]
+# The last line is a warning: once the iteration has converged, $Z$ no longer depends on where it began, the gradient of
+# the start is 0, and a check of a well-conditioned matrix after many iterations finds nothing wrong.
+
+# %% [markdown]
+# A remark on $n_\infty$. The rows of our $A$ are softmaxes and sum to 1, so $n_\infty = 1$ whatever $Q$ and $K$ are:
+# its gradient must come to nothing. It does. It adds the same number to a whole row of $dA$, and (11) takes the same
+# number away: $A * (c - \mathrm{rowsum}(c A)) = 0$. The column sums do depend on $Q$ and $K$, and theirs stays.
+
+# %%
+c = 3.7
+d_a = np.zeros((R, R))
+d_a[1] = c
+same(a * (d_a - (d_a * a).sum(axis=1, keepdims=True)), np.zeros((R, R)))
+d_a = np.zeros((R, R))
+d_a[:, 1] = c
+assert abs(a * (d_a - (d_a * a).sum(axis=1, keepdims=True))).max() > 0.1
+
+# %% [markdown]
+# **Step 5: the exact pseudo-inverse.** It has a gradient of its own, found by Golub and Pereyra in 1973. Let $X = A^+$,
+# and let the rank of $A$ not change. $AX$ and $XA$ are symmetric projections, $AXA = A$, $XAX = X$: Penrose's four
+# conditions. Write $\delta$ for small changes and split $\delta X$ by the projections:
+#
+# $$\delta X = XA\, \delta X\, AX + \delta X\,(I - AX) + (I - XA)\, \delta X\, AX$$
+#
+# *First part.* From $A = AXA$: $\delta A = \delta A\, XA + A\, \delta X\, A + AX\, \delta A$. Multiply by $X$ on both
+# sides; $XAX = X$ makes the outer terms $X\, \delta A\, X$ each:
+#
+# $$XA\, \delta X\, AX = -X\, \delta A\, X$$
+#
+# *Second part.* $X (I - AX) = 0$, so $\delta X\, (I - AX) = X\, \delta(AX)$. Multiply by $I - AX$ once more (it is its
+# own square), and use that $AX$ is symmetric, so that $\delta(AX) = (\delta A\, X + A\, \delta X)^\top
+# = X^\top \delta A^\top + \delta X^\top A^\top$. The last term vanishes, as $A^\top (I - AX) = ((I - AX) A)^\top = 0$:
+#
+# $$\delta X\, (I - AX) = X X^\top \delta A^\top (I - AX)$$
+#
+# *Third part*, in the same way from $(I - XA) X = 0$: $(I - XA)\, \delta X\, AX = (I - XA)\, \delta A^\top X^\top X$.
+# Together
+#
+# $$\delta X = -X\, \delta A\, X + X X^\top \delta A^\top (I - AX) + (I - XA)\, \delta A^\top X^\top X$$
+#
+# For a regular $A$ both projections $I - AX$, $I - XA$ are 0 and the known $-A^{-1} \delta A\, A^{-1}$ is left.
+#
+# *The gradient.* With $G = dX$, take $\langle G, \delta X \rangle = \mathrm{tr}(G^\top \delta X)$ term by term, turn
+# each trace until $\delta A$ or $\delta A^\top$ stands alone, and read off what it is multiplied with:
+#
+# $$dA = -X^\top G X^\top + (I - AX)\, G^\top X X^\top + X^\top X\, G^\top (I - XA) \qquad (9)$$
+#
+# (the number is that of `pseudo_inverse.py`). $G$ is multiplied by $X$ twice: with a condition number of $10^4$ the
+# gradient is $10^8$ times as large as $G$. And at a place where the rank changes there is none: $1/\sigma$ jumps to 0.
+
+# %%
+chapter.source(pseudo_inverse.exact, pseudo_inverse.exact_backward, doc=False)
+
+# %%
+for shape in ((4, 4), (5, 3), (3, 5)):
+    wide = rng.standard_normal(shape)
+    report = gradcheck.check_elementwise(
+        pseudo_inverse.exact, pseudo_inverse.exact_backward, wide, rng=np.random.default_rng(2)
+    )
+    report.assert_ok()
+print(report)
+
+
+class Factors(NamedTuple):
+    left: np.ndarray
+    right: np.ndarray
+
+
+def of_low_rank(left, right):
+    """The pseudo-inverse of a product: its rank stays 2 when the factors move."""
+    x, saved = pseudo_inverse.exact(left @ right)
+    return x, (saved, left, right)
+
+
+def of_low_rank_backward(d_x, saved):
+    saved, left, right = saved
+    d_a = pseudo_inverse.exact_backward(d_x, saved)
+    return Factors(d_a @ right.T, left.T @ d_a)
+
+
+report = gradcheck.check_elementwise(
+    of_low_rank, of_low_rank_backward, rng.standard_normal((5, 2)), rng.standard_normal((2, 4)),
+    rng=np.random.default_rng(3),
+)  # fmt: skip
+report.assert_ok()
+
+
+def as_if_regular(d_x, saved):
+    saved, left, right = saved
+    d_a = -saved.x.T @ d_x @ saved.x.T  # the two projections forgotten
+    return Factors(d_a @ right.T, left.T @ d_a)
+
+
+assert not gradcheck.check_elementwise(
+    of_low_rank, as_if_regular, rng.standard_normal((5, 2)), rng.standard_normal((2, 4)), rng=np.random.default_rng(3)
+).ok
+
+# %% [markdown]
+# **Step 6: through the means.** $\tilde q_r$ is the mean of its segment, so each $q_i$ in it gets an equal part,
+# $dq_i \mathrel{+}= d\tilde q_r / |\text{segment } r|$ (13). For keys the segment's *unmasked* keys count, and a masked
+# key gets 0.
+#
+# The whole:
+
+# %%
+chapter.source(nystromformer.backward, landmarks.segment_means_backward, doc=False)
+
+# %%
+for pinv in nystromformer.PSEUDO_INVERSES:
+    for key_mask in (None, mask):
+        report = gradcheck.check_elementwise(
+            partial(nystromformer.forward, landmarks=R, pinv=pinv, key_mask=key_mask),
+            nystromformer.backward,
+            2 * q,  # landmarks further apart: the exact gradient is of the size of |A^+|^2
+            2 * k,
+            v,
+            rng=np.random.default_rng(4),
+        )
+        report.assert_ok()
+        print(f"{pinv}, {'a landmark dropped' if key_mask is not None else 'all keys'}: {report}")
+
+# %% [markdown]
+# ## A convolution beside it
+#
+# The paper adds a convolution of $V$ along the sequence, 33 weights for each head, the same for all features:
+#
+# $$O_i \mathrel{+}= \sum_{t=0}^{K-1} c_t\, v_{i + t - \lfloor K/2 \rfloor} \qquad (7)$$
+#
+# with zeros beyond the ends. As a matrix it is banded, $C_{ij} = c_{j - i + \lfloor K/2 \rfloor}$: full rank, near the
+# diagonal, just what landmarks cannot give. The gradient of $V$ is $C^\top dO$; transposing turns $j - i$ into $i - j$,
+# so it is **the same convolution with the weights in reverse order**. The weight $c_t$ sits on one whole diagonal:
+# $dc_t = \sum_i dO_i \cdot v_{i + t - \lfloor K/2 \rfloor}$, summed over everything that shares it.
+
+# %%
+chapter.source(depthwise.convolve, depthwise.convolve_backward, depthwise._correlate, doc=False)
+
+# %%
+q_2, k_2, v_2 = rng.standard_normal((3, 2, 2, 9, D))  # two examples, two heads
+conv = rng.standard_normal((2, 5))
+added = (
+    nystromformer.forward(q_2, k_2, v_2, conv, landmarks=R)[0] - nystromformer.forward(q_2, k_2, v_2, landmarks=R)[0]
+)
+band = depthwise.matrix(conv, 9)  # (H, N, N)
+same(added, band @ v_2)
+same(np.tril(band[0], -3), np.zeros((9, 9)))
+same(np.triu(band[0], 3), np.zeros((9, 9)))
+d_y = rng.standard_normal(v_2.shape)
+same(depthwise.convolve_backward(d_y, depthwise.convolve(v_2, conv)[1])[0], depthwise.convolve(d_y, conv[:, ::-1])[0])
+same(depthwise.convolve(d_y, conv[:, ::-1])[0], band.swapaxes(-1, -2) @ d_y)
+
+report = gradcheck.check_elementwise(
+    partial(nystromformer.forward, landmarks=R),
+    nystromformer.backward,
+    q_2,
+    k_2,
+    v_2,
+    conv,
+    rng=np.random.default_rng(5),
+)
+print(report)
+report.assert_ok()
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. A better iteration at the same price.** One step of the paper's iteration takes four products of $R \times R$
+# matrices. Newton and Schulz's, $Z \leftarrow Z(2I - AZ)$, takes two. What is its order, and which is ahead after 24
+# products?
+#
+# <details><summary>Solution</summary>
+#
+# $2I - AZ = I + E$: the first two terms of the Neumann series, $E' = I - (I - E)(I + E) = E^2$. Second order; but two
+# steps, which cost as much as one of the paper's, give $E'' = E^4$, fourth order. The paper's gives
+# $\frac34 E^3 + \frac14 E^4$, which is larger for every $E$ between 0 and 1, and at the start two steps multiply $t$
+# by $2 \cdot 2 = 4$ where the paper's multiplies by $3.25$. So Newton and Schulz are ahead after any number of
+# products. (But see above: further is not better here. Six of the paper's reach as far as about
+# $6 \log 3.25 / \log 4 = 5.1$ double steps.)
+#
+# </details>
+
+# %%
+matrix = pinv_convergence.with_condition(8, 20.0, np.random.default_rng(6))
+newton = matrix.T / (abs(matrix).sum(axis=0).max() * abs(matrix).sum(axis=1).max())
+for _ in range(12):
+    newton = newton @ (2 * np.eye(8) - matrix @ newton)
+papers, _ = pseudo_inverse.iterative(matrix, iterations=6)
+left = [np.linalg.norm(np.eye(8) - matrix @ z, 2) for z in (papers, newton)]
+print(f"after 24 products, left to do: {left[0]:.3f} by the paper's iteration, {left[1]:.2g} by Newton and Schulz")
+assert left[1] < left[0]
+e = np.linspace(0, 1, 101)[1:-1]
+assert (e**4 < 0.75 * e**3 + 0.25 * e**4).all()
+
+# %% [markdown]
+# **2. Where is it worth it?** For $N = L$ and $D = M$, up to which $R$ does Nyström attention take fewer multiply-adds
+# than softmax attention? At $N = 512$, $D = 64$?
+#
+# <details><summary>Solution</summary>
+#
+# $4 N R D + 2 R^2 D + 24 R^3 < 2 N^2 D$. Without the last two terms $R < N/2$, as for Linformer. The iterations move
+# that down: at $N = 512$, $D = 64$ they are as much as all the rest near $R = 70$, and the bound is $R = 97$, not 256.
+# For long sequences they do not matter: the bound approaches $N/2$ only where $24 R^2 \ll 4 N D$, though, which at
+# $R = N/2$ never holds. With $R$ fixed it does.
+#
+# </details>
+
+
+# %%
+def multiply_adds(n, r, d):
+    return 4 * n * r * d + 2 * r * r * d + 24 * r**3
+
+
+largest = max(r for r in range(1, 513) if multiply_adds(512, r, 64) < 2 * 512**2 * 64)
+print("largest R that saves anything at N = 512, D = 64:", largest)
+tokens = rng.standard_normal((3, 512, 64)).astype(np.float32)
+for r in (largest, largest + 1):
+    assert count(partial(nystromformer.forward, landmarks=r), *tokens).multiply_adds == multiply_adds(512, r, 64)
+assert multiply_adds(512, largest + 1, 64) >= 2 * 512**2 * 64
+
+# %% [markdown]
+# **3. One landmark.** What does Nyström attention compute for $R = 1$, and what is the gradient of a query?
+#
+# <details><summary>Solution</summary>
+#
+# $F$ is a column of ones, $A = (1)$, $Z = (1)$ (the iteration: $t_0 = 1$, and $1 - t = 0$ stays 0). So every query gets
+# the same output, $B V$ with the mean query: softmax attention of $\bar q$. Each $q_i$ gets the gradient that $\bar q$
+# has, over $N$: all rows of $dQ$ are equal.
+#
+# </details>
+
+# %%
+one, saved_one = nystromformer.forward(q, k, v, landmarks=1)
+by_mean, saved_mean = softmax.forward(q.mean(axis=0, keepdims=True), k, v)
+same(one, np.tile(by_mean, (N, 1)))
+d_q = nystromformer.backward(d_out, saved_one).q
+same(d_q, np.tile(softmax.backward(d_out.sum(axis=0, keepdims=True), saved_mean).q / N, (N, 1)))
+
+# %% [markdown]
+# **4. A soft cut, exactly.** Tikhonov's regularisation puts $\sigma / (\sigma^2 + \mu)$ in place of $1/\sigma$, that is
+# $Z = (A^\top A + \mu I)^{-1} A^\top$. Which $\mu$ cuts where six iterations do (both inverting to one half)? Compare
+# the two as functions of $\sigma$.
+#
+# <details><summary>Solution</summary>
+#
+# $t = \sigma^2 / (\sigma^2 + \mu) = \frac12$ at $\sigma^2 = \mu$. Six iterations have $t = \frac12$ at
+# $\sigma^2 = c / 41^2$ with $c = \lVert A \rVert_1 \lVert A \rVert_\infty$, so $\mu = c / 1686$. Both start as a
+# constant times $\sigma^2$; the iteration's $t$ then goes to 1 much faster: its cut is the sharper one.
+#
+# </details>
+
+# %%
+mu = pinv_convergence.reach(6) ** -2  # for c = 1
+sigma = np.geomspace(1e-4, 1, 200)
+six = pinv_convergence.inverted_share(sigma**2, 6)[-1]
+tikhonov = sigma**2 / (sigma**2 + mu)
+below, above = sigma**2 < 0.25 * mu, sigma**2 > 4 * mu
+assert abs(np.interp(math.sqrt(mu), sigma, six) - 0.5) < 0.01
+assert (six[above] > tikhonov[above]).all()
+assert (1 - six[above]).max() < 0.1 < (1 - tikhonov[above]).max()
+assert (abs(six / sigma**2 / (13 / 4) ** 6 - 1)[below & (sigma < 1e-3)] < 0.01).all()
+
+# %% [markdown]
+# ## What to remember
+#
+# - $O = F Z (BV)$: landmark queries gather, a small matrix mixes, queries fetch. Each factor has its own softmax, since
+#   the softmax of $P$ needs whole rows; so it has the shape of the Nyström method without being it.
+# - The iteration is $Z (I + E + E^2 + \frac14 E^3)$: third order at the end, a factor $13/4$ per iteration before.
+# - Six iterations do not invert real landmark matrices, and that is good: what they leave out is noise. The exact
+#   pseudo-inverse is worse than answering 0.
+# - The gradient goes back through every iteration, and through the norms of the start; the exact one has Golub and
+#   Pereyra's, with $A^+$ twice in it.
+# - Norms belong to each matrix, not to the batch; lengths need not divide; padding is not truncation.
+#
+# **Sources.** Xiong et al. (2021), *Nyströmformer*. Razavi et al. (2014), *A new iterative method for finding
+# approximate inverses of complex matrices*. Golub and Pereyra (1973), *The differentiation of pseudo-inverses and
+# nonlinear least squares problems whose variables separate*. Schulz (1933), *Iterative Berechnung der reziproken
+# Matrix*.
