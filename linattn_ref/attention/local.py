@@ -266,7 +266,7 @@ def block_local_matrix(
 
 def block_local_parts_of(n: int, n_keys: int, *, block: int, causal: bool = False) -> parts.Pattern:
     """The keys of each query (2), as the kernels take them: an interval."""
-    position = np.arange(n) + (n_keys - n if causal else 0)
+    position, block = np.arange(n) + (n_keys - n if causal else 0), min(block, n + n_keys)  # no block is longer
     start = position // block * block
     return (parts.interval(start, position + 1 if causal else start + block, n_keys),)
 

@@ -82,7 +82,7 @@ class Setting(NamedTuple):
 
 def compute(
     *,
-    lengths: Sequence[int] = (1024, 2048, 4096, 8192),
+    lengths: Sequence[int] = (1024, 2048, 4096),
     heads: int = 8,
     width: int = 64,
     window: int = 256,
