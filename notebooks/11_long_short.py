@@ -266,7 +266,8 @@ for n in (64, 128, 256):
 # bright together.
 
 # %%
-q_40, k_40, w_p_40 = (np.random.default_rng(3).standard_normal(shape) for shape in ((40, 8), (40, 8), (8, 2)))
+rng_40 = np.random.default_rng(3)
+q_40, k_40, w_p_40 = (rng_40.standard_normal(shape) for shape in ((40, 8), (40, 8), (8, 2)))
 matrices = [
     long_short.matrix(q_40, k_40, w_p_40, None, None, window=8),
     long_short.matrix(q_40, k_40, w_p_40, None, None, window=8, causal=True),
@@ -275,7 +276,7 @@ matrices = [
 
 
 def draw_matrices():
-    figure, all_axes = style.figure(1, 3, height=0.36, sharey=True)
+    figure, all_axes = style.figure(1, 3, height=0.42, sharey=True)
     titles = ("Long-Short", "Long-Short, causal", "softmax, causal")
     for axes, title, matrix in zip(all_axes, titles, matrices, strict=True):
         axes.imshow(matrix, norm=PowerNorm(0.5, 0, 0.5))
@@ -422,9 +423,9 @@ print(report)
 #
 # Mixtures of the whole sequence hold the future. Masking the *pairs* afterwards does not help, as in chapter 3; and
 # here the future is in the weights of the past as well, through the sum below the line of the softmax (1). So every
-# segment is projected on its own, and a query sees the $R$ mixtures of each segment **wholly before its own**. For query 9 with
-# $w = 4$: segment 2 is its own, keys 8 and 9 of it are near; segment 1 is near as a whole *and* there as $R$ mixtures;
-# segment 0 as $R$ mixtures only.
+# segment is projected on its own, and a query sees the $R$ mixtures of each segment **wholly before its own**. For
+# query 9 with $w = 4$: segment 2 is its own, keys 8 and 9 of it are near; segment 1 is near as a whole *and* there as
+# $R$ mixtures; segment 0 as $R$ mixtures only.
 
 # %%
 out, saved = long_short.forward(q, k, v, w_p, norm_local, norm_global, window=w, causal=True)
@@ -543,9 +544,9 @@ np.testing.assert_allclose(outputs[10_000], np.tile(v.mean(axis=0), (N, 1)), ato
 # <details><summary>Solution</summary>
 #
 # The weights of the mixtures, times their shares in near keys. With long sequences the shares are small, unless a
-# column of $W_p$ points at a near key. It could be cured by a projection for each segment, of all keys but its near ones: $R$
-# mixtures a segment, at $N^2 R / w$ again. It is no fault as such: the mechanism does not claim to approximate softmax
-# attention, and nothing is wrong with a key on two ways.
+# column of $W_p$ points at a near key. It could be cured by a projection for each segment, of all keys but its near
+# ones: $R$ mixtures a segment, at $N^2 R / w$ again. It is no fault as such: the mechanism does not claim to approximate
+# softmax attention, and nothing is wrong with a key on two ways.
 #
 # </details>
 
@@ -568,7 +569,8 @@ print("weight on near keys through mixtures, L = 16, 64, 256:", [f"{x:.3f}" for 
 
 # %% [markdown]
 # **4. What a norm does not see.** Show from (6) that a row's gradient sums to 0 and, but for the $10^{-5}$, is across
-# $x - \mu$. What does that say about queries that meet a normed key?
+# $x - \mu$. What does that say about queries that meet a normed key? And why do the gradients of the two key biases,
+# near and far, add up to 0?
 #
 # <details><summary>Solution</summary>
 #
@@ -576,6 +578,9 @@ print("weight on near keys through mixtures, L = 16, 64, 256:", [f"{x:.3f}" for 
 # $\sum_i dy_i y_i - 0 - \tfrac1W \sum_i y_i^2 \sum_j dy_j y_j$, and $\tfrac1W \sum_i y_i^2 = \mathrm{var} / s^2 = 1 -
 # 10^{-5} / s^2$. Neither the mean nor the length of a key can be used to get more weight: only its direction counts, as
 # in random feature attention, whose division by the length is this without the mean.
+#
+# The same step on both biases adds $s\, q_i \cdot b$ to all scores of query $i$, and softmax does not notice: only their
+# difference matters.
 #
 # </details>
 
@@ -586,6 +591,11 @@ same(d_long.sum(axis=1), 0)
 centred = long - long.mean(axis=1, keepdims=True)
 cosine = (d_long * centred).sum(axis=1) / np.linalg.norm(d_long, axis=1) / np.linalg.norm(centred, axis=1)
 assert abs(cosine).max() < 1e-7
+
+_, saved = long_short.forward(q, k, v, w_p, norm_local, norm_global, window=w)
+grads = long_short.backward(d_out, saved)
+same(grads.norm_local[0][1] + grads.norm_global[0][1], 0)
+assert abs(grads.norm_local[0][1]).max() > 0.1
 
 # %% [markdown]
 # ## What to remember
