@@ -5,12 +5,14 @@
 ``tile``            sizes, tiles in shared memory, products of tiles
 ``rows``            small kernels that go once over their arrays
 ``causal_product``  linear attention's causal product; kernels in ``causal_chunks``, ``gate_gradient``, ``causal_step``
+``elu_plus_one``    its feature map
 ``softmax``         softmax attention; kernels in ``softmax_tiles``
+``offline``         compiling them without a GPU
 
 Each call compiles once for each dtype (some seconds). Without a GPU the same kernels run in Numba's simulator, slowly:
 set ``NUMBA_ENABLE_CUDASIM=1`` before Numba is first imported.
 """
 
-from linattn_ref.kernels.cuda import causal_product, softmax
+from linattn_ref.kernels.cuda import causal_product, elu_plus_one, softmax
 
-__all__ = ["causal_product", "softmax"]
+__all__ = ["causal_product", "elu_plus_one", "softmax"]

@@ -27,6 +27,7 @@ class Library(NamedTuple):
     put: Any  # x -> a contiguous device array with its numbers; not a copy, if x is one already
     empty: Any  # shape, dtype -> a new array on the GPU
     get: Any  # a new array on the GPU -> what the caller is given
+    constant: Any  # a NumPy array, such as indices -> the same on the GPU
     stream: Any  # a Numba stream
 
 
@@ -98,7 +99,7 @@ def _numpy(model):
     def get(x):
         return x.copy_to_host(stream=stream)  # GPU to host, after all that was launched before
 
-    return Library("numpy", put, empty, get, stream)
+    return Library("numpy", put, empty, get, put, stream)
 
 
 def _numba(model):
@@ -112,7 +113,10 @@ def _numba(model):
     def empty(shape, dtype):
         return device.cuda.device_array(shape, dtype, stream=stream)
 
-    return Library("numba", put, empty, _same, stream)
+    def constant(x):
+        return device.cuda.to_device(x, stream=stream)
+
+    return Library("numba", put, empty, _same, constant, stream)
 
 
 def _torch(model):
@@ -126,14 +130,17 @@ def _torch(model):
     def empty(shape, dtype):
         return torch.empty(shape, dtype=getattr(torch, np.dtype(dtype).name), device=model.device)
 
-    return Library("torch", put, empty, _same, stream)
+    def constant(x):
+        return torch.from_numpy(x).to(model.device)
+
+    return Library("torch", put, empty, _same, constant, stream)
 
 
 def _cupy(model):
     import cupy
 
     stream = device.numba_stream(cupy.cuda.get_current_stream().ptr)
-    return Library("cupy", cupy.ascontiguousarray, cupy.empty, _same, stream)
+    return Library("cupy", cupy.ascontiguousarray, cupy.empty, _same, cupy.asarray, stream)
 
 
 def _same(x):

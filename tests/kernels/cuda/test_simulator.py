@@ -24,7 +24,7 @@ def simulate(*arguments, least):
 
 def test_both_passes_are_the_references():
     """The mechanisms that use the kernels most directly: softmax, linear attention, gates."""
-    chosen = "cuda and both_passes and float32 and n=7 and (softmax or linear-causal or linear-cuda or rfa-gated)"
+    chosen = "cuda and both_passes and float32 and 17 and (softmax or linear-causal or linear-cuda or rfa-gated)"
     simulate(CONTRACT / "test_rooms.py", "-k", chosen, least=10)
 
 
@@ -35,7 +35,7 @@ def test_kernels():
 
 @pytest.mark.slow
 def test_every_mechanism():
-    simulate(CONTRACT / "test_rooms.py", "-k", "cuda and (both_passes or twice) and not n=35 and not n=300", least=150)
+    simulate(CONTRACT / "test_rooms.py", "-k", "cuda and (both_passes or twice) and not 19 and not 300", least=150)
 
 
 @pytest.mark.slow
