@@ -52,6 +52,12 @@ def keep(x, first, stop, fill, out):
 
 
 @njit
+def keep_where_between(x, limits, number, fill, out):
+    low, high = vector.load(limits, 0), vector.load(limits, 1)
+    vector.store(out, 0, vector.keep_between(vector.load(x, 0), low, number, high, fill))
+
+
+@njit
 def outer_products(c, a, row, b, out):
     block, sums = vector.load_block(c, 1), vector.zero_block(c)
     for t in range(a.shape[1]):
@@ -177,6 +183,17 @@ def test_keep_lanes(rng, dtype):
     for first, stop in itertools.product((-(2**40), -1, 0, 1, width - 1, width, 2**40), repeat=2):
         keep(x, first, stop, -np.inf, out)
         np.testing.assert_array_equal(out[0], np.where((first <= lane) & (lane < stop), x[0], -np.inf))
+
+
+@dtypes
+def test_keep_between(rng, dtype):
+    """Limits of its own for each lane, also some that leave nothing, and some that are no number."""
+    x, out = numbers(rng, 1, dtype), numbers(rng, 1, dtype)
+    limits = rng.integers(0, 9, (2, vector.lanes(x))).astype(dtype)
+    limits[1, 3] = np.nan
+    for number in range(-1, 10):
+        keep_where_between(x, limits, dtype(number), -np.inf, out)
+        np.testing.assert_array_equal(out[0], np.where((limits[0] <= number) & (number < limits[1]), x[0], -np.inf))
 
 
 @dtypes
