@@ -545,8 +545,8 @@ np.testing.assert_allclose(outputs[10_000], np.tile(v.mean(axis=0), (N, 1)), ato
 #
 # The weights of the mixtures, times their shares in near keys. With long sequences the shares are small, unless a
 # column of $W_p$ points at a near key. It could be cured by a projection for each segment, of all keys but its near
-# ones: $R$ mixtures a segment, at $N^2 R / w$ again. It is no fault as such: the mechanism does not claim to approximate
-# softmax attention, and nothing is wrong with a key on two ways.
+# ones: $R$ mixtures a segment, at $N^2 R / w$ again. It is no fault as such: the mechanism does not claim to
+# approximate softmax attention, and nothing is wrong with a key on two ways.
 #
 # </details>
 
@@ -579,8 +579,8 @@ print("weight on near keys through mixtures, L = 16, 64, 256:", [f"{x:.3f}" for 
 # 10^{-5} / s^2$. Neither the mean nor the length of a key can be used to get more weight: only its direction counts, as
 # in random feature attention, whose division by the length is this without the mean.
 #
-# The same step on both biases adds $s\, q_i \cdot b$ to all scores of query $i$, and softmax does not notice: only their
-# difference matters.
+# The same step on both biases adds $s\, q_i \cdot b$ to all scores of query $i$, and softmax does not notice: only
+# their difference matters.
 #
 # </details>
 
