@@ -9,8 +9,8 @@ By iteration (Razavi et al. 2014, equation 11 of Xiong et al. 2021), products of
 With ``E = I - A Z``, what is left to do, (2) says ``Z <- Z (I + E + E^2 + E^3 / 4)`` and ``E <- (3 E^3 + E^4) / 4``:
 third order, once ``E`` is small. At the start it is not. A small singular value ``sigma`` of ``A`` is inverted to
 ``sigma / (|A|_1 |A|_inf)``, too little, and each iteration multiplies that by 13/4 until it is near ``1/sigma``; so
-``log(|A|_1 |A|_inf / sigma^2) / log(13/4)`` iterations come first. Six reach ``sigma_max / sigma`` of about 30. The
-smaller ones stay too small, a gentle cut.
+``log(|A|_1 |A|_inf / sigma^2) / log(13/4)`` iterations come first. Six invert a ``sigma`` of a fortieth of
+``sqrt(|A|_1 |A|_inf)`` to one half; smaller ones stay too small, a gentle cut.
 
 Exactly, by the singular value decomposition ``A = U diag(sigma) W^T``:
 
