@@ -62,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
     _add_bench_linear(benches)
     _add_bench_performer(benches)
     _add_bench_patterns(benches)
+    _add_bench_reformer(benches)
     _add_bench_spectrum(benches)
     _add_bench_resources(benches)
     return top
@@ -405,8 +406,52 @@ def _add_bench_patterns(commands: Any) -> None:
     _add_style(command)
 
 
+def run_bench_reformer(arguments: argparse.Namespace) -> None:
+    """Compare LSH attention with Hugging Face's Reformer on one thread, if that is installed; a minute.
+
+    CPU time, the two in turn in one process. Prints a table, and writes bench_reformer.svg, .png, .pdf and .json.
+    """
+    from linattn_ref.experiments import bench_reformer, record, style
+
+    results = bench_reformer.compute(
+        lengths=arguments.lengths,
+        heads=arguments.heads,
+        width=arguments.width,
+        rounds=arguments.rounds,
+        chunk=arguments.chunk,
+        repeats=arguments.repeats,
+        seed=arguments.seed,
+    )
+    with style.use(arguments.style):
+        files = record.save(
+            bench_reformer.draw(results),
+            results,
+            arguments.out,
+            "bench_reformer",
+            command=arguments.command_line,
+            seed=arguments.seed,
+            caption=bench_reformer.CAPTION,
+        )
+    print(bench_reformer.table(results))
+    print("wrote", *files)
+
+
+def _add_bench_reformer(commands: Any) -> None:
+    command = _command(commands, "reformer", run_bench_reformer)
+    option = command.add_argument
+    option("--lengths", type=_at_least(1), nargs="+", default=[1024, 4096], metavar="N", help="N = L (%(default)s)")
+    option("--heads", type=_at_least(1), default=8, metavar="H", help="(default: %(default)s)")
+    option("--width", type=_at_least(1), default=64, metavar="D", help="D = M (default: %(default)s)")
+    option("--rounds", type=_at_least(1), default=2, metavar="R", help="of hashing (default: %(default)s)")
+    option("--chunk", type=_at_least(1), default=64, metavar="C", help="tokens a chunk (default: %(default)s)")
+    option("--repeats", type=_at_least(1), default=5, metavar="ROUNDS", help="of timing (default: %(default)s)")
+    option("--seed", type=_at_least(0), default=0, help="of the inputs and rotations (default: 0)")
+    option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: %(default)s)")
+    _add_style(command)
+
+
 def run_bench_resources(arguments: argparse.Namespace) -> None:
-    """Measure time and memory of attention against its length (Transformers are RNNs, Figure 1); 3 minutes.
+    """Measure time and memory of attention against its length (Transformers are RNNs, Figure 1); 5 minutes.
 
     CPU time on one thread, and the most memory in use at once, measured in a process for each point. Prints tables,
     and writes resources.svg, .png, .pdf and .json, and each point as it comes.

@@ -40,7 +40,7 @@ FIGURES = (
 )
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which README.md shows.
 # Where the packages are not installed, the committed ones stay as they are.
-BENCHES = ("bench_softmax", "bench_linear", "bench_performer", "bench_patterns")
+BENCHES = ("bench_softmax", "bench_linear", "bench_performer", "bench_patterns", "bench_reformer")
 SEED = 0
 
 
