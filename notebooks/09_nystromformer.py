@@ -460,7 +460,8 @@ assert off[30] > 10
 # %% [markdown]
 # ## The gradient, by hand
 #
-# Given $dO$; wanted are $dQ$, $dK$, $dV$.
+# Given $dO$; wanted are $dQ$, $dK$, $dV$. The numbers are those of the code: in steps 1, 2 and 6 of `nystromformer.py`,
+# in steps 3 to 5 of `pseudo_inverse.py`.
 #
 # **Step 1: from the outside.** $O = FH$ is softmax attention with queries $Q$, keys $\tilde K$ and values $H$; chapter
 # 1's backward pass gives $dQ$, $d\tilde K$ and $dH$. $H = ZG$ is a product:
@@ -475,8 +476,7 @@ assert off[30] > 10
 # d\tilde Q \mathrel{+}= s\, dS\, \tilde K, \qquad d\tilde K \mathrel{+}= s\, dS^\top \tilde Q \qquad (11), (12)$$
 #
 # **Step 3: through one iteration.** Give the brackets names, from the inside: $T = AZ$, $B = 7I - T$, $C = 15 I - T B$,
-# $W = 13 I - T C$, and $Z' = \frac14 Z W$. (This $B$ is not the attention above; it is the paper's letters that run
-# out.) A product $Y = X_1 X_2$ has $dX_1 = dY X_2^\top$ and $dX_2 = X_1^\top dY$; apply it line by line, from the last
+# $W = 13 I - T C$, and $Z' = \frac14 Z W$. (This $B$ is not the $B$ of (4).) A product $Y = X_1 X_2$ has $dX_1 = dY X_2^\top$ and $dX_2 = X_1^\top dY$; apply it line by line, from the last
 # to the first:
 #
 # $$dW = \tfrac14 Z^\top dZ', \qquad dC = -T^\top dW, \qquad dB = -T^\top dC \qquad (4), (5)$$
@@ -581,7 +581,7 @@ assert abs(a * (d_a - (d_a * a).sum(axis=1, keepdims=True))).max() > 0.1
 #
 # $$dA = -X^\top G X^\top + (I - AX)\, G^\top X X^\top + X^\top X\, G^\top (I - XA) \qquad (9)$$
 #
-# (the number is that of `pseudo_inverse.py`). $G$ is multiplied by $X$ twice: with a condition number of $10^4$ the
+# $G$ is multiplied by $X$ twice: with a condition number of $10^4$ the
 # gradient is $10^8$ times as large as $G$. And at a place where the rank changes there is none: $1/\sigma$ jumps to 0.
 
 # %%
