@@ -215,7 +215,7 @@ def panel(axes, r):
     axes.imshow(np.maximum(p, 0), norm=PowerNorm(0.5, vmin=0, vmax=P_96.max()))
     axes.grid(False)
     error = heads.relative_error(p, P_96)
-    axes.set(xlabel=f"key j\nerror {error:.2f}\nleast {p.min():.2f}", ylabel="query i")
+    axes.set(xlabel=f"key j\nerror {error:.2f}\nleast {p.min():.3f}", ylabel="query i")
     axes.label_outer()
 
 
@@ -476,8 +476,8 @@ assert off[30] > 10
 # d\tilde Q \mathrel{+}= s\, dS\, \tilde K, \qquad d\tilde K \mathrel{+}= s\, dS^\top \tilde Q \qquad (11), (12)$$
 #
 # **Step 3: through one iteration.** Give the brackets names, from the inside: $T = AZ$, $B = 7I - T$, $C = 15 I - T B$,
-# $W = 13 I - T C$, and $Z' = \frac14 Z W$. (This $B$ is not the $B$ of (4).) A product $Y = X_1 X_2$ has $dX_1 = dY X_2^\top$ and $dX_2 = X_1^\top dY$; apply it line by line, from the last
-# to the first:
+# $W = 13 I - T C$, and $Z' = \frac14 Z W$. (This $B$ is not the $B$ of (4).) A product $Y = X_1 X_2$ has
+# $dX_1 = dY X_2^\top$ and $dX_2 = X_1^\top dY$; apply it line by line, from the last to the first:
 #
 # $$dW = \tfrac14 Z^\top dZ', \qquad dC = -T^\top dW, \qquad dB = -T^\top dC \qquad (4), (5)$$
 #
