@@ -57,26 +57,25 @@ import numpy as np
 from linattn_ref.attention.arguments import (
     Array,
     Mask,
-    check_array,
     check_d_out,
     check_kernels,
     check_qk,
     check_qkv,
-    check_shape,
     zero_masked,
 )
 from linattn_ref.attention.exponents import Features, decayed, features, features_backward, join
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
 from linattn_ref.attention.linear_recurrent import (
     State,
+    check_d_state,
     check_eps,
-    check_state,
     combine,
     combine_gradients,
-    gradient_on_scale,
     init_state,
+    state_or_empty,
     step,
 )
+from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, read_backward
 from linattn_ref.attention.softmax import visible
 from linattn_ref.kernels import reference
 from linattn_ref.kernels.reference.causal_product import divide
@@ -86,12 +85,16 @@ __all__ = [
     "GradientsWithState",
     "Saved",
     "State",
+    "add_up",
+    "add_up_backward",
     "backward",
     "combine",
     "combine_gradients",
     "forward",
     "init_state",
     "matrix",
+    "read",
+    "read_backward",
     "step",
     "summarise",
 ]
@@ -179,7 +182,7 @@ def forward(
     check_qkv(q, k, v, causal=causal, key_mask=key_mask)
     kernel = check_kernels(kernels, "causal_product")
     eps = check_eps(eps, feature_map)
-    before = _state_or_empty(state, feature_map, k, v, causal)
+    before = state_or_empty(state, feature_map, k, v, causal)
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
     phi = features(q, k, feature_map, key_mask, causal, before.log_scale, kernels)
 
@@ -215,7 +218,7 @@ def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gra
     """
     phi, shared = saved.phi, slice(0, saved.phi.shared)
     check_d_out(d_out, saved.out.shape, saved.out.dtype)
-    d_s, d_z = (None, None) if d_state is None else _check_d_state(d_state, saved.state)
+    d_s, d_z = (None, None) if d_state is None else check_d_state(d_state, saved.state)
     if phi.pieces:
         d_phi_q, d_phi_k, d_v, d_s, d_z = _causal_backward(d_out, d_s, d_z, saved)
     else:
@@ -231,41 +234,7 @@ def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gra
     return GradientsWithState(d_q, d_k, join(d_v), d_given)
 
 
-# --- Equations (1)-(9) ----------------------------------------------------------------------------------------------
-
-
-def add_up(phi_k: Array, v: Array) -> tuple[Array, Array]:
-    """``S (..., C, M)`` and ``Z (..., C)`` of some keys."""
-    return phi_k.swapaxes(-1, -2) @ v, phi_k.sum(axis=-2)  # (1), (2)
-
-
-def add_up_backward(d_s: Array, d_z: Array, phi_k: Array, v: Array) -> tuple[Array, Array]:
-    """Gradients of ``phi_k (..., L, C)`` and ``v (..., L, M)``."""
-    return v @ d_s.swapaxes(-1, -2) + d_z[..., None, :], phi_k @ d_s  # (8), (9)
-
-
-def read(phi_q: Array, s: Array, z: Array, eps: float) -> tuple[Array, Array]:
-    """The output ``(..., N, M)`` and denominator ``(..., N)`` of queries that see all of ``S`` and ``Z``."""
-    denominator = (phi_q @ z[..., None])[..., 0] + eps  # (..., N)
-    return divide(phi_q @ s, denominator), denominator  # (3)
-
-
-def read_backward(
-    d_out: Array,
-    phi_q: Array,
-    out: Array,
-    denominator: Array,
-    s: Array,
-    z: Array,
-    d_s: Array | None = None,
-    d_z: Array | None = None,
-) -> tuple[Array, Array, Array]:
-    """Gradients of ``phi_q (..., N, C)``, ``S`` and ``Z``; ``d_s`` and ``d_z`` are what other readers ask of those."""
-    d_n = divide(d_out, denominator)  # (5)  (..., N, M)
-    d_d = -(d_n * out).sum(axis=-1, keepdims=True)  # (5)  (..., N, 1)
-    d_phi_q = d_n @ s.swapaxes(-1, -2) + d_d * z[..., None, :]  # (6)
-    own_s, own_z = phi_q.swapaxes(-1, -2) @ d_n, (phi_q.swapaxes(-1, -2) @ d_d)[..., 0]  # (7)
-    return d_phi_q, own_s if d_s is None else own_s + d_s, own_z if d_z is None else own_z + d_z
+# --- Causal, piece by piece -----------------------------------------------------------------------------------------
 
 
 def _causal_forward(
@@ -348,23 +317,3 @@ def matrix(
             phi = features(q[..., i : i + 1, :], k, feature_map, allowed[..., i, :])
             similarity[..., i, :] = (phi.q @ phi.k.swapaxes(-1, -2))[..., 0, :]
     return divide(similarity, similarity.sum(axis=-1) + eps)
-
-
-# --- Checks ---------------------------------------------------------------------------------------------------------
-
-
-def _state_or_empty(state: State | None, feature_map: FeatureMap, k: Array, v: Array, causal: bool) -> State:
-    if state is None:
-        return init_state(k.shape[:-2], k.shape[-1], v.shape[-1], feature_map=feature_map, dtype=k.dtype)
-    if not causal:
-        raise ValueError("state: continuing from a state needs causal=True")
-    check_state("state", state, feature_map, k, v)
-    return state
-
-
-def _check_d_state(d_state: State, state: State) -> tuple[Array, Array]:
-    check_array("d_state.s", d_state.s, dtype=state.s.dtype)
-    check_shape("d_state.s", d_state.s, state.s.shape, "of saved.state.s")
-    check_array("d_state.z", d_state.z, ndim=1, dtype=state.z.dtype)
-    check_shape("d_state.z", d_state.z, state.z.shape, "of saved.state.z")
-    return gradient_on_scale(d_state, state.log_scale)

@@ -224,3 +224,22 @@ def check_state(name: str, state: Any, feature_map: FeatureMap, k: Array, v: Arr
         check_array(f"{name}.log_scale", state.log_scale, ndim=1, dtype=k.dtype)
         last = 1 if state.log_scale.shape[-1] == 1 else width
         check_shape(f"{name}.log_scale", state.log_scale, (*leading, last), "(..., 1 or C)")
+
+
+def state_or_empty(state: State | None, feature_map: FeatureMap, k: Array, v: Array, causal: bool) -> State:
+    """The state to continue from, checked, or one without keys."""
+    if state is None:
+        return init_state(k.shape[:-2], k.shape[-1], v.shape[-1], feature_map=feature_map, dtype=k.dtype)
+    if not causal:
+        raise ValueError("state: continuing from a state needs causal=True")
+    check_state("state", state, feature_map, k, v)
+    return state
+
+
+def check_d_state(d_state: State, state: State) -> tuple[Array, Array]:
+    """``d_state`` is shaped like ``state``; its ``s`` and ``z`` on the scale of that."""
+    check_array("d_state.s", d_state.s, dtype=state.s.dtype)
+    check_shape("d_state.s", d_state.s, state.s.shape, "of saved.state.s")
+    check_array("d_state.z", d_state.z, ndim=1, dtype=state.z.dtype)
+    check_shape("d_state.z", d_state.z, state.z.shape, "of saved.state.z")
+    return gradient_on_scale(d_state, state.log_scale)

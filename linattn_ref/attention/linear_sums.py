@@ -1,0 +1,53 @@
+"""The sums of linear attention over keys that all queries see, forward and backward: the equations of ``linear.py``.
+
+    S = sum_j phi(k_j) v_j^T                                 (1)  (C, M)
+    Z = sum_j phi(k_j)                                       (2)  (C,)
+    out_i = phi(q_i)^T S / (phi(q_i)^T Z + eps)              (3)
+
+With ``G_i`` the gradient of ``out_i``, the numerator over the denominator,
+
+    dn_i = G_i / d_i,   dd_i = -dn_i . out_i                 (5)
+    dphi(q_i) = S dn_i + Z dd_i                              (6)
+    dS = sum_i phi(q_i) dn_i^T,   dZ = sum_i phi(q_i) dd_i   (7)
+    dphi(k_j) = dS v_j + dZ                                  (8)
+    dv_j = dS^T phi(k_j)                                     (9)
+"""
+
+from __future__ import annotations
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.kernels.reference.causal_product import divide
+
+
+def add_up(phi_k: Array, v: Array) -> tuple[Array, Array]:
+    """``S (..., C, M)`` and ``Z (..., C)`` of some keys."""
+    return phi_k.swapaxes(-1, -2) @ v, phi_k.sum(axis=-2)  # (1), (2)
+
+
+def add_up_backward(d_s: Array, d_z: Array, phi_k: Array, v: Array) -> tuple[Array, Array]:
+    """Gradients of ``phi_k (..., L, C)`` and ``v (..., L, M)``."""
+    return v @ d_s.swapaxes(-1, -2) + d_z[..., None, :], phi_k @ d_s  # (8), (9)
+
+
+def read(phi_q: Array, s: Array, z: Array, eps: float) -> tuple[Array, Array]:
+    """The output ``(..., N, M)`` and denominator ``(..., N)`` of queries that see all of ``S`` and ``Z``."""
+    denominator = (phi_q @ z[..., None])[..., 0] + eps  # (..., N)
+    return divide(phi_q @ s, denominator), denominator  # (3)
+
+
+def read_backward(
+    d_out: Array,
+    phi_q: Array,
+    out: Array,
+    denominator: Array,
+    s: Array,
+    z: Array,
+    d_s: Array | None = None,
+    d_z: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """Gradients of ``phi_q (..., N, C)``, ``S`` and ``Z``; ``d_s`` and ``d_z`` are what other readers ask of those."""
+    d_n = divide(d_out, denominator)  # (5)  (..., N, M)
+    d_d = -(d_n * out).sum(axis=-1, keepdims=True)  # (5)  (..., N, 1)
+    d_phi_q = d_n @ s.swapaxes(-1, -2) + d_d * z[..., None, :]  # (6)
+    own_s, own_z = phi_q.swapaxes(-1, -2) @ d_n, (phi_q.swapaxes(-1, -2) @ d_d)[..., 0]  # (7)
+    return d_phi_q, own_s if d_s is None else own_s + d_s, own_z if d_z is None else own_z + d_z
