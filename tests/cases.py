@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from case import Bad, Case, Setting, matrix_times_v
 from local_cases import LOCAL_CASES
+from long_short_cases import LONG_SHORT_CASES
 from lsh_cases import LSH_CASES
 from pattern_cases import PATTERN_CASES
+from rfa_cases import RFA_CASES
 
 from linattn_ref.attention import (
     feature_maps,
     linear,
     linformer,
     linformer_linear,
-    long_short,
     nystromformer,
     performer,
-    rfa,
     softmax,
 )
 from linattn_ref.attention.arguments import zero_masked
@@ -110,43 +110,6 @@ def qkv_sided_directions(rng, s, dtype):
     return {**arrays, **positive, "omega": signs * positive["omega"]}
 
 
-def qkv_gate(rng, s, dtype):
-    """Queries, keys and values, directions for random features, and a gate of each token."""
-    gate = rng.uniform(0.3, 0.95, (*s.leading, s.n)).astype(dtype)
-    return {**qkv(rng, s, dtype), "omega": short_directions(rng, s.d, dtype), "gate": gate}
-
-
-def qkv_no_gate(rng, s, dtype):
-    return {**qkv(rng, s, dtype), "omega": short_directions(rng, s.d, dtype)}
-
-
-def short_directions(rng, d, dtype):
-    """So short that the cosines between unit vectors are positive: a denominator near 0 is a pole of the output."""
-    omega = rng.standard_normal((FEATURES // 2, d))
-    return (0.7 * omega / np.linalg.norm(omega, axis=-1, keepdims=True)).astype(dtype)
-
-
-def qkv_norms(rng, s, dtype):
-    """And a projection by content and both norms, for all heads; gains of either sign, far from 1.
-
-    One entry of each row is well above the others: where all are within sqrt(1e-5), a norm is too steep to difference.
-    """
-    norms = {
-        name: tuple(tuple(rng.standard_normal(width).astype(dtype) for _ in range(2)) for width in (s.d, s.m))
-        for name in ("norm_local", "norm_global")
-    }
-    arrays = qkv(rng, s, dtype)
-    arrays["k"][..., -1] += 5
-    arrays["v"][..., -1] += 5
-    return {**arrays, "w_p": rng.standard_normal((s.d, REDUCED)).astype(dtype), **norms}
-
-
-def qkv_no_norms(rng, s, dtype):
-    """And a projection for each head."""
-    w_p = rng.standard_normal((*s.leading, s.d, REDUCED)).astype(dtype)
-    return {**qkv(rng, s, dtype), "w_p": w_p, "norm_local": None, "norm_global": None}
-
-
 # --- What they compute, the slow way --------------------------------------------------------------------------------
 
 
@@ -193,74 +156,12 @@ def estimated_similarities(call):
     return similarity / np.where(denominator == 0, 1, denominator) @ zero_masked(v, call.options.get("key_mask"))
 
 
-def gated_sums(call):
-    """The recurrence of random feature attention, token by token; all earlier tokens at once where there is no gate."""
-    q, k, v, omega = (call.arrays[name] for name in ("q", "k", "v", "omega"))
-    phi_q, phi_k = (feature_maps.rfa_gaussian(omega).forward(x)[0] for x in (q, k))
-    key_mask, shift = call.options.get("key_mask"), call.sizes.n_keys - call.sizes.n
-    phi_k, v = zero_masked(phi_k, key_mask), zero_masked(v, key_mask)
-    v = np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)  # the last column of the sums is the denominator
-    out, s, seen = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros((*v.shape[:-2], phi_k.shape[-1], v.shape[-1])), 0
-    for t in range(call.sizes.n):
-        for j in range(seen, t + shift + 1 if call.case.causal else call.sizes.n_keys):
-            g = call.arrays["gate"][..., j, None, None] if "gate" in call.arrays else None
-            new = phi_k[..., j, :, None] * v[..., j, None, :]
-            s, seen = s + new if g is None else g * s + (1 - g) * new, j + 1
-        out[..., t, :] = (phi_q[..., t, None, :] @ s)[..., 0, :]
-    return out[..., :-1] / (out[..., -1:] + 1e-6)
-
-
 def matrix_and_convolution_times_v(call):
     """``(matrix(q, k) + C) @ v``: a convolution is a matrix with one weight on each of its diagonals."""
     conv, v = call.arrays["conv"], zero_masked(call.arrays["v"], call.options.get("key_mask"))
     diagonals = [np.eye(v.shape[-2], k=t - conv.shape[-1] // 2) for t in range(conv.shape[-1])]
     c = sum(conv[..., t, None, None] * diagonal for t, diagonal in enumerate(diagonals))
     return matrix_times_v(call) + c @ v
-
-
-def near_and_far(call):
-    """Long-short attention, one head and one query at a time: the keys it sees in a list, then softmax."""
-    out = np.zeros((*call.sizes.leading, call.sizes.n, call.sizes.m))
-    for head in np.ndindex(call.sizes.leading):
-        q, k, v = (call.arrays[name][head] for name in "qkv")
-        w_p = call.arrays["w_p"]
-        w_p = w_p if w_p.ndim == 2 else w_p[head]
-        mask = call.options.get("key_mask")
-        mask = np.ones(len(k), bool) if mask is None else mask[head]
-        for i in range(len(q)):
-            keys, values = seen_by(i + (len(k) - len(q)) * call.case.causal, k, v, w_p, mask, call)
-            if len(keys):
-                weights = np.exp(call.options.get("scale", len(q[i]) ** -0.5) * (keys @ q[i]))
-                out[head][i] = weights @ values / weights.sum()
-    return out
-
-
-def seen_by(place, k, v, w_p, mask, call):
-    """The keys and values of that place's query: near ones, and mixtures of all, or of segments before its own."""
-    w, causal = call.options["window"], call.case.causal
-    start = place // w * w
-    near = range(start - w, place + 1) if causal else range(start - w // 2, start + w + w // 2)
-    near = [j for j in near if 0 <= j < len(k) and mask[j]]
-    parts = [range(t, t + w) for t in range(0, start, w)] if causal else [range(len(k))]
-    far_k, far_v = [], []
-    for part in ([j for j in part if mask[j]] for part in parts):
-        for r in range(w_p.shape[1] if part else 0):
-            share = np.exp(k[part] @ w_p[:, r])
-            far_k.append(share @ k[part] / share.sum())
-            far_v.append(share @ v[part] / share.sum())
-
-    def normed(rows, name, which):
-        rows = np.array(rows).reshape(-1, (k, v)[which].shape[1])
-        if call.arrays[name] is None:
-            return rows
-        gain, bias = call.arrays[name][which]
-        return gain * (rows - rows.mean(1, keepdims=True)) / np.sqrt(rows.var(1, keepdims=True) + 1e-5) + bias
-
-    both = [(k[near], far_k), (v[near], far_v)]
-    return [
-        np.concatenate([normed(a, "norm_local", which), normed(b, "norm_global", which)])
-        for which, (a, b) in enumerate(both)
-    ]
 
 
 # --- The cases ------------------------------------------------------------------------------------------------------
@@ -312,21 +213,6 @@ def directions_and_row(s, per_direction=1):
 def products_and_row(s):
     """Of ReLU features phi and the products before the kink; two states."""
     return 2 * FEATURES * (s.n + s.n_keys) + 2 * FEATURES * (s.m + 1) + row_and_sum(s)
-
-
-def unit_features_and_row(s):
-    """Unit vectors, their lengths and phi; states before and after; with a gate they are a little less."""
-    return (s.n + s.n_keys) * (s.d + 1 + FEATURES) + 2 * FEATURES * (s.m + 1) + row_and_sum(s)
-
-
-def projection_and_mixtures(s):
-    """``P`` and the mixtures of all keys."""
-    return REDUCED * (s.n_keys + s.d + s.m)
-
-
-def projection_and_mixtures_by_segment(s, window=4):
-    """Of every segment of ``w`` keys but the last."""
-    return (s.n_keys - 1) // window * REDUCED * (window + s.d + s.m)
 
 
 def mixed(s):
@@ -400,46 +286,6 @@ PERFORMER_KINDS = {
     "hyperbolic": {"saved": partial(directions_and_row, per_direction=2)},
     "relu": {"draw": qkv_sided_directions, "saved": products_and_row},
 }
-RFA = partial(
-    Case,
-    module=rfa,
-    rooms=ROOMS,
-    draw=qkv_no_gate,
-    oracle=gated_sums,
-    shared=("omega",),
-    constants=("omega",),
-    saved=unit_features_and_row,
-    bad=(
-        Bad(
-            "unknown kind", lambda call: call.change(kind="relu"), ValueError, r"^kind: expected one of gaussian, arcc"
-        ),
-        Bad("eps below 0", lambda call: call.change(eps=-1e-6), ValueError, r"^eps: expected a finite number of at"),
-        Bad(
-            "wide omega",
-            lambda call: call.change(arrays={"omega": np.repeat(call.arrays["omega"], 2, axis=-1)}),
-            ValueError,
-            r"^omega: expected one column an entry of x, D = 4, got shape \(3, 8\)",
-        ),
-    ),
-)
-BAD_GATES = (
-    Bad("no causal", lambda call: call.change(causal=False), ValueError, r"^gate: needs causal=True"),
-    Bad(
-        "fewer queries",
-        lambda call: call.change(arrays={name: call.arrays[name][..., 1:, :] for name in "q"}),
-        ValueError,
-        r"^gate: needs N = L, a gate a token, got N = 6 and L = 7",
-    ),
-    *(
-        Bad(
-            f"a gate of {g}",
-            lambda call, g=g: call.change(arrays={"gate": np.full_like(call.arrays["gate"], g)}),
-            ValueError,
-            r"^gate: expected numbers between 0 and 1, got ",
-        )
-        for g in (0.0, 1.0, -0.5, 2.0, np.nan)
-    ),
-)
 NYSTROM = partial(
     Case,
     module=nystromformer,
@@ -449,43 +295,6 @@ NYSTROM = partial(
     saved=around_landmarks,
     padding_is_truncation=False,  # padding moves the segments that landmarks are means of
 )
-LONG_SHORT = partial(
-    Case,
-    module=long_short,
-    draw=qkv_norms,
-    oracle=near_and_far,
-    options={"window": 4},
-    square=True,
-    shared=("w_p", "norm_local", "norm_global"),
-    optional=("norm_local", "norm_global"),
-    widths=(4, 8, 12),
-    saved=projection_and_mixtures,
-    bad=(
-        *(
-            Bad(f"a window of {w}", lambda call, w=w: call.change(window=w), ValueError, r"^window: .*at least 1, got")
-            for w in (0, -1, 2.0, True)
-        ),
-        Bad(
-            "other rows of w_p",
-            lambda call: call.change(arrays={"w_p": np.repeat(call.arrays["w_p"], 2, axis=-2)}),
-            ValueError,
-            r"^w_p: expected one row an entry of a key, \(D, R\) with D = 4, got \(8, 3\)",
-        ),
-        Bad(
-            "a bare gain",
-            lambda call: call.change(arrays={"norm_local": call.arrays["norm_local"][0]}),
-            TypeError,
-            r"^norm_local: expected None or \(\(gain, bias\) of keys, \(gain, bias\) of values\), got ",
-        ),
-        Bad(
-            "norms of keys and values exchanged",
-            lambda call: call.change(arrays={"norm_global": call.arrays["norm_global"][::-1]}),
-            ValueError,
-            r"^norm_global: expected shape \(D,\) = \(4,\), got \(3,\)",
-        ),
-    ),
-)
-
 CASES = (
     SOFTMAX("softmax"),
     SOFTMAX("softmax causal", **CAUSAL, recurrent=True),
@@ -502,34 +311,8 @@ CASES = (
         )
         for kind, rest in PERFORMER_KINDS.items()
     ),
-    RFA("rfa"),
-    RFA("rfa causal", **CAUSAL, recurrent=True),
-    RFA(
-        "rfa gated",
-        **CAUSAL,
-        draw=qkv_gate,
-        recurrent=True,
-        square=True,
-        query_axes={"q": -2, "gate": -1},
-        bounded=("gate",),
-        optional=("gate",),
-        bad=BAD_GATES,
-    ),
-    LONG_SHORT("long short"),
-    LONG_SHORT(
-        "long short causal",
-        options={"window": 4, "causal": True},
-        causal=True,
-        square=False,
-        saved=projection_and_mixtures_by_segment,
-    ),
-    LONG_SHORT(
-        "long short per head without norms",
-        draw=qkv_no_norms,
-        options={"window": 5},
-        shared=("norm_local", "norm_global"),
-        bad=(),
-    ),
+    *RFA_CASES,
+    *LONG_SHORT_CASES,
     LINFORMER("linformer", draw=qkv_shared_projections, shared=("e", "f")),
     LINFORMER("linformer per head", draw=qkv_head_projections),
     LINFORMER_LINEAR("linformer linear", draw=qkv_positive_projections),

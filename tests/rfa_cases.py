@@ -1,0 +1,120 @@
+"""The lines of ``cases.py`` for random feature attention."""
+
+from functools import partial
+
+import numpy as np
+from case import Bad, Case
+from pattern_cases import qkv, row_and_sum
+
+from linattn_ref.attention import feature_maps, rfa
+from linattn_ref.attention.arguments import zero_masked
+
+FEATURES = 6  # C
+ROOMS = ("reference", "jit")
+CAUSAL = {"options": {"causal": True}, "causal": True}
+
+
+def qkv_gate(rng, s, dtype):
+    """Queries, keys and values, directions for random features, and a gate of each token."""
+    gate = rng.uniform(0.3, 0.95, (*s.leading, s.n)).astype(dtype)
+    return {**qkv(rng, s, dtype), "omega": short_directions(rng, s.d, dtype), "gate": gate}
+
+
+def qkv_no_gate(rng, s, dtype):
+    return {**qkv(rng, s, dtype), "omega": short_directions(rng, s.d, dtype)}
+
+
+def qkv_gate_and_sides(rng, s, dtype):
+    """Every product with a direction away from 0, the kink of the rectified features; half of them are negative."""
+    arrays = qkv_gate(rng, s, dtype)
+    sides = np.resize([[1], [-1]], (FEATURES, 1)) * (abs(rng.standard_normal((FEATURES, s.d))) + 0.1)
+    return {**arrays, **{name: abs(arrays[name]) + dtype(0.1) for name in "qk"}, "omega": sides.astype(dtype)}
+
+
+def short_directions(rng, d, dtype):
+    """So short that the cosines between unit vectors are positive: a denominator near 0 is a pole of the output."""
+    omega = rng.standard_normal((FEATURES // 2, d))
+    return (0.7 * omega / np.linalg.norm(omega, axis=-1, keepdims=True)).astype(dtype)
+
+
+def gated_sums(call):
+    """The recurrence of random feature attention, token by token; all earlier tokens at once where there is no gate."""
+    q, k, v, omega = (call.arrays[name] for name in ("q", "k", "v", "omega"))
+    feature_map = getattr(feature_maps, f"rfa_{call.options.get('kind', 'gaussian')}")(omega)
+    phi_q, phi_k = feature_map.forward(q)[0], feature_map.forward(k)[0]
+    key_mask, shift = call.options.get("key_mask"), call.sizes.n_keys - call.sizes.n
+    phi_k, v = zero_masked(phi_k, key_mask), zero_masked(v, key_mask)
+    v = np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)  # the last column of the sums is the denominator
+    out, s, seen = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros((*v.shape[:-2], phi_k.shape[-1], v.shape[-1])), 0
+    for t in range(call.sizes.n):
+        for j in range(seen, t + shift + 1 if call.case.causal else call.sizes.n_keys):
+            g = call.arrays["gate"][..., j, None, None] if "gate" in call.arrays else None
+            new = phi_k[..., j, :, None] * v[..., j, None, :]
+            s, seen = s + new if g is None else g * s + (1 - g) * new, j + 1
+        out[..., t, :] = (phi_q[..., t, None, :] @ s)[..., 0, :]
+    return out[..., :-1] / (out[..., -1:] + 1e-6)
+
+
+def unit_features_and_row(s):
+    """Unit vectors, their lengths and phi; states before and after; with a gate they are a little less."""
+    return (s.n + s.n_keys) * (s.d + 1 + FEATURES) + 2 * FEATURES * (s.m + 1) + row_and_sum(s)
+
+
+RFA = partial(
+    Case,
+    module=rfa,
+    rooms=ROOMS,
+    draw=qkv_no_gate,
+    oracle=gated_sums,
+    shared=("omega",),
+    constants=("omega",),
+    saved=unit_features_and_row,
+    bad=(
+        Bad(
+            "unknown kind", lambda call: call.change(kind="relu"), ValueError, r"^kind: expected one of gaussian, arcc"
+        ),
+        Bad("eps below 0", lambda call: call.change(eps=-1e-6), ValueError, r"^eps: expected a finite number of at"),
+        Bad(
+            "wide omega",
+            lambda call: call.change(arrays={"omega": np.repeat(call.arrays["omega"], 2, axis=-1)}),
+            ValueError,
+            r"^omega: expected one column an entry of x, D = 4, got shape \(3, 8\)",
+        ),
+    ),
+)
+
+BAD_GATES = (
+    Bad("no causal", lambda call: call.change(causal=False), ValueError, r"^gate: needs causal=True"),
+    Bad(
+        "fewer queries",
+        lambda call: call.change(arrays={name: call.arrays[name][..., 1:, :] for name in "q"}),
+        ValueError,
+        r"^gate: needs N = L, a gate a token, got N = 6 and L = 7",
+    ),
+    *(
+        Bad(
+            f"a gate of {g}",
+            lambda call, g=g: call.change(arrays={"gate": np.full_like(call.arrays["gate"], g)}),
+            ValueError,
+            r"^gate: expected numbers between 0 and 1, got ",
+        )
+        for g in (0.0, 1.0, -0.5, 2.0, np.nan)
+    ),
+)
+
+GATED = partial(
+    RFA,
+    recurrent=True,
+    square=True,
+    query_axes={"q": -2, "gate": -1},
+    bounded=("gate",),
+    optional=("gate",),
+    bad=BAD_GATES,
+)
+
+RFA_CASES = (
+    RFA("rfa"),
+    RFA("rfa causal", **CAUSAL, recurrent=True),
+    GATED("rfa gated", **CAUSAL, draw=qkv_gate),
+    GATED("rfa arccos gated", causal=True, options={"causal": True, "kind": "arccos"}, draw=qkv_gate_and_sides, bad=()),
+)
