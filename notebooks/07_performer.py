@@ -228,8 +228,8 @@ print(f"a weight of {math.exp(-2.25):.2f}: {negative['trig']:.0%} of its trig es
 
 # %% [markdown]
 # The lower left panel is the next section's. In a denominator, it looks like this: sixty queries and keys, made longer
-# and longer, 128 directions. The points are the estimated denominators over the true ones. (Positive ones of long vectors
-# are mostly too low, and rarely much too high: so do averages with heavy tails. They are never below 0.)
+# and longer, 128 directions. The points are the estimated denominators over the true ones. (Positive ones of long
+# vectors are mostly too low, and rarely much too high, as averages with heavy tails are. They are never below 0.)
 
 
 # %%
