@@ -174,3 +174,15 @@ def draw(results: Results) -> Figure:
         axis.set_ylim(0, 1.02)
         axis.legend(loc="upper right" if axis is left else "lower right" if axis is right else "upper left")
     return figure
+
+
+def from_record(record: dict[str, Any]) -> Results:
+    """The results from the committed JSON file, as ``json.load`` gives it."""
+    kept = record["results"]
+    recalls = {
+        name: tuple(
+            Recall(**{key: tuple(x) if isinstance(x, list) else x for key, x in each.items()}) for each in kept[name]
+        )
+        for name in ("by_buckets", "by_chunk")
+    }
+    return Results(**{**kept, **recalls})
