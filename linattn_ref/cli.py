@@ -275,7 +275,7 @@ def _add_bench_softmax(commands: Any) -> None:
 
 
 def run_bench_linear(arguments: argparse.Namespace) -> None:
-    """Compare causal linear attention with PyTorch and fast-transformers on one thread, if installed; a minute.
+    """Compare causal linear attention with PyTorch and fast-transformers on one thread, if installed; minutes.
 
     CPU time, the kernels in turn in one process. Prints a table, and writes bench_linear.svg, .png, .pdf and .json.
     """
@@ -306,9 +306,8 @@ def run_bench_linear(arguments: argparse.Namespace) -> None:
 def _add_bench_linear(commands: Any) -> None:
     command = _command(commands, "linear", run_bench_linear)
     option = command.add_argument
-    option(
-        "--lengths", type=_at_least(1), nargs="+", default=[1024, 4096, 16384], metavar="N", help="N = L (%(default)s)"
-    )
+    lengths = [1024, 4096, 16384, 65536]
+    option("--lengths", type=_at_least(1), nargs="+", default=lengths, metavar="N", help="N = L (%(default)s)")
     option("--heads", type=_at_least(1), default=8, metavar="H", help="(default: %(default)s)")
     option("--width", type=_at_least(1), default=64, metavar="D", help="C = D = M (default: %(default)s)")
     option("--repeats", type=_at_least(1), default=7, metavar="ROUNDS", help="(default: %(default)s)")

@@ -49,6 +49,7 @@ CAPTION = (
     "against length, forward and with the backward pass. PyTorch: at each length the fastest of four forms."
 )
 FORWARD, BOTH, ATTENTION = "product, forward", "product, forward + backward", "attention, forward + backward"
+LONG, FEW = 16384, 3  # beyond this length no more than so many rounds: one takes some seconds
 STEPS = 50  # timed together: one takes some microseconds
 TOLERANCE = 1e-4  # of the largest number; some 1000 roundings of float32, for sums of up to some 10^4 terms
 LOOKS = {
@@ -86,7 +87,7 @@ class Results(NamedTuple):
 
 def compute(
     *,
-    lengths: Sequence[int] = (1024, 4096, 16384),
+    lengths: Sequence[int] = (1024, 4096, 16384, 65536),
     batches: Sequence[int] = (1, 16),
     heads: int = 8,
     width: int = 64,
@@ -107,7 +108,7 @@ def compute(
     heads, width, step_width : int
         ``H``, ``D = M``, and ``D = M`` of the steps.
     repeats : int
-        Rounds, after one that is not counted.
+        Rounds, after one that is not counted; at most ``FEW`` beyond the length ``LONG``.
     compiled : bool
         Whether to try ``torch.compile``: it needs a C++ compiler and some seconds a length.
     seed : int
@@ -135,7 +136,7 @@ def compute(
             inputs = Inputs(*rng.standard_normal((4, 1, heads, length, width)).astype(np.float32))
             for task, calls in _passes(inputs, torch, packages, compiled):
                 _compare(task, {name: call() for name, call in calls.items()})
-                rows += _time(task, length, calls, repeats)
+                rows += _time(task, length, calls, repeats if length <= LONG else min(repeats, FEW))
         for batch in batches:
             recurrent = packages.get("fast-transformers")
             for task, calls in steps(batch, heads, step_width, torch, recurrent, rng):
@@ -287,9 +288,10 @@ def table(results: Results) -> str:
     compared = ", ".join(f"{name} {version}" for name, version in results.versions.items())
     missing = [name for name in ("PyTorch", "fast-transformers", peers.FLA) if name not in results.versions]
     missing_line = f" Not installed, so not compared: {', '.join(missing)}." if missing else ""
+    few = f" ({FEW} beyond N = {LONG})" if results.repeats > FEW and any(row.size > LONG for row in rows) else ""
     setting = f"H = {results.heads}, C = M = {results.width} (steps: {results.step_width}), B = 1, float32, one thread"
     note = (
-        f"{setting}, {results.repeats} rounds. jit: CPU time, median; the others: times jit's, median (least). "
+        f"{setting}, {results.repeats} rounds{few}. jit: CPU time, median; the others: times jit's, median (least). "
         f"pytorch: the fastest of its forms.{f' {compared}.' if compared else ''}{missing_line}"
     )
     return "\n".join([*passes, "", *steps, "", note])
