@@ -63,6 +63,7 @@ from linattn_ref.attention.arguments import (
     check_qkv,
     check_shape,
     check_sizes,
+    dtype_of,
     resolve_scale,
     zero_masked,
 )
@@ -210,7 +211,8 @@ def forward(
         A cache to continue from (needs ``causal=True``, no ``key_mask``): ``k`` and ``v`` are appended to it and the
         queries see all of it. Gradients are those of this call's ``k`` and ``v``; the cache is a constant.
     kernels : module
-        ``linattn_ref.kernels.reference`` or ``.jit``.
+        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
+        that are on a GPU (no ``state``), and gives back such arrays.
 
     Returns
     -------
@@ -223,7 +225,7 @@ def forward(
     TypeError, ValueError
         Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
+    check_qkv(q, k, v, causal=causal, key_mask=key_mask, kernels=kernels)
     kernel = check_kernels(kernels, "softmax")
     scale = resolve_scale(scale, q.shape[-1])
     cached = 0
@@ -252,7 +254,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
         Of ``q``, ``k`` and ``v``; exactly 0 for masked keys and for queries that see nothing.
     """
     q, k, v, out, log_sum_exp, key_mask, causal, scale, kernel, cached, _ = saved
-    check_d_out(d_out, out.shape, out.dtype)
+    check_d_out(d_out, out.shape, dtype_of(out, kernel), kernel)
     d_q, d_k, d_v = kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale)
     return Gradients(d_q, d_k[..., cached:, :], d_v[..., cached:, :])
 

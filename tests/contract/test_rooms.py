@@ -37,8 +37,9 @@ def runs_in(case, room):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_room_that_has_the_kernel_is_tested(case):
-    """No case leaves one out quietly."""
-    assert case.rooms == tuple(room for room in ROOMS if case.takes("kernels") and runs_in(case, room))
+    """No case leaves one out quietly. The room ``cuda`` is in ``tests/kernels/cuda``, which asks the same."""
+    rooms = [room for room in ROOMS if room != "cuda"]
+    assert case.rooms == tuple(room for room in rooms if case.takes("kernels") and runs_in(case, room))
 
 
 @DTYPES

@@ -61,7 +61,7 @@ def forward(phi_q, phi_k, v, gate, weight, state):
         ``S_N``.
     """
     call = Call(v.shape[:-2], phi_q=phi_q, phi_k=phi_k, v=v, gate=gate, weight=weight, state=state)
-    out, _, s, _ = _forward(call, phi_q, phi_k, v, gate, weight, state, None, None)
+    out, _, s, _ = forward_of_heads(call, phi_q, phi_k, v, gate, weight, state, None, None)
     return call.results(out, s)
 
 
@@ -83,7 +83,7 @@ def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state):
     """
     arrays = {"phi_q": phi_q, "phi_k": phi_k, "v": v, "gate": gate, "weight": weight, "state": state}
     call = Call(v.shape[:-2], d_out=d_out, d_state=d_state, **arrays)
-    *gradients, d_s, _ = _backward(call, d_out, d_state, None, phi_q, phi_k, v, gate, weight, state, None, None)
+    *gradients, d_s, _ = backward_of_heads(call, d_out, d_state, None, phi_q, phi_k, v, gate, weight, state, None, None)
     return call.results(*gradients, d_s)
 
 
@@ -111,7 +111,7 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
         ``S_N`` and ``Z_N``.
     """
     call = Call(v.shape[:-2], phi_q=phi_q, phi_k=phi_k, v=v, gate=gate, weight=weight, s=s, z=z)
-    return call.results(*_forward(call, phi_q, phi_k, v, gate, weight, s, z, eps))
+    return call.results(*forward_of_heads(call, phi_q, phi_k, v, gate, weight, s, z, eps))
 
 
 def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator):
@@ -136,21 +136,21 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ou
     call = Call(v.shape[:-2], d_out=d_out, d_s=d_s, d_z=d_z, out=out, denominator=denominator, **arrays)
     share = share_of(call, call.flat(denominator, axes=1))  # (heads, N)
     e = dot_rows(call, call.flat(d_out), call.flat(out), sign=-1)  # (heads, N)
-    return call.results(*_backward(call, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, (share, e)))
+    return call.results(*backward_of_heads(call, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, (share, e)))
 
 
 # --- Both -----------------------------------------------------------------------------------------------------------
 
 
-def _forward(call, phi_q, phi_k, v, gate, weight, s, z, eps):
+def forward_of_heads(call, phi_q, phi_k, v, gate, weight, s, z, eps):
     """``out, denominator, s, z``; there is a denominator if ``eps`` is not None."""
     dtype, normalised = dtype_of(v), eps is not None
     phi_q, phi_k, v = call.flat(phi_q), call.flat(phi_k), call.flat(v)
     n, m = v.shape[1:]
     one = filled(call, (n,), dtype, 1)
-    gates = _gates(call, gate, one)
+    gates = products_of_gates(call, gate, one)
     weight = one if weight is None else call.flat(weight, axes=1)
-    states, z_states, s, z = _states(call, phi_k, v, weight, gates, one, s, z)
+    states, z_states, s, z = states_of_chunks(call, phi_k, v, weight, gates, one, s, z)
     out, denominator = call.empty((n, m), dtype), call.empty((n,), dtype)
     rest = gates.gate, gates.since_start, states, z_states, dtype.type(eps or 0), out, denominator
     flags = gate is not None, normalised
@@ -159,16 +159,16 @@ def _forward(call, phi_q, phi_k, v, gate, weight, s, z, eps):
     return out, denominator, s, z
 
 
-def _backward(call, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones):
+def backward_of_heads(call, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones):
     """The products of the table above; ``ones`` is ``1 / denominator`` and ``e``, or None."""
     dtype, gated, weighted = dtype_of(v), gate is not None, weight is not None
     g, phi_q, phi_k, v = call.flat(d_out), call.flat(phi_q), call.flat(phi_k), call.flat(v)
     one, zero = filled(call, v.shape[1:2], dtype, 1), filled(call, v.shape[1:2], dtype, 0)
     share, e, v_beside = (one, zero, zero) if ones is None else (*ones, one)
-    gates = _gates(call, gate, one)
+    gates = products_of_gates(call, gate, one)
     w = call.flat(weight, axes=1) if weighted else one
-    states, z_states, _, _ = _states(call, phi_k, v, w, gates, one, s, z)
-    later, z_later, d_s, d_z = _states(call, phi_q, g, share, gates, e, d_s, d_z, backwards=True)
+    states, z_states, _, _ = states_of_chunks(call, phi_k, v, w, gates, one, s, z)
+    later, z_later, d_s, d_z = states_of_chunks(call, phi_q, g, share, gates, e, d_s, d_z, backwards=True)
     d_phi_q, d_phi_k, d_v = (call.empty(x.shape[1:], dtype) for x in (phi_q, phi_k, v))
 
     def product(a, b, u, a_beside, b_beside, weight, factor, decay, states, z, out, *, backwards, transposed):
@@ -199,7 +199,7 @@ class Gates(NamedTuple):
     whole: Any  # (heads, chunks), g_1 ... g_T
 
 
-def _gates(call, gate, one):
+def products_of_gates(call, gate, one):
     count = tiles(one.shape[1])
     if gate is None:
         return Gates(one, one, one, filled(call, (count,), dtype_of(one), 1))
@@ -209,7 +209,7 @@ def _gates(call, gate, one):
     return gates
 
 
-def _states(call, b, u, weight, gates, beside, s, z, *, backwards=False):
+def states_of_chunks(call, b, u, weight, gates, beside, s, z, *, backwards=False):
     """The states before each chunk ``(heads, chunks, C, M)`` and ``(heads, chunks, C)``, and those after the last."""
     dtype, count, width, value_width = dtype_of(b), tiles(b.shape[1]), b.shape[2], u.shape[2]
     states, z_states = call.empty((count, width, value_width), dtype), call.empty((count, width), dtype)

@@ -24,10 +24,12 @@ Dao et al. (2022), "FlashAttention", Algorithms 1 and 4.
 Dao (2023), "FlashAttention-2", section 3.2 (a block for every tile of queries).
 """
 
-from linattn_ref.kernels.cuda.arrays import Call, dtype_of
+from linattn_ref.kernels.cuda.arrays import Call, dtype_of, on_gpu
 from linattn_ref.kernels.cuda.rows import dot_rows, filled
 from linattn_ref.kernels.cuda.softmax_tiles import forward_tile, gradient_tile
 from linattn_ref.kernels.cuda.tile import BLOCK, tiles
+
+__all__ = ["backward", "dtype_of", "forward", "on_gpu"]
 
 
 def forward(q, k, v, key_mask, causal, scale):

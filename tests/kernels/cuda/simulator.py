@@ -1,4 +1,4 @@
-"""Run tests of the CUDA kernels in Numba's simulator, in a process of its own: ``python simulator.py`` and pytest's words.
+"""Run tests of the CUDA kernels in Numba's simulator, in a process of its own: ``python simulator.py`` and arguments.
 
 The simulator has to be chosen before Numba is imported, hence the process. Three things are changed to make it a test:
 
@@ -27,9 +27,11 @@ def main(arguments):
     import cases
     import pytest
     from numba.cuda.simulator import kernel as simulator
+    from numba.cuda.simulator.cudadrv import devicearray
 
     import linattn_ref.kernels.cuda
 
+    devicearray.FakeShape = tuple  # as that of a real device array, which may be indexed from its end
     simulator.BlockManager = taking_turns(simulator.BlockThread)
     shrink(linattn_ref.kernels.cuda.__name__)
     cases.CASES = tuple(

@@ -29,7 +29,8 @@ class Budget(NamedTuple):
 
 BUDGETS = (
     Budget("rows", "fill", "x1 x", 16, 0),
-    Budget("rows", "copy", "x1 x1", 16, 0),
+    Budget("rows", "move", "x3 int x3 int int", 48, 0),
+    Budget("rows", "one_where", "b1 x1", 16, 0),
     Budget("rows", "reciprocal", "x1 x1", 24, 0),
     Budget("rows", "scale", "x2 x1 int", 40, 0),
     Budget("rows", "dots", "x3 x3 x2 x", 48, 4160),
@@ -38,6 +39,7 @@ BUDGETS = (
     Budget("causal_chunks", "scan", "x3 x2 x2 x2 bool", 64, 0),
     Budget("causal_chunks", "forward", "x3 x3 x3 x2 x2 x2 x4 x3 x x3 x2 bool bool", 128, 20800),
     Budget("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x2 x2 x2 x2 x4 x3 x3 bool bool bool", 128, 20800),
+    Budget("causal_chunks", "read", "x3 x2 x4 x3 x2 x3 bool", 128, 20800),
     Budget("causal_step", "step_of_a_head", "x2 x2 x2 x3 x2 x x2 bool", 64, 0),
     Budget("elu_plus_one", "write_phi", "x1 x1", 24, 0),
     Budget("elu_plus_one", "multiply_by_slope", "x1 x1", 24, 0),

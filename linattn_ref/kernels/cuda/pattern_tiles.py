@@ -1,0 +1,298 @@
+"""The two kernels of pattern softmax: tiles of ``TILE`` queries and keys, fetched by their numbers.
+
+A block has one task (`pattern_tasks`) of one head. Its rows stay, and tiles of columns come one by one, counted through
+the task's runs. Who is in them stands in shared memory, in ``of``, a column for each place of a tile::
+
+    QUERY   number of the query, or -1 for none         KEY     number of the key, or -1 for none
+    LOW     the first and one past the last             PLACE   its column in the part; -1, which nobody sees, if it is
+    HIGH    column of the part that it sees                     masked or there is none
+
+Both kernels start their blocks head by head, then task by task: heads of the same task, which look at the same
+places, and neighbouring tasks run at the same time.
+"""
+
+import math
+
+import numpy as np
+
+from linattn_ref.kernels.cuda.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.pattern_tasks import BEFORE, COLUMNS, LAST_ROW, LAST_RUN, ROW, RUN, START
+from linattn_ref.kernels.cuda.softmax_tiles import DECAY, MAXIMUM, SUM, store
+from linattn_ref.kernels.cuda.tile import (
+    EACH,
+    HALF,
+    PITCH,
+    SIDE,
+    STEP,
+    THREADS,
+    TILE,
+    add_rows_by_panel,
+    add_rows_by_rows,
+    add_strips,
+    clear,
+)
+
+QUERY, LOW, HIGH, KEY, PLACE = 0, 1, 2, 3, 4  # rows of `of`
+NUMBER, FIRST, LAST = 0, 1, 2  # of `queries (rows, 3)`: the query's number, and what it sees
+LOG_SUM, ROW_SUM = 0, 1  # rows of `state` in the backward pass
+
+
+# --- Who is in a tile -----------------------------------------------------------------------------------------------
+
+
+@inlined
+def look_up_query(of, t, queries, row, inside):
+    """The query in one row of the part, to place ``t`` of the tile."""
+    of[QUERY, t], of[LOW, t], of[HIGH, t] = -1, 0, 0
+    if inside:
+        of[QUERY, t], of[LOW, t], of[HIGH, t] = queries[row, NUMBER], queries[row, FIRST], queries[row, LAST]
+
+
+@inlined
+def look_up_key(of, t, keys, column, inside, key_mask, head):
+    """The key in one column of the part, to place ``t`` of the tile."""
+    of[KEY, t], of[PLACE, t] = -1, -1
+    if inside:
+        of[KEY, t] = keys[column]
+        if key_mask[head, keys[column]]:
+            of[PLACE, t] = column
+
+
+# --- Rows by their numbers ------------------------------------------------------------------------------------------
+
+
+@inlined
+def gather_rows(t, tile, column, x, head, of, who, first):
+    """``STEP`` columns of the rows ``of[who]`` of ``x[head]``, from ``first`` on; 0 beyond its end."""
+    for e in range(t, TILE * STEP, THREADS):
+        i, c = e // STEP, e % STEP
+        tile[i, column + c] = 0
+        if of[who, i] >= 0 and first + c < x.shape[2]:
+            tile[i, column + c] = x[head, of[who, i], first + c]
+
+
+@inlined
+def gather_panel(t, panel, x, head, of, who, place, first):
+    """``TILE`` columns of ``STEP`` rows of ``x[head]``, of ``of[who]`` those from ``place`` on."""
+    for e in range(t, TILE * STEP, THREADS):
+        c, j = e // TILE, e % TILE
+        panel[c, j] = 0
+        if of[who, place + c] >= 0 and first + j < x.shape[2]:
+            panel[c, j] = x[head, of[who, place + c], first + j]
+
+
+@inlined
+def gather_strips(t, panel, a, b, head, of, who_a, who_b, first):
+    """``HALF`` columns of the rows ``of[who_a]`` of ``a[head]`` and ``of[who_b]`` of ``b[head]``, transposed."""
+    for e in range(t, TILE * HALF, THREADS):
+        i, c = e // HALF, e % HALF
+        panel[c, i], panel[HALF + c, i] = 0, 0
+        if first + c < a.shape[2]:
+            if of[who_a, i] >= 0:
+                panel[c, i] = a[head, of[who_a, i], first + c]
+            if of[who_b, i] >= 0:
+                panel[HALF + c, i] = b[head, of[who_b, i], first + c]
+
+
+@inlined
+def gather_tile(x, y, tile, out, head, of, who, first_m):
+    """``TILE`` columns of the rows ``of[who]`` of ``out[head]``; each thread the numbers that it has in registers."""
+    for i in range(y, TILE, SIDE):
+        for j in range(x, TILE, SIDE):
+            tile[i, j] = 0
+            if of[who, i] >= 0 and first_m + j < out.shape[2]:
+                tile[i, j] = out[head, of[who, i], first_m + j]
+
+
+@inlined
+def take(x, y, acc, tile):
+    """The other way round than ``store``."""
+    for r in range(EACH):
+        for s in range(EACH):
+            acc[r, s] = tile[y + SIDE * r, x + SIDE * s]
+
+
+@inlined
+def scatter(x, y, acc, panel, out, head, of, who, first_m):
+    """The tile ``acc`` to the rows ``of[who]`` of ``out[head]``, each multiplied by its number in ``panel[0]``."""
+    for r in range(EACH):
+        i = y + SIDE * r
+        for s in range(EACH):
+            m = first_m + x + SIDE * s
+            if of[who, i] >= 0 and m < out.shape[2]:
+                out[head, of[who, i], m] = panel[0, i] * acc[r, s]
+
+
+# --- The kernels ----------------------------------------------------------------------------------------------------
+
+
+@kernel(threads=THREADS, blocks=2)
+def forward_tile(q, k, v, key_mask, tasks, runs, queries, keys, scale, so_far, out, log_sum_exp):
+    """One part's share in ``out (heads, N, M)`` and ``log_sum_exp (heads, N)``. Grid: tasks * heads, tiles of ``M``.
+
+    The log-sum-exp of earlier parts comes from ``so_far (heads, N)``: another block may have written the new one.
+    """
+    tile = cuda.shared.array((TILE, PITCH), q.dtype)
+    panel = cuda.shared.array((STEP, PITCH), q.dtype)
+    state = cuda.shared.array((3, TILE), q.dtype)
+    of = cuda.shared.array((5, TILE), np.int32)
+    acc = cuda.local.array((EACH, EACH), q.dtype)
+    scores = cuda.local.array((EACH, EACH), q.dtype)
+    head, task, first_m = cuda.blockIdx.x % q.shape[0], cuda.blockIdx.x // q.shape[0], cuda.blockIdx.y * TILE
+    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    t = y * SIDE + x
+    if t < TILE:
+        row = tasks[task, ROW] + t
+        look_up_query(of, t, queries, row, row < tasks[task, LAST_ROW])
+        state[MAXIMUM, t] = -math.inf
+        state[SUM, t] = 0
+        if of[QUERY, t] >= 0:
+            state[MAXIMUM, t] = so_far[head, of[QUERY, t]]
+            if state[MAXIMUM, t] != -math.inf:
+                state[SUM, t] = 1
+    cuda.syncthreads()
+    gather_tile(x, y, tile, out, head, of, QUERY, first_m)
+    take(x, y, acc, tile)  # one more key, with score `so_far` and value `out`
+    run, last_run, columns = tasks[task, RUN], tasks[task, LAST_RUN], tasks[task, COLUMNS]
+    for start in range(0, columns, TILE):
+        if t < TILE:
+            while run + 1 < last_run and runs[run + 1, BEFORE] <= start + t:
+                run += 1
+            column = runs[run, START] + start + t - runs[run, BEFORE]
+            look_up_key(of, t, keys, column, start + t < columns, key_mask, head)
+        cuda.syncthreads()
+        clear(scores)
+        for first in range(0, q.shape[2], STEP):
+            gather_rows(t, tile, 0, q, head, of, QUERY, first)
+            gather_rows(t, tile, STEP, k, head, of, KEY, first)
+            cuda.syncthreads()
+            add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE)
+            cuda.syncthreads()
+        store(x, y, scores, tile)
+        for i in range(y, TILE, SIDE):
+            panel[x, i] = -math.inf
+            for j in range(x, TILE, SIDE):
+                tile[i, j] *= scale
+                if not of[LOW, i] <= of[PLACE, j] < of[HIGH, i]:
+                    tile[i, j] = -math.inf
+                panel[x, i] = max(panel[x, i], tile[i, j])
+        cuda.syncthreads()
+        if t < TILE:
+            highest = state[MAXIMUM, t]
+            for c in range(SIDE):
+                highest = max(highest, panel[c, t])  # (1)
+            state[DECAY, t] = 1
+            if highest > state[MAXIMUM, t]:
+                state[DECAY, t] = math.exp(state[MAXIMUM, t] - highest)
+            state[MAXIMUM, t] = highest
+        cuda.syncthreads()
+        for i in range(y, TILE, SIDE):
+            panel[x, i] = 0
+            for j in range(x, TILE, SIDE):
+                if tile[i, j] == -math.inf:  # also where the maximum is -inf
+                    tile[i, j] = 0
+                else:
+                    tile[i, j] = math.exp(tile[i, j] - state[MAXIMUM, i])
+                panel[x, i] += tile[i, j]
+        cuda.syncthreads()
+        if t < TILE:
+            state[SUM, t] *= state[DECAY, t]
+            for c in range(SIDE):
+                state[SUM, t] += panel[c, t]  # (2)
+        for r in range(EACH):
+            for s in range(EACH):
+                acc[r, s] *= state[DECAY, y + SIDE * r]
+        for first in range(0, min(TILE, columns - start), STEP):
+            cuda.syncthreads()
+            gather_panel(t, panel, v, head, of, KEY, first, first_m)
+            cuda.syncthreads()
+            add_rows_by_panel(x, y, acc, tile, first, panel)  # (3)
+        cuda.syncthreads()
+
+    if t < TILE:
+        panel[0, t] = 0 if state[SUM, t] == 0 else 1 / state[SUM, t]
+        if of[QUERY, t] >= 0 and cuda.blockIdx.y == 0:
+            log_sum_exp[head, of[QUERY, t]] = state[MAXIMUM, t]
+            if state[SUM, t] != 0:
+                log_sum_exp[head, of[QUERY, t]] = state[MAXIMUM, t] + math.log(state[SUM, t])  # (4)
+    cuda.syncthreads()
+    scatter(x, y, acc, panel, out, head, of, QUERY, first_m)
+
+
+@kernel(threads=THREADS, blocks=2)
+def gradient_tile(
+    a, b, a_value, b_value, u, key_mask, tasks, runs, queries, keys, scale, log_sum_exp, row_sum, factor, d,
+    rows_are_queries, derivative,
+):  # fmt: skip
+    """``d_i += factor sum_j W_ij u_j`` over the pairs of a part: ``W`` is ``P`` or, if ``derivative``, ``d_S``; or the
+    transpose of either.
+
+    ``a, a_value`` belong to the rows and ``b, b_value`` to the columns of ``W``: ``q, d_out`` of queries, ``k, v`` of
+    keys. Grid: tasks * heads, tiles of ``d``'s columns.
+    """
+    tile = cuda.shared.array((TILE, PITCH), a.dtype)
+    panel = cuda.shared.array((STEP, PITCH), a.dtype)
+    state = cuda.shared.array((2, TILE), a.dtype)
+    of = cuda.shared.array((5, TILE), np.int32)
+    product = cuda.local.array((EACH, EACH), a.dtype)
+    acc = cuda.local.array((EACH, EACH), a.dtype)
+    head, task, first_m = cuda.blockIdx.x % a.shape[0], cuda.blockIdx.x // a.shape[0], cuda.blockIdx.y * TILE
+    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    t = y * SIDE + x
+    rows, others = (QUERY, KEY) if rows_are_queries else (KEY, QUERY)
+    clear(acc)
+    run, last_run, columns = tasks[task, RUN], tasks[task, LAST_RUN], tasks[task, COLUMNS]
+    for start in range(0, columns, TILE):
+        if t < TILE:
+            while run + 1 < last_run and runs[run + 1, BEFORE] <= start + t:
+                run += 1
+            row, column = tasks[task, ROW] + t, runs[run, START] + start + t - runs[run, BEFORE]
+            row_inside, column_inside = row < tasks[task, LAST_ROW], start + t < columns
+            if rows_are_queries:
+                look_up_query(of, t, queries, row, row_inside)
+                look_up_key(of, t, keys, column, column_inside, key_mask, head)
+            else:
+                look_up_query(of, t, queries, column, column_inside)
+                look_up_key(of, t, keys, row, row_inside, key_mask, head)
+            state[LOG_SUM, t], state[ROW_SUM, t] = 0, 0
+            if of[QUERY, t] >= 0:
+                state[LOG_SUM, t], state[ROW_SUM, t] = log_sum_exp[head, of[QUERY, t]], row_sum[head, of[QUERY, t]]
+        cuda.syncthreads()
+        clear(product)
+        for first in range(0, a.shape[2], HALF):
+            gather_strips(t, panel, a, b, head, of, rows, others, first)
+            cuda.syncthreads()
+            add_strips(x, y, product, panel)  # scores
+            cuda.syncthreads()
+        store(x, y, product, tile)
+        for i in range(y, TILE, SIDE):
+            for j in range(x, TILE, SIDE):
+                query, key = (i, j) if rows_are_queries else (j, i)
+                if of[LOW, query] <= of[PLACE, key] < of[HIGH, query]:
+                    tile[i, j] = math.exp(scale * tile[i, j] - state[LOG_SUM, query])  # (5)
+                else:
+                    tile[i, j] = 0
+        if derivative:
+            clear(product)
+            for first in range(0, a_value.shape[2], HALF):
+                gather_strips(t, panel, a_value, b_value, head, of, rows, others, first)
+                cuda.syncthreads()
+                add_strips(x, y, product, panel)  # d_P
+                cuda.syncthreads()
+            for r in range(EACH):
+                for s in range(EACH):
+                    i, j = y + SIDE * r, x + SIDE * s
+                    if tile[i, j] != 0:  # a pair that does not see one another stays 0, whatever d_P is
+                        tile[i, j] *= product[r, s] - state[ROW_SUM, i if rows_are_queries else j]
+        for first in range(0, min(TILE, columns - start), STEP):
+            cuda.syncthreads()
+            gather_panel(t, panel, u, head, of, others, first, first_m)
+            cuda.syncthreads()
+            add_rows_by_panel(x, y, acc, tile, first, panel)
+        cuda.syncthreads()
+    for r in range(EACH):
+        i = y + SIDE * r
+        for s in range(EACH):
+            m = first_m + x + SIDE * s
+            if of[rows, i] >= 0 and m < d.shape[2]:
+                d[head, of[rows, i], m] += factor * acc[r, s]

@@ -1,0 +1,145 @@
+"""What contract tests do not reach of the CUDA kernels; run by ``test_simulator.py``, in a process with the simulator."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from linattn_ref.attention import feature_maps, linear, softmax
+from linattn_ref.kernels import cuda, reference
+from linattn_ref.kernels.cuda import device
+
+EPS = {np.float32: np.finfo(np.float32).eps, np.float64: np.finfo(np.float64).eps}
+ROUNDINGS = 64  # as in the contract tests
+
+
+def draw(leading, n, n_keys, d, m, masked, dtype, seed=0):
+    """``q, k, v, d_out, key_mask``."""
+    rng = np.random.default_rng(seed)
+    shapes = (n, d), (n_keys, d), (n_keys, m), (n, m)
+    arrays = [rng.standard_normal((*leading, *shape)).astype(dtype) for shape in shapes]
+    return *arrays, rng.random((*leading, n_keys)) < 2 / 3 if masked else None
+
+
+def assert_close(got, want):
+    assert got.shape == want.shape
+    assert got.dtype == want.dtype
+    assert (np.isneginf(got) == np.isneginf(want)).all()
+    finite = np.isfinite(want)
+    error = abs(np.where(finite, got, 0) - np.where(finite, want, 0)).max(initial=0)
+    assert error <= ROUNDINGS * np.finfo(want.dtype).eps * max(1, abs(np.where(finite, want, 0)).max(initial=0))
+
+
+# --- The causal product, in all modes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("mode", list(np.ndindex(2, 2, 2)), ids=str)
+def test_causal_product_with_gates_weights_and_states(mode, dtype):
+    gated, weighted, continued = mode
+    rng = np.random.default_rng(1)
+    n, c, m = 8, 7, 5  # two tiles of rows and of features, the second one ragged
+
+    def normal(*shape):
+        return rng.standard_normal((2, *shape)).astype(dtype)
+
+    phi_q, phi_k, v, d_out = abs(normal(n, c)), abs(normal(n, c)), normal(n, m), normal(n, m)
+    gate = rng.uniform(size=(2, n)).astype(dtype) if gated else None
+    weight = abs(normal(n)) if weighted else None
+    s, z, d_s, d_z = (normal(c, m), abs(normal(c)), normal(c, m), normal(c)) if continued else (None,) * 4
+    results = []
+    for room in (cuda.causal_product, reference.causal_product):
+        plain = room.forward(phi_q, phi_k, v, gate, weight, s)
+        plain_gradients = room.backward(d_out, d_s, phi_q, phi_k, v, gate, weight, s)
+        inputs = phi_q, phi_k, v, gate, weight, s, z
+        out, denominator, *last = room.normalised_forward(*inputs, 1e-6)
+        gradients = room.normalised_backward(d_out, d_s, d_z, *inputs, out, denominator)
+        results.append((*plain, *plain_gradients, out, denominator, *last, *gradients))
+    for got, want in zip(*results, strict=True):
+        assert (got is None) == (want is None)
+        if want is not None:
+            assert_close(got, want)
+
+
+def test_no_heads_at_all():
+    x = np.empty((0, 4, 3))
+    out, s = cuda.causal_product.forward(x, x, x, None, None, None)
+    assert (out.shape, s.shape) == ((0, 4, 3), (0, 3, 3))
+    assert cuda.softmax.forward(x, x, x, None, True, 1.0)[0].shape == x.shape
+
+
+# --- Arrays that are on the GPU -------------------------------------------------------------------------------------
+
+
+def on_device(x):
+    return None if x is None else device.cuda.to_device(x)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mechanism", [softmax, linear], ids=["softmax", "linear"])
+@pytest.mark.parametrize("sizes", [((), 2, 3, 2, 1), ((2,), 5, 9, 4, 3)], ids=str)
+def test_device_arrays_in_and_out(sizes, mechanism, causal, masked, monkeypatch):
+    *inputs, d_out, key_mask = draw(*sizes, masked, np.float32)
+    expected, saved = mechanism.forward(*inputs, causal=causal, key_mask=key_mask)
+    wanted = mechanism.backward(d_out, saved)
+    inputs, d_out, key_mask = [on_device(x) for x in inputs], on_device(d_out), on_device(key_mask)
+    host = type(d_out).copy_to_host
+    with monkeypatch.context() as patch:  # nothing is copied to the host
+        patch.delattr(type(d_out), "copy_to_host")
+        out, saved = mechanism.forward(*inputs, causal=causal, key_mask=key_mask, kernels=cuda)
+        gradients = mechanism.backward(d_out, saved)
+    assert cuda.on_gpu(out)
+    assert_close(host(out), expected)
+    for got, want in zip(gradients, wanted, strict=True):
+        assert cuda.on_gpu(got)
+        assert_close(host(got), want)
+        if key_mask is not None and got is not gradients[0]:
+            assert (host(got)[~host(key_mask)] == 0).all()
+
+
+def test_masked_keys_may_hold_anything_finite():
+    *inputs, _, key_mask = draw((2,), 5, 9, 4, 3, True, np.float32)
+    q, k, v = inputs
+    k[~key_mask], v[~key_mask] = 1e6, -1e6
+    for mechanism in (softmax, linear):
+        expected = mechanism.forward(*inputs, key_mask=key_mask)[0]
+        out, _ = mechanism.forward(*(on_device(x) for x in inputs), key_mask=on_device(key_mask), kernels=cuda)
+        assert_close(out.copy_to_host(), expected)
+
+
+def test_a_mix_is_one_clear_error():
+    q, k, v, *_ = draw((2,), 3, 3, 2, 2, False, np.float32)
+    for mechanism in (softmax, linear):
+        with pytest.raises(TypeError, match=r"^q?k?: expected numba device array like .*, got numpy array"):
+            mechanism.forward(on_device(q), k, on_device(v), kernels=cuda)
+
+
+def test_other_rooms_do_not_take_device_arrays():
+    q, k, v, *_ = (on_device(x) for x in draw((2,), 3, 3, 2, 2, False, np.float32))
+    for mechanism in (softmax, linear):
+        with pytest.raises(TypeError, match=r"^q: expected a numpy\.ndarray"):
+            mechanism.forward(q, k, v)
+
+
+def test_what_is_not_on_the_gpu_yet_says_so():
+    q, k, v, *_ = (on_device(x) for x in draw((2,), 3, 3, 2, 2, False, np.float32))
+    with pytest.raises(ValueError, match=r"^feature_map: expected elu_plus_one"):
+        linear.forward(q, k, v, feature_map=feature_maps.relu, kernels=cuda)
+    with pytest.raises(TypeError, match=r"^q: expected float32 or float64"):
+        linear.forward(on_device(np.ones((2, 2), np.int64)), k, v, kernels=cuda)
+
+
+# --- What to install ------------------------------------------------------------------------------------------------
+
+
+def test_without_numba_cuda_the_error_says_what_to_install():
+    code = "import sys; sys.modules['numba.cuda'] = type(sys)('numba.cuda'); import numba; numba.cuda = sys.modules['numba.cuda']"
+    code += "; numba.cuda.implementation = 'Built-in'; import linattn_ref.kernels.cuda"
+    environment = {"PATH": "", "NUMBA_ENABLE_CUDASIM": "0"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: linattn_ref.kernels.cuda needs the package numba-cuda")
+    assert "pip install" in last
