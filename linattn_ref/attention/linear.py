@@ -57,6 +57,7 @@ import numpy as np
 from linattn_ref.attention.arguments import (
     Array,
     Mask,
+    belongs_to,
     check_d_out,
     check_kernels,
     check_qk,
@@ -161,7 +162,8 @@ def forward(
         A state to continue from (needs ``causal=True``): all queries see what it has seen. ``saved.state`` is the one
         after the last key.
     kernels : module
-        ``linattn_ref.kernels.reference`` or ``.jit``.
+        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
+        that are on a GPU, with ``elu_plus_one`` and without ``state``, and gives back such arrays.
 
     Returns
     -------
@@ -179,9 +181,12 @@ def forward(
     Where ``feature_map.positive`` is False similarities can be negative, the denominator can come out negative or close
     to 0, and the output far outside the range of the values.
     """
-    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
+    check_qkv(q, k, v, causal=causal, key_mask=key_mask, kernels=kernels)
     kernel = check_kernels(kernels, "causal_product")
     eps = check_eps(eps, feature_map)
+    if belongs_to(kernels, q):  # all of it is kernels there: nothing leaves the GPU
+        options = {"feature_map": feature_map, "causal": causal, "key_mask": key_mask, "eps": eps, "state": state}
+        return kernels.linear.forward(q, k, v, **options)
     before = state_or_empty(state, feature_map, k, v, causal)
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
     phi = features(q, k, feature_map, key_mask, causal, before.log_scale, kernels)
@@ -216,6 +221,9 @@ def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gra
         Of ``q``, ``k`` and ``v``, exactly 0 for masked keys and for queries that see nothing; and of ``state``, where
         ``forward`` was given one.
     """
+    if not isinstance(saved, Saved):  # of arrays on a GPU
+        check_d_out(d_out, saved.out.shape, saved.kernel.dtype_of(saved.out), saved.kernel)
+        return Gradients(*saved.kernel.backward(d_out, saved))
     phi, shared = saved.phi, slice(0, saved.phi.shared)
     check_d_out(d_out, saved.out.shape, saved.out.dtype)
     d_s, d_z = (None, None) if d_state is None else check_d_state(d_state, saved.state)
@@ -317,3 +325,13 @@ def matrix(
             phi = features(q[..., i : i + 1, :], k, feature_map, allowed[..., i, :])
             similarity[..., i, :] = (phi.q @ phi.k.swapaxes(-1, -2))[..., 0, :]
     return divide(similarity, similarity.sum(axis=-1) + eps)
+
+
+# --- Checks ---------------------------------------------------------------------------------------------------------
+
+
+def _check_for_gpu(feature_map: FeatureMap, state: State | None) -> None:
+    if feature_map is not elu_plus_one:
+        raise ValueError(f"feature_map: expected elu_plus_one for arrays on a GPU, got {feature_map.name}")
+    if state is not None:
+        raise ValueError("state: arrays on a GPU start from no state")

@@ -1,4 +1,4 @@
-"""What contract tests do not reach of the CUDA kernels; run by ``test_simulator.py``, in a process with the simulator."""
+"""What contract tests do not reach of the CUDA kernels; ``test_simulator.py`` runs it in the simulator."""
 
 import subprocess
 import sys
@@ -101,7 +101,7 @@ def test_device_arrays_in_and_out(sizes, mechanism, causal, masked, monkeypatch)
 
 def test_masked_keys_may_hold_anything_finite():
     *inputs, _, key_mask = draw((2,), 5, 9, 4, 3, True, np.float32)
-    q, k, v = inputs
+    _, k, v = inputs
     k[~key_mask], v[~key_mask] = 1e6, -1e6
     for mechanism in (softmax, linear):
         expected = mechanism.forward(*inputs, key_mask=key_mask)[0]
@@ -135,8 +135,14 @@ def test_what_is_not_on_the_gpu_yet_says_so():
 
 
 def test_without_numba_cuda_the_error_says_what_to_install():
-    code = "import sys; sys.modules['numba.cuda'] = type(sys)('numba.cuda'); import numba; numba.cuda = sys.modules['numba.cuda']"
-    code += "; numba.cuda.implementation = 'Built-in'; import linattn_ref.kernels.cuda"
+    code = """
+import sys, types
+sys.modules["numba.cuda"] = types.ModuleType("numba.cuda")
+import numba
+numba.cuda = sys.modules["numba.cuda"]
+numba.cuda.implementation = "Built-in"
+import linattn_ref.kernels.cuda
+"""
     environment = {"PATH": "", "NUMBA_ENABLE_CUDASIM": "0"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode != 0
