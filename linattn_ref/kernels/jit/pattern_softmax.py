@@ -172,7 +172,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
         own_d_q = d_q if _ascending(part.queries, n) else np.zeros_like(d_q)
         _backward(*rows, k, v, key_mask, part, *by_key(part), q.dtype.type(scale), own_d_q, d_k, d_v)
         if own_d_q is not d_q:
-            d_q[:, :, part.queries] += own_d_q
+            _add_rows(d_q, part.queries, own_d_q)
     d_q = d_q[:, 0] if shares == 1 else d_q.sum(axis=1)
     return tuple(d_x.reshape(shape) for d_x, shape in zip((d_q[..., :width], d_k, d_v), shapes, strict=True))
 
@@ -223,6 +223,17 @@ def _weights(p, d_s, shift, row_sum, bias, low, high, first, last):
         weight = exp(score - broadcast(shift[i]))  # (5)
         store(p, i, weight)
         store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum[i])))
+
+
+@kernel
+def _add_rows(x, numbers, rows):
+    """``x[..., numbers, :] += rows``, for which NumPy makes copies of both."""
+    heads, shares = x.shape[:2]
+    for task in prange(heads * shares):
+        h, share = task // shares, task % shares
+        for r in range(numbers.size):
+            for t in range(rows.shape[3]):
+                x[h, share, numbers[r], t] += rows[h, share, r, t]
 
 
 @njit
