@@ -325,13 +325,3 @@ def matrix(
             phi = features(q[..., i : i + 1, :], k, feature_map, allowed[..., i, :])
             similarity[..., i, :] = (phi.q @ phi.k.swapaxes(-1, -2))[..., 0, :]
     return divide(similarity, similarity.sum(axis=-1) + eps)
-
-
-# --- Checks ---------------------------------------------------------------------------------------------------------
-
-
-def _check_for_gpu(feature_map: FeatureMap, state: State | None) -> None:
-    if feature_map is not elu_plus_one:
-        raise ValueError(f"feature_map: expected elu_plus_one for arrays on a GPU, got {feature_map.name}")
-    if state is not None:
-        raise ValueError("state: arrays on a GPU start from no state")
