@@ -3,6 +3,8 @@
 ``linattn_ref.kernels.reference``  NumPy, the loop as the paper prints it; needs nothing but NumPy
 ``linattn_ref.kernels.jit``        Numba on the CPU, float32 and float64
 
+``linattn_ref.kernels.parts`` is for all rooms: which query sees which key, for `pattern_softmax`.
+
 A mechanism is handed the room itself: ``softmax.forward(q, k, v, kernels=jit)``.
 Nothing falls back silently.
 """
