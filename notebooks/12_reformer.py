@@ -1,0 +1,530 @@
+# %% [markdown]
+# # 12. Reformer: attend to what a hash function puts next to you
+#
+# Most attention weights are tiny. If only the keys with large scores matter, can we find them without computing all
+# scores?
+#
+# The keys with the largest scores are those in the direction of the query: finding them is a *nearest neighbour
+# search*. Reformer (Kitaev et al. 2020) does it by **locality-sensitive hashing** (claim 43 of the seeds): a random
+# function that gives similar vectors the same bucket more often than others. In this chapter you will
+#
+# 1. derive how often two vectors at an angle share a bucket, and measure it;
+# 2. turn buckets of any size into chunks of one size, by sorting;
+# 3. see that several rounds of hashing are *one* softmax, if each pair is counted once;
+# 4. derive the gradient, and meet a backward pass that is right with one round and wrong with several;
+# 5. measure which share of the true nearest keys is found, at what cost.
+#
+# You need chapter 1; chapter 10 has the other sparse patterns, which do not look at the data. The letters are the same.
+
+# %%
+import json
+import math
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from linattn_ref import gradcheck
+from linattn_ref.attention import lsh_hashing, reformer, softmax
+from linattn_ref.experiments import chapter, lsh_recall, resource_methods, style
+from linattn_ref.kernels import jit
+from linattn_ref.theory import lsh_collision
+
+# Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
+same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
+FIGURES = Path(lsh_recall.__file__).parents[2] / "figures"
+
+# %% [markdown]
+# ## The formula
+#
+# Queries and keys are the same vectors $x_i$ ("shared QK"), but a key has length 1:
+#
+# $$q_i = x_i, \qquad k_j = \frac{x_j}{\lVert x_j \rVert} \qquad (1)$$
+#
+# Then a score is $s\, q_i^\top k_j = s \lVert x_i \rVert \cos \angle(x_i, x_j)$: for a given query the order of the
+# keys is the order of the *angles*. In each of several rounds the tokens are hashed, sorted and cut into chunks; let
+# $P_r(i)$ be those that token $i$ meets in round $r$. The output is softmax attention to all that it meets in any
+# round:
+#
+# $$o_i = \sum_{j \in P(i)} e^{s\, q_i^\top k_j - z_i}\, v_j, \qquad P(i) = \bigcup_r P_r(i), \qquad
+# z_i = \log \sum_{j \in P(i)} e^{s\, q_i^\top k_j} \qquad (2)$$
+#
+# The module that computes it checks its arguments, hashes and sorts, and leaves the chunks to a kernel:
+
+# %%
+chapter.source(reformer.forward, reformer.find_order, doc=False)
+
+# %% [markdown]
+# ## The hash
+#
+# Draw a matrix $R$ ($D \times B/2$) of independent standard normal numbers, and take as the bucket of $x$ the axis of
+# $xR$ along which it is longest, with its sign:
+#
+# $$h(x) = \operatorname{argmax}\big([xR\,;\,-xR]\big) \in \{0, \dots, B - 1\} \qquad (3)$$
+
+# %%
+chapter.source(lsh_hashing.buckets, doc=False)
+
+# %% [markdown]
+# The length of $x$ does not matter, only its direction; the opposite direction gets the opposite bucket. In the plane
+# each bucket is the union of directions nearest to one random arrow (here weighted by the arrow's length):
+
+# %%
+directions = np.linspace(0, 2 * np.pi, 721)[:-1]
+circle = np.stack([np.cos(directions), np.sin(directions)], axis=1)  # (720, 2)
+
+
+def panel(axes, n_buckets):
+    rotation = reformer.draw_rotations(1, 2, n_buckets, np.random.default_rng(1))
+    found = reformer.buckets(circle, rotation)[0]
+    axes.scatter(*circle.T, c=found, cmap="tab20", s=8)
+    arrows = np.concatenate([rotation[0], -rotation[0]], axis=1).T
+    for bucket in np.unique(found):
+        axes.plot(*(np.array([[0, 0], arrows[bucket] / np.linalg.norm(arrows[bucket])]).T), color=style.GREY, lw=0.8)
+    axes.set(aspect="equal", xticks=[], yticks=[], xlabel=f"{len(np.unique(found))} buckets in use")
+
+
+chapter.explore(
+    panel,
+    (2, 4, 8, 16),
+    name="B",
+    slider=[2, 4, 6, 8, 12, 16, 32],
+    height=0.3,
+    alt="A circle of directions, coloured by the bucket they fall into, for 2, 4, 8 and 16 buckets: arcs that become "
+    "shorter, and each arc's opposite has another colour",
+)
+x = np.random.default_rng(0).standard_normal((50, 4))
+rotations = reformer.draw_rotations(3, 4, 8, np.random.default_rng(1))  # three rounds, eight buckets
+there = reformer.buckets(x, rotations)
+np.testing.assert_array_equal(reformer.buckets(5 * x, rotations), there)
+np.testing.assert_array_equal(reformer.buckets(-x, rotations), (there + 4) % 8)
+
+# %% [markdown]
+# ### How often do two vectors collide?
+#
+# Let $x, y$ have length 1 and the angle $\theta$, $\rho = \cos \theta$. A column $r$ of $R$ gives two numbers
+# $(x^\top r, y^\top r)$: both standard normal, with covariance $x^\top y = \rho$. The columns are independent. So the
+# width $D$ drops out, and only $\rho$ and $B$ count.
+#
+# Both vectors are in bucket 0 if column 0 gives numbers $u, w > 0$ and all the $B/2 - 1$ other columns give numbers
+# smaller in size, for $x$ than $u$ and for $y$ than $w$. By symmetry all $B$ buckets are alike:
+#
+# $$p(\rho) = B \int_0^\infty \!\! \int_0^\infty \phi_\rho(u, w)\, G(u, w)^{B/2 - 1}\, du\, dw, \qquad
+# G(u, w) = \Pr(|U| < u, |W| < w) \qquad (4)$$
+#
+# with $\phi_\rho$ the density of two normal numbers with correlation $\rho$. With $B = 2$ there is no other column, and
+# $p = 2 \Pr(U, W > 0) = 1 - \theta / \pi$: a random hyperplane separates two vectors with a probability proportional to
+# their angle. With $\rho = 0$ the hashes are independent, and $p = 1 / B$. The integral by a sum over a grid, and
+# hashes drawn at random:
+
+# %%
+chapter.source(lsh_collision.collision_probability, doc=False)
+rows = []
+for degrees in (10, 30, 60, 90, 120):
+    rho = math.cos(math.radians(degrees))
+    row = [f"{degrees}°"]
+    for n_buckets in (2, 16, 64):
+        p = lsh_collision.collision_probability(rho, n_buckets)
+        drawn = lsh_collision.measured_collisions(rho, n_buckets, 32, 4000, np.random.default_rng(2))
+        assert abs(drawn - p) < 4 * math.sqrt(p * (1 - p) / 4000) + 2e-4  # four standard errors, and the grid's error
+        row += [p, drawn]
+    assert abs(row[1] - (1 - degrees / 180)) < 2e-4  # the hyperplane
+    rows.append(row)
+np.testing.assert_allclose([rows[3][i] for i in (1, 3, 5)], [1 / 2, 1 / 16, 1 / 64], rtol=1e-3)  # at a right angle
+chapter.table(("angle", "B = 2: (4)", "drawn", "B = 16: (4)", "drawn", "B = 64: (4)", "drawn"), rows)
+
+# %% [markdown]
+# For many buckets $p(\rho) = B^{-(1 - \rho)/(1 + \rho) + o(1)}$ (Andoni et al. 2015): doubling $B$ costs near vectors
+# little and far ones much. That is what makes the hash *locality-sensitive*. And one round is a gamble: neighbours at
+# 30° share one of 64 buckets less than half of the time. With $r$ independent rounds they share one at least once with
+# probability $1 - (1 - p)^r$:
+
+# %%
+p_near, p_far = (lsh_collision.collision_probability(math.cos(math.radians(a)), 64) for a in (30, 90))
+rows = [(r, 1 - (1 - p_near) ** r, 1 - (1 - p_far) ** r) for r in (1, 2, 4, 8, 16)]
+assert p_near < 0.5
+assert rows[3][1] > 0.97
+assert rows[3][2] < 0.12
+chapter.table(("rounds", "a bucket in common at 30°", "at 90°"), rows)
+
+# %% [markdown]
+# ## From buckets to chunks
+#
+# Buckets have any size, which no processor likes. So the tokens are sorted by (bucket, position) and the sorted list is
+# cut into chunks of $C$. A chunk attends to itself and to the chunk before, since a bucket may begin in one and end in
+# the next:
+#
+# $$\text{$i$ meets $j$ in round $r$} \iff \mathrm{chunk}_r(i) - \mathrm{chunk}_r(j) \in \{0, 1\} \qquad (5)$$
+#
+# whatever their buckets. It is the *chunks* that decide; the buckets only bring the order. The last chunk may be
+# shorter.
+
+# %%
+chapter.source(lsh_hashing.order_by_bucket, lsh_hashing.chunk_of_token, lsh_hashing.pattern_of, doc=False)
+
+# %% [markdown]
+# Sixty tokens in five groups of similar vectors, in random order. On the left who meets whom in one round, in the order
+# of the hash: chunks along the diagonal. In the middle the same in the order of the text. On the right after four
+# rounds; grey: true pairs of one group that are not met.
+
+# %%
+rng = np.random.default_rng(3)
+group = rng.integers(5, size=60)
+tokens = rng.standard_normal((5, 16))[group] + 0.4 * rng.standard_normal((60, 16))
+four_rounds = reformer.draw_rotations(4, 16, 8, rng)
+patterns = [reformer.pattern(tokens, rotations=four_rounds[:r], chunk=8) for r in (1, 4)]
+order = lsh_hashing.order_by_bucket(reformer.buckets(tokens, four_rounds[:1]))[0]
+together = (group[:, None] == group) & ~np.eye(60, dtype=bool)
+
+
+def draw_patterns():
+    figure, axes = style.figure(1, 3, height=0.42)
+    pictures = (patterns[0][np.ix_(order, order)], patterns[0], patterns[1])
+    titles = ("one round, sorted", "one round", "four rounds")
+    for axis, picture, title, same_group in zip(
+        axes, pictures, titles, (together[np.ix_(order, order)], together, together), strict=True
+    ):
+        shade = np.where(picture, 1.0, np.where(same_group, 0.25, 0.0))
+        axis.imshow(shade, cmap="Greys", vmin=0, vmax=1.2)
+        axis.set(title=title, xticks=[], yticks=[], xlabel="keys")
+        axis.grid(False)
+    axes[0].set_ylabel("queries")
+    return figure
+
+
+chapter.show(
+    draw_patterns,
+    alt="Three matrices. Sorted, the pairs that meet are blocks along the diagonal, each with the block before it. In "
+    "the order of the text they are scattered. After four rounds most pairs of one group are covered",
+)
+found = [(p & together).sum() / together.sum() for p in patterns]
+met = [p.mean() for p in patterns]
+print(f"pairs of one group that meet: {found[0]:.2f} in one round, {found[1]:.2f} in four")
+print(f"all pairs that meet:          {met[0]:.2f} in one round, {met[1]:.2f} in four")
+assert found[0] > 1.5 * met[0]
+assert found[1] > 0.8
+
+# %% [markdown]
+# A chunk is not a bucket: a pair with a common bucket may be more than a chunk apart, and a pair without one may meet.
+
+# %%
+hashed = reformer.buckets(tokens, four_rounds[:1])[0]
+common = (hashed[:, None] == hashed) & ~np.eye(60, dtype=bool)
+assert (common & ~patterns[0]).any()
+assert (patterns[0] & ~common).any()
+
+# %% [markdown]
+# ## Several rounds are one softmax
+#
+# A kernel works round by round. It can compute, from what meets in round $r$ alone,
+#
+# $$z_{ri} = \log \sum_{j \in P_r(i)} \frac{e^{s\,q_i^\top k_j}}{c_{ij}}, \qquad
+# o_{ri} = \sum_{j \in P_r(i)} \frac{e^{s\,q_i^\top k_j - z_{ri}}}{c_{ij}}\, v_j \qquad (6)$$
+#
+# with weights $1 / c_{ij}$ still to be chosen, and then put the rounds together by their log-sum-exps:
+#
+# $$z_i = \log \sum_r e^{z_{ri}}, \qquad o_i = \sum_r e^{z_{ri} - z_i}\, o_{ri} \qquad (7)$$
+#
+# Put (6) into (7): the $z_{ri}$ cancel, and
+#
+# $$o_i = \sum_r \sum_{j \in P_r(i)} \frac{e^{s\,q_i^\top k_j - z_i}}{c_{ij}}\, v_j
+# = \sum_{j \in P(i)} \Big( \sum_{r:\, j \in P_r(i)} \frac1{c_{ij}} \Big)\, e^{s\,q_i^\top k_j - z_i}\, v_j$$
+#
+# The bracket is 1 for every pair, and this is (2), exactly if $c_{ij}$ is **the number of rounds in which $i$ meets
+# $j$**. Without the correction, with $c_{ij} = 1$, a pair that meets in every round weighs as much as several: the
+# more similar two vectors are the more often they meet, so that it would sharpen the attention by an accident of the
+# hash. The kernel needs no $N \times N$ array for the count: for the pairs in a chunk it compares the numbers of the
+# chunks in which the two tokens lie in the other rounds.
+
+# %%
+N, D, M, CHUNK = 40, 4, 3, 5
+rng = np.random.default_rng(4)
+qk, v, d_out = rng.standard_normal((N, D)), rng.standard_normal((N, M)), rng.standard_normal((N, M))
+three = reformer.draw_rotations(3, D, 8, rng)
+out, saved = reformer.forward(qk, v, rotations=three, chunk=CHUNK)
+
+s, k = 1 / math.sqrt(D), qk / np.linalg.norm(qk, axis=1, keepdims=True)
+by_round = np.stack([reformer.pattern(qk, rotations=three[r : r + 1], chunk=CHUNK) for r in range(3)])  # (rounds, N, N)
+assert not np.einsum("rii->ri", by_round).any()  # everybody meets somebody here
+count = by_round.sum(axis=0)  # (N, N), c
+assert set(np.unique(count)) == {0, 1, 2, 3}
+
+
+def combine(count):
+    """Equations (6) and (7) with dense arrays."""
+    shares = np.where(by_round, np.exp(s * qk @ k.T) / np.maximum(count, 1), 0)  # (rounds, N, N)
+    totals = shares.sum(axis=-1, keepdims=True)  # exp z_r
+    rounds = shares / totals @ v  # o_r
+    return (totals * rounds).sum(axis=0) / totals.sum(axis=0), totals, rounds
+
+
+same(combine(count)[0], out)
+same(reformer.matrix(qk, rotations=three, chunk=CHUNK) @ v, out)
+same(reformer.matrix(qk, rotations=three, chunk=CHUNK).sum(axis=1), np.ones(N))
+uncorrected = combine(np.ones_like(count))[0]
+assert abs(uncorrected - out).max() > 0.1
+print(f"without the correction the output is off by up to {abs(uncorrected - out).max():.2f}")
+
+# %% [markdown]
+# The same round over and over changes nothing, as it should:
+
+# %%
+once = reformer.forward(qk, v, rotations=three[:1], chunk=CHUNK)[0]
+often = reformer.forward(qk, v, rotations=np.repeat(three[:1], 5, axis=0), chunk=CHUNK)[0]
+same(once, often)
+chapter.source(reformer.Saved, doc=False)
+
+# %% [markdown]
+# ### Itself, the future, and padding
+#
+# - **Itself.** Since $q_i = x_i$, a token's largest score is most often with itself. It is left out, unless there is
+#   nobody else in any round: then it attends to itself alone, and $o_i = v_i$. In causal order that is the case for the
+#   first token.
+# - **The future.** With `causal=True` a token meets earlier ones only. Still the future is not without influence: a
+#   later token that falls into another bucket shifts the chunks' boundaries, and with them *which* earlier tokens are
+#   met. No weight falls on the future, but a choice does depend on it; generating token by token, one meets others.
+# - **Padding.** A masked token is sorted last and takes no part, neither as a key nor as a query.
+
+# %%
+causal, _ = reformer.forward(qk, v, rotations=three, chunk=CHUNK, causal=True)
+same(causal[0], v[0])
+
+six, values = qk[:6], v[:6]
+attend = partial(reformer.forward, six, values, chunk=2, causal=True)
+before, after = np.array([[1, 1, 1, 1, 1, 2]]), np.array([[1, 1, 1, 1, 1, 0]])  # the last token changes its bucket
+for held in (before, after):
+    assert not np.triu(reformer.pattern(six, chunk=2, causal=True, buckets=held), 1).any()
+assert abs(attend(buckets=before)[0][4] - attend(buckets=after)[0][4]).max() > 0.01  # and token 4 meets others
+
+changed = six.copy()
+changed[5] *= -100  # with the buckets held fixed, the last token changes nothing
+np.testing.assert_array_equal(
+    reformer.forward(changed, values, chunk=2, causal=True, buckets=before)[0][:5], attend(buckets=before)[0][:5]
+)
+
+# %% [markdown]
+# ## The gradient, by hand
+#
+# The hash is constant but for jumps, so who meets whom is held fixed: its derivative is 0 wherever it has one. What
+# is left is (2), a softmax over $P(i)$. With $P_{ij} = e^{s\,q_i^\top k_j - z_i}$ for $j \in P(i)$, else 0, chapter 1
+# gives
+#
+# $$dV = P^\top dO, \qquad dA_{ij} = P_{ij}\, \big(dO_i^\top v_j - dO_i^\top o_i\big) \qquad (8)$$
+#
+# $$dQ_i = s \sum_j dA_{ij}\, k_j, \qquad dK_j = s \sum_i dA_{ij}\, q_i \qquad (9)$$
+#
+# **Round by round.** A pair's term in these sums is split into $c_{ij}$ equal shares, one in each round where it meets:
+# $P_{ij} / c_{ij} = e^{s\,q_i^\top k_j - z_i} / c_{ij}$. All that a round needs to know about the others is $z_i$ and
+# $o_i$, a few numbers a row. Each share is added where it arises; no $P$ is kept.
+#
+# **The key's length.** From $k = x / \lVert x \rVert$, with $d\lVert x \rVert = x^\top dx / \lVert x \rVert = k^\top
+# dx$,
+#
+# $$dk = \frac{dx}{\lVert x \rVert} - \frac{x\, (k^\top dx)}{\lVert x \rVert^2}
+# = \frac{(I - k k^\top)\, dx}{\lVert x \rVert}$$
+#
+# The matrix is symmetric, so backwards
+#
+# $$dX_i = dQ_i + \frac{dK_i - k_i\, (k_i^\top dK_i)}{\lVert x_i \rVert} \qquad (10)$$
+#
+# What points along the key is lost: its length is always 1. A zero vector has no direction; its key is 0 and passes
+# nothing on. A token that is alone, $o_i = v_i$, adds $dO_i$ to $dV_i$ and nothing else.
+
+# %%
+chapter.source(reformer.backward, doc=False)
+fixed = reformer.buckets(qk, three)
+report = gradcheck.check_elementwise(
+    partial(reformer.forward, chunk=CHUNK, buckets=fixed), reformer.backward, qk, v, rng=np.random.default_rng(5)
+)
+print(report)
+report.assert_ok()
+
+gradients = reformer.backward(d_out, saved)
+fast = reformer.backward(d_out, reformer.forward(qk, v, rotations=three, chunk=CHUNK, kernels=jit)[1])
+same(fast.qk, gradients.qk)
+same(fast.v, gradients.v)
+
+# %% [markdown]
+# ### Right with one round, wrong with several
+#
+# A tempting mistake. "Each round is a softmax with output $o_{ri}$ and the shares $P^{(r)}_{ij}$; the output is their
+# average with the weights $w_{ri} = e^{z_{ri} - z_i}$. So the gradient is the average of the rounds' gradients":
+#
+# $$dA_{ij} \overset{?}{=} \sum_r w_{ri}\, P^{(r)}_{ij} \big(dO_i^\top v_j - dO_i^\top o_{ri}\big)$$
+#
+# It forgets that $w_{ri}$ depends on the scores too, $\partial w_{ri} / \partial z_{ri} = w_{ri} (1 - w_{ri})$. The
+# right formula has $o_i$ in place of $o_{ri}$. With one round they are the same, and a test with one round cannot see
+# it.
+
+# %%
+_, totals, rounds = combine(count)
+shares = np.where(by_round, np.exp(s * qk @ k.T) / np.maximum(count, 1), 0) / totals.sum(
+    axis=0
+)  # w_r P_r, (rounds, N, N)
+d_p = d_out @ v.T  # (N, N)
+right = (shares * (d_p - (d_out * out).sum(axis=1, keepdims=True))).sum(axis=0)
+wrong = (shares * (d_p - (d_out * rounds).sum(axis=-1, keepdims=True))).sum(axis=0)
+
+
+def d_qk_of(d_scores):
+    d_k = s * d_scores.T @ qk
+    across = d_k - k * (k * d_k).sum(axis=1, keepdims=True)
+    return s * d_scores @ k + across / np.linalg.norm(qk, axis=1, keepdims=True)  # (9), (10)
+
+
+same(d_qk_of(right), gradients.qk)
+error = np.linalg.norm(d_qk_of(wrong) - gradients.qk) / np.linalg.norm(gradients.qk)
+assert error > 0.05
+print(f"the mistaken gradient is off by {error:.0%}")
+
+one_out, one_saved = reformer.forward(qk, v, rotations=three[:1], chunk=CHUNK)
+p_one = reformer.matrix(qk, rotations=three[:1], chunk=CHUNK)
+mistaken = p_one * (d_p - (d_out * one_out).sum(axis=1, keepdims=True))  # o_r = o
+same(d_qk_of(mistaken), reformer.backward(d_out, one_saved).qk)
+
+# %% [markdown]
+# ## Does it find the right keys?
+#
+# For each token of real text, its ten most similar keys in the heads of a pretrained network, and how many of them it
+# meets. (The network was not trained with shared QK; its keys stand in for the shared vectors.
+# `linattn-ref figures --only lsh_recall` draws this figure again.)
+
+# %%
+measured = lsh_recall.from_record(json.loads((FIGURES / "lsh_recall.json").read_text(encoding="utf-8")))
+chapter.show(
+    lsh_recall.draw,
+    measured,
+    alt="Left: probability of a common bucket falling with the angle, the faster the more buckets. Middle: recall of "
+    "the ten most similar keys rising with the rounds, far above the share of tokens met. Right: recall over that "
+    "share, higher for small chunks",
+)
+rows = []
+for each in measured.by_chunk:
+    assert (np.array(each.recall) > np.array(each.met)).all()  # better than chance, in every way
+    assert (np.diff(each.recall) > 0).all()  # more rounds find more
+    for r, recall, met, weight in zip(measured.rounds, each.recall, each.met, each.weight, strict=True):
+        if r in (1, 4, 16):
+            rows.append((each.chunk, r, recall, met, weight))
+chapter.table(
+    ("chunk", "rounds", "recall of the top 10", "share of tokens met", "share of the softmax weight met"), rows
+)
+
+# %% [markdown]
+# One round of small chunks finds less than half of them; several rounds find most. More rounds also meet more tokens
+# that do not matter: the dotted line is what random chunks find. Look at the last column too: where attention is spread
+# over many keys, as here, the nearest ten hold little of the weight, and LSH attention, which renormalises over what it
+# meets, is another function than softmax attention. The paper trains networks *with* it and does not claim to
+# approximate one trained without.
+#
+# ## What it costs
+#
+# Each round takes $N \cdot 2C$ pairs, where softmax attention takes $N^2$; and the hash takes $N D B / 2$
+# multiply-adds. With $C$ and $B$ fixed everything is linear in $N$. Kept for the backward pass, beside the inputs:
+# the output, a length and a log-sum-exp a row, and a permutation a round, $N (M + 2 + \mathrm{rounds})$ numbers.
+#
+# These are the curves `lsh-1`, `lsh-4` and `lsh-8` of the seeds' resource figure (claim 26; $B = 64$, $C = 32$), beside
+# softmax attention and linear attention. Time is measured by `linattn-ref bench resources`; what is kept is counted
+# here, at two lengths:
+
+# %%
+setting, rows = resource_methods.Setting(heads=2, width=16), []
+for name in ("dense", "online", "lsh_1", "lsh_4", "lsh_8", "linear"):
+    method = resource_methods.METHODS[name]
+    kept = [resource_methods.run(method, resource_methods.draw_inputs(method, n, setting, seed=0)) for n in (512, 1024)]
+    assert kept == [4 * method.kept(n, setting) for n in (512, 1024)]
+    rows.append((name.replace("_", "-"), *kept, kept[1] / kept[0]))
+    assert kept[1] <= 2 * kept[0] or name == "dense"
+assert rows[0][3] == 4
+assert [row[3] for row in rows[2:5]] == [2, 2, 2]  # linear in N, whatever the number of rounds
+chapter.table(("method", "bytes kept at N = 512", "at N = 1024", "ratio"), rows)
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. How many rounds?** Two vectors have an angle of 45°. How many rounds with 16 buckets are needed so that they
+# share a bucket at least once with probability 0.99? And how often do two orthogonal vectors in as many rounds?
+#
+# <details><summary>Solution</summary>
+#
+# $1 - (1 - p)^r \ge 0.99$ means $r \ge \log 0.01 / \log(1 - p)$.
+#
+# </details>
+
+# %%
+p_45 = lsh_collision.collision_probability(math.cos(math.pi / 4), 16)
+needed = math.ceil(math.log(0.01) / math.log(1 - p_45))
+orthogonal = 1 - (1 - 1 / 16) ** needed
+assert 1 - (1 - p_45) ** needed >= 0.99 > 1 - (1 - p_45) ** (needed - 1)
+print(f"p = {p_45:.3f}: {needed} rounds; orthogonal vectors share a bucket in {orthogonal:.2f} of the cases")
+
+# %% [markdown]
+# **2. Count once, or count shares?** The NumPy kernel gives a pair the share $1 / c_{ij}$ in each of its rounds. The
+# Numba kernel counts it fully in the *first* round where it meets and not at all in later ones. Why is that the same,
+# and what does it save?
+#
+# <details><summary>Solution</summary>
+#
+# In the derivation the bracket has to be 1 for every pair: any weights $a^{(r)}_{ij} \ge 0$ with $\sum_r a^{(r)}_{ij}
+# = 1$ will do. $1/c$ in each round is one choice, 1 in the first round another. For the second, round $r$ needs to be
+# compared with the rounds before it only, half of the comparisons, and a pair is hidden instead of weighed, so there
+# is no division. In one round alone, $z_{ri}$ is another number, but no $z_{ri}$ is left at the end.
+#
+# </details>
+
+# %%
+first = by_round & (np.cumsum(by_round, axis=0) == 1)  # (rounds, N, N)
+np.testing.assert_array_equal(first.sum(axis=0), count > 0)
+first_shares = np.where(first, np.exp(s * qk @ k.T), 0)
+same((first_shares @ v).sum(axis=0) / first_shares.sum(axis=(0, 2))[:, None], out)
+
+# %% [markdown]
+# **3. Why shared?** With queries and keys of their own, what goes wrong with sorting and chunks? Think of a bucket that
+# holds many queries and no keys.
+#
+# <details><summary>Solution</summary>
+#
+# The sorted list would hold queries and keys, and a chunk might hold queries alone: they see nothing. With shared
+# vectors every chunk has as many keys as queries. And an attention that was trained without sharing has keys whose
+# length matters: a long key far from the query in angle can have a larger score than a short one close by, but the hash
+# sees the angle only. Hence keys of length 1. Below, keys of different lengths: the largest score is often not at the
+# smallest angle.
+#
+# </details>
+
+# %%
+rng = np.random.default_rng(6)
+queries, keys = rng.standard_normal((200, 8)), rng.standard_normal((100, 8)) * np.exp(rng.standard_normal((100, 1)))
+angles = queries @ keys.T / np.linalg.norm(keys, axis=1)
+agree = ((queries @ keys.T).argmax(axis=1) == angles.argmax(axis=1)).mean()
+assert agree < 0.5
+print(f"the key with the largest score is the one at the smallest angle for {agree:.0%} of the queries")
+
+# %% [markdown]
+# **4. One chunk.** What is LSH attention with $C \ge N$? Check it against `softmax.forward`.
+#
+# <details><summary>Solution</summary>
+#
+# Everybody meets everybody: softmax attention with keys of length 1 and without the diagonal, whatever the hash and the
+# number of rounds.
+#
+# </details>
+
+# %%
+everybody = reformer.forward(qk, v, rotations=three, chunk=N)[0]
+for i in range(N):
+    others = np.arange(N) != i
+    same(everybody[i : i + 1], softmax.forward(qk[i : i + 1], k[others], v[others])[0])
+
+# %% [markdown]
+# ## What to remember
+#
+# - The largest scores are at the smallest angles: finding them is a search for neighbours, and a random hash finds most
+#   of them in several rounds, at a cost linear in $N$ for fixed chunks.
+# - Buckets bring the order, chunks decide who meets whom.
+# - Rounds combine by their log-sum-exp; with each pair's share divided by the number of its rounds it is one softmax.
+# - The gradient takes $z_i$ and $o_i$ of all rounds together. Test with several rounds.
+# - The hash is not differentiated, and finite differences have to hold it fixed.
+#
+# **Sources.** Kitaev, Kaiser and Levskaya (2020), *Reformer: the efficient transformer*. Andoni, Indyk, Laarhoven,
+# Razenshteyn and Schmidt (2015), *Practical and optimal LSH for angular distance*. Charikar (2002), *Similarity
+# estimation techniques from rounding algorithms*. Katharopoulos et al. (2020), *Transformers are RNNs* (lsh-1, lsh-4).
