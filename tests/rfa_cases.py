@@ -24,11 +24,20 @@ def qkv_no_gate(rng, s, dtype):
     return {**qkv(rng, s, dtype), "omega": short_directions(rng, s.d, dtype)}
 
 
-def qkv_gate_and_sides(rng, s, dtype):
-    """Every product with a direction away from 0, the kink of the rectified features; half of them are negative."""
+def qkv_gate_and_axes(rng, s, dtype):
+    """Directions along the axes, and entries away from 0: no product is near the kink of the rectified features.
+
+    The first entry of each query and key is positive, so that any two have a feature in common; the others are of
+    either sign, so that each has features which the other lacks.
+    """
     arrays = qkv_gate(rng, s, dtype)
-    sides = np.resize([[1], [-1]], (FEATURES, 1)) * (abs(rng.standard_normal((FEATURES, s.d))) + 0.1)
-    return {**arrays, **{name: abs(arrays[name]) + dtype(0.1) for name in "qk"}, "omega": sides.astype(dtype)}
+    for name in "qk":
+        arrays[name] += np.copysign(dtype(0.1), arrays[name])
+        arrays[name][..., 0] = abs(arrays[name][..., 0])
+    omega = np.zeros((FEATURES, s.d), dtype)
+    for row in range(FEATURES):
+        omega[row, row % s.d] = (-1) ** (row // s.d) * rng.uniform(0.5, 1.5)
+    return {**arrays, "omega": omega}
 
 
 def short_directions(rng, d, dtype):
@@ -116,5 +125,5 @@ RFA_CASES = (
     RFA("rfa"),
     RFA("rfa causal", **CAUSAL, recurrent=True),
     GATED("rfa gated", **CAUSAL, draw=qkv_gate),
-    GATED("rfa arccos gated", causal=True, options={"causal": True, "kind": "arccos"}, draw=qkv_gate_and_sides, bad=()),
+    GATED("rfa arccos gated", causal=True, options={"causal": True, "kind": "arccos"}, draw=qkv_gate_and_axes, bad=()),
 )
