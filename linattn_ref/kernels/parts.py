@@ -3,15 +3,15 @@
 A *pattern* is a tuple of `Part`, and the pairs that it allows are those of its parts, which must be disjoint: a pair in
 two of them would count twice. A part is simple, once queries and keys are put in an order of its own::
 
-                keys ->
-               +-----------------------------+
-    queries    |###### . . . . . . . . . . . |    a row sees the keys low <= c < high,
-      |   tile |. ###### . . . . . . . . . . |    as far as they lie in the runs of its tile
-      v        |. . ###### . . . . . . . . . |
-               +-----------------------------+    runs of this tile: (0, 8)
-        tile   |##. . ######. . . . . ###. . |
-               |##. . ######. . . . . ###. . |    runs of this tile: (0, 2), (5, 11), (20, 23)
-               +-----------------------------+
+              keys ->
+             +------------------------+
+    queries  |######..................|
+      |      |..######................|    a tile with one run, (0, 10), of which each row sees low <= c < high
+      v      |....######..............|
+             +------------------------+
+             |##...######.........###.|
+             |##...######.........###.|    a tile with the runs (0, 2), (5, 11), (20, 23)
+             +------------------------+
 
 The order does much of the work. Sorted by ``position mod d``, the keys that are a multiple of ``d`` away from a query
 are neighbours, and a dilated window becomes a plain one. And a key left out of the order is seen by nobody.
@@ -75,14 +75,16 @@ def band(
     span = max(n + shift, n_keys)
     first, last, dilation = max(first, -span), min(last, span), min(dilation, span)  # no key is further away
     position, keys = np.arange(n) + shift, np.setdiff1d(np.arange(n_keys), np.asarray(without, np.intp))
-    # Ordered by residue, then by position: (residue, quotient) as one number, different for each position.
-    by_residue = position % dilation * span + position // dilation
-    queries = np.argsort(by_residue, kind="stable")
-    keys = keys[np.argsort(keys % dilation * span + keys // dilation, kind="stable")]
-    codes = keys % dilation * span + keys // dilation
-    residue, quotient = position[queries] % dilation * span, position[queries] // dilation
-    low = np.searchsorted(codes, residue + np.clip(quotient + first, 0, span))
-    high = np.searchsorted(codes, residue + np.clip(quotient + last + 1, 0, span))
+
+    def place(residue: Indices, quotient: Indices) -> Indices:
+        """Both as one number, by which positions are ordered: by residue, then by position."""
+        return residue * span + quotient
+
+    queries = np.argsort(place(position % dilation, position // dilation), kind="stable")
+    keys = keys[np.argsort(place(keys % dilation, keys // dilation), kind="stable")]
+    residue, quotient, places = position % dilation, position // dilation, place(keys % dilation, keys // dilation)
+    low = np.searchsorted(places, place(residue, np.clip(quotient + first, 0, span)))[queries]
+    high = np.searchsorted(places, place(residue, np.clip(quotient + last + 1, 0, span)))[queries]
     return _tiled(queries, keys, low, high)
 
 
