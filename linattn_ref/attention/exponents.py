@@ -53,6 +53,7 @@ from linattn_ref.attention.feature_maps import FeatureMap, Split
 
 RISE = 40.0  # S stays below exp(40) a key: with 1e6 keys, values of 1e6 and C = 1e3 that is 2e32, float32 holds 3e38
 ALL = slice(None)
+ROWS = 64  # of exponents at a time: with 8 heads and C = 256, half a megabyte of float32
 
 
 class Piece(NamedTuple):
@@ -118,10 +119,8 @@ def _exponential_features(
 
     scale_k = [(slice(0, shared), first), *(rises(exponent_k, shared, first) if causal else ())]  # rows, and their r
     scale_q = [(slice(i.start - shared, i.stop - shared), r) for i, r in scale_k[1:]] if causal else [(ALL, first)]
-    keys: list[Array] = [exponent_k[..., rows, :] - finite(r)[..., None, :] for rows, r in scale_k]
-    queries: list[Array] = [exponent_q[..., rows, :] + finite(r)[..., None, :] for rows, r in scale_q]
-    queries = [x - x.max(axis=-1, keepdims=True) for x in queries]  # (2)
-    phi_q, phi_k = _exp(queries, factor_q), _exp(keys, factor_k)  # (1)
+    phi_q = _exp(_own(exponent_q, q), scale_q, factor_q, of_queries=True)
+    phi_k = _exp(_own(exponent_k, k), scale_k, factor_k, of_queries=False)
 
     decays = [decay_between(old, new) for (_, old), (_, new) in pairwise(scale_k)]
     pieces = tuple(Piece(i, j, decay) for (i, _), (j, _), decay in zip(scale_q, scale_k[1:], decays, strict=False))
@@ -157,10 +156,10 @@ def _next_rise(exponent: Array, start: int, log_scale: Array) -> int:
     length, limit = exponent.shape[-2], (log_scale + RISE)[..., None, :]
     window = 64  # doubled each time, so that the search costs no more than the piece it finds
     while start < length:
-        above = (exponent[..., start : start + window, :] > limit).any(axis=-1)  # (..., window)
-        rows = np.flatnonzero(above.reshape(-1, above.shape[-1]).any(axis=0))
-        if rows.size:
-            return start + int(rows[0])
+        rows = exponent[..., start : start + window, :]
+        if (rows.max(axis=-2, keepdims=True) > limit).any():  # most windows have none, and a maximum is soon found
+            above = (rows > limit).any(axis=-1)  # (..., window)
+            return start + int(np.flatnonzero(above.reshape(-1, above.shape[-1]).any(axis=0))[0])
         start, window = start + window, 2 * window
     return length
 
@@ -180,10 +179,23 @@ def finite(log_scale: Array) -> Array:
     return np.where(np.isneginf(log_scale), log_scale.dtype.type(0), log_scale)
 
 
-def _exp(exponents: list[Array], factor: Array | None) -> Array:
-    exponent = join([x for x in exponents if x.shape[-2]])
-    phi = np.exp(exponent, out=exponent)
-    return phi if factor is None else phi * factor
+def _own(exponent: Array, x: Array) -> Array:
+    """To be written over: a copy, if it is the caller's own array."""
+    return exponent.copy() if np.may_share_memory(exponent, x) else exponent
+
+
+def _exp(exponent: Array, scales: list[tuple[slice, Array]], factor: Array | None, *, of_queries: bool) -> Array:
+    """The scaled features (1), written over their exponents; so few rows at a time that they stay in the cache."""
+    for rows, r in scales:
+        shift = finite(r)[..., None, :] if of_queries else -finite(r)[..., None, :]
+        start, stop, _ = rows.indices(exponent.shape[-2])
+        for block in range(start, stop, ROWS):
+            x = exponent[..., block : min(block + ROWS, stop), :]
+            x += shift
+            if of_queries:
+                x -= x.max(axis=-1, keepdims=True)  # (2)
+            np.exp(x, out=x)
+    return exponent if factor is None else exponent * factor
 
 
 def join(parts: list[Array], axis: int = -2) -> Array:

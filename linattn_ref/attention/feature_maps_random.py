@@ -124,7 +124,9 @@ def favor_positive(omega: Array) -> FeatureMap:
     _check_omega(omega)
 
     def split(x: Array) -> tuple[Array, None]:
-        return project(x, omega) - half_square(x) - 0.5 * math.log(len(omega)), None  # (2)  (..., m)
+        exponent = project(x, omega)  # (..., m)
+        exponent -= half_square(x) + 0.5 * math.log(len(omega))  # (2)
+        return exponent, None
 
     def backward(d_phi: Array, saved: tuple[Array, Array]) -> Array:
         x, phi = saved
