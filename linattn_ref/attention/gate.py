@@ -13,7 +13,7 @@ A gate close to 0 or to 1 learns slowly.
 
 References
 ----------
-Peng et al. (2021), "Random feature attention", section 3.2.
+Peng et al. (2021), "Random feature attention", section 3 (the gate).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ gradients of ``K``, ``K-``, ``V`` and ``V-``, and what ``K-`` and ``V-`` get goe
 
 References
 ----------
-Zhu et al. (2021), "Long-short Transformer: efficient Transformers for language and vision", section 3, equations 2-6.
+Zhu et al. (2021), "Long-short Transformer: efficient Transformers for language and vision", section 3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The layer norm of keys and values in the Long-Short Transformer (Zhu et al. 2021, section 3.4; Ba et al. 2016).
+"""The layer norm of keys and values in the Long-Short Transformer (Zhu et al. 2021; Ba et al. 2016).
 
     y = (x - mean x) / s,   s = sqrt(var x + 1e-5)           (1)
     norm(x) = a y + b                                        (2)  gain a and bias b, one number an entry

@@ -23,7 +23,7 @@ Keys get a gradient on both ways: for what they contribute, and for how much of 
 
 References
 ----------
-Zhu et al. (2021), "Long-short Transformer: efficient Transformers for language and vision", section 3.2, equation 3.
+Zhu et al. (2021), "Long-short Transformer: efficient Transformers for language and vision", section 3.
 """
 
 from __future__ import annotations

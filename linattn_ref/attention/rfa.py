@@ -42,7 +42,7 @@ too, is in ``feature_maps_random.py``.
 
 References
 ----------
-Peng et al. (2021), "Random feature attention", sections 3.1-3.3, appendices A and B.
+Peng et al. (2021), "Random feature attention", section 3 and the appendix (arc-cosine).
 """
 
 from __future__ import annotations
