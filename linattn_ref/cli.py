@@ -56,13 +56,14 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_spectrum(commands)
     _add_figures(commands)
-    bench = commands.add_parser("bench", help="measure CPU time against a named yardstick")
+    bench = commands.add_parser("bench", help="measure time against a named yardstick")
     benches = bench.add_subparsers(title="what", required=True, metavar="WHAT")
     _add_bench_softmax(benches)
     _add_bench_linear(benches)
     _add_bench_performer(benches)
     _add_bench_patterns(benches)
     _add_bench_reformer(benches)
+    _add_bench_cuda(benches)
     _add_bench_spectrum(benches)
     _add_bench_resources(benches)
     return top
@@ -312,6 +313,50 @@ def _add_bench_linear(commands: Any) -> None:
     option("--width", type=_at_least(1), default=64, metavar="D", help="C = D = M (default: %(default)s)")
     option("--repeats", type=_at_least(1), default=7, metavar="ROUNDS", help="(default: %(default)s)")
     option("--no-compile", dest="compile", action="store_false", help="without torch.compile, which needs a compiler")
+    option("--seed", type=_at_least(0), default=0, help="of the inputs (default: 0)")
+    option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: %(default)s)")
+    _add_style(command)
+
+
+def run_bench_cuda(arguments: argparse.Namespace) -> None:
+    """Compare the GPU kernels with PyTorch, flash-linear-attention and fast-transformers, if installed; minutes.
+
+    Needs an NVIDIA GPU, PyTorch and the cuda12 or cuda13 extra. Time by CUDA events, and memory. Prints a table, and
+    writes bench_cuda.svg, .png, .pdf and .json.
+    """
+    from linattn_ref.experiments import bench_cuda, record, style
+
+    results = bench_cuda.compute(
+        lengths=arguments.lengths,
+        batch=arguments.batch,
+        heads=arguments.heads,
+        width=arguments.width,
+        repeats=arguments.repeats,
+        seed=arguments.seed,
+    )
+    with style.use(arguments.style):
+        files = record.save(
+            bench_cuda.draw(results),
+            results,
+            arguments.out,
+            "bench_cuda",
+            command=arguments.command_line,
+            seed=arguments.seed,
+            caption=bench_cuda.CAPTION,
+        )
+    print(bench_cuda.table(results))
+    print("wrote", *files)
+
+
+def _add_bench_cuda(commands: Any) -> None:
+    command = _command(commands, "cuda", run_bench_cuda)
+    option = command.add_argument
+    lengths = [2**p for p in range(10, 21)]
+    option("--lengths", type=_at_least(1), nargs="+", default=lengths, metavar="N", help="N = L (%(default)s)")
+    option("--batch", type=_at_least(1), default=1, metavar="B", help="(default: %(default)s)")
+    option("--heads", type=_at_least(1), default=8, metavar="H", help="(default: %(default)s)")
+    option("--width", type=_at_least(1), default=64, metavar="D", help="C = D = M (default: %(default)s)")
+    option("--repeats", type=_at_least(1), default=10, metavar="ROUNDS", help="(default: %(default)s)")
     option("--seed", type=_at_least(0), default=0, help="of the inputs (default: 0)")
     option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (default: %(default)s)")
     _add_style(command)

@@ -1,0 +1,242 @@
+"""Attention on a GPU: time and memory against length, the kernels here beside PyTorch's and two packages'.
+
+========================  ============================================================================================
+kernel                    what runs, causal, forward and with the backward pass
+========================  ============================================================================================
+linear                    ``linear.forward(..., kernels=cuda)``: elu + 1, product, denominator
+softmax                   ``softmax.forward(..., kernels=cuda)``
+SDPA                      PyTorch's ``scaled_dot_product_attention`` in the same precision
+SDPA bfloat16             the same on tensor cores
+flash-linear-attention    its Triton kernel for linear attention, in chunks, with elu + 1 by PyTorch
+fast-transformers         Algorithm 1 in CUDA by the paper's authors; the product without the denominator
+========================  ============================================================================================
+
+Packages that cannot be imported are left out and named. Arrays are PyTorch's, made on the GPU; time is between CUDA
+events on PyTorch's current stream, the median of some rounds after one that is not counted; memory is the most that
+PyTorch held during a call beyond its inputs. A kernel that took longer than ``patience`` at one length, or ran out of
+memory, is not tried at greater ones.
+
+The limit is what the GPU does in the time that linear attention has to take at least: its inputs and outputs moved at
+the speed of a copy, and ``2 C M`` (forward) or ``7 C M`` multiply-adds a row at that of a matrix product in the same
+precision; the larger of the two. Both speeds are measured in the same run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from linattn_ref.experiments import style
+from linattn_ref.experiments.bench_cuda_peers import Call, Inputs, kernels
+
+CAPTION = (
+    "Causal attention on a GPU: time, forward and with the backward pass, and memory beyond the inputs, against length."
+)
+LENGTHS = tuple(2**power for power in range(10, 21))
+FORWARD, BOTH = "forward", "forward + backward"
+TOLERANCE = {"float32": 1e-2, "bfloat16": 1e-1}  # of the largest number: others may round to tensor cores' precision
+LOOKS = {
+    "linear": (style.BLUE, "o-"),
+    "softmax": (style.VERMILLION, "s-"),
+    "SDPA": (style.GREY, "^-"),
+    "SDPA bfloat16": (style.GREY, "v--"),
+    "flash-linear-attention": (style.SKY, "D-"),
+    "fast-transformers": (style.BLACK, "x-"),
+    "limit of linear": (style.BLACK, ":"),
+}
+
+
+class Row(NamedTuple):
+    """One kernel at one length."""
+
+    task: str  # FORWARD or BOTH
+    length: int
+    kernel: str
+    median_ms: float
+    min_ms: float
+    mib: float  # beyond the inputs
+
+
+class Results(NamedTuple):
+    device: str
+    batch: int
+    heads: int
+    width: int  # D = C = M
+    repeats: int
+    copy_gb_s: float  # read and written
+    matrix_tflops: float  # float32, no tensor cores
+    versions: dict[str, str]
+    rows: tuple[Row, ...]
+
+
+def compute(
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    batch: int = 1,
+    heads: int = 8,
+    width: int = 64,
+    repeats: int = 10,
+    patience: float = 2.0,
+    seed: int = 0,
+) -> Results:
+    """Time the kernels on the current GPU.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        ``N = L``.
+    batch, heads, width : int
+        ``B``, ``H`` and ``D = M``.
+    repeats : int
+        Rounds, after one that is not counted.
+    patience : float
+        Seconds; a kernel that took longer is left out at greater lengths.
+    seed : int
+
+    Raises
+    ------
+    RuntimeError
+        There is no GPU, or two kernels disagree.
+    ImportError
+        PyTorch or numba-cuda is missing.
+    """
+    torch = importlib.import_module("torch")
+    if not torch.cuda.is_available():
+        raise RuntimeError("bench cuda: no NVIDIA GPU was found by PyTorch; the numbers can only be measured on one")
+    cuda = importlib.import_module("linattn_ref.kernels.cuda")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.manual_seed(seed)
+    calls, versions = kernels(torch, cuda)
+    rows: list[Row] = []
+    tried = set(calls)
+    for length in sorted(lengths):
+        inputs = Inputs(*torch.randn((4, batch, heads, length, width), device="cuda"))
+        if length == min(lengths):
+            compare(torch, calls, inputs)
+        for name in [name for name in calls if name in tried]:
+            for task in (FORWARD, BOTH):
+                row = measure(torch, partial(calls[name], inputs, task == BOTH), repeats)
+                if row is None or row[0] > 1e3 * patience:
+                    tried.discard(name)
+                if row is not None:
+                    rows.append(Row(task, length, name, *row))
+        del inputs
+    speeds = copy_speed(torch, repeats), matrix_speed(torch, repeats)
+    name = torch.cuda.get_device_name()
+    return Results(name, batch, heads, width, repeats, *speeds, versions, tuple(rows))
+
+
+# --- Measuring ------------------------------------------------------------------------------------------------------
+
+
+def compare(torch: Any, calls: Mapping[str, Call], inputs: Inputs) -> None:
+    """Kernels of the same mechanism against each other; fast-transformers' has no denominator, and no peer here."""
+    pairs = (("SDPA", "softmax"), ("SDPA bfloat16", "softmax"), ("flash-linear-attention", "linear"))
+    for name, other in pairs:
+        if name in calls:
+            tolerance = TOLERANCE["bfloat16" if "bfloat16" in name else "float32"]
+            for what, x, y in zip(
+                ("out", "d_q", "d_k", "d_v"), calls[name](inputs, True), calls[other](inputs, True), strict=True
+            ):
+                error = float((x - y).abs().max() / y.abs().max())
+                if not error < tolerance:
+                    raise RuntimeError(f"{name} and {other} differ in {what} by {error:.1e} of its largest entry")
+
+
+def measure(torch: Any, call: Callable[[], Any], repeats: int) -> tuple[float, float, float] | None:
+    """Median and least milliseconds, and MiB; None if there is not enough memory."""
+    times = []
+    try:
+        call()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        for _ in range(repeats):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            call()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end))
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return None
+    mib = (torch.cuda.max_memory_allocated() - before) / 2**20
+    return statistics.median(times), min(times), mib
+
+
+def copy_speed(torch: Any, repeats: int) -> float:
+    """GB/s read and written by a copy of 1 GiB."""
+    x = torch.empty(2**28, dtype=torch.float32, device="cuda")
+    y = torch.empty_like(x)
+    measured = measure(torch, partial(y.copy_, x), repeats)
+    return float("nan") if measured is None else 2 * x.numel() * 4 / measured[1] / 1e6
+
+
+def matrix_speed(torch: Any, repeats: int) -> float:
+    """TFLOP/s of a float32 matrix product."""
+    n = 4096
+    x = torch.randn((n, n), device="cuda")
+    measured = measure(torch, partial(torch.matmul, x, x), repeats)
+    return float("nan") if measured is None else 2 * n**3 / measured[1] / 1e9
+
+
+def limit_ms(results: Results, task: str, length: int) -> float:
+    """What linear attention takes at least: memory or arithmetic, whichever is slower."""
+    rows = results.batch * results.heads * length
+    arrays, products = (4, 2) if task == FORWARD else (12, 7)  # q, k, v, out; then these, d_out and three gradients
+    moved_ms = rows * arrays * results.width * 4 / results.copy_gb_s / 1e6
+    return max(moved_ms, rows * products * results.width**2 * 2 / results.matrix_tflops / 1e9)
+
+
+# --- Showing --------------------------------------------------------------------------------------------------------
+
+
+def table(results: Results) -> str:
+    """Milliseconds as a Markdown table, a line a task and length, and below it what stands in it."""
+    names = [name for name in LOOKS if any(row.kernel == name for row in results.rows)]
+    lines = [
+        f"| task | N | {' | '.join(names)} | limit of linear |",
+        f"| --- | {'---: | ' * (len(names) + 2)}".rstrip(),
+    ]
+    found = {(row.task, row.length, row.kernel): row for row in results.rows}
+    for task in (FORWARD, BOTH):
+        for length in sorted({row.length for row in results.rows}):
+            cells = [found.get((task, length, name)) for name in names]
+            numbers = [f"{row.median_ms:.3g}" if row else "" for row in cells]
+            lines.append(f"| {task} | {length} | {' | '.join(numbers)} | {limit_ms(results, task, length):.3g} |")
+    missing = [name for name in ("flash-linear-attention", "fast-transformers") if name not in results.versions]
+    lines += [
+        "",
+        f"{results.device}, B = {results.batch}, H = {results.heads}, D = M = {results.width}, float32, causal; "
+        f"milliseconds, median of {results.repeats}. Limit: a copy moves {results.copy_gb_s:.0f} GB/s, a float32 "
+        f"matrix product does {results.matrix_tflops:.1f} TFLOP/s. "
+        + ", ".join(f"{name} {version}" for name, version in results.versions.items())
+        + (f". Not installed, so not compared: {', '.join(missing)}." if missing else "."),
+    ]
+    return "\n".join(lines)
+
+
+def draw(results: Results) -> Figure:
+    """Time of both passes, and memory, against length: the paper's figure for a GPU."""
+    figure, axes = style.figure(1, 3, height=0.5)
+    lengths = sorted({row.length for row in results.rows})
+    panels = ((FORWARD, "median_ms", "ms"), (BOTH, "median_ms", "ms"), (BOTH, "mib", "MiB beyond the inputs"))
+    for axis, (task, field, label) in zip(axes, panels, strict=True):
+        for kernel, (colour, look) in LOOKS.items():
+            points = [(r.length, getattr(r, field)) for r in results.rows if (r.task, r.kernel) == (task, kernel)]
+            if points:
+                axis.plot(*zip(*points, strict=True), look, color=colour, label=kernel, markersize=3)
+        if field == "median_ms":
+            colour, look = LOOKS["limit of linear"]
+            limits = [limit_ms(results, task, length) for length in lengths]
+            axis.plot(lengths, limits, look, color=colour, label="limit of linear")
+        axis.set(title=task, xlabel="N = L", ylabel=label, xscale="log", yscale="log")
+        axis.set_xscale("log", base=2)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure

@@ -1,0 +1,87 @@
+"""Causal attention on a GPU, here and in other packages, as `bench_cuda` calls it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from linattn_ref.attention import linear, softmax
+
+
+class Inputs(NamedTuple):
+    q: Any  # (B, H, N, D), a tensor on the GPU
+    k: Any
+    v: Any
+    d_out: Any
+
+
+Call = Callable[[Inputs, bool], Sequence[Any]]  # inputs, whether to go back -> out; d_q, d_k, d_v
+
+
+def kernels(torch: Any, cuda: Any) -> tuple[dict[str, Call], dict[str, str]]:
+    """Each as a function of inputs and whether to go back, giving output and gradients; and versions of packages."""
+    calls: dict[str, Call] = {
+        "linear": partial(ours, linear, cuda),
+        "softmax": partial(ours, softmax, cuda),
+        "SDPA": partial(theirs, torch, partial(sdpa, torch)),
+        "SDPA bfloat16": partial(theirs, torch, partial(sdpa, torch, dtype=torch.bfloat16)),
+    }
+    versions = {"PyTorch": torch.__version__, "numba-cuda": importlib.metadata.version("numba-cuda")}
+    try:
+        chunk = importlib.import_module("fla.ops.linear_attn").chunk_linear_attn
+        calls["flash-linear-attention"] = partial(theirs, torch, partial(fla, torch, chunk))
+        versions["flash-linear-attention"] = _version("flash-linear-attention", "fla-core")
+    except ImportError:
+        pass
+    try:
+        importlib.import_module("fast_transformers.causal_product.causal_product_cuda")
+        product = importlib.import_module("fast_transformers.causal_product").causal_dot_product
+        calls["fast-transformers"] = partial(theirs, torch, partial(fast_transformers, torch, product))
+        versions["fast-transformers"] = _version("pytorch-fast-transformers")
+    except ImportError:
+        pass
+    return calls, versions
+
+
+def ours(mechanism: Any, cuda: Any, inputs: Inputs, both: bool) -> Sequence[Any]:
+    q, k, v, d_out = inputs
+    out, saved = mechanism.forward(q, k, v, causal=True, kernels=cuda)
+    return (out, *mechanism.backward(d_out, saved)) if both else (out,)
+
+
+def theirs(torch: Any, function: Callable[..., Any], inputs: Inputs, both: bool) -> Sequence[Any]:
+    if not both:
+        with torch.no_grad():
+            return (function(*inputs[:3]),)
+    leaves = [x.detach().requires_grad_() for x in inputs[:3]]
+    out = function(*leaves)
+    return out.detach(), *torch.autograd.grad(out, leaves, inputs.d_out)
+
+
+def sdpa(torch: Any, q: Any, k: Any, v: Any, dtype: Any = None) -> Any:
+    q, k, v = (x if dtype is None else x.to(dtype) for x in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).float()
+
+
+def fla(torch: Any, chunk: Callable[..., Any], q: Any, k: Any, v: Any) -> Any:
+    phi_q, phi_k = (torch.nn.functional.elu(x) + 1 for x in (q, k))
+    rows = (x.transpose(1, 2).contiguous() for x in (phi_q, phi_k, v))  # (B, N, H, D)
+    out, _ = chunk(*rows, scale=1.0, normalize=True)
+    return out.transpose(1, 2)
+
+
+def fast_transformers(torch: Any, product: Callable[..., Any], q: Any, k: Any, v: Any) -> Any:
+    phi_q, phi_k = (torch.nn.functional.elu(x) + 1 for x in (q, k))
+    return product(phi_q, phi_k, v.contiguous())
+
+
+def _version(*packages: str) -> str:
+    for package in packages:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"

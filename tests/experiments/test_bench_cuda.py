@@ -1,0 +1,62 @@
+"""What the GPU comparison says and draws of numbers made up here; measuring them takes a GPU."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from linattn_ref import cli
+from linattn_ref.experiments import bench_cuda, style
+from linattn_ref.experiments.bench_cuda import BOTH, FORWARD, Results, Row
+
+
+@pytest.fixture
+def results():
+    rows = tuple(
+        Row(task, n, name, n / 1000, n / 1100, n / 64)
+        for task in (FORWARD, BOTH)
+        for n in (1024, 2048)
+        for name in ("linear", "softmax", "SDPA")
+        if (n, name) != (2048, "SDPA")
+    )
+    return Results("some GPU", 1, 8, 64, 3, 1000.0, 10.0, {"PyTorch": "2"}, rows)
+
+
+def test_without_a_gpu_it_refuses(monkeypatch, capsys, tmp_path):
+    torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert cli.main(["bench", "cuda", "--out", str(tmp_path)]) == 2
+    assert "no NVIDIA GPU" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_pytorch_it_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert cli.main(["bench", "cuda"]) == 2
+    assert "torch" in capsys.readouterr().err
+
+
+def test_table(results):
+    lines = bench_cuda.table(results).splitlines()
+    assert lines[0] == "| task | N | linear | softmax | SDPA | limit of linear |"
+    assert lines[1].count("---") == 6
+    assert lines[2].startswith("| forward | 1024 | 1.02 | 1.02 | 1.02 | ")
+    assert lines[3].startswith("| forward | 2048 | 2.05 | 2.05 |  | ")
+    assert "Not installed, so not compared: flash-linear-attention, fast-transformers." in lines[-1]
+
+
+def test_limit(results):
+    """8 heads of 1024 rows of 64 numbers: 4 arrays of 2 MiB at 1000 GB/s, or 2 * 64^2 multiply-adds at 10 TFLOP/s."""
+    moved, arithmetic = 4 * 2**21 / 1e9, 8 * 1024 * 2 * 64**2 * 2 / 1e10
+    assert bench_cuda.limit_ms(results, FORWARD, 1024) == pytest.approx(max(moved, arithmetic))
+    faster = results._replace(matrix_tflops=1e6)
+    assert bench_cuda.limit_ms(faster, FORWARD, 1024) == pytest.approx(moved)
+
+
+def test_figure(results):
+    with style.use():
+        axes = bench_cuda.draw(results).axes
+    assert [axis.get_title(loc="left") for axis in axes] == [FORWARD, BOTH, BOTH]
+    lines = {line.get_label(): line for line in axes[0].get_lines()}
+    assert lines.keys() == {"linear", "softmax", "SDPA", "limit of linear"}
+    assert list(lines["SDPA"].get_xdata()) == [1024]
