@@ -9,13 +9,15 @@
 ``linear``          linear attention, all of it, for arrays that are on the GPU already
 ``softmax``         softmax attention; kernels in ``softmax_tiles``
 ``pattern_softmax`` softmax attention over pairs of a pattern; kernels in ``pattern_tiles``, for ``pattern_tasks``
+``lsh``             Reformer's LSH attention; kernels in ``lsh_tiles``
+``online_softmax``  the steps of an online softmax, for kernels
 ``offline``         compiling them without a GPU
 
 Each call compiles once for each dtype (some seconds). Without a GPU the same kernels run in Numba's simulator, slowly:
 set ``NUMBA_ENABLE_CUDASIM=1`` before Numba is first imported.
 """
 
-from linattn_ref.kernels.cuda import causal_product, elu_plus_one, linear, pattern_softmax, softmax
+from linattn_ref.kernels.cuda import causal_product, elu_plus_one, linear, lsh, pattern_softmax, softmax
 from linattn_ref.kernels.cuda.arrays import dtype_of, on_gpu
 
-__all__ = ["causal_product", "dtype_of", "elu_plus_one", "linear", "on_gpu", "pattern_softmax", "softmax"]
+__all__ = ["causal_product", "dtype_of", "elu_plus_one", "linear", "lsh", "on_gpu", "pattern_softmax", "softmax"]

@@ -38,13 +38,13 @@ def compile_to_ptx(kernel, arguments, real, capability):
     ----------
     kernel : the dispatcher
     arguments : str
-        A word for each argument: ``x3`` is a contiguous array of ``real`` with three axes, ``b2`` one of bool, ``x`` a
-        number, ``bool`` and ``int`` themselves.
+        A word for each argument: ``x3`` is a contiguous array of ``real`` with three axes, ``b2`` one of bool, ``i2``
+        of int32, ``x`` a number, ``bool`` and ``int`` themselves.
     real : str
         ``"float32"`` or ``"float64"``.
     capability : tuple of int
     """
-    kinds = {"x": getattr(types, real), "b": types.boolean}
+    kinds = {"x": getattr(types, real), "b": types.boolean, "i": types.int32}
     scalars = {"x": kinds["x"], "bool": types.boolean, "int": types.int64}
     signature = tuple(
         scalars[word] if word in scalars else types.Array(kinds[word[0]], int(word[1:]), "C")

@@ -3,12 +3,14 @@
 A block has one task (`pattern_tasks`) of one head. Its rows stay, and tiles of columns come one by one, counted through
 the task's runs. Who is in them stands in shared memory, in ``of``, a column for each place of a tile::
 
-    QUERY   number of the query, or -1 for none         KEY     number of the key, or -1 for none
-    LOW     the first and one past the last             PLACE   its column in the part; -1, which nobody sees, if it is
-    HIGH    column of the part that it sees                     masked or there is none
+    QUERY   number of the query, or -1 for none         KEY     number of the key, or -1 for none or a masked one
+    LOW     the first and one past the last             PLACE   its column in the part; likewise -1, which nobody sees
+    HIGH    column of the part that it sees
 
-Both kernels start their blocks head by head, then task by task: heads of the same task, which look at the same
-places, and neighbouring tasks run at the same time.
+Blocks start with the first task of all heads, then comes the second: long tasks stand first.
+
+``max(cuda.threadIdx.x, 0)`` tells the compiler that no index is negative. In Python those count from the end, and the
+sums that would take keep 40 registers busy.
 """
 
 import math
@@ -52,10 +54,8 @@ def look_up_query(of, t, queries, row, inside):
 def look_up_key(of, t, keys, column, inside, key_mask, head):
     """The key in one column of the part, to place ``t`` of the tile."""
     of[KEY, t], of[PLACE, t] = -1, -1
-    if inside:
-        of[KEY, t] = keys[column]
-        if key_mask[head, keys[column]]:
-            of[PLACE, t] = column
+    if inside and key_mask[head, keys[column]]:
+        of[KEY, t], of[PLACE, t] = keys[column], column
 
 
 # --- Rows by their numbers ------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def forward_tile(q, k, v, key_mask, tasks, runs, queries, keys, scale, so_far, o
     acc = cuda.local.array((EACH, EACH), q.dtype)
     scores = cuda.local.array((EACH, EACH), q.dtype)
     head, task, first_m = cuda.blockIdx.x % q.shape[0], cuda.blockIdx.x // q.shape[0], cuda.blockIdx.y * TILE
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
     t = y * SIDE + x
     if t < TILE:
         row = tasks[task, ROW] + t
@@ -237,7 +237,7 @@ def gradient_tile(
     product = cuda.local.array((EACH, EACH), a.dtype)
     acc = cuda.local.array((EACH, EACH), a.dtype)
     head, task, first_m = cuda.blockIdx.x % a.shape[0], cuda.blockIdx.x // a.shape[0], cuda.blockIdx.y * TILE
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
     t = y * SIDE + x
     rows, others = (QUERY, KEY) if rows_are_queries else (KEY, QUERY)
     clear(acc)
