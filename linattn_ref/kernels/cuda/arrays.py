@@ -133,14 +133,17 @@ def _torch(model):
     def constant(x):
         return torch.from_numpy(x).to(model.device)
 
-    return Library("torch", put, empty, _same, constant, stream)
+    def get(x):
+        return x if isinstance(x, torch.Tensor) else torch.as_tensor(x, device=model.device)  # the same memory
+
+    return Library("torch", put, empty, get, constant, stream)
 
 
 def _cupy(model):
     import cupy
 
     stream = device.numba_stream(cupy.cuda.get_current_stream().ptr)
-    return Library("cupy", cupy.ascontiguousarray, cupy.empty, _same, cupy.asarray, stream)
+    return Library("cupy", cupy.ascontiguousarray, cupy.empty, cupy.asarray, cupy.asarray, stream)
 
 
 def _same(x):

@@ -9,6 +9,7 @@ first imported, and any Numba has it::
 Importing this needs no GPU, so that kernels can be compiled on any machine. Launching one does.
 """
 
+import functools
 import os
 
 try:
@@ -25,6 +26,9 @@ INSTALL = (
 if not SIMULATED and cuda.implementation != "NVIDIA":
     told = "; NUMBA_ENABLE_CUDASIM was set too late" if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0" else ""
     raise ImportError(f"linattn_ref.kernels.cuda needs the package numba-cuda{told}: {INSTALL}")
+
+if not SIMULATED:
+    cuda.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # short sequences are no mistake
 
 
 def kernel(function=None, *, threads=None, blocks=None):
@@ -53,6 +57,7 @@ def launch(function, grid, block, stream, *arguments):
         function[grid, block, stream](*arguments)
 
 
+@functools.cache
 def check_gpu():
     """There is a GPU, or the simulator."""
     if not SIMULATED and not cuda.is_available():

@@ -31,6 +31,16 @@ def find_ptxas():
     return shutil.which("ptxas")
 
 
+def signature_of(arguments, real):
+    """Numba's types for a string of words, see :func:`compile_to_ptx`."""
+    kinds = {"x": getattr(types, real), "b": types.boolean, "i": types.int32}
+    scalars = {"x": kinds["x"], "bool": types.boolean, "int": types.int64}
+    return tuple(
+        scalars[word] if word in scalars else types.Array(kinds[word[0]], int(word[1:]), "C")
+        for word in arguments.split()
+    )
+
+
 def compile_to_ptx(kernel, arguments, real, capability):
     """PTX of a kernel.
 
@@ -44,12 +54,7 @@ def compile_to_ptx(kernel, arguments, real, capability):
         ``"float32"`` or ``"float64"``.
     capability : tuple of int
     """
-    kinds = {"x": getattr(types, real), "b": types.boolean, "i": types.int32}
-    scalars = {"x": kinds["x"], "bool": types.boolean, "int": types.int64}
-    signature = tuple(
-        scalars[word] if word in scalars else types.Array(kinds[word[0]], int(word[1:]), "C")
-        for word in arguments.split()
-    )
+    signature = signature_of(arguments, real)
     ptx, _ = cuda.compile_ptx(
         kernel.py_func, signature, cc=capability, launch_bounds=kernel.targetoptions.get("launch_bounds")
     )
