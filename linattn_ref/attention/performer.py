@@ -125,7 +125,7 @@ def forward(
     ----------
     q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``, float32 or float64
     omega : ndarray ``(m, D)``
-        Directions, the same for all heads.
+        Directions, the same for all heads; float32 or float64, used in the dtype of ``q``.
     kind : {"positive", "trig", "hyperbolic", "relu"}
         Features (2)-(5).
     causal : bool
@@ -153,7 +153,7 @@ def forward(
         Naming the argument that breaks the conventions above.
     """
     check_qkv(q, k, v, causal=causal, key_mask=key_mask)
-    check_omega(omega, q.shape[-1], q.dtype)
+    check_omega(omega, q.shape[-1])
     phi = feature_map(omega, kind)
     return linear.forward(
         q, k, v, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps, state=state, kernels=kernels
@@ -251,12 +251,12 @@ def init_state(
     omega, kind
         As in :func:`forward`.
     dtype
-        float32 or float64, that of ``omega`` too.
+        float32 or float64.
     """
     check_leading(leading)
     check_sizes(key_width=key_width, value_width=value_width)
     check_dtype(dtype)
-    check_omega(omega, int(key_width), np.dtype(dtype))
+    check_omega(omega, int(key_width))
     return linear.init_state(leading, key_width, value_width, feature_map=feature_map(omega, kind), dtype=dtype)
 
 
@@ -287,7 +287,7 @@ def step(
     state : State
     """
     check_array("q_t", q_t, ndim=1)
-    check_omega(omega, q_t.shape[-1], q_t.dtype)
+    check_omega(omega, q_t.shape[-1])
     return linear.step(q_t, k_t, v_t, state, feature_map=feature_map(omega, kind), eps=eps, kernels=kernels)
 
 
@@ -307,16 +307,16 @@ def matrix(
     is so only as ``m`` grows.
     """
     check_qk(q, k, causal=causal, key_mask=key_mask)
-    check_omega(omega, q.shape[-1], q.dtype)
+    check_omega(omega, q.shape[-1])
     return linear.matrix(q, k, feature_map=feature_map(omega, kind), causal=causal, key_mask=key_mask, eps=eps)
 
 
 # --- Checks ---------------------------------------------------------------------------------------------------------
 
 
-def check_omega(omega: Array, width: int | None = None, dtype: np.dtype[Any] | None = None) -> None:
-    """``omega`` is ``(m, D)``, with ``D = width`` and in ``dtype`` if they are given."""
-    check_array("omega", omega, dtype=dtype)
+def check_omega(omega: Array, width: int | None = None) -> None:
+    """``omega`` is ``(m, D)``, with ``D = width`` if that is given."""
+    check_array("omega", omega)
     if omega.ndim != 2:
         raise ValueError(f"omega: expected shape (m, D), got {omega.shape}")
     if width is not None and omega.shape[-1] != width:

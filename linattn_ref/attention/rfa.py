@@ -133,7 +133,7 @@ def forward(
     q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``, float32 or float64
         Of queries and keys only the directions matter; one of length 0 stays 0.
     omega : ndarray ``(m, D)``
-        From `feature_maps.gaussian` or `feature_maps.orthogonal_gaussian`, in the dtype of ``q``. A constant.
+        From `feature_maps.gaussian` or `feature_maps.orthogonal_gaussian`; used in the dtype of ``q``. A constant.
     gate : ndarray ``(..., N)``, optional
         ``g_t``, between 0 and 1; needs ``causal=True`` and ``N = L``. None is no gate: ``S`` and ``z`` are plain sums.
     kind : {"gaussian", "arccos"}
@@ -164,7 +164,7 @@ def forward(
     Gaussian features estimate similarities of either sign; with few of them a denominator can come out near 0.
     """
     check_qkv(q, k, v, key_mask=key_mask)
-    feature_map = _feature_map(omega, kind, q.dtype)
+    feature_map = _feature_map(omega, kind)
     if gate is None:
         return linear.forward(
             q, k, v, feature_map=feature_map, causal=causal, key_mask=key_mask, eps=eps, state=state, kernels=kernels
@@ -238,7 +238,6 @@ def init_state(
     """The state before the first token, for arrays with the ``leading`` axes; see `linear.init_state`."""
     feature_map = _feature_map(omega, kind)
     check_dtype(dtype)
-    check_array("omega", omega, dtype=np.dtype(dtype))
     return linear.init_state(leading, key_width, value_width, feature_map=feature_map, dtype=dtype)
 
 
@@ -272,7 +271,7 @@ def step(
     """
     for name, x in (("q_t", q_t), ("k_t", k_t), ("v_t", v_t)):
         check_array(name, x, ndim=1)
-    feature_map = _feature_map(omega, kind, q_t.dtype)
+    feature_map = _feature_map(omega, kind)
     if gate_t is None:
         return linear.step(q_t, k_t, v_t, state, feature_map=feature_map, eps=eps, kernels=kernels)
     q, k, v = q_t[..., None, :], k_t[..., None, :], v_t[..., None, :]  # (..., 1, D), (..., 1, D), (..., 1, M)
@@ -305,7 +304,7 @@ def matrix(
 ) -> Array:
     """The context mapping matrix ``(..., N, L)`` of (6), arguments as in :func:`forward`."""
     check_qk(q, k, causal=causal, key_mask=key_mask)
-    feature_map = _feature_map(omega, kind, q.dtype)
+    feature_map = _feature_map(omega, kind)
     if gate is None:
         return linear.matrix(q, k, feature_map=feature_map, causal=causal, key_mask=key_mask, eps=eps)
     check_gate(gate, q, k, causal)
@@ -326,8 +325,8 @@ def recency(gate: Array) -> Array:
 # --- Checks ---------------------------------------------------------------------------------------------------------
 
 
-def _feature_map(omega: Array, kind: str, dtype: np.dtype[Any] | None = None) -> FeatureMap:
-    check_array("omega", omega, dtype=dtype)
+def _feature_map(omega: Array, kind: str) -> FeatureMap:
+    check_array("omega", omega)
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     return KINDS[kind](omega)

@@ -251,17 +251,7 @@ def test_redraw(rng):
         (lambda q, k, v, w: performer.forward(q, k, v, w, kind=["trig"]), ValueError, "kind: expected one of trig, "),
         (lambda q, k, v, w: performer.forward(q, k, v, w[None]), ValueError, r"omega: expected shape \(m, D\), got"),
         (lambda q, k, v, w: performer.matrix(q, k, w[:, 1:]), ValueError, "omega: expected one column an entry of q"),
-        (
-            lambda q, k, v, w: performer.step(q[0], k[0], v[0], None, w.astype(np.float32)),
-            TypeError,
-            "omega: expected float64 like the other arrays, got float32",
-        ),
         (lambda q, k, v, w: performer.init_state((2,), 5, M, w), ValueError, "omega: expected one column .* D = 5"),
-        (
-            lambda q, k, v, w: performer.init_state((2,), D, M, w, dtype=np.float32),
-            TypeError,
-            "omega: expected float32 like the other arrays, got float64",
-        ),
         (lambda q, k, v, w: performer.redraw(w, 0), TypeError, "rng: expected a numpy.random.Generator, got int"),
         (lambda q, k, v, w: performer.redraw(w[0], 0), ValueError, "omega: expected at least 2 axes"),
     ],

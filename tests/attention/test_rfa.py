@@ -197,8 +197,6 @@ def test_what_step_refuses():
         rfa.step(*good, np.ones(2))
     with pytest.raises(TypeError, match=r"^gate_t: expected float64 like the other arrays, got float32"):
         rfa.step(*good, gate[:, 0].astype(np.float32))
-    with pytest.raises(TypeError, match=r"^omega: expected float32"):
-        rfa.init_state((2,), 4, 3, omega, dtype=np.float32)
     with pytest.raises(TypeError, match=r"^q_t: "):
         rfa.step(q[:, 0].tolist(), *good[1:])
 

@@ -54,7 +54,18 @@ def test_mixed_dtypes(setting):
         call = setting.call(dtype=dtype)
         second = [*call.arrays][1]
         for name, x in arrays_of(call).items():
-            refuse(call, TypeError, [second if name == call.first else name], **{name: x.astype(other)})
+            if name not in call.case.constants:
+                refuse(call, TypeError, [second if name == call.first else name], **{name: x.astype(other)})
+
+
+@each_setting(lambda setting: setting.case.constants and not setting.masked)
+def test_a_constant_is_used_in_the_dtype_of_the_inputs(setting):
+    """One that was drawn in float64 need not be cast by the caller."""
+    call = setting.call(dtype=np.float32)
+    result = call.run()
+    wider = call.change(arrays={name: call.arrays[name].astype(np.float64) for name in call.case.constants}).run()
+    for name, x in result.named().items():
+        np.testing.assert_array_equal(wider.named()[name], x, strict=True)
 
 
 @PLAIN
