@@ -1,0 +1,38 @@
+"""What each CUDA kernel may take of a multiprocessor: one line a kernel, held by ``test_offline.py``."""
+
+from typing import NamedTuple
+
+
+class Budget(NamedTuple):
+    """Of a float32 kernel on sm_80 and sm_90; nothing may be spilled, and no thread needs a stack."""
+
+    module: str
+    kernel: str
+    arguments: str  # as `offline.compile_to_ptx` reads them
+    registers: int  # two blocks of 256 threads on a multiprocessor leave 128
+    shared: int  # bytes; a block has at most 48 KiB, float64 included, which takes twice as much
+
+
+BUDGETS = (
+    Budget("rows", "fill", "x1 x", 16, 0),
+    Budget("rows", "move", "x3 int x3 int int", 48, 0),
+    Budget("rows", "one_where", "b1 x1", 16, 0),
+    Budget("rows", "reciprocal", "x1 x1", 24, 0),
+    Budget("rows", "scale", "x2 x1 int", 40, 0),
+    Budget("rows", "dots", "x3 x3 x2 x", 48, 4160),
+    Budget("causal_chunks", "products_of_gates", "x2 x2 x2 x2", 48, 0),
+    Budget("causal_chunks", "sums", "x3 x3 x2 x2 x2 x4 x3", 128, 8320),
+    Budget("causal_chunks", "scan", "x3 x2 x2 x2 bool", 64, 0),
+    Budget("causal_chunks", "forward", "x3 x3 x3 x2 x2 x2 x4 x3 x x3 x2 bool bool", 128, 20800),
+    Budget("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x2 x2 x2 x2 x4 x3 x3 bool bool bool", 128, 20800),
+    Budget("causal_chunks", "read", "x3 x2 x4 x3 x2 x3 bool", 128, 20800),
+    Budget("causal_step", "step_of_a_head", "x2 x2 x2 x3 x2 x x2 bool", 64, 0),
+    Budget("elu_plus_one", "write_phi", "x1 x1", 24, 0),
+    Budget("elu_plus_one", "multiply_by_slope", "x1 x1", 24, 0),
+    Budget("gate_gradient", "inner_products", "x3 x3 x3 x3 x2 x2 x2 x2 x4 x3 x4 x3 x4", 128, 20800),
+    Budget("gate_gradient", "accumulate", "x4 x2 x2", 48, 0),
+    Budget("pattern_tiles", "forward_tile", "x3 x3 x3 b2 i2 i2 i2 i1 x x2 x3 x2", 96, 22848),
+    Budget("pattern_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 i2 i2 i2 i1 x x2 x2 x x3 bool bool", 96, 22592),
+    Budget("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x3 x2", 128, 21568),
+    Budget("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x2 x2 x x3 bool bool", 128, 20800),
+)

@@ -1,0 +1,96 @@
+"""What the Python functions hand to kernels, without a GPU: the types that ``test_offline.py`` compiles, and no others.
+
+A Python float where a float32 is meant would compile another kernel, with float64 in it, and only on a GPU.
+"""
+
+import os
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="needs numba-cuda: pip install 'linattn-ref[cuda12]'")
+if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
+    pytest.skip("the simulator has no types", allow_module_level=True)
+
+import numba
+from kernels.cuda.budgets import BUDGETS
+
+from linattn_ref.attention import feature_maps
+from linattn_ref.kernels import cuda
+from linattn_ref.kernels.cuda import arrays, device
+from linattn_ref.kernels.cuda.offline import signature_of
+
+EXPECTED = {(budget.module, budget.kernel): budget.arguments for budget in BUDGETS}
+ALSO = {("rows", "fill"): ["b1 bool"]}  # a mask without a masked key
+MODES = list(np.ndindex(2, 2, 2))
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """The kernels that are launched, by name, with the types of their arguments; nothing runs."""
+    seen = set()
+
+    def record(kernel, grid, block, stream, *arguments):
+        assert all(isinstance(size, int) for size in (*grid, *block))
+        function = kernel.py_func
+        name = function.__module__.rpartition(".")[2], function.__name__
+        seen.add((name, tuple(numba.typeof(x) for x in arguments)))
+
+    def library(model):
+        return arrays.Library("numpy", np.ascontiguousarray, np.zeros, lambda x: x, np.ascontiguousarray, 0)
+
+    monkeypatch.setitem(arrays._LIBRARIES, "numpy", library)
+    monkeypatch.setattr(device, "check_gpu", lambda: None)
+    monkeypatch.setattr(device, "as_device_array", lambda x: x)
+    monkeypatch.setattr(device, "launch", record)
+    return seen
+
+
+def causal_product(dtype, gated, weighted, continued):
+    n, c, m = 70, 5, 3
+    q, k, v, g = (np.ones((2, n, width), dtype) for width in (c, c, m, m))
+    gate, weight = (np.ones((2, n), dtype) if on else None for on in (gated, weighted))
+    s, z = (np.ones((2, c, m), dtype), np.ones((2, c), dtype)) if continued else (None, None)
+    product = cuda.causal_product
+    product.forward(q, k, v, gate, weight, s)
+    product.backward(g, s, q, k, v, gate, weight, s)
+    out, denominator, *_ = product.normalised_forward(q, k, v, gate, weight, s, z, 1e-6)
+    product.normalised_backward(g, s, z, q, k, v, gate, weight, s, z, out, denominator)
+
+
+def softmax(dtype, masked, causal):
+    q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((5, 4), (7, 4), (7, 3), (5, 3)))
+    mask = np.ones((2, 7), bool) if masked else None
+    out, log_sum_exp = cuda.softmax.forward(q, k, v, mask, causal, 0.5)
+    cuda.softmax.backward(g, q, k, v, out, log_sum_exp, mask, causal, 0.5)
+
+
+def linear(dtype, masked, causal):
+    q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((5, 4), (7, 4), (7, 3), (5, 3)))
+    options = {"key_mask": np.ones((2, 7), bool) if masked else None, "causal": causal, "eps": 1e-6, "state": None}
+    _, saved = cuda.linear.forward(q, k, v, feature_map=feature_maps.elu_plus_one, **options)
+    cuda.linear.backward(g, saved)
+
+
+def feature_map_and_steps(dtype):
+    q, k, v, s = (np.ones(shape, dtype) for shape in ((2, 4), (2, 4), (2, 3), (2, 4, 3)))
+    cuda.causal_product.step(q, k, v, s, q.copy(), 1e-6)
+    cuda.elu_plus_one.step(q, k, v, s, q.copy(), 1e-6)
+    phi, saved = cuda.elu_plus_one.forward(s)
+    cuda.elu_plus_one.backward_in_place(phi, saved)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_types_are_those_that_are_compiled(launches, dtype):
+    for mode in MODES:
+        causal_product(dtype, *mode)
+    for masked, causal in np.ndindex(2, 2):
+        softmax(dtype, bool(masked), bool(causal))
+        linear(dtype, bool(masked), bool(causal))
+    feature_map_and_steps(dtype)
+    names = {name for name, _ in launches}
+    own = {name for name in EXPECTED if not name[0].startswith(("pattern", "lsh"))}
+    assert own <= names, "these have a budget, and nothing launches them"
+    for name, types in launches:
+        known = [EXPECTED[name], *ALSO.get(name, ())]
+        assert types in [signature_of(words, np.dtype(dtype).name) for words in known], name
