@@ -75,7 +75,7 @@ from linattn_ref.attention.arguments import (
     resolve_scale,
     zero_masked,
 )
-from linattn_ref.attention.feature_maps_random import unit, unit_backward
+from linattn_ref.attention.feature_maps_random import unit
 from linattn_ref.attention.lsh_hashing import Integers, draw_rotations
 from linattn_ref.kernels import reference
 
@@ -155,8 +155,10 @@ def forward(
     scale = resolve_scale(scale, qk.shape[-1])
     order = find_order(qk, rotations, chunk, causal, key_mask, buckets)  # (..., rounds, N)
     qk, v = zero_masked(qk, key_mask), zero_masked(v, key_mask)
-    k, length = unit(qk)  # (1)
-    out, log_sum_exp = kernel.forward(qk, k, v, order, count_seen(qk, key_mask), chunk, bool(causal), scale)  # (2)-(5)
+    length = length_of(qk)  # (..., N, 1)
+    out, log_sum_exp = kernel.forward(
+        qk, key_of(qk, length), v, order, count_seen(qk, key_mask), chunk, bool(causal), scale
+    )  # (1)-(5)
     alone = is_alone(log_sum_exp, key_mask)
     out[alone] = v[alone]  # (7)
     return out, Saved(qk, length, v, out, log_sum_exp, order, key_mask, chunk, bool(causal), scale, kernel)
@@ -166,13 +168,37 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (8)-(11), with the hash held fixed."""
     qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale, kernel = saved
     check_d_out(d_out, out.shape, out.dtype)
-    k = np.divide(qk, length, out=np.zeros(qk.shape, qk.dtype), where=length > 0)  # (1)
+    k = key_of(qk, length)  # (1)
     d_q, d_k, d_v = kernel.backward(
         d_out, qk, k, v, out, log_sum_exp, order, count_seen(qk, key_mask), chunk, causal, scale
     )  # (8)-(10)
     alone = is_alone(log_sum_exp, key_mask)
     d_v[alone] += d_out[alone]  # from (7)
-    return Gradients(d_q + unit_backward(d_k, k, length), d_v)  # (11)
+    # (11), in the arrays that are there: each pass over new memory takes as long as a tenth of the kernel.
+    k *= np.einsum("...d,...d->...", k, d_k)[..., None]  # the part along the key
+    d_k -= k
+    d_k *= inverse(length)
+    d_q += d_k
+    return Gradients(d_q, d_v)
+
+
+def length_of(x: Array) -> Array:
+    """``|x| (..., N, 1)``; where its square would leave the range of floats, by way of the largest entry."""
+    length = np.sqrt(np.einsum("...d,...d->...", x, x))[..., None]  # (..., N, 1)
+    limits = np.finfo(x.dtype)
+    odd = ~((length > limits.tiny**0.25) & (length < limits.max**0.25))[..., 0]
+    length[odd] = unit(x[odd])[1]
+    return length
+
+
+def key_of(x: Array, length: Array) -> Array:
+    """``x / |x|``, and 0 for the zero vector."""
+    return np.divide(x, length, out=np.zeros(x.shape, x.dtype), where=length > 0)
+
+
+def inverse(length: Array) -> Array:
+    """``1 / |x|``, and 0 for the zero vector."""
+    return np.divide(1, length, out=np.zeros(length.shape, length.dtype), where=length > 0)
 
 
 def is_alone(log_sum_exp: Array, key_mask: Mask | None) -> Mask:
@@ -217,7 +243,7 @@ def matrix(
     """The dense matrix ``P (..., N, N)`` of (6) and (7): ``out == matrix @ v``."""
     allowed = pattern(qk, rotations=rotations, chunk=chunk, causal=causal, key_mask=key_mask, buckets=buckets)
     qk = zero_masked(qk, key_mask)
-    scores = resolve_scale(scale, qk.shape[-1]) * (qk @ unit(qk)[0].swapaxes(-1, -2))  # (..., N, N)
+    scores = resolve_scale(scale, qk.shape[-1]) * (qk @ key_of(qk, length_of(qk)).swapaxes(-1, -2))  # (..., N, N)
     scores = np.where(allowed, scores, -np.inf)
     row_max = np.where(allowed.any(axis=-1), scores.max(axis=-1), qk.dtype.type(0))[..., None]
     p = np.exp(scores - row_max)
