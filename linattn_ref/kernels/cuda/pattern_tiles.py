@@ -18,8 +18,17 @@ import math
 import numpy as np
 
 from linattn_ref.kernels.cuda.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.online_softmax import (
+    MAXIMUM,
+    SUM,
+    add_sum,
+    decay,
+    highest_parts,
+    raise_maximum,
+    scores_to_weights,
+)
 from linattn_ref.kernels.cuda.pattern_tasks import BEFORE, COLUMNS, LAST_ROW, LAST_RUN, ROW, RUN, START
-from linattn_ref.kernels.cuda.softmax_tiles import DECAY, MAXIMUM, SUM, store
+from linattn_ref.kernels.cuda.softmax_tiles import store
 from linattn_ref.kernels.cuda.tile import (
     EACH,
     HALF,
@@ -123,6 +132,16 @@ def scatter(x, y, acc, panel, out, head, of, who, first_m):
                 out[head, of[who, i], m] = panel[0, i] * acc[r, s]
 
 
+@inlined
+def hide(x, y, tile, of, scale):
+    """Products to scores, ``-inf`` where the query does not see the key."""
+    for i in range(y, TILE, SIDE):
+        for j in range(x, TILE, SIDE):
+            tile[i, j] *= scale
+            if not of[LOW, i] <= of[PLACE, j] < of[HIGH, i]:
+                tile[i, j] = -math.inf
+
+
 # --- The kernels ----------------------------------------------------------------------------------------------------
 
 
@@ -169,39 +188,17 @@ def forward_tile(q, k, v, key_mask, tasks, runs, queries, keys, scale, so_far, o
             add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE)
             cuda.syncthreads()
         store(x, y, scores, tile)
-        for i in range(y, TILE, SIDE):
-            panel[x, i] = -math.inf
-            for j in range(x, TILE, SIDE):
-                tile[i, j] *= scale
-                if not of[LOW, i] <= of[PLACE, j] < of[HIGH, i]:
-                    tile[i, j] = -math.inf
-                panel[x, i] = max(panel[x, i], tile[i, j])
+        hide(x, y, tile, of, scale)
+        highest_parts(x, y, tile, panel)
         cuda.syncthreads()
         if t < TILE:
-            highest = state[MAXIMUM, t]
-            for c in range(SIDE):
-                highest = max(highest, panel[c, t])  # (1)
-            state[DECAY, t] = 1
-            if highest > state[MAXIMUM, t]:
-                state[DECAY, t] = math.exp(state[MAXIMUM, t] - highest)
-            state[MAXIMUM, t] = highest
+            raise_maximum(t, panel, state)  # (1)
         cuda.syncthreads()
-        for i in range(y, TILE, SIDE):
-            panel[x, i] = 0
-            for j in range(x, TILE, SIDE):
-                if tile[i, j] == -math.inf:  # also where the maximum is -inf
-                    tile[i, j] = 0
-                else:
-                    tile[i, j] = math.exp(tile[i, j] - state[MAXIMUM, i])
-                panel[x, i] += tile[i, j]
+        scores_to_weights(x, y, tile, panel, state)
         cuda.syncthreads()
         if t < TILE:
-            state[SUM, t] *= state[DECAY, t]
-            for c in range(SIDE):
-                state[SUM, t] += panel[c, t]  # (2)
-        for r in range(EACH):
-            for s in range(EACH):
-                acc[r, s] *= state[DECAY, y + SIDE * r]
+            add_sum(t, panel, state)  # (2)
+        decay(y, acc, state)
         for first in range(0, min(TILE, columns - start), STEP):
             cuda.syncthreads()
             gather_panel(t, panel, v, head, of, KEY, first, first_m)

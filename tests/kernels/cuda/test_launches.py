@@ -16,7 +16,7 @@ import numba
 from kernels.cuda.budgets import BUDGETS
 
 from linattn_ref.attention import feature_maps
-from linattn_ref.kernels import cuda
+from linattn_ref.kernels import cuda, parts
 from linattn_ref.kernels.cuda import arrays, device
 from linattn_ref.kernels.cuda.offline import signature_of
 
@@ -65,6 +65,14 @@ def softmax(dtype, masked, causal):
     cuda.softmax.backward(g, q, k, v, out, log_sum_exp, mask, causal, 0.5)
 
 
+def pattern_softmax(dtype, masked):
+    q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((5, 4), (7, 4), (7, 3), (5, 3)))
+    mask = np.ones((2, 7), bool) if masked else None
+    pattern = parts.band(5, 7, -1, 1, without=[0]), parts.columns(5, [0])
+    out, log_sum_exp = cuda.pattern_softmax.forward(q, k, v, mask, pattern, 0.5)
+    cuda.pattern_softmax.backward(g, q, k, v, out, log_sum_exp, mask, pattern, 0.5)
+
+
 def linear(dtype, masked, causal):
     q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((5, 4), (7, 4), (7, 3), (5, 3)))
     options = {"key_mask": np.ones((2, 7), bool) if masked else None, "causal": causal, "eps": 1e-6, "state": None}
@@ -87,9 +95,11 @@ def test_types_are_those_that_are_compiled(launches, dtype):
     for masked, causal in np.ndindex(2, 2):
         softmax(dtype, bool(masked), bool(causal))
         linear(dtype, bool(masked), bool(causal))
+    for masked in (False, True):
+        pattern_softmax(dtype, masked)
     feature_map_and_steps(dtype)
     names = {name for name, _ in launches}
-    own = {name for name in EXPECTED if not name[0].startswith(("pattern", "lsh"))}
+    own = {name for name in EXPECTED if not name[0].startswith("lsh")}
     assert own <= names, "these have a budget, and nothing launches them"
     for name, types in launches:
         known = [EXPECTED[name], *ALSO.get(name, ())]

@@ -28,6 +28,17 @@ def test_both_passes_are_the_references():
     simulate(CONTRACT / "test_rooms.py", "-k", chosen, least=10)
 
 
+def test_patterns_are_the_references():
+    """Those that are seen through parts: a window, columns, blocks, two orders."""
+    mechanisms = "local-dilated or longformer-cuda or bigbird-cuda or strided-cuda"
+    chosen = f"cuda and both_passes and float32 and 17 and masked and ({mechanisms})"
+    simulate(CONTRACT / "test_rooms.py", "-k", chosen, least=4)
+
+
+def test_kernels_of_patterns():
+    simulate(Path(__file__).with_name("patterns_in_simulator.py"), least=20)
+
+
 def test_kernels():
     """What contract tests do not reach: all modes, device arrays, errors, no barrier missing."""
     simulate(Path(__file__).with_name("in_simulator.py"), least=20)
@@ -42,3 +53,9 @@ def test_every_mechanism():
 def test_masks_and_states():
     files = [CONTRACT / f"test_{name}.py" for name in ("masks", "state", "buffers", "forward")]
     simulate(*files, "-k", "cuda and (softmax or linear or rfa-gated) and not dense", least=20)
+
+
+@pytest.mark.slow
+def test_masks_of_patterns():
+    files = [CONTRACT / f"test_{name}.py" for name in ("masks", "buffers", "forward")]
+    simulate(*files, "-k", "cuda and (local or longformer or bigbird or sparse)", least=50)
