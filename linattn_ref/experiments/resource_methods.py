@@ -10,8 +10,7 @@ online            ``H N (W + 1)``             ``H N (W + 1)`` and dQ, dK, dV, tw
 linformer         ``H (N + 2 R) W + H N``     kept, dQ, dK, dV, dK~, dV~, dE, dF
 linear            ``H (3 N W + 2 W (W + 1))`` ``7 H N W``: phi of Q and K, the output, dQ, dK, dV, phi'; two states
 linear_causal     the same                    ``6 H N W``: the same but for phi', which is not kept by a kernel
-lsh_1, 4, 8       ``H N (W + 2 + r)``         ``H N (7 W + 2 + r)``: the output, K, dQ, dK, dV, the gradient of its
-                                              length in two arrays
+lsh_1, 4, 8       ``H N (W + 2 + r)``         ``H N (5 W + 8 + 2 r)``: kept, K, dQ, dK, dV, sums and chunks by row
 ================  ==========================  =================================================================
 
 ``r`` is the number of rounds, each with a permutation to keep. Kept is beyond the inputs, in use beyond the inputs and
@@ -155,7 +154,7 @@ def lsh(rounds: int) -> Method:
         forward,
         reformer.backward,
         kept=lambda n, s: s.heads * n * (s.width + 2 + rounds),
-        peak=lambda n, s: s.heads * n * (7 * s.width + 2 + rounds),
+        peak=lambda n, s: s.heads * n * (5 * s.width + 8 + 2 * rounds),
         parameters=parameters,
     )
 
