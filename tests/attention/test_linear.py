@@ -346,6 +346,23 @@ def test_a_step_names_bad_arguments(name, change, error, message, room, rng):
         linear.step(**{**given, **options, name: change({**given, **options}[name])})
 
 
+@pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda x: x.astype(np.int64), TypeError, "q_t: expected float32 or float64, got int64"),
+        (lambda x: x[:0], ValueError, "q_t: every axis needs at least one entry"),
+    ],
+    ids=["whole numbers", "no heads"],
+)
+def test_a_step_refuses_what_is_wrong_everywhere(change, error, message, room, rng):
+    """Arrays and state agree with one another."""
+    arrays = [change(x[:, 0]) for x in draw(rng, 1, 1)]
+    s, z, log_scale = linear.init_state((2,), D, M)
+    with pytest.raises(error, match=message):
+        linear.step(*arrays, linear.State(change(s), change(z), log_scale), kernels=room)
+
+
 # --- States ---------------------------------------------------------------------------------------------------------
 
 
