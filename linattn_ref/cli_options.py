@@ -1,0 +1,45 @@
+"""What the subcommands of ``linattn-ref`` have in common."""
+
+import argparse
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], None], description: str | None = None
+) -> argparse.ArgumentParser:
+    """A subcommand that calls ``run``; its help is the description, or the docstring of ``run``."""
+    text = inspect.cleandoc(description or run.__doc__ or "")
+    command = commands.add_parser(name, help=text.splitlines()[0], description=text)
+    command.add_argument("--debug", action="store_true", help="show where an error comes from")
+    command.set_defaults(run=run, if_interrupted="")
+    return command
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """An option's type: a whole number, ``least`` or more."""
+
+    def whole_number(word: str) -> int:
+        if not word.isdecimal() or int(word) < least:
+            raise argparse.ArgumentTypeError(f"expected a whole number, at least {least}; got {word!r}")
+        return int(word)
+
+    return whole_number
+
+
+def add_drawing(command: argparse.ArgumentParser, out: Path | None = Path("out")) -> None:
+    """Where a figure goes and what it looks like."""
+    default = "figures" if out is None else "%(default)s"
+    command.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"where to write (default: {default})")
+    command.add_argument(
+        "--style", choices=("paper", "projector"), default="paper", help="letters and lines for print or for a slide"
+    )
+
+
+def workers_of(arguments: argparse.Namespace) -> int:
+    """The processes asked for; by default as many as there are cores that this process may use."""
+    import joblib
+
+    return arguments.workers or joblib.cpu_count()
