@@ -52,6 +52,7 @@ from linattn_ref.attention.arguments import (
     check_kernels,
     check_qkv,
     check_sizes,
+    dtype_of,
     resolve_scale,
     zero_masked,
 )
@@ -126,7 +127,8 @@ def forward(
     scale : float, optional
         ``1/sqrt(D)`` unless given.
     kernels : module
-        ``linattn_ref.kernels.reference`` or ``.jit``.
+        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
+        that are on a GPU, and gives back such arrays.
 
     Returns
     -------
@@ -139,7 +141,7 @@ def forward(
     TypeError, ValueError
         Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, key_mask=key_mask)
+    check_qkv(q, k, v, key_mask=key_mask, kernels=kernels)
     check_square(q, k)
     kernel = check_kernels(kernels, "pattern_softmax")
     scale = resolve_scale(scale, q.shape[-1])
@@ -152,7 +154,7 @@ def forward(
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
     q, k, v, out, log_sum_exp, key_mask, *options, scale, kernel = saved
-    check_d_out(d_out, out.shape, q.dtype)
+    check_d_out(d_out, out.shape, dtype_of(out, kernel), kernel)
     allowed = parts_of(q.shape[-2], *options)
     return Gradients(*kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, allowed, scale))
 

@@ -54,6 +54,7 @@ from linattn_ref.attention.arguments import (
     check_qk,
     check_qkv,
     check_sizes,
+    dtype_of,
     resolve_scale,
     zero_masked,
 )
@@ -130,7 +131,8 @@ def forward(
     scale : float, optional
         ``1/sqrt(D)`` unless given.
     kernels : module
-        ``linattn_ref.kernels.reference`` or ``.jit``.
+        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
+        that are on a GPU, and gives back such arrays.
 
     Returns
     -------
@@ -143,7 +145,7 @@ def forward(
     TypeError, ValueError
         Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
+    check_qkv(q, k, v, causal=causal, key_mask=key_mask, kernels=kernels)
     check_sizes(window=window, dilation=dilation)
     kernel = check_kernels(kernels, "pattern_softmax")
     scale = resolve_scale(scale, q.shape[-1])
@@ -156,7 +158,7 @@ def forward(
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
     q, k, v, out, log_sum_exp, key_mask, window, dilation, causal, scale, kernel = saved
-    check_d_out(d_out, out.shape, out.dtype)
+    check_d_out(d_out, out.shape, dtype_of(out, kernel), kernel)
     allowed = parts_of(q.shape[-2], k.shape[-2], window=window, dilation=dilation, causal=causal)
     return Gradients(*kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, allowed, scale))
 
@@ -231,7 +233,7 @@ def block_local(
     TypeError, ValueError
         Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
+    check_qkv(q, k, v, causal=causal, key_mask=key_mask, kernels=kernels)
     check_sizes(block=block)
     kernel = check_kernels(kernels, "pattern_softmax")
     scale = resolve_scale(scale, q.shape[-1])
@@ -244,7 +246,7 @@ def block_local(
 def block_local_backward(d_out: Array, saved: BlockSaved) -> Gradients:
     """Gradients of :func:`block_local`, equations (4) and (5)."""
     q, k, v, out, log_sum_exp, key_mask, block, causal, scale, kernel = saved
-    check_d_out(d_out, out.shape, out.dtype)
+    check_d_out(d_out, out.shape, dtype_of(out, kernel), kernel)
     allowed = block_local_parts_of(q.shape[-2], k.shape[-2], block=block, causal=causal)
     return Gradients(*kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, allowed, scale))
 

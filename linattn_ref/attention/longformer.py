@@ -138,7 +138,7 @@ def forward(
     scale : float, optional
         ``1/sqrt(D)`` unless given.
     kernels : module
-        ``linattn_ref.kernels.reference`` or ``.jit``.
+        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``.
 
     Returns
     -------

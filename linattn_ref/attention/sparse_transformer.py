@@ -49,6 +49,7 @@ from linattn_ref.attention.arguments import (
     check_d_out,
     check_kernels,
     check_qkv,
+    dtype_of,
     resolve_scale,
     zero_masked,
 )
@@ -113,7 +114,8 @@ def forward(
     scale : float, optional
         ``1/sqrt(D)`` unless given.
     kernels : module
-        ``linattn_ref.kernels.reference`` or ``.jit``.
+        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
+        that are on a GPU, and gives back such arrays.
 
     Returns
     -------
@@ -126,7 +128,7 @@ def forward(
     TypeError, ValueError
         Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, causal=True, key_mask=key_mask)
+    check_qkv(q, k, v, causal=True, key_mask=key_mask, kernels=kernels)
     kernel = check_kernels(kernels, "pattern_softmax")
     scale = resolve_scale(scale, q.shape[-1])
     allowed = parts_of(q.shape[-2], k.shape[-2], kind=kind, stride=stride, summary=summary)
@@ -138,7 +140,7 @@ def forward(
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
     q, k, v, out, log_sum_exp, key_mask, kind, stride, summary, scale, kernel = saved
-    check_d_out(d_out, out.shape, q.dtype)
+    check_d_out(d_out, out.shape, dtype_of(out, kernel), kernel)
     allowed = parts_of(q.shape[-2], k.shape[-2], kind=kind, stride=stride, summary=summary)
     return Gradients(*kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, allowed, scale))
 

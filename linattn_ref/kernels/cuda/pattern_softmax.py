@@ -24,11 +24,13 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.arrays import Call, dtype_of
+from linattn_ref.kernels.cuda.arrays import Call, dtype_of, on_gpu
 from linattn_ref.kernels.cuda.pattern_tasks import tasks_of_keys, tasks_of_queries
 from linattn_ref.kernels.cuda.pattern_tiles import forward_tile, gradient_tile
 from linattn_ref.kernels.cuda.rows import dot_rows, filled, move_rows
 from linattn_ref.kernels.cuda.tile import BLOCK, TILE, tiles
+
+__all__ = ["backward", "dtype_of", "forward", "on_gpu"]
 
 
 def forward(q, k, v, key_mask, pattern, scale):
