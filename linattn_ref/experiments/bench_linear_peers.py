@@ -6,7 +6,7 @@ the fastest everywhere.
 
 fast-transformers (``pytorch-fast-transformers``, the package of the paper's authors) has Algorithm 1 in C++. A second
 build of it is compared as well where it can be imported as ``fast_transformers_native``: the same source with
-``CFLAGS=-march=native``, and the folder ``fast_transformers`` renamed.
+``CFLAGS="-O3 -march=native"`` (the variable replaces Python's own flags), and the folder ``fast_transformers`` renamed.
 
 flash-linear-attention (``fla-core``) is for GPUs; its tests compare with plain PyTorch, of which the form in chunks is
 taken from its file, since to import the package needs Triton. The length must be a multiple of 64.
