@@ -93,7 +93,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
 
 
 def _meeting(call, order, seen, chunk):
-    """``order (heads, rounds, N)``, chunks ``(heads, N, rounds)``, ``seen (heads,)``; ``C`` up to ``N``; rows a block."""
+    """``order (heads, rounds, N)``, chunks ``(heads, N, rounds)``, ``seen (heads,)``; ``C <= N``, rows a block."""
     order, seen = _integers(call, order, 2), _integers(call, seen, 0)
     rounds, n = order.shape[1:]
     chunk = min(chunk, n)
