@@ -2,6 +2,7 @@
 
 ``linattn_ref.kernels.reference``  NumPy, the loop as the paper prints it; needs nothing but NumPy
 ``linattn_ref.kernels.jit``        Numba on the CPU, float32 and float64
+``linattn_ref.kernels.cuda``       Numba on an NVIDIA GPU, or in Numba's simulator
 
 ``linattn_ref.kernels.parts`` is for all rooms: which query sees which key, for `pattern_softmax`.
 
