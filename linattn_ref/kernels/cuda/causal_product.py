@@ -31,13 +31,23 @@ from typing import Any, NamedTuple
 
 from linattn_ref.kernels.cuda import causal_chunks as chunks
 from linattn_ref.kernels.cuda.arrays import Call, dtype_of
+from linattn_ref.kernels.cuda.causal_product_plain import backward_by_row, forward_by_row
 from linattn_ref.kernels.cuda.causal_step import step
 from linattn_ref.kernels.cuda.gate_gradient import gate_gradient
 from linattn_ref.kernels.cuda.rows import dot_rows, filled, scale_rows, share_of
 from linattn_ref.kernels.cuda.tile import BLOCK, THREADS, tiles
 from linattn_ref.kernels.reference.causal_product import divide
 
-__all__ = ["backward", "divide", "forward", "normalised_backward", "normalised_forward", "step"]
+__all__ = [
+    "backward",
+    "backward_by_row",
+    "divide",
+    "forward",
+    "forward_by_row",
+    "normalised_backward",
+    "normalised_forward",
+    "step",
+]
 
 
 # --- Without the denominator ----------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ BUDGETS = (
     Budget("causal_chunks", "forward", "x3 x3 x3 x2 x2 x2 x4 x3 x x3 x2 bool bool", 128, 20800),
     Budget("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x2 x2 x2 x2 x4 x3 x3 bool bool bool", 128, 20800),
     Budget("causal_chunks", "read", "x3 x2 x4 x3 x2 x3 bool", 128, 20800),
+    Budget("causal_product_plain", "columns_of_a_head", "x3 x3 x3 x3 x3 bool bool", 64, 0),
     Budget("causal_step", "step_of_a_head", "x2 x2 x2 x3 x2 x x2 bool", 64, 0),
     Budget("elu_plus_one", "write_phi", "x1 x1", 24, 0),
     Budget("elu_plus_one", "multiply_by_slope", "x1 x1", 24, 0),

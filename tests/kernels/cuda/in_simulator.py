@@ -64,6 +64,21 @@ def test_causal_product_with_gates_weights_and_states(mode, dtype):
             assert_close(got, want)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_loops_by_row(dtype):
+    rng = np.random.default_rng(2)
+    phi_q, phi_k = abs(rng.standard_normal((2, 2, 4, 3))).astype(dtype)
+    v, d_out = rng.standard_normal((2, 2, 4, 11)).astype(dtype)  # more columns than a block has threads
+    states = [*rng.standard_normal((2, 2, 3, 11)).astype(dtype)]
+    for s, d_s in (states, (None, None)):
+        results = []
+        for room in (cuda.causal_product, reference.causal_product):
+            forward = room.forward_by_row(phi_q, phi_k, v, s)
+            results.append((*forward, *room.backward_by_row(d_out, d_s, phi_q, phi_k, v, s)))
+        for got, want in zip(*results, strict=True):
+            assert_close(got, want)
+
+
 def test_no_heads_at_all():
     x = np.empty((0, 4, 3))
     out, s = cuda.causal_product.forward(x, x, x, None, None, None)

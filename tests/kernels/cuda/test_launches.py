@@ -54,6 +54,8 @@ def causal_product(dtype, gated, weighted, continued):
     product = cuda.causal_product
     product.forward(q, k, v, gate, weight, s)
     product.backward(g, s, q, k, v, gate, weight, s)
+    product.forward_by_row(q, k, v, s)
+    product.backward_by_row(g, s, q, k, v, s)
     out, denominator, *_ = product.normalised_forward(q, k, v, gate, weight, s, z, 1e-6)
     product.normalised_backward(g, s, z, q, k, v, gate, weight, s, z, out, denominator)
 
