@@ -1,6 +1,7 @@
 """Who is called when; no time is tested."""
 
 import numba
+import pytest
 from threadpoolctl import threadpool_info
 
 from linattn_ref.experiments import timing
@@ -33,3 +34,11 @@ def test_one_thread_inside_and_as_before_afterwards():
     with one_thread():
         assert set(threads()) == {1}
     assert threads() == before
+
+
+def test_one_thread_of_pytorch_too():
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(3)
+    with one_thread(torch):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
