@@ -4,7 +4,8 @@
 ``arrays``          NumPy, CuPy, PyTorch and Numba arrays at the door
 ``tile``            sizes, tiles in shared memory, products of tiles
 ``rows``            small kernels that go once over their arrays
-``causal_product``  linear attention's causal product; kernels in ``causal_chunks``, ``gate_gradient``, ``causal_step``
+``causal_product``  linear attention's causal product; kernels in ``causal_states``, ``causal_chunks``,
+                    ``gate_gradient`` and ``causal_step``; ``causal_product_plain`` is Algorithm 1 as it stands
 ``elu_plus_one``    its feature map
 ``linear``          linear attention, all of it, for arrays that are on the GPU already
 ``softmax``         softmax attention; kernels in ``softmax_tiles``

@@ -30,6 +30,7 @@ import math
 from typing import Any, NamedTuple
 
 from linattn_ref.kernels.cuda import causal_chunks as chunks
+from linattn_ref.kernels.cuda import causal_states as states_by_chunk
 from linattn_ref.kernels.cuda.arrays import Call, dtype_of
 from linattn_ref.kernels.cuda.causal_product_plain import backward_by_row, forward_by_row
 from linattn_ref.kernels.cuda.causal_step import step
@@ -215,7 +216,7 @@ def products_of_gates(call, gate, one):
         return Gates(one, one, one, filled(call, (count,), dtype_of(one), 1))
     gates = Gates(call.flat(gate, axes=1), *(call.empty(one.shape[1:], dtype_of(one)) for _ in range(2)), None)
     gates = gates._replace(whole=call.empty((count,), dtype_of(one)))
-    call.launch(chunks.products_of_gates, (-(-call.heads * count // THREADS),), (THREADS,), *gates)
+    call.launch(states_by_chunk.products_of_gates, (-(-call.heads * count // THREADS),), (THREADS,), *gates)
     return gates
 
 
@@ -225,7 +226,7 @@ def states_of_chunks(call, b, u, weight, gates, beside, s, z, *, backwards=False
     states, z_states = call.empty((count, width, value_width), dtype), call.empty((count, width), dtype)
     decay = gates.since_start if backwards else gates.until_end
     grid = call.heads * count, tiles(width), tiles(value_width)
-    call.launch(chunks.sums, grid, BLOCK, b, u, weight, decay, beside, states, z_states)
+    call.launch(states_by_chunk.sums, grid, BLOCK, b, u, weight, decay, beside, states, z_states)
     ends = []
     for x, start in ((states, s), (z_states, z)):
         shape, size = x.shape[2:], math.prod(x.shape[2:])
@@ -234,6 +235,6 @@ def states_of_chunks(call, b, u, weight, gates, beside, s, z, *, backwards=False
         views = start.reshape((call.heads, size)), end.reshape((call.heads, size))
         grid = (call.heads * -(-size // THREADS),)
         flat = x.reshape((call.heads, count, size))
-        call.launch(chunks.scan, grid, (THREADS,), flat, gates.whole, *views, backwards)
+        call.launch(states_by_chunk.scan, grid, (THREADS,), flat, gates.whole, *views, backwards)
         ends.append(end)
     return states, z_states, *ends

@@ -5,9 +5,9 @@ and neighbouring threads read neighbouring numbers. But there are only ``heads *
 keeps a hundred thousand busy; and each waits for memory ``N C`` times, one time after the other. `causal_chunks` cuts
 the rows into chunks to have more of them, and keeps a tile of numbers in registers to wait less often.
 
-:func:`forward_by_row` is the first two equations of the reference with a thread a column ``m`` of ``S``; the gradients
-are the same loop over other arrays (4)-(6), the last two from the end, with a thread a row ``c`` of ``S`` or ``A`` where
-the sum goes over ``m``.
+:func:`forward_by_row` is the first two equations of the reference, with a thread a column ``m`` of ``S``. The
+gradients (4)-(6) are the same loop over other arrays, the last two from the end; where the sum goes over ``m``, a
+thread has a row ``c`` of ``S`` or ``A``.
 """
 
 from linattn_ref.kernels.cuda.arrays import Call, dtype_of
