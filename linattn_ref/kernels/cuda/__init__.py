@@ -9,9 +9,10 @@
 ``elu_plus_one``    its feature map
 ``linear``          linear attention, all of it, for arrays that are on the GPU already
 ``softmax``         softmax attention; kernels in ``softmax_tiles``
-``pattern_softmax`` softmax attention over pairs of a pattern; kernels in ``pattern_tiles``, for ``pattern_tasks``
+``pattern_softmax`` softmax attention over pairs of a pattern: ``pattern_tasks``, ``pattern_tiles``, ``pattern_pieces``
 ``lsh``             Reformer's LSH attention; kernels in ``lsh_tiles``
 ``online_softmax``  the steps of an online softmax, for kernels
+``gather``          tiles of queries and keys fetched by their numbers
 ``offline``         compiling them without a GPU
 
 Each call compiles once for each dtype (some seconds). Without a GPU the same kernels run in Numba's simulator, slowly:

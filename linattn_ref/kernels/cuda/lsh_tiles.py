@@ -16,16 +16,7 @@ import math
 import numpy as np
 
 from linattn_ref.kernels.cuda.device import cuda, inlined, kernel
-from linattn_ref.kernels.cuda.online_softmax import (
-    MAXIMUM,
-    SUM,
-    add_sum,
-    decay,
-    highest_parts,
-    raise_maximum,
-    scores_to_weights,
-)
-from linattn_ref.kernels.cuda.pattern_tiles import (
+from linattn_ref.kernels.cuda.gather import (
     HIGH,
     KEY,
     LOG_SUM,
@@ -39,6 +30,15 @@ from linattn_ref.kernels.cuda.pattern_tiles import (
     gather_tile,
     scatter,
     take,
+)
+from linattn_ref.kernels.cuda.online_softmax import (
+    MAXIMUM,
+    SUM,
+    add_sum,
+    decay,
+    highest_parts,
+    raise_maximum,
+    scores_to_weights,
 )
 from linattn_ref.kernels.cuda.softmax_tiles import store
 from linattn_ref.kernels.cuda.tile import (

@@ -13,7 +13,7 @@ Forward, a block begins with what its queries have seen in earlier parts: output
 online softmax with maximum ``s``, sum 1 and weighted sum ``o``. Backward, each part adds to the gradients. A part has a
 query or key no more than once, so every number is written by one block, and sums have one order.
 
-A block of few keys that all queries see, as a global token is, goes over all queries alone.
+Where a few rows have most of the work, as global tokens do, it is dealt out to several blocks (`pattern_pieces`).
 
 References
 ----------
@@ -25,10 +25,11 @@ import math
 import numpy as np
 
 from linattn_ref.kernels.cuda.arrays import Call, dtype_of, on_gpu
+from linattn_ref.kernels.cuda.pattern_pieces import add_pieces, join_softmax
 from linattn_ref.kernels.cuda.pattern_tasks import tasks_of_keys, tasks_of_queries
 from linattn_ref.kernels.cuda.pattern_tiles import forward_tile, gradient_tile
 from linattn_ref.kernels.cuda.rows import dot_rows, filled, move_rows
-from linattn_ref.kernels.cuda.tile import BLOCK, TILE, tiles
+from linattn_ref.kernels.cuda.tile import BLOCK, THREADS, TILE, tiles
 
 __all__ = ["backward", "dtype_of", "forward", "on_gpu"]
 
@@ -56,11 +57,13 @@ def forward(q, k, v, key_mask, pattern, scale):
     out, log_sum_exp = filled(call, (n, m), dtype, 0), filled(call, (n,), dtype, -math.inf)
     so_far = call.empty((n,), dtype)
     for part in _with_pairs(pattern):
-        tasks, runs, *members = _on_gpu(call, tasks_of_queries(part, TILE), _members(part))
+        work = tasks_of_queries(part, TILE)
+        who = mask, *_on_gpu(call, work.tasks, work.runs, *_members(part))
+        pieces, piece_log_sums = call.empty((_room(work), m), dtype), call.empty((_room(work),), dtype)
         move_rows(call, log_sum_exp, 0, so_far, 0, n)
-        grid = tasks.shape[0] * call.heads, tiles(m)
-        who = mask, tasks, runs, *members
-        call.launch(forward_tile, grid, BLOCK, q, k, v, *who, scale, so_far, out, log_sum_exp)
+        seen, grid = (so_far, out, log_sum_exp), (len(work.tasks) * call.heads, tiles(m))
+        call.launch(forward_tile, grid, BLOCK, q, k, v, *who, scale, *seen, pieces, piece_log_sums)
+        _join(call, join_softmax, work, part.queries, pieces, piece_log_sums, *seen)
     return call.results(out, log_sum_exp)
 
 
@@ -73,24 +76,39 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
     d_q, d_k, d_v = (filled(call, x.shape[1:], dtype, 0) for x in (q, k, v))
     mask, scale = _mask(call, key_mask, k), dtype.type(scale)
 
-    def add(d, tasks, members, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative):
-        grid = tasks[0].shape[0] * call.heads, tiles(d.shape[2])
-        who, scores = (mask, *tasks, *members), (scale, log_sum_exp, row_sum)
+    def add(d, work, numbers, who, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative):
+        grid = len(work.tasks) * call.heads, tiles(d.shape[2])
+        pieces, scores = filled(call, (_room(work), d.shape[2]), dtype, 0), (scale, log_sum_exp, row_sum)
         modes = rows_are_queries, derivative
-        call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *who, *scores, factor, d, *modes)
+        call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *who, *scores, factor, d, pieces, *modes)
+        _join(call, add_pieces, work, numbers, pieces, d)
 
     for part in _with_pairs(pattern):
-        members = _on_gpu(call, _members(part))
-        tasks = _on_gpu(call, tasks_of_keys(part, TILE))
-        add(d_v, tasks, members, k, q, v, g, g, dtype.type(1), rows_are_queries=False, derivative=False)
-        add(d_k, tasks, members, k, q, v, g, q, scale, rows_are_queries=False, derivative=True)
-        tasks = _on_gpu(call, tasks_of_queries(part, TILE))
-        add(d_q, tasks, members, q, k, g, v, k, scale, rows_are_queries=True, derivative=True)
+        members, one = _on_gpu(call, *_members(part)), dtype.type(1)
+        work = tasks_of_keys(part, TILE)
+        rows = work, part.keys, (mask, *_on_gpu(call, work.tasks, work.runs), *members)
+        add(d_v, *rows, k, q, v, g, g, one, rows_are_queries=False, derivative=False)
+        add(d_k, *rows, k, q, v, g, q, scale, rows_are_queries=False, derivative=True)
+        work = tasks_of_queries(part, TILE)
+        rows = work, part.queries, (mask, *_on_gpu(call, work.tasks, work.runs), *members)
+        add(d_q, *rows, q, k, g, v, k, scale, rows_are_queries=True, derivative=True)
     return call.results(d_q, d_k, d_v)
 
 
+def _join(call, kernel, work, numbers, *arrays):
+    """Put pieces together, if there are any."""
+    if work.slots:
+        joins, numbers = _on_gpu(call, work.joins, numbers.astype(np.int32))
+        call.launch(kernel, (len(work.joins) * call.heads,), (THREADS,), joins, numbers, *arrays)
+
+
+def _room(work):
+    """Rows for all pieces, and some for none: memory of a GPU has no arrays of size 0."""
+    return max(1, work.slots) * TILE
+
+
 def _with_pairs(pattern):
-    """The parts in which a query sees anything: memory of a GPU has no arrays of size 0."""
+    """The parts in which a query sees anything."""
     return [part for part in pattern if len(part.runs) > 0]
 
 
@@ -99,9 +117,8 @@ def _members(part):
     return np.stack([part.queries, part.low, part.high], axis=1).astype(np.int32), part.keys.astype(np.int32)
 
 
-def _on_gpu(call, *groups):
-    """All index arrays."""
-    return [call.library.constant(x) for group in groups for x in group]
+def _on_gpu(call, *indices):
+    return [call.library.constant(x) for x in indices]
 
 
 def _mask(call, key_mask, k):

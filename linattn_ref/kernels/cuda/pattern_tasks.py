@@ -8,6 +8,10 @@ neighbouring tiles see much the same, so they are put together:
 
 The columns are counted through the runs without the gaps between them, so that a tile of columns is full, however
 short the runs are. Backward, keys are the rows and queries the columns, and all this is the same.
+
+A few rows may see very much: a global token is seen by all. Their columns are dealt out to several blocks, whose
+results are put together afterwards (`pattern_pieces`). That depends on the part alone, never on how many heads there
+are: a sequence gives the same bits in any batch.
 """
 
 from typing import Any, NamedTuple
@@ -16,15 +20,24 @@ import numpy as np
 
 from linattn_ref.kernels.parts import by_key
 
-ROW, LAST_ROW, RUN, LAST_RUN, COLUMNS = 0, 1, 2, 3, 4  # of `tasks`; the last ones are one beyond
+ROW, LAST_ROW, RUN, LAST_RUN, COLUMN, LAST_COLUMN, SLOT = 0, 1, 2, 3, 4, 5, 6  # of `tasks`; the last are one beyond
 START, BEFORE = 0, 1  # of `runs`
+FIRST_SLOT, LAST_SLOT = 2, 3  # of `joins`, after ROW and LAST_ROW
+SHORT = 1024  # columns that are not dealt out; a multiple of TILE
+PIECES = 64  # nor are those that are less than this part of all
 
 
 class Tasks(NamedTuple):
     """The most work first, so that no long task begins when all others are done."""
 
-    tasks: Any  # (tasks, 5) of int32
+    tasks: Any  # (tasks, 7) of int32: rows, runs, which of the runs' columns; the slot of a piece, -1 for a whole task
     runs: Any  # (runs, 2) of int32: the first column of a run, and how many columns its task has before it
+    joins: Any  # (tasks in pieces, 4) of int32: rows, slots
+
+    @property
+    def slots(self):
+        """How many pieces there are."""
+        return int(self.joins[-1, LAST_SLOT]) if len(self.joins) else 0
 
 
 def tasks_of_queries(part, size):
@@ -45,9 +58,22 @@ def _tasks(part, tiles, first_run, runs, size):
     first_run = np.searchsorted(task, np.arange(len(first) + 1))
     total = np.concatenate([[0], np.cumsum(length)])
     before = total[:-1] - total[first_run[:-1]][task]
-    columns = np.diff(total[first_run])
-    tasks = np.stack([first, last, first_run[:-1], first_run[1:], columns], axis=1)[np.argsort(-columns, kind="stable")]
-    return Tasks(tasks[tasks[:, COLUMNS] > 0].astype(np.int32), np.stack([start, before], axis=1).astype(np.int32))
+    rows = np.stack([first, last, first_run[:-1], first_run[1:]], axis=1)
+    return _dealt_out(rows, np.diff(total[first_run]), np.stack([start, before], axis=1).astype(np.int32), size)
+
+
+def _dealt_out(rows, columns, runs, size):
+    most = max(SHORT, -(-columns.sum() // PIECES // size) * size)
+    counts = -(-columns // most)
+    whole = counts == 1
+    last_slot = np.cumsum(np.where(whole, 0, counts))
+    joins = np.stack([rows[:, 0], rows[:, 1], last_slot - counts, last_slot], axis=1)[counts > 1]
+    task = np.repeat(np.arange(counts.size), counts)
+    piece = np.arange(task.size) - (np.cumsum(counts) - counts)[task]
+    column, slot = piece * most, np.where(whole[task], -1, (last_slot - counts)[task] + piece)
+    last_column = np.minimum(column + most, columns[task])
+    tasks = np.column_stack([rows[task], column, last_column, slot])[np.argsort(column - last_column, kind="stable")]
+    return Tasks(tasks.astype(np.int32), runs, joins.astype(np.int32))
 
 
 def _borders(part, tiles, first_run, runs, size):

@@ -1,11 +1,7 @@
 """The two kernels of pattern softmax: tiles of ``TILE`` queries and keys, fetched by their numbers.
 
 A block has one task (`pattern_tasks`) of one head. Its rows stay, and tiles of columns come one by one, counted through
-the task's runs. Who is in them stands in shared memory, in ``of``, a column for each place of a tile::
-
-    QUERY   number of the query, or -1 for none         KEY     number of the key, or -1 for none or a masked one
-    LOW     the first and one past the last             PLACE   its column in the part; likewise -1, which nobody sees
-    HIGH    column of the part that it sees
+the task's runs. Who is in them stands in ``of`` (`gather`).
 
 Blocks start with the first task of all heads, then comes the second: long tasks stand first.
 
@@ -18,6 +14,24 @@ import math
 import numpy as np
 
 from linattn_ref.kernels.cuda.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.gather import (
+    HIGH,
+    KEY,
+    LOG_SUM,
+    LOW,
+    PIECE,
+    PLACE,
+    QUERY,
+    ROW_SUM,
+    gather_panel,
+    gather_rows,
+    gather_strips,
+    gather_tile,
+    look_up_key,
+    look_up_query,
+    scatter,
+    take,
+)
 from linattn_ref.kernels.cuda.online_softmax import (
     MAXIMUM,
     SUM,
@@ -27,7 +41,17 @@ from linattn_ref.kernels.cuda.online_softmax import (
     raise_maximum,
     scores_to_weights,
 )
-from linattn_ref.kernels.cuda.pattern_tasks import BEFORE, COLUMNS, LAST_ROW, LAST_RUN, ROW, RUN, START
+from linattn_ref.kernels.cuda.pattern_tasks import (
+    BEFORE,
+    COLUMN,
+    LAST_COLUMN,
+    LAST_ROW,
+    LAST_RUN,
+    ROW,
+    RUN,
+    SLOT,
+    START,
+)
 from linattn_ref.kernels.cuda.softmax_tiles import store
 from linattn_ref.kernels.cuda.tile import (
     EACH,
@@ -42,94 +66,6 @@ from linattn_ref.kernels.cuda.tile import (
     add_strips,
     clear,
 )
-
-QUERY, LOW, HIGH, KEY, PLACE = 0, 1, 2, 3, 4  # rows of `of`
-NUMBER, FIRST, LAST = 0, 1, 2  # of `queries (rows, 3)`: the query's number, and what it sees
-LOG_SUM, ROW_SUM = 0, 1  # rows of `state` in the backward pass
-
-
-# --- Who is in a tile -----------------------------------------------------------------------------------------------
-
-
-@inlined
-def look_up_query(of, t, queries, row, inside):
-    """The query in one row of the part, to place ``t`` of the tile."""
-    of[QUERY, t], of[LOW, t], of[HIGH, t] = -1, 0, 0
-    if inside:
-        of[QUERY, t], of[LOW, t], of[HIGH, t] = queries[row, NUMBER], queries[row, FIRST], queries[row, LAST]
-
-
-@inlined
-def look_up_key(of, t, keys, column, inside, key_mask, head):
-    """The key in one column of the part, to place ``t`` of the tile."""
-    of[KEY, t], of[PLACE, t] = -1, -1
-    if inside and key_mask[head, keys[column]]:
-        of[KEY, t], of[PLACE, t] = keys[column], column
-
-
-# --- Rows by their numbers ------------------------------------------------------------------------------------------
-
-
-@inlined
-def gather_rows(t, tile, column, x, head, of, who, first):
-    """``STEP`` columns of the rows ``of[who]`` of ``x[head]``, from ``first`` on; 0 beyond its end."""
-    for e in range(t, TILE * STEP, THREADS):
-        i, c = e // STEP, e % STEP
-        tile[i, column + c] = 0
-        if of[who, i] >= 0 and first + c < x.shape[2]:
-            tile[i, column + c] = x[head, of[who, i], first + c]
-
-
-@inlined
-def gather_panel(t, panel, x, head, of, who, place, first):
-    """``TILE`` columns of ``STEP`` rows of ``x[head]``, of ``of[who]`` those from ``place`` on."""
-    for e in range(t, TILE * STEP, THREADS):
-        c, j = e // TILE, e % TILE
-        panel[c, j] = 0
-        if of[who, place + c] >= 0 and first + j < x.shape[2]:
-            panel[c, j] = x[head, of[who, place + c], first + j]
-
-
-@inlined
-def gather_strips(t, panel, a, b, head, of, who_a, who_b, first):
-    """``HALF`` columns of the rows ``of[who_a]`` of ``a[head]`` and ``of[who_b]`` of ``b[head]``, transposed."""
-    for e in range(t, TILE * HALF, THREADS):
-        i, c = e // HALF, e % HALF
-        panel[c, i], panel[HALF + c, i] = 0, 0
-        if first + c < a.shape[2]:
-            if of[who_a, i] >= 0:
-                panel[c, i] = a[head, of[who_a, i], first + c]
-            if of[who_b, i] >= 0:
-                panel[HALF + c, i] = b[head, of[who_b, i], first + c]
-
-
-@inlined
-def gather_tile(x, y, tile, out, head, of, who, first_m):
-    """``TILE`` columns of the rows ``of[who]`` of ``out[head]``; each thread the numbers that it has in registers."""
-    for i in range(y, TILE, SIDE):
-        for j in range(x, TILE, SIDE):
-            tile[i, j] = 0
-            if of[who, i] >= 0 and first_m + j < out.shape[2]:
-                tile[i, j] = out[head, of[who, i], first_m + j]
-
-
-@inlined
-def take(x, y, acc, tile):
-    """The other way round than ``store``."""
-    for r in range(EACH):
-        for s in range(EACH):
-            acc[r, s] = tile[y + SIDE * r, x + SIDE * s]
-
-
-@inlined
-def scatter(x, y, acc, panel, out, head, of, who, first_m):
-    """The tile ``acc`` to the rows ``of[who]`` of ``out[head]``, each multiplied by its number in ``panel[0]``."""
-    for r in range(EACH):
-        i = y + SIDE * r
-        for s in range(EACH):
-            m = first_m + x + SIDE * s
-            if of[who, i] >= 0 and m < out.shape[2]:
-                out[head, of[who, i], m] = panel[0, i] * acc[r, s]
 
 
 @inlined
@@ -146,34 +82,43 @@ def hide(x, y, tile, of, scale):
 
 
 @kernel(threads=THREADS, blocks=2)
-def forward_tile(q, k, v, key_mask, tasks, runs, queries, keys, scale, so_far, out, log_sum_exp):
+def forward_tile(
+    q, k, v, key_mask, tasks, runs, queries, keys, scale, so_far, out, log_sum_exp, pieces, piece_log_sums
+):  # fmt: skip
     """One part's share in ``out (heads, N, M)`` and ``log_sum_exp (heads, N)``. Grid: tasks * heads, tiles of ``M``.
 
-    The log-sum-exp of earlier parts comes from ``so_far (heads, N)``: another block may have written the new one.
+    The log-sum-exp of earlier parts comes from ``so_far (heads, N)``: another block may have written the new one. A
+    piece knows of no earlier parts, and goes to its slot in ``pieces`` and ``piece_log_sums``.
     """
     tile = cuda.shared.array((TILE, PITCH), q.dtype)
     panel = cuda.shared.array((STEP, PITCH), q.dtype)
     state = cuda.shared.array((3, TILE), q.dtype)
-    of = cuda.shared.array((5, TILE), np.int32)
+    of = cuda.shared.array((6, TILE), np.int32)
     acc = cuda.local.array((EACH, EACH), q.dtype)
     scores = cuda.local.array((EACH, EACH), q.dtype)
     head, task, first_m = cuda.blockIdx.x % q.shape[0], cuda.blockIdx.x // q.shape[0], cuda.blockIdx.y * TILE
     x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
     t = y * SIDE + x
+    slot = tasks[task, SLOT]
     if t < TILE:
         row = tasks[task, ROW] + t
         look_up_query(of, t, queries, row, row < tasks[task, LAST_ROW])
         state[MAXIMUM, t] = -math.inf
         state[SUM, t] = 0
-        if of[QUERY, t] >= 0:
+        of[PIECE, t] = -1
+        if of[QUERY, t] >= 0 and slot >= 0:
+            of[PIECE, t] = slot * TILE + t
+        elif of[QUERY, t] >= 0:
             state[MAXIMUM, t] = so_far[head, of[QUERY, t]]
             if state[MAXIMUM, t] != -math.inf:
                 state[SUM, t] = 1
     cuda.syncthreads()
-    gather_tile(x, y, tile, out, head, of, QUERY, first_m)
-    take(x, y, acc, tile)  # one more key, with score `so_far` and value `out`
-    run, last_run, columns = tasks[task, RUN], tasks[task, LAST_RUN], tasks[task, COLUMNS]
-    for start in range(0, columns, TILE):
+    clear(acc)
+    if slot < 0:
+        gather_tile(x, y, tile, out, head, of, QUERY, first_m)
+        take(x, y, acc, tile)  # one more key, with score `so_far` and value `out`
+    run, last_run, columns = tasks[task, RUN], tasks[task, LAST_RUN], tasks[task, LAST_COLUMN]
+    for start in range(tasks[task, COLUMN], columns, TILE):
         if t < TILE:
             while run + 1 < last_run and runs[run + 1, BEFORE] <= start + t:
                 run += 1
@@ -208,24 +153,29 @@ def forward_tile(q, k, v, key_mask, tasks, runs, queries, keys, scale, so_far, o
 
     if t < TILE:
         panel[0, t] = 0 if state[SUM, t] == 0 else 1 / state[SUM, t]
-        if of[QUERY, t] >= 0 and cuda.blockIdx.y == 0:
+        if state[SUM, t] != 0:
+            state[MAXIMUM, t] += math.log(state[SUM, t])  # (4)
+        if of[PIECE, t] >= 0 and cuda.blockIdx.y == 0:
+            piece_log_sums[head, of[PIECE, t]] = state[MAXIMUM, t]
+        elif of[QUERY, t] >= 0 and cuda.blockIdx.y == 0:
             log_sum_exp[head, of[QUERY, t]] = state[MAXIMUM, t]
-            if state[SUM, t] != 0:
-                log_sum_exp[head, of[QUERY, t]] = state[MAXIMUM, t] + math.log(state[SUM, t])  # (4)
     cuda.syncthreads()
-    scatter(x, y, acc, panel, out, head, of, QUERY, first_m)
+    if slot < 0:
+        scatter(x, y, acc, panel, out, head, of, QUERY, first_m)
+    else:
+        scatter(x, y, acc, panel, pieces, head, of, PIECE, first_m)
 
 
 @kernel(threads=THREADS, blocks=2)
 def gradient_tile(
-    a, b, a_value, b_value, u, key_mask, tasks, runs, queries, keys, scale, log_sum_exp, row_sum, factor, d,
+    a, b, a_value, b_value, u, key_mask, tasks, runs, queries, keys, scale, log_sum_exp, row_sum, factor, d, pieces,
     rows_are_queries, derivative,
 ):  # fmt: skip
     """``d_i += factor sum_j W_ij u_j`` over the pairs of a part: ``W`` is ``P`` or, if ``derivative``, ``d_S``; or the
     transpose of either.
 
     ``a, a_value`` belong to the rows and ``b, b_value`` to the columns of ``W``: ``q, d_out`` of queries, ``k, v`` of
-    keys. Grid: tasks * heads, tiles of ``d``'s columns.
+    keys. Pieces go to their slots in ``pieces``. Grid: tasks * heads, tiles of ``d``'s columns.
     """
     tile = cuda.shared.array((TILE, PITCH), a.dtype)
     panel = cuda.shared.array((STEP, PITCH), a.dtype)
@@ -238,8 +188,8 @@ def gradient_tile(
     t = y * SIDE + x
     rows, others = (QUERY, KEY) if rows_are_queries else (KEY, QUERY)
     clear(acc)
-    run, last_run, columns = tasks[task, RUN], tasks[task, LAST_RUN], tasks[task, COLUMNS]
-    for start in range(0, columns, TILE):
+    run, last_run, columns = tasks[task, RUN], tasks[task, LAST_RUN], tasks[task, LAST_COLUMN]
+    for start in range(tasks[task, COLUMN], columns, TILE):
         if t < TILE:
             while run + 1 < last_run and runs[run + 1, BEFORE] <= start + t:
                 run += 1
@@ -287,9 +237,13 @@ def gradient_tile(
             cuda.syncthreads()
             add_rows_by_panel(x, y, acc, tile, first, panel)
         cuda.syncthreads()
+    slot = tasks[task, SLOT]
     for r in range(EACH):
         i = y + SIDE * r
         for s in range(EACH):
             m = first_m + x + SIDE * s
             if of[rows, i] >= 0 and m < d.shape[2]:
-                d[head, of[rows, i], m] += factor * acc[r, s]
+                if slot < 0:
+                    d[head, of[rows, i], m] += factor * acc[r, s]
+                else:
+                    pieces[head, slot * TILE + i, m] = factor * acc[r, s]

@@ -9,7 +9,8 @@ from linattn_ref.kernels import cuda, parts, reference
 from linattn_ref.kernels.cuda import device
 from linattn_ref.kernels.cuda.pattern_tasks import (
     BEFORE,
-    COLUMNS,
+    COLUMN,
+    LAST_COLUMN,
     LAST_ROW,
     LAST_RUN,
     ROW,
@@ -44,7 +45,7 @@ def pairs_of(part, tasks, by_query, size):
     count = np.zeros((part.queries.size, part.keys.size), np.intp)
     for task in tasks.tasks:
         assert 0 < task[LAST_ROW] - task[ROW] <= size
-        runs, place = tasks.runs[task[RUN] : task[LAST_RUN]], np.arange(task[COLUMNS])
+        runs, place = tasks.runs[task[RUN] : task[LAST_RUN]], np.arange(task[COLUMN], task[LAST_COLUMN])
         run = np.searchsorted(runs[:, BEFORE], place, side="right") - 1
         column = runs[run, START] + place - runs[run, BEFORE]
         assert (np.diff(column) > 0).all()
@@ -72,8 +73,9 @@ def test_tiles_that_see_the_same_are_put_together():
     for part, most in ((window, 64 + 512), (blocks, 192)):
         for tasks in (tasks_of_queries(part, 64), tasks_of_keys(part, 64)):
             assert len(tasks.tasks) == 64
-            assert tasks.tasks[0, COLUMNS] == most
-            assert (np.diff(tasks.tasks[:, COLUMNS]) <= 0).all(), "the most work first"
+            columns = tasks.tasks[:, LAST_COLUMN] - tasks.tasks[:, COLUMN]
+            assert columns[0] == most
+            assert (np.diff(columns) <= 0).all(), "the most work first"
 
 
 # --- Kernels --------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from linattn_ref.attention import feature_maps
 from linattn_ref.kernels import cuda, parts
 from linattn_ref.kernels.cuda import arrays, device
 from linattn_ref.kernels.cuda.offline import signature_of
+from linattn_ref.kernels.cuda.pattern_tasks import SHORT
 
 EXPECTED = {(budget.module, budget.kernel): budget.arguments for budget in BUDGETS}
 ALSO = {("rows", "fill"): ["b1 bool"]}  # a mask without a masked key
@@ -68,11 +69,19 @@ def softmax(dtype, masked, causal):
 
 
 def pattern_softmax(dtype, masked):
-    q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((5, 4), (7, 4), (7, 3), (5, 3)))
-    mask = np.ones((2, 7), bool) if masked else None
-    pattern = parts.band(5, 7, -1, 1, without=[0]), parts.columns(5, [0])
+    n, n_keys = 5, SHORT + 1  # in two pieces
+    q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((n, 4), (n_keys, 4), (n_keys, 3), (n, 3)))
+    mask = np.ones((2, n_keys), bool) if masked else None
+    pattern = (parts.columns(n, range(n_keys)),)
     out, log_sum_exp = cuda.pattern_softmax.forward(q, k, v, mask, pattern, 0.5)
     cuda.pattern_softmax.backward(g, q, k, v, out, log_sum_exp, mask, pattern, 0.5)
+
+
+def lsh(dtype):
+    q, k, v, g = (np.ones((2, 5, width), dtype) for width in (4, 4, 3, 3))
+    order, seen = np.zeros((2, 2, 5), np.int32), np.full(2, 5)
+    out, log_sum_exp = cuda.lsh.forward(q, k, v, order, seen, 2, False, 0.5)
+    cuda.lsh.backward(g, q, k, v, out, log_sum_exp, order, seen, 2, False, 0.5)
 
 
 def linear(dtype, masked, causal):
@@ -99,10 +108,9 @@ def test_types_are_those_that_are_compiled(launches, dtype):
         linear(dtype, bool(masked), bool(causal))
     for masked in (False, True):
         pattern_softmax(dtype, masked)
+    lsh(dtype)
     feature_map_and_steps(dtype)
-    names = {name for name, _ in launches}
-    own = {name for name in EXPECTED if not name[0].startswith("lsh")}
-    assert own <= names, "these have a budget, and nothing launches them"
+    assert set(EXPECTED) <= {name for name, _ in launches}, "these have a budget, and nothing launches them"
     for name, types in launches:
         known = [EXPECTED[name], *ALSO.get(name, ())]
         assert types in [signature_of(words, np.dtype(dtype).name) for words in known], name
