@@ -20,7 +20,6 @@ which on Linux is told to hand nothing back meanwhile (:func:`kept_memory`).
 from __future__ import annotations
 
 import ctypes
-import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +37,7 @@ from linattn_ref.experiments import style
 from linattn_ref.experiments.bench_linear_limit import multiply_adds
 from linattn_ref.experiments.bench_linear_peers import Call, Inputs
 from linattn_ref.experiments.bench_linear_steps import STEP, STEP_KERNEL, steps
-from linattn_ref.experiments.timing import in_turn, one_thread
+from linattn_ref.experiments.timing import against_jit, one_thread
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit import causal_product as fast
 from linattn_ref.kernels.jit import causal_product_plain as plain
@@ -255,13 +254,10 @@ def _compare(task: str, results: Mapping[str, Sequence[Array]]) -> None:
 
 def _time(task: str, size: int, kernels: Mapping[str, Callable[[], object]], repeats: int, calls: int = 1) -> list[Row]:
     """A row for each kernel, which does its task ``calls`` times when it is called."""
-    seconds = in_turn(kernels, repeats)
-    rows = []
-    for name, times in seconds.items():
-        ratios = [mine / ours for mine, ours in zip(times, seconds["jit"], strict=True)]
-        ms = 1e3 * statistics.median(times) / calls, 1e3 * min(times) / calls
-        rows.append(Row(task, size, name, *ms, statistics.median(ratios), min(ratios)))
-    return rows
+    return [
+        Row(task, size, name, median_ms / calls, min_ms / calls, *ratios)
+        for name, (median_ms, min_ms, *ratios) in against_jit(kernels, repeats).items()
+    ]
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def _step(room: Any, q: Array, k: Array, v: Array, state: linear.State) -> Seque
 # --- PyTorch; all become tensors of the shapes that fit, before any clock starts ------------------------------------
 
 
-def new_state(torch: Any, q: Array, k: Array, v: Array, s: Array, z: Array, *, features: bool) -> Call:
+def new_state(torch: Any, q: Any, k: Any, v: Any, s: Any, z: Any, *, features: bool) -> Call:
     """``q, k (B, H, C)``, ``v (B, H, M)``, ``s (B, H, C, M)``, ``z (B, H, C)``; elu + 1 of ``q, k`` if ``features``."""
     q, k, v, *state = (torch.from_numpy(x).flatten(0, 1) for x in (q, k, v, s, z))  # (B H, ...)
     elu = torch.nn.functional.elu
@@ -73,7 +73,7 @@ def new_state(torch: Any, q: Array, k: Array, v: Array, s: Array, z: Array, *, f
     return step
 
 
-def in_place(torch: Any, q: Array, k: Array, v: Array, s: Array, z: Array, *, features: bool) -> Call:
+def in_place(torch: Any, q: Any, k: Any, v: Any, s: Any, z: Any, *, features: bool) -> Call:
     """The same, nothing allocated that can be written over."""
     q, k, v, s, z = (torch.from_numpy(x).flatten(0, 1) for x in (q, k, v, s, z))  # (B H, ...)
     elu = torch.nn.functional.elu
@@ -91,7 +91,7 @@ def in_place(torch: Any, q: Array, k: Array, v: Array, s: Array, z: Array, *, fe
 # --- fast-transformers ----------------------------------------------------------------------------------------------
 
 
-def recurrent_module(torch: Any, package: Any, q: Array, k: Array, v: Array, s: Array, z: Array) -> Call:
+def recurrent_module(torch: Any, package: Any, q: Any, k: Any, v: Any, s: Any, z: Any) -> Call:
     """Its module for one token, in evaluation: no gradient is asked for."""
     module = package.recurrent.attention.RecurrentLinearAttention(q.shape[-1], eps=EPS).eval()
     q, k, v, s, z = (torch.from_numpy(x) for x in (q, k, v, s, z))

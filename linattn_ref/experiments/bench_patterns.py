@@ -12,7 +12,6 @@ each side: ``window=256`` is HuggingFace's ``attention_window=512`` and fast-tra
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments import bench_patterns_peers as peers_of
 from linattn_ref.experiments import style
 from linattn_ref.experiments.bench_patterns_peers import GLOBAL_TOKEN, Call, Inputs, Peers
-from linattn_ref.experiments.timing import in_turn, one_thread
+from linattn_ref.experiments.timing import against_jit, one_thread
 from linattn_ref.kernels import jit, parts, reference
 
 CAPTION = (
@@ -208,13 +207,7 @@ def compare(mechanism: str, kernels: Mapping[str, Call]) -> None:
 
 def time(mechanism: str, length: int, passes: str, kernels: Mapping[str, Call], repeats: int) -> list[Row]:
     """A row for each kernel from ``repeats`` rounds of one call each, after a round that is not counted."""
-    seconds = in_turn(kernels, repeats)
-    rows = []
-    for name, times in seconds.items():
-        ratios = [mine / fastest for mine, fastest in zip(times, seconds["jit"], strict=True)]
-        summary = 1e3 * statistics.median(times), 1e3 * min(times), statistics.median(ratios), min(ratios)
-        rows.append(Row(mechanism, length, passes, name, *summary))
-    return rows
+    return [Row(mechanism, length, passes, name, *times) for name, times in against_jit(kernels, repeats).items()]
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------

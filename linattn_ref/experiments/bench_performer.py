@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import statistics
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -28,7 +27,7 @@ from linattn_ref.attention import feature_maps, performer
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments import style
 from linattn_ref.experiments.bench_linear_peers import Inputs, find_torch
-from linattn_ref.experiments.timing import in_turn, one_thread
+from linattn_ref.experiments.timing import against_jit, one_thread
 from linattn_ref.kernels import jit, reference
 
 PEER = "performer-pytorch"
@@ -207,13 +206,7 @@ def _without_epsilons(torch: Any, peer: Any, omega: Array, task: str, q: Any, k:
 
 def _time(task: str, passes: str, size: int, calls: Mapping[str, Call], repeats: int) -> list[Row]:
     """A row for each call."""
-    seconds = in_turn(calls, repeats)
-    rows = []
-    for name, times in seconds.items():
-        ratios = [mine / ours for mine, ours in zip(times, seconds["jit"], strict=True)]
-        summary = 1e3 * statistics.median(times), 1e3 * min(times), statistics.median(ratios), min(ratios)
-        rows.append(Row(task, passes, size, name, *summary))
-    return rows
+    return [Row(task, passes, size, name, *times) for name, times in against_jit(calls, repeats).items()]
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------

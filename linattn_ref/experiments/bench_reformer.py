@@ -13,7 +13,6 @@ peer's CPU time over that of ``jit`` in the same round.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from linattn_ref.attention import reformer
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.lsh_hashing import Integers
 from linattn_ref.experiments import style
-from linattn_ref.experiments.timing import in_turn, one_thread
+from linattn_ref.experiments.timing import against_jit, one_thread
 from linattn_ref.kernels import jit
 
 PEER = "transformers"
@@ -247,13 +246,8 @@ def _time(peer: Any, inputs: Inputs, hashing: Hash, passes: str, repeats: int) -
                 run_peer(peer, layer, inputs, passes)
 
         calls[PEER] = call
-    seconds = in_turn(calls, repeats)
-    rows = []
-    for name, times in seconds.items():
-        ratios = [mine / fastest for mine, fastest in zip(times, seconds["jit"], strict=True)]
-        summary = 1e3 * statistics.median(times), 1e3 * min(times), statistics.median(ratios), min(ratios)
-        rows.append(Row(inputs.qk.shape[-2], hashing.causal, passes, name, *summary))
-    return rows
+    setting = inputs.qk.shape[-2], hashing.causal, passes
+    return [Row(*setting, name, *times) for name, times in against_jit(calls, repeats).items()]
 
 
 def table(results: Results) -> str:

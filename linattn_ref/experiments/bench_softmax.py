@@ -9,7 +9,6 @@ Before any of it, all results are compared: a fast wrong answer is no answer.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from numpy.typing import DTypeLike
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments import style
-from linattn_ref.experiments.timing import in_turn, one_thread
+from linattn_ref.experiments.timing import against_jit, one_thread
 from linattn_ref.kernels import jit, reference
 
 CAPTION = (
@@ -162,13 +161,8 @@ def _compare(kernels: dict[str, Kernel], inputs: Inputs, causal: bool) -> None:
 def _time(kernels: dict[str, Kernel], inputs: Inputs, causal: bool, passes: str, repeats: int) -> list[Row]:
     """A row for each kernel from ``repeats`` rounds of one call each, after a round that is not counted."""
     calls = {name: partial(kernel, inputs, causal, passes) for name, kernel in kernels.items()}
-    seconds = in_turn(calls, repeats)
-    rows = []
-    for name, times in seconds.items():
-        ratios = [mine / fastest for mine, fastest in zip(times, seconds["jit"], strict=True)]
-        summary = 1e3 * statistics.median(times), 1e3 * min(times), statistics.median(ratios), min(ratios)
-        rows.append(Row(inputs.q.shape[-2], causal, passes, name, *summary))
-    return rows
+    setting = inputs.q.shape[-2], causal, passes
+    return [Row(*setting, name, *times) for name, times in against_jit(calls, repeats).items()]
 
 
 def gigaflops(row: Row, heads: int, width: int) -> float:

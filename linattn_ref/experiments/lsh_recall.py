@@ -178,11 +178,10 @@ def draw(results: Results) -> Figure:
 
 def from_record(record: dict[str, Any]) -> Results:
     """The results from the committed JSON file, as ``json.load`` gives it."""
+
+    def recall(numbers: dict[str, Any]) -> Recall:
+        return Recall(**{key: tuple(x) if isinstance(x, list) else x for key, x in numbers.items()})
+
     kept = record["results"]
-    recalls = {
-        name: tuple(
-            Recall(**{key: tuple(x) if isinstance(x, list) else x for key, x in each.items()}) for each in kept[name]
-        )
-        for name in ("by_buckets", "by_chunk")
-    }
+    recalls = {name: tuple(recall(each) for each in kept[name]) for name in ("by_buckets", "by_chunk")}
     return Results(**{**kept, **recalls})

@@ -6,10 +6,11 @@ compare two, divide their times within a round. CPU time does not count what oth
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 from threadpoolctl import threadpool_limits
@@ -40,3 +41,23 @@ def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
             call()
             seconds[name].append(time.process_time() - start)
     return {name: times[1:] for name, times in seconds.items()}
+
+
+class Compared(NamedTuple):
+    """One call's times, and what they are of those of ``"jit"`` in the same rounds."""
+
+    median_ms: float
+    min_ms: float
+    ratio_median: float
+    ratio_min: float
+
+
+def against_jit(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Compared]:
+    """Time calls in turn, one of them named ``"jit"``: see :func:`in_turn`."""
+    seconds = in_turn(calls, rounds)
+
+    def compared(times: list[float]) -> Compared:
+        ratios = [mine / ours for mine, ours in zip(times, seconds["jit"], strict=True)]
+        return Compared(1e3 * statistics.median(times), 1e3 * min(times), statistics.median(ratios), min(ratios))
+
+    return {name: compared(times) for name, times in seconds.items()}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.experiments import bench_linear, record, style
+from linattn_ref.experiments import bench_linear, record, style, timing
 from linattn_ref.experiments import bench_linear_peers as peers
 from linattn_ref.experiments.bench_linear_limit import SUMS, multiply_adds
 from linattn_ref.kernels.jit.vector import lanes
@@ -186,7 +186,7 @@ def test_a_wrong_result_is_not_timed(monkeypatch):
 
 def test_ratios_are_taken_round_by_round_and_times_are_of_one_call(monkeypatch):
     seconds = {"jit": [1.0, 2.0, 4.0], "other": [2.0, 6.0, 4.0]}
-    monkeypatch.setattr(bench_linear, "in_turn", lambda kernels, repeats: seconds)
+    monkeypatch.setattr(timing, "in_turn", lambda kernels, repeats: seconds)
     ours, other = bench_linear._time("step", 1, {}, 3, calls=10)
     assert ours == ("step", 1, "jit", 200, 100, 1, 1)
     assert other == ("step", 1, "other", 400, 200, 2, 1)
