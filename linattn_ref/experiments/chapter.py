@@ -12,12 +12,12 @@ The same code gives the same bytes, so that a chapter executed again differs onl
 """
 
 import ast
-import importlib
-import inspect
+import importlib.util
 import io
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import dropwhile
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -58,7 +58,7 @@ def source_text(names: Sequence[str], *, doc: bool = True) -> str:
     parts, last_module = [], ""
     for name in names:
         module, _, path = name.partition(":")
-        text = textwrap.dedent(inspect.getsource(_find(module, path))).rstrip()
+        text = textwrap.dedent(_text_of(module, path)).rstrip()
         heading = f"# {module}\n" if module != last_module else ""
         parts.append(heading + (text if doc else _without_docstring(text)))
         last_module = module
@@ -72,11 +72,24 @@ def _name(x: Any) -> str:
     return f"{x.__module__}:{x.__qualname__}"
 
 
-def _find(module: str, path: str) -> Any:
-    found: Any = importlib.import_module(module)
+def _text_of(module: str, path: str) -> str:
+    """Read from the module's file, which need not be importable here: kernels for a GPU need its packages."""
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None or spec.origin is None:
+        raise ValueError(f"no source of the module {module}")
+    file = Path(spec.origin)
+    for part in rest:
+        inside = file.parent / part
+        file = inside / "__init__.py" if inside.is_dir() else inside.with_suffix(".py")
+    text = file.read_text(encoding="utf-8")
+    node: Any = ast.parse(text)
     for part in path.split(".") if path else ():
-        found = getattr(found, part)
-    return getattr(found, "py_func", found)
+        node = next(x for x in node.body if getattr(x, "name", None) == part)
+    if not path:
+        return text
+    first = min(x.lineno for x in (node, *node.decorator_list))
+    return "\n".join(text.splitlines()[first - 1 : node.end_lineno])
 
 
 def _without_docstring(text: str) -> str:

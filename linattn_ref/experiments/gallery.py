@@ -41,6 +41,8 @@ FIGURES = (
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which README.md shows.
 # Where the packages are not installed, the committed ones stay as they are.
 BENCHES = ("bench_softmax", "bench_linear", "bench_performer", "bench_patterns", "bench_reformer")
+# Compiled by NVIDIA's compiler (extra "cuda12"), and left as they are where it is missing.
+COMPILED = ("cuda_occupancy",)
 SEED = 0
 
 
@@ -58,7 +60,7 @@ def make(
     Parameters
     ----------
     only : sequence of str, optional
-        Names in `FIGURES` and `BENCHES`, or ``"tables"``; everything unless given.
+        Names in `FIGURES`, `BENCHES` and `COMPILED`, or ``"tables"``; everything unless given.
     out : Path
     quick : bool
         Small figures, for a test; the tables are then left alone unless asked for.
@@ -75,14 +77,16 @@ def make(
     """
     from linattn_ref.experiments import tables
 
-    names = list(only) if only is not None else [*FIGURES, *([] if quick else [*BENCHES, "tables"])]
-    unknown = sorted(set(names) - {*FIGURES, *BENCHES, "tables"})
+    names = list(only) if only is not None else [*FIGURES, *([] if quick else [*BENCHES, *COMPILED, "tables"])]
+    unknown = sorted(set(names) - {*FIGURES, *BENCHES, *COMPILED, "tables"})
     if unknown:
-        known = ", ".join((*FIGURES, *BENCHES))
+        known = ", ".join((*FIGURES, *BENCHES, *COMPILED))
         raise ValueError(f"only: no figure named {', '.join(unknown)}; there are {known} and tables")
     for name in names:
         if name in BENCHES and importlib.util.find_spec("torch") is None:
             say(f"{name}: left as it is, since it compares with packages that are missing (extra peers)")
+        elif name in COMPILED and importlib.util.find_spec("numba_cuda") is None:
+            say(f"{name}: left as it is, since NVIDIA's compiler is missing (extra cuda12)")
         elif name != "tables":
             draw(name, out, quick=quick, style_name=style_name, workers=workers)
             say(f"{name}: {out / name}.svg, .png, .pdf, .json")
@@ -120,7 +124,7 @@ def write_page(out: Path) -> None:
 
 def page_of(folder: Path) -> str:
     """The gallery of the figures whose records are in ``folder``."""
-    files = [file for name in (*FIGURES, *BENCHES) if (file := folder / f"{name}.json").exists()]
+    files = [file for name in (*FIGURES, *BENCHES, *COMPILED) if (file := folder / f"{name}.json").exists()]
     return page([json.loads(file.read_text(encoding="utf-8")) for file in files])
 
 

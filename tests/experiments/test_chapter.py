@@ -53,6 +53,21 @@ def test_source_of_a_compiled_function_a_method_and_a_module(shown):
     assert '"""Two looks' not in module
 
 
+def test_source_is_read_without_importing(tmp_path, monkeypatch):
+    """As kernels are whose package is not installed."""
+    (tmp_path / "absent").mkdir()
+    (tmp_path / "absent" / "__init__.py").write_text("", encoding="utf-8")
+    (tmp_path / "absent" / "kernels.py").write_text(
+        "import no_such_package\n\n\n@no_such_package.kernel\ndef f(x):\n    x[0] = 1\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "# absent.kernels\n@no_such_package.kernel\ndef f(x):\n    x[0] = 1\n" in chapter.source_text(
+        ["absent.kernels:f"]
+    )
+    with pytest.raises(ValueError, match="no source of the module nowhere"):
+        chapter.source_text(["nowhere:f"])
+
+
 def draw(title):
     figure, axes = style.figure()
     axes.plot([0, 1])

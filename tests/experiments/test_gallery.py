@@ -11,7 +11,7 @@ from linattn_ref.experiments import gallery
 FIGURES = Path(__file__).parents[2] / "figures"
 
 
-ALL = (*gallery.FIGURES, *gallery.BENCHES)
+ALL = (*gallery.FIGURES, *gallery.BENCHES, *gallery.COMPILED)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -22,9 +22,6 @@ def test_every_figure_has_what_the_gallery_needs(name):
         given = parameter.name in {"seed", "rng", "quick", "workers"}
         assert given or parameter.default is not parameter.empty, f"{name}.compute needs {parameter.name}"
     assert list(inspect.signature(module.draw).parameters) == ["results"]
-
-
-ALL = (*gallery.FIGURES, *gallery.BENCHES)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -1,0 +1,193 @@
+"""What the CUDA kernels take of a GPU, told by NVIDIA's compiler on a machine without one; nothing is run.
+
+A multiprocessor runs as many blocks at a time as its registers, its shared memory, its warps and its slots for blocks
+allow, the smallest of the four. More blocks mean more warps to go on with while others wait for memory.
+
+Three kernels of one line each are compiled beside them, to show what a Python float does to a float32 kernel.
+
+References
+----------
+NVIDIA, "CUDA C++ programming guide", technical specifications by compute capability; "CUDA occupancy calculator".
+"""
+
+import importlib
+import importlib.metadata
+import tempfile
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from linattn_ref.experiments import style
+
+CAPTION = (
+    "Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability 9.0, "
+    "and how many warps of blocks of 256 threads they leave room for on a multiprocessor. Compiled; nothing was run."
+)
+THREADS = 256
+# The kernels of linear and softmax attention: module, name, types of the arguments as `offline.compile_to_ptx` reads.
+KERNELS = (
+    ("causal_chunks", "sums", "x3 x3 x2 x2 x2 x4 x3"),
+    ("causal_chunks", "scan", "x3 x2 x2 x2 bool"),
+    ("causal_chunks", "forward", "x3 x3 x3 x2 x2 x2 x4 x3 x x3 x2 bool bool"),
+    ("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x2 x2 x2 x2 x4 x3 x3 bool bool bool"),
+    ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x3 x2"),
+    ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x2 x2 x x3 bool bool"),
+)
+
+
+# --- What fits on a multiprocessor ----------------------------------------------------------------------------------
+
+
+class Limits(NamedTuple):
+    """Of one multiprocessor."""
+
+    registers: int
+    shared: int  # bytes
+    warps: int
+    blocks: int
+
+
+LIMITS = {"sm_80": Limits(65_536, 164 * 1024, 64, 32), "sm_90": Limits(65_536, 228 * 1024, 64, 32)}
+WARP = 32  # threads
+REGISTERS_AT_ONCE = 256  # a warp's registers are given out in so many
+SHARED_AT_ONCE, SHARED_OF_SYSTEM = 128, 1024  # bytes of a block, given out in so many; taken besides
+
+
+def room(limits: Limits, registers: int, shared: int, threads: int = THREADS) -> dict[str, int]:
+    """How many blocks fit by each limit, for ``registers`` a thread and ``shared`` bytes a block."""
+    warps = -(-threads // WARP)
+    of_a_warp = _rounded_up(registers * WARP, REGISTERS_AT_ONCE)
+    of_a_block = _rounded_up(shared + SHARED_OF_SYSTEM, SHARED_AT_ONCE)
+    return {
+        "registers": limits.registers // of_a_warp // warps,
+        "shared memory": limits.shared // of_a_block,
+        "warps": limits.warps // warps,
+        "blocks": limits.blocks,
+    }
+
+
+def resident_warps(limits: Limits, registers: int, shared: int, threads: int = THREADS) -> int:
+    """Warps that a multiprocessor keeps at a time."""
+    return min(room(limits, registers, shared, threads).values()) * -(-threads // WARP)
+
+
+def _rounded_up(x: int, unit: int) -> int:
+    return -(-x // unit) * unit
+
+
+# --- Compiling ------------------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """One kernel, compiled."""
+
+    module: str
+    kernel: str
+    dtype: str
+    architecture: str
+    registers: int  # of a thread
+    spilled: int  # bytes of a thread, where registers ran out
+    shared: int  # bytes of a block
+    float64: int  # instructions on float64
+    warps: int  # on a multiprocessor
+
+
+class Line(NamedTuple):
+    """A kernel that multiplies the entries of a float32 array."""
+
+    statement: str
+    float64: tuple[str, ...]  # its instructions on float64
+
+
+class Results(NamedTuple):
+    compilers: dict[str, str]
+    rows: tuple[Row, ...]
+    lines: tuple[Line, ...]
+
+
+def compute() -> Results:
+    """Compile every kernel for float32 and float64 and two architectures.
+
+    Raises
+    ------
+    ImportError
+        The compiler is missing (extra cuda12).
+    """
+    offline: Any = importlib.import_module("linattn_ref.kernels.cuda.offline")
+    rows = []
+    for module, name, arguments in KERNELS:
+        kernel = getattr(importlib.import_module(f"linattn_ref.kernels.cuda.{module}"), name)
+        for dtype in ("float32", "float64"):
+            for architecture, limits in LIMITS.items():
+                capability = int(architecture[3]), int(architecture[4])
+                ptx = offline.compile_to_ptx(kernel, arguments, dtype, capability)
+                with tempfile.TemporaryDirectory() as folder:
+                    used = offline.assemble(ptx, capability, folder)
+                warps = resident_warps(limits, used.registers, used.shared)
+                counts = used.registers, used.spilled, used.shared, len(float64_instructions(ptx)), warps
+                rows.append(Row(module, name, dtype, architecture, *counts))
+    lines = [
+        Line(statement, float64_instructions(offline.compile_to_ptx(kernel, "x1 x x1", "float32", (9, 0))))
+        for statement, kernel in _one_line_kernels().items()
+    ]
+    packages = ("numba-cuda", "nvidia-cuda-nvcc-cu12")
+    return Results({name: importlib.metadata.version(name) for name in packages}, tuple(rows), tuple(lines))
+
+
+def from_record(record: Mapping[str, Any]) -> Results:
+    """The results in ``figures/cuda_occupancy.json``."""
+    results = record["results"]
+    lines = (Line(line["statement"], tuple(line["float64"])) for line in results["lines"])
+    return Results(results["compilers"], tuple(Row(**row) for row in results["rows"]), tuple(lines))
+
+
+def float64_instructions(ptx: str) -> tuple[str, ...]:
+    """The lines of PTX with float64 in them."""
+    return tuple(" ".join(line.split()) for line in ptx.splitlines() if ".f64" in line and ".reg" not in line)
+
+
+def _one_line_kernels() -> Mapping[str, Any]:
+    from linattn_ref.kernels.cuda.device import cuda, kernel
+
+    @kernel
+    def a_tenth(x, factor, out):  # type: ignore[no-untyped-def]
+        out[cuda.threadIdx.x] = x[cuda.threadIdx.x] * 0.1
+
+    @kernel
+    def a_half(x, factor, out):  # type: ignore[no-untyped-def]
+        out[cuda.threadIdx.x] = x[cuda.threadIdx.x] * 0.5
+
+    @kernel
+    def by_an_argument(x, factor, out):  # type: ignore[no-untyped-def]
+        out[cuda.threadIdx.x] = x[cuda.threadIdx.x] * factor
+
+    return {"out[i] = x[i] * 0.1": a_tenth, "out[i] = x[i] * 0.5": a_half, "out[i] = x[i] * factor": by_an_argument}
+
+
+# --- The figure -----------------------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure:
+    """Warps that the registers leave room for, and those that the shared memory does."""
+    figure, axes = style.figure(1, 2, height=0.45, sharey=True)
+    limits = LIMITS["sm_90"]
+    rows = [row for row in results.rows if row.architecture == "sm_90"]
+    takes = (
+        (range(16, 257), lambda x: room(limits, x, 0)["registers"], "registers", 1),
+        (range(256, 100 * 1024, 256), lambda x: room(limits, 1, x)["shared memory"], "shared", 1024),
+    )
+    colours = style.sequence(len(KERNELS))
+    for axis, (sizes, blocks, field, unit) in zip(axes, takes, strict=True):
+        in_all = [min(limits.warps, blocks(size) * THREADS // WARP) for size in sizes]
+        axis.plot([size / unit for size in sizes], in_all, "-", color=style.GREY, drawstyle="steps-post")
+        for (module, name, _), colour in zip(KERNELS, colours, strict=True):
+            for row in rows:
+                if (row.module, row.kernel) == (module, name) and getattr(row, field):
+                    y = min(limits.warps, blocks(getattr(row, field)) * THREADS // WARP)
+                    marker, label = ("o", f"{module}.{name}") if row.dtype == "float32" else ("x", None)
+                    axis.plot(getattr(row, field) / unit, y, marker, color=colour, label=label, zorder=3)
+    axes[0].set(xlabel="registers of a thread", ylabel="warps that they leave room for", ylim=(0, 68))
+    axes[1].set(xlabel="shared memory of a block (KiB)")
+    axes[0].legend(loc="upper right", title="float32 (float64: crosses)")
+    return figure
