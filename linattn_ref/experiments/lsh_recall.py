@@ -180,7 +180,8 @@ def from_record(record: dict[str, Any]) -> Results:
     """The results from the committed JSON file, as ``json.load`` gives it."""
 
     def recall(numbers: dict[str, Any]) -> Recall:
-        return Recall(**{key: tuple(x) if isinstance(x, list) else x for key, x in numbers.items()})
+        fields: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in numbers.items()}
+        return Recall(**fields)
 
     kept = record["results"]
     recalls = {name: tuple(recall(each) for each in kept[name]) for name in ("by_buckets", "by_chunk")}
