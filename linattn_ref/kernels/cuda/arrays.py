@@ -88,18 +88,13 @@ def _origin(name, x):
 
 
 def _numpy(model):
-    stream = device.default_stream()
-
     def put(x):
-        return device.cuda.to_device(np.ascontiguousarray(x), stream=stream)  # host to GPU
-
-    def empty(shape, dtype):
-        return device.cuda.device_array(shape, dtype, stream=stream)
+        return device.cuda.to_device(np.ascontiguousarray(x))  # host to GPU
 
     def get(x):
-        return x.copy_to_host(stream=stream)  # GPU to host, after all that was launched before
+        return x.copy_to_host()  # GPU to host, after all that was launched before
 
-    return Library("numpy", put, empty, get, put, stream)
+    return Library("numpy", put, device.cuda.device_array, get, put, device.default_stream())
 
 
 def _numba(model):

@@ -126,6 +126,20 @@ def test_masked_keys_may_hold_anything_finite():
         assert_close(out.copy_to_host(), expected)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mechanism", [softmax, linear], ids=["softmax", "linear"])
+def test_a_row_that_sees_nothing(mechanism, causal):
+    """A head all of whose keys are masked, without eps: 0, and gradients of 0, where 0 / 0 lies near."""
+    *inputs, d_out, _ = draw((2,), 5, 9, 4, 3, False, np.float32)
+    key_mask = np.array([[False] * 9, [True] * 9])
+    options = {"causal": causal, "key_mask": key_mask, "kernels": cuda} | ({"eps": 0.0} if mechanism is linear else {})
+    out, saved = mechanism.forward(*inputs, **options)
+    for x in (out, *mechanism.backward(d_out, saved)):
+        assert (x[0] == 0).all()
+        assert np.isfinite(x).all()
+        assert (x[1] != 0).any()
+
+
 def test_a_mix_is_one_clear_error():
     q, k, v, *_ = draw((2,), 3, 3, 2, 2, False, np.float32)
     for mechanism in (softmax, linear):

@@ -39,6 +39,16 @@ def test_kernels_of_patterns():
     simulate(Path(__file__).with_name("patterns_in_simulator.py"), least=20)
 
 
+def test_lsh_is_the_references():
+    simulate(
+        CONTRACT / "test_rooms.py", "-k", "cuda and both_passes and float32 and 17 and masked and reformer", least=2
+    )
+
+
+def test_kernels_of_lsh():
+    simulate(Path(__file__).with_name("lsh_in_simulator.py"), least=12)
+
+
 def test_kernels():
     """What contract tests do not reach: all modes, device arrays, errors, no barrier missing."""
     simulate(Path(__file__).with_name("in_simulator.py"), least=20)
@@ -50,12 +60,18 @@ def test_every_mechanism():
 
 
 @pytest.mark.slow
-def test_masks_and_states():
-    files = [CONTRACT / f"test_{name}.py" for name in ("masks", "state", "buffers", "forward")]
-    simulate(*files, "-k", "cuda and (softmax or linear or rfa-gated) and not dense", least=20)
+def test_states():
+    chosen = "cuda and (softmax-causal or linear-causal) and not gradients and not float64"
+    simulate(CONTRACT / "test_state.py", "-k", chosen, least=10)
 
 
 @pytest.mark.slow
 def test_masks_of_patterns():
     files = [CONTRACT / f"test_{name}.py" for name in ("masks", "buffers", "forward")]
     simulate(*files, "-k", "cuda and (local or longformer or bigbird or sparse)", least=50)
+
+
+@pytest.mark.slow
+def test_masks_of_lsh():
+    files = [CONTRACT / f"test_{name}.py" for name in ("masks", "buffers", "forward")]
+    simulate(*files, "-k", "cuda and reformer", least=20)
