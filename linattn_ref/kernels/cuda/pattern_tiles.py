@@ -103,15 +103,12 @@ def forward_tile(
     if t < TILE:
         row = tasks[task, ROW] + t
         look_up_query(of, t, queries, row, row < tasks[task, LAST_ROW])
-        state[MAXIMUM, t] = -math.inf
-        state[SUM, t] = 0
         of[PIECE, t] = -1
+        state[MAXIMUM, t], state[SUM, t] = -math.inf, 1  # worth exp(-inf), once anything is seen
         if of[QUERY, t] >= 0 and slot >= 0:
             of[PIECE, t] = slot * TILE + t
         elif of[QUERY, t] >= 0:
             state[MAXIMUM, t] = so_far[head, of[QUERY, t]]
-            if state[MAXIMUM, t] != -math.inf:
-                state[SUM, t] = 1
     cuda.syncthreads()
     clear(acc)
     if slot < 0:
@@ -152,9 +149,8 @@ def forward_tile(
         cuda.syncthreads()
 
     if t < TILE:
-        panel[0, t] = 0 if state[SUM, t] == 0 else 1 / state[SUM, t]
-        if state[SUM, t] != 0:
-            state[MAXIMUM, t] += math.log(state[SUM, t])  # (4)
+        panel[0, t] = 1 / state[SUM, t]
+        state[MAXIMUM, t] += math.log(state[SUM, t])  # (4)
         if of[PIECE, t] >= 0 and cuda.blockIdx.y == 0:
             piece_log_sums[head, of[PIECE, t]] = state[MAXIMUM, t]
         elif of[QUERY, t] >= 0 and cuda.blockIdx.y == 0:
