@@ -1,0 +1,878 @@
+# %% [markdown]
+# # 14. GPU kernels: from Algorithm 1 to a hundred thousand threads
+#
+# How does a loop in which each step waits for the one before become work for a hundred thousand threads, and how do
+# you check it without a GPU?
+#
+# At the end of this chapter you will have
+#
+# 1. two small kernels of your own: a thread for each number, and a tile in shared memory, with their reads counted;
+# 2. Algorithm 1 cut into three steps, two of which wait for nothing, and what that costs in memory;
+# 3. the package's kernels for linear and softmax attention, read and run;
+# 4. the three gradients as three calls of one product;
+# 5. what a simulator can tell about a kernel and what only a compiler can: float64 that crept in, registers;
+# 6. a formula for which part waits for memory and which for arithmetic.
+#
+# You need chapter 5: the causal product, its gradient and chunks. Letters: $N$ tokens, $C$ features, $M$ values, and
+# $T$ for the rows of a chunk, which are also those of a tile.
+#
+# Everything here runs on the processor, in Numba's *simulator*: each GPU thread is a Python thread, and the kernels
+# are the same. **No GPU was at hand when this was written, and no time in this chapter was measured on one.** What
+# can be said without one is counted, compiled or a formula; `linattn-ref bench cuda` measures.
+#
+# Numba chooses the simulator when it is first imported, so this has to come first. *On a GPU* (with
+# `pip install 'linattn-ref[cuda12]'`) leave this line out of your own program; nothing else changes.
+
+# %%
+import os
+
+os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # without this line: on the GPU
+
+# %%
+import json
+import sys
+import threading
+from collections import defaultdict
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+from numba import cuda
+from numba.cuda.simulator.cudadrv.devicearray import FakeWithinKernelCUDAArray
+
+from linattn_ref import gradcheck
+from linattn_ref.attention import linear
+from linattn_ref.experiments import causal_cost, chapter, cuda_occupancy, style
+from linattn_ref.kernels import cuda as gpu
+from linattn_ref.kernels import reference
+from linattn_ref.kernels.cuda import (
+    causal_chunks,
+    causal_product,
+    causal_product_plain,
+    causal_states,
+    device,
+    softmax_tiles,
+    tile,
+)
+
+assert device.SIMULATED
+EPS_32 = np.finfo(np.float32).eps
+
+
+def draw_inputs(seed, *shapes):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def close(ours, expected):
+    """Sums of some dozen products, added up in another order."""
+    assert ours.dtype == expected.dtype
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=64 * EPS_32 * max(1, abs(expected).max()))
+
+
+# %% [markdown]
+# ## One thread, one number
+#
+# A **kernel** is a function that a great many **threads** run at the same time, each with its own index. Threads come
+# in **blocks**, and the blocks of one launch are the **grid**. The GPU deals out blocks to its *multiprocessors*
+# (about a hundred of them), in any order, and a block stays where it is. Within a block, threads go in **warps** of
+# 32 that take each instruction together.
+#
+# The simplest kernel gives each thread one number of the result. Take the state after all tokens,
+# $S = \phi(K)^\top V$, that is $S_{cm} = \sum_j \phi(k_j)_c V_{jm}$:
+
+
+# %%
+@cuda.jit
+def one_number_a_thread(phi_k, v, s):
+    m, c = cuda.grid(2)  # blockIdx * blockDim + threadIdx, for x and y
+    if c < s.shape[0] and m < s.shape[1]:  # the last blocks stick out
+        total = s.dtype.type(0)
+        for j in range(phi_k.shape[0]):
+            total += phi_k[j, c] * v[j, m]
+        s[c, m] = total
+
+
+N, C, M = 10, 8, 8
+SIDE = 4
+phi_k, v = draw_inputs(0, (N, C), (N, M))
+s = np.zeros((C, M), np.float32)
+grid, block = (M // SIDE, C // SIDE), (SIDE, SIDE)
+one_number_a_thread[grid, block](phi_k, v, s)
+close(s, phi_k.T @ v)
+
+# %% [markdown]
+# There is no loop over $c$ and $m$: the grid is that loop. Nothing is said about who comes first, and nothing may
+# depend on it.
+#
+# What does it cost? Arithmetic is cheap on a GPU, and reading from its large *global memory* is not. Each of the $C M$
+# threads reads $2 N$ numbers, for $N$ multiply-adds:
+#
+# $$\text{reads} = 2 N C M$$
+#
+# though $\phi(K)$ and $V$ together have only $N (C + M)$. A formula is soon wrong by a factor, so we also count. In
+# the simulator an array in a kernel is a Python object, and can be watched:
+
+
+# %%
+@contextmanager
+def watched(**arrays):
+    """The reads of device arrays by the kernels launched inside: for each name, (block, thread, place in memory)."""
+    names = {id(x): name for name, x in arrays.items()}
+    reads = defaultdict(list)
+    read = FakeWithinKernelCUDAArray.__getitem__
+
+    def read_and_note(array, index):
+        if id(array._item) in names:
+            place = np.ravel_multi_index(np.atleast_1d(index), array._item.shape)
+            me = threading.current_thread()
+            reads[names[id(array._item)]].append((tuple(me.blockIdx), me.thread_id, int(place)))
+        return read(array, index)
+
+    with mock.patch.object(FakeWithinKernelCUDAArray, "__getitem__", read_and_note):
+        yield reads
+
+
+def reads_of(kernel, grid, block, arrays, *rest):
+    """What a launch reads, with ``arrays`` by name and other arguments after them; and the arrays as it left them."""
+    on_device = {name: cuda.to_device(x) for name, x in arrays.items()}
+    with watched(**on_device) as reads:
+        kernel[grid, block](*on_device.values(), *rest)
+    return reads, {name: x.copy_to_host() for name, x in on_device.items()}
+
+
+reads, _ = reads_of(one_number_a_thread, grid, block, {"phi_k": phi_k, "v": v, "s": s})
+counted = {name: len(each) for name, each in reads.items()}
+assert counted == {"phi_k": N * C * M, "v": N * C * M}
+print("numbers read:", counted, "- of arrays of", phi_k.size, "and", v.size)
+
+# %% [markdown]
+# ### Neighbours read neighbours
+#
+# A warp's 32 reads go out together, and memory answers in *sectors* of 32 bytes, eight float32. If the 32 threads of a
+# warp read 32 neighbouring numbers, that is 4 sectors; if they read down a column, 32 sectors of which an eighth is
+# used. Reading so that few sectors are fetched is called **coalescing**. A warp is filled along `threadIdx.x` first.
+# Both ways, for one warp:
+
+
+# %%
+def sectors(reads):
+    """Sectors that the first warp of the first block fetches, for each of its reads in turn."""
+    of_thread = defaultdict(list)
+    for block, thread, place in reads:
+        if block == (0, 0, 0) and thread < 32:
+            of_thread[thread].append(place * 4 // 32)  # four bytes a number
+    return [len(set(each)) for each in zip(*of_thread.values(), strict=True)]
+
+
+@cuda.jit
+def copy(x, out, along_rows):
+    i = cuda.threadIdx.x
+    if along_rows:
+        out[0, i] = x[0, i]
+    else:
+        out[i, 0] = x[i, 0]
+
+
+square = np.ones((32, 32), np.float32)
+for along_rows, expected in ((True, 4), (False, 32)):
+    reads, _ = reads_of(copy, 1, 32, {"x": square, "out": square}, along_rows)
+    assert sectors(reads["x"]) == [expected]
+
+wide = dict(zip(("phi_k", "v", "s"), draw_inputs(1, (3, 2), (3, 32), (2, 32)), strict=True))
+reads, _ = reads_of(one_number_a_thread, (1, 2), (32, 1), wide)
+assert sectors(reads["v"]) == [4, 4, 4]  # 32 neighbours
+assert sectors(reads["phi_k"]) == [1, 1, 1]  # the same number for the whole warp
+
+# %% [markdown]
+# ## A tile that is shared
+#
+# The threads of a block read the same numbers over and over: all threads of one row the same $\phi(k_j)_c$. A block
+# has some ten kilobytes of **shared memory**, close by and fast. So let the block fetch a tile of $\phi(K)$ and one
+# of $V$ together, each thread one number of each, and let everyone read from there:
+
+
+# %%
+@cuda.jit
+def shared_tiles(phi_k, v, s):
+    left = cuda.shared.array((SIDE, SIDE), phi_k.dtype)
+    right = cuda.shared.array((SIDE, SIDE), v.dtype)
+    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    first_c, first_m = cuda.blockIdx.y * SIDE, cuda.blockIdx.x * SIDE
+    total = s.dtype.type(0)
+    for first in range(0, phi_k.shape[0], SIDE):
+        left[y, x], right[y, x] = 0, 0
+        if first + y < phi_k.shape[0]:
+            if first_c + x < s.shape[0]:
+                left[y, x] = phi_k[first + y, first_c + x]
+            if first_m + x < s.shape[1]:
+                right[y, x] = v[first + y, first_m + x]
+        cuda.syncthreads()  # nobody reads before all have written
+        for j in range(SIDE):
+            total += left[j, y] * right[j, x]
+        cuda.syncthreads()  # nobody writes before all have read
+    if first_c + y < s.shape[0] and first_m + x < s.shape[1]:
+        s[first_c + y, first_m + x] = total
+
+
+reads, left_behind = reads_of(shared_tiles, grid, block, {"phi_k": phi_k, "v": v, "s": np.zeros((C, M), "f4")})
+close(left_behind["s"], phi_k.T @ v)
+assert {name: len(each) for name, each in reads.items()} == {"phi_k": N * C * M // SIDE, "v": N * C * M // SIDE}
+
+# %% [markdown]
+# The reads are down by the side of a tile: $2 N C M / T$, with $T$ of 4 here and 64 in the package. The same thread
+# makes the same sum in the same order; only where it reads from has changed.
+#
+# ### The barrier, and a simulator in six lines
+#
+# `syncthreads` is a **barrier**: a thread waits there until every thread of its block has come. Forgetting one is
+# *the* mistake of this trade, since the program still runs, and is often right. To see what happens we write down
+# what a simulator does. A thread is a generator that stands still at each `yield`, our barrier:
+
+
+# %%
+def run_block(thread, side):
+    """Run ``thread(x, y)`` for a block: each up to its next barrier, forwards and backwards by turns."""
+    waiting = [thread(x, y) for y in range(side) for x in range(side)]
+    while waiting:
+        waiting = [each for each in waiting if next(each, "done") != "done"][::-1]
+
+
+def transpose(a, barrier):
+    shared, out = np.zeros_like(a), np.zeros_like(a)
+
+    def thread(x, y):
+        shared[y, x] = a[y, x]
+        if barrier:
+            yield
+        out[y, x] = shared[x, y]  # what another thread has written, or not yet
+        if not barrier:
+            yield
+
+    run_block(thread, len(a))
+    return out
+
+
+a = np.arange(1, 10).reshape(3, 3)
+assert (transpose(a, barrier=True) == a.T).all()
+print(transpose(a, barrier=False))
+assert (np.triu(transpose(a, barrier=False), 1) == 0).all()  # had not been written
+
+# %% [markdown]
+# Numba's simulator lets threads run as they come, so that a missing barrier may go unseen. The package's tests replace
+# that by turns like these, forwards and backwards, always the same; and a barrier that only some threads of a block
+# reach, at which a GPU may hang for ever, is an error there.
+#
+# ## Algorithm 1 on a GPU, as it stands
+#
+# Now the causal product, $S_i = S_{i-1} + \phi(k_i) v_i^\top$ and $o_i = S_i^\top \phi(q_i)$ (chapter 5, equations 1
+# and 2). Token $i$ waits for token $i - 1$. What can go on side by side is the columns of $S$: column $m$ takes part
+# in output $m$ only. One thread a column, and no barrier anywhere:
+
+# %%
+chapter.source(causal_product_plain.columns_of_a_head, causal_product_plain.forward_by_row, doc=False)
+
+# %% [markdown]
+# The simulator takes its time for every thread, and a block of the package has 256. For this chapter we make the tiles
+# small. The sizes are plain names in every module that uses them, and the simulator looks them up when it gets there:
+
+# %%
+print({name: getattr(tile, name) for name in ("SIDE", "EACH", "TILE", "PITCH", "STEP", "THREADS")})
+SMALL = {"SIDE": 4, "EACH": 2, "TILE": 8, "PITCH": 9, "STEP": 4, "HALF": 2, "THREADS": 16, "BLOCK": (4, 4)}
+for name, module in list(sys.modules.items()):
+    if name.startswith(gpu.__name__):
+        for size in SMALL.keys() & vars(module).keys():
+            setattr(module, size, SMALL[size])
+
+# %%
+T = tile.TILE
+phi_q, phi_k, v, d_out = draw_inputs(2, (2, 20, 8), (2, 20, 8), (2, 20, 6), (2, 20, 6))  # 2 heads, N = 20, a ragged end
+out, last = reference.causal_product.forward_by_row(phi_q, phi_k, v, None)
+gradients = reference.causal_product.backward_by_row(d_out, None, phi_q, phi_k, v, None)
+for ours, expected in zip(
+    (
+        *causal_product_plain.forward_by_row(phi_q, phi_k, v, None),
+        *causal_product_plain.backward_by_row(d_out, None, phi_q, phi_k, v, None),
+    ),
+    (out, last, *gradients),
+    strict=True,
+):
+    close(ours, expected)
+
+# %% [markdown]
+# Right, and of no use. With $H$ heads (and batches) there are $H M$ threads. A GPU of today keeps about two thousand
+# threads on each of its hundred multiprocessors: not because it has so many arithmetic units, but because a thread
+# that waits for memory, some hundred times the length of an addition, is to be replaced by another that need not
+# wait. The share of that room which is taken is the **occupancy**. And each thread goes through $N$ steps, one after
+# the other.
+#
+# ## Chunks: three steps, two of which wait for nothing
+#
+# Cut the tokens into chunks of $T$. Let $S^{(n)}$ be the state before chunk $n$, and $\phi_Q, \phi_K, V$ the chunk's
+# rows. Chapter 5 had, a chunk after the other,
+#
+# $$O^{(n)} = \mathrm{tril}(\phi_Q \phi_K^\top)\, V + \phi_Q\, S^{(n)} \qquad (10)$$
+#
+# $$S^{(n+1)} = S^{(n)} + \phi_K^\top V \qquad (11)$$
+#
+# What waits here? Only the $+$ in (11). Take it out:
+#
+# 1. **sums**: $\phi_K^\top V$ of every chunk, all at the same time; 2. **scan**: $S^{(n)}$ as the sum of those
+# before; all $C M$ numbers at the same time, $N / T$ additions one after the other; 3. **outputs**: (10) for every
+# chunk, all at the same time.
+#
+# In NumPy, where "at the same time" is an axis:
+
+
+# %%
+def three_steps(a, b, u, length):
+    """``out_i = sum over j <= i of (a_i . b_j) u_j``, for ``a, b (N, C)`` and ``u (N, M)``."""
+    a, b, u = (x.reshape(-1, length, x.shape[-1]) for x in (a, b, u))  # (chunks, T, ...)
+    sums = b.swapaxes(1, 2) @ u  # (chunks, C, M)
+    states = np.concatenate([np.zeros_like(sums[:1]), np.cumsum(sums, axis=0)[:-1]])  # before each chunk
+    out = np.tril(a @ b.swapaxes(1, 2)) @ u + a @ states  # (10)
+    return out.reshape(-1, u.shape[-1])
+
+
+for length in (1, 4, 20):
+    close(three_steps(phi_q[0], phi_k[0], v[0], length), out[0])
+
+# %% [markdown]
+# Counted for one layer of the size that the paper uses, $H = 8$ heads, $C = M = 64$, $N = 2^{16}$: how many threads
+# there are, how long the longest chain of steps that wait for one another is, and multiply-adds a row. The scores are
+# made in full, above the diagonal too: sorting them out would take longer.
+
+# %%
+rows = []
+HEADS, LONG, WIDTH = 8, 2**16, 64
+rows.append(("Algorithm 1", HEADS * WIDTH, LONG, 2 * WIDTH * WIDTH))
+for length in (16, 64, 256):
+    chunks = LONG // length
+    threads = HEADS * chunks * 256  # a block of 256 for each chunk's output
+    rows.append((f"chunks of {length}", threads, chunks, 2 * length * WIDTH + 2 * WIDTH**2))
+chapter.table(("", "threads (outputs)", "steps that wait (scan)", "multiply-adds a row"), rows)
+assert rows[2][1] > 100_000 > rows[0][1]
+assert rows[2][3] == 2 * rows[0][3]  # T = C = M: twice the arithmetic
+
+# %% [markdown]
+# Twice the arithmetic, and a thousand times the threads. There is another price. Algorithm 1 keeps *one* state (claim
+# 22 of the seeds: linear time, constant memory). Here all $N / T$ of them stand in memory between step 2 and step 3:
+# $N C M / T$ numbers a head, which for $T = M$ is as much as $\phi(K)$. That is linear, but not constant, and it is
+# said in the module's docstring. Watched, for the backward pass in both forms: bytes of the arrays made on the GPU,
+# copies of the inputs, the outputs and Algorithm 1's states left aside:
+
+
+# %%
+def bytes_made(function, *arguments):
+    """Bytes of all device arrays made by a call; copies of NumPy's arrays are not among them."""
+    make, made = cuda.device_array, []
+
+    def noted(shape, dtype, stream=0):
+        made.append(int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        return make(shape, dtype, stream=stream)
+
+    with mock.patch.object(device.cuda, "device_array", noted):
+        function(*arguments)
+    return sum(made)
+
+
+beyond = {"Algorithm 1": [], "chunks": []}
+for n in (T, 2 * T, 4 * T):
+    q, k, values, g = draw_inputs(3, *([(1, n, 8)] * 4))
+    outputs = 3 * n * 8 * 4
+    beyond["Algorithm 1"].append(
+        bytes_made(causal_product_plain.backward_by_row, g, None, q, k, values, None) - outputs
+    )
+    beyond["chunks"].append(bytes_made(causal_product.backward, g, None, q, k, values, None, None, None) - outputs)
+print("bytes beyond the outputs at N = T, 2 T, 4 T:", beyond)
+one, two, four = beyond["Algorithm 1"]
+assert one == two == four == 3 * 8 * 8 * 4  # claim 22: constant, a state for each gradient
+one, two, four = beyond["chunks"]
+assert four - two == 2 * (two - one) > 0  # linear
+assert (two - one) / T >= 2 * 8 * 8 / T * 4  # S and A: N C M / T numbers each
+
+# %% [markdown]
+# ## The package's kernels
+#
+# ### Tiles in registers
+#
+# Our `shared_tiles` reads two numbers from shared memory for each multiply-add, and shared memory cannot deliver that
+# fast. The remedy is the same once more, one level closer: a thread makes not one number but $4 \times 4$, in its
+# **registers**, and for 8 numbers read does 16 multiply-adds. So a block of $16 \times 16$ threads has a tile of
+# $64 \times 64$:
+
+# %%
+chapter.source(tile.load_rows, tile.load_panel, tile.add_rows_by_rows, tile.add_rows_by_panel, tile.add_panel_by_panel)
+
+# %% [markdown]
+# `@inlined` puts a function in place of its call. Loops `for r in range(EACH)` are counted out by the compiler, since
+# registers have no addresses; that is why their bodies are so short.
+#
+# ### Sums and scan
+
+# %%
+chapter.source(causal_states.sums, causal_states.scan)
+
+# %% [markdown]
+# In `sums` a block has one chunk and one tile of the state; `z` is the sum of the keys, for the denominator (the
+# column of ones of chapter 5). In `scan` a thread has one number of the state. It is the only loop from chunk to
+# chunk, and reads eight chunks ahead, so that eight reads are under way at a time.
+#
+# ### A chunk's output
+
+# %%
+chapter.source(causal_chunks.scores_to_tile, causal_chunks.forward)
+
+# %% [markdown]
+# Read it with (10) beside it. The first loop makes *both* products that sum over features, $\phi_Q \phi_K^\top$ and
+# $\phi_Q S$, from one reading of $\phi_Q$. Then the scores go to shared memory, with 0 above the diagonal
+# (`scores_to_tile`), since the second product sums over what other threads hold. The last loop adds
+# $\mathrm{tril}(\cdot) V$. `gated` is the gate of chapter 5. Nothing is ever written to global memory but `out` and
+# the denominator.
+#
+# The function that launches them, which the mechanism calls:
+
+# %%
+chapter.source(causal_product.forward_of_heads, causal_product.states_of_chunks, doc=False)
+
+# %%
+close(causal_product.forward(phi_q, phi_k, v, None, None, None)[0], out)
+close(causal_product.forward(phi_q, phi_k, v, None, None, None)[1], last)
+
+rng = np.random.default_rng(4)
+gate, weight, before = (rng.uniform(0.1, 1, shape).astype(np.float32) for shape in ((2, 20), (2, 20), (2, 8, 6)))
+given = phi_q, phi_k, v, gate, weight, before
+for ours, expected in zip(causal_product.forward(*given), reference.causal_product.forward(*given), strict=True):
+    close(ours, expected)
+
+# %% [markdown]
+# And how often are the arrays read? With a block a chunk and $\lceil C / T \rceil \lceil M / T \rceil$ tiles of a
+# state, `sums` reads $\phi_K$ once for each column of tiles and $V$ once for each row of them. `forward` has a block
+# for every $T$ columns of the output, and each reads $\phi_Q, \phi_K$, its columns of $S$ and of $V$:
+
+# %%
+n, c, m = 2 * T, 2 * T, 2 * T
+q, k, values = draw_inputs(5, (1, n, c), (1, n, c), (1, n, m))
+ones = np.ones((1, n), np.float32)
+states, z = np.zeros((1, n // T, c, m), np.float32), np.zeros((1, n // T, c), np.float32)
+reads, results = reads_of(
+    causal_states.sums,
+    (n // T, c // T, m // T),
+    tile.BLOCK,
+    {"b": k, "u": values, "weight": ones, "decay": ones.copy(), "beside": ones.copy(), "states": states, "z": z},
+)
+for chunk, rows_of_it in enumerate((slice(0, T), slice(T, 2 * T))):
+    close(results["states"][0, chunk], k[0, rows_of_it].T @ values[0, rows_of_it])
+assert len(reads["b"]) == n * c * (m // T)
+assert len(reads["u"]) == n * m * (c // T)
+
+states[0, 1] = results["states"][0, 0]  # the scan of two chunks
+made = cuda.to_device(np.zeros((1, n, m), np.float32))
+reads, results = reads_of(
+    causal_chunks.forward,
+    (n // T, m // T),
+    tile.BLOCK,
+    {"a": q, "b": k, "u": values, "weight": ones, "gate": ones.copy(), "decay": ones.copy(), "states": states, "z": z},
+    np.float32(0),
+    made,
+    cuda.to_device(np.zeros((1, n), np.float32)),
+    False,
+    False,
+)
+close(made.copy_to_host(), reference.causal_product.forward(q, k, values, None, None, None)[0])
+assert len(reads["a"]) == len(reads["b"]) == n * c * (m // T)
+assert len(reads["states"]) == n // T * c * m
+assert len(reads["u"]) == n * m
+
+# %% [markdown]
+# For $C, M \le T = 64$, the common case, every factor $\lceil \cdot / T \rceil$ is 1 and each kernel reads its arrays
+# once.
+#
+# ## The gradient: the same product three times
+#
+# Write $\mathcal P(a, b, u)$ for what `three_steps` does:
+#
+# $$\mathcal P(a, b, u)_i = \sum_{j \le i} (a_i^\top b_j)\, u_j, \qquad
+# O = \mathcal P\big(\phi(Q), \phi(K), V\big)$$
+#
+# Let $G = \partial \ell / \partial O$. From chapter 5, (4) to (6), with the state written out as the sum that it is:
+#
+# *Queries.* $S_i = \sum_{j \le i} \phi(k_j) v_j^\top$, so
+#
+# $$\nabla_{\phi(q_i)} \ell = S_i\, G_i = \sum_{j \le i} \phi(k_j)\, (v_j^\top G_i)
+# = \mathcal P\big(G, V, \phi(K)\big)_i$$
+#
+# $(4)$ is the product with $G$ as queries, $V$ as keys and $\phi(K)$ as values. Its state is
+# $\sum_j v_j \phi(k_j)^\top = S^\top$: nothing new has to be summed.
+#
+# *Keys.* $A_j = \sum_{i \ge j} \phi(q_i) G_i^\top$, so
+#
+# $$\nabla_{\phi(k_j)} \ell = A_j\, v_j = \sum_{i \ge j} \phi(q_i)\, (G_i^\top v_j)
+# = \overleftarrow{\mathcal P}\big(V, G, \phi(Q)\big)_j$$
+#
+# where the arrow means: from the last token to the first. Its state is $\sum_i G_i \phi(q_i)^\top = A^\top$.
+#
+# *Values.*
+#
+# $$\nabla_{v_j} \ell = A_j^\top \phi(k_j) = \sum_{i \ge j} G_i\, (\phi(q_i)^\top \phi(k_j))
+# = \overleftarrow{\mathcal P}\big(\phi(K), \phi(Q), G\big)_j$$
+#
+# with the state $A$. Four products, two states, one kernel.
+
+
+# %%
+def by_three_steps(phi_q, phi_k, v):
+    return three_steps(phi_q, phi_k, v, 4), (phi_q, phi_k, v)
+
+
+def gradients_by_three_steps(d_out, saved):
+    phi_q, phi_k, v = saved
+
+    def from_the_end(*arrays):
+        return three_steps(*(x[::-1] for x in arrays), 4)[::-1]
+
+    return causal_cost.Gradients(
+        three_steps(d_out, v, phi_k, 4),  # (4)
+        from_the_end(v, d_out, phi_q),  # (5)
+        from_the_end(phi_k, phi_q, d_out),  # (6)
+    )
+
+
+for ours, expected in zip(gradients_by_three_steps(d_out[0], (phi_q[0], phi_k[0], v[0])), gradients[:3], strict=True):
+    close(ours, expected[0])
+report = gradcheck.check_elementwise(
+    by_three_steps,
+    gradients_by_three_steps,
+    *(x[0, :8, :4].astype(np.float64) for x in (phi_q, phi_k, v)),
+    rng=np.random.default_rng(6),
+)
+print(report)
+report.assert_ok()
+
+# %% [markdown]
+# On the GPU the transposes of $S$ and $A$ are never made: `load_state` reads the state down or across, as told. Its
+# `transposed` branch swaps the roles of the threads, so that neighbours read neighbours either way.
+
+# %%
+chapter.source(causal_chunks.load_state, causal_product.backward_of_heads, doc=False)
+
+# %%
+results = (product.backward(d_out, before, *given) for product in (causal_product, reference.causal_product))
+for ours, expected in zip(*results, strict=True):
+    close(ours, expected)
+
+# %% [markdown]
+# The denominator adds one column on each side. In $o_i = n_i / d_i$ the values are $(v_j, 1)$, and the gradient of the
+# numerator and denominator together is $(G_i, e_i) / d_i$ with $e_i = -G_i^\top o_i$ (chapter 5). So where $V$ and $G$
+# are `a` and `b`, their inner product has one term more: $v_j^\top G_i + 1 \cdot e_i$. These are the arguments called
+# `beside`, which would be a column of a copied array otherwise. All of linear attention, both passes:
+
+# %%
+queries, keys = draw_inputs(7, (2, 20, 8), (2, 20, 8))
+out_gpu, saved = linear.forward(queries, keys, v, causal=True, kernels=gpu)
+gradients_gpu = linear.backward(d_out, saved)
+expected, saved = linear.forward(queries, keys, v, causal=True)
+close(out_gpu, expected)
+for ours, expected in zip(gradients_gpu, linear.backward(d_out, saved), strict=True):
+    close(ours, expected)
+
+# %% [markdown]
+# ## Softmax by the same tiles
+#
+# Softmax attention needs no scan: a block has $T$ queries, goes over the keys by tiles, and keeps for each query the
+# largest score so far, the sum and the weighted sum of values. That is the online softmax of chapter 1, with
+# `add_rows_by_rows` for $Q K^\top$ and `add_rows_by_panel` for $P V$:
+
+# %%
+chapter.source(softmax_tiles.forward_tile)
+
+# %%
+key_mask = np.random.default_rng(8).random((2, 20)) < 0.7
+for causal in (False, True):
+    arguments = queries, keys, v, key_mask, causal, 8**-0.5
+    for ours, expected in zip(gpu.softmax.forward(*arguments), reference.softmax.forward(*arguments), strict=True):
+        seen = np.isfinite(expected)  # the log-sum-exp of a query that sees nobody is -inf
+        assert (np.isfinite(ours) == seen).all()
+        close(np.where(seen, ours, 0), np.where(seen, expected, 0))
+
+# %% [markdown]
+# ## The same bits each time
+#
+# Where several blocks add to one number, a GPU offers *atomic* additions, in the order in which blocks happen to come.
+# Floating-point sums depend on their order:
+
+# %%
+terms = np.random.default_rng(9).standard_normal(1000).astype(np.float32)
+orders = {float(np.cumsum(np.random.default_rng(i).permutation(terms))[-1]) for i in range(20)}
+print(len(orders), "results of 20 orders of the same 1000 terms")
+assert len(orders) > 5
+
+# %% [markdown]
+# So training twice would give two models. There is no atomic in these kernels: every number is written by one block,
+# and its sum has one order. (The simulator's threads do come as they like.)
+
+# %%
+first, second = (causal_product.backward(d_out, None, phi_q, phi_k, v, gate, None, None) for _ in range(2))
+for one, two in zip(first, second, strict=True):
+    assert (one is None and two is None) or (one == two).all()
+
+# %% [markdown]
+# ## What only a compiler can tell
+#
+# The simulator runs Python and NumPy, and some mistakes do not exist there. NumPy lets a Python number take on the
+# type of the array; Numba's compiler has a type for each number, and that of `0.1` is float64. By the GPU float64 is
+# 2 to 64 times slower, and results of the right size and shape hide it:
+
+# %%
+assert (np.float32(1) * 0.1).dtype == np.float32  # so the simulator sees nothing
+
+record_file = Path(cuda_occupancy.__file__).parents[2] / "figures" / "cuda_occupancy.json"
+compiled = cuda_occupancy.from_record(json.loads(record_file.read_text(encoding="utf-8")))
+chapter.table(
+    ("in a float32 kernel", "float64 instructions in its PTX"),
+    [(f"`{line.statement}`", "<br>".join(f"`{each}`" for each in line.float64) or "none") for line in compiled.lines],
+)
+assert [len(line.float64) > 0 for line in compiled.lines] == [True, False, False]
+
+# %% [markdown]
+# A tenth is not a float32, so the compiler has to widen, multiply and round; a half is one, and it saw that; an
+# argument of type float32 is always safe. That is why `forward_of_heads` passes `dtype.type(eps or 0)`, and sums
+# start as `acc[r, s] = 0`, an integer stored to an array.
+#
+# The compiler needs no GPU. NVVM, which Numba calls, writes PTX, an assembly language; `ptxas` makes machine code for
+# one architecture and says what it takes. Both come from PyPI (`pip install 'linattn-ref[cuda12]'`), and a test
+# compiles every kernel, looks for `.f64` and holds registers and shared memory to a budget. The numbers here are a
+# record that `linattn-ref figures --only cuda_occupancy` makes again, by this function:
+
+# %%
+chapter.source(cuda_occupancy.compute, doc=False)
+print("compiled by", compiled.compilers)
+shown = [row for row in compiled.rows if row.architecture == "sm_90"]
+chapter.table(
+    ("kernel, sm_90", "", "registers", "bytes spilled", "bytes shared", "float64 instructions", "warps"),
+    [
+        (f"`{row.module}.{row.kernel}`", row.dtype, row.registers, row.spilled, row.shared, row.float64, row.warps)
+        for row in shown
+    ],
+)
+for row in compiled.rows:
+    if row.dtype == "float32":
+        assert row.float64 == row.spilled == 0
+        assert row.shared <= 48 * 1024
+    else:
+        assert row.float64 > 0  # the count does find them
+
+# %% [markdown]
+# ### Occupancy
+#
+# A multiprocessor has 65 536 registers and room for 64 warps. A warp of threads with $r$ registers takes $32 r$
+# (rounded up to a multiple of 256), and blocks come whole. With 256 threads a block that allows
+#
+# $$\text{blocks} = \min\Big(\Big\lfloor \frac{65\,536}{8 \cdot 256 \lceil 32 r / 256 \rceil} \Big\rfloor,\;
+# \Big\lfloor \frac{\text{shared memory}}{\text{of a block} + 1\,\text{KiB}} \Big\rfloor,\; 8\Big)$$
+#
+# Registers decide: tiles of $4 \times 4$ for scores and output at once need over a hundred. The kernels are compiled
+# with the bound of 128, which is where two blocks, 16 warps, just fit. One register more, and it is one block.
+
+# %%
+chapter.show(
+    cuda_occupancy.draw,
+    compiled,
+    alt="Staircases of warps over registers of a thread and over shared memory of a block. The tile kernels lie just "
+    "left of the step at 128 registers, at 16 warps; their shared memory alone would allow 64 warps in float32",
+)
+limits = cuda_occupancy.LIMITS["sm_90"]
+assert cuda_occupancy.resident_warps(limits, 128, 20_800) == 16
+assert cuda_occupancy.resident_warps(limits, 129, 20_800) == 8
+assert min(row.warps for row in compiled.rows) == 16
+
+# %% [markdown]
+# 16 of 64 warps sounds little. It is the usual trade of matrix products: a thread with 16 sums in registers has 16
+# multiply-adds to do that do not wait for each other, which serves the same end as more threads. Whether it is the
+# right trade is one of the things that only a measurement can tell.
+#
+# ## Which part waits for what: the roofline
+#
+# A kernel that does $F$ operations (two a multiply-add) and moves $B$ bytes takes at least
+#
+# $$t \ge \max\Big(\frac{F}{\text{rate}}, \frac{B}{\text{bandwidth}}\Big)$$
+#
+# and which of the two is larger depends on its **arithmetic intensity** $F / B$ alone. Rate and bandwidth below are
+# from NVIDIA's data sheets, for float32 without tensor cores. Put your own there.
+
+
+# %%
+class Device(NamedTuple):
+    rate: float  # float32 operations a second
+    bandwidth: float  # bytes a second
+
+
+DEVICES = {"A100 (40 GB)": Device(19.5e12, 1.555e12), "H100 (SXM)": Device(67e12, 3.35e12)}
+
+
+def parts(t, c, m, size=4):
+    """Operations and bytes of one chunk of ``t`` rows in each part, if every block reads its arrays once."""
+    across, down = -(-m // t), -(-c // t)  # tiles
+    state = c * m
+    return {
+        "a thread a number": (2 * t * c * m, size * 2 * t * c * m),  # of the sums, as in the chapter's first kernel
+        "sums": (2 * t * c * m, size * (t * c * across + t * m * down + state)),
+        "scan": (2 * state, size * 2 * state),
+        "forward": (2 * (t * t * c * across + t * c * m + t * t * m), size * (2 * t * c * across + state + 2 * t * m)),
+    }
+
+
+rows = []
+for name, (operations, moved) in parts(64, 64, 64).items():
+    bound = ("memory" if operations / moved < x.rate / x.bandwidth else "arithmetic" for x in DEVICES.values())
+    rows.append((name, operations, moved, operations / moved, *bound))
+chapter.table(
+    (
+        "T = C = M = 64, a chunk",
+        "operations",
+        "bytes",
+        "operations a byte",
+        *(f"{name}: waits for" for name in DEVICES),
+    ),
+    rows,
+)
+intensity = {row[0]: row[3] for row in rows}
+assert intensity["a thread a number"] == intensity["scan"] == 0.25
+assert intensity["sums"] > 40 * intensity["a thread a number"]  # nearly T: only the state is not shared
+
+ideal = 4 * 64 * (2 * 64 + 2 * 64)  # phi_q, phi_k, v in, out out
+moved = sum(each[1] for name, each in parts(64, 64, 64).items() if name != "a thread a number")
+print(f"the three steps move {moved / ideal} times the bytes of inputs and output")
+assert moved / ideal == 2.5
+
+# %% [markdown]
+# All three steps are near the corner where memory and arithmetic take equally long, with the scan far on the memory
+# side but small. Moving 2.5 times what is needed is the price of three launches: $\phi(K)$ and $V$ are read twice,
+# the states written, read, written and read. These are bounds, not times; a kernel reaches some share of them, and
+# which is for `linattn-ref bench cuda` to say: it measures the device's own copy bandwidth and matrix rate beside the
+# kernels.
+#
+# The chunk length is the one size to choose. A longer chunk has fewer states to move, and more pairs within the chunk:
+
+
+# %%
+def panel(axes, t):
+    intensities = np.logspace(-1.5, 2.5, 50)
+    for (name, x), look in zip(DEVICES.items(), ("-", "--"), strict=True):
+        axes.plot(intensities, np.minimum(x.rate, intensities * x.bandwidth) / 1e12, look, color=style.GREY, label=name)
+    x = DEVICES["A100 (40 GB)"]
+    colours = (style.ORANGE, style.GREEN, style.BLUE, style.VERMILLION)
+    for (name, (operations, moved)), colour, marker in zip(parts(t, 64, 64).items(), colours, "xsoD", strict=True):
+        bound = min(x.rate, operations / moved * x.bandwidth) / 1e12
+        axes.plot(operations / moved, bound, marker, color=colour, label=name, zorder=3)
+    axes.set(xscale="log", yscale="log", xlabel="operations a byte", ylabel="at most 10^12 operations/s")
+    axes.label_outer()
+    if t == 16:
+        axes.legend(loc="upper left", fontsize="small")
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * 12)  # room for the legend
+
+
+chapter.explore(
+    panel,
+    (16, 64, 256),
+    name="chunk length T",
+    slider=(8, 16, 32, 64, 128, 256),
+    sharey=True,
+    alt="Rooflines of two GPUs. With T = 16 all parts lie on the slope, limited by memory; with 64 near the corner; "
+    "with 256 sums and forward lie under the flat roof",
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# **1.** In `one_number_a_thread` let `threadIdx.x` be $c$ and `threadIdx.y` be $m$. What changes in the reads, and
+# what in the writes?
+#
+# <details><summary>Solution</summary>
+#
+# The reads change places: the warp now reads 32 neighbours of $\phi(K)$ (4 sectors) and one number of $V$ (1 sector).
+# But the results $S_{cm}$ for 32 values of $c$ lie a row apart: 32 sectors are written for 128 bytes. Writes can be
+# watched like reads, or read off the formula: place $c M + m$, sector $\lfloor 4 (c M + m) / 32 \rfloor$.
+#
+# </details>
+
+# %%
+assert len({4 * (c * 64 + 0) // 32 for c in range(32)}) == 32  # x is c
+assert len({4 * (0 * 64 + m) // 32 for m in range(32)}) == 4  # x is m
+
+# %% [markdown]
+# **2.** Shared memory has 32 *banks*: the number at place $p$ is in bank $p \bmod 32$, and in one go each bank gives
+# one number. Why are rows of `tile` `PITCH = 65` apart, and not 64?
+#
+# <details><summary>Solution</summary>
+#
+# In `add_rows_by_rows` thread $x$ reads `tile[x + SIDE s, STEP + c]`: 16 threads, one below the other. With rows 64
+# apart all 16 are in one bank and wait for one another; with 65 each is in the bank next to the one before. (The
+# other half of the warp, with the next $y$, reads the same 16 numbers, which costs nothing.)
+#
+# </details>
+
+# %%
+for pitch, banks in ((64, 1), (65, 16)):
+    assert len({(x * pitch) % 32 for x in range(16)}) == banks
+
+# %% [markdown]
+# **3.** A multiprocessor of the A100 does 64 float32 multiply-adds a clock, one of the H100 128; from shared memory
+# each reads at most 32 numbers a clock, a warp at a time. A thread with `EACH = e` reads $2 e$ numbers for $e^2$
+# multiply-adds. Which of the two limits `add_rows_by_panel`, and why not take $e = 8$?
+#
+# <details><summary>Solution</summary>
+#
+# For a warp: $e^2$ multiply-add instructions take $e^2 \cdot 32 / 64$ clocks on the A100 and $e^2 \cdot 32 / 128$ on
+# the H100; $2 e$ reads take $2 e$ clocks. With $e = 4$: 8 against 8 on the A100, balanced; 4 against 8 on the H100,
+# where shared memory is the limit, at half the rate. With $e = 8$ both are fine, 32 and 16 against 16. But scores and
+# output would take $2 \cdot 64$ registers by themselves, more than 128 with all the rest, and then one block of 256
+# threads fits. (The next step would be tensor cores, which take whole tiles from registers.)
+#
+# </details>
+
+# %%
+for each, expected in ((4, (1, 2)), (8, (0.5, 1))):
+    assert tuple(2 * each / (each**2 * 32 / rate) for rate in (64, 128)) == expected  # shared memory over arithmetic
+
+# %% [markdown]
+# **4.** The scan takes $N / T$ steps, one after the other. Make it $\log_2(N / T)$: in step $d = 1, 2, 4, \dots$ add
+# to every sum the one that stands $d$ chunks before. Is it worth it?
+#
+# <details><summary>Solution</summary>
+#
+# After the step with $d$, each place holds the sum of the last $2 d$ chunks. For $N = 2^{16}$ and $T = 64$ that is 10
+# steps in place of 1024; but each step reads and writes *all* states, so 10 times the bytes, and the scan is limited
+# by memory. And the sums are added up in another order, a fixed one. With 8 heads there are $8 \cdot 64^2 = 32\,768$
+# threads in the plain scan: enough to keep memory busy. With one head and a narrow state it can be worth it.
+#
+# </details>
+
+
+# %%
+def scan_by_doubling(sums):
+    states, d, steps = sums.copy(), 1, 0
+    while d < len(states):
+        states[d:] = states[d:] + states[:-d]  # the right side is made before it is stored
+        d, steps = 2 * d, steps + 1
+    return states, steps
+
+
+sums = np.random.default_rng(10).standard_normal((1024, 2, 2))
+states, steps = scan_by_doubling(sums)
+np.testing.assert_allclose(states, np.cumsum(sums, axis=0), rtol=0, atol=1e-12)
+assert steps == 10
+
+# %% [markdown]
+# ## Where to go from here
+#
+# - On a machine with a GPU: `python -m pytest -m gpu` runs the tests of all mechanisms on it, and `linattn-ref bench
+#   cuda` writes time and memory against $N$ with the device's own limits beside them. Neither had been run on one
+#   when this was written.
+# - `linattn_ref/kernels/cuda/pattern_tiles.py` and `lsh_tiles.py`: the softmax tile for chapters 10 and 12, whose
+#   keys are not neighbours.
+# - Yang et al. (2024), *Gated linear attention transformers with hardware-efficient training*, section 4: the chunks
+#   on tensor cores. Dao et al. (2022), *FlashAttention*: softmax by tiles.
