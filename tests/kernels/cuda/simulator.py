@@ -3,6 +3,7 @@
 The simulator has to be chosen before Numba is imported, hence the process. Three things are changed to make it a test:
 
 * The tiles are small (`SIZES`), so that a few rows are several chunks, and a block has 9 threads in place of 256.
+  With ``--real-sizes`` as first word they are what they are, for one tile or two.
 * A block's threads take turns: each runs up to the next barrier, in ascending order, then in descending order, and so
   on. That is a hundred times faster than the simulator's own scheme, always the same, and a missing barrier shows.
 * A barrier that only some threads of a block reach, which can hang a GPU, is an error.
@@ -33,6 +34,8 @@ def main(arguments):
 
     devicearray.FakeShape = tuple  # as that of a real device array, which may be indexed from its end
     simulator.BlockManager = taking_turns(simulator.BlockThread)
+    if arguments[:1] == ["--real-sizes"]:
+        return pytest.main(["-p", "no:cacheprovider", *arguments[1:]])
     shrink(linattn_ref.kernels.cuda.__name__)
     cases.CASES = tuple(
         replace(case, rooms=(*case.rooms, "cuda"), widths=(6,)) for case in cases.CASES if has_kernels(case)

@@ -14,7 +14,7 @@ CONTRACT = TESTS / "contract"
 
 def simulate(*arguments, least):
     """Run pytest there; at least so many tests have to pass, that a selection which selects nothing shows."""
-    command = [sys.executable, str(Path(__file__).with_name("simulator.py")), "-q", "-x", *map(str, arguments)]
+    command = [sys.executable, str(Path(__file__).with_name("simulator.py")), *map(str, arguments), "-q", "-x"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"})
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
     passed = re.search(r"(\d+) passed", done.stdout)
@@ -63,6 +63,11 @@ def test_every_mechanism():
 def test_states():
     chosen = "cuda and (softmax-causal or linear-causal) and not gradients and not float64"
     simulate(CONTRACT / "test_state.py", "-k", chosen, least=10)
+
+
+@pytest.mark.slow
+def test_patterns_at_real_sizes():
+    simulate("--real-sizes", Path(__file__).with_name("patterns_at_real_sizes.py"), least=2)
 
 
 @pytest.mark.slow
