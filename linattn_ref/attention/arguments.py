@@ -135,11 +135,18 @@ def check_kernels(kernels: Any, name: str) -> ModuleType:
     return kernel
 
 
+def is_number(x: Any) -> bool:
+    """Whether ``x`` is a real number: Python's, NumPy's, or an array of no axes; True and False are none."""
+    if isinstance(x, np.ndarray):
+        return x.ndim == 0 and x.dtype.kind in "iuf"
+    return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
+
+
 def resolve_scale(scale: float | None, key_width: int) -> float:
     """``1/sqrt(D)`` for None, else the finite number given."""
     if scale is None:
         return 1.0 / math.sqrt(key_width)
-    if isinstance(scale, bool) or not isinstance(scale, (int, float, np.integer, np.floating)):
+    if not is_number(scale):
         raise TypeError(f"scale: expected a number or None, got {scale!r}")
     if not math.isfinite(scale):
         raise ValueError(f"scale: expected a finite number, got {scale!r}")

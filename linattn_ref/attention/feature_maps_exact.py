@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.arguments import Array, is_number
 
 RELU_EPS = 1e-3  # added by relu and favor_relu, so that a similarity is never 0
 
@@ -238,7 +238,7 @@ def _check_order(order: int) -> None:
 
 
 def _check_number(name: str, x: float) -> float:
-    if isinstance(x, bool) or not isinstance(x, (int, float, np.integer, np.floating)):
+    if not is_number(x):
         raise TypeError(f"{name}: expected a number, got {x!r}")
     if not math.isfinite(x):
         raise ValueError(f"{name}: expected a finite number, got {x!r}")

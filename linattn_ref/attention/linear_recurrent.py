@@ -37,6 +37,7 @@ from linattn_ref.attention.arguments import (
     check_qkv,
     check_shape,
     check_sizes,
+    is_number,
 )
 from linattn_ref.attention.exponents import decay_between, decayed, features, kernel_of
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
@@ -169,7 +170,7 @@ def gradient_on_scale(d_state: State, log_scale: Array | None) -> tuple[Array, A
 def check_eps(eps: float, feature_map: FeatureMap) -> float:
     """``eps`` is a finite number of at least 0, and 0 if ``feature_map`` is an exponential."""
     check_feature_map(feature_map)
-    if isinstance(eps, bool) or not isinstance(eps, (int, float, np.integer, np.floating)):
+    if not is_number(eps):
         raise TypeError(f"eps: expected a number, got {eps!r}")
     if not (math.isfinite(eps) and eps >= 0):
         raise ValueError(f"eps: expected a finite number of at least 0, got {eps!r}")

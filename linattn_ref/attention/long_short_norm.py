@@ -61,9 +61,13 @@ def check_norm(name: str, norm: Norm | None, k: Array, v: Array | None) -> None:
     """``norm`` is None or ``((gain, bias), (gain, bias))``, ``(D,)`` for keys, ``(M,)`` for values if there are any."""
     if norm is None:
         return
-    if not (isinstance(norm, tuple) and len(norm) == 2 and all(isinstance(x, tuple) and len(x) == 2 for x in norm)):
+    if not (_is_pair(norm) and all(_is_pair(x) for x in norm)):
         raise TypeError(f"{name}: expected None or ((gain, bias) of keys, (gain, bias) of values), got {norm!r}")
     for pair, x, letter in ((norm[0], k, "D"), (norm[1], v, "M")):
         for array in pair if x is not None else ():
             check_array(name, array, ndim=1, dtype=k.dtype)
             check_shape(name, array, x.shape[-1:], f"({letter},)")  # type: ignore[union-attr]
+
+
+def _is_pair(x: object) -> bool:
+    return isinstance(x, (tuple, list)) and len(x) == 2

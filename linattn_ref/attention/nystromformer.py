@@ -80,6 +80,11 @@ class Gradients(NamedTuple):
     k: Array  # (..., L, D)
     v: Array  # (..., L, M)
 
+    @property
+    def conv(self) -> None:
+        """No field: there was none."""
+        return None
+
 
 class GradientsWithConv(NamedTuple):
     """The same, where ``forward`` was given a convolution."""

@@ -227,6 +227,14 @@ def test_fewer_queries_than_keys_need_causal():
         same(long_short.forward(q[-n:], k, v, w_p, None, None, window=3, causal=True)[0], whole[-n:])
 
 
+def test_norms_may_be_lists():
+    q, k, v, w_p = draw(6, leading=(2,))
+    norm = draw_norm(0)
+    out, saved = long_short.forward(q, k, v, w_p, [list(pair) for pair in norm], norm, window=3)
+    same(out, long_short.forward(q, k, v, w_p, norm, norm, window=3)[0])
+    assert [len(pair) for pair in long_short.backward(out, saved).norm_local] == [2, 2]
+
+
 def test_what_is_refused():
     q, k, v, w_p = draw(6, leading=(2,))
     norm = draw_norm(0)

@@ -157,6 +157,15 @@ def test_a_scale_that_is_no_number(setting, scale):
         setting.call().change(scale=scale).forward()
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.array])
+@each_setting(lambda s: s.case.takes("scale") and not s.masked and s.room in (None, "reference"))
+def test_a_scale_of_any_kind_of_number(setting, kind):
+    """NumPy's numbers, and an array of no axes, as ``1 / np.sqrt(x)`` can be."""
+    call = setting.call()
+    out, _ = call.change(scale=kind(0.5)).forward()
+    np.testing.assert_array_equal(out, call.change(scale=0.5).forward()[0], strict=True)
+
+
 @pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf])
 @each_setting(lambda s: s.case.takes("scale"))
 def test_a_scale_that_is_not_finite(setting, scale):
