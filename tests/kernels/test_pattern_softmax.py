@@ -243,6 +243,16 @@ def test_the_same_bits_for_any_number_of_threads(name, leading, dtype):
 
 
 @dtypes
+@patterns
+def test_a_head_alone_gives_the_same_bits_in_numpy(name, dtype):
+    """A product's last bit depends on its factors' strides, and those of ``k[..., keys, :]`` on the leading axes."""
+    inputs = draw(name, dtype, leading=(3,), widths=(8, 8))
+    alone = run(reference, inputs._replace(q=inputs.q[1], k=inputs.k[1], v=inputs.v[1], d_out=inputs.d_out[1]))
+    for what, x, y in zip(NAMES, run(reference, inputs), alone, strict=True):
+        np.testing.assert_array_equal(x[1], y, err_msg=what)
+
+
+@dtypes
 def test_a_head_alone_gives_the_same_bits(dtype):
     """But for ``d_q``, whose sum over keys is shared out to several tasks where heads are few."""
     inputs = draw("stride", dtype, leading=(3,))

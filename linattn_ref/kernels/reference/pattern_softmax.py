@@ -56,7 +56,7 @@ def forward(q, k, v, key_mask, pattern, scale):
             old, weights = np.exp(so_far - shift), np.exp(scores - shift)
             total = old + weights.sum(axis=-1, keepdims=True)  # (2)
             seen = total != 0  # not "> 0": a NaN must stay one
-            mixed = old * out[..., queries, :] + weights @ v[..., keys, :]  # (..., queries, M)
+            mixed = old * out[..., queries, :] + weights @ np.take(v, keys, axis=-2)  # (..., queries, M)
             out[..., queries, :] = np.divide(mixed, total, out=np.zeros_like(mixed), where=seen)  # (3)
             log_sum = np.log(total, out=np.full_like(total, -np.inf), where=seen)
             log_sum_exp[..., queries] = (shift + log_sum)[..., 0]  # (4)
@@ -71,19 +71,19 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
     for part in pattern:
         for rows, columns, allowed in tiles_of(part):
             queries, keys = part.queries[rows], part.keys[columns]
-            d_o, scores = d_out[..., queries, :], _scores(q, k, key_mask, queries, keys, allowed, scale)
+            d_o, scores = np.take(d_out, queries, axis=-2), _scores(q, k, key_mask, queries, keys, allowed, scale)
             p = np.exp(scores - shift[..., queries, :])  # (5)  (..., queries, keys)
-            d_p = d_o @ v[..., keys, :].swapaxes(-1, -2)  # (..., queries, keys)
+            d_p = d_o @ np.take(v, keys, axis=-2).swapaxes(-1, -2)  # (..., queries, keys)
             d_scores = p * (d_p - row_sum[..., queries, :])
-            d_q[..., queries, :] += scale * (d_scores @ k[..., keys, :])
-            d_k[..., keys, :] += scale * (d_scores.swapaxes(-1, -2) @ q[..., queries, :])
+            d_q[..., queries, :] += scale * (d_scores @ np.take(k, keys, axis=-2))
+            d_k[..., keys, :] += scale * (d_scores.swapaxes(-1, -2) @ np.take(q, queries, axis=-2))
             d_v[..., keys, :] += p.swapaxes(-1, -2) @ d_o
     return d_q, d_k, d_v
 
 
 def _scores(q, k, key_mask, queries, keys, allowed, scale):
     """``scale q k^T`` of one tile, ``-inf`` where the query may not look: ``(..., queries, keys)``."""
-    scores = scale * (q[..., queries, :] @ k[..., keys, :].swapaxes(-1, -2))
+    scores = scale * (np.take(q, queries, axis=-2) @ np.take(k, keys, axis=-2).swapaxes(-1, -2))
     if key_mask is not None:
         allowed = allowed & key_mask[..., None, keys]
     scores[~np.broadcast_to(allowed, scores.shape)] = -np.inf
