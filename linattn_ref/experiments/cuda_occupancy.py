@@ -27,8 +27,8 @@ CAPTION = (
 THREADS = 256
 # The kernels of linear and softmax attention: module, name, types of the arguments as `offline.compile_to_ptx` reads.
 KERNELS = (
-    ("causal_chunks", "sums", "x3 x3 x2 x2 x2 x4 x3"),
-    ("causal_chunks", "scan", "x3 x2 x2 x2 bool"),
+    ("causal_states", "sums", "x3 x3 x2 x2 x2 x4 x3"),
+    ("causal_states", "scan", "x3 x2 x2 x2 bool"),
     ("causal_chunks", "forward", "x3 x3 x3 x2 x2 x2 x4 x3 x x3 x2 bool bool"),
     ("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x2 x2 x2 x2 x4 x3 x3 bool bool bool"),
     ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x3 x2"),
