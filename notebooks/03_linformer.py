@@ -394,8 +394,8 @@ chapter.table(("layer (head 0)", "Theorem 2's E, F", "P RᵀR V (Theorem 1)", "a
 # + \frac{\partial \ell}{\partial X_2} \frac{\partial X_2}{\partial X} = dX_1 + dX_2$$
 #
 # so **the gradient of sharing is a sum** over all places of use: examples of a batch, heads, key and value, layers.
-# In NumPy sharing is broadcasting, so the gradient of broadcasting is a sum over the repeated axes. A sum of products is
-# a product of longer matrices, $dX_1 + dX_2 = [d\tilde K_1, d\tilde K_2]\,[K_1, K_2]^\top$: so no head's own
+# In NumPy sharing is broadcasting, so the gradient of broadcasting is a sum over the repeated axes. A sum of products
+# is a product of longer matrices, $dX_1 + dX_2 = [d\tilde K_1, d\tilde K_2]\,[K_1, K_2]^\top$: so no head's own
 # $(R, L)$ gradient has to be held on the way (`product_for`).
 #
 # **Step 4: masked keys.** A masked key's rows of $K$ and $V$ are set to 0 before (1): it then has no share in any
