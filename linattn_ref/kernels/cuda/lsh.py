@@ -96,7 +96,7 @@ def _meeting(call, order, seen, chunk):
     """``order (heads, rounds, N)``, chunks ``(heads, N, rounds)``, ``seen (heads,)``; ``C <= N``, rows a block."""
     order, seen = _integers(call, order, 2), _integers(call, seen, 0)
     rounds, n = order.shape[1:]
-    chunk = min(chunk, n)
+    chunk = min(int(chunk), n)
     chunks = call.empty((n, rounds), np.int32)
     call.launch(write_chunks, (-(-math.prod(order.shape) // THREADS),), (THREADS,), order, chunk, chunks)
     return order, chunks, seen, chunk, _rows(chunk)
