@@ -225,7 +225,7 @@ assert {name: len(each) for name, each in reads.items()} == {"phi_k": N * C * M 
 # The reads are down by the side of a tile: $2 N C M / T$, with $T$ of 4 here and 64 in the package. The same thread
 # makes the same sum in the same order; only where it reads from has changed.
 #
-# ### The barrier, and a simulator in six lines
+# ### The barrier, and a simulator in three lines
 #
 # `syncthreads` is a **barrier**: a thread waits there until every thread of its block has come. Forgetting one is
 # *the* mistake of this trade, since the program still runs, and is often right. To see what happens we write down
@@ -319,9 +319,10 @@ for ours, expected in zip(
 #
 # What waits here? Only the $+$ in (11). Take it out:
 #
-# 1. **sums**: $\phi_K^\top V$ of every chunk, all at the same time; 2. **scan**: $S^{(n)}$ as the sum of those
-# before; all $C M$ numbers at the same time, $N / T$ additions one after the other; 3. **outputs**: (10) for every
-# chunk, all at the same time.
+# 1. **sums**: $\phi_K^\top V$ of every chunk, all at the same time;
+# 2. **scan**: $S^{(n)}$ as the sum of those before; all $C M$ numbers at the same time, $N / T$ additions one after the
+#    other;
+# 3. **outputs**: (10) for every chunk, all at the same time.
 #
 # In NumPy, where "at the same time" is an axis:
 
@@ -876,9 +877,9 @@ assert steps == 10
 # %% [markdown]
 # ## Where to go from here
 #
-# - On a machine with a GPU: `python -m pytest -m gpu` runs the tests of all mechanisms on it, and `linattn-ref bench
-#   cuda` writes time and memory against $N$ with the device's own limits beside them. Neither had been run on one
-#   when this was written.
+# - On a machine with a GPU: `python -m pytest -m gpu` runs the tests of all mechanisms on it, and
+#   `linattn-ref bench cuda` writes time and memory against $N$ with the device's own limits beside them. Neither had
+#   been run on one when this was written.
 # - `linattn_ref/kernels/cuda/pattern_tiles.py` and `lsh_tiles.py`: the softmax tile for chapters 10 and 12, whose
 #   keys are not neighbours.
 # - Yang et al. (2024), *Gated linear attention transformers with hardware-efficient training*, section 4: the chunks
