@@ -74,7 +74,7 @@ def test_patterns_at_real_sizes():
 def test_masks_of_patterns():
     files = [CONTRACT / f"test_{name}.py" for name in ("masks", "buffers")]
     mechanisms = "local-dilated or longformer-cuda or bigbird-cuda or strided-cuda"
-    chosen = f"cuda and masked and float32 and ({mechanisms}) and not saved and not padded"
+    chosen = f"cuda and masked and float32 and ({mechanisms}) and not saved and not in_full and not 133 and not 150"
     simulate(*files, "-k", chosen, least=20)
 
 
