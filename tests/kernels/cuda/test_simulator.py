@@ -80,5 +80,6 @@ def test_masks_of_patterns():
 
 @pytest.mark.slow
 def test_masks_of_lsh():
-    files = [CONTRACT / f"test_{name}.py" for name in ("masks", "buffers", "forward")]
-    simulate(*files, "-k", "cuda and reformer and not sizes2 and not sizes3 and not saved", least=90)
+    files = [CONTRACT / f"test_{name}.py" for name in ("masks", "buffers")]
+    chosen = "cuda and reformer and masked and not float64 and not sizes2 and not sizes3 and not saved"
+    simulate(*files, "-k", chosen, least=25)
