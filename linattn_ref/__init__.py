@@ -3,7 +3,7 @@
 Where things are
 ----------------
 ``linattn_ref.attention``    one mechanism a file: formula, ``forward``, and the hand-derived ``backward`` below it
-``linattn_ref.kernels``      the hot loops, under the same names: NumPy (``reference``), Numba (``jit``), a GPU (``cuda``)
+``linattn_ref.kernels``      the hot loops, under the same names: NumPy (``reference``), Numba (``jit``), GPU (``cuda``)
 ``linattn_ref.gradcheck``    finite-difference and complex-step checks for any ``forward``/``backward`` pair
 ``linattn_ref.theory``       each theorem as functions: what it states, what is measured
 ``linattn_ref.models``       a pretrained BERT-family encoder in plain NumPy

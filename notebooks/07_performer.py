@@ -653,7 +653,8 @@ chapter.table(
 # `figures/random_features_attention.json`.)
 
 # %%
-stored = json.loads(Path("../figures/random_features_attention.json").read_text(encoding="utf-8"))["results"]
+record_file = Path(random_features_attention.__file__).parents[2] / "figures" / "random_features_attention.json"
+stored = json.loads(record_file.read_text(encoding="utf-8"))["results"]
 panels = {
     name: random_features_attention.Panel(
         panel["score_deviation"],

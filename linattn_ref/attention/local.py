@@ -69,10 +69,15 @@ __all__ = [
     "block_local_backward",
     "block_local_matrix",
     "block_local_parts_of",
+    "block_local_pattern",
     "forward",
     "matrix",
     "parts_of",
+    "pattern",
 ]
+
+pattern = patterns.local  # which query sees which key, as a boolean matrix
+block_local_pattern = patterns.block_local
 
 
 class Gradients(NamedTuple):

@@ -175,7 +175,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     alone = is_alone(log_sum_exp, key_mask)
     d_v[alone] += d_out[alone]  # from (7)
     # (11), in the arrays that are there: each pass over new memory takes as long as a tenth of the kernel.
-    k *= np.einsum("...d,...d->...", k, d_k)[..., None]  # the part along the key
+    k *= np.vecdot(k, d_k)[..., None]  # the part along the key
     d_k -= k
     d_k *= inverse(length)
     d_q += d_k
@@ -184,7 +184,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
 
 def length_of(x: Array) -> Array:
     """``|x| (..., N, 1)``; where its square would leave the range of floats, by way of the largest entry."""
-    length = np.sqrt(np.einsum("...d,...d->...", x, x))[..., None]  # (..., N, 1)
+    length = np.sqrt(np.vecdot(x, x))[..., None]  # (..., N, 1)
     limits = np.finfo(x.dtype)
     odd = ~((length > limits.tiny**0.25) & (length < limits.max**0.25))[..., 0]
     length[odd] = unit(x[odd])[1]

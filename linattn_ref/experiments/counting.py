@@ -21,7 +21,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array
 
 # Products that do not go through ``@``: refused, so that nothing is left out of the count in silence. So are the other
-# ufuncs that multiply matrices or vectors, and all of numpy.linalg.
+# ufuncs that multiply matrices or vectors, and all of numpy.linalg; but not vecdot, a product and a sum entry by entry.
 UNCOUNTED = frozenset((np.dot, np.vdot, np.inner, np.outer, np.kron, np.tensordot, np.einsum))
 REFUSED = "count: the products of numpy's {} cannot be counted, use @"
 
@@ -79,7 +79,7 @@ class CountedArray(np.ndarray):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] | None = None, **options: Any
     ) -> Any:
-        if ufunc.signature is not None and ufunc is not np.matmul:
+        if ufunc.signature is not None and ufunc not in (np.matmul, np.vecdot):
             raise TypeError(REFUSED.format(ufunc.__name__))
         inputs = tuple(_plain(x) for x in inputs)
         options = {name: _plain(x) for name, x in options.items()}
@@ -91,7 +91,7 @@ class CountedArray(np.ndarray):
         elif ufunc is np.exp:
             self.counts.exponentials += np.size(result)
         else:  # a sum over an axis goes over its input
-            self.counts.elementwise += np.size(inputs[0] if method == "reduce" else result)
+            self.counts.elementwise += np.size(inputs[0] if method == "reduce" or ufunc is np.vecdot else result)
         return out[0] if out is not None else self.wrap(result, self.counts)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:

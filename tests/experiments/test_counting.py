@@ -23,6 +23,11 @@ def test_products_exponentials_and_the_rest():
     assert count(lambda x: np.cumsum(x, axis=-1), x) == Counts(elementwise=36)
 
 
+def test_rows_times_rows_are_counted_entry_by_entry():
+    x = np.ones((2, 3, 4))
+    assert count(np.vecdot, x, x) == Counts(elementwise=2 * 3 * 4)
+
+
 def test_a_dot_product_of_vectors():
     assert count(lambda a, b: a @ b, np.ones(8), np.ones(8)) == Counts(multiply_adds=8)
 
@@ -60,9 +65,7 @@ def test_two_counts_do_not_mix():
     assert (first.multiply_adds, second.multiply_adds) == (64, 128)
 
 
-@pytest.mark.parametrize(
-    "product", [np.dot, np.inner, np.vecdot, np.linalg.solve, lambda a, b: np.einsum("ij,jk->ik", a, b)]
-)
+@pytest.mark.parametrize("product", [np.dot, np.inner, np.linalg.solve, lambda a, b: np.einsum("ij,jk->ik", a, b)])
 def test_products_that_cannot_be_counted_are_refused(product):
     with pytest.raises(TypeError, match="cannot be counted, use @"):
         count(product, np.ones((2, 2)), np.ones((2, 2)))
