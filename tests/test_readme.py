@@ -19,7 +19,7 @@ def test_example_prints_what_readme_says() -> None:
 def test_both_set_up_commands_are_one_line_each() -> None:
     install = "python3 -m venv .venv && .venv/bin/pip install -e '.[all]' && "
     assert f"\n{install}.venv/bin/linattn-ref spectrum\n" in README
-    assert f"\n{install}.venv/bin/python -m pytest\n" in README
+    assert f"\n{install}.venv/bin/python -m pytest -n auto --dist worksteal\n" in README
 
 
 def test_links_lead_somewhere() -> None:
