@@ -44,10 +44,9 @@ def check(got, want):
         (1, 1, 1, False, np.float64),
         (7, 1, 3, True, np.float32),
         (13, 2, 3, False, np.float32),
-        (11, 3, WIDE, True, np.float64),
-        (13, 5, WIDE, False, np.float32),
-        (13, 6, 3, True, np.float32),
-        (9, 200, 3, False, np.float64),
+        (8, 3, WIDE, True, np.float64),
+        (11, 5, WIDE, False, np.float32),
+        (7, 200, 3, False, np.float64),
     ],
 )
 def test_any_order_is_the_references(n, chunk, m, causal, dtype):
@@ -58,9 +57,9 @@ def test_any_order_is_the_references(n, chunk, m, causal, dtype):
 
 def test_a_pair_counts_once_however_often_it_meets():
     """The same round over and over, beside the round alone."""
-    q, k, v, order, *others = draw((13,), 13, 1)
+    q, k, v, order, *others = draw((11,), 11, 1)
     once = both_passes(cuda, q, k, v, order, *others, 4, False)
-    often = both_passes(cuda, q, k, v, np.repeat(order, 4, axis=1), *others, 4, False)
+    often = both_passes(cuda, q, k, v, np.repeat(order, 3, axis=1), *others, 4, False)
     for got, want in zip(often, once, strict=True):
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-14)
 

@@ -40,13 +40,11 @@ def test_kernels_of_patterns():
 
 
 def test_lsh_is_the_references():
-    simulate(
-        CONTRACT / "test_rooms.py", "-k", "cuda and both_passes and float32 and 17 and masked and reformer", least=2
-    )
+    simulate(CONTRACT / "test_rooms.py", "-k", "both_passes and float32 and 17 and reformer-cuda-masked", least=1)
 
 
 def test_kernels_of_lsh():
-    simulate(Path(__file__).with_name("lsh_in_simulator.py"), least=12)
+    simulate(Path(__file__).with_name("lsh_in_simulator.py"), least=11)
 
 
 def test_kernels():
