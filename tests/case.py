@@ -39,6 +39,9 @@ class Bad(NamedTuple):
     error: type[Exception]
     match: str
 
+    def __str__(self) -> str:
+        return self.what.replace(" ", "-")
+
 
 @dataclass(frozen=True)
 class Case:
