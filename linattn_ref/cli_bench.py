@@ -180,7 +180,7 @@ def _add_bench_spectrum(commands: Any) -> None:
 
 
 def run_bench_resources(arguments: argparse.Namespace) -> None:
-    """Measure time and memory of attention against its length (Transformers are RNNs, Figure 1); 5 minutes.
+    """Measure time and memory of attention against its length (Transformers are RNNs, Figure 1); ten minutes.
 
     CPU time on one thread, and the most memory in use at once, measured in a process for each point. Prints tables,
     and writes resources.svg, .png, .pdf and .json, and each point as it comes.
