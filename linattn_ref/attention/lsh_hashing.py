@@ -61,14 +61,10 @@ def buckets(qk: Array, rotations: Array) -> Integers:
     found = np.empty((*qk.shape[:-2], len(rotations), qk.shape[-2]), np.int32)
     for r, rotation in enumerate(rotations):
         rotated = qk @ rotation  # (..., N, buckets/2)
-        highest, lowest = rotated.argmax(axis=-1), rotated.argmin(axis=-1)  # (..., N)
-        up, down = _at(rotated, highest), -_at(rotated, lowest)  # (..., N)
-        found[..., r, :] = np.where(up >= down, highest, lowest + rotation.shape[-1])  # (1)
+        farthest = abs(rotated).argmax(axis=-1)[..., None]  # (..., N, 1): the largest of x and -x
+        negative = np.take_along_axis(rotated, farthest, axis=-1) < 0
+        found[..., r, :] = (farthest + rotation.shape[-1] * negative)[..., 0]  # (1)
     return found
-
-
-def _at(x: Array, index: Integers) -> Array:
-    return np.take_along_axis(x, index[..., None], axis=-1)[..., 0]
 
 
 def order_by_bucket(buckets: Integers, key_mask: Mask | None = None) -> Integers:

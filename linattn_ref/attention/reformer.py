@@ -193,7 +193,7 @@ def length_of(x: Array) -> Array:
 
 def key_of(x: Array, length: Array) -> Array:
     """``x / |x|``, and 0 for the zero vector."""
-    return np.divide(x, length, out=np.zeros(x.shape, x.dtype), where=length > 0)
+    return x / np.where(length == 0, length.dtype.type(1), length)
 
 
 def inverse(length: Array) -> Array:
