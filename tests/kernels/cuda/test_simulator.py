@@ -54,7 +54,7 @@ def test_kernels():
 
 @pytest.mark.slow
 def test_every_mechanism():
-    simulate(CONTRACT / "test_rooms.py", "-k", "cuda and (both_passes or twice) and not 19 and not 300", least=150)
+    simulate(CONTRACT / "test_rooms.py", "-k", "cuda and both_passes and float64 and 17", least=60)
 
 
 @pytest.mark.slow
@@ -69,15 +69,9 @@ def test_patterns_at_real_sizes():
 
 
 @pytest.mark.slow
-def test_masks_of_patterns():
-    files = [CONTRACT / f"test_{name}.py" for name in ("masks", "buffers")]
-    mechanisms = "local-dilated or longformer-cuda or bigbird-cuda or strided-cuda"
-    chosen = f"cuda and masked and float32 and ({mechanisms}) and not saved and not in_full and not 133 and not 150"
-    simulate(*files, "-k", chosen, least=20)
-
-
-@pytest.mark.slow
-def test_masks_of_lsh():
-    files = [CONTRACT / f"test_{name}.py" for name in ("masks", "buffers")]
-    chosen = "cuda and reformer and masked and not float64 and not sizes2 and not sizes3 and not saved"
-    simulate(*files, "-k", chosen, least=25)
+@pytest.mark.parametrize(
+    "mechanisms", ["local-dilated or longformer-cuda", "bigbird-cuda or strided-cuda", "reformer"], ids=str
+)
+def test_masks(mechanisms):
+    chosen = f"cuda and masked and float32 and (gradient_zero or sequence_that_sees) and ({mechanisms})"
+    simulate(CONTRACT / "test_masks.py", "-k", chosen, least=4)
