@@ -257,7 +257,8 @@ def test_ctrl_c_with_workers_then_resume(tmp_path, own_matrices):
         assert process.poll() is None
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    assert process.communicate()[1].startswith("linattn-ref: interrupted; what is done is kept")
+    told = process.communicate()[1]  # a worker may say first that it was interrupted
+    assert "linattn-ref: interrupted; what is done is kept" in told
     assert process.returncode == 130
     assert len(list((tmp_path / "cut").glob("*/*.npy"))) < 62
     subprocess.run([*cut, "--resume"], check=True, stdout=subprocess.DEVNULL)
