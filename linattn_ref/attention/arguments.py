@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linattn_ref.attention.gpu_arrays import is_inside
+
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 ROOMS = ("reference", "jit", "cuda")  # the kernel rooms under linattn_ref.kernels
 
@@ -19,31 +21,18 @@ Array = NDArray[np.floating[Any]]
 Mask = NDArray[np.bool_]
 
 
-def check_array(name: str, x: Array, ndim: int = 2, dtype: np.dtype[Any] | None = None, kernels: Any = None) -> None:
-    """``x`` is float32 or float64 (``dtype``, if given) with at least ``ndim`` axes, none of them empty.
-
-    With ``kernels``, a room, it may also be one of the arrays that are its own: on a GPU.
-    """
-    if not isinstance(x, np.ndarray) and not belongs_to(kernels, x):
+def check_array(name: str, x: Array, ndim: int = 2, dtype: np.dtype[Any] | None = None) -> None:
+    """``x`` is float32 or float64 (``dtype``, if given) with at least ``ndim`` axes, none of them empty."""
+    if not isinstance(x, np.ndarray) and not is_inside(x):
         raise TypeError(f"{name}: expected a numpy.ndarray, got {type(x).__name__}")
-    if dtype_of(x, kernels) not in FLOATS:
+    if x.dtype not in FLOATS:
         raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}")
-    if dtype is not None and dtype_of(x, kernels) != dtype:
+    if dtype is not None and x.dtype != dtype:
         raise TypeError(f"{name}: expected {dtype} like the other arrays, got {x.dtype}")
     if x.ndim < ndim:
         raise ValueError(f"{name}: expected at least {ndim} axes, got shape {x.shape}")
     if 0 in x.shape:
         raise ValueError(f"{name}: every axis needs at least one entry, got shape {x.shape}")
-
-
-def belongs_to(kernels: Any, x: Any) -> bool:
-    """Whether ``x`` is not NumPy's but an array that the kernels of a room take as it is, on a GPU."""
-    return not isinstance(x, np.ndarray) and hasattr(kernels, "on_gpu") and kernels.on_gpu(x)
-
-
-def dtype_of(x: Any, kernels: Any = None) -> np.dtype[Any]:
-    """NumPy's name for the dtype of ``x``, which may belong to ``kernels``."""
-    return kernels.dtype_of(x) if belongs_to(kernels, x) else x.dtype
 
 
 def check_shape(name: str, x: Array, shape: Sequence[int], letters: str) -> None:
@@ -52,19 +41,17 @@ def check_shape(name: str, x: Array, shape: Sequence[int], letters: str) -> None
         raise ValueError(f"{name}: expected shape {letters} = {tuple(shape)}, got {x.shape}")
 
 
-def check_qkv(
-    q: Array, k: Array, v: Array, *, causal: bool = False, key_mask: Mask | None = None, kernels: Any = None
-) -> None:
+def check_qkv(q: Array, k: Array, v: Array, *, causal: bool = False, key_mask: Mask | None = None) -> None:
     """``q (..., N, D)``, ``k (..., L, D)``, ``v (..., L, M)``: equal leading axes, one dtype; ``N <= L`` if causal."""
-    check_qk(q, k, causal=causal, key_mask=key_mask, kernels=kernels)
-    check_array("v", v, dtype=dtype_of(q, kernels), kernels=kernels)
+    check_qk(q, k, causal=causal, key_mask=key_mask)
+    check_array("v", v, dtype=q.dtype)
     check_shape("v", v, (*k.shape[:-1], v.shape[-1]), "(..., L, M)")
 
 
-def check_qk(q: Array, k: Array, *, causal: bool = False, key_mask: Mask | None = None, kernels: Any = None) -> None:
+def check_qk(q: Array, k: Array, *, causal: bool = False, key_mask: Mask | None = None) -> None:
     """The part of :func:`check_qkv` that a dense matrix needs."""
-    check_array("q", q, kernels=kernels)
-    check_array("k", k, dtype=dtype_of(q, kernels), kernels=kernels)
+    check_array("q", q)
+    check_array("k", k, dtype=q.dtype)
     if k.ndim != q.ndim:
         raise ValueError(f"k: expected {q.ndim} axes like q, got shape {k.shape} beside q {q.shape}")
     check_shape("k", k, (*q.shape[:-2], k.shape[-2], q.shape[-1]), "(..., L, D)")
@@ -74,7 +61,7 @@ def check_qk(q: Array, k: Array, *, causal: bool = False, key_mask: Mask | None 
         raise ValueError(
             f"q: causal attention is aligned at the end and needs N <= L, got N = {q.shape[-2]} and L = {k.shape[-2]}"
         )
-    check_key_mask(key_mask, k, kernels)
+    check_key_mask(key_mask, k)
 
 
 def check_sizes(**sizes: int) -> None:
@@ -103,25 +90,25 @@ def check_dtype(dtype: Any) -> None:
         raise TypeError(f"dtype: expected float32 or float64, got {dtype}")
 
 
-def check_key_mask(key_mask: Mask | None, k: Array, kernels: Any = None) -> None:
+def check_key_mask(key_mask: Mask | None, k: Array) -> None:
     """``key_mask (..., L)`` is bool with all of ``k``'s leading axes."""
     if key_mask is None:
         return
-    check_bool("key_mask", key_mask, kernels)
+    check_bool("key_mask", key_mask)
     check_shape("key_mask", key_mask, k.shape[:-1], "(..., L)")  # type: ignore[arg-type]
 
 
-def check_bool(name: str, mask: Mask, kernels: Any = None) -> None:
+def check_bool(name: str, mask: Mask) -> None:
     """``mask`` is an array of bool."""
-    known = isinstance(mask, np.ndarray) or belongs_to(kernels, mask)
-    if not known or dtype_of(mask, kernels) != np.bool_:
+    known = isinstance(mask, np.ndarray) or is_inside(mask)
+    if not known or mask.dtype != np.bool_:
         got = mask.dtype if known else type(mask).__name__
         raise TypeError(f"{name}: expected an array of bool, got {got}")
 
 
-def check_d_out(d_out: Array, out_shape: Sequence[int], dtype: np.dtype[Any], kernels: Any = None) -> None:
+def check_d_out(d_out: Array, out_shape: Sequence[int], dtype: np.dtype[Any]) -> None:
     """``d_out`` has the shape and dtype of the output whose gradient it is."""
-    check_array("d_out", d_out, ndim=1, dtype=dtype, kernels=kernels)
+    check_array("d_out", d_out, ndim=1, dtype=dtype)
     check_shape("d_out", d_out, out_shape, "of out")
 
 
@@ -154,10 +141,7 @@ def resolve_scale(scale: float | None, key_width: int) -> float:
 
 
 def zero_masked(x: Array, key_mask: Mask | None) -> Array:
-    """``x (..., L, W)`` with the rows of masked keys set to 0, so that what they contain can change nothing.
-
-    On a GPU the kernels leave those rows out, and there is no copy.
-    """
-    if key_mask is None or not isinstance(x, np.ndarray) or not isinstance(key_mask, np.ndarray):
+    """``x (..., L, W)`` with the rows of masked keys set to 0, so that what they contain can change nothing."""
+    if key_mask is None:
         return x
     return np.where(key_mask[..., None], x, x.dtype.type(0))

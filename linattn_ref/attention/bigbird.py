@@ -52,10 +52,10 @@ from linattn_ref.attention.arguments import (
     check_kernels,
     check_qkv,
     check_sizes,
-    dtype_of,
     resolve_scale,
     zero_masked,
 )
+from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.patterns import (
     check_square,
     check_window_blocks,
@@ -94,6 +94,7 @@ class Gradients(NamedTuple):
     v: Array  # (..., N, M)
 
 
+@takes_gpu_arrays
 def forward(
     q: Array,
     k: Array,
@@ -141,7 +142,7 @@ def forward(
     TypeError, ValueError
         Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, key_mask=key_mask, kernels=kernels)
+    check_qkv(q, k, v, key_mask=key_mask)
     check_square(q, k)
     kernel = check_kernels(kernels, "pattern_softmax")
     scale = resolve_scale(scale, q.shape[-1])
@@ -151,10 +152,11 @@ def forward(
     return out, Saved(q, k, v, out, log_sum_exp, key_mask, *options, scale, kernel)
 
 
+@takes_gpu_arrays
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
     q, k, v, out, log_sum_exp, key_mask, *options, scale, kernel = saved
-    check_d_out(d_out, out.shape, dtype_of(out, kernel), kernel)
+    check_d_out(d_out, out.shape, out.dtype)
     allowed = parts_of(q.shape[-2], *options)
     return Gradients(*kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, allowed, scale))
 

@@ -29,6 +29,9 @@ only when a key is more than ``RISE = 40`` above it. The rows between two rises 
 the causal product is the ordinary one. There are as many pieces as times that the exponents rise by 40, whatever the
 length: for ordinary inputs one.
 
+How many there are depends on the numbers, so it has to be known before there is more to do: of arrays on a GPU, a
+causal pass asks for two numbers a piece (:func:`told`), the only ones that any mechanism does.
+
 The gradient
 ------------
 Since ``eps`` is 0, the output does not depend on ``r`` and ``t``: they are constants in the backward pass. A gradient
@@ -113,7 +116,7 @@ def _exponential_features(
     (exponent_q, factor_q), (exponent_k, factor_k) = split(q), split(k)  # (..., N or L, 1 or C)
     if key_mask is not None:
         exponent_k = np.where(key_mask[..., None], exponent_k, exponent_k.dtype.type(-np.inf))
-    before = np.full((*k.shape[:-2], 1), -np.inf, k.dtype) if log_scale is None else log_scale
+    before = np.full_like(k, -np.inf, shape=(*k.shape[:-2], 1)) if log_scale is None else log_scale
     shared = k.shape[-2] - q.shape[-2] if causal else k.shape[-2]
     first = np.maximum(before, exponent_k[..., :shared, :].max(axis=-2)) if shared else before
 
@@ -144,7 +147,7 @@ def rises(exponent: Array, start: int, log_scale: Array) -> Iterator[tuple[slice
     while start < length:
         first = exponent[..., start, :]  # (..., 1 or C)
         above = (first > log_scale + RISE).any(axis=-1, keepdims=True)  # (..., 1): no head moves another's scale
-        if above.any():
+        if told(above.any()):
             log_scale = np.where(above, np.maximum(log_scale, first), log_scale)
         stop = _next_rise(exponent, start + 1, log_scale)
         yield slice(start, stop), log_scale
@@ -154,14 +157,24 @@ def rises(exponent: Array, start: int, log_scale: Array) -> Iterator[tuple[slice
 def _next_rise(exponent: Array, start: int, log_scale: Array) -> int:
     """The first row from ``start`` on that is more than ``RISE`` above ``log_scale``; the length, if there is none."""
     length, limit = exponent.shape[-2], (log_scale + RISE)[..., None, :]
-    window = 64  # doubled each time, so that the search costs no more than the piece it finds
+    window = rows_at_a_time(exponent)  # doubled each time, so that the search costs no more than the piece it finds
     while start < length:
         rows = exponent[..., start : start + window, :]
-        if (rows.max(axis=-2, keepdims=True) > limit).any():  # most windows have none, and a maximum is soon found
+        if told((rows.max(axis=-2, keepdims=True) > limit).any()):  # most have none, and a maximum is soon found
             above = (rows > limit).any(axis=-1)  # (..., window)
-            return start + int(np.flatnonzero(above.reshape(-1, above.shape[-1]).any(axis=0))[0])
+            return start + told(above.reshape(-1, above.shape[-1]).any(axis=0).argmax())
         start, window = start + window, 2 * window
     return length
+
+
+def told(x: Any) -> Any:
+    """A number of an array as Python's. From a GPU this waits, and copies it to the host; nothing else does."""
+    return x.item()
+
+
+def rows_at_a_time(x: Array) -> int:
+    """On a GPU all: it has threads for all of them, and each piece of work costs time to start."""
+    return ROWS if isinstance(x, np.ndarray) else x.shape[-2]
 
 
 def decay_between(old: Array | None, new: Array | None) -> Array | None:
@@ -189,8 +202,9 @@ def _exp(exponent: Array, scales: list[tuple[slice, Array]], factor: Array | Non
     for rows, r in scales:
         shift = finite(r)[..., None, :] if of_queries else -finite(r)[..., None, :]
         start, stop, _ = rows.indices(exponent.shape[-2])
-        for block in range(start, stop, ROWS):
-            x = exponent[..., block : min(block + ROWS, stop), :]
+        size = rows_at_a_time(exponent)
+        for block in range(start, stop, size):
+            x = exponent[..., block : min(block + size, stop), :]
             x += shift
             if of_queries:
                 x -= x.max(axis=-1, keepdims=True)  # (2)

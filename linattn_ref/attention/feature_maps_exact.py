@@ -121,14 +121,14 @@ def quadratic(c: float = 1.0) -> FeatureMap:
 
     def forward(x: Array) -> tuple[Array, Array]:
         i, j, coefficient = _pairs(x)
-        constant = np.full((*x.shape[:-1], 1), c, x.dtype)  # (..., 1)
+        constant = np.full_like(x, c, shape=(*x.shape[:-1], 1))  # (..., 1)
         products = coefficient * x[..., i] * x[..., j]  # (..., D(D+1)/2)
         return np.concatenate([constant, math.sqrt(2 * c) * x, products], axis=-1), x  # (3)
 
     def backward(d_phi: Array, x: Array) -> Array:
         i, j, coefficient = _pairs(x)
         d = x.shape[-1]
-        g = np.zeros((*x.shape, d), x.dtype)  # (..., D, D)
+        g = np.zeros_like(x, shape=(*x.shape, d))  # (..., D, D)
         g[..., i, j] = coefficient * d_phi[..., 1 + d :]
         return math.sqrt(2 * c) * d_phi[..., 1 : 1 + d] + ((g + g.swapaxes(-1, -2)) @ x[..., None])[..., 0]
 
@@ -138,7 +138,7 @@ def quadratic(c: float = 1.0) -> FeatureMap:
 def _pairs(x: Array) -> tuple[Any, Any, Array]:
     """Every ``i <= j``, and the coefficient of ``x_i x_j``: 1 on the diagonal, ``sqrt(2)`` off it."""
     i, j = np.triu_indices(x.shape[-1])
-    return i, j, np.where(i == j, 1, math.sqrt(2)).astype(x.dtype)
+    return i, j, np.asarray(np.where(i == j, 1, math.sqrt(2)), x.dtype, like=x)
 
 
 # --- The exponential's Taylor series --------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def forward_of(split: Split) -> Callable[[Array], tuple[Array, tuple[Array, Arra
 
 def _tensor_powers(x: Array, order: int) -> list[Array]:
     """``t_0 ... t_order`` of equation (4), ``t_p (..., D^p)``."""
-    powers = [np.ones((*x.shape[:-1], 1), x.dtype)]
+    powers = [np.ones_like(x, shape=(*x.shape[:-1], 1))]
     for p in range(1, order + 1):
         power = powers[-1][..., :, None] * x[..., None, :] / math.sqrt(p)  # (..., D^(p-1), D)
         powers.append(power.reshape(*x.shape[:-1], -1))  # (..., D^p)

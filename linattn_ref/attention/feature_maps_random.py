@@ -114,7 +114,7 @@ def favor_trig(omega: Array) -> FeatureMap:
     def backward(d_phi: Array, saved: tuple[Array, Array]) -> Array:
         x, phi = saved
         d_exponent = (d_phi * phi).sum(axis=-1, keepdims=True)  # (..., 1)
-        return _sine_cosine_backward(d_phi, phi) @ omega.astype(x.dtype) + x * d_exponent
+        return _sine_cosine_backward(d_phi, phi) @ like(x, omega) + x * d_exponent
 
     return FeatureMap("favor_trig", forward_of(split), backward, _width(omega, 2), False, split)
 
@@ -131,7 +131,7 @@ def favor_positive(omega: Array) -> FeatureMap:
     def backward(d_phi: Array, saved: tuple[Array, Array]) -> Array:
         x, phi = saved
         d_p = d_phi * phi  # (..., m)
-        return d_p @ omega.astype(x.dtype) - x * d_p.sum(axis=-1, keepdims=True)
+        return d_p @ like(x, omega) - x * d_p.sum(axis=-1, keepdims=True)
 
     return FeatureMap("favor_positive", forward_of(split), backward, _width(omega, 1), True, split)
 
@@ -149,7 +149,7 @@ def favor_hyperbolic(omega: Array) -> FeatureMap:
         x, phi = saved
         d_exponent = d_phi * phi  # (..., 2m)
         d_p = d_exponent[..., :m] - d_exponent[..., m:]  # (..., m)
-        return d_p @ omega.astype(x.dtype) - x * d_exponent.sum(axis=-1, keepdims=True)
+        return d_p @ like(x, omega) - x * d_exponent.sum(axis=-1, keepdims=True)
 
     return FeatureMap("favor_hyperbolic", forward_of(split), backward, _width(omega, 2), True, split)
 
@@ -163,7 +163,7 @@ def favor_relu(omega: Array) -> FeatureMap:
         return (np.maximum(p, 0) + RELU_EPS) / math.sqrt(len(omega)), p  # (4)
 
     def backward(d_phi: Array, p: Array) -> Array:
-        return (d_phi * (p > 0)) @ omega.astype(p.dtype) / math.sqrt(len(omega))
+        return (d_phi * (p > 0)) @ like(p, omega) / math.sqrt(len(omega))
 
     return FeatureMap("favor_relu", forward, backward, _width(omega, 1), True)
 
@@ -183,7 +183,7 @@ def rfa_gaussian(omega: Array) -> FeatureMap:
 
     def backward(d_phi: Array, saved: tuple[Array, Array, Array]) -> Array:
         y, length, phi = saved
-        return unit_backward(_sine_cosine_backward(d_phi, phi) @ omega.astype(y.dtype), y, length)
+        return unit_backward(_sine_cosine_backward(d_phi, phi) @ like(y, omega), y, length)
 
     return FeatureMap("rfa_gaussian", forward, backward, _width(omega, 2), False)
 
@@ -200,7 +200,7 @@ def rfa_arccos(omega: Array) -> FeatureMap:
     def backward(d_phi: Array, saved: tuple[Array, Array, Array]) -> Array:
         y, length, phi = saved
         d_p = d_phi * (phi > 0) / math.sqrt(len(omega))  # (..., m)
-        return unit_backward(d_p @ omega.astype(y.dtype), y, length)
+        return unit_backward(d_p @ like(y, omega), y, length)
 
     return FeatureMap("rfa_arccos", forward, backward, _width(omega, 1), True)
 
@@ -211,21 +211,33 @@ def rfa_arccos(omega: Array) -> FeatureMap:
 def unit(x: Array) -> tuple[Array, Array]:
     """``x / |x|`` and ``|x| (..., 1)``; the zero vector stays zero. Safe for any length that a float can hold."""
     largest = np.abs(x).max(axis=-1, keepdims=True)  # (..., 1)
-    scaled = np.divide(x, largest, out=np.zeros_like(x), where=largest > 0)
+    scaled = x / or_infinity(largest)
     length = np.sqrt((scaled * scaled).sum(axis=-1, keepdims=True))  # (..., 1), between 1 and sqrt(D)
-    return np.divide(scaled, length, out=scaled, where=length > 0), largest * length
+    scaled /= or_infinity(length)
+    return scaled, largest * length
 
 
 def unit_backward(d_y: Array, y: Array, length: Array) -> Array:
     """Gradient of :func:`unit`: the part of ``d_y`` across ``y``, over ``|x|``; 0 for the zero vector."""
     across = d_y - y * (y * d_y).sum(axis=-1, keepdims=True)
-    return np.divide(across, length, out=np.zeros_like(y), where=length > 0)
+    across /= or_infinity(length)
+    return across
+
+
+def or_infinity(length: Array) -> Array:
+    """``length``, and infinity in place of 0: what is divided by that becomes 0."""
+    return np.where(length == 0, length.dtype.type(np.inf), length)
+
+
+def like(x: Array, omega: Array) -> Array:
+    """``omega`` in the dtype of ``x``, and where that is: on its GPU, if on one."""
+    return np.asarray(omega, x.dtype, like=x)
 
 
 def project(x: Array, omega: Array) -> Array:
     """``omega x``, ``(..., D) -> (..., m)``."""
     _width(omega, 1)(x.shape[-1])
-    return x @ omega.astype(x.dtype, copy=False).T
+    return x @ like(x, omega).T
 
 
 def half_square(x: Array) -> Array:

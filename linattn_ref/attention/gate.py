@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention.arguments import Array, check_array, check_shape
+from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.linformer import sum_to_shape
 
 
@@ -43,6 +44,7 @@ class GateGradients(NamedTuple):
     b_g: Array  # (...)
 
 
+@takes_gpu_arrays
 def gate_forward(x: Array, w_g: Array, b_g: Array) -> tuple[Array, GateSaved]:
     """The gate of each token, equation (1).
 
@@ -77,6 +79,7 @@ def gate_forward(x: Array, w_g: Array, b_g: Array) -> tuple[Array, GateSaved]:
     return gate, GateSaved(x, w_g, b_g, gate)
 
 
+@takes_gpu_arrays
 def gate_backward(d_gate: Array, saved: GateSaved) -> GateGradients:
     """Gradients of :func:`gate_forward`, equations (2) and (3).
 

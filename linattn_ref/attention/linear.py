@@ -57,7 +57,6 @@ import numpy as np
 from linattn_ref.attention.arguments import (
     Array,
     Mask,
-    belongs_to,
     check_d_out,
     check_kernels,
     check_qk,
@@ -66,6 +65,7 @@ from linattn_ref.attention.arguments import (
 )
 from linattn_ref.attention.exponents import Features, decayed, features, features_backward, join
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
+from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.linear_recurrent import (
     State,
     check_d_state,
@@ -133,6 +133,7 @@ class GradientsWithState(NamedTuple):
     state: State  # of s and z, on the scale of the state given
 
 
+@takes_gpu_arrays
 def forward(
     q: Array,
     k: Array,
@@ -181,12 +182,9 @@ def forward(
     Where ``feature_map.positive`` is False similarities can be negative, the denominator can come out negative or close
     to 0, and the output far outside the range of the values.
     """
-    check_qkv(q, k, v, causal=causal, key_mask=key_mask, kernels=kernels)
+    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
     kernel = check_kernels(kernels, "causal_product")
     eps = check_eps(eps, feature_map)
-    if belongs_to(kernels, q):  # all of it is kernels there: nothing leaves the GPU
-        options = {"feature_map": feature_map, "causal": causal, "key_mask": key_mask, "eps": eps, "state": state}
-        return kernels.linear.forward(q, k, v, **options)
     before = state_or_empty(state, feature_map, k, v, causal)
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
     phi = features(q, k, feature_map, key_mask, causal, before.log_scale, kernels)
@@ -204,6 +202,7 @@ def forward(
     return out, Saved(phi, v, out, denominator, key_mask, feature_map, kernel, starts, state, last)
 
 
+@takes_gpu_arrays
 def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gradients | GradientsWithState:
     """Gradients of :func:`forward`, equations (5)-(9).
 
@@ -221,9 +220,6 @@ def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gra
         Of ``q``, ``k`` and ``v``, exactly 0 for masked keys and for queries that see nothing; and of ``state``, where
         ``forward`` was given one.
     """
-    if not isinstance(saved, Saved):  # of arrays on a GPU
-        check_d_out(d_out, saved.out.shape, saved.kernel.dtype_of(saved.out), saved.kernel)
-        return Gradients(*saved.kernel.backward(d_out, saved))
     phi, shared = saved.phi, slice(0, saved.phi.shared)
     check_d_out(d_out, saved.out.shape, saved.out.dtype)
     d_s, d_z = (None, None) if d_state is None else check_d_state(d_state, saved.state)
@@ -277,6 +273,7 @@ def _causal_backward(
     return join(d_phi_q), d_phi_k, d_v, d_s, d_z
 
 
+@takes_gpu_arrays
 def summarise(k: Array, v: Array, *, feature_map: FeatureMap = elu_plus_one, key_mask: Mask | None = None) -> State:
     """The state after some keys, equations (1) and (2): what a machine has to say about its piece of a sequence.
 

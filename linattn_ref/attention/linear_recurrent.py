@@ -41,7 +41,9 @@ from linattn_ref.attention.arguments import (
 )
 from linattn_ref.attention.exponents import decay_between, decayed, features, kernel_of
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
+from linattn_ref.attention.gpu_arrays import is_inside, takes_gpu_arrays, through_the_door
 from linattn_ref.kernels import reference
+from linattn_ref.kernels.libraries import is_on_gpu
 
 
 class State(NamedTuple):
@@ -52,6 +54,7 @@ class State(NamedTuple):
     log_scale: Array | None  # (..., 1 or C), -inf before the first key; None if phi is not an exponential
 
 
+@takes_gpu_arrays
 def init_state(
     leading: tuple[int, ...],
     key_width: int,
@@ -59,6 +62,7 @@ def init_state(
     *,
     feature_map: FeatureMap = elu_plus_one,
     dtype: DTypeLike = np.float64,
+    like: Array | None = None,
 ) -> State:
     """The state before the first key, for arrays with the ``leading`` axes.
 
@@ -70,14 +74,16 @@ def init_state(
     feature_map : FeatureMap
     dtype
         float32 or float64.
+    like : array, optional
+        One on a GPU, for a state that is there too.
     """
     check_leading(leading)
     check_sizes(key_width=key_width, value_width=value_width)
     check_dtype(dtype)
     check_feature_map(feature_map)
     width = feature_map.width(int(key_width))
-    s, z = np.zeros((*leading, width, value_width), dtype), np.zeros((*leading, width), dtype)
-    return State(s, z, None if feature_map.split is None else np.full((*leading, 1), -np.inf, dtype))
+    s, z = np.zeros((*leading, width, value_width), dtype, like=like), np.zeros((*leading, width), dtype, like=like)
+    return State(s, z, None if feature_map.split is None else np.zeros((*leading, 1), dtype, like=like) - np.inf)
 
 
 def step(
@@ -107,6 +113,8 @@ def step(
     """
     kernel, eps = check_kernels(kernels, "causal_product"), check_eps(eps, feature_map)
     if not _fits(q_t, k_t, v_t, state, feature_map):
+        if is_on_gpu(q_t) and not is_inside(q_t):  # not takes_gpu_arrays, which takes a tenth of the time of a step
+            return through_the_door(step, q_t, k_t, v_t, state, feature_map=feature_map, eps=eps, kernels=kernels)
         check_step(q_t, k_t, v_t, state, feature_map)
     with_features = kernel_of(feature_map, kernels)
     if with_features is not None:
@@ -118,6 +126,7 @@ def step(
     return out_t, State(s, z, phi.log_scale)
 
 
+@takes_gpu_arrays
 def combine(state_a: State, state_b: State) -> State:
     """The state after two pieces of a sequence: ``combine(a, combine(b, c)) == combine(combine(a, b), c)``.
 
@@ -144,6 +153,7 @@ def combine(state_a: State, state_b: State) -> State:
     return State(s_a + s_b, z_a + z_b, log_scale)
 
 
+@takes_gpu_arrays
 def combine_gradients(d_state_a: State, d_state_b: State) -> State:
     """The gradient of a state that was read twice, by later pieces of the sequence say: the sum of what each asks.
 
@@ -230,7 +240,7 @@ def check_state(name: str, state: Any, feature_map: FeatureMap, k: Array, v: Arr
 def state_or_empty(state: State | None, feature_map: FeatureMap, k: Array, v: Array, causal: bool) -> State:
     """The state to continue from, checked, or one without keys."""
     if state is None:
-        return init_state(k.shape[:-2], k.shape[-1], v.shape[-1], feature_map=feature_map, dtype=k.dtype)
+        return init_state(k.shape[:-2], k.shape[-1], v.shape[-1], feature_map=feature_map, dtype=k.dtype, like=k)
     if not causal:
         raise ValueError("state: continuing from a state needs causal=True")
     check_state("state", state, feature_map, k, v)

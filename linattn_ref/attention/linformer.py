@@ -48,6 +48,7 @@ from linattn_ref.attention.arguments import (
     check_qkv,
     zero_masked,
 )
+from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.linformer_projections import (
     Projection,
     convolution,
@@ -98,6 +99,7 @@ class Gradients(NamedTuple):
     f: Array  # like f
 
 
+@takes_gpu_arrays
 def forward(
     q: Array,
     k: Array,
@@ -155,6 +157,7 @@ def forward(
     return out, Saved(k, v, e, f, key_mask, attention)
 
 
+@takes_gpu_arrays
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
     k, v, e, f, key_mask, attention = saved

@@ -54,10 +54,10 @@ from linattn_ref.attention.arguments import (
     check_qk,
     check_qkv,
     check_sizes,
-    dtype_of,
     resolve_scale,
     zero_masked,
 )
+from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.kernels import parts, reference
 
 __all__ = [
@@ -107,6 +107,7 @@ class Saved(NamedTuple):
     kernel: ModuleType
 
 
+@takes_gpu_arrays
 def forward(
     q: Array,
     k: Array,
@@ -150,7 +151,7 @@ def forward(
     TypeError, ValueError
         Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, causal=causal, key_mask=key_mask, kernels=kernels)
+    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
     check_sizes(window=window, dilation=dilation)
     kernel = check_kernels(kernels, "pattern_softmax")
     scale = resolve_scale(scale, q.shape[-1])
@@ -160,10 +161,11 @@ def forward(
     return out, Saved(q, k, v, out, log_sum_exp, key_mask, window, dilation, causal, scale, kernel)
 
 
+@takes_gpu_arrays
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
     q, k, v, out, log_sum_exp, key_mask, window, dilation, causal, scale, kernel = saved
-    check_d_out(d_out, out.shape, dtype_of(out, kernel), kernel)
+    check_d_out(d_out, out.shape, out.dtype)
     allowed = parts_of(q.shape[-2], k.shape[-2], window=window, dilation=dilation, causal=causal)
     return Gradients(*kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, allowed, scale))
 
@@ -208,6 +210,7 @@ class BlockSaved(NamedTuple):
     kernel: ModuleType
 
 
+@takes_gpu_arrays
 def block_local(
     q: Array,
     k: Array,
@@ -238,7 +241,7 @@ def block_local(
     TypeError, ValueError
         Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, causal=causal, key_mask=key_mask, kernels=kernels)
+    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
     check_sizes(block=block)
     kernel = check_kernels(kernels, "pattern_softmax")
     scale = resolve_scale(scale, q.shape[-1])
@@ -248,10 +251,11 @@ def block_local(
     return out, BlockSaved(q, k, v, out, log_sum_exp, key_mask, block, causal, scale, kernel)
 
 
+@takes_gpu_arrays
 def block_local_backward(d_out: Array, saved: BlockSaved) -> Gradients:
     """Gradients of :func:`block_local`, equations (4) and (5)."""
     q, k, v, out, log_sum_exp, key_mask, block, causal, scale, kernel = saved
-    check_d_out(d_out, out.shape, dtype_of(out, kernel), kernel)
+    check_d_out(d_out, out.shape, out.dtype)
     allowed = block_local_parts_of(q.shape[-2], k.shape[-2], block=block, causal=causal)
     return Gradients(*kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, allowed, scale))
 

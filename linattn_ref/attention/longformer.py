@@ -68,6 +68,7 @@ from linattn_ref.attention.arguments import (
     resolve_scale,
     zero_masked,
 )
+from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.patterns import check_square, distinct_indices
 from linattn_ref.kernels import parts, reference
 
@@ -104,6 +105,7 @@ class Gradients(NamedTuple):
     v_global: Array  # (..., N, M)
 
 
+@takes_gpu_arrays
 def forward(
     q: Array,
     k: Array,
@@ -176,6 +178,7 @@ def forward(
     return out, Saved(q, k, v, out, log_sum_exp, key_mask, window, dilation, kept, scale, kernel, attention)
 
 
+@takes_gpu_arrays
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (5)-(7)."""
     q, k, v, out, log_sum_exp, key_mask, window, dilation, kept, scale, kernel, attention = saved

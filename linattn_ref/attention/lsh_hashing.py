@@ -58,7 +58,7 @@ def buckets(qk: Array, rotations: Array) -> Integers:
     ndarray of int32 ``(..., rounds, N)``
         From 0 to ``buckets - 1``.
     """
-    found = np.empty((*qk.shape[:-2], len(rotations), qk.shape[-2]), np.int32)
+    found = np.empty_like(qk, np.int32, shape=(*qk.shape[:-2], len(rotations), qk.shape[-2]))
     for r, rotation in enumerate(rotations):
         rotated = qk @ rotation  # (..., N, buckets/2)
         farthest = abs(rotated).argmax(axis=-1)[..., None]  # (..., N, 1): the largest of x and -x

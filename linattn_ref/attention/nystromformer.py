@@ -55,6 +55,7 @@ import numpy as np
 
 from linattn_ref.attention import depthwise, pseudo_inverse, softmax
 from linattn_ref.attention.arguments import Array, Mask, check_qk, check_qkv, check_sizes, resolve_scale, zero_masked
+from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.landmarks import Segments, occupied, segment_means, segment_means_backward
 from linattn_ref.kernels import reference
 
@@ -95,6 +96,7 @@ class GradientsWithConv(NamedTuple):
     conv: Array  # (H, K)
 
 
+@takes_gpu_arrays
 def forward(
     q: Array,
     k: Array,
@@ -163,6 +165,7 @@ def forward(
     return out, Saved(means_q, means_k, outer, inner, z, inverse, convolution)
 
 
+@takes_gpu_arrays
 def backward(d_out: Array, saved: Saved) -> Gradients | GradientsWithConv:
     """Gradients of :func:`forward`, equations (8)-(13).
 

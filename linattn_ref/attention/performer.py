@@ -80,6 +80,7 @@ from linattn_ref.attention.arguments import (
 )
 from linattn_ref.attention.feature_maps import FeatureMap
 from linattn_ref.attention.feature_maps_exact import forward_of
+from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.linear import Gradients, GradientsWithState, Saved, State
 from linattn_ref.kernels import reference
 
@@ -106,6 +107,7 @@ KINDS: dict[str, Callable[[Array], FeatureMap]] = {
 }
 
 
+@takes_gpu_arrays
 def forward(
     q: Array,
     k: Array,
@@ -160,6 +162,7 @@ def forward(
     )  # (6)
 
 
+@takes_gpu_arrays
 def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gradients | GradientsWithState:
     """Gradients of :func:`forward`: those of linear attention, whose last step is back through ``feature_map``.
 
@@ -232,6 +235,7 @@ def redraw(omega: Array, rng: np.random.Generator, *, orthogonal: bool = True, r
 # --- The recurrent form and the matrix ------------------------------------------------------------------------------
 
 
+@takes_gpu_arrays
 def init_state(
     leading: tuple[int, ...],
     key_width: int,
@@ -240,6 +244,7 @@ def init_state(
     *,
     kind: str = "positive",
     dtype: DTypeLike = np.float64,
+    like: Array | None = None,
 ) -> State:
     """The state before the first key: ``s (..., C, M)``, ``z (..., C)`` and the scale of the exponentials.
 
@@ -252,14 +257,18 @@ def init_state(
         As in :func:`forward`.
     dtype
         float32 or float64.
+    like : array, optional
+        One on a GPU, for a state that is there too.
     """
     check_leading(leading)
     check_sizes(key_width=key_width, value_width=value_width)
     check_dtype(dtype)
     check_omega(omega, int(key_width))
-    return linear.init_state(leading, key_width, value_width, feature_map=feature_map(omega, kind), dtype=dtype)
+    phi = feature_map(omega, kind)
+    return linear.init_state(leading, key_width, value_width, feature_map=phi, dtype=dtype, like=like)
 
 
+@takes_gpu_arrays
 def step(
     q_t: Array,
     k_t: Array,

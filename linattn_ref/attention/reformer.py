@@ -75,7 +75,8 @@ from linattn_ref.attention.arguments import (
     resolve_scale,
     zero_masked,
 )
-from linattn_ref.attention.feature_maps_random import unit
+from linattn_ref.attention.feature_maps_random import or_infinity, unit
+from linattn_ref.attention.gpu_arrays import is_inside, takes_gpu_arrays
 from linattn_ref.attention.lsh_hashing import Integers, draw_rotations
 from linattn_ref.kernels import reference
 
@@ -107,6 +108,7 @@ class Gradients(NamedTuple):
     v: Array  # (..., N, M)
 
 
+@takes_gpu_arrays
 def forward(
     qk: Array,
     v: Array,
@@ -160,10 +162,11 @@ def forward(
         qk, key_of(qk, length), v, order, count_seen(qk, key_mask), chunk, bool(causal), scale
     )  # (1)-(5)
     alone = is_alone(log_sum_exp, key_mask)
-    out[alone] = v[alone]  # (7)
+    np.copyto(out, v, where=alone[..., None])  # (7)
     return out, Saved(qk, length, v, out, log_sum_exp, order, key_mask, chunk, bool(causal), scale, kernel)
 
 
+@takes_gpu_arrays
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (8)-(11), with the hash held fixed."""
     qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale, kernel = saved
@@ -173,9 +176,9 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
         d_out, qk, k, v, out, log_sum_exp, order, count_seen(qk, key_mask), chunk, causal, scale
     )  # (8)-(10)
     alone = is_alone(log_sum_exp, key_mask)
-    d_v[alone] += d_out[alone]  # from (7)
+    np.copyto(d_v, d_v + d_out, where=alone[..., None])  # from (7)
     # (11), in the arrays that are there: each pass over new memory takes as long as a tenth of the kernel.
-    k *= np.vecdot(k, d_k)[..., None]  # the part along the key
+    k *= dot(k, d_k)  # the part along the key
     d_k -= k
     d_k *= inverse(length)
     d_q += d_k
@@ -184,11 +187,18 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
 
 def length_of(x: Array) -> Array:
     """``|x| (..., N, 1)``; where its square would leave the range of floats, by way of the largest entry."""
-    length = np.sqrt(np.vecdot(x, x))[..., None]  # (..., N, 1)
+    length = np.sqrt(dot(x, x))  # (..., N, 1)
     limits = np.finfo(x.dtype)
-    odd = ~((length > limits.tiny**0.25) & (length < limits.max**0.25))[..., 0]
-    length[odd] = unit(x[odd])[1]
+    odd = ~((length > limits.tiny**0.25) & (length < limits.max**0.25))
+    if not isinstance(x, np.ndarray):  # a GPU would have to be asked how many are odd
+        return np.where(odd, unit(x)[1], length)
+    length[odd] = unit(x[odd[..., 0]])[1][..., 0]
     return length
+
+
+def dot(x: Array, y: Array) -> Array:
+    """``x_i . y_i``, ``(..., N, 1)``."""
+    return np.einsum("...d,...d->...", x, y)[..., None]
 
 
 def key_of(x: Array, length: Array) -> Array:
@@ -198,7 +208,7 @@ def key_of(x: Array, length: Array) -> Array:
 
 def inverse(length: Array) -> Array:
     """``1 / |x|``, and 0 for the zero vector."""
-    return np.divide(1, length, out=np.zeros(length.shape, length.dtype), where=length > 0)
+    return 1 / or_infinity(length)
 
 
 def is_alone(log_sum_exp: Array, key_mask: Mask | None) -> Mask:
@@ -288,8 +298,9 @@ def check_rotations(rotations: Array, qk: Array) -> None:
 
 def check_buckets(buckets: Integers, qk: Array) -> None:
     """``buckets`` are integers ``(..., rounds, N)``."""
-    if not isinstance(buckets, np.ndarray) or buckets.dtype.kind not in "iu":
-        got = buckets.dtype if isinstance(buckets, np.ndarray) else type(buckets).__name__
+    known = isinstance(buckets, np.ndarray) or is_inside(buckets)
+    if not known or buckets.dtype.kind not in "iu":
+        got = buckets.dtype if known else type(buckets).__name__
         raise TypeError(f"buckets: expected an array of integers, got {got}")
     rounds = buckets.shape[-2] if buckets.ndim >= 2 else 1
     check_shape("buckets", buckets, (*qk.shape[:-2], max(rounds, 1), qk.shape[-2]), "(..., rounds, N)")  # type: ignore[arg-type]

@@ -67,6 +67,7 @@ from linattn_ref.attention.arguments import (
     zero_masked,
 )
 from linattn_ref.attention.feature_maps import FeatureMap, rfa_arccos, rfa_gaussian
+from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.linear_recurrent import State, check_eps, check_state
 from linattn_ref.attention.softmax import visible
 from linattn_ref.kernels import reference
@@ -112,6 +113,7 @@ class GradientsWithState(NamedTuple):
     state: State
 
 
+@takes_gpu_arrays
 def forward(
     q: Array,
     k: Array,
@@ -186,6 +188,7 @@ def forward(
     )
 
 
+@takes_gpu_arrays
 def backward(
     d_out: Array, saved: Saved | linear.Saved, *, d_state: State | None = None
 ) -> Gradients | GradientsWithState | linear.Gradients | linear.GradientsWithState:
@@ -226,6 +229,7 @@ def backward(
 # --- The recurrent form ---------------------------------------------------------------------------------------------
 
 
+@takes_gpu_arrays
 def init_state(
     leading: tuple[int, ...],
     key_width: int,
@@ -234,13 +238,15 @@ def init_state(
     *,
     kind: str = "gaussian",
     dtype: DTypeLike = np.float64,
+    like: Array | None = None,
 ) -> State:
     """The state before the first token, for arrays with the ``leading`` axes; see `linear.init_state`."""
     feature_map = _feature_map(omega, kind)
     check_dtype(dtype)
-    return linear.init_state(leading, key_width, value_width, feature_map=feature_map, dtype=dtype)
+    return linear.init_state(leading, key_width, value_width, feature_map=feature_map, dtype=dtype, like=like)
 
 
+@takes_gpu_arrays
 def step(
     q_t: Array,
     k_t: Array,
@@ -345,5 +351,5 @@ def check_gate(gate: Array, q: Array, k: Array, causal: bool) -> None:
 def _check_gate(name: str, gate: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     check_array(name, gate, ndim=0, dtype=dtype)
     check_shape(name, gate, shape, "(..., N)" if name == "gate" else "(...)")
-    if not ((gate > 0) & (gate < 1)).all():
+    if isinstance(gate, np.ndarray) and not ((gate > 0) & (gate < 1)).all():  # a GPU is not asked
         raise ValueError(f"{name}: expected numbers between 0 and 1, got {gate.min()} to {gate.max()}")

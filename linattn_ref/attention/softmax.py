@@ -63,10 +63,10 @@ from linattn_ref.attention.arguments import (
     check_qkv,
     check_shape,
     check_sizes,
-    dtype_of,
     resolve_scale,
     zero_masked,
 )
+from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.kernels import reference
 
 
@@ -185,6 +185,7 @@ class Saved(NamedTuple):
     state: State | None  # the cache after the last token, where ``forward`` was given one
 
 
+@takes_gpu_arrays
 def forward(
     q: Array,
     k: Array,
@@ -225,7 +226,7 @@ def forward(
     TypeError, ValueError
         Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, causal=causal, key_mask=key_mask, kernels=kernels)
+    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
     kernel = check_kernels(kernels, "softmax")
     scale = resolve_scale(scale, q.shape[-1])
     cached = 0
@@ -240,6 +241,7 @@ def forward(
     return out, Saved(q, k, v, out, log_sum_exp, key_mask, causal, scale, kernel, cached, state)
 
 
+@takes_gpu_arrays
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4)-(8) with ``P`` recomputed from the row log-sum-exp.
 
@@ -254,7 +256,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
         Of ``q``, ``k`` and ``v``; exactly 0 for masked keys and for queries that see nothing.
     """
     q, k, v, out, log_sum_exp, key_mask, causal, scale, kernel, cached, _ = saved
-    check_d_out(d_out, out.shape, dtype_of(out, kernel), kernel)
+    check_d_out(d_out, out.shape, out.dtype)
     d_q, d_k, d_v = kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale)
     return Gradients(d_q, d_k[..., cached:, :], d_v[..., cached:, :])
 
@@ -270,14 +272,21 @@ class State(NamedTuple):
     length: int
 
 
+@takes_gpu_arrays
 def init_state(
-    leading: tuple[int, ...], key_width: int, value_width: int, *, capacity: int, dtype: DTypeLike = np.float64
+    leading: tuple[int, ...],
+    key_width: int,
+    value_width: int,
+    *,
+    capacity: int,
+    dtype: DTypeLike = np.float64,
+    like: Array | None = None,
 ) -> State:
-    """An empty cache with room for ``capacity`` tokens, for arrays with the ``leading`` axes."""
+    """An empty cache with room for ``capacity`` tokens, for arrays with the ``leading`` axes; on a GPU ``like`` one."""
     check_leading(leading)
     check_sizes(key_width=key_width, value_width=value_width, capacity=capacity)
     check_dtype(dtype)
-    k, v = np.zeros((*leading, capacity, key_width), dtype), np.zeros((*leading, capacity, value_width), dtype)
+    k, v = (np.zeros((*leading, capacity, width), dtype, like=like) for width in (key_width, value_width))
     return State(k, v, 0)
 
 
@@ -301,7 +310,10 @@ def append(k: Array, v: Array, state: State) -> State:
     return state._replace(length=end)
 
 
-def step(q_t: Array, k_t: Array, v_t: Array, state: State, *, scale: float | None = None) -> tuple[Array, State]:
+@takes_gpu_arrays
+def step(
+    q_t: Array, k_t: Array, v_t: Array, state: State, *, scale: float | None = None, kernels: Any = reference
+) -> tuple[Array, State]:
     """One token: add its key and value to the cache and attend to all of it, in ``O(L)``.
 
     Parameters
@@ -311,6 +323,8 @@ def step(q_t: Array, k_t: Array, v_t: Array, state: State, *, scale: float | Non
         From :func:`init_state`, ``step`` or ``forward``. It is spent: its buffers are reused.
     scale : float, optional
         ``1/sqrt(D)`` unless given.
+    kernels : module
+        As in :func:`forward`.
 
     Returns
     -------
@@ -320,5 +334,6 @@ def step(q_t: Array, k_t: Array, v_t: Array, state: State, *, scale: float | Non
     for name, x in (("q_t", q_t), ("k_t", k_t), ("v_t", v_t)):
         check_array(name, x, ndim=1)
     _check_state(state)
-    out, saved = forward(q_t[..., None, :], k_t[..., None, :], v_t[..., None, :], causal=True, scale=scale, state=state)
+    q, k, v = q_t[..., None, :], k_t[..., None, :], v_t[..., None, :]  # (..., 1, D), (..., 1, D), (..., 1, M)
+    out, saved = forward(q, k, v, causal=True, scale=scale, state=state, kernels=kernels)
     return out[..., 0, :], saved.state  # type: ignore[return-value]

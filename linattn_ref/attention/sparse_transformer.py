@@ -49,10 +49,10 @@ from linattn_ref.attention.arguments import (
     check_d_out,
     check_kernels,
     check_qkv,
-    dtype_of,
     resolve_scale,
     zero_masked,
 )
+from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.patterns import KINDS, check_kind
 from linattn_ref.kernels import parts, reference
 
@@ -85,6 +85,7 @@ class Gradients(NamedTuple):
     v: Array  # (..., L, M)
 
 
+@takes_gpu_arrays
 def forward(
     q: Array,
     k: Array,
@@ -128,7 +129,7 @@ def forward(
     TypeError, ValueError
         Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, causal=True, key_mask=key_mask, kernels=kernels)
+    check_qkv(q, k, v, causal=True, key_mask=key_mask)
     kernel = check_kernels(kernels, "pattern_softmax")
     scale = resolve_scale(scale, q.shape[-1])
     allowed = parts_of(q.shape[-2], k.shape[-2], kind=kind, stride=stride, summary=summary)
@@ -137,10 +138,11 @@ def forward(
     return out, Saved(q, k, v, out, log_sum_exp, key_mask, kind, stride, summary, scale, kernel)
 
 
+@takes_gpu_arrays
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
     q, k, v, out, log_sum_exp, key_mask, kind, stride, summary, scale, kernel = saved
-    check_d_out(d_out, out.shape, dtype_of(out, kernel), kernel)
+    check_d_out(d_out, out.shape, out.dtype)
     allowed = parts_of(q.shape[-2], k.shape[-2], kind=kind, stride=stride, summary=summary)
     return Gradients(*kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, allowed, scale))
 

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.kernels.cuda import device
+from linattn_ref.kernels.libraries import check_one_origin
+from linattn_ref.kernels.libraries import is_on_gpu as on_gpu
 
 
 class Library(NamedTuple):
@@ -41,17 +43,10 @@ def library_of(**arrays):
     RuntimeError
         There is no GPU.
     """
-    given = {name: x for name, x in arrays.items() if x is not None}
-    (first, model), *others = given.items()
-    origin = _origin(first, model)
-    for name, x in others:
-        if _origin(name, x) != origin:
-            raise TypeError(
-                f"{name}: expected {origin} like {first}, got {_origin(name, x)};"
-                " all arrays of a call have to be in one place"
-            )
+    given = [(name, x) for name, x in arrays.items() if x is not None]
+    origin = check_one_origin(given)
     device.check_gpu()
-    return _LIBRARIES[origin.split()[0]](model)
+    return _LIBRARIES[origin.split()[0]](given[0][1])
 
 
 def dtype_of(x):
@@ -59,29 +54,6 @@ def dtype_of(x):
     if isinstance(x, np.ndarray) or device.is_numba_array(x):
         return x.dtype
     return np.dtype(x.__cuda_array_interface__["typestr"])
-
-
-def on_gpu(x):
-    """Whether ``x`` is an array of a GPU library."""
-    return device.is_numba_array(x) or hasattr(x, "__cuda_array_interface__")
-
-
-def _origin(name, x):
-    """The library, and of a tensor the device."""
-    if isinstance(x, np.ndarray):
-        return "numpy array"
-    if device.is_numba_array(x):
-        return "numba device array"
-    package = type(x).__module__.partition(".")[0]
-    if package == "torch" and not x.is_cuda:
-        raise TypeError(f"{name}: expected an array on a GPU or a numpy.ndarray, got a torch.Tensor on {x.device}")
-    if package == "torch":
-        return f"torch tensor on {x.device}"
-    if package == "cupy":
-        return f"cupy array on device {x.device.id}"
-    raise TypeError(
-        f"{name}: expected an array of NumPy, Numba, CuPy or PyTorch, got {type(x).__module__}.{type(x).__name__}"
-    )
 
 
 # --- The libraries --------------------------------------------------------------------------------------------------

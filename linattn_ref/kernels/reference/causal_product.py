@@ -316,8 +316,7 @@ def step(phi_q, phi_k, v, s, z, eps):
 
 def divide(x, denominator):
     """``x (..., M)`` over ``denominator (...)``, and 0 where that is 0: a query that has seen nothing."""
-    denominator = denominator[..., None]
-    return np.divide(x, denominator, out=np.zeros(x.shape, x.dtype), where=denominator != 0)
+    return x / np.where(denominator == 0, denominator.dtype.type(np.inf), denominator)[..., None]
 
 
 def _beside(x, column):

@@ -1,0 +1,122 @@
+"""The libraries whose arrays are on a GPU: CuPy, PyTorch, Numba. Nothing of them is imported before an array arrives.
+
+CuPy's arrays answer to NumPy's names, ``np.exp(x)`` of one is CuPy's and runs on the GPU. So text written for NumPy's
+arrays does for CuPy's, and those of the other libraries are made CuPy's, of the same memory, for the time of a call
+(`linattn_ref.attention.gpu_arrays`). Kernels take all of them as they are (`linattn_ref.kernels.cuda.arrays`).
+
+library    seen as CuPy's by              stream
+=========  =============================  ====================================
+CuPy       being one                      CuPy's current one
+PyTorch    ``__cuda_array_interface__``   PyTorch's current one of that device
+Numba      ``__cuda_array_interface__``   the array's own, or the default
+"""
+
+import contextlib
+
+import numpy as np
+
+INSTALL = "pip install 'linattn-ref[cuda12]' (or [cuda13], as the driver says in nvidia-smi)"
+
+
+def is_on_gpu(x):
+    """Whether ``x`` is an array of a GPU library, and not one of its arrays on the CPU."""
+    if hasattr(x, "is_cuda"):
+        return bool(x.is_cuda)  # a torch.Tensor, be it one whose gradient is wanted
+    return is_numba_array(x) or hasattr(x, "__cuda_array_interface__")
+
+
+def is_numba_array(x):
+    """Whether ``x`` is Numba's own device array, or the simulator's."""
+    return bool(getattr(x, "__cuda_ndarray__", False))
+
+
+def origin_of(name, x):
+    """The library that ``x`` comes from, and its GPU: ``"torch tensor on cuda:0"``."""
+    if isinstance(x, np.ndarray):
+        return "numpy array"
+    if is_numba_array(x):
+        return "numba device array"
+    package = type(x).__module__.partition(".")[0]
+    if package == "torch" and not x.is_cuda:
+        raise TypeError(f"{name}: expected an array on a GPU or a numpy.ndarray, got a torch.Tensor on {x.device}")
+    if package == "torch":
+        return f"torch tensor on {x.device}"
+    if package == "cupy":
+        return f"cupy array on device {x.device.id}"
+    raise TypeError(
+        f"{name}: expected an array of NumPy, Numba, CuPy or PyTorch, got {type(x).__module__}.{type(x).__name__}"
+    )
+
+
+def check_one_origin(arrays):
+    """All of ``(name, array)`` come from one place, which is returned.
+
+    Raises
+    ------
+    TypeError
+        Arrays of two libraries, or of two GPUs; a tensor on the CPU, an array of something else.
+    """
+    (first, model), *others = arrays
+    origin = origin_of(first, model)
+    for name, x in others:
+        if origin_of(name, x) != origin:
+            raise TypeError(
+                f"{name}: expected {origin} like {first}, got {origin_of(name, x)};"
+                " all arrays of a call have to be in one place"
+            )
+    return origin
+
+
+# --- As CuPy's and back ---------------------------------------------------------------------------------------------
+
+
+def import_cupy():
+    """CuPy, or what to install."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise ImportError(f"arrays on a GPU need CuPy ({error}): {INSTALL}") from error
+    return cupy
+
+
+def as_cupy(x):
+    """An array of a GPU library as CuPy's, of the same memory; NumPy's is copied to the GPU."""
+    if type(x).__module__.partition(".")[0] == "torch":
+        x = x.detach()
+    return import_cupy().asarray(x)
+
+
+def as_library_of(model, x):
+    """CuPy's ``x`` as an array of the library that ``model`` comes from, of the same memory."""
+    package = "numba" if is_numba_array(model) else type(model).__module__.partition(".")[0]
+    if package == "cupy":
+        return x
+    if any(stride < 0 for stride in x.strides):
+        x = import_cupy().ascontiguousarray(x)  # PyTorch has none that run backwards
+    if package == "torch":
+        import torch
+
+        return torch.as_tensor(x, device=model.device)
+    from numba import cuda
+
+    return cuda.as_cuda_array(x, sync=False)
+
+
+@contextlib.contextmanager
+def on_the_stream_of(model):
+    """Within, CuPy works on the GPU of ``model`` and on the stream that its library uses."""
+    cupy = import_cupy()
+    with as_cupy(model).device as device, _stream_of(model, cupy, device):
+        yield
+
+
+def _stream_of(model, cupy, device):
+    if is_numba_array(model):
+        pointer = int(model.stream or 0)
+    elif type(model).__module__.partition(".")[0] == "torch":
+        import torch
+
+        pointer = torch.cuda.current_stream(model.device).cuda_stream
+    else:
+        return contextlib.nullcontext()
+    return cupy.cuda.ExternalStream(pointer, device.id) if pointer else cupy.cuda.Stream.null
