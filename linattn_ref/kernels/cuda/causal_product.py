@@ -19,7 +19,8 @@ With the denominator there is a column of ones beside ``v``. Beside ``G`` that m
 The states before all chunks are kept while a function runs, ``N C M / TILE`` numbers a head, as many as ``phi_q`` has
 where ``M = TILE``. Nothing is added up in an order that could change from run to run.
 
-Arrays may be NumPy's, which are copied to the GPU and back, or a GPU library's (`arrays`).
+Arrays may be NumPy's, which are copied to the GPU and back, or a GPU library's (`arrays`). Those of bfloat16 and
+float16 go to `half_causal_product`: the same on tensor cores, without gates and weights, and with float32 states.
 
 References
 ----------
@@ -31,10 +32,12 @@ from typing import Any, NamedTuple
 
 from linattn_ref.kernels.cuda import causal_chunks as chunks
 from linattn_ref.kernels.cuda import causal_states as states_by_chunk
+from linattn_ref.kernels.cuda import half_causal_product
 from linattn_ref.kernels.cuda.arrays import Call, dtype_of
 from linattn_ref.kernels.cuda.causal_product_plain import backward_by_row, forward_by_row
 from linattn_ref.kernels.cuda.causal_step import step
 from linattn_ref.kernels.cuda.gate_gradient import gate_gradient
+from linattn_ref.kernels.cuda.half_words import format_of
 from linattn_ref.kernels.cuda.rows import dot_rows, filled, scale_rows, share_of
 from linattn_ref.kernels.cuda.tile import BLOCK, THREADS, tiles
 from linattn_ref.kernels.reference.causal_product import divide
@@ -71,6 +74,8 @@ def forward(phi_q, phi_k, v, gate, weight, state):
     state : array ``(..., C, M)``
         ``S_N``.
     """
+    if format_of(v):
+        return half_causal_product.forward(phi_q, phi_k, v, gate, weight, state)
     call = Call(v.shape[:-2], phi_q=phi_q, phi_k=phi_k, v=v, gate=gate, weight=weight, state=state)
     out, _, s, _ = forward_of_heads(call, phi_q, phi_k, v, gate, weight, state, None, None)
     return call.results(out, s)
@@ -92,6 +97,8 @@ def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state):
     d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_state : array
         Shaped like their inputs; ``d_gate`` and ``d_weight`` are None where the input is, ``d_state`` never is.
     """
+    if format_of(v):
+        return half_causal_product.backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state)
     arrays = {"phi_q": phi_q, "phi_k": phi_k, "v": v, "gate": gate, "weight": weight, "state": state}
     call = Call(v.shape[:-2], d_out=d_out, d_state=d_state, **arrays)
     *gradients, d_s, _ = backward_of_heads(call, d_out, d_state, None, phi_q, phi_k, v, gate, weight, state, None, None)
@@ -121,6 +128,8 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
     s, z : array ``(..., C, M)``, ``(..., C)``
         ``S_N`` and ``Z_N``.
     """
+    if format_of(v):
+        return half_causal_product.normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps)
     call = Call(v.shape[:-2], phi_q=phi_q, phi_k=phi_k, v=v, gate=gate, weight=weight, s=s, z=z)
     return call.results(*forward_of_heads(call, phi_q, phi_k, v, gate, weight, s, z, eps))
 
@@ -143,6 +152,9 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ou
     d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_s, d_z : array
         As :func:`backward`.
     """
+    if format_of(v):
+        rows = phi_q, phi_k, v, gate, weight
+        return half_causal_product.normalised_backward(d_out, d_s, d_z, *rows, s, z, out, denominator)
     arrays = {"phi_q": phi_q, "phi_k": phi_k, "v": v, "gate": gate, "weight": weight, "s": s, "z": z}
     call = Call(v.shape[:-2], d_out=d_out, d_s=d_s, d_z=d_z, out=out, denominator=denominator, **arrays)
     share = share_of(call, call.flat(denominator, axes=1))  # (heads, N)

@@ -87,3 +87,8 @@ def is_numba_array(x):
 def same_memory(x, y):
     """Whether two arrays of a GPU begin at the same place."""
     return SIMULATED or x.__cuda_array_interface__["data"][0] == y.__cuda_array_interface__["data"][0]
+
+
+def address(x):
+    """Where a device array begins; 0 in the simulator."""
+    return 0 if SIMULATED else x.__cuda_array_interface__["data"][0]

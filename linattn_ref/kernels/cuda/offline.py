@@ -13,6 +13,7 @@ from typing import NamedTuple
 from numba import types
 
 from linattn_ref.kernels.cuda.device import cuda
+from linattn_ref.kernels.cuda.tensor_cores import BFLOAT16, FLOAT16
 
 
 class Resources(NamedTuple):
@@ -33,7 +34,11 @@ def find_ptxas():
 
 def signature_of(arguments, real):
     """Numba's types for a string of words, see :func:`compile_to_ptx`."""
-    kinds = {"x": getattr(types, real), "b": types.boolean, "i": types.int32}
+    half = {"bfloat16": BFLOAT16, "float16": FLOAT16}.get(real)
+    kinds = {"x": types.float32 if half else getattr(types, real), "b": types.boolean, "i": types.int32}
+    kinds["s"] = types.int16
+    if half:
+        kinds["h"] = getattr(types, half)
     scalars = {"x": kinds["x"], "bool": types.boolean, "int": types.int64}
     return tuple(
         scalars[word] if word in scalars else types.Array(kinds[word[0]], int(word[1:]), "C")
@@ -49,9 +54,10 @@ def compile_to_ptx(kernel, arguments, real, capability):
     kernel : the dispatcher
     arguments : str
         A word for each argument: ``x3`` is a contiguous array of ``real`` with three axes, ``b2`` one of bool, ``i2``
-        of int32, ``x`` a number, ``bool`` and ``int`` themselves.
+        of int32, ``s2`` of int16, ``h3`` one of words of two 16-bit numbers, ``x`` a number, ``bool`` and ``int``
+        themselves.
     real : str
-        ``"float32"`` or ``"float64"``.
+        ``"float32"`` or ``"float64"``; ``"bfloat16"`` or ``"float16"`` say what words hold, with float32 beside them.
     capability : tuple of int
     """
     signature = signature_of(arguments, real)

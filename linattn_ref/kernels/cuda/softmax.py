@@ -18,13 +18,17 @@ that changes from run to run.
 
 A width above ``TILE`` is dealt out to several blocks, which make the same scores.
 
+Arrays of bfloat16 and float16 go to `half_softmax`, which does the same on tensor cores.
+
 References
 ----------
 Dao et al. (2022), "FlashAttention", Algorithms 1 and 4.
 Dao (2023), "FlashAttention-2", section 3.2 (a block for every tile of queries).
 """
 
+from linattn_ref.kernels.cuda import half_softmax
 from linattn_ref.kernels.cuda.arrays import Call, dtype_of, on_gpu
+from linattn_ref.kernels.cuda.half_words import format_of
 from linattn_ref.kernels.cuda.rows import dot_rows, filled
 from linattn_ref.kernels.cuda.softmax_tiles import forward_tile, gradient_tile
 from linattn_ref.kernels.cuda.tile import BLOCK, tiles
@@ -46,9 +50,11 @@ def forward(q, k, v, key_mask, causal, scale):
     Returns
     -------
     out : array ``(..., N, M)``
-    log_sum_exp : array ``(..., N)``
+    log_sum_exp : array ``(..., N)``, float32 also beside 16-bit arrays
         ``-inf`` for a query that sees nothing, whose output is 0.
     """
+    if format_of(q):
+        return half_softmax.forward(q, k, v, key_mask, causal, scale)
     call, dtype = Call(q.shape[:-2], q=q, k=k, v=v, key_mask=key_mask), dtype_of(q)
     q, k, v = call.flat(q), call.flat(k), call.flat(v)
     n, m = q.shape[1], v.shape[2]
@@ -61,6 +67,8 @@ def forward(q, k, v, key_mask, causal, scale):
 
 def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
+    if format_of(q):
+        return half_softmax.backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale)
     arrays = {"q": q, "k": k, "v": v, "out": out, "log_sum_exp": log_sum_exp, "key_mask": key_mask}
     call, dtype = Call(q.shape[:-2], d_out=d_out, **arrays), dtype_of(q)
     g, q, k, v = call.flat(d_out), call.flat(q), call.flat(k), call.flat(v)

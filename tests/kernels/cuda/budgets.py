@@ -4,19 +4,18 @@ from typing import NamedTuple
 
 
 class Budget(NamedTuple):
-    """Of a float32 kernel on sm_80 and sm_90; nothing may be spilled, and no thread needs a stack."""
+    """Of a kernel on sm_80 and sm_90, float32 or of words; nothing may be spilled, and no thread needs a stack."""
 
     module: str
     kernel: str
     arguments: str  # as `offline.compile_to_ptx` reads them
-    registers: int  # two blocks of 256 threads on a multiprocessor leave 128
+    registers: int  # two blocks of 256 threads on a multiprocessor leave 128, three of 128 threads 168
     shared: int  # bytes; a block has at most 48 KiB, float64 included, which takes twice as much
 
 
 BUDGETS = (
     Budget("rows", "fill", "x1 x", 16, 0),
     Budget("rows", "move", "x3 int x3 int int", 48, 0),
-    Budget("rows", "one_where", "b1 x1", 16, 0),
     Budget("rows", "reciprocal", "x1 x1", 24, 0),
     Budget("rows", "scale", "x2 x1 int", 40, 0),
     Budget("rows", "dots", "x3 x3 x2 x", 48, 4160),
@@ -25,13 +24,19 @@ BUDGETS = (
     Budget("causal_states", "scan", "x3 x2 x2 x2 bool", 64, 0),
     Budget("causal_chunks", "forward", "x3 x3 x3 x2 x2 x2 x4 x3 x x3 x2 bool bool", 128, 20800),
     Budget("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x2 x2 x2 x2 x4 x3 x3 bool bool bool", 128, 20800),
-    Budget("causal_chunks", "read", "x3 x2 x4 x3 x2 x3 bool", 128, 20800),
     Budget("causal_product_plain", "columns_of_a_head", "x3 x3 x3 x3 x3 bool bool", 64, 0),
     Budget("causal_step", "step_of_a_head", "x2 x2 x2 x3 x2 x x2 bool", 64, 0),
     Budget("elu_plus_one", "write_phi", "x1 x1", 24, 0),
     Budget("elu_plus_one", "multiply_by_slope", "x1 x1", 24, 0),
     Budget("gate_gradient", "inner_products", "x3 x3 x3 x3 x2 x2 x2 x2 x4 x3 x4 x3 x4", 128, 20800),
     Budget("gate_gradient", "accumulate", "x4 x2 x2", 48, 0),
+    Budget("half_causal_chunks", "sums", "h3 h3 x2 x2 x4 x3 bool", 128, 19200),
+    Budget("half_causal_chunks", "forward", "h3 h3 h3 x2 x4 x3 x h3 x2 bool", 168, 28416),
+    Budget("half_causal_chunks", "gradient", "h3 h3 h3 x2 x2 x2 x2 x4 x3 h3 bool bool", 128, 28416),
+    Budget("half_rows", "dots", "h3 h3 x2 x", 48, 0),
+    Budget("half_softmax_tiles", "forward_tile", "h3 h3 h3 b2 bool x h3 x2", 128, 27904),
+    Budget("half_softmax_tiles", "gradient_tile", "h3 h3 h3 h3 h3 b2 bool x x2 x2 x h3 bool bool", 168, 29184),
+    Budget("half_words", "copy_rows", "s3 s3", 48, 0),
     Budget("lsh_tiles", "write_chunks", "i3 int i3", 40, 0),
     Budget("lsh_tiles", "forward_tile", "x3 x3 x3 i3 i3 i1 int int int bool x x2 x3 x2", 128, 22848),
     Budget("lsh_tiles", "gradient_tile", "x3 x3 x3 x3 x3 i3 i3 i1 int int int bool x x2 x2 x x3 bool bool", 128, 22592),

@@ -6,7 +6,8 @@ The simulator has to be chosen before Numba is imported, hence the process. Thre
   With ``--real-sizes`` as first word they are what they are, for one tile or two.
 * A block's threads take turns: each runs up to the next barrier, in ascending order, then in descending order, and so
   on. That is a hundred times faster than the simulator's own scheme, always the same, and a missing barrier shows.
-* A barrier that only some threads of a block reach, which can hang a GPU, is an error.
+* A barrier that only some threads of a block reach, which can hang a GPU, is an error; so is an instruction of a whole
+  warp that only some of its lanes reach. A warp runs up to the next barrier of the block before another one begins.
 
 In the contract tests, every case that has its kernels here gets the room: ``-k cuda`` chooses its tests.
 """
@@ -15,9 +16,13 @@ import os
 import sys
 import threading
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 SIZES = {"SIDE": 3, "EACH": 2, "TILE": 6, "PITCH": 7, "STEP": 3, "HALF": 1, "THREADS": 9, "BLOCK": (3, 3), "SHORT": 12}
+SIZES |= {"WARPS": 1, "EDGE": 16, "PARTS": 2, "STEPS": 1, "WORDS": 8, "ROW_PITCH": 12, "PAIR_PITCH": 24, "LANES": 32}
+SIZES |= {"WARP_BLOCK": (32, 1)}
 TESTS = Path(__file__).parents[2]
 
 
@@ -33,6 +38,8 @@ def main(arguments):
     import linattn_ref.kernels.cuda
 
     devicearray.FakeShape = tuple  # as that of a real device array, which may be indexed from its end
+    for name in ("shape", "dtype"):  # which it looks up in a list of all names, 30 times slower than a number
+        setattr(devicearray.FakeWithinKernelCUDAArray, name, property(attrgetter(f"_item._ary.{name}")))
     simulator.BlockManager = taking_turns(simulator.BlockThread)
     if arguments[:1] == ["--real-sizes"]:
         return pytest.main(["-p", "no:cacheprovider", *arguments[1:]])
@@ -73,16 +80,23 @@ def taking_turns(thread_class):
     class Thread(thread_class):
         def __init__(self, *arguments):
             super().__init__(*arguments)
-            self.mine, self.back, self.barrier = threading.Semaphore(0), threading.Semaphore(0), False
+            self.mine, self.back, self.place = threading.Semaphore(0), threading.Semaphore(0), None
 
         def run(self):
             self.mine.acquire()
-            super().run()
-            self.barrier = False
+            if not self.abort:
+                super().run()
+            self.place = "end"
             self.back.release()
 
         def syncthreads(self):
-            self.barrier = True
+            self.wait_at("block")
+
+        def syncwarp(self):
+            self.wait_at("warp")
+
+        def wait_at(self, place):
+            self.place = place
             self.back.release()
             self.mine.acquire()
             if self.abort:
@@ -99,23 +113,39 @@ def taking_turns(thread_class):
             ]
             for thread in threads:
                 thread.start()
-            waiting = threads
-            while waiting:
-                for thread in waiting:
+            try:
+                waiting = threads
+                while waiting:
+                    for _, warp in groupby(waiting, lambda thread: thread.thread_id // 32):
+                        _run_warp(list(warp))
+                    waiting = _all_or_none(threads, "block")[::-1]
+            except BaseException:
+                for thread in threads:
+                    thread.abort = True
                     thread.mine.release()
-                    thread.back.acquire()
-                failed = [thread.exception for thread in threads if thread.exception]
-                reached = [thread for thread in waiting if thread.barrier]
-                if failed or 0 < len(reached) < len(threads):
-                    for thread in reached:
-                        thread.abort = True
-                        thread.mine.release()
-                    if failed:
-                        raise failed[0][0].with_traceback(failed[0][1])
-                    raise RuntimeError(f"{len(reached)} of {len(threads)} threads of a block reached a barrier")
-                waiting = reached[::-1]
+                raise
 
     return Turns
+
+
+def _run_warp(threads):
+    """Each of a warp's threads up to the next barrier of the block, or to its end."""
+    waiting = threads
+    while waiting:
+        for thread in waiting:
+            thread.mine.release()
+            thread.back.acquire()
+            if thread.exception:
+                raise thread.exception[0].with_traceback(thread.exception[1])
+        waiting = _all_or_none(threads, "warp")[::-1]
+
+
+def _all_or_none(threads, place):
+    """Those that wait at a barrier, of the block or of the warp whose threads these are."""
+    reached = [thread for thread in threads if thread.place == place]
+    if 0 < len(reached) < len(threads):
+        raise RuntimeError(f"{len(reached)} of {len(threads)} threads of a {place} reached a barrier")
+    return reached
 
 
 def _points(block_dim):

@@ -15,13 +15,13 @@ if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
 import numba
 from kernels.cuda.budgets import BUDGETS
 
-from linattn_ref.attention import feature_maps
 from linattn_ref.kernels import cuda, parts
 from linattn_ref.kernels.cuda import arrays, device
 from linattn_ref.kernels.cuda.offline import signature_of
 from linattn_ref.kernels.cuda.pattern_tasks import SHORT
 
 EXPECTED = {(budget.module, budget.kernel): budget.arguments for budget in BUDGETS}
+HALF = {name for name in EXPECTED if name[0].startswith("half_")}
 ALSO = {("rows", "fill"): ["b1 bool"]}  # a mask without a masked key
 MODES = list(np.ndindex(2, 2, 2))
 
@@ -43,6 +43,7 @@ def launches(monkeypatch):
     monkeypatch.setitem(arrays._LIBRARIES, "numpy", library)
     monkeypatch.setattr(device, "check_gpu", lambda: None)
     monkeypatch.setattr(device, "as_device_array", lambda x: x)
+    monkeypatch.setattr(device, "address", lambda x: 0)
     monkeypatch.setattr(device, "launch", record)
     return seen
 
@@ -68,6 +69,29 @@ def softmax(dtype, masked, causal):
     cuda.softmax.backward(g, q, k, v, out, log_sum_exp, mask, causal, 0.5)
 
 
+def zeros_of_16_bits(numbers, *widths):
+    """Rows of the widths, for two heads; bfloat16 as bits."""
+    return [np.zeros((2, 70, width), np.int16).view("V2" if numbers == "bfloat16" else np.float16) for width in widths]
+
+
+def half_causal_product(numbers, continued, odd):
+    c, m = (5, 3) if odd else (6, 4)
+    q, k, v, g = zeros_of_16_bits(numbers, c, c, m, m)
+    s, z = (np.ones((2, c, m), np.float32), np.ones((2, c), np.float32)) if continued else (None, None)
+    product = cuda.causal_product
+    product.forward(q, k, v, None, None, s)
+    product.backward(g, s, q, k, v, None, None, s)
+    out, denominator, *_ = product.normalised_forward(q, k, v, None, None, s, z, 1e-6)
+    product.normalised_backward(g, s, z, q, k, v, None, None, s, z, out, denominator)
+
+
+def half_softmax(numbers, masked, causal):
+    q, k, v, g = zeros_of_16_bits(numbers, 4, 4, 3, 3)
+    mask = np.ones((2, 70), bool) if masked else None
+    out, log_sum_exp = cuda.softmax.forward(q, k, v, mask, causal, 0.5)
+    cuda.softmax.backward(g, q, k, v, out, log_sum_exp, mask, causal, 0.5)
+
+
 def pattern_softmax(dtype, masked):
     n, n_keys = 5, SHORT + 1  # in two pieces
     q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((n, 4), (n_keys, 4), (n_keys, 3), (n, 3)))
@@ -84,13 +108,6 @@ def lsh(dtype):
     cuda.lsh.backward(g, q, k, v, out, log_sum_exp, order, seen, 2, False, 0.5)
 
 
-def linear(dtype, masked, causal):
-    q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((5, 4), (7, 4), (7, 3), (5, 3)))
-    options = {"key_mask": np.ones((2, 7), bool) if masked else None, "causal": causal, "eps": 1e-6, "state": None}
-    _, saved = cuda.linear.forward(q, k, v, feature_map=feature_maps.elu_plus_one, **options)
-    cuda.linear.backward(g, saved)
-
-
 def feature_map_and_steps(dtype):
     q, k, v, s = (np.ones(shape, dtype) for shape in ((2, 4), (2, 4), (2, 3), (2, 4, 3)))
     cuda.causal_product.step(q, k, v, s, q.copy(), 1e-6)
@@ -105,12 +122,24 @@ def test_types_are_those_that_are_compiled(launches, dtype):
         causal_product(dtype, *mode)
     for masked, causal in np.ndindex(2, 2):
         softmax(dtype, bool(masked), bool(causal))
-        linear(dtype, bool(masked), bool(causal))
     for masked in (False, True):
         pattern_softmax(dtype, masked)
     lsh(dtype)
     feature_map_and_steps(dtype)
-    assert set(EXPECTED) <= {name for name, _ in launches}, "these have a budget, and nothing launches them"
+    assert set(EXPECTED) - HALF <= {name for name, _ in launches}, "these have a budget, and nothing launches them"
+    check_types(launches, np.dtype(dtype).name)
+
+
+@pytest.mark.parametrize("numbers", ["bfloat16", "float16"])
+def test_types_of_16_bits(launches, numbers):
+    for mode in np.ndindex(2, 2):
+        half_causal_product(numbers, *mode)
+        half_softmax(numbers, *map(bool, mode))
+    assert {name for name, _ in launches} >= HALF, "these have a budget, and nothing launches them"
+    check_types(launches, numbers)
+
+
+def check_types(launches, real):
     for name, types in launches:
         known = [EXPECTED[name], *ALSO.get(name, ())]
-        assert types in [signature_of(words, np.dtype(dtype).name) for words in known], name
+        assert types in [signature_of(words, real) for words in known], name

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,11 @@ from linattn_ref.kernels.cuda.offline import assemble, compile_to_ptx, find_ptxa
 pytestmark = pytest.mark.skipif(find_ptxas() is None, reason="needs ptxas: pip install 'linattn-ref[cuda12]'")
 
 capabilities = pytest.mark.parametrize("capability", [(8, 0), (9, 0)], ids=lambda c: "sm_{}{}".format(*c))
-budgets = pytest.mark.parametrize("budget", BUDGETS, ids=lambda b: f"{b.module}.{b.kernel}")
+HALF = [budget for budget in BUDGETS if "h" in budget.arguments]  # with words of 16-bit numbers
+budgets = pytest.mark.parametrize(
+    "budget", [b for b in BUDGETS if b not in HALF], ids=lambda b: f"{b.module}.{b.kernel}"
+)
+halves = pytest.mark.parametrize("budget", HALF, ids=lambda b: f"{b.module}.{b.kernel}")
 
 
 def kernels_of(module):
@@ -45,6 +50,20 @@ def test_float32(budget, capability, tmp_path):
     assert used.registers <= budget.registers
     assert (used.stack, used.spilled) == (0, 0)
     assert used.shared == budget.shared
+
+
+@pytest.mark.parametrize(("numbers", "short"), [("bfloat16", "bf16"), ("float16", "f16")])
+@capabilities
+@halves
+def test_16_bits(budget, numbers, short, capability, tmp_path):
+    ptx = compile_to_ptx(kernels_of(budget.module)[budget.kernel], budget.arguments, numbers, capability)
+    assert ".f64" not in ptx
+    used = assemble(ptx, capability, tmp_path)
+    assert used.registers <= budget.registers
+    assert (used.stack, used.spilled) == (0, 0)
+    assert used.shared == budget.shared
+    products = set(re.findall(r"mma\.sync\S*", ptx))
+    assert products == ({f"mma.sync.aligned.m16n8k16.row.col.f32.{short}.{short}.f32"} if used.shared else set())
 
 
 @pytest.mark.slow

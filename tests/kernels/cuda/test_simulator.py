@@ -47,6 +47,15 @@ def test_kernels_of_lsh():
     simulate(Path(__file__).with_name("lsh_in_simulator.py"), least=11)
 
 
+def test_kernels_of_16_bits():
+    simulate(Path(__file__).with_name("half_in_simulator.py"), least=10)
+
+
+@pytest.mark.slow
+def test_kernels_of_16_bits_at_more_sizes():
+    simulate(Path(__file__).with_name("half_in_simulator.py"), "-m", "slow", least=12)
+
+
 def test_kernels():
     """What contract tests do not reach: all modes, device arrays, errors, no barrier missing."""
     simulate(Path(__file__).with_name("in_simulator.py"), least=20)

@@ -1,0 +1,104 @@
+"""The kernels for bfloat16 and float16; ``test_simulator.py`` runs it in the simulator."""
+
+import numpy as np
+import pytest
+from kernels.cuda.half_cases import check_causal_product, check_instruction, check_softmax, rounded
+
+from linattn_ref.kernels import cuda
+from linattn_ref.kernels.cuda import simulated_warp, tensor_cores
+
+FORMATS = pytest.mark.parametrize("numbers", ["bfloat16", "float16"])
+SLOW = pytest.mark.slow
+
+
+def cases(fast, slow):
+    return [*fast, *(pytest.param(*case, marks=SLOW) for case in slow)]
+
+
+@FORMATS
+def test_the_instruction_is_a_matrix_product(numbers):
+    check_instruction(numbers)
+
+
+def test_rounding_is_to_the_nearest_and_to_even_in_the_middle():
+    x = np.float32([1, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -3.0e38, 1e-40, np.inf, -np.inf])
+    wanted = [1, 1, 1 + 2**-6, 1 + 2**-7, -3.0e38, 1e-40, np.inf, -np.inf]
+    got = simulated_warp.numbers(simulated_warp.words(x, tensor_cores.BFLOAT16))
+    np.testing.assert_allclose(got, np.float32(wanted), rtol=2.0**-9, atol=2.0**-134)  # half the least number
+    np.testing.assert_array_equal(got[:4], np.float32(wanted[:4]))
+    assert np.isnan(simulated_warp.low(simulated_warp.pack(np.float32(np.nan), np.float32(0), tensor_cores.BFLOAT16)))
+    x = np.float32([1 + 2**-11, 1 + 3 * 2**-11, 70000.0, -1e-9])
+    got = simulated_warp.numbers(simulated_warp.words(x, tensor_cores.FLOAT16))
+    np.testing.assert_array_equal(got, np.float32([1, 1 + 2**-9, np.inf, 0]))
+
+
+ONE, SEVERAL, DEEP = ((), 1, 2, 1, 1), ((1,), 18, 35, 5, 18), ((2,), 17, 20, 35, 4)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sizes", "causal", "masked"),
+    cases(
+        [("bfloat16", SEVERAL, True, True), ("float16", SEVERAL, False, True), ("bfloat16", ONE, True, False)],
+        [(numbers, DEEP, causal, not causal) for numbers in ("bfloat16", "float16") for causal in (False, True)],
+    ),
+    ids=str,
+)
+def test_softmax(numbers, sizes, causal, masked):
+    check_softmax(numbers, sizes, causal=causal, masked=masked)
+
+
+ONE, SEVERAL, DEEP = ((), 1, 1, 1), ((1,), 35, 7, 18), ((2,), 17, 35, 6)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sizes", "normalised", "continued"),
+    cases(
+        [("bfloat16", SEVERAL, True, True), ("float16", SEVERAL, False, False), ("float16", ONE, True, False)],
+        [(numbers, DEEP, *mode) for numbers in ("bfloat16", "float16") for mode in np.ndindex(2, 2)],
+    ),
+    ids=str,
+)
+def test_causal_product(numbers, sizes, normalised, continued):
+    check_causal_product(numbers, sizes, normalised=normalised, continued=continued)
+
+
+def test_a_query_that_sees_nothing():
+    rng = np.random.default_rng(0)
+    q, k, v, g = (rounded(rng.standard_normal((1, 3, 2)), "bfloat16")[0] for _ in range(4))
+    mask = np.array([[False, True, True]])
+    out, sums = cuda.softmax.forward(q, k, v, mask, True, 1.0)
+    gradients = cuda.softmax.backward(g, q, k, v, out, sums, mask, True, 1.0)
+    assert np.isneginf(sums[0, 0])
+    for x in (out, gradients[0]):
+        assert (x.view(np.int16)[0, 0] == 0).all()
+        assert (x.view(np.int16)[0, 1:] != 0).any()
+
+
+def test_later_keys_do_not_move_earlier_outputs():
+    rng = np.random.default_rng(0)
+    q, k, v = (rounded(rng.uniform(size=(1, 18, 3)), "float16")[0] for _ in range(3))
+    first = cuda.softmax.forward(q, k, v, None, True, 1.0)[0], cuda.causal_product.forward(q, k, v, None, None, None)[0]
+    k[:, 17], v[:, 17] = 60000, -60000
+    second = (
+        cuda.softmax.forward(q, k, v, None, True, 1.0)[0],
+        cuda.causal_product.forward(q, k, v, None, None, None)[0],
+    )
+    for x, y in zip(first, second, strict=True):
+        np.testing.assert_array_equal(x[:, :17], y[:, :17])
+        assert (x[:, 17] != y[:, 17]).any()
+
+
+def test_errors_name_the_argument():
+    x, y = np.ones((1, 2, 2), np.float16), np.ones((1, 2, 2), np.float32)
+    product = cuda.causal_product
+    with pytest.raises(TypeError, match=r"^k: expected float16 like q, got float32"):
+        cuda.softmax.forward(x, y, x, None, False, 1.0)
+    with pytest.raises(TypeError, match=r"^log_sum_exp: expected float32 beside 16-bit arrays, got float16"):
+        cuda.softmax.backward(x, x, x, x, x, x[..., 0], None, False, 1.0)
+    with pytest.raises(TypeError, match=r"^s: expected float32 beside 16-bit arrays, got float16"):
+        product.forward(x, x, x, None, None, x)
+    for name, given in (("gate", (x[..., 0], None)), ("weight", (None, x[..., 0]))):
+        with pytest.raises(ValueError, match=rf"^{name}: the kernels for 16-bit arrays have none"):
+            product.forward(x, x, x, *given, None)
+        with pytest.raises(ValueError, match=rf"^{name}: the kernels for 16-bit arrays have none"):
+            product.backward(x, None, x, x, x, *given, None)
