@@ -37,7 +37,8 @@ def takes_gpu_arrays(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def door(*args: P.args, **kwargs: P.kwargs) -> R:
-        if args and type(args[0]) is np.ndarray:
+        saved = args[1] if len(args) > 1 and isinstance(args[1], tuple) else ()
+        if args and type(args[0]) is np.ndarray and not any(map(is_on_gpu, saved)):
             return function(*args, **kwargs)
         return through_the_door(function, *args, **kwargs)
 

@@ -8,7 +8,7 @@ Any length: the sequence is cut as ``numpy.array_split`` cuts it, the first ``N 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +40,10 @@ def segment_means(x: Array, landmarks: int, *, key_mask: Mask | None = None) -> 
     check_key_mask(key_mask, x)
     bounds = segment_bounds(x.shape[-2], landmarks)
     if key_mask is None:
-        counts = np.diff(bounds).astype(x.dtype)  # (R,)
+        counts = np.asarray(np.diff(bounds)[:, None], x.dtype, like=x)  # (R, 1)
     else:
-        counts = np.add.reduceat(key_mask, bounds[:-1], axis=-1, dtype=x.dtype)  # (..., R)
-        counts = np.maximum(counts, 1)
-    counts = counts[..., None]  # (..., R, 1)
-    means = np.add.reduceat(zero_masked(x, key_mask), bounds[:-1], axis=-2) / counts  # (1)  (..., R, W)
+        counts = np.maximum(_sums(key_mask[..., None], landmarks), 1).astype(x.dtype)  # (..., R, 1)
+    means = _sums(zero_masked(x, key_mask), landmarks) / counts  # (1)  (..., R, W)
     return means, Segments(bounds, counts, key_mask)
 
 
@@ -54,10 +52,21 @@ def segment_means_backward(d_means: Array, segments: Segments) -> Array:
     bounds, counts, key_mask = segments
     check_array("d_means", d_means, dtype=counts.dtype)
     check_shape("d_means", d_means, (*d_means.shape[:-2], len(bounds) - 1, d_means.shape[-1]), "(..., R, W)")
-    d_x = np.repeat(d_means / counts, np.diff(bounds), axis=-2)  # (2)  (..., N, W)
+    segment = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))  # (N,), r of j
+    d_x = (d_means / counts)[..., segment, :]  # (2)  (..., N, W)
     return zero_masked(d_x, key_mask)
 
 
 def occupied(key_mask: Mask, landmarks: int) -> Mask:
     """Which segments have an unmasked row: ``(..., N) -> (..., R)``."""
-    return np.logical_or.reduceat(key_mask, segment_bounds(key_mask.shape[-1], landmarks)[:-1], axis=-1)
+    return _sums(key_mask[..., None], landmarks)[..., 0] > 0
+
+
+def _sums(x: Any, landmarks: int) -> Any:
+    """Sums over segments ``(..., N, W) -> (..., R, W)``: those that are one longer, then the others."""
+    *leading, n, width = x.shape
+    size, longer = divmod(n, landmarks)
+    end = longer * (size + 1)
+    first = x[..., :end, :].reshape(*leading, longer, size + 1, width).sum(axis=-2)
+    others = x[..., end:, :].reshape(*leading, landmarks - longer, size, width).sum(axis=-2)
+    return np.concatenate([first, others], axis=-2)

@@ -125,8 +125,8 @@ def iterative_backward(d_z: Array, saved: IterativeSaved) -> Array:
         d_z = d_z @ w.swapaxes(-1, -2) / 4 + a.swapaxes(-1, -2) @ d_t  # (7)
     d_a += _over(_over(d_z.swapaxes(-1, -2), norms[0]), norms[1])  # (8)
     d_log_norm = -(d_z * iterates[0]).sum(axis=(-2, -1), keepdims=True)  # (8)  (..., 1, 1), times n
-    in_column = np.arange(a.shape[-1]) == column[..., None, None]  # (..., 1, W)
-    in_row = np.arange(a.shape[-2])[:, None] == row[..., None, None]  # (..., R, 1)
+    in_column = np.arange(a.shape[-1], like=a) == column[..., None, None]  # (..., 1, W)
+    in_row = np.arange(a.shape[-2], like=a)[:, None] == row[..., None, None]  # (..., R, 1)
     d_a += _over(d_log_norm, norms[0]) * in_column * np.sign(a)  # (8)
     d_a += _over(d_log_norm, norms[1]) * in_row * np.sign(a)  # (8)
     return d_a
@@ -134,7 +134,7 @@ def iterative_backward(d_z: Array, saved: IterativeSaved) -> Array:
 
 def _polynomial(t: Array) -> tuple[Array, Array, Array]:
     """``B = 7 I - T``, ``C = 15 I - T B`` and ``W = 13 I - T C``, ``(..., R, R)`` each."""
-    identity = np.eye(t.shape[-1], dtype=t.dtype)
+    identity = np.identity(t.shape[-1], t.dtype, like=t)
     b = 7 * identity - t
     c = 15 * identity - t @ b
     return b, c, 13 * identity - t @ c
@@ -142,7 +142,7 @@ def _polynomial(t: Array) -> tuple[Array, Array, Array]:
 
 def _over(x: Array, norm: Array) -> Array:
     """``x / norm``, and 0 where the norm is 0: a matrix of zeros is its own pseudo-inverse."""
-    return np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
+    return x / np.where(norm == 0, norm.dtype.type(np.inf), norm)
 
 
 # --- Exactly --------------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def exact(a: Array, *, rcond: float | None = None) -> tuple[Array, ExactSaved]:
         raise ValueError(f"rcond: expected a number with 0 <= rcond < 1, got {rcond!r}")
     u, sigma, w_t = np.linalg.svd(a, full_matrices=False)  # (..., R, K), (..., K), (..., K, W), K = min(R, W)
     counts = sigma > rcond * sigma[..., :1]
-    inverse = np.divide(1, sigma, out=np.zeros_like(sigma), where=counts)  # (..., K)
+    inverse = 1 / np.where(counts, sigma, sigma.dtype.type(np.inf))  # (..., K)
     x = (w_t.swapaxes(-1, -2) * inverse[..., None, :]) @ u.swapaxes(-1, -2)  # (3)  (..., W, R)
     return x, ExactSaved(a, x)
 
@@ -198,6 +198,6 @@ def exact_backward(d_x: Array, saved: ExactSaved) -> Array:
     check_array("d_x", d_x, dtype=a.dtype)
     check_shape("d_x", d_x, x.shape, "(..., W, R)")
     x_t, d_x_t = x.swapaxes(-1, -2), d_x.swapaxes(-1, -2)  # (..., R, W)
-    outside_columns = np.eye(a.shape[-2], dtype=a.dtype) - a @ x  # (..., R, R), I - A X
-    outside_rows = np.eye(a.shape[-1], dtype=a.dtype) - x @ a  # (..., W, W), I - X A
+    outside_columns = np.identity(a.shape[-2], a.dtype, like=a) - a @ x  # (..., R, R), I - A X
+    outside_rows = np.identity(a.shape[-1], a.dtype, like=a) - x @ a  # (..., W, W), I - X A
     return -x_t @ d_x @ x_t + outside_columns @ d_x_t @ (x @ x_t) + (x_t @ x) @ d_x_t @ outside_rows  # (9)

@@ -219,7 +219,7 @@ def is_alone(log_sum_exp: Array, key_mask: Mask | None) -> Mask:
 
 def count_seen(qk: Array, key_mask: Mask | None) -> Integers:
     """How many tokens are not masked: the first so many of every sorted order, ``(...)``."""
-    return np.full(qk.shape[:-2], qk.shape[-2]) if key_mask is None else key_mask.sum(axis=-1)
+    return np.full(qk.shape[:-2], qk.shape[-2]) if key_mask is None else key_mask.sum(axis=-1, dtype=np.int32)
 
 
 # --- Who meets whom -------------------------------------------------------------------------------------------------

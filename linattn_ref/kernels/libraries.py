@@ -20,6 +20,8 @@ INSTALL = "pip install 'linattn-ref[cuda12]' (or [cuda13], as the driver says in
 
 def is_on_gpu(x):
     """Whether ``x`` is an array of a GPU library, and not one of its arrays on the CPU."""
+    if type(x) is np.ndarray:
+        return False
     if hasattr(x, "is_cuda"):
         return bool(x.is_cuda)  # a torch.Tensor, be it one whose gradient is wanted
     return is_numba_array(x) or hasattr(x, "__cuda_array_interface__")

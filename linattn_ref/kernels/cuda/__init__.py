@@ -7,7 +7,6 @@
 ``causal_product``  linear attention's causal product; kernels in ``causal_states``, ``causal_chunks``,
                     ``gate_gradient`` and ``causal_step``; ``causal_product_plain`` is Algorithm 1 as it stands
 ``elu_plus_one``    its feature map
-``linear``          linear attention, all of it, for arrays that are on the GPU already
 ``softmax``         softmax attention; kernels in ``softmax_tiles``
 ``pattern_softmax`` softmax attention over pairs of a pattern: ``pattern_tasks``, ``pattern_tiles``, ``pattern_pieces``
 ``lsh``             Reformer's LSH attention; kernels in ``lsh_tiles``
@@ -15,11 +14,14 @@
 ``gather``          tiles of queries and keys fetched by their numbers
 ``offline``         compiling them without a GPU
 
+A mechanism with ``kernels=cuda`` takes arrays of CuPy, PyTorch and Numba that are on a GPU: loops are these kernels,
+and all around them, feature maps, masks, sums, is its own text, which CuPy runs (`linattn_ref.attention.gpu_arrays`).
+
 Each call compiles once for each dtype (some seconds). Without a GPU the same kernels run in Numba's simulator, slowly:
 set ``NUMBA_ENABLE_CUDASIM=1`` before Numba is first imported.
 """
 
-from linattn_ref.kernels.cuda import causal_product, elu_plus_one, linear, lsh, pattern_softmax, softmax
+from linattn_ref.kernels.cuda import causal_product, elu_plus_one, lsh, pattern_softmax, softmax
 from linattn_ref.kernels.cuda.arrays import dtype_of, on_gpu
 
-__all__ = ["causal_product", "dtype_of", "elu_plus_one", "linear", "lsh", "on_gpu", "pattern_softmax", "softmax"]
+__all__ = ["causal_product", "dtype_of", "elu_plus_one", "lsh", "on_gpu", "pattern_softmax", "softmax"]

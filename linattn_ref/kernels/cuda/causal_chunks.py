@@ -207,35 +207,3 @@ def gradient(a, b, u, a_beside, b_beside, weight, scale, gate, decay, states, z,
             panel[0, t] = scale[head, row + t]
     cuda.syncthreads()
     write(x, y, acc, panel, out, head, row, first_m)
-
-
-@kernel(threads=THREADS, blocks=2)
-def read(a, a_beside, states, z, scale, out, transposed):
-    """``out_i = scale_i (a_i S + a'_i z)``: what rows read of a state that they all see, or of its transpose.
-
-    ``states (heads, 1, C, M)``, ``z (heads, 1, columns)``. Grid: heads * tiles of rows, tiles of ``out``'s columns.
-    """
-    tile = cuda.shared.array((TILE, PITCH), a.dtype)
-    panel = cuda.shared.array((STEP, PITCH), a.dtype)
-    acc = cuda.local.array((EACH, EACH), a.dtype)
-    count = (a.shape[1] + TILE - 1) // TILE
-    head, row, first_m = cuda.blockIdx.x // count, cuda.blockIdx.x % count * TILE, cuda.blockIdx.y * TILE
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    t = y * SIDE + x
-    clear(acc)
-    for first in range(0, a.shape[2], STEP):
-        load_rows(t, tile, 0, a, head, row, first)
-        load_state(t, panel, states, head, 0, first, first_m, transposed)
-        cuda.syncthreads()
-        add_rows_by_panel(x, y, acc, tile, 0, panel)
-        cuda.syncthreads()
-    load_vectors(t, panel, z, scale, a_beside, head, 0, row, first_m)
-    cuda.syncthreads()
-    for r in range(EACH):
-        for s in range(EACH):
-            acc[r, s] += panel[WEIGHT, y + SIDE * r] * panel[Z, x + SIDE * s]
-    cuda.syncthreads()
-    if t < TILE:
-        panel[0, t] = panel[DECAY, t]
-    cuda.syncthreads()
-    write(x, y, acc, panel, out, head, row, first_m)

@@ -11,7 +11,10 @@ from linattn_ref.kernels.cuda.tile import THREADS
 def forward(x):
     """``phi(x)``, and what the gradient needs, which is the same."""
     call = Call(x.shape[:-2], x=x)
-    phi = call.results(features(call, call.flat(x)))[0]
+    x = call.flat(x)
+    phi = call.empty(x.shape[1:], dtype_of(x))
+    _for_each_number(call, write_phi, x, phi)
+    phi = call.results(phi)[0]
     return phi, phi
 
 
@@ -19,7 +22,7 @@ def backward_in_place(d_phi, phi):
     """The gradient of ``x``; that of ``phi(x)`` may be written over."""
     call = Call(phi.shape[:-2], d_phi=d_phi, phi=phi)
     d_x = call.flat(d_phi)
-    multiply_by_slopes(call, d_x, call.flat(phi))
+    _for_each_number(call, multiply_by_slope, d_x, call.flat(phi))
     return call.results(d_x)[0]
 
 
@@ -28,18 +31,9 @@ def step(q, k, v, s, z, eps):
     return causal_step.step(q, k, v, s, z, eps, elu_plus_one=True)
 
 
-def features(call, x):
-    """``phi(x)``, a new array ``(heads, rows, width)``."""
-    phi = call.empty(x.shape[1:], dtype_of(x))
+def _for_each_number(call, kernel, x, y):
     size = math.prod(x.shape)
-    call.launch(write_phi, (-(-size // THREADS),), (THREADS,), x.reshape((size,)), phi.reshape((size,)))
-    return phi
-
-
-def multiply_by_slopes(call, d_phi, phi):
-    """The gradient of ``x`` in place of that of ``phi(x)``."""
-    size = math.prod(phi.shape)
-    call.launch(multiply_by_slope, (-(-size // THREADS),), (THREADS,), d_phi.reshape((size,)), phi.reshape((size,)))
+    call.launch(kernel, (-(-size // THREADS),), (THREADS,), x.reshape((size,)), y.reshape((size,)))
 
 
 @kernel

@@ -42,38 +42,11 @@ def scale_rows(call, x, factor):
     )
 
 
-def some_rows(call, x, start, stop):
-    """``x[:, start:stop]`` of ``x (heads, N, width)`` or ``(heads, N)``, contiguous; ``x`` itself if that is all."""
-    if (start, stop) == (0, x.shape[1]):
-        return x
-    y = call.empty((stop - start, *x.shape[2:]), dtype_of(x))
-    move_rows(call, x, start, y, 0, stop - start)
-    return y
-
-
-def joined_rows(call, a, b):
-    """The rows of ``a`` and below them those of ``b``; either may be None."""
-    if a is None or b is None:
-        return a if b is None else b
-    y = call.empty((a.shape[1] + b.shape[1], *a.shape[2:]), dtype_of(a))
-    move_rows(call, a, 0, y, 0, a.shape[1])
-    move_rows(call, b, 0, y, a.shape[1], b.shape[1])
-    return y
-
-
 def move_rows(call, x, first_x, y, first_y, count):
     """``y[:, first_y : first_y + count] = x[:, first_x : first_x + count]``."""
     width = math.prod(x.shape[2:])
     x, y = (array.reshape((call.heads, array.shape[1], width)) for array in (x, y))
     call.launch(move, (-(-call.heads * count * width // THREADS),), (THREADS,), x, first_x, y, first_y, count)
-
-
-def ones_where(call, mask, dtype):
-    """``mask (heads, L)`` of bool as numbers."""
-    y = call.empty(mask.shape[1:], dtype)
-    size = math.prod(mask.shape)
-    call.launch(one_where, (-(-size // THREADS),), (THREADS,), mask.reshape((size,)), y.reshape((size,)))
-    return y
 
 
 @kernel
@@ -83,15 +56,6 @@ def move(x, first_x, y, first_y, count):
     head, i = row // count, row % count
     if head < x.shape[0]:
         y[head, first_y + i, c] = x[head, first_x + i, c]
-
-
-@kernel
-def one_where(mask, y):
-    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-    if i < y.shape[0]:
-        y[i] = 0
-        if mask[i]:
-            y[i] = 1
 
 
 @kernel

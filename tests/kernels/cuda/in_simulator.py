@@ -3,10 +3,16 @@
 import subprocess
 import sys
 
+import numba.cuda
 import numpy as np
 import pytest
+from case import Setting, Sizes, normal_like
+from cases import CASES
+from kernels.cuda import strict_arrays
+from kernels.cuda.test_gpu_arrays import get, on_gpu, put
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
-from linattn_ref.attention import feature_maps, linear, softmax
+from linattn_ref.attention import exponents, linear, softmax
 from linattn_ref.kernels import cuda, reference
 from linattn_ref.kernels.cuda import device
 
@@ -89,41 +95,47 @@ def test_no_heads_at_all():
 # --- Arrays that are on the GPU -------------------------------------------------------------------------------------
 
 
-def on_device(x):
-    return None if x is None else device.cuda.to_device(x)
+@pytest.fixture
+def stand_ins(monkeypatch):
+    """CuPy and PyTorch replaced, and their arrays' memory handed to the simulator; nothing is copied to the host."""
+    strict_arrays.install(monkeypatch)
+    monkeypatch.setattr(numba.cuda, "as_cuda_array", lambda x, sync: FakeCUDAArray(x._x), raising=False)
+    monkeypatch.setattr(numba.cuda, "default_stream", lambda: 0, raising=False)
+    monkeypatch.setattr(exponents, "told", lambda x: getattr(x, "_x", x).item())
+    monkeypatch.delattr(FakeCUDAArray, "copy_to_host")
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("mechanism", [softmax, linear], ids=["softmax", "linear"])
-@pytest.mark.parametrize("sizes", [((), 2, 3, 2, 1), ((2,), 5, 9, 4, 3)], ids=str)
-def test_device_arrays_in_and_out(sizes, mechanism, causal, masked, monkeypatch):
-    *inputs, d_out, key_mask = draw(*sizes, masked, np.float32)
-    expected, saved = mechanism.forward(*inputs, causal=causal, key_mask=key_mask)
-    wanted = mechanism.backward(d_out, saved)
-    inputs, d_out, key_mask = [on_device(x) for x in inputs], on_device(d_out), on_device(key_mask)
-    host = type(d_out).copy_to_host
-    with monkeypatch.context() as patch:  # nothing is copied to the host
-        patch.delattr(type(d_out), "copy_to_host")
-        out, saved = mechanism.forward(*inputs, causal=causal, key_mask=key_mask, kernels=cuda)
-        gradients = mechanism.backward(d_out, saved)
-    assert cuda.on_gpu(out)
-    assert_close(host(out), expected)
-    for got, want in zip(gradients, wanted, strict=True):
-        assert cuda.on_gpu(got)
-        assert_close(host(got), want)
-        if key_mask is not None and got is not gradients[0]:
-            assert (host(got)[~host(key_mask)] == 0).all()
+@pytest.mark.usefixtures("stand_ins")
+@pytest.mark.parametrize("case", [case for case in CASES if "cuda" in case.rooms], ids=str)
+def test_both_passes_of_arrays_that_are_there(case):
+    """The mechanism's text on strict stand-ins for CuPy's arrays, and the kernels on the same memory."""
+    call = Setting(case, "reference", masked=case.key_mask).call(Sizes(5, 9), dtype=np.float32)
+    expected = call.run()
+    out, saved = on_gpu(call, cuda).forward()
+    gradients = case.backward(put(normal_like(expected.out)), saved)
+    result = expected._replace(out=get(out), gradients=get(gradients)).named()
+    for name, x in expected.named().items():
+        assert_close(result[name], x)
 
 
-def test_masked_keys_may_hold_anything_finite():
-    *inputs, _, key_mask = draw((2,), 5, 9, 4, 3, True, np.float32)
-    _, k, v = inputs
-    k[~key_mask], v[~key_mask] = 1e6, -1e6
-    for mechanism in (softmax, linear):
-        expected = mechanism.forward(*inputs, key_mask=key_mask)[0]
-        out, _ = mechanism.forward(*(on_device(x) for x in inputs), key_mask=on_device(key_mask), kernels=cuda)
-        assert_close(out.copy_to_host(), expected)
+@pytest.mark.usefixtures("stand_ins")
+@pytest.mark.parametrize("put", [strict_arrays.ndarray, strict_arrays.Tensor, device.cuda.to_device])
+def test_steps_write_to_the_callers_state(put):
+    q, k, v = (put(x) for x in np.ones((3, 2, 4), np.float32))
+    state = linear.State(put(np.zeros((2, 4, 4), np.float32)), put(np.zeros((2, 4), np.float32)), None)
+    for _ in range(2):
+        out, after = linear.step(q, k, v, state, kernels=cuda)
+    assert after.s is state.s
+    assert type(out) is type(q)
+    assert_close(strict_arrays.asarray(state.z)._x, np.full((2, 4), 4, np.float32))
+
+
+def test_kernels_alone_take_them_without_cupy():
+    q, k, v, *_ = draw((2,), 5, 9, 4, 3, False, np.float32)
+    expected = reference.softmax.forward(q, k, v, None, True, 0.5)
+    got = cuda.softmax.forward(*(device.cuda.to_device(x) for x in (q, k, v)), None, True, 0.5)
+    for x, want in zip(got, expected, strict=True):
+        assert_close(x.copy_to_host(), want)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -138,28 +150,6 @@ def test_a_row_that_sees_nothing(mechanism, causal):
         assert (x[0] == 0).all()
         assert np.isfinite(x).all()
         assert (x[1] != 0).any()
-
-
-def test_a_mix_is_one_clear_error():
-    q, k, v, *_ = draw((2,), 3, 3, 2, 2, False, np.float32)
-    for mechanism in (softmax, linear):
-        with pytest.raises(TypeError, match=r"^q?k?: expected numba device array like .*, got numpy array"):
-            mechanism.forward(on_device(q), k, on_device(v), kernels=cuda)
-
-
-def test_other_rooms_do_not_take_device_arrays():
-    q, k, v, *_ = (on_device(x) for x in draw((2,), 3, 3, 2, 2, False, np.float32))
-    for mechanism in (softmax, linear):
-        with pytest.raises(TypeError, match=r"^q: expected a numpy\.ndarray"):
-            mechanism.forward(q, k, v)
-
-
-def test_what_is_not_on_the_gpu_yet_says_so():
-    q, k, v, *_ = (on_device(x) for x in draw((2,), 3, 3, 2, 2, False, np.float32))
-    with pytest.raises(ValueError, match=r"^feature_map: expected elu_plus_one"):
-        linear.forward(q, k, v, feature_map=feature_maps.relu, kernels=cuda)
-    with pytest.raises(TypeError, match=r"^q: expected float32 or float64"):
-        linear.forward(on_device(np.ones((2, 2), np.int64)), k, v, kernels=cuda)
 
 
 # --- What to install ------------------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 # Those of CuPy that mechanisms use. In the functions, which keywords.
-UFUNCS = (
-    "absolute add cos divide equal exp floor_divide greater greater_equal invert less less_equal logical_and logical_or"
-    " matmul maximum minimum multiply negative not_equal sin sqrt subtract tanh bitwise_and bitwise_or"
-).split()
+UFUNCS = {
+    *("absolute", "add", "bitwise_and", "bitwise_or", "cos", "divide", "equal", "exp", "floor_divide", "greater"),
+    *("greater_equal", "invert", "less", "less_equal", "logical_and", "logical_or", "matmul", "maximum", "minimum"),
+    *("multiply", "negative", "not_equal", "sign", "sin", "sqrt", "subtract", "tanh"),
+}
 FUNCTIONS = {
     "arange": ["dtype"],
     "argsort": ["axis", "kind"],
@@ -29,7 +30,7 @@ FUNCTIONS = {
     "copyto": ["where"],
     "einsum": [],
     "empty_like": ["dtype", "shape"],
-    "eye": ["dtype"],
+    "identity": ["dtype"],
     "full_like": ["dtype", "shape"],
     "isneginf": [],
     "linalg.svd": ["full_matrices"],
