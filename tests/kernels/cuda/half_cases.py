@@ -125,10 +125,10 @@ def check_causal_product(numbers, sizes, *, normalised, continued, put=same, get
     wanted = both(
         reference.causal_product, q64, k64, v64, g64, *(None if x is None else x.astype(float) for x in states)
     )
-    arrays = (None if x is None else put(x) for x in (q, k, v, g, *states))
+    arrays = [None if x is None else put(x) for x in (q, k, v, g, *states)]
     results = both(cuda.causal_product, *arrays)
     rows = (0, 4, 5, 6) if normalised else (0, 2, 3, 4)  # 16 bits; all else is float32
     for place, (got, want) in enumerate(zip(results, wanted, strict=True)):
         assert (got is None) == (want is None)
         if want is not None:
-            check(get(got), want, numbers, q if place in rows else None)
+            check(get(got), want, numbers, get(arrays[0]) if place in rows else None)

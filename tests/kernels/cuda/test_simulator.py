@@ -52,8 +52,17 @@ def test_kernels_of_16_bits():
 
 
 @pytest.mark.slow
-def test_kernels_of_16_bits_at_more_sizes():
-    simulate(Path(__file__).with_name("half_in_simulator.py"), "-m", "slow", least=12)
+@pytest.mark.parametrize("chosen", ["softmax", "causal_product"])
+def test_kernels_of_16_bits_at_more_sizes(chosen):
+    simulate(Path(__file__).with_name("half_in_simulator.py"), "-m", "slow", "-k", chosen, least=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", ["bfloat16", "float16"])
+@pytest.mark.parametrize("chosen", ["softmax", "causal_product"])
+def test_kernels_of_16_bits_at_real_sizes(chosen, numbers):
+    chosen = f"{chosen} and {numbers}"
+    simulate("--real-sizes", Path(__file__).with_name("half_at_real_sizes.py"), "-k", chosen, least=1)
 
 
 def test_kernels():

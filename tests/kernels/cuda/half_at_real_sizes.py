@@ -1,0 +1,20 @@
+"""The kernels for bfloat16 and float16 with blocks of four warps and tiles of 64: ``simulator.py --real-sizes``."""
+
+import pytest
+from kernels.cuda.half_cases import check_causal_product, check_softmax
+
+from linattn_ref.kernels.cuda import half_tiles
+
+
+def test_sizes_are_the_real_ones():
+    assert half_tiles.EDGE == 16 * half_tiles.WARPS == 64
+
+
+@pytest.mark.parametrize(("numbers", "causal"), [("bfloat16", True), ("float16", False)])
+def test_softmax(numbers, causal):
+    check_softmax(numbers, ((), 66, 70, 67, 66), causal=causal, masked=True)
+
+
+@pytest.mark.parametrize(("numbers", "normalised"), [("bfloat16", True), ("float16", False)])
+def test_causal_product(numbers, normalised):
+    check_causal_product(numbers, ((), 66, 67, 66), normalised=normalised, continued=True)
