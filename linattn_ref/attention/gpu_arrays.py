@@ -4,7 +4,7 @@ CuPy's arrays answer to NumPy's names: ``np.exp(x)`` of one is CuPy's, and so ar
 What is needed at the door of a function that users call, :func:`takes_gpu_arrays` does:
 
     in    arrays of CuPy, PyTorch or Numba become CuPy's, of the same memory, also those in a state
-    then  the text, on the caller's GPU and stream; loops are kernels
+    then  the text, on the caller's GPU and stream, in PyTorch's memory if the caller's is; loops are kernels
     out   all arrays become the caller's library's again, of the same memory
 
 NumPy's arrays go straight through. So that one text does for both, it makes new arrays like others
@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from linattn_ref.kernels.libraries import as_cupy, as_library_of, check_one_origin, is_on_gpu, on_the_stream_of
+from linattn_ref.kernels.libraries import as_cupy, as_library_of, as_the_library_of, check_one_origin, is_on_gpu
 
 CONSTANTS = ("omega", "rotations")  # drawn by NumPy and small: copied to the GPU, if they are not there
 
@@ -56,7 +56,7 @@ def through_the_door(function: Callable[..., R], /, *args: Any, **kwargs: Any) -
         return function(*args, **kwargs)
     arrays = _arrays_of_call(function, args, kwargs)
     model = arrays[0][1]
-    with on_the_stream_of(model):
+    with as_the_library_of(model):
         views = {id(x): as_cupy(x) for _, x in arrays}
         theirs = {id(views[id(x)]): x for _, x in arrays}  # what is written to in place comes back as itself
 

@@ -164,7 +164,7 @@ def forward(
         after the last key.
     kernels : module
         ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
-        that are on a GPU, with ``elu_plus_one`` and without ``state``, and gives back such arrays.
+        that are on a GPU, and gives back such arrays.
 
     Returns
     -------

@@ -104,7 +104,7 @@ def step(
     state : State
         From :func:`init_state`, ``step`` or ``forward``. It is spent: its buffers are reused.
     feature_map, eps, kernels
-        As in ``forward``.
+        As in ``forward``. A state on a GPU comes from ``forward`` there, or from ``init_state(..., like=q_t)``.
 
     Returns
     -------

@@ -140,7 +140,8 @@ def forward(
         A state to continue from (needs ``causal=True``), made with the same ``omega`` and ``kind``. ``saved.state`` is
         the one after the last key.
     kernels : module
-        ``linattn_ref.kernels.reference`` or ``.jit``.
+        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
+        that are on a GPU, and gives back such arrays.
 
     Returns
     -------

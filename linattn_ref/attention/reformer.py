@@ -140,7 +140,8 @@ def forward(
     buckets : ndarray of integers ``(..., rounds, N)``, optional
         Hold the hash fixed at this, for finite differences and the like; by default the hash of ``qk``.
     kernels : module
-        ``linattn_ref.kernels.reference`` or ``.jit``.
+        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
+        that are on a GPU, and gives back such arrays.
 
     Returns
     -------

@@ -137,7 +137,8 @@ def forward(
     omega : ndarray ``(m, D)``
         From `feature_maps.gaussian` or `feature_maps.orthogonal_gaussian`; used in the dtype of ``q``. A constant.
     gate : ndarray ``(..., N)``, optional
-        ``g_t``, between 0 and 1; needs ``causal=True`` and ``N = L``. None is no gate: ``S`` and ``z`` are plain sums.
+        ``g_t``, between 0 and 1 (on a GPU that is not checked); needs ``causal=True`` and ``N = L``. None is no gate:
+        ``S`` and ``z`` are plain sums.
     kind : {"gaussian", "arccos"}
         The features, (1) or (2).
     causal : bool
@@ -149,7 +150,8 @@ def forward(
     state : State, optional
         A state to continue from (needs ``causal=True``). ``saved.state`` is the one after the last token.
     kernels : module
-        ``linattn_ref.kernels.reference`` or ``.jit``.
+        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
+        that are on a GPU, and gives back such arrays.
 
     Returns
     -------

@@ -213,7 +213,7 @@ def forward(
         queries see all of it. Gradients are those of this call's ``k`` and ``v``; the cache is a constant.
     kernels : module
         ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
-        that are on a GPU (no ``state``), and gives back such arrays.
+        that are on a GPU, and gives back such arrays.
 
     Returns
     -------

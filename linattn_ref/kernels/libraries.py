@@ -4,11 +4,12 @@ CuPy's arrays answer to NumPy's names, ``np.exp(x)`` of one is CuPy's and runs o
 arrays does for CuPy's, and those of the other libraries are made CuPy's, of the same memory, for the time of a call
 (`linattn_ref.attention.gpu_arrays`). Kernels take all of them as they are (`linattn_ref.kernels.cuda.arrays`).
 
-library    seen as CuPy's by              stream
-=========  =============================  ====================================
-CuPy       being one                      CuPy's current one
-PyTorch    ``__cuda_array_interface__``   PyTorch's current one of that device
-Numba      ``__cuda_array_interface__``   the array's own, or the default
+library    stream                                 memory of new arrays
+=========  =====================================  ====================
+CuPy       CuPy's current one                     CuPy's
+PyTorch    PyTorch's current one of that device   PyTorch's
+Numba      the array's own, or the default one    CuPy's
+=========  =====================================  ====================
 """
 
 import contextlib
@@ -105,20 +106,42 @@ def as_library_of(model, x):
 
 
 @contextlib.contextmanager
-def on_the_stream_of(model):
-    """Within, CuPy works on the GPU of ``model`` and on the stream that its library uses."""
-    cupy = import_cupy()
-    with as_cupy(model).device as device, _stream_of(model, cupy, device):
+def as_the_library_of(model):
+    """Within, CuPy works on the GPU of ``model``, and as its library does: on that stream, PyTorch's in its memory."""
+    cupy, (stream, memory) = import_cupy(), _stream_and_memory(model)
+    with contextlib.ExitStack() as settings:
+        settings.enter_context(as_cupy(model).device)
+        if stream is not None:
+            settings.enter_context(cupy.cuda.Stream.from_external(stream))
+        if memory is not None:
+            settings.enter_context(cupy.cuda.using_allocator(memory))
         yield
 
 
-def _stream_of(model, cupy, device):
+def _stream_and_memory(model):
+    """A :class:`Stream` and an allocator for CuPy; None for its own."""
     if is_numba_array(model):
-        pointer = int(model.stream or 0)
-    elif type(model).__module__.partition(".")[0] == "torch":
-        import torch
+        return Stream(int(model.stream or 0)), None
+    if type(model).__module__.partition(".")[0] != "torch":
+        return None, None
+    import torch
 
-        pointer = torch.cuda.current_stream(model.device).cuda_stream
-    else:
-        return contextlib.nullcontext()
-    return cupy.cuda.ExternalStream(pointer, device.id) if pointer else cupy.cuda.Stream.null
+    stream = torch.cuda.current_stream(model.device).cuda_stream
+
+    def allocate(size, device):
+        return torch.cuda.caching_allocator_alloc(size, device, stream)
+
+    def free(address, device):
+        torch.cuda.caching_allocator_delete(address)
+
+    return Stream(stream), import_cupy().cuda.PythonFunctionAllocator(allocate, free).malloc
+
+
+class Stream:
+    """A ``cudaStream_t``, as CUDA's libraries hand it to one another."""
+
+    def __init__(self, pointer):
+        self.pointer = pointer
+
+    def __cuda_stream__(self):
+        return 0, self.pointer  # version, pointer

@@ -8,6 +8,9 @@ CuPy       ``cupy.ndarray``     CuPy's current
 PyTorch    ``torch.Tensor``     PyTorch's current one of that device
 =========  ===================  =====================================
 
+That is for kernels called by themselves. A mechanism makes CuPy's arrays of all GPU libraries' first, on that stream
+(`linattn_ref.kernels.libraries`).
+
 All arrays of a call come from one library and, with several GPUs, from one of them. PyTorch's and CuPy's memory comes
 from their own pools, which order it by the stream.
 """

@@ -6,10 +6,10 @@ import sys
 import numba.cuda
 import numpy as np
 import pytest
-from case import Setting, Sizes, normal_like
+from case import Setting, Sizes
 from cases import CASES
 from kernels.cuda import strict_arrays
-from kernels.cuda.test_gpu_arrays import get, on_gpu, put
+from kernels.cuda.on_gpu import both_passes
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 from linattn_ref.attention import exponents, linear, softmax
@@ -100,7 +100,7 @@ def stand_ins(monkeypatch):
     """CuPy and PyTorch replaced, and their arrays' memory handed to the simulator; nothing is copied to the host."""
     strict_arrays.install(monkeypatch)
     monkeypatch.setattr(numba.cuda, "as_cuda_array", lambda x, sync: FakeCUDAArray(x._x), raising=False)
-    monkeypatch.setattr(numba.cuda, "default_stream", lambda: 0, raising=False)
+    monkeypatch.setattr(device, "numba_stream", lambda pointer: 0)
     monkeypatch.setattr(exponents, "told", lambda x: getattr(x, "_x", x).item())
     monkeypatch.delattr(FakeCUDAArray, "copy_to_host")
 
@@ -110,11 +110,8 @@ def stand_ins(monkeypatch):
 def test_both_passes_of_arrays_that_are_there(case):
     """The mechanism's text on strict stand-ins for CuPy's arrays, and the kernels on the same memory."""
     call = Setting(case, "reference", masked=case.key_mask).call(Sizes(5, 9), dtype=np.float32)
-    expected = call.run()
-    out, saved = on_gpu(call, cuda).forward()
-    gradients = case.backward(put(normal_like(expected.out)), saved)
-    result = expected._replace(out=get(out), gradients=get(gradients)).named()
-    for name, x in expected.named().items():
+    result, expected = both_passes(call, cuda, strict_arrays.Tensor, lambda x: x._x)
+    for name, x in expected.items():
         assert_close(result[name], x)
 
 

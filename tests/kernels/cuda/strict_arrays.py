@@ -157,24 +157,33 @@ class Tensor:
     __cuda_array_interface__ = property(lambda self: self._x.__array_interface__)
 
 
+STREAM = 7  # PyTorch's current one
+
+
 def install(monkeypatch):
-    """In place of CuPy and PyTorch."""
+    """In place of CuPy and PyTorch; returns what CuPy is set to, the last one in use: streams and allocators."""
+    used = types.SimpleNamespace(streams=[0], allocators=[None])
 
-    def current_stream(device):
-        return types.SimpleNamespace(cuda_stream=0)
+    @contextlib.contextmanager
+    def using(kind, x):
+        kind.append(x)
+        yield
+        kind.pop()
 
-    null = contextlib.nullcontext()
-    cuda = types.SimpleNamespace(Stream=types.SimpleNamespace(null=null))
-    cuda.get_current_stream = lambda: types.SimpleNamespace(ptr=0)
-    cupy = types.ModuleType("cupy")
-    cupy.ndarray, cupy.cuda = ndarray, cuda
-    cupy.asarray, cupy.empty = asarray, lambda shape, dtype: ndarray(np.empty(shape, dtype))
+    cupy, torch = types.ModuleType("cupy"), types.ModuleType("torch")
+    cupy.ndarray, cupy.asarray, cupy.empty = ndarray, asarray, lambda shape, dtype: ndarray(np.empty(shape, dtype))
     cupy.ascontiguousarray = lambda x: ndarray(np.ascontiguousarray(x._x))
-    torch = types.ModuleType("torch")
+    cupy.cuda = types.SimpleNamespace(
+        Stream=types.SimpleNamespace(from_external=lambda stream: using(used.streams, stream.__cuda_stream__()[1])),
+        get_current_stream=lambda: types.SimpleNamespace(ptr=used.streams[-1]),
+        PythonFunctionAllocator=lambda allocate, free: types.SimpleNamespace(malloc=(allocate, free)),
+        using_allocator=lambda malloc: using(used.allocators, malloc),
+    )
     torch.as_tensor = lambda x, device: Tensor(x._x)
-    torch.cuda = types.SimpleNamespace(current_stream=current_stream)
+    torch.cuda = types.SimpleNamespace(current_stream=lambda device: types.SimpleNamespace(cuda_stream=STREAM))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "torch", torch)
+    return used
 
 
 def asarray(x):

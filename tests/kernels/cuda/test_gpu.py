@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from case import Setting, Sizes, assert_close
 from cases import CASES
+from kernels.cuda.on_gpu import both_passes, on_host, prefill_and_steps
 
 from linattn_ref.attention import linear, softmax
 
@@ -18,6 +19,7 @@ SIZES = [
     Sizes(129, 200, 65, 130, (2,)),  # several tiles of each width, the last ones ragged
     Sizes(1000, 1000, 256, 256, (1,)),
 ]
+WITH_KERNELS = [case for case in CASES if case.rooms]
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
@@ -41,7 +43,7 @@ def to_cupy(x):
 
 
 def to_numba(x):
-    return importlib.import_module("numba.cuda").to_device(x)
+    return importlib.import_module("numba.cuda").to_device(np.ascontiguousarray(x))
 
 
 def to_host(x):
@@ -57,7 +59,7 @@ LIBRARIES = pytest.mark.parametrize("put", [to_torch, to_cupy, to_numba], ids=["
 @DTYPES
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("case", [case for case in CASES if case.rooms], ids=str)
+@pytest.mark.parametrize("case", WITH_KERNELS, ids=str)
 def test_both_passes_are_the_references(cuda, case, sizes, masked, dtype):
     if masked and not case.key_mask:
         pytest.skip("takes no mask")
@@ -77,22 +79,33 @@ def test_both_passes_are_the_references(cuda, case, sizes, masked, dtype):
 @LIBRARIES
 @DTYPES
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", ["softmax", "linear causal"])
-def test_arrays_of_a_library_in_and_out(cuda, put, name, causal, masked, dtype):
-    case = next(case for case in CASES if case.name == name)
-    mechanism = {"softmax": softmax, "linear causal": linear}[name]
+@pytest.mark.parametrize("case", WITH_KERNELS, ids=str)
+def test_arrays_of_a_library_in_and_out(cuda, put, case, masked, dtype):
+    """The mechanism's own text, which CuPy runs, around the kernels."""
+    pytest.importorskip("cupy", reason="runs the text on the GPU: pip install 'linattn-ref[cuda12]'")
+    if masked and not case.key_mask:
+        pytest.skip("takes no mask")
     call = Setting(case, "reference", masked).call(Sizes(150, 200, 40, 70, (2, 3)), dtype=dtype)
-    d_out = np.random.default_rng(1).standard_normal((2, 3, 150, 70)).astype(dtype)
-    key_mask = call.options.get("key_mask")
-    expected, saved = mechanism.forward(*call.arrays.values(), causal=causal, key_mask=key_mask)
-    wanted = mechanism.backward(d_out, saved)
-    inputs, key_mask = [put(x) for x in call.arrays.values()], None if key_mask is None else put(key_mask)
-    out, saved = mechanism.forward(*inputs, causal=causal, key_mask=key_mask, kernels=cuda)
-    gradients = mechanism.backward(put(d_out), saved)
-    for got, want in zip((out, *gradients), (expected, *wanted), strict=True):
-        assert type(got) is type(inputs[0])
-        assert_close(to_host(got), want, case, name)
+    result, expected = both_passes(call, cuda, put, lambda x: to_host(of_kind(put, x)))
+    assert result.keys() == expected.keys()
+    for name, x in expected.items():
+        assert_close(result[name], x, case, name)
+
+
+@LIBRARIES
+@pytest.mark.parametrize("case", [case for case in WITH_KERNELS if case.recurrent], ids=str)
+def test_states_of_a_library_in_and_out(cuda, put, case):
+    pytest.importorskip("cupy", reason="runs the text on the GPU: pip install 'linattn-ref[cuda12]'")
+    call = Setting(case, "reference", masked=False).call(Sizes(6, 6), dtype=np.float32)
+    outs, state = prefill_and_steps(call, cuda, put, first=3)
+    first, *steps = on_host(outs, lambda x: to_host(of_kind(put, x)))
+    assert_close(np.concatenate([first, np.stack(steps, axis=-2)], axis=-2), call.run().out, case)
+    on_host(state, lambda x: of_kind(put, x))
+
+
+def of_kind(put, x):
+    assert type(x) is type(put(np.ones(1)))
+    return x
 
 
 def test_work_is_done_on_the_callers_stream(cuda):
@@ -125,7 +138,7 @@ def test_called_twice_the_same_bits(cuda):
 
 def test_a_mix_of_libraries_is_one_clear_error(cuda):
     x = np.ones((2, 3, 4), np.float32)
-    with pytest.raises(TypeError, match=r"^q?k?: expected torch tensor on cuda:0 like .*, got numpy array"):
+    with pytest.raises(TypeError, match=r"^k: expected torch tensor on cuda:0 like .*, got numpy array"):
         linear.forward(to_torch(x), x, to_torch(x), kernels=cuda)
     with pytest.raises(TypeError, match=r"^q: expected a numpy\.ndarray, got Tensor"):
         linear.forward(to_torch(x).cpu(), x, x, kernels=cuda)

@@ -8,17 +8,16 @@ import inspect
 import operator
 import sys
 import types
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from case import Setting, Sizes, assert_close, normal_like
+from case import Setting, Sizes, assert_close
 from cases import CASES
 from kernels.cuda import strict_arrays
+from kernels.cuda.on_gpu import both_passes, on_host, prefill_and_steps
 from kernels.cuda.strict_arrays import Tensor, ndarray
 
 from linattn_ref.attention import exponents, feature_maps, linear, performer, softmax
-from linattn_ref.gradcheck_inputs import map_arrays
 from linattn_ref.kernels import libraries, reference
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -27,13 +26,18 @@ WITH_KERNELS = [case for case in CASES if case.rooms]
 
 
 @pytest.fixture(autouse=True)
+def cupy_is(monkeypatch):
+    """CuPy and PyTorch replaced: what CuPy is set to."""
+    return strict_arrays.install(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
 def asked(monkeypatch):
-    """CuPy and PyTorch replaced; the numbers that `exponents` asks for, which only it may."""
-    strict_arrays.install(monkeypatch)
+    """The numbers that `exponents` asks for, which nothing else may."""
     numbers = []
 
     def told(x):
-        numbers.append(x._x.item() if isinstance(x, ndarray) else x.item())
+        numbers.append(getattr(x, "_x", x).item())
         return numbers[-1]
 
     monkeypatch.setattr(exponents, "told", told)
@@ -61,25 +65,9 @@ def of_strict_arrays(function):
     return on_gpu
 
 
-def put(x):
-    """An array of PyTorch's kind, as users have them; integers, which are indices, stay on the host."""
-    return x if x.dtype.kind in "iu" else Tensor(x)
-
-
 def get(x):
-    """The arrays in a result, which have to be of PyTorch's kind, as NumPy's."""
-    if isinstance(x, (tuple, list)):
-        parts = [get(part) for part in x]
-        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    assert not isinstance(x, (np.ndarray, ndarray))
-    return x._x if isinstance(x, Tensor) else x
-
-
-def on_gpu(call, kernels=None):
-    """The same call with arrays that are there."""
-    arrays = {name: map_arrays(put, x) for name, x in call.arrays.items()}
-    options = {name: map_arrays(put, x) for name, x in call.options.items()}
-    return replace(call, arrays=arrays, options={**options, "kernels": kernels or room()})
+    assert isinstance(x, Tensor), "an array of another library"
+    return x._x
 
 
 @DTYPES
@@ -90,12 +78,9 @@ def test_both_passes_are_the_references(case, masked, dtype):
         pytest.skip("takes no mask")
     for sizes in (Sizes(), Sizes(1, 1, 1, 1, ())):
         call = Setting(case, "reference", masked).call(sizes, dtype=dtype)
-        expected = call.run()
-        out, saved = on_gpu(call).forward()
-        gradients = case.backward(put(normal_like(expected.out)), saved)
-        result = expected._replace(out=get(out), gradients=get(gradients)).named()
-        assert result.keys() == expected.named().keys()
-        for name, x in expected.named().items():
+        result, expected = both_passes(call, room(), Tensor, get)
+        assert result.keys() == expected.keys()
+        for name, x in expected.items():
             assert result[name].dtype == dtype
             assert_close(result[name], x, case, name)
 
@@ -106,23 +91,11 @@ def test_both_passes_are_the_references(case, masked, dtype):
 @DTYPES
 @pytest.mark.parametrize("case", [case for case in WITH_KERNELS if case.recurrent], ids=str)
 def test_a_state_goes_in_and_out(case, dtype):
-    """Some tokens at once, the others one by one, from a state that was made on the GPU."""
-    n, first = 6, 3
-    call = Setting(case, "reference", masked=False).call(Sizes(n, n), dtype=dtype)
-    expected, there, sizes = call.run().out, on_gpu(call), call.sizes
-    constants = [x for name, x in there.arrays.items() if name not in call.axes]
-    options = there.change(capacity=n, dtype=dtype, like=there.arrays["q"]).accepted_by(case.module.init_state)
-    state = case.module.init_state(sizes.leading, sizes.d, sizes.m, *constants, **options)
-
-    tokens = map_arrays(put, tuple(call.positions(slice(first)).values()))
-    out, saved = case.forward(*tokens, **there.options, state=state)
-    outs, state = [get(out)[..., t, :] for t in range(first)], saved.state
-    for t in range(first, n):
-        q_t, k_t, v_t, *others = map_arrays(put, tuple(call.positions(t).values()))
-        out_t, state = case.module.step(q_t, k_t, v_t, state, *others, **there.accepted_by(case.module.step))
-        outs.append(get(out_t))
-    assert all(isinstance(x, (Tensor, int, type(None))) for x in state)
-    assert_close(np.stack(outs, axis=-2), expected, case)
+    call = Setting(case, "reference", masked=False).call(Sizes(6, 6), dtype=dtype)
+    outs, state = prefill_and_steps(call, room(), Tensor, first=3)
+    first, *steps = on_host(outs, get)
+    assert_close(np.concatenate([first, np.stack(steps, axis=-2)], axis=-2), call.run().out, case)
+    on_host(state, get)
 
 
 def test_a_step_writes_to_the_callers_state():
@@ -175,6 +148,24 @@ def test_only_exponents_ask_and_little(asked):
 
 
 # --- The door -------------------------------------------------------------------------------------------------------
+
+
+def test_work_is_done_on_the_callers_stream_and_in_its_memory(cupy_is, monkeypatch):
+    kernels, seen = room(), []
+    forward = kernels.softmax.forward
+
+    def watched(*arguments):
+        seen.append((cupy_is.streams[-1], cupy_is.allocators[-1]))
+        return forward(*arguments)
+
+    monkeypatch.setattr(kernels.softmax, "forward", watched)
+    for put in (Tensor, ndarray):
+        softmax.forward(*(put(x) for x in np.ones((3, 2, 5, 4))), kernels=kernels)
+    (stream, allocator), cupys_own = seen
+    assert stream == strict_arrays.STREAM
+    assert allocator is not None
+    assert cupys_own == (0, None)
+    assert cupy_is.streams == [0]
 
 
 def test_arrays_of_cupy_need_no_change():
