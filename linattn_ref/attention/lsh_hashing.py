@@ -55,15 +55,18 @@ def buckets(qk: Array, rotations: Array) -> Integers:
 
     Returns
     -------
-    ndarray of int32 ``(..., rounds, N)``
+    ndarray of int16 ``(..., rounds, N)``, or of int32 where there are more buckets than that holds
         From 0 to ``buckets - 1``.
     """
-    found = np.empty_like(qk, np.int32, shape=(*qk.shape[:-2], len(rotations), qk.shape[-2]))
-    for r, rotation in enumerate(rotations):
-        rotated = qk @ rotation  # (..., N, buckets/2)
-        farthest = abs(rotated).argmax(axis=-1)[..., None]  # (..., N, 1): the largest of x and -x
+    rounds, width, half = rotations.shape
+    rotation = rotations.swapaxes(0, 1).reshape(width, -1)  # (D, rounds * buckets/2), side by side
+    dtype = np.int16 if 2 * half < 2**15 else np.int32  # NumPy sorts 16 bits in a tenth of the time
+    found = np.empty_like(qk, dtype, shape=(*qk.shape[:-2], rounds, qk.shape[-2]))
+    for head in np.ndindex(qk.shape[:-2]):  # one at a time: what is rotated stays in the processor's cache
+        rotated = (qk[head] @ rotation).reshape(-1, rounds, half)  # (N, rounds, buckets/2)
+        farthest = abs(rotated).argmax(axis=-1)[..., None]  # (N, rounds, 1): the largest of x and -x
         negative = np.take_along_axis(rotated, farthest, axis=-1) < 0
-        found[..., r, :] = (farthest + rotation.shape[-1] * negative)[..., 0]  # (1)
+        found[head] = (farthest + half * negative)[..., 0].T  # (1)
     return found
 
 

@@ -30,7 +30,7 @@ rounds counts in the first of them alone, `lsh_meet`. Masked tokens come last in
 import math
 
 import numpy as np
-from numba import njit, prange
+from numba import get_num_threads, njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.lsh_meet import (
@@ -80,8 +80,10 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
     out = np.zeros(v.shape, q.dtype)
     row_max = np.full(v.shape[:2], -np.inf, q.dtype)  # (heads, N)
     row_sum = np.zeros(v.shape[:2], q.dtype)  # (heads, N)
-    for r in range(order.shape[1]):
-        _forward_round(r, q, k, v, order, chunks, seen, chunk, causal, q.dtype.type(scale), out, row_max, row_sum)
+    for some in _heads_at_a_time(order, chunk):
+        arrays = tuple(x[some] for x in (q, k, v, order, chunks, seen))
+        for r in range(order.shape[1]):
+            _forward_round(r, *arrays, chunk, causal, q.dtype.type(scale), out[some], row_max[some], row_sum[some])
     some = row_sum != 0  # not "> 0": a NaN must stay one
     out /= np.where(some, row_sum, q.dtype.type(1))[..., None]
     log_sum_exp = row_max + np.log(row_sum, out=np.zeros_like(row_sum), where=some)
@@ -184,10 +186,12 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     shift = np.where(np.isneginf(log_sum_exp), q.dtype.type(0), log_sum_exp).reshape(row_sum.shape)  # (heads, N)
     chunks = _chunks(order, chunk, q.dtype)
     d_q, d_k, d_v = (np.zeros(x.shape, x.dtype) for x in (q, k, v))
-    for r in range(order.shape[1]):
-        for parity in (0, 1):
-            rows = d_out, q, shift, row_sum, d_q
-            _backward_round(r, parity, rows, k, v, order, chunks, seen, chunk, causal, q.dtype.type(scale), d_k, d_v)
+    for some in _heads_at_a_time(order, chunk):
+        rows = tuple(x[some] for x in (d_out, q, shift, row_sum, d_q))
+        arrays = tuple(x[some] for x in (k, v, order, chunks, seen))
+        for r in range(order.shape[1]):
+            for parity in (0, 1):
+                _backward_round(r, parity, rows, *arrays, chunk, causal, q.dtype.type(scale), d_k[some], d_v[some])
     return tuple(d_x.reshape(shape) for d_x, shape in zip((d_q, d_k, d_v), shapes, strict=True))
 
 
@@ -283,6 +287,13 @@ def _add_rows(x, tokens, first, rows, scale):
 def _run(chunk):
     """How many sorted tokens a task takes: whole chunks, with gathered rows that stay in the second-level cache."""
     return chunk * max(1, RUN // chunk)
+
+
+def _heads_at_a_time(order, chunk):
+    """Slices of heads: only so many that each thread has a few runs, so that rows stay in the cache for all rounds."""
+    heads, _, n = order.shape
+    some = max(1, 4 * get_num_threads() * _run.py_func(chunk) // n)
+    return [slice(first, first + some) for first in range(0, heads, some)]
 
 
 # --- At the door ----------------------------------------------------------------------------------------------------
