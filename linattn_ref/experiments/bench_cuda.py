@@ -6,10 +6,12 @@ kernel                    what runs, causal, forward and with the backward pass
 linear                    ``linear.forward(..., kernels=cuda)``: elu + 1, product, denominator
 softmax                   ``softmax.forward(..., kernels=cuda)``
 SDPA                      PyTorch's ``scaled_dot_product_attention`` in the same precision
-SDPA bfloat16             the same on tensor cores
 flash-linear-attention    its Triton kernel for linear attention, in chunks, with elu + 1 by PyTorch
 fast-transformers         Algorithm 1 in CUDA by the paper's authors; the product without the denominator
 ========================  ============================================================================================
+
+With "bfloat16" after it, a name is the same kernel for inputs of that format, on tensor cores; there ``linear`` is the
+kernel ``causal_product.normalised_forward``, with elu + 1 by PyTorch, as for flash-linear-attention.
 
 Packages that cannot be imported are left out and named. Arrays are PyTorch's, made on the GPU; time is between CUDA
 events on PyTorch's current stream, the median of some rounds after one that is not counted; memory is the most that
@@ -18,7 +20,7 @@ memory, is not tried at greater ones.
 
 The limit is what the GPU does in the time that linear attention has to take at least: its inputs and outputs moved at
 the speed of a copy, and ``2 C M`` (forward) or ``7 C M`` multiply-adds a row at that of a matrix product in the same
-precision; the larger of the two. Both speeds are measured in the same run.
+precision; the larger of the two. The speeds are measured in the same run.
 """
 
 from __future__ import annotations
@@ -44,11 +46,16 @@ LOOKS = {
     "linear": (style.BLUE, "o-"),
     "softmax": (style.VERMILLION, "s-"),
     "SDPA": (style.GREY, "^-"),
-    "SDPA bfloat16": (style.GREY, "v--"),
     "flash-linear-attention": (style.SKY, "D-"),
     "fast-transformers": (style.BLACK, "x-"),
     "limit of linear": (style.BLACK, ":"),
+    "linear bfloat16": (style.BLUE, "o--"),
+    "softmax bfloat16": (style.VERMILLION, "s--"),
+    "SDPA bfloat16": (style.GREY, "^--"),
+    "flash-linear-attention bfloat16": (style.SKY, "D--"),
+    "limit of linear bfloat16": (style.BLACK, "-."),
 }
+LIMITS = ("limit of linear", "limit of linear bfloat16")
 
 
 class Row(NamedTuple):
@@ -70,6 +77,7 @@ class Results(NamedTuple):
     repeats: int
     copy_gb_s: float  # read and written
     matrix_tflops: float  # float32, no tensor cores
+    bfloat16_tflops: float  # bfloat16, on tensor cores
     versions: dict[str, str]
     rows: tuple[Row, ...]
 
@@ -117,32 +125,41 @@ def compute(
     for length in sorted(lengths):
         inputs = Inputs(*torch.randn((4, batch, heads, length, width), device="cuda"))
         if length == min(lengths):
-            compare(torch, calls, inputs)
+            compare(calls, inputs)
         for name in [name for name in calls if name in tried]:
+            given = inputs_of(name, inputs)
             for task in (FORWARD, BOTH):
-                row = measure(torch, partial(calls[name], inputs, task == BOTH), repeats)
+                row = measure(torch, partial(calls[name], given, task == BOTH), repeats)
                 if row is None or row[0] > 1e3 * patience:
                     tried.discard(name)
                 if row is not None:
                     rows.append(Row(task, length, name, *row))
+            del given
         del inputs
-    speeds = copy_speed(torch, repeats), matrix_speed(torch, repeats)
+    products = matrix_speed(torch, torch.float32, repeats), matrix_speed(torch, torch.bfloat16, repeats)
     name = torch.cuda.get_device_name()
-    return Results(name, batch, heads, width, repeats, *speeds, versions, tuple(rows))
+    return Results(name, batch, heads, width, repeats, copy_speed(torch, repeats), *products, versions, tuple(rows))
 
 
 # --- Measuring ------------------------------------------------------------------------------------------------------
 
 
-def compare(torch: Any, calls: Mapping[str, Call], inputs: Inputs) -> None:
+def inputs_of(name: str, inputs: Inputs) -> Inputs:
+    """Those of a kernel: float32 as they are given, or bfloat16."""
+    return Inputs(*(x.bfloat16() for x in inputs)) if "bfloat16" in name else inputs
+
+
+def compare(calls: Mapping[str, Call], inputs: Inputs) -> None:
     """Kernels of the same mechanism against each other; fast-transformers' has no denominator, and no peer here."""
-    pairs = (("SDPA", "softmax"), ("SDPA bfloat16", "softmax"), ("flash-linear-attention", "linear"))
+    pairs = [(name, "softmax") for name in ("SDPA", "SDPA bfloat16", "softmax bfloat16")]
+    pairs += [
+        (name, "linear") for name in ("flash-linear-attention", "flash-linear-attention bfloat16", "linear bfloat16")
+    ]
     for name, other in pairs:
         if name in calls:
             tolerance = TOLERANCE["bfloat16" if "bfloat16" in name else "float32"]
-            for what, x, y in zip(
-                ("out", "d_q", "d_k", "d_v"), calls[name](inputs, True), calls[other](inputs, True), strict=True
-            ):
+            results = calls[name](inputs_of(name, inputs), True), calls[other](inputs, True)
+            for what, x, y in zip(("out", "d_q", "d_k", "d_v"), *results, strict=True):
                 error = float((x - y).abs().max() / y.abs().max())
                 if not error < tolerance:
                     raise RuntimeError(f"{name} and {other} differ in {what} by {error:.1e} of its largest entry")
@@ -178,20 +195,21 @@ def copy_speed(torch: Any, repeats: int) -> float:
     return float("nan") if measured is None else 2 * x.numel() * 4 / measured[1] / 1e6
 
 
-def matrix_speed(torch: Any, repeats: int) -> float:
-    """TFLOP/s of a float32 matrix product."""
+def matrix_speed(torch: Any, dtype: Any, repeats: int) -> float:
+    """TFLOP/s of a matrix product."""
     n = 4096
-    x = torch.randn((n, n), device="cuda")
+    x = torch.randn((n, n), device="cuda").to(dtype)
     measured = measure(torch, partial(torch.matmul, x, x), repeats)
     return float("nan") if measured is None else 2 * n**3 / measured[1] / 1e9
 
 
-def limit_ms(results: Results, task: str, length: int) -> float:
+def limit_ms(results: Results, task: str, length: int, limit: str = LIMITS[0]) -> float:
     """What linear attention takes at least: memory or arithmetic, whichever is slower."""
+    size, tflops = (2, results.bfloat16_tflops) if "bfloat16" in limit else (4, results.matrix_tflops)
     rows = results.batch * results.heads * length
     arrays, products = (4, 2) if task == FORWARD else (12, 7)  # q, k, v, out; then these, d_out and three gradients
-    moved_ms = rows * arrays * results.width * 4 / results.copy_gb_s / 1e6
-    return max(moved_ms, rows * products * results.width**2 * 2 / results.matrix_tflops / 1e9)
+    moved_ms = rows * arrays * results.width * size / results.copy_gb_s / 1e6
+    return max(moved_ms, rows * products * results.width**2 * 2 / tflops / 1e9)
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------
@@ -201,21 +219,23 @@ def table(results: Results) -> str:
     """Milliseconds as a Markdown table, a line a task and length, and below it what stands in it."""
     names = [name for name in LOOKS if any(row.kernel == name for row in results.rows)]
     lines = [
-        f"| task | N | {' | '.join(names)} | limit of linear |",
-        f"| --- | {'---: | ' * (len(names) + 2)}".rstrip(),
+        f"| task | N | {' | '.join([*names, *LIMITS])} |",
+        f"| --- | {'---: | ' * (len(names) + 3)}".rstrip(),
     ]
     found = {(row.task, row.length, row.kernel): row for row in results.rows}
     for task in (FORWARD, BOTH):
         for length in sorted({row.length for row in results.rows}):
             cells = [found.get((task, length, name)) for name in names]
             numbers = [f"{row.median_ms:.3g}" if row else "" for row in cells]
-            lines.append(f"| {task} | {length} | {' | '.join(numbers)} | {limit_ms(results, task, length):.3g} |")
+            numbers += [f"{limit_ms(results, task, length, limit):.3g}" for limit in LIMITS]
+            lines.append(f"| {task} | {length} | {' | '.join(numbers)} |")
     missing = [name for name in ("flash-linear-attention", "fast-transformers") if name not in results.versions]
     lines += [
         "",
-        f"{results.device}, B = {results.batch}, H = {results.heads}, D = M = {results.width}, float32, causal; "
-        f"milliseconds, median of {results.repeats}. Limit: a copy moves {results.copy_gb_s:.0f} GB/s, a float32 "
-        f"matrix product does {results.matrix_tflops:.1f} TFLOP/s. "
+        f"{results.device}, B = {results.batch}, H = {results.heads}, D = M = {results.width}, float32 unless named, "
+        f"causal; milliseconds, median of {results.repeats}. Limit: a copy moves {results.copy_gb_s:.0f} GB/s, a "
+        f"matrix product does {results.matrix_tflops:.1f} TFLOP/s in float32, "
+        f"{results.bfloat16_tflops:.1f} in bfloat16. "
         + ", ".join(f"{name} {version}" for name, version in results.versions.items())
         + (f". Not installed, so not compared: {', '.join(missing)}." if missing else "."),
     ]
@@ -233,10 +253,11 @@ def draw(results: Results) -> Figure:
             if points:
                 axis.plot(*zip(*points, strict=True), look, color=colour, label=kernel, markersize=3)
         if field == "median_ms":
-            colour, look = LOOKS["limit of linear"]
-            limits = [limit_ms(results, task, length) for length in lengths]
-            axis.plot(lengths, limits, look, color=colour, label="limit of linear")
+            for limit in LIMITS:
+                colour, look = LOOKS[limit]
+                times = [limit_ms(results, task, length, limit) for length in lengths]
+                axis.plot(lengths, times, look, color=colour, label=limit)
         axis.set(title=task, xlabel="N = L", ylabel=label, xscale="log", yscale="log")
         axis.set_xscale("log", base=2)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, handlelength=3.5)
     return figure

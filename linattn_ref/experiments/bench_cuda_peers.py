@@ -26,13 +26,15 @@ def kernels(torch: Any, cuda: Any) -> tuple[dict[str, Call], dict[str, str]]:
     calls: dict[str, Call] = {
         "linear": partial(ours, linear, cuda),
         "softmax": partial(ours, softmax, cuda),
-        "SDPA": partial(theirs, torch, partial(sdpa, torch)),
-        "SDPA bfloat16": partial(theirs, torch, partial(sdpa, torch, dtype=torch.bfloat16)),
+        "linear bfloat16": partial(our_linear_kernel, torch, cuda.causal_product),
+        "softmax bfloat16": partial(our_softmax_kernel, cuda.softmax),
     }
+    calls["SDPA"] = calls["SDPA bfloat16"] = partial(theirs, torch, partial(sdpa, torch))
     versions = {"PyTorch": torch.__version__, "numba-cuda": importlib.metadata.version("numba-cuda")}
     try:
         chunk = importlib.import_module("fla.ops.linear_attn").chunk_linear_attn
         calls["flash-linear-attention"] = partial(theirs, torch, partial(fla, torch, chunk))
+        calls["flash-linear-attention bfloat16"] = calls["flash-linear-attention"]
         versions["flash-linear-attention"] = _version("flash-linear-attention", "fla-core")
     except ImportError:
         pass
@@ -52,6 +54,23 @@ def ours(mechanism: Any, cuda: Any, inputs: Inputs, both: bool) -> Sequence[Any]
     return (out, *mechanism.backward(d_out, saved)) if both else (out,)
 
 
+def our_softmax_kernel(softmax: Any, inputs: Inputs, both: bool) -> Sequence[Any]:
+    q, k, v, d_out = inputs
+    options = None, True, q.shape[-1] ** -0.5
+    out, log_sum_exp = softmax.forward(q, k, v, *options)
+    return (out, *softmax.backward(d_out, q, k, v, out, log_sum_exp, *options)) if both else (out,)
+
+
+def our_linear_kernel(torch: Any, product: Any, inputs: Inputs, both: bool) -> Sequence[Any]:
+    phi_q, phi_k = (torch.nn.functional.elu(x) + 1 for x in inputs[:2])
+    arrays = phi_q, phi_k, inputs.v, None, None, None, None
+    out, denominator, *_ = product.normalised_forward(*arrays, 1e-6)
+    if not both:
+        return (out,)
+    d_phi_q, d_phi_k, d_v, *_ = product.normalised_backward(inputs.d_out, None, None, *arrays, out, denominator)
+    return out, d_phi_q * phi_q.clamp(max=1), d_phi_k * phi_k.clamp(max=1), d_v  # slope 1, or exp(x) where below 0
+
+
 def theirs(torch: Any, function: Callable[..., Any], inputs: Inputs, both: bool) -> Sequence[Any]:
     if not both:
         with torch.no_grad():
@@ -61,9 +80,8 @@ def theirs(torch: Any, function: Callable[..., Any], inputs: Inputs, both: bool)
     return out.detach(), *torch.autograd.grad(out, leaves, inputs.d_out)
 
 
-def sdpa(torch: Any, q: Any, k: Any, v: Any, dtype: Any = None) -> Any:
-    q, k, v = (x if dtype is None else x.to(dtype) for x in (q, k, v))
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).float()
+def sdpa(torch: Any, q: Any, k: Any, v: Any) -> Any:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def fla(torch: Any, chunk: Callable[..., Any], q: Any, k: Any, v: Any) -> Any:

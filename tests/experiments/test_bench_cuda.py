@@ -19,7 +19,7 @@ def results():
         for name in ("linear", "softmax", "SDPA")
         if (n, name) != (2048, "SDPA")
     )
-    return Results("some GPU", 1, 8, 64, 3, 1000.0, 10.0, {"PyTorch": "2"}, rows)
+    return Results("some GPU", 1, 8, 64, 3, 1000.0, 10.0, 100.0, {"PyTorch": "2"}, rows)
 
 
 def test_without_a_gpu_it_refuses(monkeypatch, capsys, tmp_path):
@@ -38,8 +38,8 @@ def test_without_pytorch_it_says_what_to_install(monkeypatch, capsys):
 
 def test_table(results):
     lines = bench_cuda.table(results).splitlines()
-    assert lines[0] == "| task | N | linear | softmax | SDPA | limit of linear |"
-    assert lines[1].count("---") == 6
+    assert lines[0] == "| task | N | linear | softmax | SDPA | limit of linear | limit of linear bfloat16 |"
+    assert lines[1].count("---") == 7
     assert lines[2].startswith("| forward | 1024 | 1.02 | 1.02 | 1.02 | ")
     assert lines[3].startswith("| forward | 2048 | 2.05 | 2.05 |  | ")
     assert "Not installed, so not compared: flash-linear-attention, fast-transformers." in lines[-1]
@@ -51,6 +51,8 @@ def test_limit(results):
     assert bench_cuda.limit_ms(results, FORWARD, 1024) == pytest.approx(max(moved, arithmetic))
     faster = results._replace(matrix_tflops=1e6)
     assert bench_cuda.limit_ms(faster, FORWARD, 1024) == pytest.approx(moved)
+    half = bench_cuda.limit_ms(results, FORWARD, 1024, bench_cuda.LIMITS[1])
+    assert half == pytest.approx(max(moved / 2, arithmetic / 10))
 
 
 def test_figure(results):
@@ -58,5 +60,5 @@ def test_figure(results):
         axes = bench_cuda.draw(results).axes
     assert [axis.get_title(loc="left") for axis in axes] == [FORWARD, BOTH, BOTH]
     lines = {line.get_label(): line for line in axes[0].get_lines()}
-    assert lines.keys() == {"linear", "softmax", "SDPA", "limit of linear"}
+    assert lines.keys() == {"linear", "softmax", "SDPA", *bench_cuda.LIMITS}
     assert list(lines["SDPA"].get_xdata()) == [1024]
