@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from in_simulator import assert_close, draw
 
-from linattn_ref.attention import bigbird, local, sparse_transformer
 from linattn_ref.kernels import cuda, parts, reference
-from linattn_ref.kernels.cuda import device
 from linattn_ref.kernels.cuda.pattern_tasks import (
     BEFORE,
     COLUMN,
@@ -131,29 +129,3 @@ def test_later_keys_move_no_bit_of_earlier_outputs():
     moved, _ = cuda.pattern_softmax.forward(q, k, v, None, pattern, 1.0)
     np.testing.assert_array_equal(moved[:, :8], out[:, :8])
     assert (moved[:, 8:] != out[:, 8:]).any()
-
-
-MECHANISMS = {
-    "local": (local, {"window": 2, "dilation": 2}),
-    "bigbird": (bigbird, {"block": 2, "window_blocks": 1}),
-    "sparse transformer": (sparse_transformer, {"kind": "fixed", "stride": 3}),
-}
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_device_arrays_in_and_out(name, masked, monkeypatch):
-    mechanism, options = MECHANISMS[name]
-    *inputs, d_out, key_mask = draw((2,), 7, 7, 3, 2, masked, np.float32)
-    expected, saved = mechanism.forward(*inputs, key_mask=key_mask, **options)
-    wanted = expected, *mechanism.backward(d_out, saved)
-    inputs, d_out = [device.cuda.to_device(x) for x in inputs], device.cuda.to_device(d_out)
-    key_mask = None if key_mask is None else device.cuda.to_device(key_mask)
-    host = type(d_out).copy_to_host
-    with monkeypatch.context() as patch:  # nothing is copied to the host
-        patch.delattr(type(d_out), "copy_to_host")
-        out, saved = mechanism.forward(*inputs, key_mask=key_mask, **options, kernels=cuda)
-        got = out, *mechanism.backward(d_out, saved)
-    for x, want in zip(got, wanted, strict=True):
-        assert cuda.on_gpu(x)
-        assert_close(host(x), want)
