@@ -8,7 +8,7 @@
 #
 # 1. two small kernels of your own: a thread for each number, and a tile in shared memory, with their reads counted;
 # 2. Algorithm 1 cut into three steps, two of which wait for nothing, and what that costs in memory;
-# 3. the package's kernels for linear and softmax attention, read and run;
+# 3. the package's kernels for linear and softmax attention, read and run, and softmax a second time on tensor cores;
 # 4. the three gradients as three calls of one product;
 # 5. what a simulator can tell about a kernel and what only a compiler can: float64 that crept in, registers;
 # 6. a formula for which part waits for memory and which for arithmetic.
@@ -53,6 +53,9 @@ from linattn_ref.kernels.cuda import (
     causal_product_plain,
     causal_states,
     device,
+    half_softmax_tiles,
+    half_tiles,
+    simulated_warp,
     softmax_tiles,
     tile,
 )
@@ -281,6 +284,7 @@ chapter.source(causal_product_plain.columns_of_a_head, causal_product_plain.forw
 # %%
 print({name: getattr(tile, name) for name in ("SIDE", "EACH", "TILE", "PITCH", "STEP", "THREADS")})
 SMALL = {"SIDE": 4, "EACH": 2, "TILE": 8, "PITCH": 9, "STEP": 4, "HALF": 2, "THREADS": 16, "BLOCK": (4, 4)}
+SMALL |= {"WARPS": 1, "EDGE": 16, "PARTS": 2, "STEPS": 1, "WORDS": 8, "LANES": 32, "WARP_BLOCK": (32, 1)}  # half_tiles
 for name, module in list(sys.modules.items()):
     if name.startswith(gpu.__name__):
         for size in SMALL.keys() & vars(module).keys():
@@ -600,6 +604,72 @@ for causal in (False, True):
         close(np.where(seen, ours, 0), np.where(seen, expected, 0))
 
 # %% [markdown]
+# ## Tensor cores: sixteen bits in, thirty-two out
+#
+# So far a multiply-add was an instruction of a thread. Beside the units for that a GPU has *tensor cores*: the 32 lanes
+# of a warp together give them $A$ of $16 \times 16$, $B$ of $16 \times 8$ and $C$, and get $A B + C$ back, 2048
+# multiply-adds by one instruction, `mma.sync.m16n8k16`. NVIDIA's data sheet of the A100 has 312 TFLOP/s for them and
+# 19.5 without. The price: $A$ and $B$ have 16 bits a number. $C$ and all sums are float32.
+#
+# There are two ways to spend 16 bits. float16 has 10 for the fraction, bfloat16 only 7, but the exponents of float32:
+
+# %%
+bits = {"float16": np.uint32, "bfloat16": np.int32}  # words of two numbers; the type says which, see `tensor_cores`
+
+
+def in_16_bits(x, name):
+    return simulated_warp.numbers(simulated_warp.words(x, bits[name]))
+
+
+for name, spacing, survives in (("float16", 2**-10, False), ("bfloat16", 2**-7, True)):
+    near_one = in_16_bits(1 + np.arange(256) / 2048, name)
+    assert np.unique(np.diff(np.unique(near_one))) == [spacing]
+    assert (in_16_bits([1e5, 0], name)[0] < np.inf) == survives
+    print(f"{name}: 1, then {1 + spacing}; 100 000 becomes {in_16_bits([1e5, 0], name)[0]:.0f}")
+
+# %% [markdown]
+# The matrices have no place but the registers of the warp. Lane $l$, with $g = \lfloor l / 4 \rfloor$ and
+# $t = l \bmod 4$, holds of $A$ the pairs in rows $g$ and $g + 8$ at columns $2t, 2t + 1$ and $2t + 8, 2t + 9$, and of
+# $C$ those in the same rows at columns $2t, 2t + 1$. Drawn, with each number's lane in its place:
+
+# %%
+holds_a, holds_c = np.full((16, 16), -1), np.full((16, 8), -1)
+holds_a[simulated_warp.A_ROW, simulated_warp.A_COLUMN] = np.arange(32)[:, None]
+holds_c[simulated_warp.C_ROW, simulated_warp.C_COLUMN] = np.arange(32)[:, None]
+print(holds_c[[0, 1, 7, 8, 15]])
+assert (np.hstack([holds_c, holds_c]) == holds_a).all()
+
+# %% [markdown]
+# The assertion is worth a second look: two results $C$ side by side are dealt out as an $A$ is. Attention is two
+# products, one after the other, $P = \exp(Q K^\top)$ and $P V$. So the result of the first, rounded to 16 bits, *is* an
+# operand of the second, in the very lane that needs it. $P$, for which the kernel above had a square of shared memory
+# and a barrier before each use, never leaves the registers:
+
+# %%
+chapter.source(half_tiles.add_results_by_pairs, half_softmax_tiles.forward_tile)
+
+# %% [markdown]
+# A row's maximum and its sum are those of four lanes, which read one another's numbers (`max_of_quad`, `sum_of_quad`).
+# Scores, maxima, sums and the output are float32; rounded are the inputs, $P$ and the result. What that costs is seen
+# against the reference in float64, given the same rounded inputs: a rounding to bfloat16 moves a number by at most
+# $2^{-9}$ of it. The simulator lets 32 threads meet for each instruction and multiplies with NumPy:
+
+# %%
+rng = np.random.default_rng(10)
+exact = [in_16_bits(rng.standard_normal((1, 18, 8)), "bfloat16") for _ in range(3)]
+words = [simulated_warp.words(x, bits["bfloat16"]).view("V2") for x in exact]  # NumPy has no bfloat16, only two bytes
+got, log_sum_exp = gpu.softmax.forward(*words, None, True, 8**-0.5)
+expected, expected_sums = reference.softmax.forward(*(x.astype(float) for x in exact), None, True, 8**-0.5)
+difference = simulated_warp.numbers(np.ascontiguousarray(got).view(np.int32)) - expected
+roundings = abs(difference).max() / abs(expected).max() / 2**-9
+print(f"largest error: {roundings:.1f} roundings of the largest number")
+assert roundings < 4
+close(log_sum_exp, expected_sums.astype(np.float32))  # a sum of float32 throughout
+
+# %% [markdown]
+# `gpu.causal_product` does the same with its three steps. Its states are float32 and are rounded where a chunk reads
+# them, and there float16 has a trap: a sum over a hundred thousand tokens may exceed 65 504, its largest number.
+#
 # ## The same bits each time
 #
 # Where several blocks add to one number, a GPU offers *atomic* additions, in the order in which blocks happen to come.
