@@ -5,8 +5,9 @@ the layout of an array is therefore decided when the kernel is compiled for it.
 """
 
 import numpy as np
-from numba import njit
-from numba.extending import overload
+from numba import njit, types
+from numba.extending import intrinsic, overload
+from numba.np.arrayobj import make_array, populate_array
 
 from linattn_ref.kernels.jit.cache import serial_kernel
 from linattn_ref.kernels.jit.causal_scan import load_row, store_row
@@ -74,10 +75,27 @@ def rows_of(x):
     raise NotImplementedError
 
 
+@intrinsic
+def _as_rows(typing_context, x, rows, width):
+    """The memory of ``x`` as ``(rows, width)``, in no time; ``reshape`` takes as long as a fifth of the step."""
+    result = types.Array(x.dtype, 2, "C")
+
+    def generate(context, builder, signature, arguments):
+        memory = make_array(x)(context, builder, arguments[0])
+        size = context.get_abi_sizeof(context.get_data_type(x.dtype))
+        itemsize = context.get_constant(types.intp, size)
+        strides = [builder.mul(arguments[2], itemsize), itemsize]
+        view = make_array(result)(context, builder)
+        populate_array(view, memory.data, arguments[1:], strides, itemsize, meminfo=None)
+        return view._getvalue()
+
+    return result(x, types.intp, types.intp), generate
+
+
 @overload(rows_of)
 def _rows_of_layout(x):
     if x.layout == "C":
-        return lambda x: x.reshape(-1, x.shape[-1])
+        return lambda x: _as_rows(x, x.size // x.shape[-1], x.shape[-1])
     return lambda x: np.ascontiguousarray(x).reshape(-1, x.shape[-1])
 
 
