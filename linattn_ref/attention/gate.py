@@ -95,4 +95,4 @@ def gate_backward(d_gate: Array, saved: GateSaved) -> GateGradients:
     d_x = sum_to_shape(d_score[..., None] * w_g[..., None, :], x.shape)  # (3)
     d_w_g = sum_to_shape((d_score[..., None, :] @ x)[..., 0, :], w_g.shape)  # (3)
     d_b_g = sum_to_shape(d_score.sum(axis=-1), b_g.shape)  # (3)
-    return GateGradients(d_x, d_w_g, np.asarray(d_b_g))
+    return GateGradients(d_x, d_w_g, d_b_g[...])  # an array, if it is a single number too

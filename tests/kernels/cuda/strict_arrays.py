@@ -20,43 +20,19 @@ UFUNCS = {
     *("multiply", "negative", "not_equal", "sign", "sin", "sqrt", "subtract", "tanh"),
 }
 FUNCTIONS = {
-    "arange": ["dtype"],
-    "argsort": ["axis", "kind"],
-    "asarray": ["dtype"],
-    "ascontiguousarray": [],
-    "broadcast_to": [],
-    "clip": [],
-    "concatenate": ["axis"],
-    "copyto": ["where"],
-    "einsum": [],
-    "empty_like": ["dtype", "shape"],
-    "identity": ["dtype"],
-    "full_like": ["dtype", "shape"],
-    "isneginf": [],
-    "linalg.svd": ["full_matrices"],
-    "may_share_memory": [],
-    "ones_like": ["dtype", "shape"],
-    "pad": [],
-    "stack": ["axis"],
-    "take_along_axis": ["axis"],
-    "where": [],
-    "zeros": ["dtype"],
-    "zeros_like": ["dtype", "shape"],
+    **dict.fromkeys(("arange", "clip", "einsum", "isneginf", "may_share_memory", "pad", "where", "zeros"), ()),
+    **dict.fromkeys(("empty_like", "full_like", "ones_like", "zeros_like"), ("shape",)),
+    **dict.fromkeys(("concatenate", "stack", "take_along_axis"), ("axis",)),
+    "asarray": ("dtype",),
+    "copyto": ("where",),
+    "identity": ("dtype",),
+    "linalg.svd": ("full_matrices",),
 }
 METHODS = {
-    "all": ["axis", "keepdims"],
-    "any": ["axis", "keepdims"],
-    "argmax": ["axis"],
-    "argsort": ["axis", "kind"],
-    "astype": ["copy"],
-    "copy": [],
-    "max": ["axis", "keepdims"],
-    "mean": ["axis", "keepdims"],
-    "min": ["axis", "keepdims"],
-    "reshape": [],
-    "sum": ["axis", "keepdims", "dtype"],
-    "swapaxes": [],
-    "transpose": [],
+    **dict.fromkeys(("astype", "copy", "reshape", "swapaxes", "transpose"), ()),
+    **dict.fromkeys(("any", "max", "sum"), ("axis", "keepdims", "dtype")),
+    "argmax": ("axis",),
+    "argsort": ("axis", "kind"),
 }
 ON_HOST = {"asarray"}  # takes NumPy's arrays, and copies them to the GPU
 
@@ -79,7 +55,7 @@ class ndarray(NDArrayOperatorsMixin):
 
     def __array_function__(self, function, kinds, args, keywords):
         name = f"{function.__module__}.{function.__name__}".removeprefix("numpy.")
-        _check(name, name in FUNCTIONS, keywords, FUNCTIONS.get(name, []), () if name in ON_HOST else args)
+        _check(name, name in FUNCTIONS, keywords, FUNCTIONS.get(name, ()), () if name in ON_HOST else args)
         result = function(*plain(args), **plain(keywords))
         return result if name == "may_share_memory" else wrapped(result)
 

@@ -4,6 +4,7 @@ What a GPU would have to wait for or copy to the host is an error here, and what
 A new mechanism with kernels is tested by its line in ``cases.py``.
 """
 
+import contextlib
 import inspect
 import operator
 import sys
@@ -17,7 +18,7 @@ from kernels.cuda import strict_arrays
 from kernels.cuda.on_gpu import both_passes, on_host, prefill_and_steps
 from kernels.cuda.strict_arrays import Tensor, ndarray
 
-from linattn_ref.attention import exponents, feature_maps, linear, performer, softmax
+from linattn_ref.attention import exponents, feature_maps, gate, linear, performer, softmax
 from linattn_ref.kernels import libraries, reference
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -249,3 +250,67 @@ def test_the_stand_in_can_no_more_than_cupy(monkeypatch):
         assert set(keywords) <= set(inspect.signature(operator.attrgetter(name)(cupy)).parameters), name
     for name in strict_arrays.METHODS:
         assert hasattr(cupy.ndarray, name)
+
+
+def of_cupy(cupy, shape, dtype):
+    """An array of CuPy's; without a GPU one that claims host memory, which nothing can come to touch."""
+    try:
+        return cupy.ones(shape, dtype)
+    except cupy.cuda.runtime.CUDARuntimeError:
+        x = np.ones(shape, dtype)
+        memory = cupy.cuda.UnownedMemory(x.ctypes.data, x.nbytes, x, 0)
+        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+# As the mechanisms call NumPy: of numbers, of a mask of its rows, and of integers.
+CALLS = {
+    "new arrays": lambda x, mask, i: np.zeros((2, 3), np.float32, like=x),
+    "filled ones": lambda x, mask, i: np.full_like(x, -np.inf, shape=(2, 1)),
+    "a constant": lambda x, mask, i: np.asarray(np.ones(3), np.float32, like=x),
+    "numbers in order": lambda x, mask, i: np.arange(5, like=x),
+    "the identity": lambda x, mask, i: np.identity(3, np.float32, like=x),
+    "a choice": lambda x, mask, i: np.where(mask[..., None], x, x.dtype.type(0)),
+    "a choice in place": lambda x, mask, i: np.copyto(x, x, where=mask[..., None]),
+    "a function in place": lambda x, mask, i: np.exp(x, out=x),
+    "a Python number": lambda x, mask, i: 0.5 * np.maximum(x, 0),
+    "a product": lambda x, mask, i: x @ x.swapaxes(-1, -2),
+    "a sum of products": lambda x, mask, i: np.einsum("...d,...d->...", x, x),
+    "a largest one": lambda x, mask, i: abs(x).argmax(axis=-1),
+    "a count": lambda x, mask, i: mask.sum(axis=-1, dtype=np.int32),
+    "an order": lambda x, mask, i: i.argsort(axis=-1, kind="stable"),
+    "entries by number": lambda x, mask, i: np.take_along_axis(x, i, axis=-1),
+    "rows by number": lambda x, mask, i: x[..., np.array([0, 1]), :],
+    "pairs by number": lambda x, mask, i: x.__setitem__((..., np.array([0, 1]), np.array([1, 2])), x[..., 0, :2]),
+    "arrays in a row": lambda x, mask, i: np.concatenate([x, x], axis=-2),
+    "padding": lambda x, mask, i: np.pad(x, [(0, 0), (2, 2), (0, 0)]),
+    "limits": lambda x, mask, i: np.clip(x, np.finfo(x.dtype).tiny, 1 - np.finfo(x.dtype).epsneg),
+    "singular values": lambda x, mask, i: np.linalg.svd(x, full_matrices=False),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_numpys_names_lead_to_cupy(name, monkeypatch):
+    """Also without a GPU, where it is CuPy that says so."""
+    monkeypatch.undo()
+    cupy = pytest.importorskip("cupy", reason="calls CuPy by NumPy's names: pip install cupy-cuda12x")
+    arrays = (of_cupy(cupy, *kind) for kind in (((2, 5, 4), np.float32), ((2, 5), bool), ((2, 5, 1), np.int64)))
+    with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError, ImportError):  # no driver; no cuBLAS, no cuSOLVER
+        CALLS[name](*arrays)
+
+
+# --- Gates ----------------------------------------------------------------------------------------------------------
+
+
+@DTYPES
+def test_gates(dtype):
+    rng = np.random.default_rng(0)
+    x, w_g, b_g, d_gate = (
+        rng.standard_normal(shape).astype(dtype) for shape in ((2, 1, 5, 4), (3, 4), (3,), (2, 3, 5))
+    )
+    expected, saved = gate.gate_forward(x, w_g, b_g)
+    wanted = gate.gate_backward(d_gate, saved)
+    got, saved = gate.gate_forward(Tensor(x), Tensor(w_g), Tensor(b_g))
+    np.testing.assert_allclose(get(got), expected, rtol=1e-6)
+    for x, want in zip(gate.gate_backward(Tensor(d_gate), saved), wanted, strict=True):
+        assert get(x).dtype == dtype
+        np.testing.assert_allclose(get(x), want, atol=1e-5)
