@@ -16,8 +16,8 @@ where ``g`` counts rows, 8 or 24 more than a multiple of 32 where ``t`` does.
 
 Inputs and outputs are ``(heads, N, words)``, with a 0 as last number where a width is odd (`half_words`).
 
-As in `tile`, functions are told who they are; a test sets ``WARPS, EDGE, PARTS, STEPS, WORDS, ROW_PITCH, PAIR_PITCH,
-LANES`` of ``1, 16, 2, 1, 8, 12, 24, 32``.
+As in `tile`, functions are told who they are; a test sets ``WARPS, EDGE, PARTS, STEPS, WORDS, LANES`` of ``2, 32, 4, 2,
+16, 64``.
 """
 
 import numpy as np

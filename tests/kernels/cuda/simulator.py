@@ -21,8 +21,7 @@ from operator import attrgetter
 from pathlib import Path
 
 SIZES = {"SIDE": 3, "EACH": 2, "TILE": 6, "PITCH": 7, "STEP": 3, "HALF": 1, "THREADS": 9, "BLOCK": (3, 3), "SHORT": 12}
-SIZES |= {"WARPS": 1, "EDGE": 16, "PARTS": 2, "STEPS": 1, "WORDS": 8, "ROW_PITCH": 12, "PAIR_PITCH": 24, "LANES": 32}
-SIZES |= {"WARP_BLOCK": (32, 1)}
+SIZES |= {"WARPS": 2, "EDGE": 32, "PARTS": 4, "STEPS": 2, "WORDS": 16, "LANES": 64, "WARP_BLOCK": (32, 2)}
 TESTS = Path(__file__).parents[2]
 
 
