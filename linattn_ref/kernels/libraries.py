@@ -84,7 +84,9 @@ def import_cupy():
 
 def as_cupy(x):
     """An array of a GPU library as CuPy's, of the same memory; NumPy's is copied to the GPU."""
-    if type(x).__module__.partition(".")[0] == "torch":
+    if is_numba_array(x):
+        x = NumbaMemory(x)
+    elif type(x).__module__.partition(".")[0] == "torch":
         x = x.detach()
     return import_cupy().asarray(x)
 
@@ -135,6 +137,14 @@ def _stream_and_memory(model):
         torch.cuda.caching_allocator_delete(address)
 
     return Stream(stream), import_cupy().cuda.PythonFunctionAllocator(allocate, free).malloc
+
+
+class NumbaMemory:
+    """Numba's array without its stream: for that CuPy would wait, though it is going to work on the same one."""
+
+    def __init__(self, x):
+        self.x = x  # to be kept
+        self.__cuda_array_interface__ = {**x.__cuda_array_interface__, "stream": None}
 
 
 class Stream:

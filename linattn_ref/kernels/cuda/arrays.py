@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.kernels.cuda import device
-from linattn_ref.kernels.libraries import check_one_origin
+from linattn_ref.kernels.libraries import as_cupy, check_one_origin
 from linattn_ref.kernels.libraries import is_on_gpu as on_gpu
 
 
@@ -113,7 +113,7 @@ def _cupy(model):
     import cupy
 
     stream = device.numba_stream(cupy.cuda.get_current_stream().ptr)
-    return Library("cupy", cupy.ascontiguousarray, cupy.empty, cupy.asarray, cupy.asarray, stream)
+    return Library("cupy", cupy.ascontiguousarray, cupy.empty, as_cupy, cupy.asarray, stream)
 
 
 def _same(x):
