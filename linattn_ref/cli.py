@@ -73,7 +73,8 @@ def run_spectrum(arguments: argparse.Namespace) -> None:
     spectrum.svg, .png, .pdf and .json, and the singular values of each sentence as they come.
     """
     start = time.perf_counter()
-    from linattn_ref.experiments import record, spectrum, spectrum_job, style
+    from linattn_ref.experiments import spectrum, spectrum_job
+    from linattn_ref.experiments.publishing import record, style
 
     if arguments.arrays and (arguments.model or arguments.text):
         raise ValueError("--arrays brings its own matrices: leave out --model and --text")
@@ -144,7 +145,7 @@ def run_figures(arguments: argparse.Namespace) -> None:
 
     To be run where README.md and figures/ are. A name for --only is a module of linattn_ref.experiments, or "tables".
     """
-    from linattn_ref.experiments import gallery
+    from linattn_ref.experiments.publishing import gallery
 
     gallery.make(
         arguments.only,

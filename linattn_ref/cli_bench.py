@@ -7,7 +7,6 @@ module's ``compute``.
 import argparse
 from collections.abc import Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,17 +128,20 @@ def add_number(command: argparse.ArgumentParser, number: Number) -> None:
 
 def run_bench(name: str, arguments: argparse.Namespace) -> None:
     """Measure, draw, print the table."""
-    module = import_module(f"linattn_ref.experiments.bench_{name}")
+    from linattn_ref.experiments.publishing.gallery import module_of
+
+    module = module_of(f"bench_{name}")
     options = (*(number.name for number in BENCHES[name].numbers), "dtype", "compiled")
     results = module.compute(**{option: getattr(arguments, option) for option in options if option in arguments})
     report(f"bench_{name}", results, arguments)
 
 
 def report(name: str, results: Any, arguments: argparse.Namespace) -> None:
-    """Write the figure and the record of the module ``experiments/<name>.py``, and print its table."""
-    from linattn_ref.experiments import record, style
+    """Write the figure and the record of the module of that name, and print its table."""
+    from linattn_ref.experiments.publishing import record, style
+    from linattn_ref.experiments.publishing.gallery import module_of
 
-    module = import_module(f"linattn_ref.experiments.{name}")
+    module = module_of(name)
     with style.use(arguments.style):
         files: Sequence[Path] = record.save(
             module.draw(results),
@@ -162,7 +164,7 @@ def run_bench_spectrum(arguments: argparse.Namespace) -> None:
 
     Both go over as many matrices of the same size; imports, forward passes, baselines, workers and drawing count too.
     """
-    from linattn_ref.experiments import bench_spectrum
+    from linattn_ref.experiments.benches import bench_spectrum
 
     results = bench_spectrum.compute(
         sentences=arguments.sentences, length=arguments.length, workers=workers_of(arguments), method=arguments.method

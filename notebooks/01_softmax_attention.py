@@ -29,8 +29,9 @@ import numpy as np
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import softmax
-from linattn_ref.experiments import attention_cost, chapter
-from linattn_ref.experiments.counting import count, kept_bytes
+from linattn_ref.experiments import attention_cost
+from linattn_ref.experiments.measuring.counting import count, kept_bytes
+from linattn_ref.experiments.publishing import chapter
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.reference import softmax as reference_kernel
 

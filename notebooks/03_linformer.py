@@ -30,10 +30,12 @@ from matplotlib.colors import PowerNorm
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import linformer, linformer_projections, softmax
-from linattn_ref.experiments import chapter, heads, spectrum_inputs, style
 from linattn_ref.experiments import linear_self_attention as theorem_2_figure
 from linattn_ref.experiments import linformer as linformer_figure
-from linattn_ref.experiments.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments import spectrum_inputs
+from linattn_ref.experiments.measuring import heads
+from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.models import bert_config
 from linattn_ref.theory import linear_self_attention as theorem_2
 

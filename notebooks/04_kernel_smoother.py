@@ -27,9 +27,10 @@ from matplotlib.patches import Rectangle
 from linattn_ref import gradcheck
 from linattn_ref.attention import feature_maps, feature_maps_exact, linear, softmax
 from linattn_ref.attention.feature_maps import FeatureMap, elu_plus_one, quadratic, taylor_exp, taylor_gaussian
-from linattn_ref.experiments import attention_cost, chapter, style
+from linattn_ref.experiments import attention_cost
 from linattn_ref.experiments import feature_maps as feature_maps_figure
-from linattn_ref.experiments.counting import count, kept_bytes
+from linattn_ref.experiments.measuring.counting import count, kept_bytes
+from linattn_ref.experiments.publishing import chapter, style
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)

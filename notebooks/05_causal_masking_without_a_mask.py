@@ -30,8 +30,9 @@ from matplotlib.colors import ListedColormap
 from linattn_ref import gradcheck
 from linattn_ref.attention import exponents, linear
 from linattn_ref.attention.feature_maps import FeatureMap, elu_plus_one
-from linattn_ref.experiments import attention_cost, causal_cost, chapter, rewind, style
-from linattn_ref.experiments.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments import attention_cost, causal_cost, rewind
+from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.kernels.jit import causal_product as jit_kernel
 from linattn_ref.kernels.jit import causal_product_plain
 from linattn_ref.kernels.reference import causal_product

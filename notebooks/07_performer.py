@@ -28,8 +28,9 @@ import scipy.special
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import exponents, feature_maps, feature_maps_random, linear, performer, softmax
-from linattn_ref.experiments import chapter, random_features, random_features_attention, style
-from linattn_ref.experiments.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments import random_features, random_features_attention
+from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.theory import random_features as rf
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.

@@ -30,9 +30,11 @@ from matplotlib.colors import PowerNorm
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import depthwise, landmarks, nystromformer, pseudo_inverse, softmax
-from linattn_ref.experiments import chapter, heads, pinv_convergence
 from linattn_ref.experiments import nystromformer as nystromformer_figure
-from linattn_ref.experiments.counting import count, kept_bytes
+from linattn_ref.experiments import pinv_convergence
+from linattn_ref.experiments.measuring import heads
+from linattn_ref.experiments.measuring.counting import count, kept_bytes
+from linattn_ref.experiments.publishing import chapter
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each, times small condition numbers.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)

@@ -32,8 +32,9 @@ from linattn_ref.attention import (
     long_short_projection,
     softmax,
 )
-from linattn_ref.experiments import chapter, moving_content, style
-from linattn_ref.experiments.counting import count
+from linattn_ref.experiments import moving_content
+from linattn_ref.experiments.measuring.counting import count
+from linattn_ref.experiments.publishing import chapter, style
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)

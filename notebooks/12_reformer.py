@@ -26,7 +26,8 @@ import numpy as np
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import lsh_hashing, reformer, softmax
-from linattn_ref.experiments import chapter, lsh_recall, resource_methods, style
+from linattn_ref.experiments import lsh_recall, resource_methods
+from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.kernels import jit
 from linattn_ref.theory import lsh_collision
 

@@ -44,7 +44,8 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeWithinKernelCUDAArray
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import linear
-from linattn_ref.experiments import causal_cost, chapter, cuda_occupancy, style
+from linattn_ref.experiments import causal_cost, cuda_occupancy
+from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.kernels import cuda as gpu
 from linattn_ref.kernels import reference
 from linattn_ref.kernels.cuda import (
@@ -284,7 +285,7 @@ chapter.source(causal_product_plain.columns_of_a_head, causal_product_plain.forw
 # %%
 print({name: getattr(tile, name) for name in ("SIDE", "EACH", "TILE", "PITCH", "STEP", "THREADS")})
 SMALL = {"SIDE": 4, "EACH": 2, "TILE": 8, "PITCH": 9, "STEP": 4, "HALF": 2, "THREADS": 16, "BLOCK": (4, 4)}
-SMALL |= {"WARPS": 1, "EDGE": 16, "PARTS": 2, "STEPS": 1, "WORDS": 8, "LANES": 32, "WARP_BLOCK": (32, 1)}  # half_tiles
+SMALL |= {"WARPS": 1, "EDGE": 16, "PARTS": 2, "STEPS": 1, "WORDS": 8, "LANES": 32, "ROUNDS": 4, "WARP_BLOCK": (32, 1)}
 for name, module in list(sys.modules.items()):
     if name.startswith(gpu.__name__):
         for size in SMALL.keys() & vars(module).keys():

@@ -64,7 +64,7 @@ CHAPTER = """# %% [markdown]
 
 # %%
 from linattn_ref.attention import softmax
-from linattn_ref.experiments import chapter
+from linattn_ref.experiments.publishing import chapter
 
 chapter.source(softmax.dense_backward)
 

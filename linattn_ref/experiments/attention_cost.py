@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import style
-from linattn_ref.experiments.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels.reference.softmax import TILE
 
 LENGTHS = (128, 256, 512, 1024, 2048)

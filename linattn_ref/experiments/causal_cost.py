@@ -36,9 +36,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import style
 from linattn_ref.experiments.attention_cost import growth_exponent
-from linattn_ref.experiments.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels.reference import causal_product
 
 LENGTHS = (128, 256, 512, 1024, 2048)

@@ -23,10 +23,11 @@ from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import spectrum_inputs, style
+from linattn_ref.experiments import spectrum_inputs
 from linattn_ref.experiments.comparison_ways import TARGETS, WAYS, Way
-from linattn_ref.experiments.counting import count
-from linattn_ref.experiments.heads import Heads, random_heads, read_heads, relative_error
+from linattn_ref.experiments.measuring.counting import count
+from linattn_ref.experiments.measuring.heads import Heads, random_heads, read_heads, relative_error
+from linattn_ref.experiments.publishing import style
 
 CAPTION = (
     "Mechanisms in place of softmax attention in a pretrained network whose weights stay as they are; nothing is "

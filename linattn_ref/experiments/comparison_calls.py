@@ -16,7 +16,7 @@ from numpy.random import Generator
 
 from linattn_ref.attention import bigbird, feature_maps, reformer
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.counting import kept_bytes
+from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.kernels import jit
 
 TOKENS = {"q", "k", "v", "qk", "q_global", "k_global", "v_global", "gate"}  # a layer makes these from its input

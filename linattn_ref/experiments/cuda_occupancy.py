@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from linattn_ref.experiments import style
+from linattn_ref.experiments.publishing import style
 
 CAPTION = (
     "Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability 9.0, "

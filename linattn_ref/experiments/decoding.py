@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import style
 from linattn_ref.experiments.causal_cost import multiply_adds
-from linattn_ref.experiments.counting import kept_bytes
-from linattn_ref.experiments.timing import in_turn, one_thread
+from linattn_ref.experiments.measuring.counting import kept_bytes
+from linattn_ref.experiments.measuring.timing import in_turn, one_thread
+from linattn_ref.experiments.publishing import style
 
 POSITIONS = tuple(2**p for p in range(4, 15))
 STEPS = 16  # timed together: one takes some 30 microseconds, and the first finds the processor's caches cold

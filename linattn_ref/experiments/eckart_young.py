@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import style
+from linattn_ref.experiments.publishing import style
 from linattn_ref.theory.eckart_young import COMPETITORS, RankError, rank_errors
 
 LABELS = {

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import feature_maps, linear, softmax
 from linattn_ref.attention.feature_maps import FeatureMap
-from linattn_ref.experiments import style
-from linattn_ref.experiments.counting import count
+from linattn_ref.experiments.measuring.counting import count
+from linattn_ref.experiments.publishing import style
 
 MAPS = (feature_maps.elu_plus_one, feature_maps.quadratic(1.0), feature_maps.taylor_exp(2))
 LOOKS = (("o", style.GREEN), ("s", style.BLUE), ("^", style.PURPLE))  # of each map

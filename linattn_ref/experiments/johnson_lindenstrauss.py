@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from linattn_ref.experiments import style
+from linattn_ref.experiments.publishing import style
 from linattn_ref.theory import johnson_lindenstrauss as jl
 from linattn_ref.theory.johnson_lindenstrauss import Failure
 

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from linattn_ref.experiments import style
 from linattn_ref.experiments.johnson_lindenstrauss import COLOURS, legend_below
+from linattn_ref.experiments.publishing import style
 from linattn_ref.theory import linear_self_attention
 from linattn_ref.theory.johnson_lindenstrauss import Failure, count_failures
 

@@ -28,8 +28,7 @@ from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import spectrum_inputs, style
-from linattn_ref.experiments.heads import Errors, Heads, errors_of, random_heads, read_heads
+from linattn_ref.experiments import spectrum_inputs
 from linattn_ref.experiments.linformer_fit import (
     CONVOLUTIONS,
     MATRICES,
@@ -38,6 +37,8 @@ from linattn_ref.experiments.linformer_fit import (
     Parameters,
     fit,
 )
+from linattn_ref.experiments.measuring.heads import Errors, Heads, errors_of, random_heads, read_heads
+from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 from linattn_ref.theory.eckart_young import tail_frobenius
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection

@@ -23,7 +23,7 @@ import numpy as np
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.heads import Heads
+from linattn_ref.experiments.measuring.heads import Heads
 from linattn_ref.kernels import jit
 
 Parameters = tuple[Array, ...]

@@ -28,11 +28,11 @@ from matplotlib.figure import Figure
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import style
-from linattn_ref.experiments.measurements import measure_all
-from linattn_ref.experiments.memory import HAND_BACK, KEEP, in_new_process, peak_resident
+from linattn_ref.experiments.measuring.measurements import measure_all
+from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
+from linattn_ref.experiments.measuring.timing import in_turn, one_thread
+from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.resource_methods import Setting
-from linattn_ref.experiments.timing import in_turn, one_thread
 from linattn_ref.kernels import jit
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.experiments import style
 from linattn_ref.experiments.johnson_lindenstrauss import COLOURS, draw_failures, legend_below
+from linattn_ref.experiments.publishing import style
 from linattn_ref.theory import dimension_growth, low_rank
 from linattn_ref.theory.dimension_growth import Growth
 from linattn_ref.theory.johnson_lindenstrauss import Failure, count_failures

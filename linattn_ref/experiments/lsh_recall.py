@@ -22,8 +22,9 @@ from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import reformer
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import spectrum_inputs, style
-from linattn_ref.experiments.heads import read_heads
+from linattn_ref.experiments import spectrum_inputs
+from linattn_ref.experiments.measuring.heads import read_heads
+from linattn_ref.experiments.publishing import style
 from linattn_ref.theory.lsh_collision import collision_probability, measured_collisions
 
 COSINES = tuple(float(x) for x in np.cos(np.radians(np.arange(5, 180, 10))))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import linformer, long_short
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import style
+from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.rfa_decay import adam
 
 WIDTH, VALUES = 8, 4  # D and M

@@ -29,10 +29,11 @@ from threadpoolctl import threadpool_limits
 from linattn_ref.attention import depthwise, linformer, nystromformer, pseudo_inverse, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.landmarks import segment_means
-from linattn_ref.experiments import spectrum_inputs, style
-from linattn_ref.experiments.heads import Errors, Heads, errors_of, random_heads, read_heads, relative_error
+from linattn_ref.experiments import spectrum_inputs
 from linattn_ref.experiments.linformer import RATE, truncated_svd
 from linattn_ref.experiments.linformer_fit import MATRICES, fit
+from linattn_ref.experiments.measuring.heads import Errors, Heads, errors_of, random_heads, read_heads, relative_error
+from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 
 # name -> (label, colour, line); the last two cannot be used in practice: they need P.

@@ -11,8 +11,8 @@ from numpy.random import Generator
 from linattn_ref.attention import patterns
 from linattn_ref.attention.arguments import Mask
 from linattn_ref.attention.bigbird import draw_random_blocks
-from linattn_ref.experiments import style
-from linattn_ref.experiments.scaling import Growth, growth
+from linattn_ref.experiments.measuring.scaling import Growth, growth
+from linattn_ref.experiments.publishing import style
 from linattn_ref.theory import pattern_graphs
 
 WINDOW_BLOCKS = 5  # in one of 3 no two neighbours of a block are neighbours

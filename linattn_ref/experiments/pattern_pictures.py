@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention import patterns
 from linattn_ref.attention.arguments import Mask
 from linattn_ref.attention.bigbird import draw_random_blocks
-from linattn_ref.experiments import style
+from linattn_ref.experiments.publishing import style
 
 # Why a pair is allowed; its number is its colour. Where there are two reasons the later one is painted.
 REASONS = {

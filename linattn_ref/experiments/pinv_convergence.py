@@ -34,9 +34,10 @@ from threadpoolctl import threadpool_limits
 from linattn_ref.attention import pseudo_inverse, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.landmarks import segment_means
-from linattn_ref.experiments import spectrum_inputs, style
-from linattn_ref.experiments.heads import Heads, random_heads, read_heads
+from linattn_ref.experiments import spectrum_inputs
 from linattn_ref.experiments.johnson_lindenstrauss import legend_below
+from linattn_ref.experiments.measuring.heads import Heads, random_heads, read_heads
+from linattn_ref.experiments.publishing import style
 
 GROWTH = 13 / 4  # of t in an iteration, while it is small
 CAPTION = (

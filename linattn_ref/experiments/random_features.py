@@ -16,7 +16,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import style
+from linattn_ref.experiments.publishing import style
 from linattn_ref.theory import random_features as rf
 from linattn_ref.theory.random_features import Measured
 

@@ -17,8 +17,9 @@ from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import feature_maps, performer, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import spectrum_inputs, style
-from linattn_ref.experiments.heads import Heads, heads_of, read_heads, relative_error
+from linattn_ref.experiments import spectrum_inputs
+from linattn_ref.experiments.measuring.heads import Heads, heads_of, read_heads, relative_error
+from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 
 Draw = Callable[..., Array]  # m, D, rng -> omega (m, D)

@@ -28,9 +28,9 @@ from numpy.random import Generator
 
 from linattn_ref.attention import linear, linformer, reformer, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.counting import kept_bytes
-from linattn_ref.experiments.memory import peak_resident
-from linattn_ref.experiments.timing import in_turn, one_thread
+from linattn_ref.experiments.measuring.counting import kept_bytes
+from linattn_ref.experiments.measuring.memory import peak_resident
+from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.kernels import jit
 
 REDUCED = 256  # R, Linformer's k

@@ -28,9 +28,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import style
-from linattn_ref.experiments.measurements import measure_all
-from linattn_ref.experiments.memory import HAND_BACK, KEEP, in_new_process
+from linattn_ref.experiments.measuring.measurements import measure_all
+from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process
+from linattn_ref.experiments.measuring.scaling import Crossing, Growth, crossing, growth
+from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.resource_methods import (
     METHODS,
     REDUCED,
@@ -39,7 +40,6 @@ from linattn_ref.experiments.resource_methods import (
     measure_time,
     methods_at,
 )
-from linattn_ref.experiments.scaling import Crossing, Growth, crossing, growth
 
 LENGTHS = tuple(2**i for i in range(6, 17))
 MEMORY_FROM = 2**9  # below, what a pass needs is lost among the pages that a process has anyway

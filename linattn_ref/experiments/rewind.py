@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps import elu_plus_one
-from linattn_ref.experiments import style
+from linattn_ref.experiments.publishing import style
 
 LENGTHS = tuple(2**p for p in range(6, 15))
 GATES = (1.0, 0.9999, 0.999, 0.99, 0.9)

@@ -26,7 +26,7 @@ from linattn_ref.attention import rfa
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps import orthogonal_gaussian
 from linattn_ref.attention.gate import gate_backward, gate_forward
-from linattn_ref.experiments import style
+from linattn_ref.experiments.publishing import style
 
 GATES = (0.5, 0.8, 0.9, 0.95, 0.99)
 SHARE = 0.9  # of the weight, in the middle panel

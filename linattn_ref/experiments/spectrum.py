@@ -23,7 +23,8 @@ from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import record, spectrum_inputs, spectrum_job, style
+from linattn_ref.experiments import spectrum_inputs, spectrum_job
+from linattn_ref.experiments.publishing import record, style
 from linattn_ref.experiments.spectrum_inputs import PathLike
 from linattn_ref.theory.spectrum import METHODS, cumulative_share, rank_for_share, singular_values, spread
 

@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.atomic import write_all
+from linattn_ref.experiments.publishing.atomic import write_all
 from linattn_ref.theory.spectrum import singular_values
 
 SETTINGS = "settings.json"

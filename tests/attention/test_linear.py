@@ -9,7 +9,7 @@ from joblib import Parallel, delayed
 
 from linattn_ref.attention import feature_maps, linear, softmax
 from linattn_ref.attention.exponents import RISE
-from linattn_ref.experiments.counting import count, kept_bytes
+from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.reference.causal_product import CHUNK

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import feature_maps, linear, linformer, linformer_linear
-from linattn_ref.experiments.counting import count, kept_bytes
+from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.gradcheck import check_elementwise
 
 D, M, R = 4, 3, 3

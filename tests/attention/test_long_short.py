@@ -8,7 +8,7 @@ import pytest
 from linattn_ref.attention import long_short, softmax
 from linattn_ref.attention.long_short_norm import layer_norm, layer_norm_backward
 from linattn_ref.attention.long_short_projection import mix
-from linattn_ref.experiments.counting import count
+from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.gradcheck import check_elementwise
 
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)  # some hundred roundings of numbers of size 1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import feature_maps, linear, performer, softmax
-from linattn_ref.experiments.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.gradcheck import check_complex_step, check_directions
 
 EPS32, EPS64 = np.finfo(np.float32).eps, np.finfo(np.float64).eps

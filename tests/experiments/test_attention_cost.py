@@ -4,7 +4,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from linattn_ref.experiments import attention_cost, style
+from linattn_ref.experiments import attention_cost
+from linattn_ref.experiments.publishing import style
 
 
 @pytest.fixture(scope="module", params=[np.float32, np.float64])

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.experiments import bench_cuda, style
-from linattn_ref.experiments.bench_cuda import BOTH, FORWARD, Results, Row
+from linattn_ref.experiments.benches import bench_cuda
+from linattn_ref.experiments.benches.bench_cuda import BOTH, FORWARD, Results, Row
+from linattn_ref.experiments.publishing import style
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.experiments import bench_linear, record, style, timing
-from linattn_ref.experiments import bench_linear_peers as peers
-from linattn_ref.experiments.bench_linear_limit import SUMS, multiply_adds
+from linattn_ref.experiments.benches import bench_linear
+from linattn_ref.experiments.benches import bench_linear_peers as peers
+from linattn_ref.experiments.benches.bench_linear_limit import SUMS, multiply_adds
+from linattn_ref.experiments.measuring import timing
+from linattn_ref.experiments.publishing import record, style
 from linattn_ref.kernels.jit.vector import lanes
 
 SMALL = {

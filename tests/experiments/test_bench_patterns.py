@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from linattn_ref.experiments import bench_patterns, bench_patterns_peers, record, style
+from linattn_ref.experiments.benches import bench_patterns, bench_patterns_peers
+from linattn_ref.experiments.publishing import record, style
 
 SMALL = {"lengths": (32, 35), "heads": 2, "width": 4, "window": 4, "block": 4, "drawn": 1, "repeats": 3}
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.experiments import bench_performer, record, style
+from linattn_ref.experiments.benches import bench_performer
+from linattn_ref.experiments.publishing import record, style
 
 SMALL = {"lengths": (5, 70), "heads": 2, "width": 4, "features": 6, "repeats": 2}
 SETTINGS = {

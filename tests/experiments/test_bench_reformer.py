@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from linattn_ref.experiments import bench_reformer, record, style
+from linattn_ref.experiments.benches import bench_reformer
+from linattn_ref.experiments.publishing import record, style
 
 SMALL = {"lengths": (16, 32), "heads": 2, "width": 4, "chunk": 8, "repeats": 2}
 

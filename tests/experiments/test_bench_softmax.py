@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from linattn_ref.experiments import bench_softmax, record, style
+from linattn_ref.experiments.benches import bench_softmax
+from linattn_ref.experiments.publishing import record, style
 
 SMALL = {"lengths": (5, 16), "heads": 2, "width": 4, "repeats": 3}
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from linattn_ref import gradcheck
-from linattn_ref.experiments import causal_cost, record, style
+from linattn_ref.experiments import causal_cost
+from linattn_ref.experiments.publishing import record, style
 
 C, M = 24, 16
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import softmax
-from linattn_ref.experiments import style
+from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 
 pytest.importorskip("IPython")
 pytest.importorskip("ipywidgets")
 
-from linattn_ref.experiments import chapter
+from linattn_ref.experiments.publishing import chapter
 
 
 @pytest.fixture

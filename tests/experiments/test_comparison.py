@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from linattn_ref.experiments import comparison, comparison_ways, record, style
-from linattn_ref.experiments.heads import random_heads
+from linattn_ref.experiments import comparison, comparison_ways
+from linattn_ref.experiments.measuring.heads import random_heads
+from linattn_ref.experiments.publishing import record, style
 
 
 @pytest.fixture(scope="module")

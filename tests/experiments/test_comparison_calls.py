@@ -2,7 +2,8 @@
 
 import pytest
 
-from linattn_ref.experiments import comparison_calls, tables
+from linattn_ref.experiments import comparison_calls
+from linattn_ref.experiments.publishing import tables
 
 SMALL = comparison_calls.Sizes(n=640, heads=2, width=8)
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.experiments import decoding, record, style
+from linattn_ref.experiments import decoding
+from linattn_ref.experiments.publishing import record, style
 
 HEADS, WIDTH = 3, 32
 

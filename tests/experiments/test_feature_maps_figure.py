@@ -8,7 +8,7 @@ import pytest
 
 from linattn_ref.attention import feature_maps
 from linattn_ref.experiments import feature_maps as figure_module
-from linattn_ref.experiments import record, style
+from linattn_ref.experiments.publishing import record, style
 
 
 @pytest.fixture(scope="module")

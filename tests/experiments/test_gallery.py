@@ -1,4 +1,3 @@
-import importlib
 import inspect
 import json
 import re
@@ -6,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from linattn_ref.experiments import gallery
+from linattn_ref.experiments.publishing import gallery
 
 FIGURES = Path(__file__).parents[2] / "figures"
 
@@ -16,7 +15,7 @@ ALL = (*gallery.FIGURES, *gallery.BENCHES, *gallery.COMPILED)
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_figure_has_what_the_gallery_needs(name):
-    module = importlib.import_module(f"linattn_ref.experiments.{name}")
+    module = gallery.module_of(name)
     assert len(module.CAPTION) > 80
     for parameter in inspect.signature(module.compute).parameters.values():
         given = parameter.name in {"seed", "rng", "quick", "workers"}
@@ -27,7 +26,7 @@ def test_every_figure_has_what_the_gallery_needs(name):
 @pytest.mark.parametrize("name", ALL)
 def test_every_figure_is_committed_in_full(name):
     record = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))
-    module = importlib.import_module(f"linattn_ref.experiments.{name}")
+    module = gallery.module_of(name)
     assert record["command"] == f"linattn-ref figures --only {name}"
     assert record["caption"] == module.CAPTION
     for ending in ("svg", "png", "pdf"):

@@ -7,8 +7,9 @@ import pytest
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import softmax
-from linattn_ref.experiments import heads as heads_module
-from linattn_ref.experiments import linformer, linformer_fit, record, spectrum_inputs, style
+from linattn_ref.experiments import linformer, linformer_fit, spectrum_inputs
+from linattn_ref.experiments.measuring import heads as heads_module
+from linattn_ref.experiments.publishing import record, style
 from linattn_ref.models import bert
 
 WAYS_WITH_MATRIX = {"gaussian", "mean", "fitted", "one_sentence", "theorem_1", "svd"}

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import linformer, softmax
-from linattn_ref.experiments import linformer_savings, style
+from linattn_ref.experiments import linformer_savings
 from linattn_ref.experiments.linformer_savings import FORMS, Results, attend, draw_inputs, table
+from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.resource_methods import Setting
 
 SMALL = Setting(heads=2, width=4)

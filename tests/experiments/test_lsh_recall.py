@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import reformer
-from linattn_ref.experiments import lsh_recall, record, style
+from linattn_ref.experiments import lsh_recall
+from linattn_ref.experiments.publishing import record, style
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linattn_ref.experiments.measurements import measure_all
+from linattn_ref.experiments.measuring.measurements import measure_all
 
 SETTINGS = {"lengths": (1, 2)}
 

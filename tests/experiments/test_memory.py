@@ -5,7 +5,7 @@ from os import _exit, getpid
 import numpy as np
 import pytest
 
-from linattn_ref.experiments.memory import HAND_BACK, KEEP, in_new_process, peak_resident
+from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 
 MIB = 2**20
 

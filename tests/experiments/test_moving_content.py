@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from linattn_ref.experiments import moving_content, record, style
+from linattn_ref.experiments import moving_content
+from linattn_ref.experiments.publishing import record, style
 from linattn_ref.gradcheck import check_elementwise
 
 

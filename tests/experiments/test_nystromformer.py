@@ -8,9 +8,9 @@ import pytest
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import depthwise, nystromformer, softmax
-from linattn_ref.experiments import heads as heads_module
 from linattn_ref.experiments import nystromformer as figure
-from linattn_ref.experiments import record, style
+from linattn_ref.experiments.measuring import heads as heads_module
+from linattn_ref.experiments.publishing import record, style
 
 FIGURES = Path(__file__).parents[2] / "figures"
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import patterns
-from linattn_ref.experiments import pattern_graphs, pattern_pictures, record, style
+from linattn_ref.experiments import pattern_graphs, pattern_pictures
+from linattn_ref.experiments.publishing import record, style
 
 MODULES = (pattern_graphs, pattern_pictures)
 

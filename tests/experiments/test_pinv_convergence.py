@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import nystromformer, pseudo_inverse
-from linattn_ref.experiments import heads as heads_module
 from linattn_ref.experiments import pinv_convergence as figure
-from linattn_ref.experiments import record, style
+from linattn_ref.experiments.measuring import heads as heads_module
+from linattn_ref.experiments.publishing import record, style
 
 FIGURES = Path(__file__).parents[2] / "figures"
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import feature_maps, performer
-from linattn_ref.experiments import random_features, random_features_attention, record, style
-from linattn_ref.experiments.heads import random_heads
+from linattn_ref.experiments import random_features, random_features_attention
+from linattn_ref.experiments.measuring.heads import random_heads
+from linattn_ref.experiments.publishing import record, style
 
 MODULES = {"kernels": random_features, "attention": random_features_attention}
 each_module = pytest.mark.parametrize("name", MODULES)

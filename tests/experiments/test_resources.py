@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from linattn_ref.cli import main
-from linattn_ref.experiments import record, resources, style
-from linattn_ref.experiments.counting import peak_bytes
-from linattn_ref.experiments.memory import HAND_BACK, in_new_process
+from linattn_ref.experiments import resources
+from linattn_ref.experiments.measuring.counting import peak_bytes
+from linattn_ref.experiments.measuring.memory import HAND_BACK, in_new_process
+from linattn_ref.experiments.publishing import record, style
 from linattn_ref.experiments.resource_methods import (
     METHODS,
     REDUCED,

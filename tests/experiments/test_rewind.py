@@ -6,7 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from linattn_ref.experiments import record, rewind, style
+from linattn_ref.experiments import rewind
+from linattn_ref.experiments.publishing import record, style
 from linattn_ref.kernels.reference import causal_product
 
 EPS = float(np.finfo(np.float32).eps)

@@ -7,7 +7,8 @@ import pytest
 
 from linattn_ref.attention import rfa
 from linattn_ref.attention.feature_maps import gaussian
-from linattn_ref.experiments import record, rfa_decay, style
+from linattn_ref.experiments import rfa_decay
+from linattn_ref.experiments.publishing import record, style
 
 
 @pytest.fixture(scope="module")

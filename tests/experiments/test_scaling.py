@@ -4,7 +4,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from linattn_ref.experiments.scaling import Crossing, crossing, growth
+from linattn_ref.experiments.measuring.scaling import Crossing, crossing, growth
 
 LENGTHS = [2**i for i in range(6, 13)]
 

@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from linattn_ref.experiments import record, spectrum, style
+from linattn_ref.experiments import spectrum
+from linattn_ref.experiments.publishing import record, style
 from linattn_ref.models import bert
 
 

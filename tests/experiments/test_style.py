@@ -7,7 +7,7 @@ import matplotlib.pyplot
 import numpy as np
 import pytest
 
-from linattn_ref.experiments import style
+from linattn_ref.experiments.publishing import style
 
 # Machado, Oliveira and Fernandes (2009): linear RGB as seen without one of the three kinds of cone.
 DEFICIENCIES = {
@@ -118,5 +118,5 @@ def test_text_on_a_heat_map_contrasts_with_every_colour():
 
 
 def test_styles_are_in_the_package():
-    files = {entry.name for entry in resources.files("linattn_ref.experiments").iterdir()}
+    files = {entry.name for entry in resources.files("linattn_ref.experiments.publishing").iterdir()}
     assert {f"{name}.mplstyle" for name in style.STYLES} <= files

@@ -5,7 +5,7 @@ from types import ModuleType
 import pytest
 
 from linattn_ref.attention import softmax
-from linattn_ref.experiments import tables
+from linattn_ref.experiments.publishing import tables
 
 ROOT = Path(__file__).parents[2]
 

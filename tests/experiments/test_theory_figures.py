@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from linattn_ref.experiments import record, style
+from linattn_ref.experiments.publishing import record, style
 
 NAMES = ("johnson_lindenstrauss", "low_rank", "linear_self_attention", "eckart_young")
 

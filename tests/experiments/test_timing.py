@@ -4,8 +4,8 @@ import numba
 import pytest
 from threadpoolctl import threadpool_info
 
-from linattn_ref.experiments import timing
-from linattn_ref.experiments.timing import in_turn, one_thread
+from linattn_ref.experiments.measuring import timing
+from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 
 
 def test_calls_take_turns_and_the_first_round_is_not_counted(monkeypatch):

@@ -396,7 +396,7 @@ def test_steps_are_the_forward_pass():
 
 MEMORY = """
 import numpy as np
-from linattn_ref.experiments.memory import peak_resident
+from linattn_ref.experiments.measuring.memory import peak_resident
 from linattn_ref.kernels.jit import causal_product as kernel
 def run(n, gated):
     rng = np.random.default_rng(0)

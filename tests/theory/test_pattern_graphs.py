@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import patterns
-from linattn_ref.experiments.scaling import growth
+from linattn_ref.experiments.measuring.scaling import growth
 from linattn_ref.theory import pattern_graphs
 
 

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import bigbird, local, longformer
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import bench_patterns_peers as peers_of
-from linattn_ref.experiments import style
-from linattn_ref.experiments.bench_patterns_peers import GLOBAL_TOKEN, Call, Inputs, Peers
-from linattn_ref.experiments.timing import against_jit, one_thread
+from linattn_ref.experiments.benches import bench_patterns_peers as peers_of
+from linattn_ref.experiments.benches.bench_patterns_peers import GLOBAL_TOKEN, Call, Inputs, Peers
+from linattn_ref.experiments.measuring.timing import against_jit, one_thread
+from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, parts, reference
 
 CAPTION = (

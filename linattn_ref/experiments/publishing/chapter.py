@@ -26,7 +26,7 @@ import PIL.Image
 from IPython.display import Image, Markdown, clear_output, display
 from matplotlib.figure import Figure
 
-from linattn_ref.experiments import style
+from linattn_ref.experiments.publishing import style
 
 # The page that nbconvert makes shows code inside an output in the font of its surroundings; hence the div.
 IN_CODE_FONT = '<div style="font-family: var(--jp-code-font-family, monospace)">\n\n```python\n{}\n```\n\n</div>'

@@ -21,8 +21,9 @@ import numpy as np
 from linattn_ref.attention.arguments import Array
 
 # Products that do not go through ``@``: refused, so that nothing is left out of the count in silence. So are the other
-# ufuncs that multiply matrices or vectors, and all of numpy.linalg; but not vecdot, a product and a sum entry by entry.
+# ufuncs that multiply matrices or vectors, and all of numpy.linalg; but not a product and a sum entry by entry.
 UNCOUNTED = frozenset((np.dot, np.vdot, np.inner, np.outer, np.kron, np.tensordot, np.einsum))
+ROW_BY_ROW = "...d,...d->..."  # the einsum that is such a one, as is vecdot
 REFUSED = "count: the products of numpy's {} cannot be counted, use @"
 
 
@@ -95,6 +96,8 @@ class CountedArray(np.ndarray):
         return out[0] if out is not None else self.wrap(result, self.counts)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        if function is np.einsum and arguments[0] == ROW_BY_ROW:
+            return np.vecdot(*arguments[1:])
         if function in UNCOUNTED or function.__module__ == "numpy.linalg":
             raise TypeError(REFUSED.format(function.__name__))
         return self.wrap(super().__array_function__(function, types, arguments, options), self.counts)

@@ -25,9 +25,9 @@ from matplotlib.figure import Figure
 
 from linattn_ref.attention import feature_maps, performer
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import style
-from linattn_ref.experiments.bench_linear_peers import Inputs, find_torch
-from linattn_ref.experiments.timing import against_jit, one_thread
+from linattn_ref.experiments.benches.bench_linear_peers import Inputs, find_torch
+from linattn_ref.experiments.measuring.timing import against_jit, one_thread
+from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, reference
 
 PEER = "performer-pytorch"

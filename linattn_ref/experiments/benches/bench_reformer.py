@@ -23,8 +23,8 @@ from matplotlib.figure import Figure
 from linattn_ref.attention import reformer
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.lsh_hashing import Integers
-from linattn_ref.experiments import style
-from linattn_ref.experiments.timing import against_jit, one_thread
+from linattn_ref.experiments.measuring.timing import against_jit, one_thread
+from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 
 PEER = "transformers"

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from numpy.typing import DTypeLike
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import style
-from linattn_ref.experiments.timing import against_jit, one_thread
+from linattn_ref.experiments.measuring.timing import against_jit, one_thread
+from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, reference
 
 CAPTION = (

@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from linattn_ref.experiments import style
-from linattn_ref.experiments.bench_cuda_peers import Call, Inputs, kernels
+from linattn_ref.experiments.benches.bench_cuda_peers import Call, Inputs, kernels
+from linattn_ref.experiments.publishing import style
 
 CAPTION = (
     "Causal attention on a GPU: time, forward and with the backward pass, and memory beyond the inputs, against length."

@@ -24,8 +24,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 import linattn_ref.attention
-from linattn_ref.experiments.atomic import write_all
-from linattn_ref.experiments.gallery import BENCHES
+from linattn_ref.experiments.publishing.atomic import write_all
+from linattn_ref.experiments.publishing.gallery import BENCHES
 
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.
@@ -76,7 +76,9 @@ def mechanism(module: ModuleType) -> Mechanism:
     missing = [f":{field}:" for field in FIELDS if field not in fields]
     if missing:
         lacks = ", ".join(missing)
-        raise ValueError(f"{module.__name__}: its docstring needs {lacks}; see linattn_ref/experiments/tables.py")
+        raise ValueError(
+            f"{module.__name__}: its docstring needs {lacks}; see linattn_ref/experiments/publishing/tables.py"
+        )
     parameters = tuple(inspect.signature(module.forward).parameters)
     own = tuple(parameter for parameter in parameters if parameter not in COMMON)
     chosen = {field: fields[field] for field in FIELDS}

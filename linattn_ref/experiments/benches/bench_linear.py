@@ -32,12 +32,12 @@ from matplotlib.figure import Figure
 from linattn_ref.attention import linear
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps import elu_plus_one
-from linattn_ref.experiments import bench_linear_peers as peers
-from linattn_ref.experiments import style
-from linattn_ref.experiments.bench_linear_limit import multiply_adds
-from linattn_ref.experiments.bench_linear_peers import Call, Inputs
-from linattn_ref.experiments.bench_linear_steps import STEP, STEP_KERNEL, steps
-from linattn_ref.experiments.timing import against_jit, one_thread
+from linattn_ref.experiments.benches import bench_linear_peers as peers
+from linattn_ref.experiments.benches.bench_linear_limit import multiply_adds
+from linattn_ref.experiments.benches.bench_linear_peers import Call, Inputs
+from linattn_ref.experiments.benches.bench_linear_steps import STEP, STEP_KERNEL, steps
+from linattn_ref.experiments.measuring.timing import against_jit, one_thread
+from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit import causal_product as fast
 from linattn_ref.kernels.jit import causal_product_plain as plain

@@ -12,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments import record
+from linattn_ref.experiments.publishing import record
 from linattn_ref.experiments.spectrum_job import Done, load, prepare, store
 
 

@@ -75,7 +75,7 @@ def make(
     ValueError
         A name that is not known.
     """
-    from linattn_ref.experiments import tables
+    from linattn_ref.experiments.publishing import tables
 
     names = list(only) if only is not None else [*FIGURES, *([] if quick else [*BENCHES, *COMPILED, "tables"])]
     unknown = sorted(set(names) - {*FIGURES, *BENCHES, *COMPILED, "tables"})
@@ -100,9 +100,9 @@ def make(
 
 def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int) -> None:
     """Compute and draw one figure and save it with its numbers."""
-    from linattn_ref.experiments import record, style
+    from linattn_ref.experiments.publishing import record, style
 
-    module = importlib.import_module(f"linattn_ref.experiments.{name}")
+    module = module_of(name)
     offered = {"seed": SEED, "rng": np.random.default_rng(SEED), "quick": quick, "workers": workers}
     taken = inspect.signature(module.compute).parameters
     results = module.compute(**{key: value for key, value in offered.items() if key in taken})
@@ -114,9 +114,15 @@ def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int) ->
         record.save(figure, results, out, name, command=command, seed=SEED, caption=module.CAPTION, extra=extra)
 
 
+def module_of(name: str) -> Any:
+    """The module of a figure; the comparisons have a folder of their own."""
+    folder = "experiments.benches" if name.startswith("bench_") else "experiments"
+    return importlib.import_module(f"linattn_ref.{folder}.{name}")
+
+
 def write_page(out: Path) -> None:
     """Write the gallery, ``README.md`` in ``out``."""
-    from linattn_ref.experiments.atomic import write_all
+    from linattn_ref.experiments.publishing.atomic import write_all
 
     text = page_of(out)
     write_all({out / "README.md": lambda path: path.write_text(text, encoding="utf-8")})
