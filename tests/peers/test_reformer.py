@@ -23,7 +23,7 @@ pytest.importorskip("transformers", reason="needs the extra: peers")
 import torch
 
 from linattn_ref.attention import reformer
-from linattn_ref.experiments import bench_reformer
+from linattn_ref.experiments.benches import bench_reformer
 from linattn_ref.kernels import jit, reference
 
 ROOMS = pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
