@@ -8,11 +8,14 @@ flash-linear-attention's Triton kernels. The denominator is a product in float32
 
 from linattn_ref.kernels.cuda.device import cuda, inlined, kernel
 from linattn_ref.kernels.cuda.half_tiles import (
+    AT_ONCE,
     EDGE,
     LANES,
+    NATURAL,
     ONE,
     PAIR_PITCH,
     PARTS,
+    ROUNDS,
     ROW_PITCH,
     WORDS,
     ZERO,
@@ -27,7 +30,7 @@ from linattn_ref.kernels.cuda.half_tiles import (
     sum_of_quad,
     write,
 )
-from linattn_ref.kernels.cuda.tensor_cores import high, low, pack
+from linattn_ref.kernels.cuda.tensor_cores import here, high, low, pack
 
 Z, WEIGHT, BESIDE = 0, 1, 2  # rows of `vectors`: one of a state's columns, two of a chunk's rows
 
@@ -35,23 +38,32 @@ Z, WEIGHT, BESIDE = 0, 1, 2  # rows of `vectors`: one of a state's columns, two 
 @inlined
 def load_state(t, pairs, states, head, chunk, row, first, transposed):
     """``EDGE`` rows and columns of a state or its transpose, from ``(row, first)`` on, rounded, as pairs of rows."""
-    for e in range(t, WORDS * EDGE, LANES):
-        p, j = (e % WORDS, e // WORDS) if transposed else (e // EDGE, e % EDGE)  # neighbours read neighbours
-        c, m = (first + j, row + 2 * p) if transposed else (row + 2 * p, first + j)
-        next_c, next_m = (c, m + 1) if transposed else (c + 1, m)
-        x, y = ZERO, ZERO
-        if c < states.shape[2] and m < states.shape[3]:
-            x = states[head, chunk, c, m]
-        if next_c < states.shape[2] and next_m < states.shape[3]:
-            y = states[head, chunk, next_c, next_m]
-        pairs[p, j] = pack(x, y, pairs.dtype)
+    t = here(t) & NATURAL
+    head, chunk, row, first = head & NATURAL, chunk & NATURAL, row & NATURAL, first & NATURAL
+    if transposed:  # neighbours read neighbours, either way
+        p = t % WORDS
+        m, stop = row + 2 * p, states.shape[2] - first if row + 2 * p < states.shape[3] else 0
+        for r in range(ROUNDS):
+            j = t // WORDS + AT_ONCE * r
+            x = states[head, chunk, first + j, m] if j < stop else ZERO
+            y = states[head, chunk, first + j, m + 1] if j < stop and m + 1 < states.shape[3] else ZERO
+            pairs[p, j] = pack(x, y, pairs.dtype)
+    else:
+        j = t % EDGE
+        m, stop = first + j, states.shape[2] - row if first + j < states.shape[3] else 0
+        for r in range(ROUNDS):
+            p = t // EDGE + AT_ONCE // 2 * r
+            x = states[head, chunk, row + 2 * p, m] if 2 * p < stop else ZERO
+            y = states[head, chunk, row + 2 * p + 1, m] if 2 * p + 1 < stop else ZERO
+            pairs[p, j] = pack(x, y, pairs.dtype)
 
 
 @inlined
 def weigh_pairs(t, pairs, vectors, k):
     """Each row of ``pairs`` times its number in ``vectors[k]``; rounded again."""
-    for e in range(t, WORDS * EDGE, LANES):
-        p, j = e // EDGE, e % EDGE
+    j = t % EDGE
+    for e in range(t // EDGE, WORDS, AT_ONCE // 2):
+        p = e & NATURAL
         x, y = low(pairs[p, j]), high(pairs[p, j])
         pairs[p, j] = pack(vectors[k, 2 * p] * x, vectors[k, 2 * p + 1] * y, pairs.dtype)
 
@@ -79,7 +91,7 @@ def sums(b, u, weight, beside, states, z, weighted):
     chunks = states.shape[1]
     head, chunk = cuda.blockIdx.x // chunks, cuda.blockIdx.x % chunks
     first_c, first_m = cuda.blockIdx.y * EDGE, cuda.blockIdx.z * EDGE
-    lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
+    lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.y & 31  # so that the compiler knows them not to be negative
     t = warp * 32 + lane
     clear(acc)
     load_pairs(t, left, b, head, chunk * EDGE, cuda.blockIdx.y * WORDS)
@@ -104,7 +116,7 @@ def sums(b, u, weight, beside, states, z, weighted):
         z[head, chunk, first_c + t] = total
 
 
-@kernel(threads=LANES, blocks=3)
+@kernel(threads=LANES, blocks=2)
 def forward(a, b, u, weight, states, z, eps, out, denominator, normalised):
     """``out (heads, N, words)`` and, if ``normalised``, what it is divided by. Grid: heads * chunks, tiles of ``M``."""
     left = cuda.shared.array((EDGE, ROW_PITCH), a.dtype)
@@ -117,7 +129,7 @@ def forward(a, b, u, weight, states, z, eps, out, denominator, normalised):
     n, chunks = a.shape[1], states.shape[1]
     head, chunk, first_m = cuda.blockIdx.x // chunks, cuda.blockIdx.x % chunks, cuda.blockIdx.y * WORDS
     row = chunk * EDGE
-    lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
+    lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.y & 31  # so that the compiler knows them not to be negative
     t = warp * 32 + lane
     i = 16 * warp + (lane >> 2)
     clear(scores)
@@ -162,7 +174,7 @@ def forward(a, b, u, weight, states, z, eps, out, denominator, normalised):
     write(lane, warp, acc, total, out, head, row, first_m)
 
 
-@kernel(threads=LANES, blocks=4)
+@kernel(threads=LANES, blocks=2)
 def gradient(a, b, u, a_beside, b_beside, weight, scale, states, z, out, backwards, transposed):
     """``out_i = scale_i (sum_j (a_i . b_j + a'_i b'_j) w_j u_j + a_i S + a'_i z)`` over ``j <= i``, ``'`` for beside.
 
@@ -180,7 +192,7 @@ def gradient(a, b, u, a_beside, b_beside, weight, scale, states, z, out, backwar
     n, chunks = a.shape[1], states.shape[1]
     head, chunk, first_m = cuda.blockIdx.x // chunks, cuda.blockIdx.x % chunks, cuda.blockIdx.y * WORDS
     row = chunk * EDGE
-    lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
+    lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.y & 31  # so that the compiler knows them not to be negative
     t = warp * 32 + lane
     clear(scores)
     clear(acc)

@@ -43,7 +43,7 @@ def load_visible(t, vectors, k, key_mask, head, key):
             vectors[k, t] = 1
 
 
-@kernel(threads=LANES, blocks=4)
+@kernel(threads=LANES, blocks=3)
 def forward_tile(q, k, v, key_mask, causal, scale, out, log_sum_exp):
     """``out (heads, N, words)`` and ``log_sum_exp (heads, N)``. Grid: heads * tiles of queries, tiles of ``M``."""
     left = cuda.shared.array((EDGE, ROW_PITCH), q.dtype)
@@ -59,7 +59,7 @@ def forward_tile(q, k, v, key_mask, causal, scale, out, log_sum_exp):
     n, n_keys = q.shape[1], k.shape[1]
     count = (n + EDGE - 1) // EDGE
     head, row, first_m = cuda.blockIdx.x // count, cuda.blockIdx.x % count * EDGE, cuda.blockIdx.y * WORDS
-    lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
+    lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.y & 31  # so that the compiler knows them not to be negative
     t = warp * 32 + lane
     mine = row + 16 * warp + (lane >> 2)
     clear(acc)
@@ -78,12 +78,13 @@ def forward_tile(q, k, v, key_mask, causal, scale, out, log_sum_exp):
             add_rows_by_rows(lane, warp, scores, left, right)
             cuda.syncthreads()
         load_pairs(t, below, v, head, key, first_m)
+        last = mine + (n_keys - n) - key if causal else EDGE  # column of this tile that the lane's first row sees
         for r in range(2):
             higher[r] = highest[r]
         for j in range(PARTS):
             for e in range(4):
                 c = 8 * j + 2 * (lane & 3) + (e & 1)
-                seen = visible[0, c] != 0 and (not causal or key + c <= mine + 8 * (e >> 1) + (n_keys - n))
+                seen = visible[0, c] != 0 and c <= last + 8 * (e >> 1)
                 scores[j, e] = scale * scores[j, e] if seen else NOTHING
                 higher[e >> 1] = max(higher[e >> 1], scores[j, e])
         for r in range(2):
@@ -125,7 +126,7 @@ def load_of_keys(t, vectors, k, key_mask, head, key):
     load_visible(t, vectors, k + VISIBLE, key_mask, head, key)
 
 
-@kernel(threads=LANES, blocks=3)
+@kernel(threads=LANES, blocks=2)
 def gradient_tile(
     a, b, a_value, b_value, u, key_mask, causal, scale, log_sum_exp, row_sum, factor, d, rows_are_queries, derivative
 ):
@@ -146,21 +147,24 @@ def gradient_tile(
     rows, columns = a.shape[1], b.shape[1]
     count = (rows + EDGE - 1) // EDGE
     head, row, first_m = cuda.blockIdx.x // count, cuda.blockIdx.x % count * EDGE, cuda.blockIdx.y * WORDS
-    lane, warp = cuda.threadIdx.x, cuda.threadIdx.y
+    lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.y & 31  # so that the compiler knows them not to be negative
     t = warp * 32 + lane
     clear(acc)
-    sign = 1 if rows_are_queries else -1
-    slack = sign * (columns - rows) if causal else max(rows, columns)  # a query sees so many keys beyond its own number
     start, stop = 0, columns
     if causal and rows_are_queries:
-        stop = min(columns, row + EDGE + slack)
+        stop = min(columns, row + EDGE + (columns - rows))
     elif causal:
-        start = max(0, row - slack) // EDGE * EDGE
+        start = max(0, row - (rows - columns)) // EDGE * EDGE
     if rows_are_queries:
         load_of_queries(t, vectors, ROWS, log_sum_exp, row_sum, head, row)
     else:
         load_of_keys(t, vectors, ROWS, key_mask, head, row)
     for column in range(start, stop, EDGE):
+        lowest, highest = -EDGE, EDGE  # row i of the tile and column c see one another from i - c = lowest to highest
+        if causal and rows_are_queries:
+            lowest = column - row - (columns - rows)
+        elif causal:
+            highest = column - row + (rows - columns)
         if rows_are_queries:
             load_of_keys(t, vectors, COLUMNS, key_mask, head, column)
         else:
@@ -177,7 +181,7 @@ def gradient_tile(
             for e in range(4):
                 i, c = 16 * warp + (lane >> 2) + 8 * (e >> 1), 8 * j + 2 * (lane & 3) + (e & 1)
                 seen = vectors[ROWS + VISIBLE, i] * vectors[COLUMNS + VISIBLE, c] != 0
-                seen = seen and sign * (row + i - column - c) + slack >= 0
+                seen = seen and lowest <= i - c and i - c <= highest
                 taken = vectors[ROWS + LOG_SUM_EXP, i] + vectors[COLUMNS + LOG_SUM_EXP, c]
                 weights[j, e] = scale * weights[j, e] - taken if seen else NOTHING
         for j in range(PARTS):

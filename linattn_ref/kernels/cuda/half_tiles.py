@@ -16,14 +16,14 @@ where ``g`` counts rows, 8 or 24 more than a multiple of 32 where ``t`` does.
 
 Inputs and outputs are ``(heads, N, words)``, with a 0 as last number where a width is odd (`half_words`).
 
-As in `tile`, functions are told who they are; a test sets ``WARPS, EDGE, PARTS, STEPS, WORDS, LANES`` of ``2, 32, 4, 2,
-16, 64``.
+As in `tile`, functions are told who they are; a test sets ``WARPS, EDGE, PARTS, STEPS, WORDS, LANES``
+of ``2, 32, 4, 2, 16, 64``.
 """
 
 import numpy as np
 
 from linattn_ref.kernels.cuda.device import inlined
-from linattn_ref.kernels.cuda.tensor_cores import firsts, multiply_add, of_lane, pack, seconds
+from linattn_ref.kernels.cuda.tensor_cores import firsts, here, multiply_add, of_lane, pack, seconds, word_if
 
 WARPS = 4
 EDGE = 64  # 16 WARPS; rows and columns of a tile, and rows of a chunk
@@ -34,6 +34,9 @@ ROW_PITCH = 36  # WORDS + 4
 PAIR_PITCH = 72  # EDGE + 8
 LANES = 128  # 32 WARPS, all threads of a block
 WARP_BLOCK = (32, WARPS)
+AT_ONCE = 4  # LANES / WORDS, rows of words that the threads of a block load at a time
+ROUNDS = 16  # EDGE / AT_ONCE
+NATURAL = 0x7FFFFFFF  # x & NATURAL is x, and tells the compiler that an index is not one from the end
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
@@ -48,28 +51,28 @@ def edges(length):
 @inlined
 def load_rows(t, rows, x, head, row, first):
     """``EDGE`` rows and ``WORDS`` words of ``x[head]`` from ``(row, first)`` on; 0 beyond its end."""
-    for e in range(t, EDGE * WORDS, LANES):
-        i, w = e // WORDS, e % WORDS
-        if row + i < x.shape[1] and first + w < x.shape[2]:
-            rows[i, w] = x[head, row + i, first + w]
-        else:
-            rows[i, w] = 0
+    t = here(t) & NATURAL
+    head, row, first, w = head & NATURAL, row & NATURAL, first & NATURAL, t % WORDS
+    stop = min(EDGE, x.shape[1] - row) if first + w < x.shape[2] else 0
+    c = first + (w if stop > 0 else 0)
+    for r in range(ROUNDS):
+        i = t // WORDS + AT_ONCE * r
+        word = x[head, row + (i if i < stop else 0), c]  # the loads wait neither for a test nor for one another
+        rows[i, w] = word_if(word, i < stop)
 
 
 @inlined
 def load_pairs(t, pairs, x, head, row, first):
     """The same as pairs of rows."""
-    for e in range(t, WORDS * WORDS, LANES):
-        p, w = e // WORDS, e % WORDS
-        i = row + 2 * p
-        pairs[p, 2 * w], pairs[p, 2 * w + 1] = 0, 0
-        if first + w < x.shape[2]:
-            if i + 1 < x.shape[1]:
-                pairs[p, 2 * w] = firsts(x[head, i, first + w], x[head, i + 1, first + w])
-                pairs[p, 2 * w + 1] = seconds(x[head, i, first + w], x[head, i + 1, first + w])
-            elif i < x.shape[1]:
-                pairs[p, 2 * w] = firsts(x[head, i, first + w], 0)
-                pairs[p, 2 * w + 1] = seconds(x[head, i, first + w], 0)
+    t = here(t) & NATURAL
+    head, row, first, w = head & NATURAL, row & NATURAL, first & NATURAL, t % WORDS
+    stop = min(EDGE, x.shape[1] - row) if first + w < x.shape[2] else 0
+    c = first + (w if stop > 0 else 0)
+    for r in range(ROUNDS // 2):
+        p = t // WORDS + AT_ONCE * r
+        upper = word_if(x[head, row + (2 * p if 2 * p < stop else 0), c], 2 * p < stop)
+        lower = word_if(x[head, row + (2 * p + 1 if 2 * p + 1 < stop else 0), c], 2 * p + 1 < stop)
+        pairs[p, 2 * w], pairs[p, 2 * w + 1] = firsts(upper, lower), seconds(upper, lower)
 
 
 @inlined
@@ -166,7 +169,7 @@ def max_of_quad(x):
 @inlined
 def write(lane, warp, acc, factor, out, head, row, first):
     """The tile ``acc`` to words of ``out``, the lane's two rows multiplied by ``factor (2,)``."""
-    i, w = row + 16 * warp + (lane >> 2), first + (lane & 3)
+    head, i, w = head & NATURAL, (row & NATURAL) + 16 * warp + (lane >> 2), (first & NATURAL) + (lane & 3)
     for j in range(PARTS):
         if i < out.shape[1] and w + 4 * j < out.shape[2]:
             out[head, i, w + 4 * j] = pack(factor[0] * acc[j, 0], factor[0] * acc[j, 1], out.dtype)

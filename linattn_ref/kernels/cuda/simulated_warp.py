@@ -117,6 +117,16 @@ def high(word):
     return numbers(np.array([word]))[1]
 
 
+def here(x):
+    """The same number."""
+    return x
+
+
+def word_if(word, condition):
+    """The word, or 0 if the condition does not hold."""
+    return word if condition else word.dtype.type(0)
+
+
 def _halves(word):
     return np.array([word]).view(np.uint16)
 

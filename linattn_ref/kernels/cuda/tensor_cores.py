@@ -31,12 +31,14 @@ BFLOAT16, FLOAT16 = "int32", "uint32"  # the type of a word, by its numbers
 if device.SIMULATED:
     from linattn_ref.kernels.cuda.simulated_warp import (
         firsts,
+        here,
         high,
         low,
         multiply_add,
         of_lane,
         pack,
         seconds,
+        word_if,
     )
 else:
     from llvmlite import ir
@@ -108,6 +110,25 @@ else:
         return types.float32(word), generate
 
     @intrinsic
+    def here(typing, x):
+        """The same number. What is computed from it is computed here, not before a loop and kept in registers."""
+
+        def generate(context, builder, signature, arguments):
+            return _assembler(builder, _WORD, "mov.b32 $0, $1;", "=r,r", arguments)
+
+        return types.int32(types.int32), generate
+
+    @intrinsic
+    def word_if(typing, word, condition):
+        """The word, or 0 if the condition does not hold."""
+
+        def generate(context, builder, signature, arguments):
+            word, condition = arguments
+            return builder.select(condition, word, _WORD(0))
+
+        return word(word, types.boolean), generate
+
+    @intrinsic
     def firsts(typing, x, y):
         """The word of the first numbers of two words."""
 
@@ -137,4 +158,16 @@ else:
         return types.float32(types.float32, types.int32), generate
 
 
-__all__ = ["BFLOAT16", "FLOAT16", "firsts", "high", "low", "multiply_add", "of_lane", "pack", "seconds"]
+__all__ = [
+    "BFLOAT16",
+    "FLOAT16",
+    "firsts",
+    "here",
+    "high",
+    "low",
+    "multiply_add",
+    "of_lane",
+    "pack",
+    "seconds",
+    "word_if",
+]
