@@ -30,7 +30,7 @@ the causal product is the ordinary one. There are as many pieces as times that t
 length: for ordinary inputs one.
 
 How many there are depends on the numbers, so it has to be known before there is more to do: of arrays on a GPU, a
-causal pass asks for two numbers a piece (:func:`told`), the only ones that any mechanism does.
+causal pass asks for two numbers, and three more each time that ``r`` rises (:func:`told`). Nothing else here asks.
 
 The gradient
 ------------

@@ -4,7 +4,8 @@
 ``linattn_ref.kernels.jit``        Numba on the CPU, float32 and float64
 ``linattn_ref.kernels.cuda``       Numba on an NVIDIA GPU, or in Numba's simulator
 
-``linattn_ref.kernels.parts`` is for all rooms: which query sees which key, for `pattern_softmax`.
+``linattn_ref.kernels.parts`` is for all rooms: which query sees which key, for `pattern_softmax`. And
+``linattn_ref.kernels.libraries`` knows CuPy, PyTorch and Numba, whose arrays may be on a GPU.
 
 A mechanism is handed the room itself: ``softmax.forward(q, k, v, kernels=jit)``.
 Nothing falls back silently.

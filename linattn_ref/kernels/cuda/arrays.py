@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.kernels.cuda import device
-from linattn_ref.kernels.libraries import as_cupy, check_one_origin
+from linattn_ref.kernels.libraries import as_cupy, check_one_origin, is_numba_array
 from linattn_ref.kernels.libraries import is_on_gpu as on_gpu
 
 
@@ -54,7 +54,7 @@ def library_of(**arrays):
 
 def dtype_of(x):
     """The NumPy dtype of an array of any library."""
-    if isinstance(x, np.ndarray) or device.is_numba_array(x):
+    if isinstance(x, np.ndarray) or is_numba_array(x):
         return x.dtype
     return np.dtype(x.__cuda_array_interface__["typestr"])
 

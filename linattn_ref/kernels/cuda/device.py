@@ -12,6 +12,8 @@ Importing this needs no GPU, so that kernels can be compiled on any machine. Lau
 import functools
 import os
 
+from linattn_ref.kernels.libraries import is_numba_array
+
 try:
     from numba import config, cuda
 except ImportError as error:
@@ -77,11 +79,6 @@ def default_stream():
 def as_device_array(x):
     """What Numba calls the memory of ``x``, which stays where it is."""
     return x if is_numba_array(x) else cuda.as_cuda_array(x, sync=False)
-
-
-def is_numba_array(x):
-    """Whether ``x`` is Numba's own device array, or the simulator's."""
-    return bool(getattr(x, "__cuda_ndarray__", False))
 
 
 def same_memory(x, y):
