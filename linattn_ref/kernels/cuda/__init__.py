@@ -10,6 +10,8 @@
 ``softmax``         softmax attention; kernels in ``softmax_tiles``
 ``pattern_softmax`` softmax attention over pairs of a pattern: ``pattern_tasks``, ``pattern_tiles``, ``pattern_pieces``
 ``lsh``             Reformer's LSH attention; kernels in ``lsh_tiles``
+``tensor_cores``    products of bfloat16 and float16, and ``simulated_warp``, the same in the simulator; with them
+                    ``causal_product`` and ``softmax`` take arrays of 16 bits: the modules called ``half_...``
 ``online_softmax``  the steps of an online softmax, for kernels
 ``gather``          tiles of queries and keys fetched by their numbers
 ``offline``         compiling them without a GPU

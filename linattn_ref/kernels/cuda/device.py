@@ -66,6 +66,14 @@ def check_gpu():
         raise RuntimeError("linattn_ref.kernels.cuda: no CUDA GPU was found, or no driver for one (see nvidia-smi)")
 
 
+@functools.cache
+def check_tensor_cores():
+    """The GPU multiplies matrices of bfloat16 and float16, or there is the simulator."""
+    if not SIMULATED and cuda.get_current_device().compute_capability < (8, 0):
+        found = "{}.{}".format(*cuda.get_current_device().compute_capability)
+        raise RuntimeError(f"16-bit arrays need a GPU of compute capability 8.0 or later, got {found}")
+
+
 def numba_stream(pointer):
     """A Numba stream for a ``cudaStream_t`` of another library; 0 is the default stream."""
     return cuda.external_stream(pointer) if pointer else cuda.default_stream()

@@ -89,6 +89,7 @@ def results(call, pairs, width, like):
 
 def launch(call, numbers, kernel, grid, block, *arguments):
     """Start a kernel, with words of the type that stands for ``numbers``, a format."""
+    device.check_tensor_cores()
     call.launch(kernel, grid, block, *(_typed(x, WORD[numbers]) for x in arguments))
 
 

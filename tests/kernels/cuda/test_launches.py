@@ -43,6 +43,7 @@ def launches(monkeypatch):
     monkeypatch.setitem(arrays._LIBRARIES, "numpy", library)
     monkeypatch.setattr(device, "check_gpu", lambda: None)
     monkeypatch.setattr(device, "as_device_array", lambda x: x)
+    monkeypatch.setattr(device, "check_tensor_cores", lambda: None)
     monkeypatch.setattr(device, "address", lambda x: 0)
     monkeypatch.setattr(device, "launch", record)
     return seen
