@@ -11,13 +11,16 @@ An operand is in shared memory in words, pairs of neighbours along the side that
     rows   (EDGE, ROW_PITCH)     rows[i, w]  = x[i, 2 w], x[i, 2 w + 1]      a in a b^T, b in a b^T, a in a s
     pairs  (WORDS, PAIR_PITCH)   pairs[w, j] = x[2 w, j], x[2 w + 1, j]      s in a s, both in b^T u
 
-The pitches are such that the 32 words a warp reads at a time are in 32 banks: 4 or 12 more than a multiple of 16 words
-where ``g`` counts rows, 8 or 24 more than a multiple of 32 where ``t`` does.
+The pitches are such that the 32 words a warp reads at a time are in 32 banks: 4 more than a multiple of 8 where ``g``
+counts rows, 8 more than a multiple of 16 where ``t`` does.
+
+Loads of words are written for the compiler: a fixed number of rounds without a branch, so that all of a thread's words
+are on their way at the same time.
 
 Inputs and outputs are ``(heads, N, words)``, with a 0 as last number where a width is odd (`half_words`).
 
-As in `tile`, functions are told who they are; a test sets ``WARPS, EDGE, PARTS, STEPS, WORDS, LANES``
-of ``2, 32, 4, 2, 16, 64``.
+As in `tile`, functions are told who they are; a test sets ``WARPS, EDGE, PARTS, STEPS, WORDS, LANES,
+ROUNDS`` of ``2, 32, 4, 2, 16, 64, 8``.
 """
 
 import numpy as np
