@@ -86,7 +86,7 @@ class Results(NamedTuple):
 
 def compute(
     *,
-    lengths: Sequence[int] = (1024, 4096, 16384),
+    lengths: Sequence[int] = (1024, 4096, 16384, 65536),
     batches: Sequence[int] = (1, 16),
     heads: int = 8,
     width: int = 64,
