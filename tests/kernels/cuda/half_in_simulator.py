@@ -32,7 +32,7 @@ def test_rounding_is_to_the_nearest_and_to_even_in_the_middle():
     np.testing.assert_array_equal(got, np.float32([1, 1 + 2**-9, np.inf, 0]))
 
 
-ONE, SEVERAL, DEEP = ((), 1, 2, 1, 1), ((1,), 18, 35, 5, 34), ((2,), 35, 40, 35, 4)
+ONE, SEVERAL, DEEP = ((), 1, 2, 1, 1), ((1,), 18, 35, 5, 34), ((1,), 35, 40, 35, 4)
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_softmax(numbers, sizes, causal, masked):
     check_softmax(numbers, sizes, causal=causal, masked=masked)
 
 
-ONE, SEVERAL, DEEP = ((), 1, 1, 1), ((1,), 35, 7, 18), ((2,), 33, 35, 34)
+ONE, SEVERAL, DEEP = ((), 1, 1, 1), ((1,), 35, 7, 18), ((1,), 33, 35, 34)
 
 
 @pytest.mark.parametrize(
     ("numbers", "sizes", "normalised", "continued"),
     cases(
         [("bfloat16", SEVERAL, True, True), ("float16", SEVERAL, False, False), ("float16", ONE, True, False)],
-        [(numbers, DEEP, *mode) for numbers in ("bfloat16", "float16") for mode in np.ndindex(2, 2)],
+        [(numbers, DEEP, on, not on) for numbers in ("bfloat16", "float16") for on in (False, True)],
     ),
     ids=str,
 )
