@@ -1,7 +1,7 @@
 """``linattn-ref bench``: time, and memory, against a named yardstick.
 
-A line in `BENCHES` makes the command for a module ``experiments/bench_<name>.py``: its options are arguments of the
-module's ``compute``.
+A line in `BENCHES` makes the command for a module ``experiments/benches/bench_<name>.py``: its options are arguments of
+the module's ``compute``.
 """
 
 import argparse

@@ -18,7 +18,7 @@ from kernels.cuda import strict_arrays
 from kernels.cuda.on_gpu import both_passes, on_host, prefill_and_steps
 from kernels.cuda.strict_arrays import Tensor, ndarray
 
-from linattn_ref.attention import exponents, feature_maps, gate, linear, performer, softmax
+from linattn_ref.attention import exponents, feature_maps, gate, linear, performer, reformer, softmax
 from linattn_ref.kernels import libraries, reference
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -175,6 +175,17 @@ def test_arrays_of_cupy_need_no_change():
     assert type(out) is ndarray
     assert saved.q is q
     assert type(softmax.backward(out, saved).q) is ndarray
+
+
+def test_buckets_may_be_numpys_beside_a_mask_there():
+    rng = np.random.default_rng(0)
+    x, buckets, key_mask = rng.standard_normal((2, 12, 4)), rng.integers(0, 6, (2, 3, 12)), rng.random((2, 12)) < 0.7
+    expected, _ = reformer.forward(x, x, chunk=4, key_mask=key_mask, buckets=buckets)
+    for given in (buckets, Tensor(buckets)):
+        options = {"chunk": 4, "key_mask": Tensor(key_mask), "buckets": given, "kernels": room()}
+        out, saved = reformer.forward(Tensor(x), Tensor(x), **options)
+        np.testing.assert_array_equal(get(out), expected)
+        assert isinstance(saved.order, Tensor)
 
 
 def test_vectors_of_another_width_are_refused_there_too():
