@@ -198,6 +198,9 @@ def check_step(q_t: Array, k_t: Array, v_t: Array, state: Any, feature_map: Feat
     q, k, v = q_t[..., None, :], k_t[..., None, :], v_t[..., None, :]  # (..., 1, D), (..., 1, D), (..., 1, M)
     check_qkv(q, k, v)
     check_state("state", state, feature_map, k, v)
+    for name, x in (("s", state.s), ("z", state.z)):
+        if isinstance(x, np.ndarray) and not x.flags.writeable:
+            raise ValueError(f"state.{name}: expected an array that can be written to, for a step spends its state")
 
 
 def _fits(q: Any, k: Any, v: Any, state: Any, feature_map: FeatureMap) -> bool:
@@ -216,6 +219,8 @@ def _fits(q: Any, k: Any, v: Any, state: Any, feature_map: FeatureMap) -> bool:
         and z.shape == state_shape[:-1] == (*leading, feature_map.width(shape[-1]))
         and v.shape == (*leading, state_shape[-1])
         and s.size > 0
+        and s.flags.writeable
+        and z.flags.writeable
     )
 
 

@@ -276,6 +276,7 @@ def find_order(
     check_key_mask(key_mask, qk)
     if buckets is not None:
         check_buckets(buckets, qk)
+        buckets = buckets.astype(np.int64)  # with room for one more, that of masked tokens
     elif rotations is None:
         raise TypeError("rotations: expected an array (rounds, D, buckets/2), got None and no buckets")
     else:

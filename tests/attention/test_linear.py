@@ -693,3 +693,21 @@ def test_bad_arguments_of_the_others_are_named(rng):
         linear.combine(q, ELU_STATE)
     with pytest.raises(ValueError, match="eps: must be 0"):
         linear.matrix(q, k, feature_map=FAVOR)
+
+
+@pytest.mark.parametrize("kernels", [reference, jit])
+def test_a_step_refuses_a_state_that_it_cannot_write_to(kernels):
+    q, k, v = np.ones((3, 2, 4))
+    state = linear.init_state((2,), 4, 4)
+    state.s.flags.writeable = False
+    with pytest.raises(ValueError, match=r"state\.s: expected an array that can be written to"):
+        linear.step(q, k, v, state, kernels=kernels)
+    assert not state.s.any()
+
+
+def test_a_query_that_sees_nothing_gets_0_whatever_its_gradient():
+    q, k, v = np.ones((3, 2, 4))
+    key_mask, d_out = np.zeros(2, dtype=bool), np.full((2, 4), np.nan)
+    out, saved = linear.forward(q, k, v, feature_map=feature_maps.relu, key_mask=key_mask, eps=0)
+    for x in (out, *linear.backward(d_out, saved)):
+        assert not x.any()

@@ -229,3 +229,12 @@ def test_rotations_may_be_of_another_dtype():
     out, saved = reformer.forward(qk, v, rotations=rotations.astype(np.float64), chunk=4)
     np.testing.assert_array_equal(out, expected)
     assert {x.dtype for x in (out, *reformer.backward(out, saved))} == {np.dtype(np.float32)}
+
+
+def test_buckets_of_few_bits_leave_room_for_masked_tokens():
+    qk, v, rotations = draw(n_buckets=256)
+    buckets, key_mask = reformer.buckets(qk, rotations), np.arange(30) < np.array([[20], [29]])
+    buckets[0, 0, 3] = 255
+    expected, _ = reformer.forward(qk, v, buckets=buckets, chunk=4, key_mask=key_mask)
+    got, _ = reformer.forward(qk, v, buckets=buckets.astype(np.uint8), chunk=4, key_mask=key_mask)
+    np.testing.assert_array_equal(got, expected)

@@ -316,7 +316,10 @@ def step(phi_q, phi_k, v, s, z, eps):
 
 def divide(x, denominator):
     """``x (..., M)`` over ``denominator (...)``, and 0 where that is 0: a query that has seen nothing."""
-    return x / np.where(denominator == 0, denominator.dtype.type(np.inf), denominator)[..., None]
+    nothing = (denominator == 0)[..., None]
+    quotient = x / np.where(nothing, denominator.dtype.type(1), denominator[..., None])
+    np.copyto(quotient, 0, where=nothing)  # whatever is in x, NaN too
+    return quotient
 
 
 def _beside(x, column):

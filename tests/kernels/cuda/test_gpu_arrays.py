@@ -301,7 +301,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_numpys_names_lead_to_cupy(name, monkeypatch):
-    """Also without a GPU, where it is CuPy that says so."""
+    """Names and keywords of functions are CuPy's; without a GPU no ufunc gets as far as to refuse its keywords."""
     monkeypatch.undo()
     cupy = pytest.importorskip("cupy", reason="calls CuPy by NumPy's names: pip install cupy-cuda12x")
     arrays = (of_cupy(cupy, *kind) for kind in (((2, 5, 4), np.float32), ((2, 5), bool), ((2, 5, 1), np.int64)))
