@@ -177,7 +177,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
         d_out, qk, k, v, out, log_sum_exp, order, count_seen(qk, key_mask), chunk, causal, scale
     )  # (8)-(10)
     alone = is_alone(log_sum_exp, key_mask)
-    np.copyto(d_v, d_v + d_out, where=alone[..., None])  # from (7)
+    add_rows(d_v, d_out, alone)  # from (7)
     # (11), in the arrays that are there: each pass over new memory takes as long as a tenth of the kernel.
     k *= dot(k, d_k)  # the part along the key
     d_k -= k
@@ -200,6 +200,14 @@ def length_of(x: Array) -> Array:
 def dot(x: Array, y: Array) -> Array:
     """``x_i . y_i``, ``(..., N, 1)``."""
     return np.einsum("...d,...d->...", x, y)[..., None]
+
+
+def add_rows(x: Array, y: Array, some: Mask) -> None:
+    """``x[some] += y[some]``, in place; a GPU would have to be asked how many rows that are."""
+    if isinstance(x, np.ndarray):
+        x[some] += y[some]
+    else:
+        np.copyto(x, x + y, where=some[..., None])
 
 
 def key_of(x: Array, length: Array) -> Array:
