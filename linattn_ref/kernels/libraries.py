@@ -102,9 +102,9 @@ def as_library_of(model, x):
         import torch
 
         return torch.as_tensor(x, device=model.device)
-    from numba import cuda
+    from linattn_ref.kernels.cuda.device import as_device_array
 
-    return cuda.as_cuda_array(x, sync=False)
+    return as_device_array(x)
 
 
 @contextlib.contextmanager

@@ -43,8 +43,8 @@ if device.SIMULATED:
 else:
     from llvmlite import ir
     from numba import types
-    from numba.cuda.extending import intrinsic
 
+    intrinsic = device.cuda.extending.intrinsic
     _WORD, _HALF, _FLOAT = ir.IntType(32), ir.HalfType(), ir.FloatType()
     _FORMATS = {types.int32: "bf16", types.uint32: "f16"}  # as the instructions call them
 
