@@ -52,13 +52,14 @@ def test_kernels_of_16_bits():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("chosen", ["softmax", "causal_product"])
 def test_kernels_of_16_bits_at_more_sizes(chosen):
     simulate(Path(__file__).with_name("half_in_simulator.py"), "-m", "slow", "-k", chosen, least=4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("numbers", ["bfloat16", "float16"])
+@pytest.mark.parametrize("numbers", ["bfloat16", pytest.param("float16", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("chosen", ["softmax", "causal_product"])
 def test_kernels_of_16_bits_at_real_sizes(chosen, numbers):
     chosen = f"{chosen} and {numbers}"
