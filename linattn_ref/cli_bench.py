@@ -81,7 +81,7 @@ BENCHES = {
 
         CPU time, the two in turn in one process.""",
         (
-            *shared([1024, 4096], of_seed="of the inputs and rotations", repeats=5),
+            *shared([1024, 4096], of_seed="of the inputs and rotations", repeats=11),
             Number("rounds", 2, "R", "of hashing"),
             Number("chunk", 64, "C", "tokens a chunk"),
         ),

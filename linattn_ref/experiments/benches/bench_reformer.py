@@ -79,7 +79,7 @@ def compute(
     width: int = 64,
     rounds: int = 2,
     chunk: int = 64,
-    repeats: int = 5,
+    repeats: int = 11,
     seed: int = 0,
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Results:
