@@ -98,6 +98,14 @@ def clear(acc):
 
 
 @inlined
+def add_part(acc, j, a0, a1, a2, a3, b0, b1):
+    """One instruction: the lane's four numbers of part ``j`` and what the words of both operands add to them."""
+    acc[j, 0], acc[j, 1], acc[j, 2], acc[j, 3] = multiply_add(
+        acc[j, 0], acc[j, 1], acc[j, 2], acc[j, 3], a0, a1, a2, a3, b0, b1
+    )
+
+
+@inlined
 def add_rows_by_rows(lane, warp, acc, a, b):
     """``acc += a b^T``, of two arrays of rows."""
     g, t = lane >> 2, lane & 3
@@ -106,9 +114,7 @@ def add_rows_by_rows(lane, warp, acc, a, b):
         w = 8 * k + t
         a0, a1, a2, a3 = a[i, w], a[i + 8, w], a[i, w + 4], a[i + 8, w + 4]
         for j in range(PARTS):
-            acc[j, 0], acc[j, 1], acc[j, 2], acc[j, 3] = multiply_add(
-                acc[j, 0], acc[j, 1], acc[j, 2], acc[j, 3], a0, a1, a2, a3, b[8 * j + g, w], b[8 * j + g, w + 4]
-            )
+            add_part(acc, j, a0, a1, a2, a3, b[8 * j + g, w], b[8 * j + g, w + 4])
 
 
 @inlined
@@ -120,9 +126,7 @@ def add_rows_by_pairs(lane, warp, acc, a, s):
         w = 8 * k + t
         a0, a1, a2, a3 = a[i, w], a[i + 8, w], a[i, w + 4], a[i + 8, w + 4]
         for j in range(PARTS):
-            acc[j, 0], acc[j, 1], acc[j, 2], acc[j, 3] = multiply_add(
-                acc[j, 0], acc[j, 1], acc[j, 2], acc[j, 3], a0, a1, a2, a3, s[w, 8 * j + g], s[w + 4, 8 * j + g]
-            )
+            add_part(acc, j, a0, a1, a2, a3, s[w, 8 * j + g], s[w + 4, 8 * j + g])
 
 
 @inlined
@@ -134,9 +138,7 @@ def add_pairs_by_pairs(lane, warp, acc, b, u):
         w = 8 * k + t
         a0, a1, a2, a3 = b[w, i], b[w, i + 8], b[w + 4, i], b[w + 4, i + 8]
         for j in range(PARTS):
-            acc[j, 0], acc[j, 1], acc[j, 2], acc[j, 3] = multiply_add(
-                acc[j, 0], acc[j, 1], acc[j, 2], acc[j, 3], a0, a1, a2, a3, u[w, 8 * j + g], u[w + 4, 8 * j + g]
-            )
+            add_part(acc, j, a0, a1, a2, a3, u[w, 8 * j + g], u[w + 4, 8 * j + g])
 
 
 @inlined
@@ -148,9 +150,7 @@ def add_results_by_pairs(lane, acc, p, u):
         a0, a1 = pack(p[2 * k, 0], p[2 * k, 1], u.dtype), pack(p[2 * k, 2], p[2 * k, 3], u.dtype)
         a2, a3 = pack(p[2 * k + 1, 0], p[2 * k + 1, 1], u.dtype), pack(p[2 * k + 1, 2], p[2 * k + 1, 3], u.dtype)
         for j in range(PARTS):
-            acc[j, 0], acc[j, 1], acc[j, 2], acc[j, 3] = multiply_add(
-                acc[j, 0], acc[j, 1], acc[j, 2], acc[j, 3], a0, a1, a2, a3, u[w, 8 * j + g], u[w + 4, 8 * j + g]
-            )
+            add_part(acc, j, a0, a1, a2, a3, u[w, 8 * j + g], u[w + 4, 8 * j + g])
 
 
 # --- Rows of results ------------------------------------------------------------------------------------------------
