@@ -67,7 +67,9 @@ from linattn_ref.attention.exponents import Features, decayed, features, feature
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
 from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.linear_recurrent import (
+    BoundStep,
     State,
+    bind_step,
     check_d_state,
     check_eps,
     combine,
@@ -82,6 +84,7 @@ from linattn_ref.kernels import reference
 from linattn_ref.kernels.reference.causal_product import divide
 
 __all__ = [
+    "BoundStep",
     "Gradients",
     "GradientsWithState",
     "Saved",
@@ -89,6 +92,7 @@ __all__ = [
     "add_up",
     "add_up_backward",
     "backward",
+    "bind_step",
     "combine",
     "combine_gradients",
     "forward",

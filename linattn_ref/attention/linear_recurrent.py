@@ -22,6 +22,7 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 3.4, equations 16-
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,6 +125,55 @@ def step(
     s, z = decayed(state.s, state.z, phi.pieces[0].decay)
     out_t = kernel.step(phi.q[..., 0, :], phi.k[..., 0, :], v_t, s, z, eps)  # (1)-(3)  (..., M)
     return out_t, State(s, z, phi.log_scale)
+
+
+class BoundStep(NamedTuple):
+    """:func:`step` on arrays that were given once."""
+
+    run: Callable[[], object]  # one token: reads q_t, k_t and v_t, writes out_t, moves the state on in place
+    out_t: Array  # (..., M)
+
+
+def bind_step(
+    q_t: Array,
+    k_t: Array,
+    v_t: Array,
+    state: State,
+    *,
+    feature_map: FeatureMap = elu_plus_one,
+    eps: float = 1e-6,
+    kernels: Any = reference,
+) -> BoundStep:
+    """:func:`step` for a loop that decodes into the same arrays again and again: checked once, nothing allocated later.
+
+    Parameters
+    ----------
+    q_t, k_t, v_t : ndarray, ``(..., D)``, ``(..., D)``, ``(..., M)``
+        C-contiguous. What stands in them when ``run`` is called is the next token.
+    state : State
+        Its buffers, C-contiguous too, are the state throughout.
+    feature_map : FeatureMap
+        No exponential one: the scale of its state is another array after each step.
+    eps, kernels
+        As in :func:`step`.
+    """
+    check_kernels(kernels, "causal_product")
+    eps = check_eps(eps, feature_map)
+    if feature_map.split is not None:
+        raise ValueError(f"feature_map: expected one whose state has no scale, got {feature_map.name}")
+    check_step(q_t, k_t, v_t, state, feature_map)
+    for name, x in (("q_t", q_t), ("k_t", k_t), ("v_t", v_t), ("state.s", state.s), ("state.z", state.z)):
+        if not x.flags.c_contiguous:
+            raise ValueError(f"{name}: expected a C-contiguous array, got strides {x.strides} of shape {x.shape}")
+    out_t = np.zeros_like(v_t)
+    bind = getattr(kernel_of(feature_map, kernels), "bind_step", None)
+    if bind is not None:
+        return BoundStep(bind(q_t, k_t, v_t, state.s, state.z, eps, out_t), out_t)
+
+    def run() -> None:
+        out_t[...], _ = step(q_t, k_t, v_t, state, feature_map=feature_map, eps=eps, kernels=kernels)
+
+    return BoundStep(run, out_t)
 
 
 @takes_gpu_arrays

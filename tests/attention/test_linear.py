@@ -363,6 +363,44 @@ def test_a_step_refuses_what_is_wrong_everywhere(change, error, message, room, r
         linear.step(*arrays, linear.State(change(s), change(z), log_scale), kernels=room)
 
 
+@pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("feature_map", [feature_maps.elu_plus_one, feature_maps.relu, feature_maps.quadratic(1.0)])
+def test_a_bound_step_decodes(feature_map, dtype, room, rng):
+    """The numbers of ``step``, in the same arrays again and again."""
+    options = {"feature_map": feature_map, "eps": 0.5, "kernels": room}
+    tokens = [x.astype(dtype) for x in draw(rng, 5, 5)]
+    buffers = [np.zeros_like(x[:, 0]) for x in tokens]
+    state, mine = (linear.init_state((2,), D, M, feature_map=feature_map, dtype=dtype) for _ in range(2))
+    run, out_t = linear.bind_step(*buffers, mine, **options)
+    for i in range(5):
+        for buffer, x in zip(buffers, tokens, strict=True):
+            buffer[...] = x[:, i]
+        run()
+        expected, state = linear.step(*buffers, state, **options)
+        np.testing.assert_array_equal(out_t, expected)
+    np.testing.assert_array_equal(mine.s, state.s)
+    np.testing.assert_array_equal(mine.z, state.z)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error", "message"),
+    [
+        ("q_t", lambda q: np.repeat(q, 2, axis=1)[:, ::2], ValueError, "q_t: expected a C-contiguous array"),
+        ("v_t", lambda v: v[:1], ValueError, "v: expected shape"),
+        ("state", lambda state: state._replace(s=state.s.swapaxes(1, 2)), ValueError, r"state\.s: expected"),
+        ("feature_map", lambda _: feature_maps.favor_positive(np.eye(D)), ValueError, "feature_map: expected one whose state has no"),
+    ],
+)
+def test_binding_names_bad_arguments(name, change, error, message, rng):
+    q, k, v = (x[:, 0].copy() for x in draw(rng, 1, 1))
+    arrays = {"q_t": q, "k_t": k, "v_t": v, "state": linear.init_state((2,), D, M)}
+    given = {**arrays, "eps": 0, "feature_map": feature_maps.elu_plus_one}
+    linear.bind_step(**given)
+    with pytest.raises(error, match=message):
+        linear.bind_step(**{**given, name: change(given[name])})
+
+
 # --- States ---------------------------------------------------------------------------------------------------------
 
 

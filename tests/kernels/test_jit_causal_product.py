@@ -1,8 +1,10 @@
 """The Numba causal product against the reference, and what it promises beyond the numbers."""
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -370,6 +372,32 @@ def test_step(dtype, shape, gaps):
     np.testing.assert_allclose(out, want, rtol=4 * c * eps)
     np.testing.assert_allclose(s_, s, rtol=2 * eps)
     np.testing.assert_array_equal(z_, z)
+
+
+@dtypes
+@pytest.mark.parametrize("shape", [(3, 4), (2, WIDTH + 1, WIDTH - 1), (2, 3, 2 * WIDTH, WIDTH + 1)])
+def test_a_bound_step_is_the_step(dtype, shape):
+    """To the last bit, whatever stands in the arrays when it is called, and also once nobody else holds them."""
+    *leading, c, m = shape
+    rng = np.random.default_rng(0)
+    rows = [np.zeros((*leading, width), dtype) for width in (c, c, m, m)]  # q, k, v, out
+    s, z = np.zeros((*leading, c, m), dtype), np.zeros((*leading, c), dtype)
+    s_, z_ = s.copy(), z.copy()
+    run = kernel.bind_step(*rows[:3], s_, z_, EPS, rows[3])
+    for _ in range(3):
+        for row in rows[:3]:
+            row[...] = rng.random(row.shape)
+        run()
+        np.testing.assert_array_equal(rows[3], kernel.step(*rows[:3], s, z, EPS))
+    np.testing.assert_array_equal(s_, s)
+    np.testing.assert_array_equal(z_, z)
+    held = weakref.ref(s_)
+    del s_
+    gc.collect()
+    assert held() is not None
+    del run
+    gc.collect()
+    assert held() is None
 
 
 @dtypes

@@ -75,6 +75,7 @@ def first_lanes(x, count, out):
 @njit
 def spread_and_total(x, row, column, out):
     vector.prefetch(x, row + 10**9, -column)  # any address
+    vector.prefetch_early(x, row + 10**9, -column)
     vector.store(out, 0, vector.spread(x, row, column))
     return vector.total(vector.load(x, row))
 

@@ -33,7 +33,7 @@ import numpy as np
 from linattn_ref.kernels.jit.causal_parts import states_before_parts
 from linattn_ref.kernels.jit.causal_product_plain import backward_by_row, forward_by_row
 from linattn_ref.kernels.jit.causal_scan import scan
-from linattn_ref.kernels.jit.causal_step import step_heads
+from linattn_ref.kernels.jit.causal_step import bind, step_bound, step_heads
 from linattn_ref.kernels.jit.gate_gradient import gate_gradient
 from linattn_ref.kernels.jit.vector import lanes
 from linattn_ref.kernels.reference.causal_product import divide
@@ -41,6 +41,7 @@ from linattn_ref.kernels.reference.causal_product import divide
 __all__ = [
     "backward",
     "backward_by_row",
+    "bind_step",
     "divide",
     "forward",
     "forward_by_row",
@@ -168,6 +169,11 @@ def step(phi_q, phi_k, v, s, z, eps):
     out = np.empty(v.shape, v.dtype)
     step_heads(phi_q, phi_k, v, s, z, float(eps), out)
     return out
+
+
+def bind_step(phi_q, phi_k, v, s, z, eps, out):
+    """:func:`step` of these arrays, all contiguous, as a function without arguments that writes ``out``."""
+    return bind(step_bound, phi_q, phi_k, v, s, z, np.full((1, 1), eps, v.dtype), out)
 
 
 # --- Both -----------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from linattn_ref.kernels.jit.vector import (
     lanes,
     load,
     load_first,
-    prefetch,
+    prefetch_early,
     spread,
     store,
     store_first,
@@ -47,7 +47,6 @@ from linattn_ref.kernels.jit.vector import (
 )
 
 BLOCK = 96  # rows that all panels go over before the next rows: what the panels share is still in the cache
-AHEAD = 96  # rows from the one worked on to the one that is fetched into the cache meanwhile
 
 
 # --- Tasks ----------------------------------------------------------------------------------------------------------
@@ -130,7 +129,8 @@ def _scan_part(a, b, u, out, state, step, gate, rows, z, eps, denominator):
             some_rows = (some_rows[0], y, some_rows[2], some_rows[3])
         for p in range(s.shape[0]):
             columns = slice(p * width, min((p + 1) * width, m))
-            _scan_panel(s[p], some_a, some_b, u[block, columns], out[block, columns], step, some_gate, some_rows)
+            some_u, some_out, share = u[block, columns], out[block, columns], (p, s.shape[0])
+            _scan_panel(s[p], some_a, some_b, some_u, some_out, step, some_gate, some_rows, share)
     write_back(state, s)
 
 
@@ -176,27 +176,30 @@ def store_row(x, i, value):
 
 
 @njit
-def _scan_panel(s, a, b, u, out, step, gate, rows):
-    n = a.shape[0]
+def _scan_panel(s, a, b, u, out, step, gate, rows, share):
+    n, (p, panels) = a.shape[0], share
+    numbers = BLOCK * a.shape[1]  # of a, and of b, in a block
+    fetched = step * numbers + p * (numbers // panels)  # those of the next block are fetched, its share by each panel
+    each = (3 + panels - 1) // panels  # numbers for one of this block, of three rows
     first = 0 if step > 0 else n - 1
     whole = n - n % 3
     for i in range(0, whole, 3):
-        _three_rows(s, a, b, u, out, first + step * i, step, gate, rows)
+        _three_rows(s, a, b, u, out, first + step * i, step, gate, rows, fetched, each)
+        fetched += each * a.shape[1]
     for i in range(whole, n):
         _one_row(s, a, b, u, out, first + step * i, gate, rows)
 
 
 @njit(forceinline=True)
-def _three_rows(s, a, b, u, out, i0, step, gate, rows):
+def _three_rows(s, a, b, u, out, i0, step, gate, rows, fetched, each):
     i1, i2 = i0 + step, i0 + 2 * step
-    later = min(i0, i2) + step * AHEAD
-    _fetch(u, out, later)
+    _fetch(u, out, min(i0, i2) + step * BLOCK)
     g0, g1, g2 = _gate(gate, i0), _gate(gate, i1), _gate(gate, i2)
     u0, u1, u2 = _row(u, i0, rows), _row(u, i1, rows), _row(u, i2, rows)
     o0 = o1 = o2 = broadcast(a.dtype.type(0))
     for c in range(a.shape[1]):
-        prefetch(a, later, 3 * c)  # rows follow one another in memory: these are C numbers out of three rows
-        prefetch(b, later, 3 * c)
+        prefetch_early(a, 0, fetched + each * c)
+        prefetch_early(b, 0, fetched + each * c)
         x = load(s, c)
         x, o0 = _meet(x, g0, spread(b, i0, c), u0, spread(a, i0, c), o0)
         x, o1 = _meet(x, g1, spread(b, i1, c), u1, spread(a, i1, c), o1)
@@ -262,8 +265,8 @@ def _write(out, i, o, rows):
 def _fetch(u, out, i):
     for r in range(i, i + 3):
         for column in (0, lanes(u) // 2):  # a Vector is two cache lines
-            prefetch(u, r, column)
-            prefetch(out, r, column)
+            prefetch_early(u, r, column)
+            prefetch_early(out, r, column)
 
 
 # --- The denominator ------------------------------------------------------------------------------------------------

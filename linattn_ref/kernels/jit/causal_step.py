@@ -2,10 +2,17 @@
 
 A Python function around the kernel that looked at shapes and strides would take longer than the kernel. What depends on
 the layout of an array is therefore decided when the kernel is compiled for it.
+
+Numba takes a tenth of a microsecond to find out about each array that it is given, together as long as the kernel
+computes. A loop that decodes into the same arrays again and again can have that done once (:func:`bind`): the kernel
+finds addresses and shapes in a table, and is given the address of that.
 """
+
+from functools import partial
 
 import numpy as np
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array, populate_array
 
@@ -17,57 +24,75 @@ from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, spread, total
 @serial_kernel
 def step_heads(phi_q, phi_k, v, s, z, eps, out):
     """Write ``out (..., M)`` and bring ``s (..., C, M)`` and ``z (..., C)`` up to date."""
-    step_rows(rows_of(phi_q), rows_of(phi_k), v, s, z, eps, out)
+    rows_s, rows_z = rows_of(s), rows_of(z)
+    step_rows(rows_of(phi_q), rows_of(phi_k), rows_of(v), rows_s, rows_z, eps, rows_of(out))
+    give_back(s, rows_s)
+    give_back(z, rows_z)
+
+
+@serial_kernel
+def step_bound(table):
+    """The same arrays in this order, each contiguous, from the :func:`bind` table at this address."""
+    if bound_itemsize(table) == 4:
+        _step_bound(table, np.float32)
+    else:
+        _step_bound(table, np.float64)
+
+
+@njit
+def _step_bound(table, dtype):
+    q, k, v = bound_rows(table, 0, dtype), bound_rows(table, 1, dtype), bound_rows(table, 2, dtype)
+    s, z, eps = bound_rows(table, 3, dtype), bound_rows(table, 4, dtype), bound_rows(table, 5, dtype)
+    step_rows(q, k, v, s, z, eps[0, 0], bound_rows(table, 6, dtype))
 
 
 @njit
 def step_rows(q, k, v, s, z, eps, out):
-    """The same, with the features as ``(heads, C)``."""
-    rows_v, rows_out, rows_s, rows_z = rows_of(v), rows_of(out), rows_of(s), rows_of(z)  # rows_s (heads * C, M)
-    share = np.full(len(q), eps, v.dtype)
-    for first in range(0, q.shape[1], lanes(q)):
-        _add_denominators(share, columns_from(q, first), columns_from(k, first), columns_from(rows_z, first))
+    """The step on rows: ``q, k, z (heads, C)``, ``v, out (heads, M)``, ``s (heads * C, M)``."""
     for head in range(len(q)):
-        share[head] = 0 if share[head] == 0 else v.dtype.type(1) / share[head]
-    for first in range(0, v.shape[-1], lanes(v)):
-        some_v, some_s = columns_from(rows_v, first), columns_from(rows_s, first)
-        _step_columns(q, k, some_v, some_s, columns_from(rows_out, first), share)
-    _give_back(s, rows_s)
-    _give_back(z, rows_z)
+        share = q.dtype.type(eps)
+        for first in range(0, q.shape[1], lanes(q)):
+            share += _meet_z(columns_from(q, first), columns_from(k, first), columns_from(z, first), head)
+        share = share if share == 0 else q.dtype.type(1) / share
+        for first in range(0, v.shape[1], lanes(v)):
+            some_v, some_s, some_out = columns_from(v, first), columns_from(s, first), columns_from(out, first)
+            _step_columns(q, k, some_v, some_s, some_out, head, share)
 
 
 @njit(forceinline=True)
-def _add_denominators(share, q, k, z):
-    for head in range(len(q)):
-        x = load_row(z, head) + load_row(k, head)
-        store_row(z, head, x)
-        share[head] += total(x * load_row(q, head))
+def _meet_z(q, k, z, head):
+    """``z += k``, and ``q . z``."""
+    x = load_row(z, head) + load_row(k, head)
+    store_row(z, head, x)
+    return total(x * load_row(q, head))
 
 
 @njit(forceinline=True)
-def _step_columns(q, k, v, s, out, share):
+def _step_columns(q, k, v, s, out, head, share):
     """Some columns of ``S``. The sums of the even and of the odd features do not wait for one another."""
-    width = q.shape[1]
-    for head in range(len(q)):
-        first, u = head * width, load_row(v, head)
-        even = odd = broadcast(q.dtype.type(0))
-        for c in range(0, width - 1, 2):
-            x = fma(spread(k, head, c), u, load_row(s, first + c))  # (1)
-            y = fma(spread(k, head, c + 1), u, load_row(s, first + c + 1))
-            store_row(s, first + c, x)
-            store_row(s, first + c + 1, y)
-            even, odd = fma(spread(q, head, c), x, even), fma(spread(q, head, c + 1), y, odd)  # (2)
-        if width % 2:
-            x = fma(spread(k, head, width - 1), u, load_row(s, first + width - 1))
-            store_row(s, first + width - 1, x)
-            even = fma(spread(q, head, width - 1), x, even)
-        store_row(out, head, (even + odd) * broadcast(share[head]))
+    width, u = q.shape[1], load_row(v, head)
+    first, even_width = head * width, width - width % 2
+    even = odd = broadcast(q.dtype.type(0))
+    for c in range(0, even_width, 2):
+        x = fma(spread(k, head, c), u, load_row(s, first + c))  # (1)
+        y = fma(spread(k, head, c + 1), u, load_row(s, first + c + 1))
+        store_row(s, first + c, x)
+        store_row(s, first + c + 1, y)
+        even, odd = fma(spread(q, head, c), x, even), fma(spread(q, head, c + 1), y, odd)  # (2)
+    if even_width < width:
+        x = fma(spread(k, head, even_width), u, load_row(s, first + even_width))
+        store_row(s, first + even_width, x)
+        even = fma(spread(q, head, even_width), x, even)
+    store_row(out, head, (even + odd) * broadcast(share))
+
+
+# --- Arrays as rows -------------------------------------------------------------------------------------------------
 
 
 @njit(forceinline=True)
 def columns_from(x, first):
     """``x[:, first:]``, no more of it than a Vector has lanes."""
-    return x[:, first : min(first + lanes(x), x.shape[1])]
+    return _columns_at(x, x.ctypes.data + first * x.itemsize, min(lanes(x), x.shape[1] - first))
 
 
 def rows_of(x):
@@ -75,36 +100,19 @@ def rows_of(x):
     raise NotImplementedError
 
 
-@intrinsic
-def _as_rows(typing_context, x, rows, width):
-    """The memory of ``x`` as ``(rows, width)``, in no time; ``reshape`` takes as long as a fifth of the step."""
-    result = types.Array(x.dtype, 2, "C")
-
-    def generate(context, builder, signature, arguments):
-        memory = make_array(x)(context, builder, arguments[0])
-        size = context.get_abi_sizeof(context.get_data_type(x.dtype))
-        itemsize = context.get_constant(types.intp, size)
-        strides = [builder.mul(arguments[2], itemsize), itemsize]
-        view = make_array(result)(context, builder)
-        populate_array(view, memory.data, arguments[1:], strides, itemsize, meminfo=None)
-        return view._getvalue()
-
-    return result(x, types.intp, types.intp), generate
-
-
 @overload(rows_of)
 def _rows_of_layout(x):
     if x.layout == "C":
-        return lambda x: _as_rows(x, x.size // x.shape[-1], x.shape[-1])
+        return lambda x: _rows_at(x.ctypes.data, x.size // x.shape[-1], x.shape[-1], x.dtype)
     return lambda x: np.ascontiguousarray(x).reshape(-1, x.shape[-1])
 
 
-def _give_back(x, rows):
+def give_back(x, rows):
     """``x[...] = rows``, where these are a copy."""
     raise NotImplementedError
 
 
-@overload(_give_back)
+@overload(give_back)
 def _give_back_to(x, rows):
     if x.layout == "C":
         return lambda x, rows: None
@@ -113,3 +121,62 @@ def _give_back_to(x, rows):
         x[...] = rows.reshape(x.shape)
 
     return give_back
+
+
+@intrinsic
+def _rows_at(typing_context, address, rows, width, dtype):
+    """The memory at an address as ``(rows, width)``, in no time; ``reshape`` takes as long as a fifth of the step."""
+
+    def generate(context, builder, signature, arguments):
+        address_, rows_, width_, _ = arguments
+        itemsize = context.get_constant(types.intp, dtype.dtype.bitwidth // 8)
+        strides = [builder.mul(width_, itemsize), itemsize]
+        return _view(context, builder, signature.return_type, address_, [rows_, width_], strides)
+
+    return types.Array(dtype.dtype, 2, "C")(types.intp, types.intp, types.intp, dtype), generate
+
+
+@intrinsic
+def _columns_at(typing_context, x, address, width):
+    """So many columns of ``x``, the first of them at an address; a slice takes as long as three columns of the step."""
+
+    def generate(context, builder, signature, arguments):
+        x_, address_, width_ = arguments
+        whole = make_array(x)(context, builder, x_)
+        rows = builder.extract_value(whole.shape, 0)
+        strides = cgutils.unpack_tuple(builder, whole.strides, 2)
+        return _view(context, builder, signature.return_type, address_, [rows, width_], strides)
+
+    return types.Array(x.dtype, 2, "A")(x, types.intp, types.intp), generate
+
+
+def _view(context, builder, array_type, address, shape, strides):
+    view = make_array(array_type)(context, builder)
+    data = builder.inttoptr(address, view.data.type)
+    itemsize = context.get_constant(types.intp, array_type.dtype.bitwidth // 8)
+    populate_array(view, data, shape, strides, itemsize, meminfo=None)  # what owns the memory outlives the view
+    return view._getvalue()
+
+
+# --- Bound arrays ---------------------------------------------------------------------------------------------------
+
+
+def bind(kernel, *arrays):
+    """``kernel(table)`` as a function without arguments, the table naming these contiguous arrays of one dtype."""
+    rows = [(x.ctypes.data, x.size // x.shape[-1], x.shape[-1]) for x in arrays]
+    table = np.array([(arrays[0].itemsize, 0, 0), *rows], np.intp)
+    bound = partial(kernel, table.ctypes.data)
+    bound.memory = table, arrays  # lives as long as the function does
+    return bound
+
+
+@njit(forceinline=True)
+def bound_itemsize(table):
+    return _rows_at(table, 1, 3, np.intp)[0, 0]
+
+
+@njit(forceinline=True)
+def bound_rows(table, i, dtype):
+    """Array ``i`` of the table as ``(rows, width)``."""
+    entries = _rows_at(table, i + 2, 3, np.intp)
+    return _rows_at(entries[i + 1, 0], entries[i + 1, 1], entries[i + 1, 2], dtype)

@@ -8,7 +8,15 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel, serial_kernel
 from linattn_ref.kernels.jit.causal_scan import load_row, store_row
-from linattn_ref.kernels.jit.causal_step import columns_from, rows_of, step_rows
+from linattn_ref.kernels.jit.causal_step import (
+    bind,
+    bound_itemsize,
+    bound_rows,
+    columns_from,
+    give_back,
+    rows_of,
+    step_rows,
+)
 from linattn_ref.kernels.jit.vector import broadcast, exp, lanes, load, maximum, minimum, store
 
 BLOCK = 1 << 13  # numbers
@@ -33,6 +41,12 @@ def step(q, k, v, s, z, eps):
     out = np.empty(v.shape, v.dtype)
     step_heads(q, k, v, s, z, eps, out)
     return out
+
+
+def bind_step(q, k, v, s, z, eps, out):
+    """:func:`step` of these arrays, all contiguous, as a function without arguments that writes ``out``."""
+    phi_q, phi_k = np.empty_like(q), np.empty_like(k)
+    return bind(step_bound, q, k, phi_q, phi_k, v, s, z, np.full((1, 1), eps, v.dtype), out)
 
 
 def _numbers(x):
@@ -85,14 +99,40 @@ def _phi(x, zero):
 @serial_kernel
 def step_heads(q, k, v, s, z, eps, out):
     """`causal_step.step_heads` of the features."""
-    step_rows(_features(rows_of(q)), _features(rows_of(k)), v, s, z, eps, out)
+    rows_q, rows_k, rows_s, rows_z = rows_of(q), rows_of(k), rows_of(s), rows_of(z)
+    phi_q, phi_k = np.empty(rows_q.shape, q.dtype), np.empty(rows_k.shape, k.dtype)
+    _step_rows(rows_q, rows_k, phi_q, phi_k, rows_of(v), rows_s, rows_z, eps, rows_of(out))
+    give_back(s, rows_s)
+    give_back(z, rows_z)
+
+
+@serial_kernel
+def step_bound(table):
+    """`causal_step.step_bound`, the table beginning with ``q, k`` and arrays for their features."""
+    if bound_itemsize(table) == 4:
+        _step_bound(table, np.float32)
+    else:
+        _step_bound(table, np.float64)
 
 
 @njit
-def _features(x):
-    phi = np.empty(x.shape, x.dtype)
+def _step_bound(table, dtype):
+    q, k, phi_q = bound_rows(table, 0, dtype), bound_rows(table, 1, dtype), bound_rows(table, 2, dtype)
+    phi_k, v, s = bound_rows(table, 3, dtype), bound_rows(table, 4, dtype), bound_rows(table, 5, dtype)
+    z, eps, out = bound_rows(table, 6, dtype), bound_rows(table, 7, dtype), bound_rows(table, 8, dtype)
+    _step_rows(q, k, phi_q, phi_k, v, s, z, eps[0, 0], out)
+
+
+@njit
+def _step_rows(q, k, phi_q, phi_k, v, s, z, eps, out):
+    _features(q, phi_q)
+    _features(k, phi_k)
+    step_rows(phi_q, phi_k, v, s, z, eps, out)
+
+
+@njit(forceinline=True)
+def _features(x, phi):
     for first in range(0, x.shape[1], lanes(x)):
         some_x, some_phi = columns_from(x, first), columns_from(phi, first)
         for row in range(len(x)):
             store_row(some_phi, row, _phi(load_row(some_x, row), broadcast(x.dtype.type(0))))
-    return phi

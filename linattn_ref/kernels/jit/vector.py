@@ -22,6 +22,7 @@ behave as IEEE 754 says.
 
 import math
 import operator
+from functools import partial
 from typing import NamedTuple
 
 from llvmlite import ir
@@ -201,19 +202,25 @@ def store_first(typing_context, panel, row, x, count):
     return types.void(panel, types.intp, vector, types.intp), generate
 
 
+def _fetch(context, builder, signature, arguments, cache):
+    pointer = _pointer(context, builder, signature.args[0], *arguments, ir.IntType(8))
+    flags = [_integer(0, 32), _integer(4 - cache, 32), _integer(1, 32)]  # to read, how near, data
+    function_type = ir.FunctionType(ir.VoidType(), [pointer.type, *(flag.type for flag in flags)])
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch")
+    builder.call(function, [pointer, *flags])
+    return context.get_dummy_value()
+
+
 @intrinsic
 def prefetch(typing_context, array, row, column):
-    """Have the processor fetch ``array[row, column]`` into the cache. Any indices will do, also outside the array."""
+    """Have ``array[row, column]`` fetched into the first-level cache. Any indices will do, also outside the array."""
+    return types.void(array, types.intp, types.intp), partial(_fetch, cache=1)
 
-    def generate(context, builder, signature, arguments):
-        pointer = _pointer(context, builder, array, *arguments, ir.IntType(8))
-        flags = [_integer(0, 32), _integer(3, 32), _integer(1, 32)]  # to read, into the nearest cache, data
-        function_type = ir.FunctionType(ir.VoidType(), [pointer.type, *(flag.type for flag in flags)])
-        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch")
-        builder.call(function, [pointer, *flags])
-        return context.get_dummy_value()
 
-    return types.void(array, types.intp, types.intp), generate
+@intrinsic
+def prefetch_early(typing_context, array, row, column):
+    """The same into the second-level cache: for what is needed so late that it would not stay in the first."""
+    return types.void(array, types.intp, types.intp), partial(_fetch, cache=2)
 
 
 @intrinsic
