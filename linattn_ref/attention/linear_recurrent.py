@@ -130,7 +130,7 @@ def step(
 class BoundStep(NamedTuple):
     """:func:`step` on arrays that were given once."""
 
-    run: Callable[[], object]  # one token: reads q_t, k_t and v_t, writes out_t, moves the state on in place
+    run: Callable[[], None]  # one token: reads q_t, k_t and v_t, writes out_t, moves the state on in place
     out_t: Array  # (..., M)
 
 

@@ -138,9 +138,9 @@ def compute(
                 rows += _time(task, length, calls, repeats if length <= LONG else min(repeats, FEW))
         for batch in batches:
             recurrent = packages.get("fast-transformers")
-            for task, calls in steps(batch, heads, step_width, torch, recurrent, rng):
-                _compare(task, {name: call() for name, call in calls.items()})
-                often = {name: partial(_often, call) for name, call in calls.items()}
+            for task, steps_of, out in steps(batch, heads, step_width, torch, recurrent, rng):
+                _compare(task, {name: step() or (out,) for name, step in steps_of.items()})
+                often = {name: partial(_often, step) for name, step in steps_of.items()}
                 rows += _time(task, batch, often, repeats, calls=STEPS)
     return Results(heads, width, step_width, repeats, peers.versions(torch, packages), tuple(rows))
 
@@ -214,7 +214,7 @@ def _attention(room: Any, inputs: Inputs) -> Sequence[Array]:
     return out, *gradients[:3]
 
 
-def _often(step: Call) -> None:
+def _often(step: Callable[[], object]) -> None:
     for _ in range(STEPS):
         step()
 

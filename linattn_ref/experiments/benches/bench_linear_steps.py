@@ -1,7 +1,8 @@
 """One token of the recurrent form, by each package, called from Python: as `bench_linear` times it.
 
-Decoding makes one small step after another, so that what a call costs before any arithmetic counts. PyTorch's step is
-written in two ways: ``pytorch, new state`` as one would, with matrix products and a new state, ``S = S + bmm(k^T, v)``;
+Decoding makes one small step after another, so that what a call costs before any arithmetic counts. ``jit`` is bound to
+its arrays once (`linear.bind_step`); ``jit, not bound`` finds out about them, and makes ``out``, in every call. PyTorch's
+step is written in two ways: ``pytorch, new state`` as one would, with matrix products and a new state, ``S = S + bmm(k^T, v)``;
 and ``pytorch, in place`` with the fewest calls, the state moved on where it is. fast-transformers has a module for it,
 ``RecurrentLinearAttention``, which takes queries and keys, also in place where no gradient is asked for.
 """
@@ -20,21 +21,26 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps import elu_plus_one
 from linattn_ref.kernels import jit, reference
 
-Call = Callable[[], Sequence[Array]]  # -> (out,); each moves on a state of its own
+Call = Callable[[], Sequence[Array] | None]  # -> (out,), or None; each moves on a state of its own
 STEP_KERNEL, STEP = "kernel step", "step"
 EPS = 1e-6  # of the denominator
 
 
 def steps(
     batch: int, heads: int, width: int, torch: Any, package: Any, rng: Generator
-) -> Iterator[tuple[str, dict[str, Call]]]:
-    """The two tasks of one token, each with its calls by name, ``jit`` first; ``package``: fast-transformers."""
+) -> Iterator[tuple[str, dict[str, Call], Array]]:
+    """The two tasks of one token, each with its calls by name, ``jit`` first, and the array that this one writes to.
+
+    ``package`` is fast-transformers.
+    """
     q, k, v = rng.standard_normal((3, batch, heads, width)).astype(np.float32)
     phi_q, phi_k = elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0]
     start = partial(linear.init_state, (batch, heads), width, width, dtype=v.dtype)
-    alone: dict[str, Call] = {}
-    whole: dict[str, Call] = {}
-    for name, room in (("jit", jit), ("reference", reference)):
+    out, state = np.empty_like(v), start()
+    bound = linear.bind_step(q, k, v, start(), eps=EPS, kernels=jit)
+    alone: dict[str, Call] = {"jit": jit.causal_product.bind_step(phi_q, phi_k, v, state.s, state.z, EPS, out)}
+    whole: dict[str, Call] = {"jit": bound.run}
+    for name, room in (("jit, not bound", jit), ("reference", reference)):
         alone[name] = partial(_kernel_step, room, phi_q, phi_k, v, start())
         whole[name] = partial(_step, room, q, k, v, start())
     if torch is not None:
@@ -43,7 +49,7 @@ def steps(
             whole[name] = make(torch, q, k, v, *start()[:2], features=True)
     if package is not None:
         whole["fast-transformers"] = recurrent_module(torch, package, q, k, v, *start()[:2])
-    yield from ((STEP_KERNEL, alone), (STEP, whole))
+    yield from ((STEP_KERNEL, alone, out), (STEP, whole, bound.out_t))
 
 
 def _kernel_step(room: Any, phi_q: Array, phi_k: Array, v: Array, state: linear.State) -> Sequence[Array]:
