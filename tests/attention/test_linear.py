@@ -389,7 +389,12 @@ def test_a_bound_step_decodes(feature_map, dtype, room, rng):
         ("q_t", lambda q: np.repeat(q, 2, axis=1)[:, ::2], ValueError, "q_t: expected a C-contiguous array"),
         ("v_t", lambda v: v[:1], ValueError, "v: expected shape"),
         ("state", lambda state: state._replace(s=state.s.swapaxes(1, 2)), ValueError, r"state\.s: expected"),
-        ("feature_map", lambda _: feature_maps.favor_positive(np.eye(D)), ValueError, "feature_map: expected one whose state has no"),
+        (
+            "feature_map",
+            lambda _: feature_maps.favor_positive(np.eye(D)),
+            ValueError,
+            "feature_map: expected one whose state has no",
+        ),
     ],
 )
 def test_binding_names_bad_arguments(name, change, error, message, rng):

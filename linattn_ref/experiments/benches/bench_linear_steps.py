@@ -1,10 +1,11 @@
 """One token of the recurrent form, by each package, called from Python: as `bench_linear` times it.
 
 Decoding makes one small step after another, so that what a call costs before any arithmetic counts. ``jit`` is bound to
-its arrays once (`linear.bind_step`); ``jit, not bound`` finds out about them, and makes ``out``, in every call. PyTorch's
-step is written in two ways: ``pytorch, new state`` as one would, with matrix products and a new state, ``S = S + bmm(k^T, v)``;
-and ``pytorch, in place`` with the fewest calls, the state moved on where it is. fast-transformers has a module for it,
-``RecurrentLinearAttention``, which takes queries and keys, also in place where no gradient is asked for.
+its arrays once (`linear.bind_step`); ``jit, not bound`` finds out about them, and makes ``out``, in every call.
+PyTorch's step is written in two ways: ``pytorch, new state`` as one would, with matrix products and a new state,
+``S = S + bmm(k^T, v)``; and ``pytorch, in place`` with the fewest calls, the state moved on where it is.
+fast-transformers has a module for it, ``RecurrentLinearAttention``, which takes queries and keys, also in place where
+no gradient is asked for.
 """
 
 from __future__ import annotations

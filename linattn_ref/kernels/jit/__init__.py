@@ -2,6 +2,7 @@
 
 ``vector``                short vectors as Numba values
 ``panel``                 matrix products on them
+``views``                 rows and columns of arrays, for them
 ``cache``                 the compilation cache
 ``softmax``               softmax attention
 ``pattern_softmax``       the same over an allowed set of pairs

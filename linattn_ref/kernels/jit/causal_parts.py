@@ -13,9 +13,10 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
-from linattn_ref.kernels.jit.causal_scan import load_row, panels_of, part_rows, write_back
+from linattn_ref.kernels.jit.causal_scan import panels_of, part_rows, write_back
 from linattn_ref.kernels.jit.panel import new_panel, product
 from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, store
+from linattn_ref.kernels.jit.views import load_row
 
 BLOCK = 64  # rows that are summed up at a time
 

@@ -38,13 +38,12 @@ from linattn_ref.kernels.jit.vector import (
     fma,
     lanes,
     load,
-    load_first,
     prefetch_early,
     spread,
     store,
-    store_first,
     total,
 )
+from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
 
 BLOCK = 96  # rows that all panels go over before the next rows: what the panels share is still in the cache
 
@@ -157,21 +156,6 @@ def write_back(state, s):
             store_row(columns, r, load(s[p], r))
 
 
-@njit(forceinline=True)
-def load_row(x, i):
-    """``x[i]``, which has as many numbers as a Vector, or fewer: then there are zeros after them."""
-    return load(x, i) if x.shape[1] == lanes(x) else load_first(x, i, x.shape[1])
-
-
-@njit(forceinline=True)
-def store_row(x, i, value):
-    """``x[i] = value``, as much of it as there is room for."""
-    if x.shape[1] == lanes(x):
-        store(x, i, value)
-    else:
-        store_first(x, i, value, x.shape[1])
-
-
 # --- The loop -------------------------------------------------------------------------------------------------------
 
 
@@ -275,20 +259,12 @@ def _fetch(u, out, i):
 @njit
 def _denominators(q, k, gate, weight, z, eps, denominator, y):
     """``denominator_i = q_i . Z_i + eps`` of at most BLOCK rows and its reciprocal ``y``, 0 for 0; ``z (1, C)``."""
-    n, width = q.shape[0], lanes(q)
-    whole = q.shape[1] - q.shape[1] % width
-    parts = np.zeros((BLOCK, width), q.dtype)  # of the sums over the features, a lane each
-    for c in range(0, whole, width):
-        some_q, some_k, some_z = q[:, c : c + width], k[:, c : c + width], z[:, c : c + width]
-        x = load(some_z, 0)
-        for i in range(n):
-            x = fma(load(some_k, i), broadcast(weight[i]), _decayed(x, _gate(gate, i)))
-            store(parts, i, fma(load(some_q, i), x, load(parts, i)))
-        store(some_z, 0, x)
-    for i in range(n):
-        share = total(load(parts, i))
-        for c in range(whole, q.shape[1]):
-            z[0, c] = _decayed(z[0, c], at(gate, i)) + weight[i] * k[i, c]
-            share += q[i, c] * z[0, c]
-        denominator[i] = share + eps
+    for i in range(len(q)):
+        w, g, share = broadcast(weight[i]), _gate(gate, i), broadcast(q.dtype.type(0))
+        for first in range(0, q.shape[1], lanes(q)):
+            some_z = columns_from(z, first)
+            x = fma(load_row(columns_from(k, first), i), w, _decayed(load_row(some_z, 0), g))
+            store_row(some_z, 0, x)
+            share = fma(load_row(columns_from(q, first), i), x, share)
+        denominator[i] = total(share) + eps
         y[i] = 0 if denominator[i] == 0 else q.dtype.type(1) / denominator[i]

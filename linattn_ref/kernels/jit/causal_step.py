@@ -11,14 +11,11 @@ finds addresses and shapes in a table, and is given the address of that.
 from functools import partial
 
 import numpy as np
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic, overload
-from numba.np.arrayobj import make_array, populate_array
+from numba import njit
 
 from linattn_ref.kernels.jit.cache import serial_kernel
-from linattn_ref.kernels.jit.causal_scan import load_row, store_row
 from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, spread, total
+from linattn_ref.kernels.jit.views import columns_from, give_back, load_row, rows_at, rows_of, store_row
 
 
 @serial_kernel
@@ -86,78 +83,6 @@ def _step_columns(q, k, v, s, out, head, share):
     store_row(out, head, (even + odd) * broadcast(share))
 
 
-# --- Arrays as rows -------------------------------------------------------------------------------------------------
-
-
-@njit(forceinline=True)
-def columns_from(x, first):
-    """``x[:, first:]``, no more of it than a Vector has lanes."""
-    return _columns_at(x, x.ctypes.data + first * x.itemsize, min(lanes(x), x.shape[1] - first))
-
-
-def rows_of(x):
-    """``x`` with two axes, the last one kept: the same memory, or a copy if that has gaps."""
-    raise NotImplementedError
-
-
-@overload(rows_of)
-def _rows_of_layout(x):
-    if x.layout == "C":
-        return lambda x: _rows_at(x.ctypes.data, x.size // x.shape[-1], x.shape[-1], x.dtype)
-    return lambda x: np.ascontiguousarray(x).reshape(-1, x.shape[-1])
-
-
-def give_back(x, rows):
-    """``x[...] = rows``, where these are a copy."""
-    raise NotImplementedError
-
-
-@overload(give_back)
-def _give_back_to(x, rows):
-    if x.layout == "C":
-        return lambda x, rows: None
-
-    def give_back(x, rows):
-        x[...] = rows.reshape(x.shape)
-
-    return give_back
-
-
-@intrinsic
-def _rows_at(typing_context, address, rows, width, dtype):
-    """The memory at an address as ``(rows, width)``, in no time; ``reshape`` takes as long as a fifth of the step."""
-
-    def generate(context, builder, signature, arguments):
-        address_, rows_, width_, _ = arguments
-        itemsize = context.get_constant(types.intp, dtype.dtype.bitwidth // 8)
-        strides = [builder.mul(width_, itemsize), itemsize]
-        return _view(context, builder, signature.return_type, address_, [rows_, width_], strides)
-
-    return types.Array(dtype.dtype, 2, "C")(types.intp, types.intp, types.intp, dtype), generate
-
-
-@intrinsic
-def _columns_at(typing_context, x, address, width):
-    """So many columns of ``x``, the first of them at an address; a slice takes as long as three columns of the step."""
-
-    def generate(context, builder, signature, arguments):
-        x_, address_, width_ = arguments
-        whole = make_array(x)(context, builder, x_)
-        rows = builder.extract_value(whole.shape, 0)
-        strides = cgutils.unpack_tuple(builder, whole.strides, 2)
-        return _view(context, builder, signature.return_type, address_, [rows, width_], strides)
-
-    return types.Array(x.dtype, 2, "A")(x, types.intp, types.intp), generate
-
-
-def _view(context, builder, array_type, address, shape, strides):
-    view = make_array(array_type)(context, builder)
-    data = builder.inttoptr(address, view.data.type)
-    itemsize = context.get_constant(types.intp, array_type.dtype.bitwidth // 8)
-    populate_array(view, data, shape, strides, itemsize, meminfo=None)  # what owns the memory outlives the view
-    return view._getvalue()
-
-
 # --- Bound arrays ---------------------------------------------------------------------------------------------------
 
 
@@ -172,11 +97,11 @@ def bind(kernel, *arrays):
 
 @njit(forceinline=True)
 def bound_itemsize(table):
-    return _rows_at(table, 1, 3, np.intp)[0, 0]
+    return rows_at(table, 1, 3, np.intp)[0, 0]
 
 
 @njit(forceinline=True)
 def bound_rows(table, i, dtype):
     """Array ``i`` of the table as ``(rows, width)``."""
-    entries = _rows_at(table, i + 2, 3, np.intp)
-    return _rows_at(entries[i + 1, 0], entries[i + 1, 1], entries[i + 1, 2], dtype)
+    entries = rows_at(table, i + 2, 3, np.intp)
+    return rows_at(entries[i + 1, 0], entries[i + 1, 1], entries[i + 1, 2], dtype)

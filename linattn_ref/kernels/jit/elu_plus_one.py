@@ -7,17 +7,9 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel, serial_kernel
-from linattn_ref.kernels.jit.causal_scan import load_row, store_row
-from linattn_ref.kernels.jit.causal_step import (
-    bind,
-    bound_itemsize,
-    bound_rows,
-    columns_from,
-    give_back,
-    rows_of,
-    step_rows,
-)
+from linattn_ref.kernels.jit.causal_step import bind, bound_itemsize, bound_rows, step_rows
 from linattn_ref.kernels.jit.vector import broadcast, exp, lanes, load, maximum, minimum, store
+from linattn_ref.kernels.jit.views import columns_from, give_back, load_row, rows_of, store_row
 
 BLOCK = 1 << 13  # numbers
 

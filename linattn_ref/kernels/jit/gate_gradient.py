@@ -17,9 +17,10 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
-from linattn_ref.kernels.jit.causal_scan import load_row, panels_of
+from linattn_ref.kernels.jit.causal_scan import panels_of
 from linattn_ref.kernels.jit.panel import new_panel
 from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, prefetch, spread, store, total
+from linattn_ref.kernels.jit.views import load_row
 
 CHUNK = 64  # a multiple of 4, and no less than a Vector has lanes
 

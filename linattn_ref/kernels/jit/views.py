@@ -1,0 +1,102 @@
+"""Rows and columns of arrays as compiled code wants them: views that cost nothing, and rows of any width as a Vector.
+
+A slice of Numba's takes some twenty instructions, which look for indices below 0 and beyond the end, and ``reshape``
+more: as long as a fifth of a step of decoding. The views here trust their caller.
+"""
+
+import numpy as np
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+from numba.np.arrayobj import make_array, populate_array
+
+from linattn_ref.kernels.jit.vector import lanes, load, load_first, store, store_first
+
+# --- A row as a Vector ----------------------------------------------------------------------------------------------
+
+
+@njit(forceinline=True)
+def load_row(x, i):
+    """``x[i]``, which has as many numbers as a Vector, or fewer: then there are zeros after them."""
+    return load(x, i) if x.shape[1] == lanes(x) else load_first(x, i, x.shape[1])
+
+
+@njit(forceinline=True)
+def store_row(x, i, value):
+    """``x[i] = value``, as much of it as there is room for."""
+    if x.shape[1] == lanes(x):
+        store(x, i, value)
+    else:
+        store_first(x, i, value, x.shape[1])
+
+
+# --- Views ----------------------------------------------------------------------------------------------------------
+
+
+@njit(forceinline=True)
+def columns_from(x, first):
+    """``x[:, first:]``, no more of it than a Vector has lanes."""
+    return _columns_at(x, x.ctypes.data + first * x.itemsize, min(lanes(x), x.shape[1] - first))
+
+
+def rows_of(x):
+    """``x`` with two axes, the last one kept: the same memory, or a copy if that has gaps."""
+    raise NotImplementedError
+
+
+@overload(rows_of)
+def _rows_of_layout(x):
+    if x.layout == "C":
+        return lambda x: rows_at(x.ctypes.data, x.size // x.shape[-1], x.shape[-1], x.dtype)
+    return lambda x: np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+
+
+def give_back(x, rows):
+    """``x[...] = rows``, where these are a copy."""
+    raise NotImplementedError
+
+
+@overload(give_back)
+def _give_back_to(x, rows):
+    if x.layout == "C":
+        return lambda x, rows: None
+
+    def give_back(x, rows):
+        x[...] = rows.reshape(x.shape)
+
+    return give_back
+
+
+@intrinsic
+def rows_at(typing_context, address, rows, width, dtype):
+    """The memory at an address as ``(rows, width)``, contiguous."""
+
+    def generate(context, builder, signature, arguments):
+        address_, rows_, width_, _ = arguments
+        itemsize = context.get_constant(types.intp, dtype.dtype.bitwidth // 8)
+        strides = [builder.mul(width_, itemsize), itemsize]
+        return _view(context, builder, signature.return_type, address_, [rows_, width_], strides)
+
+    return types.Array(dtype.dtype, 2, "C")(types.intp, types.intp, types.intp, dtype), generate
+
+
+@intrinsic
+def _columns_at(typing_context, x, address, width):
+    """So many columns of ``x``, the first of them at an address."""
+
+    def generate(context, builder, signature, arguments):
+        x_, address_, width_ = arguments
+        whole = make_array(x)(context, builder, x_)
+        rows = builder.extract_value(whole.shape, 0)
+        strides = cgutils.unpack_tuple(builder, whole.strides, 2)
+        return _view(context, builder, signature.return_type, address_, [rows, width_], strides)
+
+    return types.Array(x.dtype, 2, "A")(x, types.intp, types.intp), generate
+
+
+def _view(context, builder, array_type, address, shape, strides):
+    view = make_array(array_type)(context, builder)
+    data = builder.inttoptr(address, view.data.type)
+    itemsize = context.get_constant(types.intp, array_type.dtype.bitwidth // 8)
+    populate_array(view, data, shape, strides, itemsize, meminfo=None)  # what owns the memory outlives the view
+    return view._getvalue()
