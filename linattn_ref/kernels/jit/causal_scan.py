@@ -76,6 +76,7 @@ def scan(a, b, u, out, states, step, columns, gate, rows, z, eps, denominator):
     tasks = (width + columns - 1) // columns
     for index in prange(heads * parts * tasks):
         head, part, task = index // (parts * tasks), index // tasks % parts, index % tasks
+        head = head if step > 0 else heads - 1 - head  # what lies beyond a head's rows is fetched, and comes next
         some = part_rows(part, parts, a.shape[1], step)
         _scan_part(
             a[head, some],
@@ -162,9 +163,9 @@ def write_back(state, s):
 @njit
 def _scan_panel(s, a, b, u, out, step, gate, rows, share):
     n, (p, panels) = a.shape[0], share
-    numbers = BLOCK * a.shape[1]  # of a, and of b, in a block
-    fetched = step * numbers + p * (numbers // panels)  # those of the next block are fetched, its share by each panel
-    each = (3 + panels - 1) // panels  # numbers for one of this block, of three rows
+    numbers = BLOCK * a.shape[1]  # of a, and of b, in a block; those of the next are fetched, its share by each panel
+    fetched = (numbers if step > 0 else -1) + step * p * (numbers // panels)
+    each = step * ((3 + panels - 1) // panels)  # for one of this block's columns, three rows of it
     first = 0 if step > 0 else n - 1
     whole = n - n % 3
     for i in range(0, whole, 3):
