@@ -66,10 +66,9 @@ from linattn_ref.attention.arguments import (
 from linattn_ref.attention.exponents import Features, decayed, features, features_backward, join
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
 from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
+from linattn_ref.attention.linear_bound import BoundStep, bind_step
 from linattn_ref.attention.linear_recurrent import (
-    BoundStep,
     State,
-    bind_step,
     check_d_state,
     check_eps,
     combine,

@@ -22,7 +22,6 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 3.4, equations 16-
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,55 +126,6 @@ def step(
     return out_t, State(s, z, phi.log_scale)
 
 
-class BoundStep(NamedTuple):
-    """:func:`step` on arrays that were given once."""
-
-    run: Callable[[], None]  # one token: reads q_t, k_t and v_t, writes out_t, moves the state on in place
-    out_t: Array  # (..., M)
-
-
-def bind_step(
-    q_t: Array,
-    k_t: Array,
-    v_t: Array,
-    state: State,
-    *,
-    feature_map: FeatureMap = elu_plus_one,
-    eps: float = 1e-6,
-    kernels: Any = reference,
-) -> BoundStep:
-    """:func:`step` for a loop that decodes into the same arrays again and again: checked once, nothing allocated later.
-
-    Parameters
-    ----------
-    q_t, k_t, v_t : ndarray, ``(..., D)``, ``(..., D)``, ``(..., M)``
-        C-contiguous. What stands in them when ``run`` is called is the next token.
-    state : State
-        Its buffers, C-contiguous too, are the state throughout.
-    feature_map : FeatureMap
-        No exponential one: the scale of its state is another array after each step.
-    eps, kernels
-        As in :func:`step`.
-    """
-    check_kernels(kernels, "causal_product")
-    eps = check_eps(eps, feature_map)
-    if feature_map.split is not None:
-        raise ValueError(f"feature_map: expected one whose state has no scale, got {feature_map.name}")
-    check_step(q_t, k_t, v_t, state, feature_map)
-    for name, x in (("q_t", q_t), ("k_t", k_t), ("v_t", v_t), ("state.s", state.s), ("state.z", state.z)):
-        if not x.flags.c_contiguous:
-            raise ValueError(f"{name}: expected a C-contiguous array, got strides {x.strides} of shape {x.shape}")
-    out_t = np.zeros_like(v_t)
-    bind = getattr(kernel_of(feature_map, kernels), "bind_step", None)
-    if bind is not None:
-        return BoundStep(bind(q_t, k_t, v_t, state.s, state.z, eps, out_t), out_t)
-
-    def run() -> None:
-        out_t[...], _ = step(q_t, k_t, v_t, state, feature_map=feature_map, eps=eps, kernels=kernels)
-
-    return BoundStep(run, out_t)
-
-
 @takes_gpu_arrays
 def combine(state_a: State, state_b: State) -> State:
     """The state after two pieces of a sequence: ``combine(a, combine(b, c)) == combine(combine(a, b), c)``.
@@ -185,17 +135,9 @@ def combine(state_a: State, state_b: State) -> State:
     state_a, state_b : State
         Of the same feature map and shape. Neither is written to.
     """
-    for name, state in (("state_a", state_a), ("state_b", state_b)):
-        if not isinstance(state, State):
-            raise TypeError(f"{name}: expected a linear.State, got {type(state).__name__}")
-    check_array("state_b.s", state_b.s, dtype=state_a.s.dtype)
-    check_shape("state_b.s", state_b.s, state_a.s.shape, "of state_a.s")
-    check_shape("state_b.z", state_b.z, state_a.z.shape, "of state_a.z")
+    _check_is_state("state_a", state_a)
+    _check_like("state_b", state_b, "state_a", state_a)
     if state_a.log_scale is None or state_b.log_scale is None:
-        if state_a.log_scale is not state_b.log_scale:
-            raise ValueError(
-                "state_b: expected a state of the same feature map, but only one of the two has a log_scale"
-            )
         return State(state_a.s + state_b.s, state_a.z + state_b.z, None)
     log_scale = np.maximum(state_a.log_scale, state_b.log_scale)  # (..., 1 or C)
     s_a, z_a = decayed(state_a.s, state_a.z, decay_between(state_a.log_scale, log_scale))  # (4)
@@ -210,6 +152,8 @@ def combine_gradients(d_state_a: State, d_state_b: State) -> State:
     The gradient of ``s``, where ``S = exp(r) s``, is ``exp(r)`` times that of ``S``; it comes with its ``r``. Two are
     brought to the smaller one, so that no factor is above 1.
     """
+    _check_is_state("d_state_a", d_state_a)
+    _check_like("d_state_b", d_state_b, "d_state_a", d_state_a)
     if d_state_a.log_scale is None or d_state_b.log_scale is None:
         return State(d_state_a.s + d_state_b.s, d_state_a.z + d_state_b.z, None)
     log_scale = np.minimum(d_state_a.log_scale, d_state_b.log_scale)  # (..., 1 or C)
@@ -276,8 +220,7 @@ def _fits(q: Any, k: Any, v: Any, state: Any, feature_map: FeatureMap) -> bool:
 
 def check_state(name: str, state: Any, feature_map: FeatureMap, k: Array, v: Array) -> None:
     """``state`` is a :class:`State` of ``feature_map`` for keys ``k (..., L, D)`` and values ``v (..., L, M)``."""
-    if not isinstance(state, State):
-        raise TypeError(f"{name}: expected a linear.State, got {type(state).__name__}")
+    _check_is_state(name, state)
     leading, width = k.shape[:-2], feature_map.width(k.shape[-1])
     check_array(f"{name}.s", state.s, dtype=k.dtype)
     check_shape(f"{name}.s", state.s, (*leading, width, v.shape[-1]), "(..., C, M)")
@@ -303,9 +246,28 @@ def state_or_empty(state: State | None, feature_map: FeatureMap, k: Array, v: Ar
 
 
 def check_d_state(d_state: State, state: State) -> tuple[Array, Array]:
-    """``d_state`` is shaped like ``state``; its ``s`` and ``z`` on the scale of that."""
-    check_array("d_state.s", d_state.s, dtype=state.s.dtype)
-    check_shape("d_state.s", d_state.s, state.s.shape, "of saved.state.s")
-    check_array("d_state.z", d_state.z, ndim=1, dtype=state.z.dtype)
-    check_shape("d_state.z", d_state.z, state.z.shape, "of saved.state.z")
+    """``d_state`` is shaped like ``state``; its ``s`` and ``z`` on the scale of that, as they are if it has none."""
+    if isinstance(d_state, State) and d_state.log_scale is None:
+        state = state._replace(log_scale=None)
+    _check_like("d_state", d_state, "saved.state", state)
     return gradient_on_scale(d_state, state.log_scale)
+
+
+def _check_is_state(name: str, state: Any) -> None:
+    if not isinstance(state, State):
+        kind = type(state)  # softmax and rfa have states as well
+        got = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+        raise TypeError(f"{name}: expected a linear.State, got {got}")
+
+
+def _check_like(name: str, state: Any, other_name: str, other: State) -> None:
+    """``state`` is a :class:`State` of the dtype, shapes and kind of feature map of the other."""
+    _check_is_state(name, state)
+    check_array(f"{name}.s", state.s, dtype=other.s.dtype)
+    check_shape(f"{name}.s", state.s, other.s.shape, f"of {other_name}.s")
+    check_array(f"{name}.z", state.z, ndim=1, dtype=other.z.dtype)
+    check_shape(f"{name}.z", state.z, other.z.shape, f"of {other_name}.z")
+    if (state.log_scale is None) != (other.log_scale is None):
+        raise ValueError(
+            f"{name}: expected a state of the same feature map as {other_name}, but only one of the two has a log_scale"
+        )

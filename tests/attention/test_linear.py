@@ -1,5 +1,9 @@
 """Linear attention: its matrix, its gradients, exponential maps in float32, states."""
 
+import gc
+import pickle
+from copy import copy as shallow_copy
+from copy import deepcopy
 from functools import partial
 from typing import NamedTuple
 
@@ -383,6 +387,39 @@ def test_a_bound_step_decodes(feature_map, dtype, room, rng):
     np.testing.assert_array_equal(mine.z, state.z)
 
 
+@pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+def test_a_bound_step_continues_from_a_forward_pass(room, rng):
+    q, k, v = draw(rng, 6, 6)
+    expected, _ = linear.forward(q, k, v, causal=True)
+    _, saved = linear.forward(q[:, :5], k[:, :5], v[:, :5], causal=True, kernels=room)
+    bound = linear.bind_step(*(x[:, 5].copy() for x in (q, k, v)), saved.state, kernels=room)
+    bound.run()
+    np.testing.assert_allclose(bound.out_t, expected[:, 5], rtol=1e-12)
+
+
+@pytest.mark.parametrize("duplicate", [shallow_copy, deepcopy, lambda bound: pickle.loads(pickle.dumps(bound))])
+@pytest.mark.parametrize("feature_map", [feature_maps.elu_plus_one, feature_maps.relu])
+@pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+def test_a_copy_of_a_bound_step(duplicate, feature_map, room, rng):
+    """It has arrays that live as long as it does: those of the original, or, where these are copied, its own."""
+    q, k, v = (x[:, 0].copy() for x in draw(rng, 1, 1))
+    options = {"feature_map": feature_map, "eps": 0.5, "kernels": room}
+    _, after_one = linear.step(q, k, v, linear.init_state((2,), D, M), **options)
+    twice, _ = linear.step(q, k, v, after_one, **options)
+
+    state = linear.init_state((2,), D, M)
+    original = linear.bind_step(q, k, v, state, **options)
+    copied = duplicate(original)
+    copied.run()
+    assert copied.out_t.any()
+    shared = copied.out_t is original.out_t
+    assert bool(state.s.any()) == bool(original.out_t.any()) == shared
+    del original, q, k, v, state
+    gc.collect()
+    copied.run()
+    np.testing.assert_array_equal(copied.out_t, twice)
+
+
 @pytest.mark.parametrize(
     ("name", "change", "error", "message"),
     [
@@ -736,6 +773,33 @@ def test_bad_arguments_of_the_others_are_named(rng):
         linear.combine(q, ELU_STATE)
     with pytest.raises(ValueError, match="eps: must be 0"):
         linear.matrix(q, k, feature_map=FAVOR)
+
+
+@pytest.mark.parametrize("name", ["combine", "combine_gradients"])
+def test_states_of_two_kinds_are_not_combined(name):
+    plain = linear.init_state((2,), 3, 4)
+    scaled = plain._replace(log_scale=np.zeros((2, 1)))
+    for state_a, state_b in ((plain, scaled), (scaled, plain)):
+        with pytest.raises(ValueError, match=r"state_b: expected a state of the same feature map as .*state_a"):
+            getattr(linear, name)(state_a, state_b)
+    with pytest.raises(
+        TypeError, match=r"state_b: expected a linear\.State, got linattn_ref\.attention\.softmax\.State"
+    ):
+        getattr(linear, name)(plain, softmax.init_state((2,), 3, 4, capacity=5))
+
+
+def test_the_gradient_of_a_state_is_a_state(rng):
+    out, saved = linear.forward(*draw(rng, 3, 3), causal=True, state=linear.init_state((2,), D, M))
+    for d_state, error, message in (
+        (tuple(saved.state), TypeError, r"d_state: expected a linear\.State, got tuple"),
+        (
+            saved.state._replace(log_scale=np.zeros((2, 1))),
+            ValueError,
+            "d_state: expected a state of the same feature map",
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            linear.backward(out, saved, d_state=d_state)
 
 
 @pytest.mark.parametrize("kernels", [reference, jit])

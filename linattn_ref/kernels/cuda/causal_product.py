@@ -35,7 +35,7 @@ from linattn_ref.kernels.cuda import causal_states as states_by_chunk
 from linattn_ref.kernels.cuda import half_causal_product
 from linattn_ref.kernels.cuda.arrays import Call, dtype_of
 from linattn_ref.kernels.cuda.causal_product_plain import backward_by_row, forward_by_row
-from linattn_ref.kernels.cuda.causal_step import step
+from linattn_ref.kernels.cuda.causal_step import bind_step, step
 from linattn_ref.kernels.cuda.gate_gradient import gate_gradient
 from linattn_ref.kernels.cuda.half_words import format_of
 from linattn_ref.kernels.cuda.rows import dot_rows, filled, scale_rows, share_of
@@ -45,6 +45,7 @@ from linattn_ref.kernels.reference.causal_product import divide
 __all__ = [
     "backward",
     "backward_by_row",
+    "bind_step",
     "divide",
     "forward",
     "forward_by_row",

@@ -5,6 +5,7 @@ import math
 from linattn_ref.kernels.cuda.arrays import Call, dtype_of
 from linattn_ref.kernels.cuda.device import cuda, inlined, kernel
 from linattn_ref.kernels.cuda.tile import THREADS
+from linattn_ref.kernels.reference import causal_product
 
 
 def step(phi_q, phi_k, v, s, z, eps, *, elu_plus_one=False):
@@ -20,6 +21,11 @@ def step(phi_q, phi_k, v, s, z, eps, *, elu_plus_one=False):
     call.launch(step_of_a_head, (call.heads,), (THREADS,), *rows, *states, dtype_of(v).type(eps), out, elu_plus_one)
     call.write_back(states, (s, z))
     return call.results(out)[0]
+
+
+def bind_step(phi_q, phi_k, v, s, z, eps, out):
+    """:func:`step` of these arrays as a function without arguments that writes ``out``."""
+    return causal_product.bind_step(phi_q, phi_k, v, s, z, eps, out, step=step)
 
 
 @inlined

@@ -6,6 +6,7 @@ from linattn_ref.kernels.cuda import causal_step
 from linattn_ref.kernels.cuda.arrays import Call, dtype_of
 from linattn_ref.kernels.cuda.device import cuda, kernel
 from linattn_ref.kernels.cuda.tile import THREADS
+from linattn_ref.kernels.reference import causal_product
 
 
 def forward(x):
@@ -29,6 +30,11 @@ def backward_in_place(d_phi, phi):
 def step(q, k, v, s, z, eps):
     """One token, ``(..., D)``, ``(..., D)``, ``(..., M)`` -> ``out (..., M)``; brings ``s`` and ``z`` up to date."""
     return causal_step.step(q, k, v, s, z, eps, elu_plus_one=True)
+
+
+def bind_step(q, k, v, s, z, eps, out):
+    """:func:`step` of these arrays as a function without arguments that writes ``out``."""
+    return causal_product.bind_step(q, k, v, s, z, eps, out, step=step)
 
 
 def _for_each_number(call, kernel, x, y):

@@ -163,9 +163,11 @@ def write_back(state, s):
 @njit
 def _scan_panel(s, a, b, u, out, step, gate, rows, share):
     n, (p, panels) = a.shape[0], share
-    numbers = BLOCK * a.shape[1]  # of a, and of b, in a block; those of the next are fetched, its share by each panel
+    # Meanwhile the next block is fetched. What the panels share, a and b, is shared out among them: from this number
+    # on, counted from the first of this block, and so many while one column of three rows is worked on.
+    numbers = BLOCK * a.shape[1]
     fetched = (numbers if step > 0 else -1) + step * p * (numbers // panels)
-    each = step * ((3 + panels - 1) // panels)  # for one of this block's columns, three rows of it
+    each = step * ((3 + panels - 1) // panels)
     first = 0 if step > 0 else n - 1
     whole = n - n % 3
     for i in range(0, whole, 3):

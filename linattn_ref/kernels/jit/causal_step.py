@@ -3,12 +3,13 @@
 A Python function around the kernel that looked at shapes and strides would take longer than the kernel. What depends on
 the layout of an array is therefore decided when the kernel is compiled for it.
 
-Numba takes a tenth of a microsecond to find out about each array that it is given, together as long as the kernel
-computes. A loop that decodes into the same arrays again and again can have that done once (:func:`bind`): the kernel
-finds addresses and shapes in a table, and is given the address of that.
+Numba takes a tenth of a microsecond to find out about each array that it is given, for all of them as long as the
+kernel then computes. A loop that decodes into the same arrays again and again can have that done once (:func:`bind`):
+addresses and shapes stand in a table, and the kernel is given the address of that.
 """
 
 from functools import partial
+from importlib import import_module
 
 import numpy as np
 from numba import njit
@@ -86,13 +87,24 @@ def _step_columns(q, k, v, s, out, head, share):
 # --- Bound arrays ---------------------------------------------------------------------------------------------------
 
 
+class Bound(partial):
+    """A kernel and the address of its table. A copy, also one sent to another process, has arrays of its own."""
+
+    def __reduce__(self):
+        return _bind_again, (self.func.__module__, self.func.__name__, *self.arrays)
+
+
 def bind(kernel, *arrays):
     """``kernel(table)`` as a function without arguments, the table naming these contiguous arrays of one dtype."""
     rows = [(x.ctypes.data, x.size // x.shape[-1], x.shape[-1]) for x in arrays]
     table = np.array([(arrays[0].itemsize, 0, 0), *rows], np.intp)
-    bound = partial(kernel, table.ctypes.data)
-    bound.memory = table, arrays  # lives as long as the function does
+    bound = Bound(kernel, table.ctypes.data)
+    bound.table, bound.arrays = table, arrays  # live as long as the function does
     return bound
+
+
+def _bind_again(module, name, *arrays):
+    return bind(getattr(import_module(module), name), *arrays)
 
 
 @njit(forceinline=True)

@@ -9,7 +9,7 @@ with ``S_0 = state``, and ``g = w = 1`` in plain linear attention. Three forms s
     Algorithm 1 as the paper prints it, one position after the other.
 ``forward``, ``backward``
     The same numbers a chunk at a time: matrix products in place of rank-1 updates; gates ``g`` and weights ``w``.
-``normalised_forward``, ``normalised_backward``, ``step``
+``normalised_forward``, ``normalised_backward``, ``step``, ``bind_step``
     Numerator and denominator of linear attention at once: the same product with a column of ones beside ``V``.
 
 The gradient, by hand
@@ -48,6 +48,7 @@ Peng et al. (2021), "Random feature attention", section 3.3 (the gate).
 Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training", section 4 (chunks).
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -264,7 +265,8 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
     """
     out, state = forward(phi_q, phi_k, _beside(v, _ones(v)), gate, weight, None if s is None else _beside(s, z))
     numerator, denominator = out[..., :-1], out[..., -1] + eps  # (..., N, M), (..., N)
-    return divide(numerator, denominator), denominator, state[..., :-1], state[..., -1]
+    s, z = state[..., :-1].copy(), state[..., -1].copy()  # without gaps, for whoever continues from them
+    return divide(numerator, denominator), denominator, s, z
 
 
 def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator):
@@ -312,6 +314,15 @@ def step(phi_q, phi_k, v, s, z, eps):
     z += phi_k
     numerator = (phi_q[..., None, :] @ s)[..., 0, :]  # (2)  (..., M)
     return divide(numerator, (phi_q * z).sum(axis=-1) + eps)
+
+
+def bind_step(phi_q, phi_k, v, s, z, eps, out, *, step=step):
+    """:func:`step`, or another, of these arrays as a function without arguments that writes ``out``."""
+    return partial(_write_step, step, phi_q, phi_k, v, s, z, eps, out)
+
+
+def _write_step(step, phi_q, phi_k, v, s, z, eps, out):
+    out[...] = step(phi_q, phi_k, v, s, z, eps)
 
 
 def divide(x, denominator):

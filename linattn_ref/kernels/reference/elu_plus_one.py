@@ -26,3 +26,8 @@ def backward_in_place(d_phi, phi):
 def step(q, k, v, s, z, eps):
     """One token, ``(..., D)``, ``(..., D)``, ``(..., M)`` -> ``out (..., M)``; see `causal_product.step`."""
     return causal_product.step(forward(q)[0], forward(k)[0], v, s, z, eps)
+
+
+def bind_step(q, k, v, s, z, eps, out):
+    """:func:`step` of these arrays as a function without arguments that writes ``out``."""
+    return causal_product.bind_step(q, k, v, s, z, eps, out, step=step)
