@@ -26,7 +26,7 @@ import numpy as np
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import lsh_hashing, reformer, softmax
-from linattn_ref.experiments import lsh_recall, resource_methods
+from linattn_ref.experiments import lsh_recall, resource_methods, resources
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.kernels import jit
 from linattn_ref.theory import lsh_collision
@@ -423,9 +423,8 @@ chapter.table(
 # multiply-adds. With $C$ and $B$ fixed everything is linear in $N$. Kept for the backward pass, beside the inputs:
 # the output, a length and a log-sum-exp a row, and a permutation a round, $N (M + 2 + \mathrm{rounds})$ numbers.
 #
-# These are the curves `lsh-1`, `lsh-4` and `lsh-8` of the seeds' resource figure (claim 26; $B = 64$, $C = 32$), beside
-# softmax attention and linear attention. Time is measured by `linattn-ref bench resources`; what is kept is counted
-# here, at two lengths:
+# Counted at two lengths, beside softmax attention (`dense` keeps the matrix, `online` does not) and linear attention,
+# with $B = 64$ and $C = 32$:
 
 # %%
 setting, rows = resource_methods.Setting(heads=2, width=16), []
@@ -438,6 +437,38 @@ for name in ("dense", "online", "lsh_1", "lsh_4", "lsh_8", "linear"):
 assert rows[0][3] == 4
 assert [row[3] for row in rows[2:5]] == [2, 2, 2]  # linear in N, whatever the number of rounds
 chapter.table(("method", "bytes kept at N = 512", "at N = 1024", "ratio"), rows)
+
+# %% [markdown]
+# The curves `lsh-1`, `lsh-4` and `lsh-8` are in the seeds' resource figure (claim 26), Figure 1 of "Transformers are
+# RNNs". Here is that figure for this package: time and memory of both passes, 8 heads, measured once by
+# `linattn-ref figures --only resources` and drawn from its record, `figures/resources.json`.
+
+# %%
+measured = resources.from_record(json.loads((FIGURES / "resources.json").read_text(encoding="utf-8")))
+chapter.show(
+    resources.draw,
+    measured,
+    alt="CPU time and memory over the length. Time: softmax attention rises with the square and crosses the others, "
+    "which rise in proportion to the length, lsh-8 last. Memory: all lie close together but softmax with its matrix, "
+    "which rises with the square",
+)
+curves = measured.curves
+faster = {(pair.high, pair.low): pair.faster.length for pair in measured.pairs}
+for name, curve in curves.items():  # claim 26
+    assert abs(curve.time_growth.exponent - (2 if "softmax" in resources.LOOK[name][0] else 1)) < 0.15
+    assert abs(curve.memory_growth.exponent - (2 if name == "dense" else 1)) < 0.1
+at_4096 = {name: curve.seconds[curve.lengths.index(4096)] for name, curve in curves.items()}
+assert at_4096["linear"] < at_4096["lsh_1"] < at_4096["lsh_4"] < at_4096["lsh_8"] < at_4096["online"] < at_4096["dense"]
+crossings = {name: faster["online", name] for name in ("linear", "lsh_1", "lsh_4", "lsh_8")}
+assert list(crossings.values()) == sorted(crossings.values())
+for name, length in crossings.items():
+    print(f"{name.replace('_', '-')} is faster than softmax attention online from N = {length:.0f} on")
+
+# %% [markdown]
+# - Softmax attention's time grows with the square of the length, everything else's in proportion to it. The rings say
+#   from where on that pays: the more rounds of hashing, the later. Linear attention is the fastest from there on.
+# - **Memory is quadratic only where the matrix is kept**, as it was in the paper. Softmax attention online needs the
+#   least memory of all, and the number of rounds hardly shows.
 
 # %% [markdown]
 # ## Exercises

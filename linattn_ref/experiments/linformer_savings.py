@@ -19,7 +19,7 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", Table 3.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -171,6 +171,17 @@ def _savings(form: str, found: dict[str, Array], lengths: Sequence[int], reduced
     softmax_seconds = [np.median(found[f"time-{form}-{n}"][0]) for n in lengths]
     softmax_peak = [found[f"memory-{form}-{n}-0"] for n in lengths]
     return Savings(time, memory, np.array(softmax_seconds), np.array(softmax_peak))
+
+
+def from_record(record: Mapping[str, Any]) -> Results:
+    """The results in the figure's ``.json``, as they were."""
+    stored = record["results"]
+    forms = {
+        form: Savings(*(np.array(numbers[field], dtype=float) for field in Savings._fields))  # "nan" is a float's text
+        for form, numbers in stored["forms"].items()
+    }
+    lengths, reduced = tuple(stored["lengths"]), tuple(stored["reduced"])
+    return Results(Setting(**stored["setting"]), stored["dtype"], lengths, reduced, stored["rounds"], forms)
 
 
 # --- The figure and the table ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -235,6 +235,28 @@ def _curve(
         tuple(kept),
         growth(long, peak),
         METHODS[name].longest,
+    )
+
+
+def from_record(record: Mapping[str, Any]) -> Results:
+    """The results in the figure's ``.json``, as they were."""
+
+    def curve(numbers: Mapping[str, Any]) -> Curve:
+        fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in numbers.items()}
+        growths = {name: Growth(**numbers[name]) for name in ("time_growth", "memory_growth")}
+        return Curve(**{**fields, **growths})
+
+    def pair(p: Mapping[str, Any]) -> Pair:
+        return Pair(p["low"], p["high"], Crossing(**p["faster"]), Crossing(**p["smaller"]))
+
+    stored = record["results"]
+    return Results(
+        Setting(**stored["setting"]),
+        stored["dtype"],
+        tuple(stored["lengths"]),
+        tuple(stored["rounds"]),
+        {name: curve(numbers) for name, numbers in stored["curves"].items()},
+        tuple(pair(p) for p in stored["pairs"]),
     )
 
 
