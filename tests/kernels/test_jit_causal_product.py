@@ -378,7 +378,7 @@ def test_step(dtype, shape, gaps):
 
 
 @dtypes
-@pytest.mark.parametrize("shape", [(3, 4), (2, WIDTH + 1, WIDTH - 1), (2, 3, 2 * WIDTH, WIDTH + 1)])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 4), (2, WIDTH + 1, WIDTH - 1), (2, 3, 2 * WIDTH, WIDTH + 1)])
 def test_a_bound_step_is_the_step(dtype, shape):
     """To the last bit, whatever stands in the arrays when it is called, and also once nobody else holds them."""
     *leading, c, m = shape

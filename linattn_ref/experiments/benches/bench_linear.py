@@ -288,8 +288,8 @@ def table(results: Results) -> str:
     setting = f"H = {results.heads}, C = M = {results.width} (steps: {results.step_width}), B = 1, float32, one thread"
     note = (
         f"{setting}, {results.repeats} rounds{few}. jit: CPU time, median; the others: times jit's, median (least). "
-        "pytorch: the fastest of its forms. No kernel is faster on this processor than multiply-adds alone: a peer's "
-        f"ratio divided by that one's is the greatest possible.{f' {compared}.' if compared else ''}{missing_line}"
+        "pytorch: the fastest of its forms. multiply-adds alone: as many as jit makes and nothing else; divided by it, "
+        f"a peer's ratio is the most that this arithmetic allows.{f' {compared}.' if compared else ''}{missing_line}"
     )
     return "\n".join([*passes, "", *steps, "", note])
 

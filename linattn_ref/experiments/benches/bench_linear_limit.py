@@ -13,9 +13,8 @@ import numpy as np
 from linattn_ref.kernels.jit.cache import serial_kernel
 from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, total
 
-SUMS = (
-    5  # that do not wait for one another; a Vector is two registers, and ten additions fill any multiplier's pipeline
-)
+# Sums that do not wait for one another; a Vector is two registers, and ten additions fill any multiplier's pipeline.
+SUMS = 5
 
 
 def multiply_adds(count: int, dtype: Any) -> float:

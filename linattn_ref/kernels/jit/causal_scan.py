@@ -163,30 +163,30 @@ def write_back(state, s):
 @njit
 def _scan_panel(s, a, b, u, out, step, gate, rows, share):
     n, (p, panels) = a.shape[0], share
-    # Meanwhile the next block is fetched. What the panels share, a and b, is shared out among them: from this number
-    # on, counted from the first of this block, and so many while one column of three rows is worked on.
+    # Meanwhile the next block is fetched. What all panels need of it, a and b, is shared out among them: this one
+    # begins ``ahead`` numbers from this block's first, and takes ``each`` for every column of three rows.
     numbers = BLOCK * a.shape[1]
-    fetched = (numbers if step > 0 else -1) + step * p * (numbers // panels)
+    ahead = (numbers if step > 0 else -1) + step * p * (numbers // panels)
     each = step * ((3 + panels - 1) // panels)
     first = 0 if step > 0 else n - 1
     whole = n - n % 3
     for i in range(0, whole, 3):
-        _three_rows(s, a, b, u, out, first + step * i, step, gate, rows, fetched, each)
-        fetched += each * a.shape[1]
+        _three_rows(s, a, b, u, out, first + step * i, step, gate, rows, ahead, each)
+        ahead += each * a.shape[1]
     for i in range(whole, n):
         _one_row(s, a, b, u, out, first + step * i, gate, rows)
 
 
 @njit(forceinline=True)
-def _three_rows(s, a, b, u, out, i0, step, gate, rows, fetched, each):
+def _three_rows(s, a, b, u, out, i0, step, gate, rows, ahead, each):
     i1, i2 = i0 + step, i0 + 2 * step
     _fetch(u, out, min(i0, i2) + step * BLOCK)
     g0, g1, g2 = _gate(gate, i0), _gate(gate, i1), _gate(gate, i2)
     u0, u1, u2 = _row(u, i0, rows), _row(u, i1, rows), _row(u, i2, rows)
     o0 = o1 = o2 = broadcast(a.dtype.type(0))
     for c in range(a.shape[1]):
-        prefetch_early(a, 0, fetched + each * c)
-        prefetch_early(b, 0, fetched + each * c)
+        prefetch_early(a, 0, ahead + each * c)  # rows follow one another in memory
+        prefetch_early(b, 0, ahead + each * c)
         x = load(s, c)
         x, o0 = _meet(x, g0, spread(b, i0, c), u0, spread(a, i0, c), o0)
         x, o1 = _meet(x, g1, spread(b, i1, c), u1, spread(a, i1, c), o1)
@@ -251,7 +251,7 @@ def _write(out, i, o, rows):
 @njit(forceinline=True)
 def _fetch(u, out, i):
     for r in range(i, i + 3):
-        for column in (0, lanes(u) // 2):  # a Vector is two cache lines
+        for column in (0, lanes(u) // 2):  # a Vector is up to two cache lines
             prefetch_early(u, r, column)
             prefetch_early(out, r, column)
 

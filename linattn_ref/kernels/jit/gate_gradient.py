@@ -9,8 +9,10 @@ gates and subtracts what is nearly equal:
 3. Four rows at a time, the states between are made once more, in registers, and meet ``A`` there.
 
 The state is taken a panel at a time (see `causal_scan`) and ``d_g`` summed over the panels. For one panel, ``lanes``
-columns of ``S``, the notes of step 1 are no larger than ``phi_k``, since ``CHUNK >= lanes``: they go into the array for
+columns of ``S``, the notes of step 1 are ``lanes / CHUNK`` of the size of ``phi_k``: they go into the array for
 ``d_phi_k``, which is written only afterwards. Those of step 2 are ``CHUNK / 4`` panels.
+
+Each head is a task; of a single head each panel is, as many as there is room for notes.
 """
 
 import numpy as np
@@ -33,23 +35,27 @@ def gate_gradient(d_gate, spare, phi_q, phi_k, gate, d_out, v, e, x, w, s, a):
     ``d_out`` and ``w`` ``v``. ``s`` is the state before the first row and ``a`` the gradient of that after the last,
     ``(heads, C, M)``. If they have a column ``M``, then ``e`` is that of ``d_out``, and that of ``v`` is ones.
     """
-    one = np.ones(v.shape[1], v.dtype)
-    for head in prange(s.shape[0]):
-        d_gate[head] = 0
-        for first in range(0, s.shape[2], lanes(v)):
+    heads, n, width = s.shape[0], v.shape[1], lanes(v)
+    tasks = min((s.shape[2] + width - 1) // width, CHUNK // width) if heads == 1 else 1
+    one, sums = np.ones(n, v.dtype), np.zeros((heads, tasks, n), v.dtype)
+    for index in prange(heads * tasks):
+        head, task = index // tasks, index % tasks
+        notes = spare[head].reshape(-1)  # a share of them for each task
+        for first in range(task * width, s.shape[2], tasks * width):
             _add_panel(
-                d_gate[head],
-                spare[head],
+                sums[head, task],
+                notes[task * len(notes) // tasks : (task + 1) * len(notes) // tasks],
                 phi_q[head],
                 phi_k[head],
                 gate[head],
                 (d_out[head], e[head], x[head]),
                 (v[head], one, w[head]),
-                panels_of(s[head, :, first : first + lanes(v)])[0],
-                panels_of(a[head, :, first : first + lanes(v)])[0],
+                panels_of(s[head, :, first : first + width])[0],
+                panels_of(a[head, :, first : first + width])[0],
                 first,
-                min(s.shape[2], first + lanes(v)),
+                min(s.shape[2], first + width),
             )
+    d_gate[:] = sums.sum(axis=1)
 
 
 @njit
@@ -57,7 +63,7 @@ def _add_panel(d_gate, spare, q, k, gate, d_out, v, s, a, first, stop):
     """Add to ``d_gate`` what the columns ``first:stop`` give; ``d_out`` and ``v`` are ``(rows, beside, factor)``."""
     n, c, width = k.shape[0], k.shape[1], lanes(k)
     last = (n - 1) // CHUNK  # the last chunk
-    ends = spare.reshape(-1)[: last * c * width].reshape(last, c, width)  # S after each chunk but the last
+    ends = spare[: last * c * width].reshape(last, c, width)  # S after each chunk but the last
     notes = np.empty((CHUNK // 4 + 1, c, width), k.dtype)  # S before every fourth row, and after the chunk
     u, g, gates = new_panel(CHUNK, k), new_panel(CHUNK, k), np.ones(CHUNK, k.dtype)
     _copy(notes[0], s)

@@ -35,7 +35,7 @@ def store_row(x, i, value):
 
 @njit(forceinline=True)
 def columns_from(x, first):
-    """``x[:, first:]``, no more of it than a Vector has lanes."""
+    """``x[:, first:]``, no more of it than a Vector has lanes; a row's numbers must follow one another in memory."""
     return _columns_at(x, x.ctypes.data + first * x.itemsize, min(lanes(x), x.shape[1] - first))
 
 
