@@ -143,7 +143,8 @@ np.testing.assert_array_equal(recurrent_layer(later, w)[:7], y[:7])  # causal wi
 #
 # `linear.step` is equations (1) to (3) for one token. What it does beyond the ten lines above: it checks its arguments,
 # it works for any number of leading axes, and it lets $s$ carry a scale for exponential feature maps. It has an
-# $\epsilon$ in the denominator, $10^{-6}$ unless another is given; the seeds have none.
+# $\epsilon$ in the denominator, $10^{-6}$ unless another is given; the seeds have none. (A loop that decodes into the
+# same arrays over and over can have the checks made once: `linear.bind_step`.)
 
 # %%
 chapter.source(linear.State, linear.step, causal_product.step, doc=False)
