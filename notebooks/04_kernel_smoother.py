@@ -14,7 +14,7 @@
 # 5. derive the gradient of all of it by hand.
 #
 # You need chapter 1. The letters are the same: $N$ queries, $L$ keys, keys of width $D$, values of width $M$; new is
-# $C$, the number of features. Masks and the causal case come in chapter 5, the recurrent network in chapter 6.
+# $C$, the number of features. The causal case comes in chapter 5, the recurrent network in chapter 6.
 
 # %%
 import math
