@@ -38,6 +38,7 @@ from linattn_ref.attention.arguments import (
     check_shape,
     check_sizes,
     is_number,
+    name_of,
 )
 from linattn_ref.attention.exponents import decay_between, decayed, features, kernel_of
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
@@ -255,9 +256,7 @@ def check_d_state(d_state: State, state: State) -> tuple[Array, Array]:
 
 def _check_is_state(name: str, state: Any) -> None:
     if not isinstance(state, State):
-        kind = type(state)  # softmax and rfa have states as well
-        got = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-        raise TypeError(f"{name}: expected a linear.State, got {got}")
+        raise TypeError(f"{name}: expected a linear.State, got {name_of(type(state))}")
 
 
 def _check_like(name: str, state: Any, other_name: str, other: State) -> None:
