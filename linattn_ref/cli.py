@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from linattn_ref import __version__
 from linattn_ref.cli_bench import add_benches
 from linattn_ref.cli_options import add_command, add_drawing, at_least, workers_of
 
@@ -55,6 +56,7 @@ def one_line(error: Exception) -> str:
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     top = argparse.ArgumentParser(prog="linattn-ref", description="Efficient attention, written to be read.")
+    top.add_argument("--version", action="version", version=f"linattn-ref {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_spectrum(commands)
     _add_figures(commands)

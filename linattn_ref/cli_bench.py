@@ -51,9 +51,9 @@ BENCHES = {
         shared([512, 1024, 2048], repeats=7),
     ),
     "linear": Bench(
-        """Compare causal linear attention with PyTorch and fast-transformers on one thread, if installed; minutes.
+        """Compare causal linear attention with PyTorch and two other packages on one thread, if installed; minutes.
 
-        CPU time, the kernels in turn in one process.""",
+        They are fast-transformers and flash-linear-attention. CPU time, the kernels in turn in one process.""",
         shared([1024, 4096, 16384, 65536], of_width="C = D = M", repeats=7),
     ),
     "performer": Bench(

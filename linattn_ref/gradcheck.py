@@ -64,7 +64,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.gradcheck_inputs import Array, check_float64, map_arrays, match
+from linattn_ref.gradcheck_inputs import (
+    Array,
+    check_float64,
+    check_output,
+    check_some_floats,
+    check_step,
+    generator,
+    map_arrays,
+    match,
+)
 from linattn_ref.gradcheck_report import Entry, GradientError, Report
 
 __all__ = [
@@ -91,7 +100,7 @@ def check_elementwise(
     forward: Forward,
     backward: Backward,
     *inputs: Any,
-    rng: np.random.Generator,
+    rng: np.random.Generator | int,
     step: float = DIFFERENCE_STEP,
     rtol: float = 1e-7,
     atol: float | None = None,
@@ -108,8 +117,8 @@ def check_elementwise(
     *inputs
         Float64 arrays, or tuples of them. Integer and boolean arrays, None and anything else are passed on; they have
         no gradient, or one that is None. A float array whose name is no field is held fixed, and the report says so.
-    rng : numpy.random.Generator
-        Draws ``u``, the gradient of ``out``.
+    rng : numpy.random.Generator or int
+        Draws ``u``, the gradient of ``out``; an int is the seed of a new one.
     step : float
         ``h`` of (1) is ``step * max(1, |x_j|)``.
     rtol, atol : float
@@ -123,10 +132,11 @@ def check_elementwise(
     Raises
     ------
     TypeError
-        An input, the output or a gradient is a float array, but not float64.
+        An input, the output or a gradient is a float array, but not float64; an input with a gradient has integers.
     ValueError
-        A gradient is missing, is one too many, or has not the shape of its input.
+        A gradient is missing, is one too many, or has not the shape of its input; no input is a float array.
     """
+    check_step(step)
     pair = _Pair.run(forward, backward, inputs, rng)
     atol = MARGIN * DIFFERENCE_ERROR * pair.magnitude if atol is None else atol
     entries = []
@@ -148,7 +158,7 @@ def check_directions(
     forward: Forward,
     backward: Backward,
     *inputs: Any,
-    rng: np.random.Generator,
+    rng: np.random.Generator | int,
     directions: int = 4,
     step: float = DIFFERENCE_STEP,
     rtol: float = 1e-7,
@@ -164,6 +174,8 @@ def check_directions(
     """
     if directions < 1:
         raise ValueError(f"directions: expected at least 1, got {directions}")
+    check_step(step)
+    rng = generator(rng)
     pair = _Pair.run(forward, backward, inputs, rng)
     atol = MARGIN * DIFFERENCE_ERROR * pair.magnitude if atol is None else atol
     entries = []
@@ -189,7 +201,7 @@ def check_complex_step(
     forward: Forward,
     backward: Backward,
     *inputs: Any,
-    rng: np.random.Generator,
+    rng: np.random.Generator | int,
     rtol: float = 1e-11,
     atol: float | None = None,
 ) -> Report:
@@ -287,11 +299,13 @@ class _Pair(NamedTuple):
     magnitude: float  # <|u|, |out|>
 
     @classmethod
-    def run(cls, forward: Forward, backward: Backward, inputs: tuple[Any, ...], rng: np.random.Generator) -> "_Pair":
+    def run(
+        cls, forward: Forward, backward: Backward, inputs: tuple[Any, ...], rng: np.random.Generator | int
+    ) -> "_Pair":
+        check_some_floats(forward, inputs)
         copies = map_arrays(np.copy, inputs)
-        out, saved = forward(*copies)
-        check_float64("out", out)
-        u = np.asarray(rng.standard_normal(np.shape(out)))
+        out, saved = check_output(forward(*copies))
+        u = np.asarray(generator(rng).standard_normal(np.shape(out)))
         magnitude = float((abs(u) * abs(out)).sum())
         matched, constants = match(forward, copies, backward(u.copy() if u.ndim else float(u), saved))
         return cls(forward, copies, matched, constants, u, magnitude)

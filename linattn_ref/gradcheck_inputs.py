@@ -1,6 +1,7 @@
 """Which gradient belongs to which input of a ``forward``/``backward`` pair: names, shapes, tuples of arrays."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+NONE = "expected at least one float64 array with a gradient, got none"
 
 
 def match(
@@ -18,7 +20,7 @@ def match(
     Raises
     ------
     TypeError
-        An input or a gradient is a float array, but not float64.
+        An input or a gradient is a float array, but not float64; an input with a gradient is an array of integers.
     ValueError
         A gradient is missing, is one too many, or has not the shape of its input.
     """
@@ -28,6 +30,8 @@ def match(
         if not has_field:
             constants += list(arrays)
             continue
+        if isinstance(x, np.ndarray) and not arrays and theirs:
+            check_float64(name, x)
         if arrays.keys() != theirs.keys():
             raise ValueError(
                 f"gradient of {name}: expected one for each float array in it, {sorted(arrays)}, got {sorted(theirs)}"
@@ -41,7 +45,7 @@ def match(
                 )
             matched.append((leaf, array, theirs[leaf].copy()))
     if not any(array.size for _, array, _ in matched):
-        raise ValueError("inputs: expected at least one float64 array with a gradient, got none")
+        raise ValueError(f"inputs: {NONE}")
     return matched, tuple(constants)
 
 
@@ -94,3 +98,38 @@ def check_float64(name: str, x: Any) -> None:
     dtype = np.asarray(x).dtype
     if dtype != np.float64:
         raise TypeError(f"{name}: expected float64 (the differences of anything less are too coarse), got {dtype}")
+
+
+# --- What the checks are called with ----------------------------------------------------------------------------------
+
+
+def check_some_floats(forward: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
+    """There is a float array among ``inputs``: of integers alone nothing can be moved by a small step."""
+    if not any(True for _ in float_arrays("inputs", inputs)):
+        names = _argument_names(forward, len(inputs))
+        others = [f"; {name} is {x.dtype}" for name, x in zip(names, inputs, strict=True) if isinstance(x, np.ndarray)]
+        raise ValueError(f"inputs: {NONE}{''.join(others)}")
+
+
+def check_output(result: Any) -> tuple[Any, Any]:
+    """``result`` is ``(out, saved)``, its ``out`` float64."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        got = f"{len(result)} of them" if isinstance(result, tuple) else type(result).__name__
+        raise TypeError(f"forward: expected two results, (out, saved), got {got}")
+    check_float64("out", result[0])
+    return result
+
+
+def check_step(step: float) -> None:
+    """``step`` is a finite number above 0."""
+    if not (step > 0 and math.isfinite(step)):
+        raise ValueError(f"step: expected a finite number above 0, got {step}")
+
+
+def generator(rng: Any) -> np.random.Generator:
+    """``rng`` itself, or a new generator if it is a seed."""
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if isinstance(rng, bool) or not isinstance(rng, (int, np.integer)) or rng < 0:
+        raise TypeError(f"rng: expected a numpy.random.Generator or a seed, a whole number, got {rng!r}")
+    return np.random.default_rng(rng)

@@ -105,7 +105,7 @@ BAD_GATES = (
             f"a gate of {g}",
             lambda call, g=g: call.change(arrays={"gate": np.full_like(call.arrays["gate"], g)}),
             ValueError,
-            r"^gate: expected numbers between 0 and 1, got ",
+            r"^gate: expected numbers strictly between 0 and 1, got ",
         )
         for g in (0.0, 1.0, -0.5, 2.0, np.nan)
     ),

@@ -282,6 +282,41 @@ def test_nothing_to_check_is_an_error(check, rng):
         check(lambda i: (np.zeros(2), None), lambda d_out, saved: no_gradients(), np.arange(3), rng=rng)
 
 
+@CHECKS
+def test_integers_with_a_gradient_are_named(check, x, rng):
+    """Not the output, which has integers because they have."""
+    rows = np.arange(6).reshape(3, 2)
+    product = lambda x, w: (x @ w, (x, w))  # noqa: E731
+    with pytest.raises(ValueError, match=r"^inputs: expected .* got none; x is int64; w is int64$"):
+        check(product, backward, rows.T.astype(np.int64), rows.astype(np.int64), rng=rng)
+    with pytest.raises(TypeError, match=r"^w: expected float64 .*, got int64$"):
+        check(forward, backward, x[:, :3], rows.astype(np.int64), rng=rng)
+
+
+@CHECKS
+@pytest.mark.parametrize(
+    ("result", "got"), [(np.ones((2, 3)), "ndarray"), (1.0, "float"), ((np.ones(2),) * 3, "3 of them"), (None, "None")]
+)
+def test_a_forward_without_saved_is_named(check, result, got, x, rng):
+    with pytest.raises(TypeError, match=rf"^forward: expected two results, \(out, saved\), got {got}"):
+        check(lambda x: result, lambda d_out, saved: d_out, x, rng=rng)
+
+
+@CHECKS
+@pytest.mark.parametrize("step", [0, -1e-6, np.nan, np.inf])
+def test_a_step_that_is_none(check, step, x, w, rng):
+    with pytest.raises(ValueError, match=r"^step: expected a finite number above 0, got "):
+        check(forward, backward, x, w, rng=rng, step=step)
+
+
+@CHECKS
+def test_a_seed_does_for_a_generator(check, x, w):
+    assert check(forward, backward, x, w, rng=3) == check(forward, backward, x, w, rng=np.random.default_rng(3))
+    for rng in (None, True, -1, 0.5, np.random):
+        with pytest.raises(TypeError, match=r"^rng: expected a numpy\.random\.Generator or a seed"):
+            check(forward, backward, x, w, rng=rng)
+
+
 def test_no_directions_is_an_error(x, w, rng):
     with pytest.raises(ValueError, match=r"^directions: expected at least 1, got 0"):
         check_directions(forward, backward, x, w, rng=rng, directions=0)

@@ -6,7 +6,6 @@ argument, says what it got and what it needs.
 
 import math
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,11 @@ from numpy.typing import NDArray
 from linattn_ref.attention.gpu_arrays import is_inside
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+OTHERS = (np.ma.MaskedArray, np.matrix)  # to these kinds of an array, `*` or `@` mean something else
 ROOMS = ("reference", "jit", "cuda")  # the kernel rooms under linattn_ref.kernels
+# The functions of a kernel that mechanisms call: these, or of some kernels others.
+CALLED = ("forward", "backward")
+CALLED_OF = {"causal_product": ("normalised_forward", "normalised_backward", "step")}
 
 Array = NDArray[np.floating[Any]]
 Mask = NDArray[np.bool_]
@@ -23,7 +26,7 @@ Mask = NDArray[np.bool_]
 
 def check_array(name: str, x: Array, ndim: int = 2, dtype: np.dtype[Any] | None = None) -> None:
     """``x`` is float32 or float64 (``dtype``, if given) with at least ``ndim`` axes, none of them empty."""
-    if not isinstance(x, np.ndarray) and not is_inside(x):
+    if not is_array(x):
         raise TypeError(f"{name}: expected a numpy.ndarray, got {type(x).__name__}")
     if x.dtype not in FLOATS:
         raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}")
@@ -33,6 +36,11 @@ def check_array(name: str, x: Array, ndim: int = 2, dtype: np.dtype[Any] | None 
         raise ValueError(f"{name}: expected at least {ndim} axes, got shape {x.shape}")
     if 0 in x.shape:
         raise ValueError(f"{name}: every axis needs at least one entry, got shape {x.shape}")
+
+
+def is_array(x: Any) -> bool:
+    """Whether ``x`` is an array of NumPy's, or one on a GPU."""
+    return (isinstance(x, np.ndarray) and not isinstance(x, OTHERS)) or is_inside(x)
 
 
 def check_shape(name: str, x: Array, shape: Sequence[int], letters: str) -> None:
@@ -100,7 +108,7 @@ def check_key_mask(key_mask: Mask | None, k: Array) -> None:
 
 def check_bool(name: str, mask: Mask) -> None:
     """``mask`` is an array of bool."""
-    known = isinstance(mask, np.ndarray) or is_inside(mask)
+    known = is_array(mask)
     if not known or mask.dtype != np.bool_:
         got = mask.dtype if known else type(mask).__name__
         raise TypeError(f"{name}: expected an array of bool, got {got}")
@@ -112,14 +120,39 @@ def check_d_out(d_out: Array, out_shape: Sequence[int], dtype: np.dtype[Any]) ->
     check_shape("d_out", d_out, out_shape, "of out")
 
 
-def check_kernels(kernels: Any, name: str) -> ModuleType:
-    """The kernel called ``name`` of a room, as ``kernels.softmax``; never a silent fallback."""
+def check_saved(saved: Any, kind: type) -> None:
+    """``saved`` is of the ``kind`` that the ``forward`` of this ``backward`` returns."""
+    if not isinstance(saved, kind):
+        raise TypeError(
+            f"saved: expected what forward returned second, a {name_of(kind)}, got a {name_of(type(saved))}"
+        )
+
+
+def name_of(kind: type) -> str:
+    """What to call a type in a message: its name after that of its module, for several are called ``State``."""
+    module = kind.__module__.rpartition(".")[2]
+    return kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}"
+
+
+def check_kernels(kernels: Any, name: str) -> Any:
+    """The kernel called ``name`` of a room, as ``kernels.softmax``; never a silent fallback.
+
+    A room is anything with such a kernel, a user's own too, and a kernel anything with the functions that are called.
+    """
     kernel = getattr(kernels, name, None)
-    package = getattr(kernels, "__name__", "")
-    if kernel is None or not package.startswith("linattn_ref.kernels."):
-        rooms = ", ".join(f"linattn_ref.kernels.{room}" for room in ROOMS)
-        raise TypeError(f"kernels: expected a module with a {name!r} kernel (one of {rooms}), got {kernels!r}")
+    for function in CALLED_OF.get(name, CALLED):
+        if not callable(getattr(kernel, function, None)):
+            raise TypeError(f"kernels: {_what_is_lacking(kernels, name, function)}")
     return kernel
+
+
+def _what_is_lacking(kernels: Any, name: str, function: str) -> str:
+    rooms = ", ".join(f"linattn_ref.kernels.{room}" for room in ROOMS)
+    needed = ", ".join(CALLED_OF.get(name, CALLED))
+    lack = f", whose {name!r} lacks {function}" if hasattr(kernels, name) else ""
+    return (
+        f"expected a module with a {name!r} kernel (one of {rooms}, or your own with {needed}), got {kernels!r}{lack}"
+    )
 
 
 def is_number(x: Any) -> bool:

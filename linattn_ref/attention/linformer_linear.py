@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from linattn_ref.attention.arguments import Array, Mask, check_d_out, check_qk, check_qkv, zero_masked
+from linattn_ref.attention.arguments import Array, Mask, check_d_out, check_qk, check_qkv, check_saved, zero_masked
 from linattn_ref.attention.exponents import Features, features, features_backward
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
 from linattn_ref.attention.linear import add_up, add_up_backward, check_eps, read, read_backward
@@ -128,6 +128,7 @@ def forward(
 
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
+    check_saved(saved, Saved)
     phi, v, e, f, mixed_k, mixed_v, s, z, out, denominator, feature_map, key_mask = saved
     check_d_out(d_out, out.shape, out.dtype)
     d_phi_q, d_s, d_z = read_backward(d_out, phi.q, out, denominator, s, z)

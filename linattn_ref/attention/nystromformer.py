@@ -54,7 +54,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention import depthwise, pseudo_inverse, softmax
-from linattn_ref.attention.arguments import Array, Mask, check_qk, check_qkv, check_sizes, resolve_scale, zero_masked
+from linattn_ref.attention.arguments import (
+    Array,
+    Mask,
+    check_qk,
+    check_qkv,
+    check_saved,
+    check_sizes,
+    resolve_scale,
+    zero_masked,
+)
 from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.landmarks import Segments, occupied, segment_means, segment_means_backward
 from linattn_ref.kernels import reference
@@ -180,6 +189,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients | GradientsWithConv:
     Gradients or GradientsWithConv
         Of ``q``, ``k`` and ``v``, exactly 0 for masked keys; and of ``conv``, where ``forward`` was given one.
     """
+    check_saved(saved, Saved)
     means_q, means_k, outer, inner, z, inverse, convolution = saved
     a, q_means, k_means, scale = inverse.a, inner.q, outer.k, outer.scale
     d_q, d_k_means, d_h = softmax.backward(d_out, outer)  # (8)  (..., N, D), (..., R, D), (..., R, M)

@@ -70,13 +70,15 @@ from linattn_ref.attention.arguments import (
     check_d_out,
     check_kernels,
     check_key_mask,
+    check_saved,
     check_shape,
     check_sizes,
+    is_array,
     resolve_scale,
     zero_masked,
 )
 from linattn_ref.attention.feature_maps_random import or_infinity, unit
-from linattn_ref.attention.gpu_arrays import is_inside, takes_gpu_arrays
+from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.lsh_hashing import Integers, draw_rotations
 from linattn_ref.kernels import reference
 
@@ -170,6 +172,7 @@ def forward(
 @takes_gpu_arrays
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (8)-(11), with the hash held fixed."""
+    check_saved(saved, Saved)
     qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale, kernel = saved
     check_d_out(d_out, out.shape, out.dtype)
     k = key_of(qk, length)  # (1)
@@ -301,14 +304,16 @@ def check_qk_v(qk: Array, v: Array) -> None:
 
 
 def check_rotations(rotations: Array, qk: Array) -> None:
-    """``rotations`` is ``(rounds, D, buckets/2)``."""
+    """``rotations`` is ``(rounds, D, buckets/2)``, and finite: an argmax would hide what is not."""
     check_array("rotations", rotations, ndim=3)
     check_shape("rotations", rotations, (len(rotations), qk.shape[-1], rotations.shape[-1]), "(rounds, D, buckets/2)")
+    if isinstance(rotations, np.ndarray) and not np.isfinite(rotations).all():  # a GPU is not asked
+        raise ValueError("rotations: expected finite numbers, got NaN or infinity, which would hash all tokens alike")
 
 
 def check_buckets(buckets: Integers, qk: Array) -> None:
     """``buckets`` are integers ``(..., rounds, N)``."""
-    known = isinstance(buckets, np.ndarray) or is_inside(buckets)
+    known = is_array(buckets)
     if not known or buckets.dtype.kind not in "iu":
         got = buckets.dtype if known else type(buckets).__name__
         raise TypeError(f"buckets: expected an array of integers, got {got}")

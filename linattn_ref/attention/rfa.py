@@ -63,6 +63,7 @@ from linattn_ref.attention.arguments import (
     check_kernels,
     check_qk,
     check_qkv,
+    check_saved,
     check_shape,
     zero_masked,
 )
@@ -137,8 +138,8 @@ def forward(
     omega : ndarray ``(m, D)``
         From `feature_maps.gaussian` or `feature_maps.orthogonal_gaussian`; used in the dtype of ``q``. A constant.
     gate : ndarray ``(..., N)``, optional
-        ``g_t``, between 0 and 1 (on a GPU that is not checked); needs ``causal=True`` and ``N = L``. None is no gate:
-        ``S`` and ``z`` are plain sums.
+        ``g_t``, strictly between 0 and 1 (on a GPU that is not checked); needs ``causal=True`` and ``N = L``. None is
+        no gate: ``S`` and ``z`` are plain sums.
     kind : {"gaussian", "arccos"}
         The features, (1) or (2).
     causal : bool
@@ -210,6 +211,7 @@ def backward(
     """
     if isinstance(saved, linear.Saved):
         return linear.backward(d_out, saved, d_state=d_state)
+    check_saved(saved, Saved)
     check_d_out(d_out, saved.out.shape, saved.out.dtype)
     if d_state is not None:
         check_state("d_state", d_state, saved.feature_map, saved.saved_k[0], saved.v)
@@ -341,7 +343,7 @@ def _feature_map(omega: Array, kind: str) -> FeatureMap:
 
 
 def check_gate(gate: Array, q: Array, k: Array, causal: bool) -> None:
-    """``gate (..., N)`` lies between 0 and 1, the pass is causal and ``N = L``."""
+    """``gate (..., N)`` lies strictly between 0 and 1, the pass is causal and ``N = L``."""
     if q.shape[-2] != k.shape[-2]:
         raise ValueError(f"gate: needs N = L, a gate a token, got N = {q.shape[-2]} and L = {k.shape[-2]}")
     check_qk(q, k, causal=causal)
@@ -354,4 +356,4 @@ def _check_gate(name: str, gate: Array, shape: tuple[int, ...], dtype: np.dtype[
     check_array(name, gate, ndim=0, dtype=dtype)
     check_shape(name, gate, shape, "(..., N)" if name == "gate" else "(...)")
     if isinstance(gate, np.ndarray) and not ((gate > 0) & (gate < 1)).all():  # a GPU is not asked
-        raise ValueError(f"{name}: expected numbers between 0 and 1, got {gate.min()} to {gate.max()}")
+        raise ValueError(f"{name}: expected numbers strictly between 0 and 1, got {gate.min()} to {gate.max()}")

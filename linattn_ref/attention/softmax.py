@@ -61,8 +61,10 @@ from linattn_ref.attention.arguments import (
     check_leading,
     check_qk,
     check_qkv,
+    check_saved,
     check_shape,
     check_sizes,
+    name_of,
     resolve_scale,
     zero_masked,
 )
@@ -156,6 +158,7 @@ def dense_forward(
 
 def dense_backward(d_out: Array, saved: DenseSaved) -> Gradients:
     """Gradients of :func:`dense_forward`, equations (4)-(8)."""
+    check_saved(saved, DenseSaved)
     q, k, v, p, scale = saved
     check_d_out(d_out, (*q.shape[:-1], v.shape[-1]), q.dtype)
     d_v = p.swapaxes(-1, -2) @ d_out  # (4)  (..., L, M)
@@ -255,6 +258,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     Gradients
         Of ``q``, ``k`` and ``v``; exactly 0 for masked keys and for queries that see nothing.
     """
+    check_saved(saved, Saved)
     q, k, v, out, log_sum_exp, key_mask, causal, scale, kernel, cached, _ = saved
     check_d_out(d_out, out.shape, out.dtype)
     d_q, d_k, d_v = kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale)
@@ -292,7 +296,7 @@ def init_state(
 
 def _check_state(state: Any) -> None:
     if not isinstance(state, State):
-        raise TypeError(f"state: expected a softmax.State, got {type(state).__name__}")
+        raise TypeError(f"state: expected a softmax.State, got a {name_of(type(state))}")
 
 
 def append(k: Array, v: Array, state: State) -> State:

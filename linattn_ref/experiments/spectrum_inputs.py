@@ -164,12 +164,11 @@ def model_name(place: Path | zipfile.Path) -> str:
 def read_arrays(path: Path) -> dict[str, Array]:
     """The arrays of `from_arrays`, checked, with all five axes."""
     try:
-        with path.open("rb") as file:
-            stored = np.load(file)
-            arrays = {name.lower(): stored[name] for name in stored.files}
+        with path.open("rb") as file, np.lib.npyio.NpzFile(file) as stored:
+            arrays = {name.lower(): np.asarray(stored[name]) for name in stored.files}
     except FileNotFoundError:
         raise FileNotFoundError(f"arrays: no such file: {path}") from None
-    except (AttributeError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:  # a lone .npy has no files
+    except (EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"arrays: {path} is no .npz file of numbers, or damaged ({error})") from None
     names = {"p"} if "p" in arrays else {"q", "k"}
     if not names <= set(arrays) or {"p", "q"} <= set(arrays):

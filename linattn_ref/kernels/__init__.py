@@ -9,4 +9,9 @@
 
 A mechanism is handed the room itself: ``softmax.forward(q, k, v, kernels=jit)``.
 Nothing falls back silently.
+
+A room of your own will do: anything that has the kernel, with the functions that are called, and that take and give
+what those of ``reference`` do. To try a module ``my_softmax`` with a ``forward`` and a ``backward``::
+
+    softmax.forward(q, k, v, kernels=types.SimpleNamespace(softmax=my_softmax))
 """

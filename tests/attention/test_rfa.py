@@ -193,7 +193,7 @@ def test_what_step_refuses():
     good = (q[:, 0], k[:, 0], v[:, 0], state, omega)
     with pytest.raises(ValueError, match=r"^gate_t: expected shape \(\.\.\.\) = \(2,\), got \(2, 4\)"):
         rfa.step(*good, gate)
-    with pytest.raises(ValueError, match=r"^gate_t: expected numbers between 0 and 1, got 1\.0 to 1\.0"):
+    with pytest.raises(ValueError, match=r"^gate_t: expected numbers strictly between 0 and 1, got 1\.0 to 1\.0"):
         rfa.step(*good, np.ones(2))
     with pytest.raises(TypeError, match=r"^gate_t: expected float64 like the other arrays, got float32"):
         rfa.step(*good, gate[:, 0].astype(np.float32))

@@ -1,6 +1,7 @@
 """Bad input gives an error that names the argument, what it got and what it needs; never a wrong answer."""
 
 import re
+from collections import namedtuple
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ WRONG_KINDS = {
     "complex": lambda x: x.astype(complex),
     "float16": lambda x: x.astype(np.float16),
     "objects": lambda x: x.astype(object),
+    "masked": lambda x: np.ma.masked_array(x),
     "None": lambda x: None,
 }
 
@@ -134,6 +136,7 @@ WRONG_MASKS = {
     "integers": (lambda mask: mask.astype(int), TypeError, "bool"),
     "a list": (lambda mask: mask.tolist(), TypeError, "bool"),
     "scores": (lambda mask: np.where(mask, 0.0, -np.inf), TypeError, "bool"),
+    "masked": (lambda mask: np.ma.masked_array(mask), TypeError, "bool"),
     "no leading axes": (lambda mask: mask[0], ValueError, r"\(2, 7\)"),
     "one leading axis of 1": (lambda mask: mask[:1], ValueError, r"\(2, 7\)"),
     "one key too few": (lambda mask: mask[:, :-1], ValueError, r"\(2, 7\)"),
@@ -207,3 +210,19 @@ def test_wrong_d_out(setting, wrong):
     out, saved = (call := setting.call()).forward()
     with pytest.raises(error, match=r"^d_out: "):
         call.case.backward(change(normal_like(out)), saved)
+
+
+WRONG_SAVED = {
+    "both results": lambda out, saved: (out, (out, saved)),
+    "swapped": lambda out, saved: (saved, out),
+    "another's": lambda out, saved: (out, namedtuple("Saved", saved._fields)(*saved)),
+    "nothing": lambda out, saved: (out, None),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_SAVED)
+@each_setting(lambda s: s.room in (None, "reference") and not s.masked and hasattr(s.case.module, "check_saved"))
+def test_wrong_saved(setting, wrong):
+    call = setting.call()
+    with pytest.raises(TypeError, match=r"^saved: expected what forward returned second, a \w+\.\w*Saved, got a "):
+        call.case.backward(*WRONG_SAVED[wrong](*call.forward()))

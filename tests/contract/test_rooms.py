@@ -1,5 +1,7 @@
 """A kernel is its reference, made fast: the same numbers, whatever the layout of arrays and the number of threads."""
 
+import tempfile
+
 import numba
 import numpy as np
 import pytest
@@ -70,11 +72,20 @@ def test_called_twice_the_same_bits(setting, dtype):
         np.testing.assert_array_equal(second[name], x, err_msg=name)
 
 
+def mapped(x):
+    # The file goes with its last reader.
+    with tempfile.TemporaryFile() as file:
+        copy = np.memmap(file, x.dtype, "w+", shape=x.shape)
+    copy[...] = x
+    return copy
+
+
 LAYOUTS = {
     "transposed": lambda x: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2),
     "every second row": lambda x: np.repeat(x, 2, axis=-2)[..., ::2, :],
     "reversed": lambda x: x[..., ::-1, ::-1].copy()[..., ::-1, ::-1],
     "read-only": lambda x: np.broadcast_to(x, x.shape),
+    "in a file": mapped,
 }
 
 

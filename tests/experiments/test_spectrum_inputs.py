@@ -1,3 +1,5 @@
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -74,8 +76,13 @@ def test_files_that_are_no_npz(tmp_path):
     whole = write(tmp_path, p=np.eye(50)).read_bytes()
     for content in (b"", b"text", whole[: len(whole) // 2]):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"^arrays: .*x\.npz is no .npz file of numbers, or damaged"):
+        with pytest.raises(ValueError, match=r"^arrays: .*x\.npz is no .npz file of numbers, or damaged") as raised:
             spectrum_inputs.from_arrays(path, baselines=1, seed=0)
+        assert "pickle" not in str(raised.value)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("p", b"text")
+    with pytest.raises(ValueError, match=r"^arrays: p must be float32 or float64, got \|S4"):
+        spectrum_inputs.from_arrays(path, baselines=1, seed=0)
     with path.open("wb") as file:
         np.save(file, np.eye(3))
     with pytest.raises(ValueError, match=r"^arrays: .*x\.npz is no .npz file"):

@@ -74,6 +74,8 @@ def make(
     ------
     ValueError
         A name that is not known.
+    FileNotFoundError
+        The tables are to be written, and there is no README.md here.
     """
     from linattn_ref.experiments.publishing import tables
 
@@ -82,6 +84,8 @@ def make(
     if unknown:
         known = ", ".join((*FIGURES, *BENCHES, *COMPILED))
         raise ValueError(f"only: no figure named {', '.join(unknown)}; there are {known} and tables")
+    if "tables" in names:
+        tables.check_readme(Path("README.md"))  # first: the figures take long
     for name in names:
         if name in BENCHES and importlib.util.find_spec("torch") is None:
             say(f"{name}: left as it is, since it compares with packages that are missing (extra peers)")

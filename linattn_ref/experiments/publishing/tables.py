@@ -176,7 +176,12 @@ def update(readme: Path) -> None:
     FileNotFoundError
         There is no such file: to be run where README.md is.
     """
-    if not readme.is_file():
-        raise FileNotFoundError(f"no README.md in {readme.resolve().parent}: run this in the repository's root")
+    check_readme(readme)
     text = updated(readme.read_text(encoding="utf-8"), readme.parent)
     write_all({readme: lambda path: path.write_text(text, encoding="utf-8")})
+
+
+def check_readme(readme: Path) -> None:
+    """There is such a file."""
+    if not readme.is_file():
+        raise FileNotFoundError(f"no README.md in {readme.resolve().parent}: run this in the repository's root")
