@@ -1,4 +1,4 @@
-"""README.md's example prints what README says, and its commands are the ones that CI runs."""
+"""README.md's examples print what README says, and its commands are the ones that CI runs."""
 
 import contextlib
 import io
@@ -8,12 +8,16 @@ from pathlib import Path
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
-def test_example_prints_what_readme_says() -> None:
-    code, printed = re.search(r"```python\n(.*?)```\n\nprints\n\n```\n(.*?)```", README, re.DOTALL).groups()
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(compile(code, "README.md", "exec"), {})
-    assert out.getvalue() == printed
+def test_examples_print_what_readme_says() -> None:
+    """Each goes on from the one before."""
+    examples = re.findall(r"```python\n(.*?)```\n\nprints\n\n```\n(.*?)```", README, re.DOTALL)
+    assert len(examples) == README.count("```python")
+    names: dict[str, object] = {}
+    for code, printed in examples:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(code, "README.md", "exec"), names)
+        assert out.getvalue() == printed
 
 
 def test_both_set_up_commands_are_one_line_each() -> None:
