@@ -17,8 +17,9 @@
 # $(N, D)$, $K$ is $(L, D)$, $V$ is $(L, M)$ and the output $O$ is $(N, M)$. In front of these two axes there may be
 # others, such as batch and heads: everything below then happens once for each of them.
 #
-# "Claim 13 of the seeds" and the like refer to the numbered list of statements in the lecture notes that this
-# project started from. Each of them is checked by a cell of some chapter.
+# "The seeds" are the five documents that this project started from: lectures, slides and notes by others. What they
+# claim is numbered in [a table](README.md), which says in which chapter a cell checks or draws it ("claim 13 of the
+# seeds"), and of nine claims why none does: most need whole transformers to be trained.
 
 # %%
 import math

@@ -40,7 +40,7 @@ EIGHT = {
     "longformer": ("local and global", "window + global tokens that the task names", "10_sparse_patterns"),
     "bigbird": ("local and global", "window + global + random blocks", "10_sparse_patterns"),
     "long_short": ("local and global", "window + projection that depends on the input", "11_long_short"),
-    "linear": ("softmax as a kernel", "another kernel, elu + 1", "06_transformers_are_rnns"),
+    "linear": ("softmax as a kernel", "another kernel, elu + 1", "04_kernel_smoother"),
     "performer": ("softmax as a kernel", "FAVOR+: positive orthogonal random features", "07_performer"),
     "rfa": ("softmax as a kernel", "random features + a gate", "08_random_feature_attention"),
 }
@@ -466,8 +466,8 @@ assert layers_needed(patterns.local(n, window=3)) == -(-(n - 1) // 3)
 # <details><summary>Solution</summary>
 #
 # $N^2 (D + M) = 2 N C M$ at $N = 2 C M / (D + M) = C = 64$, and $N = 2 m = 512$ for the Performer. That is counted,
-# not timed: the features have to be computed too, and small products run at a lower rate than large ones. Measured
-# lengths are in chapter 4 and in `figures/resources.json`.
+# not timed: the features have to be computed too, and small products run at a lower rate than large ones. For linear
+# attention the length is measured in the resource figure of chapter 12.
 #
 # </details>
 
