@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from linattn_ref.attention.gpu_arrays import is_inside
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-OTHERS = (np.ma.MaskedArray, np.matrix)  # to these kinds of an array, `*` or `@` mean something else
 ROOMS = ("reference", "jit", "cuda")  # the kernel rooms under linattn_ref.kernels
 # The functions of a kernel that mechanisms call: these, or of some kernels others.
 CALLED = ("forward", "backward")
@@ -39,8 +38,12 @@ def check_array(name: str, x: Array, ndim: int = 2, dtype: np.dtype[Any] | None 
 
 
 def is_array(x: Any) -> bool:
-    """Whether ``x`` is an array of NumPy's, or one on a GPU."""
-    return (isinstance(x, np.ndarray) and not isinstance(x, OTHERS)) or is_inside(x)
+    """Whether ``x`` is an array of NumPy's, or one on a GPU; to a masked array or a matrix ``*`` is something else."""
+    if type(x) is np.ndarray:
+        return True
+    if isinstance(x, np.ndarray):  # only now, since np.ma is imported when it is first named
+        return not isinstance(x, (np.ma.MaskedArray, np.matrix))
+    return is_inside(x)
 
 
 def check_shape(name: str, x: Array, shape: Sequence[int], letters: str) -> None:
