@@ -51,6 +51,7 @@ from linattn_ref.attention.arguments import (
     check_d_out,
     check_kernels,
     check_qkv,
+    check_saved,
     check_sizes,
     resolve_scale,
     zero_masked,
@@ -155,6 +156,7 @@ def forward(
 @takes_gpu_arrays
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
+    check_saved(saved, Saved)
     q, k, v, out, log_sum_exp, key_mask, *options, scale, kernel = saved
     check_d_out(d_out, out.shape, out.dtype)
     allowed = parts_of(q.shape[-2], *options)

@@ -61,6 +61,7 @@ from linattn_ref.attention.arguments import (
     check_kernels,
     check_qk,
     check_qkv,
+    check_saved,
     zero_masked,
 )
 from linattn_ref.attention.exponents import Features, decayed, features, features_backward, join
@@ -223,6 +224,7 @@ def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gra
         Of ``q``, ``k`` and ``v``, exactly 0 for masked keys and for queries that see nothing; and of ``state``, where
         ``forward`` was given one.
     """
+    check_saved(saved, Saved)
     phi, shared = saved.phi, slice(0, saved.phi.shared)
     check_d_out(d_out, saved.out.shape, saved.out.dtype)
     d_s, d_z = (None, None) if d_state is None else check_d_state(d_state, saved.state)

@@ -70,10 +70,11 @@ def bind_step(
     out_t = np.zeros_like(v_t)
     rest = v_t, state.s, state.z, eps, out_t
     with_features = kernel_of(feature_map, kernels)
-    if with_features is not None:
+    if with_features is not None and hasattr(with_features, "bind_step"):
         return BoundStep(with_features.bind_step(q_t, k_t, *rest), out_t)
+    bind = getattr(kernel, "bind_step", partial(reference.causal_product.bind_step, step=kernel.step))
     phi_q, phi_k = (np.array(feature_map.forward(x)[0], order="C") for x in (q_t, k_t))  # (..., C)
-    run = partial(_run, feature_map, q_t, k_t, phi_q, phi_k, kernel.bind_step(phi_q, phi_k, *rest))
+    run = partial(_run, feature_map, q_t, k_t, phi_q, phi_k, bind(phi_q, phi_k, *rest))
     return BoundStep(run, out_t)
 
 

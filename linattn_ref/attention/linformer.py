@@ -46,6 +46,7 @@ from linattn_ref.attention.arguments import (
     check_bool,
     check_qk,
     check_qkv,
+    check_saved,
     zero_masked,
 )
 from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
@@ -161,6 +162,7 @@ def forward(
 @takes_gpu_arrays
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
+    check_saved(saved, Saved)
     k, v, e, f, key_mask, attention = saved
     d_q, d_mixed_k, d_mixed_v = softmax.backward(d_out, attention)  # (..., N, D), (..., R, D), (..., R, M)
     d_e = product_for(e.shape, d_mixed_k, k)  # (4)  (R, L) or (..., R, L)

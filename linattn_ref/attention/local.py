@@ -53,6 +53,7 @@ from linattn_ref.attention.arguments import (
     check_kernels,
     check_qk,
     check_qkv,
+    check_saved,
     check_sizes,
     resolve_scale,
     zero_masked,
@@ -164,6 +165,7 @@ def forward(
 @takes_gpu_arrays
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
+    check_saved(saved, Saved)
     q, k, v, out, log_sum_exp, key_mask, window, dilation, causal, scale, kernel = saved
     check_d_out(d_out, out.shape, out.dtype)
     allowed = parts_of(q.shape[-2], k.shape[-2], window=window, dilation=dilation, causal=causal)
@@ -254,6 +256,7 @@ def block_local(
 @takes_gpu_arrays
 def block_local_backward(d_out: Array, saved: BlockSaved) -> Gradients:
     """Gradients of :func:`block_local`, equations (4) and (5)."""
+    check_saved(saved, BlockSaved)
     q, k, v, out, log_sum_exp, key_mask, block, causal, scale, kernel = saved
     check_d_out(d_out, out.shape, out.dtype)
     allowed = block_local_parts_of(q.shape[-2], k.shape[-2], block=block, causal=causal)

@@ -53,6 +53,7 @@ from linattn_ref.attention.arguments import (
     check_d_out,
     check_qk,
     check_qkv,
+    check_saved,
     check_sizes,
     resolve_scale,
     zero_masked,
@@ -165,6 +166,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     Gradients
         Exactly 0 for masked keys and for queries that see nothing.
     """
+    check_saved(saved, Saved)
     q, k, v, mixed_k, mixed_v = saved.q, saved.k, saved.v, saved.mixed_k, saved.mixed_v
     check_d_out(d_out, (*q.shape[:-1], v.shape[-1]), q.dtype)
     d_q = np.empty(q.shape, q.dtype)

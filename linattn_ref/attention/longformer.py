@@ -63,6 +63,7 @@ from linattn_ref.attention.arguments import (
     check_d_out,
     check_kernels,
     check_qkv,
+    check_saved,
     check_shape,
     check_sizes,
     resolve_scale,
@@ -182,6 +183,7 @@ def forward(
 @takes_gpu_arrays
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (5)-(7)."""
+    check_saved(saved, Saved)
     q, k, v, out, log_sum_exp, key_mask, window, dilation, kept, scale, kernel, attention = saved
     check_d_out(d_out, out.shape, q.dtype)
     tokens = np.array(kept, np.intp)  # (G,)

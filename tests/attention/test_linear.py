@@ -769,7 +769,7 @@ def test_bad_arguments_of_the_others_are_named(rng):
         linear.step(q[:, 0], k[:, 0], v[:1, 0], ELU_STATE)
     with pytest.raises(ValueError, match="state_b: expected a state of the same"):
         linear.combine(ELU_STATE, ELU_STATE._replace(log_scale=np.zeros((2, 1))))
-    with pytest.raises(TypeError, match=r"state_a: expected a linear\.State, got ndarray"):
+    with pytest.raises(TypeError, match=r"state_a: expected a linear\.State, got numpy.ndarray"):
         linear.combine(q, ELU_STATE)
     with pytest.raises(ValueError, match="eps: must be 0"):
         linear.matrix(q, k, feature_map=FAVOR)

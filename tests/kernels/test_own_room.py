@@ -81,6 +81,10 @@ def test_steps_run_in_it():
         expected, _ = module.step(*token, init_state(), *others)
         np.testing.assert_array_equal(module.step(*token, init_state(), *others, kernels=room)[0], expected)
     assert calls == {"causal_product.step": 2, "softmax.forward": 1}
+    bound = linear.bind_step(*(x.copy() for x in token), linear.init_state((2,), 4, 4), kernels=room)
+    bound.run()
+    np.testing.assert_array_equal(bound.out_t, linear.step(*token, linear.init_state((2,), 4, 4))[0])
+    assert calls["causal_product.step"] == 3
 
 
 @pytest.mark.parametrize(
