@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from functools import partial
 from importlib import metadata
 
 import numpy as np
@@ -284,11 +285,12 @@ def test_ctrl_c_with_workers_then_resume(tmp_path, own_matrices):
     np.savez(own_matrices, q=q, k=q[..., ::-1])
     command = [sys.executable, "-m", "linattn_ref", "spectrum", "--workers", "2", "--arrays", str(own_matrices)]
     cut = [*command, "--out", str(tmp_path / "cut")]
-    nice = ["nice", "-n", "19", *cut]  # on a busy machine this process would else get its turn when that one is done
-    process = subprocess.Popen(nice, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while not any((tmp_path / "cut").glob("*/*.npy")):
+    # The tests may run in the background of a shell script, where SIGINT is ignored, also by what they start.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(cut, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heed)
+    while len(list((tmp_path / "cut").glob("*/*.npy"))) < 2:
         assert process.poll() is None
-        time.sleep(0.01)
+        time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     told = process.communicate()[1]  # a worker may say first that it was interrupted
     assert "linattn-ref: interrupted; what is done is kept" in told

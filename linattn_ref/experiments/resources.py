@@ -68,12 +68,12 @@ PAIRS = (
 )
 CAPTION = (
     "Forward and backward pass of attention, 8 heads of width 64, float32, one sequence. Left: CPU time on one thread; "
-    "rings: from where on a linear method is faster than softmax attention. Right: the most memory in use at once "
-    "beyond the inputs; points are measured, each in a process of its own, lines are computed from the code. N to the "
-    "power of the longer half of a curve. Softmax attention stops where a pass takes seconds or gigabytes; nothing is "
-    "extrapolated. Its time is always quadratic, its memory only where the matrix is kept: online it needs less of it "
-    "than the linear methods. The matrix, and linear without a mask, are NumPy; the others have Numba kernels. "
-    "lsh-r: Reformer with r hash rounds, 64 buckets and chunks of 32."
+    "rings: from where on a method is faster than softmax attention, one ring for each curve of softmax that it "
+    "crosses. Right: the most memory in use at once beyond the inputs; points are measured, each in a process of its "
+    "own, lines are computed from the code. Exponents of N are fitted to the longer half of a curve. Softmax attention "
+    "stops where a pass takes seconds or gigabytes; nothing is extrapolated. Its time is always quadratic, its memory "
+    "only where the matrix is kept: online it needs less of it than the linear methods. The matrix, and linear without "
+    "a mask, are NumPy; the others have Numba kernels. lsh-r: Reformer with r hash rounds, 64 buckets and chunks of 32."
 )
 
 

@@ -273,7 +273,7 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ou
     """Gradients of :func:`normalised_forward`.
 
     From ``out = numerator / denominator`` come ``d_numerator = d_out / denominator`` and
-    ``d_denominator = -d_numerator . out``; the rest is :func:`backward` with the column of ones.
+    ``d_denominator = -d_numerator . out``; the rest is :func:`backward` with the column of ones, beside copies again.
 
     Parameters
     ----------
