@@ -286,7 +286,10 @@ def test_nothing_to_check_is_an_error(check, rng):
 def test_integers_with_a_gradient_are_named(check, x, rng):
     """Not the output, which has integers because they have."""
     rows = np.arange(6).reshape(3, 2)
-    product = lambda x, w: (x @ w, (x, w))  # noqa: E731
+
+    def product(x, w):
+        return x @ w, (x, w)
+
     with pytest.raises(ValueError, match=r"^inputs: expected .* got none; x is int64; w is int64$"):
         check(product, backward, rows.T.astype(np.int64), rows.astype(np.int64), rng=rng)
     with pytest.raises(TypeError, match=r"^w: expected float64 .*, got int64$"):

@@ -247,7 +247,7 @@ def state_or_empty(state: State | None, feature_map: FeatureMap, k: Array, v: Ar
 
 
 def check_d_state(d_state: State, state: State) -> tuple[Array, Array]:
-    """``d_state`` is shaped like ``state``; its ``s`` and ``z`` on the scale of that, as they are if it has none."""
+    """``d_state`` is shaped like ``state``. Its ``s`` and ``z`` on the scale of that, where one without a scale is."""
     if isinstance(d_state, State) and d_state.log_scale is None:
         state = state._replace(log_scale=None)
     _check_like("d_state", d_state, "saved.state", state)
@@ -256,7 +256,7 @@ def check_d_state(d_state: State, state: State) -> tuple[Array, Array]:
 
 def _check_is_state(name: str, state: Any) -> None:
     if not isinstance(state, State):
-        raise TypeError(f"{name}: expected a linear.State, got {name_of(type(state))}")
+        raise TypeError(f"{name}: expected a linear.State, got a {name_of(type(state))}")
 
 
 def _check_like(name: str, state: Any, other_name: str, other: State) -> None:

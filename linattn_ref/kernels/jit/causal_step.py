@@ -1,5 +1,8 @@
 """One position of causal linear attention, for decoding: little to compute, so little may come before it.
 
+    S = S + phi_k v^T,   Z = Z + phi_k                       (1)  (C, M), (C,)
+    out = phi_q^T S / (phi_q^T Z + eps)                      (2)  (M,), 0 where the denominator is 0
+
 A Python function around the kernel that looked at shapes and strides would take longer than the kernel. What depends on
 the layout of an array is therefore decided when the kernel is compiled for it.
 
@@ -31,10 +34,7 @@ def step_heads(phi_q, phi_k, v, s, z, eps, out):
 @serial_kernel
 def step_bound(table):
     """The same arrays in this order, each contiguous, from the :func:`bind` table at this address."""
-    if bound_itemsize(table) == 4:
-        _step_bound(table, np.float32)
-    else:
-        _step_bound(table, np.float64)
+    in_its_dtype(_step_bound, table)
 
 
 @njit
@@ -51,7 +51,7 @@ def step_rows(q, k, v, s, z, eps, out):
         share = q.dtype.type(eps)
         for first in range(0, q.shape[1], lanes(q)):
             share += _meet_z(columns_from(q, first), columns_from(k, first), columns_from(z, first), head)
-        share = share if share == 0 else q.dtype.type(1) / share
+        share = share if share == 0 else q.dtype.type(1) / share  # of (2)
         for first in range(0, v.shape[1], lanes(v)):
             some_v, some_s, some_out = columns_from(v, first), columns_from(s, first), columns_from(out, first)
             _step_columns(q, k, some_v, some_s, some_out, head, share)
@@ -60,7 +60,7 @@ def step_rows(q, k, v, s, z, eps, out):
 @njit(forceinline=True)
 def _meet_z(q, k, z, head):
     """``z += k``, and ``q . z``."""
-    x = load_row(z, head) + load_row(k, head)
+    x = load_row(z, head) + load_row(k, head)  # (1)
     store_row(z, head, x)
     return total(x * load_row(q, head))
 
@@ -107,9 +107,13 @@ def _bind_again(module, name, *arrays):
     return bind(getattr(import_module(module), name), *arrays)
 
 
-@njit(forceinline=True)
-def bound_itemsize(table):
-    return rows_at(table, 1, 3, np.intp)[0, 0]
+@njit
+def in_its_dtype(step, table):
+    """``step(table, dtype)``, compiled for either dtype."""
+    if rows_at(table, 1, 3, np.intp)[0, 0] == 4:
+        step(table, np.float32)
+    else:
+        step(table, np.float64)
 
 
 @njit(forceinline=True)

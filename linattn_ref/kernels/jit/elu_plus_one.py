@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel, serial_kernel
-from linattn_ref.kernels.jit.causal_step import bind, bound_itemsize, bound_rows, step_rows
+from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_its_dtype, step_rows
 from linattn_ref.kernels.jit.vector import broadcast, exp, lanes, load, maximum, minimum, store
 from linattn_ref.kernels.jit.views import columns_from, give_back, load_row, rows_of, store_row
 
@@ -101,10 +101,7 @@ def step_heads(q, k, v, s, z, eps, out):
 @serial_kernel
 def step_bound(table):
     """`causal_step.step_bound`, the table beginning with ``q, k`` and arrays for their features."""
-    if bound_itemsize(table) == 4:
-        _step_bound(table, np.float32)
-    else:
-        _step_bound(table, np.float64)
+    in_its_dtype(_step_bound, table)
 
 
 @njit
