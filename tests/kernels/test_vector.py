@@ -6,9 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from numba import njit
-from numba.core.registry import cpu_target
 
-from linattn_ref.kernels.jit import cache, panel, softmax, vector
+from linattn_ref.kernels.jit import panel, vector
 
 DTYPES = (np.float32, np.float64)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
@@ -234,7 +233,7 @@ def test_blocks(rng, dtype, transposed):
     np.testing.assert_array_equal(out[[0, 1, -1]], before[[0, 1, -1]])
 
 
-# --- What stands on it: panels, and the cache -----------------------------------------------------------------------
+# --- What stands on it: panels ---------------------------------------------------------------------------------------
 
 
 @dtypes
@@ -262,24 +261,3 @@ def test_pack_and_unpack(rng, dtype):
     np.testing.assert_array_equal(packed[5], below)
     panel.unpack(unpacked, packed, dtype(0.5))
     np.testing.assert_array_equal(unpacked, rows)
-
-
-def test_the_compilation_cache_notices_an_edit_in_another_file(monkeypatch):
-    kernel_cache = softmax._forward._cache
-    assert isinstance(kernel_cache, cache.PackageCache)
-    codegen = cpu_target.target_context.codegen()
-    before = kernel_cache._index_key((), codegen)
-    assert kernel_cache._index_key((), codegen) == before
-    monkeypatch.setattr(cache, "SOURCES", "edited")
-    assert kernel_cache._index_key((), codegen) != before
-
-
-def test_the_digest_covers_every_source_of_the_package(tmp_path, monkeypatch):
-    for name in ("vector.py", "panel.py"):
-        (tmp_path / name).write_text("a = 1\n")
-    monkeypatch.setattr(cache, "__file__", str(tmp_path / "cache.py"))
-    digests = {cache._digest_of_sources()}
-    for name in ("vector.py", "panel.py"):
-        (tmp_path / name).write_text("a = 2\n")
-        digests.add(cache._digest_of_sources())
-    assert len(digests) == 3

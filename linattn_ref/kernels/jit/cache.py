@@ -1,8 +1,9 @@
-"""A compilation cache that notices a change in any file of this package.
+"""A compilation cache that notices a change in any file whose text is compiled in.
 
 Numba's own cache looks only at the file that holds the kernel. A kernel here also contains code from `vector` and
-`panel`, so after an edit there it would go on running the old machine code. The text of all files of this package is
-therefore part of the cache's key; the processor, its features and Numba's version are already.
+`panel`, and numbers like ``TILE`` of `linattn_ref.kernels.parts`, so after an edit there it would go on running the old
+machine code. The text of all these files is therefore part of the cache's key; the processor, its features and Numba's
+version are already.
 """
 
 import hashlib
@@ -11,15 +12,22 @@ from pathlib import Path
 from numba import njit
 from numba.core.caching import FunctionCache
 
+from linattn_ref.kernels import parts
 
-def _digest_of_sources() -> str:
+
+def source_files():
+    """The files whose text may be compiled in: this folder, and what its kernels take constants from."""
+    return (*sorted(Path(__file__).parent.glob("*.py")), Path(parts.__file__))
+
+
+def _digest(files):
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in files:
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-SOURCES = _digest_of_sources()
+SOURCES = _digest(source_files())
 
 
 class PackageCache(FunctionCache):

@@ -1,0 +1,136 @@
+"""The compilation cache: no machine code of a text that has been changed since."""
+
+import ast
+import importlib
+import os
+import pkgutil
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+
+import pytest
+from numba.core.dispatcher import Dispatcher
+from numba.core.registry import cpu_target
+from numba.core.typing.templates import builtin_registry
+
+import linattn_ref
+from linattn_ref.kernels import jit
+from linattn_ref.kernels.jit import cache, pattern_softmax, softmax
+
+
+def test_the_key_holds_the_text(monkeypatch):
+    kernel_cache = softmax._forward._cache
+    assert isinstance(kernel_cache, cache.PackageCache)
+    codegen = cpu_target.target_context.codegen()
+    before = kernel_cache._index_key((), codegen)
+    assert kernel_cache._index_key((), codegen) == before
+    monkeypatch.setattr(cache, "SOURCES", "edited")
+    assert kernel_cache._index_key((), codegen) != before
+
+
+def test_the_digest_is_of_all_the_text(tmp_path):
+    files = [tmp_path / name for name in ("vector.py", "panel.py")]
+    for path in files:
+        path.write_text("a = 1\n")
+    digests = {cache._digest(files)}
+    for path in files:
+        path.write_text("a = 2\n")
+        digests.add(cache._digest(files))
+    assert len(digests) == 3
+
+
+# --- Which files are compiled in ------------------------------------------------------------------------------------
+
+
+def test_every_file_that_is_compiled_in_is_in_the_key():
+    files = {Path(importlib.import_module(name).__file__) for name in modules_compiled_in(all_kernels())}
+    assert Path(pattern_softmax.__file__) in files  # the search finds what is there
+    assert files <= set(cache.source_files())
+
+
+def all_kernels():
+    """Every compiled function of the room."""
+    for module in pkgutil.iter_modules(jit.__path__, "linattn_ref.kernels.jit."):
+        yield from (x for x in vars(importlib.import_module(module.name)).values() if isinstance(x, Dispatcher))
+
+
+def modules_compiled_in(functions):
+    """The modules of this package that compiled functions, and all that these call, take code or numbers from."""
+    modules, found, to_do = set(), set(), list(functions)
+    while to_do:
+        function = text_of(to_do.pop())
+        if function is None or function in found or not function.__module__.startswith("linattn_ref"):
+            continue
+        found.add(function)
+        modules.add(function.__module__)
+        for name in global_names(function.__code__) & function.__globals__.keys():
+            value = function.__globals__[name]
+            if not isinstance(value, ModuleType):
+                modules.add(home(function.__module__, name))
+            to_do += [value, *overloads(value)]
+    return {name for name in modules if name.startswith("linattn_ref")}
+
+
+def text_of(value):
+    """The Python function behind a compiled one, an intrinsic, or a function that has another compiled in its place."""
+    value = getattr(value, "py_func", getattr(value, "_defn", value))
+    return value if isinstance(value, FunctionType) else None
+
+
+def global_names(code):
+    """The names in a function and in those within it."""
+    within = [global_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*within)
+
+
+def overloads(value):
+    """What Numba compiles in place of a function."""
+    templates = [kind for key, kind in builtin_registry.globals if key is value]
+    return [getattr(t, "_overload_func", None) for kind in templates for t in getattr(kind, "templates", ())]
+
+
+def home(module, name):
+    """The module that makes what ``module`` calls ``name``: from one import statement to the next."""
+    for node in ast.walk(ast.parse(Path(importlib.import_module(module).__file__).read_text())):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return home(node.module, alias.name) if node.module.startswith("linattn_ref") else node.module
+    return module
+
+
+# --- From end to end ------------------------------------------------------------------------------------------------
+
+RUN = """
+import numpy as np
+from linattn_ref.kernels import jit, parts, reference
+q, k, v = np.random.default_rng(0).standard_normal((3, 200, 4))
+pattern = (parts.band(200, 200, -20, 0),)
+out, _ = jit.pattern_softmax.forward(q, k, v, None, pattern, 0.5)
+expected, _ = reference.pattern_softmax.forward(q, k, v, None, pattern, 0.5)
+np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
+print(sum(jit.pattern_softmax._forward.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.slow
+def test_a_constant_changed_with_a_warm_cache(tmp_path):
+    """A copy of the package runs, runs again from its cache, and again with another number of rows to a tile."""
+    copy = tmp_path / "linattn_ref"
+    shutil.copytree(Path(linattn_ref.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def run():
+        command = [sys.executable, "-c", RUN]
+        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        return int(result.stdout)
+
+    assert (run(), run()) == (0, 1)
+    parts = copy / "kernels" / "parts.py"
+    text = parts.read_text()
+    assert text.count("TILE = 32 ") == 1
+    parts.write_text(text.replace("TILE = 32 ", "TILE = 64 "))
+    assert run() == 0
