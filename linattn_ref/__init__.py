@@ -15,7 +15,25 @@ Glossary of letters (in every shape comment)
 ``B`` batch · ``H`` heads · ``N`` queries · ``L`` keys · ``D`` key width · ``M`` value width · ``C`` feature width ·
 ``R`` reduced length (Linformer's k, landmarks) · ``E`` model width · ``...`` any leading axes, usually ``(B, H)``
 
-Importing this package needs NumPy alone.
+What is public is what ``__all__`` of each module lists; ``linattn_ref.attention.linear.forward`` can be called after
+``import linattn_ref``, for packages and modules are imported when they are first named. Importing this one needs NumPy
+alone.
 """
 
+from importlib import import_module
+from types import ModuleType
+
 __version__ = "0.1.0"
+
+__all__ = ["attention", "data", "experiments", "gradcheck", "kernels", "models", "theory"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """A package or module of this one, imported when it is first named."""
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import zero_masked
+from linattn_ref.attention.masks import zero_masked
 from linattn_ref.gradcheck_inputs import float_arrays, map_arrays
 
 

@@ -26,7 +26,7 @@ from linattn_ref.attention import (
     performer,
     softmax,
 )
-from linattn_ref.attention.arguments import zero_masked
+from linattn_ref.attention.masks import zero_masked
 
 REDUCED = 3  # R, unless there are fewer keys
 FEATURES = 6  # C of random features

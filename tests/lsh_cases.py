@@ -6,7 +6,7 @@ import numpy as np
 from case import Bad, Case
 
 from linattn_ref.attention import reformer
-from linattn_ref.attention.arguments import zero_masked
+from linattn_ref.attention.masks import zero_masked
 
 ROUNDS = 3  # with one round a mistake in counting pairs, or in the gradient of several rounds, could not show
 BUCKETS = 6

@@ -6,7 +6,7 @@ import numpy as np
 from case import Bad, Case
 
 from linattn_ref.attention import bigbird, longformer, patterns, softmax, sparse_transformer
-from linattn_ref.attention.arguments import zero_masked
+from linattn_ref.attention.masks import zero_masked
 
 BLOCK, STRIDE, SUMMARY = 3, 5, 2
 ROOMS = ("reference", "jit")

@@ -7,7 +7,7 @@ from case import Bad, Case
 from pattern_cases import qkv, row_and_sum
 
 from linattn_ref.attention import feature_maps, rfa
-from linattn_ref.attention.arguments import zero_masked
+from linattn_ref.attention.masks import zero_masked
 
 FEATURES = 6  # C
 ROOMS = ("reference", "jit")

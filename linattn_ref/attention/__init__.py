@@ -1,1 +1,87 @@
-"""The text: one mechanism a file, its formula, forward pass and hand-derived backward pass, in plain NumPy."""
+"""The text: one mechanism a file, its formula, forward pass and hand-derived backward pass, in plain NumPy.
+
+    from linattn_ref.attention import linear
+    out, saved = linear.forward(q, k, v, causal=True)
+    grads = linear.backward(d_out, saved)        # grads.q, grads.k, grads.v
+
+Each mechanism
+--------------
+``forward(...) -> (out, saved)``       ``saved`` is what the backward pass needs: its size is the memory story
+``backward(d_out, saved) -> grads``    the gradient of every array that ``forward`` was given, under the same name
+``matrix(q, k, ...)``                  the dense matrix that it applies without forming it, ``out == matrix @ v``
+``init_state(...)``, ``step(...)``     the recurrent form, of those that have one; ``ownership`` says who owns a state
+
+The common arguments
+--------------------
+What they mean is the same everywhere, and a mechanism's own text only names them.
+
+q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``
+    Queries, keys and values, a token a row; float32 or float64, all the same, which is the dtype of the work and of the
+    result. Leading axes, usually batch and heads, are equal in all three. Any ``N``, ``L`` of at least 1.
+causal : bool
+    Query ``i`` sees keys ``j <= i + (L - N)``: aligned at the end, so that new queries see what was cached. Needs
+    ``N <= L``.
+key_mask : ndarray of bool ``(..., L)``, optional
+    True = may be attended. A masked key has weight and gradient exactly 0; what is in it, NaN excepted, changes nothing.
+scale : float, optional
+    Of the scores ``q . k``; ``1/sqrt(D)`` unless given.
+eps : float
+    Added to the denominator of linear attention.
+state : State, optional
+    A state to continue from (needs ``causal=True``). It is left alone, and ``saved.state`` is the one after the last
+    token.
+kernels : module
+    The room that the loops are taken from: ``linattn_ref.kernels.reference`` (NumPy), ``.jit`` (Numba, CPU) or
+    ``.cuda``, which also takes arrays of CuPy, PyTorch or Numba that are on a GPU and gives back such arrays; or one of
+    your own. Nothing falls back silently.
+d_out : ndarray ``(..., N, M)``
+    The gradient of a loss with respect to ``out``.
+
+The common results
+------------------
+out : ndarray ``(..., N, M)``
+    A query that may see nothing gets exactly 0, and so do all gradients through it.
+saved : Saved
+    Data: arrays, numbers and names. It can be pickled, copied, sent to another process.
+grads : Gradients
+    A NamedTuple whose fields have the names of the inputs.
+
+Errors
+------
+``TypeError`` (the wrong kind of thing) and ``ValueError`` (the wrong shape or value) name the argument, say what was
+expected and what came.
+
+Who has checked the arguments once can skip the checks: ``linear.forward.unchecked`` is the function behind its door.
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+__all__ = [
+    "bigbird",
+    "feature_maps",
+    "linear",
+    "linformer",
+    "linformer_linear",
+    "local",
+    "long_short",
+    "longformer",
+    "nystromformer",
+    "patterns",
+    "performer",
+    "reformer",
+    "rfa",
+    "softmax",
+    "sparse_transformer",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """A mechanism, imported when it is first named."""
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

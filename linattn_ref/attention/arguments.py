@@ -174,10 +174,3 @@ def resolve_scale(scale: float | None, key_width: int) -> float:
     if not math.isfinite(scale):
         raise ValueError(f"scale: expected a finite number, got {scale!r}")
     return float(scale)
-
-
-def zero_masked(x: Array, key_mask: Mask | None) -> Array:
-    """``x (..., L, W)`` with the rows of masked keys set to 0, so that what they contain can change nothing."""
-    if key_mask is None:
-        return x
-    return np.where(key_mask[..., None], x, x.dtype.type(0))

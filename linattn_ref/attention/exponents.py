@@ -51,8 +51,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, Mask, zero_masked
+from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.feature_maps import FeatureMap, Split
+from linattn_ref.attention.masks import zero_masked
 
 RISE = 40.0  # S stays below exp(40) a key: with 1e6 keys, values of 1e6 and C = 1e3 that is 2e32, float32 holds 3e38
 ALL = slice(None)

@@ -24,7 +24,7 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array, check_array, check_shape
 from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
-from linattn_ref.attention.linformer import sum_to_shape
+from linattn_ref.attention.shapes import sum_to_shape
 
 
 class GateSaved(NamedTuple):

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array, Mask, check_array, check_key_mask, check_shape, zero_masked
-from linattn_ref.attention.linformer_projections import segment_bounds
+from linattn_ref.attention.arguments import Array, Mask, check_array, check_key_mask, check_shape
+from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention.shapes import segment_bounds
 
 
 class Segments(NamedTuple):

@@ -62,7 +62,6 @@ from linattn_ref.attention.arguments import (
     check_qk,
     check_qkv,
     check_saved,
-    zero_masked,
 )
 from linattn_ref.attention.exponents import Features, decayed, features, features_backward, join
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
@@ -79,9 +78,9 @@ from linattn_ref.attention.linear_recurrent import (
     step,
 )
 from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, read_backward
-from linattn_ref.attention.softmax import visible
+from linattn_ref.attention.masks import visible, zero_masked
 from linattn_ref.kernels import reference
-from linattn_ref.kernels.reference.causal_product import divide
+from linattn_ref.kernels.reference.division import divide
 
 __all__ = [
     "BoundStep",

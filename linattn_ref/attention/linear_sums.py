@@ -16,7 +16,7 @@ With ``G_i`` the gradient of ``out_i``, the numerator over the denominator,
 from __future__ import annotations
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.kernels.reference.causal_product import divide
+from linattn_ref.kernels.reference.division import divide
 
 
 def add_up(phi_k: Array, v: Array) -> tuple[Array, Array]:

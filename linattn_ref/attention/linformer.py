@@ -47,7 +47,6 @@ from linattn_ref.attention.arguments import (
     check_qk,
     check_qkv,
     check_saved,
-    zero_masked,
 )
 from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.linformer_projections import (
@@ -60,6 +59,7 @@ from linattn_ref.attention.linformer_projections import (
     max_pool_backward,
     mean_pool,
 )
+from linattn_ref.attention.masks import zero_masked
 from linattn_ref.kernels import reference
 
 __all__ = [
@@ -231,10 +231,3 @@ def product_for(shape: tuple[int, ...], a: Array, b: Array) -> Array:
     a = a.transpose(order).reshape(*leading, a.shape[-2], -1)  # (own heads, R, served heads * D)
     b = b.transpose(order).reshape(*leading, b.shape[-2], -1)  # (own heads, L, served heads * D)
     return (a @ b.swapaxes(-1, -2)).reshape(shape)
-
-
-def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
-    """The gradient of broadcasting: ``x`` summed over the axes along which an array of ``shape`` was repeated."""
-    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
-    repeated = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] != 1)
-    return x.sum(axis=repeated, keepdims=True)

@@ -44,11 +44,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from linattn_ref.attention.arguments import Array, Mask, check_d_out, check_qk, check_qkv, check_saved, zero_masked
+from linattn_ref.attention.arguments import Array, Mask, check_d_out, check_qk, check_qkv, check_saved
 from linattn_ref.attention.exponents import Features, features, features_backward
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
 from linattn_ref.attention.linear import add_up, add_up_backward, check_eps, read, read_backward
 from linattn_ref.attention.linformer import check_projection, product_for
+from linattn_ref.attention.masks import zero_masked
 
 
 class Saved(NamedTuple):

@@ -27,8 +27,9 @@ from linattn_ref.attention.arguments import (
     check_key_mask,
     check_shape,
     check_sizes,
-    zero_masked,
 )
+from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention.shapes import segment_bounds
 
 SHARING = ("none", "headwise", "key_value", "layerwise")
 
@@ -146,15 +147,6 @@ def _pad(e: list[Array], f: list[Array]) -> Projection:
 
 
 # --- Pooling --------------------------------------------------------------------------------------------------------
-
-
-def segment_bounds(length: int, reduced: int) -> NDArray[np.int64]:
-    """Bounds ``(R + 1,)`` of ``reduced`` segments of ``length`` positions; the first ``L mod R`` are one longer."""
-    check_sizes(length=length)
-    if isinstance(reduced, bool) or not isinstance(reduced, (int, np.integer)) or not 1 <= reduced <= length:
-        raise ValueError(f"reduced: expected an integer with 1 <= R <= L = {length}, got {reduced!r}")
-    size, longer = divmod(length, reduced)
-    return np.arange(reduced + 1) * size + np.minimum(np.arange(reduced + 1), longer)
 
 
 def mean_pool(reduced: int, length: int, dtype: DTypeLike = np.float64) -> Array:

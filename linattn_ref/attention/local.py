@@ -56,9 +56,9 @@ from linattn_ref.attention.arguments import (
     check_saved,
     check_sizes,
     resolve_scale,
-    zero_masked,
 )
 from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
+from linattn_ref.attention.masks import zero_masked
 from linattn_ref.kernels import parts, reference
 
 __all__ = [

@@ -56,10 +56,10 @@ from linattn_ref.attention.arguments import (
     check_saved,
     check_sizes,
     resolve_scale,
-    zero_masked,
 )
 from linattn_ref.attention.long_short_norm import Norm, check_norm, layer_norm, layer_norm_backward
 from linattn_ref.attention.long_short_projection import check_w_p, in_parts, mix, mix_backward, projection
+from linattn_ref.attention.masks import zero_masked
 
 
 class Saved(NamedTuple):

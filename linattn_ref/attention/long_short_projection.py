@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array, Mask, check_array
-from linattn_ref.attention.linformer import sum_to_shape
+from linattn_ref.attention.shapes import sum_to_shape
 
 
 def in_parts(x: NDArray[Any], window: int, causal: bool) -> NDArray[Any]:

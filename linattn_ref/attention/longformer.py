@@ -67,9 +67,9 @@ from linattn_ref.attention.arguments import (
     check_shape,
     check_sizes,
     resolve_scale,
-    zero_masked,
 )
 from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
+from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.patterns import check_square, distinct_indices
 from linattn_ref.kernels import parts, reference
 

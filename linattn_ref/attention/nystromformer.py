@@ -62,10 +62,10 @@ from linattn_ref.attention.arguments import (
     check_saved,
     check_sizes,
     resolve_scale,
-    zero_masked,
 )
 from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.landmarks import Segments, occupied, segment_means, segment_means_backward
+from linattn_ref.attention.masks import zero_masked
 from linattn_ref.kernels import reference
 
 PSEUDO_INVERSES = ("iterative", "exact")

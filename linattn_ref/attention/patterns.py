@@ -31,8 +31,8 @@ from linattn_ref.attention.arguments import (
     check_qk,
     check_sizes,
     resolve_scale,
-    zero_masked,
 )
+from linattn_ref.attention.masks import zero_masked
 
 KINDS = ("strided", "fixed", "local_only", "strided_only", "fixed_summary")
 

@@ -75,11 +75,11 @@ from linattn_ref.attention.arguments import (
     check_sizes,
     is_array,
     resolve_scale,
-    zero_masked,
 )
 from linattn_ref.attention.feature_maps_random import or_infinity, unit
 from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.lsh_hashing import Integers, draw_rotations
+from linattn_ref.attention.masks import zero_masked
 from linattn_ref.kernels import reference
 
 __all__ = ["Gradients", "Saved", "backward", "buckets", "draw_rotations", "forward", "matrix", "pattern"]

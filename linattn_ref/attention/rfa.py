@@ -65,14 +65,13 @@ from linattn_ref.attention.arguments import (
     check_qkv,
     check_saved,
     check_shape,
-    zero_masked,
 )
 from linattn_ref.attention.feature_maps import FeatureMap, rfa_arccos, rfa_gaussian
 from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
 from linattn_ref.attention.linear_recurrent import State, check_eps, check_state
-from linattn_ref.attention.softmax import visible
+from linattn_ref.attention.masks import visible, zero_masked
 from linattn_ref.kernels import reference
-from linattn_ref.kernels.reference.causal_product import divide
+from linattn_ref.kernels.reference.division import divide
 
 KINDS = {"gaussian": rfa_gaussian, "arccos": rfa_arccos}  # (1), (2)
 

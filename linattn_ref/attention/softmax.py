@@ -66,9 +66,9 @@ from linattn_ref.attention.arguments import (
     check_sizes,
     name_of,
     resolve_scale,
-    zero_masked,
 )
 from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
+from linattn_ref.attention.masks import visible, zero_masked
 from linattn_ref.kernels import reference
 
 
@@ -129,14 +129,6 @@ def matrix(
     row_sum = p.sum(axis=-1, keepdims=True)  # (..., N, 1), 0 where a query sees nothing
     p /= np.where(row_sum == 0, q.dtype.type(1), row_sum)  # (2)
     return p
-
-
-def visible(n: int, n_keys: int, *, causal: bool, key_mask: Mask | None) -> Mask:
-    """Which query may look at which key: ``(..., N, L)``, with axes of length 1 where nothing depends on them."""
-    allowed = np.ones((1, n_keys), np.bool_) if key_mask is None else key_mask[..., None, :]  # (..., 1, L)
-    if causal:
-        allowed = allowed & (np.arange(n_keys) <= np.arange(n)[:, None] + (n_keys - n))  # (..., N, L)
-    return allowed
 
 
 def dense_forward(

@@ -51,9 +51,9 @@ from linattn_ref.attention.arguments import (
     check_qkv,
     check_saved,
     resolve_scale,
-    zero_masked,
 )
 from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
+from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.patterns import KINDS, check_kind
 from linattn_ref.kernels import parts, reference
 

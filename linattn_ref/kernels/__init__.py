@@ -15,3 +15,19 @@ what those of ``reference`` do. To try a module ``my_softmax`` with a ``forward`
 
     softmax.forward(q, k, v, kernels=types.SimpleNamespace(softmax=my_softmax))
 """
+
+from importlib import import_module
+from types import ModuleType
+
+__all__ = ["cuda", "jit", "parts", "reference"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """A room, imported when it is first named: Numba with ``jit`` and ``cuda`` only."""
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

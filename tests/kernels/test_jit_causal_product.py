@@ -18,6 +18,7 @@ from linattn_ref.kernels.jit import causal_product as kernel
 from linattn_ref.kernels.jit import causal_product_plain as plain
 from linattn_ref.kernels.jit.vector import lanes
 from linattn_ref.kernels.reference import causal_product as expected
+from linattn_ref.kernels.reference.division import divide
 
 DTYPES = (np.float32, np.float64)
 WIDTH = lanes(np.empty(0, np.float32))  # widths around it, and around half of it in float64, are ragged
@@ -124,7 +125,7 @@ def bounds(run, x):
     if run is run_plain:
         return run_plain(reference, absolute(x))
     results = run_normalised(reference, absolute(x))
-    share = expected.divide(np.ones_like(x.v[..., :1]), results["denominator"])  # (..., N, 1)
+    share = divide(np.ones_like(x.v[..., :1]), results["denominator"])  # (..., N, 1)
     d_out = abs(x.d_out) * share
     e = (d_out * results["out"]).sum(axis=-1, keepdims=True)
     ones = np.ones_like(x.v[..., :1])

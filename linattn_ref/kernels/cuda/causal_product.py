@@ -40,13 +40,11 @@ from linattn_ref.kernels.cuda.gate_gradient import gate_gradient
 from linattn_ref.kernels.cuda.half_words import format_of
 from linattn_ref.kernels.cuda.rows import dot_rows, filled, scale_rows, share_of
 from linattn_ref.kernels.cuda.tile import BLOCK, THREADS, tiles
-from linattn_ref.kernels.reference.causal_product import divide
 
 __all__ = [
     "backward",
     "backward_by_row",
     "bind_step",
-    "divide",
     "forward",
     "forward_by_row",
     "normalised_backward",

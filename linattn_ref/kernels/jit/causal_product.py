@@ -36,13 +36,11 @@ from linattn_ref.kernels.jit.causal_scan import scan
 from linattn_ref.kernels.jit.causal_step import bind, step_bound, step_heads
 from linattn_ref.kernels.jit.gate_gradient import gate_gradient
 from linattn_ref.kernels.jit.vector import lanes
-from linattn_ref.kernels.reference.causal_product import divide
 
 __all__ = [
     "backward",
     "backward_by_row",
     "bind_step",
-    "divide",
     "forward",
     "forward_by_row",
     "normalised_backward",

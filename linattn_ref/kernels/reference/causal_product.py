@@ -53,6 +53,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn_ref.kernels.reference.division import divide
+
 CHUNK = 64  # rows: small enough that the (CHUNK, CHUNK) scores cost no more than the state, large enough for BLAS
 
 
@@ -323,14 +325,6 @@ def bind_step(phi_q, phi_k, v, s, z, eps, out, *, step=step):
 
 def _write_step(step, phi_q, phi_k, v, s, z, eps, out):
     out[...] = step(phi_q, phi_k, v, s, z, eps)
-
-
-def divide(x, denominator):
-    """``x (..., M)`` over ``denominator (...)``, and 0 where that is 0: a query that has seen nothing."""
-    nothing = (denominator == 0)[..., None]
-    quotient = x / np.where(nothing, denominator.dtype.type(1), denominator[..., None])
-    np.copyto(quotient, 0, where=nothing)  # whatever is in x, NaN too
-    return quotient
 
 
 def _beside(x, column):

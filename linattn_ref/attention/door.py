@@ -1,0 +1,68 @@
+"""The door of a function that users call: arguments are checked there once, and arrays on a GPU are taken through.
+
+    @door(check_forward)
+    def forward(q, k, v, *, causal=False, ...):
+        ...
+
+Behind it stands the mathematics alone. ``check_forward`` has those of the parameters that it looks at, under the same
+names, and ``**_`` for the others; it raises what there is to say. Who has checked already, as a model that calls the
+same layer a thousand times, calls ``forward.unchecked``, which is the function itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+import numpy as np
+
+from linattn_ref.attention.gpu_arrays import through_the_door
+from linattn_ref.kernels.libraries import is_on_gpu
+
+__all__ = ["Checked", "door"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Checked(Protocol[P, R_co]):
+    """A function behind its door."""
+
+    @property
+    def unchecked(self) -> Callable[P, R_co]:
+        """The same without the door."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+def door(check: Callable[..., None]) -> Callable[[Callable[P, R]], Checked[P, R]]:
+    """Have ``check`` look at the arguments of the function first; arrays on a GPU go through as CuPy's."""
+
+    def build(function: Callable[P, R]) -> Checked[P, R]:
+        @functools.wraps(function)
+        def check_then_call(*args: P.args, **kwargs: P.kwargs) -> R:
+            check(*args, **kwargs)
+            return function(*args, **kwargs)
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            if args and type(args[0]) is np.ndarray and not (len(args) > 1 and _is_saved_on_gpu(args[1])):
+                check(*args, **kwargs)
+                return function(*args, **kwargs)
+            return through_the_door(check_then_call, *args, **kwargs)
+
+        checked.unchecked = function  # type: ignore[attr-defined]
+        return cast("Checked[P, R]", checked)
+
+    return build
+
+
+def _is_saved_on_gpu(x: Any) -> bool:
+    """Whether ``x`` is what a forward pass saved, its first array on a GPU: no gradient of NumPy's goes with that."""
+    if not isinstance(x, tuple):
+        return False
+    while isinstance(x, tuple):
+        x = x[0]
+    return is_on_gpu(x)

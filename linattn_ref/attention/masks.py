@@ -1,0 +1,24 @@
+"""Masks: which query may look at which key, and what becomes of a masked key's numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from linattn_ref.attention.arguments import Array, Mask
+
+__all__ = ["visible", "zero_masked"]
+
+
+def visible(n: int, n_keys: int, *, causal: bool, key_mask: Mask | None) -> Mask:
+    """Which query may look at which key: ``(..., N, L)``, with axes of length 1 where nothing depends on them."""
+    allowed = np.ones((1, n_keys), np.bool_) if key_mask is None else key_mask[..., None, :]  # (..., 1, L)
+    if causal:
+        allowed = allowed & (np.arange(n_keys) <= np.arange(n)[:, None] + (n_keys - n))  # (..., N, L)
+    return allowed
+
+
+def zero_masked(x: Array, key_mask: Mask | None) -> Array:
+    """``x (..., L, W)`` with the rows of masked keys set to 0, so that what they contain can change nothing."""
+    if key_mask is None:
+        return x
+    return np.where(key_mask[..., None], x, x.dtype.type(0))

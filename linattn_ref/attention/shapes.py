@@ -1,0 +1,26 @@
+"""Shapes: sequences cut into segments, and broadcasting undone."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linattn_ref.attention.arguments import Array, check_sizes
+
+__all__ = ["segment_bounds", "sum_to_shape"]
+
+
+def segment_bounds(length: int, reduced: int) -> NDArray[np.int64]:
+    """Bounds ``(R + 1,)`` of ``reduced`` segments of ``length`` positions; the first ``L mod R`` are one longer."""
+    check_sizes(length=length)
+    if isinstance(reduced, bool) or not isinstance(reduced, (int, np.integer)) or not 1 <= reduced <= length:
+        raise ValueError(f"reduced: expected an integer with 1 <= R <= L = {length}, got {reduced!r}")
+    size, longer = divmod(length, reduced)
+    return np.arange(reduced + 1) * size + np.minimum(np.arange(reduced + 1), longer)
+
+
+def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
+    """The gradient of broadcasting: ``x`` summed over the axes along which an array of ``shape`` was repeated."""
+    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
+    repeated = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] != 1)
+    return x.sum(axis=repeated, keepdims=True)
