@@ -22,7 +22,8 @@ causal : bool
     Query ``i`` sees keys ``j <= i + (L - N)``: aligned at the end, so that new queries see what was cached. Needs
     ``N <= L``.
 key_mask : ndarray of bool ``(..., L)``, optional
-    True = may be attended. A masked key has weight and gradient exactly 0; what is in it, NaN excepted, changes nothing.
+    True = may be attended. A masked key has weight and gradient exactly 0; what is in it (inf and NaN
+    excepted) changes nothing.
 scale : float, optional
     Of the scores ``q . k``; ``1/sqrt(D)`` unless given.
 eps : float
