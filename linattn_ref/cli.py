@@ -75,8 +75,8 @@ def run_spectrum(arguments: argparse.Namespace) -> None:
     spectrum.svg, .png, .pdf and .json, and the singular values of each sentence as they come.
     """
     start = time.perf_counter()
-    from linattn_ref.experiments import spectrum, spectrum_job
     from linattn_ref.experiments.publishing import record, style
+    from linattn_ref.experiments.rank import spectrum, spectrum_job
 
     if arguments.arrays and (arguments.model or arguments.text):
         raise ValueError("--arrays brings its own matrices: leave out --model and --text")
@@ -145,7 +145,7 @@ def _add_spectrum(commands: Any) -> None:
 def run_figures(arguments: argparse.Namespace) -> None:
     """Draw the committed figures again, and write their gallery and the tables of README.md.
 
-    To be run where README.md and figures/ are. A name for --only is a module of linattn_ref.experiments, or "tables".
+    To be run where README.md and figures/ are. A name for --only is that of a file in figures/, or "tables".
     """
     from linattn_ref.experiments.publishing import gallery
 

@@ -128,7 +128,7 @@ def add_number(command: argparse.ArgumentParser, number: Number) -> None:
 
 def run_bench(name: str, arguments: argparse.Namespace) -> None:
     """Measure, draw, print the table."""
-    from linattn_ref.experiments.publishing.gallery import module_of
+    from linattn_ref.experiments.publishing.catalogue import module_of
 
     module = module_of(f"bench_{name}")
     options = (*(number.name for number in BENCHES[name].numbers), "dtype", "compiled")
@@ -139,7 +139,7 @@ def run_bench(name: str, arguments: argparse.Namespace) -> None:
 def report(name: str, results: Any, arguments: argparse.Namespace) -> None:
     """Write the figure and the record of the module of that name, and print its table."""
     from linattn_ref.experiments.publishing import record, style
-    from linattn_ref.experiments.publishing.gallery import module_of
+    from linattn_ref.experiments.publishing.catalogue import module_of
 
     module = module_of(name)
     with style.use(arguments.style):
@@ -187,7 +187,7 @@ def run_bench_resources(arguments: argparse.Namespace) -> None:
     CPU time on one thread, and the most memory in use at once, measured in a process for each point. Prints tables,
     and writes resources.svg, .png, .pdf and .json, and each point as it comes.
     """
-    from linattn_ref.experiments import resources
+    from linattn_ref.experiments.cost import resources
 
     results = resources.compute(
         lengths=arguments.lengths or resources.LENGTHS,

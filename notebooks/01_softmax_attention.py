@@ -30,8 +30,9 @@ import numpy as np
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import softmax
-from linattn_ref.experiments import attention_cost
+from linattn_ref.experiments.cost import attention_cost
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
+from linattn_ref.experiments.measuring.scaling import growth_exponent
 from linattn_ref.experiments.publishing import chapter
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.reference import softmax as reference_kernel
@@ -553,7 +554,7 @@ chapter.show(
 for form in (cost.dense, cost.online):
     assert (form.multiply_adds == form.multiply_adds_formula).all()
     assert (form.kept == form.kept_formula).all()
-slope = partial(attention_cost.growth_exponent, cost.lengths)
+slope = partial(growth_exponent, cost.lengths)
 assert slope(cost.dense.multiply_adds) == slope(cost.online.multiply_adds) == 2
 assert slope(cost.dense.kept) == 2
 assert slope(cost.online.kept) == 1

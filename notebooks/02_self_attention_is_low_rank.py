@@ -29,11 +29,11 @@ from matplotlib.colors import PowerNorm
 from linattn_ref import gradcheck
 from linattn_ref.attention import softmax
 from linattn_ref.data import fetch, text
-from linattn_ref.experiments import eckart_young as eckart_young_figure
-from linattn_ref.experiments import johnson_lindenstrauss as johnson_lindenstrauss_figure
-from linattn_ref.experiments import low_rank as low_rank_figure
-from linattn_ref.experiments import spectrum as spectrum_figure
 from linattn_ref.experiments.publishing import chapter, style
+from linattn_ref.experiments.rank import eckart_young as eckart_young_figure
+from linattn_ref.experiments.rank import johnson_lindenstrauss as johnson_lindenstrauss_figure
+from linattn_ref.experiments.rank import low_rank as low_rank_figure
+from linattn_ref.experiments.rank import spectrum as spectrum_figure
 from linattn_ref.models import bert
 from linattn_ref.theory import eckart_young, low_rank, spectrum
 from linattn_ref.theory import johnson_lindenstrauss as jl

@@ -31,12 +31,12 @@ from matplotlib.colors import PowerNorm
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import linformer, linformer_projections, softmax
-from linattn_ref.experiments import linear_self_attention as theorem_2_figure
-from linattn_ref.experiments import linformer as linformer_figure
-from linattn_ref.experiments import linformer_savings, spectrum_inputs
+from linattn_ref.experiments.cost import linformer_savings
+from linattn_ref.experiments.fewer_keys import linformer as linformer_figure
 from linattn_ref.experiments.measuring import heads
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.experiments.publishing import chapter, style
+from linattn_ref.experiments.rank import linear_self_attention as theorem_2_figure
 from linattn_ref.models import bert_config
 from linattn_ref.theory import linear_self_attention as theorem_2
 
@@ -373,8 +373,7 @@ print(f"step (b), relative error: stated o(1); measured {rms:.3f}; expected {ste
 # $\lVert \mathrm{softmax}(w) \rVert \lVert V \rVert$:
 
 # %%
-inputs_52 = spectrum_inputs.from_model(None, None, sentences=52, length=512, baselines=0, seed=0)
-real = heads.read_heads(inputs_52, every=6)
+real, _sources = heads.read_heads(sentences=52, length=512, every=6, seed=0)
 assert real.q.shape == (52, 6, 2, 512, 32)  # sentences, layers, heads, tokens, width
 
 rows = []

@@ -27,9 +27,9 @@ from matplotlib.patches import Rectangle
 from linattn_ref import gradcheck
 from linattn_ref.attention import feature_maps, feature_maps_exact, linear, softmax
 from linattn_ref.attention.feature_maps import FeatureMap, elu_plus_one, quadratic, taylor_exp, taylor_gaussian
-from linattn_ref.experiments import attention_cost
-from linattn_ref.experiments import feature_maps as feature_maps_figure
+from linattn_ref.experiments.features import feature_maps as feature_maps_figure
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
+from linattn_ref.experiments.measuring.scaling import growth_exponent
 from linattn_ref.experiments.publishing import chapter, style
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
@@ -328,8 +328,8 @@ for n in lengths:
     arrays = draw_inputs(3, n, n, 64, 64, np.float32)[:3]
     grown["softmax"].append(count(softmax.dense_forward, *arrays).multiply_adds)
     grown["linear"].append(count(right_first, *arrays).multiply_adds)
-assert attention_cost.growth_exponent(lengths, np.array(grown["softmax"])) == 2
-assert attention_cost.growth_exponent(lengths, np.array(grown["linear"])) == 1
+assert growth_exponent(lengths, np.array(grown["softmax"])) == 2
+assert growth_exponent(lengths, np.array(grown["linear"])) == 1
 chapter.table(
     ("multiply-adds, D = M = 64", *(f"N = {n}" for n in lengths)), [(name, *counts) for name, counts in grown.items()]
 )

@@ -30,9 +30,10 @@ from matplotlib.colors import ListedColormap
 from linattn_ref import gradcheck
 from linattn_ref.attention import exponents, linear
 from linattn_ref.attention.feature_maps import FeatureMap, elu_plus_one
-from linattn_ref.experiments import attention_cost, causal_cost, rewind
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments.measuring.scaling import growth_exponent
 from linattn_ref.experiments.publishing import chapter, style
+from linattn_ref.experiments.recurrence import causal_cost, rewind
 from linattn_ref.kernels.jit import causal_product as jit_kernel
 from linattn_ref.kernels.jit import causal_product_plain
 from linattn_ref.kernels.reference import causal_product
@@ -376,7 +377,7 @@ chapter.show(
     alt="Multiply-adds: slope 2 for the masked matrix, 1 for the others. Memory: slope 2 for the matrix; keeping every "
     "S has slope 1 but lies a factor of 16 above Algorithm 1 and chunks",
 )
-slope = partial(attention_cost.growth_exponent, cost.lengths)
+slope = partial(growth_exponent, cost.lengths)
 assert slope(cost.masked.multiply_adds) == 2
 assert slope(cost.naive.multiply_adds) == slope(cost.rows.multiply_adds) == 1  # claims 20 and 22: linear
 assert 1.9 < slope(cost.masked.peak) < 2.1

@@ -34,10 +34,10 @@ from matplotlib.colors import ListedColormap
 from linattn_ref import gradcheck
 from linattn_ref.attention import feature_maps, linear, linear_recurrent, linformer, linformer_linear, softmax
 from linattn_ref.attention.feature_maps import elu_plus_one
-from linattn_ref.experiments import decoding
-from linattn_ref.experiments.causal_cost import multiply_adds
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.publishing import chapter, style
+from linattn_ref.experiments.recurrence import decoding
+from linattn_ref.experiments.recurrence.causal_cost import multiply_adds
 from linattn_ref.kernels.reference import causal_product
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.

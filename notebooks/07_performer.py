@@ -28,7 +28,7 @@ import scipy.special
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import exponents, feature_maps, feature_maps_random, linear, performer, softmax
-from linattn_ref.experiments import random_features, random_features_attention
+from linattn_ref.experiments.features import random_features, random_features_attention
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.theory import random_features as rf

@@ -27,9 +27,9 @@ import numpy as np
 from linattn_ref import gradcheck
 from linattn_ref.attention import feature_maps_random, gate, linear, rfa, softmax
 from linattn_ref.attention.feature_maps import gaussian, orthogonal_gaussian, rfa_arccos, rfa_gaussian
-from linattn_ref.experiments import rfa_decay
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing import chapter
+from linattn_ref.experiments.recurrence import rfa_decay
 from linattn_ref.kernels.reference import causal_product
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.

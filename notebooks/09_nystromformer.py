@@ -30,8 +30,8 @@ from matplotlib.colors import PowerNorm
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import depthwise, landmarks, nystromformer, pseudo_inverse, softmax
-from linattn_ref.experiments import nystromformer as nystromformer_figure
-from linattn_ref.experiments import pinv_convergence
+from linattn_ref.experiments.fewer_keys import nystromformer as nystromformer_figure
+from linattn_ref.experiments.fewer_keys import pinv_convergence
 from linattn_ref.experiments.measuring import heads
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.publishing import chapter

@@ -26,11 +26,11 @@ from matplotlib.colors import ListedColormap
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import bigbird, local, longformer, patterns, softmax, sparse_transformer
-from linattn_ref.experiments import pattern_graphs as graph_figure
-from linattn_ref.experiments import pattern_pictures
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.experiments.measuring.scaling import growth
 from linattn_ref.experiments.publishing import chapter, style
+from linattn_ref.experiments.sparse import pattern_graphs as graph_figure
+from linattn_ref.experiments.sparse import pattern_pictures
 from linattn_ref.kernels import parts
 from linattn_ref.kernels.reference import pattern_softmax
 from linattn_ref.theory import pattern_graphs

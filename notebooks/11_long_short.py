@@ -32,7 +32,7 @@ from linattn_ref.attention import (
     long_short_projection,
     softmax,
 )
-from linattn_ref.experiments import moving_content
+from linattn_ref.experiments.fewer_keys import moving_content
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing import chapter, style
 

@@ -26,8 +26,9 @@ import numpy as np
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import lsh_hashing, reformer, softmax
-from linattn_ref.experiments import lsh_recall, resource_methods, resources
+from linattn_ref.experiments.cost import resource_methods, resources
 from linattn_ref.experiments.publishing import chapter, style
+from linattn_ref.experiments.sparse import lsh_recall
 from linattn_ref.kernels import jit
 from linattn_ref.theory import lsh_collision
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from linattn_ref.attention import bigbird, feature_maps, linear, linformer, local, nystromformer, patterns, softmax
-from linattn_ref.experiments import comparison, comparison_calls, comparison_ways
+from linattn_ref.experiments.cost import comparison, comparison_calls, comparison_ways
 from linattn_ref.experiments.publishing import chapter, style, tables
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.

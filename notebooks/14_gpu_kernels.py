@@ -44,8 +44,9 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeWithinKernelCUDAArray
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import linear
-from linattn_ref.experiments import causal_cost, cuda_occupancy
+from linattn_ref.experiments.cost import cuda_occupancy
 from linattn_ref.experiments.publishing import chapter, style
+from linattn_ref.experiments.recurrence import causal_cost
 from linattn_ref.kernels import cuda as gpu
 from linattn_ref.kernels import reference
 from linattn_ref.kernels.cuda import (

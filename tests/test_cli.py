@@ -58,17 +58,17 @@ def test_spectrum_twice_gives_the_same_bytes(own_matrices, out):
 
 
 def test_interrupted_then_resumed_is_the_same_bytes_as_one_run(own_matrices, out, capsys, monkeypatch):
-    from linattn_ref.experiments import spectrum_job
+    from linattn_ref.experiments.rank import spectrum_job
 
     spectrum("--arrays", own_matrices, "--out", out)
     whole = snapshot(out)
     store, stored = spectrum_job.store, []
 
-    def store_two(folder, done):
+    def store_two(folder, name, values):
         if len(stored) == 2:
             raise KeyboardInterrupt
-        stored.append(done.name)
-        store(folder, done)
+        stored.append(name)
+        store(folder, name, values)
 
     monkeypatch.setattr(spectrum_job, "store", store_two)
     assert spectrum("--arrays", own_matrices, "--out", out) == 130

@@ -1,6 +1,7 @@
 """What importing takes: NumPy alone for attention and its reference kernels; the arrows between packages, one way."""
 
 import ast
+import graphlib
 import json
 import subprocess
 import sys
@@ -86,42 +87,80 @@ def test_importing_adds_little_to_numpy(name):
 
 # --- Arrows ---------------------------------------------------------------------------------------------------------
 
-# Each may import what stands to its left, and itself; those of one tuple do not know each other.
+# Each may import what stands above it, and itself; those of one tuple do not know each other.
 LAYERS = (
     ("kernels",),
     ("attention",),
     ("nn",),
-    ("models", "theory", "training"),
+    ("models", "theory", "training", "data"),
     ("experiments",),
+    ("cli_options",),
+    ("cli_bench",),
     ("cli",),
     ("__main__",),
 )
-RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+# The same within experiments: the folders of figures stand beside one another.
+SHARED = (("publishing",), ("measuring",))
+FIGURES = ("rank", "fewer_keys", "features", "recurrence", "sparse", "cost")
+EXPERIMENTS = (*SHARED, FIGURES, ("benches",))
 
 
-def imports(path):
-    """The names of the packages of ``linattn_ref`` that a file imports."""
+def modules():
+    """Every module of the package, by name: its file."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = (PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts)
+        found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def imported_by(path, modules):
+    """What a file imports, wherever in it: ``from a import b`` is ``a.b`` if that is a module, else ``a``."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            yield from {name if name in modules else node.module for name in names}
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        for name in names:
-            top, _, rest = name.partition(".")
-            if top == "linattn_ref" and rest:
-                yield rest.partition(".")[0]
+            yield from (alias.name for alias in node.names)
 
 
-def test_arrows_point_one_way():
-    """experiments -> theory, models, training -> nn -> attention -> kernels."""
-    seen = set()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        here = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        for there in set(imports(path)) - {here}:
-            seen.add((here, there))
-            if here in RANK and there in RANK:
-                assert RANK[there] < RANK[here], f"{path.relative_to(PACKAGE)} imports linattn_ref.{there}"
-    assert ("attention", "kernels") in seen  # it does see imports
+@pytest.fixture(scope="module")
+def graph():
+    """Each module's name, and the modules of the package that it imports."""
+    found = modules()
+    return {name: {other for other in imported_by(path, found) if other in found} for name, path in found.items()}
+
+
+def test_no_module_imports_itself_by_way_of_others(graph):
+    """Not from inside a function either, which only hides a cycle."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" is imported by ".join(error.args[1]))
+
+
+def against(graph, inside, layers):
+    """Imports that go the wrong way between the parts of the package ``inside``."""
+    rank = {part: number for number, layer in enumerate(layers) for part in layer}
+    ranked = 0
+    for here, others in graph.items():
+        for there in others:
+            a, b = (name.removeprefix(f"{inside}.").partition(".")[0] for name in (here, there))
+            if a != b and here.startswith(f"{inside}.") and there.startswith(f"{inside}.") and {a, b} <= rank.keys():
+                ranked += 1
+                if rank[a] <= rank[b]:
+                    yield f"{here} imports {there}"
+    assert ranked  # it does see imports
+
+
+def test_arrows_point_one_way(graph):
+    """experiments -> theory, models, training, data -> nn -> attention -> kernels."""
+    assert list(against(graph, "linattn_ref", LAYERS)) == []
+
+
+def test_arrows_between_experiments_point_one_way(graph):
+    """Benches and figures -> measuring -> publishing; no folder of figures -> another."""
+    assert list(against(graph, "linattn_ref.experiments", EXPERIMENTS)) == []
+    folders = {name.split(".")[2] for name in graph if name.startswith("linattn_ref.experiments.")}
+    assert folders == {folder for layer in EXPERIMENTS for folder in layer}

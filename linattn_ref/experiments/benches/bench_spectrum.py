@@ -21,7 +21,7 @@ import scipy.linalg
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.spectrum_inputs import of_noise
+from linattn_ref.experiments.rank.spectrum_inputs import of_noise
 
 SAMPLE = 120  # matrices of the loop, before and after
 

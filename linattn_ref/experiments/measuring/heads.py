@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
 
 from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array, check_array
-from linattn_ref.experiments.spectrum_inputs import Inputs
+from linattn_ref.experiments.measuring import pretrained
+from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.kernels import jit
 from linattn_ref.models import bert
 
@@ -35,25 +36,41 @@ def heads_of(q: Array, k: Array, v: Array) -> Heads:
     return Heads(q, k, v, softmax.forward(q, k, v, kernels=jit)[0])
 
 
-def read_heads(inputs: Inputs, every: int) -> Heads:
-    """Every ``every``-th head of each layer of a pretrained network, on all the sentences of ``inputs``.
+def read_heads(
+    folder: PathLike | None = None,
+    text_file: PathLike | None = None,
+    *,
+    sentences: int,
+    length: int,
+    every: int = 1,
+    seed: int,
+    say: Callable[[str], object] = lambda line: None,
+) -> tuple[Heads, dict[str, Any]]:
+    """Every ``every``-th head of each layer of a pretrained network on some sentences, and what all that comes from.
 
     Parameters
     ----------
-    inputs : Inputs
-        From `spectrum_inputs.from_model`.
+    folder, text_file, sentences, length, seed, say
+        As in `pretrained.read`.
     every : int
+
+    Returns
+    -------
+    heads : Heads
+    sources : dict
+        Names and hashes of what was read, and ``every``: for a figure's record.
     """
-    tasks = inputs.tasks["given"]
+    model, tokens, _, sources = pretrained.read(
+        folder, text_file, sentences=sentences, length=length, seed=seed, say=say
+    )
     qkv: list[Array] = []
-    for s, task in enumerate(tasks):
-        model, tokens = task.arguments
-        for t, layer in enumerate(bert.layers(model, tokens)):
+    for s, ids in enumerate(tokens):
+        for t, layer in enumerate(bert.layers(model, ids)):
             parts = [x[::every] for x in (layer.q, layer.k, layer.v)]  # (H, N, D) each
-            qkv = qkv or [np.empty((len(tasks), model.config.layers, *x.shape), x.dtype) for x in parts]
+            qkv = qkv or [np.empty((len(tokens), model.config.layers, *x.shape), x.dtype) for x in parts]
             for x, part in zip(qkv, parts, strict=True):
                 x[s, t] = part
-    return heads_of(*qkv)
+    return heads_of(*qkv), {**sources, "every": every}
 
 
 def random_heads(rng: Generator, *, sentences: int, layers: int, heads: int, length: int, width: int) -> Heads:

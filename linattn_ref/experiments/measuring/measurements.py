@@ -12,8 +12,8 @@ from typing import Any
 from tqdm import tqdm
 
 from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.measuring.parts import load, prepare, store
 from linattn_ref.experiments.publishing import record
-from linattn_ref.experiments.spectrum_job import Done, load, prepare, store
 
 
 def measure_all(
@@ -56,6 +56,6 @@ def measure_all(
             values = load(folder, task)
             if values is None:
                 values = measure()
-                store(folder, Done(task, values))
+                store(folder, task, values)
             found[task] = values
     return found

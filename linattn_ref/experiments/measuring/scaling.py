@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 class Growth(NamedTuple):
@@ -25,6 +26,11 @@ class Crossing(NamedTuple):
     after: int | None  # the longest length at which it is not below; None: it always is
     before: int | None  # the next one, from which on it is below; None: it is not, at the longest length both have
     length: float | None  # in between, by a straight line between the logarithms; None where one of them is
+
+
+def growth_exponent(lengths: NDArray[Any], values: NDArray[Any]) -> float:
+    """The slope of ``log(values)`` over ``log(lengths)`` between the two greatest lengths: 1 linear, 2 quadratic."""
+    return float(np.log(values[-1] / values[-2]) / np.log(lengths[-1] / lengths[-2]))
 
 
 def growth(lengths: Sequence[int], values: Sequence[float]) -> Growth:

@@ -1,9 +1,10 @@
 """How experiments appear.
 
-``style``    the two looks, for print and for a slide
-``record``   a figure beside its numbers, command, seed, versions and machine
-``atomic``   all files or none
-``gallery``  draws them all, and the page that shows them
-``tables``   README's
-``chapter``  what the notebooks share
+``style``      the two looks, for print and for a slide
+``record``     a figure beside its numbers, command, seed, versions and machine
+``atomic``     all files or none
+``catalogue``  the list of all figures
+``gallery``    draws them all, and the page that shows them
+``tables``     README's
+``chapter``    what the notebooks share
 """

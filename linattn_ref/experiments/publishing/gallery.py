@@ -1,6 +1,5 @@
 """Every committed figure: drawing them again, and the gallery page that shows them."""
 
-import importlib
 import importlib.util
 import inspect
 import json
@@ -11,38 +10,10 @@ from typing import Any
 
 import numpy as np
 
-# One module a figure, in the gallery's order. Each has `compute(...)`, whose `seed`, `rng`, `quick` and `workers` are
-# filled in here if it has them, `draw(results)` and `CAPTION`.
-FIGURES = (
-    "spectrum",
-    "eckart_young",
-    "johnson_lindenstrauss",
-    "low_rank",
-    "linear_self_attention",
-    "linformer",
-    "linformer_savings",
-    "attention_cost",
-    "feature_maps",
-    "random_features",
-    "random_features_attention",
-    "causal_cost",
-    "rewind",
-    "decoding",
-    "rfa_decay",
-    "pattern_pictures",
-    "pattern_graphs",
-    "moving_content",
-    "lsh_recall",
-    "nystromformer",
-    "pinv_convergence",
-    "comparison",
-    "resources",
-)
-# Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which README.md shows.
-# Where the packages are not installed, the committed ones stay as they are.
-BENCHES = ("bench_softmax", "bench_linear", "bench_performer", "bench_patterns", "bench_reformer")
-# Compiled by NVIDIA's compiler (extra "cuda12"), and left as they are where it is missing.
-COMPILED = ("cuda_occupancy",)
+from linattn_ref.experiments.publishing import record, style, tables
+from linattn_ref.experiments.publishing.atomic import write_all
+from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, module_of
+
 SEED = 0
 
 
@@ -60,7 +31,7 @@ def make(
     Parameters
     ----------
     only : sequence of str, optional
-        Names in `FIGURES`, `BENCHES` and `COMPILED`, or ``"tables"``; everything unless given.
+        Names in the `catalogue`, or ``"tables"``; everything unless given.
     out : Path
     quick : bool
         Small figures, for a test; the tables are then left alone unless asked for.
@@ -77,8 +48,6 @@ def make(
     FileNotFoundError
         The tables are to be written, and there is no README.md here.
     """
-    from linattn_ref.experiments.publishing import tables
-
     names = list(only) if only is not None else [*FIGURES, *([] if quick else [*BENCHES, *COMPILED, "tables"])]
     unknown = sorted(set(names) - {*FIGURES, *BENCHES, *COMPILED, "tables"})
     if unknown:
@@ -104,8 +73,6 @@ def make(
 
 def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int) -> None:
     """Compute and draw one figure and save it with its numbers."""
-    from linattn_ref.experiments.publishing import record, style
-
     module = module_of(name)
     offered = {"seed": SEED, "rng": np.random.default_rng(SEED), "quick": quick, "workers": workers}
     taken = inspect.signature(module.compute).parameters
@@ -118,16 +85,8 @@ def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int) ->
         record.save(figure, results, out, name, command=command, seed=SEED, caption=module.CAPTION, extra=extra)
 
 
-def module_of(name: str) -> Any:
-    """The module of a figure; the comparisons have a folder of their own."""
-    folder = "experiments.benches" if name.startswith("bench_") else "experiments"
-    return importlib.import_module(f"linattn_ref.{folder}.{name}")
-
-
 def write_page(out: Path) -> None:
     """Write the gallery, ``README.md`` in ``out``."""
-    from linattn_ref.experiments.publishing.atomic import write_all
-
     text = page_of(out)
     write_all({out / "README.md": lambda path: path.write_text(text, encoding="utf-8")})
 
@@ -146,15 +105,15 @@ def page(records: Sequence[dict[str, Any]]) -> str:
         "command, seed, versions and machine that made them (`.json`), and the drawing for print (`.pdf`) and for "
         "slides and pages (`.svg`).\n",
     ]
-    for record in records:
-        name, versions = record["name"], record["versions"]
+    for one in records:
+        name, versions = one["name"], one["versions"]
         made_with = ", ".join(f"{package} {version}" for package, version in versions.items())
         files = ", ".join(f"[{ending}]({name}.{ending})" for ending in ("svg", "pdf", "json"))
         parts += [
             f"## {name.replace('_', ' ')}\n",
             f"![{name.replace('_', ' ')}]({name}.png)\n",
-            f"{_escaped(record['caption'])}\n",
-            f"`{record['command']}` · seed {record['seed']} · {made_with} · {files}\n",
+            f"{_escaped(one['caption'])}\n",
+            f"`{one['command']}` · seed {one['seed']} · {made_with} · {files}\n",
         ]
     return "\n".join(parts)
 

@@ -70,6 +70,19 @@ def figure(rows: int = 1, columns: int = 1, *, height: float = PRINTED_HEIGHT, *
     return drawn, drawn.subplots(rows, columns, **options)
 
 
+def legend_below(axis: Any, columns: int = 2, **what: Any) -> None:
+    """The axes' legend under its label, where no line passes."""
+    axis.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.2),
+        ncols=columns,
+        columnspacing=1,
+        handlelength=1.6,
+        borderpad=0,
+        **what,
+    )
+
+
 def sequence(count: int, cmap: str = "viridis") -> Sequence[tuple[float, float, float, float]]:
     """``count`` colours in order, dark to light, for lines that have an order (layers, lengths, ranks).
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import linattn_ref.attention
 from linattn_ref.experiments.publishing.atomic import write_all
-from linattn_ref.experiments.publishing.gallery import BENCHES
+from linattn_ref.experiments.publishing.catalogue import BENCHES
 
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.

@@ -12,8 +12,6 @@ Importing this needs no GPU, so that kernels can be compiled on any machine. Lau
 import functools
 import os
 
-from linattn_ref.kernels.libraries import is_numba_array
-
 try:
     from numba import config, cuda
 except ImportError as error:
@@ -85,8 +83,8 @@ def default_stream():
 
 
 def as_device_array(x):
-    """What Numba calls the memory of ``x``, which stays where it is."""
-    return x if is_numba_array(x) else cuda.as_cuda_array(x, sync=False)
+    """What Numba calls the memory of ``x``, which stays where it is; its own arrays as they are."""
+    return x if getattr(x, "__cuda_ndarray__", False) else cuda.as_cuda_array(x, sync=False)
 
 
 def same_memory(x, y):

@@ -1,0 +1,133 @@
+"""What softmax attention costs against its length: the dense and the online form, forward and backward together.
+
+Nothing is timed. Multiply-adds are counted while the code runs, the bytes that ``forward`` keeps for ``backward`` are
+added up, the most memory in use at once is measured. Beside each stands what a reader of the code computes.
+
+With ``N`` queries and ``L`` keys, from equations (1) and (3)-(8) of `linattn_ref.attention.softmax`, in numbers:
+
+=======================  =========================  ==========================================
+..                       dense                      online
+=======================  =========================  ==========================================
+multiply-adds, forward   ``N L (D + M)``            ``N L (D + M)``
+multiply-adds, backward  ``2 N L (D + M)``          ``2 N L (D + M) + N L D``: again (1)
+kept beyond the inputs   ``N L``                    ``N (M + 1)``: the output, log-sum-exp
+in use at once, about    ``3 N L + N (D + 2 M)``    ``5 N TILE + N (2 D + 2 M)``
+=======================  =========================  ==========================================
+
+The first three rows are exact. In the last, the dense form has P, dP and dA, the output and two gradients. The online
+form reads ``TILE`` keys at a time: three ``(N, TILE)`` arrays of the last tile are still there when the next one's
+scores are made, which takes two more, beside the output and three gradients.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from linattn_ref.attention import softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments.measuring.scaling import growth_exponent
+from linattn_ref.experiments.publishing import style
+from linattn_ref.kernels.reference.softmax import TILE
+
+LENGTHS = (128, 256, 512, 1024, 2048)
+CAPTION = (
+    "Softmax attention, one head, forward and backward: operations grow with the square of the length in both forms, "
+    "memory only where the matrix P is kept. Points are counted or measured, lines are the formulas."
+)
+
+
+class Costs(NamedTuple):
+    """One form's costs, an entry a length."""
+
+    multiply_adds: NDArray[np.int64]  # (T,), counted
+    multiply_adds_formula: NDArray[np.int64]  # (T,)
+    kept: NDArray[np.int64]  # (T,), bytes that forward keeps for backward beyond q, k and v
+    kept_formula: NDArray[np.int64]  # (T,)
+    peak: NDArray[np.int64]  # (T,), bytes in use at once, measured
+    peak_formula: NDArray[np.int64]  # (T,), about
+
+
+class Results(NamedTuple):
+    lengths: NDArray[np.int64]  # (T,), N = L
+    key_width: int  # D
+    value_width: int  # M
+    dtype: str
+    dense: Costs
+    online: Costs
+
+
+def compute(
+    lengths: Sequence[int] = LENGTHS,
+    *,
+    rng: Generator,
+    key_width: int = 64,
+    value_width: int = 64,
+    dtype: type[np.floating[Any]] = np.float32,
+) -> Results:
+    """Count and measure both forms at every length.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        ``N = L``. The longest takes about ``3 N^2`` numbers of memory in the dense form.
+    rng : numpy.random.Generator
+        Draws the inputs, which nothing depends on.
+    key_width, value_width : int
+        ``D`` and ``M``.
+    dtype : float32 or float64
+    """
+    n = np.array(lengths, np.int64)
+    pairs, d, m, size = n * n, key_width, value_width, np.dtype(dtype).itemsize
+    dense_formulas = 3 * pairs * (d + m), pairs * size, (3 * pairs + n * (d + 2 * m)) * size
+    online_formulas = 3 * pairs * (d + m) + pairs * d, n * (m + 1) * size, n * (5 * TILE + 2 * d + 2 * m) * size
+    inputs = [[rng.standard_normal((i, w)).astype(dtype) for w in (d, d, m, m)] for i in lengths]  # q, k, v, d_out
+    return Results(
+        n,
+        d,
+        m,
+        np.dtype(dtype).name,
+        dense=_costs(softmax.dense_forward, softmax.dense_backward, inputs, dense_formulas),
+        online=_costs(softmax.forward, softmax.backward, inputs, online_formulas),
+    )
+
+
+def _costs(forward: Any, backward: Any, inputs: list[list[Array]], formulas: tuple[NDArray[np.int64], ...]) -> Costs:
+    def both(q: Array, k: Array, v: Array, d_out: Array) -> None:
+        _, saved = forward(q, k, v)
+        backward(d_out, saved)
+
+    counted = [count(both, *arrays).multiply_adds for arrays in inputs]
+    kept = [kept_bytes(forward(q, k, v)[1]) - kept_bytes((q, k, v)) for q, k, v, _ in inputs]
+    peaks = [peak_bytes(both, *arrays) for arrays in inputs]
+    multiply_adds_formula, kept_formula, peak_formula = formulas
+    return Costs(np.array(counted), multiply_adds_formula, np.array(kept), kept_formula, np.array(peaks), peak_formula)
+
+
+def draw(results: Results) -> Figure:
+    """Three panels over the length: multiply-adds, bytes kept for the backward pass, bytes at the peak."""
+    figure, axes = style.figure(1, 3, height=0.36)
+    forms = (("dense", results.dense, style.VERMILLION, "o"), ("online", results.online, style.BLUE, "s"))
+    for name, costs, colour, marker in forms:
+        panels = (
+            (costs.multiply_adds, costs.multiply_adds_formula),
+            (costs.kept / 1024, costs.kept_formula / 1024),
+            (costs.peak / 1024, costs.peak_formula / 1024),
+        )
+        for axis, (measured, formula) in zip(axes, panels, strict=True):
+            label = f"{name}, slope {growth_exponent(results.lengths, measured):.2f}"
+            axis.plot(results.lengths, measured, marker, color=colour, label=label, zorder=3)
+            axis.plot(results.lengths, formula, "-", color=colour)
+    titles = ("multiply-adds", "kept for backward (KiB)", "most in use at once (KiB)")
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set(xscale="log", yscale="log", xlabel="length N = L (tokens)", ylabel=title)
+        axis.set_xticks(results.lengths, [str(n) for n in results.lengths])
+        axis.minorticks_off()
+        axis.legend(loc="upper left")
+        low, high = axis.get_ylim()
+        axis.set_ylim(low, high * (high / low) ** 0.25)  # room for the legend
+    return figure

@@ -1,0 +1,182 @@
+"""Every mechanism in place of softmax attention in a pretrained network: error against cost.
+
+The network's ``Q``, ``K`` and ``V`` stay as they are, and nothing is fitted or trained. Each mechanism has one size
+that buys accuracy (`comparison_ways.WAYS`): a rank, a number of features, a window. Its cost is counted, in
+multiply-adds of the matrix products that its own code does, over those of softmax attention. Its matrix is what it
+makes of the identity,
+
+    P~ = forward(q, k, I)
+
+since all of them are linear in the values. Errors are relative, in the Frobenius norm, against the attention that the
+mechanism stands for (`comparison_ways.TARGETS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from threadpoolctl import threadpool_limits
+
+from linattn_ref.attention import softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.cost.comparison_ways import TARGETS, WAYS, Way
+from linattn_ref.experiments.measuring.counting import count
+from linattn_ref.experiments.measuring.heads import Heads, random_heads, read_heads, relative_error
+from linattn_ref.experiments.measuring.pretrained import PathLike
+from linattn_ref.experiments.publishing import style
+
+CAPTION = (
+    "Mechanisms in place of softmax attention in a pretrained network whose weights stay as they are; nothing is "
+    "fitted. Across: multiply-adds, over those of softmax attention; a line runs through the sizes of one mechanism. "
+    "Error of the output (left) and of the matrix that it applies (right), means over layers, heads and sentences. "
+    "Dashed: the truncated SVD, which needs the matrix, at the cost of applying it; no matrix of that rank is nearer. "
+    "Hollow marks: measured against another attention, the one they stand for (Sparse Transformer: causal; LSH: "
+    "queries are keys)."
+)
+
+# --- Measuring ------------------------------------------------------------------------------------------------------
+
+
+class Curve(NamedTuple):
+    """One mechanism; an entry a size."""
+
+    sizes: tuple[int, ...]
+    cost: Array  # (K,), multiply-adds over those of softmax attention
+    output: Array  # (K, T), relative error by layer
+    matrix: Array  # (K, T)
+
+
+class Results(NamedTuple):
+    """All numbers of the figure."""
+
+    shape: tuple[int, int, int]  # N, D, heads in all
+    ways: dict[str, Curve]
+    svd: Curve
+    settings: dict[str, Any]
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    heads: Heads | None = None,
+    model: PathLike | None = None,
+    text: PathLike | None = None,
+    length: int = 512,
+    every: int = 6,
+    sentences: int = 4,
+    progress: Callable[[Sequence[str]], Any] = lambda names: names,
+    say: Callable[[str], object] = lambda line: None,
+) -> Results:
+    """Measure every mechanism at every size.
+
+    Parameters
+    ----------
+    seed : int
+        Of the choice of sentences and of what the mechanisms draw.
+    quick : bool
+        Small random queries, keys and values instead of a network's: for tests.
+    heads : Heads, optional
+        What to approximate; by default heads of the pretrained network on a text.
+    model, text : path, optional
+        As in `pretrained.read`.
+    length, every, sentences : int
+        Tokens a sentence, every how many-th head of a layer, and how many sentences.
+    progress : callable
+        Wraps the names of the mechanisms, as ``tqdm.tqdm`` does.
+    say : callable
+        Told in one line what is fetched.
+    """
+    rng = np.random.default_rng(seed)
+    sources: dict[str, Any] = {}
+    with threadpool_limits(1):
+        if quick:
+            heads = heads or random_heads(rng, sentences=1, layers=2, heads=1, length=160, width=8)
+        if heads is None:
+            heads, sources = read_heads(
+                model, text, sentences=sentences, length=length, every=every, seed=seed, say=say
+            )
+        count_sentences, layers, n_heads, n, d = heads.q.shape
+        ways = {name: measure(WAYS[name], heads, rng, quick) for name in progress(list(WAYS))}
+        svd = measure_svd(tuple(r for r in (8, 16, 32, 64, 128) if r < n), heads)
+    return Results((n, d, count_sentences * layers * n_heads), ways, svd, {**sources, "seed": seed})
+
+
+def measure(way: Way, heads: Heads, rng: Generator, quick: bool) -> Curve:
+    """Cost and errors of one mechanism."""
+    n, d = heads.q.shape[-2:]
+    sizes = way.sizes[:2] if quick else way.sizes
+    identity = np.broadcast_to(np.eye(n, dtype=heads.q.dtype), (*heads.q.shape[1:-2], n, n))
+    costs, outputs, matrices = [], [], []
+    for size in sizes:
+        forward = way.make(size, n, d, rng)
+        done = count(forward, *(x[0, 0, 0] for x in (heads.q, heads.k, heads.v))).multiply_adds
+        costs.append(done / (n * n * 2 * d))
+        of_output, of_matrix = [], []
+        for q, k, v, _ in map(heads.sentence, range(len(heads.q))):
+            p = TARGETS[way.target](q, k)  # (T, H, N, N)
+            of_output.append(relative_error(forward(q, k, v), p @ v))  # (T, H)
+            of_matrix.append(relative_error(forward(q, k, identity), p))  # (T, H)
+        outputs.append(np.mean(of_output, axis=(0, 2)))
+        matrices.append(np.mean(of_matrix, axis=(0, 2)))
+    return Curve(sizes, np.array(costs), np.array(outputs), np.array(matrices))
+
+
+def measure_svd(ranks: tuple[int, ...], heads: Heads) -> Curve:
+    """The truncated SVD of ``P``; its cost is that of the two thin products, ``r / N`` of softmax attention's."""
+    n = heads.q.shape[-2]
+    outputs: list[Any] = []
+    matrices: list[Any] = []
+    for q, k, v, out in map(heads.sentence, range(len(heads.q))):
+        p = softmax.matrix(q, k)
+        u, sigma, w_t = np.linalg.svd(p)
+        for errors, of_rank in ((outputs, True), (matrices, False)):
+            errors.append(
+                [
+                    relative_error(low @ v, out) if of_rank else relative_error(low, p)
+                    for r in ranks
+                    for low in [(u[..., :r] * sigma[..., None, :r]) @ w_t[..., :r, :]]
+                ]
+            )  # (K, T, H)
+    by_layer = [np.mean(errors, axis=(0, 3)) for errors in (outputs, matrices)]  # (K, T) from (S, K, T, H)
+    return Curve(ranks, np.array(ranks) / n, *by_layer)
+
+
+def from_record(record: Mapping[str, Any]) -> Results:
+    """The results in the figure's ``.json``, as they were."""
+
+    def curve(numbers: Mapping[str, Any]) -> Curve:
+        return Curve(tuple(numbers["sizes"]), *(np.array(numbers[field]) for field in Curve._fields[1:]))
+
+    stored = record["results"]
+    ways = {name: curve(numbers) for name, numbers in stored["ways"].items()}
+    return Results(tuple(stored["shape"]), ways, curve(stored["svd"]), stored["settings"])
+
+
+# --- Drawing --------------------------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure:
+    """Errors over cost."""
+    figure, axes = style.figure(1, 2, height=0.62)
+    for axis, field, title in zip(axes, ("output", "matrix"), ("output", "matrix P"), strict=True):
+        for name, curve in results.ways.items():
+            way = WAYS[name]
+            face = way.colour if way.target == "softmax" else "white"
+            errors = getattr(curve, field).mean(axis=1)
+            axis.plot(curve.cost, errors, way.line, color=way.colour, mfc=face, ms=4, label=way.label)
+        axis.plot(
+            results.svd.cost, getattr(results.svd, field).mean(axis=1), "--", color=style.BLACK, label="truncated SVD"
+        )
+        axis.axvline(1, color=style.GREY, lw=0.8, ls=":")
+        axis.set(
+            title=f"error of the {title}", xscale="log", yscale="log", xlabel="multiply-adds / softmax attention's"
+        )
+    axes[0].set_ylabel("relative error")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small", frameon=False)
+    return figure

@@ -1,0 +1,347 @@
+"""The resource figure: time and memory against the length, forward and backward together.
+
+CPU time on one thread, all methods in turn (`timing`), each length in a process of its own that keeps freed memory; the
+most memory in use at once, each point in a process that hands freed memory back (`memory`), beside what a reader of
+the code computes (`resource_methods`). A method that is quadratic in time or memory stops at a fixed length,
+``Method.longest``. Nothing is extrapolated.
+
+Softmax attention is there twice. ``dense`` keeps the matrix ``P`` and is what papers compare with; ``online`` gives the
+same numbers without the matrix, by a kernel that is also more than twice as fast. Time is quadratic in both, memory in
+the first alone. The online form needs half the memory of linear attention, which has the features of queries and keys
+to keep, and the gradients of both.
+
+References
+----------
+Katharopoulos et al. (2020), "Transformers are RNNs", Figure 1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.cost.resource_methods import (
+    METHODS,
+    REDUCED,
+    Setting,
+    measure_memory,
+    measure_time,
+    methods_at,
+)
+from linattn_ref.experiments.measuring.measurements import measure_all
+from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process
+from linattn_ref.experiments.measuring.scaling import Crossing, Growth, crossing, growth
+from linattn_ref.experiments.publishing import style
+
+LENGTHS = tuple(2**i for i in range(6, 17))
+MEMORY_FROM = 2**9  # below, what a pass needs is lost among the pages that a process has anyway
+# name in METHODS -> (label, colour, line)
+LOOK = {
+    "dense": ("softmax, matrix kept", style.BLACK, "o-"),
+    "online": ("softmax, online", style.VERMILLION, "s-"),
+    "online_causal": ("softmax, online, causal", style.VERMILLION, "s--"),
+    "linformer": (f"Linformer, k = {REDUCED}", style.GREEN, "D-"),
+    "linear": ("linear", style.BLUE, "^-"),
+    "linear_causal": ("linear, causal", style.BLUE, "^--"),
+    "lsh_1": ("lsh-1", style.SKY, "v-"),
+    "lsh_4": ("lsh-4", style.PURPLE, "v-"),
+    "lsh_8": ("lsh-8", style.ORANGE, "v-"),
+}
+# Which is below which from some length on?
+PAIRS = (
+    ("dense", "linear"),
+    ("online", "linear"),
+    ("online_causal", "linear_causal"),
+    ("dense", "linformer"),
+    ("online", "linformer"),
+    ("online", "lsh_1"),
+    ("online", "lsh_4"),
+    ("online", "lsh_8"),
+)
+CAPTION = (
+    "Forward and backward pass of attention, 8 heads of width 64, float32, one sequence. Left: CPU time on one thread; "
+    "rings: from where on a method is faster than softmax attention, one ring for each curve of softmax that it "
+    "crosses. Right: the most memory in use at once beyond the inputs; points are measured, each in a process of its "
+    "own, lines are computed from the code. Exponents of N are fitted to the longer half of a curve. Softmax attention "
+    "stops where a pass takes seconds or gigabytes; nothing is extrapolated. Its time is always quadratic, its memory "
+    "only where the matrix is kept: online it needs less of it than the linear methods. The matrix, and linear without "
+    "a mask, are NumPy; the others have Numba kernels. lsh-r: Reformer with r hash rounds, 64 buckets and chunks of 32."
+)
+
+
+class Curve(NamedTuple):
+    """One method."""
+
+    lengths: tuple[int, ...]  # (T,)
+    seconds: tuple[float, ...]  # (T,), CPU time, the median of the rounds
+    least_seconds: tuple[float, ...]  # (T,)
+    time_growth: Growth
+    memory_lengths: tuple[int, ...]  # (U,)
+    peak: tuple[int, ...]  # (U,), bytes in use at once, measured
+    peak_formula: tuple[int, ...]  # (U,)
+    kept: tuple[int, ...]  # (U,), bytes kept by forward, counted
+    memory_growth: Growth
+    stops_at: int | None  # longer ones are not run; None: this method can go on
+
+
+class Pair(NamedTuple):
+    """A method that grows with the length beside one that grows with its square."""
+
+    low: str
+    high: str
+    faster: Crossing
+    smaller: Crossing
+
+
+class Results(NamedTuple):
+    setting: Setting
+    dtype: str
+    lengths: tuple[int, ...]  # (T,)
+    rounds: tuple[int, ...]  # (T,), for each length
+    curves: dict[str, Curve]
+    pairs: tuple[Pair, ...]
+
+
+def compute(
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    rounds: int = 3,
+    seed: int = 0,
+    methods: Sequence[str] = tuple(METHODS),
+    setting: Setting = Setting(),  # noqa: B008  # a tuple
+    quick: bool = False,
+    parts: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: bool = False,
+) -> Results:
+    """Time and memory of every method at every length that it goes to; 5 minutes of one core.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        ``N = L``, ascending; for each method at least two from 512 on, as it needs for an exponent.
+    rounds : int
+        At the long lengths; more at short ones, where a round takes no time.
+    seed : int
+        Of the inputs.
+    methods : sequence of str
+        Names in `METHODS`.
+    setting : Setting
+        Heads and width.
+    quick : bool
+        Two methods at two short lengths: for tests.
+    parts, resume, progress
+        As in `measure_all`.
+
+    Raises
+    ------
+    ValueError
+        Bad lengths, rounds or methods, or ``resume`` with other settings than those of ``parts``.
+    ChildProcessError
+        A measuring process failed, such as for lack of memory.
+    """
+    if quick:
+        lengths, rounds, methods = (512, 1024), 1, ("online", "linear")
+    _check(lengths, rounds, methods)
+    settings = {"lengths": lengths, "rounds": rounds, "seed": seed, "methods": methods, **setting._asdict()}
+    tasks = _tasks(lengths, rounds, methods, setting, seed)
+    found = measure_all(tasks, settings, parts=parts, resume=resume, progress=progress)
+    return summarise(found, lengths, rounds, methods, setting)
+
+
+def _check(lengths: Sequence[int], rounds: int, methods: Sequence[str]) -> None:
+    if list(lengths) != sorted(set(lengths)) or min(lengths, default=0) < 1:
+        raise ValueError(f"lengths: expected positive ascending ones, got {lengths}")
+    if rounds < 1:
+        raise ValueError(f"rounds: expected at least 1, got {rounds}")
+    unknown = [name for name in methods if name not in METHODS]
+    if unknown or not methods:
+        raise ValueError(f"methods: expected some of {', '.join(METHODS)}, got {', '.join(methods) or 'none'}")
+    for name in methods:
+        count = sum(name in methods_at(n, methods) for n in lengths if n >= MEMORY_FROM)
+        if count < 2:
+            end = METHODS[name].longest
+            raise ValueError(
+                f"lengths: {name} needs two from {MEMORY_FROM} {f'to {end}' if end else 'on'}, got {count}"
+            )
+
+
+def rounds_at(n: int, least: int) -> int:
+    """More rounds where one takes no time."""
+    return max(least, min(31, 2**15 // n))
+
+
+def _tasks(
+    lengths: Sequence[int], rounds: int, methods: Sequence[str], setting: Setting, seed: int
+) -> dict[str, Callable[[], Array]]:
+    """What is measured, by the name of its file: ``time-N (methods, rounds)`` and ``memory-method-N (2,)``."""
+    tasks: dict[str, Callable[[], Array]] = {}
+    for n in lengths:
+        tasks[f"time-{n}"] = partial(
+            in_new_process, measure_time, methods_at(n, methods), n, rounds_at(n, rounds), setting, seed, malloc=KEEP
+        )
+    for n in lengths:
+        for name in methods_at(n, methods) if n >= MEMORY_FROM else ():
+            tasks[f"memory-{name}-{n}"] = partial(
+                in_new_process, measure_memory, name, n, setting, seed, malloc=HAND_BACK
+            )
+    return tasks
+
+
+def summarise(
+    found: Mapping[str, Array], lengths: Sequence[int], rounds: int, methods: Sequence[str], setting: Setting
+) -> Results:
+    """From the measurements by task to the numbers of the figure."""
+    curves = {name: _curve(name, found, lengths, methods, setting) for name in methods}
+    times = {name: dict(zip(c.lengths, c.seconds, strict=True)) for name, c in curves.items()}
+    peaks = {name: dict(zip(c.memory_lengths, c.peak, strict=True)) for name, c in curves.items()}
+    pairs = [(high, low) for high, low in PAIRS if {high, low} <= set(methods)]
+    return Results(
+        setting,
+        "float32",
+        tuple(lengths),
+        tuple(rounds_at(n, rounds) for n in lengths),
+        curves,
+        tuple(
+            Pair(low, high, crossing(times[high], times[low]), crossing(peaks[high], peaks[low])) for high, low in pairs
+        ),
+    )
+
+
+def _curve(
+    name: str, found: Mapping[str, Array], lengths: Sequence[int], methods: Sequence[str], setting: Setting
+) -> Curve:
+    mine = [n for n in lengths if name in methods_at(n, methods)]
+    long = [n for n in mine if n >= MEMORY_FROM]
+    rows = [found[f"time-{n}"][methods_at(n, methods).index(name)] for n in mine]
+    seconds = [float(np.median(row)) for row in rows]
+    peak, kept = ([int(found[f"memory-{name}-{n}"][i]) for n in long] for i in (0, 1))
+    return Curve(
+        tuple(mine),
+        tuple(seconds),
+        tuple(float(row.min()) for row in rows),
+        growth(mine, seconds),
+        tuple(long),
+        tuple(peak),
+        tuple(4 * METHODS[name].peak(n, setting) for n in long),
+        tuple(kept),
+        growth(long, peak),
+        METHODS[name].longest,
+    )
+
+
+def from_record(record: Mapping[str, Any]) -> Results:
+    """The results in the figure's ``.json``, as they were."""
+
+    def curve(numbers: Mapping[str, Any]) -> Curve:
+        fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in numbers.items()}
+        growths = {name: Growth(**numbers[name]) for name in ("time_growth", "memory_growth")}
+        return Curve(**{**fields, **growths})
+
+    def pair(p: Mapping[str, Any]) -> Pair:
+        return Pair(p["low"], p["high"], Crossing(**p["faster"]), Crossing(**p["smaller"]))
+
+    stored = record["results"]
+    return Results(
+        Setting(**stored["setting"]),
+        stored["dtype"],
+        tuple(stored["lengths"]),
+        tuple(stored["rounds"]),
+        {name: curve(numbers) for name, numbers in stored["curves"].items()},
+        tuple(pair(p) for p in stored["pairs"]),
+    )
+
+
+# --- The figure and the table ---------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure:
+    """Two panels over the length: CPU time, and memory; each with its exponents."""
+    figure, axes = style.figure(1, 2, height=0.56)
+    handles = []
+    for name, curve in results.curves.items():
+        _, colour, line = LOOK[name]
+        look = {"color": colour, "markerfacecolor": "white" if line.endswith("--") else colour}
+        times, peaks = np.array(curve.seconds), np.array(curve.peak) / 2**20
+        handles += axes[0].plot(curve.lengths, times, line, **look, label=_exponent(curve.time_growth))
+        axes[1].plot(curve.memory_lengths, np.array(curve.peak_formula) / 2**20, line[1:], color=colour)
+        axes[1].plot(curve.memory_lengths, peaks, line[0], **look, label=_exponent(curve.memory_growth))
+    _mark_crossings(axes[0], results)
+    axes[0].set(ylabel="CPU time, one thread (s)")
+    axes[1].set(ylabel="most in use at once (MiB)")
+    for axis, lengths in zip(axes, (results.lengths, [n for n in results.lengths if n >= MEMORY_FROM]), strict=True):
+        axis.set_xscale("log", base=2)
+        axis.set(yscale="log", xlabel="length N = L (tokens)", xticks=lengths[:: 1 + len(lengths) // 6])
+        axis.minorticks_off()
+    axes[0].legend(loc="upper left", ncols=2, handlelength=0.8)
+    axes[1].legend(loc="lower right", ncols=2, handlelength=0.8)
+    low, high = axes[1].get_ylim()
+    axes[1].set_ylim(low / (high / low) ** 0.1, high)  # room for the legend
+    names = [LOOK[name][0] for name in results.curves]
+    figure.legend(handles, names, loc="outside lower center", ncols=3, handlelength=3.2)
+    return figure
+
+
+def _exponent(g: Growth) -> str:
+    return f"$N^{{{g.exponent:.2f}}}$"
+
+
+def _mark_crossings(axis: Axes, results: Results) -> None:
+    """A ring on the lower curve where it crosses the other."""
+    size = 2 * matplotlib.rcParams["lines.markersize"]
+    for pair in results.pairs:
+        if pair.faster.length is not None:
+            curve = results.curves[pair.low]
+            seconds = np.exp(np.interp(np.log(pair.faster.length), np.log(curve.lengths), np.log(curve.seconds)))
+            colour = LOOK[pair.low][1]
+            axis.plot(pair.faster.length, seconds, "o", color=colour, markersize=size, fillstyle="none", zorder=4)
+
+
+def table(results: Results) -> str:
+    """The numbers as Markdown: time and memory by length, exponents, and where the curves cross."""
+    curves = results.curves
+    milliseconds = {name: [f"{1e3 * s:.3g}" for s in c.seconds] for name, c in curves.items()}
+    mebibytes = {name: [f"{p / 2**20:.3g}" for p in c.peak] for name, c in curves.items()}
+    parts = [
+        "CPU time of one thread, ms, forward and backward:\n",
+        *_by_length(milliseconds, {name: c.lengths for name, c in curves.items()}),
+        "\nMost memory in use at once beyond the inputs, MiB:\n",
+        *_by_length(mebibytes, {name: c.memory_lengths for name, c in curves.items()}),
+        "\n| grows as | time | memory |\n| --- | --- | --- |",
+        *(f"| {LOOK[name][0]} | {_power(c.time_growth)} | {_power(c.memory_growth)} |" for name, c in curves.items()),
+        "\n| | faster from N = | smaller from N = |\n| --- | --- | --- |",
+        *(
+            f"| {LOOK[p.low][0]} against {LOOK[p.high][0]} | {_where(p.faster)} | {_where(p.smaller)} |"
+            for p in results.pairs
+        ),
+    ]
+    return "\n".join(parts)
+
+
+def _by_length(cells: Mapping[str, Sequence[str]], lengths: Mapping[str, Sequence[int]]) -> list[str]:
+    """A line a length, a column a method; empty where a method was not run."""
+    columns = {name: dict(zip(lengths[name], cells[name], strict=True)) for name in cells}
+    lines = [f"| N = L | {' | '.join(LOOK[name][0] for name in columns)} |", "|" + " ---: |" * (1 + len(columns))]
+    for n in sorted({n for column in columns.values() for n in column}):
+        lines.append(f"| {n} | {' | '.join(column.get(n, '') for column in columns.values())} |")
+    return lines
+
+
+def _power(g: Growth) -> str:
+    return f"N^{g.exponent:.2f} (N = {g.shortest} to {g.longest}; step by step {g.least:.2f} to {g.greatest:.2f})"
+
+
+def _where(c: Crossing) -> str:
+    if c.before is None:
+        return f"not up to {c.after}"
+    if c.length is None:
+        return f"{c.before} or less"
+    return f"{c.length:.0f} (measured: after {c.after}, at {c.before})"

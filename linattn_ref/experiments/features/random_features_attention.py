@@ -1,0 +1,199 @@
+"""Performer beside softmax attention: the error of the output and of the matrix against the number of directions.
+
+For queries and keys that are short (independent normal entries, as in a network before it has learned anything) and for
+those of a pretrained network, whose weights stay as they are. Each kind of features is measured with independent
+directions and with orthogonal ones. The matrix is what the mechanism makes of the identity.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from linattn_ref.attention import feature_maps, performer, softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.measuring.heads import Heads, heads_of, read_heads, relative_error
+from linattn_ref.experiments.measuring.pretrained import PathLike
+from linattn_ref.experiments.publishing import style
+from linattn_ref.kernels import jit
+
+Draw = Callable[..., Array]  # m, D, rng -> omega (m, D)
+
+
+def _regular(m: int, width: int, rng: Generator, **dtype: Any) -> Array:
+    return feature_maps.orthogonal_gaussian(m, width, rng, regular=True, **dtype)
+
+
+DRAWS: dict[str, Draw] = {
+    "independent": feature_maps.gaussian,
+    "orthogonal": feature_maps.orthogonal_gaussian,
+    "regular": _regular,
+}
+# kind, draw -> colour, line
+WAYS = {
+    ("trig", "independent"): (style.VERMILLION, "o--"),
+    ("trig", "orthogonal"): (style.VERMILLION, "o-"),
+    ("positive", "independent"): (style.BLUE, "s--"),
+    ("positive", "orthogonal"): (style.BLUE, "s-"),
+    ("positive", "regular"): (style.SKY, "s:"),
+    ("hyperbolic", "independent"): (style.GREEN, "^--"),
+    ("hyperbolic", "orthogonal"): (style.GREEN, "^-"),
+    ("relu", "orthogonal"): (style.ORANGE, "D-"),
+}
+CAPTION = (
+    "Performer in place of softmax attention: relative error (Frobenius norm, median over heads and draws) of the "
+    "output and of the attention matrix against the number of directions m; trig and hyperbolic features are two a "
+    "direction. Dashed: independent directions; solid: orthogonal; dotted: orthogonal of equal length: an "
+    "estimate that is biased, but spreads less. Left: short normal queries and keys, where all converge, trig first. "
+    "Right: heads of a pretrained network, whose weights were learned with softmax: trig features are useless, and "
+    "positive ones gain little from a thousand directions. ReLU features estimate another similarity, so their error "
+    "stops falling. Grey: the mean of the values in place of attention."
+)
+
+
+class Panel(NamedTuple):
+    """Errors on one set of heads."""
+
+    score_deviation: float  # standard deviation of the scores q.k / sqrt D within a row, mean over rows
+    output: dict[str, NDArray[np.float64]]  # "kind, draw" -> (T,), medians over heads and draws
+    matrix: dict[str, NDArray[np.float64]]
+    mean_of_values: float  # error of the output if every query gets the mean of the values
+
+
+class Results(NamedTuple):
+    directions: tuple[int, ...]  # (T,), m
+    shape: tuple[int, int, int]  # (heads, N, D) of the network's
+    panels: dict[str, Panel]  # "short", "pretrained"
+    settings: dict[str, Any]
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    heads: Heads | None = None,
+    model: PathLike | None = None,
+    text: PathLike | None = None,
+    directions: Sequence[int] = (16, 32, 64, 128, 256, 512, 1024),
+    length: int = 256,
+    every: int = 6,
+    draws: int = 5,
+    size: float = 0.5,
+    say: Callable[[str], object] = lambda line: None,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> Results:
+    """Measure every kind and draw at every ``m``.
+
+    Parameters
+    ----------
+    seed : int
+        Of the choice of sentences, the short queries and keys, and the directions.
+    quick : bool
+        Few directions and small random heads instead of a network's: for tests.
+    heads : Heads, optional
+        By default heads of the pretrained network on a text.
+    model, text : path, optional
+        As in `pretrained.read`.
+    directions : sequence of int
+        ``m``.
+    length, every : int
+        Tokens; take every ``every``-th head of each layer.
+    draws : int
+        Of ``omega``.
+    size : float
+        Standard deviation of the entries of the short queries and keys.
+    say : callable
+        Told in one line what is fetched.
+    progress : callable
+        Wraps the sequence of ``m``, as ``tqdm.tqdm`` does.
+    """
+    rng = np.random.default_rng(seed)
+    sources: dict[str, Any] = {}
+    if quick:
+        directions, draws = [m for m in directions if m <= 64], 2
+        heads = heads or heads_of(*(2 * rng.standard_normal((3, 1, 2, 2, 40, 8), np.float32)))
+    with threadpool_limits(1):
+        if heads is None:
+            heads, sources = read_heads(model, text, sentences=1, length=length, every=every, seed=seed, say=say)
+        normal = rng.standard_normal((3, *heads.q.shape), np.float32)
+        short = heads_of(np.float32(size) * normal[0], np.float32(size) * normal[1], normal[2])
+        given = {"short": short, "pretrained": heads}
+        found = {name: _errors(each, directions, draws, rng, progress) for name, each in given.items()}
+    _, layers, count, tokens, width = heads.q.shape
+    settings = {**sources, "draws": draws, "size": size}
+    return Results(tuple(directions), (layers * count, tokens, width), found, settings)
+
+
+def _errors(
+    heads: Heads,
+    directions: Sequence[int],
+    draws: int,
+    rng: Generator,
+    progress: Callable[[Iterable[int]], Iterable[int]],
+) -> Panel:
+    q, k, v, out = heads.sentence(0)  # (T, H, N, D or M)
+    p = softmax.matrix(q, k)  # (T, H, N, N)
+    output: dict[str, list[float]] = {", ".join(way): [] for way in WAYS}
+    matrix: dict[str, list[float]] = {", ".join(way): [] for way in WAYS}
+    for m in progress(directions):
+        for kind, draw in WAYS:
+            errors = [
+                [
+                    relative_error(mine, exact)
+                    for mine, exact in zip(estimate(q, k, v, omega, kind), (out, p), strict=True)
+                ]
+                for omega in (DRAWS[draw](m, q.shape[-1], rng, dtype=q.dtype) for _ in range(draws))
+            ]  # [draws][2] of (T, H)
+            of_output, of_matrix = np.median(np.array(errors), axis=(0, 2, 3))
+            output[f"{kind}, {draw}"].append(float(of_output))
+            matrix[f"{kind}, {draw}"].append(float(of_matrix))
+    mean = np.broadcast_to(v.mean(axis=-2, keepdims=True), v.shape)
+    scores = q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5
+    return Panel(
+        float(scores.std(axis=-1).mean()),
+        {way: np.array(errors) for way, errors in output.items()},
+        {way: np.array(errors) for way, errors in matrix.items()},
+        float(np.median(relative_error(mean, out))),
+    )
+
+
+def estimate(q: Array, k: Array, v: Array, omega: Array, kind: str) -> tuple[Array, Array]:
+    """The Performer's output ``(..., N, M)`` and matrix ``(..., N, L)``, in one pass over ``[v, identity]``."""
+    length = k.shape[-2]
+    identity = np.broadcast_to(np.eye(length, dtype=v.dtype), (*v.shape[:-1], length))
+    both, _ = performer.forward(q, k, np.concatenate([v, identity], axis=-1), omega, kind=kind, kernels=jit)
+    return both[..., : v.shape[-1]], both[..., v.shape[-1] :]
+
+
+# --- The figure -----------------------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure:
+    """Output above, matrix below; short on the left, pretrained on the right."""
+    figure, axes = style.figure(2, 2, height=0.82, sharex=True, sharey=True)
+    for column, (name, panel) in zip(axes.T, results.panels.items(), strict=True):
+        what = "short q, k" if name == "short" else "a pretrained network"
+        column[0].set_title(f"{what}: scores ± {panel.score_deviation:.2g}")
+        for axis, errors in zip(column, (panel.output, panel.matrix), strict=True):
+            _draw_errors(axis, results.directions, errors)
+        column[0].axhline(panel.mean_of_values, color=style.GREY, label="mean of values")
+        column[1].set_xlabel("directions m")
+    axes[0, 0].set_ylabel("error of the output")
+    axes[1, 0].set_ylabel("error of the matrix")
+    axes[0, 0].set_ylim(0.04, 100)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=3)
+    return figure
+
+
+def _draw_errors(axis: Axes, directions: Sequence[int], errors: dict[str, NDArray[np.float64]]) -> None:
+    for (kind, drawn), (colour, line) in WAYS.items():
+        axis.plot(directions, errors[f"{kind}, {drawn}"], line, color=colour, markersize=3, label=f"{kind}, {drawn}")
+    axis.set(xscale="log", yscale="log")
+    axis.set_xticks(directions, [str(m) for m in directions])
+    axis.minorticks_off()

@@ -1,0 +1,300 @@
+"""Linformer's error against ``k`` on the heads of a real pretrained network: random, pooled and fitted projections.
+
+The network's ``Q``, ``K`` and ``V`` stay as they are; softmax attention is replaced by attention to ``R`` mixed keys
+and values (``R`` is the paper's ``k``). Three questions:
+
+- How far is the output from softmax attention's? Each way of mixing in `WAYS`, against ``R``, on sentences that the
+  fitted ones have not seen.
+- How far is the matrix that it applies, ``P~ F (N, L)``, from ``P``? Nothing of rank ``R`` can be nearer than the
+  truncated SVD. For the *output* the truncated SVD is no such bound: it has only ``M`` columns.
+- What does it cost to share the projections? The four sharing modes at one ``R``, each fitted.
+
+References
+----------
+Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from threadpoolctl import threadpool_limits
+
+from linattn_ref.attention import linformer, softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.fewer_keys.linformer_fit import (
+    CONVOLUTIONS,
+    MATRICES,
+    MATRIX,
+    Mixing,
+    Parameters,
+    fit,
+)
+from linattn_ref.experiments.measuring.heads import Errors, Heads, errors_of, random_heads, read_heads
+from linattn_ref.experiments.measuring.pretrained import PathLike
+from linattn_ref.experiments.publishing import style
+from linattn_ref.kernels import jit
+from linattn_ref.theory.eckart_young import tail_frobenius
+from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
+
+RATE = 3e-4  # of the fit to many sentences
+RATE_ONE = 1e-3  # of the fit to a single one
+# name -> (label, colour, line); the last three cannot be used in practice: they need P, or the sentence beforehand.
+WAYS = {
+    "gaussian": ("random E, F", style.VERMILLION, "o-"),
+    "max": ("max pooling", style.ORANGE, "v-"),
+    "mean": ("mean pooling", style.SKY, "s-"),
+    "fitted": ("fitted E, F", style.BLUE, "o-"),
+    "convolution": ("fitted convolution", style.GREEN, "D-"),
+    "one_sentence": ("E, F fitted to that sentence", style.BLUE, "o:"),
+    "theorem_1": ("P RᵀR, needs P", style.PURPLE, "^:"),
+    "svd": ("truncated SVD, needs P", style.BLACK, "--"),
+}
+CAPTION = (
+    "Linformer in a pretrained network whose weights stay as they are. Left: error of the attention's output on text "
+    "that no projection was fitted to, against the reduced length k. Random E and F, and max pooling, are off by more "
+    "than the output itself; mean pooling does better, fitted E and F a little better still, a fitted "
+    "convolution best. E and F fitted to the very sentence show that good ones exist for each sentence, but they are "
+    "not the same ones. Middle: error of the matrix they apply, P~ F, above the truncated SVD's, below which no rank k "
+    "can come. Right: sharing the projections between heads, key and value, and layers costs little."
+)
+
+
+class Sharing(NamedTuple):
+    """One sharing mode, fitted; or mean pooling, which has no parameters."""
+
+    parameters: int
+    output: Array  # (T,), relative error on unseen sentences
+    seen: Array  # (T,), on those it was fitted to
+
+
+class Results(NamedTuple):
+    """All numbers of the figure: relative errors in the Frobenius norm, means over sentences and heads."""
+
+    reduced: tuple[int, ...]  # (K,), R
+    shape: tuple[int, int, int]  # (H, N, M)
+    output: dict[str, Array]  # way -> (K, T), error of the output
+    matrix: dict[str, Array]  # way -> (K, T), error of the matrix, where there is one
+    mean_of_values: Array  # (T,), error of the output's replacement by the mean of the values
+    sharing_reduced: int
+    sharing: dict[str, Sharing]  # mode -> errors at sharing_reduced
+    settings: dict[str, Any]
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    heads: Heads | None = None,
+    model: PathLike | None = None,
+    text: PathLike | None = None,
+    reduced: Sequence[int] = (8, 16, 32, 64, 128),
+    sharing_reduced: int = 64,
+    length: int = 512,
+    every: int = 6,
+    sentences: int = 48,
+    unseen: int = 4,
+    epochs: int = 3,
+    steps_one: int = 150,
+    say: Callable[[str], object] = lambda line: None,
+) -> Results:
+    """Measure every way of mixing at every ``R``.
+
+    Parameters
+    ----------
+    seed : int
+        Of the choice of sentences and the random projections.
+    quick : bool
+        Few steps on small random queries, keys and values instead of a network's: for tests.
+    heads : Heads, optional
+        What to approximate; by default heads of the pretrained network on a text.
+    model, text : path, optional
+        As in `pretrained.read`.
+    reduced : sequence of int
+        ``R``; those above the length are left out.
+    sharing_reduced : int
+        ``R`` of the sharing modes.
+    length : int
+        Tokens a sentence.
+    every : int
+        Take every ``every``-th head of each layer.
+    sentences, unseen : int
+        How many to fit to, and how many to measure on.
+    epochs, steps_one : int
+        Passes over the sentences in a fit; steps of the fit to a single sentence.
+    say : callable
+        Told in one line what is fetched.
+    """
+    rng = np.random.default_rng(seed)
+    sources: dict[str, Any] = {}
+    if quick:
+        reduced, sharing_reduced, unseen, epochs, steps_one = (4, 16), 16, 1, 2, 8
+        heads = heads or random_heads(rng, sentences=4, layers=2, heads=2, length=64, width=8)
+    with threadpool_limits(1):
+        if heads is None:
+            heads, sources = read_heads(
+                model, text, sentences=sentences + unseen, length=length, every=every, seed=seed, say=say
+            )
+        total, _, n_heads, length, width = heads.v.shape
+        if not 1 <= unseen < total:
+            raise ValueError(f"unseen: expected 1 to {total - 1} of {total} sentences, got {unseen}")
+        order = [int(s) for _ in range(epochs) for s in unseen + rng.permutation(total - unseen)]
+        reduced, sharing_reduced = tuple(r for r in reduced if r <= length), min(sharing_reduced, length)
+        errors = [ways_at(r, heads, range(unseen), order, steps_one, rng) for r in reduced]
+        for at_r, svd in zip(errors, truncated_svd(reduced, heads, range(unseen)), strict=True):
+            at_r["svd"] = svd
+        sharing = sharing_modes(sharing_reduced, heads, range(unseen), order)
+        means = errors_of(heads, range(unseen), lambda q, k, v: v.mean(axis=-2, keepdims=True))
+    return Results(
+        reduced,
+        (n_heads, length, width),
+        {way: np.stack([at_r[way].output for at_r in errors]) for way in WAYS},
+        {way: np.stack([at_r[way].matrix for at_r in errors]) for way in WAYS if errors[0][way].matrix.size},
+        means.output,
+        sharing_reduced,
+        sharing,
+        {**sources, "seed": seed, "sentences": total - unseen, "unseen": unseen, "epochs": epochs, "steps": steps_one},
+    )
+
+
+# --- Measuring ------------------------------------------------------------------------------------------------------
+
+
+def ways_at(
+    r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int], steps_one: int, rng: Generator
+) -> dict[str, Errors]:
+    """All of `WAYS` at one reduced length, but the truncated SVD."""
+    _, layers, n_heads, length, _ = heads.k.shape
+    dtype = heads.k.dtype
+
+    def with_matrices(matrices: Parameters, sentences: Sequence[int] = unseen) -> Errors:
+        e, f = matrices
+        return errors_of(
+            heads,
+            sentences,
+            MATRICES.applied((e, f)),
+            lambda q, k: linformer.matrix(q, k, e) @ f,
+        )
+
+    def max_pooled(q: Array, k: Array, v: Array) -> Array:
+        return softmax.forward(q, linformer.max_pool(k, r)[0], linformer.max_pool(v, r)[0], kernels=jit)[0]
+
+    drawn = linformer.draw_projections(length, r, rng, layers=layers, heads=n_heads, dtype=dtype)
+    random = np.stack([each.e for each in drawn]), np.stack([each.f for each in drawn])  # (T, H, R, L) each
+    pool = linformer.mean_pool(r, length, dtype)
+    start = (np.broadcast_to(pool, (layers, n_heads, r, length)),) * 2
+    convolutions = fit(CONVOLUTIONS, (mean_convolutions(r, heads),) * 2, heads, order, rate=RATE)
+    jl = gaussian_projection(r, length, rng, dtype=dtype)  # (R, L)
+    return {
+        "gaussian": with_matrices(random),
+        "max": errors_of(heads, unseen, max_pooled),
+        "mean": with_matrices((pool, pool)),
+        "fitted": with_matrices(fit(MATRICES, start, heads, order, rate=RATE)),
+        "convolution": errors_of(heads, unseen, CONVOLUTIONS.applied(convolutions)),
+        "one_sentence": with_matrices(
+            fit(MATRICES, start, heads, [unseen[0]] * steps_one, rate=RATE_ONE), sentences=unseen[:1]
+        ),
+        "theorem_1": errors_of(
+            heads,
+            unseen,
+            lambda q, k, v: softmax.matrix(q, k) @ (jl.T @ (jl @ v)),
+            lambda q, k: (softmax.matrix(q, k) @ jl.T) @ jl,
+        ),
+    }
+
+
+def mean_convolutions(r: int, heads: Heads) -> Array:
+    """Mean pooling as a convolution for each layer and head: ``(T, H, K, D, D)`` with ``K = ceil(L / R)``."""
+    _, layers, n_heads, length, width = heads.k.shape
+    kernel = -(-length // r)
+    weight = np.eye(width, dtype=heads.k.dtype) / kernel  # (D, D)
+    return np.broadcast_to(weight, (layers, n_heads, kernel, width, width))
+
+
+def truncated_svd(reduced: Sequence[int], heads: Heads, sentences: Sequence[int]) -> list[Errors]:
+    """The errors of ``P`` cut to its first ``R`` singular triples, for each ``R``."""
+    layers, n_heads = heads.k.shape[1:3]
+    found = np.empty((2, len(reduced), len(sentences), layers, n_heads))
+    for i, s in enumerate(sentences):
+        q, k, v, _ = heads.sentence(s)
+        for t, h in np.ndindex(layers, n_heads):
+            _, values, v_t = scipy.linalg.svd(softmax.matrix(q[t, h], k[t, h]), full_matrices=False)
+            triples = values[:, None] * (v_t @ v[t, h])  # (N, M), what each triple adds to P V, along orthogonal u
+            for j, r in enumerate(reduced):
+                found[0, j, i, t, h] = np.linalg.norm(triples[r:]) / np.linalg.norm(triples)
+                found[1, j, i, t, h] = tail_frobenius(values, r) / tail_frobenius(values, 0)
+    output, matrix = found.mean(axis=(2, 4))  # (K, T) each
+    return [Errors(*pair) for pair in zip(output, matrix, strict=True)]
+
+
+def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int]) -> dict[str, Sharing]:
+    """Mean pooling, and the four sharing modes fitted: a matrix is shared along an axis where its shape has a 1."""
+    _, layers, n_heads, length, _ = heads.k.shape
+    seen = sorted(set(order))[: len(unseen)]
+    pool = linformer.mean_pool(r, length, heads.k.dtype)
+
+    def sharing(mixing: Mixing, parameters: Parameters, count: int) -> Sharing:
+        on_unseen, on_seen = (errors_of(heads, s, mixing.applied(parameters)).output for s in (unseen, seen))
+        return Sharing(count, on_unseen, on_seen)
+
+    modes = {
+        "none": (MATRICES, 2, (layers, n_heads)),
+        "headwise": (MATRICES, 2, (layers, 1)),
+        "key_value": (MATRIX, 1, (layers, 1)),
+        "layerwise": (MATRIX, 1, (1, 1)),
+    }
+    results = {"mean_pooling": sharing(MATRIX, (pool,), 0)}
+    for mode, (mixing, matrices, leading) in modes.items():
+        start = (np.broadcast_to(pool, (*leading, r, length)),) * matrices
+        fitted = fit(mixing, start, heads, order, rate=RATE)
+        results[mode] = sharing(mixing, fitted, sum(x.size for x in fitted))
+    return results
+
+
+# --- Drawing --------------------------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure:
+    """Error of the output, error of the matrix, and the sharing modes."""
+    figure, (left, middle, right) = style.figure(1, 3, height=0.48, width_ratios=(1.1, 1, 0.9))
+    _draw_ways(left, results, results.output)
+    left.axhline(results.mean_of_values.mean(), color=style.GREY, linestyle=":", label="mean of V for every query")
+    left.set(title="Output, unseen text", ylabel="relative error")
+    _draw_ways(middle, results, results.matrix)
+    middle.set_title("Matrix $\\tilde P F$ against $P$")
+    _draw_sharing(right, results)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _draw_ways(axes: Axes, results: Results, errors: dict[str, Array]) -> None:
+    for way, of_layers in errors.items():
+        label, colour, line = WAYS[way]
+        axes.plot(results.reduced, of_layers.mean(axis=1), line, color=colour, label=label)
+    axes.set(xlabel="reduced length $k$", xscale="log", yscale="log")
+    axes.set_xticks(results.reduced, [str(r) for r in results.reduced])
+    axes.minorticks_off()
+
+
+def _draw_sharing(axes: Axes, results: Results) -> None:
+    """Error by sharing mode, on unseen sentences and on those of the fit."""
+    modes = list(results.sharing.values())
+    rows = range(len(modes))
+    for name, look, label in (("output", "o", "unseen text"), ("seen", "s", "text of the fit")):
+        colour = style.BLUE if name == "output" else style.GREY
+        axes.plot([getattr(mode, name).mean() for mode in modes], rows, look, color=colour, label=label)
+    axes.set_yticks(rows, [f"{name.replace('_', ' ')}\n{mode.parameters:,}" for name, mode in results.sharing.items()])
+    axes.set(
+        title=f"Sharing at $k$ = {results.sharing_reduced}",
+        xlabel="relative error",
+        ylim=(len(modes) - 0.5, -0.5),
+    )
+    axes.set_xlim(0, 1.1 * max(mode.output.mean() for mode in modes))
+    axes.legend(loc="center left")

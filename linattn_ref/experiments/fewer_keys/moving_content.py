@@ -1,0 +1,199 @@
+"""Content that moves: a projection that depends on the keys, beside one fixed by position.
+
+One token of every sequence is marked: its key points along ``u``. Wherever it is, all queries ask for its value. Both
+mechanisms are trained, with ``R`` mixtures, on sequences whose mark is anywhere:
+
+``long_short``
+    Learns ``W_p (D, R)``. One column along ``u`` finds the mark at any place, so ``R = 1`` will do.
+``linformer``
+    Learns ``E, F (R, L)``. A mixture is of fixed places. If it holds ``n = L / R`` of them and the softmax finds the
+    right mixture, what comes out is ``c`` times the sum of ``n`` values, of which one is asked for: for independent
+    values of variance 1 the squared error is ``(1 - c)^2 + (n - 1) c^2``, least at ``c = 1 / n``:
+
+        1 - R / L                                            (1)
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from linattn_ref.attention import linformer, long_short
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.measuring.adam import adam
+from linattn_ref.experiments.publishing import style
+
+WIDTH, VALUES = 8, 4  # D and M
+STRENGTH, NOISE = 4.0, 0.3  # of the mark along u, and of each other entry of a key
+WINDOW = 4  # w of long_short; what is near a query it sees directly
+CAPTION = (
+    "One marked token, anywhere in the sequence, and every query asks for its value. Left and middle: the weights of "
+    "the last query on all keys, a row for each place of the mark, after training with R = 8 (square roots of absolute "
+    "values): Linformer's mixtures are of fixed places, Long-Short's follow the mark. Right: squared error after "
+    "training against R. Linformer's is about 1 - R / L, the error of a mixture of L / R values; Long-Short finds the "
+    "token with R = 1, and with the same parameters in a sequence four times as long."
+)
+
+
+class Results(NamedTuple):
+    length: int  # L
+    reduced: NDArray[np.int64]  # (T,), R
+    long_short: NDArray[np.float64]  # (T,), mean squared error; that of answering 0 is 1
+    linformer: NDArray[np.float64]  # (T,)
+    longer: NDArray[np.float64]  # (T,), of long_short, trained at L, at 4 L
+    map_long_short: NDArray[np.float64]  # (L, L), weights of the last query by place of the mark
+    map_linformer: NDArray[np.float64]  # (L, L)
+    shown: int  # R of the maps
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    reduced: Sequence[int] = (1, 2, 4, 8, 16, 32),
+    length: int = 64,
+    steps: int = 400,
+) -> Results:
+    """Train both mechanisms at every ``R``.
+
+    Parameters
+    ----------
+    seed : int
+    quick : bool
+        Short sequences and training: for tests.
+    reduced : sequence of int
+        ``R``; the maps are of 8, or of the last.
+    length : int
+        ``L``.
+    steps : int
+        Of Adam, each with sequences of its own.
+    """
+    if quick:
+        reduced, length, steps = (1, 4), 32, 200
+    shown = 8 if 8 in reduced else reduced[-1]
+    errors: dict[str, list[float]] = {"long_short": [], "linformer": [], "longer": []}
+    for r in reduced:
+        w_p = train_long_short(r, length, steps, np.random.default_rng(seed))
+        e, f = train_linformer(r, length, steps, np.random.default_rng(seed))
+        test, longer = (draw_batch(np.random.default_rng(seed + 1), n, size=512) for n in (length, 4 * length))
+        errors["long_short"].append(long_short_loss(w_p, test)[0])
+        errors["longer"].append(long_short_loss(w_p, longer)[0])
+        errors["linformer"].append(linformer_loss(e, f, test)[0])
+        if r == shown:
+            maps = weights_by_place(w_p, e, f, length, np.random.default_rng(seed + 2))
+    return Results(
+        length=length,
+        reduced=np.array(reduced),
+        long_short=np.array(errors["long_short"]),
+        linformer=np.array(errors["linformer"]),
+        longer=np.array(errors["longer"]),
+        map_long_short=maps[0],
+        map_linformer=maps[1],
+        shown=shown,
+    )
+
+
+class Batch(NamedTuple):
+    q: Array  # (B, L, D), all along u
+    k: Array  # (B, L, D)
+    v: Array  # (B, L, M)
+    target: Array  # (B, 1, M)
+
+
+def draw_batch(rng: Generator, length: int, *, size: int = 16, places: Any = None) -> Batch:
+    """Sequences with one mark each, anywhere unless ``places (B,)`` are given; ``u`` is the first axis."""
+    places = rng.integers(length, size=size) if places is None else np.asarray(places)
+    every = np.arange(len(places))
+    k = NOISE * rng.standard_normal((len(places), length, WIDTH))
+    k[every, places, 0] += STRENGTH
+    v = rng.standard_normal((len(places), length, VALUES))
+    q = np.zeros_like(k)
+    q[..., 0] = STRENGTH
+    return Batch(q, k, v, v[every, places][:, None, :])
+
+
+# --- Training -------------------------------------------------------------------------------------------------------
+
+
+def long_short_loss(w_p: Array, batch: Batch) -> tuple[float, Array]:
+    """The loss and the gradient of ``w_p``."""
+    out, saved = long_short.forward(batch.q, batch.k, batch.v, w_p, None, None, window=WINDOW)
+    error = out - batch.target
+    return float((error**2).mean()), long_short.backward(2 * error / error.size, saved).w_p
+
+
+def linformer_loss(e: Array, f: Array, batch: Batch) -> tuple[float, Array, Array]:
+    """The loss and the gradients of ``e`` and ``f``. All queries are equal here: one is enough."""
+    out, saved = linformer.forward(batch.q[:, :1], batch.k, batch.v, e, f)
+    error = out - batch.target
+    grads = linformer.backward(2 * error / error.size, saved)
+    return float((error**2).mean()), grads.e, grads.f
+
+
+def train_long_short(r: int, length: int, steps: int, rng: Generator, *, rate: float = 0.05) -> Array:
+    """``W_p (D, R)`` learned from small random numbers."""
+    w_p = 0.1 * rng.standard_normal((WIDTH, r))
+    moments = np.zeros((2, *w_p.shape))
+    for step in range(1, steps + 1):
+        _, gradient = long_short_loss(w_p, draw_batch(rng, length))
+        w_p = w_p - rate * adam(gradient, moments, step)
+    return w_p
+
+
+def train_linformer(r: int, length: int, steps: int, rng: Generator, *, rate: float = 0.003) -> tuple[Array, Array]:
+    """``E`` and ``F (R, L)``, learned from where (1) comes from: sums over segments for keys, means for values.
+
+    Its steps cost little: it gets four times as many, on batches four times as large, at a rate that falls to 0.
+    """
+    f = linformer.mean_pool(r, length)
+    e = length / r * f
+    moments = np.zeros((2, 2, r, length))
+    for step in range(1, 4 * steps + 1):
+        _, d_e, d_f = linformer_loss(e, f, draw_batch(rng, length, size=64))
+        now = rate * (1 - step / (4 * steps))
+        e, f = e - now * adam(d_e, moments[0], step), f - now * adam(d_f, moments[1], step)
+    return e, f
+
+
+def weights_by_place(w_p: Array, e: Array, f: Array, length: int, rng: Generator) -> tuple[Any, Any]:
+    """Both mechanisms' weights of the last query, ``(L, L)``: a row for each place of the mark."""
+    batch = draw_batch(rng, length, places=range(length))
+    near_and_far = long_short.matrix(batch.q, batch.k, w_p, None, None, window=WINDOW)[:, -1]  # (L, L)
+    mixed = linformer.matrix(batch.q[:, :1], batch.k, e) @ f  # (L, 1, L)
+    return near_and_far, mixed[:, 0]
+
+
+# --- The figure -----------------------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure:
+    """Two maps of weights, and the error over ``R``."""
+    figure, (left, middle, right) = style.figure(1, 3, height=0.4)
+    _draw_map(left, results.map_linformer, "Linformer")
+    _draw_map(middle, results.map_long_short, "Long-Short")
+    middle.label_outer()
+    lines = (
+        ("Linformer", results.linformer, "o", style.VERMILLION),
+        ("Long-Short", results.long_short, "s", style.BLUE),
+        ("the same, 4 L", results.longer, "^", style.SKY),
+    )
+    for label, errors, marker, colour in lines:
+        right.plot(results.reduced, errors, marker, color=colour, label=label)
+    fine = np.geomspace(results.reduced[0], results.reduced[-1], 100)
+    right.plot(fine, 1 - fine / results.length, "-", color=style.GREY, label="1 - R / L")  # (1)
+    right.set(xscale="log", yscale="log", xlabel="mixtures R", ylabel="mean squared error")
+    right.set_xticks(results.reduced, [str(r) for r in results.reduced])
+    right.minorticks_off()
+    right.legend(loc="upper left", bbox_to_anchor=(0, 0.92))
+    return figure
+
+
+def _draw_map(axes: Axes, weights: NDArray[np.float64], title: str) -> None:
+    axes.imshow(abs(weights), norm=PowerNorm(0.5, 0, 1), cmap="viridis")
+    axes.grid(False)
+    axes.set(title=title, xlabel="key", ylabel="place of the mark")

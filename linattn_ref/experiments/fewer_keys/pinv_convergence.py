@@ -1,0 +1,236 @@
+"""How many iterations the pseudo-inverse needs: the matrix's condition decides, and real landmarks' is large.
+
+Iteration (2) of ``linattn_ref.attention.pseudo_inverse`` acts on each singular value ``sigma`` alone. Let ``t`` be what
+it has been inverted to, times ``sigma``: 0 at first, 1 when done. Then, with ``c = |A|_1 |A|_inf``,
+
+    t_0 = sigma^2 / c                                        (1)
+    t <- t (13 - 15 t + 7 t^2 - t^3) / 4                     (2)
+
+which is ``13/4 t`` while ``t`` is small, and ``1 - t <- (3 (1 - t)^3 + (1 - t)^4) / 4`` (3) near the end. Measured
+against it: matrices of prescribed condition, what six iterations make of each singular value, and the landmark matrices
+of a real pretrained network.
+
+The iteration of Newton and Schulz, ``Z <- Z (2 I - A Z)``, stands beside it: ``1 - t <- (1 - t)^2`` (4) takes two
+products of matrices where (2) takes four, so two of its steps cost the same, and give ``(1 - t)^4``.
+
+References
+----------
+Razavi et al. (2014), "A new iterative method for finding approximate inverses of complex matrices".
+Schulz (1933), "Iterative Berechnung der reziproken Matrix".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from threadpoolctl import threadpool_limits
+
+from linattn_ref.attention import pseudo_inverse, softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.landmarks import segment_means
+from linattn_ref.experiments.measuring.heads import Heads, random_heads, read_heads
+from linattn_ref.experiments.measuring.pretrained import PathLike
+from linattn_ref.experiments.publishing import style
+
+GROWTH = 13 / 4  # of t in an iteration, while it is small
+CAPTION = (
+    "Left: how far the iterative pseudo-inverse is from the exact one (points), for matrices of prescribed condition "
+    "number, and what the recursion for the smallest singular value says (lines). A condition number a hundred times "
+    "larger takes about eight iterations more before the error falls at all; then it falls by the third power. Two "
+    "steps of Newton and Schulz, which cost as much as one iteration, are ahead (dotted). Middle: the share of 1/sigma "
+    "that a singular value is inverted to. Six iterations are a gentle cut near a fortieth of the scale. Right: "
+    "condition numbers of landmark matrices in a pretrained network, medians by layer, and what six iterations reach "
+    "at best."
+)
+
+
+class Results(NamedTuple):
+    """All numbers of the figure."""
+
+    conditions: tuple[float, ...]  # (C,)
+    size: int  # R
+    most_iterations: int  # I
+    measured: Array  # (C, I + 1), |Z - A^+| / |A^+|, spectral norms
+    predicted: Array  # (C, I + 1), 1 - t of the smallest singular value
+    newton: Array  # (C, I + 1), predicted for two Newton-Schulz steps an iteration
+    filtered_iterations: tuple[int, ...]  # (F,)
+    singular_values: Array  # (S,), over sqrt(c)
+    filtered: Array  # (F, S), t
+    landmarks: tuple[int, ...]  # (K,), R
+    real: Array  # (K, T), median condition number by layer
+    reach: float  # the condition with t = 1/2 after six iterations
+    settings: dict[str, Any]
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    heads: Heads | None = None,
+    model: PathLike | None = None,
+    text: PathLike | None = None,
+    conditions: Sequence[float] = (1.0, 10.0, 100.0, 1000.0, 10000.0),
+    size: int = 32,
+    most_iterations: int = 20,
+    filtered_iterations: Sequence[int] = (2, 6, 10, 14),
+    landmarks: Sequence[int] = (8, 16, 32, 64, 128, 256),
+    length: int = 512,
+    sentences: int = 4,
+    say: Callable[[str], object] = lambda line: None,
+) -> Results:
+    """Measure all three.
+
+    Parameters
+    ----------
+    seed : int
+        Of the matrices and the choice of sentences.
+    quick : bool
+        Small random queries and keys instead of a network's: for tests.
+    heads : Heads, optional
+        Whose landmarks; by default all heads of the pretrained network on a text.
+    model, text : path, optional
+        As in `pretrained.read`.
+    conditions, size : sequence of float, int
+        Of the matrices on the left: largest over smallest singular value, and how many rows and columns.
+    most_iterations : int
+    filtered_iterations : sequence of int
+        Of the curves in the middle.
+    landmarks : sequence of int
+        ``R`` on the right; those above the length are left out.
+    length, sentences : int
+    say : callable
+        Told in one line what is fetched.
+    """
+    rng = np.random.default_rng(seed)
+    sources: dict[str, Any] = {}
+    if quick:
+        conditions, size, landmarks = (1.0, 30.0), 8, (4, 16)
+        heads = heads or random_heads(rng, sentences=2, layers=2, heads=2, length=64, width=8)
+    with threadpool_limits(1):
+        runs = [converge(with_condition(size, kappa, rng), most_iterations) for kappa in conditions]
+        if heads is None:
+            heads, sources = read_heads(model, text, sentences=sentences, length=length, seed=seed, say=say)
+        landmarks = tuple(r for r in landmarks if r <= heads.q.shape[-2])
+        real = np.stack([condition_by_layer(heads, r) for r in landmarks])
+    values = np.geomspace(1e-4, 1, 200)
+    filtered = [inverted_share(values**2, n)[-1] for n in filtered_iterations]
+    return Results(
+        tuple(conditions),
+        size,
+        most_iterations,
+        np.stack([measured for measured, _ in runs]),
+        np.stack([1 - inverted_share(start, most_iterations) for _, start in runs]),
+        np.stack([newton_error(start, most_iterations) for _, start in runs]),
+        tuple(filtered_iterations),
+        values,
+        np.stack(filtered),
+        landmarks,
+        real,
+        reach(6),
+        {**sources, "seed": seed, "sentences": len(heads.q)},
+    )
+
+
+def from_record(record: Mapping[str, Any]) -> Results:
+    """The results in the figure's ``.json``, as they were."""
+    arrays = ("measured", "predicted", "newton", "singular_values", "filtered", "real")
+    return Results(**{**record["results"], **{name: np.array(record["results"][name]) for name in arrays}})
+
+
+# --- The recursion --------------------------------------------------------------------------------------------------
+
+
+def inverted_share(start: Any, iterations: int) -> Array:
+    """``t`` after 0 to ``iterations`` iterations (2) from ``start``, ``(I + 1, ...)``."""
+    t = np.asarray(start, np.float64)
+    shares = [t]
+    for _ in range(iterations):
+        t = t * (13 - 15 * t + 7 * t**2 - t**3) / 4  # (2)
+        shares.append(t)
+    return np.stack(shares)
+
+
+def newton_error(start: float, iterations: int) -> Array:
+    """``1 - t`` after 0 to ``iterations`` double steps of Newton and Schulz (4), ``(I + 1,)``."""
+    return (1 - start) ** (4.0 ** np.arange(iterations + 1))
+
+
+def reach(iterations: int) -> float:
+    """The largest ``sqrt(c) / sigma`` with ``t >= 1/2`` after so many iterations.
+
+    ``sqrt(c)`` is the largest singular value where rows and columns have equal sums, and above it otherwise.
+    """
+    low, high = 0.0, 4.0 * iterations  # logarithms
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        done = inverted_share(math.exp(-2 * middle), iterations)[-1] >= 0.5
+        low, high = (middle, high) if done else (low, middle)
+    return math.exp(low)
+
+
+# --- Measuring ------------------------------------------------------------------------------------------------------
+
+
+def with_condition(size: int, condition: float, rng: Generator) -> Array:
+    """A random matrix ``(R, R)``, its singular values in equal ratios from 1 to ``1/condition``."""
+    u, w = (np.linalg.qr(rng.standard_normal((size, size)))[0] for _ in range(2))
+    return (u * np.geomspace(1, 1 / condition, size)) @ w
+
+
+def converge(a: Array, iterations: int) -> tuple[Array, float]:
+    """``|Z - A^+| / |A^+|`` after 0 to ``iterations`` iterations, and the ``t_0`` of the smallest singular value."""
+    exact, _ = pseudo_inverse.exact(a)
+    last, saved = pseudo_inverse.iterative(a, iterations=iterations)
+    errors = [np.linalg.norm(z - exact, 2) for z in (*saved.iterates, last)]
+    smallest = np.linalg.svd(a, compute_uv=False)[-1]
+    one, infinity = (float(norm.item()) for norm in saved.norms)
+    return np.array(errors) / np.linalg.norm(exact, 2), float(smallest**2 / (one * infinity))  # (1)
+
+
+def condition_by_layer(heads: Heads, r: int) -> Array:
+    """Median condition number of the landmarks' ``A``, ``(T,)``."""
+    q, k = (segment_means(x.astype(np.float64), r)[0] for x in (heads.q, heads.k))  # (S, T, H, R, D)
+    values = np.linalg.svd(softmax.matrix(q, k), compute_uv=False)  # (S, T, H, R)
+    return np.median(values[..., 0] / values[..., -1], axis=(0, 2))
+
+
+# --- Drawing --------------------------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure:
+    """Convergence, the share that is inverted, and real condition numbers."""
+    figure, (left, middle, right) = style.figure(1, 3, height=0.5)
+    _draw_convergence(left, results)
+    for n, shares, colour in zip(
+        results.filtered_iterations, results.filtered, style.sequence(len(results.filtered)), strict=True
+    ):
+        middle.plot(results.singular_values, shares, color=colour, label=f"{n} iterations")
+    middle.axvline(1 / results.reach, color=style.GREY, linestyle=":")
+    middle.set(title="Inverted to", xlabel="$\\sigma / \\sqrt{|A|_1 |A|_\\infty}$", ylabel="share of $1/\\sigma$")
+    middle.set(xscale="log", ylim=(0, 1.05))
+    for layer, colour in enumerate(style.sequence(results.real.shape[1])):
+        right.plot(results.landmarks, results.real[:, layer], "o-", color=colour, label=f"layer {layer}")
+    right.axhline(results.reach, color=style.GREY, linestyle=":", label="reached by 6")
+    right.set(title="Real landmarks", xlabel="landmarks $R$", ylabel="condition number", xscale="log", yscale="log")
+    right.set_xticks(results.landmarks, [str(r) for r in results.landmarks])
+    right.minorticks_off()
+    for axes in (left, middle, right):
+        style.legend_below(axes, columns=2)
+    return figure
+
+
+def _draw_convergence(axes: Axes, results: Results) -> None:
+    steps = range(results.most_iterations + 1)
+    floor = 1e-13
+    for i, (kappa, colour) in enumerate(zip(results.conditions, style.sequence(len(results.conditions)), strict=True)):
+        axes.plot(steps, np.maximum(results.predicted[i], floor / 10), "-", color=colour, linewidth=1)
+        axes.plot(steps, np.maximum(results.newton[i], floor / 10), ":", color=colour, linewidth=1)
+        axes.plot(steps, results.measured[i], "o", color=colour, markersize=3, label=f"{kappa:,.0f}")
+    axes.set(title="Convergence by condition", xlabel="iterations", ylabel="relative error", yscale="log")
+    axes.set_ylim(floor, 3)

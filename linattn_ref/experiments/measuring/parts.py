@@ -1,0 +1,64 @@
+"""A result in parts, each a file as soon as it is there, so that a run can be killed at any time and resumed.
+
+``settings.json`` beside them holds all that they depend on. Parts made with other settings are not taken over.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.publishing.atomic import write_all
+
+SETTINGS = "settings.json"
+
+
+def prepare(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
+    """Make ``folder`` ready for parts of these settings: keep what is there if ``resume``, else clear it away."""
+    path, settings = folder / SETTINGS, json.loads(json.dumps(settings))  # tuples are lists, as in the file
+    for half_written in folder.glob(".*.part"):  # of a run that was killed
+        half_written.unlink()
+    if resume and path.exists():
+        before = _read_settings(path)
+        changed = [key for key in {**before, **settings} if before.get(key) != settings.get(key)]
+        if changed:
+            was = "; ".join(f"{key} was {before.get(key)}, is {settings.get(key)}" for key in changed)
+            raise ValueError(f"resume: the results in {folder} were made with other settings: {was}")
+        return
+    path.unlink(missing_ok=True)
+    for leftover in folder.glob("*.npy"):
+        leftover.unlink()
+    text = json.dumps(settings, indent=2) + "\n"
+    write_all({path: functools.partial(Path.write_text, data=text, encoding="utf-8")})
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise ValueError(f"resume: {path} is damaged; without --resume the run begins anew")
+    return settings
+
+
+def store(folder: Path, name: str, values: Array) -> None:
+    """Write one part."""
+    content = io.BytesIO()
+    np.save(content, values)  # to a file itself it would not tell that the disk is full
+    write_all({folder / f"{name}.npy": lambda path: path.write_bytes(content.getvalue())})
+
+
+def load(folder: Path, name: str) -> Array | None:
+    """Read one part; None if it is not there, or damaged (it is then computed again)."""
+    try:
+        return np.load(folder / f"{name}.npy")
+    except (FileNotFoundError, ValueError, EOFError):
+        return None

@@ -1,0 +1,79 @@
+"""A pretrained network, and sentences of a real text for it to read."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linattn_ref.data import fetch, text
+from linattn_ref.models import bert
+
+PathLike = str | os.PathLike[str]
+
+
+class Pretrained(NamedTuple):
+    """What was read."""
+
+    model: bert.Model  # without its tokenizer, which nobody needs any more and which is slow to send to another process
+    tokens: NDArray[np.integer]  # (S, N), S sentences
+    name: str  # of the model, in figure and record
+    sources: dict[str, Any]  # names and hashes of what was read
+
+
+def read(
+    folder: PathLike | None,
+    text_file: PathLike | None,
+    *,
+    sentences: int,
+    length: int,
+    seed: int,
+    say: Callable[[str], object] = lambda line: None,
+) -> Pretrained:
+    """A network, and sentences drawn from a text.
+
+    Parameters
+    ----------
+    folder, text_file : path, optional
+        A BERT or RoBERTa checkpoint and a text in UTF-8; the pinned packages of `linattn_ref.data.fetch` unless given.
+    sentences, length : int
+        How many sentences, and how many tokens each.
+    seed : int
+        Of the choice of sentences.
+    say : callable
+        Told in one line what is fetched.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError, linattn_ref.data.fetch.FetchError
+        No such file, a damaged one, too little text, or more tokens than the model has positions.
+    """
+    (choice,) = np.random.SeedSequence(seed).spawn(1)
+    place = Path(folder) if folder is not None else fetch.open_content(fetch.MODEL, progress=say)
+    model = bert.load(place)
+    if length > model.config.max_tokens:
+        raise ValueError(f"length: the model has positions for {model.config.max_tokens} tokens, got {length}")
+    reviews = read_text(text_file, say)
+    assert model.tokenizer is not None
+    rng = np.random.default_rng(choice)
+    chosen = text.choose_sentences(reviews, model.tokenizer, count=sentences, length=length, rng=rng)
+    name = model_name(place)
+    sources = {"model": name, "model_sha256": model.sha256, "text": reviews.name, "text_sha256": reviews.sha256}
+    return Pretrained(model._replace(tokenizer=None), chosen.tokens, name, sources)
+
+
+def read_text(file: PathLike | None, say: Callable[[str], object]) -> text.Text:
+    """The text in ``file``, by default the pinned IMDB reviews."""
+    if file is not None:
+        return text.read_text(file)
+    return text.read_reviews(fetch.open_content(fetch.REVIEWS, progress=say))
+
+
+def model_name(place: Path | zipfile.Path) -> str:
+    """What to call the model in figure and record."""
+    return place.resolve().name if isinstance(place, Path) else "all-MiniLM-L6-v2"

@@ -1,0 +1,44 @@
+"""The list of all figures: what each is called, and where its module is."""
+
+import importlib
+from typing import Any
+
+# A figure is called by its module's name; beside it, the folder of `linattn_ref.experiments` that it is in. The module
+# has `compute(...)`, whose `seed`, `rng`, `quick` and `workers` the gallery fills in if it has them, `draw(results)`
+# and `CAPTION`. In the gallery's order:
+FIGURES = {
+    "spectrum": "rank",
+    "eckart_young": "rank",
+    "johnson_lindenstrauss": "rank",
+    "low_rank": "rank",
+    "linear_self_attention": "rank",
+    "linformer": "fewer_keys",
+    "linformer_savings": "cost",
+    "attention_cost": "cost",
+    "feature_maps": "features",
+    "random_features": "features",
+    "random_features_attention": "features",
+    "causal_cost": "recurrence",
+    "rewind": "recurrence",
+    "decoding": "recurrence",
+    "rfa_decay": "recurrence",
+    "pattern_pictures": "sparse",
+    "pattern_graphs": "sparse",
+    "moving_content": "fewer_keys",
+    "lsh_recall": "sparse",
+    "nystromformer": "fewer_keys",
+    "pinv_convergence": "fewer_keys",
+    "comparison": "cost",
+    "resources": "cost",
+}
+# Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which README.md shows.
+# Where the packages are not installed, the committed ones stay as they are.
+BENCHES = ("bench_softmax", "bench_linear", "bench_performer", "bench_patterns", "bench_reformer")
+# Compiled by NVIDIA's compiler (extra "cuda12"), and left as they are where it is missing.
+COMPILED = {"cuda_occupancy": "cost"}
+
+
+def module_of(name: str) -> Any:
+    """The module of a figure, or of a bench."""
+    folder = {**FIGURES, **COMPILED}.get(name, "benches")
+    return importlib.import_module(f"linattn_ref.experiments.{folder}.{name}")

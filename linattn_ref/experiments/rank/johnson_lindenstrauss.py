@@ -1,0 +1,148 @@
+"""The Johnson-Lindenstrauss lemma measured: one vector, many pairs, inner products. Bound beside count beside truth."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from linattn_ref.experiments.publishing import style
+from linattn_ref.theory import johnson_lindenstrauss as jl
+from linattn_ref.theory.johnson_lindenstrauss import Failure
+
+PROJECTIONS: dict[str, jl.Projection] = {"gaussian": jl.gaussian_projection, "signs": jl.sign_projection}
+COLOURS = (style.BLUE, style.VERMILLION, style.GREEN)
+CAPTION = (
+    "Random projection to k dimensions. Left: how often the squared length of one vector is off by more than eps, for "
+    "normal and sign matrices (points, 95% intervals), the exact probability (lines) and the bound (dashed). Middle: "
+    "the same for the worst of all distances between points. Right: inner products. Relative to |x| |y| the bound "
+    "holds at every angle; relative to |x.y|, as the Linformer paper's Lemma 1 prints it, it does not."
+)
+
+
+class Results(NamedTuple):
+    """Axes: ``Q`` epsilons, ``K`` dimensions, ``G`` dimensions of a finer grid for lines, ``C`` cosines."""
+
+    epsilons: tuple[float, ...]  # (Q,)
+    dimensions: tuple[int, ...]  # (K,)
+    width: int  # n, of the vectors projected
+    points: int  # m, in the middle panel
+    norms: dict[str, list[list[Failure]]]  # projection -> [Q][K]
+    pairs: list[list[Failure]]  # [Q][K], normal entries, some pair of the points fails
+    grid: NDArray[np.int64]  # (G,)
+    norms_bound: NDArray[np.float64]  # (Q, G)
+    norms_exact: NDArray[np.float64]  # (Q, G), normal entries
+    pairs_bound: NDArray[np.float64]  # (Q, G)
+    inner_eps: float
+    inner_bound: NDArray[np.float64]  # (G,)
+    cosines: tuple[float, ...]  # (C,)
+    inner_by_norms: NDArray[np.float64]  # (C, G), exact: error above inner_eps |x| |y|
+    inner_as_printed: NDArray[np.float64]  # (C, G), exact: error above inner_eps |x.y|
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    epsilons: Sequence[float] = (0.1, 0.2, 0.4),
+    dimensions: Sequence[int] = (8, 16, 32, 64, 128, 256, 512, 1024, 2048),
+    width: int = 32,
+    points: int = 24,
+    trials: int = 2000,
+    inner_eps: float = 0.4,
+    cosines: Sequence[float] = (1.0, 0.5, 0.1, 0.01),
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> Results:
+    """Count failures at every dimension.
+
+    Parameters
+    ----------
+    seed : int
+    quick : bool
+        Few trials and small dimensions: for tests.
+    epsilons, dimensions : sequence
+        The lemma's ``eps`` and ``k``.
+    width, points : int
+        The vectors' ``n``, and how many points the pairs are made of.
+    trials : int
+        Draws of ``R`` for one vector; a quarter as many for the points.
+    inner_eps, cosines
+        The panel on inner products.
+    progress : callable
+        Wraps the sequence of dimensions, as ``tqdm.tqdm`` does.
+    """
+    if quick:
+        dimensions, trials = [k for k in dimensions if k <= 128], min(trials, 200)
+    rng = np.random.default_rng(seed)
+    x, cloud = rng.standard_normal(width), rng.standard_normal((points, width))
+    norms: dict[str, list[list[Failure]]] = {name: [[] for _ in epsilons] for name in PROJECTIONS}
+    pairs: list[list[Failure]] = [[] for _ in epsilons]
+    vectors = points * (points - 1) // 2  # the pairs' differences
+    for k in progress(dimensions):
+        for name, projection in PROJECTIONS.items():
+            _count(norms[name], jl.norm_errors(x, k, trials=trials, rng=rng, projection=projection), epsilons, k, 1)
+        worst = jl.pairwise_errors(cloud, k, trials=trials // 4, rng=rng).max(axis=1)
+        _count(pairs, worst, epsilons, k, vectors)
+    grid = np.unique(np.geomspace(dimensions[0], dimensions[-1], 9 if quick else 41).round().astype(int))
+    bound = np.array([jl.failure_bound(eps, grid) for eps in epsilons])  # (Q, G)
+    return Results(
+        tuple(epsilons),
+        tuple(dimensions),
+        width,
+        points,
+        norms,
+        pairs,
+        grid,
+        norms_bound=np.minimum(1, bound),
+        norms_exact=np.array([jl.norm_failure(eps, grid) for eps in epsilons]),
+        pairs_bound=np.minimum(1, vectors * bound),
+        inner_eps=inner_eps,
+        inner_bound=np.minimum(1, jl.failure_bound(inner_eps, grid)),
+        cosines=tuple(cosines),
+        inner_by_norms=np.array([[jl.inner_product_failure(c, inner_eps, int(k)) for k in grid] for c in cosines]),
+        inner_as_printed=np.array(
+            [[jl.inner_product_failure(c, inner_eps * c, int(k)) for k in grid] for c in cosines]
+        ),
+    )
+
+
+def _count(rows: list[list[Failure]], errors: Any, epsilons: Sequence[float], k: int, vectors: int) -> None:
+    for row, eps in zip(rows, epsilons, strict=True):
+        row.append(jl.count_failures(errors, eps, vectors * jl.failure_bound(eps, k)))
+
+
+def draw(results: Results) -> Figure:
+    """Three panels of failure probability over ``k``: one vector, all pairs of points, inner products."""
+    figure, (left, middle, right) = style.figure(1, 3, height=0.52, sharey=True)
+    k, grid = results.dimensions, results.grid
+    for i, (eps, colour) in enumerate(zip(results.epsilons, COLOURS, strict=False)):
+        left.plot(grid, results.norms_exact[i], "-", color=colour)
+        left.plot(grid, results.norms_bound[i], "--", color=colour)
+        draw_failures(left, np.array(k) * 0.94, results.norms["gaussian"][i], fmt="o", color=colour)
+        draw_failures(left, np.array(k) * 1.06, results.norms["signs"][i], fmt="s", mfc="none", color=colour)
+        middle.plot(grid, results.pairs_bound[i], "--", color=colour)
+        draw_failures(middle, k, results.pairs[i], fmt="o", color=colour, label=f"eps = {eps:g}")
+    for i, (cosine, shade) in enumerate(zip(results.cosines, style.sequence(len(results.cosines)), strict=True)):
+        right.plot(grid, results.inner_by_norms[i], "-", color=shade)
+        right.plot(grid, results.inner_as_printed[i], ":", color=shade, label=f"cosine {cosine:g}")
+    right.plot(grid, results.inner_bound, "--", color=style.BLACK, label="bound")
+    for look, label in (("o", "normal"), ("s", "signs"), ("-", "exact, normal"), ("--", "bound")):
+        left.plot([], [], look, color=style.GREY, mfc="none" if look == "s" else None, label=label)
+    for look, label in (("-", "by |x| |y|"), (":", "by |x.y|")):
+        right.plot([], [], look, color=style.GREY, label=label)
+    titles = ("one vector", f"all distances, {results.points} points", f"inner product, eps = {results.inner_eps:g}")
+    floor = 0.5 / results.norms["gaussian"][0][0].trials
+    for axis, title in zip((left, middle, right), titles, strict=True):
+        axis.set(title=title, xlabel="projected dimension k", xscale="log", yscale="log", ylim=(floor, 1.6))
+        axis.set_xticks(k[::2], [str(each) for each in k[::2]])
+        axis.minorticks_off()
+        style.legend_below(axis)
+    left.set_ylabel("probability of failure")
+    return figure
+
+
+def draw_failures(axis: Any, x: Any, counted: Sequence[Failure], **look: Any) -> None:
+    """Measured failure rates with their intervals; where nothing failed, nothing is drawn."""
+    rate, low, high = np.array([(each.measured or np.nan, each.low, each.high) for each in counted]).T
+    axis.errorbar(x, rate, (rate - low, high - rate), **{"elinewidth": 0.8, "zorder": 3} | look)

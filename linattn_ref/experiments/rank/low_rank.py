@@ -1,0 +1,138 @@
+"""Linformer's Theorem 1 measured: failure rate against ``k``, and the ``k`` that is needed against ``log(n)``."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.rank.johnson_lindenstrauss import COLOURS, draw_failures
+from linattn_ref.theory import dimension_growth, low_rank
+from linattn_ref.theory.dimension_growth import Growth
+from linattn_ref.theory.johnson_lindenstrauss import Failure, count_failures
+
+# What the theorem's error is compared with (a field of `linattn_ref.theory.low_rank.Errors`), and the values' mean.
+GROWTHS = {
+    ("entry_by_norms", 1.0): "entries, by |p_i| |v|",
+    ("vector_by_norms", 1.0): "vector, by |P| |v|",
+    ("vector", 1.0): "values of mean 1",
+    ("vector", 0.0): "values of mean 0",
+}
+CAPTION = (
+    "Linformer's Theorem 1 for softmax attention of normal queries and keys. Left: how often some entry of P R'R v is "
+    "off by more than eps |p_i| |v| (points, 95% intervals), and the proof's bound (dashed). Middle: the k that keeps "
+    "this rate below the target grows with log n, less steeply than stated; relative to |P| |v| the whole vector needs "
+    "a constant k. Right: the theorem as printed, relative to |P v|. For values of mean 0 it takes more than n."
+)
+
+
+class Results(NamedTuple):
+    length: int  # n of the left panel
+    epsilons: tuple[float, ...]
+    dimensions: tuple[int, ...]
+    failures: list[list[Failure]]  # [eps][k], every entry within eps |p_i| |v|
+    stated_dimensions: tuple[int, ...]  # the theorem's k for each eps at that n
+    growth: list[Growth]  # in the order of GROWTHS
+    amplification: dict[str, list[float]]  # |P| |v| / |P v| by mean of the values, an entry a length
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    lengths: Sequence[int] = (128, 256, 512, 1024, 2048, 4096, 8192),
+    epsilons: Sequence[float] = (0.3, 0.5, 0.7),
+    dimensions: Sequence[int] = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512),
+    length: int = 1024,
+    growth_eps: float = 0.5,
+    failure: float = 0.1,
+    trials: int = 400,
+    temperature: float = 1.0,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> Results:
+    """Measure both parts; a length of 8192 takes about a second, no ``n x n`` array is made.
+
+    Parameters
+    ----------
+    seed : int
+    quick : bool
+        Short lengths and few trials: for tests.
+    lengths : sequence of int
+        ``n`` of the growth curves.
+    epsilons, dimensions, length
+        ``eps``, ``k`` and ``n`` of the left panel.
+    growth_eps, failure : float
+        ``eps`` and target failure rate of the growth curves.
+    trials : int
+        Draws of the projection at every length.
+    temperature : float
+        Standard deviation of the attention scores.
+    progress : callable
+        Wraps the sequence of lengths, as ``tqdm.tqdm`` does.
+    """
+    if quick:
+        lengths, length, trials = [n for n in lengths if n <= 512], min(length, 256), min(trials, 100)
+    rng = np.random.default_rng(seed)
+    acted: dict[float, dict[int, low_rank.Action]] = {mean: {} for _, mean in GROWTHS}
+    for n in progress(lengths):
+        for mean, by_length in acted.items():
+            by_length[n] = dimension_growth.random_action(
+                n, trials=trials, rng=rng, temperature=temperature, value_mean=mean
+            )
+    one = dimension_growth.random_action(length, trials=trials, rng=rng, temperature=temperature)
+    errors = {k: low_rank.errors_at(one, k, "entry_by_norms") for k in dimensions}
+    return Results(
+        length,
+        tuple(epsilons),
+        tuple(dimensions),
+        [
+            [count_failures(errors[k], eps, low_rank.stated_failure(length, eps, k)) for k in dimensions]
+            for eps in epsilons
+        ],
+        tuple(low_rank.stated_dimension(length, eps) for eps in epsilons),
+        [dimension_growth.growth(acted[mean], growth_eps, event, failure=failure) for event, mean in GROWTHS],
+        {
+            f"{mean:g}": [low_rank.amplification(by_length[n]) for n in sorted(by_length)]
+            for mean, by_length in acted.items()
+        },
+    )
+
+
+def draw(results: Results) -> Figure:
+    """Failure rate over ``k``; needed ``k`` over ``n`` where it is a logarithm; and as the theorem is printed."""
+    figure, (left, middle, right) = style.figure(1, 3, height=0.5)
+    for eps, failures, colour in zip(results.epsilons, results.failures, COLOURS, strict=False):
+        left.plot(results.dimensions, [each.measured for each in failures], "-", color=colour, alpha=0.5)
+        left.plot(results.dimensions, [each.stated for each in failures], "--", color=colour)
+        draw_failures(left, results.dimensions, failures, fmt="o", color=colour, label=f"eps = {eps:g}")
+    left.plot([], [], "--", color=style.GREY, label="bound")
+    left.set(title=f"some entry fails, n = {results.length}", xlabel="k", ylabel="failure rate", xscale="log")
+    left.set_xticks(results.dimensions[::4], [str(k) for k in results.dimensions[::4]])
+
+    first = results.growth[0]
+    grown = dict(zip(GROWTHS.items(), results.growth, strict=True))
+    for ((event, _), label), growth in grown.items():
+        axis = right if event == "vector" else middle
+        fitted = round(growth.measured_slope if axis is middle else growth.exponent, 1) + 0.0  # no "-0.0"
+        slope = f": slope {fitted:.1f}" if axis is middle else f": n^{fitted:.1f}"
+        _draw_growth(axis, growth, label + slope, COLOURS[len(axis.containers)])
+    for axis, label in ((middle, f"stated: slope {first.stated_slope:.0f}"), (right, "stated")):
+        axis.plot(first.lengths, [each.stated for each in first.needed], "--", color=style.BLACK, label=label)
+        axis.set(xlabel="length n", xscale="log")
+        axis.set_xticks(first.lengths[::2], [str(n) for n in first.lengths[::2]])
+    middle.set(title=f"k needed, eps = {first.eps:g}", ylabel="k", ylim=(0, None))
+    right.set(title="as printed, by |P v|", yscale="log")
+    low, high = right.get_ylim()
+    right.fill_between(first.lengths, first.lengths, high, color=style.GREY, alpha=0.18, lw=0, label="k > n")
+    right.set_ylim(low, high)
+    for axis in (left, middle, right):
+        axis.minorticks_off()
+        style.legend_below(axis, columns=2 if axis is left else 1)
+    return figure
+
+
+def _draw_growth(axis: Any, growth: Growth, label: str, colour: str) -> None:
+    k, low, high = np.array([(each.measured, each.low, each.high) for each in growth.needed]).T
+    errors = (k - low, high - k)
+    axis.errorbar(growth.lengths, k, errors, fmt="o-", color=colour, elinewidth=0.8, label=label)

@@ -1,0 +1,291 @@
+"""Self-attention is low rank: the figure that Linformer's argument rests on, drawn from a real transformer.
+
+The normalised cumulative singular value ``c_k = sum_{i<=k} sigma_i / sum_i sigma_i`` of the context mapping matrix
+``P`` against ``k``, a line a layer (mean over sentences and heads, the band holds the middle half of the heads); the
+same for the network before training and for random queries and keys; and ``c_k`` at one ``k`` by layer and head.
+
+References
+----------
+Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", Figure 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from threadpoolctl import threadpool_limits
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.publishing import record, style
+from linattn_ref.experiments.rank import spectrum_inputs, spectrum_job
+from linattn_ref.experiments.rank.spectrum_inputs import PathLike
+from linattn_ref.theory.spectrum import METHODS, cumulative_share, rank_for_share, singular_values, spread
+
+CAPTION = (
+    "Self-attention is low rank: the share of an attention matrix's singular values that the k largest hold. Left: a "
+    "line is a layer's mean over sentences and heads, its band the middle half of the heads. Middle: the mean of the "
+    "left beside the same network with random weights, and beside random queries and keys. Right: the share at the "
+    "dotted line by layer and head."
+)
+SHARE = 0.9  # of which the rank is given
+BAND = (0.25, 0.75)  # the quantiles of the heads between which the band lies
+
+
+class Curves(NamedTuple):
+    """One group of matrices: a model's, or a baseline's."""
+
+    title: str
+    sentences: int
+    mean: Array  # (T, K), c_k by layer, over sentences and heads
+    low: Array  # (T, K), the quantile BAND[0] of the heads' means over sentences
+    high: Array  # (T, K), the quantile BAND[1]
+    at_k: Array  # (T, H), c_k at Results.k, over sentences
+    rank: Array  # (T, H), the rank that holds SHARE of the spectrum, over sentences
+
+
+class GramLoss(NamedTuple):
+    """What the method "gram" lost, measured on one head a layer of the first sentence against "svd" in float64."""
+
+    matrices: int
+    curve: float  # largest error of c_k
+    curve_svd: float  # the same of "svd" in the matrices' own dtype
+    value: float  # largest error of a singular value, relative to the matrix's largest
+    value_svd: float
+
+
+class Results(NamedTuple):
+    """All numbers of the figure, and what they depend on."""
+
+    curves: dict[str, Curves]  # "given", and the baselines "untrained" and "gaussian"
+    shape: tuple[int, int, int]  # (H, N, L)
+    k: int  # of the heat map
+    share: float
+    band: tuple[float, float]
+    settings: dict[str, Any]
+    gram_loss: GramLoss | None
+
+
+def compute(
+    *,
+    sentences: int = 32,
+    length: int = 512,
+    baselines: int = 2,
+    seed: int = 0,
+    method: str = "svd",
+    model: PathLike | None = None,
+    text: PathLike | None = None,
+    arrays: PathLike | None = None,
+    parts: PathLike | None = None,
+    resume: bool = False,
+    workers: int = 1,
+    dask: str | None = None,
+    progress: bool = False,
+    quick: bool = False,
+    say: Callable[[str], object] = lambda line: None,
+) -> Results:
+    """The singular values of every attention matrix of a model on some sentences, summed up.
+
+    Parameters
+    ----------
+    sentences, length : int
+        How many sentences and how many tokens each.
+    baselines : int
+        Sentences for the untrained network and draws of random queries and keys; 0 for no baselines.
+    seed : int
+    method : {"svd", "gram"}
+        See `linattn_ref.theory.spectrum.singular_values`.
+    model, text : path, optional
+        See `spectrum_inputs.from_model`.
+    arrays : path, optional
+        Use these matrices, not a model's: see `spectrum_inputs.from_arrays`.
+    parts, resume, workers, dask, progress
+        The folder where results are kept as they come (None: nowhere), and who computes them: see `spectrum_job.run`.
+    quick : bool
+        At most 2 sentences of 128 tokens, one for each baseline: for tests.
+    say : callable
+        Told in one line what is fetched.
+
+    Returns
+    -------
+    Results
+        The same bits for the same arguments before ``parts``, whoever computes them, on the same machine.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    if quick:
+        sentences, length, baselines = min(sentences, 2), min(length, 128), min(baselines, 1)
+    with threadpool_limits(1):
+        if arrays is not None:
+            inputs = spectrum_inputs.from_arrays(arrays, baselines=baselines, seed=seed)
+        else:
+            inputs = spectrum_inputs.from_model(
+                model, text, sentences=sentences, length=length, baselines=baselines, seed=seed, say=say
+            )
+        settings = {
+            **({} if arrays is not None else {"sentences": sentences, "length": length}),
+            **inputs.sources,
+            "baselines": baselines,
+            "seed": seed,
+            "method": method,
+        }
+        tasks = [task for group in inputs.tasks.values() for task in group]
+        with tempfile.TemporaryDirectory() if parts is None else contextlib.nullcontext(parts) as folder:
+            values = spectrum_job.run(
+                tasks,
+                Path(folder),
+                {**settings, "versions": record.versions(), "machine": record.machine()},
+                method=method,
+                resume=resume,
+                workers=workers,
+                dask=dask,
+                progress=progress,
+            )
+        loss = measure_gram_loss(inputs.tasks["given"][0]) if method == "gram" else None
+    return summarise(inputs, values, settings, loss)
+
+
+def summarise(
+    inputs: spectrum_inputs.Inputs, values: Mapping[str, Array], settings: dict[str, Any], loss: GramLoss | None
+) -> Results:
+    """From singular values ``(T, H, K)`` by task to the numbers of the figure."""
+    k = max(1, min(inputs.shape[1:]) // 4)
+    curves = {}
+    for group, tasks in inputs.tasks.items():
+        if tasks:
+            stack = np.stack([values[task.name] for task in tasks])  # (S, T, H, K)
+            curves[group] = curves_of(inputs.title if group == "given" else group, stack, k)
+    return Results(curves, inputs.shape, k, SHARE, BAND, settings, loss)
+
+
+def curves_of(title: str, values: Array, k: int) -> Curves:
+    """Sum up the singular values ``(S, T, H, K)`` of one group."""
+    share = cumulative_share(values)  # (S, T, H, K)
+    by_head = share.mean(axis=0)  # (T, H, K)
+    over_heads = spread(by_head, axis=1, levels=BAND)
+    low, high = over_heads.quantiles  # (T, K)
+    rank = rank_for_share(values, SHARE).mean(axis=0)  # (T, H)
+    return Curves(title, len(values), over_heads.mean, low, high, by_head[..., k - 1], rank)
+
+
+def measure_gram_loss(task: spectrum_job.Task) -> GramLoss:
+    """What the Gram matrix's eigenvalues lose: the first head of each layer, computed three ways."""
+    matrices = np.stack([p[0] for p in task.matrices(*task.arguments)])  # (T, N, L)
+    exact = singular_values(matrices.astype(np.float64))  # (T, K)
+    errors = []
+    for method in METHODS:
+        values = singular_values(matrices, method=method)
+        curve = np.abs(cumulative_share(values) - cumulative_share(exact)).max()
+        errors += [float(curve), float((np.abs(values - exact) / exact[:, :1]).max())]
+    curve_svd, value_svd, curve, value = errors
+    return GramLoss(len(matrices), curve, curve_svd, value, value_svd)
+
+
+def table(results: Results) -> str:
+    """The main numbers as lines of text: by layer, over all layers, and the baselines."""
+    heads, n, n_keys = results.shape
+    given = results.curves["given"]
+    rows = [(f"layer {layer}", given.at_k[layer], given.rank[layer]) for layer in range(len(given.at_k))]
+    rows.append(("all layers", given.at_k, given.rank))
+    rows += [(group, curves.at_k, curves.rank) for group, curves in results.curves.items() if group != "given"]
+    size = f"{given.sentences} sentences x {len(given.at_k)} layers x {heads} heads"
+    columns = f"share at k={results.k}", "lowest, highest head", f"rank for {results.share:.0%}"
+    lines = [f"{given.title}: {size}, matrices {n} x {n_keys}", "", _row("", *columns)]
+    for name, at_k, rank in rows:
+        lines.append(_row(name, f"{at_k.mean():.3f}", f"{at_k.min():.3f}, {at_k.max():.3f}", f"{rank.mean():.1f}"))
+    if results.gram_loss is not None:
+        loss = results.gram_loss
+        lines.append(
+            f"method gram on {loss.matrices} of these matrices, largest error: of the curve {loss.curve:.1e} (svd "
+            f"{loss.curve_svd:.1e}), of a singular value over the largest {loss.value:.1e} (svd {loss.value_svd:.1e})"
+        )
+    return "\n".join(lines)
+
+
+def _row(name: str, share: str, extremes: str, rank: str) -> str:
+    return f"{name:<10}  {share:>14}  {extremes:>20}  {rank:>12}"
+
+
+def draw(results: Results) -> Figure:
+    """Left the model, in the middle the baselines, right the heat map by layer and head."""
+    given = results.curves["given"]
+    baselines = {name: curves for name, curves in results.curves.items() if name != "given"}
+    widths = [1, 1, 1.45] if baselines else [1, 1.45]
+    figure, axes = style.figure(1, len(widths), height=0.36 if baselines else 0.45, width_ratios=widths)
+    _draw_layers(axes[0], results, given)
+    axes[0].set(title=given.title, ylabel="normalised cumulative\nsingular value")
+    if baselines:
+        _draw_baselines(axes[1], results, given, baselines)
+        axes[1].set_title("Baselines")
+        axes[1].tick_params(labelleft=False)
+    _draw_heat_map(figure, axes[-1], results)
+    return figure
+
+
+def _draw_layers(axes: Axes, results: Results, curves: Curves) -> None:
+    """One line a layer, and the band that holds the middle half of its heads."""
+    k = 1 + np.arange(curves.mean.shape[-1])
+    layers = len(curves.mean)
+    for layer, colour in enumerate(style.sequence(layers)):
+        mean = curves.mean[layer]  # (K,)
+        axes.fill_between(k, curves.low[layer], curves.high[layer], color=colour, alpha=0.18, linewidth=0)
+        axes.plot(k, mean, color=colour, label=f"{_two_digits(mean[results.k - 1])}  layer {layer}")
+    _frame(axes, results, columns=1 + (layers - 1) // 8)
+
+
+def _draw_baselines(axes: Axes, results: Results, given: Curves, baselines: Mapping[str, Curves]) -> None:
+    """The network before training, a line a layer; random queries and keys; the model's mean to compare with."""
+    k = 1 + np.arange(given.mean.shape[-1])
+    drawn = {"untrained": "untrained", "given": "trained", "gaussian": "Gaussian"}
+    colours = {"untrained": style.GREEN, "given": style.BLACK, "gaussian": style.VERMILLION}
+    for group, label in drawn.items():
+        if group == "given" or group in baselines:
+            lines = given.mean.mean(axis=0, keepdims=True) if group == "given" else baselines[group].mean  # (T, K)
+            at_index = _two_digits(lines[:, results.k - 1].mean())
+            dashes = "--" if group == "gaussian" else "-"
+            axes.plot(k, lines[0], dashes, color=colours[group], label=f"{at_index}  {label}")
+            axes.plot(k, lines[1:].T, dashes, color=colours[group])
+    _frame(axes, results)
+
+
+def _frame(axes: Axes, results: Results, columns: int = 1) -> None:
+    """The axes of a panel of curves, with a mark at the heat map's index and the values there in the legend."""
+    last = min(results.shape[1:])
+    axes.axvline(results.k, color=style.BLACK, linestyle=":", linewidth=0.6 * axes.get_lines()[0].get_linewidth())
+    axes.set(xlabel="index $k$", xlim=(0, last), ylim=(0, 1.01))
+    axes.set_xticks(sorted({0, results.k, last // 2, last}))
+    legend = axes.legend(title=f"at $k$ = {results.k}", loc="lower right", ncols=columns, borderpad=0.1)
+    legend.set_alignment("left")
+    legend.set_frame_on(True)
+    legend.get_frame().set(alpha=1, edgecolor="none")
+
+
+def _two_digits(share: Any) -> str:
+    return f"{share:.2f}".removeprefix("0")
+
+
+def _draw_heat_map(figure: Figure, axes: Axes, results: Results) -> None:
+    """The share at one index by layer and head: a number in each cell, or a colour bar where that could not be read."""
+    shares = results.curves["given"].at_k  # (T, H)
+    layers, heads = shares.shape
+    image = axes.imshow(shares, aspect="auto", origin="lower", vmax=1)
+    axes.set(title=f"Value at $k$ = {results.k}", xlabel="head", ylabel="layer")
+    axes.set_xticks(range(0, heads, 1 + heads // 20))
+    axes.set_yticks(range(0, layers, 1 + layers // 20))
+    axes.grid(False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    tick_size = float(axes.xaxis.get_ticklabels()[0].get_fontsize())
+    size = min(tick_size, 0.16 * 72 * figure.get_figwidth() / heads)  # points: three signs must fit in a cell
+    if size < 0.6 * tick_size:
+        figure.colorbar(image, ax=axes, pad=0.02, aspect=30).outline.set_visible(False)
+        return
+    for (layer, head), rgba in zip(np.ndindex(layers, heads), image.to_rgba(shares).reshape(-1, 4), strict=True):
+        text = _two_digits(shares[layer, head])
+        axes.text(head, layer, text, ha="center", va="center", fontsize=size, color=style.text_colour(rgba))

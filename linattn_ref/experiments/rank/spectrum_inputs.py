@@ -1,0 +1,175 @@
+"""Where the spectrum's matrices come from: a real model on real text, a network before training, noise, or a file."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linattn_ref.attention import softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.data import fetch
+from linattn_ref.experiments.measuring import pretrained
+from linattn_ref.experiments.measuring.pretrained import PathLike
+from linattn_ref.experiments.rank.spectrum_job import Task
+from linattn_ref.models import bert
+
+
+class Inputs(NamedTuple):
+    """What to do, and what the results will have come from."""
+
+    tasks: dict[str, list[Task]]  # group -> its sentences: "given", and the baselines "untrained" and "gaussian"
+    title: str  # what the group "given" is
+    shape: tuple[int, int, int]  # (H, N, L)
+    sources: dict[str, Any]  # names and hashes of what was read
+
+
+def of_model(model: bert.Model, tokens: NDArray[np.integer]) -> Iterator[Array]:
+    """Each layer's ``P (H, N, N)`` on one sentence."""
+    for layer in bert.layers(model, tokens):
+        yield layer.p
+
+
+def of_noise(heads: int, n: int, n_keys: int, width: int, seed: np.random.SeedSequence) -> Iterator[Array]:
+    """One layer of ``P (H, N, L)`` whose queries and keys have independent N(0, 1) entries, ``width`` each."""
+    rng = np.random.default_rng(seed)
+    q = rng.standard_normal((heads, n, width), np.float32)
+    k = rng.standard_normal((heads, n_keys, width), np.float32)
+    yield softmax.matrix(q, k)
+
+
+def of_matrices(p: Array) -> Iterator[Array]:
+    """The layers of a user's own ``P (T, H, N, L)``."""
+    yield from p
+
+
+def of_queries_keys(q: Array, k: Array) -> Iterator[Array]:
+    """Each layer's ``P (H, N, L)`` of a user's own ``Q (T, H, N, D)`` and ``K (T, H, L, D)``."""
+    for q_layer, k_layer in zip(q, k, strict=True):
+        yield softmax.matrix(q_layer, k_layer)
+
+
+def from_model(
+    folder: PathLike | None,
+    text_file: PathLike | None,
+    *,
+    sentences: int,
+    length: int,
+    baselines: int,
+    seed: int,
+    say: Callable[[str], object] = lambda line: None,
+) -> Inputs:
+    """Sentences of a text through a pretrained model, and through the same network with random weights.
+
+    Parameters
+    ----------
+    folder, text_file : path, optional
+        As in `pretrained.read`.
+    sentences, length : int
+        How many sentences, and how many tokens each.
+    baselines : int
+        Sentences and draws for each baseline; the untrained network reads no more than ``sentences``.
+    seed : int
+        Of the choice of sentences, the random weights and the noise, which do not influence each other.
+    say : callable
+        Told in one line what is fetched.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError, linattn_ref.data.fetch.FetchError
+        No such file, a damaged one, too little text, or more tokens than the model has positions.
+    """
+    _choice, weights, noise = np.random.SeedSequence(seed).spawn(3)  # the first is `pretrained.read`'s
+    model, tokens, name, sources = pretrained.read(
+        folder, text_file, sentences=sentences, length=length, seed=seed, say=say
+    )
+    config = model.config
+    tasks = {"given": [Task(f"given-{i:04}", of_model, (model, ids)) for i, ids in enumerate(tokens)]}
+    if baselines:
+        random = bert.untrained(config, np.random.default_rng(weights))
+        tasks["untrained"] = [
+            Task(f"untrained-{i:04}", of_model, (random, ids)) for i, ids in enumerate(tokens[:baselines])
+        ]
+    shape = (config.heads, length, length)
+    tasks["gaussian"] = noise_tasks(shape, config.head_width, noise, baselines)
+    return Inputs(tasks, name, shape, sources)
+
+
+def from_arrays(file: PathLike, *, baselines: int, seed: int) -> Inputs:
+    """A user's own matrices, or queries and keys, in a ``.npz`` file.
+
+    Parameters
+    ----------
+    file : path
+        Holds ``p (S, T, H, N, L)``, or ``q (S, T, H, N, D)`` and ``k (S, T, H, L, D)``: sentences, layers, heads. The
+        first axes may be left out: a matrix ``(N, L)`` is one head of one layer on one sentence. Float32 or float64.
+    baselines : int
+        How many draws of random queries and keys of the same shape (of width 64 where only ``p`` is given).
+    seed : int
+        Of the noise.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        No such file, no ``.npz``, or not these arrays in it.
+    """
+    arrays = read_arrays(Path(file))
+    if "p" in arrays:
+        of_one: Callable[..., Iterator[Array]] = of_matrices
+        sentences: list[tuple[Array, ...]] = [(p,) for p in arrays["p"]]
+        (_, _, heads, n, n_keys), width = arrays["p"].shape, 64
+    else:
+        q, k = arrays["q"], arrays["k"]
+        of_one, sentences = of_queries_keys, list(zip(q, k, strict=True))
+        (_, _, heads, n, width), n_keys = q.shape, k.shape[-2]
+    tasks = {"given": [Task(f"given-{i:04}", of_one, parts) for i, parts in enumerate(sentences)]}
+    shape = (heads, n, n_keys)
+    tasks["gaussian"] = noise_tasks(shape, width, np.random.SeedSequence(seed), baselines)
+    name = Path(file).name
+    return Inputs(tasks, name, shape, {"arrays": name, "arrays_sha256": fetch.file_sha256(Path(file))})
+
+
+def noise_tasks(shape: tuple[int, int, int], width: int, seed: np.random.SeedSequence, count: int) -> list[Task]:
+    """``count`` independent draws of `of_noise`."""
+    return [Task(f"gaussian-{i:04}", of_noise, (*shape, width, child)) for i, child in enumerate(seed.spawn(count))]
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of `from_arrays`, checked, with all five axes."""
+    try:
+        with path.open("rb") as file, np.lib.npyio.NpzFile(file) as stored:
+            arrays = {name.lower(): np.asarray(stored[name]) for name in stored.files}
+    except FileNotFoundError:
+        raise FileNotFoundError(f"arrays: no such file: {path}") from None
+    except (EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"arrays: {path} is no .npz file of numbers, or damaged ({error})") from None
+    names = {"p"} if "p" in arrays else {"q", "k"}
+    if not names <= set(arrays) or {"p", "q"} <= set(arrays):
+        raise ValueError(f"arrays: expected p, or q and k, in {path}; it holds {', '.join(arrays) or 'nothing'}")
+    arrays = {name: _five_axes(name, arrays[name]) for name in sorted(names, reverse=True)}
+    if "p" in arrays and not arrays["p"].any(axis=(-2, -1)).all():
+        raise ValueError(f"arrays: p holds a matrix of zeros alone in {path}, which has no share of singular values")
+    if "q" in arrays and arrays["q"].dtype != arrays["k"].dtype:
+        raise ValueError(f"arrays: q is {arrays['q'].dtype} and k {arrays['k'].dtype}; they must be of one type")
+    if "q" in arrays and not _fit(arrays["q"].shape, arrays["k"].shape):
+        raise ValueError(f"arrays: q {arrays['q'].shape} and k {arrays['k'].shape} may differ only in the last but one")
+    return arrays
+
+
+def _five_axes(name: str, array: Array) -> Array:
+    if array.dtype not in (np.float32, np.float64):
+        raise ValueError(f"arrays: {name} must be float32 or float64, got {array.dtype}")
+    if not 2 <= array.ndim <= 5 or 0 in array.shape:
+        raise ValueError(f"arrays: {name} must have 2 to 5 axes, none empty, got shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"arrays: {name} holds NaN or infinity")
+    return array.reshape((1,) * (5 - array.ndim) + array.shape)
+
+
+def _fit(q: tuple[int, ...], k: tuple[int, ...]) -> bool:
+    return (*q[:-2], q[-1]) == (*k[:-2], k[-1])

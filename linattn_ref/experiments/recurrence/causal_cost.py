@@ -1,0 +1,251 @@
+"""What the causal product of linear attention costs in four forms, forward and backward together; nothing is timed.
+
+``masked``
+    The ``(N, N)`` matrix with zeros above its diagonal: ``out = (mask * phi_q phi_k^T) v``.
+``naive``
+    The prefix sums as automatic differentiation has them: every ``S_i`` is an array of its own, kept for the backward
+    pass. It stands below.
+``rows``
+    Algorithm 1, one state at a time: ``forward_by_row`` and ``backward_by_row`` of the kernel.
+``chunks``
+    The kernel's ``forward`` and ``backward``, ``T`` rows at a time.
+
+A multiply-add is one of a matrix product, or the product and the sum of a rank-1 update ``S + phi(k_i) v_i^T``, or two
+entries of any other arithmetic. In numbers, with ``N`` rows, the last column about right:
+
+=========  ============================  =================  ======================================
+form       multiply-adds                 kept by forward    in use at once
+=========  ============================  =================  ======================================
+masked     ``3 N^2 (C + M) + N^2``       ``N^2``            ``2 N^2 + N (2 C + 2 M)``, a mask of bytes
+naive      ``6 N C M``                   ``N C M``          ``N C M + N (2 C + 3 M)``
+rows       ``7 N C M``                   0                  ``N (2 C + 2 M) + 5 C M``
+chunks     ``N (4 T (C + M) + 7 C M)``   0                  ``N (2 C + 2 M) + 4 (C M + T^2)``
+=========  ============================  =================  ======================================
+
+Kept is what goes from one pass to the other beyond the inputs. The term ``N (2 C + 2 M)`` is the output and three
+gradients, which every form has to make. In the form by rows, ``5 C M`` are two states, an update of one, and NumPy's
+two buffers for making that.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
+from linattn_ref.experiments.measuring.scaling import growth_exponent
+from linattn_ref.experiments.publishing import style
+from linattn_ref.kernels.reference import causal_product
+
+LENGTHS = (128, 256, 512, 1024, 2048)
+CHUNK = causal_product.CHUNK
+CAPTION = (
+    "The causal product of linear attention, one head, forward and backward: a mask costs the square of the length in "
+    "time and memory; prefix sums are linear, but automatic differentiation keeps every one of them. Algorithm 1 keeps "
+    "none, for a sixth more arithmetic. Points are counted or measured, lines are the formulas."
+)
+
+Kept = tuple[Array, ...]
+
+
+class Gradients(NamedTuple):
+    phi_q: Array  # (N, C)
+    phi_k: Array  # (N, C)
+    v: Array  # (N, M)
+
+
+# --- Two forms to compare with --------------------------------------------------------------------------------------
+
+
+def masked_forward(phi_q: Array, phi_k: Array, v: Array) -> tuple[Array, Kept]:
+    """With the matrix: ``phi_q, phi_k (N, C)``, ``v (N, M)`` give ``out (N, M)``."""
+    mask = np.tri(len(v), dtype=np.bool_)  # (N, N), True where j <= i
+    similarity = phi_q @ phi_k.T  # (N, N)
+    similarity *= mask
+    return similarity @ v, (phi_q, phi_k, v, similarity)
+
+
+def masked_backward(d_out: Array, saved: Kept) -> Gradients:
+    phi_q, phi_k, v, similarity = saved
+    d_similarity = d_out @ v.T  # (N, N)
+    d_similarity *= np.tri(len(v), dtype=np.bool_)
+    return Gradients(d_similarity @ phi_k, d_similarity.T @ phi_q, similarity.T @ d_out)
+
+
+def naive_forward(phi_q: Array, phi_k: Array, v: Array) -> tuple[Array, Any]:
+    """The recurrence as automatic differentiation records it: ``S_i`` is a new array, and the tape keeps it."""
+    s = np.zeros((phi_k.shape[1], v.shape[1]), v.dtype)  # (C, M)
+    rows, tape = [], []
+    for i in range(len(v)):
+        s = s + phi_k[i, :, None] * v[i, None, :]
+        tape.append(s)
+        rows.append(phi_q[i] @ s)  # (M,)
+    return np.stack(rows), (phi_q, phi_k, v, tape)
+
+
+def naive_backward(d_out: Array, saved: Any) -> Gradients:
+    """The tape read from its end, each operation of :func:`naive_forward` with its own derivative."""
+    phi_q, phi_k, v, tape = saved
+    d_phi_q, d_phi_k, d_v = (np.empty(x.shape, x.dtype) for x in (phi_q, phi_k, v))
+    d_s = np.zeros(tape[0].shape, v.dtype)  # (C, M)
+    for i in reversed(range(len(v))):
+        d_phi_q[i] = tape[i] @ d_out[i]  # from out_i = phi_q_i^T S_i
+        d_s = d_s + phi_q[i, :, None] * d_out[i, None, :]
+        d_phi_k[i] = d_s @ v[i]  # from S_i = S_{i-1} + phi_k_i v_i^T
+        d_v[i] = phi_k[i] @ d_s
+    return Gradients(d_phi_q, d_phi_k, d_v)
+
+
+# --- All four, with one signature -----------------------------------------------------------------------------------
+
+
+def rows_forward(phi_q: Array, phi_k: Array, v: Array) -> tuple[Array, Kept]:
+    """Algorithm 1."""
+    return causal_product.forward_by_row(phi_q, phi_k, v, None)[0], (phi_q, phi_k, v)
+
+
+def rows_backward(d_out: Array, saved: Kept) -> Gradients:
+    phi_q, phi_k, v = saved
+    return Gradients(*causal_product.backward_by_row(d_out, None, phi_q, phi_k, v, None)[:3])
+
+
+def chunks_forward(phi_q: Array, phi_k: Array, v: Array) -> tuple[Array, Kept]:
+    """The kernel, ``CHUNK`` rows at a time."""
+    return causal_product.forward(phi_q, phi_k, v, None, None, None)[0], (phi_q, phi_k, v)
+
+
+def chunks_backward(d_out: Array, saved: Kept) -> Gradients:
+    phi_q, phi_k, v = saved
+    return Gradients(*causal_product.backward(d_out, None, phi_q, phi_k, v, None, None, None)[:3])
+
+
+FORMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "masked": (masked_forward, masked_backward),
+    "naive": (naive_forward, naive_backward),
+    "rows": (rows_forward, rows_backward),
+    "chunks": (chunks_forward, chunks_backward),
+}
+
+
+# --- What they cost -------------------------------------------------------------------------------------------------
+
+
+class Costs(NamedTuple):
+    """One form's costs, an entry a length."""
+
+    multiply_adds: NDArray[np.float64]  # (T,), counted
+    multiply_adds_formula: NDArray[np.float64]  # (T,)
+    kept: NDArray[np.int64]  # (T,), bytes that forward keeps for backward beyond the inputs
+    kept_formula: NDArray[np.int64]  # (T,)
+    peak: NDArray[np.int64]  # (T,), bytes in use at once, measured
+    peak_formula: NDArray[np.int64]  # (T,), about
+
+
+class Results(NamedTuple):
+    lengths: NDArray[np.int64]  # (T,), N
+    feature_width: int  # C
+    value_width: int  # M
+    dtype: str
+    masked: Costs
+    naive: Costs
+    rows: Costs
+    chunks: Costs
+
+
+def compute(
+    lengths: Sequence[int] = LENGTHS,
+    *,
+    rng: Generator,
+    feature_width: int = 64,
+    value_width: int = 64,
+    dtype: type[np.floating[Any]] = np.float32,
+) -> Results:
+    """Count and measure all four forms at every length.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        ``N``. The longest takes about ``N C M`` numbers of memory in the naive form.
+    rng : numpy.random.Generator
+        Draws the inputs, which nothing depends on.
+    feature_width, value_width : int
+        ``C`` and ``M``.
+    dtype : float32 or float64
+    """
+    c, m = feature_width, value_width
+    inputs = [[rng.standard_normal((n, w)).astype(dtype) for w in (c, c, m, m)] for n in lengths]  # and d_out
+    n, size = np.array(lengths), np.dtype(dtype).itemsize
+    costs = {name: _costs(*pair, inputs, formulas(name, n, c, m, size)) for name, pair in FORMS.items()}
+    return Results(n, c, m, np.dtype(dtype).name, **costs)
+
+
+def formulas(form: str, n: NDArray[np.int64], c: int, m: int, size: int) -> tuple[NDArray[Any], ...]:
+    """A row of the table above: multiply-adds, numbers kept, numbers in use at once; ``size`` bytes a number."""
+    made = n * (2 * c + 2 * m)  # the output and three gradients
+    return {
+        "masked": (3 * n * n * (c + m) + n * n, n * n, 2 * n * n + n * n // size + made),
+        "naive": (6 * n * c * m, n * c * m, n * c * m + made + n * m),
+        "rows": (7 * n * c * m, 0 * n, made + 5 * c * m),
+        "chunks": (n * (4 * CHUNK * (c + m) + 7 * c * m), 0 * n, made + 4 * (c * m + CHUNK**2)),
+    }[form]
+
+
+def multiply_adds(function: Callable[..., Any], *arrays: Array) -> float:
+    """Of matrix products, and half of the entries that other arithmetic goes over."""
+    counts = count(function, *arrays)
+    return counts.multiply_adds + counts.elementwise / 2
+
+
+def _costs(forward: Any, backward: Any, inputs: list[list[Array]], formulas: tuple[NDArray[Any], ...]) -> Costs:
+    def both(phi_q: Array, phi_k: Array, v: Array, d_out: Array) -> None:
+        _, saved = forward(phi_q, phi_k, v)
+        backward(d_out, saved)
+
+    counted = [multiply_adds(both, *arrays) for arrays in inputs]
+    kept = [kept_bytes(forward(*arrays[:3])[1]) - kept_bytes(tuple(arrays[:3])) for arrays in inputs]
+    peaks = [peak_bytes(both, *arrays) for arrays in inputs]
+    multiply_adds_formula, kept_formula, peak_formula = formulas
+    size = inputs[0][0].itemsize
+    return Costs(
+        np.array(counted),
+        multiply_adds_formula,
+        np.array(kept),
+        kept_formula * size,
+        np.array(peaks),
+        peak_formula * size,
+    )
+
+
+# --- The figure -----------------------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure:
+    """Multiply-adds and bytes at the peak, over the length."""
+    figure, axes = style.figure(1, 2, height=0.42)
+    looks = (
+        ("masked matrix", results.masked, style.VERMILLION, "o"),
+        ("every S kept", results.naive, style.ORANGE, "v"),
+        ("Algorithm 1", results.rows, style.BLUE, "s"),
+        (f"chunks of {CHUNK}", results.chunks, style.GREEN, "D"),
+    )
+    for name, costs, colour, marker in looks:
+        panels = (
+            (costs.multiply_adds / 1e6, costs.multiply_adds_formula / 1e6),
+            (costs.peak / 2**20, costs.peak_formula / 2**20),
+        )
+        for axis, (measured, formula) in zip(axes, panels, strict=True):
+            label = f"{name}, slope {growth_exponent(results.lengths, measured):.2f}"
+            axis.plot(results.lengths, measured, marker, color=colour, label=label, zorder=3)
+            axis.plot(results.lengths, formula, "-", color=colour)
+    for axis, title in zip(axes, ("multiply-adds (millions)", "most in use at once (MiB)"), strict=True):
+        axis.set(xscale="log", yscale="log", xlabel="length N (tokens)", ylabel=title)
+        axis.set_xticks(results.lengths, [str(n) for n in results.lengths])
+        axis.minorticks_off()
+        axis.legend(loc="upper left")
+        low, high = axis.get_ylim()
+        axis.set_ylim(low, high * (high / low) ** 0.35)  # room for the legend
+    return figure

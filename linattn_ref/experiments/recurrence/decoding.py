@@ -1,0 +1,203 @@
+"""What one more token costs when text is written, against its position: a linear state beside a key/value cache.
+
+Both are recurrent networks (``step`` of `linattn_ref.attention.linear` and ``.softmax``). One keeps two sums a head,
+whatever the position, the other every key and value so far. In numbers, at position ``t`` with ``H`` heads:
+
+========================  =====================  ================
+..                        linear                 softmax
+========================  =====================  ================
+numbers in the state      ``H C (M + 1)``        ``H t (D + M)``
+multiply-adds, about      ``2 H C M``            ``H t (D + M)``
+========================  =====================  ================
+
+A multiply-add is counted as in `causal_cost`; what the second row leaves out are features, exponentials and
+divisions, linear in ``C``, ``D``, ``M`` or ``t``. The first row is exact.
+
+The times are CPU time of the NumPy form of both, on one thread. Up to some position they say what it costs to call
+NumPy at all. Beside them stands what a token costs where all ``t`` are known and linear attention takes them in one
+pass: what is between that and a step is the price of the loop, which writing cannot do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from linattn_ref.attention import linear, softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.measuring.counting import kept_bytes
+from linattn_ref.experiments.measuring.timing import in_turn, one_thread
+from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.recurrence.causal_cost import multiply_adds
+
+POSITIONS = tuple(2**p for p in range(4, 15))
+STEPS = 16  # timed together: one takes some 30 microseconds, and the first finds the processor's caches cold
+CAPTION = (
+    "One more token at batch size 1, eight heads of 64, float32: a linear state has the same size and costs the same "
+    "at every position, a key/value cache grows, and so does a look through it. Points are bytes, counts and measured "
+    "CPU time, lines the formulas. Dashed: a token's share of one pass over all t, where they are known beforehand."
+)
+
+
+class Costs(NamedTuple):
+    """One network's costs, an entry a position."""
+
+    state: NDArray[np.int64]  # (T,), bytes of its arrays
+    state_formula: NDArray[np.int64]  # (T,)
+    multiply_adds: NDArray[np.float64]  # (T,), counted, of one step
+    multiply_adds_formula: NDArray[np.int64]  # (T,), about
+    seconds: NDArray[np.float64]  # (T,), CPU time of one step, the median of the rounds
+
+
+class Results(NamedTuple):
+    positions: NDArray[np.int64]  # (T,), of the token that is made, from 1
+    heads: int  # H
+    width: int  # D = M = C
+    dtype: str
+    linear: Costs
+    softmax: Costs
+    ratio: NDArray[np.float64]  # (T,), softmax's time over linear's in the same round, the median
+    at_once: NDArray[np.float64]  # (T,), CPU time a token of one linear pass over all tokens up to the position
+
+
+class Step(NamedTuple):
+    """One token, ready to be made."""
+
+    step: Callable[..., Any]  # (q_t, k_t, v_t, state) -> out_t, state
+    state: Any  # before it
+    arrays: tuple[Array, ...]  # q_t (H, D), k_t (H, D), v_t (H, M)
+
+
+class Setup(NamedTuple):
+    """The same token by each network, and all tokens up to it."""
+
+    linear: Step
+    softmax: Step
+    qkv: tuple[Array, ...]  # q (H, t, D), k (H, t, D), v (H, t, M)
+
+
+def compute(
+    positions: Sequence[int] = POSITIONS,
+    *,
+    rng: Generator,
+    quick: bool = False,
+    heads: int = 8,
+    width: int = 64,
+    rounds: int = 11,
+    dtype: type[np.floating[Any]] = np.float32,
+) -> Results:
+    """Measure, count and time one step of both networks at every position.
+
+    Parameters
+    ----------
+    positions : sequence of int
+        Of the token that is made, from 1. The cache of each is made: ``2 heads width`` numbers a token.
+    rng : numpy.random.Generator
+        Draws the tokens, which nothing depends on.
+    quick : bool
+        Early positions only: for tests.
+    heads, width : int
+        ``H``, and ``D = M = C``.
+    rounds : int
+        Of timing.
+    dtype : float32 or float64
+    """
+    positions = [t for t in positions if t <= 128] if quick else list(positions)
+    setups = [setup(t, heads, width, dtype, rng) for t in positions]
+    seconds = _seconds(setups, rounds)
+    t, size, one = np.array(positions, np.int64), np.dtype(dtype).itemsize, np.ones(len(positions), np.int64)
+    state, products = heads * width * (width + 1) * size * one, 2 * heads * width * width * one
+    cache, scores = heads * 2 * width * size * t, heads * 2 * width * t
+    return Results(
+        t,
+        heads,
+        width,
+        np.dtype(dtype).name,
+        linear=_costs([each.linear for each in setups], state, products, seconds["linear"]),
+        softmax=_costs([each.softmax for each in setups], cache, scores, seconds["softmax"]),
+        ratio=np.median(seconds["softmax"] / seconds["linear"], axis=1),
+        at_once=np.median(seconds["at once"], axis=1),
+    )
+
+
+def setup(position: int, heads: int, width: int, dtype: type[np.floating[Any]], rng: Generator) -> Setup:
+    """All is ready for the token at ``position``."""
+    q, k, v = (rng.standard_normal((heads, position, width)).astype(dtype) for _ in range(3))
+    last, seen = (q[:, -1], k[:, -1], v[:, -1]), slice(0, position - 1)
+    sums = linear.init_state((heads,), width, width, dtype=dtype)
+    cache = softmax.init_state((heads,), width, width, capacity=position, dtype=dtype)
+    if position > 1:
+        sums, cache = linear.summarise(k[:, seen], v[:, seen]), softmax.append(k[:, seen], v[:, seen], cache)
+    return Setup(Step(linear.step, sums, last), Step(softmax.step, cache, last), (q, k, v))
+
+
+def _make(token: Step) -> None:
+    for _ in range(STEPS):
+        token.step(*token.arrays, token.state)
+
+
+def _seconds(setups: list[Setup], rounds: int) -> dict[str, NDArray[np.float64]]:
+    """CPU time of one token, ``(T, rounds)``."""
+    calls: dict[str, Callable[[], object]] = {}
+    for i, (by_linear, by_softmax, qkv) in enumerate(setups):
+        calls[f"linear {i}"] = partial(_make, by_linear)
+        calls[f"softmax {i}"] = partial(_make, by_softmax)
+        calls[f"at once {i}"] = partial(linear.forward, *qkv, causal=True)
+    with one_thread():
+        seconds = in_turn(calls, rounds)
+    tokens = {"linear": STEPS, "softmax": STEPS, "at once": np.array([[each.qkv[0].shape[1]] for each in setups])}
+    return {name: np.array([seconds[f"{name} {i}"] for i in range(len(setups))]) / n for name, n in tokens.items()}
+
+
+def _costs(
+    steps: list[Step],
+    state_formula: NDArray[np.int64],
+    multiply_adds_formula: NDArray[np.int64],
+    seconds: NDArray[np.float64],
+) -> Costs:
+    counted = [multiply_adds(partial(each.step, state=each.state), *each.arrays) for each in steps]
+    held = [kept_bytes(each.state) for each in steps]
+    return Costs(np.array(held), state_formula, np.array(counted), multiply_adds_formula, np.median(seconds, axis=1))
+
+
+def from_record(record: Mapping[str, Any]) -> Results:
+    """The results in the figure's ``.json``, as they were."""
+
+    def arrays(numbers: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: np.array(x) if isinstance(x, list) else x for name, x in numbers.items()}
+
+    networks = {name: Costs(**arrays(record["results"][name])) for name in ("linear", "softmax")}
+    return Results(**arrays({**record["results"], **networks}))
+
+
+def draw(results: Results) -> Figure:
+    """Three panels over the position: bytes of the state, multiply-adds and time of one token."""
+    figure, axes = style.figure(1, 3, height=0.36, sharex=True)
+    looks = (("key/value cache", results.softmax, style.VERMILLION, "o"), ("linear", results.linear, style.BLUE, "s"))
+    for name, costs, colour, marker in looks:
+        panels = (
+            (costs.state / 1024, costs.state_formula / 1024),
+            (costs.multiply_adds / 1e3, costs.multiply_adds_formula / 1e3),
+            (costs.seconds * 1e6, None),
+        )
+        for axis, (measured, formula) in zip(axes, panels, strict=True):
+            if formula is not None:
+                axis.plot(results.positions, formula, "-", color=colour)
+            line = "" if formula is not None else "-"
+            axis.plot(results.positions, measured, marker + line, color=colour, label=name, zorder=3)
+    label = "linear, all t at once"
+    axes[2].plot(results.positions, results.at_once * 1e6, "s--", color=style.SKY, label=label, zorder=3)
+    titles = ("state (KiB)", "multiply-adds a token (thousands)", "CPU time a token (µs)")
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set(xscale="log", yscale="log", xlabel="position t (tokens)", ylabel=title)
+        ticks = results.positions[::2]
+        axis.set_xticks(ticks, [f"{t / 1024:.0f}k" if t >= 1024 else str(t) for t in ticks])
+        axis.minorticks_off()
+        axis.legend(loc="upper left")
+    return figure

@@ -1,0 +1,216 @@
+"""What the gate of random feature attention does: weight against distance, and a gate that learns when to forget.
+
+With one gate ``g`` for all tokens, the token at distance ``d`` has on average the weight
+
+    (1 - g) g^d                                              (1)
+
+so that a share ``1 - g^d`` of all weight lies less than ``d`` tokens back: 90% of it within
+
+    d = log(0.1) / log(g)                                    (2)
+
+A gate that looks at the token can do what no single number can. In the *latch* task some tokens are marked, and the
+output is to be the value at the last mark. All queries and keys are the same, so that only the gate decides: it has to
+close (``g`` near 0: forget all, take this) at a mark and to stay open (``g`` near 1) elsewhere.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from linattn_ref.attention import rfa
+from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.feature_maps import orthogonal_gaussian
+from linattn_ref.attention.gate import gate_backward, gate_forward
+from linattn_ref.experiments.measuring.adam import adam
+from linattn_ref.experiments.publishing import style
+
+GATES = (0.5, 0.8, 0.9, 0.95, 0.99)
+SHARE = 0.9  # of the weight, in the middle panel
+MARKED = 0.1  # of the tokens of the latch task
+EXTRA = 2  # entries of a token beside the mark: noise that the gate has to ignore
+FORMS = {"none": "no gate", "constant": "one gate for all", "learned": "learned gate"}
+CAPTION = (
+    "The gate of random feature attention. Left: mean weight of a token against its distance, measured over heads with "
+    "random queries and keys (points), beside (1 - g) g^d (lines). Middle: the distance within which 90% of the weight "
+    "lies. Right: learning to give out the value at the last marked token; a gate that looks at the token learns to "
+    "forget at a mark and only there, which one number for all tokens cannot."
+)
+
+
+class Latch(NamedTuple):
+    """Training on the latch task in one form."""
+
+    losses: NDArray[np.float64]  # (S,), mean squared error before each step; that of answering 0 is 1
+    gate_marked: float  # mean at marked tokens, at the end
+    gate_other: float
+
+
+class Results(NamedTuple):
+    length: int  # N
+    heads: int
+    gates: NDArray[np.float64]  # (G,)
+    distances: NDArray[np.int64]  # (N,)
+    weights: NDArray[np.float64]  # (G, N), mean over the heads, of the last query
+    without: NDArray[np.float64]  # (N,), the same with no gate
+    reach: NDArray[np.float64]  # (G,), the distance with 90% of the weight
+    latch: dict[str, Latch]  # by FORMS
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    gates: Sequence[float] = GATES,
+    length: int = 512,
+    heads: int = 512,
+    directions: int = 64,
+    width: int = 16,
+    steps: int = 300,
+) -> Results:
+    """Weights of the last query of random heads, and three runs of the latch task.
+
+    Parameters
+    ----------
+    seed : int
+    quick : bool
+        Few heads and steps: for tests.
+    gates : sequence of float
+        ``g`` of (1).
+    length, heads : int
+        Length of the random sequences, and over how many of them weights are averaged.
+    directions, width : int
+        Of omega: ``m`` and ``D``.
+    steps : int
+        Of gradient descent (Adam).
+    """
+    if quick:
+        length, heads, steps = min(length, 128), min(heads, 64), min(steps, 120)
+    rng = np.random.default_rng(seed)
+    omega = orthogonal_gaussian(directions, width, rng)
+    weights, reach = [], []
+    for gate in (None, *gates):
+        rows = [last_row(omega, gate, length, rng) for _ in range(heads)]
+        mean = np.mean(rows, axis=0)
+        weights.append(mean)
+        if gate is not None:
+            reach.append(distance_with(mean, SHARE))
+    return Results(
+        length=length,
+        heads=heads,
+        gates=np.array(gates),
+        distances=np.arange(length),
+        weights=np.array(weights[1:]),
+        without=weights[0],
+        reach=np.array(reach),
+        latch={form: train_latch(form, steps, np.random.default_rng(seed + 1)) for form in FORMS},
+    )
+
+
+def last_row(omega: Array, gate: float | None, n: int, rng: Generator) -> Array:
+    """The weights ``(N,)`` of the last of ``n`` random tokens, its own first."""
+    q, k = rng.standard_normal((2, n, omega.shape[-1]))
+    gates = None if gate is None else np.full(n, gate)
+    phi = rfa.KINDS["gaussian"](omega).forward
+    similarity = phi(q[-1:])[0] @ phi(k)[0].T  # (1, N)
+    if gates is not None:
+        similarity = similarity * gate_powers(gates)  # as the last row of rfa.matrix, which has N of them
+    row: Array = (similarity / similarity.sum())[0, ::-1]
+    return row
+
+
+def gate_powers(gates: Array) -> Array:
+    """The last row of `rfa.recency`, ``(N,)``: ``(1 - g_j) g_{j+1} ... g_N``."""
+    after = np.append(np.cumprod(gates[:0:-1])[::-1], 1.0)
+    return after * (1 - gates)
+
+
+def distance_with(weights: NDArray[np.float64], share: float) -> float:
+    """The number of tokens that have ``share`` of the weight, interpolated."""
+    return float(np.interp(share, np.append(0, np.cumsum(weights)), np.arange(len(weights) + 1)))
+
+
+# --- The latch task -------------------------------------------------------------------------------------------------
+
+
+class Batch(NamedTuple):
+    x: Array  # (B, N, E), the mark and noise
+    v: Array  # (B, N, M)
+    target: Array  # (B, N, M)
+    marked: NDArray[np.bool_]  # (B, N)
+
+
+def draw_batch(rng: Generator, *, size: int = 16, length: int = 64, value_width: int = 4) -> Batch:
+    """Sequences whose first token is marked, and every other with probability `MARKED`."""
+    marked = rng.random((size, length)) < MARKED
+    marked[:, 0] = True
+    v = rng.standard_normal((size, length, value_width))
+    last = np.maximum.accumulate(np.where(marked, np.arange(length), 0), axis=1)  # (B, N), the place of the last mark
+    x = np.concatenate([marked[..., None], rng.standard_normal((size, length, EXTRA))], axis=-1)
+    return Batch(x, v, np.take_along_axis(v, last[..., None], axis=1), marked)
+
+
+def train_latch(form: str, steps: int, rng: Generator, *, rate: float = 0.1) -> Latch:
+    """Learn ``w_g`` and ``b_g`` from the squared error, by hand from the loss to the parameters."""
+    w_g, b_g = np.zeros(1 + EXTRA), np.zeros(())  # gates of 1/2
+    omega = orthogonal_gaussian(8, 4, rng)
+    moments = [np.zeros((2, *x.shape)) for x in (w_g, b_g)]
+    losses = []
+    for step in range(1, steps + 1):
+        batch = draw_batch(rng)
+        loss, gate, d_w_g, d_b_g = latch_loss(form, w_g, b_g, omega, batch)
+        losses.append(loss)
+        if form == "learned":
+            w_g = w_g - rate * adam(d_w_g, moments[0], step)
+        b_g = b_g - rate * adam(d_b_g, moments[1], step)
+    return Latch(np.array(losses), float(gate[batch.marked].mean()), float(gate[~batch.marked].mean()))
+
+
+def latch_loss(form: str, w_g: Array, b_g: Array, omega: Array, batch: Batch) -> tuple[float, Array, Array, Array]:
+    """The loss, the gates, and the gradients of ``w_g`` and ``b_g``."""
+    same = np.ones((*batch.v.shape[:-1], omega.shape[-1]))  # one query and one key for all
+    gate, gate_saved = gate_forward(batch.x, w_g, b_g)
+    gates = () if form == "none" else (gate,)
+    out, saved = rfa.forward(same, same, batch.v, omega, *gates, causal=True, eps=0.0)
+    error = out - batch.target
+    if form == "none":
+        return float((error**2).mean()), np.ones_like(gate), np.zeros_like(w_g), np.zeros_like(b_g)
+    grads = rfa.backward(2 * error / error.size, saved)
+    of_gate = gate_backward(grads.gate, gate_saved)  # type: ignore[union-attr]
+    return float((error**2).mean()), gate, of_gate.w_g, of_gate.b_g
+
+
+# --- The figure -----------------------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure:
+    """Weight over distance, reach over the gate, loss over steps."""
+    figure, (left, middle, right) = style.figure(1, 3, height=0.4)
+    _draw_weights(left, results)
+    g = np.linspace(0.3, 0.993, 200)
+    middle.plot(g, np.log(1 - SHARE) / np.log(g), "-", color=style.GREY, label="log 0.1 / log g")  # (2)
+    middle.plot(results.gates, results.reach, "o", color=style.BLUE, label="measured")
+    middle.set(yscale="log", xlabel="gate g", ylabel="tokens with 90% of the weight")
+    middle.legend(loc="upper left")
+    looks = ("-", style.GREY), (":", style.VERMILLION), ("-", style.BLUE)
+    for (form, label), (line, colour) in zip(FORMS.items(), looks, strict=True):
+        right.plot(results.latch[form].losses, line, color=colour, label=label)
+    right.set(yscale="log", xlabel="step", ylabel="mean squared error", title="value at the last mark")
+    right.legend(loc="lower left")
+    return figure
+
+
+def _draw_weights(axes: Axes, results: Results) -> None:
+    some = np.unique(np.geomspace(1, results.length, 30).astype(int)) - 1
+    axes.plot(some + 1, results.without[some], "s", color=style.GREY, label="no gate")
+    axes.axhline(1 / results.length, color=style.GREY)
+    for gate, weights, colour in zip(results.gates, results.weights, style.sequence(len(results.gates)), strict=True):
+        line = (1 - gate) * gate ** results.distances.astype(float)  # (1)
+        axes.plot(results.distances + 1, line, "-", color=colour)
+        axes.plot(some + 1, weights[some], "o", color=colour, markersize=3, label=f"g = {gate:g}")
+    axes.set(xscale="log", yscale="log", ylim=(1e-8, 1), xlabel="distance + 1 (tokens)", ylabel="weight")
+    axes.legend(loc="lower left")

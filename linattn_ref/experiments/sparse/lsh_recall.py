@@ -1,0 +1,187 @@
+"""Does hashing find the right keys? The recall of the most similar ones, against rounds, buckets and chunks.
+
+The shared vectors are the keys of a pretrained network's heads, which were not trained to be shared: what a network
+trained with LSH attention makes of them may be better. For each token the ``top`` most similar others are sought, by
+the scores ``x_i . x_j / |x_j|`` that LSH attention uses. Counted is the share of them that the token meets, and beside
+it the share of *all* others that it meets, which is the recall of chunks cut at random and the cost.
+
+References
+----------
+Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", section 2 and Figure 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from threadpoolctl import threadpool_limits
+
+from linattn_ref.attention import reformer
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.measuring.heads import read_heads
+from linattn_ref.experiments.measuring.pretrained import PathLike
+from linattn_ref.experiments.publishing import style
+from linattn_ref.theory.lsh_collision import collision_probability, measured_collisions
+
+COSINES = tuple(float(x) for x in np.cos(np.radians(np.arange(5, 180, 10))))
+COLLISION_BUCKETS = (2, 16, 64)
+CAPTION = (
+    "Locality-sensitive hashing in Reformer. Left: two vectors share a bucket the more often the smaller the angle "
+    "between them is (lines: computed; points: drawn). Middle: the share of each token's ten most similar tokens that "
+    "it meets, against the number of rounds, in chunks of 16; dashed: the share of all tokens that it meets, which is "
+    "the recall of random chunks. Few buckets find more in one round, many in many rounds. Right: recall against "
+    "that share, 1, 2, 4, 8 and 16 rounds on each line; dotted: random chunks. Small chunks in many rounds "
+    "find more than large ones in few. Keys of a pretrained network on 512 tokens of text."
+)
+
+
+class Recall(NamedTuple):
+    """One way to hash, by the number of rounds."""
+
+    n_buckets: int
+    chunk: int
+    recall: tuple[float, ...]  # of the top keys
+    met: tuple[float, ...]  # the share of all other tokens
+    weight: tuple[float, ...]  # the share of softmax attention's weight on what is met
+
+
+class Results(NamedTuple):
+    collisions: dict[str, tuple[float, ...]]  # buckets -> computed at COSINES
+    drawn: dict[str, tuple[float, ...]]  # buckets -> measured
+    rounds: tuple[int, ...]
+    by_buckets: tuple[Recall, ...]
+    by_chunk: tuple[Recall, ...]
+    top: int
+    shape: tuple[int, ...]  # of the vectors
+    settings: dict[str, Any]
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    vectors: Array | None = None,
+    model: PathLike | None = None,
+    text: PathLike | None = None,
+    rounds: Sequence[int] = (1, 2, 4, 8, 16),
+    buckets: Sequence[int] = (4, 16, 64),
+    chunk: int = 16,
+    chunks: Sequence[int] = (8, 16, 32, 64),
+    top: int = 10,
+    length: int = 512,
+    sentences: int = 4,
+    every: int = 4,
+    trials: int = 2000,
+    say: Callable[[str], object] = lambda line: None,
+) -> Results:
+    """Hash the vectors in every way; half a minute with the network.
+
+    Parameters
+    ----------
+    seed : int
+        Of the choice of sentences and of the rotations.
+    quick : bool
+        Few random vectors in place of a network's keys: for tests.
+    vectors : ndarray ``(..., N, D)``, optional
+        What to hash; by default the keys of a pretrained network's heads on a text.
+    model, text : path, optional
+        As in `pretrained.read`.
+    rounds : sequence of int
+        Ascending.
+    buckets, chunk
+        Numbers of buckets to compare, at that size of chunk.
+    chunks : sequence of int
+        Sizes of chunk to compare, with as many buckets as chunks.
+    top : int
+        How many of the most similar keys are to be found.
+    length, sentences, every : int
+        Tokens a sentence, how many of them, and every which head.
+    trials : int
+        Hashes drawn for each point on the left.
+    say : callable
+        Told in one line what is fetched.
+    """
+    rng = np.random.default_rng(seed)
+    sources: dict[str, Any] = {}
+    if quick:
+        rounds, buckets, chunk, chunks, top, trials = (1, 2), (4,), 4, (4, 8), 3, 100
+        vectors = rng.standard_normal((2, 32, 8)) if vectors is None else vectors
+    with threadpool_limits(1):
+        if vectors is None:
+            read, sources = read_heads(model, text, sentences=sentences, length=length, every=every, seed=seed, say=say)
+            vectors = read.k
+        vectors = vectors.reshape(-1, *vectors.shape[-2:])
+        n = vectors.shape[-2]
+        by_buckets = tuple(recall_of(vectors, b, chunk, rounds, top, rng) for b in buckets)
+        by_chunk = tuple(recall_of(vectors, max(2, n // c // 2 * 2), c, rounds, top, rng) for c in chunks)
+    return Results(
+        {str(b): tuple(collision_probability(c, b) for c in COSINES) for b in COLLISION_BUCKETS},
+        {
+            str(b): tuple(measured_collisions(c, b, vectors.shape[-1], trials, rng) for c in COSINES)
+            for b in COLLISION_BUCKETS
+        },
+        tuple(rounds),
+        by_buckets,
+        by_chunk,
+        top,
+        vectors.shape,
+        {**sources, "seed": seed, "trials": trials},
+    )
+
+
+def recall_of(vectors: Array, n_buckets: int, chunk: int, rounds: Sequence[int], top: int, rng: Generator) -> Recall:
+    """What the first ``r`` of the same rounds find, for each ``r``: means over tokens and ``vectors (heads, N, D)``."""
+    n, itself = vectors.shape[-2], np.eye(vectors.shape[-2], dtype=np.bool_)
+    rotations = reformer.draw_rotations(max(rounds), vectors.shape[-1], n_buckets, rng, vectors.dtype)
+    found = np.empty((3, len(rounds), len(vectors)))
+    for head, x in enumerate(vectors):
+        scores = np.where(itself, -np.inf, x @ (x / np.linalg.norm(x, axis=-1, keepdims=True)).T)  # (N, N)
+        best = np.argpartition(-scores, top, axis=-1)[:, :top]  # (N, top)
+        weights = np.exp((scores - scores.max(axis=-1, keepdims=True)) / x.shape[-1] ** 0.5)
+        weights /= weights.sum(axis=-1, keepdims=True)
+        for i, r in enumerate(rounds):
+            pattern = reformer.pattern(x, rotations=rotations[:r], chunk=chunk)
+            hits = np.take_along_axis(pattern, best, axis=-1).mean()
+            found[:, i, head] = hits, pattern.sum() / (n * (n - 1)), (weights * pattern).sum(axis=-1).mean()
+    recall, met, weight = found.mean(axis=-1).tolist()
+    return Recall(n_buckets, chunk, tuple(recall), tuple(met), tuple(weight))
+
+
+def draw(results: Results) -> Figure:
+    """Collisions over the angle; recall over rounds; recall over the share of tokens that are met."""
+    figure, (left, middle, right) = style.figure(1, 3, height=0.5)
+    angles = np.degrees(np.arccos(COSINES))
+    for n_buckets, colour in zip(results.collisions, style.sequence(len(results.collisions)), strict=True):
+        left.plot(angles, results.collisions[n_buckets], "-", color=colour, label=f"{n_buckets} buckets")
+        left.plot(angles, results.drawn[n_buckets], "o", color=colour, markersize=3)
+    left.set(title="same bucket", xlabel="angle (degrees)", ylabel="probability", xticks=[0, 60, 120, 180])
+    for each, colour in zip(results.by_buckets, style.sequence(len(results.by_buckets)), strict=True):
+        middle.plot(results.rounds, each.recall, "o-", color=colour, label=f"{each.n_buckets} buckets")
+        middle.plot(results.rounds, each.met, "--", color=colour)
+    middle.set(title="over rounds", xlabel="rounds", ylabel=f"recall of the top {results.top}")
+    middle.set_xscale("log", base=2)
+    middle.set_xticks(results.rounds, [str(r) for r in results.rounds])
+    for each, colour in zip(results.by_chunk, style.sequence(len(results.by_chunk), "plasma"), strict=True):
+        right.plot(each.met, each.recall, "o-", color=colour, label=f"chunks of {each.chunk}")
+    right.plot([0, 1], [0, 1], ":", color=style.GREY)
+    right.set(title="over the cost", xlabel="share of tokens met", xticks=[0, 0.5, 1])
+    for axis in (left, middle, right):
+        axis.set_ylim(0, 1.02)
+        axis.legend(loc="upper right" if axis is left else "lower right" if axis is right else "upper left")
+    return figure
+
+
+def from_record(record: dict[str, Any]) -> Results:
+    """The results from the committed JSON file, as ``json.load`` gives it."""
+
+    def recall(numbers: dict[str, Any]) -> Recall:
+        fields: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in numbers.items()}
+        return Recall(**fields)
+
+    kept = record["results"]
+    recalls = {name: tuple(recall(each) for each in kept[name]) for name in ("by_buckets", "by_chunk")}
+    return Results(**{**kept, **recalls})

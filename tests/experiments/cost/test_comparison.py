@@ -1,0 +1,81 @@
+"""The comparison of all mechanisms: its figure on random heads, its costs, and what each is measured against."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linattn_ref.experiments.cost import comparison, comparison_ways
+from linattn_ref.experiments.measuring.heads import random_heads
+from linattn_ref.experiments.publishing import record, style
+
+
+@pytest.fixture(scope="module")
+def results():
+    return comparison.compute(quick=True)
+
+
+@pytest.fixture
+def heads():
+    """One sentence, one layer, two heads, N = 32: one chunk of LSH attention."""
+    rng = np.random.default_rng(1)
+    return random_heads(rng, sentences=1, layers=1, heads=2, length=comparison_ways.NEAR, width=4)
+
+
+def test_results_are_json_and_the_same_for_the_same_seed(results):
+    text = json.dumps(record.plain(results), allow_nan=False)
+    assert json.dumps(record.plain(comparison.compute(quick=True, seed=0))) == text
+    assert json.dumps(record.plain(comparison.compute(quick=True, seed=1))) != text
+
+
+def test_results_come_back_from_a_record(results):
+    stored = json.loads(json.dumps({"results": record.plain(results)}))
+    assert json.dumps(record.plain(comparison.from_record(stored))) == json.dumps(record.plain(results))
+
+
+@pytest.mark.parametrize("look", style.STYLES)
+def test_drawing(results, look):
+    with style.use(look):
+        figure = comparison.draw(results)
+        figure.draw_without_rendering()
+    for axis in figure.axes:
+        assert len(axis.lines) == len(comparison_ways.WAYS) + 2  # the truncated SVD, and softmax attention's cost
+    assert len(comparison.CAPTION) > 100
+
+
+@pytest.mark.parametrize("name", ["linformer", "nystromformer"])
+def test_nothing_of_a_rank_is_nearer_to_the_matrix_than_the_truncated_svd(results, name):
+    for size, error in zip(results.ways[name].sizes, results.ways[name].matrix, strict=True):
+        assert (error >= results.svd.matrix[results.svd.sizes.index(size)]).all()
+
+
+def test_linformer_costs_twice_its_reduced_length_over_the_length(results):
+    length = results.shape[0]
+    np.testing.assert_allclose(
+        results.ways["linformer"].cost, [2 * r / length for r in results.ways["linformer"].sizes]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "cost"),
+    [
+        ("local", 32, 1),
+        ("longformer", 32, 1 + 2 / 32),  # the two global queries once more
+        ("bigbird", 0, 1),
+        ("sparse_transformer", 32, 1),  # a single tile, its upper half too
+        ("reformer", 1, 2 + 1 / 8),  # the empty chunk before the only one; and the hash
+    ],
+)
+def test_where_all_pairs_are_allowed_the_error_is_rounding(heads, name, size, cost):
+    way = comparison_ways.WAYS[name]._replace(sizes=(size,))
+    curve = comparison.measure(way, heads, np.random.default_rng(0), quick=False)
+    assert curve.output.max() < 1e-5
+    assert curve.matrix.max() < 1e-5
+    np.testing.assert_allclose(curve.cost, cost)
+
+
+def test_of_the_rest_none_is_exact(heads):
+    for name in ("linformer", "nystromformer", "performer", "rfa", "linear", "long_short"):
+        way = comparison_ways.WAYS[name]
+        curve = comparison.measure(way._replace(sizes=way.sizes[:1]), heads, np.random.default_rng(0), quick=False)
+        assert curve.output.min() > 0.01

@@ -1,0 +1,100 @@
+"""Linformer's savings: what is run and how it is summed up. No time is tested, nor the size of a saving in time."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linattn_ref.attention import linformer, softmax
+from linattn_ref.experiments.cost import linformer_savings
+from linattn_ref.experiments.cost.linformer_savings import FORMS, Results, attend, draw_inputs, table
+from linattn_ref.experiments.cost.resource_methods import Setting
+from linattn_ref.experiments.publishing import record, style
+
+SMALL = Setting(heads=2, width=4)
+
+
+@pytest.fixture
+def results():
+    """Lengths 4 and 8, k = 2 and 4, with ratios 2^0 ... 2^3 in time and their inverses in memory."""
+    ratios = np.array([[2.0, np.nan], [8.0, 1.25]])
+    savings = linformer_savings.Savings(ratios, 1 / ratios, np.array([0.5, 1]), np.array([100, 200]))
+    return Results(SMALL, "float32", (4, 8), (2, 4), 3, dict.fromkeys(FORMS, savings))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_both_forms_compute_the_mechanisms(form):
+    """To some roundings in float32 of sums of 48 terms."""
+    q, k, v, e, f = draw_inputs(48, 12, SMALL, seed=0)
+    full, reduced = softmax.dense_forward(q, k, v)[0], linformer.forward(q, k, v, e, f)[0]
+    np.testing.assert_allclose(attend(form, (q, k, v)), full, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(attend(form, (q, k, v, e, f)), reduced, rtol=1e-5, atol=1e-5)
+
+
+def test_savings_are_softmax_over_linformer(monkeypatch):
+    """Softmax attention takes 8, 6, 4 seconds, Linformer with k = 2 takes 2, 3, 1: the median of 4, 2, 4 is 4."""
+    seconds = {0: [8.0, 6.0, 4.0], 2: [2.0, 3.0, 1.0], 4: [4.0, 4.0, 4.0]}
+    peaks = {0: 96, 2: 24, 4: 48}
+
+    def measure(function, form, n, what, *rest, malloc):
+        return np.array(peaks[what] if function is linformer_savings.measure_memory else [seconds[r] for r in what])
+
+    monkeypatch.setattr(linformer_savings, "in_new_process", measure)
+    found = linformer_savings.compute(lengths=(4, 8), reduced=(2, 4), rounds=3, setting=SMALL)
+    for form in FORMS:
+        savings = found.forms[form]
+        np.testing.assert_array_equal(savings.time, [[4, np.nan], [4, 1.5]])
+        np.testing.assert_array_equal(savings.memory, [[4, np.nan], [4, 2]])
+        np.testing.assert_array_equal(savings.softmax_seconds, [6, 6])
+        np.testing.assert_array_equal(savings.softmax_peak, [96, 96])
+
+
+def test_results_come_back_from_a_record(results):
+    stored = json.loads(json.dumps({"results": record.plain(results)}))
+    again = linformer_savings.from_record(stored)
+    assert record.plain(again) == stored["results"]
+    np.testing.assert_array_equal(again.forms["online"].time, results.forms["online"].time)
+
+
+def test_table_has_a_row_a_length_and_leaves_out_what_was_not_run(results):
+    blocks = table(results).split("\n\n")
+    assert blocks[0::2] == [
+        "Time saved, matrix kept:",
+        "Memory saved, matrix kept:",
+        "Time saved, online:",
+        "Memory saved, online:",
+    ]
+    assert blocks[1] == "| n | k = 2 | k = 4 |\n| ---: | ---: | ---: |\n| 4 | 2.0x |  |\n| 8 | 8.0x | 1.2x |"
+    assert blocks[3].endswith("| 4 | 0.50x |  |\n| 8 | 0.12x | 0.80x |")
+
+
+@pytest.mark.parametrize("style_name", style.STYLES)
+def test_the_figure_shows_every_number(results, style_name):
+    with style.use(style_name):
+        figure = linformer_savings.draw(results)
+        figure.canvas.draw()
+    shown = [[text.get_text() for text in axis.texts] for axis in figure.axes]
+    assert shown == [["2.0x", "8.0x", "1.2x"], ["0.50x", "0.12x", "0.80x"]] * 2
+    assert [axis.get_title(loc="left") for axis in figure.axes] == [
+        f"{what} saved, {form}" for form in FORMS for what in ("time", "memory")
+    ]
+
+
+def test_a_quick_run_measures():
+    found = linformer_savings.compute(quick=True)
+    for form in FORMS:
+        savings = found.forms[form]
+        assert savings.time.shape == savings.memory.shape == (1, 1)
+        assert savings.time[0, 0] > 0
+    # P, 8 x 512 x 512 numbers, and the output, beside P~, 8 x 512 x 128, two outputs and little more; and half a MiB.
+    assert found.forms["matrix kept"].softmax_peak[0] == pytest.approx(4 * 8 * 512 * (512 + 64), abs=2**19)
+    assert 2 < found.forms["matrix kept"].memory[0, 0] < 4
+    assert found.forms["online"].memory[0, 0] < 1
+
+
+@pytest.mark.parametrize("name", ["lengths", "reduced"])
+def test_bad_arguments(name):
+    with pytest.raises(ValueError, match=f"{name}: expected at least 1, got 0"):
+        linformer_savings.compute(**{name: (4, 0)})
+    with pytest.raises(ValueError, match="rounds: expected at least 1, got 0"):
+        linformer_savings.compute(rounds=0)

@@ -1,0 +1,200 @@
+"""The resource figure: what is computed for it, what it shows. No time is tested."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linattn_ref.cli import main
+from linattn_ref.experiments.cost import resources
+from linattn_ref.experiments.cost.resource_methods import (
+    METHODS,
+    REDUCED,
+    Setting,
+    draw_inputs,
+    measure_memory,
+    methods_at,
+    run,
+)
+from linattn_ref.experiments.measuring.counting import peak_bytes
+from linattn_ref.experiments.measuring.memory import HAND_BACK, in_new_process
+from linattn_ref.experiments.publishing import record, style
+
+SMALL = Setting(heads=3, width=8)
+IN_NUMPY = ("dense", "linear")  # the others run kernels, whose memory only the operating system sees
+FLOAT32 = 4  # bytes
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """Made-up measurements of every method: quadratic ones 1 us times N^2, the others 1 ms times N."""
+    found = {}
+    for n in resources.LENGTHS:
+        names = methods_at(n, tuple(METHODS))
+        quadratic = np.array([[METHODS[name].longest is not None] for name in names])
+        found[f"time-{n}"] = np.where(quadratic, 1e-6 * n**2, 1e-3 * n) * [0.5, 1, 8]
+        for name in names:
+            found[f"memory-{name}-{n}"] = np.array([7000 * n, 500 * n])
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(measured):
+    return resources.summarise(measured, resources.LENGTHS, 3, tuple(METHODS), SMALL)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("n", [REDUCED, 300])
+@pytest.mark.parametrize("setting", [SMALL, Setting(heads=8, width=16)])
+def test_what_forward_keeps_is_what_the_formula_says(name, n, setting):
+    method = METHODS[name]
+    assert run(method, draw_inputs(method, n, setting, seed=0)) == FLOAT32 * method.kept(n, setting)
+
+
+@pytest.mark.parametrize("name", IN_NUMPY)
+def test_most_memory_in_use_is_about_what_the_formula_says(name):
+    """Arrays are counted to the byte; the formula leaves out what is narrower than a row of W = 64 numbers."""
+    method, setting = METHODS[name], Setting(heads=2)
+    found = peak_bytes(run, method, draw_inputs(method, 1024, setting, seed=0))
+    formula = FLOAT32 * method.peak(1024, setting)
+    assert formula <= found <= 1.03 * formula
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_measured_memory_is_about_the_formula(name):
+    """Half a MiB for whatever else a process does, and 3 % for what is narrower than a row of W numbers."""
+    peak, kept = in_new_process(measure_memory, name, 2048, Setting(), 0, malloc=HAND_BACK)
+    formula = FLOAT32 * METHODS[name].peak(2048, Setting())
+    assert abs(peak - formula) < 2**19 + 0.03 * formula
+    assert kept == FLOAT32 * METHODS[name].kept(2048, Setting())
+
+
+def test_quadratic_methods_stop_and_linformer_begins_at_its_k():
+    assert "linformer" not in methods_at(REDUCED - 1, tuple(METHODS))
+    assert "linformer" in methods_at(REDUCED, tuple(METHODS))
+    assert methods_at(2**12, tuple(METHODS)) == list(METHODS)
+    assert "dense" not in methods_at(2**13, tuple(METHODS))
+    assert not {"dense", "online", "online_causal"} & set(methods_at(2**14, tuple(METHODS)))
+
+
+def test_curves_are_medians_and_their_exponents(results):
+    for name, curve in results.curves.items():
+        power, unit = (1, 1e-3) if curve.stops_at is None else (2, 1e-6)
+        np.testing.assert_allclose(curve.seconds, [unit * n**power for n in curve.lengths], rtol=1e-12)
+        np.testing.assert_allclose(curve.least_seconds, np.array(curve.seconds) / 2, rtol=1e-12)
+        assert curve.time_growth.exponent == pytest.approx(power, abs=1e-12)
+        assert curve.memory_growth.exponent == pytest.approx(1, abs=1e-12)
+        assert curve.memory_lengths[0] == resources.MEMORY_FROM
+        assert curve.peak == tuple(7000 * n for n in curve.memory_lengths)
+        assert curve.peak_formula == tuple(FLOAT32 * METHODS[name].peak(n, SMALL) for n in curve.memory_lengths)
+
+
+def test_crossings_are_where_the_times_are_equal(results):
+    assert [(pair.high, pair.low) for pair in results.pairs] == list(resources.PAIRS)
+    for pair in results.pairs:
+        assert pair.faster.length == pytest.approx(1000, rel=1e-12)
+        assert pair.smaller.length is None  # all peaks are the same
+
+
+def test_table_says_all_of_it(results):
+    text = resources.table(results)
+    blocks = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+    times, memory, powers, crossings = blocks
+    assert [len(block) - 2 for block in blocks] == [len(resources.LENGTHS), 8, len(METHODS), len(resources.PAIRS)]
+    for block in blocks:
+        assert len({line.count("|") for line in block}) == 1
+    assert times[-1] == "| 65536 |  |  |  |" + 6 * " 6.55e+04 |"
+    assert memory[2].startswith("| 512 | 3.42 | 3.42 |")
+    assert "N^2.00 (N = 512 to 4096; step by step 2.00 to 2.00) | N^1.00" in powers[2]
+    assert "| 1000 (measured: after 512, at 1024) | not up to 4096 |" in crossings[2]
+
+
+def test_what_is_always_below_is_told_as_such(measured):
+    faster = {**measured, **{name: values * 1e-9 for name, values in measured.items() if name.startswith("time")}}
+    for n in resources.LENGTHS:
+        names = methods_at(n, tuple(METHODS))
+        faster[f"time-{n}"] = np.array([[1e-9 if name == "linear" else 1.0] for name in names]) * [n, n, n]
+    found = resources.summarise(faster, resources.LENGTHS, 3, tuple(METHODS), SMALL)
+    assert "| linear against softmax, online | 64 or less |" in resources.table(found)
+    with style.use("paper"):
+        resources.draw(found)
+
+
+@pytest.mark.parametrize("style_name", style.STYLES)
+def test_the_figure_shows_every_method_in_both_panels(results, style_name):
+    with style.use(style_name):
+        figure = resources.draw(results)
+    time_axis, memory_axis = figure.axes
+    lines = [line for line in time_axis.get_lines() if len(line.get_xdata()) > 1]
+    rings = [line for line in time_axis.get_lines() if len(line.get_xdata()) == 1]
+    assert len(lines) == len(METHODS)
+    assert [float(ring.get_xdata()[0]) for ring in rings] == pytest.approx([1000] * len(resources.PAIRS))
+    assert len(memory_axis.get_lines()) == 2 * len(METHODS)  # measured and computed
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [look[0] for look in resources.LOOK.values()]
+    for axis, powers in ((time_axis, ["2.00"] * 3 + ["1.00"] * 6), (memory_axis, ["1.00"] * 9)):
+        assert [text.get_text() for text in axis.get_legend().get_texts()] == [f"$N^{{{power}}}$" for power in powers]
+
+
+def test_the_record_says_where_it_was_measured_and_where_curves_stop(results, tmp_path):
+    with style.use("paper"):
+        files = record.save(resources.draw(results), results, tmp_path, "resources", command="c", seed=0)
+    assert all(file.stat().st_size for file in files)
+    saved = json.loads((tmp_path / "resources.json").read_text(encoding="utf-8"))
+    assert saved["results"]["curves"]["dense"]["stops_at"] == 4096
+    assert saved["results"]["curves"]["linear"]["stops_at"] is None
+    assert saved["machine"]["processor"]
+
+
+def test_results_come_back_from_a_record(results):
+    stored = json.loads(json.dumps({"results": record.plain(results)}))
+    assert resources.from_record(stored) == results
+
+
+def test_a_quick_run_measures(tmp_path):
+    found = resources.compute(quick=True, parts=tmp_path)
+    assert set(found.curves) == {"online", "linear"}
+    for name, curve in found.curves.items():
+        assert curve.lengths == curve.memory_lengths == (512, 1024)
+        assert min(curve.seconds) > 0
+        assert curve.kept == tuple(FLOAT32 * METHODS[name].kept(n, Setting()) for n in (512, 1024))
+    files = {path.name for path in tmp_path.glob("*.npy")}
+    assert files == {"time-512.npy", "time-1024.npy"} | {
+        f"memory-{name}-{n}.npy" for name in found.curves for n in (512, 1024)
+    }
+    assert resources.compute(quick=True, parts=tmp_path, resume=True) == found  # nothing is measured again
+    with style.use("paper"):
+        resources.draw(found)
+
+
+def test_the_command_prints_tables_draws_and_goes_on_where_it_was_interrupted(tmp_path, capsys, monkeypatch):
+    words = ["bench", "resources", "--lengths", "512", "600", "--methods", "linear", "--rounds", "1"]
+    words += ["--out", str(tmp_path)]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert text.count("| 600 | ") == 2
+    assert "| linear | N^" in text
+    assert {path.name for path in tmp_path.glob("*.*")} == {f"resources.{end}" for end in ("svg", "png", "pdf", "json")}
+    monkeypatch.setattr(resources, "in_new_process", lambda *arguments, **options: pytest.fail("measured again"))
+    assert main([*words, "--resume"]) == 0
+    assert capsys.readouterr().out == text
+    assert main([*words, "--resume", "--seed", "1"]) == 2
+    assert "resume: the results in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lengths": (1024, 512)}, r"lengths: expected positive ascending ones, got \(1024, 512\)"),
+        ({"lengths": (0, 512, 1024)}, "lengths: expected positive ascending ones"),
+        ({"lengths": (64, 512)}, "lengths: dense needs two from 512 to 4096, got 1"),
+        ({"lengths": (4096, 8192, 16384)}, "lengths: dense needs two from 512 to 4096, got 1"),
+        ({"lengths": (128, 256), "methods": ("linear",)}, "lengths: linear needs two from 512 on, got 0"),
+        ({"rounds": 0}, "rounds: expected at least 1, got 0"),
+        ({"methods": ("linear", "lsh")}, "methods: expected some of dense, .*, got linear, lsh"),
+        ({"methods": ()}, "got none"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        resources.compute(**options)

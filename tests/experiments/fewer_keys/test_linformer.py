@@ -1,0 +1,163 @@
+"""Linformer's error against k: the figure on random heads and a tiny model, and the fit that it rests on."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linattn_ref import gradcheck
+from linattn_ref.attention import softmax
+from linattn_ref.experiments.fewer_keys import linformer, linformer_fit
+from linattn_ref.experiments.measuring import heads as heads_module
+from linattn_ref.experiments.publishing import record, style
+
+WAYS_WITH_MATRIX = {"gaussian", "mean", "fitted", "one_sentence", "theorem_1", "svd"}
+
+
+@pytest.fixture(scope="module")
+def heads():
+    """Three sentences, two layers, two heads, N = 24, width 4."""
+    rng = np.random.default_rng(1)
+    return heads_module.random_heads(rng, sentences=3, layers=2, heads=2, length=24, width=4)
+
+
+@pytest.fixture(scope="module")
+def results():
+    return linformer.compute(quick=True)
+
+
+# --- The figure -----------------------------------------------------------------------------------------------------
+
+
+def test_results_are_json_and_the_same_for_the_same_seed(results):
+    text = json.dumps(record.plain(results), allow_nan=False)
+    assert json.dumps(record.plain(linformer.compute(quick=True, seed=0))) == text
+    assert json.dumps(record.plain(linformer.compute(quick=True, seed=1))) != text
+
+
+@pytest.mark.parametrize("look", style.STYLES)
+def test_drawing(results, look):
+    with style.use(look):
+        figure = linformer.draw(results)
+        figure.draw_without_rendering()
+    left, middle, right = figure.axes
+    assert len(left.lines) == len(linformer.WAYS) + 1
+    assert len(middle.lines) == len(WAYS_WITH_MATRIX)
+    assert [label.get_text() for label in right.get_yticklabels()][1:] == [
+        "none\n8,192",
+        "headwise\n4,096",
+        "key value\n2,048",
+        "layerwise\n1,024",
+    ]
+    assert len(linformer.CAPTION) > 100
+
+
+def test_nothing_of_rank_k_is_nearer_to_the_matrix_than_the_truncated_svd(results):
+    assert set(results.matrix) == WAYS_WITH_MATRIX
+    assert set(results.output) == set(linformer.WAYS)
+    for way, errors in results.matrix.items():
+        assert errors.shape == (2, 2)
+        if way != "one_sentence":  # measured on one of the sentences
+            assert (errors >= results.matrix["svd"]).all(), way
+
+
+def test_at_full_length_pooling_and_the_svd_are_exact(heads):
+    got = linformer.compute(heads=heads, reduced=(1, 24, 25), unseen=1, epochs=1, steps_one=1)
+    assert got.reduced == (1, 24)
+    assert got.sharing_reduced == 24
+    for way in ("mean", "max", "svd"):
+        assert got.output[way][1].max() < 1e-5, way  # float32, 24 keys
+    # One mixed key: every query gets the mean of the values.
+    np.testing.assert_allclose(got.output["mean"][0], got.mean_of_values, rtol=1e-5)
+
+
+def test_theorem_1_errs_as_its_variance_says():
+    """E |P R^T R V - P V|^2 = (|P V|^2 + |P|^2 |V|^2) / k, summed over 16 layers and 40 draws of R."""
+    rng = np.random.default_rng(2)
+    many = heads_module.random_heads(rng, sentences=1, layers=16, heads=1, length=24, width=4)
+    draws = [linformer.ways_at(8, many, range(1), [0], 1, rng)["theorem_1"].output for _ in range(40)]  # (40, 16)
+    p = softmax.matrix(many.q[0], many.k[0])
+    out, p, v = (np.square(x).sum(axis=(1, 2, 3)) for x in (many.out[0], p, many.v[0]))  # (16,) each
+    ratios = np.square(draws) @ out / np.sum((out + p * v) / 8)  # (40,), a standard deviation of about 0.4
+    assert abs(ratios.mean() - 1) < 4 * 0.4 / np.sqrt(40)
+
+
+def test_fits_beat_their_start_on_the_text_of_the_fit(heads):
+    got = linformer.compute(heads=heads, reduced=(6,), sharing_reduced=6, unseen=1, epochs=40, steps_one=80)
+    start = got.sharing["mean_pooling"].seen.mean()
+    seen = [got.sharing[mode].seen.mean() for mode in ("none", "headwise", "key_value", "layerwise")]
+    assert all(error < start for error in seen)
+    assert seen == sorted(seen)  # the more is shared, the less can be fitted
+    assert got.output["one_sentence"][0].mean() < got.output["mean"][0].mean()
+    counts = [got.sharing[mode].parameters for mode in got.sharing]
+    assert counts == [0, 2 * 2 * 2 * 6 * 24, 2 * 2 * 6 * 24, 2 * 6 * 24, 6 * 24]
+
+
+def test_seen_and_unseen_sentences_are_kept_apart(heads, monkeypatch):
+    orders, real = [], linformer.fit
+    monkeypatch.setattr(
+        linformer, "fit", lambda *args, **options: orders.append(list(args[3])) or real(*args, **options)
+    )
+    linformer.compute(heads=heads, reduced=(6,), sharing_reduced=6, unseen=1, epochs=2, steps_one=3)
+    assert orders.count([0, 0, 0]) == 1  # the fit to one sentence
+    others = [order for order in orders if order != [0, 0, 0]]
+    assert len(others) == 6
+    assert all(sorted(order) == [1, 1, 2, 2] for order in others)
+
+
+@pytest.mark.parametrize("unseen", [0, 3])
+def test_sentences_are_needed_for_both(heads, unseen):
+    with pytest.raises(ValueError, match=f"unseen: expected 1 to 2 of 3 sentences, got {unseen}"):
+        linformer.compute(heads=heads, unseen=unseen)
+
+
+def test_the_whole_figure_from_a_model_and_a_text(tiny_model, tiny_text):
+    got = linformer.compute(
+        model=tiny_model, text=tiny_text, length=20, every=2, sentences=3, unseen=2, reduced=(5,), epochs=1, steps_one=2
+    )
+    assert got.shape == (2, 20, 4)
+    assert got.output["fitted"].shape == (1, 2)
+    wanted = {"model": "tiny", "every": 2, "sentences": 3, "unseen": 2, "epochs": 1, "steps": 2, "seed": 0}
+    assert wanted.items() <= got.settings.items()
+    assert {"model_sha256", "text_sha256"} <= got.settings.keys()
+
+
+# --- The fit --------------------------------------------------------------------------------------------------------
+
+
+def to_64(heads):
+    return linformer_fit.Heads(*(x.astype(np.float64) for x in heads))
+
+
+@pytest.mark.parametrize(
+    ("mixing", "shapes"),
+    [
+        (linformer_fit.MATRICES, ((2, 2, 3, 24), (2, 1, 3, 24))),
+        (linformer_fit.MATRIX, ((1, 1, 3, 24),)),
+        (linformer_fit.CONVOLUTIONS, ((2, 2, 7, 4, 4), (2, 2, 7, 4, 4))),
+    ],
+    ids=["matrices", "matrix", "convolutions"],
+)
+def test_gradients_of_the_loss(heads, mixing, shapes):
+    rng = np.random.default_rng(3)
+    exact = to_64(heads)
+    parameters = tuple(0.3 * rng.standard_normal(shape) for shape in shapes)
+
+    def loss(*parameters):
+        errors = heads_module.relative_error(mixing.applied(parameters)(*exact.sentence(1)[:3]), exact.out[1])
+        return float(np.square(errors).sum()), parameters
+
+    def gradients(d_loss, parameters):
+        return tuple(d_loss * g for g in linformer_fit.loss_gradients(mixing, parameters, exact, 1))
+
+    gradcheck.check_directions(loss, gradients, *parameters, rng=rng).assert_ok()
+
+
+def test_the_first_step_moves_every_entry_by_the_rate(heads):
+    start = (np.full((1, 1, 3, 24), 0.1, np.float32),)
+    (moved,) = linformer_fit.fit(linformer_fit.MATRIX, start, heads, [0], rate=0.01)
+    (gradient,) = linformer_fit.loss_gradients(linformer_fit.MATRIX, start, heads, 0)
+    assert (gradient != 0).all()
+    np.testing.assert_allclose(moved - start[0], -0.01 * np.sign(gradient), rtol=1e-4)  # float32 around 0.1
+    assert moved.dtype == np.float32
+    assert (start[0] == np.float32(0.1)).all()

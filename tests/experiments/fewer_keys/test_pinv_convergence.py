@@ -1,0 +1,98 @@
+"""How many iterations the pseudo-inverse needs: the recursion, and the figure on random heads and a tiny model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linattn_ref.attention import nystromformer, pseudo_inverse
+from linattn_ref.experiments.fewer_keys import pinv_convergence as figure
+from linattn_ref.experiments.measuring import heads as heads_module
+from linattn_ref.experiments.publishing import record, style
+
+FIGURES = Path(__file__).parents[3] / "figures"
+
+
+@pytest.fixture(scope="module")
+def results():
+    return figure.compute(quick=True)
+
+
+def test_results_are_json_and_the_same_for_the_same_seed(results):
+    text = json.dumps(record.plain(results), allow_nan=False)
+    assert json.dumps(record.plain(figure.compute(quick=True, seed=0))) == text
+    assert json.dumps(record.plain(figure.compute(quick=True, seed=1))) != text
+
+
+@pytest.mark.parametrize("look", style.STYLES)
+def test_drawing(results, look):
+    with style.use(look):
+        drawn = figure.draw(results)
+        drawn.draw_without_rendering()
+    left, middle, right = drawn.axes
+    assert len(left.lines) == 3 * len(results.conditions)
+    assert len(middle.lines) == len(results.filtered_iterations) + 1
+    assert len(right.lines) == results.real.shape[1] + 1
+
+
+def test_the_committed_record_can_be_read_back():
+    """What the chapter draws."""
+    stored = json.loads((FIGURES / "pinv_convergence.json").read_text(encoding="utf-8"))
+    results = figure.from_record(stored)
+    assert record.plain(results) == stored["results"]
+    with style.use("paper"):
+        figure.draw(results).draw_without_rendering()
+
+
+def test_measured_is_predicted(results):
+    """The smallest singular value is the last, and its recursion is the error; to rounding, times the condition."""
+    np.testing.assert_allclose(results.measured, results.predicted, rtol=0, atol=1e-12)
+
+
+def test_the_recursion_is_that_of_the_iteration():
+    """For a 1 x 1 matrix, and any start: A = 1, Z = t."""
+    for t in (0.01, 0.3, 0.9):
+        a = np.diag([1.0, np.sqrt(t)])  # largest sums 1: t_0 of the second value is t
+        last, saved = pseudo_inverse.iterative(a, iterations=4)
+        shares = [np.sqrt(t) * z[1, 1] for z in (*saved.iterates, last)]
+        np.testing.assert_allclose(figure.inverted_share(t, 4), shares, rtol=1e-13)
+
+
+def test_what_is_left_in_powers():
+    """1 - t goes to three quarters of its third power and a quarter of its fourth; Newton and Schulz: its fourth."""
+    e = 1 - figure.inverted_share(0.2, 5)
+    np.testing.assert_allclose(e[1:], (3 * e[:-1] ** 3 + e[:-1] ** 4) / 4, rtol=0, atol=1e-15)
+    newton = figure.newton_error(0.2, 3)
+    z = np.array([[0.2]])
+    for step in range(6):
+        assert step % 2 or abs(1 - z.item() - newton[step // 2]) < 1e-15
+        z = z @ (2 - z)
+
+
+def test_reach():
+    for iterations in (2, 6, 10):
+        start = figure.reach(iterations) ** -2.0
+        np.testing.assert_allclose(figure.inverted_share(start, iterations)[-1], 0.5, rtol=1e-9)
+    assert 30 < figure.reach(6) < 50
+
+
+def test_prescribed_condition():
+    values = np.linalg.svd(figure.with_condition(6, 1e5, np.random.default_rng(0)), compute_uv=False)
+    np.testing.assert_allclose(values, np.geomspace(1, 1e-5, 6), rtol=1e-9)
+
+
+def test_condition_of_real_landmarks():
+    heads = heads_module.random_heads(np.random.default_rng(0), sentences=1, layers=1, heads=1, length=20, width=4)
+    q, k, v, _ = heads.sentence(0)
+    _, saved = nystromformer.forward(*(x[0, 0].astype(np.float64) for x in (q, k, v)), landmarks=5)
+    np.testing.assert_allclose(figure.condition_by_layer(heads, 5), [np.linalg.cond(saved.inverse.a)], rtol=1e-6)
+
+
+def test_the_whole_figure_from_a_model_and_a_text(tiny_model, tiny_text):
+    got = figure.compute(
+        model=tiny_model, text=tiny_text, length=20, sentences=2, landmarks=(4, 40), conditions=(3.0,), size=4
+    )
+    assert got.landmarks == (4,)
+    assert got.real.shape == (1, 2)
+    assert {"model": "tiny", "sentences": 2}.items() <= got.settings.items()

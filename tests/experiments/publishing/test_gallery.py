@@ -1,0 +1,78 @@
+import inspect
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from linattn_ref.experiments.publishing import catalogue, gallery
+
+FIGURES = Path(__file__).parents[3] / "figures"
+
+
+ALL = (*catalogue.FIGURES, *catalogue.BENCHES, *catalogue.COMPILED)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_figure_has_what_the_gallery_needs(name):
+    module = catalogue.module_of(name)
+    assert len(module.CAPTION) > 80
+    for parameter in inspect.signature(module.compute).parameters.values():
+        given = parameter.name in {"seed", "rng", "quick", "workers"}
+        assert given or parameter.default is not parameter.empty, f"{name}.compute needs {parameter.name}"
+    assert list(inspect.signature(module.draw).parameters) == ["results"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_figure_is_committed_in_full(name):
+    record = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))
+    module = catalogue.module_of(name)
+    assert record["command"] == f"linattn-ref figures --only {name}"
+    assert record["caption"] == module.CAPTION
+    for ending in ("svg", "png", "pdf"):
+        assert (FIGURES / f"{name}.{ending}").stat().st_size > 1000
+
+
+def test_committed_gallery_is_made_of_the_committed_records():
+    assert gallery.page_of(FIGURES) == (FIGURES / "README.md").read_text(encoding="utf-8")
+
+
+def test_figures_folder_holds_nothing_else():
+    known = {f"{name}.{ending}" for name in ALL for ending in ("svg", "png", "pdf", "json")}
+    assert {path.name for path in FIGURES.iterdir()} == {*known, "README.md"}
+
+
+def test_make_draws_one_and_keeps_the_others_in_the_page(tmp_path):
+    told = []
+    gallery.make(["eckart_young"], out=tmp_path, quick=True, say=told.append)
+    files = {path.name for path in tmp_path.iterdir()}
+    assert files == {"README.md", *(f"eckart_young.{ending}" for ending in ("svg", "png", "pdf", "json"))}
+    record = json.loads((tmp_path / "eckart_young.json").read_text(encoding="utf-8"))
+    assert record["command"] == "linattn-ref figures --only eckart_young --quick"
+    (tmp_path / "low_rank.json").write_text(json.dumps({**record, "name": "low_rank"}), encoding="utf-8")
+    gallery.make(["eckart_young"], out=tmp_path, quick=True, style_name="projector")
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == ["eckart young", "low rank"]
+    assert record["caption"] in page.replace("\\", "")
+    assert "`linattn-ref figures --only eckart_young --quick --style projector` · seed 0 · python 3" in page
+    assert len(told) == 2
+
+
+def test_signs_of_markdown_in_a_caption_are_shown_as_they_are():
+    record = {"name": "x", "caption": "P~ by |p_i| is *not* <b>", "command": "c", "seed": 0, "versions": {}}
+    assert r"P\~ by \|p\_i\| is \*not\* \<b\>" in gallery.page([record])
+
+
+def test_unknown_name_lists_those_there_are(tmp_path):
+    with pytest.raises(ValueError, match=r"only: no figure named mona_lisa; there are spectrum, .* and tables"):
+        gallery.make(["spectrum", "mona_lisa"], out=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_tables_alone_leave_the_gallery(tmp_path, monkeypatch):
+    marks = "<!-- mechanisms:begin -->\n<!-- mechanisms:end -->\n<!-- chapters:begin --><!-- chapters:end -->\n"
+    (tmp_path / "README.md").write_text(marks, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    gallery.make(["tables"], out=tmp_path / "figures")
+    assert "Vaswani et al. 2017" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert not (tmp_path / "figures").exists()

@@ -1,0 +1,115 @@
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from linattn_ref.attention import softmax
+from linattn_ref.experiments.publishing import tables
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_readme_is_up_to_date():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert tables.updated(text, ROOT) == text, "run `linattn-ref figures --only tables`"
+
+
+def test_every_file_with_a_mechanism_has_a_row():
+    names = [row.name for row in tables.mechanisms()]
+    assert names[0] == "softmax"
+    assert {"softmax", "linformer"} <= set(names)
+    for row in tables.mechanisms():
+        assert (ROOT / "linattn_ref" / "attention" / f"{row.name}.py").is_file()
+
+
+def test_a_row_is_what_the_code_says():
+    row = tables.mechanism(softmax)
+    assert (row.title, row.source, row.recurrent, row.parameters) == (
+        "Softmax attention",
+        "Vaswani et al. 2017",
+        True,
+        (),
+    )
+    assert row.fields["Time"] == "``O(N L max(D, M))``"
+    linformer = next(row for row in tables.mechanisms() if row.name == "linformer")
+    assert (linformer.recurrent, linformer.parameters) == (False, ("e", "f"))
+    line = next(line for line in tables.mechanisms_table([linformer]).splitlines() if "Linformer" in line)
+    assert line.startswith("| [Linformer](linattn_ref/attention/linformer.py) | Wang et al. 2020 | ")
+    assert line.endswith(" | no | no | `e`, `f` |")
+    assert "``" not in line
+
+
+def new_module(doc, **members):
+    module = ModuleType("linattn_ref.attention.new", doc)
+    module.forward = lambda q, k, v, omega, *, kind="x", kernels=None: None
+    vars(module).update(members)
+    return module
+
+
+def test_a_module_without_a_field_is_an_error_that_names_it():
+    doc = "New thing: it does.\n\n:Time: ``O(1)``\n:Causal: no\n:Exact: no\n"
+    with pytest.raises(ValueError, match=r"linattn_ref\.attention\.new: its docstring needs :Memory:, :Gives:; see"):
+        tables.mechanism(new_module(doc))
+
+
+def test_a_module_with_all_fields_is_a_row():
+    fields = ":Time: ``O(1)``\n:Memory: ``O(N)``\n:Causal: no\n:Exact: no\n:Gives: nothing\n"
+    doc = f"New, odd (A. and B. 2021): it does.\n\n{fields}"
+    row = tables.mechanism(new_module(doc, step=None))
+    assert (row.title, row.source, row.recurrent, row.parameters) == ("New", "–", True, ("omega", "kind"))
+    row = tables.mechanism(new_module(doc.replace(", odd", "")))
+    assert (row.title, row.source, row.recurrent) == ("New", "A. and B. 2021", False)
+
+
+def test_a_chapter_is_its_heading_and_first_paragraph(tmp_path):
+    text = (
+        "# ---\n# jupyter: x\n# ---\n\n# %% [markdown]\n# # 3. A title\n#\n# A question\n# in two lines?\n#\n# More.\n"
+    )
+    (tmp_path / "03_name.py").write_text(text, encoding="utf-8")
+    (tmp_path / "execute.py").write_text("# no chapter")
+    (row,) = tables.chapters(tmp_path)
+    assert row == ("03_name", "3. A title", "A question in two lines?")
+    assert "| [3. A title](notebooks/03_name.ipynb) | A question in two lines? |" in tables.chapters_table([row])
+
+
+def test_a_chapter_without_heading_is_an_error(tmp_path):
+    (tmp_path / "01_x.py").write_text("x = 1\n# ## small\n")
+    with pytest.raises(ValueError, match=r"01_x\.py: expected a line '# # Title'"):
+        tables.chapters(tmp_path)
+
+
+MARKS = (
+    "a\n<!-- mechanisms:begin -->\nold\n<!-- mechanisms:end -->\nb\n<!-- chapters:begin --><!-- chapters:end -->\nc\n"
+)
+
+
+def test_updated_changes_only_what_is_between_the_marks(tmp_path):
+    text = tables.updated(MARKS, tmp_path)
+    assert "old" not in text
+    assert text.startswith("a\n<!-- mechanisms:begin -->\n| mechanism |")
+    assert text.endswith("<!-- chapters:end -->\nc\n")
+    assert "\n<!-- mechanisms:end -->\nb\n<!-- chapters:begin -->\n| chapter |" in text
+    assert tables.updated(text, tmp_path) == text
+
+
+def test_a_bench_is_its_noted_table_and_command(tmp_path):
+    (tmp_path / "figures").mkdir()
+    record = {"table": "| jit |", "command": "linattn-ref x", "machine": {"processor": "a chip"}}
+    (tmp_path / "figures" / "bench_softmax.json").write_text(json.dumps(record), encoding="utf-8")
+    text = tables.updated(MARKS + "<!-- bench_softmax:begin -->\nold\n<!-- bench_softmax:end -->\n", tmp_path)
+    noted = "| jit |\n\n`linattn-ref x` on a chip."
+    assert text.endswith(f"<!-- bench_softmax:begin -->\n{noted}\n<!-- bench_softmax:end -->\n")
+
+
+@pytest.mark.parametrize("mark", ["<!-- mechanisms:begin -->", "<!-- chapters:end -->"])
+def test_marks_that_are_missing_or_doubled_are_an_error(tmp_path, mark):
+    name = mark[5:].partition(":")[0]
+    for text in (MARKS.replace(mark, ""), MARKS + mark):
+        with pytest.raises(ValueError, match=f"README.md: expected <!-- {name}:begin --> and then"):
+            tables.updated(text, tmp_path)
+
+
+def test_no_readme_says_where_to_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no README\.md in .*: run this in the repository's root"):
+        tables.update(tmp_path / "README.md")

@@ -1,0 +1,99 @@
+"""The figures of the theorems: quick runs hold the facts they show, can be saved as JSON and drawn in both styles."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+
+from linattn_ref.experiments.publishing import record, style
+
+NAMES = ("johnson_lindenstrauss", "low_rank", "linear_self_attention", "eckart_young")
+
+
+def module(name):
+    return importlib.import_module(f"linattn_ref.experiments.rank.{name}")
+
+
+@pytest.fixture(scope="module")
+def results():
+    return {name: module(name).compute(quick=True) for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_are_json_and_the_same_for_the_same_seed(results, name):
+    text = json.dumps(record.plain(results[name]), allow_nan=False)
+    assert json.dumps(record.plain(module(name).compute(quick=True, seed=0))) == text
+    assert json.dumps(record.plain(module(name).compute(quick=True, seed=1))) != text
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("look", style.STYLES)
+def test_drawing(results, name, look):
+    with style.use(look):
+        figure = module(name).draw(results[name])
+        figure.draw_without_rendering()
+    assert all(axes.has_data() for axes in figure.axes)
+    assert len(module(name).CAPTION) > 100
+
+
+def test_johnson_lindenstrauss(results):
+    got = results["johnson_lindenstrauss"]
+    for counted in (*got.norms.values(), got.pairs):
+        for row in counted:
+            for each in row:
+                assert each.low <= each.measured <= each.high
+                assert each.low <= each.stated  # the bound holds, as far as the count can tell
+    exact = np.array([got.norms_exact[:, list(got.grid).index(k)] for k in (8, 128)]).T
+    for row, truth in zip(got.norms["gaussian"], exact, strict=True):
+        ends = row[got.dimensions.index(8)], row[got.dimensions.index(128)]
+        assert all(abs(each.measured - p) < 0.15 for each, p in zip(ends, truth, strict=True))  # 4 of 200 trials' sigma
+    assert (got.inner_by_norms <= got.inner_bound).all()
+    assert (got.inner_as_printed[-1] > 0.9).all()
+
+
+def test_low_rank(results):
+    got = results["low_rank"]
+    for row in got.failures:
+        rates = [each.measured for each in row]
+        assert rates == sorted(rates, reverse=True)
+        assert all(each.low <= each.stated for each in row)
+    entries, vector, mean_one, mean_zero = got.growth
+    assert entries.measured_slope < entries.stated_slope
+    assert all(a.measured < b.measured for a, b in zip(vector.needed, entries.needed, strict=True))
+    assert all(each.measured > n for each, n in zip(mean_zero.needed, mean_zero.lengths, strict=True))
+    assert all(each.measured < each.stated for each in mean_one.needed)
+
+
+def test_linear_self_attention(results):
+    got = results["linear_self_attention"]
+    with_mean, without = got.curves
+    # At the largest k the construction's error is that of answering 0, give or take the noise |V| / k.
+    np.testing.assert_allclose(with_mean.linformer[:, -1], with_mean.zero, rtol=0.15)
+    assert with_mean.low_rank[-1] < with_mean.zero / 2
+    assert without.zero < got.eps < with_mean.zero
+    for values in got.dependence.values():
+        assert values[0] > 1
+        assert values[-1] == 0
+
+
+def test_eckart_young_takes_any_matrix():
+    matrix = np.random.default_rng(2).standard_normal((6, 9)).astype(np.float32)
+    got = module("eckart_young").compute(matrix=matrix, draws=1)
+    assert [each.rank for each in got.errors] == [1, 2, 4]
+    for each in got.errors:
+        assert each.measured_frobenius == pytest.approx(each.stated_frobenius, rel=1e-5)
+        assert each.measured_frobenius < min(each.competitors_frobenius.values())
+
+
+def test_progress_wraps_the_long_loops():
+    for name in NAMES[:3]:
+        seen = []
+
+        def progress(values, seen=seen):
+            for value in values:
+                seen.append(value)
+                yield value
+
+        module(name).compute(quick=True, progress=progress)
+        assert seen

@@ -1,0 +1,72 @@
+"""The figure of decoding: its formulas are what is counted, and its record holds all of it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linattn_ref.attention import linear, softmax
+from linattn_ref.experiments.publishing import record, style
+from linattn_ref.experiments.recurrence import decoding
+
+HEADS, WIDTH = 3, 32
+
+
+@pytest.fixture(scope="module", params=[np.float32, np.float64])
+def results(request):
+    rng = np.random.default_rng(0)
+    return decoding.compute((1, 64, 300), rng=rng, heads=HEADS, width=WIDTH, rounds=2, dtype=request.param)
+
+
+@pytest.mark.parametrize("network", ["linear", "softmax"])
+def test_what_is_counted_is_what_the_formulas_say(results, network):
+    costs = getattr(results, network)
+    np.testing.assert_array_equal(costs.state, costs.state_formula)
+    # On top come features, exponentials, divisions: some 4 numbers a feature or key, over 2 WIDTH = 64.
+    assert (costs.multiply_adds >= costs.multiply_adds_formula).all()
+    np.testing.assert_allclose(costs.multiply_adds[1:], costs.multiply_adds_formula[1:], rtol=0.1)
+
+
+def test_one_is_constant_and_the_other_grows(results):
+    assert len(set(results.linear.state)) == len(set(results.linear.multiply_adds)) == 1
+    np.testing.assert_array_equal(results.softmax.state, results.positions * results.softmax.state[0])
+    assert (np.diff(results.softmax.multiply_adds) > 0).all()
+
+
+def test_a_time_for_every_position(results):
+    for x in (results.linear.seconds, results.softmax.seconds, results.ratio, results.at_once):
+        assert x.shape == results.positions.shape
+        assert (x > 0).all()
+
+
+@pytest.mark.parametrize("position", [1, 7])
+def test_the_token_is_made_at_its_position(position):
+    setup = decoding.setup(position, HEADS, WIDTH, np.float32, np.random.default_rng(0))
+    q, k, v = setup.qkv
+    expected = linear.forward(q[:, -1:], k, v)[0][:, 0], softmax.forward(q[:, -1:], k, v)[0][:, 0]
+    for each, out in zip((setup.linear, setup.softmax), expected, strict=True):
+        np.testing.assert_allclose(each.step(*each.arrays, each.state)[0], out, rtol=0, atol=1e-5)  # float32, size 1
+    assert setup.softmax.state.k.shape[-2] == position  # no room to spare, which would be measured
+
+
+def test_the_record_gives_the_results_back(results):
+    text = record.json_text({"results": record.plain(results)})
+    again = decoding.from_record(json.loads(text))
+    assert record.json_text({"results": record.plain(again)}) == text
+    np.testing.assert_array_equal(again.softmax.seconds, results.softmax.seconds)
+
+
+def test_quick_is_early():
+    quick = decoding.compute(rng=np.random.default_rng(0), quick=True, heads=1, width=4, rounds=1)
+    assert 2 <= len(quick.positions) < len(decoding.POSITIONS)
+
+
+@pytest.mark.parametrize("look", style.STYLES)
+def test_the_figure_shows_the_results(results, look):
+    with style.use(look):
+        figure = decoding.draw(results)
+        figure.draw_without_rendering()
+    shown = [next(line for line in axis.lines if line.get_label() == "linear").get_ydata() for axis in figure.axes]
+    np.testing.assert_array_equal(shown[0], results.linear.state / 1024)
+    np.testing.assert_array_equal(shown[1], results.linear.multiply_adds / 1e3)
+    np.testing.assert_array_equal(shown[2], results.linear.seconds * 1e6)

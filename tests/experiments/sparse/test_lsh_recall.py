@@ -1,0 +1,58 @@
+"""The recall figure on a few vectors whose neighbours are known."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linattn_ref.attention import reformer
+from linattn_ref.experiments.publishing import record, style
+from linattn_ref.experiments.sparse import lsh_recall
+
+
+@pytest.fixture(scope="module")
+def results():
+    return lsh_recall.compute(quick=True)
+
+
+def test_results_are_json_and_the_same_for_the_same_seed(results):
+    text = json.dumps(record.plain(results), allow_nan=False)
+    assert json.dumps(record.plain(lsh_recall.compute(quick=True, seed=0))) == text
+    assert json.dumps(record.plain(lsh_recall.compute(quick=True, seed=1))) != text
+
+
+@pytest.mark.parametrize("look", style.STYLES)
+def test_drawing(results, look):
+    with style.use(look):
+        figure = lsh_recall.draw(results)
+        figure.draw_without_rendering()
+    left, middle, right = figure.axes
+    assert len(left.lines) == 2 * len(lsh_recall.COLLISION_BUCKETS)
+    assert len(middle.lines) == 2 * len(results.by_buckets)
+    assert len(right.lines) == len(results.by_chunk) + 1
+    assert len(lsh_recall.CAPTION) > 100
+
+
+def test_more_rounds_never_meet_fewer(results):
+    for each in (*results.by_buckets, *results.by_chunk):
+        for values in (each.recall, each.met, each.weight):
+            assert (np.diff(values) >= 0).all()
+            assert 0 < values[0] <= values[-1] <= 1
+
+
+def test_tight_groups_are_found_in_one_round():
+    """Four groups of eight, each in a direction of its own: all seven others of the group are met, and few else."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.eye(4, 6), 8, axis=0) + 1e-3 * rng.standard_normal((32, 6))
+    found = lsh_recall.recall_of(groups[None], 64, 8, (1, 8), 7, rng)
+    assert found.recall[0] > 0.7
+    assert found.recall[-1] == 1
+    everything = lsh_recall.recall_of(groups[None], 4, 32, (1,), 7, rng)
+    assert everything[2:] == ((1.0,), (1.0,), (pytest.approx(1),))
+
+
+def test_recall_counts_the_pattern_that_attention_uses():
+    x = np.random.default_rng(0).standard_normal((1, 20, 4))
+    found = lsh_recall.recall_of(x, 4, 3, (2,), 5, np.random.default_rng(7))
+    pattern = reformer.pattern(x, rotations=reformer.draw_rotations(2, 4, 4, np.random.default_rng(7)), chunk=3)
+    assert found.met == (pattern.sum() / 380,)
