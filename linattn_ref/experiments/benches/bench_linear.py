@@ -47,6 +47,16 @@ CAPTION = (
     "Causal linear attention on one thread of a CPU, eight heads of 64, float32: time a token of the causal product "
     "against length, forward and with the backward pass. PyTorch: at each length the fastest of four forms."
 )
+READING = (
+    "One thread, all in turn in one process; all find the memory for their results in the process, since new memory "
+    "would cost as much again as `jit`'s forward pass. *product* is the causal product alone, from features; "
+    "*attention* all of linear attention, with elu + 1 and the denominator. *step* is one token of the recurrent form, "
+    "*kernel step* the same from features and without checks. `jit plain` is the paper's loop in a few lines of Numba, "
+    "`jit float64` the fast kernel in float64. A step of `jit` is bound to its arrays once (`linear.bind_step`); "
+    "`jit, not bound` is the ordinary call. fast-transformers is the package of the paper's authors (with the `peers` "
+    "extra in place, `pip install --no-build-isolation pytorch-fast-transformers`); *native* is the same source built "
+    'with `CFLAGS="-O3 -march=native"`, and its folder renamed to `fast_transformers_native`.'
+)
 FORWARD, BOTH, ATTENTION = "product, forward", "product, forward + backward", "attention, forward + backward"
 LONG, FEW = 16384, 3  # beyond this length no more than so many rounds: one takes some seconds
 STEPS = 500  # timed together: one takes some microseconds, and the first of them finds other data in the caches

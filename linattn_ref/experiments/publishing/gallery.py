@@ -15,6 +15,10 @@ from linattn_ref.experiments.publishing.atomic import write_all
 from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, module_of
 
 SEED = 0
+READING = (
+    "One thread, all in turn in one process. A ratio is CPU time over that of `jit` in the same round, median and "
+    "least: above 1, `jit` is the faster."
+)
 
 
 def make(
@@ -107,15 +111,22 @@ def page(records: Sequence[dict[str, Any]]) -> str:
     ]
     for one in records:
         name, versions = one["name"], one["versions"]
+        bench = [_reading(name), f"{one['table']}\n", f"On {one['machine']['processor']}.\n"] if "table" in one else []
         made_with = ", ".join(f"{package} {version}" for package, version in versions.items())
         files = ", ".join(f"[{ending}]({name}.{ending})" for ending in ("svg", "pdf", "json"))
         parts += [
             f"## {name.replace('_', ' ')}\n",
             f"![{name.replace('_', ' ')}]({name}.png)\n",
             f"{_escaped(one['caption'])}\n",
+            *bench,
             f"`{one['command']}` · seed {one['seed']} · {made_with} · {files}\n",
         ]
     return "\n".join(parts)
+
+
+def _reading(name: str) -> str:
+    """How to read the table of a bench."""
+    return f"{getattr(module_of(name), 'READING', READING)}\n"
 
 
 def _escaped(text: str) -> str:

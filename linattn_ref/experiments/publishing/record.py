@@ -160,10 +160,13 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name; Python's own answer is often empty on Linux."""
+    """The processor's name, family and widest vectors; Python's own answer is often empty on Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    said = {key.strip(): value.strip() for key, found, value in (line.partition(":") for line in lines) if found}
+    if "model name" not in said:
+        return platform.processor() or platform.machine()
+    wide = next((f", {flag}" for flag in ("avx512f", "avx2", "avx") if flag in said.get("flags", "").split()), "")
+    return f"{said['model name']} (family {said.get('cpu family', '?')}{wide})"

@@ -1,4 +1,4 @@
-"""The tables of README.md: the mechanisms and the chapters, made from the code, and the benches, from their records.
+"""The tables of README.md: mechanisms and chapters, made from the code, and some ratios, from the benches' records.
 
 A mechanism is a module of `linattn_ref.attention` with ``forward``, ``backward`` and ``Saved``. Adding one adds a row:
 its docstring begins with its name, and its source if it has one, ``Linformer (Wang et al. 2020): ...``, and has the
@@ -15,7 +15,6 @@ The rest is seen from the code: a recurrent form (``step``), and the arguments b
 
 import importlib
 import inspect
-import json
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,8 +23,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 import linattn_ref.attention
+from linattn_ref.experiments.publishing import headlines
 from linattn_ref.experiments.publishing.atomic import write_all
-from linattn_ref.experiments.publishing.catalogue import BENCHES
 
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.
@@ -140,12 +139,6 @@ def chapters_table(rows: Sequence[Chapter]) -> str:
     return "\n".join(lines)
 
 
-def bench_table(name: str, figures: Path) -> str:
-    """The table that a bench noted in ``figures``, the command that makes it again, and where it ran."""
-    bench = json.loads((figures / f"{name}.json").read_text(encoding="utf-8"))
-    return f"{bench['table']}\n\n`{bench['command']}` on {bench['machine']['processor']}."
-
-
 def updated(readme: str, root: Path) -> str:
     """The text of ``root``'s README.md with its tables made anew.
 
@@ -157,7 +150,7 @@ def updated(readme: str, root: Path) -> str:
         A table's marks are not there, once each and in this order.
     """
     tables = {"mechanisms": mechanisms_table(mechanisms()), "chapters": chapters_table(chapters(root / "notebooks"))}
-    tables |= {name: bench_table(name, root / "figures") for name in BENCHES if f"<!-- {name}:begin -->" in readme}
+    tables["headlines"] = headlines.table(root / "figures")
     for name, table in tables.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         before, found_begin, rest = readme.partition(begin)

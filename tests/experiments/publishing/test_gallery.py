@@ -70,9 +70,11 @@ def test_unknown_name_lists_those_there_are(tmp_path):
 
 
 def test_tables_alone_leave_the_gallery(tmp_path, monkeypatch):
-    marks = "<!-- mechanisms:begin -->\n<!-- mechanisms:end -->\n<!-- chapters:begin --><!-- chapters:end -->\n"
+    names = ("mechanisms", "chapters", "headlines")
+    marks = "".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in names)
     (tmp_path / "README.md").write_text(marks, encoding="utf-8")
+    (tmp_path / "figures").symlink_to(FIGURES)
     monkeypatch.chdir(tmp_path)
-    gallery.make(["tables"], out=tmp_path / "figures")
+    gallery.make(["tables"], out=tmp_path / "gallery")
     assert "Vaswani et al. 2017" in (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert not (tmp_path / "figures").exists()
+    assert not (tmp_path / "gallery").exists()

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from types import ModuleType
 
@@ -81,33 +80,33 @@ def test_a_chapter_without_heading_is_an_error(tmp_path):
 
 MARKS = (
     "a\n<!-- mechanisms:begin -->\nold\n<!-- mechanisms:end -->\nb\n<!-- chapters:begin --><!-- chapters:end -->\nc\n"
+    "<!-- headlines:begin --><!-- headlines:end -->\n"
 )
 
 
-def test_updated_changes_only_what_is_between_the_marks(tmp_path):
-    text = tables.updated(MARKS, tmp_path)
+@pytest.fixture
+def root(tmp_path):
+    """A folder with the committed records, and no chapters."""
+    (tmp_path / "figures").symlink_to(ROOT / "figures")
+    return tmp_path
+
+
+def test_updated_changes_only_what_is_between_the_marks(root):
+    text = tables.updated(MARKS, root)
     assert "old" not in text
     assert text.startswith("a\n<!-- mechanisms:begin -->\n| mechanism |")
-    assert text.endswith("<!-- chapters:end -->\nc\n")
+    assert "<!-- chapters:end -->\nc\n<!-- headlines:begin -->\n| what | against |" in text
+    assert text.endswith("\n<!-- headlines:end -->\n")
     assert "\n<!-- mechanisms:end -->\nb\n<!-- chapters:begin -->\n| chapter |" in text
-    assert tables.updated(text, tmp_path) == text
-
-
-def test_a_bench_is_its_noted_table_and_command(tmp_path):
-    (tmp_path / "figures").mkdir()
-    record = {"table": "| jit |", "command": "linattn-ref x", "machine": {"processor": "a chip"}}
-    (tmp_path / "figures" / "bench_softmax.json").write_text(json.dumps(record), encoding="utf-8")
-    text = tables.updated(MARKS + "<!-- bench_softmax:begin -->\nold\n<!-- bench_softmax:end -->\n", tmp_path)
-    noted = "| jit |\n\n`linattn-ref x` on a chip."
-    assert text.endswith(f"<!-- bench_softmax:begin -->\n{noted}\n<!-- bench_softmax:end -->\n")
+    assert tables.updated(text, root) == text
 
 
 @pytest.mark.parametrize("mark", ["<!-- mechanisms:begin -->", "<!-- chapters:end -->"])
-def test_marks_that_are_missing_or_doubled_are_an_error(tmp_path, mark):
+def test_marks_that_are_missing_or_doubled_are_an_error(root, mark):
     name = mark[5:].partition(":")[0]
     for text in (MARKS.replace(mark, ""), MARKS + mark):
         with pytest.raises(ValueError, match=f"README.md: expected <!-- {name}:begin --> and then"):
-            tables.updated(text, tmp_path)
+            tables.updated(text, root)
 
 
 def test_no_readme_says_where_to_run(tmp_path):

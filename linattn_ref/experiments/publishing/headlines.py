@@ -1,0 +1,80 @@
+"""The few ratios that README.md shows, taken from the records of the benches: what, against whom, how much, where."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Headline(NamedTuple):
+    """One row of a bench's record."""
+
+    what: str
+    whom: str
+    bench: str
+    row: Mapping[str, Any]  # what the row says of itself
+
+
+HEADLINES = (
+    Headline(
+        "Softmax attention, causal, forward + backward, N = 2048",
+        "PyTorch's `scaled_dot_product_attention`",
+        "bench_softmax",
+        {"length": 2048, "causal": True, "passes": "forward + backward", "kernel": "pytorch"},
+    ),
+    Headline(
+        "Linear attention, causal, forward + backward, N = 4096",
+        "fast-transformers, by the paper's authors",
+        "bench_linear",
+        {"size": 4096, "task": "attention, forward + backward", "kernel": "fast-transformers"},
+    ),
+    Headline(
+        "Linear attention, one token of the recurrent form",
+        "fast-transformers",
+        "bench_linear",
+        {"size": 1, "task": "step", "kernel": "fast-transformers"},
+    ),
+    Headline(
+        "Performer, all keys, forward, N = 4096",
+        "performer-pytorch",
+        "bench_performer",
+        {"size": 4096, "task": "all keys", "passes": "forward", "name": "performer-pytorch"},
+    ),
+    Headline(
+        "Longformer, forward + backward, N = 4096",
+        "Hugging Face's transformers",
+        "bench_patterns",
+        {"length": 4096, "mechanism": "longformer", "passes": "forward + backward", "kernel": "transformers"},
+    ),
+    Headline(
+        "Reformer's LSH attention, forward + backward, N = 4096",
+        "Hugging Face's transformers",
+        "bench_reformer",
+        {"length": 4096, "causal": False, "passes": "forward + backward", "name": "transformers"},
+    ),
+)
+
+
+def table(figures: Path) -> str:
+    """As Markdown, from the records in ``figures``."""
+    lines = ["| what | against | ratio | processor |", "| --- | --- | ---: | --- |"]
+    for headline in HEADLINES:
+        record = json.loads((figures / f"{headline.bench}.json").read_text(encoding="utf-8"))
+        row = find(record["results"]["rows"], headline)
+        ratio = f"{row['ratio_median']:.1f} ({row['ratio_min']:.1f})"
+        lines.append(f"| {headline.what} | {headline.whom} | {ratio} | {record['machine']['processor']} |")
+    return "\n".join(lines)
+
+
+def find(rows: list[dict[str, Any]], headline: Headline) -> dict[str, Any]:
+    """The one row of a record that the headline means.
+
+    Raises
+    ------
+    ValueError
+        There is none, or more than one.
+    """
+    found = [row for row in rows if headline.row.items() <= row.items()]
+    if len(found) != 1:
+        raise ValueError(f"{headline.bench}: expected one row with {dict(headline.row)}, found {len(found)}")
+    return found[0]
