@@ -18,10 +18,11 @@ from numba.core.typing.templates import builtin_registry
 import linattn_ref
 from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit import cache, pattern_softmax, softmax
+from linattn_ref.kernels.jit.threads import Kernel
 
 
 def test_the_key_holds_the_text(monkeypatch):
-    kernel_cache = softmax._forward._cache
+    kernel_cache = softmax._forward.threaded._cache
     assert isinstance(kernel_cache, cache.PackageCache)
     codegen = cpu_target.target_context.codegen()
     before = kernel_cache._index_key((), codegen)
@@ -53,7 +54,9 @@ def test_every_file_that_is_compiled_in_is_in_the_key():
 def all_kernels():
     """Every compiled function of the room."""
     for module in pkgutil.iter_modules(jit.__path__, "linattn_ref.kernels.jit."):
-        yield from (x for x in vars(importlib.import_module(module.name)).values() if isinstance(x, Dispatcher))
+        yield from (
+            x for x in vars(importlib.import_module(module.name)).values() if isinstance(x, Dispatcher | Kernel)
+        )
 
 
 def modules_compiled_in(functions):
@@ -75,6 +78,7 @@ def modules_compiled_in(functions):
 
 def text_of(value):
     """The Python function behind a compiled one, an intrinsic, or a function that has another compiled in its place."""
+    value = value.serial if isinstance(value, Kernel) else value
     value = getattr(value, "py_func", getattr(value, "_defn", value))
     return value if isinstance(value, FunctionType) else None
 
@@ -111,7 +115,7 @@ pattern = (parts.band(200, 200, -20, 0),)
 out, _ = jit.pattern_softmax.forward(q, k, v, None, pattern, 0.5)
 expected, _ = reference.pattern_softmax.forward(q, k, v, None, pattern, 0.5)
 np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
-print(sum(jit.pattern_softmax._forward.stats.cache_hits.values()))
+print(sum(jit.pattern_softmax._forward.threaded.stats.cache_hits.values()))
 """
 
 

@@ -270,7 +270,7 @@ def test_a_head_alone_gives_the_same_bits(dtype):
 def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
     inputs = draw("stride", dtype, masked=True)
     expected = run(jit, inputs)
-    compiled = len(kernel._forward.signatures), len(kernel._backward.signatures)
+    compiled = len(kernel._forward.threaded.signatures), len(kernel._backward.threaded.signatures)
     arrays = []
     for x in inputs[:4]:
         strided = np.moveaxis(np.moveaxis(x, -1, 0)[::-1].copy()[::-1], 0, -1)
@@ -281,7 +281,7 @@ def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
         np.testing.assert_array_equal(x, y)
     for name in PATTERNS:
         run(jit, draw(name, dtype))
-    assert (len(kernel._forward.signatures), len(kernel._backward.signatures)) == compiled
+    assert (len(kernel._forward.threaded.signatures), len(kernel._backward.threaded.signatures)) == compiled
 
 
 @dtypes

@@ -4,6 +4,7 @@
 ``panel``                 matrix products on them
 ``views``                 rows and columns of arrays, for them
 ``cache``                 the compilation cache
+``threads``               several Python threads, forked processes
 ``softmax``               softmax attention
 ``pattern_softmax``       the same over an allowed set of pairs
 ``softmax_tile``          what these two share

@@ -13,6 +13,7 @@ from numba import njit
 from numba.core.caching import FunctionCache
 
 from linattn_ref.kernels import parts
+from linattn_ref.kernels.jit.threads import Kernel
 
 
 def source_files():
@@ -31,10 +32,14 @@ SOURCES = _digest(source_files())
 
 
 class PackageCache(FunctionCache):
-    """Numba's cache of one function, with `SOURCES` in the key."""
+    """Numba's cache of one function, with `SOURCES` in the key, and whether it has threads."""
+
+    def __init__(self, function, parallel):
+        super().__init__(function)
+        self.parallel = parallel
 
     def _index_key(self, sig, codegen):
-        return (*super()._index_key(sig, codegen), SOURCES)
+        return (*super()._index_key(sig, codegen), SOURCES, self.parallel)
 
 
 def kernel(function):
@@ -42,14 +47,15 @@ def kernel(function):
 
     For the entry points called from Python. What they call is plain ``@njit``: it is compiled into them.
     """
-    return _cached(njit(parallel=True, cache=True)(function))
+    return Kernel(_compiled(function, parallel=True), serial_kernel(function))
 
 
 def serial_kernel(function):
     """The same without threads, for what is done sooner than a thread is woken."""
-    return _cached(njit(cache=True)(function))
+    return _compiled(function, parallel=False)
 
 
-def _cached(dispatcher):
-    dispatcher._cache = PackageCache(dispatcher.py_func)
+def _compiled(function, parallel):
+    dispatcher = njit(parallel=parallel, cache=True)(function)
+    dispatcher._cache = PackageCache(function, parallel)
     return dispatcher

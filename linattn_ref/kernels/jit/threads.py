@@ -1,0 +1,59 @@
+"""Kernels with threads that any Python thread may call, also several at a time, and a forked child too.
+
+Numba shares out the work on one of three layers: the first that is there of ``tbb``, ``omp`` and ``workqueue``, or what
+``NUMBA_THREADING_LAYER`` says. What ends the process with each, if nothing is done about it:
+
+    layer      two Python threads at once  a child forked after a kernel has run
+    =========  ==========================  =====================================
+    tbb
+    omp                                    a kernel in the child (GNU's OpenMP)
+    workqueue  a kernel in each
+
+Kernels take turns with ``workqueue``, and run without threads in such a child of ``omp``. Numba's order is kept: it is
+the safest as well, since a lock here does not hold up Numba code of other packages.
+"""
+
+import contextlib
+import functools
+import os
+import threading
+from types import SimpleNamespace
+
+import numba
+
+# "serial" is one more layer: no threads. None: not known before the first kernel runs.
+process = SimpleNamespace(layer=None, turn=threading.Lock())
+
+
+class Kernel:
+    """A function compiled with threads, and without them for where there can be none."""
+
+    def __init__(self, threaded, serial):
+        functools.update_wrapper(self, threaded.py_func)
+        self.threaded, self.serial = threaded, serial
+
+    def __call__(self, *arguments):
+        layer = process.layer or _start_threads()
+        if layer == "serial":
+            return self.serial(*arguments)
+        if layer == "workqueue":
+            with process.turn:
+                return self.threaded(*arguments)
+        return self.threaded(*arguments)
+
+
+def _start_threads():
+    numba.get_num_threads()  # starts them
+    process.layer = numba.threading_layer()
+    return process.layer
+
+
+def _in_a_forked_child():
+    process.turn = threading.Lock()  # whoever had the turn is not in this process
+    with contextlib.suppress(ValueError):  # no threads yet: the child starts its own
+        if numba.threading_layer() == "omp":
+            process.layer = "serial"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_a_forked_child)

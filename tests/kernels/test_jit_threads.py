@@ -1,0 +1,79 @@
+"""Kernels of the room `jit` in a forked child, and in several Python threads at once, on each of Numba's layers."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from numba.np.ufunc.parallel import _check_tbb_version_compatible
+
+SET_UP = """
+import multiprocessing, sys, threading
+from concurrent.futures import ProcessPoolExecutor
+import numpy as np
+import numba
+from linattn_ref.kernels import jit
+
+x = np.random.default_rng(0).standard_normal(1 << 16)  # eight tasks
+def features():
+    return jit.elu_plus_one.forward(x)[0]
+def same(result):
+    return (result == expected).all()
+expected = features()
+assert numba.threading_layer() == sys.argv[1]
+"""
+
+FORK = """
+with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+    assert all(same(pool.submit(features).result()) for _ in range(4))
+assert same(features())  # and the parent goes on
+"""
+
+AT_ONCE = """
+results = []
+def work():
+    for _ in range(200):
+        results.append(same(features()))
+workers = [threading.Thread(target=work) for _ in range(4)]
+for worker in workers: worker.start()
+for worker in workers: worker.join()
+assert results == [True] * 800
+"""
+
+# The thread that has its turn while another forks is not in the child.
+FORK_IN_THE_MIDDLE = """
+from linattn_ref.kernels.jit import threads
+with threads.process.turn, ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+    assert same(pool.submit(features).result(timeout=20))
+"""
+
+
+def layers():
+    try:
+        _check_tbb_version_compatible()
+    except ImportError:
+        return ("omp", "workqueue")
+    return ("tbb", "omp", "workqueue")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("layer", layers())
+def test_a_child_forked_after_a_kernel_has_run(layer):
+    run(FORK, layer)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_forked_while_a_kernel_runs():
+    run(FORK_IN_THE_MIDDLE, "workqueue")
+
+
+@pytest.mark.parametrize("layer", layers())
+def test_several_threads_at_once(layer):
+    run(AT_ONCE, layer)
+
+
+def run(script, layer):
+    environment = {**os.environ, "NUMBA_THREADING_LAYER": layer, "NUMBA_NUM_THREADS": "2"}
+    command = [sys.executable, "-W", "ignore", "-c", SET_UP + script, layer]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
