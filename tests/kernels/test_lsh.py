@@ -60,6 +60,19 @@ def test_tokens_are_told_apart_at_any_length():
         np.testing.assert_allclose(out, want, rtol=0, atol=1e-5)
 
 
+def test_no_more_tokens_than_have_a_number():
+    """The last that is allowed is told from its neighbours, halves between them too; one more token is an error."""
+    longest = 2**23
+    last = np.float32(longest - 1)
+    assert last - np.float32(0.5) < last < last + np.float32(0.5) < np.float32(longest)
+    x = np.broadcast_to(np.float32(1), (1, longest + 1, 1))  # one number in memory
+    order, seen = np.broadcast_to(0, (1, 1, longest + 1)), np.array([1])
+    with pytest.raises(ValueError, match=r"q: expected at most 8388608 tokens in float32, got 8388609"):
+        jit.lsh.forward(x, x, x, order, seen, 2, False, 1.0)
+    with pytest.raises(ValueError, match=r"q: expected at most 8388608 tokens in float32, got 8388609"):
+        jit.lsh.backward(x, x, x, x, x, x[..., 0], order, seen, 2, False, 1.0)
+
+
 def test_a_nan_is_not_taken_for_a_token_that_meets_nobody():
     q, k, v, order, _ = draw((40, 40), 40, 2)
     k[0, 7] = np.nan

@@ -34,6 +34,7 @@ from numba import get_num_threads, njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.lsh_meet import (
+    check_length,
     chunks_before,
     fetch,
     gather,
@@ -74,6 +75,7 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
     log_sum_exp : ndarray ``(..., N)``
         ``-inf`` for a token that sees nobody, whose output is 0.
     """
+    check_length(q)
     shape = v.shape
     q, k, v, order, seen = _flat(q), _flat(k), _flat(v), _flat(order), _flat_count(seen)
     chunks = _chunks(order, chunk, q.dtype)
@@ -179,6 +181,7 @@ def _combine(queries, rows, sums, results):
 
 def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale):
     """Gradients of :func:`forward`: ``d_q``, ``d_k``, ``d_v``, shaped like their inputs."""
+    check_length(q)
     shapes = q.shape, k.shape, v.shape
     d_out, out, q, k, v, order = map(_flat, (d_out, out, q, k, v, order))
     seen = _flat_count(seen)

@@ -7,8 +7,8 @@ their chunks ``c_q - c_k`` are 0 or 1 apart, that is
 
     (c_q - 1/2 - c_k)^2 = 1/4, and 9/4 or more for all others  (1)
 
-Numbers of chunks and tokens are held in the dtype of the arrays, so that they fit into Vectors; they are exact up to
-2^24 in float32.
+Numbers of chunks and tokens are held in the dtype of the arrays, so that they fit into Vectors. All numbers below 2^p
+are exact where the fraction has p bits, and halves between them too: below 2^23 in float32, which `check_length` sees to.
 """
 
 import numpy as np
@@ -20,6 +20,19 @@ from linattn_ref.kernels.jit.vector import _splat, broadcast, lanes, load, prefe
 
 AHEAD = 6  # tokens: a row from the third-level cache or beyond arrives in time
 LINE = 64  # bytes that the processor fetches at a time
+
+
+def check_length(q):
+    """No more tokens ``q (..., N, D)`` than have a number in their dtype.
+
+    Raises
+    ------
+    ValueError
+        More than 2^23 in float32, more than 2^52 in float64.
+    """
+    n, longest = q.shape[-2], 1 << np.finfo(q.dtype).nmant
+    if n > longest:
+        raise ValueError(f"q: expected at most {longest} tokens in {q.dtype}, got {n}")
 
 
 @intrinsic
