@@ -7,8 +7,8 @@ their chunks ``c_q - c_k`` are 0 or 1 apart, that is
 
     (c_q - 1/2 - c_k)^2 = 1/4, and 9/4 or more for all others  (1)
 
-Numbers of chunks and tokens are held in the dtype of the arrays, so that they fit into Vectors. All numbers below 2^p
-are exact where the fraction has p bits, and halves between them too: below 2^23 in float32, which `check_length` sees to.
+Numbers of chunks and tokens are held in the dtype of the arrays, so that they fit into Vectors. They and the halves
+between them are exact below 2^23 in float32, and `check_length` sees to that.
 """
 
 import numpy as np
