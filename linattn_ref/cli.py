@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
         if arguments.debug:
             raise
-        print(f"linattn-ref: error: {one_line(error)}", file=sys.stderr)
+        by_others = isinstance(error, (ChildProcessError, ConnectionError))  # as Ctrl-C, they may come at any time
+        print(f"linattn-ref: error: {one_line(error)}{arguments.if_interrupted * by_others}", file=sys.stderr)
         return 2
     return 0
 

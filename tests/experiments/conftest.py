@@ -27,11 +27,20 @@ CONFIG = {
 @pytest.fixture
 def tiny_model(tmp_path):
     """A BERT of 2 layers, 3 heads of width 4 and 40 positions, its 17 words ``a`` to ``q``."""
-    folder = tmp_path / "tiny"
+    return write_model(tmp_path / "tiny", CONFIG)
+
+
+@pytest.fixture
+def long_model(tmp_path):
+    """The same with 128 positions."""
+    return write_model(tmp_path / "long", CONFIG | {"max_position_embeddings": 128})
+
+
+def write_model(folder, config):
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     rng = np.random.default_rng(0)
-    shapes = parameter_shapes(parse_config(json.dumps(CONFIG)))
+    shapes = parameter_shapes(parse_config(json.dumps(config)))
     tensors = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     save_file(tensors, folder / "model.safetensors")
     words = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2} | {chr(ord("a") + i): 3 + i for i in range(17)}
@@ -45,9 +54,17 @@ def tiny_model(tmp_path):
 @pytest.fixture
 def tiny_text(tmp_path):
     """Eight paragraphs of 50 words."""
+    return write_text(tmp_path / "text.txt", 8, 50)
+
+
+@pytest.fixture
+def long_text(tmp_path):
+    """Thirty paragraphs of 150 words."""
+    return write_text(tmp_path / "long.txt", 30, 150)
+
+
+def write_text(path, paragraphs, words):
     rng = np.random.default_rng(1)
-    path = tmp_path / "text.txt"
-    path.write_text(
-        "\n\n".join(" ".join(rng.choice(list("abcdefghijklmnopq"), 50)) for _ in range(8)), encoding="utf-8"
-    )
+    text = "\n\n".join(" ".join(rng.choice(list("abcdefghijklmnopq"), words)) for _ in range(paragraphs))
+    path.write_text(text, encoding="utf-8")
     return path

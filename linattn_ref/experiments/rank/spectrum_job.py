@@ -111,7 +111,7 @@ def run(
     ValueError
         ``resume``, but ``folder`` was filled with other settings.
     OSError
-        The disk is full, a worker died, or the Dask scheduler does not answer.
+        The disk is full, a worker died (one of Dask's may), or the Dask scheduler does not answer or went away.
     """
     prepare(folder, settings, resume)
     results = {}
@@ -132,12 +132,17 @@ def _spread_out(tasks: Sequence[Task], method: str, workers: int, dask: str | No
     """The results in the order in which they are ready."""
     if not tasks:
         return
+    calls = [(task.name, method, task.matrices, *task.arguments) for task in tasks]
+    if dask is not None:
+        from linattn_ref.experiments.rank import spectrum_dask
+
+        yield from spectrum_dask.results(run_task, calls, dask)
+        return
     workers = min(workers, len(tasks))
-    one = run_task if workers == 1 or dask else functools.partial(run_in_worker, os.getpid())
-    calls = (joblib.delayed(one)(task.name, method, task.matrices, *task.arguments) for task in tasks)
-    models = {id(argument): argument for task in tasks for argument in task.arguments if isinstance(argument, tuple)}
-    with _backend(workers, dask, list(models.values())):
-        results = joblib.Parallel(return_as="generator_unordered", max_nbytes=SHARED_FROM)(calls)
+    one = run_task if workers == 1 else functools.partial(run_in_worker, os.getpid())
+    with _processes(workers):
+        parallel = joblib.Parallel(return_as="generator_unordered", max_nbytes=SHARED_FROM)
+        results = parallel(joblib.delayed(one)(*call) for call in calls)
         try:
             for done in results:  # noqa: UP028  # `yield from` would close it with the warning below
                 yield done
@@ -149,14 +154,9 @@ def _spread_out(tasks: Sequence[Task], method: str, workers: int, dask: str | No
 
 
 @contextlib.contextmanager
-def _backend(workers: int, dask: str | None, models: list[Any]) -> Iterator[None]:
+def _processes(workers: int) -> Iterator[None]:
     """Who does joblib's work inside this block."""
-    if dask is not None:
-        from distributed import Client
-
-        with Client(dask), joblib.parallel_config("dask", scatter=models):  # each is sent once, not with every task
-            yield
-    elif workers == 1:
+    if workers == 1:
         with joblib.parallel_config("sequential"):
             yield
     else:

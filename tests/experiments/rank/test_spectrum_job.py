@@ -177,25 +177,3 @@ def _children(parent):
             if int(fields[1]) == parent:
                 found.append(int(entry))
     return found
-
-
-@pytest.mark.slow
-def test_a_dask_cluster_gives_the_same_bits(tmp_path):
-    pytest.importorskip("distributed")
-    code = (
-        "import pathlib, sys\n"
-        "import numpy as np\n"
-        "from distributed import LocalCluster\n"
-        "from linattn_ref.experiments.rank.spectrum_job import Task, run\n"
-        "from linattn_ref.experiments.rank.spectrum_inputs import of_noise\n"
-        "if __name__ == '__main__':\n"
-        "    seeds = np.random.SeedSequence(0).spawn(4)\n"
-        "    tasks = [Task(f'noise-{i}', of_noise, (2, 12, 12, 8, seed)) for i, seed in enumerate(seeds)]\n"
-        "    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:\n"
-        "        run(tasks, pathlib.Path(sys.argv[1]), {}, dask=cluster.scheduler_address)\n"
-    )
-    script = tmp_path / "script.py"
-    script.write_text(code)
-    subprocess.run([sys.executable, str(script), str(tmp_path / "dask")], check=True, timeout=300)
-    results = {task.name: np.load(tmp_path / "dask" / f"{task.name}.npy") for task in noise()}
-    assert same(results, run(noise(), tmp_path / "here", SETTINGS))
