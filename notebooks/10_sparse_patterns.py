@@ -630,7 +630,7 @@ chapter.table(header, rows)
 n, small, rng = 4096, 256, np.random.default_rng(17)
 drawn, drawn_small = bigbird.draw_random_blocks(64, 3, rng), bigbird.draw_random_blocks(64, 3, rng)
 sets = {
-    "all pairs": ((parts.columns(n, np.arange(n)),), np.ones((small, small), bool)),
+    "all pairs": ((parts.columns(n, n, np.arange(n)),), np.ones((small, small), bool)),
     "window of 256 on each side": (local.parts_of(n, n, window=256), patterns.local(small, window=16)),
     "the same and one global token": (
         longformer.parts_of(n, window=256, global_tokens=[0]),
@@ -722,7 +722,7 @@ assert seen.all()
 
 # %%
 q, k, v, d_out = draw_inputs(18, 20)
-overlapping = (*local.parts_of(20, 20, window=3), parts.columns(20, [0, 10]))
+overlapping = (*local.parts_of(20, 20, window=3), parts.columns(20, 20, [0, 10]))
 twice, _ = pattern_softmax.forward(q, k, v, None, overlapping, 0.5)
 allowed, in_window = patterns.longformer(20, window=3, global_tokens=[0, 10]), patterns.local(20, window=3)
 bonus = np.where(in_window & np.isin(np.arange(20), [0, 10]), math.log(2), 0)

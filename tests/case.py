@@ -59,6 +59,7 @@ class Case:
     # Promises.
     oracle: Callable[["Call"], Any] | None = None  # the output from float64 arrays, the slow way; None: ``matrix @ v``
     saved: Callable[[Sizes], int] = lambda sizes: 0  # numbers a head that Saved may keep beyond the inputs
+    shared_bytes: Callable[[Sizes], int] = lambda sizes: 0  # what it may keep for all heads together: who sees whom
     key_mask: bool = True  # takes one
     causal: bool = False  # no query sees a later key
     causality: str = "bitwise"  # how little a later key may change: not a bit, or "rounding"

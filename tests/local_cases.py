@@ -4,10 +4,9 @@ from functools import partial
 
 import numpy as np
 from case import Bad, Case
-from pattern_cases import qkv, row_and_sum
+from pattern_cases import parts_bytes, qkv, row_and_sum
 
-from linattn_ref.attention import local
-from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention import block_local, local
 
 ROOMS = ("reference", "jit")
 
@@ -32,12 +31,6 @@ def in_block(call):
     return same & (j <= i) if call.case.causal else same
 
 
-def block_matrix_times_v(call):
-    q, k, v = call.arrays.values()
-    p = local.block_local_matrix(q, k, **call.accepted_by(local.block_local_matrix))
-    return p @ zero_masked(v, call.options.get("key_mask"))
-
-
 def refuses(what, match, **options):
     return Bad(what, lambda call: call.change(**options), ValueError, match)
 
@@ -49,6 +42,7 @@ LOCAL = partial(
     rooms=ROOMS,
     pattern=in_window,
     saved=row_and_sum,
+    shared_bytes=parts_bytes(1),
     widths=(3, 32, 128),  # the window; tiles of queries or keys; what is streamed
     bad=(
         refuses("no window", r"^window: expected an integer of at least 1, got 0", window=0),
@@ -58,14 +52,12 @@ LOCAL = partial(
 )
 BLOCK_LOCAL = partial(
     Case,
-    module=local,
+    module=block_local,
     draw=qkv,
-    forward_name="block_local",
-    backward_name="block_local_backward",
     rooms=ROOMS,
-    oracle=block_matrix_times_v,
     pattern=in_block,
     saved=row_and_sum,
+    shared_bytes=parts_bytes(1),
     widths=(4, 32, 128),
     bad=(
         refuses("no block", r"^block: expected an integer of at least 1, got 0", block=0),

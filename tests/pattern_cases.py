@@ -87,6 +87,11 @@ def row_and_sum(s):
     return s.n * (s.m + 1)
 
 
+def parts_bytes(count):
+    """Of a pattern: the order of queries and keys in each part, what each query sees, and the tiles."""
+    return lambda s: count * 8 * (3 * s.n + s.n_keys + s.n // 2)
+
+
 def refuses(what, error, match, **options):
     return Bad(what, lambda call: call.change(**options), error, match)
 
@@ -102,6 +107,7 @@ LONGFORMER = partial(
     square=True,
     query_axes={"q": -2, "q_global": -2},
     key_axes={"k": -2, "v": -2, "k_global": -2, "v_global": -2},
+    shared_bytes=parts_bytes(2),
     saved=lambda s: row_and_sum(s) + 2 * (s.d + s.m + 1),  # and query, output and log-sum-exp of two global rows
     bad=(
         refuses("no window", ValueError, r"^window: expected an integer of at least 1, got 0", window=0),
@@ -119,6 +125,7 @@ BIGBIRD = partial(
     pattern=bigbird_pattern,
     square=True,
     saved=row_and_sum,
+    shared_bytes=parts_bytes(2),
     bad=(
         refuses("no block", ValueError, r"^block: expected an integer of at least 1, got 0", block=0),
         refuses("an even window", ValueError, r"^window_blocks: expected an odd number", window_blocks=2),
@@ -135,6 +142,7 @@ SPARSE_TRANSFORMER = partial(
     pattern=sparse_transformer_pattern,
     causal=True,
     saved=row_and_sum,
+    shared_bytes=parts_bytes(2),
     bad=(
         refuses("unknown kind", ValueError, r"^kind: expected one of strided, fixed", kind="dense"),
         refuses("no stride", ValueError, r"^stride: expected an integer of at least 1, got 0", stride=0),

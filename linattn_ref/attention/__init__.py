@@ -26,6 +26,9 @@ key_mask : ndarray of bool ``(..., L)``, optional
     excepted) changes nothing.
 scale : float, optional
     Of the scores ``q . k``; ``1/sqrt(D)`` unless given.
+pattern : tuple of `linattn_ref.kernels.parts.Part`, optional
+    Of sparse mechanisms: what ``parts_of`` gives for ``N`` and ``L``, for who calls more than once with the same
+    lengths and builds it once. Then it alone says who sees whom, and the options it was built from are not looked at.
 eps : float
     Added to the denominator of linear attention.
 state : State, optional
@@ -60,6 +63,7 @@ from types import ModuleType
 
 __all__ = [
     "bigbird",
+    "block_local",
     "feature_maps",
     "linear",
     "linformer",
@@ -68,6 +72,7 @@ __all__ = [
     "long_short",
     "longformer",
     "nystromformer",
+    "pattern_softmax",
     "patterns",
     "performer",
     "reformer",

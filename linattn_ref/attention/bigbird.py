@@ -30,6 +30,22 @@ That of softmax attention, over the pairs that there are, with the row's log-sum
 
 The random blocks are arguments, drawn beforehand by :func:`draw_random_blocks`; nothing is drawn in ``forward``.
 
+Example
+-------
+Eight tokens in blocks of two, one block in the window and one global; all scores are equal. The block (4, 5) sees the
+tokens 0, 1, 4 and 5, and one random block more, here (6, 7).
+
+>>> import numpy as np
+>>> x, v = np.zeros((8, 2)), np.arange(8.0)[:, None]
+>>> options = {"block": 2, "window_blocks": 1, "global_blocks": [0]}
+>>> forward(x, x, v, **options)[0].T
+array([[3.5, 3.5, 1.5, 1.5, 2.5, 2.5, 3.5, 3.5]])
+>>> out, saved = forward(x, x, v, **options, random_blocks=[[0], [0], [3], [0]])
+>>> out[4]  # (0 + 1 + 4 + 5 + 6 + 7) / 6
+array([3.83333333])
+>>> backward(np.ones((8, 1)), saved).v.T.round(2)  # of the global block the largest
+array([[1.58, 1.58, 0.75, 0.75, 0.58, 0.58, 1.08, 1.08]])
+
 References
 ----------
 Zaheer et al. (2020), "Big Bird: Transformers for longer sequences", section 2, appendix D and Figure 1.
@@ -37,65 +53,34 @@ Zaheer et al. (2020), "Big Bird: Transformers for longer sequences", section 2, 
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from linattn_ref.attention import patterns
-from linattn_ref.attention.arguments import (
-    Array,
-    Mask,
-    check_d_out,
-    check_kernels,
-    check_qkv,
-    check_saved,
-    check_sizes,
-    resolve_scale,
-)
-from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
-from linattn_ref.attention.masks import zero_masked
-from linattn_ref.attention.patterns import (
+from linattn_ref.attention import pattern_softmax, patterns
+from linattn_ref.attention.arguments import Array, Mask, check_sizes
+from linattn_ref.attention.door import door
+from linattn_ref.attention.pattern_arguments import (
     check_square,
     check_window_blocks,
     distinct_indices,
     resolve_random_blocks,
 )
+from linattn_ref.attention.pattern_softmax import Gradients, Saved
+from linattn_ref.attention.rooms import PatternSoftmaxRoom
 from linattn_ref.kernels import parts, reference
 
 __all__ = ["Gradients", "Saved", "backward", "draw_random_blocks", "forward", "matrix", "parts_of", "pattern"]
 
-pattern = patterns.bigbird  # which query sees which key, as a boolean matrix
+
+def _check_forward(q: Array, k: Array, v: Array, **options: Any) -> None:
+    pattern_softmax.check_forward(q, k, v, **options)
+    check_square(q, k)
 
 
-class Saved(NamedTuple):
-    """What the backward pass needs: the inputs, the output and one number a row; no pairs."""
-
-    q: Array  # (..., N, D)
-    k: Array  # (..., N, D), masked rows 0
-    v: Array  # (..., N, M), masked rows 0
-    out: Array  # (..., N, M)
-    log_sum_exp: Array  # (..., N)
-    key_mask: Mask | None  # (..., N)
-    block: int
-    window_blocks: int
-    global_blocks: Any
-    random_blocks: Any  # (blocks, r) or None
-    scale: float
-    kernel: ModuleType
-
-
-class Gradients(NamedTuple):
-    """Gradients of the inputs of ``forward``."""
-
-    q: Array  # (..., N, D)
-    k: Array  # (..., N, D)
-    v: Array  # (..., N, M)
-
-
-@takes_gpu_arrays
+@door(_check_forward)
 def forward(
     q: Array,
     k: Array,
@@ -107,13 +92,15 @@ def forward(
     random_blocks: Any = None,
     key_mask: Mask | None = None,
     scale: float | None = None,
-    kernels: Any = reference,
+    pattern: parts.Pattern | None = None,
+    kernels: PatternSoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
     """BigBird attention.
 
     Parameters
     ----------
-    q, k, v : ndarray, ``(..., N, D)``, ``(..., N, D)``, ``(..., N, M)``, float32 or float64
+    q, k, v, key_mask, scale, pattern, kernels
+        The common arguments: ``help(linattn_ref.attention)``; ``L = N``.
     block : int
         Tokens a block; the last one may be shorter.
     window_blocks : int
@@ -124,68 +111,20 @@ def forward(
     random_blocks : ndarray of integers ``(blocks, r)``, optional
         The blocks that each block of queries sees besides, the same for all leading axes: see
         :func:`draw_random_blocks`. Rows of global blocks are ignored.
-    key_mask : ndarray of bool ``(..., N)``, optional
-        True = may be attended. A masked key has weight and gradient exactly 0.
-    scale : float, optional
-        ``1/sqrt(D)`` unless given.
-    kernels : module
-        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
-        that are on a GPU, and gives back such arrays.
-
-    Returns
-    -------
-    out : ndarray ``(..., N, M)``
-        A query that may see nothing gets 0.
-    saved : Saved
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, key_mask=key_mask)
-    check_square(q, k)
-    kernel = check_kernels(kernels, "pattern_softmax")
-    scale = resolve_scale(scale, q.shape[-1])
-    options = block, window_blocks, global_blocks, random_blocks
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    out, log_sum_exp = kernel.forward(q, k, v, key_mask, parts_of(q.shape[-2], *options), scale)  # (2), (3)
-    return out, Saved(q, k, v, out, log_sum_exp, key_mask, *options, scale, kernel)
+    if pattern is None:
+        pattern = parts_of(q.shape[-2], block, window_blocks, global_blocks, random_blocks)  # (1)
+    return pattern_softmax.forward.unchecked(
+        q, k, v, pattern, key_mask=key_mask, scale=scale, kernels=kernels
+    )  # (2), (3)
 
 
-@takes_gpu_arrays
-def backward(d_out: Array, saved: Saved) -> Gradients:
-    """Gradients of :func:`forward`, equations (4) and (5)."""
-    check_saved(saved, Saved)
-    q, k, v, out, log_sum_exp, key_mask, *options, scale, kernel = saved
-    check_d_out(d_out, out.shape, out.dtype)
-    allowed = parts_of(q.shape[-2], *options)
-    return Gradients(*kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, allowed, scale))
+backward = pattern_softmax.backward  # (4), (5)
 
 
-def matrix(
-    q: Array,
-    k: Array,
-    *,
-    block: int,
-    window_blocks: int = 3,
-    global_blocks: Any = (0, -1),
-    random_blocks: Any = None,
-    key_mask: Mask | None = None,
-    scale: float | None = None,
-) -> Array:
-    """The dense matrix ``P`` of equation (2), ``(..., N, N)``: ``out == matrix @ v``. Arguments as in ``forward``."""
-    allowed = pattern(
-        q.shape[-2],
-        block=block,
-        window_blocks=window_blocks,
-        global_blocks=global_blocks,
-        random_blocks=random_blocks,
-    )
-    return patterns.matrix(q, k, allowed, key_mask=key_mask, scale=scale)
-
-
-def parts_of(n: int, block: int, window_blocks: int, global_blocks: Any, random_blocks: Any) -> parts.Pattern:
+def parts_of(
+    n: int, block: int, window_blocks: int = 3, global_blocks: Any = (0, -1), random_blocks: Any = None
+) -> parts.Pattern:
     """The sets ``S_B`` of equation (1) as one list of key blocks for each block of queries."""
     check_sizes(block=block)
     check_window_blocks(window_blocks)
@@ -242,3 +181,24 @@ def draw_random_blocks(
             raise ValueError(f"r: expected at most {free.size}, the blocks that block {b} does not see yet, got {r}")
         drawn[b] = np.sort(rng.choice(free, r, replace=False))
     return drawn
+
+
+@door(patterns.check_matrix)
+def matrix(
+    q: Array,
+    k: Array,
+    *,
+    block: int,
+    window_blocks: int = 3,
+    global_blocks: Any = (0, -1),
+    random_blocks: Any = None,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+) -> Array:
+    """The dense matrix ``P`` of (2), ``(..., N, N)``: ``out == matrix @ v``. Arguments as in :func:`forward`."""
+    blocks = {"window_blocks": window_blocks, "global_blocks": global_blocks, "random_blocks": random_blocks}
+    allowed = patterns.bigbird(q.shape[-2], block=block, **blocks)  # (N, N)
+    return patterns.matrix(q, k, allowed, key_mask=key_mask, scale=scale)
+
+
+pattern = patterns.bigbird  # which query sees which key, as a boolean matrix

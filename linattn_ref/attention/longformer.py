@@ -42,6 +42,19 @@ The sums over ``i`` leave the global queries out. Those are (3), softmax attenti
 gradients of ``q_global``, ``k_global`` and ``v_global``. What is not used has gradient 0: rows of ``q`` that are
 global, rows of ``q_global`` that are not.
 
+Example
+-------
+Six tokens that all score alike, a window of one on each side, and the last token is global. Its own row has the mean of
+all ``v_global``; of the others, row ``i`` has the mean of ``v`` over its neighbours and the last token.
+
+>>> import numpy as np
+>>> x, v = np.zeros((6, 2)), np.arange(6.0)[:, None]
+>>> out, saved = forward(x, x, v, x, x, 10 * v, window=1, global_tokens=[-1])
+>>> out.T
+array([[ 2. ,  2. ,  2.75,  3.5 ,  4. , 25. ]])
+>>> backward(np.ones((6, 1)), saved).v_global.T.round(2)
+array([[0.17, 0.17, 0.17, 0.17, 0.17, 0.17]])
+
 References
 ----------
 Beltagy et al. (2020), "Longformer: the long-document Transformer", section 3.1, "Linear projections for global
@@ -50,49 +63,30 @@ attention" and Figure 2.
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from linattn_ref.attention import patterns, softmax
-from linattn_ref.attention.arguments import (
-    Array,
-    Mask,
-    check_array,
-    check_d_out,
-    check_kernels,
-    check_qkv,
-    check_saved,
-    check_shape,
-    check_sizes,
-    resolve_scale,
-)
-from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
-from linattn_ref.attention.masks import zero_masked
-from linattn_ref.attention.patterns import check_square, distinct_indices
+from linattn_ref.attention import pattern_softmax, patterns, softmax
+from linattn_ref.attention.arguments import Array, Mask, check_array, check_d_out, check_saved, check_shape, check_sizes
+from linattn_ref.attention.door import door
+from linattn_ref.attention.pattern_arguments import check_square, distinct_indices
+from linattn_ref.attention.rooms import PatternSoftmaxRoom, SoftmaxRoom, check_kernels
 from linattn_ref.kernels import parts, reference
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "parts_of", "pattern"]
 
-pattern = patterns.longformer  # which query sees which key, as a boolean matrix
+
+class Room(PatternSoftmaxRoom, SoftmaxRoom, Protocol):
+    """Where Longformer runs: ordinary rows in the one kernel, global ones in the other."""
 
 
 class Saved(NamedTuple):
-    """What the backward pass needs: the inputs, the output and one number a row; no pairs."""
+    """What the backward pass needs: two softmax attentions."""
 
-    q: Array  # (..., N, D)
-    k: Array  # (..., N, D), masked rows 0
-    v: Array  # (..., N, M), masked rows 0
-    out: Array  # (..., N, M)
-    log_sum_exp: Array  # (..., N), of the softmax over window and global keys
-    key_mask: Mask | None  # (..., N)
-    window: int
-    dilation: int
+    ordinary: pattern_softmax.Saved  # of (1) and (2) over the pattern; its out is the whole output, global rows too
     tokens: tuple[int, ...]  # the global ones, ascending, each once
-    scale: float
-    kernel: ModuleType
-    attention: softmax.Saved | None  # of the global queries; None if there are none
+    rows: softmax.Saved | None  # of (3); None if there are no global tokens
 
 
 class Gradients(NamedTuple):
@@ -106,7 +100,22 @@ class Gradients(NamedTuple):
     v_global: Array  # (..., N, M)
 
 
-@takes_gpu_arrays
+def _check_forward(
+    q: Array, k: Array, v: Array, q_global: Array, k_global: Array, v_global: Array, **options: Any
+) -> None:
+    pattern_softmax.check_forward(q, k, v, **options)
+    check_square(q, k)
+    check_kernels(options.get("kernels", reference), "softmax")
+    for name, x, like, letters in (
+        ("q_global", q_global, q, "(..., N, D)"),
+        ("k_global", k_global, k, "(..., N, D)"),
+        ("v_global", v_global, v, "(..., N, M)"),
+    ):
+        check_array(name, x, dtype=q.dtype)
+        check_shape(name, x, like.shape, letters)
+
+
+@door(_check_forward)
 def forward(
     q: Array,
     k: Array,
@@ -120,83 +129,59 @@ def forward(
     dilation: int = 1,
     key_mask: Mask | None = None,
     scale: float | None = None,
-    kernels: Any = reference,
+    pattern: parts.Pattern | None = None,
+    kernels: Room = reference,
 ) -> tuple[Array, Saved]:
     """Longformer attention.
 
     Parameters
     ----------
-    q, k, v : ndarray, ``(..., N, D)``, ``(..., N, D)``, ``(..., N, M)``, float32 or float64
+    q, k, v, key_mask, scale, pattern, kernels
+        The common arguments: ``help(linattn_ref.attention)``; ``L = N``.
     q_global, k_global, v_global : ndarray, shapes of ``q``, ``k``, ``v``
         The global projections. Of ``q_global`` the rows of global tokens are used, of the others all rows.
     window : int
         Keys on each side of a query.
     global_tokens : sequence of int or ndarray of integers
         Positions, the same for all leading axes; negative ones are counted from the end, one given twice is one. May
-        be empty.
+        be empty. Needed beside a ``pattern`` too, for their rows.
     dilation : int
         The step from one key of the window to the next.
-    key_mask : ndarray of bool ``(..., N)``, optional
-        True = may be attended. A masked key has weight and gradient exactly 0, be it global or not.
-    scale : float, optional
-        ``1/sqrt(D)`` unless given.
-    kernels : module
-        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
-        that are on a GPU, and gives back such arrays.
-
-    Returns
-    -------
-    out : ndarray ``(..., N, M)``
-        A query that may see nothing gets 0.
-    saved : Saved
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, key_mask=key_mask)
-    check_square(q, k)
-    for name, x, like, letters in (
-        ("q_global", q_global, q, "(..., N, D)"),
-        ("k_global", k_global, k, "(..., N, D)"),
-        ("v_global", v_global, v, "(..., N, M)"),
-    ):
-        check_array(name, x, dtype=q.dtype)
-        check_shape(name, x, like.shape, letters)
-    check_sizes(window=window, dilation=dilation)
-    kernel = check_kernels(kernels, "pattern_softmax")
-    scale, n = resolve_scale(scale, q.shape[-1]), q.shape[-2]
+    n = q.shape[-2]
     tokens = distinct_indices("global_tokens", global_tokens, n)  # (G,)
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    allowed = parts_of(n, window=window, global_tokens=tokens, dilation=dilation)
-    out, log_sum_exp = kernel.forward(q, k, v, key_mask, allowed, scale)  # (1), (2)
-    attention = None
+    if pattern is None:
+        pattern = parts_of(n, window=window, global_tokens=tokens, dilation=dilation)
+    out, ordinary = pattern_softmax.forward.unchecked(
+        q, k, v, pattern, key_mask=key_mask, scale=scale, kernels=kernels
+    )  # (1), (2)
+    rows = None
     if tokens.size:
-        out[..., tokens, :], attention = softmax.forward(
+        out[..., tokens, :], rows = softmax.forward(
             q_global[..., tokens, :], k_global, v_global, key_mask=key_mask, scale=scale, kernels=kernels
         )  # (3)  (..., G, M)
-    kept = tuple(tokens.tolist())
-    return out, Saved(q, k, v, out, log_sum_exp, key_mask, window, dilation, kept, scale, kernel, attention)
+    return out, Saved(ordinary, tuple(tokens.tolist()), rows)
 
 
-@takes_gpu_arrays
+def _check_backward(d_out: Array, saved: Saved) -> None:
+    check_saved(saved, Saved)
+    check_d_out(d_out, saved.ordinary.out.shape, saved.ordinary.out.dtype)
+
+
+@door(_check_backward)
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (5)-(7)."""
-    check_saved(saved, Saved)
-    q, k, v, out, log_sum_exp, key_mask, window, dilation, kept, scale, kernel, attention = saved
-    check_d_out(d_out, out.shape, q.dtype)
+    ordinary, kept, rows = saved
     tokens = np.array(kept, np.intp)  # (G,)
     d_ordinary = d_out.copy()
     d_ordinary[..., tokens, :] = 0  # no output of (2) in these rows
-    allowed = parts_of(q.shape[-2], window=window, global_tokens=tokens, dilation=dilation)
-    d_q, d_k, d_v = kernel.backward(d_ordinary, q, k, v, out, log_sum_exp, key_mask, allowed, scale)  # (5)-(7)
-    d_q_global = np.zeros_like(q)
-    if attention is None:
-        return Gradients(d_q, d_k, d_v, d_q_global, np.zeros_like(k), np.zeros_like(v))
-    of_rows = softmax.backward(d_out[..., tokens, :], attention)
-    d_q_global[..., tokens, :] = of_rows.q  # (..., G, D)
-    return Gradients(d_q, d_k, d_v, d_q_global, of_rows.k, of_rows.v)
+    d_q, d_k, d_v = pattern_softmax.backward.unchecked(d_ordinary, ordinary)  # (5)-(7)
+    d_q_global = np.zeros_like(d_q)
+    if rows is None:
+        return Gradients(d_q, d_k, d_v, d_q_global, np.zeros_like(d_k), np.zeros_like(d_v))
+    d_rows, d_k_global, d_v_global = softmax.backward(d_out[..., tokens, :], rows)
+    d_q_global[..., tokens, :] = d_rows  # (..., G, D)
+    return Gradients(d_q, d_k, d_v, d_q_global, d_k_global, d_v_global)
 
 
 def parts_of(n: int, *, window: int, global_tokens: Any, dilation: int = 1) -> parts.Pattern:
@@ -204,6 +189,10 @@ def parts_of(n: int, *, window: int, global_tokens: Any, dilation: int = 1) -> p
 
     Global queries are in both like any other; what they get there is thrown away.
     """
+    check_sizes(window=window, dilation=dilation)
     tokens = distinct_indices("global_tokens", global_tokens, n)
     near = parts.band(n, n, -window, window, dilation=dilation, without=tokens)
-    return near, parts.columns(n, tokens)
+    return near, parts.columns(n, n, tokens)
+
+
+pattern = patterns.longformer  # which query sees which key, as a boolean matrix

@@ -9,6 +9,14 @@ the package makes such an array: the mechanisms themselves (``local``, ``longfor
 :func:`matrix` is the dense oracle of each of them. A pair that is allowed for two reasons, as a key in the window that
 is global too, counts once: the softmax is over a *set* of keys.
 
+Example
+-------
+>>> print(local(4, window=1).astype(int))
+[[1 1 0 0]
+ [1 1 1 0]
+ [0 1 1 1]
+ [0 0 1 1]]
+
 References
 ----------
 Child et al. (2019), "Generating long sequences with sparse Transformers", section 4.2.
@@ -18,23 +26,24 @@ Zaheer et al. (2020), "Big Bird: Transformers for longer sequences", section 2 a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import (
-    Array,
-    Mask,
-    check_bool,
-    check_qk,
-    check_sizes,
-    resolve_scale,
-)
+from linattn_ref.attention.arguments import Array, Mask, check_bool, check_qk, check_sizes, resolve_scale
+from linattn_ref.attention.door import door
 from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention.pattern_arguments import (
+    KINDS,
+    Kind,
+    check_kind,
+    check_window_blocks,
+    distinct_indices,
+    resolve_random_blocks,
+)
 
-KINDS = ("strided", "fixed", "local_only", "strided_only", "fixed_summary")
+__all__ = ["KINDS", "Kind", "bigbird", "block_local", "local", "longformer", "matrix", "sparse_transformer"]
 
 
 # --- Windows and blocks ---------------------------------------------------------------------------------------------
@@ -149,7 +158,7 @@ def bigbird_blocks(n_blocks: int, window_blocks: int, global_blocks: Any, random
 # --- Sparse Transformer ---------------------------------------------------------------------------------------------
 
 
-def sparse_transformer(n: int, *, kind: str, stride: int, summary: int = 1) -> Mask:
+def sparse_transformer(n: int, *, kind: Kind, stride: int, summary: int = 1) -> Mask:
     """The causal patterns of Sparse Transformers, with ``l = stride`` and ``c = summary``.
 
     ==================  ============================================================
@@ -186,28 +195,33 @@ def sparse_transformer(n: int, *, kind: str, stride: int, summary: int = 1) -> M
 # --- The dense oracle -----------------------------------------------------------------------------------------------
 
 
+def check_matrix(
+    q: Array,
+    k: Array,
+    allowed: Mask | None = None,
+    *,
+    causal: bool = False,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+    **_: Any,
+) -> None:
+    """The arguments of :func:`matrix`, and those that it shares with the mechanisms' own."""
+    check_qk(q, k, causal=causal, key_mask=key_mask)
+    resolve_scale(scale, q.shape[-1])
+    if allowed is not None:
+        check_bool("allowed", allowed)
+        if allowed.shape != (q.shape[-2], k.shape[-2]):
+            raise ValueError(f"allowed: expected shape (N, L) = {(q.shape[-2], k.shape[-2])}, got {allowed.shape}")
+
+
+@door(check_matrix)
 def matrix(q: Array, k: Array, allowed: Mask, *, key_mask: Mask | None = None, scale: float | None = None) -> Array:
     """Softmax over the allowed keys, equation (1): the dense matrix ``(..., N, L)`` of any pattern.
 
-    Parameters
-    ----------
-    q, k : ndarray, ``(..., N, D)``, ``(..., L, D)``, float32 or float64
-    allowed : ndarray of bool ``(N, L)``
-    key_mask : ndarray of bool ``(..., L)``, optional
-        True = may be attended.
-    scale : float, optional
-        ``1/sqrt(D)`` unless given.
-
-    Returns
-    -------
-    ndarray ``(..., N, L)``
-        Exactly 0 where a pair is not allowed; a query that sees nothing has a row of zeros.
+    Exactly 0 where a pair is not in ``allowed (N, L)``; a query that sees nothing has a row of zeros.
     """
-    check_qk(q, k, key_mask=key_mask)
-    check_bool("allowed", allowed)
-    if allowed.shape != (q.shape[-2], k.shape[-2]):
-        raise ValueError(f"allowed: expected shape (N, L) = {(q.shape[-2], k.shape[-2])}, got {allowed.shape}")
     scores = (resolve_scale(scale, q.shape[-1]) * q) @ zero_masked(k, key_mask).swapaxes(-1, -2)  # (..., N, L)
+    allowed = np.asarray(allowed, like=scores)
     if key_mask is not None:
         allowed = allowed & key_mask[..., None, :]  # (..., N, L)
     scores = np.where(allowed, scores, q.dtype.type(-np.inf))
@@ -217,85 +231,14 @@ def matrix(q: Array, k: Array, allowed: Mask, *, key_mask: Mask | None = None, s
     return weights / np.where(row_sum == 0, q.dtype.type(1), row_sum)  # (1)
 
 
-# --- Arguments ------------------------------------------------------------------------------------------------------
+# --- Positions ------------------------------------------------------------------------------------------------------
 
 
-def distinct_indices(name: str, indices: Any, length: int) -> NDArray[np.intp]:
-    """Positions below ``length``, negative ones counted from the end: in order, each once; there may be none.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Not a sequence of integers, or one that is out of range; ``name`` says which argument.
-    """
-    found = _integers(name, indices)
-    if found.ndim != 1:
-        raise ValueError(f"{name}: expected a sequence of integers, got shape {found.shape}")
-    return np.unique(_in_range(name, found, length))
-
-
-def resolve_random_blocks(random_blocks: Any, n_blocks: int, global_blocks: NDArray[np.intp]) -> NDArray[np.intp]:
-    """``random_blocks`` checked, ``(blocks, r)``; the rows of global blocks, which are ignored, name their own block.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Not integers, of another shape, or a block that is not there.
-    """
-    if random_blocks is None:
-        return np.zeros((n_blocks, 0), np.intp)
-    found = _integers("random_blocks", random_blocks).copy()
-    if found.ndim != 2 or len(found) != n_blocks:
-        raise ValueError(f"random_blocks: expected shape (blocks, r) with blocks = {n_blocks}, got {found.shape}")
-    found[global_blocks] = global_blocks[:, None]
-    return _in_range("random_blocks", found, n_blocks)
-
-
-def check_window_blocks(window_blocks: int) -> None:
-    """An odd number of blocks: as many on one side of the query's own as on the other."""
-    check_sizes(window_blocks=window_blocks)
-    if window_blocks % 2 == 0:
-        raise ValueError(
-            f"window_blocks: expected an odd number, the query's own block is in the middle, got {window_blocks}"
-        )
-
-
-def check_square(q: Array, k: Array) -> None:
-    """As many keys as queries: the pattern is one of positions, and query and key of a token have the same."""
-    if q.shape[-2] != k.shape[-2]:
-        raise ValueError(f"k: expected as many keys as queries, L = N = {q.shape[-2]}, got L = {k.shape[-2]}")
-
-
-def check_kind(kind: str, stride: int, summary: int) -> None:
-    """A pattern of :func:`sparse_transformer`; a block has at least as many places as it has summaries."""
-    if kind not in KINDS:
-        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-    check_sizes(stride=stride, summary=summary)
-    if summary > stride:
-        raise ValueError(f"summary: expected at most stride = {stride}, got {summary}")
+def rows_of(square: Mask, n: int, n_keys: int, *, causal: bool) -> Mask:
+    """The pattern of ``N`` queries and ``L`` keys: the first of each, or if causal the last queries; ``(N, L)``."""
+    return square[n_keys - n :] if causal else square[:n, :n_keys]
 
 
 def _difference(n: int) -> NDArray[np.intp]:
     """``i - j``, ``(N, N)``."""
     return np.arange(n)[:, None] - np.arange(n)
-
-
-def _integers(name: str, indices: Any) -> NDArray[np.intp]:
-    if not isinstance(indices, np.ndarray | Sequence) or isinstance(indices, str):
-        raise TypeError(f"{name}: expected a sequence or array of integers, got {indices!r}")
-    try:
-        found = np.asarray(indices)
-    except ValueError as error:  # ragged
-        raise ValueError(f"{name}: expected an array of integers, got {indices!r}") from error
-    if found.size == 0 and found.dtype.kind == "f":  # an empty list has no dtype of its own
-        found = found.astype(np.intp)
-    if found.dtype.kind not in "iu":
-        raise TypeError(f"{name}: expected integers, got {found.dtype}")
-    return found.astype(np.intp)
-
-
-def _in_range(name: str, indices: NDArray[np.intp], length: int) -> NDArray[np.intp]:
-    wrong = indices[(indices < -length) | (indices >= length)]
-    if wrong.size:
-        raise ValueError(f"{name}: expected indices from {-length} to {length - 1}, got {wrong.flat[0]}")
-    return indices % length

@@ -11,7 +11,7 @@ and attends to them with one softmax:
 
 The paper uses both conditions at once ("merged"), or one in one head or layer and the other in the next: ``local_only``
 and ``strided_only`` are the two of (1), ``fixed_summary`` is the second of (2), and the first is
-``local.block_local(..., causal=True)``. A query that has no summary before it sees nothing, and its output is 0.
+`block_local` with ``causal=True``. A query that has no summary before it sees nothing, and its output is 0.
 
 A row has about ``l + N / l`` pairs, which at ``l = sqrt(N)`` makes ``O(N sqrt(N))`` altogether, not ``O(N log N)``
 (``linattn_ref.theory.pattern_graphs``). The strided pattern suits what has rows, as pictures do; the fixed one text.
@@ -29,6 +29,19 @@ That of softmax attention, over the pairs that there are, with the row's log-sum
     P_pj = exp(scale q_p . k_j - s_p),   dA_pj = P_pj (dO_p . v_j - dO_p . o_p)         (4)
     dQ_p = scale sum_j dA_pj k_j,  dK_j = scale sum_p dA_pj q_p,  dV_j = sum_p P_pj dO_p      (5)
 
+Example
+-------
+Blocks of three whose last place is their summary; all scores are equal. Token 4 sees its own block up to itself, 3 and
+4, and the summary of the block before, 2.
+
+>>> import numpy as np
+>>> x, v = np.zeros((6, 2)), np.arange(6.0)[:, None]
+>>> out, saved = forward(x, x, v, kind="fixed", stride=3)
+>>> out.T
+array([[0. , 0.5, 1. , 2.5, 3. , 3.5]])
+>>> backward(np.ones((6, 1)), saved).v.T.round(2)  # the summary is seen most
+array([[1.83, 0.83, 1.42, 1.08, 0.58, 0.25]])
+
 References
 ----------
 Child et al. (2019), "Generating long sequences with sparse Transformers", sections 4.2 and 4.3, Figure 3. (The paper's
@@ -37,135 +50,57 @@ first head of the strided pattern has one key more, ``j = p - l``, which is in t
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any, NamedTuple
+from functools import partial
 
 import numpy as np
 
-from linattn_ref.attention import patterns
-from linattn_ref.attention.arguments import (
-    Array,
-    Mask,
-    check_d_out,
-    check_kernels,
-    check_qkv,
-    check_saved,
-    resolve_scale,
-)
-from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
-from linattn_ref.attention.masks import zero_masked
-from linattn_ref.attention.patterns import KINDS, check_kind
+from linattn_ref.attention import pattern_softmax, patterns
+from linattn_ref.attention.arguments import Array, Mask
+from linattn_ref.attention.door import door
+from linattn_ref.attention.pattern_arguments import KINDS, Kind, check_kind
+from linattn_ref.attention.pattern_softmax import Gradients, Saved
+from linattn_ref.attention.rooms import PatternSoftmaxRoom
 from linattn_ref.kernels import parts, reference
 
-__all__ = ["KINDS", "Gradients", "Saved", "backward", "forward", "matrix", "parts_of", "pattern"]
-
-pattern = patterns.sparse_transformer  # which query sees which key, as a boolean matrix
+__all__ = ["KINDS", "Gradients", "Kind", "Saved", "backward", "forward", "matrix", "parts_of", "pattern"]
 
 
-class Saved(NamedTuple):
-    """What the backward pass needs: the inputs, the output and one number a row; no pairs."""
-
-    q: Array  # (..., N, D)
-    k: Array  # (..., L, D), masked rows 0
-    v: Array  # (..., L, M), masked rows 0
-    out: Array  # (..., N, M)
-    log_sum_exp: Array  # (..., N), -inf where a query sees nothing
-    key_mask: Mask | None  # (..., L)
-    kind: str
-    stride: int
-    summary: int
-    scale: float
-    kernel: ModuleType
-
-
-class Gradients(NamedTuple):
-    """Gradients of the inputs of ``forward``."""
-
-    q: Array  # (..., N, D)
-    k: Array  # (..., L, D)
-    v: Array  # (..., L, M)
-
-
-@takes_gpu_arrays
+@door(partial(pattern_softmax.check_forward, causal=True))
 def forward(
     q: Array,
     k: Array,
     v: Array,
     *,
-    kind: str,
+    kind: Kind,
     stride: int,
     summary: int = 1,
     key_mask: Mask | None = None,
     scale: float | None = None,
-    kernels: Any = reference,
+    pattern: parts.Pattern | None = None,
+    kernels: PatternSoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
     """Attention of a Sparse Transformer, always causal.
 
     Parameters
     ----------
-    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``, float32 or float64
-        ``N <= L``; query ``i`` is at position ``i + (L - N)``.
+    q, k, v, key_mask, scale, pattern, kernels
+        The common arguments: ``help(linattn_ref.attention)``. ``N <= L``; query ``i`` is at position ``i + (L - N)``.
     kind : {"strided", "fixed", "local_only", "strided_only", "fixed_summary"}
     stride : int
         ``l``, best about ``sqrt(L)``.
     summary : int
         ``c``, the last places of each block that later blocks see; at most ``stride``. Of no effect but in the fixed
         patterns.
-    key_mask : ndarray of bool ``(..., L)``, optional
-        True = may be attended. A masked key has weight and gradient exactly 0.
-    scale : float, optional
-        ``1/sqrt(D)`` unless given.
-    kernels : module
-        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
-        that are on a GPU, and gives back such arrays.
-
-    Returns
-    -------
-    out : ndarray ``(..., N, M)``
-        A query that may see nothing gets 0.
-    saved : Saved
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, causal=True, key_mask=key_mask)
-    kernel = check_kernels(kernels, "pattern_softmax")
-    scale = resolve_scale(scale, q.shape[-1])
-    allowed = parts_of(q.shape[-2], k.shape[-2], kind=kind, stride=stride, summary=summary)
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    out, log_sum_exp = kernel.forward(q, k, v, key_mask, allowed, scale)  # (3)
-    return out, Saved(q, k, v, out, log_sum_exp, key_mask, kind, stride, summary, scale, kernel)
+    if pattern is None:
+        pattern = parts_of(q.shape[-2], k.shape[-2], kind=kind, stride=stride, summary=summary)  # (1), (2)
+    return pattern_softmax.forward.unchecked(q, k, v, pattern, key_mask=key_mask, scale=scale, kernels=kernels)  # (3)
 
 
-@takes_gpu_arrays
-def backward(d_out: Array, saved: Saved) -> Gradients:
-    """Gradients of :func:`forward`, equations (4) and (5)."""
-    check_saved(saved, Saved)
-    q, k, v, out, log_sum_exp, key_mask, kind, stride, summary, scale, kernel = saved
-    check_d_out(d_out, out.shape, out.dtype)
-    allowed = parts_of(q.shape[-2], k.shape[-2], kind=kind, stride=stride, summary=summary)
-    return Gradients(*kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, allowed, scale))
+backward = pattern_softmax.backward  # (4), (5)
 
 
-def matrix(
-    q: Array,
-    k: Array,
-    *,
-    kind: str,
-    stride: int,
-    summary: int = 1,
-    key_mask: Mask | None = None,
-    scale: float | None = None,
-) -> Array:
-    """The dense matrix ``P`` of equation (3), ``(..., N, L)``: ``out == matrix @ v``. Arguments as in ``forward``."""
-    n, n_keys = q.shape[-2], k.shape[-2]
-    allowed = pattern(n_keys, kind=kind, stride=stride, summary=summary)[n_keys - n :]  # (N, L)
-    return patterns.matrix(q, k, allowed, key_mask=key_mask, scale=scale)
-
-
-def parts_of(n: int, n_keys: int, *, kind: str, stride: int, summary: int = 1) -> parts.Pattern:
+def parts_of(n: int, n_keys: int, *, kind: Kind, stride: int, summary: int = 1) -> parts.Pattern:
     """What each query sees, as disjoint parts: of (1) the window and the column before it, of (2) the own block up to
     the query and the summaries of the blocks before.
     """
@@ -181,7 +116,27 @@ def parts_of(n: int, n_keys: int, *, kind: str, stride: int, summary: int = 1) -
     position, first = np.arange(n) + shift, np.zeros(n, np.intp)
     summaries = np.flatnonzero(np.arange(n_keys) % stride >= stride - summary)
     if kind == "fixed_summary":
-        return (parts.interval(first, np.searchsorted(summaries, position, side="right"), summaries),)
+        return (parts.interval(first, np.searchsorted(summaries, position, side="right"), n_keys, summaries),)
     start = position // stride * stride  # of the query's block
     own_block = parts.interval(start, position + 1, n_keys)
-    return own_block, parts.interval(first, np.searchsorted(summaries, start), summaries)  # (2)
+    return own_block, parts.interval(first, np.searchsorted(summaries, start), n_keys, summaries)  # (2)
+
+
+@door(partial(patterns.check_matrix, causal=True))
+def matrix(
+    q: Array,
+    k: Array,
+    *,
+    kind: Kind,
+    stride: int,
+    summary: int = 1,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+) -> Array:
+    """The dense matrix ``P`` of (3), ``(..., N, L)``: ``out == matrix @ v``. Arguments as in :func:`forward`."""
+    n, n_keys = q.shape[-2], k.shape[-2]
+    square = patterns.sparse_transformer(n_keys, kind=kind, stride=stride, summary=summary)
+    return patterns.matrix(q, k, patterns.rows_of(square, n, n_keys, causal=True), key_mask=key_mask, scale=scale)
+
+
+pattern = patterns.sparse_transformer  # which query sees which key, as a boolean matrix

@@ -21,12 +21,14 @@ are neighbours, and a dilated window becomes a plain one. And a key left out of 
 ``columns``   all queries see the same few keys
 ``blocks``    a list of key blocks for each block of queries
 
-Building a part takes ``O((N + L) log(N + L))`` for its orders, and nothing of size ``N L``.
+Building a part takes ``O((N + L) log(N + L))`` for its orders, and nothing of size ``N L``. It depends on the lengths
+alone, so that who calls more than once builds it once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,17 +38,25 @@ Indices = NDArray[np.intp]
 TILE = 32  # queries a tile: one for each lane of the kernels' vectors
 
 
-class Part(NamedTuple):
-    """Query ``queries[r]`` sees key ``keys[c]`` if ``low[r] <= c < high[r]`` and ``c`` is in a run of ``r``'s tile."""
-
-    queries: Indices  # (rows,) different numbers below N
+class _Fields(NamedTuple):
+    queries: Indices  # (N,) each query, in the part's order
     keys: Indices  # (columns,) different numbers below L
-    low: Indices  # (rows,)
-    high: Indices  # (rows,)
+    low: Indices  # (N,)
+    high: Indices  # (N,)
     tiles: Indices  # (tiles + 1,): the rows of tile t are tiles[t] : tiles[t + 1], at most TILE
     first_run: Indices  # (tiles + 1,): its runs are first_run[t] : first_run[t + 1]
     runs: Indices  # (runs, 2): start and stop, ascending and disjoint in a tile
     key_tiles: Indices  # (key tiles + 1,): the columns likewise; `by_key` needs them
+    n_keys: int  # L
+
+
+class Part(_Fields):
+    """Query ``queries[r]`` sees key ``keys[c]`` if ``low[r] <= c < high[r]`` and ``c`` is in a run of ``r``'s tile."""
+
+    @cached_property
+    def by_key(self) -> tuple[Indices, Indices]:
+        """The other way round, for backward passes: :func:`by_key`, found when it is first asked for and then kept."""
+        return by_key(self)
 
 
 Pattern = tuple[Part, ...]
@@ -85,20 +95,20 @@ def band(
     residue, quotient, places = position % dilation, position // dilation, place(keys % dilation, keys // dilation)
     low = np.searchsorted(places, place(residue, np.clip(quotient + first, 0, span)))[queries]
     high = np.searchsorted(places, place(residue, np.clip(quotient + last + 1, 0, span)))[queries]
-    return _tiled(queries, keys, low, high)
+    return _tiled(queries, keys, low, high, n_keys)
 
 
-def interval(low: ArrayLike, high: ArrayLike, keys: ArrayLike) -> Part:
-    """Query ``i`` sees ``keys[low[i] : high[i]]``; ``keys`` is a number of keys, or those to choose from, in order."""
+def interval(low: ArrayLike, high: ArrayLike, n_keys: int, keys: ArrayLike | None = None) -> Part:
+    """Query ``i`` sees ``keys[low[i] : high[i]]``; ``keys`` are those to choose from, in order, all unless given."""
     low, high = np.asarray(low, np.intp), np.asarray(high, np.intp)
-    keys = np.arange(keys) if np.ndim(keys) == 0 else np.asarray(keys, np.intp)  # type: ignore[arg-type]
-    return _tiled(np.arange(low.size), keys, np.clip(low, 0, keys.size), np.clip(high, 0, keys.size))
+    keys = np.arange(n_keys) if keys is None else np.asarray(keys, np.intp)
+    return _tiled(np.arange(low.size), keys, np.clip(low, 0, keys.size), np.clip(high, 0, keys.size), n_keys)
 
 
-def columns(n: int, keys: ArrayLike) -> Part:
-    """Each of ``n`` queries sees the same ``keys``, a sequence of different numbers."""
+def columns(n: int, n_keys: int, keys: ArrayLike) -> Part:
+    """Each of ``n`` queries sees the same ``keys``, a sequence of different numbers below ``n_keys``."""
     keys = np.asarray(keys, np.intp)
-    return interval(np.zeros(n, np.intp), np.full(n, keys.size), keys)
+    return interval(np.zeros(n, np.intp), np.full(n, keys.size), n_keys, keys)
 
 
 def blocks(n: int, n_keys: int, block: int, seen: Sequence[ArrayLike]) -> Part:
@@ -116,10 +126,10 @@ def blocks(n: int, n_keys: int, block: int, seen: Sequence[ArrayLike]) -> Part:
     source = np.repeat(np.asarray(first_run[:-1])[of_tile], counts) + _counting(counts)
     runs = np.stack([np.concatenate(starts), np.concatenate(stops)], axis=1)[source]
     low, high = np.zeros(n, np.intp), np.full(n, n_keys)
-    return Part(np.arange(n), np.arange(n_keys), low, high, tiles, _pointers(counts), runs, key_tiles)
+    return Part(np.arange(n), np.arange(n_keys), low, high, tiles, _pointers(counts), runs, key_tiles, n_keys)
 
 
-def _tiled(queries: Indices, keys: Indices, low: Indices, high: Indices) -> Part:
+def _tiled(queries: Indices, keys: Indices, low: Indices, high: Indices, n_keys: int) -> Part:
     """A part whose tiles are ``TILE`` rows; the runs of a tile are the union of what its rows see."""
     rows = len(queries)
     tiles, key_tiles = _cut(rows, TILE), _cut(len(keys), TILE)
@@ -136,7 +146,7 @@ def _tiled(queries: Indices, keys: Indices, low: Indices, high: Indices) -> Part
     tile_of_run = np.nonzero(begins)[0]
     some = runs[:, 0] < runs[:, 1]
     counts = np.bincount(tile_of_run[some], minlength=len(tiles) - 1)
-    return Part(queries, keys, low, high, tiles, _pointers(counts), runs[some], key_tiles)
+    return Part(queries, keys, low, high, tiles, _pointers(counts), runs[some], key_tiles, n_keys)
 
 
 def _cut(length: int, block: int) -> Indices:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import shortest_path
 
 from linattn_ref.attention.arguments import Mask, check_bool, check_sizes
-from linattn_ref.attention.patterns import check_kind
+from linattn_ref.attention.pattern_arguments import Kind, check_kind
 
 # --- Steps ----------------------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ def check_pattern(pattern: Mask) -> None:
 # --- Pairs ----------------------------------------------------------------------------------------------------------
 
 
-def pairs_per_row(n: int, *, kind: str, stride: int, summary: int = 1) -> NDArray[np.int64]:
+def pairs_per_row(n: int, *, kind: Kind, stride: int, summary: int = 1) -> NDArray[np.int64]:
     """How many keys each query of a Sparse Transformer sees, ``(N,)``, counted without the matrix.
 
     With ``l = stride``, ``c = summary`` and ``i = a l + b``, ``b < l``:
@@ -113,7 +113,7 @@ def pairs_per_row(n: int, *, kind: str, stride: int, summary: int = 1) -> NDArra
     return counts
 
 
-def pairs(n: int, *, kind: str, stride: int, summary: int = 1) -> int:
+def pairs(n: int, *, kind: Kind, stride: int, summary: int = 1) -> int:
     """The sum of :func:`pairs_per_row`: what the pattern costs."""
     return int(pairs_per_row(n, kind=kind, stride=stride, summary=summary).sum())
 

@@ -93,7 +93,7 @@ def promised(setting, sizes, dtype):
     arrays = setting.call(sizes).arrays
     widths = [arrays[name].shape[-1] for name, axis in setting.case.key_axes.items() if axis == -2]
     numbers = setting.case.saved(sizes) + setting.masked * sizes.n_keys * sum(widths)
-    return int(np.prod(sizes.leading)) * numbers * np.dtype(dtype).itemsize
+    return int(np.prod(sizes.leading)) * numbers * np.dtype(dtype).itemsize + setting.case.shared_bytes(sizes)
 
 
 @DTYPES

@@ -28,14 +28,14 @@ def in_blocks(n, n_keys):
 PATTERNS = {
     "one pair": (lambda n, n_keys: (parts.band(n, n_keys, 0, 0),), 1, 1),
     "no parts": (lambda n, n_keys: (), 5, 7),
-    "no pairs": (lambda n, n_keys: (parts.columns(n, []),), 5, 7),
+    "no pairs": (lambda n, n_keys: (parts.columns(n, n_keys, []),), 5, 7),
     "window": (lambda n, n_keys: (parts.band(n, n_keys, -9, 9),), 71, 71),
     "wide window": (lambda n, n_keys: (parts.band(n, n_keys, -150, 150),), 331, 331),
     "more queries than keys": (lambda n, n_keys: (parts.band(n, n_keys, -9, 9),), 100, 41),
     "a late block": (lambda n, n_keys: (parts.band(n, n_keys, -9, 0, shift=n_keys - n),), 5, 150),
     "dilated": (lambda n, n_keys: (parts.band(n, n_keys, -4, 4, dilation=7),), 131, 131),
     "window and columns": (
-        lambda n, n_keys: (parts.band(n, n_keys, -9, 9, without=[0, 40]), parts.columns(n, [0, 40])),
+        lambda n, n_keys: (parts.band(n, n_keys, -9, 9, without=[0, 40]), parts.columns(n, n_keys, [0, 40])),
         131,
         131,
     ),
@@ -44,7 +44,7 @@ PATTERNS = {
         131,
         131,
     ),
-    "columns before": (lambda n, n_keys: (parts.interval(np.zeros(n), np.arange(n) // 2, [3, 1, 60]),), 70, 70),
+    "columns before": (lambda n, n_keys: (parts.interval(np.zeros(n), np.arange(n) // 2, n_keys, [3, 1, 60]),), 70, 70),
     "blocks": (in_blocks, 120, 131),
 }
 patterns = pytest.mark.parametrize("name", PATTERNS)
@@ -304,7 +304,7 @@ def test_memory_grows_with_the_length(room):
     """
     rng = np.random.default_rng(0)
     q, k, v, d_out = rng.standard_normal((4, 4096, 64)).astype(np.float32)
-    pattern = (parts.band(4096, 4096, -16, 16, without=[0]), parts.columns(4096, [0]))
+    pattern = (parts.band(4096, 4096, -16, 16, without=[0]), parts.columns(4096, 4096, [0]))
     inputs = Inputs(q, k, v, d_out, None, pattern, 1 / math.sqrt(64))
     run(room, inputs._replace(q=q[:64], k=k[:64], v=v[:64], d_out=d_out[:64], pattern=(parts.band(64, 64, -1, 1),)))
     tracemalloc.start()

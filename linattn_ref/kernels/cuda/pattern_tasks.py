@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.kernels.parts import by_key
-
 ROW, LAST_ROW, RUN, LAST_RUN, COLUMN, LAST_COLUMN, SLOT = 0, 1, 2, 3, 4, 5, 6  # of `tasks`; the last are one beyond
 START, BEFORE = 0, 1  # of `runs`
 FIRST_SLOT, LAST_SLOT = 2, 3  # of `joins`, after ROW and LAST_ROW
@@ -47,7 +45,7 @@ def tasks_of_queries(part, size):
 
 def tasks_of_keys(part, size):
     """Rows are the part's keys, columns its queries."""
-    return _tasks(part, part.key_tiles, *by_key(part), size)
+    return _tasks(part, part.key_tiles, *part.by_key, size)
 
 
 def _tasks(part, tiles, first_run, runs, size):

@@ -35,7 +35,7 @@ from linattn_ref.kernels.jit.softmax_tile import (
     write_row,
 )
 from linattn_ref.kernels.jit.vector import broadcast, exp, keep_between, keep_lanes, lanes, load, store
-from linattn_ref.kernels.parts import TILE, by_key
+from linattn_ref.kernels.parts import TILE
 
 LOW, HIGH = 0, 1  # rows of the panel with each query's limits
 
@@ -170,7 +170,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
     for part in pattern:
         rows = (_in_order(x, part.queries) for x in (d_out, q, shift, row_sum))
         own_d_q = d_q if _ascending(part.queries, n) else np.zeros_like(d_q)
-        _backward(*rows, k, v, key_mask, part, *by_key(part), q.dtype.type(scale), own_d_q, d_k, d_v)
+        _backward(*rows, k, v, key_mask, part, *part.by_key, q.dtype.type(scale), own_d_q, d_k, d_v)
         if own_d_q is not d_q:
             _add_rows(d_q, part.queries, own_d_q)
     d_q = d_q[:, 0] if shares == 1 else d_q.sum(axis=1)

@@ -18,7 +18,7 @@ def test_kernels_are_the_references(name, monkeypatch):
     if name == "blocks":
         sizes, pattern = ((), 66, 66, 3, 66), (parts.blocks(66, 66, 16, [[0, 1], [0, 1, 3], [2, 4], [], range(5)]),)
     else:
-        pattern = parts.band(70, 70, -9, 9, without=[0, 33]), parts.columns(70, [0, 33])
+        pattern = parts.band(70, 70, -9, 9, without=[0, 33]), parts.columns(70, 70, [0, 33])
         sizes = (), 70, 70, 5, 3
     for want, got in zip(*in_both_rooms(pattern, sizes, name != "blocks", np.float64), strict=True):
         assert_close(got, want)

@@ -27,8 +27,8 @@ def some_parts(n, n_keys):
     for window, dilation in ((1, 1), (3, 7), (20, 2), (500, 1)):
         yield parts.band(n, n_keys, -window, window, dilation=dilation)
         yield parts.band(n, n_keys, -window, 0, dilation=dilation, shift=max(0, n_keys - n), without=[0])
-    yield parts.columns(n, [])
-    yield parts.columns(n, np.arange(0, n_keys, 3))
+    yield parts.columns(n, n_keys, [])
+    yield parts.columns(n, n_keys, np.arange(0, n_keys, 3))
     low = rng.integers(0, n_keys, n)
     yield parts.interval(low, low + rng.integers(-3, 30, n), n_keys)
     for block in (1, 16, 64, 96, 400):
@@ -94,7 +94,7 @@ def in_both_rooms(pattern, sizes, masked, dtype):
 
 def near_and_far(n):
     """A window and two columns, in each other's way if they were not disjoint."""
-    return parts.band(n, n, -3, 3, without=[0, 9]), parts.columns(n, [0, 9])
+    return parts.band(n, n, -3, 3, without=[0, 9]), parts.columns(n, n, [0, 9])
 
 
 PATTERNS = {
@@ -102,7 +102,7 @@ PATTERNS = {
     "blocks, one that sees nothing": ((parts.blocks(9, 14, 2, [[0], [1, 3, 5], [], [0, 6], [5, 6]]),), (), 9, 14, 2, 8),
     "wider than a tile": ((parts.band(5, 8, 0, 2, dilation=2),), (1,), 5, 8, 7, 13),
     "no part at all": ((), (2,), 3, 4, 2, 2),
-    "parts without pairs": ((parts.columns(3, []), parts.band(3, 4, 9, 9)), (2,), 3, 4, 2, 2),
+    "parts without pairs": ((parts.columns(3, 4, []), parts.band(3, 4, 9, 9)), (2,), 3, 4, 2, 2),
 }
 
 

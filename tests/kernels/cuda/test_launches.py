@@ -97,7 +97,7 @@ def pattern_softmax(dtype, masked):
     n, n_keys = 5, SHORT + 1  # in two pieces
     q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((n, 4), (n_keys, 4), (n_keys, 3), (n, 3)))
     mask = np.ones((2, n_keys), bool) if masked else None
-    pattern = (parts.columns(n, range(n_keys)),)
+    pattern = (parts.columns(n, n_keys, range(n_keys)),)
     out, log_sum_exp = cuda.pattern_softmax.forward(q, k, v, mask, pattern, 0.5)
     cuda.pattern_softmax.backward(g, q, k, v, out, log_sum_exp, mask, pattern, 0.5)
 
