@@ -7,6 +7,7 @@ functions here display something and return nothing, so a cell may end in any of
     chapter.show(attention_cost.draw, results, alt="Three panels over the length: ...")
     chapter.table(("form", "bytes"), [("dense", 4_194_304), ("online", 16_640)])
     chapter.explore(panel, (0.25, 1, 4), name="temperature T", alt="Rows of P at three temperatures")
+    measured = decoding.from_record(chapter.record("decoding"))
 
 The same code gives the same bytes, so that a chapter executed again differs only where a result does.
 """
@@ -14,6 +15,7 @@ The same code gives the same bytes, so that a chapter executed again differs onl
 import ast
 import importlib.util
 import io
+import json
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import dropwhile
@@ -26,11 +28,13 @@ import PIL.Image
 from IPython.display import Image, Markdown, clear_output, display
 from matplotlib.figure import Figure
 
+import linattn_ref
 from linattn_ref.experiments.publishing import style
 
 # The page that nbconvert makes shows code inside an output in the font of its surroundings; hence the div.
 IN_CODE_FONT = '<div style="font-family: var(--jp-code-font-family, monospace)">\n\n```python\n{}\n```\n\n</div>'
 SOURCE_OF = "linattn_ref_source"  # the key under which an output says whose source it shows
+FIGURES = Path(linattn_ref.__file__).parents[1] / "figures"  # the committed figures, with their records
 DPI = 160  # of a figure's PNG; browsers show it at DISPLAY_DPI, so that it is sharp on a fine screen
 DISPLAY_DPI = 110
 
@@ -129,6 +133,18 @@ def _image(figure: Figure, alt: str) -> Image:
     colours.save(stored, format="png", optimize=True)  # no version in it: the same bytes everywhere
     width = round(figure.get_figwidth() * DISPLAY_DPI)
     return Image(stored.getvalue(), format="png", width=width, alt=alt)
+
+
+def record(name: str) -> dict[str, Any]:
+    """A committed figure's record, ``figures/NAME.json``, as `record.save` wrote it; and a line that says so.
+
+    The line names the command and the machine: what follows in the chapter was measured there and then, not now.
+    """
+    found: dict[str, Any] = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))
+    command, machine = found["command"], found["machine"]
+    where = f"{machine['processor']}, {machine['cores']} cores"
+    display(Markdown(f"*From record `figures/{name}.json`, made by `{command}` on {where}; not measured now.*"))
+    return found
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -97,6 +97,16 @@ def test_table(shown):
     ]
 
 
+def test_a_record_says_what_made_it_and_where(shown):
+    found = chapter.record("causal_cost")
+    assert found["name"] == "causal_cost"
+    ((line, _),) = shown
+    assert line.data == (
+        "*From record `figures/causal_cost.json`, made by `linattn-ref figures --only causal_cost` on "
+        f"{found['machine']['processor']}, {found['machine']['cores']} cores; not measured now.*"
+    )
+
+
 def test_explore_draws_each_value_and_redraws_under_the_slider(shown):
     drawn = []
 

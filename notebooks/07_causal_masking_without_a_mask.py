@@ -1,10 +1,10 @@
 # %% [markdown]
-# # 5. Causal masking without a mask: prefix sums, their gradient, and what not to do
+# # 7. Causal masking without a mask: prefix sums, their gradient, and what not to do
 #
 # How does linear attention keep a token from seeing the future without a mask matrix, and how does its gradient get
 # by without keeping one state for every token?
 #
-# In chapter 4 one bracket was moved and the matrix was gone. A causal mask sits on that matrix, entry by entry, and
+# In chapter 5 one bracket was moved and the matrix was gone. A causal mask sits on that matrix, entry by entry, and
 # seems to need it back. At the end of this chapter you will have
 #
 # 1. the causal form as a running sum, and its cost counted;
@@ -14,8 +14,8 @@
 # 5. three mistakes that look like savings: rewinding the state, one maximum for all keys, and an $\varepsilon$ beside
 #    a stabiliser.
 #
-# You need chapter 4: feature maps $\phi$, and $\phi(Q) (\phi(K)^\top V)$. The letters are the same: $N$ tokens, keys
-# of width $D$ and values of width $M$, $C$ features. Unless said otherwise there are as many keys as queries,
+# You need chapters 5 and 6: feature maps $\phi$, and $\phi(Q) (\phi(K)^\top V)$. The letters are the same: $N$ tokens,
+# keys of width $D$ and values of width $M$, $C$ features. Unless said otherwise there are as many keys as queries,
 # $L = N$.
 
 # %%
@@ -204,7 +204,7 @@ same(state.z, saved.state.z)
 # %% [markdown]
 # ## The gradient, by hand
 #
-# $\phi$ acts on each token by itself and its gradient belongs to the feature map (chapter 4), the division has its
+# $\phi$ acts on each token by itself and its gradient belongs to the feature map (chapter 6), the division has its
 # own step below. What is new is the causal product, $\phi(Q), \phi(K), V \to O$. Let $\ell$ be the loss and
 # $G_{im} = \partial \ell / \partial O_{im}$. In indices,
 #
@@ -772,7 +772,7 @@ chapter.table(("piece", "missing in dQ", "in dK", "in dV"), rows)
 # %% [markdown]
 # ## Two traps with exponential features
 #
-# Chapter 4 kept exponential features, $\phi(x) = e^{a(x)}$, in range by a constant that cancels: with $r$ for the
+# Chapter 6 kept exponential features, $\phi(x) = e^{a(x)}$, in range by a constant that cancels: with $r$ for the
 # keys, $e^{a(k_j) - r}$ in the numerator and in the denominator alike. Causally two things can go wrong, and both are
 # in the Performer's published code: one maximum over all keys, for causal attention too, and a small number added to
 # the features after it. A feature map for small numbers, $\phi(x) = e^x$ entry by entry, and the two mistakes:

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 3. Linformer: a few mixed keys instead of all of them
+# # 4. Linformer: a few mixed keys instead of all of them
 #
 # If attention matrices are close to low rank, can attention be computed in time linear in the length, without ever
 # forming the matrix, and what is lost?
@@ -14,7 +14,7 @@
 # 5. measure the error against $R$ on a real network: with random, pooled and fitted projections;
 # 6. see why the mechanism cannot be causal.
 #
-# You need chapters 1 and 2. The letters are theirs: $N$ queries, $L$ keys, widths $D$ and $M$. $R$ is the reduced
+# You need chapters 1 to 3. The letters are theirs: $N$ queries, $L$ keys, widths $D$ and $M$. $R$ is the reduced
 # length, called $k$ in the paper and in its figures; where the paper says $n$, it means $N = L$.
 
 # %%
@@ -23,7 +23,6 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -209,8 +208,7 @@ assert online.kept == 4096 * (width + 1) * 4 < linear[4096, 128].kept
 # by `linattn-ref figures --only linformer_savings`, and is drawn from its record, `figures/linformer_savings.json`.
 
 # %%
-record_file = Path(linformer_savings.__file__).parents[2] / "figures" / "linformer_savings.json"
-savings = linformer_savings.from_record(json.loads(record_file.read_text(encoding="utf-8")))
+savings = linformer_savings.from_record(chapter.record("linformer_savings"))
 chapter.show(
     linformer_savings.draw,
     savings,
@@ -746,10 +744,10 @@ chapter.table(header, [(linformer_figure.WAYS[way][0], *map(float, error[way])) 
 #
 # 1. **Random $E$ and $F$ are useless in a network trained without them**: the error is larger than the output. The
 #    rows of $E$ have the length $\sqrt{L/R}$, so mixed keys, mixed values and scores are about that much larger
-#    than real ones, and the softmax puts its weight on one arbitrary mixture. (Chapter 2's lemma is about lengths
+#    than real ones, and the softmax puts its weight on one arbitrary mixture. (Chapter 3's lemma is about lengths
 #    of whole columns, $\lVert R x \rVert$, not about these.) Theorem 1's $P R^\top R V$ is right on average over
 #    $R$, but a single draw has an error of about $\sqrt{(1 + a^2)/k}$ with
-#    $a = \lVert P \rVert_F \lVert V \rVert_F / \lVert O \rVert_F$ (chapter 2; part of claim 4): for $k = 128$ not
+#    $a = \lVert P \rVert_F \lVert V \rVert_F / \lVert O \rVert_F$ (chapter 3; part of claim 4): for $k = 128$ not
 #    yet below 1.
 # 2. **Mean pooling is better than answering with the mean of all values**, but not by much.
 # 3. **Fitting helps a little, on other text.** $E$ and $F$ know positions only. What a token attends to depends on

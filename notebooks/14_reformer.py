@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 12. Reformer: attend to what a hash function puts next to you
+# # 14. Reformer: attend to what a hash function puts next to you
 #
 # Most attention weights are tiny. If only the keys with large scores matter, can we find them without computing all
 # scores?
@@ -14,13 +14,11 @@
 # 4. derive the gradient, and meet a backward pass that is right with one round and wrong with several;
 # 5. measure which share of the true nearest keys is found, at what cost.
 #
-# You need chapter 1; chapter 10 has the other sparse patterns, which do not look at the data. The letters are the same.
+# You need chapter 1; chapter 12 has the other sparse patterns, which do not look at the data. The letters are the same.
 
 # %%
-import json
 import math
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -34,7 +32,6 @@ from linattn_ref.theory import lsh_collision
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
-FIGURES = Path(lsh_recall.__file__).parents[2] / "figures"
 
 # %% [markdown]
 # ## The formula
@@ -392,7 +389,7 @@ same(d_qk_of(mistaken), reformer.backward(d_out, one_saved).qk)
 # `linattn-ref figures --only lsh_recall` draws this figure again.)
 
 # %%
-measured = lsh_recall.from_record(json.loads((FIGURES / "lsh_recall.json").read_text(encoding="utf-8")))
+measured = lsh_recall.from_record(chapter.record("lsh_recall"))
 chapter.show(
     lsh_recall.draw,
     measured,
@@ -445,7 +442,7 @@ chapter.table(("method", "bytes kept at N = 512", "at N = 1024", "ratio"), rows)
 # `linattn-ref figures --only resources` and drawn from its record, `figures/resources.json`.
 
 # %%
-measured = resources.from_record(json.loads((FIGURES / "resources.json").read_text(encoding="utf-8")))
+measured = resources.from_record(chapter.record("resources"))
 chapter.show(
     resources.draw,
     measured,

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 14. GPU kernels: from Algorithm 1 to a hundred thousand threads
+# # 16. GPU kernels: from Algorithm 1 to a hundred thousand threads
 #
 # How does a loop in which each step waits for the one before become work for a hundred thousand threads, and how do
 # you check it without a GPU?
@@ -13,7 +13,7 @@
 # 5. what a simulator can tell about a kernel and what only a compiler can: float64 that crept in, registers;
 # 6. a formula for which part waits for memory and which for arithmetic.
 #
-# You need chapter 5: the causal product, its gradient and chunks. Letters: $N$ tokens, $C$ features, $M$ values, and
+# You need chapter 7: the causal product, its gradient and chunks. Letters: $N$ tokens, $C$ features, $M$ values, and
 # $T$ for the rows of a chunk, which are also those of a tile.
 #
 # Everything here runs on the processor, in Numba's *simulator*: each GPU thread is a Python thread, and the kernels
@@ -29,12 +29,10 @@ import os
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # without this line: on the GPU
 
 # %%
-import json
 import sys
 import threading
 from collections import defaultdict
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
@@ -272,7 +270,7 @@ assert (np.triu(transpose(a, barrier=False), 1) == 0).all()  # had not been writ
 #
 # ## Algorithm 1 on a GPU, as it stands
 #
-# Now the causal product, $S_i = S_{i-1} + \phi(k_i) v_i^\top$ and $o_i = S_i^\top \phi(q_i)$ (chapter 5, equations 1
+# Now the causal product, $S_i = S_{i-1} + \phi(k_i) v_i^\top$ and $o_i = S_i^\top \phi(q_i)$ (chapter 7, equations 1
 # and 2). Token $i$ waits for token $i - 1$. What can go on side by side is the columns of $S$: column $m$ takes part
 # in output $m$ only. One thread a column, and no barrier anywhere:
 
@@ -317,7 +315,7 @@ for ours, expected in zip(
 # ## Chunks: three steps, two of which wait for nothing
 #
 # Cut the tokens into chunks of $T$. Let $S^{(n)}$ be the state before chunk $n$, and $\phi_Q, \phi_K, V$ the chunk's
-# rows. Chapter 5 had, a chunk after the other,
+# rows. Chapter 7 had, a chunk after the other,
 #
 # $$O^{(n)} = \mathrm{tril}(\phi_Q \phi_K^\top)\, V + \phi_Q\, S^{(n)} \qquad (10)$$
 #
@@ -425,7 +423,7 @@ chapter.source(causal_states.sums, causal_states.scan)
 
 # %% [markdown]
 # In `sums` a block has one chunk and one tile of the state; `z` is the sum of the keys, for the denominator (the
-# column of ones of chapter 5). In `scan` a thread has one number of the state. It is the only loop from chunk to
+# column of ones of chapter 7). In `scan` a thread has one number of the state. It is the only loop from chunk to
 # chunk, and reads eight chunks ahead, so that eight reads are under way at a time.
 #
 # ### A chunk's output
@@ -437,7 +435,7 @@ chapter.source(causal_chunks.scores_to_tile, causal_chunks.forward)
 # Read it with (10) beside it. The first loop makes *both* products that sum over features, $\phi_Q \phi_K^\top$ and
 # $\phi_Q S$, from one reading of $\phi_Q$. Then the scores go to shared memory, with 0 above the diagonal
 # (`scores_to_tile`), since the second product sums over what other threads hold. The last loop adds
-# $\mathrm{tril}(\cdot) V$. `gated` is the gate of chapter 5. Nothing is ever written to global memory but `out` and
+# $\mathrm{tril}(\cdot) V$. `gated` is the gate of chapter 7. Nothing is ever written to global memory but `out` and
 # the denominator.
 #
 # The function that launches them, which the mechanism calls:
@@ -505,7 +503,7 @@ assert len(reads["u"]) == n * m
 # $$\mathcal P(a, b, u)_i = \sum_{j \le i} (a_i^\top b_j)\, u_j, \qquad
 # O = \mathcal P\big(\phi(Q), \phi(K), V\big)$$
 #
-# Let $G = \partial \ell / \partial O$. From chapter 5, (4) to (6), with the state written out as the sum that it is:
+# Let $G = \partial \ell / \partial O$. From chapter 7, (4) to (6), with the state written out as the sum that it is:
 #
 # *Queries.* $S_i = \sum_{j \le i} \phi(k_j) v_j^\top$, so
 #
@@ -573,7 +571,7 @@ for ours, expected in zip(*results, strict=True):
 
 # %% [markdown]
 # The denominator adds one column on each side. In $o_i = n_i / d_i$ the values are $(v_j, 1)$, and the gradient of the
-# numerator and denominator together is $(G_i, e_i) / d_i$ with $e_i = -G_i^\top o_i$ (chapter 5). So where $V$ and $G$
+# numerator and denominator together is $(G_i, e_i) / d_i$ with $e_i = -G_i^\top o_i$ (chapter 7). So where $V$ and $G$
 # are `a` and `b`, their inner product has one term more: $v_j^\top G_i + 1 \cdot e_i$. These are the arguments called
 # `beside`, which would be a column of a copied array otherwise. All of linear attention, both passes:
 
@@ -703,8 +701,7 @@ for one, two in zip(first, second, strict=True):
 # %%
 assert (np.float32(1) * 0.1).dtype == np.float32  # so the simulator sees nothing
 
-record_file = Path(cuda_occupancy.__file__).parents[2] / "figures" / "cuda_occupancy.json"
-compiled = cuda_occupancy.from_record(json.loads(record_file.read_text(encoding="utf-8")))
+compiled = cuda_occupancy.from_record(chapter.record("cuda_occupancy"))
 chapter.table(
     ("in a float32 kernel", "float64 instructions in its PTX"),
     [(f"`{line.statement}`", "<br>".join(f"`{each}`" for each in line.float64) or "none") for line in compiled.lines],
@@ -952,7 +949,7 @@ assert steps == 10
 # - On a machine with a GPU: `python -m pytest -m gpu` runs the tests of all mechanisms on it, and
 #   `linattn-ref bench cuda` writes time and memory against $N$ with the device's own limits beside them. Neither had
 #   been run on one when this was written.
-# - `linattn_ref/kernels/cuda/pattern_tiles.py` and `lsh_tiles.py`: the softmax tile for chapters 10 and 12, whose
+# - `linattn_ref/kernels/cuda/pattern_tiles.py` and `lsh_tiles.py`: the softmax tile for chapters 12 and 14, whose
 #   keys are not neighbours.
 # - Yang et al. (2024), *Gated linear attention transformers with hardware-efficient training*, section 4: the chunks
 #   on tensor cores. Dao et al. (2022), *FlashAttention*: softmax by tiles.

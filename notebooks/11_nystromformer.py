@@ -1,10 +1,10 @@
 # %% [markdown]
-# # 9. Nyströmformer: landmarks between queries and keys
+# # 11. Nyströmformer: landmarks between queries and keys
 #
 # Can a few landmarks stand between all queries and all keys when the softmax needs whole rows, how is the small matrix
 # between them inverted with products alone, and why does inverting it *better* make the result worse?
 #
-# Linformer (chapter 3) mixes the keys with a matrix that is learned and then the same for every text. Nyströmformer
+# Linformer (chapter 4) mixes the keys with a matrix that is learned and then the same for every text. Nyströmformer
 # (Xiong et al. 2021) has nothing to learn: its landmarks are means of the text's own queries and keys. In this chapter
 # you will
 #
@@ -15,14 +15,12 @@
 #    pseudo-inverse;
 # 5. add the paper's convolution along the sequence.
 #
-# You need chapters 1 to 3. $N$ queries, $L$ keys, widths $D$ and $M$; $R$ is the number of landmarks.
+# You need chapters 1, 2 and 4. $N$ queries, $L$ keys, widths $D$ and $M$; $R$ is the number of landmarks.
 
 # %%
-import json
 import math
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +36,6 @@ from linattn_ref.experiments.publishing import chapter
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each, times small condition numbers.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
-FIGURES = Path(pinv_convergence.__file__).parents[2] / "figures"
 
 # %% [markdown]
 # ## The Nyström method
@@ -326,8 +323,7 @@ for z, following in pairwise([*kept_by.iterates, last]):
 # `linattn-ref figures --only pinv_convergence`; these are its numbers.)
 
 # %%
-record = json.loads((FIGURES / "pinv_convergence.json").read_text(encoding="utf-8"))
-convergence = pinv_convergence.from_record(record)
+convergence = pinv_convergence.from_record(chapter.record("pinv_convergence"))
 chapter.show(
     pinv_convergence.draw,
     convergence,
@@ -387,12 +383,12 @@ assert change > 0.1
 # %% [markdown]
 # ## On a real network
 #
-# The network and the reviews of chapter 3: two heads of each of six layers, $Q$, $K$ and $V$ as they are, softmax
+# The network and the reviews of chapter 4: two heads of each of six layers, $Q$, $K$ and $V$ as they are, softmax
 # attention replaced. Errors relative to the output, and to $P$; beside them Linformer with the same $R$ and the
 # truncated SVD of $P$, the best there is at rank $R$. (`linattn-ref figures --only nystromformer`.)
 
 # %%
-measured = nystromformer_figure.from_record(json.loads((FIGURES / "nystromformer.json").read_text(encoding="utf-8")))
+measured = nystromformer_figure.from_record(chapter.record("nystromformer"))
 chapter.show(
     nystromformer_figure.draw,
     measured,
@@ -442,7 +438,7 @@ for way in set(measured.matrix) - {"convolution"}:  # which adds a matrix of ful
 print("iterations with the least error, by R:", dict(zip(measured.reduced, map(int, best), strict=True)))
 
 # %% [markdown]
-# As in chapter 3: these numbers say how well a *given* attention is imitated. A network that is trained with Nyström
+# As in chapter 4: these numbers say how well a *given* attention is imitated. A network that is trained with Nyström
 # attention adapts to it.
 #
 # There is a second reason to stop. A singular value that is exactly 0 is stored as about $\varepsilon$, and the

@@ -1,7 +1,7 @@
 # %% [markdown]
-# # 13. The comparison: three families, what each mechanism makes of P, and what it costs
+# # 15. The comparison: three families, what each mechanism makes of P, and what it costs
 #
-# Thirteen mechanisms in twelve chapters, and each avoids the $N \times N$ matrix: which of them come near softmax
+# Thirteen mechanisms in fourteen chapters, and each avoids the $N \times N$ matrix: which of them come near softmax
 # attention at an equal cost, which replace it by something else, and what does one have to keep for the gradient?
 #
 # Here you will
@@ -11,12 +11,10 @@
 # 3. read what each of them costs, in a table that is made from the code and measured;
 # 4. put each in the place of softmax attention in a pretrained network, at equal cost.
 #
-# You need chapters 1, 3 and 4, and of the others the first page.
+# You need chapters 1, 4 and 5, and of the others the first page.
 
 # %%
-import json
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -35,14 +33,14 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 
 # %%
 EIGHT = {
-    "linformer": ("low rank", "projections of keys and values, after Johnson and Lindenstrauss", "03_linformer"),
-    "nystromformer": ("low rank", "the Nyström method", "09_nystromformer"),
-    "longformer": ("local and global", "window + global tokens that the task names", "10_sparse_patterns"),
-    "bigbird": ("local and global", "window + global + random blocks", "10_sparse_patterns"),
-    "long_short": ("local and global", "window + projection that depends on the input", "11_long_short"),
-    "linear": ("softmax as a kernel", "another kernel, elu + 1", "04_kernel_smoother"),
-    "performer": ("softmax as a kernel", "FAVOR+: positive orthogonal random features", "07_performer"),
-    "rfa": ("softmax as a kernel", "random features + a gate", "08_random_feature_attention"),
+    "linformer": ("low rank", "projections of keys and values, after Johnson and Lindenstrauss", "04_linformer"),
+    "nystromformer": ("low rank", "the Nyström method", "11_nystromformer"),
+    "longformer": ("local and global", "window + global tokens that the task names", "12_sparse_patterns"),
+    "bigbird": ("local and global", "window + global + random blocks", "12_sparse_patterns"),
+    "long_short": ("local and global", "window + projection that depends on the input", "13_long_short"),
+    "linear": ("softmax as a kernel", "another kernel, elu + 1", "05_kernel_smoother"),
+    "performer": ("softmax as a kernel", "FAVOR+: positive orthogonal random features", "09_performer"),
+    "rfa": ("softmax as a kernel", "random features + a gate", "10_random_feature_attention"),
 }
 mechanisms = {row.name: row for row in tables.mechanisms()}
 chapter.table(
@@ -291,7 +289,7 @@ assert all(1.9 < longer[name] / measured[name].saved < 2.01 for name in longer)
 # - Softmax attention itself keeps as little as any, because the scores are computed again in the backward pass
 #   (chapter 1). What the others save is time; the memory of the matrix is saved by not keeping it.
 # - Random features keep $C$ numbers a token for queries and for keys, and $C$ is several times the width.
-# - Only four have a recurrent form; of these only softmax attention's state grows (chapter 6).
+# - Only four have a recurrent form; of these only softmax attention's state grows (chapter 8).
 
 # %%
 least = min(cost.saved for cost in measured.values())
@@ -311,8 +309,7 @@ assert [name for name, row in mechanisms.items() if row.recurrent] == ["softmax"
 # %%
 chapter.source(comparison.measure)
 
-record_file = Path(comparison.__file__).parents[2] / "figures" / "comparison.json"
-results = comparison.from_record(json.loads(record_file.read_text(encoding="utf-8")))
+results = comparison.from_record(chapter.record("comparison"))
 chapter.show(
     comparison.draw,
     results,
@@ -357,11 +354,11 @@ assert error_at("longformer", 0.2) < error_at("local", 0.2)  # two global tokens
 # - **Pairs** get better steadily, since in the end they keep all pairs. Global tokens help much: real heads look at the
 #   first and last tokens, `[CLS]` and `[SEP]`, most of all (chapter 2).
 # - **Low rank** is best where little may be spent. Mean pooling is Linformer without training; fitted projections
-#   do a little better (chapter 3). The truncated SVD is far below all, so the matrices *are* near low rank; what is
+#   do a little better (chapter 4). The truncated SVD is far below all, so the matrices *are* near low rank; what is
 #   missing is a cheap way to find the subspace.
 # - **Kernels** hardly gain by more features here. Linear attention does not try to be softmax attention, and for
 #   Performer the scores of a trained network are too large: the error of positive features grows as
-#   $e^{\lVert q + k \rVert^2 / \sqrt D}$ (chapter 7).
+#   $e^{\lVert q + k \rVert^2 / \sqrt D}$ (chapter 9).
 # - None of this is about networks *trained* with a mechanism. A network can learn to live with any of them: it is why
 #   all of these papers have good results. Put into a network that was trained without it, none is free.
 #
@@ -467,7 +464,7 @@ assert layers_needed(patterns.local(n, window=3)) == -(-(n - 1) // 3)
 #
 # $N^2 (D + M) = 2 N C M$ at $N = 2 C M / (D + M) = C = 64$, and $N = 2 m = 512$ for the Performer. That is counted,
 # not timed: the features have to be computed too, and small products run at a lower rate than large ones. For linear
-# attention the length is measured in the resource figure of chapter 12.
+# attention the length is measured in the resource figure of chapter 14.
 #
 # </details>
 

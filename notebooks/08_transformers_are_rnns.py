@@ -1,10 +1,10 @@
 # %% [markdown]
-# # 6. Transformers are RNNs: two sums a head, constant memory a token, one sequence on many machines
+# # 8. Transformers are RNNs: two sums a head, constant memory a token, one sequence on many machines
 #
 # In what sense is a transformer with linear attention a recurrent neural network, and what does that change when text
 # is written token by token, when gradients go back, and when one sequence is shared by many machines?
 #
-# Chapter 4 took the softmax out and moved a bracket, chapter 5 made it causal. Here the result is read as a recurrent
+# Chapter 5 took the softmax out and moved a bracket, chapter 7 made it causal. Here the result is read as a recurrent
 # network:
 #
 # 1. one head and many heads, the seeds' equations as ten lines of code;
@@ -15,16 +15,14 @@
 # 6. one sequence on several processes, forward and backward;
 # 7. a question of the seeds: does it help to combine Linformer with linear attention?
 #
-# You need chapters 1 and 4; chapter 5 helps. The letters: $N$ tokens, each a row $x_t$ of $E$ numbers; queries and keys
+# You need chapters 1 and 5; chapter 7 helps. The letters: $N$ tokens, each a row $x_t$ of $E$ numbers; queries and keys
 # of width $D$, values of width $M$, $C$ features, $H$ heads. Equation numbers are those of the docstring of
 # `linattn_ref.attention.linear`.
 
 # %%
-import json
 import math
 from functools import partial
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -384,7 +382,7 @@ chapter.explore(
 #
 # Nothing above asks how many features there are. "The theory holds for infinite-dimensional feature maps too", say the
 # slides (claim 25 of the seeds): softmax attention is the case $\phi(q)^\top \phi(k) = e^{q^\top k}$, with all
-# monomials for features (chapter 4), and its recurrent network has the state $s_t = \sum_{j \le t} \phi(k_j) v_j^\top$
+# monomials for features (chapter 6), and its recurrent network has the state $s_t = \sum_{j \le t} \phi(k_j) v_j^\top$
 # of infinitely many rows.
 #
 # It can be watched on the way there. `taylor_exp(p)` is the exponential's feature map with all terms up to order $p$:
@@ -533,8 +531,7 @@ chapter.table(
 # %%
 chapter.source(decoding.setup)
 
-record_file = Path(decoding.__file__).parents[2] / "figures" / "decoding.json"
-measured = decoding.from_record(json.loads(record_file.read_text(encoding="utf-8")))
+measured = decoding.from_record(chapter.record("decoding"))
 for t, in_record in zip(measured.positions, measured.softmax.state, strict=True):
     assert in_record == HEADS * t * 2 * WIDTH * 4
 for row in rows:  # what was counted above is what the record says
@@ -614,7 +611,7 @@ print(f"{tokens} tokens: {linear_total / 1e9:.2f} against {cache_total / 1e9:.0f
 # %% [markdown]
 # ## Back-propagation through time
 #
-# The gradient of the layer can be had from the parallel form, by the formulas of chapters 4 and 5. A recurrent network
+# The gradient of the layer can be had from the parallel form, by the formulas of chapters 5 and 7. A recurrent network
 # is usually differentiated in its own way, by *back-propagation through time*. Both must give the same. Let us see.
 #
 # Write $dX$ for the gradient of the loss by $X$. Given are $dy_1 \dots dy_N$. One step of the network, with every
@@ -736,7 +733,7 @@ for by_steps, at_once in zip(through_time_backward(d_y, saved), parallel_gradien
 # %% [markdown]
 # (7) is a prefix sum from the other end, so everything said about the forward pass holds again: rows, chunks or all at
 # once, and in parallel. `through_time` keeps every $s_t$, as automatic differentiation would, $N C M$ numbers; that
-# this is not needed is the subject of chapter 5. A mistake that leaves no trace in the forward pass: forget that $s_t$
+# this is not needed is the subject of chapter 7. A mistake that leaves no trace in the forward pass: forget that $s_t$
 # is passed on, $\sigma_t = \phi(q_t)\, dn_t^\top$. The check finds it, in $W_K$, $W_V$ and the input:
 
 
@@ -962,7 +959,7 @@ chapter.table(("tokens in the piece", "bytes of its state", "bytes of its keys a
 # %% [markdown]
 # ## Linformer and linear attention together?
 #
-# The seeds end with a question. Linformer mixes $L$ keys and values into $R$ before attention (chapter 3); linear
+# The seeds end with a question. Linformer mixes $L$ keys and values into $R$ before attention (chapter 4); linear
 # attention takes sums over keys. Can we do both?
 #
 # $$\tilde K = E\, \phi(K), \quad \tilde V = F V \qquad
@@ -978,7 +975,7 @@ chapter.table(("tokens in the piece", "bytes of its state", "bytes of its keys a
 #   if the rows of $F$ sum to 1.
 #
 # "Positive definite", as the seeds put it, is not what is missed. What makes an output an average is that the
-# similarities are **not negative** (chapter 4).
+# similarities are **not negative** (chapter 5).
 
 # %%
 chapter.source(linformer_linear.forward, linformer_linear.negative_similarity_fraction, doc=False)
@@ -1214,7 +1211,7 @@ assert abs(combine_gated(c, combine_gated(b, a))[1] - by_kernel).max() > 1  # no
 # <details><summary>Solution</summary>
 #
 # If one key's features are much larger than all others', $S_N$ is about $\phi(k_i) v_i^\top$, and the difference is
-# rounding. (Chapter 5 meets the same in the idea of rewinding the state.) Combine instead: the states of all prefixes,
+# rounding. (Chapter 7 meets the same in the idea of rewinding the state.) Combine instead: the states of all prefixes,
 # one pass from the left, those of all suffixes, one from the right, and then
 # $\Sigma(1 \dots i{-}1) \oplus \Sigma(i{+}1 \dots N)$ for each $i$.
 #

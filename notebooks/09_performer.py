@@ -1,10 +1,10 @@
 # %% [markdown]
-# # 7. Performer: softmax attention by random features
+# # 9. Performer: softmax attention by random features
 #
 # Softmax's similarity needs infinitely many features. How good is a random sample of them, which sample is best, and
 # what is attention worth that is computed with it?
 #
-# Chapter 4 showed random features in short. The *Performer* (Choromanski et al. 2021) is linear attention with them.
+# Chapter 6 named random features in short. The *Performer* (Choromanski et al. 2021) is linear attention with them.
 # Here you will
 #
 # 1. see where random features come from, and estimate four kernels with them (Bochner's theorem);
@@ -14,14 +14,12 @@
 # 5. derive the gradient through each map, and see that the stabiliser cancels in it;
 # 6. run it causally and token by token, and measure its error on a real network.
 #
-# You need chapters 4 and 5. New letters: $\omega_1 \dots \omega_m$ are the random directions, rows of $\omega$
+# You need chapters 5 to 7. New letters: $\omega_1 \dots \omega_m$ are the random directions, rows of $\omega$
 # $(m, D)$; each makes one feature or two, so $C = m$ or $2m$.
 
 # %%
-import json
 import math
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import scipy.special
@@ -76,7 +74,7 @@ chapter.source(rf.fourier_features, rf.fourier_mse, doc=False)
 # Claim 37 of the seeds: random Fourier features approximate *any* shift-invariant kernel. Four of them, with the
 # distribution of an entry of $\omega$: Gaussian and normal; Laplacian and Cauchy; Cauchy and Laplace (transforming
 # twice leads back); and $\prod_d \sin(\Delta_d) / \Delta_d$, whose distribution is uniform in $[-1, 1]$. The last one
-# takes *negative* values: semi-definite is not positive (chapter 4), and such a kernel would make no weights.
+# takes *negative* values: semi-definite is not positive (chapter 5), and such a kernel would make no weights.
 
 # %%
 rng = np.random.default_rng(0)
@@ -373,7 +371,7 @@ chapter.table(("lengths", "exp(x.y)", "mean estimate, by formula", "spread of po
 # %% [markdown]
 # ## The mechanism
 #
-# Performer attention is linear attention (chapter 4) with one of these maps of $q / D^{1/4}$ and $k / D^{1/4}$:
+# Performer attention is linear attention (chapter 5) with one of these maps of $q / D^{1/4}$ and $k / D^{1/4}$:
 #
 # $$o_i = \frac{S^\top \phi(x_i)}{Z^\top \phi(x_i)}, \qquad S = \sum_j \phi(y_j)\, v_j^\top, \qquad
 # Z = \sum_j \phi(y_j) \qquad (11)$$
@@ -414,7 +412,7 @@ print("largest error with 100, 10,000 and 1,000,000 directions:", *(f"{error:.4f
 #
 # **ReLU** features (claim 38 of the seeds: ReLU instead of exp) are positive too, have no exponent to keep in range,
 # and estimate the *arc-cosine* kernel, which is not softmax. As the mechanism of a network that is trained with it that
-# is as legitimate as $\mathrm{elu} + 1$ of chapter 4; the Performer's authors found networks that did better with it
+# is as legitimate as $\mathrm{elu} + 1$ of chapter 6; the Performer's authors found networks that did better with it
 # than with exp. That is a statement about training, not about approximation, and is not checked here. Two things are:
 
 # %%
@@ -433,13 +431,13 @@ print(
 # ## Keeping exponentials in range
 #
 # $\omega x - \frac12 \lVert x \rVert^2$ easily exceeds 88, where float32's exponential ends. In the quotient (11) a
-# factor a query and a factor a *feature* cancel. Chapter 4 derived what the package does: keys relative to
+# factor a query and a factor a *feature* cancel. Chapter 6 derived what the package does: keys relative to
 # $r_c$, the largest exponent of feature $c$ among the keys so far, queries relative to $\max_c (a_c + r_c)$. Three
 # mistakes are in use elsewhere:
 #
 # - subtracting the maximum of $\omega x$ alone, without $-\frac12 \lVert x \rVert^2$: long keys then underflow;
-# - one maximum for all keys, future ones included: chapter 5;
-# - adding $\varepsilon$ to the features after the stabiliser, so that it does not cancel: chapter 5.
+# - one maximum for all keys, future ones included: chapter 7;
+# - adding $\varepsilon$ to the features after the stabiliser, so that it does not cancel: chapter 7.
 #
 # Keys twenty times as long as usual, in float32, beside float64:
 
@@ -463,7 +461,7 @@ print(f"exponents from {exponents_of_keys.min():.0f} to {exponents_of_keys.max()
 # %% [markdown]
 # ## The gradient, by hand
 #
-# Linear attention's backward pass (chapter 4, and causally chapter 5) ends with $d\phi(x_i)$ and $d\phi(y_j)$. What is
+# Linear attention's backward pass (chapter 5, and causally chapter 7) ends with $d\phi(x_i)$ and $d\phi(y_j)$. What is
 # left is the way through $\phi$. Let $p = \omega x$, and write $d\phi$ for a row's gradient.
 #
 # **Positive.** $\phi_c = e^{a_c}$ with $a_c = p_c - \frac12 \lVert x \rVert^2$ and a constant. So $da_c = d\phi_c\,
@@ -564,7 +562,7 @@ chapter.table(("kind", "causal", "worst difference"), rows)
 # %% [markdown]
 # A check that cannot fail is worth nothing. Forget the square in (12), and it fails, for the keys. Only for them: a
 # query's features can be multiplied by any number without effect, so that $\phi^\top d\phi = 0$ (exercise 1 of
-# chapter 4), and the square of a query has no gradient.
+# chapter 5), and the square of a query has no gradient.
 
 
 # %%
@@ -588,7 +586,7 @@ print(report)
 # %% [markdown]
 # ## Causal, and token by token
 #
-# Nothing new is needed: the sums become prefix sums, the kernel is chapter 5's causal product, and the state of the
+# Nothing new is needed: the sums become prefix sums, the kernel is chapter 7's causal product, and the state of the
 # recurrent network is $S$, $Z$ and the running $r$. A state is a sum of features, so it belongs to its $\omega$: one
 # must not draw again in the middle of a sequence.
 
@@ -654,8 +652,7 @@ chapter.table(
 # `figures/random_features_attention.json`.)
 
 # %%
-record_file = Path(random_features_attention.__file__).parents[2] / "figures" / "random_features_attention.json"
-stored = json.loads(record_file.read_text(encoding="utf-8"))["results"]
+stored = chapter.record("random_features_attention")["results"]
 panels = {
     name: random_features_attention.Panel(
         panel["score_deviation"],

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 8. Random feature attention: a gate that lets the past fade
+# # 10. Random feature attention: a gate that lets the past fade
 #
 # How can linear attention prefer what is recent, and learn by itself when to forget?
 #
@@ -14,7 +14,7 @@
 # 5. train a gate that forgets at the right token, which no constant does;
 # 6. meet an $\varepsilon$ that is no longer small.
 #
-# You need chapters 4 (feature maps) and 5 (prefix sums, the causal product and its gradient). The letters are theirs:
+# You need chapters 6 (feature maps) and 7 (prefix sums, the causal product and its gradient). The letters are theirs:
 # $N$ tokens, keys of width $D$, values of width $M$; $m$ random directions give $C$ features.
 
 # %%
@@ -151,7 +151,7 @@ assert abs(largest[2] / largest[1] - 1) < 0.3
 # %% [markdown]
 # ## Without a gate it is linear attention
 #
-# All of chapters 4 to 6 applies: two sums, associativity, prefix sums, states. `rfa.forward` without a gate *is*
+# All of chapters 5 to 8 applies: two sums, associativity, prefix sums, states. `rfa.forward` without a gate *is*
 # `linear.forward` with the features (2) or (4).
 
 # %%
@@ -164,7 +164,7 @@ same(rfa.forward(100 * q, k / 100, v, omega)[0], rfa.forward(q, k, v, omega)[0])
 # %% [markdown]
 # ### The gradient through the division
 #
-# From the features down to $\hat x$ it is chapter 4's: sine and cosine give each other,
+# From the features down to $\hat x$ it is chapter 9's: sine and cosine give each other,
 # $dp = d_{\sin} * \cos p - d_{\cos} * \sin p$ with $p = \omega \hat x$ (the factor $1/\sqrt m$ sits in both), and
 # $d\hat x = \omega^\top dp$. New is the step from $\hat x = x / |x|$ to $x$. In indices, with
 # $\partial |x| / \partial x_j = x_j / |x| = \hat x_j$,
@@ -244,7 +244,7 @@ same(out, rfa.matrix(q, k, omega, gates, causal=True) @ v)
 chapter.source(rfa.forward, doc=False)
 
 # %% [markdown]
-# The hot loop is chapter 5's causal product, which takes a gate and a weight for each token; RFA calls it with $g$ and
+# The hot loop is chapter 7's causal product, which takes a gate and a weight for each token; RFA calls it with $g$ and
 # $1 - g$. Time and memory stay linear. Move the slider: the matrix for one gate $g$ for all tokens.
 
 # %%
@@ -304,7 +304,7 @@ np.testing.assert_allclose(decay.without, 1 / decay.length, rtol=0.1)  # and non
 #
 # ## The gradient of the gate
 #
-# Let $A_t$ be the gradient of the loss with respect to $S_t$. Chapter 5 derived, for a gate $g$ and a weight $w$ that
+# Let $A_t$ be the gradient of the loss with respect to $S_t$. Chapter 7 derived, for a gate $g$ and a weight $w$ that
 # know nothing of each other, $S_t = g_t S_{t-1} + w_t\, \phi(k_t) v_t^\top$,
 #
 # $$A_t = \phi(q_t)\, G_t^\top + g_{t+1} A_{t+1}, \qquad

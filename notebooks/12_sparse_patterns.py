@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 10. Sparse patterns: who looks at whom
+# # 12. Sparse patterns: who looks at whom
 #
 # If every token may look at a few others only, which few should they be, so that the cost no longer grows with the
 # square of the length and yet nothing stays out of reach?
@@ -75,7 +75,7 @@ same(renormalised / renormalised.sum(axis=1, keepdims=True), P)  # the full matr
 # %% [markdown]
 # What is lost is what $P$ of the full softmax has outside of the pattern. No pattern is an *approximation* for all
 # inputs: a key outside $S_i$ with a score of 100 more than all others is simply not seen. The patterns of this chapter
-# are fixed before any text is read; a network is trained with them. (Chapter 12 looks for the large scores instead.)
+# are fixed before any text is read; a network is trained with them. (Chapter 14 looks for the large scores instead.)
 #
 # ## Windows and blocks
 #

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 11. Long-Short Transformer: near keys as they are, far ones as mixtures that follow the content
+# # 13. Long-Short Transformer: near keys as they are, far ones as mixtures that follow the content
 #
 # Can a handful of mixtures stand for everything far away, if what goes into them depends on what the keys say and not
 # on where they stand?
@@ -14,7 +14,7 @@
 # 4. derive the gradients: of the norms, and of a projection whose weights depend on what it projects;
 # 5. make it causal, and count what that costs.
 #
-# You need chapters 1 (softmax and its gradient) and 3 (Linformer). $N$ queries, $L$ keys, widths $D$ and $M$, $R$
+# You need chapters 1 (softmax and its gradient) and 4 (Linformer). $N$ queries, $L$ keys, widths $D$ and $M$, $R$
 # mixtures, segments of width $w$.
 
 # %%
@@ -422,7 +422,7 @@ print(report)
 # %% [markdown]
 # ## Causal
 #
-# Mixtures of the whole sequence hold the future. Masking the *pairs* afterwards does not help, as in chapter 3; and
+# Mixtures of the whole sequence hold the future. Masking the *pairs* afterwards does not help, as in chapter 4; and
 # here the future is in the weights of the past as well, through the sum below the line of the softmax (1). So every
 # segment is projected on its own, and a query sees the $R$ mixtures of each segment **wholly before its own**. For
 # query 9 with $w = 4$: segment 2 is its own, keys 8 and 9 of it are near; segment 1 is near as a whole *and* there as
