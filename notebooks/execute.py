@@ -156,8 +156,16 @@ def stale_sources(notebook: NotebookNode) -> Iterator[str]:
     for number, cell in enumerate(code_cells(notebook), 1):
         for output in cell.outputs:
             shown = output.get("metadata", {}).get(chapter.SOURCE_OF)
-            if shown and output.data["text/markdown"] != chapter.source_text(shown["names"], doc=shown["doc"]):
+            if shown and output.data["text/markdown"] != _source_now(shown):
                 yield f"code cell {number} shows {', '.join(shown['names'])} as it was, not as it is"
+
+
+def _source_now(shown: NotebookNode) -> str | None:
+    """None if what was shown is no longer there."""
+    try:
+        return chapter.source_text(shown["names"], doc=shown["doc"])
+    except (ValueError, OSError):
+        return None
 
 
 # --- The command ----------------------------------------------------------------------------------------------------

@@ -152,6 +152,10 @@ def keep_a_slider(notebook):
     notebook.cells[2].outputs.append(nbformat.v4.new_output("display_data", data={execute.SLIDER: {"model_id": "1"}}))
 
 
+def show_what_is_gone(notebook):
+    notebook.cells[1].outputs[0].metadata[execute.chapter.SOURCE_OF]["names"] = ["linattn_ref.attention.softmax:gone"]
+
+
 def show_an_old_source(notebook):
     data = notebook.cells[1].outputs[0].data
     data["text/markdown"] = data["text/markdown"].replace("# (6)", "# (5)")
@@ -169,6 +173,7 @@ def show_an_old_source(notebook):
         (show_a_path, "code cell 2 shows '/home/someone/figures/a.svg'"),
         (show_an_address, "code cell 2 shows 'at 0x7f0123456789'"),
         (keep_a_slider, "code cell 2 holds a slider"),
+        (show_what_is_gone, "code cell 1 shows linattn_ref.attention.softmax:gone as it was"),
         (show_an_old_source, "code cell 1 shows linattn_ref.attention.softmax:dense_backward as it was"),
     ],
 )

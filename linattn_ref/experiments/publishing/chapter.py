@@ -89,7 +89,9 @@ def _text_of(module: str, path: str) -> str:
     text = file.read_text(encoding="utf-8")
     node: Any = ast.parse(text)
     for part in path.split(".") if path else ():
-        node = next(x for x in node.body if getattr(x, "name", None) == part)
+        node = next((x for x in node.body if getattr(x, "name", None) == part), None)
+        if node is None:
+            raise ValueError(f"no {path} in {module}")
     if not path:
         return text
     first = min(x.lineno for x in (node, *node.decorator_list))
