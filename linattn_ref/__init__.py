@@ -5,6 +5,7 @@ Where things are
 ``linattn_ref.attention``    one mechanism a file: formula, ``forward``, and the hand-derived ``backward`` below it
 ``linattn_ref.kernels``      the hot loops, under the same names: NumPy (``reference``), Numba (``jit``), GPU (``cuda``)
 ``linattn_ref.gradcheck``    finite-difference and complex-step checks for any ``forward``/``backward`` pair
+``linattn_ref.nn``           layers and losses as such pairs; ``linattn_ref.training`` steps over their parameters
 ``linattn_ref.theory``       each theorem as functions: what it states, what is measured
 ``linattn_ref.models``       a pretrained BERT-family encoder in plain NumPy
 ``linattn_ref.data``         fetching the pinned model and texts
@@ -25,7 +26,7 @@ from types import ModuleType
 
 __version__ = "0.1.0"
 
-__all__ = ["attention", "data", "experiments", "gradcheck", "kernels", "models", "theory"]
+__all__ = ["attention", "data", "experiments", "gradcheck", "kernels", "models", "nn", "theory", "training"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -71,10 +71,10 @@ from linattn_ref.gradcheck_inputs import (
     check_some_floats,
     check_step,
     generator,
-    map_arrays,
     match,
 )
 from linattn_ref.gradcheck_report import Entry, GradientError, Report
+from linattn_ref.nested import map_arrays
 
 __all__ = [
     "Entry",

@@ -85,14 +85,6 @@ def float_arrays(name: str, x: Any) -> Iterator[tuple[str, Array]]:
         yield name, x
 
 
-def map_arrays(function: Callable[[Any], Any], x: Any) -> Any:
-    """``x`` with ``function`` applied to every array in it."""
-    if isinstance(x, (tuple, list)):
-        parts = [map_arrays(function, part) for part in x]
-        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
-    return function(x) if isinstance(x, np.ndarray) else x
-
-
 def check_float64(name: str, x: Any) -> None:
     """``x`` is a float64 array or number."""
     dtype = np.asarray(x).dtype

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.masks import zero_masked
-from linattn_ref.gradcheck_inputs import float_arrays, map_arrays
+from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.nested import map_arrays
 
 
 class Sizes(NamedTuple):

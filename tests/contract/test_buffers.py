@@ -7,7 +7,7 @@ import pytest
 from case import Sizes, normal_like
 from cases import each_setting
 
-from linattn_ref.gradcheck_inputs import map_arrays
+from linattn_ref.nested import map_arrays
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 

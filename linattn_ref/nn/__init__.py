@@ -1,0 +1,41 @@
+"""Layers and losses as pairs: ``forward(x, params) -> (y, saved)``, ``backward(d_y, saved) -> Gradients(x, params)``.
+
+    from linattn_ref.nn import affine
+    y, saved = affine.forward(x, params)
+    grads = affine.backward(d_y, saved)        # grads.x, grads.params.w, grads.params.b
+
+``params``  a NamedTuple of arrays, nested where layers are composed; there is no other state
+``saved``   what the backward pass needs, a NamedTuple too: its size is the memory of training
+``into``    gradients of parameters are added to these, for tied weights and micro-batches, and not made anew
+``work``    where arrays for results come from: new ones (`buffers.fresh`), or an arena that is used again each step
+
+``forward.unchecked`` and ``backward.unchecked`` are the same without a look at the arguments: for whoever has checked
+once, as a model that calls its layers a thousand times.
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+__all__ = [
+    "affine",
+    "buffers",
+    "cross_entropy",
+    "dropout",
+    "embedding",
+    "feed_forward",
+    "gelu",
+    "logistic_mixture",
+    "positions",
+    "relu",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """A layer, imported when it is first named."""
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

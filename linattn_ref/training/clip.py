@@ -1,0 +1,49 @@
+"""Clipping: a gradient that is too long is made shorter, its direction kept.
+
+    g <- g min(1, limit / (|g| + 1e-6))                      (1)
+
+``|g|`` is the length of all gradients together (:func:`by_global_norm`), or of each array (:func:`each`).
+
+>>> g = np.array([3.0, 4.0])
+>>> by_global_norm(g, 1.0), g.round(3)
+(5.0, array([0.6, 0.8]))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from linattn_ref.attention.arguments import Array, is_number
+from linattn_ref.nested import leaves
+
+__all__ = ["by_global_norm", "each"]
+
+EPS = 1e-6  # PyTorch's
+
+
+def by_global_norm(grads: Array, limit: float) -> float:
+    """Equation (1) for the flat array of all gradients, in place; the length that it had.
+
+    Raises
+    ------
+    ValueError
+        ``limit`` is not above 0.
+    """
+    _check_limit(limit)
+    # Not np.linalg.norm, nor in float32: the square of a large gradient overflows it.
+    length = float(np.sqrt(np.square(grads, dtype=np.float64).sum()))
+    grads *= min(1.0, limit / (length + EPS))
+    return length
+
+
+def each(grads: Any, limit: float) -> None:
+    """Equation (1) for each array of a nested NamedTuple by itself, in place."""
+    for _, array in leaves(grads):
+        by_global_norm(array, limit)
+
+
+def _check_limit(limit: float) -> None:
+    if not (is_number(limit) and limit > 0):
+        raise ValueError(f"limit: expected a number above 0, got {limit!r}")

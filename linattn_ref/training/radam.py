@@ -1,0 +1,70 @@
+"""RAdam (Liu et al. 2020): Adam that warms up by itself.
+
+At first ``v``, a mean of few squares, is nearly as random as one of them, and to divide by its root makes steps of any
+size. The mean over ``t`` steps is as sure as one of ``rho_t`` independent squares, and
+
+    rho_inf = 2 / (1 - beta_2) - 1                           (1)
+    rho_t = rho_inf - 2 t beta_2^t / (1 - beta_2^t)          (2)
+    r_t = sqrt((rho_t - 4)(rho_t - 2) rho_inf / ((rho_inf - 4)(rho_inf - 2) rho_t))          (3)
+
+is how much of a step it can be trusted with. While ``rho_t`` is at most 5 the variance of (3) is not known at all, and
+steps are those of momentum alone:
+
+    p_t = p_{t-1} - eta m_t / c_1 * (r_t sqrt(c_2) / (sqrt(v_t) + eps)   if rho_t > 5, else 1)      (4)
+
+``m``, ``v``, ``c_1`` and ``c_2`` are Adam's. As in PyTorch, ``eps`` is added before the correction by ``c_2``.
+
+>>> p, state = np.array([1.0]), init_state(np.array([1.0]))
+>>> for _ in range(6):
+...     state = step(p, np.array([1.0]), state, learning_rate=0.1)
+>>> p.round(3)  # five steps of momentum, and the sixth, of which little is trusted
+array([0.497])
+
+References
+----------
+Liu et al. (2020), "On the variance of the adaptive learning rate and beyond", Algorithm 2.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.training.adam import State, init_state, move_means
+
+__all__ = ["State", "init_state", "rectification", "step"]
+
+
+def step(
+    params: Array,
+    grads: Array,
+    state: State,
+    *,
+    learning_rate: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    decoupled: bool = False,
+) -> State:
+    """Move ``params (parameters,)`` in place, equation (4); arguments as in `adam.step`."""
+    state = move_means(params, grads, state, learning_rate, betas, eps, weight_decay, decoupled)
+    c_1, c_2 = (1 - beta**state.steps for beta in betas)
+    r = rectification(state.steps, betas[1])
+    if r is None:
+        params -= (learning_rate / c_1) * state.m  # (4), without v
+    else:
+        denominator = np.sqrt(state.v)
+        denominator += eps
+        params -= (learning_rate * r * math.sqrt(c_2) / c_1) * (state.m / denominator)  # (4)
+    return state
+
+
+def rectification(t: int, beta_2: float) -> float | None:
+    """``r_t`` of (3); None while nothing is known."""
+    rho_inf = 2 / (1 - beta_2) - 1  # (1)
+    rho = rho_inf - 2 * t * beta_2**t / (1 - beta_2**t)  # (2)
+    if rho <= 5:
+        return None
+    return math.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))  # (3)

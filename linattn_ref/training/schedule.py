@@ -1,0 +1,47 @@
+"""Learning rates over time: functions from a step's number, counted from 0, to the rate of that step.
+
+    warm-up   peak (t + 1) / warm-up steps, then peak                                        (1)
+    steps     rate factor^(number of milestones passed)                                      (2)
+    cosine    last + (peak - last) (1 + cos(pi t / T)) / 2                                   (3)
+    Noam      factor E^(-1/2) min((t + 1)^(-1/2), (t + 1) W^(-3/2))                          (4)
+
+>>> [round(cosine(t, peak=1.0, steps=4), 2) for t in range(5)]
+[1.0, 0.85, 0.5, 0.15, 0.0]
+
+References
+----------
+Loshchilov and Hutter (2017), "SGDR: stochastic gradient descent with warm restarts", equation 5 (cosine).
+Vaswani et al. (2017), "Attention is all you need", equation 3 (Noam).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from linattn_ref.attention.arguments import check_sizes
+
+__all__ = ["cosine", "milestones", "noam", "warm_up"]
+
+
+def warm_up(t: int, *, peak: float, warmup: int) -> float:
+    """Equation (1)."""
+    check_sizes(warmup=warmup)
+    return peak * min(1.0, (t + 1) / warmup)
+
+
+def milestones(t: int, *, rate: float, at: Sequence[int], factor: float = 0.1) -> float:
+    """Equation (2): ``rate``, multiplied by ``factor`` at each step in ``at``."""
+    return rate * factor ** sum(t >= milestone for milestone in at)
+
+
+def cosine(t: int, *, peak: float, steps: int, last: float = 0.0) -> float:
+    """Equation (3) for ``T = steps``, and ``last`` from then on."""
+    check_sizes(steps=steps)
+    return last + (peak - last) * (1 + math.cos(math.pi * min(t / steps, 1.0))) / 2
+
+
+def noam(t: int, *, width: int, warmup: int, factor: float = 1.0) -> float:
+    """Equation (4) for ``E = width`` and ``W = warmup``."""
+    check_sizes(width=width, warmup=warmup)
+    return factor * width**-0.5 * min((t + 1) ** -0.5, (t + 1) * warmup**-1.5)

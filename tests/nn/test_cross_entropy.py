@@ -1,0 +1,53 @@
+"""Cross-entropy: weights, targets that do not count, scores of any size."""
+
+import numpy as np
+import pytest
+
+from linattn_ref.nn import cross_entropy
+from linattn_ref.nn.cross_entropy import IGNORE
+
+SCORES = np.random.default_rng(0).standard_normal((6, 3))
+TARGETS = np.array([0, 1, 2, 0, 1, 2])
+
+
+def test_an_ignored_target_is_one_that_is_not_there():
+    """Whatever its scores are."""
+    targets, scores = TARGETS.copy(), SCORES.copy()
+    targets[2] = IGNORE
+    scores[2] = -np.inf, 0, np.nan
+    scores[2, 2] = 700
+    kept = np.arange(6) != 2
+    loss, saved = cross_entropy.forward(scores, targets)
+    assert loss == pytest.approx(cross_entropy.forward(SCORES[kept], TARGETS[kept])[0], rel=1e-14)
+    assert np.all(cross_entropy.backward(1.0, saved).scores[2] == 0)
+
+
+def test_a_weight_of_two_is_a_target_twice():
+    weight = np.array([1.0, 2, 0, 1, 1, 1])
+    again = np.repeat(np.arange(6), weight.astype(int))
+    loss, saved = cross_entropy.forward(SCORES, TARGETS, weight=weight)
+    twice, saved_twice = cross_entropy.forward(SCORES[again], TARGETS[again])
+    assert loss == pytest.approx(twice, rel=1e-14)
+    d_twice = cross_entropy.backward(1.0, saved_twice).scores
+    d_scores = cross_entropy.backward(1.0, saved).scores
+    np.testing.assert_allclose(d_scores[1], d_twice[1] + d_twice[2], rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_of_any_size(dtype):
+    """A constant added to a row changes nothing; a score far below the others costs its distance."""
+    scores = np.array([[0, -1e4, 1e4]], dtype)
+    loss, saved = cross_entropy.forward(scores, np.array([1]))
+    assert loss == dtype(2e4)
+    np.testing.assert_array_equal(cross_entropy.backward(dtype(1), saved).scores, [[0, -1, 1]])
+
+
+def test_what_has_no_mean_is_an_error():
+    with pytest.raises(ValueError, match="targets: all are ignored"):
+        cross_entropy.forward(SCORES, np.full(6, IGNORE))
+    with pytest.raises(ValueError, match="targets: all are ignored or have weight 0"):
+        cross_entropy.forward(SCORES, TARGETS, weight=np.zeros(6))
+    with pytest.raises(ValueError, match="targets: expected numbers from 0 to 2, or -100"):
+        cross_entropy.forward(SCORES, TARGETS + 1)
+    with pytest.raises(ValueError, match="weight: expected numbers of at least 0, got -1"):
+        cross_entropy.forward(SCORES, TARGETS, weight=np.full(6, -1.0))

@@ -1,0 +1,106 @@
+"""The mixture of logistics: a distribution, exact in its tails, and its sampler."""
+
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+
+from linattn_ref.nn import logistic_mixture
+
+PARAMS = np.array([[0.3, -0.5, -0.2, 0.6, -2.0, -3.5], [0.0, 1.0, 1.3, -1.3, -1.0, -4.0]])  # two components each
+
+
+def exact_log_p(n, mu, log_s):
+    """With 60 digits: (1) and (2) as they stand."""
+    with localcontext() as context:
+        context.prec = 200
+        s, x, h = Decimal(log_s).exp(), Decimal(2 * n) / 255 - 1, Decimal(1) / 255
+
+        def sigma(y):
+            return 1 / (1 + (-y).exp())
+
+        high = Decimal(1) if n == 255 else sigma((x + h - Decimal(mu)) / s)
+        low = Decimal(0) if n == 0 else sigma((x - h - Decimal(mu)) / s)
+        return float((high - low).ln())
+
+
+@pytest.mark.parametrize(("mu", "log_s"), [(0.0, -2.0), (0.9, -5.0), (-1.5, -4.0), (0.1, 1.0)])
+@pytest.mark.parametrize("n", [0, 1, 100, 254, 255])
+def test_exact_in_the_tails(n, mu, log_s):
+    """Also where the probability is 1e-100: the plain difference of (2) gives log 0 there."""
+    loss, _ = logistic_mixture.forward(np.array([[0.0, mu, log_s]]), np.array([n]))
+    assert -loss == pytest.approx(exact_log_p(n, mu, log_s), rel=1e-12)
+
+
+def test_probabilities_sum_to_1():
+    p = logistic_mixture.probabilities(PARAMS)
+    np.testing.assert_allclose(p.sum(axis=-1), 1, rtol=1e-12)
+    for row in range(2):
+        for n in (0, 17, 255):
+            loss, _ = logistic_mixture.forward(PARAMS[row : row + 1], np.array([n]))
+            assert np.exp(-loss) == pytest.approx(p[row, n], rel=1e-12)
+
+
+def test_samples_have_the_chances_of_the_loss():
+    """Chi-squared over the values expected at least 10 times; the seed is fixed, so the test is repeatable."""
+    draws = 20_000
+    for params in PARAMS:
+        values = logistic_mixture.sample(np.broadcast_to(params, (draws, 6)), np.random.default_rng(0))
+        expected = draws * logistic_mixture.probabilities(params)
+        often = expected >= 10
+        counts = np.bincount(values, minlength=256)
+        chi = (((counts - expected) ** 2 / expected)[often]).sum()
+        freedom = often.sum()
+        assert chi < freedom + 5 * np.sqrt(2 * freedom)  # five standard deviations
+
+
+def test_samples_at_a_low_temperature_are_the_mode():
+    values = logistic_mixture.sample(np.broadcast_to(PARAMS[0], (50, 6)), np.random.default_rng(0), temperature=1e-6)
+    assert np.all(values == np.rint((PARAMS[0][2] + 1) * 127.5))
+
+
+def test_how_far_the_switch_is_off():
+    """By t/2 - log t in a tail, as the docstring says; not at all where the probability is not small."""
+    narrow, t = np.array([[0.0, 0.0, logistic_mixture.LOWEST]]), 2 / 255 * np.exp(7)
+    for n, off in ((140, t / 2 - np.log(t)), (128, 0)):
+        exact, switched = (logistic_mixture.forward(narrow, np.array([n]), switch=x)[0] for x in (False, True))
+        assert switched - exact == pytest.approx(off, abs=1e-3)
+    assert t / 2 - np.log(t) == pytest.approx(2.1, abs=0.05)
+
+
+def test_the_switch_has_its_own_gradient():
+    from functools import partial
+
+    from linattn_ref.gradcheck import check_elementwise
+
+    params = np.array([[0.0, 0.0, -6.0], [0.1, -0.4, -3.0]])
+    forward = partial(logistic_mixture.forward, switch=True)
+    check_elementwise(forward, logistic_mixture.backward, params, np.array([140, 250]), rng=0).assert_ok()
+
+
+def test_a_scale_at_its_lowest_gets_no_gradient():
+    params = np.array([[0.0, 0.0, -9.0]])
+    loss, saved = logistic_mixture.forward(params, np.array([127]))
+    assert loss == logistic_mixture.forward(np.array([[0.0, 0.0, -7.0]]), np.array([127]))[0]
+    assert logistic_mixture.backward(1.0, saved).params[0, 2] == 0
+
+
+@pytest.mark.parametrize("log_s", [-30, -7, 5, 30])
+def test_float32_is_finite(log_s):
+    """Any scale and mean that a network may come to."""
+    params = np.array([[0, mu, log_s] for mu in (-1e3, -1, 0, 1, 1e3)], np.float32)
+    for n in (0, 127, 255):
+        loss, saved = logistic_mixture.forward(params, np.full(5, n))
+        assert np.isfinite(loss)
+        assert np.isfinite(logistic_mixture.backward(np.float32(1), saved).params).all()
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match=r"params: expected w, mu and log s of K components, \(..., 3 K\)"):
+        logistic_mixture.forward(PARAMS[:, :4], np.array([0, 1]))
+    with pytest.raises(ValueError, match="values: expected numbers from 0 to 255, got 0 to 256"):
+        logistic_mixture.forward(PARAMS, np.array([0, 256]))
+    with pytest.raises(TypeError, match="values: expected an array of integers"):
+        logistic_mixture.forward(PARAMS, np.array([0.0, 1.0]))
+    with pytest.raises(ValueError, match="temperature: expected a number above 0, got 0"):
+        logistic_mixture.sample(PARAMS, np.random.default_rng(0), temperature=0)

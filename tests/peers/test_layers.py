@@ -1,0 +1,131 @@
+"""Layers, losses and optimisers beside PyTorch's, in float64: outputs, gradients, and twenty steps."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra peers)")
+
+from linattn_ref.nn import affine, cross_entropy, feed_forward, gelu, positions  # noqa: E402
+from linattn_ref.training import adam, clip, parameters, radam, schedule, sgd  # noqa: E402
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((2, 5, 4))
+
+
+def leaf(x):
+    return torch.tensor(x, requires_grad=True)
+
+
+def close(ours, theirs):
+    np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-11, atol=1e-13)
+
+
+def test_affine():
+    params = affine.draw(4, 3, RNG)
+    y, saved = affine.forward(X, params)
+    layer, x = torch.nn.Linear(4, 3, dtype=torch.float64), leaf(X)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(params.w.T))
+        layer.bias.copy_(torch.tensor(params.b))
+    theirs = layer(x)
+    theirs.square().sum().backward()
+    grads = affine.backward(2 * y, saved)
+    close(y, theirs)
+    close(grads.x, x.grad)
+    close(grads.params.w, layer.weight.grad.T)
+    close(grads.params.b, layer.bias.grad)
+
+
+def test_gelu():
+    x = leaf(X)
+    theirs = torch.nn.functional.gelu(x)
+    theirs.sum().backward()
+    y, saved = gelu.forward(X)
+    close(y, theirs)
+    close(gelu.backward(np.ones_like(y), saved).x, x.grad)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cross_entropy(weighted):
+    """PyTorch has a weight a class: the weight of a target is that of its class."""
+    scores, targets = RNG.standard_normal((7, 4)), RNG.integers(0, 4, 7)
+    targets[3] = cross_entropy.IGNORE
+    of_class = RNG.random(4) + 0.5 if weighted else None
+    x = leaf(scores)
+    theirs = torch.nn.functional.cross_entropy(
+        x, torch.tensor(targets), weight=None if of_class is None else torch.tensor(of_class)
+    )
+    theirs.backward()
+    weight = None if of_class is None else of_class[np.maximum(targets, 0)]
+    loss, saved = cross_entropy.forward(scores, targets, weight=weight)
+    close(loss, theirs)
+    close(cross_entropy.backward(1.0, saved).scores, x.grad)
+
+
+OPTIMISERS = {
+    "sgd": (sgd, torch.optim.SGD, {"lr": 0.05}, {}),
+    "sgd, momentum": (sgd, torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1}, {}),
+    "adam": (adam, torch.optim.Adam, {"lr": 0.05}, {}),
+    "adam, decay": (adam, torch.optim.Adam, {"lr": 0.05, "weight_decay": 0.1, "betas": (0.8, 0.9)}, {}),
+    "adamw": (adam, torch.optim.AdamW, {"lr": 0.05, "weight_decay": 0.1}, {"decoupled": True}),
+    "radam": (radam, torch.optim.RAdam, {"lr": 0.05, "betas": (0.9, 0.99)}, {}),
+    "radam, decoupled": (
+        radam,
+        torch.optim.RAdam,
+        {"lr": 0.05, "weight_decay": 0.1, "decoupled_weight_decay": True},
+        {"decoupled": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_twenty_steps(name):
+    """A feed-forward layer learns random numbers, from the same start, clipped in the same way."""
+    optimiser, theirs, options, own = OPTIMISERS[name]
+    goal = RNG.standard_normal(X.shape)
+    flat, params = parameters.flatten(feed_forward.draw(4, 6, RNG))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.GELU(), torch.nn.Linear(6, 4)).double()
+    with torch.no_grad():
+        for layer, ours in zip((model[0], model[2]), params, strict=True):
+            layer.weight.copy_(torch.tensor(ours.w.T))
+            layer.bias.copy_(torch.tensor(ours.b))
+    step_theirs, state = theirs(model.parameters(), **options), optimiser.init_state(flat)
+    renamed = {"learning_rate" if key == "lr" else key: value for key, value in options.items()}
+    renamed.pop("decoupled_weight_decay", None)
+    for _ in range(20):
+        step_theirs.zero_grad()
+        (model(torch.tensor(X)) - torch.tensor(goal)).square().sum().backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        step_theirs.step()
+        y, saved = feed_forward.forward(X, params)
+        total, grads = parameters.flatten(parameters.zeros_like(params))
+        feed_forward.backward(2 * (y - goal), saved, into=grads)
+        assert clip.by_global_norm(total, 5.0) == pytest.approx(norm.item(), rel=1e-9)
+        state = optimiser.step(flat, total, state, **renamed, **own)
+    for layer, ours in zip((model[0], model[2]), params, strict=True):
+        np.testing.assert_allclose(ours.w, layer.weight.detach().numpy().T, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(ours.b, layer.bias.detach().numpy(), rtol=1e-9, atol=1e-11)
+
+
+def test_cosine():
+    p = torch.nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([p], lr=0.3)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=7, eta_min=0.1)
+    for t in range(7):
+        assert schedule.cosine(t, peak=0.3, steps=7, last=0.1) == pytest.approx(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        theirs.step()
+
+
+def test_learned_positions_are_an_embedding():
+    params = positions.draw(9, 4, RNG)
+    x, table = leaf(X), torch.nn.Embedding(9, 4, dtype=torch.float64)
+    with torch.no_grad():
+        table.weight.copy_(torch.tensor(params.table))
+    theirs = x + table(torch.arange(2, 7))
+    theirs.square().sum().backward()
+    y, saved = positions.forward(X, params, first=2)
+    grads = positions.backward(2 * y, saved)
+    close(y, theirs)
+    close(grads.x, x.grad)
+    close(grads.params.table, table.weight.grad)

@@ -1,0 +1,92 @@
+"""Optimisers step by their formulas, typed anew; in place, in their dtype, from the same buffers."""
+
+import math
+
+import numpy as np
+import pytest
+
+from linattn_ref.training import adam, radam, sgd
+
+STEPS = 12
+RNG = np.random.default_rng(0)
+START, GRADS = RNG.standard_normal(5), RNG.standard_normal((STEPS, 5))
+
+
+def run(optimiser, dtype=np.float64, **options):
+    p, state = START.astype(dtype), optimiser.init_state(START.astype(dtype))
+    for g in GRADS.astype(dtype):
+        state = optimiser.step(p, g, state, **options)
+    assert p.dtype == dtype
+    return p
+
+
+def plain_sgd(lr, mu, decay):
+    p, b = START.copy(), None
+    for g in GRADS:
+        g = g + decay * p
+        b = g if b is None else mu * b + g
+        p = p - lr * b
+    return p
+
+
+def plain_adam(lr, betas, eps, decay, decoupled, rectified):
+    p, m, v = START.copy(), 0, 0
+    b1, b2 = betas
+    for t, g in enumerate(GRADS, 1):
+        if decoupled:
+            p = p - lr * decay * p
+        else:
+            g = g + decay * p
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        m_hat = m / (1 - b1**t)
+        if not rectified:
+            p = p - lr * m_hat / (np.sqrt(v / (1 - b2**t)) + eps)
+            continue
+        longest = 2 / (1 - b2) - 1
+        length = longest - 2 * t * b2**t / (1 - b2**t)
+        if length > 5:
+            r = math.sqrt((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length))
+            p = p - lr * m_hat * r * math.sqrt(1 - b2**t) / (np.sqrt(v) + eps)
+        else:
+            p = p - lr * m_hat
+    return p
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("mu", [0.0, 0.9])
+def test_sgd(mu, decay):
+    got = run(sgd, learning_rate=0.05, momentum=mu, weight_decay=decay)
+    np.testing.assert_allclose(got, plain_sgd(0.05, mu, decay), rtol=1e-13)
+
+
+@pytest.mark.parametrize("optimiser", [adam, radam])
+@pytest.mark.parametrize(("decay", "decoupled"), [(0.0, False), (0.1, False), (0.1, True)])
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.8, 0.9)])
+def test_adam_and_radam(optimiser, decay, decoupled, betas):
+    options = {"learning_rate": 0.05, "betas": betas, "eps": 1e-3}
+    got = run(optimiser, weight_decay=decay, decoupled=decoupled, **options)
+    expected = plain_adam(0.05, betas, 1e-3, decay, decoupled, optimiser is radam)
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+    single = run(optimiser, np.float32, weight_decay=decay, decoupled=decoupled, **options)
+    np.testing.assert_allclose(single, expected, rtol=1e-4)
+
+
+def test_radam_trusts_nothing_at_first_and_all_in_the_end():
+    known = [radam.rectification(t, 0.999) for t in (1, 5, 6, 100, 10**6)]
+    assert known[:2] == [None, None]
+    assert 0 < known[2] < known[3] < known[4] <= 1
+    assert known[4] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("optimiser", [sgd, adam, radam])
+def test_bad_arguments_are_named(optimiser):
+    p, state = START.copy(), optimiser.init_state(START)
+    with pytest.raises(ValueError, match=r"grads: expected shape of params"):
+        optimiser.step(p, np.ones(4), state, learning_rate=0.1)
+    with pytest.raises(TypeError, match="grads: expected float64"):
+        optimiser.step(p, np.ones(5, np.float32), state, learning_rate=0.1)
+    with pytest.raises(ValueError, match="learning_rate: expected a finite number of at least 0, got nan"):
+        optimiser.step(p, np.ones(5), state, learning_rate=float("nan"))
+    p.setflags(write=False)
+    with pytest.raises(ValueError, match="params: expected an array that can be written to"):
+        optimiser.step(p, np.ones(5), state, learning_rate=0.1)

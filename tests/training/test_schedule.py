@@ -1,0 +1,37 @@
+"""Learning rates: where they start, turn and end."""
+
+from itertools import pairwise
+
+import pytest
+
+from linattn_ref.training import schedule
+
+
+def test_warm_up_reaches_its_peak_at_its_last_step():
+    rates = [schedule.warm_up(t, peak=2.0, warmup=4) for t in range(6)]
+    assert rates == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+
+
+def test_milestones_multiply():
+    rates = [schedule.milestones(t, rate=1.0, at=(2, 4), factor=0.5) for t in range(6)]
+    assert rates == [1, 1, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_cosine_falls_from_peak_to_last():
+    rates = [schedule.cosine(t, peak=1.0, steps=10, last=0.2) for t in range(13)]
+    assert rates[0] == 1
+    assert rates[5] == pytest.approx(0.6)
+    assert rates[10:] == pytest.approx([0.2] * 3)
+    assert all(a > b for a, b in pairwise(rates[:11]))
+
+
+def test_noam_rises_to_its_warm_up_and_falls_as_a_root():
+    rates = [schedule.noam(t, width=64, warmup=10) for t in range(1000)]
+    assert max(rates) == rates[9] == pytest.approx((64 * 10) ** -0.5)
+    assert rates[0] == pytest.approx(rates[9] / 10)
+    assert rates[999] == pytest.approx(rates[9] / 10)
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match="warmup: expected an integer of at least 1, got 0"):
+        schedule.warm_up(0, peak=1.0, warmup=0)
