@@ -29,7 +29,7 @@ from itertools import pairwise
 import numpy as np
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import softmax
+from linattn_ref.attention import masks, softmax, softmax_dense
 from linattn_ref.experiments.cost import attention_cost
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.measuring.scaling import growth_exponent
@@ -61,11 +61,11 @@ def draw_inputs(seed, n, n_keys, d, m, dtype=np.float64):
 #
 # $$O = P V \qquad (3)$$
 #
-# $P$ is called the *context mapping matrix*. The numbers (1) to (8) are those of the module's docstring, and they
+# $P$ is called the *context mapping matrix*. The numbers (1) to (8) are those of the docstrings, and they
 # stand on the lines of code that do them. Here is the package's own source, read from the files when this cell ran:
 
 # %%
-chapter.source(softmax.dense_forward, softmax.matrix, softmax.visible, doc=False)
+chapter.source(softmax_dense.forward, softmax_dense.matrix, masks.visible, doc=False)
 
 # %% [markdown]
 # Put (2) into (3) and write $\mathrm{sim}(q, k) = e^{q^\top k / \sqrt D}$ for the weight before it is normalised:
@@ -78,7 +78,7 @@ chapter.source(softmax.dense_forward, softmax.matrix, softmax.visible, doc=False
 # %%
 N, L, D, M = 5, 7, 4, 3
 q, k, v, d_out = draw_inputs(0, N, L, D, M)
-out, saved = softmax.dense_forward(q, k, v)
+out, saved = softmax_dense.forward(q, k, v)
 
 by_loops = np.zeros((N, M))
 for i in range(N):
@@ -108,7 +108,7 @@ a_constant = np.array([1.0, -2.0, 0.5, 3.0])  # added to every key, it adds q_i 
 same(softmax.matrix(q, k + a_constant), P)
 
 order = np.random.default_rng(1).permutation(L)
-same(softmax.dense_forward(q, k[order], v[order])[0], out)
+same(softmax_dense.forward(q, k[order], v[order])[0], out)
 
 same(softmax.matrix(np.zeros((1, D)), k), np.full((1, L), 1 / L))
 
@@ -196,7 +196,7 @@ with np.errstate(invalid="ignore"):
     assert np.isnan(minus_infinity - minus_infinity.max()).all()
 
 nothing = np.zeros(L, np.bool_)
-for forward, backward in ((softmax.dense_forward, softmax.dense_backward), (softmax.forward, softmax.backward)):
+for forward, backward in ((softmax_dense.forward, softmax_dense.backward), (softmax.forward, softmax.backward)):
     blind, blind_saved = forward(q, k, v, key_mask=nothing)
     assert (blind == 0).all()
     assert all((gradient == 0).all() for gradient in backward(d_out, blind_saved))
@@ -335,13 +335,13 @@ chapter.explore(
 # Five lines of algebra, five lines of code:
 
 # %%
-chapter.source(softmax.dense_backward)
+chapter.source(softmax_dense.backward)
 
 # %% [markdown]
 # First check: the Jacobian in full, against what (6) does with it.
 
 # %%
-gradients = softmax.dense_backward(d_out, saved)
+gradients = softmax_dense.backward(d_out, saved)
 d_P = d_out @ v.T  # (5)
 for i in range(N):
     p = P[i]
@@ -374,13 +374,13 @@ def formula(q, k, v):
 
 
 report = gradcheck.check_elementwise(
-    softmax.dense_forward, softmax.dense_backward, q, k, v, rng=np.random.default_rng(4)
+    softmax_dense.forward, softmax_dense.backward, q, k, v, rng=np.random.default_rng(4)
 )
 print(report)
 report.assert_ok()
 
 exact = gradcheck.check_complex_step(
-    formula, softmax.dense_forward, softmax.dense_backward, q, k, v, rng=np.random.default_rng(5)
+    formula, softmax_dense.forward, softmax_dense.backward, q, k, v, rng=np.random.default_rng(5)
 )
 print(exact)
 exact.assert_ok()
@@ -398,7 +398,7 @@ def forgetful_backward(d_out, saved):
     return softmax.Gradients(scale * d_scores @ k, scale * d_scores.T @ q, p.T @ d_out)
 
 
-report = gradcheck.check_elementwise(softmax.dense_forward, forgetful_backward, q, k, v, rng=np.random.default_rng(4))
+report = gradcheck.check_elementwise(softmax_dense.forward, forgetful_backward, q, k, v, rng=np.random.default_rng(4))
 print(report)
 assert not report.ok
 wrong = {entry.name for entry in report.worst_by_input if entry.excess > 1}
@@ -416,8 +416,8 @@ assert wrong == {"q", "k"}  # the gradient of v does not go through (6)
 # with them.
 
 # %%
-assert count(softmax.dense_forward, q, k, v).multiply_adds == N * L * (D + M)  # claim 1, time
-assert count(lambda d_out: softmax.dense_backward(d_out, saved), d_out).multiply_adds == 2 * N * L * (D + M)
+assert count(softmax_dense.forward, q, k, v).multiply_adds == N * L * (D + M)  # claim 1, time
+assert count(lambda d_out: softmax_dense.backward(d_out, saved), d_out).multiply_adds == 2 * N * L * (D + M)
 assert kept_bytes(saved) == (N * D + L * D + L * M + N * L) * 8  # claim 1, space: q, k, v and P, in float64
 
 # %% [markdown]
@@ -522,11 +522,11 @@ big_q, big_k, big_v, big_d_out = (
 )
 options = {"causal": True, "key_mask": rng.random((2, 3, big_l)) < 0.8}
 
-dense_out, dense_saved = softmax.dense_forward(big_q, big_k, big_v, **options)
+dense_out, dense_saved = softmax_dense.forward(big_q, big_k, big_v, **options)
 online_out, online_saved = softmax.forward(big_q, big_k, big_v, **options)
 same(online_out, dense_out)
 for online, dense in zip(
-    softmax.backward(big_d_out, online_saved), softmax.dense_backward(big_d_out, dense_saved), strict=True
+    softmax.backward(big_d_out, online_saved), softmax_dense.backward(big_d_out, dense_saved), strict=True
 ):
     same(online, dense)
 
@@ -581,9 +581,9 @@ assert cost.online.multiply_adds[last] * 6 == cost.dense.multiply_adds[last] * 7
 
 # %%
 inputs = draw_inputs(9, 512, 1000, 64, 64)
-truth, _ = softmax.dense_forward(*inputs[:3])
+truth, _ = softmax_dense.forward(*inputs[:3])
 short = [x.astype(np.float32) for x in inputs[:3]]
-dense_32, online_32 = softmax.dense_forward(*short)[0], softmax.forward(*short)[0]
+dense_32, online_32 = softmax_dense.forward(*short)[0], softmax.forward(*short)[0]
 assert dense_32.dtype == online_32.dtype == np.float32
 errors = [float(abs(x - truth).max()) for x in (dense_32, online_32)]
 assert max(errors) < 16 * np.finfo(np.float32).eps  # a few roundings of numbers of size 1, most of them in the scores
@@ -670,7 +670,7 @@ assert state.length == T
 # %%
 width = 8
 q_8, k_8, v_8, _ = draw_inputs(11, 64, 64, width, width)
-target, _ = softmax.dense_forward(q_8, k_8, v_8)
+target, _ = softmax_dense.forward(q_8, k_8, v_8)
 scores = q_8 @ k_8.T / math.sqrt(width)
 largest, rows = abs(scores).max(), []
 for order in (2, 4, 8, 12, 16, 20):  # claim 25

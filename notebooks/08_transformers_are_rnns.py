@@ -508,14 +508,11 @@ HEADS, WIDTH = 8, 64
 rows = []
 for t in (1, 32, 33, 64, 1024, 4096):
     ready = decoding.setup(t, HEADS, WIDTH, np.float32, np.random.default_rng(6))
-    (by_linear, sums, arrays), (by_softmax, cache, _), _ = ready
-    state_bytes, cache_bytes = kept_bytes(sums), kept_bytes(cache)
+    state_bytes, cache_bytes = kept_bytes(ready.linear.state), kept_bytes(ready.softmax.state)
     assert state_bytes == HEADS * WIDTH * (WIDTH + 1) * 4
     assert cache_bytes == HEADS * t * 2 * WIDTH * 4
     assert (state_bytes < cache_bytes) == (t > (WIDTH + 1) / 2)
-    work = [
-        multiply_adds(partial(step, state=each), *arrays) for step, each in ((by_linear, sums), (by_softmax, cache))
-    ]
+    work = [multiply_adds(partial(decoding.make, each), *each.arrays) for each in (ready.linear, ready.softmax)]
     rows.append((t, state_bytes, cache_bytes, *work))
 assert len({row[1] for row in rows}) == len({row[3] for row in rows}) == 1  # claim 23: constant memory, constant cost
 chapter.table(

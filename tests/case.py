@@ -243,6 +243,11 @@ class Call:
         options = self.change(capacity=sizes.n_keys, dtype=dtype).accepted_by(init_state)
         return init_state(sizes.leading, sizes.d, sizes.m, *constants, **options)
 
+    def block(self, start: int, stop: int) -> "Call":
+        """The same call for some tokens only."""
+        sizes = self.sizes._replace(n=stop - start, n_keys=stop - start)
+        return self.change(sizes=sizes, arrays=self.positions(slice(start, stop)))
+
     def step(self, t: int, state: Any) -> Any:
         """Token ``t``: its output and the state after it."""
         q_t, k_t, v_t, *others = self.positions(t).values()

@@ -25,6 +25,7 @@ from linattn_ref.attention import (
     nystromformer,
     performer,
     softmax,
+    softmax_dense,
 )
 from linattn_ref.attention.masks import zero_masked
 
@@ -228,10 +229,8 @@ def around_landmarks(s):
 SOFTMAX = partial(Case, module=softmax, draw=qkv, rooms=ROOMS, saved=row_and_sum)
 DENSE = partial(
     Case,
-    module=softmax,
+    module=softmax_dense,
     draw=qkv,
-    forward_name="dense_forward",
-    backward_name="dense_backward",
     saved=lambda s: s.n * s.n_keys,
 )
 LINEAR = partial(Case, module=linear, draw=qkv, rooms=ROOMS, saved=features_and_row)

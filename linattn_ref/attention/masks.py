@@ -9,11 +9,15 @@ from linattn_ref.attention.arguments import Array, Mask
 __all__ = ["visible", "zero_masked"]
 
 
-def visible(n: int, n_keys: int, *, causal: bool, key_mask: Mask | None) -> Mask:
-    """Which query may look at which key: ``(..., N, L)``, with axes of length 1 where nothing depends on them."""
-    allowed = np.ones((1, n_keys), np.bool_) if key_mask is None else key_mask[..., None, :]  # (..., 1, L)
+def visible(n: int, n_keys: int, *, causal: bool, key_mask: Mask | None, like: Array | None = None) -> Mask:
+    """Which query may look at which key: ``(..., N, L)``, with axes of length 1 where nothing depends on them.
+
+    On a GPU, if an array ``like`` those that it is for is there.
+    """
+    keys = np.arange(n_keys, like=like)
+    allowed = keys[None] >= 0 if key_mask is None else key_mask[..., None, :]  # (..., 1, L)
     if causal:
-        allowed = allowed & (np.arange(n_keys) <= np.arange(n)[:, None] + (n_keys - n))  # (..., N, L)
+        allowed = allowed & (keys <= np.arange(n, like=like)[:, None] + (n_keys - n))  # (..., N, L)
     return allowed
 
 

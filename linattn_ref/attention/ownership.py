@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Count", "check_unspent", "is_unspent", "new_count"]
+__all__ = ["Count", "check_unspent", "is_count", "is_unspent", "new_count"]
 
 Count = NDArray[np.int64]  # (1,)
 
@@ -34,6 +34,11 @@ Count = NDArray[np.int64]  # (1,)
 def new_count(start: int = 0) -> Count:
     """The count of a new set of buffers."""
     return np.array([start])
+
+
+def is_count(x: NDArray[Any]) -> bool:
+    """Whether an array that a state holds is its count, no number of the network's."""
+    return x.dtype == np.int64 and x.shape == (1,)
 
 
 def is_unspent(count: Count | None, own: int) -> bool:

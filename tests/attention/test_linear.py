@@ -782,7 +782,7 @@ def test_states_of_two_kinds_are_not_combined(name):
     for state_a, state_b in ((plain, scaled), (scaled, plain)):
         with pytest.raises(ValueError, match=r"state_b: expected a state of the same feature map as .*state_a"):
             getattr(linear, name)(state_a, state_b)
-    with pytest.raises(TypeError, match=r"state_b: expected a linear\.State, got a softmax\.State"):
+    with pytest.raises(TypeError, match=r"state_b: expected a linear\.State, got a softmax_cache\.State"):
         getattr(linear, name)(plain, softmax.init_state((2,), 3, 4, capacity=5))
 
 

@@ -1,6 +1,5 @@
 """The recurrent form: token by token, in blocks or all at once, the numbers are the same."""
 
-import copy
 from functools import wraps
 from itertools import pairwise
 
@@ -15,12 +14,6 @@ from linattn_ref.gradcheck_inputs import float_arrays
 DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 RECURRENT = each_setting(lambda s: s.case.recurrent and not s.masked)
 LENGTH = 13
-
-
-def block(call, start, stop):
-    """The same call for some tokens only."""
-    sizes = call.sizes._replace(n=stop - start, n_keys=stop - start)
-    return call.change(sizes=sizes, arrays=call.positions(slice(start, stop)))
 
 
 def assert_same_state(actual, expected, case):
@@ -39,7 +32,7 @@ def test_prefill_and_steps_are_one_pass(setting, prefill, dtype):
     full = call.run()
     state, outs = call.init_state(), []
     if prefill:
-        out, saved = block(call, 0, prefill).forward(state=state)
+        out, saved = call.block(0, prefill).forward(state=state)
         outs, state = [out[..., t, :] for t in range(prefill)], saved.state
     for t in range(prefill, LENGTH):
         out_t, state = call.step(t, state)
@@ -57,7 +50,7 @@ def test_blocks_are_one_pass(setting, cuts, dtype):
     call = setting.call(Sizes(LENGTH, LENGTH), dtype=dtype)
     state, outs = call.init_state(), []
     for start, stop in pairwise(cuts):
-        out, saved = block(call, start, stop).forward(state=state)
+        out, saved = call.block(start, stop).forward(state=state)
         outs.append(out)
         state = saved.state
     assert_close(np.concatenate(outs, axis=-2), call.run().out, call.case)
@@ -78,13 +71,13 @@ def test_steps_without_leading_axes_and_with_three(setting):
 def test_gradients_of_a_block_that_continues(setting):
     """Those of its own tokens, with what came before held fixed."""
     call = setting.call(Sizes(7, 7, 3, 2, (2,)))
-    _, before = block(call, 0, 4).forward(state=call.init_state())
-    last = block(call, 4, 7)
+    _, before = call.block(0, 4).forward(state=call.init_state())
+    last = call.block(4, 7)
     gradients_of_arrays = type(call.run().gradients)  # some have a gradient of the state too
 
     @wraps(last.case.forward)
     def forward(*arrays):
-        return last.function()(*arrays, state=copy.deepcopy(before.state))  # a state is spent when it is used
+        return last.function()(*arrays, state=before.state)
 
     def backward(d_out, saved):
         gradients = last.case.backward(d_out, saved)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.ownership import is_count
 
 # Products that do not go through ``@``: refused, so that nothing is left out of the count in silence. So are the other
 # ufuncs that multiply matrices or vectors, and all of numpy.linalg; but not a product and a sum entry by entry.
@@ -108,11 +109,14 @@ def _plain(x: Any) -> Any:
 
 
 def kept_bytes(saved: Any) -> int:
-    """Bytes of all arrays in ``saved``, an array or nested tuples of anything; an array met twice counts once."""
+    """Bytes of all arrays in ``saved``, an array or nested tuples of anything; an array met twice counts once.
+
+    The count that a state carries (see `linattn_ref.attention.ownership`) is bookkeeping, and left out.
+    """
     found: dict[int, int] = {}
 
     def visit(x: Any) -> None:
-        if isinstance(x, np.ndarray):
+        if isinstance(x, np.ndarray) and not is_count(x):
             found[id(x)] = x.nbytes
         elif isinstance(x, (tuple, list)):
             for part in x:

@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pytest
 
-from linattn_ref.attention import softmax
+from linattn_ref.attention import softmax, softmax_dense
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 
@@ -24,17 +24,17 @@ def shown(monkeypatch):
 
 
 def test_source_is_the_package_s_own(shown):
-    chapter.source(softmax.dense_forward, softmax.dense_backward)
-    (markdown, metadata), name = shown[0], softmax.__name__
-    for function in (softmax.dense_forward, softmax.dense_backward):
+    chapter.source(softmax_dense.forward, softmax_dense.backward)
+    (markdown, metadata), name = shown[0], softmax_dense.__name__
+    for function in (softmax_dense.forward, softmax_dense.backward):
         assert inspect.getsource(function).rstrip() in markdown.data
     assert markdown.data.count(f"# {name}\n") == 1  # once for both
-    assert metadata[chapter.SOURCE_OF] == {"names": [f"{name}:dense_forward", f"{name}:dense_backward"], "doc": True}
+    assert metadata[chapter.SOURCE_OF] == {"names": [f"{name}:forward", f"{name}:backward"], "doc": True}
     assert chapter.source_text(metadata[chapter.SOURCE_OF]["names"]) == markdown.data
 
 
 def test_source_without_docstrings(shown):
-    chapter.source(softmax.dense_forward, softmax.Saved, softmax.resolve_scale, doc=False)
+    chapter.source(softmax_dense.forward, softmax.Saved, softmax.resolve_scale, doc=False)
     text = shown[0][0].data
     assert '"""' not in text
     assert "# (1), (2)\n" in text  # the comments stay

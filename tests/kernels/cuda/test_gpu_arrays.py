@@ -217,8 +217,16 @@ def test_other_rooms_do_not_take_them():
         TypeError, match=r"^kernels: expected linattn_ref.kernels.cuda for arrays on a GPU, got .*refer"
     ):
         linear.forward(q, k, v)
-    with pytest.raises(TypeError, match=r"^q: expected a numpy\.ndarray, got Tensor"):
-        softmax.matrix(q, k)
+
+
+def test_what_needs_no_kernels_takes_them_too():
+    arrays = np.random.default_rng(0).standard_normal((3, 2, 5, 4))
+    out, saved = softmax.dense_forward(*map(Tensor, arrays), causal=True)
+    expected, expected_saved = softmax.dense_forward(*arrays, causal=True)
+    np.testing.assert_array_equal(get(out), expected)
+    np.testing.assert_array_equal(get(softmax.matrix(*map(Tensor, arrays[:2]), causal=True)), expected_saved.p)
+    for x, y in zip(softmax.dense_backward(out, saved), softmax.dense_backward(expected, expected_saved), strict=True):
+        np.testing.assert_array_equal(get(x), y)
 
 
 def test_without_cupy_the_error_says_what_to_install(monkeypatch):

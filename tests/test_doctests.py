@@ -1,0 +1,26 @@
+"""The examples in docstrings give the numbers that stand under them."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import linattn_ref.attention
+
+NAMES = [module.name for module in pkgutil.iter_modules(linattn_ref.attention.__path__)]
+
+
+def run(name):
+    return doctest.testmod(importlib.import_module(f"linattn_ref.attention.{name}"), raise_on_error=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_examples(name):
+    assert run(name).failed == 0
+
+
+@pytest.mark.parametrize("name", ["softmax", "softmax_dense", "softmax_cache"])
+def test_there_is_one(name):
+    """With numbers: making some, a call, what it gives."""
+    assert run(name).attempted >= 4
