@@ -1,15 +1,17 @@
 """What a mechanism is called with and what it promises (:class:`Case`), and one drawn call of it (:class:`Call`).
 
 The mechanisms themselves are in ``cases.py``. A :class:`Setting` is a case in a kernel room, with or without a key
-mask; the tests in ``contract/`` are parametrised over settings::
+mask; the tests in ``contract/`` are parametrised over settings, and go through shapes and dtypes themselves::
 
-    call = setting.call(Sizes(n=5, n_keys=7), dtype=np.float32)
-    out, saved, gradients = call.run()
+    for dtype, sizes in product(DTYPES, SHAPES):
+        with about(dtype, sizes):
+            out, saved, gradients = setting.call(sizes, dtype=dtype).run()
 """
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
@@ -17,9 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.masks import zero_masked
 from linattn_ref.gradcheck_inputs import float_arrays
 from linattn_ref.nested import map_arrays
+
+DTYPES = (np.float64, np.float32)
+NOT_IN_FORMULAS = ("kernels", "feature_map", "buckets")  # options that plain loops are not called with
 
 
 class Sizes(NamedTuple):
@@ -44,6 +48,10 @@ class Bad(NamedTuple):
         return self.what.replace(" ", "-")
 
 
+# In which rooms are compared.
+SIZES = (Sizes(1, 1, 1, 1, ()), Sizes(7, 17, 4, 3, (2,)), Sizes(35, 70, 19, 34, (2, 2)), Sizes(300, 300, 5, 6, (1,)))
+
+
 @dataclass(frozen=True)
 class Case:
     """A mechanism, what it is called with, and what it promises."""
@@ -52,19 +60,19 @@ class Case:
     module: ModuleType
     # Arguments. The arrays before the ``*`` of ``forward``, in order and by name; an entry may be a tuple of arrays.
     draw: Callable[[np.random.Generator, Sizes, Any], dict[str, Any]]
+    # Its output for one head in plain loops, called with the same names: ``plain_loops.py``.
+    oracle: Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict)  # keywords that are always the same
     draw_options: Callable[[np.random.Generator, Sizes, Any], dict[str, Any]] = lambda rng, sizes, dtype: {}
     forward_name: str = "forward"
     backward_name: str = "backward"
     rooms: tuple[str, ...] = ()  # the kernel rooms it runs in; none for one without a ``kernels`` argument
     # Promises.
-    oracle: Callable[["Call"], Any] | None = None  # the output from float64 arrays, the slow way; None: ``matrix @ v``
     saved: Callable[[Sizes], int] = lambda sizes: 0  # numbers a head that Saved may keep beyond the inputs
     shared_bytes: Callable[[Sizes], int] = lambda sizes: 0  # what it may keep for all heads together: who sees whom
     key_mask: bool = True  # takes one
     causal: bool = False  # no query sees a later key
     causality: str = "bitwise"  # how little a later key may change: not a bit, or "rounding"
-    pattern: Callable[["Call"], Any] | None = None  # (N, L), who sees whom; None: all keys, or if causal all so far
     square: bool = False  # needs N == L
     recurrent: bool = False  # has init_state and step
     any_scale: bool = True  # of the scores; not where equal scores make a matrix singular that is to be inverted
@@ -74,6 +82,7 @@ class Case:
     query_axes: Mapping[str, int] = field(default_factory=lambda: {"q": -2})
     key_axes: Mapping[str, int] = field(default_factory=lambda: {"k": -2, "v": -2})
     shared: tuple[str, ...] = ()  # arrays without leading axes
+    rows: tuple[str, ...] = ()  # arrays with one axis a head, where others have two
     bounded: tuple[str, ...] = ()  # arrays that may not be multiplied by 1e4, as gates between 0 and 1
     constants: tuple[str, ...] = ()  # float arrays that get no gradient, as omega
     optional: tuple[str, ...] = ()  # arrays that may be None
@@ -171,8 +180,14 @@ class Call:
         return Result(out, saved, self.case.backward(d_out, saved))
 
     def expected(self) -> Any:
-        """The output, the slow way in float64."""
-        return (self.case.oracle or matrix_times_v)(self.held().astype(np.float64))
+        """The output in plain loops, in float64, head by head."""
+        sizes, call = self.sizes, self.astype(np.float64)
+        out = np.empty((*sizes.leading, sizes.n, sizes.m))
+        for head in np.ndindex(sizes.leading):
+            one = call.head(head)
+            options = {name: x for name, x in one.options.items() if name not in NOT_IN_FORMULAS}
+            out[head] = self.case.oracle(**one.arrays, **options)
+        return out
 
     def astype(self, dtype: Any) -> "Call":
         def cast(x: Any) -> Any:
@@ -192,11 +207,13 @@ class Call:
     # --- Parts of a call ---
 
     def pattern(self) -> Any:
-        """Which query sees which key, ``(N, L)``."""
-        if self.case.pattern is not None:
-            return self.case.pattern(self)
-        shift = self.sizes.n_keys - self.sizes.n
-        return np.tri(self.sizes.n, self.sizes.n_keys, shift if self.case.causal else self.sizes.n_keys, dtype=bool)
+        """Which query sees which key, ``(N, L)``, without leading axes: whose value moves whose output."""
+        before, sees = self.expected(), np.empty((self.sizes.n, self.sizes.n_keys), bool)
+        for j in range(self.sizes.n_keys):
+            v = self.arrays["v"].copy()
+            v[j, 0] += 1
+            sees[:, j] = (self.change(arrays={"v": v}).expected() != before).any(axis=-1)
+        return sees
 
     @property
     def axes(self) -> dict[str, int]:
@@ -226,11 +243,16 @@ class Call:
         sizes = self.sizes._replace(n=self.sizes.n - count * aligned, n_keys=self.sizes.n_keys - count)
         return self.change(sizes=sizes, arrays=arrays, key_mask=None)
 
-    def sequence(self, b: int) -> "Call":
-        """Sequence ``b`` of a batch, without leading axes."""
-        arrays = {name: x if name in self.case.shared else x[b] for name, x in self.arrays.items()}
+    def head(self, head: tuple[int, ...]) -> "Call":
+        """One head or sequence, without leading axes."""
+
+        def part(name: str, x: Any) -> Any:
+            own = x.ndim - (1 if name in self.case.rows else 2)  # leading axes, of which it may have the last ones only
+            return x[head[len(head) - own :]]
+
+        arrays = {name: x if name in self.case.shared else part(name, x) for name, x in self.arrays.items()}
         key_mask = self.options.get("key_mask")
-        options = {} if key_mask is None else {"key_mask": key_mask[b]}
+        options = {} if key_mask is None else {"key_mask": key_mask[head]}
         return self.change(sizes=self.sizes._replace(leading=()), arrays=arrays, **options)
 
     # --- The recurrent form ---
@@ -265,11 +287,14 @@ def at(x: Any, axis: int, where: slice | int) -> Any:
     return x[(..., where, *[slice(None)] * (-axis - 1))]
 
 
-def matrix_times_v(call):
-    """``matrix(q, k) @ v``."""
-    q, k, v = (call.arrays[name] for name in "qkv")
-    p = call.case.module.matrix(q, k, **call.accepted_by(call.case.module.matrix))
-    return p @ zero_masked(v, call.options.get("key_mask"))
+@contextmanager
+def about(*what: Any) -> Iterator[None]:
+    """Says what was tested, should it fail."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note("with " + ", ".join(getattr(x, "__name__", None) or str(x) for x in what))
+        raise
 
 
 def assert_close(actual: Any, expected: Any, case: Case, what: str = "") -> None:

@@ -1,16 +1,17 @@
 """Every mechanism on one line each: a line in ``CASES`` buys all the tests in ``contract/``.
 
-To add a mechanism: a function that draws its arrays, if :func:`qkv` does not; one that computes its output the slow,
-obvious way, if ``matrix(q, k) @ v`` does not; and the line. What a line can say stands beside the fields of
-:class:`case.Case`; that a new one says too much, a test will tell.
+To add a mechanism: its formula for one head in plain loops, in ``plain_loops.py``; a function that draws its arrays, if
+:func:`qkv` does not; and the line. What a line can say stands beside the fields of :class:`case.Case`; that a new one
+says too much, a test will tell.
 """
 
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import plain_loops
 import pytest
-from case import Bad, Case, Setting, matrix_times_v
+from case import Bad, Case, Setting
 from local_cases import LOCAL_CASES
 from long_short_cases import LONG_SHORT_CASES
 from lsh_cases import LSH_CASES
@@ -27,7 +28,6 @@ from linattn_ref.attention import (
     softmax,
     softmax_dense,
 )
-from linattn_ref.attention.masks import zero_masked
 
 REDUCED = 3  # R, unless there are fewer keys
 FEATURES = 6  # C of random features
@@ -83,10 +83,18 @@ def few_landmarks(rng, s, dtype):
     return {"landmarks": min(REDUCED, s.n, s.n_keys)}
 
 
+def directions(d):
+    """Always the same, so that the oracle knows them too."""
+    return np.random.default_rng(1).standard_normal((FEATURES, d))
+
+
 def positive_features(rng, s, dtype):
     """Performer's positive features, exponentials: stabilised, so that ``eps`` is 0."""
-    omega = rng.standard_normal((FEATURES, s.d))
-    return {"feature_map": feature_maps.favor_positive(omega), "eps": 0.0}
+    return {"feature_map": feature_maps.favor_positive(directions(s.d)), "eps": 0.0}
+
+
+def positive_in_loops(x):
+    return plain_loops.positive(x, directions(len(x)))
 
 
 def qkv_directions(rng, s, dtype):
@@ -109,60 +117,6 @@ def qkv_sided_directions(rng, s, dtype):
     signs = np.resize([[1], [-1]], (FEATURES, 1)).astype(dtype)
     positive = {name: abs(arrays[name]) + dtype(0.1) for name in ("q", "k", "omega")}
     return {**arrays, **positive, "omega": signs * positive["omega"]}
-
-
-# --- What they compute, the slow way --------------------------------------------------------------------------------
-
-
-def matrix_times_mixed_values(call):
-    """``matrix(q, k, e) @ (f @ v)``."""
-    q, k, v, e, f = call.arrays.values()
-    p = linformer.matrix(q, k, e, **call.accepted_by(linformer.matrix))
-    return p @ (f @ zero_masked(v, call.options.get("key_mask")))
-
-
-def mixed_similarities(call):
-    """``phi(q) (E phi(k))^T`` as a matrix, its rows divided by their sums, times ``F v``."""
-    q, k, v, e, f = call.arrays.values()
-    key_mask = call.options.get("key_mask")
-    phi_q, phi_k = (feature_maps.elu_plus_one.forward(x)[0] for x in (q, k))
-    similarity = phi_q @ (e @ zero_masked(phi_k, key_mask)).swapaxes(-1, -2)
-    denominator = similarity.sum(axis=-1, keepdims=True) + 1e-6
-    return similarity @ (f @ zero_masked(v, key_mask)) / denominator
-
-
-def estimated_similarities(call):
-    """The Performer's similarities from the exponent of each query, key and direction: (..., N, L, m) numbers."""
-    q, k, v, omega = call.arrays.values()
-    kind = call.options["kind"]
-    x, y = (x / x.shape[-1] ** 0.25 for x in (q, zero_masked(k, call.options.get("key_mask"))))
-    x, y = x[..., :, None, :], y[..., None, :, :]  # (..., N, 1, D), (..., 1, L, D)
-    squares = ((x**2).sum(axis=-1, keepdims=True) + (y**2).sum(axis=-1, keepdims=True)) / 2  # (..., N, L, 1)
-    if kind == "relu":
-        exponent, factor = 0 * squares, (np.maximum(x @ omega.T, 0) + 1e-3) * (np.maximum(y @ omega.T, 0) + 1e-3)
-    elif kind == "trig":
-        exponent, factor = squares, np.cos((x - y) @ omega.T)
-    else:
-        exponent, factor = (x + y) @ omega.T - squares, 1
-        if kind == "hyperbolic":
-            exponent = np.concatenate([exponent, -(x + y) @ omega.T - squares], axis=-1)
-    allowed = np.broadcast_to(call.pattern(), (*q.shape[:-1], k.shape[-2]))
-    if call.options.get("key_mask") is not None:
-        allowed = allowed & call.options["key_mask"][..., None, :]
-    exponent = np.where(allowed[..., None], exponent, -np.inf)
-    largest = exponent.max(axis=(-1, -2), keepdims=True)
-    largest = np.where(np.isneginf(largest), 0, largest)
-    similarity = (np.exp(exponent - largest) * factor).sum(axis=-1)  # (..., N, L)
-    denominator = similarity.sum(axis=-1, keepdims=True)
-    return similarity / np.where(denominator == 0, 1, denominator) @ zero_masked(v, call.options.get("key_mask"))
-
-
-def matrix_and_convolution_times_v(call):
-    """``(matrix(q, k) + C) @ v``: a convolution is a matrix with one weight on each of its diagonals."""
-    conv, v = call.arrays["conv"], zero_masked(call.arrays["v"], call.options.get("key_mask"))
-    diagonals = [np.eye(v.shape[-2], k=t - conv.shape[-1] // 2) for t in range(conv.shape[-1])]
-    c = sum(conv[..., t, None, None] * diagonal for t, diagonal in enumerate(diagonals))
-    return matrix_times_v(call) + c @ v
 
 
 # --- The cases ------------------------------------------------------------------------------------------------------
@@ -226,21 +180,28 @@ def around_landmarks(s):
     return row_and_sum(s) + REDUCED * (2 * s.d + 2 * s.m + 8 * REDUCED + 4) + 10
 
 
-SOFTMAX = partial(Case, module=softmax, draw=qkv, rooms=ROOMS, saved=row_and_sum)
+SOFTMAX = partial(Case, module=softmax, oracle=plain_loops.softmax, draw=qkv, rooms=ROOMS, saved=row_and_sum)
 DENSE = partial(
     Case,
     module=softmax_dense,
+    oracle=plain_loops.softmax,
     draw=qkv,
     saved=lambda s: s.n * s.n_keys,
 )
-LINEAR = partial(Case, module=linear, draw=qkv, rooms=ROOMS, saved=features_and_row)
+LINEAR = partial(Case, module=linear, oracle=plain_loops.linear, draw=qkv, rooms=ROOMS, saved=features_and_row)
 # Exponents omega x - |x|^2/2 of up to 100, in which exp() multiplies the rounding: ten times that of softmax's scores.
-POSITIVE = partial(LINEAR, draw_options=positive_features, saved=random_features_and_row, roundings=640)
+POSITIVE = partial(
+    LINEAR,
+    oracle=partial(plain_loops.linear, phi=positive_in_loops),
+    draw_options=positive_features,
+    saved=random_features_and_row,
+    roundings=640,
+)
 LINFORMER = partial(
     Case,
     module=linformer,
     rooms=ROOMS,
-    oracle=matrix_times_mixed_values,
+    oracle=plain_loops.linformer,
     key_axes=PROJECTED,
     bad=BAD_LINFORMER,
     saved=lambda s: mixed(s) + row_and_sum(s),
@@ -248,7 +209,7 @@ LINFORMER = partial(
 LINFORMER_LINEAR = partial(
     Case,
     module=linformer_linear,
-    oracle=mixed_similarities,
+    oracle=plain_loops.linformer_linear,
     key_axes=PROJECTED,
     bad=BAD_PROJECTIONS,
     saved=lambda s: mixed(s) + features_and_row(s),
@@ -258,7 +219,7 @@ PERFORMER = partial(
     module=performer,
     draw=qkv_directions,
     rooms=ROOMS,
-    oracle=estimated_similarities,
+    oracle=plain_loops.performer,
     shared=("omega",),
     constants=("omega",),
     roundings=640,  # as for POSITIVE
@@ -288,6 +249,7 @@ PERFORMER_KINDS = {
 NYSTROM = partial(
     Case,
     module=nystromformer,
+    oracle=plain_loops.nystromformer,
     draw=qkv,
     draw_options=few_landmarks,
     rooms=ROOMS,
@@ -320,7 +282,7 @@ CASES = (
     NYSTROM(
         "nystromformer convolution",
         draw=qkv_convolution,
-        oracle=matrix_and_convolution_times_v,
+        rows=("conv",),
         square=True,
         optional=("conv",),
     ),

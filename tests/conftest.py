@@ -1,11 +1,54 @@
-"""Set before anything else is imported: threads enough to notice a race, and hypothesis drawing the same every time."""
+"""Before anything else is imported: threads enough to notice a race, hypothesis drawing the same every time. Before
+xdist starts its workers: the kernels are compiled."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 os.environ.setdefault("NUMBA_NUM_THREADS", "4")  # the number of cores otherwise, and one core could not show a race
 
+import pytest
 from hypothesis import settings
 
 # The same examples in every run; no deadline, since the first call of a Numba kernel compiles it.
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=20)
 settings.load_profile("repeatable")
+
+COMPILE = Path(__file__).with_name("compile_kernels.py")
+compiled_by_workers: set[str] = set()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes():
+    """Each kernel is compiled once, not once by each worker. A process a dtype; what fails is left to the tests."""
+    commands = [[sys.executable, str(COMPILE), dtype] for dtype in ("float32", "float64")]
+    for process in [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in commands]:
+        process.wait()
+
+
+def pytest_sessionfinish(session):
+    """A worker says what it had to compile all the same."""
+    if hasattr(session.config, "workeroutput"):
+        package = "linattn_ref.kernels.jit."
+        session.config.workeroutput["compiled"] = [
+            f"{name.removeprefix(package)}.{title}{signature}"
+            for name, module in list(sys.modules.items())
+            if name.startswith(package)
+            for title, kernel in vars(module).items()
+            if getattr(kernel, "__module__", None) == name
+            and getattr(getattr(kernel, "_cache", None), "cache_path", None)
+            for signature in kernel.stats.cache_misses
+        ]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    compiled_by_workers.update(getattr(node, "workeroutput", {}).get("compiled", []))
+
+
+def pytest_terminal_summary(terminalreporter):
+    if compiled_by_workers:
+        terminalreporter.section("compiled by a worker: compile_kernels.py can do so once for all of them")
+        for signature in sorted(compiled_by_workers):
+            terminalreporter.line(signature)

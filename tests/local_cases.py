@@ -2,33 +2,13 @@
 
 from functools import partial
 
-import numpy as np
+import plain_loops
 from case import Bad, Case
 from pattern_cases import parts_bytes, qkv, row_and_sum
 
 from linattn_ref.attention import block_local, local
 
 ROOMS = ("reference", "jit")
-
-
-def places(call):
-    """The position of each query, as a column, and of each key: ``(N, 1)``, ``(L,)``."""
-    shift = call.sizes.n_keys - call.sizes.n if call.case.causal else 0
-    return np.arange(call.sizes.n)[:, None] + shift, np.arange(call.sizes.n_keys)
-
-
-def in_window(call):
-    """Who sees whom, pair by pair."""
-    i, j = places(call)
-    window, dilation = call.options["window"], call.options.get("dilation", 1)
-    near = (abs(i - j) <= window * dilation) & ((i - j) % dilation == 0)
-    return near & (j <= i) if call.case.causal else near
-
-
-def in_block(call):
-    i, j = places(call)
-    same = i // call.options["block"] == j // call.options["block"]
-    return same & (j <= i) if call.case.causal else same
 
 
 def refuses(what, match, **options):
@@ -38,9 +18,9 @@ def refuses(what, match, **options):
 LOCAL = partial(
     Case,
     module=local,
+    oracle=plain_loops.local,
     draw=qkv,
     rooms=ROOMS,
-    pattern=in_window,
     saved=row_and_sum,
     shared_bytes=parts_bytes(1),
     widths=(3, 32, 128),  # the window; tiles of queries or keys; what is streamed
@@ -55,7 +35,7 @@ BLOCK_LOCAL = partial(
     module=block_local,
     draw=qkv,
     rooms=ROOMS,
-    pattern=in_block,
+    oracle=plain_loops.block_local,
     saved=row_and_sum,
     shared_bytes=parts_bytes(1),
     widths=(4, 32, 128),

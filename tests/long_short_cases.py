@@ -3,6 +3,7 @@
 from functools import partial
 
 import numpy as np
+import plain_loops
 from case import Bad, Case
 from pattern_cases import qkv
 
@@ -32,51 +33,6 @@ def qkv_no_norms(rng, s, dtype):
     return {**qkv(rng, s, dtype), "w_p": w_p, "norm_local": None, "norm_global": None}
 
 
-def near_and_far(call):
-    """Long-short attention, one head and one query at a time: the keys it sees in a list, then softmax."""
-    out = np.zeros((*call.sizes.leading, call.sizes.n, call.sizes.m))
-    for head in np.ndindex(call.sizes.leading):
-        q, k, v = (call.arrays[name][head] for name in "qkv")
-        w_p = call.arrays["w_p"]
-        w_p = w_p if w_p.ndim == 2 else w_p[head]
-        mask = call.options.get("key_mask")
-        mask = np.ones(len(k), bool) if mask is None else mask[head]
-        for i in range(len(q)):
-            keys, values = seen_by(i + (len(k) - len(q)) * call.case.causal, k, v, w_p, mask, call)
-            if len(keys):
-                weights = np.exp(call.options.get("scale", len(q[i]) ** -0.5) * (keys @ q[i]))
-                out[head][i] = weights @ values / weights.sum()
-    return out
-
-
-def seen_by(place, k, v, w_p, mask, call):
-    """The keys and values of that place's query: near ones, and mixtures of all, or of segments before its own."""
-    w, causal = call.options["window"], call.case.causal
-    start = place // w * w
-    near = range(start - w, place + 1) if causal else range(start - w // 2, start + w + w // 2)
-    near = [j for j in near if 0 <= j < len(k) and mask[j]]
-    parts = [range(t, t + w) for t in range(0, start, w)] if causal else [range(len(k))]
-    far_k, far_v = [], []
-    for part in ([j for j in part if mask[j]] for part in parts):
-        for r in range(w_p.shape[1] if part else 0):
-            share = np.exp(k[part] @ w_p[:, r])
-            far_k.append(share @ k[part] / share.sum())
-            far_v.append(share @ v[part] / share.sum())
-
-    def normed(rows, name, which):
-        rows = np.array(rows).reshape(-1, (k, v)[which].shape[1])
-        if call.arrays[name] is None:
-            return rows
-        gain, bias = call.arrays[name][which]
-        return gain * (rows - rows.mean(1, keepdims=True)) / np.sqrt(rows.var(1, keepdims=True) + 1e-5) + bias
-
-    both = [(k[near], far_k), (v[near], far_v)]
-    return [
-        np.concatenate([normed(a, "norm_local", which), normed(b, "norm_global", which)])
-        for which, (a, b) in enumerate(both)
-    ]
-
-
 def projection_and_mixtures(s):
     """``P`` and the mixtures of all keys."""
     return REDUCED * (s.n_keys + s.d + s.m)
@@ -91,7 +47,7 @@ LONG_SHORT = partial(
     Case,
     module=long_short,
     draw=qkv_norms,
-    oracle=near_and_far,
+    oracle=plain_loops.long_short,
     options={"window": 4},
     square=True,
     shared=("w_p", "norm_local", "norm_global"),

@@ -3,10 +3,10 @@
 from functools import partial
 
 import numpy as np
+import plain_loops
 from case import Bad, Case
 
 from linattn_ref.attention import reformer
-from linattn_ref.attention.masks import zero_masked
 
 ROUNDS = 3  # with one round a mistake in counting pairs, or in the gradient of several rounds, could not show
 BUCKETS = 6
@@ -25,16 +25,6 @@ def rotations(rng, s, dtype):
 def held_hash(call):
     """The buckets as they are: the hash jumps, and neither a gradient nor causality is defined across a jump."""
     return {"buckets": reformer.buckets(call.arrays["qk"], call.options["rotations"])}
-
-
-def lsh_matrix_times_v(call):
-    """The dense matrix, times ``v``."""
-    p = reformer.matrix(call.arrays["qk"], **call.accepted_by(reformer.matrix))
-    return p @ zero_masked(call.arrays["v"], call.options.get("key_mask"))
-
-
-def lsh_pattern(call):
-    return reformer.pattern(call.arrays["qk"], **call.accepted_by(reformer.pattern))
 
 
 def kept(s):
@@ -66,8 +56,7 @@ REFORMER = partial(
     draw=shared_qk,
     draw_options=rotations,
     hold=held_hash,
-    oracle=lsh_matrix_times_v,
-    pattern=lsh_pattern,
+    oracle=plain_loops.reformer,
     saved=kept,
     square=True,
     query_axes={},

@@ -3,10 +3,10 @@
 from functools import partial
 
 import numpy as np
+import plain_loops
 from case import Bad, Case
 
-from linattn_ref.attention import bigbird, longformer, patterns, softmax, sparse_transformer
-from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention import bigbird, longformer, patterns, sparse_transformer
 
 BLOCK, STRIDE, SUMMARY = 3, 5, 2
 ROOMS = ("reference", "jit")
@@ -43,42 +43,6 @@ def random_blocks(rng, s, dtype):
     return {**options, "random_blocks": rng.integers(0, blocks, (blocks, 2))}
 
 
-# --- What they compute, the slow way --------------------------------------------------------------------------------
-
-
-def window_and_global_rows(call):
-    """Dense softmax under the pattern; the global rows from their own projections."""
-    q, k, v, q_global, k_global, v_global = call.arrays.values()
-    given = {"key_mask": call.options.get("key_mask"), "scale": call.options.get("scale")}
-    out = patterns.matrix(q, k, longformer_pattern(call), **given) @ zero_masked(v, given["key_mask"])
-    rows = softmax.matrix(q_global, k_global, **given) @ zero_masked(v_global, given["key_mask"])
-    tokens = call.options["global_tokens"]
-    out[..., tokens, :] = rows[..., tokens, :]
-    return out
-
-
-def longformer_pattern(call):
-    return patterns.longformer(call.sizes.n, **call.accepted_by(patterns.longformer))
-
-
-def pairs_of_v(call):
-    """Global rows see ``v_global``, not ``v``."""
-    allowed = longformer_pattern(call)
-    allowed[call.options["global_tokens"]] = False
-    return allowed
-
-
-def bigbird_pattern(call):
-    return patterns.bigbird(call.sizes.n, **call.accepted_by(patterns.bigbird))
-
-
-def sparse_transformer_pattern(call):
-    """Query ``i`` is at position ``i + L - N``."""
-    n, n_keys = call.sizes.n, call.sizes.n_keys
-    allowed = patterns.sparse_transformer(n_keys, **call.accepted_by(patterns.sparse_transformer))
-    return allowed[n_keys - n :]
-
-
 # --- The cases ------------------------------------------------------------------------------------------------------
 
 
@@ -102,8 +66,7 @@ LONGFORMER = partial(
     draw=qkv_and_global,
     draw_options=two_tokens,
     rooms=ROOMS,
-    oracle=window_and_global_rows,
-    pattern=pairs_of_v,
+    oracle=plain_loops.longformer,
     square=True,
     query_axes={"q": -2, "q_global": -2},
     key_axes={"k": -2, "v": -2, "k_global": -2, "v_global": -2},
@@ -122,7 +85,7 @@ BIGBIRD = partial(
     module=bigbird,
     draw=qkv,
     rooms=ROOMS,
-    pattern=bigbird_pattern,
+    oracle=plain_loops.bigbird,
     square=True,
     saved=row_and_sum,
     shared_bytes=parts_bytes(2),
@@ -139,7 +102,7 @@ SPARSE_TRANSFORMER = partial(
     module=sparse_transformer,
     draw=qkv,
     rooms=ROOMS,
-    pattern=sparse_transformer_pattern,
+    oracle=plain_loops.sparse_transformer,
     causal=True,
     saved=row_and_sum,
     shared_bytes=parts_bytes(2),

@@ -3,11 +3,11 @@
 from functools import partial
 
 import numpy as np
+import plain_loops
 from case import Bad, Case
 from pattern_cases import qkv, row_and_sum
 
-from linattn_ref.attention import feature_maps, rfa
-from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention import rfa
 
 FEATURES = 6  # C
 ROOMS = ("reference", "jit")
@@ -46,24 +46,6 @@ def short_directions(rng, d, dtype):
     return (0.7 * omega / np.linalg.norm(omega, axis=-1, keepdims=True)).astype(dtype)
 
 
-def gated_sums(call):
-    """The recurrence of random feature attention, token by token; all earlier tokens at once where there is no gate."""
-    q, k, v, omega = (call.arrays[name] for name in ("q", "k", "v", "omega"))
-    feature_map = getattr(feature_maps, f"rfa_{call.options.get('kind', 'gaussian')}")(omega)
-    phi_q, phi_k = feature_map.forward(q)[0], feature_map.forward(k)[0]
-    key_mask, shift = call.options.get("key_mask"), call.sizes.n_keys - call.sizes.n
-    phi_k, v = zero_masked(phi_k, key_mask), zero_masked(v, key_mask)
-    v = np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)  # the last column of the sums is the denominator
-    out, s, seen = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros((*v.shape[:-2], phi_k.shape[-1], v.shape[-1])), 0
-    for t in range(call.sizes.n):
-        for j in range(seen, t + shift + 1 if call.case.causal else call.sizes.n_keys):
-            g = call.arrays["gate"][..., j, None, None] if "gate" in call.arrays else None
-            new = phi_k[..., j, :, None] * v[..., j, None, :]
-            s, seen = s + new if g is None else g * s + (1 - g) * new, j + 1
-        out[..., t, :] = (phi_q[..., t, None, :] @ s)[..., 0, :]
-    return out[..., :-1] / (out[..., -1:] + 1e-6)
-
-
 def unit_features_and_row(s):
     """Unit vectors, their lengths and phi; states before and after; with a gate they are a little less."""
     return (s.n + s.n_keys) * (s.d + 1 + FEATURES) + 2 * FEATURES * (s.m + 1) + row_and_sum(s)
@@ -74,7 +56,7 @@ RFA = partial(
     module=rfa,
     rooms=ROOMS,
     draw=qkv_no_gate,
-    oracle=gated_sums,
+    oracle=plain_loops.rfa,
     shared=("omega",),
     constants=("omega",),
     saved=unit_features_and_row,
@@ -116,6 +98,7 @@ GATED = partial(
     recurrent=True,
     square=True,
     query_axes={"q": -2, "gate": -1},
+    rows=("gate",),
     bounded=("gate",),
     optional=("gate",),
     bad=BAD_GATES,

@@ -72,6 +72,7 @@ __all__ = [
     "long_short",
     "longformer",
     "nystromformer",
+    "pattern_softmax",
     "patterns",
     "performer",
     "reformer",

@@ -1,13 +1,14 @@
-"""The output of every mechanism is that of its dense oracle, for any shape."""
+"""The output of every mechanism is that of plain loops over its formula, for any shape."""
 
-import numpy as np
+import inspect
+from itertools import product
+
 import pytest
-from case import Sizes, assert_close
+from case import DTYPES, Sizes, about, assert_close
 from cases import each_setting
 
+from linattn_ref.attention.masks import zero_masked
 from linattn_ref.gradcheck_inputs import float_arrays
-
-DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 
 SHAPES = {
     "one of everything": Sizes(1, 1, 1, 1, ()),
@@ -21,33 +22,65 @@ SHAPES = {
 }
 
 
-@DTYPES
-@pytest.mark.parametrize("shape", SHAPES)
 @each_setting()
-def test_output_is_the_oracles(setting, shape, dtype):
-    call = setting.call(SHAPES[shape], dtype=dtype)
-    out, _, _ = call.run()
-    s = call.sizes
-    assert out.shape == (*s.leading, s.n, s.m)
-    assert_close(out, call.expected(), call.case)
+def test_output_is_that_of_plain_loops(setting):
+    for dtype, shape in product(DTYPES, SHAPES):
+        with about(dtype, shape):
+            call = setting.call(SHAPES[shape], dtype=dtype)
+            out, s = call.run().out, call.sizes
+            assert out.shape == (*s.leading, s.n, s.m)
+            assert_close(out, call.expected(), call.case)
 
 
-@pytest.mark.parametrize("around", ["one less", "full", "one more", "two and a bit", "prime"])
+def around(width):
+    return (width - 1, width, width + 1, 2 * width + 3)
+
+
+@each_setting(lambda s: s.room in (None, "reference"))
+def test_ragged_lengths(setting):
+    """Around the widths of tiles and blocks; as many queries as keys where that is soon done, and not.
+
+    The other rooms are compared with this one at the same lengths, in ``test_rooms.py``.
+    """
+    for length in sorted({131, *(n for width in setting.case.widths for n in around(width) if n < 300)}):
+        for n in {length, min(length, 5)} if length < 40 else {5}:
+            check_length(setting, n, length)
+
+
+@pytest.mark.slow
+@each_setting(lambda s: s.room in (None, "reference"))
+def test_as_many_queries_as_keys_in_many_tiles(setting):
+    for length in (127, 128, 129, 259):
+        check_length(setting, length, length)
+
+
+def check_length(setting, n, n_keys):
+    with about(f"N = {n}", f"L = {n_keys}"):
+        call = setting.call(Sizes(n, n_keys, 3, 2, ()))
+        assert_close(call.run().out, call.expected(), call.case)
+
+
+def has_matrix(setting):
+    """One that is applied to the values as they are, with all that decides over it among its arguments."""
+    matrix, call = getattr(setting.case.module, "matrix", None), setting.call()
+    takes = inspect.signature(matrix).parameters if matrix else ()
+    normed = call.arrays.get("norm_local") is not None
+    return {*call.arrays, *call.case.options} - {"v"} <= set(takes) and not normed
+
+
+@each_setting(lambda s: s.room in (None, "reference") and has_matrix(s))
+def test_output_is_matrix_times_v(setting):
+    for sizes in (Sizes(), Sizes(40, 140)):
+        call = setting.call(sizes).held()
+        matrix = call.case.module.matrix
+        arrays = {name: x for name, x in call.arrays.items() if name != "v"}
+        p = matrix(**arrays, **call.accepted_by(matrix))
+        assert_close(call.forward()[0], p @ zero_masked(call.arrays["v"], call.options.get("key_mask")), call.case)
+
+
 @each_setting()
-def test_ragged_lengths(setting, around):
-    """Around the widths of tiles and blocks; as many queries as keys, and not."""
-    for width in setting.case.widths:
-        length = {"one less": width - 1, "full": width, "one more": width + 1, "two and a bit": 2 * width + 3}.get(
-            around, 131
-        )
-        for n in {length, min(length, 5)}:
-            call = setting.call(Sizes(n, length, 3, 2, ()))
-            assert_close(call.run().out, call.expected(), call.case, f"N = {n}, L = {length}")
-
-
-@DTYPES
-@each_setting()
-def test_every_array_keeps_its_dtype(setting, dtype):
-    out, saved, gradients = setting.call(dtype=dtype).run()
-    for name, x in (("out", out), *float_arrays("saved", saved), *float_arrays("gradients", gradients)):
-        assert x.dtype == dtype, name
+def test_every_array_keeps_its_dtype(setting):
+    for dtype in DTYPES:
+        out, saved, gradients = setting.call(dtype=dtype).run()
+        for name, x in (("out", out), *float_arrays("saved", saved), *float_arrays("gradients", gradients)):
+            assert x.dtype == dtype, name

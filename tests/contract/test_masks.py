@@ -1,15 +1,13 @@
 """What may not be seen changes nothing: the future, padding, masked keys."""
 
 from functools import partial
+from itertools import product
 
 import numpy as np
-import pytest
-from case import Sizes, assert_close, at, normal_like
+from case import DTYPES, Sizes, about, assert_close, at, normal_like
 from cases import each_setting
 
 from linattn_ref.gradcheck_inputs import float_arrays
-
-DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 
 
 def zero_from(d_out, n):
@@ -30,30 +28,34 @@ def assert_same(actual, expected, case, what):
 # --- The future -----------------------------------------------------------------------------------------------------
 
 
-@DTYPES
-@pytest.mark.parametrize("sizes", [Sizes(7, 7), Sizes(5, 8), Sizes(150, 150, 3, 2), Sizes(70, 133, 3, 2)])
 @each_setting(lambda s: s.case.causal)
-def test_the_future_changes_nothing(setting, sizes, dtype):
+def test_the_future_changes_nothing(setting):
     """Made ten thousand times larger, it moves no earlier output or gradient by a bit, and has gradient 0 from them."""
-    call, other = setting.call(sizes, dtype=dtype).held(), setting.call(sizes, dtype=dtype, seed=1)
-    shift = call.sizes.n_keys - call.sizes.n
-    for rows in {1, call.sizes.n // 2, call.sizes.n - 1}:
-        d_out = zero_from(normal_like(call.run().out), rows)
-        before = call.run(d_out)
-        ends = {**dict.fromkeys(call.case.query_axes, rows), **dict.fromkeys(call.case.key_axes, rows + shift)}
-        changed = {}
-        for name, end in ends.items():
-            future = other.arrays[name] if name in call.case.bounded else dtype(1e4) * call.arrays[name]
-            changed[name] = call.arrays[name].copy()
-            at(changed[name], call.axes[name], slice(end, None))[:] = at(future, call.axes[name], slice(end, None))
-        after = call.change(arrays=changed).run(d_out)
+    for dtype, sizes in product(DTYPES, (Sizes(7, 7), Sizes(5, 8), Sizes(70, 133, 3, 2))):
+        call, other = setting.call(sizes, dtype=dtype).held(), setting.call(sizes, dtype=dtype, seed=1)
+        for rows in {1, call.sizes.n // 2, call.sizes.n - 1}:
+            with about(dtype, call.sizes, f"rows from {rows} on changed"):
+                change_from(rows, call, other)
 
-        assert_same(after.out[..., :rows, :], before.out[..., :rows, :], call.case, "out")
-        for name, end in ends.items():
-            old, new = (getattr(result.gradients, name) for result in (before, after))
-            past, future = (partial(at, axis=call.axes[name], where=where) for where in (slice(end), slice(end, None)))
-            assert_same(past(new), past(old), call.case, name)
-            assert not future(new).any(), name
+
+def change_from(rows, call, other):
+    shift, dtype = call.sizes.n_keys - call.sizes.n, call.arrays["v"].dtype.type
+    d_out = zero_from(normal_like(call.run().out), rows)
+    before = call.run(d_out)
+    ends = {**dict.fromkeys(call.case.query_axes, rows), **dict.fromkeys(call.case.key_axes, rows + shift)}
+    changed = {}
+    for name, end in ends.items():
+        future = other.arrays[name] if name in call.case.bounded else dtype(1e4) * call.arrays[name]
+        changed[name] = call.arrays[name].copy()
+        at(changed[name], call.axes[name], slice(end, None))[:] = at(future, call.axes[name], slice(end, None))
+    after = call.change(arrays=changed).run(d_out)
+
+    assert_same(after.out[..., :rows, :], before.out[..., :rows, :], call.case, "out")
+    for name, end in ends.items():
+        old, new = (getattr(result.gradients, name) for result in (before, after))
+        past, future = (partial(at, axis=call.axes[name], where=where) for where in (slice(end), slice(end, None)))
+        assert_same(past(new), past(old), call.case, name)
+        assert not future(new).any(), name
 
 
 @each_setting()
@@ -61,8 +63,6 @@ def test_exactly_the_allowed_pairs_have_weight(setting):
     """The other half: a query does see the last key that it may see."""
     call = setting.call(Sizes(4, 6, leading=()))
     allowed = call.pattern()
-    if setting.masked:
-        allowed = allowed & call.options["key_mask"]
     d_out = np.zeros_like(call.run().out)
     for row in range(call.sizes.n):
         d_out[:], d_out[row] = 0, 1
@@ -73,46 +73,50 @@ def test_exactly_the_allowed_pairs_have_weight(setting):
 # --- Masked keys ----------------------------------------------------------------------------------------------------
 
 
-@DTYPES
-@pytest.mark.parametrize("content", [0, 1, -1])
 @each_setting(lambda s: s.masked)
-def test_what_masked_keys_contain_changes_nothing(setting, content, dtype):
+def test_what_masked_keys_contain_changes_nothing(setting):
     """Be it the largest number there is."""
-    call = setting.call(Sizes(9, 30), dtype=dtype)
-    masked = ~call.options["key_mask"]
-    assert masked.any(axis=-1).all()
-    arrays = {name: call.arrays[name].copy() for name, axis in call.case.key_axes.items() if axis == -2}
-    for x in arrays.values():
-        x[masked] = content * np.finfo(dtype).max
-    before, after = call.run(), call.change(arrays=arrays).run()
-    for name, x in before.named().items():
-        np.testing.assert_array_equal(after.named()[name], x, err_msg=name)
+    for dtype in DTYPES:
+        call = setting.call(Sizes(9, 30), dtype=dtype)
+        masked, before = ~call.options["key_mask"], call.run().named()
+        assert masked.any(axis=-1).all()
+        for content in (0, 1, -1):
+            with about(dtype, f"{content} x the largest number"):
+                arrays = {name: call.arrays[name].copy() for name, axis in call.case.key_axes.items() if axis == -2}
+                for x in arrays.values():
+                    x[masked] = content * np.finfo(dtype).max
+                after = call.change(arrays=arrays).run().named()
+                for name, x in before.items():
+                    np.testing.assert_array_equal(after[name], x, err_msg=name)
 
 
-@DTYPES
 @each_setting(lambda s: s.masked)
-def test_masked_keys_have_gradient_zero(setting, dtype):
+def test_masked_keys_have_gradient_zero(setting):
     """Exactly, in everything that belongs to them; the others have one."""
-    call = setting.call(Sizes(9, 30), dtype=dtype)
-    key_mask = call.options["key_mask"]
-    gradients = call.run().gradients
-    for name, axis in call.case.key_axes.items():
-        if name in call.case.shared:  # a column belongs to the keys of all sequences
-            seen, by_key = key_mask.any(axis=0), np.moveaxis(getattr(gradients, name), axis, 0)
-        else:
-            seen, by_key = key_mask, np.moveaxis(getattr(gradients, name), axis, 1)
-        assert not by_key[~seen].any(), name
-        assert by_key[seen].any(), name
+    for dtype in DTYPES:
+        call = setting.call(Sizes(9, 30), dtype=dtype)
+        key_mask = call.options["key_mask"]
+        gradients = call.run().gradients
+        for name, axis in call.case.key_axes.items():
+            if name in call.case.shared:  # a column belongs to the keys of all sequences
+                seen, by_key = key_mask.any(axis=0), np.moveaxis(getattr(gradients, name), axis, 0)
+            else:
+                seen, by_key = key_mask, np.moveaxis(getattr(gradients, name), axis, 1)
+            assert not by_key[~seen].any(), name
+            assert by_key[seen].any(), name
 
 
-@DTYPES
-@pytest.mark.parametrize("lengths", [(3, 6), (6, 9), (9, 4)])
 @each_setting(lambda s: s.masked and s.case.padding_is_truncation)
-def test_padded_is_truncated(setting, lengths, dtype):
+def test_padded_is_truncated(setting):
     """A batch of sequences of different lengths, padded to the longest, gives each what it gets alone."""
-    call = setting.call(Sizes(9, 9), dtype=dtype)
+    for dtype, lengths in product(DTYPES, ((3, 6), (9, 4))):
+        with about(dtype, f"lengths {lengths}"):
+            pad(setting.call(Sizes(9, 9), dtype=dtype), lengths)
+
+
+def pad(call, lengths):
     call = call.change(key_mask=np.arange(9) < np.array(lengths)[:, None])
-    alone = [call.sequence(b).without_last(9 - length) for b, length in enumerate(lengths)]
+    alone = [call.head((b,)).without_last(9 - length) for b, length in enumerate(lengths)]
     d_out = normal_like(call.run().out)
     for b in range(2):
         d_out[b, alone[b].sizes.n :] = 0
@@ -134,42 +138,42 @@ def test_padded_is_truncated(setting, lengths, dtype):
 # --- Nothing to see -------------------------------------------------------------------------------------------------
 
 
-@DTYPES
 @each_setting(lambda s: s.masked)
-def test_a_sequence_that_sees_nothing_is_zero(setting, dtype):
+def test_a_sequence_that_sees_nothing_is_zero(setting):
     """Exactly 0, and so are its gradients; its neighbour in the batch is what it was."""
-    call = setting.call(dtype=dtype)
-    before = call.run()
-    key_mask = call.options["key_mask"].copy()
-    key_mask[0] = False
-    after = call.change(key_mask=key_mask).run()
-    assert not after.out[0].any()
-    np.testing.assert_array_equal(after.out[1], before.out[1])
-    for name in after.gradients._fields:
-        new, old = getattr(after.gradients, name), getattr(before.gradients, name)
-        if name in call.case.shared:
-            assert all(np.isfinite(x).all() for _, x in float_arrays(name, new)), name
-        else:
-            assert not new[0].any(), name
-            np.testing.assert_array_equal(new[1], old[1], err_msg=name)
+    for dtype in DTYPES:
+        call = setting.call(dtype=dtype)
+        before = call.run()
+        key_mask = call.options["key_mask"].copy()
+        key_mask[0] = False
+        after = call.change(key_mask=key_mask).run()
+        assert not after.out[0].any()
+        np.testing.assert_array_equal(after.out[1], before.out[1])
+        for name in after.gradients._fields:
+            new, old = getattr(after.gradients, name), getattr(before.gradients, name)
+            if name in call.case.shared:
+                assert all(np.isfinite(x).all() for _, x in float_arrays(name, new)), name
+            else:
+                assert not new[0].any(), name
+                np.testing.assert_array_equal(new[1], old[1], err_msg=name)
 
 
-@DTYPES
 @each_setting(lambda s: s.masked)
-def test_a_batch_that_sees_nothing_is_zero(setting, dtype):
-    call = setting.call(dtype=dtype)
-    result = call.change(key_mask=np.zeros_like(call.options["key_mask"])).run()
-    for name, x in result.named().items():
-        assert not x.any(), name  # NaN is not 0
+def test_a_batch_that_sees_nothing_is_zero(setting):
+    for dtype in DTYPES:
+        call = setting.call(dtype=dtype)
+        result = call.change(key_mask=np.zeros_like(call.options["key_mask"])).run()
+        for name, x in result.named().items():
+            assert not x.any(), name  # NaN is not 0
 
 
-@DTYPES
 @each_setting(lambda s: s.masked and s.case.causal and "q" in s.case.query_axes)
-def test_rows_before_the_first_key_are_zero(setting, dtype):
-    call = setting.call(Sizes(6, 6), dtype=dtype)
-    key_mask = np.ones_like(call.options["key_mask"])
-    key_mask[:, :3] = False
-    result = call.change(key_mask=key_mask).run()
-    assert not result.out[:, :3].any()
-    assert not result.gradients.q[:, :3].any()
-    assert result.out[:, 3:].all()
+def test_rows_before_the_first_key_are_zero(setting):
+    for dtype in DTYPES:
+        call = setting.call(Sizes(6, 6), dtype=dtype)
+        key_mask = np.ones_like(call.options["key_mask"])
+        key_mask[:, :3] = False
+        result = call.change(key_mask=key_mask).run()
+        assert not result.out[:, :3].any()
+        assert not result.gradients.q[:, :3].any()
+        assert result.out[:, 3:].all()

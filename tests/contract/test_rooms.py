@@ -1,30 +1,41 @@
 """A kernel is its reference, made fast: the same numbers, whatever the layout of arrays and the number of threads."""
 
 import tempfile
+from itertools import product
 
 import numba
 import numpy as np
 import pytest
-from case import Setting, Sizes, assert_close
+from case import DTYPES, SIZES, Setting, Sizes, about, assert_close, normal_like
 from cases import CASES, each_setting
 
 from linattn_ref.attention.arguments import ROOMS
 
-DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
-SIZES = [Sizes(1, 1, 1, 1, ()), Sizes(7, 17, 4, 3, (2,)), Sizes(35, 70, 19, 34, (2, 2)), Sizes(300, 300, 5, 6, (1,))]
 
-
-@DTYPES
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
 @each_setting(lambda s: s.room not in (None, "reference"))
-def test_both_passes_are_the_references(setting, sizes, dtype):
-    call = setting.call(sizes, dtype=dtype)
-    reference = Setting(setting.case, "reference", setting.masked).call(sizes, dtype=dtype)
-    result, expected = call.run().named(), reference.run().named()
-    assert result.keys() == expected.keys()
-    for name, x in expected.items():
-        assert result[name].dtype == dtype
-        assert_close(result[name], x, call.case, name)
+def test_both_passes_are_the_references(setting):
+    for dtype, sizes in product(DTYPES, SIZES):
+        compare(setting, sizes, dtype)
+
+
+@each_setting(lambda s: s.room not in (None, "reference"))
+def test_ragged_lengths(setting):
+    """Around the widths of tiles and blocks; as many queries as keys, and not."""
+    lengths = [length for w in setting.case.widths for length in (w - 1, w, w + 1, 2 * w + 3)]
+    for length in sorted({131, *lengths}):
+        for n in {length, min(length, 5)}:
+            compare(setting, Sizes(n, length, 3, 2, ()), np.float64)
+
+
+def compare(setting, sizes, dtype):
+    with about(dtype, sizes):
+        call = setting.call(sizes, dtype=dtype)
+        reference = Setting(setting.case, "reference", setting.masked).call(sizes, dtype=dtype)
+        result, expected = call.run().named(), reference.run().named()
+        assert result.keys() == expected.keys()
+        for name, x in expected.items():
+            assert result[name].dtype == dtype
+            assert_close(result[name], x, call.case, name)
 
 
 def runs_in(case, room):
@@ -44,32 +55,32 @@ def test_every_room_that_has_the_kernel_is_tested(case):
     assert case.rooms == tuple(room for room in rooms if case.takes("kernels") and runs_in(case, room))
 
 
-@DTYPES
 @each_setting(lambda s: s.room == "jit")
-def test_any_number_of_threads_gives_the_same_bits(setting, dtype):
-    call = setting.call(Sizes(90, 140, 5, 6, (3,)), dtype=dtype)
+def test_any_number_of_threads_gives_the_same_bits(setting):
     most = numba.config.NUMBA_NUM_THREADS
     assert most > 1, "conftest.py asks for four"
-    try:
-        results = []
-        for threads in (most, 1, 2, most):
-            numba.set_num_threads(threads)
-            results.append(call.run().named())
-    finally:
-        numba.set_num_threads(most)
-    for result in results[1:]:
-        for name, x in result.items():
-            np.testing.assert_array_equal(x, results[0][name], err_msg=name)
+    for dtype in DTYPES:
+        call = setting.call(Sizes(90, 140, 5, 6, (3,)), dtype=dtype)
+        try:
+            results = []
+            for threads in (most, 1, 2, most):
+                numba.set_num_threads(threads)
+                results.append(call.run().named())
+        finally:
+            numba.set_num_threads(most)
+        for result in results[1:]:
+            for name, x in result.items():
+                np.testing.assert_array_equal(x, results[0][name], err_msg=name)
 
 
-@DTYPES
 @each_setting()
-def test_called_twice_the_same_bits(setting, dtype):
+def test_called_twice_the_same_bits(setting):
     """Nothing is drawn inside, nothing is remembered."""
-    call = setting.call(dtype=dtype)
-    first, second = call.run().named(), call.run().named()
-    for name, x in first.items():
-        np.testing.assert_array_equal(second[name], x, err_msg=name)
+    for dtype in DTYPES:
+        call = setting.call(dtype=dtype)
+        first, second = call.run().named(), call.run().named()
+        for name, x in first.items():
+            np.testing.assert_array_equal(second[name], x, err_msg=name)
 
 
 def mapped(x):
@@ -89,13 +100,14 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @each_setting()
-def test_any_layout(setting, layout):
+def test_any_layout(setting):
     """As heads split off by a transpose, or an array read from a file, come."""
     call = setting.call(Sizes(9, 21, 4, 3))
-    strided = {name: LAYOUTS[layout](x) for name, x in call.arrays.items() if isinstance(x, np.ndarray) and x.ndim > 1}
     expected = call.run().named()
-    d_out = LAYOUTS[layout](np.random.default_rng(1).standard_normal(expected["out"].shape))
-    for name, x in call.change(arrays=strided).run(d_out).named().items():
-        assert_close(x, expected[name], call.case, name)
+    for layout, lay in LAYOUTS.items():
+        with about(layout):
+            strided = {name: lay(x) for name, x in call.arrays.items() if isinstance(x, np.ndarray) and x.ndim > 1}
+            d_out = lay(normal_like(expected["out"]))
+            for name, x in call.change(arrays=strided).run(d_out).named().items():
+                assert_close(x, expected[name], call.case, name)

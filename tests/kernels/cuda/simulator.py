@@ -9,7 +9,8 @@ The simulator has to be chosen before Numba is imported, hence the process. Thre
 * A barrier that only some threads of a block reach, which can hang a GPU, is an error; so is an instruction of a whole
   warp that only some of its lanes reach. A warp runs up to the next barrier of the block before another one begins.
 
-In the contract tests, every case that has its kernels here gets the room: ``-k cuda`` chooses its tests.
+In the contract tests, every case that has its kernels here gets the room: ``-k cuda`` chooses its tests. They are run
+in one dtype, float32 unless the first word is ``--float64``, and rooms are compared at one size.
 """
 
 import os
@@ -29,7 +30,9 @@ def main(arguments):
     """Change the simulator, the kernels and the cases; run pytest."""
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
     sys.path.insert(0, str(TESTS))
+    import case
     import cases
+    import numpy as np
     import pytest
     from numba.cuda.simulator import kernel as simulator
     from numba.cuda.simulator.cudadrv import devicearray
@@ -43,10 +46,12 @@ def main(arguments):
     if arguments[:1] == ["--real-sizes"]:
         return pytest.main(["-p", "no:cacheprovider", *arguments[1:]])
     shrink(linattn_ref.kernels.cuda.__name__)
+    double = arguments[:1] == ["--float64"]
+    case.DTYPES, case.SIZES = (np.float64 if double else np.float32,), (case.Sizes(7, 17),)
     cases.CASES = tuple(
         replace(case, rooms=(*case.rooms, "cuda"), widths=(6,)) for case in cases.CASES if has_kernels(case)
     )
-    return pytest.main(["-p", "no:cacheprovider", *arguments])
+    return pytest.main(["-p", "no:cacheprovider", *arguments[double:]])
 
 
 def shrink(package):

@@ -24,14 +24,14 @@ def simulate(*arguments, least):
 
 def test_both_passes_are_the_references():
     """The mechanisms that use the kernels most directly: softmax, linear attention, gates."""
-    chosen = "cuda and both_passes and float32 and 17 and (softmax or linear-causal or linear-cuda or rfa-gated)"
+    chosen = "cuda and both_passes and (softmax or linear-causal or linear-cuda or rfa-gated)"
     simulate(CONTRACT / "test_rooms.py", "-k", chosen, least=10)
 
 
 def test_patterns_are_the_references():
     """Those that are seen through parts: a window, columns, blocks, two orders."""
     mechanisms = "local-dilated or longformer-cuda or bigbird-cuda or strided-cuda"
-    chosen = f"cuda and both_passes and float32 and 17 and masked and ({mechanisms})"
+    chosen = f"cuda and both_passes and masked and ({mechanisms})"
     simulate(CONTRACT / "test_rooms.py", "-k", chosen, least=4)
 
 
@@ -40,7 +40,7 @@ def test_kernels_of_patterns():
 
 
 def test_lsh_is_the_references():
-    simulate(CONTRACT / "test_rooms.py", "-k", "both_passes and float32 and 17 and reformer-cuda-masked", least=1)
+    simulate(CONTRACT / "test_rooms.py", "-k", "both_passes and reformer-cuda-masked", least=1)
 
 
 def test_kernels_of_lsh():
@@ -73,7 +73,7 @@ def test_kernels():
 
 @pytest.mark.slow
 def test_every_mechanism():
-    simulate(CONTRACT / "test_rooms.py", "-k", "cuda and both_passes and float64 and 17", least=60)
+    simulate("--float64", CONTRACT / "test_rooms.py", "-k", "cuda and both_passes", least=60)
 
 
 @pytest.mark.slow
@@ -92,5 +92,5 @@ def test_patterns_at_real_sizes():
     "mechanisms", ["local-dilated or longformer-cuda", "bigbird-cuda or strided-cuda", "reformer"], ids=str
 )
 def test_masks(mechanisms):
-    chosen = f"cuda and masked and float32 and (gradient_zero or sequence_that_sees) and ({mechanisms})"
+    chosen = f"cuda and masked and (gradient_zero or sequence_that_sees) and ({mechanisms})"
     simulate(CONTRACT / "test_masks.py", "-k", chosen, least=4)

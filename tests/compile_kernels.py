@@ -1,0 +1,52 @@
+"""Compile what the tests call, once: ``python compile_kernels.py float32``, and the same for ``float64``.
+
+With several workers every kernel would be compiled by each of them, and that is most of a first run. So ``conftest.py``
+runs this before it starts them, a process a dtype; they and later runs read the machine code from Numba's cache. Every
+case in ``cases.py`` is called in ``jit``. What else tests need is in :func:`rest`; nothing breaks if something is
+missing there, but pytest's last lines then say so.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+TESTS = Path(__file__).parent
+LEADING = (), (2,), (2, 1, 3)
+
+
+def compile_cases(dtype):
+    """Both passes of every case, and its recurrent form."""
+    from case import Setting, Sizes
+    from cases import CASES
+
+    for case in CASES:
+        if "jit" not in case.rooms:
+            continue
+        for leading in LEADING if case.recurrent else LEADING[1:2]:
+            call = Setting(case, "jit", masked=False).call(Sizes(5, 5, 3, 2, leading), dtype=dtype)
+            call.run()
+            if case.recurrent:
+                call.step(1, call.init_state())
+
+
+def rest(dtype):
+    """What the tests of single kernels call besides: the product alone, long enough for parts; steps in any layout."""
+    from linattn_ref.kernels.jit import causal_product, elu_plus_one
+
+    x = np.ones((1, 5000, 3), dtype)
+    causal_product.forward(x, x, x, None, None, None)
+    causal_product.backward_by_row(x, None, x, x, x, None)
+    for module in (causal_product, elu_plus_one):
+        for leading in LEADING:
+            row, s = np.ones((*leading, 3), dtype), np.ones((*leading, 3, 3), dtype)
+            module.step(row, row, row, s, row.copy(), 0.5)
+            gaps = np.ones((*leading, 3, 6), dtype)[..., ::2]
+            module.step(gaps[..., 0, :], row, row, gaps, gaps[..., 0, :].copy(), 0.5)
+        module.bind_step(row, row, row, s, row.copy(), 0.5, row.copy())()
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+    compile_cases(np.dtype(sys.argv[1]).type)
+    rest(np.dtype(sys.argv[1]).type)
