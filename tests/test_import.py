@@ -101,7 +101,7 @@ LAYERS = (
 )
 # The same within experiments: the folders of figures stand beside one another.
 SHARED = (("publishing",), ("measuring",))
-FIGURES = ("rank", "fewer_keys", "features", "recurrence", "sparse", "cost")
+FIGURES = ("rank", "fewer_keys", "features", "recurrence", "sparse", "cost", "schematics")
 EXPERIMENTS = (*SHARED, FIGURES, ("benches",))
 
 

@@ -2,6 +2,7 @@
 
 Figures, by what they are about; no folder imports from another:
 
+``schematics``  the mechanisms, a drawing each: shapes of arrays, what is summed, what is never made
 ``rank``        is self-attention of low rank? ``spectrum`` (the main job), and the theorems that say why
 ``fewer_keys``  attention to fewer keys than there are: mixtures (Linformer), landmarks (Nyströmformer)
 ``features``    feature maps in place of the exponential, and random ones

@@ -5,8 +5,27 @@ from typing import Any
 
 # A figure is called by its module's name; beside it, the folder of `linattn_ref.experiments` that it is in. The module
 # has `compute(...)`, whose `seed`, `rng`, `quick` and `workers` the gallery fills in if it has them, `draw(results)`
-# and `CAPTION`. In the gallery's order:
+# and `CAPTION`. A schematic is called by its mechanism's name: `schematic_linear` is `schematics.linear`.
+SCHEMATICS = (
+    "schematic_softmax",
+    "schematic_linformer",
+    "schematic_nystromformer",
+    "schematic_linear",
+    "schematic_linear_recurrent",
+    "schematic_performer",
+    "schematic_rfa",
+    "schematic_linformer_linear",
+    "schematic_local",
+    "schematic_block_local",
+    "schematic_longformer",
+    "schematic_bigbird",
+    "schematic_sparse_transformer",
+    "schematic_long_short",
+    "schematic_reformer",
+)
+# In the gallery's order:
 FIGURES = {
+    **dict.fromkeys(SCHEMATICS, "schematics"),
     "spectrum": "rank",
     "eckart_young": "rank",
     "johnson_lindenstrauss": "rank",
@@ -42,4 +61,4 @@ COMPILED = {"cuda_occupancy": "cost"}
 def module_of(name: str) -> Any:
     """The module of a figure, or of a bench."""
     folder = {**FIGURES, **COMPILED}.get(name, "benches")
-    return importlib.import_module(f"linattn_ref.experiments.{folder}.{name}")
+    return importlib.import_module(f"linattn_ref.experiments.{folder}.{name.removeprefix('schematic_')}")

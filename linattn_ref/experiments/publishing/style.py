@@ -32,6 +32,18 @@ ORANGE = "#E69F00"
 SKY = "#56B4E9"
 BLACK = "#000000"
 GREY = "#7F7F7F"  # for what is only there to compare with
+BROWN = "#8C510A"
+
+# In the schematics: what an array is.
+ROLES = {
+    "queries": BLUE,
+    "keys": VERMILLION,
+    "values": GREEN,
+    "weights": ORANGE,  # scores, weights and features: what is made of queries and keys, a row a token
+    "state": PURPLE,  # sums over the tokens
+    "fixed": GREY,  # learned or drawn beforehand
+    "output": BLACK,
+}
 
 
 @contextmanager

@@ -118,14 +118,16 @@ def _first_paragraph(lines: Iterable[str]) -> Iterator[str]:
 def mechanisms_table(rows: Sequence[Mechanism]) -> str:
     """As Markdown."""
     lines = [
-        "| mechanism | source | gives | exact | time | memory kept | causal | recurrent form | beyond q, k, v |",
+        "| picture | mechanism | gives | exact | time | memory kept | causal | recurrent form | beyond q, k, v |",
         "| --- " * 9 + "|",
     ]
     for row in rows:
-        link = f"[{row.title}](linattn_ref/attention/{row.name}.py)"
+        drawn = f"figures/schematic_{row.name}.svg"
+        picture = f'<a href="{drawn}"><img src="{drawn}" width="280" alt="{row.title}, drawn"></a>'
+        link = f"[{row.title}](linattn_ref/attention/{row.name}.py)" + f"<br>{row.source}" * (row.source != "–")
         needs = ", ".join(f"`{name}`" for name in row.parameters) or "–"
         said = [row.fields[field] for field in ("Gives", "Exact", "Time", "Memory", "Causal")]
-        cells = [link, row.source, *said, "yes" if row.recurrent else "no", needs]
+        cells = [picture, link, *said, "yes" if row.recurrent else "no", needs]
         lines.append(f"| {' | '.join(cells).replace('``', '`')} |")
     return "\n".join(lines)
 

@@ -34,7 +34,9 @@ def test_a_row_is_what_the_code_says():
     linformer = next(row for row in tables.mechanisms() if row.name == "linformer")
     assert (linformer.recurrent, linformer.parameters) == (False, ("e", "f"))
     line = next(line for line in tables.mechanisms_table([linformer]).splitlines() if "Linformer" in line)
-    assert line.startswith("| [Linformer](linattn_ref/attention/linformer.py) | Wang et al. 2020 | ")
+    drawn = "figures/schematic_linformer.svg"
+    assert line.startswith(f'| <a href="{drawn}"><img src="{drawn}" width="280" alt="Linformer, drawn"></a> | ')
+    assert " | [Linformer](linattn_ref/attention/linformer.py)<br>Wang et al. 2020 | softmax attention of " in line
     assert line.endswith(" | no | no | `e`, `f` |")
     assert "``" not in line
 
@@ -94,7 +96,7 @@ def root(tmp_path):
 def test_updated_changes_only_what_is_between_the_marks(root):
     text = tables.updated(MARKS, root)
     assert "old" not in text
-    assert text.startswith("a\n<!-- mechanisms:begin -->\n| mechanism |")
+    assert text.startswith("a\n<!-- mechanisms:begin -->\n| picture | mechanism |")
     assert "<!-- chapters:end -->\nc\n<!-- headlines:begin -->\n| what | against |" in text
     assert text.endswith("\n<!-- headlines:end -->\n")
     assert "\n<!-- mechanisms:end -->\nb\n<!-- chapters:begin -->\n| chapter |" in text
