@@ -56,11 +56,11 @@ chapter.table(
     ],
 )
 others = sorted(set(mechanisms) - set(EIGHT))
-assert others == ["linformer_linear", "local", "reformer", "softmax", "sparse_transformer"]
+assert others == ["block_local", "linformer_linear", "local", "reformer", "softmax", "sparse_transformer"]
 
 # %% [markdown]
-# Not in that table: softmax attention; the window alone, Sparse Transformer and Reformer, which belong with the local
-# ones, since they are exact over the pairs that they keep; and the combination of Linformer with linear attention.
+# Not in that table: softmax attention; windows or blocks alone, Sparse Transformer and Reformer, which belong with the
+# local ones, since they are exact over the pairs they keep; and the combination of Linformer with linear attention.
 #
 # Each family has one formula. Write $w_{ij}$ for a weight that is not normalised yet.
 #

@@ -20,7 +20,14 @@ def test_examples(name):
     assert run(name).failed == 0
 
 
-@pytest.mark.parametrize("name", ["softmax", "softmax_dense", "softmax_cache"])
+WITH_EXAMPLES = [
+    *("softmax", "softmax_dense", "softmax_cache"),
+    *("bigbird", "block_local", "local", "long_short", "longformer", "sparse_transformer"),
+    *("dynamic_projection", "layer_norm", "pattern_softmax"),
+]
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_there_is_one(name):
     """With numbers: making some, a call, what it gives."""
     assert run(name).attempted >= 4

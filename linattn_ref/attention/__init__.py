@@ -72,7 +72,6 @@ __all__ = [
     "long_short",
     "longformer",
     "nystromformer",
-    "pattern_softmax",
     "patterns",
     "performer",
     "reformer",

@@ -16,7 +16,7 @@ and a query sees those of the segments wholly before its own: ``R`` rows a segme
 takes ``O(N^2 R / w)``: quadratic still, ``w / R`` times less than softmax attention.
 
 Keys and mixtures of keys have different lengths, and at the start of training the longer would get all the weight. So
-each kind has a layer norm of its own ("dual layer norm", ``long_short_norm.py``), and so have the values:
+each kind has a layer norm of its own ("dual layer norm", ``layer_norm.py``), and so have the values:
 
     K~ = norm(K),   K^ = norm'(K-),   V~ = norm(V),   V^ = norm'(V-)                                         (3)
     out_i = softmax(scale q_i [K^ ; K~ near i]^T) [V^ ; V~ near i]                                           (4)
@@ -32,7 +32,23 @@ The gradient, by hand
 (4) is softmax attention of ``w`` queries to a few keys, segment by segment; its backward pass (``softmax.py``) gives
 ``dK~``, ``dK^``, ``dV~`` and ``dV^``, to which every segment adds that saw the key. Back through the norms they are
 gradients of ``K``, ``K-``, ``V`` and ``V-``, and what ``K-`` and ``V-`` get goes on through (2) and (1), to ``K`` and
-``V`` once more and to ``W_p``: ``long_short_projection.py``.
+``V`` once more and to ``W_p``: ``dynamic_projection.py``.
+
+Example
+-------
+Five tokens in segments of two, all scores equal, one mixture: with equal weights it is the mean of all values, 3. A
+query sees it, its own segment and one key on both sides.
+
+>>> import numpy as np
+>>> x, v, w_p = np.zeros((5, 2)), np.array([[1.0], [2.0], [3.0], [4.0], [5.0]]), np.zeros((2, 1))
+>>> out, saved = forward(x, x, v, w_p, None, None, window=2)
+>>> print(out.T)  # (3 + 1 + 2 + 3) / 4, (3 + 2 + 3 + 4 + 5) / 5, (3 + 4 + 5) / 3
+[[2.25 2.25 3.4  3.4  4.  ]]
+>>> print(backward(np.ones((5, 1)), saved).v.T.round(3))
+[[0.747 1.147 1.147 0.98  0.98 ]]
+
+No ``kernels``: keys of two kinds are put side by side for each segment, and what is left is dense softmax attention of
+``w`` queries to some ``2 w + R`` keys, small matrices which NumPy's products are good at.
 
 References
 ----------
@@ -42,44 +58,49 @@ Zhu et al. (2021), "Long-short Transformer: efficient Transformers for language 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention import softmax
+from linattn_ref.attention import dynamic_projection, layer_norm, softmax_dense
 from linattn_ref.attention.arguments import (
     Array,
     Mask,
+    check_array,
     check_d_out,
     check_qk,
     check_qkv,
     check_saved,
+    check_shape,
     check_sizes,
     resolve_scale,
 )
-from linattn_ref.attention.long_short_norm import Norm, check_norm, layer_norm, layer_norm_backward
-from linattn_ref.attention.long_short_projection import check_w_p, in_parts, mix, mix_backward, projection
-from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention.door import door
+from linattn_ref.attention.dynamic_projection import Mixtures, check_w_p, in_parts
+from linattn_ref.attention.fields import documented
+
+__all__ = ["Gradients", "Norm", "Saved", "backward", "dynamic_projection", "forward", "matrix", "pattern"]
+
+EPS = 1e-5  # of the norms
+Pair = tuple[Array, Array]  # gain and bias, (W,) each
+Norm = tuple[Pair, Pair]  # for keys (D,) and for values (M,)
+Pairs = tuple[Pair | None, Pair | None, Pair | None, Pair | None]
+NONE = None, None
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs: the inputs, the projection and the mixtures. Everything else is computed again."""
 
     q: Array  # (..., N, D)
-    k: Array  # (..., L, D), masked rows 0
-    v: Array  # (..., L, M), masked rows 0
-    w_p: Array  # (..., D, R)
-    norm_local: Norm | None
-    norm_global: Norm | None
-    p: Array  # (..., T, W, R): T = 1 and W = L, or causal T segments of width W = w
-    mixed_k: Array  # K- (..., T R, D)
-    mixed_v: Array  # V- (..., T R, M)
+    mixing: dynamic_projection.Saved  # of (1) and (2): K, V, W_p, P; whether causal, and w
+    mixed: Mixtures  # K- (..., T R, D) and V- (..., T R, M)
+    pairs: Pairs  # gain and bias of each of (3): of K, V, K-, V-
     key_mask: Mask | None  # (..., L)
-    window: int
-    causal: bool
     scale: float
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of ``forward``; None for a norm that is None."""
 
@@ -91,6 +112,54 @@ class Gradients(NamedTuple):
     norm_global: Norm | None
 
 
+def _check_matrix(
+    q: Array,
+    k: Array,
+    w_p: Array,
+    norm_local: Norm | None,
+    norm_global: Norm | None,
+    *,
+    window: int,
+    causal: bool = False,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+    v: Array | None = None,
+) -> None:
+    check_qk(q, k, causal=causal, key_mask=key_mask)
+    check_sizes(window=window)
+    if not causal and q.shape[-2] != k.shape[-2]:
+        raise ValueError(
+            f"q: the keys near a query need N = L (or causal=True), got N = {q.shape[-2]} and L = {k.shape[-2]}"
+        )
+    check_w_p(w_p, k)
+    _check_norm("norm_local", norm_local, k, v)
+    _check_norm("norm_global", norm_global, k, v)
+    resolve_scale(scale, q.shape[-1])
+
+
+def _check_norm(name: str, norm: Norm | None, k: Array, v: Array | None) -> None:
+    """None or ``((gain, bias), (gain, bias))``, ``(D,)`` for keys, ``(M,)`` for values if there are any."""
+    if norm is None:
+        return
+    if not (_is_pair(norm) and all(_is_pair(x) for x in norm)):
+        raise TypeError(f"{name}: expected None or ((gain, bias) of keys, (gain, bias) of values), got {norm!r}")
+    for pair, x, letter in ((norm[0], k, "D"), (norm[1], v, "M")):
+        for array in () if x is None else pair:
+            check_array(name, array, ndim=1, dtype=k.dtype)
+            check_shape(name, array, x.shape[-1:], f"({letter},)")  # type: ignore[union-attr]
+
+
+def _is_pair(x: object) -> bool:
+    return isinstance(x, (tuple, list)) and len(x) == 2
+
+
+def _check_forward(q: Array, k: Array, v: Array, *rest: Any, **options: Any) -> None:
+    shared = {name: options[name] for name in ("causal", "key_mask") if name in options}
+    check_qkv(q, k, v, **shared)
+    _check_matrix(q, k, *rest, **options, v=v)
+
+
+@door(_check_forward)
 def forward(
     q: Array,
     k: Array,
@@ -108,96 +177,74 @@ def forward(
 
     Parameters
     ----------
-    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``, float32 or float64
-        ``N = L``, as the short term is about places; causal, the ``N`` queries are the last of ``L`` places.
+    q, k, v, causal, key_mask, scale
+        The common arguments: ``help(linattn_ref.attention)``. ``N = L`` unless causal, as the short term is about
+        places. A masked key has no share in a mixture; a segment without a key has no mixtures.
     w_p : ndarray ``(D, R)`` or ``(..., D, R)``
         What each mixture looks for; leading axes broadcast with those of ``k``.
     norm_local, norm_global : ``((gain, bias), (gain, bias))`` or None
         Of the near keys ``(D,)`` and values ``(M,)``, and of the mixtures. None is no norm.
     window : int
         ``w``, the width of a segment; the last may be shorter.
-    causal : bool
-        Query ``i`` sees keys ``j <= i + (L - N)``; needs ``N <= L``.
-    key_mask : ndarray of bool ``(..., L)``, optional
-        True = may be attended. A masked key has no share in a mixture; a segment without a key has no mixtures.
-    scale : float, optional
-        ``1/sqrt(D)`` unless given.
-
-    Returns
-    -------
-    out : ndarray ``(..., N, M)``
-        A query that may see nothing gets 0.
-    saved : Saved
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
-    _check_places(q, k, causal, window)
-    check_w_p(w_p, k)
-    check_norm("norm_local", norm_local, k, v)
-    check_norm("norm_global", norm_global, k, v)
-    scale = resolve_scale(scale, q.shape[-1])
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    p = dynamic_projection(k, w_p, window=window, causal=causal, key_mask=key_mask)  # (1)  (..., T, W, R)
-    mixed_k, mixed_v = (mix(p, in_parts(x, window, causal)) for x in (k, v))  # (2)  (..., T R, D), (..., T R, M)
-    saved = Saved(q, k, v, w_p, norm_local, norm_global, p, mixed_k, mixed_v, key_mask, int(window), causal, scale)
-    out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
-    for segment, keys, values, mask in _segments(saved, *_normalised(saved)):
-        rows = segment.queries
-        out[..., rows, :], _ = softmax.dense_forward(
-            q[..., rows, :], keys, values, causal=causal, key_mask=mask, scale=scale
+    mixed, mixing = dynamic_projection.forward.unchecked(
+        k, v, w_p, window=int(window), causal=causal, key_mask=key_mask
+    )  # (1), (2)
+    pairs = *(norm_local or NONE), *(norm_global or NONE)
+    saved = Saved(q, mixing, mixed, pairs, key_mask, resolve_scale(scale, q.shape[-1]))
+    return _attend(saved), saved
+
+
+def _attend(saved: Saved) -> Array:
+    """``out`` of (4), segment by segment."""
+    normed = [y for y, _ in _normed(saved)]  # (3)
+    out = np.empty_like(saved.q, shape=(*saved.q.shape[:-1], saved.mixing.v.shape[-1]))
+    for (rows, _, _), keys, values, mask in _segments(saved, *normed):
+        out[..., rows, :], _ = softmax_dense.forward.unchecked(
+            saved.q[..., rows, :], keys, values, causal=saved.mixing.causal, key_mask=mask, scale=saved.scale
         )  # (4)
-    return out, saved
+    return out
 
 
-def backward(d_out: Array, saved: Saved) -> Gradients:
-    """Gradients of :func:`forward`.
-
-    Parameters
-    ----------
-    d_out : ndarray ``(..., N, M)``
-    saved : Saved
-
-    Returns
-    -------
-    Gradients
-        Exactly 0 for masked keys and for queries that see nothing.
-    """
+def _check_backward(d_out: Array, saved: Any) -> None:
     check_saved(saved, Saved)
-    q, k, v, mixed_k, mixed_v = saved.q, saved.k, saved.v, saved.mixed_k, saved.mixed_v
-    check_d_out(d_out, (*q.shape[:-1], v.shape[-1]), q.dtype)
-    d_q = np.empty(q.shape, q.dtype)
-    d_near_k, d_near_v, d_far_k, d_far_v = (np.zeros(x.shape, x.dtype) for x in (k, v, mixed_k, mixed_v))
-    for (rows, near, far), keys, values, mask in _segments(saved, *_normalised(saved)):
-        g, x = d_out[..., rows, :], q[..., rows, :]
-        _, kept = softmax.dense_forward(x, keys, values, causal=saved.causal, key_mask=mask, scale=saved.scale)
-        d_q[..., rows, :], d_keys, d_values = softmax.dense_backward(g, kept)
+    check_d_out(d_out, (*saved.q.shape[:-1], saved.mixing.v.shape[-1]), saved.q.dtype)
+
+
+@door(_check_backward)
+def backward(d_out: Array, saved: Saved) -> Gradients:
+    """Gradients of :func:`forward`: exactly 0 for masked keys and for queries that see nothing."""
+    normed, norms = zip(*_normed(saved), strict=True)  # (3), once more
+    d_q = np.empty_like(saved.q)
+    d_normed = d_near_k, d_near_v, d_far_k, d_far_v = tuple(np.zeros_like(x) for x in normed)
+    for (rows, near, far), keys, values, mask in _segments(saved, *normed):
+        _, kept = softmax_dense.forward.unchecked(
+            saved.q[..., rows, :], keys, values, causal=saved.mixing.causal, key_mask=mask, scale=saved.scale
+        )
+        d_q[..., rows, :], d_keys, d_values = softmax_dense.backward.unchecked(d_out[..., rows, :], kept)  # of (4)
         for d, d_near, d_far in ((d_keys, d_near_k, d_far_k), (d_values, d_near_v, d_far_v)):
             d_far[..., :far, :] += d[..., :far, :]
             d_near[..., near, :] += d[..., far:, :]
-    d_k, d_v, d_norm_local = _both_backward(d_near_k, d_near_v, k, v, saved.norm_local)
-    d_mixed_k, d_mixed_v, d_norm_global = _both_backward(d_far_k, d_far_v, mixed_k, mixed_v, saved.norm_global)
-    k_parts, v_parts, d_k_parts, d_v_parts = (in_parts(x, saved.window, saved.causal) for x in (k, v, d_k, d_v))
-    by_mixing_k, by_mixing_v, d_w_p = mix_backward(d_mixed_k, d_mixed_v, saved.p, k_parts, v_parts, saved.w_p)
-    d_k_parts += by_mixing_k  # views of d_k and d_v
-    d_v_parts += by_mixing_v
-    return Gradients(d_q, d_k, d_v, d_w_p, d_norm_local, d_norm_global)
+    (d_k, d_v, d_mixed_k, d_mixed_v), pairs = zip(*map(_norm_backward, d_normed, norms), strict=True)  # of (3)
+    by_mixing = dynamic_projection.backward.unchecked(Mixtures(d_mixed_k, d_mixed_v), saved.mixing)  # of (2) and (1)
+    d_norm_local, d_norm_global = (None if of_k is None else (of_k, of_v) for of_k, of_v in (pairs[:2], pairs[2:]))
+    return Gradients(d_q, d_k + by_mixing.k, d_v + by_mixing.v, by_mixing.w_p, d_norm_local, d_norm_global)
 
 
-def dynamic_projection(
-    k: Array, w_p: Array, *, window: int, causal: bool = False, key_mask: Mask | None = None
-) -> Array:
-    """``P`` of (1) for keys ``(..., L, D)``: ``(..., 1, L, R)``, or causal one for each segment but the last."""
-    mask = None if key_mask is None else in_parts(key_mask[..., None], window, causal)  # (..., T, W, 1)
-    return projection(in_parts(k, window, causal), w_p, mask)  # (1)
+def _normed(saved: Saved) -> Iterator[tuple[Array, layer_norm.Saved | None]]:
+    """``K~``, ``V~``, ``K^`` and ``V^`` of (3), each with what its norm saved: None where there is no norm."""
+    for x, pair in zip((saved.mixing.k, saved.mixing.v, *saved.mixed), saved.pairs, strict=True):
+        yield (x, None) if pair is None else layer_norm.forward.unchecked(x, layer_norm.Params(*pair), eps=EPS)
+
+
+def _norm_backward(d: Array, saved: layer_norm.Saved | None) -> tuple[Array, layer_norm.Params | None]:
+    return (d, None) if saved is None else layer_norm.backward.unchecked(d, saved)
 
 
 # --- Segments -------------------------------------------------------------------------------------------------------
 
 
+@documented
 class Segment(NamedTuple):
     """What a segment's queries see."""
 
@@ -222,11 +269,11 @@ def _segments(
     saved: Saved, near_k: Array, near_v: Array, far_k: Array, far_v: Array
 ) -> Iterator[tuple[Segment, Array, Array, Mask | None]]:
     """Each segment with the keys, values and mask of (4); mixtures first, as causally the segment's own are last."""
-    mask, reduced = saved.key_mask, saved.w_p.shape[-1]
+    mask, window, causal, reduced = saved.key_mask, saved.mixing.window, saved.mixing.causal, saved.mixing.p.shape[-1]
     if mask is not None:  # a part without a key has no mixtures
-        in_part = in_parts(mask[..., None], saved.window, saved.causal).any(axis=(-2, -1))  # (..., T)
+        in_part = in_parts(mask[..., None], window, causal).any(axis=(-2, -1))  # (..., T)
         far_mask = np.repeat(in_part, reduced, axis=-1)  # (..., T R)
-    for segment in segments(saved.q.shape[-2], saved.k.shape[-2], saved.window, reduced, saved.causal):
+    for segment in segments(saved.q.shape[-2], near_k.shape[-2], window, reduced, causal):
         near, far = segment.near, segment.far
         keys = np.concatenate([far_k[..., :far, :], near_k[..., near, :]], axis=-2)
         values = np.concatenate([far_v[..., :far, :], near_v[..., near, :]], axis=-2)
@@ -243,31 +290,10 @@ def pattern(n: int, *, window: int, causal: bool = False) -> Mask:
     return np.tril(seen) if causal else seen
 
 
-# --- Both norms ------------------------------------------------------------------------------------------------
-
-
-def _normalised(saved: Saved) -> tuple[Array, Array, Array, Array]:
-    """``K~``, ``V~``, ``K^`` and ``V^``."""
-    (near_k, near_v), (far_k, far_v) = saved.norm_local or (None, None), saved.norm_global or (None, None)
-    return (
-        layer_norm(saved.k, near_k),
-        layer_norm(saved.v, near_v),
-        layer_norm(saved.mixed_k, far_k),
-        layer_norm(saved.mixed_v, far_v),
-    )
-
-
-def _both_backward(d_k: Array, d_v: Array, k: Array, v: Array, norm: Norm | None) -> tuple[Array, Array, Norm | None]:
-    """Through the norms of keys and values."""
-    of_keys, of_values = norm or (None, None)
-    d_k, d_of_keys = layer_norm_backward(d_k, k, of_keys)
-    d_v, d_of_values = layer_norm_backward(d_v, v, of_values)
-    return d_k, d_v, None if d_of_keys is None or d_of_values is None else (d_of_keys, d_of_values)
-
-
 # --- The matrix -----------------------------------------------------------------------------------------------------
 
 
+@door(_check_matrix)
 def matrix(
     q: Array,
     k: Array,
@@ -284,28 +310,7 @@ def matrix(
 
     ``out == matrix @ v`` where the values have no norm: those given are used for the keys alone. Rows sum to 1.
     """
-    check_qk(q, k, causal=causal, key_mask=key_mask)
     one = np.broadcast_to(np.eye(k.shape[-2], dtype=k.dtype), (*k.shape[:-1], k.shape[-2]))  # V = I  (..., L, L)
-    _, saved = forward(q, k, one, w_p, None, None, window=window, causal=causal, key_mask=key_mask, scale=scale)
-    for name, norm in (("norm_local", norm_local), ("norm_global", norm_global)):
-        check_norm(name, norm, k, None)
-    near_k = layer_norm(saved.k, None if norm_local is None else norm_local[0])
-    far_k = layer_norm(saved.mixed_k, None if norm_global is None else norm_global[0])
-    p = np.empty((*q.shape[:-1], k.shape[-2]), q.dtype)
-    for segment, keys, values, mask in _segments(saved, near_k, saved.v, far_k, saved.mixed_v):
-        rows = segment.queries
-        p[..., rows, :], _ = softmax.dense_forward(
-            q[..., rows, :], keys, values, causal=causal, key_mask=mask, scale=scale
-        )
-    return p
-
-
-# --- Checks ---------------------------------------------------------------------------------------------------------
-
-
-def _check_places(q: Array, k: Array, causal: bool, window: int) -> None:
-    check_sizes(window=window)
-    if not causal and q.shape[-2] != k.shape[-2]:
-        raise ValueError(
-            f"q: the keys near a query need N = L (or causal=True), got N = {q.shape[-2]} and L = {k.shape[-2]}"
-        )
+    mixed, mixing = dynamic_projection.forward.unchecked(k, one, w_p, window=window, causal=causal, key_mask=key_mask)
+    pairs = (norm_local or NONE)[0], None, (norm_global or NONE)[0], None  # of keys
+    return _attend(Saved(q, mixing, mixed, pairs, key_mask, resolve_scale(scale, q.shape[-1])))

@@ -51,7 +51,7 @@ all ``v_global``; of the others, row ``i`` has the mean of ``v`` over its neighb
 >>> x, v = np.zeros((6, 2)), np.arange(6.0)[:, None]
 >>> out, saved = forward(x, x, v, x, x, 10 * v, window=1, global_tokens=[-1])
 >>> out.T
-array([[ 2. ,  2. ,  2.75,  3.5 ,  4. , 25. ]])
+array([[ 2.  ,  2.  ,  2.75,  3.5 ,  4.  , 25.  ]])
 >>> backward(np.ones((6, 1)), saved).v_global.T.round(2)
 array([[0.17, 0.17, 0.17, 0.17, 0.17, 0.17]])
 
@@ -70,6 +70,7 @@ import numpy as np
 from linattn_ref.attention import pattern_softmax, patterns, softmax
 from linattn_ref.attention.arguments import Array, Mask, check_array, check_d_out, check_saved, check_shape, check_sizes
 from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.pattern_arguments import check_square, distinct_indices
 from linattn_ref.attention.rooms import PatternSoftmaxRoom, SoftmaxRoom, check_kernels
 from linattn_ref.kernels import parts, reference
@@ -81,6 +82,7 @@ class Room(PatternSoftmaxRoom, SoftmaxRoom, Protocol):
     """Where Longformer runs: ordinary rows in the one kernel, global ones in the other."""
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs: two softmax attentions."""
 
@@ -89,6 +91,7 @@ class Saved(NamedTuple):
     rows: softmax.Saved | None  # of (3); None if there are no global tokens
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of ``forward``."""
 
@@ -157,7 +160,7 @@ def forward(
     )  # (1), (2)
     rows = None
     if tokens.size:
-        out[..., tokens, :], rows = softmax.forward(
+        out[..., tokens, :], rows = softmax.forward.unchecked(
             q_global[..., tokens, :], k_global, v_global, key_mask=key_mask, scale=scale, kernels=kernels
         )  # (3)  (..., G, M)
     return out, Saved(ordinary, tuple(tokens.tolist()), rows)
@@ -179,7 +182,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     d_q_global = np.zeros_like(d_q)
     if rows is None:
         return Gradients(d_q, d_k, d_v, d_q_global, np.zeros_like(d_k), np.zeros_like(d_v))
-    d_rows, d_k_global, d_v_global = softmax.backward(d_out[..., tokens, :], rows)
+    d_rows, d_k_global, d_v_global = softmax.backward.unchecked(d_out[..., tokens, :], rows)
     d_q_global[..., tokens, :] = d_rows  # (..., G, D)
     return Gradients(d_q, d_k, d_v, d_q_global, d_k_global, d_v_global)
 

@@ -55,6 +55,7 @@ from linattn_ref.attention.arguments import (
     resolve_scale,
 )
 from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.pattern_arguments import check_pattern
 from linattn_ref.attention.rooms import PatternSoftmaxRoom, check_kernels, kernel_of, name_of_room
@@ -63,6 +64,7 @@ from linattn_ref.kernels import parts, reference
 __all__ = ["Gradients", "Saved", "backward", "forward"]
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs: the inputs, the output, one number a row, and the pattern."""
 
@@ -77,6 +79,7 @@ class Saved(NamedTuple):
     kernels: Any  # the room's name
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of ``forward``."""
 

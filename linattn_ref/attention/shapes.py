@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array, check_sizes
 
-__all__ = ["segment_bounds", "sum_to_shape"]
+__all__ = ["check_broadcasts", "segment_bounds", "sum_to_shape"]
 
 
 def segment_bounds(length: int, reduced: int) -> NDArray[np.int64]:
@@ -24,3 +24,10 @@ def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
     x = x.sum(axis=tuple(range(x.ndim - len(shape))))
     repeated = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] != 1)
     return x.sum(axis=repeated, keepdims=True)
+
+
+def check_broadcasts(name: str, got: tuple[int, ...], leading: tuple[int, ...]) -> None:
+    """The leading axes ``got`` of an array broadcast to those of ``k``."""
+    tail = leading[len(leading) - len(got) :] if got else ()
+    if len(got) > len(leading) or any(a not in (1, b) for a, b in zip(got, tail, strict=True)):
+        raise ValueError(f"{name}: leading axes {got} do not broadcast to those of k, {leading}")

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from linattn_ref.attention import layer_norm as norm
 from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.models.activation import ACTIVATIONS
@@ -124,9 +125,8 @@ def linear(x: Array, weights: Parameters, name: str) -> Array:
 
 def layer_norm(x: Array, weights: Parameters, name: str, eps: float) -> Array:
     """Equation (6), over the last axis; the shape of ``x``."""
-    centred = x - x.mean(axis=-1, keepdims=True)
-    variance = np.square(centred).mean(axis=-1, keepdims=True)  # (..., 1)
-    return weights[f"{name}.weight"] * (centred / np.sqrt(variance + eps)) + weights[f"{name}.bias"]  # (6)
+    params = norm.Params(weights[f"{name}.weight"], weights[f"{name}.bias"])
+    return norm.forward.unchecked(x, params, eps=eps)[0]  # (6)
 
 
 def split_heads(x: Array, heads: int) -> Array:

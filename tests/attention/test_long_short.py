@@ -5,9 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from linattn_ref.attention import long_short, softmax
-from linattn_ref.attention.long_short_norm import layer_norm, layer_norm_backward
-from linattn_ref.attention.long_short_projection import mix
+from linattn_ref.attention import dynamic_projection, layer_norm, long_short, softmax
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.gradcheck import check_elementwise
 
@@ -24,6 +22,10 @@ def draw(n, d=4, m=3, r=2, leading=(), seed=0):
 def draw_norm(seed, d=4, m=3):
     rng = np.random.default_rng(seed)
     return tuple(tuple(rng.standard_normal(width) for _ in range(2)) for width in (d, m))
+
+
+def normed(x, pair):
+    return layer_norm.forward(x, layer_norm.Params(*pair))[0]
 
 
 # --- Short term -----------------------------------------------------------------------------------------------------
@@ -50,10 +52,10 @@ def test_far_keys_count_only_through_mixtures():
     out, saved = long_short.forward(q, k, v, w_p, None, None, window=6, causal=True)
     same(out[:6], softmax.forward(q[:6], k[:6], v[:6], causal=True)[0])
     scores = np.where(long_short.pattern(12, window=6, causal=True), q @ k.T / 2, -np.inf)
-    assert saved.mixed_k.shape == (2, 4)
-    scores = np.concatenate([scores, np.where(np.arange(12)[:, None] >= 6, q @ saved.mixed_k.T / 2, -np.inf)], axis=1)
+    assert saved.mixed.k.shape == (2, 4)
+    scores = np.concatenate([scores, np.where(np.arange(12)[:, None] >= 6, q @ saved.mixed.k.T / 2, -np.inf)], axis=1)
     weights = np.exp(scores)
-    same(out, weights / weights.sum(axis=1, keepdims=True) @ np.concatenate([v, saved.mixed_v]))
+    same(out, weights / weights.sum(axis=1, keepdims=True) @ np.concatenate([v, saved.mixed.v]))
 
 
 # --- Mixtures -------------------------------------------------------------------------------------------------------
@@ -63,9 +65,9 @@ def test_mixtures_are_softmax_attention_of_learned_queries():
     q, k, v, w_p = draw(20, leading=(2,))
     _, saved = long_short.forward(q, k, v, w_p, None, None, window=4)
     columns = np.broadcast_to(w_p.T, (2, 2, 4))
-    same(saved.mixed_k, softmax.forward(columns, k, k, scale=1.0)[0])
-    same(saved.mixed_v, softmax.forward(columns, k, v, scale=1.0)[0])
-    same(saved.p.sum(axis=-2), 1)
+    same(saved.mixed.k, softmax.forward(columns, k, k, scale=1.0)[0])
+    same(saved.mixed.v, softmax.forward(columns, k, v, scale=1.0)[0])
+    same(saved.mixing.p.sum(axis=-2), 1)
 
 
 def test_mixtures_follow_content_that_moves():
@@ -74,17 +76,17 @@ def test_mixtures_follow_content_that_moves():
     order = np.random.default_rng(1).permutation(20)
     _, saved = long_short.forward(q, k, v, w_p, None, None, window=4)
     _, moved = long_short.forward(q, k[order], v[order], w_p, None, None, window=4)
-    same(moved.mixed_k, saved.mixed_k)
-    same(moved.mixed_v, saved.mixed_v)
-    np.testing.assert_allclose(moved.p[0], saved.p[0][order], atol=1e-14)
+    same(moved.mixed.k, saved.mixed.k)
+    same(moved.mixed.v, saved.mixed.v)
+    np.testing.assert_allclose(moved.mixing.p[0], saved.mixing.p[0][order], atol=1e-14)
 
 
 def test_with_projection_zero_a_mixture_is_the_mean():
     q, k, v, w_p = draw(20)
     _, saved = long_short.forward(q, k, v, 0 * w_p, None, None, window=6)
-    same(saved.mixed_k, np.tile(k.mean(axis=0), (2, 1)))
+    same(saved.mixed.k, np.tile(k.mean(axis=0), (2, 1)))
     _, saved = long_short.forward(q, k, v, 0 * w_p, None, None, window=6, causal=True)
-    same(saved.mixed_v, np.repeat([v[start : start + 6].mean(axis=0) for start in (0, 6, 12)], 2, axis=0))
+    same(saved.mixed.v, np.repeat([v[start : start + 6].mean(axis=0) for start in (0, 6, 12)], 2, axis=0))
 
 
 def test_more_mixtures_than_keys():
@@ -92,8 +94,8 @@ def test_more_mixtures_than_keys():
     q, k, v, w_p = draw(1, r=9)
     norm = draw_norm(0)
     out, saved = long_short.forward(q, k, v, w_p, norm, norm, window=4)
-    same(out, layer_norm(v, norm[1]))  # ten times the same key and value
-    assert saved.mixed_k.shape == (9, 4)
+    same(out, normed(v, norm[1]))  # ten times the same key and value
+    assert saved.mixed.k.shape == (9, 4)
 
 
 def test_a_segment_without_keys_has_no_mixtures():
@@ -111,22 +113,6 @@ def test_a_segment_without_keys_has_no_mixtures():
 
 
 # --- Dual layer norm ------------------------------------------------------------------------------------------------
-
-
-def test_layer_norm_and_its_gradient():
-    x = np.random.default_rng(0).standard_normal((2, 7, 5))
-    pair = tuple(np.random.default_rng(1).standard_normal((2, 5)))
-    y = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
-    same(layer_norm(x, pair), pair[0] * y + pair[1])
-
-    def forward(x, gain, bias):
-        return layer_norm(x, (gain, bias)), (x, gain, bias)
-
-    def backward(d_out, saved):
-        d_x, d_pair = layer_norm_backward(d_out, saved[0], saved[1:])
-        return (d_x, *d_pair)
-
-    check_elementwise(forward, backward, x, *pair, rng=np.random.default_rng(2)).assert_ok()
 
 
 def test_norms_make_lengths_irrelevant():
@@ -189,9 +175,9 @@ def test_matrix_uses_the_norms_of_keys():
     q, k, v, w_p = draw(8)
     norm_local, norm_global = draw_norm(1), draw_norm(2)
     _, saved = long_short.forward(q, k, v, w_p, norm_local, norm_global, window=8)  # one segment: all keys are near
-    keys = np.concatenate([layer_norm(saved.mixed_k, norm_global[0]), layer_norm(k, norm_local[0])])
+    keys = np.concatenate([normed(saved.mixed.k, norm_global[0]), normed(k, norm_local[0])])
     weights = softmax.matrix(q, keys)
-    expected = weights[:, :2] @ saved.p[0].T + weights[:, 2:]
+    expected = weights[:, :2] @ saved.mixing.p[0].T + weights[:, 2:]
     same(long_short.matrix(q, k, w_p, norm_local, norm_global, window=8), expected)
 
 
@@ -253,5 +239,8 @@ def test_what_is_refused():
             long_short.forward(q, k, v, wrong_w_p, wrong_norm, None, window=3)
 
 
-def test_mix_of_no_part_is_empty():
-    assert mix(np.zeros((2, 0, 4, 3)), np.zeros((2, 0, 4, 5))).shape == (2, 0, 5)
+def test_one_segment_alone_is_not_mixed():
+    k, v, w_p = np.ones((2, 4, 3)), np.ones((2, 4, 5)), np.ones((3, 7))
+    mixed, saved = dynamic_projection.forward(k, v, w_p, window=4, causal=True)
+    assert [x.shape for x in mixed] == [(2, 0, 3), (2, 0, 5)]
+    assert not any(x.any() for x in dynamic_projection.backward(mixed, saved))

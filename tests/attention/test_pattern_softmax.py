@@ -139,7 +139,7 @@ pickle.dump(tuple(import_module(name).backward(d_out, saved)), sys.stdout.buffer
 
 
 @rooms
-@pytest.mark.parametrize(("mechanism", "options", "parts_of"), list(SPARSE.values())[:4], ids=list(SPARSE)[:4])
+@each
 def test_saved_goes_to_another_process(mechanism, options, parts_of, room):
     out, saved = mechanism.forward(*draw(mechanism), **options, kernels=room)
     expected = mechanism.backward(np.cos(out), saved)

@@ -111,6 +111,10 @@ def with_window(rng: Generator, s: Sizes) -> Call:
     return Call(queries_keys_values(rng, s), {"window": WINDOW})
 
 
+def in_blocks(rng: Generator, s: Sizes) -> Call:
+    return Call(queries_keys_values(rng, s), {"block": BLOCK})
+
+
 def with_global_token(rng: Generator, s: Sizes) -> Call:
     arrays = *queries_keys_values(rng, s), *queries_keys_values(rng, s)
     return Call(arrays, {"window": WINDOW, "global_tokens": (0,)})
@@ -147,6 +151,7 @@ CALLS: dict[str, Callable[[Generator, Sizes], Call]] = {
     "rfa": with_gate,
     "nystromformer": with_landmarks,
     "local": with_window,
+    "block_local": in_blocks,
     "longformer": with_global_token,
     "bigbird": with_random_blocks,
     "sparse_transformer": strided,

@@ -15,7 +15,6 @@ The rest is seen from the code: a recurrent form (``step``), and the arguments b
 
 import importlib
 import inspect
-import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ from linattn_ref.experiments.publishing.atomic import write_all
 
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.
-COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state"}
+COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "pattern"}
 
 
 class Mechanism(NamedTuple):
@@ -51,8 +50,8 @@ class Chapter(NamedTuple):
 
 
 def mechanisms() -> list[Mechanism]:
-    """Every mechanism of `linattn_ref.attention`, softmax first."""
-    names = sorted((info.name for info in pkgutil.iter_modules(linattn_ref.attention.__path__)), key=_softmax_first)
+    """Every mechanism of `linattn_ref.attention`, softmax first; what they are made of has pairs too, and no row."""
+    names = sorted(linattn_ref.attention.__all__, key=_softmax_first)
     modules = (importlib.import_module(f"linattn_ref.attention.{name}") for name in names)
     return [mechanism(module) for module in modules if {"forward", "backward", "Saved"} <= set(vars(module))]
 
