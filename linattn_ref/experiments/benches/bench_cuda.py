@@ -33,14 +33,15 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from linattn_ref.experiments.benches import harness
 from linattn_ref.experiments.benches.bench_cuda_peers import Call, Inputs, kernels
+from linattn_ref.experiments.benches.harness import BOTH, FORWARD
 from linattn_ref.experiments.publishing import style
 
 CAPTION = (
     "Causal attention on a GPU: time, forward and with the backward pass, and memory beyond the inputs, against length."
 )
 LENGTHS = tuple(2**power for power in range(10, 21))
-FORWARD, BOTH = "forward", "forward + backward"
 TOLERANCE = {"float32": 1e-2, "bfloat16": 1e-1}  # of the largest number: others may round to tensor cores' precision
 LOOKS = {
     "linear": (style.BLUE, "o-"),
@@ -158,11 +159,8 @@ def compare(calls: Mapping[str, Call], inputs: Inputs) -> None:
     for name, other in pairs:
         if name in calls:
             tolerance = TOLERANCE["bfloat16" if "bfloat16" in name else "float32"]
-            results = calls[name](inputs_of(name, inputs), True), calls[other](inputs, True)
-            for what, x, y in zip(("out", "d_q", "d_k", "d_v"), *results, strict=True):
-                error = float((x - y).abs().max() / y.abs().max())
-                if not error < tolerance:
-                    raise RuntimeError(f"{name} and {other} differ in {what} by {error:.1e} of its largest entry")
+            results = {name: calls[name](inputs_of(name, inputs), True), other: calls[other](inputs, True)}
+            harness.compare("causal", results, tolerance, to=other)
 
 
 def measure(torch: Any, call: Callable[[], Any], repeats: int) -> tuple[float, float, float] | None:
@@ -229,15 +227,13 @@ def table(results: Results) -> str:
             numbers = [f"{row.median_ms:.3g}" if row else "" for row in cells]
             numbers += [f"{limit_ms(results, task, length, limit):.3g}" for limit in LIMITS]
             lines.append(f"| {task} | {length} | {' | '.join(numbers)} |")
-    missing = [name for name in ("flash-linear-attention", "fast-transformers") if name not in results.versions]
     lines += [
         "",
         f"{results.device}, B = {results.batch}, H = {results.heads}, D = M = {results.width}, float32 unless named, "
         f"causal; milliseconds, median of {results.repeats}. Limit: a copy moves {results.copy_gb_s:.0f} GB/s, a "
         f"matrix product does {results.matrix_tflops:.1f} TFLOP/s in float32, "
         f"{results.bfloat16_tflops:.1f} in bfloat16. "
-        + ", ".join(f"{name} {version}" for name, version in results.versions.items())
-        + (f". Not installed, so not compared: {', '.join(missing)}." if missing else "."),
+        + harness.compared(results.versions, ("flash-linear-attention", "fast-transformers")),
     ]
     return "\n".join(lines)
 

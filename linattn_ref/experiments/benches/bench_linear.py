@@ -6,11 +6,10 @@ attention                 all of it: queries and keys in, elu + 1, the denominat
 kernel step, step         one token of the recurrent form, without and with features and checks, called from Python
 ========================  ============================================================================================
 
-As in `bench_softmax`, all run in this process in turn, on the same arrays, and results are compared before any time is
-taken. A ratio is a kernel's CPU time over that of ``jit`` in the same round. What the others are is in
-`bench_linear_peers` and, of a single token, in `bench_linear_steps`. ``jit plain`` is the loop of the paper in a few
-lines of Numba; ``jit float64`` the fast kernel in twice the precision. ``multiply-adds alone`` are as many as ``jit``
-makes, and nothing else: no kernel that makes them can be faster on this processor.
+`harness` says how time is measured; `bench_linear_peers` and, for a single token, `bench_linear_steps` what the others
+are. ``jit plain`` is the loop of the paper in a few lines of Numba; ``jit float64`` the fast kernel in twice the
+precision. ``multiply-adds alone`` are as many as ``jit`` makes, and nothing else: no kernel that makes them can be
+faster on this processor.
 
 At these sizes a forward pass takes no longer than the system takes to find new memory for its result. That is not what
 is compared: fast-transformers' kernels are given theirs, and the others get theirs from what is free in the process,
@@ -33,10 +32,12 @@ from linattn_ref.attention import linear
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps import elu_plus_one
 from linattn_ref.experiments.benches import bench_linear_peers as peers
+from linattn_ref.experiments.benches import harness
 from linattn_ref.experiments.benches.bench_linear_limit import multiply_adds
-from linattn_ref.experiments.benches.bench_linear_peers import Call, Inputs
+from linattn_ref.experiments.benches.bench_linear_peers import Inputs
 from linattn_ref.experiments.benches.bench_linear_steps import STEP, STEP_KERNEL, steps
-from linattn_ref.experiments.measuring.timing import against_jit, one_thread
+from linattn_ref.experiments.benches.harness import PER_TOKEN, TOLD, Call, Curve, per_token
+from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit import causal_product as fast
@@ -104,7 +105,6 @@ def compute(
     repeats: int = 7,
     compiled: bool = True,
     seed: int = 0,
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Results:
     """Time ``jit`` beside the other kernels here and, where they are installed, PyTorch and fast-transformers.
 
@@ -121,8 +121,6 @@ def compute(
     compiled : bool
         Whether to try ``torch.compile``: it needs a C++ compiler and some seconds a length.
     seed : int
-    progress : callable
-        Wraps the sequence of lengths, as ``tqdm.tqdm`` does.
 
     Raises
     ------
@@ -131,27 +129,26 @@ def compute(
     RuntimeError
         Two kernels disagree.
     """
-    given = {"lengths": lengths, "batches": batches, "heads": [heads], "width": [width]}
-    for name, counts in {**given, "step_width": [step_width], "repeats": [repeats]}.items():
-        for count in counts:
-            if count < 1:
-                raise ValueError(f"{name}: expected at least 1, got {count}")
-    torch = peers.find_torch()
+    harness.check_counts(
+        lengths=lengths, batches=batches, heads=heads, width=width, step_width=step_width, repeats=repeats
+    )
+    torch = harness.find("torch")
     packages = {} if torch is None else peers.find_packages()
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
     with one_thread(torch), kept_memory():
-        for length in progress(lengths):
+        for length in lengths:
             inputs = Inputs(*rng.standard_normal((4, 1, heads, length, width)).astype(np.float32))
             for task, calls in _passes(inputs, torch, packages, compiled):
-                _compare(task, {name: call() for name, call in calls.items()})
-                rows += _time(task, length, calls, repeats if length <= LONG else min(repeats, FEW))
+                harness.compare(task, {name: call() for name, call in calls.items()}, TOLERANCE)
+                rows += harness.time(Row, (task, length), calls, repeats if length <= LONG else min(repeats, FEW))
         for batch in batches:
             recurrent = packages.get("fast-transformers")
             for task, steps_of, out in steps(batch, heads, step_width, torch, recurrent, rng):
-                _compare(task, {name: step() or (out,) for name, step in steps_of.items()})
+                results = {name: [np.asarray(x) for x in step() or (out,)] for name, step in steps_of.items()}
+                harness.compare(task, results, TOLERANCE)
                 often = {name: partial(_often, step) for name, step in steps_of.items()}
-                rows += _time(task, batch, often, repeats, calls=STEPS)
+                rows += harness.time(Row, (task, batch), often, repeats, calls=STEPS)
     return Results(heads, width, step_width, repeats, peers.versions(torch, packages), tuple(rows))
 
 
@@ -177,12 +174,10 @@ def _passes(
     }
     if torch is not None:
         for name, form in peers.torch_forms(torch, compiled=compiled).items():
-            forward[name] = partial(peers.torch_forward, torch, form, phi)
-            both[name] = partial(peers.torch_both, torch, form, phi)
+            forward[name], both[name] = peers.torch_product(torch, form, phi)
     if peers.FLA in packages and inputs.v.shape[-2] % peers.FLA_ROWS == 0:
         form = partial(peers.fla_product, packages[peers.FLA])
-        forward[peers.FLA] = partial(peers.torch_forward, torch, form, phi)
-        both[peers.FLA] = partial(peers.torch_both, torch, form, phi)
+        forward[peers.FLA], both[peers.FLA] = peers.torch_product(torch, form, phi)
         attention[peers.FLA] = peers.fla_attention(torch, packages[peers.FLA], inputs)
     for name in filter(packages.__contains__, peers.FAST_TRANSFORMERS):
         package = packages[name]
@@ -250,26 +245,6 @@ def kept_memory() -> Iterator[None]:
         mallopt(mmap_max, 65536)
 
 
-# --- Comparing and timing -------------------------------------------------------------------------------------------
-
-
-def _compare(task: str, results: Mapping[str, Sequence[Array]]) -> None:
-    """All results against jit's."""
-    for name, arrays in results.items():
-        for what, got, want in zip(("out", "d_q", "d_k", "d_v"), arrays, results["jit"], strict=False):
-            error = abs(np.asarray(got).reshape(want.shape) - want).max() / abs(want).max()
-            if not error < TOLERANCE:
-                raise RuntimeError(f"{task}: {name} and jit differ in {what} by {error:.1e} of its largest entry")
-
-
-def _time(task: str, size: int, kernels: Mapping[str, Callable[[], object]], repeats: int, calls: int = 1) -> list[Row]:
-    """A row for each kernel, which does its task ``calls`` times when it is called."""
-    return [
-        Row(task, size, name, median_ms / calls, min_ms / calls, *ratios)
-        for name, (median_ms, min_ms, *ratios) in against_jit(kernels, repeats).items()
-    ]
-
-
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
@@ -289,51 +264,25 @@ def best_torch(rows: Iterable[Row]) -> list[Row]:
 def table(results: Results) -> str:
     """The comparison as two Markdown tables, of passes and of steps, a line a task and size; below, what they are."""
     rows = best_torch(results.rows)
-    passes = _table("N", "ms", 1, [row for row in rows if not _is_step(row)])
-    steps = _table("B", "µs", 1e3, [row for row in rows if _is_step(row)])
-    compared = ", ".join(f"{name} {version}" for name, version in results.versions.items())
-    missing = [name for name in ("PyTorch", "fast-transformers", peers.FLA) if name not in results.versions]
-    missing_line = f" Not installed, so not compared: {', '.join(missing)}." if missing else ""
+    order = (*LOOKS, "jit float64")
+    passes = harness.table(("task", "N"), [row for row in rows if not _is_step(row)], order)
+    steps = harness.table(("task", "B"), [row for row in rows if _is_step(row)], order, unit=("µs", 1e3))
     few = f" ({FEW} beyond N = {LONG})" if results.repeats > FEW and any(row.size > LONG for row in rows) else ""
     setting = f"H = {results.heads}, C = M = {results.width} (steps: {results.step_width}), B = 1, float32, one thread"
     note = (
-        f"{setting}, {results.repeats} rounds{few}. jit: CPU time, median; the others: times jit's, median (least). "
-        "pytorch: the fastest of its forms. multiply-adds alone: as many as jit makes and nothing else; divided by it, "
-        f"a peer's ratio is the most that this arithmetic allows.{f' {compared}.' if compared else ''}{missing_line}"
+        f"{setting}, {results.repeats} rounds{few}. {TOLD} pytorch: the fastest of its forms. multiply-adds alone: as "
+        "many as jit makes and nothing else; divided by it, a peer's ratio is the most that this arithmetic allows. "
+        f"{harness.compared(results.versions, ('PyTorch', 'fast-transformers', peers.FLA))}"
     )
     return "\n".join([*passes, "", *steps, "", note])
 
 
-def _table(size: str, unit: str, units: float, rows: list[Row]) -> list[str]:
-    """The lines of a table; ``units`` to a millisecond."""
-    names = dict.fromkeys([*LOOKS, "jit float64", *(row.kernel for row in rows)])
-    others = [name for name in names if name != "jit" and any(row.kernel == name for row in rows)]
-    by_setting: dict[tuple[str, int], dict[str, Row]] = {}
-    for row in rows:
-        by_setting.setdefault(row[:2], {})[row.kernel] = row
-    header = ["task", size, "jit", *others]
-    lines = [f"| {' | '.join(header)} |", f"| --- | ---: | {' | '.join(['---:'] * (1 + len(others)))} |"]
-    for (task, n), found in by_setting.items():
-        time = f"{units * found['jit'].median_ms:.2f} {unit}"
-        cells = (f"{row.ratio_median:.2f} ({row.ratio_min:.2f})" if row else "" for row in map(found.get, others))
-        lines.append(f"| {' | '.join([task, str(n), time, *cells])} |")
-    return lines
-
-
 def draw(results: Results) -> Figure:
     """Time a token against length, forward and with the backward pass."""
-    figure, axes = style.figure(1, 2, height=0.45, sharey=True)
     rows = best_torch(results.rows)
-    lengths = sorted({row.size for row in rows if row.task == FORWARD})
-    for axis, task in zip(axes, (FORWARD, BOTH), strict=True):
-        for kernel, (colour, look) in LOOKS.items():
-            points = [(row.size, 1e3 * row.median_ms / row.size) for row in rows if row[::2][:2] == (task, kernel)]
-            if points:
-                axis.plot(*zip(*points, strict=True), look, color=colour, label=kernel)
-        axis.set(title=task, xlabel="N = L", xscale="log", yscale="log")
-        axis.set_xticks(lengths, [str(n) for n in lengths])
-        axis.minorticks_off()
-        axis.yaxis.set_major_formatter("{x:g}")
-    axes[0].set_ylabel("µs a token, all heads, one thread")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, handlelength=3.5)
-    return figure
+
+    def curve(kernel: str, task: str) -> Curve:
+        chosen = [row for row in rows if (row.task, row.kernel) == (task, kernel)]
+        return Curve(kernel, *LOOKS[kernel], [per_token(row, row.size) for row in chosen])
+
+    return harness.draw({task: [curve(kernel, task) for kernel in LOOKS] for task in (FORWARD, BOTH)}, PER_TOKEN)

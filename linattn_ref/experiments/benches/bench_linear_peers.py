@@ -17,14 +17,14 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.benches.harness import Call, in_torch
 
-Call = Callable[[], Sequence[Array]]  # out; d_q, d_k, d_v
 FAST_TRANSFORMERS = {"fast-transformers": "fast_transformers", "fast-transformers native": "fast_transformers_native"}
 FLA, FLA_ROWS = "flash-linear-attention", 64  # rows of its chunks
 LOOP, AT_ONCE = (32, 64), 64  # rows in a chunk
@@ -38,14 +38,6 @@ class Inputs(NamedTuple):
     k: Array  # (B, H, N, C)
     v: Array  # (B, H, N, M)
     d_out: Array  # (B, H, N, M)
-
-
-def find_torch() -> Any:
-    """The module, or None where it is not installed."""
-    try:
-        return importlib.import_module("torch")
-    except ImportError:
-        return None
 
 
 def find_fast_transformers() -> dict[str, Any]:
@@ -129,18 +121,12 @@ def at_once(torch: Any, rows: int, q: Any, k: Any, v: Any) -> Any:
     return out.flatten(-3, -2)[..., :n, :]
 
 
-def torch_forward(torch: Any, form: Any, inputs: Inputs) -> Sequence[Array]:
-    """``out`` of a form of the product."""
-    q, k, v = (torch.from_numpy(x) for x in inputs[:3])  # the same arrays, not copies of them
-    return (form(q, k, v).numpy(),)
-
-
-def torch_both(torch: Any, form: Any, inputs: Inputs) -> Sequence[Array]:
-    """``out`` and gradients of a form, by PyTorch's automatic differentiation."""
-    q, k, v = (torch.from_numpy(x).requires_grad_() for x in inputs[:3])
-    out = form(q, k, v)
-    out.backward(torch.from_numpy(inputs.d_out))
-    return tuple(x.numpy() for x in (out.detach(), q.grad, k.grad, v.grad))
+def torch_product(torch: Any, form: Any, inputs: Inputs) -> tuple[Call, Call]:
+    """A form of the product, forward, and forward with backward."""
+    forward, both = (
+        partial(in_torch, torch, form, inputs[:3], inputs.d_out, with_gradient) for with_gradient in (False, True)
+    )
+    return forward, both
 
 
 # --- fast-transformers ----------------------------------------------------------------------------------------------
@@ -196,4 +182,4 @@ def fla_attention(torch: Any, naive: Any, inputs: Inputs) -> Call:
         features = (elu(q) + 1).transpose(1, 2), (elu(k) + 1).transpose(1, 2)
         return naive.naive_chunk_linear_attn(*features, v.transpose(1, 2), scale=1.0, normalize=True).transpose(1, 2)
 
-    return partial(torch_both, torch, attention, inputs)
+    return torch_product(torch, attention, inputs)[1]

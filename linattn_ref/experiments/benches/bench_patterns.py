@@ -1,10 +1,7 @@
 """Attention with sparse patterns beside HuggingFace's and fast-transformers', on one thread of the CPU.
 
-Everything runs in this process, on the same arrays, in turn: one call of each, and again, so that a machine whose speed
-drifts is as fast for all. Measured is CPU time. A ratio is a kernel's time over that of ``jit`` in the same round, so
-above 1 ``jit`` is the faster; the median of the rounds' ratios says what to expect, the least what held every time.
-Before any of it, all results are compared: a fast wrong answer is no answer. Only PyTorch's attention to all pairs is
-another function; it shows what the pattern saves.
+`harness` says how time is measured. PyTorch's attention to all pairs is another function, and its results are not
+compared; it shows what the pattern saves.
 
 All numbers are of the attention alone, without projections (`bench_patterns_peers`). A window is given as the keys on
 each side: ``window=256`` is HuggingFace's ``attention_window=512`` and fast-transformers' ``local_context=513``.
@@ -12,7 +9,7 @@ each side: ``window=256`` is HuggingFace's ``attention_window=512`` and fast-tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,8 +20,10 @@ from numpy.typing import NDArray
 from linattn_ref.attention import bigbird, local, longformer
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import bench_patterns_peers as peers_of
-from linattn_ref.experiments.benches.bench_patterns_peers import GLOBAL_TOKEN, Call, Inputs, Peers
-from linattn_ref.experiments.measuring.timing import against_jit, one_thread
+from linattn_ref.experiments.benches import harness
+from linattn_ref.experiments.benches.bench_patterns_peers import GLOBAL_TOKEN, Inputs, Peers
+from linattn_ref.experiments.benches.harness import BOTH, PASSES, TOLD, Call, Curve, per_token
+from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, parts, reference
 
@@ -32,7 +31,6 @@ CAPTION = (
     "Attention with sparse patterns on one thread of a CPU, forward and backward, batch size 1: time a token against "
     "the length, beside the packages that have the same pattern, and beside PyTorch's attention to all pairs."
 )
-PASSES = ("forward", "forward + backward")
 MECHANISMS = ("local", "longformer", "bigbird")
 ALL_PAIRS = "pytorch, all pairs"
 LOOKS = {
@@ -42,6 +40,7 @@ LOOKS = {
     "transformers": (style.VERMILLION, "s-"),
     ALL_PAIRS: (style.BLACK, "^:"),
 }
+PACKAGES = ("PyTorch", "transformers", "fast-transformers")
 OUTPUTS = ("out", "d_q", "d_k", "d_v", "d_q_global", "d_k_global", "d_v_global")
 TOLERANCE = 1e-4  # of the largest number: some 1000 roundings in float32
 
@@ -89,7 +88,6 @@ def compute(
     drawn: int = 3,
     repeats: int = 5,
     seed: int = 0,
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Results:
     """Time ``jit``, ``reference`` and, where they are installed, the other packages, in float32 at batch size 1.
 
@@ -106,8 +104,6 @@ def compute(
     repeats : int
         Rounds, after one that is not counted.
     seed : int
-    progress : callable
-        Wraps the sequence of lengths, as ``tqdm.tqdm`` does.
 
     Raises
     ------
@@ -116,24 +112,24 @@ def compute(
     RuntimeError
         Two kernels disagree.
     """
-    counts = {"heads": heads, "width": width, "window": window, "block": block, "drawn": drawn, "repeats": repeats}
-    for name, count in (*(("lengths", n) for n in lengths), *counts.items()):
-        if count < 1:
-            raise ValueError(f"{name}: expected at least 1, got {count}")
+    harness.check_counts(
+        lengths=lengths, heads=heads, width=width, window=window, block=block, drawn=drawn, repeats=repeats
+    )
     peers = peers_of.find()
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
     pairs: list[tuple[str, int, int]] = []
     with one_thread(peers.torch):
-        for length in progress(lengths):
+        for length in lengths:
             inputs = Inputs(*rng.standard_normal((len(Inputs._fields), 1, heads, length, width)).astype(np.float32))
             setting = Setting(window, block, bigbird.draw_random_blocks(-(-length // block), drawn, rng))
             for mechanism in MECHANISMS:
                 pairs.append((mechanism, length, parts.count_pairs(pattern(mechanism, length, setting))))
-                compare(mechanism, calls(mechanism, peers, inputs, setting, with_gradient=True))
                 for passes in PASSES:
-                    timed = calls(mechanism, peers, inputs, setting, with_gradient=passes != "forward")
-                    rows += time(mechanism, length, passes, timed, repeats)
+                    kernels = calls(mechanism, peers, inputs, setting, with_gradient=passes == BOTH)
+                    results = {name: call() for name, call in kernels.items() if name != ALL_PAIRS}
+                    harness.compare(f"{mechanism}, {passes}", results, TOLERANCE, outputs=OUTPUTS)
+                    rows += harness.time(Row, (mechanism, length, passes), kernels, repeats)
     return Results(heads, width, window, block, drawn, repeats, peers.versions, tuple(pairs), tuple(rows))
 
 
@@ -190,81 +186,33 @@ def pattern(mechanism: str, length: int, setting: Setting) -> parts.Pattern:
     )
 
 
-# --- Comparing and timing -------------------------------------------------------------------------------------------
-
-
-def compare(mechanism: str, kernels: Mapping[str, Call]) -> None:
-    """All results against jit's, but for attention to all pairs, which is meant to be another."""
-    expected = kernels["jit"]()
-    for name, call in kernels.items():
-        if name == ALL_PAIRS:
-            continue
-        for what, got, want in zip(OUTPUTS, call(), expected, strict=False):
-            error = abs(got - want).max() / abs(want).max()
-            if not error < TOLERANCE:
-                raise RuntimeError(f"{mechanism}: {name} and jit differ in {what} by {error:.1e} of its largest entry")
-
-
-def time(mechanism: str, length: int, passes: str, kernels: Mapping[str, Call], repeats: int) -> list[Row]:
-    """A row for each kernel from ``repeats`` rounds of one call each, after a round that is not counted."""
-    return [Row(mechanism, length, passes, name, *times) for name, times in against_jit(kernels, repeats).items()]
-
-
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
 def table(results: Results) -> str:
     """The comparison as a Markdown table, a line a setting, and below it what stands in it."""
-    others = [name for name in LOOKS if name != "jit" and any(row.kernel == name for row in results.rows)]
-    lines = [
-        f"| {' | '.join(['mechanism', 'N = L', 'pairs', 'passes', 'jit', *others])} |",
-        f"| --- | ---: | ---: | --- | {' | '.join(['---:'] * (1 + len(others)))} |",
-    ]
-    by_setting: dict[tuple[str, int, str], dict[str, Row]] = {}
-    for row in results.rows:
-        by_setting.setdefault(row[:3], {})[row.kernel] = row
     share = {(mechanism, length): count / length**2 for mechanism, length, count in results.pairs}
-    for (mechanism, length, passes), rows in by_setting.items():
-        times = (f"{row.ratio_median:.2f} ({row.ratio_min:.2f})" if row else "" for row in map(rows.get, others))
-        cells = [mechanism, str(length), f"{share[mechanism, length]:.1%}", passes, f"{rows['jit'].median_ms:.1f} ms"]
-        lines.append(f"| {' | '.join([*cells, *times])} |")
-    return "\n".join([*lines, "", _note(results)])
-
-
-def _note(results: Results) -> str:
-    compared = ", ".join(f"{name} {version}" for name, version in results.versions.items())
-    missing = [name for name in ("PyTorch", "transformers", "fast-transformers") if name not in results.versions]
-    return (
-        f"B = 1, H = {results.heads}, D = M = {results.width}, float32, one thread, {results.repeats} rounds; "
-        f"window {results.window} on each side; blocks of {results.block}, {results.drawn} random. "
-        "jit: CPU time, median; the others: times jit's, median (least). Attention alone, without projections."
-        + (f" {compared}." if compared else "")
-        + (f" Not installed, so not compared: {', '.join(missing)}." if missing else "")
+    lines = harness.table(
+        ("mechanism", "N = L", "passes", "pairs"),
+        results.rows,
+        LOOKS,
+        cells=lambda setting: (*setting, f"{share[setting[:2]]:.1%}"),
     )
+    note = (
+        f"B = 1, H = {results.heads}, D = M = {results.width}, float32, one thread, {results.repeats} rounds; "
+        f"window {results.window} on each side; blocks of {results.block}, {results.drawn} random. {TOLD} Attention "
+        f"alone, without projections. {harness.compared(results.versions, PACKAGES)}"
+    )
+    return "\n".join([*lines, "", note])
 
 
 def draw(results: Results) -> Figure:
-    """Time a token against length, a panel a mechanism."""
-    figure, axes = style.figure(1, len(MECHANISMS), height=0.42, sharey=True)
-    lengths = sorted({row.length for row in results.rows})
-    for axis, mechanism in zip(axes, MECHANISMS, strict=True):
-        for kernel, (colour, look) in LOOKS.items():
-            wanted = mechanism, PASSES[1], kernel
-            rows = [row for row in results.rows if (row.mechanism, row.passes, row.kernel) == wanted]
-            if rows:
-                per_token = [1e3 * row.median_ms / row.length for row in rows]
-                axis.plot([row.length for row in rows], per_token, look, color=colour, label=kernel)
-        axis.set(title=mechanism, xlabel="N = L", xscale="log", yscale="log")
-        axis.set_xticks(lengths, [str(n) for n in lengths])
-        axis.minorticks_off()
-    least, most = axes[0].get_ylim()
-    ticks = [digit * 10.0**power for power in range(-3, 7) for digit in (1, 2, 5)]
-    axes[0].set_yticks([tick for tick in ticks if least <= tick <= most])
-    axes[0].yaxis.set_major_formatter("{x:g}")
-    axes[0].set_ylabel("µs a token, both passes")
-    handles: dict[str, Any] = {}
-    for axis in axes:
-        handles |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-    shown = [name for name in LOOKS if name in handles]
-    figure.legend([handles[name] for name in shown], shown, loc="outside lower center", ncols=3, handlelength=3.5)
-    return figure
+    """Time a token against length, a panel a mechanism, both passes."""
+
+    def curve(kernel: str, mechanism: str) -> Curve:
+        wanted = mechanism, BOTH, kernel
+        rows = [row for row in results.rows if (row.mechanism, row.passes, row.kernel) == wanted]
+        return Curve(kernel, *LOOKS[kernel], [per_token(row, row.length) for row in rows])
+
+    panels = {mechanism: [curve(kernel, mechanism) for kernel in LOOKS] for mechanism in MECHANISMS}
+    return harness.draw(panels, "µs a token, both passes")

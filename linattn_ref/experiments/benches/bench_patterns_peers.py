@@ -14,15 +14,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.benches import harness
+from linattn_ref.experiments.benches.harness import Call
 
-Call = Callable[[], Sequence[Array]]  # out; and the gradients, if they are asked for
 GLOBAL_TOKEN = 0
 
 
@@ -50,28 +52,21 @@ class Peers(NamedTuple):
 
 def find() -> Peers:
     """What there is to compare with."""
-    torch = _module("torch")
+    torch = harness.find("torch")
     if torch is None:
         return Peers(None, None, None, None, {})
     models = "transformers.models"
-    longformer, bigbird = (_module(f"{models}.{name}") for name in _MODELS)
-    local = _module("fast_transformers.local_product")
+    longformer, bigbird = (harness.find(f"{models}.{name}") for name in _MODELS)
+    local = harness.find("fast_transformers.local_product")
     found = {
         "PyTorch": torch,
-        "transformers": longformer and _module("transformers"),
-        "fast-transformers": local and _module("fast_transformers"),
+        "transformers": longformer and harness.find("transformers"),
+        "fast-transformers": local and harness.find("fast_transformers"),
     }
     return Peers(torch, longformer, bigbird, local, {n: m.__version__ for n, m in found.items() if m is not None})
 
 
 _MODELS = ("longformer.modeling_longformer", "big_bird.modeling_big_bird")
-
-
-def _module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
 
 
 # --- PyTorch and fast-transformers ----------------------------------------------------------------------------------
@@ -80,7 +75,7 @@ def _module(name: str) -> Any:
 def all_pairs(peers: Peers, inputs: Inputs, with_gradient: bool) -> Call:
     """Softmax attention without any pattern."""
     attention = peers.torch.nn.functional.scaled_dot_product_attention
-    return _call(peers.torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
+    return partial(harness.in_torch, peers.torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
 
 
 def windows(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> Call:
@@ -93,21 +88,7 @@ def windows(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> C
         scores = local.local_dot_product(q, k, mask, lengths, 2 * window + 1)  # (1, H, N, 2 window + 1)
         return local.local_weighted_average(torch.softmax(scale * scores, -1), v)
 
-    return _call(torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
-
-
-def _call(torch: Any, attention: Any, arrays: list[Array], d_out: Array, with_gradient: bool) -> Call:
-    """Runs ``attention`` on tensors of these arrays, not copies; backward by PyTorch's automatic differentiation."""
-
-    def call() -> Sequence[Array]:
-        leaves = [torch.from_numpy(x).requires_grad_(with_gradient) for x in arrays]
-        out = attention(*leaves)
-        if not with_gradient:
-            return (out.numpy(),)
-        out.backward(torch.from_numpy(d_out))
-        return (out.detach().numpy(), *(x.grad.numpy() for x in leaves))
-
-    return call
+    return partial(harness.in_torch, torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
 
 
 # --- HuggingFace ----------------------------------------------------------------------------------------------------
@@ -136,7 +117,7 @@ def longformer(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -
         return module(hidden, **options, is_global_attn=True)[0].transpose(0, 1)  # (N, 1, H D)
 
     *arrays, d_out = own_order
-    call = _call(torch, attention, arrays, d_out, with_gradient)
+    call = partial(harness.in_torch, torch, attention, arrays, d_out, with_gradient)
     return lambda: [_in_heads(x, heads) for x in call()]
 
 
@@ -203,7 +184,7 @@ def bigbird(peers: Peers, inputs: Inputs, block: int, random_blocks: NDArray[np.
     def attention(q: Any, k: Any, v: Any) -> Any:
         return module.bigbird_block_sparse_attention(q, k, v, **options)[0].reshape(n, 1, -1)  # (N, 1, H D)
 
-    call = _call(torch, attention, [*inputs[:3]], _in_columns(inputs.d_out), with_gradient)
+    call = partial(harness.in_torch, torch, attention, [*inputs[:3]], _in_columns(inputs.d_out), with_gradient)
 
     def in_heads() -> Sequence[Array]:
         out, *gradients = call()

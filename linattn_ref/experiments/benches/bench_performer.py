@@ -6,8 +6,7 @@ backward pass is left out above 1024 tokens. Its features have ``1e-4`` added af
 see the maximum over later keys. What is timed has both; what results are compared with is the same code with 0 in place
 of the ``1e-4``.
 
-All run in this process in turn, on the same arrays. A ratio is a call's CPU time over that of ``jit`` in the same
-round.
+`harness` says how time is measured.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import contextlib
 import importlib
 import io
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,23 +24,22 @@ from matplotlib.figure import Figure
 
 from linattn_ref.attention import feature_maps, performer
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.benches.bench_linear_peers import Inputs, find_torch
-from linattn_ref.experiments.measuring.timing import against_jit, one_thread
+from linattn_ref.experiments.benches import harness
+from linattn_ref.experiments.benches.bench_linear_peers import Inputs
+from linattn_ref.experiments.benches.harness import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve, per_token
+from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, reference
 
 PEER = "performer-pytorch"
-NEEDS = "performer-pytorch, local-attention, axial-positional-embedding, einops"  # pip install --no-deps
 CAPTION = (
     "Performer attention on one thread of a CPU, eight heads of 64, 256 positive features, float32: time a token "
     "against length, over all keys and causal, forward and with the backward pass."
 )
 CAUSAL, ALL = "causal", "all keys"
-PASSES = ("forward", "forward + backward")
 BOTH_LONGEST = 1024  # of performer-pytorch's causal backward pass: there it keeps 4 GB
 TOLERANCE = 1e-3  # of the largest number; some 10^4 roundings of float32: exponents of up to 10^2 in both
 LOOKS = {"jit": (style.BLUE, "o"), "reference": (style.GREY, "^"), PEER: (style.VERMILLION, "D")}
-Call = Callable[[], Sequence[Array]]
 
 
 class Row(NamedTuple):
@@ -74,7 +72,6 @@ def compute(
     features: int = 256,
     repeats: int = 5,
     seed: int = 0,
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Results:
     """Time ``jit`` beside the reference and, where it is installed, performer-pytorch.
 
@@ -87,8 +84,6 @@ def compute(
     repeats : int
         Rounds, after one that is not counted.
     seed : int
-    progress : callable
-        Wraps the sequence of lengths, as ``tqdm.tqdm`` does.
 
     Raises
     ------
@@ -97,24 +92,20 @@ def compute(
     RuntimeError
         Two of them disagree.
     """
-    given = {"lengths": lengths, "heads": [heads], "width": [width], "features": [features], "repeats": [repeats]}
-    for name, counts in given.items():
-        for count in counts:
-            if count < 1:
-                raise ValueError(f"{name}: expected at least 1, got {count}")
-    torch, peer = find_torch(), find_peer()
+    harness.check_counts(lengths=lengths, heads=heads, width=width, features=features, repeats=repeats)
+    torch, peer = harness.find("torch"), find_peer()
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
     with one_thread(torch):
-        for length in progress(lengths):
+        for length in lengths:
             inputs = Inputs(*rng.standard_normal((4, 1, heads, length, width)).astype(np.float32))
             omega = feature_maps.orthogonal_gaussian(features, width, rng, dtype=np.float32)
             for task in (ALL, CAUSAL):
                 for passes in PASSES:
-                    with_peer = peer and not (task == CAUSAL and passes == PASSES[1] and length > BOTH_LONGEST)
-                    calls = _calls(inputs, omega, task, passes, torch, peer if with_peer else None)
-                    _compare(task, passes, calls, inputs, omega, torch, peer if with_peer else None)
-                    rows += _time(task, passes, length, calls, repeats)
+                    too_long = task == CAUSAL and passes == BOTH and length > BOTH_LONGEST
+                    given = inputs, omega, task, passes, torch, None if too_long else peer
+                    harness.compare(f"{task}, {passes}", _comparable(*given), TOLERANCE)
+                    rows += harness.time(Row, (task, passes, length), _calls(*given), repeats)
     return Results(heads, width, features, repeats, versions(torch, peer), tuple(rows))
 
 
@@ -151,14 +142,15 @@ def _calls(inputs: Inputs, omega: Array, task: str, passes: str, torch: Any, pee
         for name, room in (("jit", jit), ("reference", reference))
     }
     if peer is not None:
-        calls[PEER] = partial(_theirs, torch, _module(torch, peer, omega, task), inputs, passes)
+        module = _module(torch, peer, omega, task)
+        calls[PEER] = partial(harness.in_torch, torch, module, inputs[:3], inputs.d_out, passes == BOTH)
     return calls
 
 
 def _ours(room: Any, inputs: Inputs, omega: Array, task: str, passes: str) -> Sequence[Array]:
     q, k, v, d_out = inputs
     out, saved = performer.forward(q, k, v, omega, causal=task == CAUSAL, kernels=room)
-    return (out,) if passes == PASSES[0] else (out, *performer.backward(d_out, saved)[:3])
+    return (out,) if passes == FORWARD else (out, *performer.backward(d_out, saved)[:3])
 
 
 def _module(torch: Any, peer: Any, omega: Array, task: str) -> Any:
@@ -169,29 +161,15 @@ def _module(torch: Any, peer: Any, omega: Array, task: str) -> Any:
     return module
 
 
-def _theirs(torch: Any, module: Any, inputs: Inputs, passes: str) -> Sequence[Array]:
-    """The same arrays, not copies of them."""
-    with_gradient = passes != PASSES[0]
-    leaves = [torch.from_numpy(x).requires_grad_(with_gradient) for x in inputs[:3]]
-    out = module(*leaves)
-    if not with_gradient:
-        return (out.numpy(),)
-    out.backward(torch.from_numpy(inputs.d_out))
-    return tuple(x.numpy() for x in (out.detach(), *(leaf.grad for leaf in leaves)))
-
-
-def _compare(
-    task: str, passes: str, calls: Mapping[str, Call], inputs: Inputs, omega: Array, torch: Any, peer: Any
-) -> None:
-    """The reference against jit, and performer-pytorch's form against jit where it is given features without 1e-4."""
-    results = {name: call() for name, call in calls.items() if name != PEER}
+def _comparable(
+    inputs: Inputs, omega: Array, task: str, passes: str, torch: Any, peer: Any
+) -> dict[str, Sequence[Array]]:
+    """Results by name; performer-pytorch's are of its form on features without 1e-4."""
+    results = {name: call() for name, call in _calls(inputs, omega, task, passes, torch, None).items()}
     if peer is not None:
-        results[PEER] = _theirs(torch, partial(_without_epsilons, torch, peer, omega, task), inputs, passes)
-    for name, arrays in results.items():
-        for what, got, want in zip(("out", "d_q", "d_k", "d_v"), arrays, results["jit"], strict=False):
-            error = abs(got - want).max() / abs(want).max()
-            if not error < TOLERANCE:
-                raise RuntimeError(f"{task}, {passes}: {name} and jit differ in {what} by {error:.1e} of its largest")
+        form = partial(_without_epsilons, torch, peer, omega, task)
+        results[PEER] = harness.in_torch(torch, form, inputs[:3], inputs.d_out, passes == BOTH)
+    return results
 
 
 def _without_epsilons(torch: Any, peer: Any, omega: Array, task: str, q: Any, k: Any, v: Any) -> Any:
@@ -204,51 +182,25 @@ def _without_epsilons(torch: Any, peer: Any, omega: Array, task: str, q: Any, k:
     return peer.linear_attention(phi_q, phi_k, v)
 
 
-def _time(task: str, passes: str, size: int, calls: Mapping[str, Call], repeats: int) -> list[Row]:
-    """A row for each call."""
-    return [Row(task, passes, size, name, *times) for name, times in against_jit(calls, repeats).items()]
-
-
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
 def table(results: Results) -> str:
     """The comparison as a Markdown table, a line a task and length, and below it what stands in it."""
-    others = [name for name in LOOKS if name != "jit" and any(row.name == name for row in results.rows)]
-    lines = [
-        f"| {' | '.join(['keys', 'passes', 'N', 'jit, ms', *others])} |",
-        f"| --- | --- | {' | '.join(['---:'] * (2 + len(others)))} |",
-    ]
-    settings: dict[tuple[str, str, int], dict[str, Row]] = {}
-    for row in results.rows:
-        settings.setdefault(row[:3], {})[row.name] = row
-    for (task, passes, size), found in settings.items():
-        time = f"{found['jit'].median_ms:.1f}"
-        cells = (f"{row.ratio_median:.2f} ({row.ratio_min:.2f})" if row else "" for row in map(found.get, others))
-        lines.append(f"| {' | '.join([task, passes, str(size), time, *cells])} |")
-    peers = ", ".join(f"{name} {version}" for name, version in results.versions.items())
-    compared = f"{peers}." if peers else f"{PEER} is not installed ({NEEDS}): not compared."
+    lines = harness.table(("keys", "passes", "N"), results.rows, LOOKS)
     setting = f"B = 1, H = {results.heads}, D = M = {results.width}, m = {results.features}, float32, one thread"
-    told = f"{results.repeats} rounds. jit: CPU time, median; the others: times jit's, median (least)"
-    lines += ["", f"{setting}, {told}. {compared}"]
-    return "\n".join(lines)
+    note = f"{setting}, {results.repeats} rounds. {TOLD} {harness.compared(results.versions, [PEER])}"
+    return "\n".join([*lines, "", note])
 
 
 def draw(results: Results) -> Figure:
     """Time a token against length, forward and with the backward pass; causal dashed."""
-    figure, axes = style.figure(1, 2, height=0.45, sharey=True)
-    lengths = sorted({row.size for row in results.rows})
-    for axis, passes in zip(axes, PASSES, strict=True):
-        for name, (colour, marker) in LOOKS.items():
-            for task, line in ((ALL, "-"), (CAUSAL, "--")):
-                chosen = [row for row in results.rows if (row.task, row.passes, row.name) == (task, passes, name)]
-                if chosen:
-                    points = [(row.size, 1e3 * row.median_ms / row.size) for row in chosen]
-                    axis.plot(*zip(*points, strict=True), marker + line, color=colour, label=f"{name}, {task}")
-        axis.set(title=passes, xlabel="N = L", xscale="log", yscale="log")
-        axis.set_xticks(lengths, [str(n) for n in lengths])
-        axis.minorticks_off()
-        axis.yaxis.set_major_formatter("{x:g}")
-    axes[0].set_ylabel("µs a token, all heads, one thread")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, handlelength=3.5)
-    return figure
+
+    def curve(name: str, task: str, passes: str) -> Curve:
+        colour, marker = LOOKS[name]
+        chosen = [row for row in results.rows if (row.task, row.passes, row.name) == (task, passes, name)]
+        look = marker + ("--" if task == CAUSAL else "-")
+        return Curve(f"{name}, {task}", colour, look, [per_token(row, row.size) for row in chosen])
+
+    panels = {passes: [curve(name, task, passes) for name in LOOKS for task in (ALL, CAUSAL)] for passes in PASSES}
+    return harness.draw(panels, PER_TOKEN)

@@ -7,13 +7,12 @@ time worth mentioning: the peer's first chunk attends to the last one too, and a
 counted as often.
 
 Before anything is timed the two are compared, in one round with the same buckets, where they agree but for the first
-chunk. Everything runs in this process in turn, on the same numbers, each in the layout that it takes. A ratio is the
-peer's CPU time over that of ``jit`` in the same round.
+chunk. `harness` says how time is measured; each has its inputs in the layout that it takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,12 +22,13 @@ from matplotlib.figure import Figure
 from linattn_ref.attention import reformer
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.lsh_hashing import Integers
-from linattn_ref.experiments.measuring.timing import against_jit, one_thread
+from linattn_ref.experiments.benches import harness
+from linattn_ref.experiments.benches.harness import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve, per_token
+from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 
 PEER = "transformers"
-PASSES = ("forward", "forward + backward")
 COLOURS = {"jit": style.BLUE, PEER: style.VERMILLION}
 TOLERANCE = 1e-3  # of the largest number: the peer adds 1e-6 to the square of a key's length
 CAPTION = (
@@ -81,7 +81,6 @@ def compute(
     chunk: int = 64,
     repeats: int = 11,
     seed: int = 0,
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Results:
     """Time ``jit`` beside Hugging Face's layer, where it is installed; with ``2 N / chunk`` buckets, as that chooses.
 
@@ -93,8 +92,6 @@ def compute(
     repeats : int
         Rounds of timing, after one that is not counted.
     seed : int
-    progress : callable
-        Wraps the sequence of lengths, as ``tqdm.tqdm`` does.
 
     Raises
     ------
@@ -103,9 +100,7 @@ def compute(
     RuntimeError
         The two disagree.
     """
-    for name, count in {"heads": heads, "width": width, "rounds": rounds, "chunk": chunk, "repeats": repeats}.items():
-        if count < 1:
-            raise ValueError(f"{name}: expected at least 1, got {count}")
+    harness.check_counts(heads=heads, width=width, rounds=rounds, chunk=chunk, repeats=repeats)
     for n in lengths:
         if n % chunk or n <= chunk:
             raise ValueError(f"lengths: expected multiples of the chunk, {chunk}, and more than one, got {n}")
@@ -113,7 +108,7 @@ def compute(
     rng = np.random.default_rng(seed)
     rows: list[Row] = []
     with one_thread(peer and peer[0]):
-        for n in progress(lengths):
+        for n in lengths:
             inputs = Inputs(*rng.standard_normal((3, heads, n, width)).astype(np.float32))
             rotations = reformer.draw_rotations(rounds, width, 2 * n // chunk, rng, np.float32)
             for causal in (False, True):
@@ -121,14 +116,14 @@ def compute(
                 if peer:
                     _compare(peer, inputs, hashing)
                 for passes in PASSES:
-                    rows += _time(peer, inputs, hashing, passes, repeats)
+                    rows += harness.time(Row, (n, causal, passes), _calls(peer, inputs, hashing, passes), repeats)
     return Results(heads, width, rounds, chunk, repeats, _versions(peer), tuple(rows))
 
 
 def run_jit(inputs: Inputs, hashing: Hash, passes: str) -> Sequence[Array]:
     """``out``, and ``d_qk`` and ``d_v`` if they are asked for, ``(H, N, D)`` each."""
     out, saved = reformer.forward(inputs.qk, inputs.v, **hashing._asdict(), kernels=jit)
-    return (out,) if passes == PASSES[0] else (out, *reformer.backward(inputs.d_out, saved))
+    return (out,) if passes == FORWARD else (out, *reformer.backward(inputs.d_out, saved))
 
 
 # --- The peer -------------------------------------------------------------------------------------------------------
@@ -172,19 +167,18 @@ def peer_layer(peer: Any, hashing: Hash, heads: int, width: int) -> Any:
 
 def run_peer(peer: Any, layer: Any, inputs: Inputs, passes: str, buckets: Integers | None = None) -> Sequence[Array]:
     """As :func:`run_jit`; with ``buckets (rounds, H, N)`` instead of its own hash, if given."""
-    torch = peer[0]
-    qk, v, d_out = (torch.from_numpy(_merge(x)) for x in inputs)
-    layer.query_key.given = qk.requires_grad_(passes != PASSES[0])
-    layer.value.given = v.requires_grad_(passes != PASSES[0])
+    torch, (qk, v, d_out) = peer[0], map(_merge, inputs)
     given = {}
     if buckets is not None:
         rounds = np.arange(len(buckets))[:, None, None] * layer.num_buckets  # so that each round is sorted by itself
         given = {"buckets": torch.from_numpy((buckets + rounds).swapaxes(0, 1).reshape(1, *buckets.shape[1::-1], -1))}
-    out = layer(torch.empty(qk.shape, dtype=qk.dtype), **given).hidden_states
-    if passes != PASSES[0]:
-        out.backward(d_out)
-    results = (out.detach(),) if passes == PASSES[0] else (out.detach(), qk.grad, v.grad)
-    return tuple(_split(x.numpy(), len(inputs.qk)) for x in results)
+
+    def attention(qk: Any, v: Any) -> Any:
+        layer.query_key.given, layer.value.given = qk, v
+        return layer(torch.empty(qk.shape, dtype=qk.dtype), **given).hidden_states
+
+    results = harness.in_torch(torch, attention, (qk, v), d_out, passes == BOTH)
+    return tuple(_split(x, len(inputs.qk)) for x in results)
 
 
 def _merge(x: Array) -> Array:
@@ -223,73 +217,48 @@ def _compare(peer: Any, inputs: Inputs, hashing: Hash) -> None:
     kept = without_first_chunk(np.ones_like(d_out), saved.order, hashing.chunk)
     buckets = reformer.buckets(inputs.qk, one.rotations).swapaxes(0, 1).astype(np.int64)  # (1, H, N)
     layer = peer_layer(peer, one, len(inputs.qk), inputs.qk.shape[-1])
-    theirs = run_peer(peer, layer, inputs._replace(d_out=d_out), PASSES[1], buckets)
-    for what, mine, other in zip(
-        ("out", "d_qk", "d_v"),
-        (out * kept, *reformer.backward(d_out, saved)),
-        (theirs[0] * kept, *theirs[1:]),
-        strict=True,
-    ):
-        error = abs(mine - other).max() / abs(mine).max()
-        if not error < TOLERANCE:
-            raise RuntimeError(f"{PEER} and jit differ in {what} by {error:.1e} of its largest entry")
+    their_out, *theirs = run_peer(peer, layer, inputs._replace(d_out=d_out), BOTH, buckets)
+    results = {"jit": (out * kept, *reformer.backward(d_out, saved)), PEER: (their_out * kept, *theirs)}
+    harness.compare(f"causal={hashing.causal}", results, TOLERANCE, outputs=("out", "d_qk", "d_v"))
 
 
-def _time(peer: Any, inputs: Inputs, hashing: Hash, passes: str, repeats: int) -> list[Row]:
-    calls: dict[str, Callable[[], object]] = {"jit": partial(run_jit, inputs, hashing, passes)}
+def _calls(peer: Any, inputs: Inputs, hashing: Hash, passes: str) -> dict[str, Call]:
+    """By name."""
+    calls: dict[str, Call] = {"jit": partial(run_jit, inputs, hashing, passes)}
     if peer:
         layer = peer_layer(peer, hashing, len(inputs.qk), inputs.qk.shape[-1])
-        with_gradient = passes != PASSES[0]
 
-        def call() -> None:
-            with peer[0].set_grad_enabled(with_gradient):
-                run_peer(peer, layer, inputs, passes)
+        def call() -> Sequence[Array]:
+            with peer[0].set_grad_enabled(passes == BOTH):
+                return run_peer(peer, layer, inputs, passes)
 
         calls[PEER] = call
-    setting = inputs.qk.shape[-2], hashing.causal, passes
-    return [Row(*setting, name, *times) for name, times in against_jit(calls, repeats).items()]
+    return calls
+
+
+# --- Showing --------------------------------------------------------------------------------------------------------
 
 
 def table(results: Results) -> str:
     """The comparison as a Markdown table, a line a setting, and below it what stands in it."""
-    with_peer = bool(results.versions)
-    header = ["N", "causal", "passes", "jit, ms", *([f"{PEER}, ms", "x, median", "x, least"] if with_peer else [])]
-    lines = [f"| {' | '.join(header)} |", f"| ---: | --- | --- |{' ---: |' * (len(header) - 3)}"]
-    times = {row[:4]: row for row in results.rows}
-    for row in results.rows:
-        if row.name == "jit":
-            cells = [str(row.length), "yes" if row.causal else "no", row.passes, f"{row.median_ms:.1f}"]
-            other = times.get((*row[:3], PEER))
-            if other:
-                cells += [f"{other.median_ms:.1f}", f"{other.ratio_median:.2f}", f"{other.ratio_min:.2f}"]
-            lines.append(f"| {' | '.join(cells)} |")
-    made = ", ".join(f"{name} {version}" for name, version in results.versions.items())
-    setting = f"B = 1, H = {results.heads}, D = M = {results.width}, {results.rounds} hash rounds"
-    lines += [
-        "",
-        f"{setting}, chunks of {results.chunk}, 2 N / {results.chunk} buckets, float32, one thread, {results.repeats} "
-        "rounds of timing; ms of CPU time, median; x: times jit's. Without projections. "
-        + (f"{made}." if made else f"{PEER} is not installed (extra `peers`): not compared."),
-    ]
-    return "\n".join(lines)
+    lines = harness.table(("N", "causal", "passes"), results.rows, COLOURS)
+    note = (
+        f"B = 1, H = {results.heads}, D = M = {results.width}, {results.rounds} hash rounds, chunks of "
+        f"{results.chunk}, 2 N / {results.chunk} buckets, float32, one thread, {results.repeats} rounds of timing. "
+        f"{TOLD} Without projections. {harness.compared(results.versions, [PEER])}"
+    )
+    return "\n".join([*lines, "", note])
 
 
 def draw(results: Results) -> Figure:
-    """Time a token over the length, forward and with the backward pass."""
-    figure, axes = style.figure(1, 2, height=0.45, sharey=True)
-    lengths = list(dict.fromkeys(row.length for row in results.rows))
-    for axis, passes in zip(axes, PASSES, strict=True):
-        for name, colour in COLOURS.items():
-            for causal, line in ((False, "-"), (True, "--")):
-                rows = [row for row in results.rows if row[1:4] == (causal, passes, name)]
-                if rows:
-                    label = f"{name}, causal" if causal else name
-                    per_token = [1e3 * row.median_ms / row.length for row in rows]
-                    axis.plot([row.length for row in rows], per_token, f"o{line}", color=colour, label=label)
-        axis.set(title=passes, xlabel="N", xscale="log")
-        axis.set_xticks(lengths, [str(n) for n in lengths])
-        axis.minorticks_off()
-    axes[0].set_ylabel("microseconds a token, one thread")
-    axes[0].set_ylim(bottom=0)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, handlelength=3.5)
-    return figure
+    """Time a token over the length, forward and with the backward pass; causal dashed."""
+
+    def curve(name: str, causal: bool, passes: str) -> Curve:
+        rows = [row for row in results.rows if row[1:4] == (causal, passes, name)]
+        label, look = (f"{name}, causal", "o--") if causal else (name, "o-")
+        return Curve(label, COLOURS[name], look, [per_token(row, row.length) for row in rows])
+
+    panels = {
+        passes: [curve(name, causal, passes) for name in COLOURS for causal in (False, True)] for passes in PASSES
+    }
+    return harness.draw(panels, PER_TOKEN, log=False)

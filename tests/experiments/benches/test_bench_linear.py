@@ -10,7 +10,6 @@ from linattn_ref import cli
 from linattn_ref.experiments.benches import bench_linear
 from linattn_ref.experiments.benches import bench_linear_peers as peers
 from linattn_ref.experiments.benches.bench_linear_limit import SUMS, multiply_adds
-from linattn_ref.experiments.measuring import timing
 from linattn_ref.experiments.publishing import record, style
 from linattn_ref.kernels.jit.vector import lanes
 
@@ -185,14 +184,6 @@ def test_a_wrong_result_is_not_timed(monkeypatch):
     monkeypatch.setattr(bench_linear, "_both_plain", wrong)
     with pytest.raises(RuntimeError, match=r"forward \+ backward: jit plain and jit differ in d_k by 1\.0e-02"):
         bench_linear.compute(**SMALL)
-
-
-def test_ratios_are_taken_round_by_round_and_times_are_of_one_call(monkeypatch):
-    seconds = {"jit": [1.0, 2.0, 4.0], "other": [2.0, 6.0, 4.0]}
-    monkeypatch.setattr(timing, "in_turn", lambda kernels, repeats: seconds)
-    ours, other = bench_linear._time("step", 1, {}, 3, calls=10)
-    assert ours == ("step", 1, "jit", 200, 100, 1, 1)
-    assert other == ("step", 1, "other", 400, 200, 2, 1)
 
 
 def test_of_pytorchs_forms_the_fastest_stands_in_the_table():
