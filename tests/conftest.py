@@ -20,8 +20,13 @@ compiled_by_workers: set[str] = set()
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes():
-    """Each kernel is compiled once, not once by each worker. A process a dtype; what fails is left to the tests."""
+def pytest_xdist_setupnodes(config):
+    """Each kernel is compiled once, not once by each worker: a process a dtype. What fails is left to the tests.
+
+    Only where all tests are run: for some of them the workers compile what these need.
+    """
+    if config.args_source is not config.ArgsSource.TESTPATHS:
+        return
     commands = [[sys.executable, str(COMPILE), dtype] for dtype in ("float32", "float64")]
     for process in [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in commands]:
         process.wait()
