@@ -12,7 +12,7 @@ __all__ = ["leaves", "map_arrays"]
 
 
 def leaves(x: Any, name: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
-    """Every array with the names of the fields that lead to it, ``inner.w``, in order; None counts as nothing.
+    """Every array with the names of the fields that lead to it, ``inner.w``, in order; None and numbers count as nothing.
 
     Raises
     ------
@@ -24,7 +24,7 @@ def leaves(x: Any, name: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
     elif isinstance(x, (tuple, list)):
         for field, part in zip(getattr(x, "_fields", range(len(x))), x, strict=True):
             yield from leaves(part, f"{name}.{field}".removeprefix("."))
-    elif x is not None:
+    elif x is not None and not isinstance(x, (int, float)):
         raise TypeError(f"{name or 'params'}: expected arrays in NamedTuples, got a {type(x).__name__}")
 
 

@@ -24,8 +24,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal
 from nbformat import NotebookNode
 
+from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import chapter
-from linattn_ref.experiments.publishing.atomic import write_all
 
 FOLDER = Path(__file__).resolve().parent
 TIMEOUT = 120  # seconds a cell

@@ -13,7 +13,7 @@ for _ in range(steps):
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["adam", "clip", "parameters", "radam", "schedule", "sgd"]
+__all__ = ["adam", "checkpoint", "clip", "loop", "parameters", "radam", "schedule", "sgd"]
 
 
 def __getattr__(name: str) -> ModuleType:

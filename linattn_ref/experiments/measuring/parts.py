@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from linattn_ref.atomic import write_all
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.publishing.atomic import write_all
 
 SETTINGS = "settings.json"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import record, style, tables
-from linattn_ref.experiments.publishing.atomic import write_all
 from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, module_of
 
 SEED = 0

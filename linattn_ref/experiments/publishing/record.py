@@ -20,7 +20,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import linattn_ref
-from linattn_ref.experiments.publishing.atomic import write_all
+from linattn_ref.atomic import write_all
 
 # What makes each format carry a date or a random identifier, switched off.
 METADATA: dict[str, dict[str, None]] = {

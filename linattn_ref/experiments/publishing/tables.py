@@ -22,8 +22,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 import linattn_ref.attention
+from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import headlines
-from linattn_ref.experiments.publishing.atomic import write_all
 
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.

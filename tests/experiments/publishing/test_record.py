@@ -10,8 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 
 import linattn_ref
+from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import record, style
-from linattn_ref.experiments.publishing.atomic import write_all
 
 
 class Point(NamedTuple):

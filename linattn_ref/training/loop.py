@@ -1,0 +1,181 @@
+"""The training loop: batches, gradients, a step; now and then an evaluation, a line in the record, a checkpoint.
+
+All that is random in step ``t`` is drawn from a generator made of the seed and ``t``. So a run that was stopped at any
+moment, by Ctrl-C or by kill -9, goes on from its last checkpoint to the same numbers as one that never stopped.
+
+In the folder of a run::
+
+    record.jsonl       a line of what was run with (command, settings, seed, versions), then a line an evaluation
+    last.safetensors   the last checkpoint: parameters, the optimiser's state, the step
+    best.safetensors   the one with the lowest loss in an evaluation
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.atomic import write_all
+from linattn_ref.attention.arguments import check_sizes
+from linattn_ref.nn.buffers import Arena, Work
+from linattn_ref.training import adam, checkpoint, clip, parameters
+
+__all__ = ["LAST", "RECORD", "Settings", "Task", "TrainingError", "read_record", "run"]
+
+RECORD, LAST, BEST = "record.jsonl", "last.safetensors", "best.safetensors"
+EXPLODED = 10.0  # times the first loss
+
+
+class TrainingError(RuntimeError):
+    """A loss or a gradient that is no number any more, or a loss that exploded. The last checkpoint is good."""
+
+
+class Trees(NamedTuple):
+    """The arrays of a checkpoint."""
+
+    params: Any
+    state: Any  # the optimiser's
+
+
+class Task(NamedTuple):
+    """What is to be learned. None of the functions keeps anything between its calls."""
+
+    # A batch's share of the loss, its gradient added to `into`: (params, batch, into, share, work) -> loss
+    learn: Callable[[Any, Any, Any, float, Work], float]
+    batch: Callable[[np.random.Generator], Any]
+    evaluate: Callable[[Any], dict[str, float]]  # params -> numbers, of which "loss" is to become small
+
+
+class Settings(NamedTuple):
+    """How it is learned."""
+
+    steps: int
+    learning_rate: Callable[[int], float]  # of a step, counted from 0
+    optimiser: ModuleType = adam  # one of `linattn_ref.training`, with init_state and step
+    options: Mapping[str, Any] = {}  # of its step  # never written to
+    accumulate: int = 1  # batches a step
+    clip: float | None = None  # the largest norm of the gradient
+    every: int = 100  # steps from one evaluation, and checkpoint, to the next
+    seed: int = 0
+
+
+def run(
+    task: Task,
+    params: Any,
+    settings: Settings,
+    out: Path,
+    *,
+    facts: Mapping[str, Any],
+    resume: bool = False,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> Any:
+    """Train, and return the parameters after the last step.
+
+    Parameters
+    ----------
+    task : Task
+    params : NamedTuple
+        Where to start: the structure of the parameters and their first values, which are copied.
+    settings : Settings
+    out : Path
+        The folder of the run; made if it is not there.
+    facts : mapping
+        What the record says first: the command and all that the numbers depend on. To resume, it has to be the same.
+    resume : bool
+        Go on from the last checkpoint in ``out``; from the beginning, if there is none.
+    progress : callable
+        Wraps the steps that are to be taken: ``tqdm.tqdm``, say.
+
+    Raises
+    ------
+    ValueError
+        ``resume`` with the checkpoint of another model, a damaged one, or one of other ``facts``.
+    TrainingError
+        A number that is none, or a loss more than ten times the first: the step and the parameter are named.
+    OSError
+        A file cannot be written; the last checkpoint stays.
+    """
+    check_sizes(steps=settings.steps, accumulate=settings.accumulate, every=settings.every)
+    flat, params = parameters.flatten(params)
+    total, grads = parameters.flatten(parameters.zeros_like(params))
+    state, first, best = settings.optimiser.init_state(flat), 0, math.inf
+    lines: list[dict[str, Any]] = [{"facts": _plain(facts)}]
+    if resume and (out / LAST).exists():
+        found = checkpoint.load(out / LAST)
+        if found.facts["facts"] != lines[0]["facts"]:
+            changed = [key for key, value in lines[0]["facts"].items() if found.facts["facts"].get(key) != value]
+            raise ValueError(f"resume: the run in {out} is one with other settings: {', '.join(changed) or 'fewer'}")
+        checkpoint.restore(params, found, "params")
+        checkpoint.restore(state, found, "state")
+        first, best = found.facts["step"], float(found.facts["best"])
+        state = state._replace(steps=first)
+        lines = [line for line in read_record(out) if line.get("step", 0) <= first]
+    write_all({out / RECORD: partial(_write_lines, lines=lines)})
+
+    arena, losses = Arena(), []
+    for step in progress(range(first, settings.steps)):
+        total[:] = 0
+        losses.append(_gradient(task, params, grads, settings, step, arena))
+        _check_numbers(step, losses[-1], lines[1]["training_loss"] if lines[1:] else losses[0], params, grads)
+        norm = clip.by_global_norm(total, settings.clip or math.inf)
+        rate = settings.learning_rate(step)
+        state = settings.optimiser.step(flat, total, state, learning_rate=rate, **settings.options)
+        arena.reset()
+        if (step + 1) % settings.every == 0 or step + 1 == settings.steps:
+            found_now = task.evaluate(params)
+            line = {"step": step + 1, "training_loss": float(np.mean(losses)), "rate": rate, "norm": norm, **found_now}
+            lines, losses = [*lines, _plain(line)], []
+            better = found_now["loss"] < best
+            best = min(best, found_now["loss"])
+            _save(out, lines, params, state, better, best)
+    return params
+
+
+def read_record(out: Path) -> list[dict[str, Any]]:
+    """The lines of a run's record, the facts first."""
+    return [json.loads(line) for line in (out / RECORD).read_text(encoding="utf-8").splitlines()]
+
+
+def _gradient(task: Task, params: Any, grads: Any, settings: Settings, step: int, work: Work) -> float:
+    """The loss of a step, the mean over its batches; the gradient is added to ``grads``."""
+    rng, share = np.random.default_rng([settings.seed, step]), 1 / settings.accumulate
+    return math.fsum(task.learn(params, task.batch(rng), grads, share, work) for _ in range(settings.accumulate))
+
+
+def _check_numbers(step: int, loss: float, first: float, params: Any, grads: Any) -> None:
+    """The loss is a number, of the size of the first, and so are all gradients."""
+    wrong = [
+        name for tree in (params, grads) for name, array in parameters.leaves(tree) if not np.isfinite(array).all()
+    ]
+    if wrong or not math.isfinite(loss):
+        where = f", and {wrong[0]} or its gradient is no number any more" if wrong else ""
+        raise TrainingError(f"step {step}: the loss is {loss:.3g}{where}; the last checkpoint is good")
+    if loss > EXPLODED * max(abs(first), 1.0):
+        raise TrainingError(
+            f"step {step}: the loss exploded, from {first:.3g} to {loss:.3g}; the last checkpoint is good"
+        )
+
+
+def _save(out: Path, lines: list[dict[str, Any]], params: Any, state: Any, better: bool, best: float) -> None:
+    """The record first: a checkpoint without its line would be missed, a line without its checkpoint is taken back."""
+    write_all({out / RECORD: partial(_write_lines, lines=lines)})
+
+    facts = {"facts": lines[0]["facts"], "step": lines[-1]["step"], "best": str(best)}
+    for name in (LAST, BEST) if better else (LAST,):
+        checkpoint.save(out / name, Trees(params, state), facts)
+
+
+def _write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON gives it back: tuples are lists."""
+    return json.loads(json.dumps(dict(facts), default=float))

@@ -1,0 +1,137 @@
+"""A run gives the same numbers however often it was stopped, and stops by itself when they are none any more."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import small_run
+
+from linattn_ref.training import checkpoint, loop, parameters
+
+
+def run(out, *, facts=small_run.FACTS, resume=False, task=small_run.TASK, **changed):
+    return loop.run(task, small_run.START, small_run.settings(**changed), out, facts=facts, resume=resume)
+
+
+def content(out):
+    return {path.name: path.read_bytes() for path in out.iterdir() if not path.name.startswith(".")}
+
+
+def test_it_learns_and_the_record_says_so(tmp_path):
+    run(tmp_path, steps=200, every=50)
+    facts, *lines = loop.read_record(tmp_path)
+    assert facts == {"facts": small_run.FACTS}
+    assert [line["step"] for line in lines] == [50, 100, 150, 200]
+    assert lines[-1]["training_loss"] < lines[0]["training_loss"]
+    best = checkpoint.load(tmp_path / "best.safetensors")
+    assert float(best.facts["best"]) == min(line["loss"] for line in lines)
+
+
+def test_killed_at_any_moment_it_goes_on_to_the_same_numbers(tmp_path):
+    """kill -9, again and again, until it comes to its end; the bytes are those of a run that never stopped."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run(whole)
+    chance, kills = random.Random(0), 0
+    program = [sys.executable, small_run.__file__, str(killed), "--resume"]
+    while True:
+        child = subprocess.Popen(program)
+        try:
+            child.wait(timeout=0.5 + 0.1 * chance.random() + (5 if kills >= 3 else 0))
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+            kills += 1
+            continue
+        assert child.returncode == 0
+        break
+    assert content(killed) == content(whole)
+
+
+def test_resume_in_the_middle_gives_the_same_bytes(tmp_path):
+    """Stopped at each step in turn by an error in the batch."""
+
+    def stop_at(step):
+        calls = iter(range(10**6))
+
+        def batch(rng):
+            if next(calls) == 2 * step:
+                raise KeyboardInterrupt
+            return small_run.batch(rng)
+
+        return small_run.TASK._replace(batch=batch)
+
+    whole = tmp_path / "whole"
+    run(whole, steps=12)
+    for step in range(0, 12, 3):
+        out = tmp_path / str(step)
+        with pytest.raises(KeyboardInterrupt):
+            run(out, steps=12, task=stop_at(step))
+        run(out, steps=12, resume=True)
+        assert content(out) == content(whole)
+
+
+def test_other_settings_cannot_be_resumed(tmp_path):
+    run(tmp_path, steps=4)
+    with pytest.raises(ValueError, match="resume: the run in .* is one with other settings: seed"):
+        run(tmp_path, steps=8, resume=True, facts={**small_run.FACTS, "seed": 8})
+
+
+def test_a_number_that_is_none_stops_it_and_names_where(tmp_path):
+    def learn(params, x, into, share, work):
+        loss = small_run.learn(params, x, into, share, work)
+        if len(loop.read_record(tmp_path)) == 2:
+            into.outer.b[0] = np.nan
+        return loss
+
+    with pytest.raises(loop.TrainingError, match=r"step 4: the loss is .* and outer\.b or its gradient is no number"):
+        run(tmp_path, task=small_run.TASK._replace(learn=learn))
+    found = checkpoint.load(tmp_path / "last.safetensors")
+    assert found.facts["step"] == 4
+    assert all(np.isfinite(x).all() for x in found.arrays.values())
+
+
+def test_a_loss_that_explodes_stops_it(tmp_path):
+    with pytest.raises(loop.TrainingError, match=r"the loss exploded, from .* to .*; the last checkpoint is good"):
+        run(tmp_path, learning_rate=lambda t: 10.0 * 2**t, steps=100, clip=None)
+
+
+def test_damage_is_an_error_and_nothing_is_lost(tmp_path):
+    run(tmp_path, steps=4)
+    before = content(tmp_path)
+    last = tmp_path / "last.safetensors"
+    last.write_bytes(before["last.safetensors"][:100])
+    with pytest.raises(ValueError, match=r"last\.safetensors is no checkpoint, or a damaged one"):
+        run(tmp_path, steps=4, resume=True)
+    assert content(tmp_path)["record.jsonl"] == before["record.jsonl"]
+
+
+def test_a_checkpoint_of_another_model_says_which_array(tmp_path):
+    run(tmp_path, steps=4)
+    found = checkpoint.load(tmp_path / "last.safetensors")
+    _, params = parameters.flatten(small_run.START)
+    with pytest.raises(ValueError, match=r"of another model: it has params\.outer\.w"):
+        checkpoint.restore(params.inner, found._replace(arrays={"params.w": params.inner.w, **found.arrays}), "params")
+    wide = params._replace(inner=params.inner._replace(b=np.zeros(9)))
+    with pytest.raises(ValueError, match=r"params\.inner\.b is float64 \(5,\) in it, expected float64 \(9,\)"):
+        checkpoint.restore(wide, found, "params")
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    run(tmp_path, steps=4)
+    before = content(tmp_path)
+
+    def full(path, *args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match=r"cannot write: No space left on device.*last\.safetensors"):
+        run(tmp_path, steps=8, resume=True)
+    assert content(tmp_path)["last.safetensors"] == before["last.safetensors"]
+    assert json.loads(content(tmp_path)["record.jsonl"].splitlines()[0]) == {"facts": small_run.FACTS}
