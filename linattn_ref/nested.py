@@ -12,7 +12,7 @@ __all__ = ["leaves", "map_arrays"]
 
 
 def leaves(x: Any, name: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
-    """Every array with the names of the fields that lead to it, ``inner.w``, in order; None and numbers count as nothing.
+    """Every array with the names of the fields that lead to it, ``inner.w``, in order; not None and numbers.
 
     Raises
     ------

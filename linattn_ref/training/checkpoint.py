@@ -1,8 +1,8 @@
 """Checkpoints: everything that a run needs to go on as if it had never stopped, in one safetensors file.
 
-Arrays stand in it by the names of their fields, ``params.blocks.0.inner.w``; numbers and texts, such as the step, as JSON
-beside them. It is written to a temporary file and renamed, so that a process killed at any moment leaves the last whole
-one.
+Arrays stand in it by the names of their fields, ``params.blocks.0.inner.w``; numbers and texts, such as the step, as
+JSON beside them. It is written to a temporary file and renamed, so that a process killed at any moment leaves the last
+whole one.
 """
 
 from __future__ import annotations

@@ -151,9 +151,8 @@ def _gradient(task: Task, params: Any, grads: Any, settings: Settings, step: int
 
 def _check_numbers(step: int, loss: float, first: float, params: Any, grads: Any) -> None:
     """The loss is a number, of the size of the first, and so are all gradients."""
-    wrong = [
-        name for tree in (params, grads) for name, array in parameters.leaves(tree) if not np.isfinite(array).all()
-    ]
+    named = [*parameters.leaves(params), *parameters.leaves(grads)]
+    wrong = [name for name, array in named if not np.isfinite(array).all()]
     if wrong or not math.isfinite(loss):
         where = f", and {wrong[0]} or its gradient is no number any more" if wrong else ""
         raise TrainingError(f"step {step}: the loss is {loss:.3g}{where}; the last checkpoint is good")
