@@ -156,6 +156,7 @@ def run_figures(arguments: argparse.Namespace) -> None:
         quick=arguments.quick,
         style_name=arguments.style,
         workers=workers_of(arguments),
+        redraw=arguments.redraw,
         say=print,
     )
 
@@ -165,5 +166,6 @@ def _add_figures(commands: Any) -> None:
     option = command.add_argument
     option("--only", nargs="+", metavar="NAME", help="these alone")
     option("--quick", action="store_true", help="small ones, for a test: into out/figures")
+    option("--redraw", action="store_true", help="from the records in figures/: nothing is measured anew")
     option("--workers", type=at_least(1), metavar="W", help="processes (default: all cores)")
     add_drawing(command, out=None)

@@ -201,7 +201,7 @@ def test_help_names_the_packages_compared_with(bench, capsys):
 
 def test_figures_unknown_name(tmp_path, capsys):
     assert cli.main(["figures", "--only", "mona_lisa", "--out", str(tmp_path)]) == 2
-    assert "no figure named mona_lisa; there are spectrum," in capsys.readouterr().err
+    assert "no figure named mona_lisa; there are schematic_softmax," in capsys.readouterr().err
 
 
 def test_figures_elsewhere_stop_before_the_first_is_drawn(tmp_path, monkeypatch, capsys):

@@ -28,6 +28,7 @@ from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.measuring.heads import Heads, random_heads, read_heads, relative_error
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import restore
 
 CAPTION = (
     "Mechanisms in place of softmax attention in a pretrained network whose weights stay as they are; nothing is "
@@ -148,13 +149,7 @@ def measure_svd(ranks: tuple[int, ...], heads: Heads) -> Curve:
 
 def from_record(record: Mapping[str, Any]) -> Results:
     """The results in the figure's ``.json``, as they were."""
-
-    def curve(numbers: Mapping[str, Any]) -> Curve:
-        return Curve(tuple(numbers["sizes"]), *(np.array(numbers[field]) for field in Curve._fields[1:]))
-
-    stored = record["results"]
-    ways = {name: curve(numbers) for name, numbers in stored["ways"].items()}
-    return Results(tuple(stored["shape"]), ways, curve(stored["svd"]), stored["settings"])
+    return restore(Results, record["results"])
 
 
 # --- Drawing --------------------------------------------------------------------------------------------------------

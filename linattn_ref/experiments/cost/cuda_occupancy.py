@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import restore
 
 CAPTION = (
     "Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability 9.0, "
@@ -137,9 +138,7 @@ def compute() -> Results:
 
 def from_record(record: Mapping[str, Any]) -> Results:
     """The results in ``figures/cuda_occupancy.json``."""
-    results = record["results"]
-    lines = (Line(line["statement"], tuple(line["float64"])) for line in results["lines"])
-    return Results(results["compilers"], tuple(Row(**row) for row in results["rows"]), tuple(lines))
+    return restore(Results, record["results"])
 
 
 def float64_instructions(ptx: str) -> tuple[str, ...]:

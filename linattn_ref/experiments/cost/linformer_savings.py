@@ -33,6 +33,7 @@ from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -175,13 +176,7 @@ def _savings(form: str, found: dict[str, Array], lengths: Sequence[int], reduced
 
 def from_record(record: Mapping[str, Any]) -> Results:
     """The results in the figure's ``.json``, as they were."""
-    stored = record["results"]
-    forms = {
-        form: Savings(*(np.array(numbers[field], dtype=float) for field in Savings._fields))  # "nan" is a float's text
-        for form, numbers in stored["forms"].items()
-    }
-    lengths, reduced = tuple(stored["lengths"]), tuple(stored["reduced"])
-    return Results(Setting(**stored["setting"]), stored["dtype"], lengths, reduced, stored["rounds"], forms)
+    return restore(Results, record["results"])
 
 
 # --- The figure and the table ---------------------------------------------------------------------------------------

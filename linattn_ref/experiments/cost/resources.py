@@ -40,6 +40,7 @@ from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process
 from linattn_ref.experiments.measuring.scaling import Crossing, Growth, crossing, growth
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import restore
 
 LENGTHS = tuple(2**i for i in range(6, 17))
 MEMORY_FROM = 2**9  # below, what a pass needs is lost among the pages that a process has anyway
@@ -240,24 +241,7 @@ def _curve(
 
 def from_record(record: Mapping[str, Any]) -> Results:
     """The results in the figure's ``.json``, as they were."""
-
-    def curve(numbers: Mapping[str, Any]) -> Curve:
-        fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in numbers.items()}
-        growths = {name: Growth(**numbers[name]) for name in ("time_growth", "memory_growth")}
-        return Curve(**{**fields, **growths})
-
-    def pair(p: Mapping[str, Any]) -> Pair:
-        return Pair(p["low"], p["high"], Crossing(**p["faster"]), Crossing(**p["smaller"]))
-
-    stored = record["results"]
-    return Results(
-        Setting(**stored["setting"]),
-        stored["dtype"],
-        tuple(stored["lengths"]),
-        tuple(stored["rounds"]),
-        {name: curve(numbers) for name, numbers in stored["curves"].items()},
-        tuple(pair(p) for p in stored["pairs"]),
-    )
+    return restore(Results, record["results"])
 
 
 # --- The figure and the table ---------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from linattn_ref.experiments.fewer_keys.linformer_fit import MATRICES, fit
 from linattn_ref.experiments.measuring.heads import Errors, Heads, errors_of, random_heads, read_heads, relative_error
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 
 # name -> (label, colour, line); the last two cannot be used in practice: they need P.
@@ -144,10 +145,7 @@ def compute(
 
 def from_record(record: Mapping[str, Any]) -> Results:
     """The results in the figure's ``.json``, as they were."""
-    found = dict(record["results"])
-    for name in ("output", "matrix"):
-        found[name] = {way: np.array(errors) for way, errors in found[name].items()}
-    return Results(**{**found, "by_iteration": np.array(found["by_iteration"])})
+    return restore(Results, record["results"])
 
 
 # --- Measuring ------------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from linattn_ref.attention.landmarks import segment_means
 from linattn_ref.experiments.measuring.heads import Heads, random_heads, read_heads
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import restore
 
 GROWTH = 13 / 4  # of t in an iteration, while it is small
 CAPTION = (
@@ -139,8 +140,7 @@ def compute(
 
 def from_record(record: Mapping[str, Any]) -> Results:
     """The results in the figure's ``.json``, as they were."""
-    arrays = ("measured", "predicted", "newton", "singular_values", "filtered", "real")
-    return Results(**{**record["results"], **{name: np.array(record["results"][name]) for name in arrays}})
+    return restore(Results, record["results"])
 
 
 # --- The recursion --------------------------------------------------------------------------------------------------

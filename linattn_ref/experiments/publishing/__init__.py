@@ -1,7 +1,10 @@
 """How experiments appear.
 
 ``style``      the two looks, for print and for a slide
+``labels``     names on the lines themselves
+``pairs``      patterns of query and key: a colour a reason
 ``record``     a figure beside its numbers, command, seed, versions and machine
+``restore``    the numbers back from there
 ``atomic``     all files or none
 ``catalogue``  the list of all figures
 ``gallery``    draws them all, and the page that shows them

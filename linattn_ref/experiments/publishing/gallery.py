@@ -4,6 +4,7 @@ import importlib.util
 import inspect
 import json
 import re
+import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import record, style, tables
 from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, module_of
+from linattn_ref.experiments.publishing.restore import restore
 
 SEED = 0
 READING = (
@@ -28,6 +30,7 @@ def make(
     quick: bool = False,
     style_name: str = "paper",
     workers: int = 1,
+    redraw: bool = False,
     say: Callable[[str], object] = lambda line: None,
 ) -> None:
     """Draw figures into ``out``, write the gallery there, and the tables into the README.md beside ``out``.
@@ -42,6 +45,8 @@ def make(
     style_name : {"paper", "projector"}
     workers : int
         Processes, where a figure can use them.
+    redraw : bool
+        From the records in ``out``: only the drawing is new, nothing is measured.
     say : callable
         Told what is done, a line a figure.
 
@@ -50,7 +55,7 @@ def make(
     ValueError
         A name that is not known.
     FileNotFoundError
-        The tables are to be written, and there is no README.md here.
+        The tables are to be written, and there is no README.md here; there is no record to draw from.
     """
     names = list(only) if only is not None else [*FIGURES, *([] if quick else [*BENCHES, *COMPILED, "tables"])]
     unknown = sorted(set(names) - {*FIGURES, *BENCHES, *COMPILED, "tables"})
@@ -60,7 +65,10 @@ def make(
     if "tables" in names:
         tables.check_readme(Path("README.md"))  # first: the figures take long
     for name in names:
-        if name in BENCHES and importlib.util.find_spec("torch") is None:
+        if redraw and name != "tables":
+            draw_again(name, out, style_name=style_name)
+            say(f"{name}: {out / name}.svg, .png, .pdf, from its record")
+        elif name in BENCHES and importlib.util.find_spec("torch") is None:
             say(f"{name}: left as it is, since it compares with packages that are missing (extra peers)")
         elif name in COMPILED and importlib.util.find_spec("numba_cuda") is None:
             say(f"{name}: left as it is, since NVIDIA's compiler is missing (extra cuda12)")
@@ -87,6 +95,16 @@ def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int) ->
         figure = module.draw(results)
         extra = {"table": module.table(results)} if name in BENCHES else {}
         record.save(figure, results, out, name, command=command, seed=SEED, caption=module.CAPTION, extra=extra)
+
+
+def draw_again(name: str, out: Path, *, style_name: str) -> None:
+    """Draw one figure from its record; who measured its numbers, how and where stays as it is."""
+    module, path = module_of(name), out / f"{name}.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    results = restore(typing.get_type_hints(module.compute)["return"], document["results"])
+    document["caption"] = module.CAPTION
+    with style.use(style_name):
+        record.write(module.draw(results), document, out, name)
 
 
 def write_page(out: Path) -> None:

@@ -75,7 +75,6 @@ def save(
     OSError
         A file cannot be written (full disk, no permission); none of the four is then changed.
     """
-    out = Path(out_dir)
     document = {
         "name": name,
         "caption": caption,
@@ -86,10 +85,16 @@ def save(
         "machine": machine(),
         "results": plain(results),
     }
+    return write(figure, document, out_dir, name)
+
+
+def write(figure: Figure, document: Mapping[str, Any], out_dir: str | os.PathLike[str], name: str) -> list[Path]:
+    """Write a figure beside a record that is there already; see `save`."""
+    out = Path(out_dir)
     writers: dict[Path, Callable[[Path], object]] = {
         out / f"{name}.{format}": partial(_draw, figure, format) for format in METADATA
     }
-    writers[out / f"{name}.json"] = partial(Path.write_text, data=json_text(document) + "\n", encoding="utf-8")
+    writers[out / f"{name}.json"] = partial(Path.write_text, data=json_text(dict(document)) + "\n", encoding="utf-8")
     return write_all(writers)
 
 

@@ -35,6 +35,7 @@ from linattn_ref.attention.ownership import new_count
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.experiments.recurrence.causal_cost import multiply_adds
 
 POSITIONS = tuple(2**p for p in range(4, 15))
@@ -181,12 +182,7 @@ def _costs(
 
 def from_record(record: Mapping[str, Any]) -> Results:
     """The results in the figure's ``.json``, as they were."""
-
-    def arrays(numbers: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: np.array(x) if isinstance(x, list) else x for name, x in numbers.items()}
-
-    networks = {name: Costs(**arrays(record["results"][name])) for name in ("linear", "softmax")}
-    return Results(**arrays({**record["results"], **networks}))
+    return restore(Results, record["results"])
 
 
 def draw(results: Results) -> Figure:

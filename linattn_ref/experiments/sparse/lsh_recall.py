@@ -12,7 +12,7 @@ Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", secti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import read_heads
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.theory.lsh_collision import collision_probability, measured_collisions
 
 COSINES = tuple(float(x) for x in np.cos(np.radians(np.arange(5, 180, 10))))
@@ -175,13 +176,6 @@ def draw(results: Results) -> Figure:
     return figure
 
 
-def from_record(record: dict[str, Any]) -> Results:
+def from_record(record: Mapping[str, Any]) -> Results:
     """The results from the committed JSON file, as ``json.load`` gives it."""
-
-    def recall(numbers: dict[str, Any]) -> Recall:
-        fields: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in numbers.items()}
-        return Recall(**fields)
-
-    kept = record["results"]
-    recalls = {name: tuple(recall(each) for each in kept[name]) for name in ("by_buckets", "by_chunk")}
-    return Results(**{**kept, **recalls})
+    return restore(Results, record["results"])

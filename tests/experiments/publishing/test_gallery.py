@@ -58,6 +58,20 @@ def test_make_draws_one_and_keeps_the_others_in_the_page(tmp_path):
     assert len(told) == 2
 
 
+def test_drawing_again_measures_nothing_and_keeps_who_measured(tmp_path, monkeypatch):
+    gallery.make(["eckart_young"], out=tmp_path, quick=True)
+    path = tmp_path / "eckart_young.json"
+    before = json.loads(path.read_text(encoding="utf-8"))
+    measured = {**before, "machine": {"processor": "another"}, "caption": "old"}
+    path.write_text(json.dumps(measured), encoding="utf-8")
+    drawn = (tmp_path / "eckart_young.png").read_bytes()
+    (tmp_path / "eckart_young.png").unlink()
+    monkeypatch.setattr(catalogue.module_of("eckart_young").np.linalg, "svd", None)
+    gallery.make(["eckart_young"], out=tmp_path, redraw=True)
+    assert json.loads(path.read_text(encoding="utf-8")) == {**measured, "caption": before["caption"]}
+    assert (tmp_path / "eckart_young.png").read_bytes() == drawn
+
+
 def test_signs_of_markdown_in_a_caption_are_shown_as_they_are():
     record = {"name": "x", "caption": "P~ by |p_i| is *not* <b>", "command": "c", "seed": 0, "versions": {}}
     assert r"P\~ by \|p\_i\| is \*not\* \<b\>" in gallery.page([record])
