@@ -27,7 +27,7 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import depthwise, landmarks, nystromformer, pseudo_inverse, softmax
+from linattn_ref.attention import depthwise, nystromformer, pinv_exact, pinv_iterative, segment_means, softmax
 from linattn_ref.experiments.fewer_keys import nystromformer as nystromformer_figure
 from linattn_ref.experiments.fewer_keys import pinv_convergence
 from linattn_ref.experiments.measuring import heads
@@ -111,7 +111,7 @@ same(softmax.matrix(q[[5]], k), P[[5]])  # a row stands alone
 # The code says just that, so nothing here is $N \times L$:
 
 # %%
-chapter.source(nystromformer.forward, landmarks.segment_means, doc=False)
+chapter.source(nystromformer.forward, segment_means.forward, doc=False)
 
 # %% [markdown]
 # Loops that share nothing with that code:
@@ -135,7 +135,7 @@ def by_definition(q, k, v, r, invert):
 out, saved = nystromformer.forward(q, k, v, landmarks=R)
 exact_out, _ = nystromformer.forward(q, k, v, landmarks=R, pinv="exact")
 np.testing.assert_allclose(exact_out, by_definition(q, k, v, R, np.linalg.pinv), rtol=0, atol=1e-9)
-same(out, by_definition(q, k, v, R, lambda a: pseudo_inverse.iterative(a)[0]))
+same(out, by_definition(q, k, v, R, lambda a: pinv_iterative.forward(a)[0]))
 
 # %% [markdown]
 # Facts to keep in mind:
@@ -161,7 +161,7 @@ print(f"row sums after six iterations: {P_six.sum(axis=1).min():.3f} to {P_six.s
 for length in range(R, 30):  # nothing has to divide
     x = rng.standard_normal((length, D))
     expected = [part.mean(axis=0) for part in np.array_split(x, R)]
-    same(landmarks.segment_means(x, R)[0], expected)
+    same(segment_means.forward(x, R)[0], expected)
 
 later = k.copy()
 later[-1] += 1  # only the last key moves
@@ -249,7 +249,7 @@ masked_out, masked_saved = nystromformer.forward(q, k, v, landmarks=R, key_mask=
 assert not masked_saved.z[1].any()
 assert not masked_saved.z[:, 1].any()
 kept = [0, 2]
-small, _ = pseudo_inverse.iterative(masked_saved.inverse.a[np.ix_(kept, kept)])
+small, _ = pinv_iterative.forward(masked_saved.inverse.a[np.ix_(kept, kept)])
 same(masked_saved.z[np.ix_(kept, kept)], small)  # as if the landmark were not there
 
 rubbish = k.copy()
@@ -289,11 +289,11 @@ assert not nothing_to_see.any()
 # **Third order**: an error of $10^{-2}$ becomes $10^{-6}$, that becomes $10^{-18}$.
 
 # %%
-chapter.source(pseudo_inverse.iterative, doc=False)
+chapter.source(pinv_iterative.forward, doc=False)
 
 # %%
 a = saved.inverse.a
-last, kept_by = pseudo_inverse.iterative(a, iterations=12)
+last, kept_by = pinv_iterative.forward(a, iterations=12)
 for z, following in pairwise([*kept_by.iterates, last]):
     e = np.eye(R) - a @ z
     same(following, z @ (np.eye(R) + e + e @ e + e @ e @ e / 4))
@@ -363,7 +363,7 @@ chapter.table(
 
 # %%
 pair = np.stack([a, np.array([[0.98, 0.01, 0.01]] * 3)])  # the neighbour's first column sums to almost 3
-np.testing.assert_array_equal(pseudo_inverse.iterative(pair)[0][0], pseudo_inverse.iterative(a)[0])
+np.testing.assert_array_equal(pinv_iterative.forward(pair)[0][0], pinv_iterative.forward(a)[0])
 
 
 def scaled_over_the_batch(a, iterations=6):
@@ -374,9 +374,9 @@ def scaled_over_the_batch(a, iterations=6):
     return z
 
 
-same(scaled_over_the_batch(a[None])[0], pseudo_inverse.iterative(a)[0])  # alone
+same(scaled_over_the_batch(a[None])[0], pinv_iterative.forward(a)[0])  # alone
 beside = scaled_over_the_batch(pair)[0]
-change = np.linalg.norm(beside - pseudo_inverse.iterative(a)[0]) / np.linalg.norm(pseudo_inverse.iterative(a)[0])
+change = np.linalg.norm(beside - pinv_iterative.forward(a)[0]) / np.linalg.norm(pinv_iterative.forward(a)[0])
 print(f"the same matrix beside that neighbour, with one scale for both: off by {change:.0%}")
 assert change > 0.1
 
@@ -448,7 +448,7 @@ print("iterations with the least error, by R:", dict(zip(measured.reduced, map(i
 singular = (rng.standard_normal((6, 2)) @ rng.standard_normal((2, 6))).astype(np.float32)
 true = np.linalg.pinv(singular.astype(np.float64), rcond=1e-5)
 off = {
-    i: np.linalg.norm(pseudo_inverse.iterative(singular, iterations=i)[0] - true) / np.linalg.norm(true)
+    i: np.linalg.norm(pinv_iterative.forward(singular, iterations=i)[0] - true) / np.linalg.norm(true)
     for i in (6, 10, 20, 30)
 }
 chapter.table(("iterations, a matrix of rank 2 in float32", "relative error"), [(i, float(x)) for i, x in off.items()])
@@ -459,7 +459,7 @@ assert off[30] > 10
 # ## The gradient, by hand
 #
 # Given $dO$; wanted are $dQ$, $dK$, $dV$. The numbers are those of the code: in steps 1, 2 and 6 of `nystromformer.py`,
-# in steps 3 to 5 of `pseudo_inverse.py`.
+# in steps 3 and 4 of `pinv_iterative.py`, in step 5 of `pinv_exact.py`.
 #
 # **Step 1: from the outside.** $O = FH$ is softmax attention with queries $Q$, keys $\tilde K$ and values $H$; chapter
 # 1's backward pass gives $dQ$, $d\tilde K$ and $dH$. $H = ZG$ is a product:
@@ -477,15 +477,15 @@ assert off[30] > 10
 # $W = 13 I - T C$, and $Z' = \frac14 Z W$. (This $B$ is not the $B$ of (4).) A product $Y = X_1 X_2$ has
 # $dX_1 = dY X_2^\top$ and $dX_2 = X_1^\top dY$; apply it line by line, from the last to the first:
 #
-# $$dW = \tfrac14 Z^\top dZ', \qquad dC = -T^\top dW, \qquad dB = -T^\top dC \qquad (4), (5)$$
+# $$dW = \tfrac14 Z^\top dZ', \qquad dC = -T^\top dW, \qquad dB = -T^\top dC \qquad (3), (4)$$
 #
 # $T$ occurs in three places, in $W$, in $C$ and in $B$, and its gradient is the sum:
 #
-# $$dT = -dW\, C^\top - dC\, B^\top - dB \qquad (6)$$
+# $$dT = -dW\, C^\top - dC\, B^\top - dB \qquad (5)$$
 #
 # $A$ and $Z$ occur in $T = AZ$, and $Z$ once more in $Z' = \frac14 Z W$:
 #
-# $$dA \mathrel{+}= dT\, Z^\top, \qquad dZ = \tfrac14 dZ' W^\top + A^\top dT \qquad (7)$$
+# $$dA \mathrel{+}= dT\, Z^\top, \qquad dZ = \tfrac14 dZ' W^\top + A^\top dT \qquad (6)$$
 #
 # Every iteration adds to the same $dA$. Kept from the forward pass are the iterates $Z_0, Z_1, \dots$, $R^2$ numbers
 # each; $T$, $B$, $C$, $W$ are computed again.
@@ -494,21 +494,21 @@ assert off[30] > 10
 # $dA \mathrel{+}= dZ_0^\top / (n_1 n_\infty)$. Below it, $\partial Z_0 / \partial n_1 = -Z_0 / n_1$, so
 #
 # $$dn_1 = -\frac{\langle dZ_0, Z_0 \rangle}{n_1}, \qquad dn_\infty = -\frac{\langle dZ_0, Z_0 \rangle}{n_\infty}
-# \qquad (8)$$
+# \qquad (7)$$
 #
 # and $n_1 = \sum_i |a_{ij}|$ for the column $j$ with the largest sum, so $dn_1\, \mathrm{sign}(a_{ij})$ goes to that
 # column alone; $n_\infty$ likewise to a row. Where two columns are largest there is a kink, and no gradient; as with a
 # maximum, the first is taken.
 
 # %%
-chapter.source(pseudo_inverse.iterative_backward, pseudo_inverse._polynomial, doc=False)
+chapter.source(pinv_iterative.backward, pinv_iterative._polynomial, doc=False)
 
 # %%
 signed = rng.standard_normal((4, 4))
 for iterations in (1, 2, 6):
     report = gradcheck.check_elementwise(
-        partial(pseudo_inverse.iterative, iterations=iterations),
-        pseudo_inverse.iterative_backward,
+        partial(pinv_iterative.forward, iterations=iterations),
+        pinv_iterative.backward,
         signed,
         rng=np.random.default_rng(1),
     )
@@ -519,12 +519,12 @@ print(report)
 def scale_as_constant(d_z, saved):
     """The mistake that is easiest to make: no column and no row is told that it is the largest."""
     nowhere = np.array(-1)
-    return pseudo_inverse.iterative_backward(d_z, saved._replace(column=nowhere, row=nowhere))
+    return pinv_iterative.backward(d_z, saved._replace(column=nowhere, row=nowhere))
 
 
 found_wrong = {}
 for iterations in (2, 6, 9):
-    forward = partial(pseudo_inverse.iterative, iterations=iterations)
+    forward = partial(pinv_iterative.forward, iterations=iterations)
     report = gradcheck.check_elementwise(forward, scale_as_constant, signed, rng=np.random.default_rng(1))
     found_wrong[iterations] = not report.ok
 print("the mistake is found after so many iterations:", found_wrong)
@@ -577,20 +577,18 @@ assert abs(a * (d_a - (d_a * a).sum(axis=1, keepdims=True))).max() > 0.1
 # *The gradient.* With $G = dX$, take $\langle G, \delta X \rangle = \mathrm{tr}(G^\top \delta X)$ term by term, turn
 # each trace until $\delta A$ or $\delta A^\top$ stands alone, and read off what it is multiplied with:
 #
-# $$dA = -X^\top G X^\top + (I - AX)\, G^\top X X^\top + X^\top X\, G^\top (I - XA) \qquad (9)$$
+# $$dA = -X^\top G X^\top + (I - AX)\, G^\top X X^\top + X^\top X\, G^\top (I - XA) \qquad (2)$$
 #
 # $G$ is multiplied by $X$ twice: with a condition number of $10^4$ the
 # gradient is $10^8$ times as large as $G$. And at a place where the rank changes there is none: $1/\sigma$ jumps to 0.
 
 # %%
-chapter.source(pseudo_inverse.exact, pseudo_inverse.exact_backward, doc=False)
+chapter.source(pinv_exact.forward, pinv_exact.backward, doc=False)
 
 # %%
 for shape in ((4, 4), (5, 3), (3, 5)):
     wide = rng.standard_normal(shape)
-    report = gradcheck.check_elementwise(
-        pseudo_inverse.exact, pseudo_inverse.exact_backward, wide, rng=np.random.default_rng(2)
-    )
+    report = gradcheck.check_elementwise(pinv_exact.forward, pinv_exact.backward, wide, rng=np.random.default_rng(2))
     report.assert_ok()
 print(report)
 
@@ -602,13 +600,13 @@ class Factors(NamedTuple):
 
 def of_low_rank(left, right):
     """The pseudo-inverse of a product: its rank stays 2 when the factors move."""
-    x, saved = pseudo_inverse.exact(left @ right)
+    x, saved = pinv_exact.forward(left @ right)
     return x, (saved, left, right)
 
 
 def of_low_rank_backward(d_x, saved):
     saved, left, right = saved
-    d_a = pseudo_inverse.exact_backward(d_x, saved)
+    d_a = pinv_exact.backward(d_x, saved).a
     return Factors(d_a @ right.T, left.T @ d_a)
 
 
@@ -637,7 +635,7 @@ assert not gradcheck.check_elementwise(
 # The whole:
 
 # %%
-chapter.source(nystromformer.backward, landmarks.segment_means_backward, doc=False)
+chapter.source(nystromformer.backward, segment_means.backward, doc=False)
 
 # %%
 for pinv in nystromformer.PSEUDO_INVERSES:
@@ -666,7 +664,7 @@ for pinv in nystromformer.PSEUDO_INVERSES:
 # $dc_t = \sum_i dO_i \cdot v_{i + t - \lfloor K/2 \rfloor}$, summed over everything that shares it.
 
 # %%
-chapter.source(depthwise.convolve, depthwise.convolve_backward, depthwise._correlate, doc=False)
+chapter.source(depthwise.forward, depthwise.backward, depthwise._correlate, doc=False)
 
 # %%
 q_2, k_2, v_2 = rng.standard_normal((3, 2, 2, 9, D))  # two examples, two heads
@@ -679,8 +677,8 @@ same(added, band @ v_2)
 same(np.tril(band[0], -3), np.zeros((9, 9)))
 same(np.triu(band[0], 3), np.zeros((9, 9)))
 d_y = rng.standard_normal(v_2.shape)
-same(depthwise.convolve_backward(d_y, depthwise.convolve(v_2, conv)[1])[0], depthwise.convolve(d_y, conv[:, ::-1])[0])
-same(depthwise.convolve(d_y, conv[:, ::-1])[0], band.swapaxes(-1, -2) @ d_y)
+same(depthwise.backward(d_y, depthwise.forward(v_2, conv)[1]).v, depthwise.forward(d_y, conv[:, ::-1])[0])
+same(depthwise.forward(d_y, conv[:, ::-1])[0], band.swapaxes(-1, -2) @ d_y)
 
 report = gradcheck.check_elementwise(
     partial(nystromformer.forward, landmarks=R),
@@ -717,7 +715,7 @@ matrix = pinv_convergence.with_condition(8, 20.0, np.random.default_rng(6))
 newton = matrix.T / (abs(matrix).sum(axis=0).max() * abs(matrix).sum(axis=1).max())
 for _ in range(12):
     newton = newton @ (2 * np.eye(8) - matrix @ newton)
-papers, _ = pseudo_inverse.iterative(matrix, iterations=6)
+papers, _ = pinv_iterative.forward(matrix, iterations=6)
 left = [np.linalg.norm(np.eye(8) - matrix @ z, 2) for z in (papers, newton)]
 print(f"after 24 products, left to do: {left[0]:.3f} by the paper's iteration, {left[1]:.2g} by Newton and Schulz")
 assert left[1] < left[0]

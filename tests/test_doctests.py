@@ -22,8 +22,9 @@ def test_examples(name):
 
 WITH_EXAMPLES = [
     *("softmax", "softmax_dense", "softmax_cache"),
-    *("bigbird", "block_local", "local", "long_short", "longformer", "sparse_transformer"),
-    *("dynamic_projection", "layer_norm", "pattern_softmax"),
+    *("bigbird", "block_local", "local", "long_short", "longformer", "nystromformer", "sparse_transformer"),
+    *("depthwise", "dynamic_projection", "layer_norm", "pattern_softmax"),
+    *("pinv_exact", "pinv_iterative", "segment_means"),
 ]
 
 

@@ -7,25 +7,56 @@ same convolution with the weights in reverse order:
 
     dv_j = sum_t c_(K - 1 - t) dy_(j + t - K // 2)           (2)
     dc_t = sum_i dy_i . v_(i + t - K // 2)                   (3)  summed over all that shares the weights
+
+Example
+-------
+One head; the weights are for the row before, the row itself, and the one after.
+
+>>> import numpy as np
+>>> v, conv = np.array([[[1.0], [2.0], [4.0]]]), np.array([[0.5, 0.0, 10.0]])
+>>> y, saved = forward(v, conv)
+>>> print(y[0].T)
+[[20.  40.5  1. ]]
+>>> print(backward(np.ones((1, 3, 1)), saved).conv)  # sums of what each weight met
+[[3. 7. 6.]]
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, check_array, check_shape, check_sizes
+from linattn_ref.attention.arguments import Array, check_array, check_saved, check_shape, check_sizes
+from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
+
+__all__ = ["Gradients", "Saved", "backward", "check_conv", "forward", "matrix"]
 
 
+@documented
 class Saved(NamedTuple):
-    """The inputs."""
+    """What the backward pass needs: the inputs."""
 
     v: Array  # (..., H, N, M)
     conv: Array  # (H, K)
 
 
-def convolve(v: Array, conv: Array) -> tuple[Array, Saved]:
+@documented
+class Gradients(NamedTuple):
+    """Gradients of the inputs of ``forward``."""
+
+    v: Array  # (..., H, N, M)
+    conv: Array  # (H, K)
+
+
+def _check_forward(v: Array, conv: Array) -> None:
+    check_array("v", v)
+    check_conv(conv, v)
+
+
+@door(_check_forward)
+def forward(v: Array, conv: Array) -> tuple[Array, Saved]:
     """Equation (1).
 
     Parameters
@@ -33,27 +64,25 @@ def convolve(v: Array, conv: Array) -> tuple[Array, Saved]:
     v : ndarray ``(..., H, N, M)``
     conv : ndarray ``(H, K)``, ``K`` odd
         Where ``v`` is ``(N, M)``, one head without an axis, ``(K,)`` or ``(1, K)``.
-
-    Returns
-    -------
-    y : ndarray ``(..., H, N, M)``
-    saved : Saved
     """
-    check_array("v", v)
-    check_conv(conv, v)
     return _correlate(v, conv), Saved(v, conv)  # (1)
 
 
-def convolve_backward(d_y: Array, saved: Saved) -> tuple[Array, Array]:
+def _check_backward(d_y: Array, saved: Any) -> None:
+    check_saved(saved, Saved)
+    check_array("d_y", d_y, dtype=saved.v.dtype)
+    check_shape("d_y", d_y, saved.v.shape, "of v")
+
+
+@door(_check_backward)
+def backward(d_y: Array, saved: Saved) -> Gradients:
     """Gradients of ``v`` and ``conv``, equations (2) and (3)."""
     v, conv = saved
-    check_array("d_y", d_y, dtype=v.dtype)
-    check_shape("d_y", d_y, v.shape, "of v")
     n, taps = v.shape[-2], conv.shape[-1]
     padded = _padded(v, taps)
     d_conv = np.stack([(d_y * padded[..., t : t + n, :]).sum(axis=(-2, -1)) for t in range(taps)], axis=-1)  # (3)
     d_conv = d_conv.reshape(-1, *conv.shape).sum(axis=0)  # (H, K), from (..., H, K)
-    return _correlate(d_y, conv[..., ::-1]), d_conv  # (2)
+    return Gradients(_correlate(d_y, conv[..., ::-1]), d_conv)  # (2)
 
 
 def matrix(conv: Array, length: int) -> Array:

@@ -1,10 +1,10 @@
 """Nyströmformer (Xiong et al. 2021): a few landmarks stand between the queries and the keys.
 
-    Q~ = segment means of Q,   K~ = segment means of K       (1)  (R, D)
+    Q~ = segment means of Q,   K~ = segment means of K       (1)  (R, D): segment_means.py
     F = softmax(scale Q K~^T)                                (2)  (N, R)
     A = softmax(scale Q~ K~^T)                               (3)  (R, R)
     B = softmax(scale Q~ K^T)                                (4)  (R, L)
-    Z = A^+                                                  (5)  by iteration or exactly: pseudo_inverse.py
+    Z = A^+                                                  (5)  pinv_iterative.py or pinv_exact.py
     O = F (Z (B V))                                          (6)  (N, M)
     O_i += sum_t c_t v_(i + t - K // 2)                      (7)  optional: depthwise.py
 
@@ -32,7 +32,7 @@ softmax attention to the landmark keys with ``H`` for values. Their backward pas
     dG = Z^T dH,  dZ = dH G^T                                (9)
     dQ~, dK, dV   of B V, from dG                            (10)
 
-The middle: ``dA`` from ``dZ`` (pseudo_inverse.py), then through the softmax (3), whose scores are ``S``, as in softmax
+The middle: ``dA`` from ``dZ`` through (5), then through the softmax (3), whose scores are ``S``, as in softmax
 attention,
 
     dS = A * (dA - rowsum(dA * A))                           (11)
@@ -42,6 +42,21 @@ and the means (1) hand their gradient to every row of the segment in equal parts
 
     dq_i += dq~_r / |segment r|,   dk_j likewise             (13)
 
+Example
+-------
+With as many landmarks as tokens, ``F = A = B``, and ``A A^+ A`` is softmax attention itself; with one, every query gets
+what the mean query gets from all keys.
+
+>>> import numpy as np
+>>> x, v = np.array([[0.0], [2.0]]), np.array([[1.0], [5.0]])
+>>> print(forward(x, x, v, pinv="exact")[0].T.round(3))  # softmax((0, 0)) and softmax((0, 4))
+[[3.    4.928]]
+>>> out, saved = forward(x, x, v, landmarks=1)  # softmax((0, 2)), twice
+>>> print(out.T.round(3))
+[[4.523 4.523]]
+>>> print(backward(np.ones((2, 1)), saved).v.T.round(3))
+[[0.238 1.762]]
+
 References
 ----------
 Xiong et al. (2021), "Nyströmformer: a Nyström-based algorithm for approximating self-attention", equations 9 to 15.
@@ -49,40 +64,57 @@ Xiong et al. (2021), "Nyströmformer: a Nyström-based algorithm for approximati
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from linattn_ref.attention import depthwise, pseudo_inverse, softmax
+from linattn_ref.attention import depthwise, pinv_exact, pinv_iterative, segment_means, softmax
 from linattn_ref.attention.arguments import (
     Array,
     Mask,
+    check_d_out,
     check_qk,
     check_qkv,
     check_saved,
     check_sizes,
     resolve_scale,
 )
-from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
-from linattn_ref.attention.landmarks import Segments, occupied, segment_means, segment_means_backward
+from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention.rooms import SoftmaxRoom, check_kernels
 from linattn_ref.kernels import reference
 
-PSEUDO_INVERSES = ("iterative", "exact")
+__all__ = [
+    "PSEUDO_INVERSES",
+    "Gradients",
+    "GradientsWithConv",
+    "PseudoInverse",
+    "Saved",
+    "backward",
+    "forward",
+    "matrix",
+]
+
+PseudoInverse = Literal["iterative", "exact"]
+PSEUDO_INVERSES: tuple[PseudoInverse, ...] = get_args(PseudoInverse)
+LANDMARKS = 64  # unless given, or there are fewer tokens
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs: the inputs, the output, and some matrices of ``R`` rows."""
 
-    means_q: Segments
-    means_k: Segments
+    means_q: segment_means.Saved
+    means_k: segment_means.Saved
     outer: softmax.Saved  # of F H: its q, k, v are Q, K~, H
     inner: softmax.Saved  # of B V: its q, k, v are Q~, K, V, masked rows 0; its output is G
     z: Array  # (..., R, R)
-    inverse: pseudo_inverse.IterativeSaved | pseudo_inverse.ExactSaved  # its a is A
+    inverse: pinv_iterative.Saved | pinv_exact.Saved  # its a is A
     convolution: depthwise.Saved | None
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of ``forward``."""
 
@@ -96,6 +128,7 @@ class Gradients(NamedTuple):
         return None
 
 
+@documented
 class GradientsWithConv(NamedTuple):
     """The same, where ``forward`` was given a convolution."""
 
@@ -105,116 +138,128 @@ class GradientsWithConv(NamedTuple):
     conv: Array  # (H, K)
 
 
-@takes_gpu_arrays
+def _check_forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    conv: Array | None = None,
+    *,
+    key_mask: Mask | None = None,
+    kernels: Any = reference,
+    **options: Any,
+) -> None:
+    check_qkv(q, k, v, key_mask=key_mask)
+    _check_matrix(q, k, key_mask=key_mask, **options)
+    check_kernels(kernels, "softmax")
+    if conv is not None:
+        depthwise.check_conv(conv, v)
+        if q.shape[-2] != k.shape[-2]:
+            raise ValueError(f"conv: needs N = L, a value for each query, got N = {q.shape[-2]} and L = {k.shape[-2]}")
+
+
+def _check_matrix(
+    q: Array,
+    k: Array,
+    *,
+    landmarks: int | None = None,
+    pinv: PseudoInverse = "iterative",
+    iterations: int = 6,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+) -> None:
+    check_qk(q, k, key_mask=key_mask)
+    shorter = min(q.shape[-2], k.shape[-2])
+    whole = isinstance(landmarks, (int, np.integer)) and not isinstance(landmarks, bool)
+    if landmarks is not None and not (whole and 1 <= landmarks <= shorter):
+        raise ValueError(f"landmarks: expected an integer with 1 <= R <= min(N, L) = {shorter}, got {landmarks!r}")
+    if pinv not in PSEUDO_INVERSES:
+        raise ValueError(f"pinv: expected one of {', '.join(PSEUDO_INVERSES)}, got {pinv!r}")
+    check_sizes(iterations=iterations)
+    resolve_scale(scale, q.shape[-1])
+
+
+@door(_check_forward)
 def forward(
     q: Array,
     k: Array,
     v: Array,
     conv: Array | None = None,
     *,
-    landmarks: int = 64,
-    pinv: str = "iterative",
+    landmarks: int | None = None,
+    pinv: PseudoInverse = "iterative",
     iterations: int = 6,
     key_mask: Mask | None = None,
     scale: float | None = None,
-    kernels: Any = reference,
+    kernels: SoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
     """Nyström attention.
 
     Parameters
     ----------
-    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``, float32 or float64
+    q, k, v, key_mask, scale, kernels
+        The common arguments: ``help(linattn_ref.attention)``. Padding moves the segments' bounds, so that a padded
+        sequence gives another approximation than the sequence alone.
     conv : ndarray ``(H, K)``, optional
         Weights of the convolution (7), ``K`` odd, ``H`` the last leading axis (``(K,)`` or ``(1, K)`` where there are
         no leading axes); needs ``N = L``. Masked rows of ``V`` are 0.
-    landmarks : int
-        ``R <= min(N, L)``.
+    landmarks : int, optional
+        ``R <= min(N, L)``; ``min(64, N, L)`` unless given.
     pinv : {"iterative", "exact"}
     iterations : int
         Of the iterative pseudo-inverse.
-    key_mask : ndarray of bool ``(..., L)``, optional
-        True = may be attended. Padding moves the segments' bounds, so that a padded sequence gives another
-        approximation than the sequence alone.
-    scale : float, optional
-        ``1/sqrt(D)`` unless given.
-    kernels : module
-        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
-        that are on a GPU, and gives back such arrays.
-
-    Returns
-    -------
-    out : ndarray ``(..., N, M)``
-        0 where all keys are masked.
-    saved : Saved
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, key_mask=key_mask)
-    _check_options(q, k, landmarks, pinv, iterations)
-    if conv is not None:
-        depthwise.check_conv(conv, v)
-        if q.shape[-2] != k.shape[-2]:
-            raise ValueError(f"conv: needs N = L, a value for each query, got N = {q.shape[-2]} and L = {k.shape[-2]}")
-    scale = resolve_scale(scale, q.shape[-1])
-    q_means, means_q = segment_means(q, landmarks)  # (1)  (..., R, D)
-    k_means, means_k = segment_means(k, landmarks, key_mask=key_mask)  # (1)  (..., R, D)
-    kept = None if key_mask is None else occupied(key_mask, landmarks)  # (..., R)
+    scale, landmarks = resolve_scale(scale, q.shape[-1]), landmarks or min(LANDMARKS, q.shape[-2], k.shape[-2])
+    q_means, means_q = segment_means.forward.unchecked(q, landmarks)  # (1)  (..., R, D)
+    k_means, means_k = segment_means.forward.unchecked(k, landmarks, key_mask=key_mask)  # (1)  (..., R, D)
+    kept = None if key_mask is None else segment_means.occupied(key_mask, landmarks)  # (..., R)
 
     a = _crossing(q_means, k_means, kept, scale)  # (3)  (..., R, R)
     z, inverse = _pseudo_inverse(a, kept, pinv, iterations)  # (5)  (..., R, R)
     # Row r of G is left in place where landmark r is dropped: it meets a column of zeros in Z.
-    g, inner = softmax.forward(q_means, k, v, key_mask=key_mask, scale=scale, kernels=kernels)  # (4)  (..., R, M)
-    out, outer = softmax.forward(q, k_means, z @ g, key_mask=kept, scale=scale, kernels=kernels)  # (2), (6)
+    attend = softmax.forward.unchecked
+    g, inner = attend(q_means, k, v, key_mask=key_mask, scale=scale, kernels=kernels)  # (4)  (..., R, M)
+    out, outer = attend(q, k_means, z @ g, key_mask=kept, scale=scale, kernels=kernels)  # (2), (6)
     convolution = None
     if conv is not None:
-        local, convolution = depthwise.convolve(inner.v, conv)  # (7)  (..., N, M)
+        local, convolution = depthwise.forward.unchecked(inner.v, conv)  # (7)  (..., N, M)
         out = out + local
     return out, Saved(means_q, means_k, outer, inner, z, inverse, convolution)
 
 
-@takes_gpu_arrays
-def backward(d_out: Array, saved: Saved) -> Gradients | GradientsWithConv:
-    """Gradients of :func:`forward`, equations (8)-(13).
-
-    Parameters
-    ----------
-    d_out : ndarray ``(..., N, M)``
-    saved : Saved
-
-    Returns
-    -------
-    Gradients or GradientsWithConv
-        Of ``q``, ``k`` and ``v``, exactly 0 for masked keys; and of ``conv``, where ``forward`` was given one.
-    """
+def _check_backward(d_out: Array, saved: Any) -> None:
     check_saved(saved, Saved)
+    check_d_out(d_out, saved.outer.out.shape, saved.outer.out.dtype)
+
+
+@door(_check_backward)
+def backward(d_out: Array, saved: Saved) -> Gradients | GradientsWithConv:
+    """Gradients of :func:`forward`, equations (8)-(13); of ``conv`` too, where it was given one."""
     means_q, means_k, outer, inner, z, inverse, convolution = saved
     a, q_means, k_means, scale = inverse.a, inner.q, outer.k, outer.scale
-    d_q, d_k_means, d_h = softmax.backward(d_out, outer)  # (8)  (..., N, D), (..., R, D), (..., R, M)
+    d_q, d_k_means, d_h = softmax.backward.unchecked(d_out, outer)  # (8)  (..., N, D), (..., R, D), (..., R, M)
     d_g = z.swapaxes(-1, -2) @ d_h  # (9)  (..., R, M)
     d_z = d_h @ inner.out.swapaxes(-1, -2)  # (9)  (..., R, R)
-    d_q_means, d_k, d_v = softmax.backward(d_g, inner)  # (10)  (..., R, D), (..., L, D), (..., L, M)
+    d_q_means, d_k, d_v = softmax.backward.unchecked(d_g, inner)  # (10)  (..., R, D), (..., L, D), (..., L, M)
 
     d_a = _pseudo_inverse_backward(d_z, inverse)  # (..., R, R)
     d_scores = a * (d_a - (d_a * a).sum(axis=-1, keepdims=True))  # (11)  (..., R, R)
     d_q_means += scale * (d_scores @ k_means)  # (12)
     d_k_means += scale * (d_scores.swapaxes(-1, -2) @ q_means)  # (12)
-    d_q += segment_means_backward(d_q_means, means_q)  # (13)  (..., N, D)
-    d_k += segment_means_backward(d_k_means, means_k)  # (13)  (..., L, D)
+    d_q += segment_means.backward.unchecked(d_q_means, means_q).x  # (13)  (..., N, D)
+    d_k += segment_means.backward.unchecked(d_k_means, means_k).x  # (13)  (..., L, D)
     if convolution is None:
         return Gradients(d_q, d_k, d_v)
-    d_v_local, d_conv = depthwise.convolve_backward(d_out, convolution)
+    d_v_local, d_conv = depthwise.backward.unchecked(d_out, convolution)
     return GradientsWithConv(d_q, d_k, d_v + zero_masked(d_v_local, inner.key_mask), d_conv)
 
 
+@door(_check_matrix)
 def matrix(
     q: Array,
     k: Array,
     *,
-    landmarks: int = 64,
-    pinv: str = "iterative",
+    landmarks: int | None = None,
+    pinv: PseudoInverse = "iterative",
     iterations: int = 6,
     key_mask: Mask | None = None,
     scale: float | None = None,
@@ -223,13 +268,12 @@ def matrix(
 
     Its rank is at most ``R``, and its entries can be negative. Arguments as in :func:`forward`.
     """
-    check_qk(q, k, key_mask=key_mask)
-    _check_options(q, k, landmarks, pinv, iterations)
-    scale = resolve_scale(scale, q.shape[-1])
-    q_means, k_means = segment_means(q, landmarks)[0], segment_means(k, landmarks, key_mask=key_mask)[0]  # (1)
-    kept = None if key_mask is None else occupied(key_mask, landmarks)
-    f = softmax.matrix(q, k_means, key_mask=kept, scale=scale)  # (2)  (..., N, R)
-    b = softmax.matrix(q_means, k, key_mask=key_mask, scale=scale)  # (4)  (..., R, L)
+    scale, landmarks = resolve_scale(scale, q.shape[-1]), landmarks or min(LANDMARKS, q.shape[-2], k.shape[-2])
+    q_means, _ = segment_means.forward.unchecked(q, landmarks)  # (1)
+    k_means, _ = segment_means.forward.unchecked(k, landmarks, key_mask=key_mask)  # (1)
+    kept = None if key_mask is None else segment_means.occupied(key_mask, landmarks)
+    f = softmax.matrix.unchecked(q, k_means, key_mask=kept, scale=scale)  # (2)  (..., N, R)
+    b = softmax.matrix.unchecked(q_means, k, key_mask=key_mask, scale=scale)  # (4)  (..., R, L)
     z, _ = _pseudo_inverse(_crossing(q_means, k_means, kept, scale), kept, pinv, iterations)  # (3), (5)
     return f @ (z @ b)  # (..., N, L)
 
@@ -239,30 +283,22 @@ def matrix(
 
 def _crossing(q_means: Array, k_means: Array, kept: Mask | None, scale: float) -> Array:
     """``A`` of equation (3), rows and columns of dropped landmarks 0."""
-    return zero_masked(softmax.matrix(q_means, k_means, key_mask=kept, scale=scale), kept)
+    return zero_masked(softmax.matrix.unchecked(q_means, k_means, key_mask=kept, scale=scale), kept)
 
 
-def _pseudo_inverse(a: Array, kept: Mask | None, pinv: str, iterations: int) -> tuple[Array, Any]:
+def _pseudo_inverse(
+    a: Array, kept: Mask | None, pinv: PseudoInverse, iterations: int
+) -> tuple[Array, pinv_iterative.Saved | pinv_exact.Saved]:
     """``Z`` of equation (5), rows and columns of dropped landmarks 0."""
     if pinv == "iterative":
-        return pseudo_inverse.iterative(a, iterations=iterations)
-    z, inverse = pseudo_inverse.exact(a)
+        return pinv_iterative.forward.unchecked(a, iterations=iterations)
+    z, inverse = pinv_exact.forward.unchecked(a)
     if kept is not None:  # the decomposition leaves rounding where A has zeros; products, above, do not
         z = np.where(kept[..., None] & kept[..., None, :], z, z.dtype.type(0))
     return z, inverse._replace(x=z)
 
 
-def _pseudo_inverse_backward(d_z: Array, inverse: Any) -> Array:
-    if isinstance(inverse, pseudo_inverse.ExactSaved):
-        return pseudo_inverse.exact_backward(d_z, inverse)
-    return pseudo_inverse.iterative_backward(d_z, inverse)
-
-
-def _check_options(q: Array, k: Array, landmarks: int, pinv: str, iterations: int) -> None:
-    shorter = min(q.shape[-2], k.shape[-2])
-    whole = isinstance(landmarks, (int, np.integer)) and not isinstance(landmarks, bool)
-    if not whole or not 1 <= landmarks <= shorter:
-        raise ValueError(f"landmarks: expected an integer with 1 <= R <= min(N, L) = {shorter}, got {landmarks!r}")
-    if pinv not in PSEUDO_INVERSES:
-        raise ValueError(f"pinv: expected one of {', '.join(PSEUDO_INVERSES)}, got {pinv!r}")
-    check_sizes(iterations=iterations)
+def _pseudo_inverse_backward(d_z: Array, inverse: pinv_iterative.Saved | pinv_exact.Saved) -> Array:
+    if isinstance(inverse, pinv_exact.Saved):
+        return pinv_exact.backward.unchecked(d_z, inverse).a
+    return pinv_iterative.backward.unchecked(d_z, inverse).a

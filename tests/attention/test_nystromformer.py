@@ -212,7 +212,7 @@ def test_without_leading_axes_a_row_or_a_matrix_of_one_row(rng):
 # --- Bad input ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("landmarks", [0, -1, 12, 64, True, 2.0, "3", None])
+@pytest.mark.parametrize("landmarks", [0, -1, 12, 64, True, False, 2.0, "3"])
 def test_landmarks_are_a_count_up_to_the_shorter_sequence(rng, landmarks):
     """12 would do for the 13 keys, not for the 11 queries."""
     q, k, v = draw(rng)
@@ -223,13 +223,16 @@ def test_landmarks_are_a_count_up_to_the_shorter_sequence(rng, landmarks):
         nystromformer.matrix(q, k, landmarks=landmarks)
 
 
-def test_there_are_64_landmarks_unless_given(rng):
-    q, k, v = draw(rng, 70, 65, leading=())
+@pytest.mark.parametrize(("n", "n_keys", "landmarks"), [(70, 65, 64), (70, 63, 63), (5, 70, 5), (1, 1, 1)])
+def test_there_are_64_landmarks_unless_given_or_as_many_as_there_can_be(rng, n, n_keys, landmarks):
+    q, k, v = draw(rng, n, n_keys, leading=())
     np.testing.assert_array_equal(
-        nystromformer.forward(q, k, v)[0], nystromformer.forward(q, k, v, landmarks=64, iterations=6)[0]
+        nystromformer.forward(q, k, v)[0], nystromformer.forward(q, k, v, landmarks=landmarks, iterations=6)[0]
     )
-    with pytest.raises(ValueError, match=r"^landmarks: .* = 63, got 64"):
-        nystromformer.forward(q, k[:63], v[:63])
+    np.testing.assert_array_equal(nystromformer.matrix(q, k), nystromformer.matrix(q, k, landmarks=landmarks))
+    if landmarks < 64:  # one that is given is kept to
+        with pytest.raises(ValueError, match=rf"^landmarks: .* = {landmarks}, got 64"):
+            nystromformer.forward(q, k, v, landmarks=64)
 
 
 def test_other_options_that_are_refused(rng):

@@ -26,9 +26,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention import depthwise, linformer, nystromformer, pseudo_inverse, softmax
+from linattn_ref.attention import (
+    depthwise,
+    linformer,
+    nystromformer,
+    pinv_exact,
+    pinv_iterative,
+    segment_means,
+    softmax,
+)
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.landmarks import segment_means
 from linattn_ref.experiments.fewer_keys.linformer import RATE, truncated_svd
 from linattn_ref.experiments.fewer_keys.linformer_fit import MATRICES, fit
 from linattn_ref.experiments.measuring.heads import Errors, Heads, errors_of, random_heads, read_heads, relative_error
@@ -159,7 +166,7 @@ def ways_at(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int], p
     def of_matrices(e: Array, f: Array) -> Errors:
         return errors_of(heads, unseen, MATRICES.applied((e, f)), lambda q, k: linformer.matrix(q, k, e) @ f)
 
-    def of_nystrom(pinv: str, conv: Array | None = None) -> Errors:
+    def of_nystrom(pinv: nystromformer.PseudoInverse, conv: Array | None = None) -> Errors:
         def forward(q: Array, k: Array, v: Array) -> Array:
             out, _ = nystromformer.forward(q, k, v, landmarks=r, pinv=pinv, iterations=ITERATIONS, kernels=jit)
             return out if conv is None else out + convolved(v, conv)
@@ -185,8 +192,8 @@ def ways_at(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int], p
 
 def cut(q: Array, k: Array, r: int) -> Array:
     """`nystromformer.matrix` with the exact pseudo-inverse, but of the singular values above `CUT` alone."""
-    q_means, k_means = segment_means(q, r)[0], segment_means(k, r)[0]
-    inverse, _ = pseudo_inverse.exact(softmax.matrix(q_means, k_means), rcond=CUT)
+    q_means, k_means = segment_means.forward(q, r)[0], segment_means.forward(k, r)[0]
+    inverse, _ = pinv_exact.forward(softmax.matrix(q_means, k_means), rcond=CUT)
     return softmax.matrix(q, k_means) @ (inverse @ softmax.matrix(q_means, k))
 
 
@@ -194,7 +201,7 @@ def of_p(q: Array, k: Array, r: int) -> Array:
     """The Nyström method as it stands, on ``P (..., N, L)``: ``R`` of its columns and rows, evenly spaced."""
     p = softmax.matrix(q, k)
     places = (np.arange(r) * p.shape[-1] + p.shape[-1] // 2) // r  # (R,), the middles of the segments
-    inverse, _ = pseudo_inverse.iterative(p[..., places[:, None], places], iterations=ITERATIONS)  # (..., R, R)
+    inverse, _ = pinv_iterative.forward(p[..., places[:, None], places], iterations=ITERATIONS)  # (..., R, R)
     return p[..., :, places] @ (inverse @ p[..., places, :])
 
 
@@ -203,9 +210,9 @@ def errors_by_iteration(r: int, heads: Heads, unseen: Sequence[int], most: int) 
     found = []
     for s in unseen:
         q, k, v, exact = heads.sentence(s)
-        q_means, k_means = segment_means(q, r)[0], segment_means(k, r)[0]
+        q_means, k_means = segment_means.forward(q, r)[0], segment_means.forward(k, r)[0]
         gathered, _ = softmax.forward(q_means, k, v, kernels=jit)  # (T, H, R, M)
-        last, saved = pseudo_inverse.iterative(softmax.matrix(q_means, k_means), iterations=most)
+        last, saved = pinv_iterative.forward(softmax.matrix(q_means, k_means), iterations=most)
         outs = (softmax.forward(q, k_means, z @ gathered, kernels=jit)[0] for z in (*saved.iterates, last))
         found.append([relative_error(out, exact).mean() for out in outs])
     return np.mean(found, axis=0)
@@ -215,8 +222,8 @@ def errors_by_iteration(r: int, heads: Heads, unseen: Sequence[int], most: int) 
 
 
 def convolved(v: Array, conv: Array) -> Array:
-    """`depthwise.convolve` of ``v (T, H, N, M)`` with ``conv (T, H, K)``: layers are a further axis of heads."""
-    y, _ = depthwise.convolve(v.reshape(-1, *v.shape[-2:]), conv.reshape(-1, conv.shape[-1]))
+    """`depthwise.forward` of ``v (T, H, N, M)`` with ``conv (T, H, K)``: layers are a further axis of heads."""
+    y, _ = depthwise.forward(v.reshape(-1, *v.shape[-2:]), conv.reshape(-1, conv.shape[-1]))
     return y.reshape(v.shape)
 
 
@@ -246,8 +253,8 @@ def fit_convolution(r: int, heads: Heads, sentences: Iterable[int], products: Ar
         out, _ = nystromformer.forward(q, k, v, landmarks=r, iterations=ITERATIONS, kernels=jit)
         left = (exact - out) / np.square(exact).sum(axis=(-2, -1), keepdims=True)  # (T, H, N, M)
         at_zero = np.zeros((layers * n_heads, taps), v.dtype)
-        _, saved = depthwise.convolve(v.reshape(-1, *v.shape[-2:]), at_zero)
-        slope += depthwise.convolve_backward(left.reshape(saved.v.shape), saved)[1].reshape(slope.shape)
+        _, saved = depthwise.forward(v.reshape(-1, *v.shape[-2:]), at_zero)
+        slope += depthwise.backward(left.reshape(saved.v.shape), saved).conv.reshape(slope.shape)
     return np.linalg.solve(products, slope[..., None])[..., 0]
 
 

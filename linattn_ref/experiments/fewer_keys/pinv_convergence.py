@@ -1,6 +1,6 @@
 """How many iterations the pseudo-inverse needs: the matrix's condition decides, and real landmarks' is large.
 
-Iteration (2) of ``linattn_ref.attention.pseudo_inverse`` acts on each singular value ``sigma`` alone. Let ``t`` be what
+Iteration (2) of ``linattn_ref.attention.pinv_iterative`` acts on each singular value ``sigma`` alone. Let ``t`` be what
 it has been inverted to, times ``sigma``: 0 at first, 1 when done. Then, with ``c = |A|_1 |A|_inf``,
 
     t_0 = sigma^2 / c                                        (1)
@@ -31,9 +31,8 @@ from matplotlib.figure import Figure
 from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention import pseudo_inverse, softmax
+from linattn_ref.attention import pinv_exact, pinv_iterative, segment_means, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.landmarks import segment_means
 from linattn_ref.experiments.measuring.heads import Heads, random_heads, read_heads
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import style
@@ -185,8 +184,8 @@ def with_condition(size: int, condition: float, rng: Generator) -> Array:
 
 def converge(a: Array, iterations: int) -> tuple[Array, float]:
     """``|Z - A^+| / |A^+|`` after 0 to ``iterations`` iterations, and the ``t_0`` of the smallest singular value."""
-    exact, _ = pseudo_inverse.exact(a)
-    last, saved = pseudo_inverse.iterative(a, iterations=iterations)
+    exact, _ = pinv_exact.forward(a)
+    last, saved = pinv_iterative.forward(a, iterations=iterations)
     errors = [np.linalg.norm(z - exact, 2) for z in (*saved.iterates, last)]
     smallest = np.linalg.svd(a, compute_uv=False)[-1]
     one, infinity = (float(norm.item()) for norm in saved.norms)
@@ -195,7 +194,7 @@ def converge(a: Array, iterations: int) -> tuple[Array, float]:
 
 def condition_by_layer(heads: Heads, r: int) -> Array:
     """Median condition number of the landmarks' ``A``, ``(T,)``."""
-    q, k = (segment_means(x.astype(np.float64), r)[0] for x in (heads.q, heads.k))  # (S, T, H, R, D)
+    q, k = (segment_means.forward(x.astype(np.float64), r)[0] for x in (heads.q, heads.k))  # (S, T, H, R, D)
     values = np.linalg.svd(softmax.matrix(q, k), compute_uv=False)  # (S, T, H, R)
     return np.median(values[..., 0] / values[..., -1], axis=(0, 2))
 

@@ -115,7 +115,7 @@ def test_the_fitted_convolution_is_the_best(heads):
 def test_convolved_is_the_convolution_of_each_layer(heads):
     conv = np.random.default_rng(0).standard_normal((2, 2, 5)).astype(np.float32)
     v = heads.v[0]
-    expected = np.stack([depthwise.convolve(v[t], conv[t])[0] for t in range(2)])
+    expected = np.stack([depthwise.forward(v[t], conv[t])[0] for t in range(2)])
     np.testing.assert_array_equal(figure.convolved(v, conv), expected)
 
 

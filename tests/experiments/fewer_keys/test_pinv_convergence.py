@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linattn_ref.attention import nystromformer, pseudo_inverse
+from linattn_ref.attention import nystromformer, pinv_iterative
 from linattn_ref.experiments.fewer_keys import pinv_convergence as figure
 from linattn_ref.experiments.measuring import heads as heads_module
 from linattn_ref.experiments.publishing import record, style
@@ -54,7 +54,7 @@ def test_the_recursion_is_that_of_the_iteration():
     """For a 1 x 1 matrix, and any start: A = 1, Z = t."""
     for t in (0.01, 0.3, 0.9):
         a = np.diag([1.0, np.sqrt(t)])  # largest sums 1: t_0 of the second value is t
-        last, saved = pseudo_inverse.iterative(a, iterations=4)
+        last, saved = pinv_iterative.forward(a, iterations=4)
         shares = [np.sqrt(t) * z[1, 1] for z in (*saved.iterates, last)]
         np.testing.assert_allclose(figure.inverted_share(t, 4), shares, rtol=1e-13)
 

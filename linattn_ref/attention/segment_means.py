@@ -1,9 +1,18 @@
-"""Landmarks: a few rows that stand for a sequence, the means of its segments (Xiong et al. 2021, equation 9).
+"""Segment means (Xiong et al. 2021, equation 9): a few rows, *landmarks*, that stand for a sequence.
 
 Any length: the sequence is cut as ``numpy.array_split`` cuts it, the first ``N mod R`` segments being one longer.
 
     x~_r = sum of the unmasked x_j in segment r / their number            (1)
     dx_j = dx~_r / that number,   r the segment of j, 0 if j is masked    (2)
+
+Example
+-------
+>>> import numpy as np
+>>> means, saved = forward(np.array([[1.0], [3.0], [8.0], [4.0], [7.0]]), 2)  # three rows and two
+>>> print(means.T)
+[[4.  5.5]]
+>>> print(backward(np.array([[3.0], [4.0]]), saved).x.T)
+[[1. 1. 1. 2. 2.]]
 """
 
 from __future__ import annotations
@@ -13,20 +22,39 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array, Mask, check_array, check_key_mask, check_shape
+from linattn_ref.attention.arguments import Array, Mask, check_array, check_key_mask, check_saved, check_shape
+from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.shapes import segment_bounds
 
+__all__ = ["Gradients", "Saved", "backward", "forward", "occupied"]
 
-class Segments(NamedTuple):
-    """Which rows went into which mean."""
+
+@documented
+class Saved(NamedTuple):
+    """What the backward pass needs: which rows went into which mean."""
 
     bounds: NDArray[np.int64]  # (R + 1,)
     counts: Array  # (R, 1), or with a mask (..., R, 1); at least 1
     key_mask: Mask | None  # (..., N)
 
 
-def segment_means(x: Array, landmarks: int, *, key_mask: Mask | None = None) -> tuple[Array, Segments]:
+@documented
+class Gradients(NamedTuple):
+    """Gradient of the input of ``forward``."""
+
+    x: Array  # (..., N, W)
+
+
+def _check_forward(x: Array, landmarks: int, *, key_mask: Mask | None = None) -> None:
+    check_array("x", x)
+    check_key_mask(key_mask, x)
+    segment_bounds(x.shape[-2], landmarks)
+
+
+@door(_check_forward)
+def forward(x: Array, landmarks: int, *, key_mask: Mask | None = None) -> tuple[Array, Saved]:
     """Means over segments, equation (1): ``(..., N, W) -> (..., R, W)``.
 
     Parameters
@@ -37,25 +65,29 @@ def segment_means(x: Array, landmarks: int, *, key_mask: Mask | None = None) -> 
     key_mask : ndarray of bool ``(..., N)``, optional
         Masked rows take no part; a segment without any other gives 0 (:func:`occupied` tells which).
     """
-    check_array("x", x)
-    check_key_mask(key_mask, x)
     bounds = segment_bounds(x.shape[-2], landmarks)
     if key_mask is None:
         counts = np.asarray(np.diff(bounds)[:, None], x.dtype, like=x)  # (R, 1)
     else:
         counts = np.maximum(_sums(key_mask[..., None], landmarks), 1).astype(x.dtype)  # (..., R, 1)
     means = _sums(zero_masked(x, key_mask), landmarks) / counts  # (1)  (..., R, W)
-    return means, Segments(bounds, counts, key_mask)
+    return means, Saved(bounds, counts, key_mask)
 
 
-def segment_means_backward(d_means: Array, segments: Segments) -> Array:
-    """Gradient of ``x (..., N, W)``, equation (2)."""
-    bounds, counts, key_mask = segments
-    check_array("d_means", d_means, dtype=counts.dtype)
-    check_shape("d_means", d_means, (*d_means.shape[:-2], len(bounds) - 1, d_means.shape[-1]), "(..., R, W)")
+def _check_backward(d_means: Array, saved: Any) -> None:
+    check_saved(saved, Saved)
+    check_array("d_means", d_means, dtype=saved.counts.dtype)
+    rows = len(saved.bounds) - 1
+    check_shape("d_means", d_means, (*d_means.shape[:-2], rows, d_means.shape[-1]), "(..., R, W)")
+
+
+@door(_check_backward)
+def backward(d_means: Array, saved: Saved) -> Gradients:
+    """Gradient of ``x``, equation (2)."""
+    bounds, counts, key_mask = saved
     segment = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))  # (N,), r of j
     d_x = (d_means / counts)[..., segment, :]  # (2)  (..., N, W)
-    return zero_masked(d_x, key_mask)
+    return Gradients(zero_masked(d_x, key_mask))
 
 
 def occupied(key_mask: Mask, landmarks: int) -> Mask:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import landmarks
+from linattn_ref.attention import segment_means
 
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-14)
 
@@ -21,14 +21,14 @@ def test_segments_are_those_of_array_split(rng, length):
     x = rng.standard_normal((2, length, 3))
     for r in range(1, length + 1):
         expected = np.stack([part.mean(axis=-2) for part in np.array_split(x, r, axis=-2)], axis=-2)
-        same(landmarks.segment_means(x, r)[0], expected)
+        same(segment_means.forward(x, r)[0], expected)
 
 
 def test_masked_rows_take_no_part(rng):
     x, mask = rng.standard_normal((2, 11, 3)), rng.random((2, 11)) < 0.5
     mask[0, :3] = False  # the whole first segment
-    means, _ = landmarks.segment_means(x, 4, key_mask=mask)
-    found = landmarks.occupied(mask, 4)
+    means, _ = segment_means.forward(x, 4, key_mask=mask)
+    found = segment_means.occupied(mask, 4)
     for b in range(2):
         for r, rows in enumerate(np.array_split(np.arange(11), 4)):
             rows = rows[mask[b, rows]]
@@ -41,22 +41,22 @@ def test_masked_rows_take_no_part(rng):
 def test_gradient(rng, masked):
     x = rng.standard_normal((2, 11, 3))
     mask = rng.random((2, 11)) < 0.5 if masked else None
-    forward = partial(landmarks.segment_means, landmarks=4, key_mask=mask)
-    gradcheck.check_elementwise(forward, landmarks.segment_means_backward, x, rng=rng).assert_ok()
+    forward = partial(segment_means.forward, landmarks=4, key_mask=mask)
+    gradcheck.check_elementwise(forward, segment_means.backward, x, rng=rng).assert_ok()
 
 
 def test_float32_stays(rng):
     x, mask = rng.standard_normal((2, 11, 3)).astype(np.float32), rng.random((2, 11)) < 0.5
     for key_mask in (None, mask):
-        means, segments = landmarks.segment_means(x, 4, key_mask=key_mask)
+        means, segments = segment_means.forward(x, 4, key_mask=key_mask)
         assert means.dtype == segments.counts.dtype == np.float32
-        assert landmarks.segment_means_backward(means, segments).dtype == np.float32
+        assert segment_means.backward(means, segments).x.dtype == np.float32
 
 
 def test_what_is_refused(rng):
     x = rng.standard_normal((2, 11, 3))
-    _, segments = landmarks.segment_means(x, 4)
+    _, segments = segment_means.forward(x, 4)
     with pytest.raises(ValueError, match=r"^d_means: expected shape \(\.\.\., R, W\)"):
-        landmarks.segment_means_backward(x, segments)
+        segment_means.backward(x, segments)
     with pytest.raises(TypeError, match=r"^d_means: expected float64"):
-        landmarks.segment_means_backward(np.ones((2, 4, 3), np.float32), segments)
+        segment_means.backward(np.ones((2, 4, 3), np.float32), segments)
