@@ -1,6 +1,7 @@
 """Before anything else is imported: threads enough to notice a race, hypothesis drawing the same every time. Before
 xdist starts its workers: the kernels are compiled."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -30,6 +31,11 @@ def pytest_xdist_setupnodes(config):
     commands = [[sys.executable, str(COMPILE), dtype] for dtype in ("float32", "float64")]
     for process in [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in commands]:
         process.wait()
+
+
+def pytest_collection_finish():
+    """Thousands of tests stay until the end: without this ``gc.collect()`` goes through all of them again each time."""
+    gc.freeze()
 
 
 def pytest_sessionfinish(session):

@@ -8,7 +8,7 @@ from linattn_ref.experiments.cost import attention_cost
 from linattn_ref.experiments.publishing import style
 
 
-@pytest.fixture(scope="module", params=[np.float32, np.float64])
+@pytest.fixture(scope="module", params=[np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def results(request):
     return attention_cost.compute((128, 200, 512), rng=np.random.default_rng(0), value_width=48, dtype=request.param)
 

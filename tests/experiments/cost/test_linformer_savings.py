@@ -80,6 +80,7 @@ def test_the_figure_shows_every_number(results, style_name):
     ]
 
 
+@pytest.mark.slow
 def test_a_quick_run_measures():
     found = linformer_savings.compute(quick=True)
     for form in FORMS:

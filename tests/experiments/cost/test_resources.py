@@ -151,6 +151,7 @@ def test_results_come_back_from_a_record(results):
     assert resources.from_record(stored) == results
 
 
+@pytest.mark.slow
 def test_a_quick_run_measures(tmp_path):
     found = resources.compute(quick=True, parts=tmp_path)
     assert set(found.curves) == {"online", "linear"}

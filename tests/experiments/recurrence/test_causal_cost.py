@@ -12,7 +12,7 @@ from linattn_ref.experiments.recurrence import causal_cost
 C, M = 24, 16
 
 
-@pytest.fixture(scope="module", params=[np.float32, np.float64])
+@pytest.fixture(scope="module", params=[np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def results(request):
     rng = np.random.default_rng(0)
     return causal_cost.compute((128, 200, 512), rng=rng, feature_width=C, value_width=M, dtype=request.param)

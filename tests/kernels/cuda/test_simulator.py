@@ -23,32 +23,17 @@ def simulate(*arguments, least):
 
 
 def test_both_passes_are_the_references():
-    """The mechanisms that use the kernels most directly: softmax, linear attention, gates."""
-    chosen = "cuda and both_passes and (softmax or linear-causal or linear-cuda or rfa-gated)"
-    simulate(CONTRACT / "test_rooms.py", "-k", chosen, least=10)
+    """The mechanisms that use the kernels most directly; patterns that are seen through parts: a window, columns,
+    blocks, two orders."""
+    direct = "softmax or linear-causal or linear-cuda or rfa-gated or reformer-cuda-masked"
+    patterns = "masked and (local-dilated or longformer-cuda or bigbird-cuda or strided-cuda)"
+    simulate(CONTRACT / "test_rooms.py", "-k", f"cuda and both_passes and ({direct} or ({patterns}))", least=15)
 
 
-def test_patterns_are_the_references():
-    """Those that are seen through parts: a window, columns, blocks, two orders."""
-    mechanisms = "local-dilated or longformer-cuda or bigbird-cuda or strided-cuda"
-    chosen = f"cuda and both_passes and masked and ({mechanisms})"
-    simulate(CONTRACT / "test_rooms.py", "-k", chosen, least=4)
-
-
-def test_kernels_of_patterns():
-    simulate(Path(__file__).with_name("patterns_in_simulator.py"), least=20)
-
-
-def test_lsh_is_the_references():
-    simulate(CONTRACT / "test_rooms.py", "-k", "both_passes and reformer-cuda-masked", least=1)
-
-
-def test_kernels_of_lsh():
-    simulate(Path(__file__).with_name("lsh_in_simulator.py"), least=11)
-
-
-def test_kernels_of_16_bits():
-    simulate(Path(__file__).with_name("half_in_simulator.py"), least=10)
+def test_kernels():
+    """What contract tests do not reach: all modes, 16 bits, device arrays, errors, no barrier missing."""
+    files = ("in_simulator.py", "patterns_in_simulator.py", "lsh_in_simulator.py", "half_in_simulator.py")
+    simulate(*map(Path(__file__).with_name, files), least=90)
 
 
 @pytest.mark.slow
@@ -64,11 +49,6 @@ def test_kernels_of_16_bits_at_more_sizes(chosen):
 def test_kernels_of_16_bits_at_real_sizes(chosen, numbers):
     chosen = f"{chosen} and {numbers}"
     simulate("--real-sizes", Path(__file__).with_name("half_at_real_sizes.py"), "-k", chosen, least=1)
-
-
-def test_kernels():
-    """What contract tests do not reach: all modes, device arrays, errors, no barrier missing."""
-    simulate(Path(__file__).with_name("in_simulator.py"), least=20)
 
 
 @pytest.mark.slow

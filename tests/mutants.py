@@ -1,0 +1,157 @@
+"""Mistakes that somebody could make, each of which the tests have to find: ``test_mutants.py`` makes them.
+
+A mutant is a piece of text that stands once in a file of the package, and what stands there instead. Where the text no
+longer is, the test says so, and the mutant is to be moved to where the mistake can be made now.
+"""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    what: str
+    file: str  # in linattn_ref/
+    old: str
+    new: str
+    chosen: str  # of the contract tests, for pytest's -k
+    tests: str = "contract"  # file or folder in tests/
+
+
+MUTANTS = (
+    # --- The text ---
+    Mutant(
+        "scores of the dense form times 1.3",
+        "attention/softmax_dense.py",
+        "p = (scale * q) @",
+        "p = (1.3 * scale * q) @",
+        "softmax-dense",
+    ),
+    Mutant(
+        "a default scale that is too small",
+        "attention/arguments.py",
+        "1.0 / math.sqrt(key_width)",
+        "1.0 / math.sqrt(key_width + 1)",
+        "block-local-reference",
+    ),
+    Mutant(
+        "a window one key short",
+        "attention/local.py",
+        "parts.band(n, n_keys, -window,",
+        "parts.band(n, n_keys, 1 - window,",
+        "local-reference",
+    ),
+    Mutant(
+        "a key in the window and global counts twice",
+        "attention/longformer.py",
+        "dilation=dilation, without=tokens)",
+        "dilation=dilation)",
+        "longformer-reference",
+    ),
+    Mutant(
+        "a summary one key short",
+        "attention/sparse_transformer.py",
+        ">= stride - summary)",
+        "> stride - summary)",
+        "transformer-fixed-reference",
+    ),
+    Mutant(
+        "a window of blocks too wide",
+        "attention/bigbird.py",
+        "everything[max(0, b - half) : b + half + 1]",
+        "everything[max(0, b - half) : b + half + 2]",
+        "bigbird-reference",
+    ),
+    Mutant(
+        "landmarks are means over masked keys too",
+        "attention/landmarks.py",
+        "_sums(zero_masked(x, key_mask), landmarks) / counts",
+        "_sums(x, landmarks) / counts",
+        "nystromformer-reference",
+    ),
+    Mutant(
+        "the gradient of the convolution forgotten",
+        "attention/depthwise.py",
+        "conv[..., ::-1]), d_conv",
+        "conv[..., ::-1]), 0 * d_conv",
+        "nystromformer-convolution-reference",
+    ),
+    Mutant(
+        "keys get no gradient through the weights of the mixtures",
+        "attention/dynamic_projection.py",
+        "p @ d_mixed_k + d_scores @ w_p[..., None, :, :].swapaxes(-1, -2)",
+        "p @ d_mixed_k",
+        "long-short",
+    ),
+    Mutant(
+        "a term of the layer norm's gradient missing",
+        "attention/layer_norm.py",
+        "(d_y - d_y.mean(axis=-1, keepdims=True) - y *",
+        "(d_y - y *",
+        "long-short",
+    ),
+    Mutant(
+        "values mixed by E",
+        "attention/linformer.py",
+        "e @ k, f @ v",
+        "e @ k, e @ v",
+        "linformer-reference",
+    ),
+    # --- The reference's loops ---
+    Mutant(
+        "a sign in softmax attention's gradient",
+        "kernels/reference/softmax.py",
+        "p * (d_p - row_sum)",
+        "p * (d_p + row_sum)",
+        "softmax-reference",
+    ),
+    Mutant(
+        "queries aligned with the first keys",
+        "kernels/reference/softmax.py",
+        "np.arange(n)[:, None] + (n_keys - n)",
+        "np.arange(n)[:, None]",
+        "softmax-causal-reference",
+    ),
+    Mutant(
+        "the gate acts on the state after its own key",
+        "kernels/reference/causal_product.py",
+        "below = np.tri(rows.stop - rows.start, k=-1, dtype=np.bool_)",
+        "below = np.tri(rows.stop - rows.start, k=0, dtype=np.bool_)",
+        "rfa-gated-reference",
+    ),
+    Mutant(
+        "eps as a factor",
+        "kernels/reference/causal_product.py",
+        "out[..., :-1], out[..., -1] + eps",
+        "out[..., :-1], out[..., -1] * (1 + eps)",
+        "linear-causal-reference",
+    ),
+    Mutant(
+        "a pair that meets in several rounds counts in each",
+        "kernels/reference/lsh.py",
+        ".swapaxes(-1, -2)) - met.log_rounds",
+        ".swapaxes(-1, -2))",
+        "reformer-reference",
+    ),
+    # --- The compiled ones ---
+    Mutant(
+        "a buffer that is not cleared",
+        "kernels/jit/softmax.py",
+        "        d_q[h, part] = 0\n",
+        "",
+        "softmax-jit",
+    ),
+    Mutant(
+        "a masked key is seen",
+        "kernels/jit/pattern_softmax.py",
+        "if not key_mask[j]:\n            scores[j] = -np.inf",
+        "if not key_mask[j]:\n            scores[j] = scores[j]",
+        "local-jit-masked",
+    ),
+    Mutant(
+        "a barrier missing",
+        "kernels/cuda/softmax_tiles.py",
+        "cuda.syncthreads()\n            add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE)",
+        "add_rows_by_rows(x, y, scores, tile)",
+        "both_passes",
+        "kernels/cuda/test_simulator.py",
+    ),
+)
