@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "landmarks are means over masked keys too",
-        "attention/landmarks.py",
+        "attention/segment_means.py",
         "_sums(zero_masked(x, key_mask), landmarks) / counts",
         "_sums(x, landmarks) / counts",
         "nystromformer-reference",
