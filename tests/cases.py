@@ -90,7 +90,7 @@ def directions(d):
 
 def positive_features(rng, s, dtype):
     """Performer's positive features, exponentials: stabilised, so that ``eps`` is 0."""
-    return {"feature_map": feature_maps.favor_positive(directions(s.d)), "eps": 0.0}
+    return {"feature_map": feature_maps.favor_positive(directions(s.d).astype(dtype)), "eps": 0.0}
 
 
 def positive_in_loops(x):
@@ -157,7 +157,7 @@ def features_and_row(s):
 
 def random_features_and_row(s):
     """``C = FEATURES``, phi all that its gradient needs, three states with a scale: a masked first key is a piece."""
-    return FEATURES * (s.n + s.n_keys) + 3 * FEATURES * (s.m + 2) + row_and_sum(s)
+    return 1 + FEATURES * (s.n + s.n_keys) + 3 * FEATURES * (s.m + 2) + row_and_sum(s)
 
 
 def directions_and_row(s, per_direction=1):
@@ -166,8 +166,8 @@ def directions_and_row(s, per_direction=1):
 
 
 def products_and_row(s):
-    """Of ReLU features phi and the products before the kink; two states."""
-    return 2 * FEATURES * (s.n + s.n_keys) + 2 * FEATURES * (s.m + 1) + row_and_sum(s)
+    """Of ReLU features phi and the products before the kink; two states and a count of steps."""
+    return 1 + 2 * FEATURES * (s.n + s.n_keys) + 2 * FEATURES * (s.m + 1) + row_and_sum(s)
 
 
 def mixed(s):

@@ -47,8 +47,8 @@ def short_directions(rng, d, dtype):
 
 
 def unit_features_and_row(s):
-    """Unit vectors, their lengths and phi; states before and after; with a gate they are a little less."""
-    return (s.n + s.n_keys) * (s.d + 1 + FEATURES) + 2 * FEATURES * (s.m + 1) + row_and_sum(s)
+    """Unit vectors, their lengths and phi; states before and after, and a count; with a gate a little less."""
+    return 1 + (s.n + s.n_keys) * (s.d + 1 + FEATURES) + 2 * FEATURES * (s.m + 1) + row_and_sum(s)
 
 
 RFA = partial(

@@ -46,13 +46,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from linattn_ref.attention.arguments import Array, Mask
-from linattn_ref.attention.feature_maps import FeatureMap, Split
+from linattn_ref.attention.feature_map_protocol import ExponentialMap, FeatureMap, is_exponential
 from linattn_ref.attention.masks import zero_masked
 
 RISE = 40.0  # S stays below exp(40) a key: with 1e6 keys, values of 1e6 and C = 1e3 that is 2e32, float32 holds 3e38
@@ -79,13 +78,20 @@ class Features(NamedTuple):
     log_scale: Array | None  # (..., 1 or C), r after the last key; None where phi is not an exponential
     saved_q: Any  # what feature_map.backward needs
     saved_k: Any
-    kernel: ModuleType | None = None  # does phi and its gradient in place of the map's own functions
 
 
-def features(
+def features(q: Array, k: Array, feature_map: FeatureMap, key_mask: Mask | None = None) -> Features:
+    """``phi(q)`` and ``phi(k)`` of any map, all keys seen by all queries. The mask acts after ``phi``."""
+    if is_exponential(feature_map):
+        return scaled_features(q, k, feature_map, key_mask)
+    (phi_q, saved_q), (phi_k, saved_k) = feature_map.forward(q), feature_map.forward(k)
+    return Features(phi_q, zero_masked(phi_k, key_mask), None, k.shape[-2], (), None, saved_q, saved_k)
+
+
+def scaled_features(
     q: Array,
     k: Array,
-    feature_map: FeatureMap,
+    feature_map: ExponentialMap,
     key_mask: Mask | None = None,
     causal: bool = False,
     log_scale: Array | None = None,
@@ -93,28 +99,9 @@ def features(
 ) -> Features:
     """``phi(q)`` and ``phi(k)``, to go with a state whose scale is ``log_scale`` (None: no state).
 
-    The mask acts after ``phi``, because ``phi(0)`` is not 0. The keys before the first query's own are seen by all
-    queries, so that ``r`` starts from their maximum. ``kernels`` is a room that may have a kernel of the map.
+    The keys before the first query's own are seen by all queries, so that ``r`` starts from their maximum.
     """
-    if feature_map.split is not None:
-        return _exponential_features(q, k, feature_map.split, key_mask, causal, log_scale)
-    kernel = kernel_of(feature_map, kernels)
-    forward = feature_map.forward if kernel is None else kernel.forward
-    (phi_q, saved_q), (phi_k, saved_k) = forward(q), forward(k)
-    shared = k.shape[-2] - q.shape[-2] if causal else k.shape[-2]
-    pieces = (Piece(slice(0, q.shape[-2]), slice(shared, k.shape[-2]), None),) if causal else ()
-    return Features(phi_q, zero_masked(phi_k, key_mask), None, shared, pieces, None, saved_q, saved_k, kernel)
-
-
-def kernel_of(feature_map: FeatureMap, kernels: Any) -> ModuleType | None:
-    """The module in the room ``kernels`` that does the same as the functions of ``feature_map``, if it has one."""
-    return None if feature_map.kernel is None else getattr(kernels, feature_map.kernel, None)
-
-
-def _exponential_features(
-    q: Array, k: Array, split: Split, key_mask: Mask | None, causal: bool, log_scale: Array | None
-) -> Features:
-    (exponent_q, factor_q), (exponent_k, factor_k) = split(q), split(k)  # (..., N or L, 1 or C)
+    (exponent_q, factor_q), (exponent_k, factor_k) = feature_map.split(q), feature_map.split(k)  # (..., 1 or C)
     if key_mask is not None:
         exponent_k = np.where(key_mask[..., None], exponent_k, exponent_k.dtype.type(-np.inf))
     before = np.full_like(k, -np.inf, shape=(*k.shape[:-2], 1)) if log_scale is None else log_scale
@@ -133,12 +120,16 @@ def _exponential_features(
 
 
 def features_backward(
-    d_phi_q: Array, d_phi_k: Array, phi: Features, feature_map: FeatureMap, key_mask: Mask | None
+    d_phi_q: Array,
+    d_phi_k: Array,
+    phi: Features,
+    feature_map: FeatureMap,
+    key_mask: Mask | None,
+    kernels: Any = None,
 ) -> tuple[Array, Array]:
-    """Gradients of ``q`` and ``k``, the scale a constant; a kernel may write them over ``d_phi_q`` and ``d_phi_k``."""
-    backward = feature_map.backward if phi.kernel is None else phi.kernel.backward_in_place
-    d_q = backward(d_phi_q, phi.saved_q)  # (..., N, D)
-    d_k = backward(zero_masked(d_phi_k, key_mask), phi.saved_k)  # (..., L, D)
+    """Gradients of ``q`` and ``k``, the scale a constant."""
+    d_q = feature_map.backward(d_phi_q, phi.saved_q)  # (..., N, D)
+    d_k = feature_map.backward(zero_masked(d_phi_k, key_mask), phi.saved_k)  # (..., L, D)
     return d_q, d_k
 
 
@@ -146,13 +137,18 @@ def rises(exponent: Array, start: int, log_scale: Array) -> Iterator[tuple[slice
     """Cut the rows from ``start`` on where ``r`` has to rise: pieces in order, and the ``r`` of each."""
     length = exponent.shape[-2]
     while start < length:
-        first = exponent[..., start, :]  # (..., 1 or C)
-        above = (first > log_scale + RISE).any(axis=-1, keepdims=True)  # (..., 1): no head moves another's scale
-        if told(above.any()):
-            log_scale = np.where(above, np.maximum(log_scale, first), log_scale)
+        log_scale = risen(log_scale, exponent[..., start, :])
         stop = _next_rise(exponent, start + 1, log_scale)
         yield slice(start, stop), log_scale
         start = stop
+
+
+def risen(log_scale: Array, exponent: Array) -> Array:
+    """``r`` for a row of exponents ``(..., 1 or C)``: what it was, or a new array if that is too low for some head."""
+    above = (exponent > log_scale + RISE).any(axis=-1, keepdims=True)  # (..., 1): no head moves another's scale
+    if told(above.any()):
+        return np.where(above, np.maximum(log_scale, exponent), log_scale)
+    return log_scale
 
 
 def _next_rise(exponent: Array, start: int, log_scale: Array) -> int:

@@ -16,25 +16,36 @@ map                              phi(x)                                     C   
 ``rfa_arccos(omega)``            ``max(omega x, 0) / sqrt m``, ``x / |x|``  m                  arc-cosine, estimate
 ================================ ========================================== ================== =====================
 
-The first five are in ``feature_maps_exact.py``, the rest and the draws of ``omega`` in ``feature_maps_random.py``. A
-map is a :class:`FeatureMap`: a forward and a backward function. All of them are reached from here.
+The first five are in ``feature_maps_exact.py``, four in ``feature_maps_favor.py``, the last two and the draws of
+``omega`` in ``feature_maps_random.py``; all of them are reached from here. A map is a :class:`FeatureMap`, from
+``feature_map_protocol.py``: its parameters, with a forward and a backward function. One of your own needs these members
+and nothing else.
+
+>>> import numpy as np
+>>> phi, saved = quadratic(1.0).forward(np.array([1.0, 2.0]))  # (c, sqrt(2c) x_i, x_i^2, sqrt(2) x_i x_j)
+>>> phi.round(3)
+array([1.   , 1.414, 2.828, 1.   , 2.828, 4.   ])
+>>> psi, _ = quadratic(1.0).forward(np.array([3.0, -1.0]))
+>>> round(float(phi @ psi), 6)  # (x.y + c)^2 = (1 + 1)^2
+4.0
 """
 
-from linattn_ref.attention.feature_maps_exact import (
+from linattn_ref.attention.feature_map_protocol import (
+    ExponentialMap,
     FeatureMap,
-    Split,
     check_feature_map,
+    in_room,
+    is_exponential,
+)
+from linattn_ref.attention.feature_maps_exact import (
     elu_plus_one,
     quadratic,
     relu,
     taylor_exp,
     taylor_gaussian,
 )
+from linattn_ref.attention.feature_maps_favor import favor_hyperbolic, favor_positive, favor_relu, favor_trig
 from linattn_ref.attention.feature_maps_random import (
-    favor_hyperbolic,
-    favor_positive,
-    favor_relu,
-    favor_trig,
     gaussian,
     orthogonal_gaussian,
     rfa_arccos,
@@ -42,8 +53,8 @@ from linattn_ref.attention.feature_maps_random import (
 )
 
 __all__ = [
+    "ExponentialMap",
     "FeatureMap",
-    "Split",
     "check_feature_map",
     "elu_plus_one",
     "favor_hyperbolic",
@@ -51,6 +62,8 @@ __all__ = [
     "favor_relu",
     "favor_trig",
     "gaussian",
+    "in_room",
+    "is_exponential",
     "orthogonal_gaussian",
     "quadratic",
     "relu",

@@ -28,83 +28,64 @@ Choromanski et al. (2021), "Rethinking attention with Performers", section 4 (re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from linattn_ref.attention.arguments import Array, is_number
+from linattn_ref.attention.feature_map_protocol import ExponentialMap
+
+__all__ = ["elu_plus_one", "quadratic", "relu", "taylor_exp", "taylor_gaussian"]
 
 RELU_EPS = 1e-3  # added by relu and favor_relu, so that a similarity is never 0
-
-
-Split = Callable[[Array], tuple[Array, Array | None]]  # x -> exponent (..., 1 or C), factor (..., C) or None for 1
-
-
-class FeatureMap(NamedTuple):
-    """``phi``, applied to the last axis: ``(..., D) -> (..., C)``.
-
-    A map with a ``split`` is an exponential, ``phi = exp(exponent) * factor``, which float32 cannot hold for large
-    ``x``. Linear attention subtracts from the exponent what cancels in its ratio (see ``exponents.py``). What the
-    backward function of such a map needs is ``(x, phi)``, and ``phi`` may be the scaled one: the scale is a constant,
-    so the gradient is the same expression in it.
-    """
-
-    name: str
-    forward: Callable[[Array], tuple[Array, Any]]  # x (..., D) -> phi (..., C), saved
-    backward: Callable[[Array, Any], Array]  # d_phi (..., C), saved -> d_x (..., D)
-    width: Callable[[int], int]  # D -> C
-    positive: bool  # phi(x) . phi(y) >= 0 for all x, y
-    split: Split | None = None
-    kernel: str | None = None  # the module with the same pair in a kernel room, to be taken where the room has it
-
-
-def check_feature_map(feature_map: Any) -> None:
-    """``feature_map`` is a :class:`FeatureMap`, not the function that makes one."""
-    if not isinstance(feature_map, FeatureMap):
-        raise TypeError(
-            f"feature_map: expected a FeatureMap such as feature_maps.elu_plus_one or feature_maps.quadratic(1.0),"
-            f" got {feature_map!r}"
-        )
-
-
-def _same_width(d: int) -> int:
-    return d
 
 
 # --- Elementwise ----------------------------------------------------------------------------------------------------
 
 
-def _elu_plus_one_forward(x: Array) -> tuple[Array, Array]:
-    phi = np.exp(np.minimum(x, 0))
-    phi += np.maximum(x, 0)  # (1)
-    return phi, phi
+class EluPlusOne(NamedTuple):
+    """``x + 1`` if ``x > 0`` else ``exp(x)``; ``C = D``."""
+
+    name: str = "elu_plus_one"
+    positive: bool = True
+    kernel: str = "elu_plus_one"  # of a kernel room
+
+    def width(self, d: int) -> int:
+        return d
+
+    def forward(self, x: Array) -> tuple[Array, Array]:
+        phi = np.exp(np.minimum(x, 0))
+        phi += np.maximum(x, 0)  # (1)
+        return phi, phi
+
+    def backward(self, d_phi: Array, phi: Array) -> Array:
+        return d_phi * np.minimum(phi, 1)
 
 
-def _elu_plus_one_backward(d_phi: Array, phi: Array) -> Array:
-    return d_phi * np.minimum(phi, 1)
+class Relu(NamedTuple):
+    """``max(x, 0) + 1e-3``; ``C = D``."""
+
+    name: str = "relu"
+    positive: bool = True
+
+    def width(self, d: int) -> int:
+        return d
+
+    def forward(self, x: Array) -> tuple[Array, Array]:
+        return np.maximum(x, 0) + RELU_EPS, x  # (2)
+
+    def backward(self, d_phi: Array, x: Array) -> Array:
+        return d_phi * (x > 0)
 
 
-elu_plus_one = FeatureMap(
-    "elu_plus_one", _elu_plus_one_forward, _elu_plus_one_backward, _same_width, positive=True, kernel="elu_plus_one"
-)
-
-
-def _relu_forward(x: Array) -> tuple[Array, Array]:
-    return np.maximum(x, 0) + RELU_EPS, x  # (2)
-
-
-def _relu_backward(d_phi: Array, x: Array) -> Array:
-    return d_phi * (x > 0)
-
-
-relu = FeatureMap("relu", _relu_forward, _relu_backward, _same_width, positive=True)
+elu_plus_one = EluPlusOne()
+relu = Relu()
 
 
 # --- The quadratic kernel -------------------------------------------------------------------------------------------
 
 
-def quadratic(c: float = 1.0) -> FeatureMap:
+def quadratic(c: float = 1.0) -> Quadratic:
     """All monomials of ``(x.y + c)^2``, so that ``phi(x) . phi(y)`` is exactly that; ``C = 1 + D + D(D+1)/2``.
 
     Parameters
@@ -115,24 +96,37 @@ def quadratic(c: float = 1.0) -> FeatureMap:
     c = _check_number("c", c)
     if c < 0:
         raise ValueError(f"c: expected a number of at least 0, got {c!r}")
+    return Quadratic(c)
 
-    def width(d: int) -> int:
+
+class Quadratic(NamedTuple):
+    """What :func:`quadratic` makes."""
+
+    c: float
+
+    @property
+    def name(self) -> str:
+        return f"quadratic({self.c:g})"
+
+    @property
+    def positive(self) -> bool:
+        return True
+
+    def width(self, d: int) -> int:
         return 1 + d + d * (d + 1) // 2
 
-    def forward(x: Array) -> tuple[Array, Array]:
+    def forward(self, x: Array) -> tuple[Array, Array]:
         i, j, coefficient = _pairs(x)
-        constant = np.full_like(x, c, shape=(*x.shape[:-1], 1))  # (..., 1)
+        constant = np.full_like(x, self.c, shape=(*x.shape[:-1], 1))  # (..., 1)
         products = coefficient * x[..., i] * x[..., j]  # (..., D(D+1)/2)
-        return np.concatenate([constant, math.sqrt(2 * c) * x, products], axis=-1), x  # (3)
+        return np.concatenate([constant, math.sqrt(2 * self.c) * x, products], axis=-1), x  # (3)
 
-    def backward(d_phi: Array, x: Array) -> Array:
+    def backward(self, d_phi: Array, x: Array) -> Array:
         i, j, coefficient = _pairs(x)
         d = x.shape[-1]
         g = np.zeros_like(x, shape=(*x.shape, d))  # (..., D, D)
         g[..., i, j] = coefficient * d_phi[..., 1 + d :]
-        return math.sqrt(2 * c) * d_phi[..., 1 : 1 + d] + ((g + g.swapaxes(-1, -2)) @ x[..., None])[..., 0]
-
-    return FeatureMap(f"quadratic({c:g})", forward, backward, width, positive=True)
+        return math.sqrt(2 * self.c) * d_phi[..., 1 : 1 + d] + ((g + g.swapaxes(-1, -2)) @ x[..., None])[..., 0]
 
 
 def _pairs(x: Array) -> tuple[Any, Any, Array]:
@@ -144,7 +138,7 @@ def _pairs(x: Array) -> tuple[Any, Any, Array]:
 # --- The exponential's Taylor series --------------------------------------------------------------------------------
 
 
-def taylor_exp(order: int) -> FeatureMap:
+def taylor_exp(order: int) -> TaylorExp:
     """Tensor powers up to ``order``: ``phi(x) . phi(y) = sum_{p <= order} (x.y)^p / p!``.
 
     ``C = 1 + D + ... + D^order``. Of even order the cut-off series is positive everywhere, of odd order it is not.
@@ -154,18 +148,33 @@ def taylor_exp(order: int) -> FeatureMap:
     order : int
         At least 0.
     """
-    _check_order(order)
-
-    def forward(x: Array) -> tuple[Array, Array]:
-        return np.concatenate(_tensor_powers(x, order), axis=-1), x  # (4)
-
-    def backward(d_phi: Array, x: Array) -> Array:
-        return _tensor_powers_backward(d_phi, x, order)
-
-    return FeatureMap(f"taylor_exp({order})", forward, backward, _power_width(order), positive=order % 2 == 0)
+    return TaylorExp(_check_order(order))
 
 
-def taylor_gaussian(order: int, sigma: float = 1.0) -> FeatureMap:
+class TaylorExp(NamedTuple):
+    """What :func:`taylor_exp` makes."""
+
+    order: int
+
+    @property
+    def name(self) -> str:
+        return f"taylor_exp({self.order})"
+
+    @property
+    def positive(self) -> bool:
+        return self.order % 2 == 0
+
+    def width(self, d: int) -> int:
+        return sum(d**p for p in range(self.order + 1))
+
+    def forward(self, x: Array) -> tuple[Array, Array]:
+        return np.concatenate(_tensor_powers(x, self.order), axis=-1), x  # (4)
+
+    def backward(self, d_phi: Array, x: Array) -> Array:
+        return _tensor_powers_backward(d_phi, x, self.order)
+
+
+def taylor_gaussian(order: int, sigma: float = 1.0) -> TaylorGaussian:
     """The Gaussian kernel by Taylor features: ``phi(x) . phi(y)`` is ``exp(-|x-y|^2 / 2 sigma^2)``, cut off.
 
     Parameters
@@ -175,36 +184,50 @@ def taylor_gaussian(order: int, sigma: float = 1.0) -> FeatureMap:
     sigma : float
         Above 0.
     """
-    _check_order(order)
     sigma = _check_number("sigma", sigma)
     if sigma <= 0:
         raise ValueError(f"sigma: expected a number above 0, got {sigma!r}")
+    return TaylorGaussian(_check_order(order), sigma)
 
-    def split(x: Array) -> tuple[Array, Array]:
-        x = x / sigma
+
+class TaylorGaussian(NamedTuple):
+    """What :func:`taylor_gaussian` makes."""
+
+    order: int
+    sigma: float
+
+    @property
+    def name(self) -> str:
+        return f"taylor_gaussian({self.order}, {self.sigma:g})"
+
+    @property
+    def positive(self) -> bool:
+        return self.order % 2 == 0
+
+    def width(self, d: int) -> int:
+        return TaylorExp(self.order).width(d)
+
+    def split(self, x: Array) -> tuple[Array, Array]:
+        x = x / self.sigma
         exponent = -(x * x).sum(axis=-1, keepdims=True) / 2  # (..., 1)
-        return exponent, np.concatenate(_tensor_powers(x, order), axis=-1)
+        return exponent, np.concatenate(_tensor_powers(x, self.order), axis=-1)
 
-    def backward(d_phi: Array, saved: tuple[Array, Array]) -> Array:
+    def forward(self, x: Array) -> tuple[Array, tuple[Array, Array]]:
+        return exponential(self, x)  # (5)
+
+    def backward(self, d_phi: Array, saved: tuple[Array, Array]) -> Array:
         x, phi = saved
-        x = x / sigma
+        x = x / self.sigma
         exp = phi[..., :1]  # times t_0 = 1
         d_exponent = (d_phi * phi).sum(axis=-1, keepdims=True)  # (..., 1)
-        return (_tensor_powers_backward(d_phi * exp, x, order) - x * d_exponent) / sigma
-
-    name = f"taylor_gaussian({order}, {sigma:g})"
-    return FeatureMap(name, forward_of(split), backward, _power_width(order), order % 2 == 0, split)
+        return (_tensor_powers_backward(d_phi * exp, x, self.order) - x * d_exponent) / self.sigma
 
 
-def forward_of(split: Split) -> Callable[[Array], tuple[Array, tuple[Array, Array]]]:
-    """The forward function of a map given by its exponent and factor, as it stands: nothing is subtracted."""
-
-    def forward(x: Array) -> tuple[Array, tuple[Array, Array]]:
-        exponent, factor = split(x)
-        phi = np.exp(exponent) if factor is None else np.exp(exponent) * factor
-        return phi, (x, phi)
-
-    return forward
+def exponential(feature_map: ExponentialMap, x: Array) -> tuple[Array, tuple[Array, Array]]:
+    """The forward pass of a map given by its exponent and factor, as it stands: nothing is subtracted."""
+    exponent, factor = feature_map.split(x)
+    phi = np.exp(exponent) if factor is None else np.exp(exponent) * factor
+    return phi, (x, phi)
 
 
 def _tensor_powers(x: Array, order: int) -> list[Array]:
@@ -228,13 +251,10 @@ def _tensor_powers_backward(d_phi: Array, x: Array, order: int) -> Array:
     return d_x
 
 
-def _power_width(order: int) -> Callable[[int], int]:
-    return lambda d: sum(d**p for p in range(order + 1))
-
-
-def _check_order(order: int) -> None:
+def _check_order(order: int) -> int:
     if isinstance(order, bool) or not isinstance(order, (int, np.integer)) or order < 0:
         raise ValueError(f"order: expected an integer of at least 0, got {order!r}")
+    return int(order)
 
 
 def _check_number(name: str, x: float) -> float:

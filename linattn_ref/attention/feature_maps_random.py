@@ -1,34 +1,22 @@
-"""Random feature maps (Performer and random feature attention), and the draws of their directions ``omega (m, D)``.
+"""Random feature maps: the draws of their directions ``omega (m, D)``, and the maps of random feature attention.
 
-    favor_trig        exp(|x|^2/2) / sqrt(m) [sin(omega x), cos(omega x)]                    (1)
-    favor_positive    exp(omega x - |x|^2/2) / sqrt(m)                                       (2)
-    favor_hyperbolic  exp(-|x|^2/2) / sqrt(2m) [exp(omega x), exp(-omega x)]                 (3)
-    favor_relu        (max(omega x, 0) + 1e-3) / sqrt(m)                                     (4)
-    rfa_gaussian      [sin(omega y), cos(omega y)] / sqrt(m),  y = x / |x|                   (5)
-    rfa_arccos        max(omega y, 0) / sqrt(m),  y = x / |x|                                (6)
+    rfa_gaussian      [sin(omega y), cos(omega y)] / sqrt(m),  y = x / |x|                   (1)
+    rfa_arccos        max(omega y, 0) / sqrt(m),  y = x / |x|                                (2)
 
-With rows of ``omega`` from N(0, I), ``phi(x) . phi(y)`` is on average ``exp(x.y)`` for (1)-(3), because
-``E exp(omega . s) = exp(|s|^2/2)`` and ``E cos(omega . s) = exp(-|s|^2/2)``; for (5) the Gaussian kernel
-``exp(-|x-y|^2/2)`` and for (6) the arc-cosine kernel ``(sin t + (pi - t) cos t) / 2 pi``, ``t`` the angle, of the unit
-vectors.
-
-Range of ``favor_trig``
------------------------
-Its exponent is ``+|x|^2/2``: as it stands, ``forward`` overflows float32 beyond ``|x| = 13``, float64 beyond 37. In
-linear attention the exponents only compare keys, and nothing overflows; but its similarities are sums of either sign
-whose noise grows as ``exp((|x|^2+|y|^2)/2)``, while their mean is ``exp(x.y)``. Where that is small, the denominator
-may come out near 0 or negative, and the output is worthless: the reason for the positive features.
+With rows of ``omega`` from N(0, I), ``phi(x) . phi(y)`` is on average, for (1), the Gaussian kernel ``exp(-|x-y|^2/2)``
+and, for (2), the arc-cosine kernel ``(sin t + (pi - t) cos t) / 2 pi``, ``t`` the angle, of the unit vectors. The
+Performer's maps are in ``feature_maps_favor.py``.
 
 The gradients, by hand
 ----------------------
-Let ``p = omega x``, and ``dphi`` the gradient of ``phi``. An exponential gives back itself, so ``dp = dphi * phi`` in
-(2) and the difference of its halves in (3); sine and cosine give each other, ``dp = dsin * cos - dcos * sin`` in (1)
-and (5). Then ``dx = omega^T dp``, to which ``exp(c |x|^2/2)`` adds ``c x sum(dphi * phi)``. Of ``y = x / |x|`` it is
-``dx = (dy - y (y . dy)) / |x|``, and 0 for ``x = 0``.
+Let ``p = omega y``, and ``dphi`` the gradient of ``phi``. In (1) sine and cosine give each other,
+``dp = dsin * cos - dcos * sin``; in (2) ``dp = dphi * [p > 0] / sqrt(m)``. Then ``dy = omega^T dp``, and from
+``y = x / |x|``
+
+    dx = (dy - y (y . dy)) / |x|                             (3)  0 for x = 0
 
 References
 ----------
-Choromanski et al. (2021), "Rethinking attention with Performers", section 2 and appendix B.
 Peng et al. (2021), "Random feature attention", section 3.1 and appendix A.
 Mezzadri (2007), "How to generate random matrices from the classical compact groups" (the signs of R).
 """
@@ -36,13 +24,19 @@ Mezzadri (2007), "How to generate random matrices from the classical compact gro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from linattn_ref.attention.arguments import Array, check_array
-from linattn_ref.attention.feature_maps_exact import RELU_EPS, FeatureMap, forward_of
+
+__all__ = [
+    "gaussian",
+    "orthogonal_gaussian",
+    "rfa_arccos",
+    "rfa_gaussian",
+]
 
 # --- Directions -----------------------------------------------------------------------------------------------------
 
@@ -93,116 +87,79 @@ def _check_draw(m: int, D: int, rng: np.random.Generator) -> None:
         raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
 
 
-# --- Performer ------------------------------------------------------------------------------------------------------
+# --- Random feature attention ---------------------------------------------------------------------------------------
 
 
-def favor_trig(omega: Array) -> FeatureMap:
-    """``exp(|x|^2/2) / sqrt(m) [sin(omega x), cos(omega x)]``, ``C = 2m``; see "Range" above.
+def rfa_gaussian(omega: Array) -> RfaGaussian:
+    """``[sin(omega y), cos(omega y)] / sqrt(m)`` of ``y = x / |x|``, ``C = 2m``.
 
     Parameters
     ----------
     omega : ndarray ``(m, D)``
         From :func:`gaussian` or :func:`orthogonal_gaussian`; taken in the dtype of ``x``.
     """
-    _check_omega(omega)
-
-    def split(x: Array) -> tuple[Array, Array]:
-        p = project(x, omega)  # (..., m)
-        factor = np.concatenate([np.sin(p), np.cos(p)], axis=-1) / math.sqrt(len(omega))  # (..., 2m)
-        return half_square(x), factor  # (1)
-
-    def backward(d_phi: Array, saved: tuple[Array, Array]) -> Array:
-        x, phi = saved
-        d_exponent = (d_phi * phi).sum(axis=-1, keepdims=True)  # (..., 1)
-        return _sine_cosine_backward(d_phi, phi) @ like(x, omega) + x * d_exponent
-
-    return FeatureMap("favor_trig", forward_of(split), backward, _width(omega, 2), False, split)
+    check_omega(omega)
+    return RfaGaussian(omega)
 
 
-def favor_positive(omega: Array) -> FeatureMap:
-    """``exp(omega x - |x|^2/2) / sqrt(m)``, ``C = m``; ``omega`` as in :func:`favor_trig`."""
-    _check_omega(omega)
+class RfaGaussian(NamedTuple):
+    """What :func:`rfa_gaussian` makes."""
 
-    def split(x: Array) -> tuple[Array, None]:
-        exponent = project(x, omega)  # (..., m)
-        exponent -= half_square(x) + 0.5 * math.log(len(omega))  # (2)
-        return exponent, None
+    omega: Array  # (m, D)
 
-    def backward(d_phi: Array, saved: tuple[Array, Array]) -> Array:
-        x, phi = saved
-        d_p = d_phi * phi  # (..., m)
-        return d_p @ like(x, omega) - x * d_p.sum(axis=-1, keepdims=True)
+    @property
+    def name(self) -> str:
+        return "rfa_gaussian"
 
-    return FeatureMap("favor_positive", forward_of(split), backward, _width(omega, 1), True, split)
+    @property
+    def positive(self) -> bool:
+        return False
 
+    def width(self, d: int) -> int:
+        return 2 * rows_for(self.omega, d)
 
-def favor_hyperbolic(omega: Array) -> FeatureMap:
-    """``exp(-|x|^2/2) / sqrt(2m) [exp(omega x), exp(-omega x)]``, ``C = 2m``; ``omega`` as in :func:`favor_trig`."""
-    _check_omega(omega)
-    m = len(omega)
-
-    def split(x: Array) -> tuple[Array, None]:
-        p = project(x, omega)  # (..., m)
-        return np.concatenate([p, -p], axis=-1) - half_square(x) - 0.5 * math.log(2 * m), None  # (3)  (..., 2m)
-
-    def backward(d_phi: Array, saved: tuple[Array, Array]) -> Array:
-        x, phi = saved
-        d_exponent = d_phi * phi  # (..., 2m)
-        d_p = d_exponent[..., :m] - d_exponent[..., m:]  # (..., m)
-        return d_p @ like(x, omega) - x * d_exponent.sum(axis=-1, keepdims=True)
-
-    return FeatureMap("favor_hyperbolic", forward_of(split), backward, _width(omega, 2), True, split)
-
-
-def favor_relu(omega: Array) -> FeatureMap:
-    """``(max(omega x, 0) + 1e-3) / sqrt(m)``, ``C = m``; ``omega`` as in :func:`favor_trig`."""
-    _check_omega(omega)
-
-    def forward(x: Array) -> tuple[Array, Array]:
-        p = project(x, omega)  # (..., m)
-        return (np.maximum(p, 0) + RELU_EPS) / math.sqrt(len(omega)), p  # (4)
-
-    def backward(d_phi: Array, p: Array) -> Array:
-        return (d_phi * (p > 0)) @ like(p, omega) / math.sqrt(len(omega))
-
-    return FeatureMap("favor_relu", forward, backward, _width(omega, 1), True)
-
-
-# --- Random feature attention ---------------------------------------------------------------------------------------
-
-
-def rfa_gaussian(omega: Array) -> FeatureMap:
-    """``[sin(omega y), cos(omega y)] / sqrt(m)`` of ``y = x / |x|``, ``C = 2m``; ``omega`` as in :func:`favor_trig`."""
-    _check_omega(omega)
-
-    def forward(x: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+    def forward(self, x: Array) -> tuple[Array, tuple[Array, Array, Array]]:
         y, length = unit(x)
-        p = project(y, omega)  # (..., m)
-        phi = np.concatenate([np.sin(p), np.cos(p)], axis=-1) / math.sqrt(len(omega))  # (5)  (..., 2m)
+        p = project(y, self.omega)  # (..., m)
+        phi = np.concatenate([np.sin(p), np.cos(p)], axis=-1) / math.sqrt(len(self.omega))  # (1)  (..., 2m)
         return phi, (y, length, phi)
 
-    def backward(d_phi: Array, saved: tuple[Array, Array, Array]) -> Array:
+    def backward(self, d_phi: Array, saved: tuple[Array, Array, Array]) -> Array:
         y, length, phi = saved
-        return unit_backward(_sine_cosine_backward(d_phi, phi) @ like(y, omega), y, length)
-
-    return FeatureMap("rfa_gaussian", forward, backward, _width(omega, 2), False)
+        return unit_backward(sine_cosine_backward(d_phi, phi) @ like(y, self.omega), y, length)
 
 
-def rfa_arccos(omega: Array) -> FeatureMap:
-    """``max(omega y, 0) / sqrt(m)`` of ``y = x / |x|``, ``C = m``; ``omega`` as in :func:`favor_trig`."""
-    _check_omega(omega)
+def rfa_arccos(omega: Array) -> RfaArccos:
+    """``max(omega y, 0) / sqrt(m)`` of ``y = x / |x|``, ``C = m``; ``omega`` as in :func:`rfa_gaussian`."""
+    check_omega(omega)
+    return RfaArccos(omega)
 
-    def forward(x: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+
+class RfaArccos(NamedTuple):
+    """What :func:`rfa_arccos` makes."""
+
+    omega: Array  # (m, D)
+
+    @property
+    def name(self) -> str:
+        return "rfa_arccos"
+
+    @property
+    def positive(self) -> bool:
+        return True
+
+    def width(self, d: int) -> int:
+        return rows_for(self.omega, d)
+
+    def forward(self, x: Array) -> tuple[Array, tuple[Array, Array, Array]]:
         y, length = unit(x)
-        phi = np.maximum(project(y, omega), 0) / math.sqrt(len(omega))  # (6)  (..., m)
+        phi = np.maximum(project(y, self.omega), 0) / math.sqrt(len(self.omega))  # (2)  (..., m)
         return phi, (y, length, phi)
 
-    def backward(d_phi: Array, saved: tuple[Array, Array, Array]) -> Array:
+    def backward(self, d_phi: Array, saved: tuple[Array, Array, Array]) -> Array:
         y, length, phi = saved
-        d_p = d_phi * (phi > 0) / math.sqrt(len(omega))  # (..., m)
-        return unit_backward(d_p @ like(y, omega), y, length)
-
-    return FeatureMap("rfa_arccos", forward, backward, _width(omega, 1), True)
+        d_p = d_phi * (phi > 0) / math.sqrt(len(self.omega))  # (..., m)
+        return unit_backward(d_p @ like(y, self.omega), y, length)
 
 
 # --- Their parts ----------------------------------------------------------------------------------------------------
@@ -219,7 +176,7 @@ def unit(x: Array) -> tuple[Array, Array]:
 
 def unit_backward(d_y: Array, y: Array, length: Array) -> Array:
     """Gradient of :func:`unit`: the part of ``d_y`` across ``y``, over ``|x|``; 0 for the zero vector."""
-    across = d_y - y * (y * d_y).sum(axis=-1, keepdims=True)
+    across = d_y - y * (y * d_y).sum(axis=-1, keepdims=True)  # (3)
     across /= or_infinity(length)
     return across
 
@@ -236,7 +193,7 @@ def like(x: Array, omega: Array) -> Array:
 
 def project(x: Array, omega: Array) -> Array:
     """``omega x``, ``(..., D) -> (..., m)``."""
-    _width(omega, 1)(x.shape[-1])
+    rows_for(omega, x.shape[-1])
     return x @ like(x, omega).T
 
 
@@ -245,24 +202,24 @@ def half_square(x: Array) -> Array:
     return (x * x).sum(axis=-1, keepdims=True) / 2
 
 
-def _sine_cosine_backward(d_phi: Array, phi: Array) -> Array:
+def sine_cosine_backward(d_phi: Array, phi: Array) -> Array:
     """``d_p`` of ``phi = scale [sin p, cos p]``, whatever the scale: ``d_sin * cos - d_cos * sin``."""
     m = phi.shape[-1] // 2
     return d_phi[..., :m] * phi[..., m:] - d_phi[..., m:] * phi[..., :m]  # (..., m)
 
 
-def _check_omega(omega: Array) -> None:
+def check_omega(omega: Any) -> None:
+    """``omega`` is ``(m, D)``, of finite numbers; on a GPU these are not looked at."""
     check_array("omega", omega)
     if omega.ndim != 2:
         raise ValueError(f"omega: expected shape (m, D), got {omega.shape}")
+    # One sum in place of as many tests: it is finite, unless a number is not or all of them are near the end.
+    if isinstance(omega, np.ndarray) and not math.isfinite(omega.sum()) and not np.isfinite(omega).all():
+        raise ValueError(f"omega: expected finite numbers, got {omega[~np.isfinite(omega)][0]} among them")
 
 
-def _width(omega: Array, per_row: int) -> Callable[[int], int]:
-    """``D -> C``: ``per_row`` features a row of ``omega``, which fixes ``D``."""
-
-    def width(d: int) -> int:
-        if d != omega.shape[-1]:
-            raise ValueError(f"omega: expected one column an entry of x, D = {d}, got shape {omega.shape}")
-        return per_row * len(omega)
-
-    return width
+def rows_for(omega: Array, d: int) -> int:
+    """``m``, if ``omega (m, D)`` is for vectors of width ``d``."""
+    if d != omega.shape[-1]:
+        raise ValueError(f"omega: expected one column an entry of x, D = {d}, got shape {omega.shape}")
+    return len(omega)

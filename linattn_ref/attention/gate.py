@@ -11,6 +11,13 @@ As ``sigmoid' = g (1 - g)``, with ``dg`` the gradient of the gates, ``gate`` in 
 
 A gate close to 0 or to 1 learns slowly.
 
+Example
+-------
+A score of 0 keeps half of the past.
+
+>>> forward(np.array([[1.0, -1.0], [2.0, 2.0]]), np.array([0.5, 0.5]), np.array(0.0))[0].round(3)
+array([0.5  , 0.881])
+
 References
 ----------
 Peng et al. (2021), "Random feature attention", section 3 (the gate).
@@ -18,16 +25,18 @@ Peng et al. (2021), "Random feature attention", section 3 (the gate).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, check_array, check_shape
-from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
+from linattn_ref.attention.arguments import Array, check_array, check_saved, check_shape
+from linattn_ref.attention.door import door
 from linattn_ref.attention.shapes import sum_to_shape
 
+__all__ = ["Gradients", "Saved", "backward", "forward"]
 
-class GateSaved(NamedTuple):
+
+class Saved(NamedTuple):
     """What the backward pass needs."""
 
     x: Array  # (..., N, E)
@@ -36,16 +45,25 @@ class GateSaved(NamedTuple):
     gate: Array  # (..., N)
 
 
-class GateGradients(NamedTuple):
-    """Gradients of the inputs of :func:`gate_forward`."""
+class Gradients(NamedTuple):
+    """Gradients of the inputs of :func:`forward`."""
 
     x: Array  # (..., N, E)
     w_g: Array  # (..., E)
     b_g: Array  # (...)
 
 
-@takes_gpu_arrays
-def gate_forward(x: Array, w_g: Array, b_g: Array) -> tuple[Array, GateSaved]:
+def _check_forward(x: Any, w_g: Any, b_g: Any) -> None:
+    b_g = np.asarray(b_g) if isinstance(b_g, np.generic) else b_g
+    check_array("x", x)
+    check_array("w_g", w_g, ndim=1, dtype=x.dtype)
+    check_array("b_g", b_g, ndim=0, dtype=x.dtype)
+    check_shape("w_g", w_g, (*w_g.shape[:-1], x.shape[-1]), "(..., E)")
+    check_shape("b_g", b_g, w_g.shape[:-1], "of w_g without its last axis")
+
+
+@door(_check_forward)
+def forward(x: Array, w_g: Array, b_g: Array) -> tuple[Array, Saved]:
     """The gate of each token, equation (1).
 
     Parameters
@@ -59,40 +77,34 @@ def gate_forward(x: Array, w_g: Array, b_g: Array) -> tuple[Array, GateSaved]:
     -------
     gate : ndarray ``(..., N)``
         Above 0 and below 1, also where the sigmoid rounds to one of them.
-    saved : GateSaved
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument that is of another type or shape.
+    saved : Saved
     """
-    b_g = np.asarray(b_g) if isinstance(b_g, np.generic) else b_g  # what arithmetic leaves of a single number
-    check_array("x", x)
-    check_array("w_g", w_g, ndim=1, dtype=x.dtype)
-    check_array("b_g", b_g, ndim=0, dtype=x.dtype)
-    check_shape("w_g", w_g, (*w_g.shape[:-1], x.shape[-1]), "(..., E)")
-    check_shape("b_g", b_g, w_g.shape[:-1], "of w_g without its last axis")
+    b_g = np.asarray(b_g, like=x)  # arithmetic leaves a number of a single one
     score = (x @ w_g[..., None])[..., 0] + b_g[..., None]  # (..., N)
     gate = (1 + np.tanh(score / 2)) / 2  # (1), written so that nothing overflows
     limits = np.finfo(x.dtype)
     gate = np.clip(gate, limits.tiny, 1 - limits.epsneg)  # the numbers next to 0 and 1
-    return gate, GateSaved(x, w_g, b_g, gate)
+    return gate, Saved(x, w_g, b_g, gate)
 
 
-@takes_gpu_arrays
-def gate_backward(d_gate: Array, saved: GateSaved) -> GateGradients:
-    """Gradients of :func:`gate_forward`, equations (2) and (3).
+def _check_backward(d_gate: Any, saved: Any) -> None:
+    check_saved(saved, Saved)
+    check_array("d_gate", d_gate, ndim=1, dtype=saved.gate.dtype)
+    check_shape("d_gate", d_gate, saved.gate.shape, "of gate")
+
+
+@door(_check_backward)
+def backward(d_gate: Array, saved: Saved) -> Gradients:
+    """Gradients of :func:`forward`, equations (2) and (3).
 
     Parameters
     ----------
     d_gate : ndarray ``(..., N)``
-    saved : GateSaved
+    saved : Saved
     """
     x, w_g, b_g, gate = saved
-    check_array("d_gate", d_gate, ndim=1, dtype=gate.dtype)
-    check_shape("d_gate", d_gate, gate.shape, "of gate")
     d_score = d_gate * gate * (1 - gate)  # (2)  (..., N)
     d_x = sum_to_shape(d_score[..., None] * w_g[..., None, :], x.shape)  # (3)
     d_w_g = sum_to_shape((d_score[..., None, :] @ x)[..., 0, :], w_g.shape)  # (3)
     d_b_g = sum_to_shape(d_score.sum(axis=-1), b_g.shape)  # (3)
-    return GateGradients(d_x, d_w_g, d_b_g[...])  # an array, if it is a single number too
+    return Gradients(d_x, d_w_g, d_b_g[...])  # an array, if it is a single number too

@@ -52,7 +52,7 @@ def is_inside(x: Any) -> bool:
 
 def through_the_door(function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
     """``function`` called with arrays that may be on a GPU, as :func:`takes_gpu_arrays` does."""
-    if _INSIDE.get() or not any(is_on_gpu(x) for x in _leaves((args, kwargs))):
+    if _INSIDE.get() or not any(is_on_gpu(x) for _, x in _leaves((args, kwargs))):
         return function(*args, **kwargs)
     arrays = _arrays_of_call(function, args, kwargs)
     model = arrays[0][1]
@@ -92,11 +92,11 @@ def _arrays_of_call(function: Callable[..., Any], args: Any, kwargs: Any) -> lis
     if kernels is not None and not hasattr(kernels, "on_gpu"):
         got = getattr(kernels, "__name__", repr(kernels))
         raise TypeError(f"kernels: expected linattn_ref.kernels.cuda for arrays on a GPU, got {got}")
-    named = [(name, x) for name, argument in call.arguments.items() for x in _leaves(argument)]
-    arrays = [(name, x) for name, x in named if is_on_gpu(x)]
-    hosts = [(name, x) for name, x in named if isinstance(x, np.ndarray)]
-    check_one_origin(arrays + [(name, x) for name, x in hosts if name not in CONSTANTS and _is_data(x)])
-    return arrays + [(name, x) for name, x in hosts if name in CONSTANTS]
+    named = [(name, field, x) for name, argument in call.arguments.items() for field, x in _leaves(argument, name)]
+    arrays = [(name, x) for name, _, x in named if is_on_gpu(x)]
+    hosts = [(name, field, x) for name, field, x in named if isinstance(x, np.ndarray)]
+    check_one_origin(arrays + [(name, x) for name, field, x in hosts if field not in CONSTANTS and _is_data(x)])
+    return arrays + [(name, x) for name, field, x in hosts if field in CONSTANTS]
 
 
 def _is_data(x: Any) -> bool:
@@ -104,13 +104,16 @@ def _is_data(x: Any) -> bool:
     return x.ndim > 0 and x.dtype.kind in "fb"
 
 
-def _leaves(x: Any) -> Iterator[Any]:
-    """All that is in tuples, lists and dictionaries, one in the other."""
-    if isinstance(x, (tuple, list, dict)):
-        for part in x.values() if isinstance(x, dict) else x:
-            yield from _leaves(part)
+def _leaves(x: Any, field: str = "") -> Iterator[tuple[str, Any]]:
+    """All that is in tuples, lists and dictionaries, one in the other, each with the name that it has there."""
+    if not isinstance(x, (tuple, list, dict)):
+        yield field, x
+    elif isinstance(x, dict):
+        for name, part in x.items():
+            yield from _leaves(part, name)
     else:
-        yield x
+        for name, part in zip(getattr(x, "_fields", (field,) * len(x)), x, strict=True):
+            yield from _leaves(part, name)
 
 
 def _each(change: Callable[[Any], Any], x: Any) -> Any:

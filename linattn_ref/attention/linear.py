@@ -12,7 +12,7 @@ It is associativity, ``(phi(Q) phi(K)^T) V = phi(Q) (phi(K)^T V)``: ``O(N C M)``
 
     S_i = S_{i-1} + phi(k_i) v_i^T,   Z_i = Z_{i-1} + phi(k_i)                                       (4)
 
-a recurrent network, whose one step is in ``linear_recurrent.py``.
+a recurrent network: :func:`by_row` is its loop, ``linear_recurrent.py`` a token at a time.
 
 :Time: ``O((N + L) C M)``
 :Memory: ``O((N + L) C + N M)``
@@ -40,7 +40,25 @@ Causal, ``S`` and ``Z`` in (6) are those of row ``i``, and the sums (7) that rea
 sums again, from the other end. These are equations 13-15 of the paper. The kernel ``causal_product`` computes them with
 one state at a time, so that what is kept between the passes is rows (:class:`Saved`), never ``S_i`` for every ``i``.
 
-Exponential feature maps are kept in range by a scale that cancels in (3), see ``exponents.py``; ``eps`` must then be 0.
+Example
+-------
+One feature, and two keys of similarity 3 and 1 to the query: the values 10 and 20, weighed three to one.
+
+>>> import numpy as np
+>>> q, k, v = np.array([[0.0]]), np.array([[2.0], [0.0]]), np.array([[10.0], [20.0]])
+>>> out, saved = forward(q, k, v, eps=0.0)
+>>> out
+array([[12.5]])
+>>> backward(np.ones((1, 1)), saved).v
+array([[0.75],
+       [0.25]])
+
+``eps`` biases what is well defined, where features are small. Six keys with four features of ``exp(-7)`` each, and all
+values 1:
+
+>>> small, ones = np.full((6, 4), -7.0), np.ones((6, 1))
+>>> [round(float(forward(small, small, ones, eps=eps)[0][0, 0]), 3) for eps in (1e-6, 0.0)]
+[0.952, 1.0]
 
 References
 ----------
@@ -49,36 +67,21 @@ Katharopoulos et al. (2020), "Transformers are RNNs: fast autoregressive transfo
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import (
-    Array,
-    Mask,
-    check_d_out,
-    check_kernels,
-    check_qk,
-    check_qkv,
-    check_saved,
-)
-from linattn_ref.attention.exponents import Features, decayed, features, features_backward, join
-from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
-from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
-from linattn_ref.attention.linear_bound import BoundStep, bind_step
-from linattn_ref.attention.linear_recurrent import (
-    State,
-    check_d_state,
-    check_eps,
-    combine,
-    combine_gradients,
-    init_state,
-    state_or_empty,
-    step,
-)
+from linattn_ref.attention import linear_scaled
+from linattn_ref.attention.arguments import Array, Mask
+from linattn_ref.attention.door import door
+from linattn_ref.attention.feature_maps import FeatureMap, elu_plus_one, in_room, is_exponential
+from linattn_ref.attention.linear_checks import check_backward_of, check_forward, check_matrix, check_summarise
+from linattn_ref.attention.linear_recurrent import BoundStep, bind_step, step
+from linattn_ref.attention.linear_state import State, combine, combine_gradients, init_state
 from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, read_backward
 from linattn_ref.attention.masks import visible, zero_masked
+from linattn_ref.attention.ownership import new_count
+from linattn_ref.attention.rooms import CausalProductRoom, name_of_room, room_of
 from linattn_ref.kernels import reference
 from linattn_ref.kernels.reference.division import divide
 
@@ -92,6 +95,8 @@ __all__ = [
     "add_up_backward",
     "backward",
     "bind_step",
+    "by_row",
+    "by_row_backward",
     "combine",
     "combine_gradients",
     "forward",
@@ -105,17 +110,22 @@ __all__ = [
 
 
 class Saved(NamedTuple):
-    """What the backward pass needs: ``O(N + L)`` rows, and one state a piece."""
+    """What the backward pass needs: ``O(N + L)`` rows, two states. Of an exponential map: `linear_scaled.Saved`."""
 
-    phi: Features  # of queries (..., N, C) and keys (..., L, C)
+    phi_q: Array  # (..., N, C)
+    phi_k: Array  # (..., L, C), masked rows 0
     v: Array  # (..., L, M), masked rows 0
+    s: Array  # (..., C, M), S of the keys that all queries see
+    z: Array  # (..., C)
     out: Array  # (..., N, M)
     denominator: Array  # (..., N)
+    saved_q: Any  # what feature_map.backward needs
+    saved_k: Any
+    causal: bool
     key_mask: Mask | None  # (..., L)
     feature_map: FeatureMap
-    kernel: ModuleType
-    starts: list[tuple[Array, Array]]  # S and Z before each piece of a causal pass; else those of all keys
-    given: State | None  # what was continued from; of it, only the scale is used
+    kernels: Any  # the name of the room
+    continued: bool  # whether from a state
     state: State  # after the last key
 
 
@@ -136,7 +146,7 @@ class GradientsWithState(NamedTuple):
     state: State  # of s and z, on the scale of the state given
 
 
-@takes_gpu_arrays
+@door(check_forward)
 def forward(
     q: Array,
     k: Array,
@@ -147,66 +157,53 @@ def forward(
     key_mask: Mask | None = None,
     eps: float = 1e-6,
     state: State | None = None,
-    kernels: Any = reference,
-) -> tuple[Array, Saved]:
-    """Linear attention.
+    kernels: CausalProductRoom = reference,
+) -> tuple[Array, Saved | linear_scaled.Saved]:
+    """Linear attention, equations (1)-(4).
 
     Parameters
     ----------
-    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``, float32 or float64
+    q, k, v, causal, key_mask, state, kernels
+        The common arguments: ``help(linattn_ref.attention)``. The mask acts after ``phi``, because ``phi(0)`` is not 0.
     feature_map : FeatureMap
-        ``phi``, from ``linattn_ref.attention.feature_maps``.
-    causal : bool
-        Query ``i`` sees keys ``j <= i + (L - N)``; needs ``N <= L``.
-    key_mask : ndarray of bool ``(..., L)``, optional
-        True = may be attended. It acts after ``phi``.
+        ``phi``, from ``linattn_ref.attention.feature_maps``. Of one that is not ``positive``, denominators can come out
+        close to 0 or below, and the output far outside the range of the values.
     eps : float
-        Added to the denominator; must be 0 with an exponential feature map.
-    state : State, optional
-        A state to continue from (needs ``causal=True``): all queries see what it has seen. ``saved.state`` is the one
-        after the last key.
-    kernels : module
-        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
-        that are on a GPU, and gives back such arrays.
-
-    Returns
-    -------
-    out : ndarray ``(..., N, M)``
-        0 where the denominator is 0: a query that sees nothing.
-    saved : Saved
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument that breaks the conventions above.
-
-    Notes
-    -----
-    Where ``feature_map.positive`` is False similarities can be negative, the denominator can come out negative or close
-    to 0, and the output far outside the range of the values.
+        Added to the denominator; must be 0 with an exponential feature map, whose scale cancels in (3).
     """
-    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
-    kernel = check_kernels(kernels, "causal_product")
-    eps = check_eps(eps, feature_map)
-    before = state_or_empty(state, feature_map, k, v, causal)
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    phi = features(q, k, feature_map, key_mask, causal, before.log_scale, kernels)
+    if is_exponential(feature_map):
+        return linear_scaled.forward(q, k, v, feature_map, causal, key_mask, state, kernels)
+    phi = in_room(feature_map, kernels)
+    phi_q, saved_q = phi.forward(q)  # (..., N, C)
+    phi_k, saved_k = phi.forward(zero_masked(k, key_mask))  # (..., L, C)
+    phi_k, v = zero_masked(phi_k, key_mask), zero_masked(v, key_mask)
 
-    shared = slice(0, phi.shared)  # the keys that every query sees
-    s, z = decayed(before.s, before.z, phi.decay)
-    s_shared, z_shared = add_up(phi.k[..., shared, :], v[..., shared, :])
-    s, z = s + s_shared, z + z_shared
-    if causal:
-        out, denominator, s, z, starts = _causal_forward(phi, v, s, z, eps, kernel)
+    shared = k.shape[-2] - q.shape[-2] if causal else k.shape[-2]  # so many keys are seen by all queries
+    s = phi_k[..., :shared, :].swapaxes(-1, -2) @ v[..., :shared, :]  # (1)  (..., C, M)
+    z = phi_k[..., :shared, :].sum(axis=-2)  # (2)  (..., C)
+    if state is not None:
+        s, z = s + state.s, z + state.z
+    if causal:  # from S and Z of those keys on; row by row, this is what by_row does
+        out, denominator, s_last, z_last = kernels.causal_product.normalised_forward(
+            phi_q=phi_q, phi_k=phi_k[..., shared:, :], v=v[..., shared:, :], gate=None, weight=None, s=s, z=z, eps=eps
+        )  # (4), (3)
     else:
-        out, denominator = read(phi.q, s, z, eps)
-        starts = [(s.copy(), z.copy())]  # a copy, because step would spend the state below
-    last = State(s, z, phi.log_scale)
-    return out, Saved(phi, v, out, denominator, key_mask, feature_map, kernel, starts, state, last)
+        denominator = (phi_q @ z[..., None])[..., 0] + eps  # (..., N)
+        out = divide(phi_q @ s, denominator)  # (3)  (..., N, M)
+        s_last, z_last = s.copy(), z.copy()  # copies, because a step spends them
+    last = State(s_last, z_last, steps=new_count())
+    kept = phi_q, phi_k, v, s, z, out, denominator, saved_q, saved_k, causal, key_mask
+    return out, Saved(*kept, feature_map, name_of_room(kernels), state is not None, last)
 
 
-@takes_gpu_arrays
-def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gradients | GradientsWithState:
+def _check_backward(d_out: Any, saved: Any, *, d_state: Any = None) -> None:
+    check_backward_of(d_out, saved, linear_scaled.Saved if isinstance(saved, linear_scaled.Saved) else Saved, d_state)
+
+
+@door(_check_backward)
+def backward(
+    d_out: Array, saved: Saved | linear_scaled.Saved, *, d_state: State | None = None
+) -> Gradients | GradientsWithState:
     """Gradients of :func:`forward`, equations (5)-(9).
 
     Parameters
@@ -223,61 +220,115 @@ def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gra
         Of ``q``, ``k`` and ``v``, exactly 0 for masked keys and for queries that see nothing; and of ``state``, where
         ``forward`` was given one.
     """
-    check_saved(saved, Saved)
-    phi, shared = saved.phi, slice(0, saved.phi.shared)
-    check_d_out(d_out, saved.out.shape, saved.out.dtype)
-    d_s, d_z = (None, None) if d_state is None else check_d_state(d_state, saved.state)
-    if phi.pieces:
-        d_phi_q, d_phi_k, d_v, d_s, d_z = _causal_backward(d_out, d_s, d_z, saved)
+    if isinstance(saved, linear_scaled.Saved):
+        return _named(*linear_scaled.backward(d_out, saved, d_state))
+    phi_q, phi_k, v, s, z, out, denominator, *_ = saved
+    room, shared = room_of(saved.kernels), phi_k.shape[-2] - saved.causal * phi_q.shape[-2]
+    d_s, d_z = (None, None) if d_state is None else (d_state.s, d_state.z)
+    d_phi_k: Any = None
+    d_v: Any = None
+    if saved.causal:  # row by row, this is what by_row_backward does
+        rows = {"phi_q": phi_q, "phi_k": phi_k[..., shared:, :], "v": v[..., shared:, :], "gate": None, "weight": None}
+        given = {"d_out": d_out, "d_s": d_s, "d_z": d_z, "s": s, "z": z, "out": out, "denominator": denominator}
+        d_phi_q, d_phi_k, d_v, _, _, d_s, d_z = room.causal_product.normalised_backward(**rows, **given)  # (5)-(9)
     else:
-        d_phi_q, d_s, d_z = read_backward(d_out, phi.q, saved.out, saved.denominator, *saved.starts[0], d_s, d_z)
-        d_phi_k, d_v = [], []
-    if phi.shared:
-        d_phi_shared, d_v_shared = add_up_backward(d_s, d_z, phi.k[..., shared, :], saved.v[..., shared, :])
-        d_phi_k, d_v = [d_phi_shared, *d_phi_k], [d_v_shared, *d_v]
-    d_q, d_k = features_backward(d_phi_q, join(d_phi_k), phi, saved.feature_map, saved.key_mask)
-    if saved.given is None:
-        return Gradients(d_q, d_k, join(d_v))
-    d_given = State(*decayed(d_s, d_z, phi.decay), saved.given.log_scale)
-    return GradientsWithState(d_q, d_k, join(d_v), d_given)
+        d_n = divide(d_out, denominator)  # (5)  (..., N, M)
+        d_d = -(d_n * out).sum(axis=-1, keepdims=True)  # (5)  (..., N, 1)
+        d_phi_q = d_n @ s.swapaxes(-1, -2) + d_d * z[..., None, :]  # (6)  (..., N, C)
+        own_s, own_z = phi_q.swapaxes(-1, -2) @ d_n, (phi_q.swapaxes(-1, -2) @ d_d)[..., 0]  # (7)
+        d_s, d_z = (own_s, own_z) if d_s is None else (own_s + d_s, own_z + d_z)
+    if shared:
+        d_phi_shared = v[..., :shared, :] @ d_s.swapaxes(-1, -2) + d_z[..., None, :]  # (8)
+        d_v_shared = phi_k[..., :shared, :] @ d_s  # (9)
+        d_phi_k, d_v = _before(d_phi_shared, d_phi_k), _before(d_v_shared, d_v)
+    phi = in_room(saved.feature_map, room)
+    d_q = phi.backward(d_phi_q, saved.saved_q)  # (..., N, D)
+    d_k = phi.backward(zero_masked(d_phi_k, saved.key_mask), saved.saved_k)  # (..., L, D)
+    return _named(d_q, d_k, d_v, State(d_s, d_z) if saved.continued else None)
 
 
-# --- Causal, piece by piece -----------------------------------------------------------------------------------------
+def _before(first: Array, rest: Array | None) -> Array:
+    return first if rest is None else np.concatenate([first, rest], axis=-2)
 
 
-def _causal_forward(
-    phi: Features, v: Array, s: Array, z: Array, eps: float, kernel: ModuleType
-) -> tuple[Array, Array, Array, Array, list[tuple[Array, Array]]]:
-    """(4) and (3), piece by piece: ``S`` and ``Z`` of the keys before go in, those of all keys come out."""
-    outs, denominators, starts = [], [], []
-    for queries, keys, decay in phi.pieces:
-        s, z = decayed(s, z, decay)
-        starts.append((s, z))
-        q, k, u = phi.q[..., queries, :], phi.k[..., keys, :], v[..., keys, :]
-        out, denominator, s, z = kernel.normalised_forward(q, k, u, None, None, s, z, eps)
-        outs.append(out)
-        denominators.append(denominator)
-    return join(outs), join(denominators, axis=-1), s, z, starts
+def _named(d_q: Array, d_k: Array, d_v: Array, d_state: State | None) -> Gradients | GradientsWithState:
+    return Gradients(d_q, d_k, d_v) if d_state is None else GradientsWithState(d_q, d_k, d_v, d_state)
 
 
-def _causal_backward(
-    d_out: Array, d_s: Any, d_z: Any, saved: Saved
-) -> tuple[Array, list[Array], list[Array], Any, Any]:
-    """(5)-(9), from the last piece to the first; the gradients of ``S`` and ``Z`` go in and come out likewise."""
-    phi, parts = saved.phi, []
-    for (queries, keys, decay), (s, z) in zip(reversed(phi.pieces), reversed(saved.starts), strict=True):
-        q, k, u = phi.q[..., queries, :], phi.k[..., keys, :], saved.v[..., keys, :]
-        g, out, denominator = d_out[..., queries, :], saved.out[..., queries, :], saved.denominator[..., queries]
-        d_q, d_k, d_u, _, _, d_s, d_z = saved.kernel.normalised_backward(
-            g, d_s, d_z, q, k, u, None, None, s, z, out, denominator
-        )
-        d_s, d_z = decayed(d_s, d_z, decay)
-        parts.append((d_q, d_k, d_u))
-    d_phi_q, d_phi_k, d_v = (list(part) for part in zip(*reversed(parts), strict=True))
-    return join(d_phi_q), d_phi_k, d_v, d_s, d_z
+# --- The causal product, row by row ---------------------------------------------------------------------------------
 
 
-@takes_gpu_arrays
+def by_row(phi_q: Array, phi_k: Array, v: Array, s: Array, z: Array, eps: float) -> tuple[Array, Array, Array, Array]:
+    """Equations (4) and (3) as they stand: what ``causal_product.normalised_forward`` of a room computes.
+
+    Parameters
+    ----------
+    phi_q, phi_k, v : ndarray, ``(..., N, C)``, ``(..., N, C)``, ``(..., N, M)``
+    s, z : ndarray, ``(..., C, M)``, ``(..., C)``
+        ``S_0`` and ``Z_0``.
+    eps : float
+
+    Returns
+    -------
+    out, denominator, s, z : ndarray, ``(..., N, M)``, ``(..., N)``, ``(..., C, M)``, ``(..., C)``
+        ``s`` and ``z`` are ``S_N`` and ``Z_N``.
+    """
+    s, z, out, denominator = s.copy(), z.copy(), np.empty_like(v), np.empty_like(v[..., 0])
+    for i in range(v.shape[-2]):
+        s += phi_k[..., i, :, None] * v[..., i, None, :]  # (4)  (..., C, M)
+        z += phi_k[..., i, :]  # (4)  (..., C)
+        denominator[..., i] = (phi_q[..., i, :] * z).sum(axis=-1) + eps
+        out[..., i, :] = divide((phi_q[..., i, None, :] @ s)[..., 0, :], denominator[..., i])  # (3)  (..., M)
+    return out, denominator, s, z
+
+
+def by_row_backward(
+    d_out: Array,
+    d_s: Array,
+    d_z: Array,
+    *,
+    phi_q: Array,
+    phi_k: Array,
+    v: Array,
+    s: Array,
+    z: Array,
+    out: Array,
+    denominator: Array,
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Equations (5)-(9) as they stand: what ``causal_product.normalised_backward`` of a room computes.
+
+    Parameters
+    ----------
+    d_out, d_s, d_z : ndarray, ``(..., N, M)``, ``(..., C, M)``, ``(..., C)``
+        Gradients of what :func:`by_row` returned.
+    phi_q, phi_k, v, s, z, out, denominator
+        What it was given, and what it returned.
+
+    Returns
+    -------
+    d_phi_q, d_phi_k, d_v, d_s, d_z : ndarray
+        Shaped like their inputs.
+    """
+    (s, z, d_s, d_z), n = (x.copy() for x in (s, z, d_s, d_z)), range(v.shape[-2])
+    d_phi_q, d_phi_k, d_v = np.empty_like(phi_q), np.empty_like(phi_k), np.empty_like(v)
+    d_n = divide(d_out, denominator)  # (5)  (..., N, M)
+    d_d = -(d_n * out).sum(axis=-1, keepdims=True)  # (5)  (..., N, 1)
+    for i in n:
+        s += phi_k[..., i, :, None] * v[..., i, None, :]  # (4)
+        z += phi_k[..., i, :]  # (4)
+        d_phi_q[..., i, :] = (s @ d_n[..., i, :, None])[..., 0] + z * d_d[..., i, :]  # (6)
+    for i in reversed(n):
+        d_s += phi_q[..., i, :, None] * d_n[..., i, None, :]  # (7)
+        d_z += phi_q[..., i, :] * d_d[..., i, :]  # (7)
+        d_phi_k[..., i, :] = (d_s @ v[..., i, :, None])[..., 0] + d_z  # (8)
+        d_v[..., i, :] = (phi_k[..., i, None, :] @ d_s)[..., 0, :]  # (9)
+    return d_phi_q, d_phi_k, d_v, d_s, d_z
+
+
+# --- A summary of keys, and the matrix ------------------------------------------------------------------------------
+
+
+@door(check_summarise)
 def summarise(k: Array, v: Array, *, feature_map: FeatureMap = elu_plus_one, key_mask: Mask | None = None) -> State:
     """The state after some keys, equations (1) and (2): what a machine has to say about its piece of a sequence.
 
@@ -287,14 +338,10 @@ def summarise(k: Array, v: Array, *, feature_map: FeatureMap = elu_plus_one, key
     feature_map, key_mask
         As in :func:`forward`.
     """
-    check_qkv(k, k, v, key_mask=key_mask)
-    check_feature_map(feature_map)
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    phi = features(k[..., :1, :], k, feature_map, key_mask)  # some query; what becomes of it is not used
-    return State(*add_up(phi.k, v), phi.log_scale)
-
-
-# --- The matrix -----------------------------------------------------------------------------------------------------
+    if is_exponential(feature_map):
+        return linear_scaled.summarise(k, v, feature_map=feature_map, key_mask=key_mask)
+    phi_k = zero_masked(feature_map.forward(zero_masked(k, key_mask))[0], key_mask)
+    return State(*add_up(phi_k, zero_masked(v, key_mask)), steps=new_count())
 
 
 def matrix(
@@ -312,17 +359,13 @@ def matrix(
     arguments as in :func:`forward`. With an exponential map every query has a scale of its own here: ``O(N L C)``
     exponentials.
     """
-    check_qk(q, k, causal=causal, key_mask=key_mask)
-    eps = check_eps(eps, feature_map)
+    check_matrix(q, k, feature_map=feature_map, causal=causal, key_mask=key_mask, eps=eps)
     k = zero_masked(k, key_mask)
-    shape = (*q.shape[:-1], k.shape[-2])
-    allowed = np.broadcast_to(visible(q.shape[-2], k.shape[-2], causal=causal, key_mask=key_mask), shape)
-    if feature_map.split is None:
+    allowed = visible(q.shape[-2], k.shape[-2], causal=causal, key_mask=key_mask)
+    allowed = np.broadcast_to(allowed, (*q.shape[:-1], k.shape[-2]))  # (..., N, L)
+    if is_exponential(feature_map):
+        similarity = linear_scaled.similarities(q, k, feature_map, allowed)
+    else:
         phi_q, phi_k = feature_map.forward(q)[0], feature_map.forward(k)[0]
         similarity = np.where(allowed, phi_q @ phi_k.swapaxes(-1, -2), q.dtype.type(0))  # (..., N, L)
-    else:
-        similarity = np.empty(shape, q.dtype)
-        for i in range(q.shape[-2]):
-            phi = features(q[..., i : i + 1, :], k, feature_map, allowed[..., i, :])
-            similarity[..., i, :] = (phi.q @ phi.k.swapaxes(-1, -2))[..., 0, :]
     return divide(similarity, similarity.sum(axis=-1) + eps)

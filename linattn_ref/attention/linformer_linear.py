@@ -47,7 +47,8 @@ from typing import NamedTuple
 from linattn_ref.attention.arguments import Array, Mask, check_d_out, check_qk, check_qkv, check_saved
 from linattn_ref.attention.exponents import Features, features, features_backward
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
-from linattn_ref.attention.linear import add_up, add_up_backward, check_eps, read, read_backward
+from linattn_ref.attention.linear_checks import check_eps
+from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, read_backward
 from linattn_ref.attention.linformer import check_projection, product_for
 from linattn_ref.attention.masks import zero_masked
 
@@ -118,7 +119,7 @@ def forward(
     check_projection("f", f, k)
     if e.shape[-2] != f.shape[-2]:
         raise ValueError(f"f: expected R = {e.shape[-2]} rows like e, got shape {f.shape}")
-    eps = check_eps(eps, feature_map)
+    check_eps(eps, feature_map)
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
     phi = features(q, k, feature_map, key_mask)
     mixed_k, mixed_v = e @ phi.k, f @ v  # (1)  (..., R, C), (..., R, M)

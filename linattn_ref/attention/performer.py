@@ -5,18 +5,21 @@ Softmax attention's similarity is ``exp(q.k / sqrt D) = exp(x.y)`` of
     x = q / D^(1/4),   y = k / D^(1/4)                       (1)
 
 An inner product of finitely many features can only estimate it. Directions ``omega_1 ... omega_m`` are drawn from
-N(0, I) once, and each gives a feature or two (``kind``):
+N(0, I) once, and each gives a feature or two:
 
-    trig        exp(|x|^2/2) / sqrt(m) [sin(omega x), cos(omega x)]                 C = 2m   (2)
-    positive    exp(omega x - |x|^2/2) / sqrt(m)                                    C = m    (3)
-    hyperbolic  exp(-|x|^2/2) / sqrt(2m) [exp(omega x), exp(-omega x)]              C = 2m   (4)
-    relu        (max(omega x, 0) + 1e-3) / sqrt(m)                                  C = m    (5)
+    phi(x) = exp(omega x - |x|^2/2) / sqrt(m)                (2)
 
-Of (2)-(4), ``phi(x) . phi(y)`` is ``exp(x.y)`` on average; how far off it is with ``m`` of them, the closed forms in
-``linattn_ref.theory.random_features`` say. (5) estimates another similarity, which is positive as well. The rest is
+is the ``kind`` "positive", and there are three others:
+
+    trig        exp(|x|^2/2) / sqrt(m) [sin(omega x), cos(omega x)]                 C = 2m
+    hyperbolic  exp(-|x|^2/2) / sqrt(2m) [exp(omega x), exp(-omega x)]              C = 2m
+    relu        (max(omega x, 0) + 1e-3) / sqrt(m)                                  C = m
+
+On average ``phi(x) . phi(y)`` is ``exp(x.y)``; how far off it is with ``m`` directions, the closed forms in
+``linattn_ref.theory.random_features`` say. With ``relu`` it estimates another similarity, positive as well. The rest is
 linear attention:
 
-    out_i = phi(x_i)^T S / (phi(x_i)^T Z),   S = sum_j phi(y_j) v_j^T,   Z = sum_j phi(y_j)                  (6)
+    out_i = phi(x_i)^T S / (phi(x_i)^T Z),   S = sum_j phi(y_j) v_j^T,   Z = sum_j phi(y_j)                  (3)
 
 :Time: ``O((N + L) m (D + M))``
 :Memory: ``O((N + L) m + N M)``
@@ -33,26 +36,36 @@ evaluation never. A state holds sums of features: it is of no use with any other
 
 Positive and negative denominators
 ----------------------------------
-The features (3)-(5) are positive, and so are all denominators. Those of (2) have either sign, and a denominator is a
-sum of ``L`` estimates whose errors grow as ``exp(|x - y|^2/2)``, relative to what they estimate: for queries and keys
-that are not short it comes out near 0 or below, and that row of the output is far outside the range of the values. No
-``eps`` mends that. ``eps`` is 0 with the exponentials (2)-(4), since the scale that keeps them in the range of float32
-has to cancel (see ``exponents.py``); with (5) it may be given.
+All features but ``trig`` are positive, and so are their denominators. Those of ``trig`` have either sign, and a
+denominator is a sum of ``L`` estimates whose errors grow as ``exp(|x - y|^2/2)``, relative to what they estimate: for
+queries and keys that are not short it comes out near 0 or below, and that row of the output is far outside the range of
+the values. No ``eps`` mends that. ``eps`` is 0 with the exponentials, since the scale that keeps them in the range of
+float32 has to cancel (see ``exponents.py``); with ``relu`` it may be given.
 
 The gradient, by hand
 ---------------------
-``linear.backward`` gives the gradients ``dphi(x)`` and ``dphi(y)``. Back through the features, with ``p = omega x``:
+`linear.backward` gives the gradients of ``phi(x)`` and ``phi(y)``. Back through (2), with ``p = omega x``,
 
-    trig        dp = dsin * cos - dcos * sin,       dx = omega^T dp + x sum(dphi * phi)                      (7)
-    positive    dp = dphi * phi,                    dx = omega^T dp - x sum(dphi * phi)                      (8)
-    hyperbolic  dp = dphi_+ * phi_+ - dphi_- * phi_-,   dx as in (8)                                         (9)
-    relu        dp = dphi * [p > 0] / sqrt(m),      dx = omega^T dp                                         (10)
+    dp = dphi * phi,   dx = omega^T dp - x sum(dp)           (4)
 
-where ``sin`` and ``cos`` are the halves of (2), ``+`` and ``-`` those of (4). By (1),
+where ``omega`` is a constant, and so is the scale of the exponentials: the output does not depend on it. The other
+kinds' are in ``feature_maps_favor.py``, with the code of all. By (1),
 
-    dq = dx / D^(1/4),   dk = dy / D^(1/4)                                                                  (11)
+    dq = dx / D^(1/4),   dk = dy / D^(1/4)                   (5)
 
-``omega`` is a constant. So is the scale of the exponentials: the output does not depend on it.
+Example
+-------
+Few directions give a rough estimate, many a good one.
+
+>>> from linattn_ref.attention import softmax
+>>> rng = np.random.default_rng(0)
+>>> q, k, v = rng.standard_normal((3, 10, 4))
+>>> exact, _ = softmax.forward(q, k, v)
+>>> for m in (10, 10_000):
+...     out, saved = forward(q, k, v, feature_maps.orthogonal_gaussian(m, 4, rng))
+...     print(f"{m:5}  {abs(out - exact).max():.2f}")
+   10  0.51
+10000  0.10
 
 References
 ----------
@@ -62,35 +75,33 @@ Choromanski et al. (2021), "Rethinking attention with Performers", sections 2.2-
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from linattn_ref.attention import feature_maps, linear
-from linattn_ref.attention.arguments import (
-    Array,
-    Mask,
-    check_array,
-    check_dtype,
-    check_leading,
-    check_qk,
-    check_qkv,
-    check_sizes,
-)
+from linattn_ref.attention import feature_maps, linear, linear_scaled
+from linattn_ref.attention.arguments import Array, Mask, check_array
+from linattn_ref.attention.door import door
 from linattn_ref.attention.feature_maps import FeatureMap
-from linattn_ref.attention.feature_maps_exact import forward_of
-from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
-from linattn_ref.attention.linear import Gradients, GradientsWithState, Saved, State
+from linattn_ref.attention.feature_maps_favor import FavorHyperbolic, FavorPositive, FavorRelu, FavorTrig
+from linattn_ref.attention.feature_maps_random import check_omega
+from linattn_ref.attention.linear import BoundStep, Gradients, GradientsWithState, State
+from linattn_ref.attention.linear_checks import check_bind_step, check_forward, check_step
+from linattn_ref.attention.linear_state import check_sizes_of_state
+from linattn_ref.attention.rooms import CausalProductRoom
 from linattn_ref.kernels import reference
 
 __all__ = [
     "KINDS",
+    "BoundStep",
     "Gradients",
     "GradientsWithState",
+    "Kind",
     "Saved",
     "State",
     "backward",
+    "bind_step",
     "feature_map",
     "forward",
     "init_state",
@@ -99,119 +110,95 @@ __all__ = [
     "step",
 ]
 
-KINDS: dict[str, Callable[[Array], FeatureMap]] = {
-    "trig": feature_maps.favor_trig,  # (2), (7)
-    "positive": feature_maps.favor_positive,  # (3), (8)
-    "hyperbolic": feature_maps.favor_hyperbolic,  # (4), (9)
-    "relu": feature_maps.favor_relu,  # (5), (10)
+Kind = Literal["trig", "positive", "hyperbolic", "relu"]
+KINDS: dict[str, Callable[..., FeatureMap]] = {
+    "trig": FavorTrig,
+    "positive": FavorPositive,
+    "hyperbolic": FavorHyperbolic,
+    "relu": FavorRelu,
 }
+Saved = linear_scaled.Saved | linear.Saved  # the latter of "relu"
 
 
-@takes_gpu_arrays
+def _check_forward(
+    q: Any, k: Any, v: Any, omega: Any, *, kind: Any = "positive", eps: Any = 0.0, **options: Any
+) -> None:
+    _check_directions(omega, kind)
+    check_forward(q, k, v, feature_map=feature_map.unchecked(omega, kind), eps=eps, **options)
+    _check_directions(omega, kind, q.shape[-1])
+
+
+@door(_check_forward)
 def forward(
     q: Array,
     k: Array,
     v: Array,
     omega: Array,
     *,
-    kind: str = "positive",
+    kind: Kind = "positive",
     causal: bool = False,
     key_mask: Mask | None = None,
     eps: float = 0.0,
     state: State | None = None,
-    kernels: Any = reference,
+    kernels: CausalProductRoom = reference,
 ) -> tuple[Array, Saved]:
     """Performer attention.
 
     Parameters
     ----------
-    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``, float32 or float64
+    q, k, v, causal, key_mask, kernels
+        The common arguments: ``help(linattn_ref.attention)``. The mask acts after ``phi``.
     omega : ndarray ``(m, D)``
         Directions, the same for all heads; float32 or float64, used in the dtype of ``q``.
     kind : {"positive", "trig", "hyperbolic", "relu"}
-        Features (2)-(5).
-    causal : bool
-        Query ``i`` sees keys ``j <= i + (L - N)``; needs ``N <= L``.
-    key_mask : ndarray of bool ``(..., L)``, optional
-        True = may be attended. It acts after ``phi``.
     eps : float
         Added to the denominator; must be 0 unless ``kind`` is ``"relu"``.
     state : State, optional
-        A state to continue from (needs ``causal=True``), made with the same ``omega`` and ``kind``. ``saved.state`` is
-        the one after the last key.
-    kernels : module
-        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
-        that are on a GPU, and gives back such arrays.
+        The common argument; it was made with the same ``omega`` and ``kind``.
 
     Returns
     -------
     out : ndarray ``(..., N, M)``
-        0 where the denominator is 0: a query that sees nothing.
     saved : Saved
         Of linear attention: rows of features, no ``N x L`` and no ``N x C x M`` array.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
-    check_omega(omega, q.shape[-1])
-    phi = feature_map(omega, kind)
-    return linear.forward(
+    phi = feature_map.unchecked(omega, kind)  # (1), (2)
+    return linear.forward.unchecked(
         q, k, v, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps, state=state, kernels=kernels
-    )  # (6)
+    )  # (3)
 
 
-@takes_gpu_arrays
 def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gradients | GradientsWithState:
-    """Gradients of :func:`forward`: those of linear attention, whose last step is back through ``feature_map``.
+    """Gradients of :func:`forward`, (4) and (5): those of linear attention, whose last step is back through ``phi``.
 
     Parameters
     ----------
-    d_out : ndarray ``(..., N, M)``
-    saved : Saved
-    d_state : State, optional
-        Gradient of ``saved.state``, where something continued from it.
-
-    Returns
-    -------
-    Gradients or GradientsWithState
-        Of ``q``, ``k`` and ``v``, exactly 0 for masked keys and for queries that see nothing; and of ``state``, where
-        ``forward`` was given one.
+    d_out, saved, d_state
+        As in `linear.backward`; so are the results.
     """
     return linear.backward(d_out, saved, d_state=d_state)
 
 
-def feature_map(omega: Array, kind: str = "positive") -> FeatureMap:
-    """The features (2)-(5) of ``q / D^(1/4)`` as a map of ``q``: what makes linear attention a Performer.
+def _check_directions(omega: Any, kind: Any = "positive", width: int | None = None) -> None:
+    """``kind`` is one, and ``omega (m, D)`` has ``D = width``, if that is given."""
+    if not (isinstance(kind, str) and kind in KINDS):
+        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+    check_omega(omega)
+    if width is not None and omega.shape[-1] != width:
+        raise ValueError(f"omega: expected one column an entry of q, D = {width}, got shape {omega.shape}")
+
+
+@door(_check_directions)
+def feature_map(omega: Array, kind: Kind = "positive") -> FeatureMap:
+    """The features of ``q / D^(1/4)`` as a map of ``q``: what makes linear attention a Performer.
 
     Parameters
     ----------
     omega : ndarray ``(m, D)``
     kind : {"positive", "trig", "hyperbolic", "relu"}
     """
-    if not (isinstance(kind, str) and kind in KINDS):
-        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-    phi = KINDS[kind](omega)
-    scale = omega.shape[-1] ** -0.25  # a Python float: float32 stays float32
-    name = f"performer {kind}"
-    if phi.split is None:
-        return phi._replace(
-            name=name,
-            forward=lambda x: phi.forward(scale * x),  # (1)
-            backward=lambda d_phi, saved: scale * phi.backward(d_phi, saved),  # (11)
-        )
-    split = phi.split
-
-    def split_scaled(x: Array) -> tuple[Array, Array | None]:
-        return split(scale * x)  # (1)
-
-    def backward_scaled(d_phi: Array, saved: tuple[Array, Array]) -> Array:
-        x, features = saved
-        return scale * phi.backward(d_phi, (scale * x, features))  # (11)
-
-    return phi._replace(name=name, forward=forward_of(split_scaled), backward=backward_scaled, split=split_scaled)
+    scale = omega.shape[-1] ** -0.25  # (1); a Python float: float32 stays float32
+    return KINDS[kind](omega, scale)
 
 
 def redraw(omega: Array, rng: np.random.Generator, *, orthogonal: bool = True, regular: bool = False) -> Array:
@@ -236,14 +223,27 @@ def redraw(omega: Array, rng: np.random.Generator, *, orthogonal: bool = True, r
 # --- The recurrent form and the matrix ------------------------------------------------------------------------------
 
 
-@takes_gpu_arrays
+def _check_init_state(
+    leading: Any,
+    key_width: Any,
+    value_width: Any,
+    omega: Any,
+    *,
+    kind: Any = "positive",
+    **options: Any,
+) -> None:
+    check_sizes_of_state(leading, key_width, value_width, **options)
+    _check_directions(omega, kind, int(key_width))
+
+
+@door(_check_init_state)
 def init_state(
     leading: tuple[int, ...],
     key_width: int,
     value_width: int,
     omega: Array,
     *,
-    kind: str = "positive",
+    kind: Kind = "positive",
     dtype: DTypeLike = np.float64,
     like: Array | None = None,
 ) -> State:
@@ -251,25 +251,24 @@ def init_state(
 
     Parameters
     ----------
-    leading : tuple of int
-    key_width, value_width : int
-        ``D`` and ``M``.
+    leading, key_width, value_width, dtype, like
+        As in `linear.init_state`.
     omega, kind
         As in :func:`forward`.
-    dtype
-        float32 or float64.
-    like : array, optional
-        One on a GPU, for a state that is there too.
     """
-    check_leading(leading)
-    check_sizes(key_width=key_width, value_width=value_width)
-    check_dtype(dtype)
-    check_omega(omega, int(key_width))
-    phi = feature_map(omega, kind)
-    return linear.init_state(leading, key_width, value_width, feature_map=phi, dtype=dtype, like=like)
+    phi = feature_map.unchecked(omega, kind)
+    return linear.init_state.unchecked(leading, key_width, value_width, feature_map=phi, dtype=dtype, like=like)
 
 
-@takes_gpu_arrays
+def _check_step(
+    q_t: Any, k_t: Any, v_t: Any, state: Any, omega: Any, *, kind: Any = "positive", eps: Any = 0.0, **options: Any
+) -> None:
+    check_array("q_t", q_t, ndim=1)
+    _check_directions(omega, kind, q_t.shape[-1])
+    check_step(q_t, k_t, v_t, state, feature_map=feature_map.unchecked(omega, kind), eps=eps, **options)
+
+
+@door(_check_step)
 def step(
     q_t: Array,
     k_t: Array,
@@ -277,28 +276,54 @@ def step(
     state: State,
     omega: Array,
     *,
-    kind: str = "positive",
+    kind: Kind = "positive",
     eps: float = 0.0,
-    kernels: Any = reference,
+    kernels: CausalProductRoom = reference,
 ) -> tuple[Array, State]:
     """One token of the recurrent form: ``O(m (D + M))``, whatever came before.
 
     Parameters
     ----------
-    q_t, k_t, v_t : ndarray, ``(..., D)``, ``(..., D)``, ``(..., M)``
-    state : State
-        From :func:`init_state`, ``step`` or :func:`forward`. It is spent: its buffers are reused.
+    q_t, k_t, v_t, state
+        As in `linear.step`; so are the results.
     omega, kind, eps, kernels
         As in :func:`forward`.
-
-    Returns
-    -------
-    out_t : ndarray ``(..., M)``
-    state : State
     """
+    phi = feature_map.unchecked(omega, kind)
+    return linear.step.unchecked(q_t, k_t, v_t, state, feature_map=phi, eps=eps, kernels=kernels)
+
+
+def _check_bind_step(
+    q_t: Any, k_t: Any, v_t: Any, state: Any, omega: Any, *, kind: Any = "positive", eps: Any = 0.0, **options: Any
+) -> None:
     check_array("q_t", q_t, ndim=1)
-    check_omega(omega, q_t.shape[-1])
-    return linear.step(q_t, k_t, v_t, state, feature_map=feature_map(omega, kind), eps=eps, kernels=kernels)
+    _check_directions(omega, kind, q_t.shape[-1])
+    check_bind_step(q_t, k_t, v_t, state, feature_map=feature_map.unchecked(omega, kind), eps=eps, **options)
+
+
+@door(_check_bind_step)
+def bind_step(
+    q_t: Array,
+    k_t: Array,
+    v_t: Array,
+    state: State,
+    omega: Array,
+    *,
+    kind: Kind = "positive",
+    eps: float = 0.0,
+    kernels: CausalProductRoom = reference,
+) -> BoundStep:
+    """:func:`step` for a loop that decodes into the same arrays again and again, as `linear.bind_step`.
+
+    Parameters
+    ----------
+    q_t, k_t, v_t, state
+        As in `linear.bind_step`; so is the result.
+    omega, kind, eps, kernels
+        As in :func:`forward`.
+    """
+    phi = feature_map.unchecked(omega, kind)
+    return linear.bind_step.unchecked(q_t, k_t, v_t, state, feature_map=phi, eps=eps, kernels=kernels)
 
 
 def matrix(
@@ -306,7 +331,7 @@ def matrix(
     k: Array,
     omega: Array,
     *,
-    kind: str = "positive",
+    kind: Kind = "positive",
     causal: bool = False,
     key_mask: Mask | None = None,
     eps: float = 0.0,
@@ -316,18 +341,6 @@ def matrix(
     Arguments as in :func:`forward`. On average over ``omega`` numerators and denominators are softmax's; their ratio
     is so only as ``m`` grows.
     """
-    check_qk(q, k, causal=causal, key_mask=key_mask)
-    check_omega(omega, q.shape[-1])
+    check_array("q", q)
+    _check_directions(omega, kind, q.shape[-1])
     return linear.matrix(q, k, feature_map=feature_map(omega, kind), causal=causal, key_mask=key_mask, eps=eps)
-
-
-# --- Checks ---------------------------------------------------------------------------------------------------------
-
-
-def check_omega(omega: Array, width: int | None = None) -> None:
-    """``omega`` is ``(m, D)``, with ``D = width`` if that is given."""
-    check_array("omega", omega)
-    if omega.ndim != 2:
-        raise ValueError(f"omega: expected shape (m, D), got {omega.shape}")
-    if width is not None and omega.shape[-1] != width:
-        raise ValueError(f"omega: expected one column an entry of q, D = {width}, got shape {omega.shape}")

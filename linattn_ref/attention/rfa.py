@@ -40,6 +40,17 @@ which asks whether the loss would rather have the state before or the new token.
 0: it adds nothing, and the state fades all the same. The gradient of (1) and (2), through the division by the length
 too, is in ``feature_maps_random.py``.
 
+Example
+-------
+A gate of 1/2 halves the past at every token: of three equal keys the last has half of the weight.
+
+>>> zeros, omega = np.zeros((3, 2)), np.eye(2)
+>>> matrix(zeros, zeros, omega, np.full(3, 0.5), causal=True, eps=0.0)[2].round(3)
+array([0.143, 0.286, 0.571])
+>>> out, saved = forward(zeros, zeros, np.arange(3.0)[:, None], omega, np.full(3, 0.5), causal=True, eps=0.0)
+>>> out[2].round(3)
+array([1.429])
+
 References
 ----------
 Peng et al. (2021), "Random feature attention", section 3 and the appendix (arc-cosine).
@@ -47,33 +58,54 @@ Peng et al. (2021), "Random feature attention", section 3 and the appendix (arc-
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from linattn_ref.attention import linear
-from linattn_ref.attention.arguments import (
-    Array,
-    Mask,
-    check_array,
-    check_d_out,
-    check_dtype,
-    check_kernels,
-    check_qk,
-    check_qkv,
-    check_saved,
-    check_shape,
+from linattn_ref.attention.arguments import Array, Mask, check_array, check_qk, check_qkv, check_shape
+from linattn_ref.attention.door import door
+from linattn_ref.attention.feature_maps import FeatureMap
+from linattn_ref.attention.feature_maps_random import RfaArccos, RfaGaussian, check_omega
+from linattn_ref.attention.linear import BoundStep, State
+from linattn_ref.attention.linear_checks import (
+    check_backward_of,
+    check_bind_step,
+    check_eps,
+    check_forward,
+    check_given,
+    check_step,
 )
-from linattn_ref.attention.feature_maps import FeatureMap, rfa_arccos, rfa_gaussian
-from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
-from linattn_ref.attention.linear_recurrent import State, check_eps, check_state
+from linattn_ref.attention.linear_state import check_sizes_of_state, spend
 from linattn_ref.attention.masks import visible, zero_masked
+from linattn_ref.attention.ownership import Count, new_count
+from linattn_ref.attention.rooms import CausalProductRoom, kernel_of, name_of_room
 from linattn_ref.kernels import reference
 from linattn_ref.kernels.reference.division import divide
+from linattn_ref.kernels.turns import take_turn
 
-KINDS = {"gaussian": rfa_gaussian, "arccos": rfa_arccos}  # (1), (2)
+__all__ = [
+    "KINDS",
+    "BoundStep",
+    "Gradients",
+    "GradientsWithState",
+    "Kind",
+    "Saved",
+    "State",
+    "backward",
+    "bind_step",
+    "forward",
+    "init_state",
+    "matrix",
+    "recency",
+    "step",
+]
+
+Kind = Literal["gaussian", "arccos"]
+KINDS: dict[str, Callable[[Array], FeatureMap]] = {"gaussian": RfaGaussian, "arccos": RfaArccos}
 
 
 class Saved(NamedTuple):
@@ -83,14 +115,15 @@ class Saved(NamedTuple):
     phi_k: Array  # (..., N, C), masked rows 0
     v: Array  # (..., N, M), masked rows 0
     gate: Array  # (..., N)
+    s: Array | None  # (..., C, M), S_0; None for 0
+    z: Array | None  # (..., C)
     out: Array  # (..., N, M)
     denominator: Array  # (..., N)
     saved_q: Any  # what feature_map.backward needs
     saved_k: Any
     key_mask: Mask | None  # (..., N)
     feature_map: FeatureMap
-    kernel: ModuleType
-    given: State | None  # what was continued from
+    kernels: Any  # the name of the room
     state: State  # after the last token
 
 
@@ -110,10 +143,23 @@ class GradientsWithState(NamedTuple):
     k: Array  # (..., N, D)
     v: Array  # (..., N, M)
     gate: Array  # (..., N)
-    state: State
+    state: State  # of s and z
 
 
-@takes_gpu_arrays
+def _check_forward(
+    q: Any, k: Any, v: Any, omega: Any, gate: Any = None, *, kind: Any = "gaussian", state: Any = None, **options: Any
+) -> None:
+    check_kind(omega, kind)
+    phi, causal = KINDS[kind](omega), options.get("causal", False)
+    if gate is not None:
+        check_qkv(q, k, v)
+        if state is not None:
+            check_given(state, phi, k, v, causal)
+        check_gate(gate, q, k, causal)
+    check_forward(q, k, v, feature_map=phi, state=state, **options)
+
+
+@door(_check_forward)
 def forward(
     q: Array,
     k: Array,
@@ -121,76 +167,58 @@ def forward(
     omega: Array,
     gate: Array | None = None,
     *,
-    kind: str = "gaussian",
+    kind: Kind = "gaussian",
     causal: bool = False,
     key_mask: Mask | None = None,
     eps: float = 1e-6,
     state: State | None = None,
-    kernels: Any = reference,
+    kernels: CausalProductRoom = reference,
 ) -> tuple[Array, Saved | linear.Saved]:
     """Random feature attention.
 
     Parameters
     ----------
-    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``, float32 or float64
-        Of queries and keys only the directions matter; one of length 0 stays 0.
+    q, k, v, causal, key_mask, state, kernels
+        The common arguments: ``help(linattn_ref.attention)``. Of queries and keys only the directions matter; one of
+        length 0 stays 0. With a gate the state fades at a masked key too.
     omega : ndarray ``(m, D)``
         From `feature_maps.gaussian` or `feature_maps.orthogonal_gaussian`; used in the dtype of ``q``. A constant.
     gate : ndarray ``(..., N)``, optional
         ``g_t``, strictly between 0 and 1 (on a GPU that is not checked); needs ``causal=True`` and ``N = L``. None is
         no gate: ``S`` and ``z`` are plain sums.
     kind : {"gaussian", "arccos"}
-        The features, (1) or (2).
-    causal : bool
-        Query ``i`` sees keys ``j <= i + (L - N)``; needs ``N <= L``.
-    key_mask : ndarray of bool ``(..., L)``, optional
-        True = may be attended. With a gate the state fades at a masked key too.
+        The features, (1) or (2). Gaussian ones estimate similarities of either sign; with few of them a denominator
+        can come out near 0.
     eps : float
         Added to the denominator. With gates close to 1 the first weights ``1 - g`` are small, and it should be smaller.
-    state : State, optional
-        A state to continue from (needs ``causal=True``). ``saved.state`` is the one after the last token.
-    kernels : module
-        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
-        that are on a GPU, and gives back such arrays.
 
     Returns
     -------
     out : ndarray ``(..., N, M)``
     saved : Saved or linear.Saved
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument that breaks the conventions above.
-
-    Notes
-    -----
-    Gaussian features estimate similarities of either sign; with few of them a denominator can come out near 0.
     """
-    check_qkv(q, k, v, key_mask=key_mask)
-    feature_map = _feature_map(omega, kind)
+    phi = KINDS[kind](omega)
     if gate is None:
-        return linear.forward(
-            q, k, v, feature_map=feature_map, causal=causal, key_mask=key_mask, eps=eps, state=state, kernels=kernels
+        return linear.forward.unchecked(  # type: ignore[return-value]
+            q, k, v, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps, state=state, kernels=kernels
         )
-    if state is not None:
-        check_state("state", state, feature_map, k, v)
-        if not causal:
-            raise ValueError("state: continuing from a state needs causal=True")
-    check_gate(gate, q, k, causal)
-    kernel, eps = check_kernels(kernels, "causal_product"), check_eps(eps, feature_map)
-    s, z = (None, None) if state is None else (state.s, state.z)
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    (phi_q, saved_q), (phi_k, saved_k) = feature_map.forward(q), feature_map.forward(k)  # (1), (2)  (..., N, C)
+    s, z = (None, None) if state is None else (state.s.copy(), state.z.copy())  # copies: a step may spend the state
+    v, (phi_q, saved_q) = zero_masked(v, key_mask), phi.forward(q)  # (1), (2)  (..., N, C)
+    phi_k, saved_k = phi.forward(zero_masked(k, key_mask))  # (1), (2)  (..., N, C)
     phi_k = zero_masked(phi_k, key_mask)
-    out, denominator, s, z = kernel.normalised_forward(phi_q, phi_k, v, gate, 1 - gate, s, z, eps)  # (3)-(5)
-    last = State(s, z, None)
-    return out, Saved(
-        phi_q, phi_k, v, gate, out, denominator, saved_q, saved_k, key_mask, feature_map, kernel, state, last
-    )
+    out, denominator, s_last, z_last = kernels.causal_product.normalised_forward(
+        phi_q=phi_q, phi_k=phi_k, v=v, gate=gate, weight=1 - gate, s=s, z=z, eps=eps
+    )  # (3)-(5)
+    last = State(s_last, z_last, steps=new_count())
+    kept = phi_q, phi_k, v, gate, s, z, out, denominator, saved_q, saved_k, key_mask
+    return out, Saved(*kept, phi, name_of_room(kernels), last)
 
 
-@takes_gpu_arrays
+def _check_backward(d_out: Any, saved: Any, *, d_state: Any = None) -> None:
+    check_backward_of(d_out, saved, linear.Saved if isinstance(saved, linear.Saved) else Saved, d_state)
+
+
+@door(_check_backward)
 def backward(
     d_out: Array, saved: Saved | linear.Saved, *, d_state: State | None = None
 ) -> Gradients | GradientsWithState | linear.Gradients | linear.GradientsWithState:
@@ -198,10 +226,8 @@ def backward(
 
     Parameters
     ----------
-    d_out : ndarray ``(..., N, M)``
-    saved : Saved or linear.Saved
-    d_state : State, optional
-        Gradient of ``saved.state``, where something continued from it.
+    d_out, saved, d_state
+        As in `linear.backward`.
 
     Returns
     -------
@@ -209,47 +235,58 @@ def backward(
         Of ``q``, ``k``, ``v``, of ``gate`` where there is one, and of ``state`` where ``forward`` was given one.
     """
     if isinstance(saved, linear.Saved):
-        return linear.backward(d_out, saved, d_state=d_state)
-    check_saved(saved, Saved)
-    check_d_out(d_out, saved.out.shape, saved.out.dtype)
-    if d_state is not None:
-        check_state("d_state", d_state, saved.feature_map, saved.saved_k[0], saved.v)
+        return linear.backward.unchecked(d_out, saved, d_state=d_state)
+    kernel, gate, phi = kernel_of(saved.kernels, "causal_product"), saved.gate, saved.feature_map
     d_s, d_z = (None, None) if d_state is None else (d_state.s, d_state.z)
-    s, z = (None, None) if saved.given is None else (saved.given.s, saved.given.z)
-    gate = saved.gate
-    d_phi_q, d_phi_k, d_v, d_g, d_w, d_s, d_z = saved.kernel.normalised_backward(
-        d_out, d_s, d_z, saved.phi_q, saved.phi_k, saved.v, gate, 1 - gate, s, z, saved.out, saved.denominator
+    rows = {"phi_q": saved.phi_q, "phi_k": saved.phi_k, "v": saved.v, "gate": gate, "weight": 1 - gate}
+    given = {"d_out": d_out, "d_s": d_s, "d_z": d_z, "s": saved.s, "z": saved.z}
+    d_phi_q, d_phi_k, d_v, d_g, d_w, d_s, d_z = kernel.normalised_backward(
+        **given, **rows, out=saved.out, denominator=saved.denominator
     )
     d_gate = d_g - d_w  # (7)  (..., N)
-    d_q = saved.feature_map.backward(d_phi_q, saved.saved_q)  # (..., N, D)
-    d_k = saved.feature_map.backward(zero_masked(d_phi_k, saved.key_mask), saved.saved_k)  # (..., N, D)
+    d_q = phi.backward(d_phi_q, saved.saved_q)  # (..., N, D)
+    d_k = phi.backward(zero_masked(d_phi_k, saved.key_mask), saved.saved_k)  # (..., N, D)
     d_v = zero_masked(d_v, saved.key_mask)  # (..., N, M)
-    if saved.given is None:
+    if saved.s is None:
         return Gradients(d_q, d_k, d_v, d_gate)
-    return GradientsWithState(d_q, d_k, d_v, d_gate, State(d_s, d_z, None))
+    return GradientsWithState(d_q, d_k, d_v, d_gate, State(d_s, d_z))
 
 
 # --- The recurrent form ---------------------------------------------------------------------------------------------
 
 
-@takes_gpu_arrays
+def _check_init_state(
+    leading: Any, key_width: Any, value_width: Any, omega: Any, *, kind: Any = "gaussian", **options: Any
+) -> None:
+    check_kind(omega, kind)
+    check_sizes_of_state(leading, key_width, value_width, **options)
+
+
+@door(_check_init_state)
 def init_state(
     leading: tuple[int, ...],
     key_width: int,
     value_width: int,
     omega: Array,
     *,
-    kind: str = "gaussian",
+    kind: Kind = "gaussian",
     dtype: DTypeLike = np.float64,
     like: Array | None = None,
 ) -> State:
     """The state before the first token, for arrays with the ``leading`` axes; see `linear.init_state`."""
-    feature_map = _feature_map(omega, kind)
-    check_dtype(dtype)
-    return linear.init_state(leading, key_width, value_width, feature_map=feature_map, dtype=dtype, like=like)
+    phi = KINDS[kind](omega)
+    return linear.init_state.unchecked(leading, key_width, value_width, feature_map=phi, dtype=dtype, like=like)
 
 
-@takes_gpu_arrays
+def _check_step(
+    q_t: Any, k_t: Any, v_t: Any, state: Any, omega: Any, gate_t: Any = None, *, kind: Any = "gaussian", **options: Any
+) -> None:
+    check_kind(omega, kind)
+    check_step(q_t, k_t, v_t, state, feature_map=KINDS[kind](omega), **options)
+    _check_gate_t(gate_t, q_t)
+
+
+@door(_check_step)
 def step(
     q_t: Array,
     k_t: Array,
@@ -258,43 +295,87 @@ def step(
     omega: Array,
     gate_t: Array | None = None,
     *,
-    kind: str = "gaussian",
+    kind: Kind = "gaussian",
     eps: float = 1e-6,
-    kernels: Any = reference,
+    kernels: CausalProductRoom = reference,
 ) -> tuple[Array, State]:
     """One token, equations (3)-(5).
 
     Parameters
     ----------
-    q_t, k_t, v_t : ndarray, ``(..., D)``, ``(..., D)``, ``(..., M)``
-    state : State
-        From :func:`init_state`, ``step`` or ``forward``. It is spent: its buffers are reused.
+    q_t, k_t, v_t, state
+        As in `linear.step`; so are the results.
     omega, kind, eps, kernels
         As in :func:`forward`.
     gate_t : ndarray ``(...)``, optional
-
-    Returns
-    -------
-    out_t : ndarray ``(..., M)``
-    state : State
     """
-    for name, x in (("q_t", q_t), ("k_t", k_t), ("v_t", v_t)):
-        check_array(name, x, ndim=1)
-    feature_map = _feature_map(omega, kind)
-    if gate_t is None:
-        return linear.step(q_t, k_t, v_t, state, feature_map=feature_map, eps=eps, kernels=kernels)
-    q, k, v = q_t[..., None, :], k_t[..., None, :], v_t[..., None, :]  # (..., 1, D), (..., 1, D), (..., 1, M)
-    check_qkv(q, k, v)
-    gate_t = np.asarray(gate_t) if isinstance(gate_t, np.generic) else gate_t  # what indexing leaves of a single row
-    _check_gate("gate_t", gate_t, q_t.shape[:-1], q_t.dtype)
-    kernel, eps = check_kernels(kernels, "causal_product"), check_eps(eps, feature_map)
-    check_state("state", state, feature_map, k, v)
-    phi_q, phi_k = feature_map.forward(q_t)[0], feature_map.forward(k_t)[0]  # (..., C)
-    s, z = state.s, state.z
-    s *= gate_t[..., None, None]
-    z *= gate_t[..., None]
-    out_t = kernel.step(phi_q, (1 - gate_t[..., None]) * phi_k, v_t, s, z, eps)  # (3)-(5)  (..., M)
-    return out_t, State(s, z, None)
+    state = spend(state)
+    kernel_step = kernels.causal_product.step
+    return _step(q_t, k_t, v_t, state.s, state.z, gate_t, KINDS[kind](omega), eps, kernel_step), state
+
+
+def _step(
+    q_t: Array,
+    k_t: Array,
+    v_t: Array,
+    s: Array,
+    z: Array,
+    gate_t: Array | None,
+    phi: FeatureMap,
+    eps: float,
+    kernel_step: Callable[..., Array],
+) -> Array:
+    """``out_t``; ``s`` and ``z`` are brought up to date. Queries and keys are mapped at once."""
+    phi_q, phi_k = phi.forward(np.stack([q_t, k_t]))[0]  # (1), (2)  (..., C)
+    if gate_t is not None:
+        gate = gate_t[..., None]  # (..., 1)
+        s *= gate[..., None]
+        z *= gate
+        phi_k = (1 - gate) * phi_k
+    return kernel_step(phi_q, phi_k, v_t, s, z, eps)  # (3)-(5)  (..., M)
+
+
+def _check_bind_step(
+    q_t: Any, k_t: Any, v_t: Any, state: Any, omega: Any, gate_t: Any = None, *, kind: Any = "gaussian", **options: Any
+) -> None:
+    check_kind(omega, kind)
+    check_bind_step(q_t, k_t, v_t, state, feature_map=KINDS[kind](omega), **options)
+    _check_gate_t(gate_t, q_t)
+
+
+@door(_check_bind_step)
+def bind_step(
+    q_t: Array,
+    k_t: Array,
+    v_t: Array,
+    state: State,
+    omega: Array,
+    gate_t: Array | None = None,
+    *,
+    kind: Kind = "gaussian",
+    eps: float = 1e-6,
+    kernels: CausalProductRoom = reference,
+) -> BoundStep:
+    """:func:`step` for a loop that decodes into the same arrays again and again, as `linear.bind_step`.
+
+    Parameters
+    ----------
+    q_t, k_t, v_t, state
+        As in `linear.bind_step`; so is the result.
+    omega, kind, eps, kernels
+        As in :func:`forward`.
+    gate_t : ndarray ``(...)``, optional
+        What stands in it when ``run`` is called is the next token's gate, and is not looked at.
+    """
+    state, out_t = spend(state), np.zeros_like(v_t)
+    own = state.steps.copy()  # type: ignore[union-attr]
+    rest = gate_t, KINDS[kind](omega), eps, kernels.causal_product.step
+    return BoundStep(partial(_run, own, state, out_t, q_t, k_t, v_t, *rest), out_t, state, own)
+
+
+def _run(own: Count, state: State, out_t: Array, q_t: Array, k_t: Array, v_t: Array, *rest: Any) -> None:
+    take_turn(state.steps, own)
+    out_t[...] = _step(q_t, k_t, v_t, state.s, state.z, *rest)
 
 
 # --- The matrix -----------------------------------------------------------------------------------------------------
@@ -306,22 +387,24 @@ def matrix(
     omega: Array,
     gate: Array | None = None,
     *,
-    kind: str = "gaussian",
+    kind: Kind = "gaussian",
     causal: bool = False,
     key_mask: Mask | None = None,
     eps: float = 1e-6,
 ) -> Array:
     """The context mapping matrix ``(..., N, L)`` of (6), arguments as in :func:`forward`."""
     check_qk(q, k, causal=causal, key_mask=key_mask)
-    feature_map = _feature_map(omega, kind)
+    check_kind(omega, kind)
+    phi = KINDS[kind](omega)
     if gate is None:
-        return linear.matrix(q, k, feature_map=feature_map, causal=causal, key_mask=key_mask, eps=eps)
+        return linear.matrix(q, k, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps)
     check_gate(gate, q, k, causal)
-    phi_q, phi_k = feature_map.forward(q)[0], feature_map.forward(zero_masked(k, key_mask))[0]  # (..., N, C)
+    check_eps(eps, phi)
+    phi_q, phi_k = phi.forward(q)[0], phi.forward(zero_masked(k, key_mask))[0]  # (..., N, C)
     allowed = visible(q.shape[-2], k.shape[-2], causal=causal, key_mask=key_mask)
     weights = recency(gate) * (phi_q @ phi_k.swapaxes(-1, -2))  # (6)  (..., N, N)
     weights = np.where(allowed, weights, q.dtype.type(0))
-    return divide(weights, weights.sum(axis=-1) + check_eps(eps, feature_map))
+    return divide(weights, weights.sum(axis=-1) + eps)
 
 
 def recency(gate: Array) -> Array:
@@ -334,14 +417,14 @@ def recency(gate: Array) -> Array:
 # --- Checks ---------------------------------------------------------------------------------------------------------
 
 
-def _feature_map(omega: Array, kind: str) -> FeatureMap:
-    check_array("omega", omega)
+def check_kind(omega: Any, kind: Any) -> None:
+    """``kind`` is one, and ``omega`` is ``(m, D)``."""
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-    return KINDS[kind](omega)
+    check_omega(omega)
 
 
-def check_gate(gate: Array, q: Array, k: Array, causal: bool) -> None:
+def check_gate(gate: Any, q: Array, k: Array, causal: bool) -> None:
     """``gate (..., N)`` lies strictly between 0 and 1, the pass is causal and ``N = L``."""
     if q.shape[-2] != k.shape[-2]:
         raise ValueError(f"gate: needs N = L, a gate a token, got N = {q.shape[-2]} and L = {k.shape[-2]}")
@@ -351,7 +434,13 @@ def check_gate(gate: Array, q: Array, k: Array, causal: bool) -> None:
     _check_gate("gate", gate, q.shape[:-1], q.dtype)
 
 
-def _check_gate(name: str, gate: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def _check_gate_t(gate_t: Any, q_t: Array) -> None:
+    if gate_t is not None:
+        gate_t = np.asarray(gate_t) if isinstance(gate_t, np.generic) else gate_t  # what indexing leaves of a row
+        _check_gate("gate_t", gate_t, q_t.shape[:-1], q_t.dtype)
+
+
+def _check_gate(name: str, gate: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     check_array(name, gate, ndim=0, dtype=dtype)
     check_shape(name, gate, shape, "(..., N)" if name == "gate" else "(...)")
     if isinstance(gate, np.ndarray) and not ((gate > 0) & (gate < 1)).all():  # a GPU is not asked

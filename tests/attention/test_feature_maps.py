@@ -34,7 +34,7 @@ MAPS = [
     feature_maps.rfa_gaussian(omega()),
     feature_maps.rfa_arccos(omega()),
 ]
-EXPONENTIAL = [feature_map for feature_map in MAPS if feature_map.split is not None]
+EXPONENTIAL = [feature_map for feature_map in MAPS if feature_maps.is_exponential(feature_map)]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def rng():
 
 
 def eps_of(feature_map):
-    return 0.0 if feature_map.split else 1e-6
+    return 0.0 if feature_maps.is_exponential(feature_map) else 1e-6
 
 
 def draw(rng, n, length, *, leading=(2, 3), projection=(), positive=True, scale=0.5, dtype=np.float64):

@@ -111,7 +111,7 @@ def test_eps_of_relu_features(rng):
     with_eps, _ = performer.forward(q, k, v, omega, kind="relu", eps=0.5)
     np.testing.assert_allclose(with_eps * (saved.denominator + 0.5)[..., None], out * saved.denominator[..., None])
     for kind in ("trig", "positive", "hyperbolic"):
-        with pytest.raises(ValueError, match=f"eps: must be 0 with the exponential map performer {kind}"):
+        with pytest.raises(ValueError, match=f"eps: must be 0 with the exponential map favor_{kind}"):
             performer.forward(q, k, v, omega, kind=kind, eps=1e-6)
 
 
@@ -202,7 +202,7 @@ def test_a_state_belongs_to_its_kind(rng):
     states = {kind: performer.init_state((2,), D, M, omega, kind=kind) for kind in performer.KINDS}
     for kind, state in states.items():
         assert state.s.shape == (2, FEATURES * (2 if kind in ("trig", "hyperbolic") else 1), M)
-    with pytest.raises(ValueError, match="state: expected a state made for performer positive, got one without a log_"):
+    with pytest.raises(ValueError, match="state: expected a state made for favor_positive, got one without a log_"):
         performer.forward(q, k, v, omega, causal=True, state=states["relu"])
     with pytest.raises(ValueError, match=r"state\.s: expected shape"):
         performer.step(q[:, 0], k[:, 0], v[:, 0], states["trig"], omega)

@@ -224,20 +224,20 @@ SHAPES = {
 def test_gradients_of_the_learned_gate(shapes):
     rng = np.random.default_rng(0)
     arrays = [np.asarray(rng.standard_normal(shape)) for shape in SHAPES[shapes]]
-    gate, _ = learned_gate.gate_forward(*arrays)
+    gate, _ = learned_gate.forward(*arrays)
     same(gate, 1 / (1 + np.exp(-((arrays[0] * arrays[1][..., None, :]).sum(axis=-1) + arrays[2][..., None]))))
-    check_elementwise(learned_gate.gate_forward, learned_gate.gate_backward, *arrays, rng=rng).assert_ok()
+    check_elementwise(learned_gate.forward, learned_gate.backward, *arrays, rng=rng).assert_ok()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_saturated_gate_stays_between_0_and_1(dtype):
     x = np.array([[-1e4], [-50.0], [0.0], [50.0], [1e4]], dtype)
-    gate, saved = learned_gate.gate_forward(x, np.ones(1, dtype), np.zeros((), dtype))
+    gate, saved = learned_gate.forward(x, np.ones(1, dtype), np.zeros((), dtype))
     assert gate.dtype == dtype
     assert (gate > 0).all()
     assert (gate < 1).all()
     assert gate[2] == 0.5
-    for gradient in learned_gate.gate_backward(np.ones_like(gate), saved):
+    for gradient in learned_gate.backward(np.ones_like(gate), saved):
         assert gradient.dtype == dtype
         assert np.isfinite(gradient).all()
 
@@ -251,10 +251,10 @@ def test_what_the_learned_gate_refuses():
         (TypeError, "x", (x.tolist(), w_g, b_g)),
     ):
         with pytest.raises(error, match=rf"^{name}: "):
-            learned_gate.gate_forward(*arguments)
-    _, saved = learned_gate.gate_forward(x, w_g, b_g)
+            learned_gate.forward(*arguments)
+    _, saved = learned_gate.forward(x, w_g, b_g)
     with pytest.raises(ValueError, match=r"^d_gate: "):
-        learned_gate.gate_backward(np.zeros(5), saved)
+        learned_gate.backward(np.zeros(5), saved)
 
 
 def test_gradient_of_the_whole_layer():
@@ -265,14 +265,14 @@ def test_gradient_of_the_whole_layer():
     w_q, w_k, w_v = (rng.standard_normal((2, 6, width)) for width in (4, 4, 3))
 
     def forward(x, w_g, b_g, w_q, w_k, w_v):
-        gate, gate_saved = learned_gate.gate_forward(x, w_g, b_g)
+        gate, gate_saved = learned_gate.forward(x, w_g, b_g)
         out, saved = rfa.forward(x @ w_q, x @ w_k, x @ w_v, omega, gate, causal=True)
         return out, (x, w_q, w_k, w_v, gate_saved, saved)
 
     def backward(d_out, everything):
         x, w_q, w_k, w_v, gate_saved, saved = everything
         grads = rfa.backward(d_out, saved)
-        of_gate = learned_gate.gate_backward(grads.gate, gate_saved)
+        of_gate = learned_gate.backward(grads.gate, gate_saved)
         d_x, d_w = of_gate.x, []
         for w, d in ((w_q, grads.q), (w_k, grads.k), (w_v, grads.v)):
             d_x = d_x + (d @ w.swapaxes(-1, -2)).sum(axis=0, keepdims=True)

@@ -10,7 +10,7 @@ X = np.random.default_rng(0).standard_normal((2, 5, 4))
 
 @pytest.mark.parametrize(
     ("state", "got"),
-    [(linear.init_state((2,), 4, 4), r"linear_recurrent\.State"), ((X, X, 5), "tuple"), (X, r"numpy\.ndarray")],
+    [(linear.init_state((2,), 4, 4), r"linear_state\.State"), ((X, X, 5), "tuple"), (X, r"numpy\.ndarray")],
 )
 def test_a_state_of_another_mechanism_is_told_from_its_own(state, got):
     """Several are called ``State``."""

@@ -18,9 +18,9 @@ NAMES = ("causal_product", "lsh", "pattern_softmax", "softmax")
 def counted(name, calls):
     """The functions of a kernel of the reference that mechanisms call, and no other; each call is noted."""
 
-    def note(function, *args):
+    def note(function, *args, **keywords):
         calls[f"{name}.{function}"] += 1
-        return getattr(getattr(reference, name), function)(*args)
+        return getattr(getattr(reference, name), function)(*args, **keywords)
 
     return SimpleNamespace(**{function: partial(note, function) for function in CALLED_OF.get(name, CALLED)})
 

@@ -59,14 +59,14 @@ def test_output_and_every_gradient(kernels, kind, gated):
     expected = torch_recurrence(*leaves.values(), torch.tensor(omega), theirs, kind)
     expected.backward(torch.tensor(d_out))
 
-    gates, gate_saved = gate.gate_forward(x, w_g, b_g)
+    gates, gate_saved = gate.forward(x, w_g, b_g)
     out, saved = rfa.forward(q, k, v, omega, gates if gated else None, kind=kind, causal=True, eps=EPS, kernels=kernels)
     np.testing.assert_allclose(out, expected.detach().numpy(), **TOLERANCE)
     grads = rfa.backward(d_out, saved)
     for name, leaf in leaves.items():
         np.testing.assert_allclose(getattr(grads, name), leaf.grad.numpy(), **TOLERANCE, err_msg=name)
     if gated:
-        learned = gate.gate_backward(grads.gate, gate_saved)
+        learned = gate.backward(grads.gate, gate_saved)
         for name, leaf in of_gate.items():
             np.testing.assert_allclose(getattr(learned, name), leaf.grad.numpy(), **TOLERANCE, err_msg=name)
 

@@ -32,7 +32,7 @@ from linattn_ref.attention.feature_maps import FeatureMap
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing import style
 
-MAPS = (feature_maps.elu_plus_one, feature_maps.quadratic(1.0), feature_maps.taylor_exp(2))
+MAPS: tuple[FeatureMap, ...] = (feature_maps.elu_plus_one, feature_maps.quadratic(1.0), feature_maps.taylor_exp(2))
 LOOKS = (("o", style.GREEN), ("s", style.BLUE), ("^", style.PURPLE))  # of each map
 CAPTION = (
     "Left: exp(x.y) cut off after some orders, its error relative to exp(x.y) (points) and the bound by Taylor's "

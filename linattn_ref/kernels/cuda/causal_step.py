@@ -23,9 +23,9 @@ def step(phi_q, phi_k, v, s, z, eps, *, elu_plus_one=False):
     return call.results(out)[0]
 
 
-def bind_step(phi_q, phi_k, v, s, z, eps, out):
+def bind_step(phi_q, phi_k, v, s, z, eps, out, *, turns=None):
     """:func:`step` of these arrays as a function without arguments that writes ``out``."""
-    return causal_product.bind_step(phi_q, phi_k, v, s, z, eps, out, step=step)
+    return causal_product.bind_step(phi_q, phi_k, v, s, z, eps, out, turns=turns, step=step)
 
 
 @inlined

@@ -19,7 +19,7 @@ def forward(x):
     return phi, phi
 
 
-def backward_in_place(d_phi, phi):
+def backward(d_phi, phi):
     """The gradient of ``x``; that of ``phi(x)`` may be written over."""
     call = Call(phi.shape[:-2], d_phi=d_phi, phi=phi)
     d_x = call.flat(d_phi)
@@ -32,9 +32,9 @@ def step(q, k, v, s, z, eps):
     return causal_step.step(q, k, v, s, z, eps, elu_plus_one=True)
 
 
-def bind_step(q, k, v, s, z, eps, out):
+def bind_step(q, k, v, s, z, eps, out, *, turns=None):
     """:func:`step` of these arrays as a function without arguments that writes ``out``."""
-    return causal_product.bind_step(q, k, v, s, z, eps, out, step=step)
+    return causal_product.bind_step(q, k, v, s, z, eps, out, turns=turns, step=step)
 
 
 def _for_each_number(call, kernel, x, y):

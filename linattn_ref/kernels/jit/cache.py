@@ -12,13 +12,13 @@ from pathlib import Path
 from numba import njit
 from numba.core.caching import FunctionCache
 
-from linattn_ref.kernels import parts
+from linattn_ref.kernels import parts, turns
 from linattn_ref.kernels.jit.threads import Kernel
 
 
 def source_files():
-    """The files whose text may be compiled in: this folder, and what its kernels take constants from."""
-    return (*sorted(Path(__file__).parent.glob("*.py")), Path(parts.__file__))
+    """The files whose text may be compiled in: this folder, and what its kernels take from outside."""
+    return (*sorted(Path(__file__).parent.glob("*.py")), Path(parts.__file__), Path(turns.__file__))
 
 
 def _digest(files):

@@ -170,9 +170,9 @@ def step(phi_q, phi_k, v, s, z, eps):
     return out
 
 
-def bind_step(phi_q, phi_k, v, s, z, eps, out):
+def bind_step(phi_q, phi_k, v, s, z, eps, out, *, turns=None):
     """:func:`step` of these arrays, all contiguous, as a function without arguments that writes ``out``."""
-    return bind(step_bound, phi_q, phi_k, v, s, z, np.full((1, 1), eps, v.dtype), out)
+    return bind(step_bound, turns, phi_q, phi_k, v, s, z, np.full((1, 1), eps, v.dtype), out)
 
 
 # --- Both -----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from numba import njit
 from linattn_ref.kernels.jit.cache import serial_kernel
 from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, spread, total
 from linattn_ref.kernels.jit.views import columns_from, give_back, load_row, rows_at, rows_of, store_row
+from linattn_ref.kernels.turns import take_turn as take_turn_in_python
 
 
 @serial_kernel
@@ -87,30 +88,39 @@ def _step_columns(q, k, v, s, out, head, share):
 # --- Bound arrays ---------------------------------------------------------------------------------------------------
 
 
+take_turn = njit(take_turn_in_python)
+
+
 class Bound(partial):
     """A kernel and the address of its table. A copy, also one sent to another process, has arrays of its own."""
 
     def __reduce__(self):
-        return _bind_again, (self.func.__module__, self.func.__name__, *self.arrays)
+        return _bind_again, (self.func.__module__, self.func.__name__, self.turns, *self.arrays)
 
 
-def bind(kernel, *arrays):
-    """``kernel(table)`` as a function without arguments, the table naming these contiguous arrays of one dtype."""
+def bind(kernel, turns, *arrays):
+    """``kernel(table)`` as a function without arguments, the table naming these contiguous arrays of one dtype.
+
+    ``turns`` are the two counts of `linattn_ref.kernels.turns`, or None, if nobody else works in the arrays.
+    """
+    turns = np.zeros((2, 1), np.int64) if turns is None else turns
     rows = [(x.ctypes.data, x.size // x.shape[-1], x.shape[-1]) for x in arrays]
-    table = np.array([(arrays[0].itemsize, 0, 0), *rows], np.intp)
+    table = np.array([(arrays[0].itemsize, *(count.ctypes.data for count in turns)), *rows], np.intp)
     bound = Bound(kernel, table.ctypes.data)
-    bound.table, bound.arrays = table, arrays  # live as long as the function does
+    bound.table, bound.turns, bound.arrays = table, turns, arrays  # live as long as the function does
     return bound
 
 
-def _bind_again(module, name, *arrays):
-    return bind(getattr(import_module(module), name), *arrays)
+def _bind_again(module, name, *turns_and_arrays):
+    return bind(getattr(import_module(module), name), *turns_and_arrays)
 
 
 @njit
 def in_its_dtype(step, table):
-    """``step(table, dtype)``, compiled for either dtype."""
-    if rows_at(table, 1, 3, np.intp)[0, 0] == 4:
+    """``step(table, dtype)``, compiled for either dtype, if it is this one's turn."""
+    first = rows_at(table, 1, 3, np.intp)
+    take_turn(rows_at(first[0, 1], 1, 1, np.int64)[0], rows_at(first[0, 2], 1, 1, np.int64)[0])
+    if first[0, 0] == 4:
         step(table, np.float32)
     else:
         step(table, np.float64)

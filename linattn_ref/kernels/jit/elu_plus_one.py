@@ -21,7 +21,7 @@ def forward(x):
     return phi, phi
 
 
-def backward_in_place(d_phi, phi):
+def backward(d_phi, phi):
     """The gradient of ``x``, written over that of ``phi(x)``, or new where this is not contiguous."""
     d_x = _numbers(d_phi)
     multiply_by_slope(d_x, _numbers(phi))
@@ -35,10 +35,10 @@ def step(q, k, v, s, z, eps):
     return out
 
 
-def bind_step(q, k, v, s, z, eps, out):
+def bind_step(q, k, v, s, z, eps, out, *, turns=None):
     """:func:`step` of these arrays, all contiguous, as a function without arguments that writes ``out``."""
     phi_q, phi_k = np.empty_like(q), np.empty_like(k)
-    return bind(step_bound, q, k, phi_q, phi_k, v, s, z, np.full((1, 1), eps, v.dtype), out)
+    return bind(step_bound, turns, q, k, phi_q, phi_k, v, s, z, np.full((1, 1), eps, v.dtype), out)
 
 
 def _numbers(x):

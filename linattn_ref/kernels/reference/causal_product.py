@@ -54,6 +54,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.kernels.reference.division import divide
+from linattn_ref.kernels.turns import take_turn
 
 CHUNK = 64  # rows: small enough that the (CHUNK, CHUNK) scores cost no more than the state, large enough for BLAS
 
@@ -318,12 +319,18 @@ def step(phi_q, phi_k, v, s, z, eps):
     return divide(numerator, (phi_q * z).sum(axis=-1) + eps)
 
 
-def bind_step(phi_q, phi_k, v, s, z, eps, out, *, step=step):
-    """:func:`step`, or another, of these arrays as a function without arguments that writes ``out``."""
-    return partial(_write_step, step, phi_q, phi_k, v, s, z, eps, out)
+def bind_step(phi_q, phi_k, v, s, z, eps, out, *, turns=None, step=step):
+    """:func:`step`, or another, of these arrays as a function without arguments that writes ``out``.
+
+    ``turns`` is the count of steps that all share who work in ``s`` and ``z``, and that of those which this one has
+    seen, both ``(1,)`` of int64 (see `turns`); None: nobody else does.
+    """
+    turns = (np.zeros(1, np.int64), np.zeros(1, np.int64)) if turns is None else turns
+    return partial(_write_step, step, turns, phi_q, phi_k, v, s, z, eps, out)
 
 
-def _write_step(step, phi_q, phi_k, v, s, z, eps, out):
+def _write_step(step, turns, phi_q, phi_k, v, s, z, eps, out):
+    take_turn(*turns)
     out[...] = step(phi_q, phi_k, v, s, z, eps)
 
 

@@ -17,7 +17,7 @@ def forward(x):
     return phi, phi
 
 
-def backward_in_place(d_phi, phi):
+def backward(d_phi, phi):
     """The gradient of ``x``, written over that of ``phi(x)``."""
     d_phi *= np.minimum(phi, 1)  # (2)
     return d_phi
@@ -28,6 +28,6 @@ def step(q, k, v, s, z, eps):
     return causal_product.step(forward(q)[0], forward(k)[0], v, s, z, eps)
 
 
-def bind_step(q, k, v, s, z, eps, out):
+def bind_step(q, k, v, s, z, eps, out, *, turns=None):
     """:func:`step` of these arrays as a function without arguments that writes ``out``."""
-    return causal_product.bind_step(q, k, v, s, z, eps, out, step=step)
+    return causal_product.bind_step(q, k, v, s, z, eps, out, turns=turns, step=step)

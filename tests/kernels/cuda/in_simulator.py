@@ -13,6 +13,7 @@ from kernels.cuda.on_gpu import both_passes
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 from linattn_ref.attention import exponents, linear, softmax
+from linattn_ref.attention.ownership import new_count
 from linattn_ref.kernels import cuda, libraries, reference
 from linattn_ref.kernels.cuda import device
 
@@ -121,9 +122,10 @@ def test_both_passes_of_arrays_that_are_there(case):
 @pytest.mark.parametrize("put", [strict_arrays.ndarray, strict_arrays.Tensor, device.cuda.to_device])
 def test_steps_write_to_the_callers_state(put):
     q, k, v = (put(x) for x in np.ones((3, 2, 4), np.float32))
-    state = linear.State(put(np.zeros((2, 4, 4), np.float32)), put(np.zeros((2, 4), np.float32)), None)
+    state = linear.State(put(np.zeros((2, 4, 4), np.float32)), put(np.zeros((2, 4), np.float32)), steps=new_count())
+    after = state
     for _ in range(2):
-        out, after = linear.step(q, k, v, state, kernels=cuda)
+        out, after = linear.step(q, k, v, after, kernels=cuda)
     assert after.s is state.s
     assert type(out) is type(q)
     assert_close(libraries.as_cupy(state.z)._x, np.full((2, 4), 4, np.float32))

@@ -26,7 +26,7 @@ def on_host(x, get):
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
     if is_on_gpu(x):
         return get(x)
-    assert x is None or isinstance(x, (int, float)) or x.dtype.kind == "i"  # a count of rows or steps
+    assert x is None or isinstance(x, (int, float, str)) or x.dtype.kind == "i"  # a count of rows or steps
     return x
 
 

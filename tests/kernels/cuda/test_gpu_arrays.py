@@ -100,8 +100,8 @@ def test_a_state_goes_in_and_out(case, dtype):
 
 
 def test_a_step_writes_to_the_callers_state():
-    state = linear.State(*(Tensor(np.zeros(shape)) for shape in ((2, 4, 3), (2, 4))), None)
     q, k, v = (Tensor(np.ones((2, width))) for width in (4, 4, 3))
+    state = linear.init_state((2,), 4, 3, like=q)
     _, after = linear.step(q, k, v, state, kernels=room())
     assert after.s is state.s
     np.testing.assert_array_equal(state.z._x, 2)
@@ -121,7 +121,7 @@ def test_states_are_combined_there():
             linear.summarise(Tensor(k[rows]), Tensor(v[rows]), feature_map=phi) for rows in (slice(3), slice(3, 8))
         ]
         for whole in (linear.combine(*parts), linear.combine_gradients(parts[0], linear.combine(*parts))):
-            assert all(isinstance(x, Tensor) for x in whole if x is not None)
+            assert all(isinstance(x, Tensor) for x in whole[:3] if x is not None)
         scale = 0 if expected.log_scale is None else get(linear.combine(*parts).log_scale) - expected.log_scale
         np.testing.assert_allclose(get(linear.combine(*parts).z) * np.exp(scale), expected.z, rtol=1e-12)
 
@@ -326,10 +326,10 @@ def test_gates(dtype):
     x, w_g, b_g, d_gate = (
         rng.standard_normal(shape).astype(dtype) for shape in ((2, 1, 5, 4), (3, 4), (3,), (2, 3, 5))
     )
-    expected, saved = gate.gate_forward(x, w_g, b_g)
-    wanted = gate.gate_backward(d_gate, saved)
-    got, saved = gate.gate_forward(Tensor(x), Tensor(w_g), Tensor(b_g))
+    expected, saved = gate.forward(x, w_g, b_g)
+    wanted = gate.backward(d_gate, saved)
+    got, saved = gate.forward(Tensor(x), Tensor(w_g), Tensor(b_g))
     np.testing.assert_allclose(get(got), expected, rtol=1e-6)
-    for x, want in zip(gate.gate_backward(Tensor(d_gate), saved), wanted, strict=True):
+    for x, want in zip(gate.backward(Tensor(d_gate), saved), wanted, strict=True):
         assert get(x).dtype == dtype
         np.testing.assert_allclose(get(x), want, atol=1e-5)

@@ -1,0 +1,211 @@
+"""The feature maps of the Performer, with directions ``omega (m, D)``.
+
+    favor_trig        exp(|x|^2/2) / sqrt(m) [sin(omega x), cos(omega x)]                    (1)
+    favor_positive    exp(omega x - |x|^2/2) / sqrt(m)                                       (2)
+    favor_hyperbolic  exp(-|x|^2/2) / sqrt(2m) [exp(omega x), exp(-omega x)]                 (3)
+    favor_relu        (max(omega x, 0) + 1e-3) / sqrt(m)                                     (4)
+
+With rows of ``omega`` from N(0, I), ``phi(x) . phi(y)`` is on average ``exp(x.y)`` for (1)-(3), because
+``E exp(omega . s) = exp(|s|^2/2)`` and ``E cos(omega . s) = exp(-|s|^2/2)``.
+
+Range of ``favor_trig``
+-----------------------
+Its exponent is ``+|x|^2/2``: as it stands, ``forward`` overflows float32 beyond ``|x| = 13``, float64 beyond 37. In
+linear attention the exponents only compare keys, and nothing overflows; but its similarities are sums of either sign
+whose noise grows as ``exp((|x|^2+|y|^2)/2)``, while their mean is ``exp(x.y)``. Where that is small, the denominator
+may come out near 0 or negative, and the output is worthless: the reason for the positive features.
+
+The gradients, by hand
+----------------------
+Let ``p = omega x``, and ``dphi`` the gradient of ``phi``. Sine and cosine give each other, an exponential gives back
+itself:
+
+    trig        dp = dsin * cos - dcos * sin,           dx = omega^T dp + x sum(dphi * phi)  (5)
+    positive    dp = dphi * phi,                        dx = omega^T dp - x sum(dphi * phi)  (6)
+    hyperbolic  dp = dphi_+ * phi_+ - dphi_- * phi_-,   dx as in (6)                         (7)
+    relu        dp = dphi * [p > 0] / sqrt(m),          dx = omega^T dp                      (8)
+
+where ``sin`` and ``cos`` are the halves of (1), ``+`` and ``-`` those of (3). A map may be given a ``scale``, by which
+``x`` is multiplied first, and its gradient once more.
+
+References
+----------
+Choromanski et al. (2021), "Rethinking attention with Performers", section 2 and appendix B.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.feature_maps_exact import RELU_EPS, exponential
+from linattn_ref.attention.feature_maps_random import (
+    check_omega,
+    half_square,
+    like,
+    project,
+    rows_for,
+    sine_cosine_backward,
+)
+
+__all__ = ["favor_hyperbolic", "favor_positive", "favor_relu", "favor_trig"]
+
+
+def favor_trig(omega: Array, scale: float = 1.0) -> FavorTrig:
+    """``exp(|x|^2/2) / sqrt(m) [sin(omega x), cos(omega x)]``, ``C = 2m``; see "Range" above.
+
+    Parameters
+    ----------
+    omega : ndarray ``(m, D)``
+        From :func:`gaussian` or :func:`orthogonal_gaussian`; taken in the dtype of ``x``.
+    scale : float
+        ``x`` is multiplied by it first.
+    """
+    check_omega(omega)
+    return FavorTrig(omega, scale)
+
+
+class FavorTrig(NamedTuple):
+    """What :func:`favor_trig` makes."""
+
+    omega: Array  # (m, D)
+    scale: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return "favor_trig"
+
+    @property
+    def positive(self) -> bool:
+        return False
+
+    def width(self, d: int) -> int:
+        return 2 * rows_for(self.omega, d)
+
+    def split(self, x: Array) -> tuple[Array, Array]:
+        x = self.scale * x
+        p = project(x, self.omega)  # (..., m)
+        factor = np.concatenate([np.sin(p), np.cos(p)], axis=-1) / math.sqrt(len(self.omega))  # (..., 2m)
+        return half_square(x), factor  # (1)
+
+    def forward(self, x: Array) -> tuple[Array, tuple[Array, Array]]:
+        return exponential(self, x)
+
+    def backward(self, d_phi: Array, saved: tuple[Array, Array]) -> Array:
+        x, phi = saved
+        d_exponent = (d_phi * phi).sum(axis=-1, keepdims=True)  # (..., 1)
+        d_p = sine_cosine_backward(d_phi, phi)  # (5)  (..., m)
+        return self.scale * (d_p @ like(x, self.omega) + self.scale * x * d_exponent)  # (5)
+
+
+def favor_positive(omega: Array, scale: float = 1.0) -> FavorPositive:
+    """``exp(omega x - |x|^2/2) / sqrt(m)``, ``C = m``; ``omega`` and ``scale`` as in :func:`favor_trig`."""
+    check_omega(omega)
+    return FavorPositive(omega, scale)
+
+
+class FavorPositive(NamedTuple):
+    """What :func:`favor_positive` makes."""
+
+    omega: Array  # (m, D)
+    scale: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return "favor_positive"
+
+    @property
+    def positive(self) -> bool:
+        return True
+
+    def width(self, d: int) -> int:
+        return rows_for(self.omega, d)
+
+    def split(self, x: Array) -> tuple[Array, None]:
+        x = self.scale * x
+        exponent = project(x, self.omega)  # (..., m)
+        exponent -= half_square(x) + 0.5 * math.log(len(self.omega))  # (2)
+        return exponent, None
+
+    def forward(self, x: Array) -> tuple[Array, tuple[Array, Array]]:
+        return exponential(self, x)
+
+    def backward(self, d_phi: Array, saved: tuple[Array, Array]) -> Array:
+        x, phi = saved
+        d_p = d_phi * phi  # (6)  (..., m)
+        return self.scale * (d_p @ like(x, self.omega) - self.scale * x * d_p.sum(axis=-1, keepdims=True))  # (6)
+
+
+def favor_hyperbolic(omega: Array, scale: float = 1.0) -> FavorHyperbolic:
+    """``exp(-|x|^2/2) / sqrt(2m) [exp(omega x), exp(-omega x)]``, ``C = 2m``; see :func:`favor_trig`."""
+    check_omega(omega)
+    return FavorHyperbolic(omega, scale)
+
+
+class FavorHyperbolic(NamedTuple):
+    """What :func:`favor_hyperbolic` makes: :func:`favor_positive` of ``omega`` and of ``-omega``."""
+
+    omega: Array  # (m, D)
+    scale: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return "favor_hyperbolic"
+
+    @property
+    def positive(self) -> bool:
+        return True
+
+    def width(self, d: int) -> int:
+        return 2 * rows_for(self.omega, d)
+
+    def split(self, x: Array) -> tuple[Array, None]:
+        x = self.scale * x
+        p = project(x, self.omega)  # (..., m)
+        shift = half_square(x) + 0.5 * math.log(2 * len(self.omega))
+        return np.concatenate([p, -p], axis=-1) - shift, None  # (3)  (..., 2m)
+
+    def forward(self, x: Array) -> tuple[Array, tuple[Array, Array]]:
+        return exponential(self, x)
+
+    def backward(self, d_phi: Array, saved: tuple[Array, Array]) -> Array:
+        x, phi = saved
+        m = len(self.omega)
+        d_exponent = d_phi * phi  # (..., 2m)
+        d_p = d_exponent[..., :m] - d_exponent[..., m:]  # (7)  (..., m)
+        return self.scale * (d_p @ like(x, self.omega) - self.scale * x * d_exponent.sum(axis=-1, keepdims=True))  # (6)
+
+
+def favor_relu(omega: Array, scale: float = 1.0) -> FavorRelu:
+    """``(max(omega x, 0) + 1e-3) / sqrt(m)``, ``C = m``; ``omega`` and ``scale`` as in :func:`favor_trig`."""
+    check_omega(omega)
+    return FavorRelu(omega, scale)
+
+
+class FavorRelu(NamedTuple):
+    """What :func:`favor_relu` makes."""
+
+    omega: Array  # (m, D)
+    scale: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return "favor_relu"
+
+    @property
+    def positive(self) -> bool:
+        return True
+
+    def width(self, d: int) -> int:
+        return rows_for(self.omega, d)
+
+    def forward(self, x: Array) -> tuple[Array, Array]:
+        p = project(self.scale * x, self.omega)  # (..., m)
+        return (np.maximum(p, 0) + RELU_EPS) / math.sqrt(len(self.omega)), p  # (4)
+
+    def backward(self, d_phi: Array, p: Array) -> Array:
+        d_p = d_phi * (p > 0) / math.sqrt(len(self.omega))  # (8)  (..., m)
+        return self.scale * (d_p @ like(p, self.omega))  # (8)
