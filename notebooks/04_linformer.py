@@ -29,7 +29,7 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import linformer, linformer_projections, softmax
+from linattn_ref.attention import linformer, linformer_projections, max_pool, softmax, strided_convolution
 from linattn_ref.experiments.cost import linformer_savings
 from linattn_ref.experiments.fewer_keys import linformer as linformer_figure
 from linattn_ref.experiments.measuring import heads
@@ -499,13 +499,13 @@ network = sum(math.prod(shape) for shape in shapes.values())
 
 rows, matrices_of = [], {}
 for sharing in linformer_projections.SHARING:
-    small = linformer.draw_projections(2, 1, np.random.default_rng(0), layers=12, heads=12, sharing=sharing)
+    small = linformer.draw_projections(1, 2, np.random.default_rng(0), layers=12, heads=12, sharing=sharing)
     matrices_of[sharing] = linformer_projections.parameter_count(small) // 2
     parameters = matrices_of[sharing] * 256 * 512
     rows.append((sharing, matrices_of[sharing], parameters, f"{parameters / network:.1%}"))
 assert matrices_of == {"none": 288, "headwise": 24, "key_value": 12, "layerwise": 1}  # claim 8
 full = linformer.draw_projections(
-    512, 256, np.random.default_rng(0), layers=12, heads=12, sharing="headwise", dtype=np.float32
+    256, 512, np.random.default_rng(0), layers=12, heads=12, sharing="headwise", dtype=np.float32
 )
 assert linformer_projections.parameter_count(full) == 24 * 256 * 512  # and in full size
 chapter.table(("sharing", "matrices", "parameters", "of the network's"), rows)
@@ -568,7 +568,7 @@ def check_sharing(projections, seed):
 
 rows = []
 for sharing in linformer_projections.SHARING:  # claim 8: all four working
-    projections = linformer.draw_projections(L, R, np.random.default_rng(5), layers=3, heads=4, sharing=sharing)
+    projections = linformer.draw_projections(R, L, np.random.default_rng(5), layers=3, heads=4, sharing=sharing)
     matrices, report = check_sharing(projections, 6)
     size = linformer_projections.parameter_count(projections)
     assert len(matrices) == {"none": 3 * 2, "headwise": 3 * 2, "key_value": 3, "layerwise": 1}[sharing]
@@ -587,7 +587,7 @@ chapter.table(("sharing", "arrays", "parameters", "compared", "largest differenc
 
 # %%
 reduced_by_head = [[1, 5, 2, 3], [4, 4, 4, 4], [2, 1, 6, 2]]  # (layers, heads)
-ragged = linformer.draw_projections(L, reduced_by_head, np.random.default_rng(7), layers=3, heads=4)
+ragged = linformer.draw_projections(reduced_by_head, L, np.random.default_rng(7), layers=3, heads=4)
 check_sharing(ragged, 8)
 parameters = linformer_projections.parameter_count(ragged)
 assert parameters == 2 * sum(map(sum, reduced_by_head)) * L  # padding is no parameter
@@ -613,23 +613,23 @@ for head, r in enumerate(reduced_by_head[0]):
 
 # %%
 chapter.source(
-    linformer.mean_pool, linformer.convolution, linformer.convolution_backward, linformer.max_pool, doc=False
+    linformer.mean_pool, strided_convolution.forward, strided_convolution.backward, max_pool.forward, doc=False
 )
 
 # %%
 x = rng.standard_normal((2, 12, D))
 pool = linformer.mean_pool(3, 12)
 same(pool @ x, x.reshape(2, 3, 4, D).mean(axis=2))
-same(linformer.convolution(x, np.broadcast_to(np.eye(D) / 4, (4, D, D)))[0], pool @ x)  # a convolution of a kind
+same(strided_convolution.forward(x, np.broadcast_to(np.eye(D) / 4, (4, D, D)))[0], pool @ x)  # a convolution of a kind
 
 # A convolution that leaves the features alone is an E with the same taps in every segment.
 taps = rng.standard_normal(4)
 banded = np.kron(np.eye(3), taps)  # (3, 12)
-same(linformer.convolution(x, taps[:, None, None] * np.eye(D))[0], banded @ x)
+same(strided_convolution.forward(x, taps[:, None, None] * np.eye(D))[0], banded @ x)
 
-pooled, _ = linformer.max_pool(x, 3)
+pooled, _ = max_pool.forward(x, 3)
 np.testing.assert_array_equal(pooled, x.reshape(2, 3, 4, D).max(axis=2))
-assert abs(linformer.max_pool(-x, 3)[0] + pooled).max() > 0.1  # not linear
+assert abs(max_pool.forward(-x, 3)[0] + pooled).max() > 0.1  # not linear
 assert all(((512 // r) * 32**2 < r * 512) == (r > 32) for r in (8, 16, 32, 64, 128))  # a head of width D = 32
 
 # %% [markdown]
@@ -648,8 +648,8 @@ class QKV(NamedTuple):
 
 
 def max_pooled_forward(q, k, v):
-    mixed_k, saved_k = linformer.max_pool(k, R)
-    mixed_v, saved_v = linformer.max_pool(v, R)
+    mixed_k, saved_k = max_pool.forward(k, R)
+    mixed_v, saved_v = max_pool.forward(v, R)
     out, attention = softmax.forward(q, mixed_k, mixed_v)
     return out, (attention, saved_k, saved_v)
 
@@ -657,19 +657,14 @@ def max_pooled_forward(q, k, v):
 def max_pooled_backward(d_out, saved):
     attention, saved_k, saved_v = saved
     d_q, d_k, d_v = softmax.backward(d_out, attention)
-    return QKV(d_q, linformer.max_pool_backward(d_k, saved_k), linformer.max_pool_backward(d_v, saved_v))
-
-
-class XW(NamedTuple):
-    x: np.ndarray
-    weight: np.ndarray
+    return QKV(d_q, max_pool.backward(d_k, saved_k).x, max_pool.backward(d_v, saved_v).x)
 
 
 for report in (
     gradcheck.check_elementwise(max_pooled_forward, max_pooled_backward, q_h, k_h, v_h, rng=np.random.default_rng(9)),
     gradcheck.check_elementwise(
-        linformer.convolution,
-        lambda d_y, saved: XW(*linformer.convolution_backward(d_y, saved)),
+        strided_convolution.forward,
+        strided_convolution.backward,
         rng.standard_normal((2, 11, D)),  # 11 is no multiple of 4: zeros follow the end
         rng.standard_normal((4, D, M)),
         rng=np.random.default_rng(10),

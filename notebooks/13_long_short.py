@@ -25,13 +25,7 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import (
-    linformer,
-    long_short,
-    long_short_norm,
-    long_short_projection,
-    softmax,
-)
+from linattn_ref.attention import dynamic_projection, layer_norm, linformer, long_short, softmax
 from linattn_ref.experiments.fewer_keys import moving_content
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing import chapter, style
@@ -99,16 +93,18 @@ rng = np.random.default_rng(0)
 q, k, v, d_out = (rng.standard_normal((N, width)) for width in (D, D, M, M))
 w_p = rng.standard_normal((D, R))
 
-P = long_short.dynamic_projection(k, w_p, window=w)[0]  # (L, R)
+mixed, mixing = dynamic_projection.forward(k, v, w_p, window=w)
+P = mixing.p[0]  # (L, R)
 by_loops = np.zeros((N, R))
 for r in range(R):
     shares = [math.exp(k[j] @ w_p[:, r]) for j in range(N)]
     by_loops[:, r] = np.array(shares) / sum(shares)  # (1)
 same(P, by_loops)
 same(P.sum(axis=0), 1)
-same(P.T @ k, softmax.forward(w_p.T, k, k, scale=1.0)[0])  # (2): R learned queries
-same(P.T @ v, softmax.forward(w_p.T, k, v, scale=1.0)[0])
-chapter.source(long_short_projection.projection, long_short_projection.mix, doc=False)
+same(mixed.k, P.T @ k)  # (2)
+same(mixed.k, softmax.forward(w_p.T, k, k, scale=1.0)[0])  # R learned queries
+same(mixed.v, softmax.forward(w_p.T, k, v, scale=1.0)[0])
+chapter.source(dynamic_projection.forward, doc=False)
 
 # %% [markdown]
 # Three consequences, all unlike Linformer (claim 36 of the seeds: a window, and a projection that depends on the input
@@ -119,19 +115,25 @@ chapter.source(long_short_projection.projection, long_short_projection.mix, doc=
 #   the same.
 # - **It fits any length.** $W_p$ has $D R$ parameters and knows nothing of $L$; Linformer has $2 L R$.
 
+
 # %%
-other = long_short.dynamic_projection(rng.standard_normal((N, D)), w_p, window=w)[0]
+def projection(k, w_p):
+    """``P (L, R)``, whatever the values are."""
+    return dynamic_projection.forward(k, k, w_p, window=w)[1].p[0]
+
+
+other = projection(rng.standard_normal((N, D)), w_p)
 assert abs(other - P).max() > 0.05  # claim 36: it depends on the input
 
 order = rng.permutation(N)
-moved = long_short.dynamic_projection(k[order], w_p, window=w)[0]
+moved = projection(k[order], w_p)
 same(moved, P[order])
 same(moved.T @ v[order], P.T @ v)
 E = rng.standard_normal((R, N)) / math.sqrt(R)
 assert abs(E @ v[order] - E @ v).max() > 0.1  # claim 36: Linformer's columns stay where they are
 
 for length in (1, 5, 1000):
-    assert long_short.dynamic_projection(rng.standard_normal((length, D)), w_p, window=w).shape == (1, length, R)
+    assert projection(rng.standard_normal((length, D)), w_p).shape == (length, R)
 refused = ""
 try:
     linformer.forward(q[:5], k[:5], v[:5], E, E)
@@ -204,18 +206,18 @@ rows = []
 for length in (64, 1024):
     q_l, k_l = rng.standard_normal((2, length, 32))
     start = 0.02 * rng.standard_normal((32, 4))
-    mixed = long_short_projection.mix(long_short.dynamic_projection(k_l, start, window=16), k_l[None])
-    pair = (np.ones(32), np.zeros(32))
+    mixed_k = dynamic_projection.forward(k_l, k_l, start, window=16)[0].k
+    params = layer_norm.Params(gain=np.ones(32), bias=np.zeros(32))
     spreads = []
-    for keys in (k_l, mixed):
-        for rows_of_keys in (keys, long_short_norm.layer_norm(keys, pair)):
+    for keys in (k_l, mixed_k):
+        for rows_of_keys in (keys, layer_norm.forward(keys, params)[0]):
             spreads.append(float((q_l @ rows_of_keys.T / math.sqrt(32)).std()))
     near, near_normed, far, far_normed = spreads
     rows.append((length, near, far, near_normed, far_normed))
     assert far < 2 * near / math.sqrt(length)
     assert 0.7 < far_normed / near_normed < 1.4
 chapter.table(("L", "near, no norm", "mixtures, no norm", "near, norm", "mixtures, norm"), rows)
-chapter.source(long_short_norm.layer_norm, long_short_norm.standardise, doc=False)
+chapter.source(layer_norm.forward, doc=False)
 
 # %% [markdown]
 # ### All of it
@@ -332,16 +334,17 @@ same(matrices[0] @ v_40, long_short.forward(q_40, k_40, v_40, w_p_40, None, None
 
 # %%
 x, g = rng.standard_normal((2, 5, 7))
-pair = rng.standard_normal(7), rng.standard_normal(7)
-d_x, (d_gain, d_bias) = long_short_norm.layer_norm_backward(g, x, pair)
-y, s = long_short_norm.standardise(x)
+params = layer_norm.Params(*rng.standard_normal((2, 7)))
+_, normed_x = layer_norm.forward(x, params)
+y, s, gain = normed_x
+d_x, (d_gain, d_bias) = layer_norm.backward(g, normed_x)
 for row in range(5):
     jacobian = (np.eye(7) - 1 / 7 - np.outer(y[row], y[row]) / 7) / s[row]
-    same(d_x[row], (pair[0] * g[row]) @ jacobian)  # (6)
+    same(d_x[row], (gain * g[row]) @ jacobian)  # (6)
 same(d_gain, (g * y).sum(axis=0))
 same(d_bias, g.sum(axis=0))
 same(d_x.sum(axis=1), 0)  # a step along (1, ..., 1) changes nothing
-chapter.source(long_short_norm.layer_norm_backward, doc=False)
+chapter.source(layer_norm.backward, doc=False)
 
 # %% [markdown]
 # ### Step 3: the mixtures
@@ -372,17 +375,17 @@ d_mixed_k, d_mixed_v = rng.standard_normal((R, D)), rng.standard_normal((R, M))
 d_P = k @ d_mixed_k.T + v @ d_mixed_v.T  # (7)
 d_A = P * (d_P - (d_P * P).sum(axis=0))  # (9)
 d_k_by_hand = P @ d_mixed_k + d_A @ w_p.T  # (8), (10)
-d_k, d_v, d_w_p = long_short_projection.mix_backward(d_mixed_k, d_mixed_v, P[None], k[None], v[None], w_p)
-same(d_k[0], d_k_by_hand)
-same(d_v[0], P @ d_mixed_v)
+d_k, d_v, d_w_p = dynamic_projection.backward(dynamic_projection.Mixtures(d_mixed_k, d_mixed_v), mixing)
+same(d_k, d_k_by_hand)
+same(d_v, P @ d_mixed_v)
 same(d_w_p, k.T @ d_A)
 
 # It is softmax attention of the columns of W_p; so say chapter 1's gradients.
 _, kept = softmax.dense_forward(w_p.T, k, np.concatenate([k, v], axis=1), scale=1.0)
 as_queries = softmax.dense_backward(np.concatenate([d_mixed_k, d_mixed_v], axis=1), kept)
 same(d_w_p, as_queries.q.T)
-same(d_k[0], as_queries.k + as_queries.v[:, :D])
-chapter.source(long_short_projection.mix_backward, long_short.backward, doc=False)
+same(d_k, as_queries.k + as_queries.v[:, :D])
+chapter.source(dynamic_projection.backward, long_short.backward, doc=False)
 
 # %% [markdown]
 # All gradients together, by finite differences, for both forms:
@@ -406,8 +409,9 @@ for causal in (False, True):
 # %%
 def constant_projection(d_out, saved):
     right = long_short.backward(d_out, saved)
-    saved_p = saved._replace(w_p=np.zeros_like(saved.w_p))  # (10) with W_p = 0: nothing flows back to the keys
-    return long_short.backward(d_out, saved_p)._replace(w_p=np.zeros_like(right.w_p))
+    no_w_p = saved.mixing._replace(w_p=np.zeros_like(saved.mixing.w_p))  # (10) with W_p = 0: nothing flows back to K
+    wrong = long_short.backward(d_out, saved._replace(mixing=no_w_p))
+    return wrong._replace(w_p=np.zeros_like(right.w_p))
 
 
 report = gradcheck.check_elementwise(
@@ -430,9 +434,10 @@ print(report)
 
 # %%
 out, saved = long_short.forward(q, k, v, w_p, norm_local, norm_global, window=w, causal=True)
-assert saved.p.shape == (3, w, R)  # three segments of four have a later one; the last two tokens are mixed with nobody
-keys = [normed(saved.p[t].T @ k[w * t : w * (t + 1)], norm_global[0]) for t in (0, 1)]
-values = [normed(saved.p[t].T @ v[w * t : w * (t + 1)], norm_global[1]) for t in (0, 1)]
+p = saved.mixing.p
+assert p.shape == (3, w, R)  # three segments of four have a later one; the last two tokens are mixed with nobody
+keys = [normed(p[t].T @ k[w * t : w * (t + 1)], norm_global[0]) for t in (0, 1)]
+values = [normed(p[t].T @ v[w * t : w * (t + 1)], norm_global[1]) for t in (0, 1)]
 keys = np.concatenate([*keys, normed(k, norm_local[0])[4:10]])
 values = np.concatenate([*values, normed(v, norm_local[1])[4:10]])
 weights = np.exp(q[9] @ keys.T / math.sqrt(D))
@@ -557,7 +562,7 @@ for length in (16, 64, 256):
     q_l, k_l = rng.standard_normal((2, length, 8))
     w_l = rng.standard_normal((8, 2))
     whole = long_short.matrix(q_l, k_l, w_l, None, None, window=8)
-    mixed_keys = long_short.dynamic_projection(k_l, w_l, window=8)[0].T @ k_l
+    mixed_keys = projection(k_l, w_l).T @ k_l
     near = long_short.pattern(length, window=8)
     scores = np.where(near, q_l @ k_l.T / math.sqrt(8), -np.inf)
     total = np.exp(scores).sum(axis=1) + np.exp(q_l @ mixed_keys.T / math.sqrt(8)).sum(axis=1)
@@ -587,7 +592,7 @@ print("weight on near keys through mixtures, L = 16, 64, 256:", [f"{x:.3f}" for 
 
 # %%
 long = 100 * x
-d_long, _ = long_short_norm.layer_norm_backward(g, long, pair)
+d_long = layer_norm.backward(g, layer_norm.forward(long, params)[1]).x
 same(d_long.sum(axis=1), 0)
 centred = long - long.mean(axis=1, keepdims=True)
 cosine = (d_long * centred).sum(axis=1) / np.linalg.norm(d_long, axis=1) / np.linalg.norm(centred, axis=1)

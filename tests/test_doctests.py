@@ -22,9 +22,26 @@ def test_examples(name):
 
 WITH_EXAMPLES = [
     *("softmax", "softmax_dense", "softmax_cache"),
-    *("bigbird", "block_local", "local", "long_short", "longformer", "nystromformer", "sparse_transformer"),
-    *("depthwise", "dynamic_projection", "layer_norm", "pattern_softmax"),
-    *("pinv_exact", "pinv_iterative", "segment_means"),
+    *(
+        "bigbird",
+        "block_local",
+        "linformer",
+        "local",
+        "long_short",
+        "longformer",
+        "nystromformer",
+        "sparse_transformer",
+    ),
+    *(
+        "depthwise",
+        "dynamic_projection",
+        "layer_norm",
+        "linformer_projections",
+        "lsh_hashing",
+        "max_pool",
+        "pattern_softmax",
+    ),
+    *("pinv_exact", "pinv_iterative", "segment_means", "strided_convolution"),
 ]
 
 

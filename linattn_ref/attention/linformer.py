@@ -27,6 +27,20 @@ Why it cannot be causal
 -----------------------
 Every row of ``E K`` mixes all positions, so each query would see the future through every mixed key.
 
+Example
+-------
+Four keys that score alike, mixed into two by mean pooling: the query gets the mean of both means. The gradient of ``F``
+says what a larger weight of each value would do.
+
+>>> import numpy as np
+>>> q, k, v = np.zeros((1, 2)), np.zeros((4, 2)), np.array([[1.0], [3.0], [6.0], [10.0]])
+>>> out, saved = forward(q, k, v, mean_pool(2, 4), mean_pool(2, 4))
+>>> print(out, saved.attention.v.T)
+[[5.]] [[2. 8.]]
+>>> print(backward(np.ones((1, 1)), saved).f)
+[[0.5 1.5 3.  5. ]
+ [0.5 1.5 3.  5. ]]
+
 References
 ----------
 Wang et al. (2020), "Linformer: self-attention with linear complexity", equation (7) and section 4.
@@ -44,22 +58,20 @@ from linattn_ref.attention.arguments import (
     Mask,
     check_array,
     check_bool,
+    check_d_out,
     check_qk,
     check_qkv,
     check_saved,
+    resolve_scale,
 )
-from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
-from linattn_ref.attention.linformer_projections import (
-    Projection,
-    convolution,
-    convolution_backward,
-    distinct_gradients,
-    draw_projections,
-    max_pool,
-    max_pool_backward,
-    mean_pool,
-)
+from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
+from linattn_ref.attention.linformer_projections import Projection, distinct_gradients, draw_projections, mean_pool
 from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention.max_pool import forward as max_pool
+from linattn_ref.attention.rooms import SoftmaxRoom, check_kernels
+from linattn_ref.attention.shapes import check_broadcasts
+from linattn_ref.attention.strided_convolution import forward as convolution
 from linattn_ref.kernels import reference
 
 __all__ = [
@@ -68,17 +80,16 @@ __all__ = [
     "Saved",
     "backward",
     "convolution",
-    "convolution_backward",
     "distinct_gradients",
     "draw_projections",
     "forward",
     "matrix",
     "max_pool",
-    "max_pool_backward",
     "mean_pool",
 ]
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs: the inputs and ``O(N + R)`` rows a head."""
 
@@ -90,6 +101,7 @@ class Saved(NamedTuple):
     attention: softmax.Saved  # of softmax attention over the R mixed keys
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of ``forward``."""
 
@@ -100,8 +112,7 @@ class Gradients(NamedTuple):
     f: Array  # like f
 
 
-@takes_gpu_arrays
-def forward(
+def _check_forward(
     q: Array,
     k: Array,
     v: Array,
@@ -113,58 +124,84 @@ def forward(
     row_mask: Mask | None = None,
     scale: float | None = None,
     kernels: Any = reference,
+) -> None:
+    check_qkv(q, k, v, key_mask=key_mask)
+    check_kernels(kernels, "softmax")
+    if causal:
+        raise ValueError(
+            "causal: not defined for Linformer; every row of E K mixes all positions, so a query would see the future"
+        )
+    _check_matrix(q, k, e, key_mask=key_mask, row_mask=row_mask, scale=scale)
+    check_projection("f", f, k)
+    if e.shape[-2] != f.shape[-2]:
+        raise ValueError(f"f: expected R = {e.shape[-2]} rows like e, got shape {f.shape}")
+
+
+def _check_matrix(
+    q: Array,
+    k: Array,
+    e: Array,
+    *,
+    key_mask: Mask | None = None,
+    row_mask: Mask | None = None,
+    scale: float | None = None,
+) -> None:
+    check_qk(q, k, key_mask=key_mask)
+    check_projection("e", e, k)
+    resolve_scale(scale, q.shape[-1])
+    if row_mask is not None:
+        check_bool("row_mask", row_mask)
+        if row_mask.ndim < 1 or row_mask.shape[-1] != e.shape[-2]:
+            raise ValueError(f"row_mask: expected one entry a row of e, R = {e.shape[-2]}, got shape {row_mask.shape}")
+        check_broadcasts("row_mask", row_mask.shape[:-1], k.shape[:-2])
+
+
+@door(_check_forward)
+def forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    e: Array,
+    f: Array,
+    *,
+    causal: bool = False,
+    key_mask: Mask | None = None,
+    row_mask: Mask | None = None,
+    scale: float | None = None,
+    kernels: SoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
     """Linformer attention.
 
     Parameters
     ----------
-    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``, float32 or float64
+    q, k, v, key_mask, scale, kernels
+        The common arguments: ``help(linattn_ref.attention)``. A masked key's rows of ``K`` and ``V`` are 0 before the
+        projection.
     e, f : ndarray ``(R, L)`` or ``(..., R, L)``, ``R <= L``
         Projections of keys and values. Leading axes broadcast against those of ``k``: ``(R, L)`` serves every head,
         ``(H, R, L)`` gives each head its own.
     causal : bool
         Must be False: see the top of this file.
-    key_mask : ndarray of bool ``(..., L)``, optional
-        A masked key's rows of ``K`` and ``V`` are 0 before the projection.
     row_mask : ndarray of bool ``(R,)`` or ``(..., R)``, optional
         Which rows of ``e`` and ``f`` are in use, where heads with a different ``R`` are padded to the largest.
-    scale : float, optional
-        ``1/sqrt(D)`` unless given.
-    kernels : module
-        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
-        that are on a GPU, and gives back such arrays.
-
-    Returns
-    -------
-    out : ndarray ``(..., N, M)``
-    saved : Saved
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, key_mask=key_mask)
-    if causal:
-        raise ValueError(
-            "causal: not defined for Linformer; every row of E K mixes all positions, so a query would see the future"
-        )
-    check_projection("e", e, k)
-    check_projection("f", f, k)
-    if e.shape[-2] != f.shape[-2]:
-        raise ValueError(f"f: expected R = {e.shape[-2]} rows like e, got shape {f.shape}")
-    rows = full_row_mask(row_mask, e, k)
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    out, attention = softmax.forward(q, e @ k, f @ v, key_mask=rows, scale=scale, kernels=kernels)  # (1)-(3)
+    out, attention = softmax.forward.unchecked(
+        q, e @ k, f @ v, key_mask=_for_all_heads(row_mask, k), scale=scale, kernels=kernels
+    )  # (1)-(3)
     return out, Saved(k, v, e, f, key_mask, attention)
 
 
-@takes_gpu_arrays
+def _check_backward(d_out: Array, saved: Any) -> None:
+    check_saved(saved, Saved)
+    check_d_out(d_out, saved.attention.out.shape, saved.attention.out.dtype)
+
+
+@door(_check_backward)
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
-    check_saved(saved, Saved)
     k, v, e, f, key_mask, attention = saved
-    d_q, d_mixed_k, d_mixed_v = softmax.backward(d_out, attention)  # (..., N, D), (..., R, D), (..., R, M)
+    d_q, d_mixed_k, d_mixed_v = softmax.backward.unchecked(d_out, attention)  # (..., N, D), (..., R, D), (..., R, M)
     d_e = product_for(e.shape, d_mixed_k, k)  # (4)  (R, L) or (..., R, L)
     d_f = product_for(f.shape, d_mixed_v, v)  # (4)
     d_k = zero_masked(e.swapaxes(-1, -2) @ d_mixed_k, key_mask)  # (5)  (..., L, D)
@@ -172,6 +209,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     return Gradients(d_q, d_k, d_v, d_e, d_f)
 
 
+@door(_check_matrix)
 def matrix(
     q: Array,
     k: Array,
@@ -182,10 +220,8 @@ def matrix(
     scale: float | None = None,
 ) -> Array:
     """The context mapping matrix ``P~`` of equation (2), ``(..., N, R)``: ``out == matrix @ (f @ v)``."""
-    check_qk(q, k, key_mask=key_mask)
-    check_projection("e", e, k)
-    rows = full_row_mask(row_mask, e, k)
-    return softmax.matrix(q, e @ zero_masked(k, key_mask), key_mask=rows, scale=scale)  # (1), (2)
+    rows = _for_all_heads(row_mask, k)
+    return softmax.matrix.unchecked(q, e @ zero_masked(k, key_mask), key_mask=rows, scale=scale)  # (1), (2)
 
 
 def check_projection(name: str, e: Array, k: Array) -> None:
@@ -196,24 +232,12 @@ def check_projection(name: str, e: Array, k: Array) -> None:
         raise ValueError(f"{name}: expected one column a key, (..., R, L) with L = {length}, got shape {e.shape}")
     if e.shape[-2] > length:
         raise ValueError(f"{name}: expected R <= L = {length}, got R = {e.shape[-2]}")
-    _check_leading(name, e.shape[:-2], k.shape[:-2])
+    check_broadcasts(name, e.shape[:-2], k.shape[:-2])
 
 
-def full_row_mask(row_mask: Mask | None, e: Array, k: Array) -> Mask | None:
-    """``row_mask`` checked and broadcast to all leading axes: the key mask of the mixed keys, ``(..., R)``."""
-    if row_mask is None:
-        return None
-    check_bool("row_mask", row_mask)
-    if row_mask.ndim < 1 or row_mask.shape[-1] != e.shape[-2]:
-        raise ValueError(f"row_mask: expected one entry a row of e, R = {e.shape[-2]}, got shape {row_mask.shape}")
-    _check_leading("row_mask", row_mask.shape[:-1], k.shape[:-2])
-    return np.broadcast_to(row_mask, (*k.shape[:-2], e.shape[-2]))
-
-
-def _check_leading(name: str, got: tuple[int, ...], leading: tuple[int, ...]) -> None:
-    tail = leading[len(leading) - len(got) :] if got else ()
-    if len(got) > len(leading) or any(a not in (1, b) for a, b in zip(got, tail, strict=True)):
-        raise ValueError(f"{name}: leading axes {got} do not broadcast to those of k, {leading}")
+def _for_all_heads(row_mask: Mask | None, k: Array) -> Mask | None:
+    """The key mask of the mixed keys, ``(..., R)``."""
+    return None if row_mask is None else np.broadcast_to(row_mask, (*k.shape[:-2], row_mask.shape[-1]))
 
 
 def product_for(shape: tuple[int, ...], a: Array, b: Array) -> Array:

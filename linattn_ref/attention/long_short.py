@@ -79,7 +79,7 @@ from linattn_ref.attention.door import door
 from linattn_ref.attention.dynamic_projection import Mixtures, check_w_p, in_parts
 from linattn_ref.attention.fields import documented
 
-__all__ = ["Gradients", "Norm", "Saved", "backward", "dynamic_projection", "forward", "matrix", "pattern"]
+__all__ = ["Gradients", "Norm", "Saved", "backward", "forward", "matrix", "pattern", "segments"]
 
 EPS = 1e-5  # of the norms
 Pair = tuple[Array, Array]  # gain and bias, (W,) each

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import linformer, softmax
+from linattn_ref.attention import linformer, max_pool, softmax, strided_convolution
 from linattn_ref.attention.linformer_projections import SHARING, parameter_count
 from linattn_ref.attention.shapes import segment_bounds
 
@@ -32,7 +32,7 @@ def rng():
     ("sharing", "matrices"), [("none", 2 * 3 * 4), ("headwise", 2 * 3), ("key_value", 3), ("layerwise", 1)]
 )
 def test_parameter_counts(rng, sharing, matrices):
-    projections = linformer.draw_projections(10, 5, rng, layers=3, heads=4, sharing=sharing)
+    projections = linformer.draw_projections(5, 10, rng, layers=3, heads=4, sharing=sharing)
     assert len(projections) == 3
     assert parameter_count(projections) == matrices * 5 * 10
     leading = (4,) if sharing == "none" else ()
@@ -43,13 +43,13 @@ def test_parameter_counts(rng, sharing, matrices):
 def test_parameter_counts_of_bert_base(rng):
     """12 layers, 12 heads, n = 512, k = 256: the paper's section 4 counts 24, 12 and 1 matrices."""
     for sharing, matrices in (("headwise", 24), ("key_value", 12), ("layerwise", 1)):
-        projections = linformer.draw_projections(512, 256, rng, layers=12, heads=12, sharing=sharing, dtype=np.float32)
+        projections = linformer.draw_projections(256, 512, rng, layers=12, heads=12, sharing=sharing, dtype=np.float32)
         assert parameter_count(projections) == matrices * 131_072
 
 
 def test_a_padded_row_is_no_parameter(rng):
     reduced = [[1, 2, 5], [3, 3, 3]]
-    ragged, even = linformer.draw_projections(7, reduced, rng, layers=2, heads=3)
+    ragged, even = linformer.draw_projections(reduced, 7, rng, layers=2, heads=3)
     assert parameter_count([ragged, even]) == 2 * (1 + 2 + 5 + 9) * 7
     np.testing.assert_array_equal(ragged.row_mask.sum(axis=1), [1, 2, 5])
     assert even.row_mask is None
@@ -57,7 +57,7 @@ def test_a_padded_row_is_no_parameter(rng):
 
 
 def test_entries_have_variance_one_over_r(rng):
-    (p,) = linformer.draw_projections(400, 100, rng, layers=1, heads=1, dtype=np.float32)
+    (p,) = linformer.draw_projections(100, 400, rng, layers=1, heads=1, dtype=np.float32)
     assert p.e.dtype == p.f.dtype == np.float32
     for x in p.e, p.f:
         # 40,000 entries: the relative error of their standard deviation is 1/sqrt(2 * 40,000) = 0.0035; four of these.
@@ -67,7 +67,7 @@ def test_entries_have_variance_one_over_r(rng):
 
 def test_same_seed_same_numbers():
     first, again, other = (
-        linformer.draw_projections(6, 2, np.random.default_rng(seed), layers=1, heads=1)[0] for seed in (3, 3, 4)
+        linformer.draw_projections(2, 6, np.random.default_rng(seed), layers=1, heads=1)[0] for seed in (3, 3, 4)
     )
     np.testing.assert_array_equal(first.e, again.e)
     assert (first.e != other.e).any()
@@ -83,7 +83,7 @@ class MatrixGradients(NamedTuple):
 def test_gradients_of_shared_matrices(rng, sharing, reduced):
     """Two layers, the second one attending to the first one's output: every distinct matrix by finite differences."""
     q, k, v = draw(rng, (2, 4, 3), (2, 5, 3), (2, 5, 3))
-    layers = linformer.draw_projections(5, reduced, rng, layers=2, heads=2, sharing=sharing)
+    layers = linformer.draw_projections(reduced, 5, rng, layers=2, heads=2, sharing=sharing)
     matrices = tuple({id(x): x for p in layers for x in (p.e, p.f)}.values())
     places = [[next(i for i, m in enumerate(matrices) if m is x) for x in (p.e, p.f)] for p in layers]
 
@@ -139,7 +139,7 @@ def test_identity_is_softmax_attention(rng):
 @pytest.mark.parametrize("masked", [False, True], ids=["all keys", "key mask"])
 def test_padded_rows_equal_separate_heads(rng, masked):
     reduced = [1, 4, 2]
-    (p,) = linformer.draw_projections(6, [reduced], rng, layers=1, heads=3)
+    (p,) = linformer.draw_projections([reduced], 6, rng, layers=1, heads=3)
     for x in p.e, p.f:
         x[~p.row_mask] = 1e3  # what a padded row holds must not matter
     q, k, v, d_out = draw(rng, (2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 2), (2, 3, 5, 2))
@@ -213,7 +213,7 @@ def test_max_pool_looks_at_no_masked_key(rng):
     x[~key_mask] = 1e300
     pooled, saved = linformer.max_pool(x, 3, key_mask=key_mask)
     np.testing.assert_array_equal(pooled, [np.maximum(x[0], x[2]), np.zeros(4), x[5]])
-    d_x = linformer.max_pool_backward(np.ones((3, 4)), saved)
+    d_x = max_pool.backward(np.ones((3, 4)), saved).x
     assert (d_x[~key_mask] == 0).all()
     np.testing.assert_array_equal(d_x[[0, 2]].sum(axis=0), np.ones(4))
     np.testing.assert_array_equal(d_x[5], np.ones(4))
@@ -228,7 +228,7 @@ def test_max_pool_of_negative_numbers_beside_a_masked_key():
 
 def test_of_equal_maxima_the_first_gets_the_gradient():
     _, saved = linformer.max_pool(np.ones((4, 2)), 2)
-    d_x = linformer.max_pool_backward(np.array([[2.0, 3.0], [4.0, 5.0]]), saved)
+    d_x = max_pool.backward(np.array([[2.0, 3.0], [4.0, 5.0]]), saved).x
     np.testing.assert_array_equal(d_x, [[2, 3], [0, 0], [4, 5], [0, 0]])
 
 
@@ -240,7 +240,7 @@ class PooledGradients(NamedTuple):
 
 @pytest.mark.parametrize("masked", [False, True], ids=["all keys", "key mask"])
 def test_attention_to_max_pooled_keys_has_the_right_gradients(rng, masked):
-    """The recipe of linformer_projections' docstring. No two keys come within 1e-4: the maximum stays where it is."""
+    """The recipe of max_pool's docstring. No two keys come within 1e-4: the maximum stays where it is."""
     q, k, v = draw(rng, (2, 3, 4), (2, 7, 4), (2, 7, 3))
     assert all(np.diff(np.sort(x, axis=-2), axis=-2).min() > 1e-4 for x in (k, v))
     key_mask = np.array([[1, 1, 0, 1, 1, 1, 1], [0, 0, 0, 1, 0, 1, 1]], np.bool_) if masked else None
@@ -254,9 +254,7 @@ def test_attention_to_max_pooled_keys_has_the_right_gradients(rng, masked):
     def backward(d_out, saved):
         attention, saved_k, saved_v = saved
         grads = softmax.backward(d_out, attention)
-        return PooledGradients(
-            grads.q, linformer.max_pool_backward(grads.k, saved_k), linformer.max_pool_backward(grads.v, saved_v)
-        )
+        return PooledGradients(grads.q, max_pool.backward(grads.k, saved_k).x, max_pool.backward(grads.v, saved_v).x)
 
     gradcheck.check_elementwise(forward, backward, q, k, v, rng=rng).assert_ok()
 
@@ -283,23 +281,13 @@ def test_convolution(rng, length, masked):
     close(y, convolution_by_loops(x, weight, key_mask))
 
 
-class ConvolutionGradients(NamedTuple):
-    x: np.ndarray
-    weight: np.ndarray
-
-
 @pytest.mark.parametrize("length", [2, 6, 7])
 @pytest.mark.parametrize("masked", [False, True], ids=["all keys", "key mask"])
 def test_convolution_gradients(rng, length, masked):
     x, weight = draw(rng, (2, length, 3), (3, 3, 4))
     key_mask = rng.random((2, length)) < 0.6 if masked else None
-
-    def backward(d_y, saved):
-        return ConvolutionGradients(*linformer.convolution_backward(d_y, saved))
-
-    gradcheck.check_elementwise(
-        partial(linformer.convolution, key_mask=key_mask), backward, x, weight, rng=rng
-    ).assert_ok()
+    forward = partial(strided_convolution.forward, key_mask=key_mask)
+    gradcheck.check_elementwise(forward, strided_convolution.backward, x, weight, rng=rng).assert_ok()
 
 
 def test_mean_pooling_is_a_convolution(rng):
@@ -356,12 +344,12 @@ def test_bad_projections(error, match, arguments, options):
 )
 def test_bad_sharing(rng, match, reduced, sharing):
     with pytest.raises(ValueError, match=match):
-        linformer.draw_projections(5, reduced, rng, layers=2, heads=3, sharing=sharing)
+        linformer.draw_projections(reduced, 5, rng, layers=2, heads=3, sharing=sharing)
 
 
 def test_layers_of_their_own_r(rng):
     for sharing in ("none", "headwise", "key_value"):
-        projections = linformer.draw_projections(5, [2, 4], rng, layers=2, heads=3, sharing=sharing)
+        projections = linformer.draw_projections([2, 4], 5, rng, layers=2, heads=3, sharing=sharing)
         assert [p.e.shape[-2] for p in projections] == [2, 4]
         assert all(p.row_mask is None for p in projections)
 
@@ -386,11 +374,11 @@ def test_bad_lengths_and_counts(rng):
     with pytest.raises(ValueError, match=r"^length: expected an integer of at least 1, got 5.0"):
         linformer.mean_pool(2, 5.0)
     with pytest.raises(ValueError, match=r"^layers: expected an integer of at least 1, got 0"):
-        linformer.draw_projections(5, 2, rng, layers=0, heads=1)
+        linformer.draw_projections(2, 5, rng, layers=0, heads=1)
 
 
 def test_a_gradient_of_another_shape_is_refused():
     """One that broadcasts would be taken for the gradient of every column."""
     _, saved = linformer.max_pool(K, 3)
     with pytest.raises(ValueError, match=r"^d_pooled: expected shape .* = \(2, 3, 4\), got \(2, 3, 1\)"):
-        linformer.max_pool_backward(np.zeros((2, 3, 1)), saved)
+        max_pool.backward(np.zeros((2, 3, 1)), saved)

@@ -185,7 +185,7 @@ def ways_at(
     def max_pooled(q: Array, k: Array, v: Array) -> Array:
         return softmax.forward(q, linformer.max_pool(k, r)[0], linformer.max_pool(v, r)[0], kernels=jit)[0]
 
-    drawn = linformer.draw_projections(length, r, rng, layers=layers, heads=n_heads, dtype=dtype)
+    drawn = linformer.draw_projections(r, length, rng, layers=layers, heads=n_heads, dtype=dtype)
     random = np.stack([each.e for each in drawn]), np.stack([each.f for each in drawn])  # (T, H, R, L) each
     pool = linformer.mean_pool(r, length, dtype)
     start = (np.broadcast_to(pool, (layers, n_heads, r, length)),) * 2

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention import linformer, softmax
+from linattn_ref.attention import linformer, softmax, strided_convolution
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import Heads
 from linattn_ref.kernels import jit
@@ -84,7 +84,7 @@ def _convolve_each(x: Array, weight: Array) -> tuple[Array, list[Any]]:
 
 def _weight_gradients(d_mixed: Array, saved: list[Any]) -> Array:
     of_each = d_mixed.reshape(-1, *d_mixed.shape[-2:])  # (T * H, R, D)
-    d_weights = [linformer.convolution_backward(d_y, s)[1] for d_y, s in zip(of_each, saved, strict=True)]
+    d_weights = [strided_convolution.backward(d_y, s).weight for d_y, s in zip(of_each, saved, strict=True)]
     return np.stack(d_weights).reshape(*d_mixed.shape[:-2], *d_weights[0].shape)  # (T, H, K, D, D)
 
 
