@@ -11,6 +11,16 @@ cut in two. Two tokens may meet without a bucket in common, and share one withou
 
 None of this is differentiated: all are integers.
 
+Example
+-------
+Three tokens at 20, 100 and 200 degrees; the rotation leaves the axes in place, so that a bucket is one end of one.
+
+>>> import numpy as np
+>>> angles = np.radians([20, 100, 200])
+>>> found = buckets(np.stack([np.cos(angles), np.sin(angles)], axis=-1), np.eye(2)[None])
+>>> print(found, order_by_bucket(found))
+[[0 1 2]] [[0 1 2]]
+
 References
 ----------
 Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", section 2.
@@ -26,6 +36,8 @@ from numpy.random import Generator
 from numpy.typing import DTypeLike, NDArray
 
 from linattn_ref.attention.arguments import Array, Mask, check_dtype, check_sizes
+
+__all__ = ["Integers", "buckets", "chunk_of_token", "draw_rotations", "order_by_bucket", "pattern_of"]
 
 Integers = NDArray[np.integer[Any]]
 

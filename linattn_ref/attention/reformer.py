@@ -50,6 +50,19 @@ term from (5): ``z_ri`` has gone into ``P``. From (1), with ``k = x / |x|`` and 
 
 A zero vector has the key 0 and passes nothing on. From (7), a token that is alone gives ``dV_i`` the whole ``dO_i``.
 
+Example
+-------
+Four tokens, two to a bucket, which here is given. A token meets the other of its bucket and is not in its own ``P(i)``;
+those of the second bucket also meet the chunk before, the first.
+
+>>> import numpy as np
+>>> x, v = np.ones((4, 2)), np.array([[1.0], [2.0], [4.0], [8.0]])
+>>> out, saved = forward(x, v, chunk=2, buckets=np.array([[0, 1, 0, 1]]))
+>>> print(out.T.round(3))  # 4; (1 + 4 + 8) / 3; 1; (1 + 4 + 2) / 3
+[[4.    4.333 1.    2.333]]
+>>> print(backward(np.ones((4, 1)), saved).v.T.round(3))
+[[1.667 0.333 1.667 0.333]]
+
 References
 ----------
 Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", section 2 and appendix A (multi-round).
@@ -57,7 +70,6 @@ Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", secti
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,7 +80,6 @@ from linattn_ref.attention.arguments import (
     Mask,
     check_array,
     check_d_out,
-    check_kernels,
     check_key_mask,
     check_saved,
     check_shape,
@@ -76,10 +87,12 @@ from linattn_ref.attention.arguments import (
     is_array,
     resolve_scale,
 )
-from linattn_ref.attention.feature_maps_random import or_infinity, unit
-from linattn_ref.attention.gpu_arrays import takes_gpu_arrays
+from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.lsh_hashing import Integers, draw_rotations
 from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention.rooms import LshRoom, check_kernels, kernel_of, name_of_room
+from linattn_ref.attention.unit_keys import add_rows, dot, inverse, key_of, length_of
 from linattn_ref.kernels import reference
 
 __all__ = ["Gradients", "Saved", "backward", "buckets", "draw_rotations", "forward", "matrix", "pattern"]
@@ -87,6 +100,7 @@ __all__ = ["Gradients", "Saved", "backward", "buckets", "draw_rotations", "forwa
 buckets = lsh_hashing.buckets
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs: the inputs, the output, two numbers a row, and a permutation a round."""
 
@@ -100,9 +114,10 @@ class Saved(NamedTuple):
     chunk: int
     causal: bool
     scale: float
-    kernel: ModuleType
+    kernels: Any  # the room's name
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of ``forward``."""
 
@@ -110,7 +125,57 @@ class Gradients(NamedTuple):
     v: Array  # (..., N, M)
 
 
-@takes_gpu_arrays
+def _check_forward(qk: Array, v: Array, *, kernels: Any = reference, **options: Any) -> None:
+    check_array("qk", qk)
+    check_array("v", v, dtype=qk.dtype)
+    check_shape("v", v, (*qk.shape[:-1], v.shape[-1]), "(..., N, M)")
+    check_kernels(kernels, "lsh")
+    _check_pattern(qk, **options)
+
+
+def _check_pattern(
+    qk: Array,
+    *,
+    rotations: Array | None = None,
+    chunk: int,
+    causal: bool = False,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+    buckets: Integers | None = None,
+) -> None:
+    check_array("qk", qk)
+    resolve_scale(scale, qk.shape[-1])
+    check_sizes(chunk=chunk)
+    if not isinstance(causal, (bool, np.bool_)):
+        raise TypeError(f"causal: expected True or False, got {causal!r}")
+    check_key_mask(key_mask, qk)
+    if buckets is not None:
+        _check_buckets(buckets, qk)
+    elif rotations is None:
+        raise TypeError("rotations: expected an array (rounds, D, buckets/2), got None and no buckets")
+    else:
+        _check_rotations(rotations, qk)
+
+
+def _check_rotations(rotations: Array, qk: Array) -> None:
+    """``rotations`` is ``(rounds, D, buckets/2)``, and finite: an argmax would hide what is not."""
+    check_array("rotations", rotations, ndim=3)
+    check_shape("rotations", rotations, (len(rotations), qk.shape[-1], rotations.shape[-1]), "(rounds, D, buckets/2)")
+    if isinstance(rotations, np.ndarray) and not np.isfinite(rotations).all():  # a GPU is not asked
+        raise ValueError("rotations: expected finite numbers, got NaN or infinity, which would hash all tokens alike")
+
+
+def _check_buckets(buckets: Integers, qk: Array) -> None:
+    """``buckets`` are integers ``(..., rounds, N)``."""
+    known = is_array(buckets)
+    if not known or buckets.dtype.kind not in "iu":
+        got = buckets.dtype if known else type(buckets).__name__
+        raise TypeError(f"buckets: expected an array of integers, got {got}")
+    rounds = buckets.shape[-2] if buckets.ndim >= 2 else 1
+    check_shape("buckets", buckets, (*qk.shape[:-2], max(rounds, 1), qk.shape[-2]), "(..., rounds, N)")  # type: ignore[arg-type]
+
+
+@door(_check_forward)
 def forward(
     qk: Array,
     v: Array,
@@ -121,106 +186,57 @@ def forward(
     key_mask: Mask | None = None,
     scale: float | None = None,
     buckets: Integers | None = None,
-    kernels: Any = reference,
+    kernels: LshRoom = reference,
 ) -> tuple[Array, Saved]:
     """LSH attention.
 
     Parameters
     ----------
-    qk, v : ndarray, ``(..., N, D)``, ``(..., N, M)``, float32 or float64
+    qk, v : ndarray, ``(..., N, D)``, ``(..., N, M)``
         Queries and keys in one, and values.
     rotations : ndarray ``(rounds, D, buckets/2)``
         From :func:`draw_rotations`; a round each. May be left out where ``buckets`` is given.
     chunk : int
         Tokens a chunk, any number; the last one is shorter where they do not divide.
-    causal : bool
-        Token ``i`` sees tokens ``j <= i``.
-    key_mask : ndarray of bool ``(..., N)``, optional
-        True = may be attended. A masked token is sorted last; it gets no weight, and its own output is 0.
-    scale : float, optional
-        ``1/sqrt(D)`` unless given, as the paper prints it. (The authors' code comes to 1.)
+    causal, key_mask, scale, kernels
+        The common arguments: ``help(linattn_ref.attention)``. A masked token is sorted last; it gets no weight, and its
+        own output is 0. The scale is as the paper prints it; the authors' code comes to 1.
     buckets : ndarray of integers ``(..., rounds, N)``, optional
         Hold the hash fixed at this, for finite differences and the like; by default the hash of ``qk``.
-    kernels : module
-        ``linattn_ref.kernels.reference``, ``.jit`` or ``.cuda``. The last also takes arrays of CuPy, PyTorch or Numba
-        that are on a GPU, and gives back such arrays.
-
-    Returns
-    -------
-    out : ndarray ``(..., N, M)``
-    saved : Saved
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument that breaks the conventions above.
     """
-    check_qk_v(qk, v)
-    kernel = check_kernels(kernels, "lsh")
     scale = resolve_scale(scale, qk.shape[-1])
-    order = find_order(qk, rotations, chunk, causal, key_mask, buckets)  # (..., rounds, N)
+    order = find_order(qk, rotations, key_mask, buckets)  # (..., rounds, N)
     qk, v = zero_masked(qk, key_mask), zero_masked(v, key_mask)
     length = length_of(qk)  # (..., N, 1)
-    out, log_sum_exp = kernel.forward(
+    out, log_sum_exp = kernels.lsh.forward(
         qk, key_of(qk, length), v, order, count_seen(qk, key_mask), chunk, bool(causal), scale
     )  # (1)-(5)
     alone = is_alone(log_sum_exp, key_mask)
     np.copyto(out, v, where=alone[..., None])  # (7)
-    return out, Saved(qk, length, v, out, log_sum_exp, order, key_mask, chunk, bool(causal), scale, kernel)
+    kept = out, log_sum_exp, order, key_mask, chunk, bool(causal), scale, name_of_room(kernels)
+    return out, Saved(qk, length, v, *kept)
 
 
-@takes_gpu_arrays
+def _check_backward(d_out: Array, saved: Any) -> None:
+    check_saved(saved, Saved)
+    check_d_out(d_out, saved.out.shape, saved.out.dtype)
+
+
+@door(_check_backward)
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (8)-(11), with the hash held fixed."""
-    check_saved(saved, Saved)
-    qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale, kernel = saved
-    check_d_out(d_out, out.shape, out.dtype)
+    qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale, kernels = saved
     k = key_of(qk, length)  # (1)
-    d_q, d_k, d_v = kernel.backward(
+    d_q, d_k, d_v = kernel_of(kernels, "lsh").backward(
         d_out, qk, k, v, out, log_sum_exp, order, count_seen(qk, key_mask), chunk, causal, scale
     )  # (8)-(10)
-    alone = is_alone(log_sum_exp, key_mask)
-    add_rows(d_v, d_out, alone)  # from (7)
+    add_rows(d_v, d_out, is_alone(log_sum_exp, key_mask))  # from (7)
     # (11), in the arrays that are there: each pass over new memory takes as long as a tenth of the kernel.
     k *= dot(k, d_k)  # the part along the key
     d_k -= k
     d_k *= inverse(length)
     d_q += d_k
     return Gradients(d_q, d_v)
-
-
-def length_of(x: Array) -> Array:
-    """``|x| (..., N, 1)``; where its square would leave the range of floats, by way of the largest entry."""
-    length = np.sqrt(dot(x, x))  # (..., N, 1)
-    limits = np.finfo(x.dtype)
-    odd = ~((length > limits.tiny**0.25) & (length < limits.max**0.25))
-    if not isinstance(x, np.ndarray):  # a GPU would have to be asked how many are odd
-        return np.where(odd, unit(x)[1], length)
-    length[odd] = unit(x[odd[..., 0]])[1][..., 0]
-    return length
-
-
-def dot(x: Array, y: Array) -> Array:
-    """``x_i . y_i``, ``(..., N, 1)``."""
-    return np.einsum("...d,...d->...", x, y)[..., None]
-
-
-def add_rows(x: Array, y: Array, some: Mask) -> None:
-    """``x[some] += y[some]``, in place; a GPU would have to be asked how many rows that are."""
-    if isinstance(x, np.ndarray):
-        x[some] += y[some]
-    else:
-        np.copyto(x, x + y, where=some[..., None])
-
-
-def key_of(x: Array, length: Array) -> Array:
-    """``x / |x|``, and 0 for the zero vector."""
-    return x / np.where(length == 0, length.dtype.type(1), length)
-
-
-def inverse(length: Array) -> Array:
-    """``1 / |x|``, and 0 for the zero vector."""
-    return 1 / or_infinity(length)
 
 
 def is_alone(log_sum_exp: Array, key_mask: Mask | None) -> Mask:
@@ -234,9 +250,19 @@ def count_seen(qk: Array, key_mask: Mask | None) -> Integers:
     return np.full(qk.shape[:-2], qk.shape[-2]) if key_mask is None else key_mask.sum(axis=-1, dtype=np.int32)
 
 
+def find_order(qk: Array, rotations: Array | None, key_mask: Mask | None, buckets: Integers | None) -> Integers:
+    """The tokens sorted by their hash in each round, ``(..., rounds, N)``."""
+    if buckets is not None:
+        buckets = buckets.astype(np.int64)  # with room for one more, that of masked tokens
+    else:
+        buckets = lsh_hashing.buckets(zero_masked(qk, key_mask), rotations.astype(qk.dtype))  # type: ignore[union-attr]
+    return lsh_hashing.order_by_bucket(buckets, key_mask)
+
+
 # --- Who meets whom -------------------------------------------------------------------------------------------------
 
 
+@door(_check_pattern)
 def pattern(
     qk: Array,
     *,
@@ -247,11 +273,11 @@ def pattern(
     buckets: Integers | None = None,
 ) -> Mask:
     """Which token attends to which in any round, ``(..., N, N)``, for teaching and tests; arguments as `forward`'s."""
-    check_array("qk", qk)
-    order = find_order(qk, rotations, chunk, causal, key_mask, buckets)
+    order = find_order(qk, rotations, key_mask, buckets)
     return lsh_hashing.pattern_of(order, chunk, causal=causal, key_mask=key_mask)
 
 
+@door(_check_pattern)
 def matrix(
     qk: Array,
     *,
@@ -263,59 +289,10 @@ def matrix(
     buckets: Integers | None = None,
 ) -> Array:
     """The dense matrix ``P (..., N, N)`` of (6) and (7): ``out == matrix @ v``."""
-    allowed = pattern(qk, rotations=rotations, chunk=chunk, causal=causal, key_mask=key_mask, buckets=buckets)
+    allowed = pattern.unchecked(qk, rotations=rotations, chunk=chunk, causal=causal, key_mask=key_mask, buckets=buckets)
     qk = zero_masked(qk, key_mask)
     scores = resolve_scale(scale, qk.shape[-1]) * (qk @ key_of(qk, length_of(qk)).swapaxes(-1, -2))  # (..., N, N)
     scores = np.where(allowed, scores, -np.inf)
     row_max = np.where(allowed.any(axis=-1), scores.max(axis=-1), qk.dtype.type(0))[..., None]
     p = np.exp(scores - row_max)
     return p / np.maximum(p.sum(axis=-1, keepdims=True), np.finfo(p.dtype).tiny)  # (6)
-
-
-def find_order(
-    qk: Array,
-    rotations: Array | None,
-    chunk: int,
-    causal: bool,
-    key_mask: Mask | None,
-    buckets: Integers | None,
-) -> Integers:
-    """The tokens sorted by their hash in each round, ``(..., rounds, N)``, from checked arguments."""
-    check_sizes(chunk=chunk)
-    if not isinstance(causal, (bool, np.bool_)):
-        raise TypeError(f"causal: expected True or False, got {causal!r}")
-    check_key_mask(key_mask, qk)
-    if buckets is not None:
-        check_buckets(buckets, qk)
-        buckets = buckets.astype(np.int64)  # with room for one more, that of masked tokens
-    elif rotations is None:
-        raise TypeError("rotations: expected an array (rounds, D, buckets/2), got None and no buckets")
-    else:
-        check_rotations(rotations, qk)
-        buckets = lsh_hashing.buckets(zero_masked(qk, key_mask), rotations.astype(qk.dtype))
-    return lsh_hashing.order_by_bucket(buckets, key_mask)
-
-
-def check_qk_v(qk: Array, v: Array) -> None:
-    """``qk (..., N, D)`` and ``v (..., N, M)``: one dtype, equal leading axes and lengths."""
-    check_array("qk", qk)
-    check_array("v", v, dtype=qk.dtype)
-    check_shape("v", v, (*qk.shape[:-1], v.shape[-1]), "(..., N, M)")
-
-
-def check_rotations(rotations: Array, qk: Array) -> None:
-    """``rotations`` is ``(rounds, D, buckets/2)``, and finite: an argmax would hide what is not."""
-    check_array("rotations", rotations, ndim=3)
-    check_shape("rotations", rotations, (len(rotations), qk.shape[-1], rotations.shape[-1]), "(rounds, D, buckets/2)")
-    if isinstance(rotations, np.ndarray) and not np.isfinite(rotations).all():  # a GPU is not asked
-        raise ValueError("rotations: expected finite numbers, got NaN or infinity, which would hash all tokens alike")
-
-
-def check_buckets(buckets: Integers, qk: Array) -> None:
-    """``buckets`` are integers ``(..., rounds, N)``."""
-    known = is_array(buckets)
-    if not known or buckets.dtype.kind not in "iu":
-        got = buckets.dtype if known else type(buckets).__name__
-        raise TypeError(f"buckets: expected an array of integers, got {got}")
-    rounds = buckets.shape[-2] if buckets.ndim >= 2 else 1
-    check_shape("buckets", buckets, (*qk.shape[:-2], max(rounds, 1), qk.shape[-2]), "(..., rounds, N)")  # type: ignore[arg-type]
