@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.random import Generator
 from threadpoolctl import threadpool_limits
@@ -27,16 +28,34 @@ from linattn_ref.experiments.cost.comparison_ways import TARGETS, WAYS, Way
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.measuring.heads import Heads, random_heads, read_heads, relative_error
 from linattn_ref.experiments.measuring.pretrained import PathLike
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 
+BEHIND = "#D8D8D8"  # lines of the other families
+# A column of the figure each: its title, and the names of its lines
+FAMILIES = {
+    "fewer keys": {
+        "linformer": "Linformer,\nmean pooling",
+        "nystromformer": "Nyström-\nformer",
+        "long_short": "Long-Short",
+    },
+    "features": {"linear": "linear,\nelu + 1", "performer": "Performer", "rfa": "RFA"},
+    "fewer pairs": {
+        "local": "window",
+        "longformer": "Longformer",
+        "bigbird": "BigBird",
+        "sparse_transformer": "Sparse T.",
+        "reformer": "LSH",
+    },
+}
 CAPTION = (
     "Mechanisms in place of softmax attention in a pretrained network whose weights stay as they are; nothing is "
-    "fitted. Across: multiply-adds, over those of softmax attention; a line runs through the sizes of one mechanism. "
-    "Error of the output (left) and of the matrix that it applies (right), means over layers, heads and sentences. "
-    "Dashed: the truncated SVD, which needs the matrix, at the cost of applying it; no matrix of that rank is nearer. "
-    "Hollow marks: measured against another attention, the one they stand for (Sparse Transformer: causal; LSH: "
-    "queries are keys)."
+    "fitted. Across: multiply-adds, over those of softmax attention (dotted at 1); a line runs through the sizes of "
+    "one mechanism, and those of the other families are behind it in grey. Error of the output (above) and of the "
+    "matrix that it applies (below), means over layers, heads and sentences. Dashed: the truncated SVD, which needs "
+    "the matrix, at the cost of applying it; no matrix of that rank is nearer. Hollow marks: measured against another "
+    "attention, the one they stand for (Sparse Transformer: causal; LSH: queries are keys). Longformer: first and last"
+    " token global. BigBird: blocks of 16. Long-Short: window 32, its projection drawn at random. LSH: chunks of 32."
 )
 
 # --- Measuring ------------------------------------------------------------------------------------------------------
@@ -156,22 +175,27 @@ def from_record(record: Mapping[str, Any]) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """Errors over cost."""
-    figure, axes = style.figure(1, 2, height=0.62)
-    for axis, field, title in zip(axes, ("output", "matrix"), ("output", "matrix P"), strict=True):
-        for name, curve in results.ways.items():
-            way = WAYS[name]
-            face = way.colour if way.target == "softmax" else "white"
-            errors = getattr(curve, field).mean(axis=1)
-            axis.plot(curve.cost, errors, way.line, color=way.colour, mfc=face, ms=4, label=way.label)
-        axis.plot(
-            results.svd.cost, getattr(results.svd, field).mean(axis=1), "--", color=style.BLACK, label="truncated SVD"
-        )
-        axis.axvline(1, color=style.GREY, lw=0.8, ls=":")
-        axis.set(
-            title=f"error of the {title}", xscale="log", yscale="log", xlabel="multiply-adds / softmax attention's"
-        )
-    axes[0].set_ylabel("relative error")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small", frameon=False)
+    """Errors over cost: a row for the output and one for the matrix, a column a family."""
+    figure, axes = style.figure(2, len(FAMILIES), height=0.72, sharex=True, sharey="row")
+    for row, field, name in zip(axes, ("output", "matrix"), ("output", "matrix P"), strict=True):
+        for axis, (title, family) in zip(row, FAMILIES.items(), strict=True):
+            axis.set(xscale="log", yscale="log", title=title if field == "output" else "")
+            _draw_family(axis, results, field, family)
+        row[0].set_ylabel(f"error of the {name}")
+    figure.supxlabel("multiply-adds over softmax attention's", fontsize="medium")
     return figure
+
+
+def _draw_family(axis: Axes, results: Results, field: str, family: Mapping[str, str]) -> None:
+    drawn = []
+    for name, curve in results.ways.items():
+        way, errors = WAYS[name], getattr(curve, field).mean(axis=1)
+        if name in family:
+            face = way.colour if way.target == "softmax" else "white"
+            drawn += axis.plot(curve.cost, errors, way.line, color=way.colour, mfc=face, ms=4, zorder=3)
+        else:
+            axis.plot(curve.cost, errors, "-", color=BEHIND, lw=0.8)
+    drawn += axis.plot(results.svd.cost, getattr(results.svd, field).mean(axis=1), "--", color=style.BLACK)
+    axis.axvline(1, color=style.GREY, lw=0.8, ls=":")
+    names = [family[name] for name in results.ways if name in family]
+    labels.at_ends(axis, drawn, [*names, "truncated\nSVD"], rows=2)

@@ -105,30 +105,33 @@ def of_reformer(rounds: int, n: int, d: int, rng: Generator) -> Forward:
     return lambda q, k, v: reformer.forward(q, v, rotations=rotations, chunk=NEAR)[0]
 
 
+M = style.MECHANISMS
 WAYS = {
-    "linformer": Way("Linformer, mean pooling", "s-", style.SKY, "R", (8, 16, 32, 64, 128), of_linformer),
-    "nystromformer": Way("Nyströmformer", "o-", style.BLUE, "landmarks", (8, 16, 32, 64, 128), of_nystromformer),
-    "performer": Way("Performer", "o-", style.GREEN, "features m", (16, 32, 64, 128, 256), of_performer),
-    "rfa": Way("RFA", "s-", "#66C2A5", "features m", (16, 32, 64, 128), of_rfa),
-    "linear": Way("linear, elu + 1", "*", style.BLACK, "features C", (0,), of_linear),
-    "local": Way("window", "v-", style.ORANGE, "window w", (4, 8, 16, 32, 64, 128), of_local),
-    "longformer": Way(
-        "Longformer, first and last global", "^-", style.VERMILLION, "window w", (4, 8, 16, 32, 64, 128), of_longformer
+    "linformer": Way("Linformer, mean pooling", "s-", M["linformer"], "R", (8, 16, 32, 64, 128), of_linformer),
+    "nystromformer": Way(
+        "Nyströmformer", "o-", M["nystromformer"], "landmarks", (8, 16, 32, 64, 128), of_nystromformer
     ),
-    "bigbird": Way("BigBird, blocks of 16", "D-", "#A6611A", "random blocks r", (0, 2, 4, 8, 16), of_bigbird),
+    "performer": Way("Performer", "o-", M["performer"], "features m", (16, 32, 64, 128, 256), of_performer),
+    "rfa": Way("RFA", "s-", M["rfa"], "features m", (16, 32, 64, 128), of_rfa),
+    "linear": Way("linear, elu + 1", "*", M["linear"], "features C", (0,), of_linear),
+    "local": Way("window", "v-", M["local"], "window w", (4, 8, 16, 32, 64, 128), of_local),
+    "longformer": Way(
+        "Longformer, first and last global", "^-", M["longformer"], "window w", (4, 8, 16, 32, 64, 128), of_longformer
+    ),
+    "bigbird": Way("BigBird, blocks of 16", "D-", M["bigbird"], "random blocks r", (0, 2, 4, 8, 16), of_bigbird),
     "long_short": Way(
-        f"Long-Short, window {NEAR}, W_p drawn", "P-", style.PURPLE, "mixtures R", (4, 16, 64), of_long_short
+        f"Long-Short, window {NEAR}, W_p drawn", "P-", M["long_short"], "mixtures R", (4, 16, 64), of_long_short
     ),
     "sparse_transformer": Way(
         "Sparse Transformer, strided",
         "D:",
-        style.ORANGE,
+        M["sparse_transformer"],
         "stride l",
         (16, 32, 64, 128),
         of_sparse_transformer,
         "causal",
     ),
-    "reformer": Way(f"LSH, chunks of {NEAR}", "o:", style.GREY, "rounds", (1, 2, 4, 8), of_reformer, "shared"),
+    "reformer": Way(f"LSH, chunks of {NEAR}", "o:", M["reformer"], "rounds", (1, 2, 4, 8), of_reformer, "shared"),
 }
 
 

@@ -39,22 +39,34 @@ from linattn_ref.experiments.cost.resource_methods import (
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process
 from linattn_ref.experiments.measuring.scaling import Crossing, Growth, crossing, growth
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 
 LENGTHS = tuple(2**i for i in range(6, 17))
 MEMORY_FROM = 2**9  # below, what a pass needs is lost among the pages that a process has anyway
+M = style.MECHANISMS
 # name in METHODS -> (label, colour, line)
 LOOK = {
-    "dense": ("softmax, matrix kept", style.BLACK, "o-"),
-    "online": ("softmax, online", style.VERMILLION, "s-"),
-    "online_causal": ("softmax, online, causal", style.VERMILLION, "s--"),
-    "linformer": (f"Linformer, k = {REDUCED}", style.GREEN, "D-"),
-    "linear": ("linear", style.BLUE, "^-"),
-    "linear_causal": ("linear, causal", style.BLUE, "^--"),
-    "lsh_1": ("lsh-1", style.SKY, "v-"),
-    "lsh_4": ("lsh-4", style.PURPLE, "v-"),
-    "lsh_8": ("lsh-8", style.ORANGE, "v-"),
+    "dense": ("softmax, matrix kept", M["softmax"], "o-"),
+    "online": ("softmax, online", M["softmax online"], "s-"),
+    "online_causal": ("softmax, online, causal", M["softmax online"], "s--"),
+    "linformer": (f"Linformer, k = {REDUCED}", M["linformer"], "D-"),
+    "linear": ("linear", M["linear"], "^-"),
+    "linear_causal": ("linear, causal", M["linear"], "^--"),
+    "lsh_1": ("lsh-1", M["reformer"], "v:"),
+    "lsh_4": ("lsh-4", M["reformer"], "v--"),
+    "lsh_8": ("lsh-8", M["reformer"], "v-"),
+}
+# A column of the figure each: its title, and the names of its lines
+COLUMNS = {
+    "all keys": {
+        "dense": "softmax,\nmatrix",
+        "online": "softmax,\nonline",
+        "linformer": "Linformer",
+        "linear": "linear",
+    },
+    "causal": {"online_causal": "softmax,\nonline", "linear_causal": "linear"},
+    "hashing, rounds": {"online": "softmax,\nonline", "lsh_8": "LSH, 8", "lsh_4": "LSH, 4", "lsh_1": "LSH, 1"},
 }
 # Which is below which from some length on?
 PAIRS = (
@@ -68,13 +80,14 @@ PAIRS = (
     ("online", "lsh_8"),
 )
 CAPTION = (
-    "Forward and backward pass of attention, 8 heads of width 64, float32, one sequence. Left: CPU time on one thread; "
-    "rings: from where on a method is faster than softmax attention, one ring for each curve of softmax that it "
-    "crosses. Right: the most memory in use at once beyond the inputs; points are measured, each in a process of its "
-    "own, lines are computed from the code. Exponents of N are fitted to the longer half of a curve. Softmax attention "
-    "stops where a pass takes seconds or gigabytes; nothing is extrapolated. Its time is always quadratic, its memory "
-    "only where the matrix is kept: online it needs less of it than the linear methods. The matrix, and linear without "
-    "a mask, are NumPy; the others have Numba kernels. lsh-r: Reformer with r hash rounds, 64 buckets and chunks of 32."
+    "Forward and backward pass of attention, 8 heads of width 64, float32, one sequence. Above: CPU time on one "
+    "thread, with the exponent of N fitted to the longer half of a curve; a ring is where a method gets faster than "
+    "online softmax attention. Below: the most memory in use at once beyond the inputs, over the length: a level line "
+    "is linear memory. Points are measured, each in a process of its own, lines are computed from the code. Softmax "
+    "attention stops where a pass takes seconds or gigabytes; nothing is extrapolated. Its time is always quadratic, "
+    "its memory only where the matrix is kept: online it needs less of it than the linear methods. The matrix, and "
+    "linear without a mask, are NumPy; the others have Numba kernels. Linformer with k = 256. LSH: Reformer with so "
+    "many hash rounds, 64 buckets and chunks of 32."
 )
 
 
@@ -248,41 +261,60 @@ def from_record(record: Mapping[str, Any]) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """Two panels over the length: CPU time, and memory; each with its exponents."""
-    figure, axes = style.figure(1, 2, height=0.56)
-    handles = []
-    for name, curve in results.curves.items():
-        _, colour, line = LOOK[name]
-        look = {"color": colour, "markerfacecolor": "white" if line.endswith("--") else colour}
-        times, peaks = np.array(curve.seconds), np.array(curve.peak) / 2**20
-        handles += axes[0].plot(curve.lengths, times, line, **look, label=_exponent(curve.time_growth))
-        axes[1].plot(curve.memory_lengths, np.array(curve.peak_formula) / 2**20, line[1:], color=colour)
-        axes[1].plot(curve.memory_lengths, peaks, line[0], **look, label=_exponent(curve.memory_growth))
-    _mark_crossings(axes[0], results)
-    axes[0].set(ylabel="CPU time, one thread (s)")
-    axes[1].set(ylabel="most in use at once (MiB)")
-    for axis, lengths in zip(axes, (results.lengths, [n for n in results.lengths if n >= MEMORY_FROM]), strict=True):
-        axis.set_xscale("log", base=2)
-        axis.set(yscale="log", xlabel="length N = L (tokens)", xticks=lengths[:: 1 + len(lengths) // 6])
-        axis.minorticks_off()
-    axes[0].legend(loc="upper left", ncols=2, handlelength=0.8)
-    axes[1].legend(loc="lower right", ncols=2, handlelength=0.8)
-    low, high = axes[1].get_ylim()
-    axes[1].set_ylim(low / (high / low) ** 0.1, high)  # room for the legend
-    names = [LOOK[name][0] for name in results.curves]
-    figure.legend(handles, names, loc="outside lower center", ncols=3, handlelength=3.2)
+    """Time above, memory over the length below; a column for all keys, causal ones and hashing."""
+    figure, axes = style.figure(2, len(COLUMNS), height=0.66, sharex=True, sharey="row")
+    for (above, below), title in zip(axes.T, COLUMNS, strict=True):
+        above.set(title=title, yscale="log")
+        below.set(yscale="log", xlabel="length N (tokens)")
+        below.set_xscale("log", base=2)
+    axes[0, 0].set_ylabel("CPU time, one thread (s)")
+    axes[1, 0].set_ylabel("memory over length\n(KiB a token)")
+    for (above, below), names in zip(axes.T, COLUMNS.values(), strict=True):
+        shown = {name: label for name, label in names.items() if name in results.curves}
+        _draw_time(above, results, shown)
+        _draw_memory(below, results, shown)
+    axes[0, 0].text(
+        0.97, 0.04, "ring: faster\nthan online", transform=axes[0, 0].transAxes, ha="right", fontsize="small"
+    )
     return figure
+
+
+def _draw_time(axis: Axes, results: Results, names: Mapping[str, str]) -> None:
+    lines, written = [], []
+    for name, label in names.items():
+        curve = results.curves[name]
+        lines += axis.plot(curve.lengths, curve.seconds, LOOK[name][2], color=LOOK[name][1], markersize=3)
+        written.append(f"{label} {_exponent(curve.time_growth)}")
+    _mark_crossings(axis, results, names)
+    axis.set_xticks(results.lengths[:: 1 + len(results.lengths) // 5])
+    axis.minorticks_off()
+    axis.set_ylim(5e-4, 30)
+    labels.at_ends(axis, lines, written, rows=2)
+
+
+def _draw_memory(axis: Axes, results: Results, names: Mapping[str, str]) -> None:
+    lines = []
+    for name in names:
+        curve, (_, colour, look) = results.curves[name], LOOK[name]
+        n = np.array(curve.memory_lengths)
+        lines += axis.plot(n, np.array(curve.peak_formula) / n / 1024, look[1:], color=colour)
+        axis.plot(n, np.array(curve.peak) / n / 1024, look[0], color=colour, markersize=3)
+    axis.set_ylim(4, 600)
+    axis.set_yticks([5, 10, 20, 50, 100, 200, 500], ["5", "10", "20", "50", "100", "200", "500"])
+    axis.minorticks_off()
+    one = {"lsh_8": "LSH, any", "lsh_4": "", "lsh_1": ""}  # the same memory
+    labels.at_ends(axis, lines, [one.get(name, label) for name, label in names.items()], rows=2)
 
 
 def _exponent(g: Growth) -> str:
     return f"$N^{{{g.exponent:.2f}}}$"
 
 
-def _mark_crossings(axis: Axes, results: Results) -> None:
-    """A ring on the lower curve where it crosses the other."""
-    size = 2 * matplotlib.rcParams["lines.markersize"]
+def _mark_crossings(axis: Axes, results: Results, names: Mapping[str, str]) -> None:
+    """A ring on a curve where it falls below that of online softmax attention."""
+    size = 2.4 * matplotlib.rcParams["lines.markersize"]
     for pair in results.pairs:
-        if pair.faster.length is not None:
+        if pair.faster.length is not None and pair.high.startswith("online") and {pair.low, pair.high} <= set(names):
             curve = results.curves[pair.low]
             seconds = np.exp(np.interp(np.log(pair.faster.length), np.log(curve.lengths), np.log(curve.seconds)))
             colour = LOOK[pair.low][1]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
 from numpy.random import Generator
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
@@ -19,7 +20,7 @@ from linattn_ref.attention import feature_maps, performer, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import Heads, heads_of, read_heads, relative_error
 from linattn_ref.experiments.measuring.pretrained import PathLike
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.kernels import jit
 
 Draw = Callable[..., Array]  # m, D, rng -> omega (m, D)
@@ -34,25 +35,34 @@ DRAWS: dict[str, Draw] = {
     "orthogonal": feature_maps.orthogonal_gaussian,
     "regular": _regular,
 }
-# kind, draw -> colour, line
-WAYS: dict[tuple[performer.Kind, str], tuple[str, str]] = {
-    ("trig", "independent"): (style.VERMILLION, "o--"),
-    ("trig", "orthogonal"): (style.VERMILLION, "o-"),
-    ("positive", "independent"): (style.BLUE, "s--"),
-    ("positive", "orthogonal"): (style.BLUE, "s-"),
-    ("positive", "regular"): (style.SKY, "s:"),
-    ("hyperbolic", "independent"): (style.GREEN, "^--"),
-    ("hyperbolic", "orthogonal"): (style.GREEN, "^-"),
-    ("relu", "orthogonal"): (style.ORANGE, "D-"),
+WAYS: tuple[tuple[performer.Kind, str], ...] = (
+    ("trig", "independent"),
+    ("trig", "orthogonal"),
+    ("positive", "independent"),
+    ("positive", "orthogonal"),
+    ("positive", "regular"),
+    ("hyperbolic", "independent"),
+    ("hyperbolic", "orthogonal"),
+    ("relu", "orthogonal"),
+)
+# Those that are drawn: kind, draw -> what is written beside the line, its colour, its look
+LOOKS = {
+    ("trig", "orthogonal"): ("trig", style.FEATURES["trig"], "o-"),
+    ("positive", "orthogonal"): ("positive", style.FEATURES["positive"], "s-"),
+    ("positive", "regular"): ("positive,\nequal lengths", style.FEATURES["positive"], "s:"),
+    ("hyperbolic", "orthogonal"): ("hyperbolic", style.FEATURES["hyperbolic"], "^-"),
+    ("relu", "orthogonal"): ("ReLU", style.FEATURES["relu"], "D-"),
 }
+OFF_SCALE = 2.0  # errors above are told, not drawn
 CAPTION = (
     "Performer in place of softmax attention: relative error (Frobenius norm, median over heads and draws) of the "
-    "output and of the attention matrix against the number of directions m; trig and hyperbolic features are two a "
-    "direction. Dashed: independent directions; solid: orthogonal; dotted: orthogonal of equal length: an "
-    "estimate that is biased, but spreads less. Left: short normal queries and keys, where all converge, trig first. "
-    "Right: heads of a pretrained network, whose weights were learned with softmax: trig features are useless, and "
-    "positive ones gain little from a thousand directions. ReLU features estimate another similarity, so their error "
-    "stops falling. Grey: the mean of the values in place of attention."
+    "output and of the attention matrix against the number of directions m, which are orthogonal; trig and hyperbolic "
+    "features are two a direction. Dotted: orthogonal directions of equal length, an estimate that is biased, but "
+    "spreads less. Left: short normal queries and keys, where all converge, trig first. Right: heads of a pretrained "
+    "network, whose weights were learned with softmax: trig features are useless, so far off that the scale ends "
+    "before, and positive ones gain little from a thousand directions. ReLU features estimate another similarity, so "
+    "their error stops falling. Grey: the mean of the values in place of attention. Errors with independent directions"
+    " are in the record."
 )
 
 
@@ -175,25 +185,39 @@ def estimate(q: Array, k: Array, v: Array, omega: Array, kind: performer.Kind) -
 
 def draw(results: Results) -> Figure:
     """Output above, matrix below; short on the left, pretrained on the right."""
-    figure, axes = style.figure(2, 2, height=0.82, sharex=True, sharey=True)
+    figure, axes = style.figure(2, 2, height=0.66, sharex=True, sharey="col")
     for column, (name, panel) in zip(axes.T, results.panels.items(), strict=True):
-        what = "short q, k" if name == "short" else "a pretrained network"
+        what = "short queries and keys" if name == "short" else "a pretrained network"
         column[0].set_title(f"{what}: scores ± {panel.score_deviation:.2g}")
         for axis, errors in zip(column, (panel.output, panel.matrix), strict=True):
-            _draw_errors(axis, results.directions, errors)
-        column[0].axhline(panel.mean_of_values, color=style.GREY, label="mean of values")
+            shown = {way: errors[", ".join(way)] for way in LOOKS}
+            mean = panel.mean_of_values if errors is panel.output else None
+            _draw_errors(axis, results.directions, shown, mean)
         column[1].set_xlabel("directions m")
     axes[0, 0].set_ylabel("error of the output")
     axes[1, 0].set_ylabel("error of the matrix")
-    axes[0, 0].set_ylim(0.04, 100)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=3)
     return figure
 
 
-def _draw_errors(axis: Axes, directions: Sequence[int], errors: dict[str, NDArray[np.float64]]) -> None:
-    for (kind, drawn), (colour, line) in WAYS.items():
-        axis.plot(directions, errors[f"{kind}, {drawn}"], line, color=colour, markersize=3, label=f"{kind}, {drawn}")
+def _draw_errors(
+    axis: Axes, directions: Sequence[int], errors: dict[tuple[str, str], NDArray[np.float64]], mean: float | None
+) -> None:
+    drawn, off = [], []
+    for way, values in errors.items():
+        label, colour, look = LOOKS[way]
+        if values.min() > OFF_SCALE:
+            off.append(f"{label}: {values.min():.0f} to {values.max():.0f}, off the scale")
+        else:
+            drawn.append((axis.plot(directions, values, look, color=colour, markersize=3)[0], label))
+    if mean is not None:
+        drawn.append((axis.axhline(mean, color=style.GREY), "mean of\nthe values"))
     axis.set(xscale="log", yscale="log")
     axis.set_xticks(directions, [str(m) for m in directions])
-    axis.minorticks_off()
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter(ScalarFormatter())
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_ylim(*((0.35, 1.5) if off else (0.04, 1)))
+    axis.set_yticks([0.4, 0.6, 0.8, 1.0] if off else [0.05, 0.1, 0.2, 0.5, 1.0])
+    for text in off:
+        axis.text(0.02, 0.97, f"↑ {text}", transform=axis.transAxes, va="top", color=style.FEATURES["trig"])
+    labels.at_ends(axis, [line for line, _ in drawn], [label for _, label in drawn], rows=2)

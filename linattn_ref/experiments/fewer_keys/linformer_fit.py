@@ -25,9 +25,10 @@ from linattn_ref.attention import linformer, softmax, strided_convolution
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import Heads
 from linattn_ref.kernels import jit
+from linattn_ref.training import adam
 
 Parameters = tuple[Array, ...]
-MOMENTUM, SQUARES, TINY = 0.9, 0.99, 1e-12  # Adam's beta_1, beta_2 and epsilon
+BETAS, TINY = (0.9, 0.99), 1e-12  # Adam's, and its epsilon
 
 
 # --- Ways to mix, as a function of their parameters -----------------------------------------------------------------
@@ -111,15 +112,14 @@ def fit(mixing: Mixing, start: Parameters, heads: Heads, sentences: Sequence[int
         The first steps move every entry by about this much.
     """
     parameters = [x.copy() for x in start]
-    means, squares = ([np.zeros_like(x) for x in start] for _ in range(2))
+    states = [adam.init_state(x) for x in start]
     for step, s in enumerate(sentences):
         gradients = loss_gradients(mixing, parameters, heads, s)
         now = rate * (1 + math.cos(math.pi * step / len(sentences))) / 2
-        unbias_mean, unbias_square = 1 - MOMENTUM ** (step + 1), 1 - SQUARES ** (step + 1)
-        for x, g, mean, square in zip(parameters, gradients, means, squares, strict=True):
-            mean += (1 - MOMENTUM) * (g - mean)
-            square += (1 - SQUARES) * (g * g - square)
-            x -= (now / unbias_mean) * mean / (np.sqrt(square / unbias_square) + TINY)
+        states = [
+            adam.step(x, g, state, learning_rate=now, betas=BETAS, eps=TINY)
+            for x, g, state in zip(parameters, gradients, states, strict=True)
+        ]
     return tuple(parameters)
 
 

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import linformer, long_short
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.measuring.adam import adam
 from linattn_ref.experiments.publishing import style
+from linattn_ref.training import adam
 
 WIDTH, VALUES = 8, 4  # D and M
 STRENGTH, NOISE = 4.0, 0.3  # of the mark along u, and of each other entry of a key
@@ -138,10 +138,10 @@ def linformer_loss(e: Array, f: Array, batch: Batch) -> tuple[float, Array, Arra
 def train_long_short(r: int, length: int, steps: int, rng: Generator, *, rate: float = 0.05) -> Array:
     """``W_p (D, R)`` learned from small random numbers."""
     w_p = 0.1 * rng.standard_normal((WIDTH, r))
-    moments = np.zeros((2, *w_p.shape))
-    for step in range(1, steps + 1):
+    state = adam.init_state(w_p)
+    for _ in range(steps):
         _, gradient = long_short_loss(w_p, draw_batch(rng, length))
-        w_p = w_p - rate * adam(gradient, moments, step)
+        state = adam.step(w_p, gradient, state, learning_rate=rate)
     return w_p
 
 
@@ -150,13 +150,13 @@ def train_linformer(r: int, length: int, steps: int, rng: Generator, *, rate: fl
 
     Its steps cost little: it gets four times as many, on batches four times as large, at a rate that falls to 0.
     """
-    f = linformer.mean_pool(r, length)
-    e = length / r * f
-    moments = np.zeros((2, 2, r, length))
+    pool = linformer.mean_pool(r, length)
+    params = np.stack([length / r * pool, pool])  # (2, R, L)
+    state = adam.init_state(params)
     for step in range(1, 4 * steps + 1):
-        _, d_e, d_f = linformer_loss(e, f, draw_batch(rng, length, size=64))
-        now = rate * (1 - step / (4 * steps))
-        e, f = e - now * adam(d_e, moments[0], step), f - now * adam(d_f, moments[1], step)
+        _, *grads = linformer_loss(*params, draw_batch(rng, length, size=64))
+        state = adam.step(params, np.stack(grads), state, learning_rate=rate * (1 - step / (4 * steps)))
+    e, f = params
     return e, f
 
 

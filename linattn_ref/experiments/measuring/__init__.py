@@ -6,7 +6,6 @@
 ``timing``        calls in turn in one process, on one thread
 ``memory``        the peak of a process
 ``scaling``       growth fitted to measurements
-``adam``          a step of what is fitted
 ``parts``         a result in parts on disk, so that a stop loses none
 ``measurements``  many measurements, kept so
 """

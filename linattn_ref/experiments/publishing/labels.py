@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-APART = 1.25  # lines of text, from one name to the next
-AXES_SHARE = 0.72  # of a figure's height that a row of axes has, about: the rest are titles and labels
+APART = 1.2  # lines of text, from one name to the next
+AXES_SHARE = 0.8  # of a figure's height that a row of axes has, about: the rest are titles and labels
 
 
 def at_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], *, rows: int = 1, **look: Any) -> None:
@@ -32,8 +32,8 @@ def at_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], *, rows: 
     figure: Any = axes.get_figure()
     points = AXES_SHARE * 72 * figure.get_figheight() / rows
     size = matplotlib.rcParams["legend.fontsize"]
-    apart = max(APART * size / points * (1 + name.count("\n")) for _, name in named)
-    for (line, name), height in zip(named, spread(wanted, apart), strict=True):
+    heights = [APART * size / points * (1 + name.count("\n")) for _, name in named]
+    for (line, name), height in zip(named, spread(wanted, heights), strict=True):
         axes.annotate(
             name,
             (1.0, height),
@@ -52,28 +52,21 @@ def _height_of_end(axes: Axes, line: Line2D) -> float:
     return float(np.clip((end - low) / (high - low), 0, 1))
 
 
-def spread(heights: Sequence[float], apart: float) -> list[float]:
-    """Heights that are at least ``apart`` from each other, in the same order, each near where it was."""
-    order = np.argsort(heights, kind="stable")
-    moved = np.array(heights, float)[order]
-    groups: list[list[float]] = []  # neighbours that touch stand together about their mean
-    for height in moved:
-        groups.append([height])
-        while len(groups) > 1 and _bottom(groups[-1], apart) - _top(groups[-2], apart) < apart:
+def spread(middles: Sequence[float], heights: Sequence[float]) -> list[float]:
+    """Where names of these heights stand that want to be at ``middles``: in the same order, near there, and apart."""
+    order = np.argsort(middles, kind="stable")
+    tall = np.array(heights, float)[order]
+    stacked = np.append(0, np.cumsum((tall[1:] + tall[:-1]) / 2))  # if each stood on the one before
+    groups: list[list[float]] = []  # names that touch share how far they are from that: the mean
+    for wanted in np.array(middles, float)[order] - stacked:
+        groups.append([wanted])
+        while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
             last = groups.pop()
             groups[-1] += last
-    placed = [_bottom(group, apart) + apart * i for group in groups for i in range(len(group))]
-    result = np.empty(len(heights))
-    result[order] = placed
-    return [float(height) for height in result]
-
-
-def _bottom(group: list[float], apart: float) -> float:
-    return float(np.mean(group)) - apart * (len(group) - 1) / 2
-
-
-def _top(group: list[float], apart: float) -> float:
-    return float(np.mean(group)) + apart * (len(group) - 1) / 2
+    shifts = [float(np.mean(group)) for group in groups for _ in group]
+    placed = np.empty(len(order))
+    placed[order] = stacked + shifts
+    return [float(each) for each in placed]
 
 
 def readable(colour: Any) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ PAIRS = {
     "a pair": style.GREY,
     "global": style.BROWN,
     "random": style.SKY,
-    "second head": style.SKY,
+    "second head": style.PURPLE,
     "window or block": style.ORANGE,
     "the query itself": style.BLACK,
 }

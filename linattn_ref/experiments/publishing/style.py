@@ -34,6 +34,24 @@ BLACK = "#000000"
 GREY = "#7F7F7F"  # for what is only there to compare with
 BROWN = "#8C510A"
 
+# A mechanism has the same colour in every figure: a family is a hue.
+MECHANISMS = {
+    "softmax": BLACK,  # with its matrix
+    "softmax online": VERMILLION,
+    "linear": BLUE,
+    "performer": SKY,
+    "rfa": "#003B5C",
+    "linformer": GREEN,
+    "nystromformer": "#00563F",
+    "long_short": "#7CB342",
+    "local": ORANGE,
+    "longformer": "#B5651D",
+    "bigbird": "#5A3606",
+    "sparse_transformer": "#C9A227",
+    "reformer": PURPLE,
+}
+# Random features by kind.
+FEATURES = {"trig": VERMILLION, "positive": BLUE, "hyperbolic": GREEN, "relu": ORANGE}
 # In the schematics: what an array is.
 ROLES = {
     "queries": BLUE,

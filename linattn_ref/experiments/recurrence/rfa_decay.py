@@ -27,8 +27,8 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps import orthogonal_gaussian
 from linattn_ref.attention.gate import backward as gate_backward
 from linattn_ref.attention.gate import forward as gate_forward
-from linattn_ref.experiments.measuring.adam import adam
 from linattn_ref.experiments.publishing import style
+from linattn_ref.training import adam
 
 GATES = (0.5, 0.8, 0.9, 0.95, 0.99)
 SHARE = 0.9  # of the weight, in the middle panel
@@ -157,17 +157,17 @@ def draw_batch(rng: Generator, *, size: int = 16, length: int = 64, value_width:
 
 def train_latch(form: str, steps: int, rng: Generator, *, rate: float = 0.1) -> Latch:
     """Learn ``w_g`` and ``b_g`` from the squared error, by hand from the loss to the parameters."""
-    w_g, b_g = np.zeros(1 + EXTRA), np.zeros(())  # gates of 1/2
+    params = np.zeros(2 + EXTRA)  # gates of 1/2
+    w_g, b_g = params[:-1], params[-1:].reshape(())  # views: they move with it
     omega = orthogonal_gaussian(8, 4, rng)
-    moments = [np.zeros((2, *x.shape)) for x in (w_g, b_g)]
+    state = adam.init_state(params)
     losses = []
-    for step in range(1, steps + 1):
+    for _ in range(steps):
         batch = draw_batch(rng)
         loss, gate, d_w_g, d_b_g = latch_loss(form, w_g, b_g, omega, batch)
         losses.append(loss)
-        if form == "learned":
-            w_g = w_g - rate * adam(d_w_g, moments[0], step)
-        b_g = b_g - rate * adam(d_b_g, moments[1], step)
+        grads = np.append(d_w_g if form == "learned" else np.zeros_like(w_g), d_b_g)
+        state = adam.step(params, grads, state, learning_rate=rate)
     return Latch(np.array(losses), float(gate[batch.marked].mean()), float(gate[~batch.marked].mean()))
 
 

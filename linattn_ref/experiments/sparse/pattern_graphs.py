@@ -12,7 +12,8 @@ from linattn_ref.attention import patterns
 from linattn_ref.attention.arguments import Mask
 from linattn_ref.attention.bigbird import draw_random_blocks
 from linattn_ref.experiments.measuring.scaling import Growth, growth
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.pairs import PAIRS
 from linattn_ref.theory import pattern_graphs
 
 WINDOW_BLOCKS = 5  # in one of 3 no two neighbours of a block are neighbours
@@ -23,8 +24,8 @@ CAPTION = (
     "BigBird's patterns as graphs, a node a block (window of 5 blocks, 3 random blocks, 1 global block; the median of "
     "several draws and their range). Left: the number of layers until every block depends on every other; random "
     "blocks alone leave some that nobody sees, so it is infinite, unless edges are used both ways. Middle: how often "
-    "two neighbours of a block are neighbours. Right: with a stride of sqrt(N), the pairs of Sparse Transformer's "
-    "patterns grow as N^1.5, faster than N log N (dashed)."
+    "two neighbours of a block are neighbours; with global blocks alone never. Right: with a stride of sqrt(N), the "
+    "pairs of Sparse Transformer's two patterns, strided and fixed, grow as N^1.5, faster than N log N (dotted)."
 )
 
 
@@ -130,60 +131,77 @@ def count_pairs(lengths: Sequence[int]) -> dict[str, Pairs]:
 
 # --- The figure -----------------------------------------------------------------------------------------------------
 
-COLOURS = dict(
-    zip(
-        PARTS,
-        (style.BLUE, style.GREEN, style.GREEN, style.SKY, style.ORANGE, style.VERMILLION, style.PURPLE, style.BLACK),
-        strict=True,
-    )
-)
+# A pattern's colour, wherever it is: of one part that of its pairs, of several one of its own
+COLOURS = {
+    "window": PAIRS["window or block"],
+    "random": PAIRS["random"],
+    "random, both ways": PAIRS["random"],
+    "window + random": style.BLUE,
+    "global": PAIRS["global"],
+    "window + global": style.VERMILLION,
+    "random + global": style.PURPLE,
+    "window + random + global": style.BLACK,
+}
+PAIR_NAMES = {f"window of {WINDOW}": f"window,\n{WINDOW} keys"}
+# What is drawn, and what is written beside it
+OF_DIAMETER = {
+    "window": "window",
+    "random, both ways": "random,\nboth ways",
+    "window + random": "window\nand random",
+    "global": "any with a\nglobal block",
+}
+OF_CLUSTERING = {
+    "window": "window",
+    "random": "random",
+    "window + random": "window\nand random",
+    "window + global": "window\nand global",
+    "window + random + global": "all three",
+}
 
 
 def draw(results: Results) -> Figure:
     """Diameter and clustering over the number of blocks; pairs over the length."""
-    figure, (left, middle, right) = style.figure(1, 3, height=0.6)
-    draw_graphs(left, results, "diameter")
-    draw_graphs(middle, results, "clustering")
-    left.set(title="layers until all sees all", yscale="log")
+    figure, (left, middle, right) = style.figure(1, 3, height=0.44)
+    left.set(title="layers until all see all", yscale="log", ylim=(1.7, 360))
     left.set_yticks([2, 4, 8, 16, 64, 256], ["2", "4", "8", "16", "64", "256"])
     left.minorticks_off()
-    left.annotate("any with a global block", (results.blocks[0], 2), (0, 5), textcoords="offset points")
-    middle.set(title="clustering coefficient", ylim=(-0.03, 1.03))
+    middle.set(title="share of neighbours that are\nneighbours of each other", ylim=(-0.03, 1.03))
+    right.set(title="pairs of query and key", xlabel="length N", xscale="log", yscale="log")
+    draw_graphs(left, results, "diameter", OF_DIAMETER)
+    draw_graphs(middle, results, "clustering", OF_CLUSTERING)
     draw_pairs(right, results)
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
     return figure
 
 
-def draw_graphs(axes: Any, results: Results, quantity: str) -> None:
+def draw_graphs(axes: Any, results: Results, quantity: str, names: dict[str, str]) -> None:
     """A line a pattern, with the range of its draws; what is infinite is left out."""
-    for name, graph in results.graphs.items():
-        if PARTS[name].both_ways and quantity == "clustering":
-            continue  # which is the same: it leaves the direction of edges aside
-        values = np.array(getattr(graph, quantity))  # (lengths, draws)
-        middle = np.median(values, axis=1)
-        finite = np.isfinite(values).all(axis=1)
+    x, lines = np.array(results.blocks), []
+    for name in names:
+        values = np.array(getattr(results.graphs[name], quantity))  # (lengths, draws)
+        finite, colour = np.isfinite(values).all(axis=1), COLOURS[name]
         dashed = "--" if PARTS[name].both_ways else "-"
-        x = np.array(results.blocks)
-        axes.plot(x[finite], middle[finite], f"o{dashed}", color=COLOURS[name], label=name, markersize=3)
+        lines += axes.plot(x[finite], np.median(values, axis=1)[finite], f"o{dashed}", color=colour, markersize=3)
         axes.fill_between(
-            x[finite], values.min(axis=1)[finite], values.max(axis=1)[finite], color=COLOURS[name], alpha=0.2, lw=0
+            x[finite], values.min(axis=1)[finite], values.max(axis=1)[finite], color=colour, alpha=0.2, lw=0
         )
     axes.set(xlabel="blocks", xscale="log")
     axes.set_xticks(results.blocks[::2], [str(n) for n in results.blocks[::2]])
     axes.minorticks_off()
+    labels.at_ends(axes, lines, list(names.values()))
 
 
 def draw_pairs(axes: Any, results: Results) -> None:
     """Pairs over the length, with the fitted exponents, and ``N log N`` for comparison."""
-    x = np.array(results.lengths)
-    colours = (style.GREY, style.BLUE, style.VERMILLION, style.GREEN)
-    for (name, counted), colour in zip(results.pairs.items(), colours, strict=True):
-        label = f"{name}: N^{counted.growth.exponent:.2f}"
-        axes.plot(x, counted.counts, "o-", color=colour, label=label, markersize=3)
-    axes.plot(x, x * np.log2(x), "--", color=style.BLACK, label="N log N, to base 2")
-    axes.set(title="pairs of query and key", xlabel="length N", xscale="log", yscale="log")
+    x, lines, names = np.array(results.lengths), [], []
+    shades = (
+        style.GREY,
+        style.MECHANISMS["sparse_transformer"],
+        style.MECHANISMS["sparse_transformer"],
+        COLOURS["window"],
+    )
+    for (name, counted), colour, look in zip(results.pairs.items(), shades, ("o-", "o-", "s--", "o-"), strict=True):
+        lines += axes.plot(x, counted.counts, look, color=colour, markersize=3)
+        names.append(f"{PAIR_NAMES.get(name, name)} $N^{{{counted.growth.exponent:.2f}}}$")
+    lines += axes.plot(x, x * np.log2(x), ":", color=style.BLACK)
     axes.minorticks_off()
-    axes.legend(loc="upper left")
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high * (high / low) ** 0.3)  # room for the legend
+    labels.at_ends(axes, lines, [*names, "$N \\log_2 N$"])

@@ -3,7 +3,6 @@
 Each picture is made from `linattn_ref.attention.patterns`, the same matrices that the tests hold the mechanisms to.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,21 +13,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import patterns
-from linattn_ref.attention.arguments import Mask
 from linattn_ref.attention.bigbird import draw_random_blocks
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.pairs import PAIRS, paint
 
-# Why a pair is allowed; its number is its colour. Where there are two reasons the later one is painted.
-REASONS = {
-    "not seen": "#FFFFFF",
-    "seen": style.GREY,
-    "global": style.ORANGE,
-    "random": style.GREEN,
-    "second head": style.SKY,
-    "window, block or first head": style.BLUE,
-    "the query itself": style.BLACK,
-}
-NOTHING, SEEN, GLOBAL, RANDOM, SECOND, NEAR, ITSELF = range(len(REASONS))
+SEEN, GLOBAL, RANDOM, SECOND, NEAR, ITSELF = list(PAIRS)[1:]  # from "a pair" to "the query itself"
 CAPTION = (
     "Which query (row) sees which key (column). First row: Longformer's Figure 2. Second row: BigBird's Figure 1, a "
     "square a block. Third row: Sparse Transformer's Figure 3, causal, the two heads in two colours; beside each "
@@ -38,7 +27,7 @@ CAPTION = (
 
 class Picture(NamedTuple):
     title: str
-    reasons: NDArray[np.int8]  # (rows, columns), numbers of REASONS
+    reasons: NDArray[np.int8]  # (rows, columns), as `pairs.paint` makes them
 
 
 class Results(NamedTuple):
@@ -64,14 +53,6 @@ def compute(*, rng: Generator, n: int = 16, side: int = 6, query: int = 27) -> R
     return Results(longformer_pictures(n), bigbird_pictures(n, rng), sparse_transformer_pictures(side, query))
 
 
-def paint(size: int, layers: Sequence[tuple[int, Mask]]) -> NDArray[np.int8]:
-    """Reasons one over the other."""
-    reasons = np.zeros((size, size), np.int8)
-    for reason, where in layers:
-        reasons[where] = reason
-    return reasons
-
-
 def longformer_pictures(n: int) -> list[Picture]:
     """Full, window, dilated window, window and global tokens."""
     window, tokens = 2, [0, n // 3, n - 1]
@@ -79,10 +60,10 @@ def longformer_pictures(n: int) -> list[Picture]:
     everything = patterns.longformer(n, window=window, global_tokens=tokens)
     own = np.eye(n, dtype=bool)
     return [
-        Picture("full", paint(n, [(SEEN, np.ones((n, n), bool)), (ITSELF, own)])),
-        Picture(f"window, w = {window}", paint(n, [(NEAR, near), (ITSELF, own)])),
-        Picture("dilated window, d = 2", paint(n, [(NEAR, far), (ITSELF, own)])),
-        Picture("global and window", paint(n, [(GLOBAL, everything), (NEAR, near), (ITSELF, own)])),
+        Picture("full", paint([(SEEN, np.ones((n, n), bool)), (ITSELF, own)])),
+        Picture(f"window, w = {window}", paint([(NEAR, near), (ITSELF, own)])),
+        Picture("dilated window, d = 2", paint([(NEAR, far), (ITSELF, own)])),
+        Picture("global and window", paint([(GLOBAL, everything), (NEAR, near), (ITSELF, own)])),
     ]
 
 
@@ -90,18 +71,18 @@ def bigbird_pictures(n: int, rng: Generator) -> list[Picture]:
     """Random, window, global, and all three; a place is a block."""
     whole, own = (0, 1), np.eye(n, dtype=bool)
     near = patterns.bigbird(n, block=1, window_blocks=3, global_blocks=())
-    star = patterns.bigbird(n, block=1, window_blocks=1, global_blocks=whole) & ~own
+    is_whole = np.isin(np.arange(n), whole)
+    star = is_whole[:, None] | is_whole
     alone = draw_random_blocks(n, 2, rng, 1, ())
     drawn = draw_random_blocks(n, 2, rng, 3, whole)
     random = patterns.bigbird(n, block=1, window_blocks=1, global_blocks=(), random_blocks=alone) & ~own
     everything = patterns.bigbird(n, block=1, global_blocks=whole, random_blocks=drawn)
-    star_too = patterns.bigbird(n, block=1, window_blocks=1, global_blocks=whole)
-    together = [(RANDOM, everything), (GLOBAL, star_too), (NEAR, near), (ITSELF, own)]
+    together = [(RANDOM, everything), (GLOBAL, star), (NEAR, near), (ITSELF, own)]
     return [
-        Picture("random, r = 2", paint(n, [(RANDOM, random)])),
-        Picture("window of 3 blocks", paint(n, [(NEAR, near), (ITSELF, own)])),
-        Picture("global, g = 2", paint(n, [(GLOBAL, star)])),
-        Picture("BigBird", paint(n, together)),
+        Picture("random, r = 2", paint([(RANDOM, random)])),
+        Picture("window of 3 blocks", paint([(NEAR, near), (ITSELF, own)])),
+        Picture("global, g = 2", paint([(GLOBAL, star)])),
+        Picture("BigBird", paint(together)),
     ]
 
 
@@ -118,7 +99,7 @@ def sparse_transformer_pictures(side: int, query: int) -> list[Picture]:
     }
     pictures = []
     for kind, (first, second) in heads.items():
-        reasons = paint(n, [(SECOND, second), (NEAR, first), (ITSELF, own)])
+        reasons = paint([(SECOND, second), (NEAR, first), (ITSELF, own)])
         pictures += [
             Picture(f"{kind}, l = {side}", reasons),
             Picture(f"what pixel {query} sees", reasons[query].reshape(side, side)),
@@ -138,16 +119,16 @@ def draw(results: Results) -> Figure:
         row[0].set_ylabel(f"{paper.replace('_', ' ').title().replace('Bigbird', 'BigBird')}\nquery i")
     for panel in axes[-1][::2]:
         panel.set_xlabel("key j")
-    colours = [Patch(facecolor=colour, edgecolor=style.GREY, lw=0.4) for colour in REASONS.values()]
-    figure.legend(colours[1:], list(REASONS)[1:], loc="outside lower center", ncols=3)
+    colours = [Patch(facecolor=colour, edgecolor=style.GREY, lw=0.4) for colour in PAIRS.values()]
+    figure.legend(colours[1:], list(PAIRS)[1:], loc="outside lower center", ncols=3)
     return figure
 
 
 def draw_picture(axes: Any, picture: Picture) -> None:
     """One pattern, with lines between the places."""
     rows, columns = picture.reasons.shape
-    colours = ListedColormap(list(REASONS.values()))
-    axes.imshow(picture.reasons, cmap=colours, vmin=-0.5, vmax=len(REASONS) - 0.5, interpolation="nearest")
+    colours = ListedColormap(list(PAIRS.values()))
+    axes.imshow(picture.reasons, cmap=colours, vmin=-0.5, vmax=len(PAIRS) - 0.5, interpolation="nearest")
     axes.grid(False)
     axes.set(title=picture.title, xticks=[], yticks=[])
     axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)

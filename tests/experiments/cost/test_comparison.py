@@ -40,6 +40,8 @@ def test_drawing(results, look):
         figure.draw_without_rendering()
     for axis in figure.axes:
         assert len(axis.lines) == len(comparison_ways.WAYS) + 2  # the truncated SVD, and softmax attention's cost
+        assert len(axis.texts) <= 6
+    assert {name for family in comparison.FAMILIES.values() for name in family} == set(comparison_ways.WAYS)
     assert len(comparison.CAPTION) > 100
 
 

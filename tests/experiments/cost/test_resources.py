@@ -122,18 +122,21 @@ def test_what_is_always_below_is_told_as_such(measured):
 
 
 @pytest.mark.parametrize("style_name", style.STYLES)
-def test_the_figure_shows_every_method_in_both_panels(results, style_name):
+def test_the_figure_shows_every_method_with_its_name_and_exponent(results, style_name):
     with style.use(style_name):
         figure = resources.draw(results)
-    time_axis, memory_axis = figure.axes
-    lines = [line for line in time_axis.get_lines() if len(line.get_xdata()) > 1]
-    rings = [line for line in time_axis.get_lines() if len(line.get_xdata()) == 1]
-    assert len(lines) == len(METHODS)
-    assert [float(ring.get_xdata()[0]) for ring in rings] == pytest.approx([1000] * len(resources.PAIRS))
-    assert len(memory_axis.get_lines()) == 2 * len(METHODS)  # measured and computed
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [look[0] for look in resources.LOOK.values()]
-    for axis, powers in ((time_axis, ["2.00"] * 3 + ["1.00"] * 6), (memory_axis, ["1.00"] * 9)):
-        assert [text.get_text() for text in axis.get_legend().get_texts()] == [f"$N^{{{power}}}$" for power in powers]
+    assert {name for names in resources.COLUMNS.values() for name in names} == set(METHODS)
+    for column, names in enumerate(resources.COLUMNS.values()):
+        above, below = figure.axes[column], figure.axes[column + len(resources.COLUMNS)]
+        lines = [line for line in above.get_lines() if len(line.get_xdata()) > 1]
+        rings = [line for line in above.get_lines() if len(line.get_xdata()) == 1]
+        assert len(lines) == len(names)
+        crossed = [pair for pair in resources.PAIRS if set(pair) <= set(names) and pair[0].startswith("online")]
+        assert [float(ring.get_xdata()[0]) for ring in rings] == pytest.approx([1000] * len(crossed))
+        assert len(below.get_lines()) == 2 * len(names)  # measured and computed
+        written = {text.get_text() for text in above.texts}
+        power = {name: "2.00" if name in ("dense", "online", "online_causal") else "1.00" for name in names}
+        assert {f"{label} $N^{{{power[name]}}}$" for name, label in names.items()} <= written
 
 
 def test_the_record_says_where_it_was_measured_and_where_curves_stop(results, tmp_path):

@@ -120,3 +120,10 @@ def test_text_on_a_heat_map_contrasts_with_every_colour():
 def test_styles_are_in_the_package():
     files = {entry.name for entry in resources.files("linattn_ref.experiments.publishing").iterdir()}
     assert {f"{name}.mplstyle" for name in style.STYLES} <= files
+
+
+@pytest.mark.parametrize("table", [style.MECHANISMS, style.FEATURES, style.ROLES])
+def test_one_colour_has_one_meaning(table):
+    assert len(set(table.values())) == len(table)
+    for colour in table.values():
+        assert min(linear_rgb(colour)) < 0.5  # seen on white

@@ -66,7 +66,3 @@ def test_cells_are_drawn_where_there_are_pairs_in_the_colour_of_their_reason():
     sheet.row(0, 0, Cells(painted))
     drawn, _ = frames(sheet)
     assert len(drawn) == 6 + 1  # and the frame
-
-
-def test_one_colour_has_one_meaning():
-    assert len(set(style.ROLES.values())) == len(style.ROLES)

@@ -8,8 +8,10 @@ import pytest
 
 from linattn_ref.attention import patterns
 from linattn_ref.experiments.publishing import record, style
+from linattn_ref.experiments.publishing.pairs import PAIRS
 from linattn_ref.experiments.sparse import pattern_graphs, pattern_pictures
 
+RANDOM = list(PAIRS).index("random")
 MODULES = (pattern_graphs, pattern_pictures)
 
 
@@ -57,14 +59,21 @@ def test_pictures_are_the_patterns(results):
         np.testing.assert_array_equal(of_pixel.ravel(), expected[27])
 
 
+def test_a_global_block_alone_has_no_holes(results):
+    whole = results[pattern_pictures].bigbird[2].reasons
+    assert (whole[:2] > 0).all()
+    assert (whole[:, :2] > 0).all()
+    assert not whole[2:, 2:].any()
+
+
 def test_bigbird_is_its_three_parts(results):
     random, window, whole, everything = (picture.reasons for picture in results[pattern_pictures].bigbird)
     assert (random > 0).sum(axis=1).tolist() == [2] * 16
     assert not ((window > 0) & (whole > 0))[2:, 3:].any()
-    parts = everything[2:] == pattern_pictures.RANDOM
+    parts = everything[2:] == RANDOM
     assert parts.sum(axis=1).tolist() == [2] * 14  # none of them covered by window or global blocks
     rest = everything.copy()
-    rest[everything == pattern_pictures.RANDOM] = 0
+    rest[everything == RANDOM] = 0
     np.testing.assert_array_equal(rest > 0, (window > 0) | (whole > 0))
 
 
