@@ -36,6 +36,10 @@ class Sizes(NamedTuple):
     leading: tuple[int, ...] = (2,)
 
 
+# In which rooms are compared: one of everything, within a tile, ragged tiles, many tiles.
+SIZES = (Sizes(1, 1, 1, 1, ()), Sizes(7, 17, 4, 3, (2,)), Sizes(35, 70, 19, 34, (2, 2)), Sizes(300, 300, 5, 6, (1,)))
+
+
 class Bad(NamedTuple):
     """An argument that only this mechanism has, and has to refuse."""
 
@@ -46,10 +50,6 @@ class Bad(NamedTuple):
 
     def __str__(self) -> str:
         return self.what.replace(" ", "-")
-
-
-# In which rooms are compared.
-SIZES = (Sizes(1, 1, 1, 1, ()), Sizes(7, 17, 4, 3, (2,)), Sizes(35, 70, 19, 34, (2, 2)), Sizes(300, 300, 5, 6, (1,)))
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,10 @@ class Case:
     oracle: Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict)  # keywords that are always the same
     draw_options: Callable[[np.random.Generator, Sizes, Any], dict[str, Any]] = lambda rng, sizes, dtype: {}
-    forward_name: str = "forward"
-    backward_name: str = "backward"
     rooms: tuple[str, ...] = ()  # the kernel rooms it runs in; none for one without a ``kernels`` argument
     # Promises.
     saved: Callable[[Sizes], int] = lambda sizes: 0  # numbers a head that Saved may keep beyond the inputs
     shared_bytes: Callable[[Sizes], int] = lambda sizes: 0  # what it may keep for all heads together: who sees whom
-    key_mask: bool = True  # takes one
     causal: bool = False  # no query sees a later key
     causality: str = "bitwise"  # how little a later key may change: not a bit, or "rounding"
     square: bool = False  # needs N == L
@@ -96,11 +93,11 @@ class Case:
 
     @property
     def forward(self) -> Callable[..., Any]:
-        return getattr(self.module, self.forward_name)
+        return self.module.forward
 
     @property
     def backward(self) -> Callable[..., Any]:
-        return getattr(self.module, self.backward_name)
+        return self.module.backward
 
     def takes(self, option: str) -> bool:
         return option in inspect.signature(self.forward).parameters

@@ -9,6 +9,9 @@ from hypothesis.extra.numpy import arrays as boolean_arrays
 
 from linattn_ref.gradcheck import check_directions
 
+# Once a room: masks are drawn.
+EACH_ROOM = each_setting(lambda s: s.case.any_scale and s.masked)
+
 
 @st.composite
 def calls(draw, setting):
@@ -22,7 +25,7 @@ def calls(draw, setting):
     return call.change(**options)
 
 
-@each_setting(lambda s: s.case.any_scale and s.masked)
+@EACH_ROOM
 @settings(max_examples=12)
 @given(data=st.data())
 def test_output_is_that_of_plain_loops(setting, data):
@@ -32,7 +35,7 @@ def test_output_is_that_of_plain_loops(setting, data):
     assert_close(call.run().out, call.expected(), call.case)
 
 
-@each_setting(lambda s: s.case.any_scale and s.masked)
+@EACH_ROOM
 @settings(max_examples=8)
 @given(data=st.data())
 def test_gradient_is_that_of_the_output(setting, data):

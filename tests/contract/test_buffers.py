@@ -125,8 +125,8 @@ def peak(call):
 def first_of_its_kind(setting):
     """The first case of a mechanism, causal or not: how much memory a mechanism takes is the same in all of them."""
     case = setting.case
-    kind = [c for c in CASES if (c.module, c.forward_name, c.causal) == (case.module, case.forward_name, case.causal)]
-    return case is kind[0] and setting.room in (None, "reference") and setting.masked
+    first = next(c for c in CASES if (c.module, c.causal) == (case.module, case.causal))
+    return case is first and setting.room in (None, "reference") and setting.masked
 
 
 @each_setting(first_of_its_kind)

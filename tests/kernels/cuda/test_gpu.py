@@ -61,8 +61,6 @@ LIBRARIES = pytest.mark.parametrize("put", [to_torch, to_cupy, to_numba], ids=["
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("case", WITH_KERNELS, ids=str)
 def test_both_passes_are_the_references(cuda, case, sizes, masked, dtype):
-    if masked and not case.key_mask:
-        pytest.skip("takes no mask")
     try:
         result = Setting(case, "cuda", masked).call(sizes, dtype=dtype).run().named()
     except TypeError as error:
@@ -83,8 +81,6 @@ def test_both_passes_are_the_references(cuda, case, sizes, masked, dtype):
 def test_arrays_of_a_library_in_and_out(cuda, put, case, masked, dtype):
     """The mechanism's own text, which CuPy runs, around the kernels."""
     pytest.importorskip("cupy", reason="runs the text on the GPU: pip install 'linattn-ref[cuda12]'")
-    if masked and not case.key_mask:
-        pytest.skip("takes no mask")
     call = Setting(case, "reference", masked).call(Sizes(150, 200, 40, 70, (2, 3)), dtype=dtype)
     result, expected = both_passes(call, cuda, put, lambda x: to_host(of_kind(put, x)))
     assert result.keys() == expected.keys()

@@ -75,8 +75,6 @@ def get(x):
 @MASKS
 @pytest.mark.parametrize("case", WITH_KERNELS, ids=str)
 def test_both_passes_are_the_references(case, masked, dtype):
-    if masked and not case.key_mask:
-        pytest.skip("takes no mask")
     for sizes in (Sizes(), Sizes(1, 1, 1, 1, ())):
         call = Setting(case, "reference", masked).call(sizes, dtype=dtype)
         result, expected = both_passes(call, room(), Tensor, get)
