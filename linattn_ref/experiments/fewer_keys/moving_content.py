@@ -152,11 +152,11 @@ def train_linformer(r: int, length: int, steps: int, rng: Generator, *, rate: fl
     """
     pool = linformer.mean_pool(r, length)
     params = np.stack([length / r * pool, pool])  # (2, R, L)
+    e, f = params  # views: they move with it
     state = adam.init_state(params)
     for step in range(1, 4 * steps + 1):
-        _, *grads = linformer_loss(*params, draw_batch(rng, length, size=64))
+        _, *grads = linformer_loss(e, f, draw_batch(rng, length, size=64))
         state = adam.step(params, np.stack(grads), state, learning_rate=rate * (1 - step / (4 * steps)))
-    e, f = params
     return e, f
 
 
