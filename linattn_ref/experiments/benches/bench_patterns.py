@@ -32,6 +32,7 @@ CAPTION = (
     "the length, beside the packages that have the same pattern, and beside PyTorch's attention to all pairs."
 )
 MECHANISMS = ("local", "longformer", "bigbird")
+TITLES = {"local": "sliding window", "longformer": "Longformer", "bigbird": "BigBird"}
 ALL_PAIRS = "pytorch, all pairs"
 LOOKS = {
     "jit": (style.BLUE, "o-"),
@@ -214,5 +215,5 @@ def draw(results: Results) -> Figure:
         rows = [row for row in results.rows if (row.mechanism, row.passes, row.kernel) == wanted]
         return Curve(kernel, *LOOKS[kernel], [per_token(row, row.length) for row in rows])
 
-    panels = {mechanism: [curve(kernel, mechanism) for kernel in LOOKS] for mechanism in MECHANISMS}
+    panels = {TITLES[name]: [curve(kernel, name) for kernel in LOOKS] for name in MECHANISMS}
     return harness.draw(panels, "µs a token, both passes")

@@ -13,15 +13,18 @@ every time. Before any of it, all results are compared: a fast wrong answer is n
 from __future__ import annotations
 
 import importlib
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.timing import against_jit
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 
 PASSES = FORWARD, BOTH = "forward", "forward + backward"
 Call = Callable[[], Sequence[Array]]  # out; and the gradients, if they are asked for
@@ -175,25 +178,37 @@ class Curve(NamedTuple):
 def draw(panels: Mapping[str, Sequence[Curve]], label: str, *, log: bool = True) -> Figure:
     """A panel for each title, values against the length."""
     figure, axes = style.figure(1, len(panels), height=0.45, sharey=True)
-    handles: dict[str, Any] = {}
     for axis, (title, curves) in zip(axes, panels.items(), strict=True):
-        for curve in curves:
-            if curve.points:
-                (line,) = axis.plot(*zip(*curve.points, strict=True), curve.look, color=curve.colour)
-                handles.setdefault(curve.label, line)
-        lengths = sorted({length for curve in curves for length, _ in curve.points})
         axis.set(title=title, xlabel="N = L", xscale="log", **({"yscale": "log"} if log else {}))
+        lengths = sorted({length for curve in curves for length, _ in curve.points})
         axis.set_xticks(lengths, [str(n) for n in lengths])
         axis.minorticks_off()
+    drawn = [_draw_lines(axis, curves) for axis, curves in zip(axes, panels.values(), strict=True)]
     axes[0].set_ylabel(label)
     if log:
         axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes[0].yaxis.set_major_formatter("{x:g}")
     else:
         axes[0].set_ylim(bottom=0)  # after all are drawn: they share the axis
-    columns = min(3, (len(handles) + 1) // 2)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, handlelength=3.5)
+    for axis, lines in zip(axes, drawn, strict=True):
+        axis.set_ylim(axis.get_ylim())
+        _name_lines(axis, lines)
     return figure
+
+
+def _draw_lines(axis: Axes, curves: Sequence[Curve]) -> list[tuple[Line2D, Curve]]:
+    there = [curve for curve in curves if curve.points]
+    return [(axis.plot(*zip(*curve.points, strict=True), curve.look, color=curve.colour)[0], curve) for curve in there]
+
+
+def _name_lines(axis: Axes, lines: Sequence[tuple[Line2D, Curve]]) -> None:
+    """At their ends; what was run at one length alone, beside its point."""
+    for _, curve in lines:
+        if len(curve.points) == 1:
+            look: dict[str, Any] = {"ha": "left", "va": "center", "xytext": (6, 0)}
+            labels.at(axis, *curve.points[0], f"{curve.label}:\nno longer one was run", curve.colour, **look)
+    long = [(line, curve.label) for line, curve in lines if len(curve.points) > 1]
+    labels.at_ends(axis, [line for line, _ in long], [textwrap.fill(name, 20) for _, name in long])
 
 
 PER_TOKEN = "µs a token, all heads, one thread"

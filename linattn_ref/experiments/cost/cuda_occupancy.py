@@ -12,10 +12,12 @@ NVIDIA, "CUDA C++ programming guide", technical specifications by compute capabi
 
 import importlib
 import importlib.metadata
+import itertools
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from linattn_ref.experiments.publishing import style
@@ -23,7 +25,8 @@ from linattn_ref.experiments.publishing.restore import restore
 
 CAPTION = (
     "Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability 9.0, "
-    "and how many warps of blocks of 256 threads they leave room for on a multiprocessor. Compiled; nothing was run."
+    "and how many warps of blocks of 256 threads they leave room for on a multiprocessor (numbers at the top, a band "
+    "each). Filled: float32; hollow: float64. Compiled; nothing was run."
 )
 THREADS = 256
 # The kernels of linear and softmax attention: module, name, types of the arguments as `offline.compile_to_ptx` reads.
@@ -35,6 +38,14 @@ KERNELS = (
     ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x3 x2"),
     ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x2 x2 x x3 bool bool"),
 )
+IN_WORDS = {
+    ("causal_states", "sums"): "linear: sums of each chunk",
+    ("causal_states", "scan"): "linear: states, one after the other",
+    ("causal_chunks", "forward"): "linear: forward",
+    ("causal_chunks", "gradient"): "linear: gradient",
+    ("softmax_tiles", "forward_tile"): "softmax: forward",
+    ("softmax_tiles", "gradient_tile"): "softmax: gradient",
+}
 
 
 # --- What fits on a multiprocessor ----------------------------------------------------------------------------------
@@ -168,25 +179,45 @@ def _one_line_kernels() -> Mapping[str, Any]:
 
 
 def draw(results: Results) -> Figure:
-    """Warps that the registers leave room for, and those that the shared memory does."""
-    figure, axes = style.figure(1, 2, height=0.45, sharey=True)
+    """What each kernel takes, above the steps at which fewer warps fit."""
+    figure, axes = style.figure(1, 2, height=0.42, sharey=True)
     limits = LIMITS["sm_90"]
-    rows = [row for row in results.rows if row.architecture == "sm_90"]
     takes = (
         (range(16, 257), lambda x: room(limits, x, 0)["registers"], "registers", 1),
         (range(256, 100 * 1024, 256), lambda x: room(limits, 1, x)["shared memory"], "shared", 1024),
     )
-    colours = style.sequence(len(KERNELS))
     for axis, (sizes, blocks, field, unit) in zip(axes, takes, strict=True):
-        in_all = [min(limits.warps, blocks(size) * THREADS // WARP) for size in sizes]
-        axis.plot([size / unit for size in sizes], in_all, "-", color=style.GREY, drawstyle="steps-post")
-        for (module, name, _), colour in zip(KERNELS, colours, strict=True):
-            for row in rows:
-                if (row.module, row.kernel) == (module, name) and getattr(row, field):
-                    y = min(limits.warps, blocks(getattr(row, field)) * THREADS // WARP)
-                    marker, label = ("o", f"{module}.{name}") if row.dtype == "float32" else ("x", None)
-                    axis.plot(getattr(row, field) / unit, y, marker, color=colour, label=label, zorder=3)
-    axes[0].set(xlabel="registers of a thread", ylabel="warps that they leave room for", ylim=(0, 68))
-    axes[1].set(xlabel="shared memory of a block (KiB)")
-    axes[0].legend(loc="upper right", title="float32 (float64: crosses)")
+        warps = [min(limits.warps, blocks(size) * THREADS // WARP) for size in sizes]
+        _draw_steps(axis, [size / unit for size in sizes], warps)
+        for y, (module, name, _) in enumerate(KERNELS):
+            for row in results.rows:
+                if (row.module, row.kernel, row.architecture) == (module, name, "sm_90"):
+                    face = None if row.dtype == "float32" else "white"
+                    axis.plot(
+                        getattr(row, field) / unit,
+                        y,
+                        "o",
+                        color=style.BLUE,
+                        mfc=face,
+                        label=row.dtype,
+                        clip_on=False,
+                        zorder=3,
+                    )
+        axis.grid(False, axis="x")
+    axes[0].set_yticks(range(len(KERNELS)), [IN_WORDS[module, name] for module, name, _ in KERNELS])
+    axes[0].set_ylim(len(KERNELS) - 0.5, -1.3)
+    axes[0].set(xlabel="registers of a thread", title="warps by registers")
+    axes[1].set(xlabel="shared memory of a block (KiB)", title="warps by shared memory")
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles[:2], names[:2], loc="outside lower right", ncols=2)
     return figure
+
+
+def _draw_steps(axis: Axes, sizes: Sequence[float], warps: Sequence[int]) -> None:
+    """A band for each number of warps, with the number at its top."""
+    changes = [0, *(i for i in range(1, len(warps)) if warps[i] != warps[i - 1]), len(warps) - 1]
+    for band, (first, last) in enumerate(itertools.pairwise(changes)):
+        axis.axvspan(sizes[first], sizes[last], color=style.GREY, alpha=0.06 + 0.12 * (band % 2), lw=0)
+        middle, height = (sizes[first] + sizes[last]) / 2, -0.6 - 0.35 * (band % 2)  # neighbours may be narrow
+        axis.text(middle, height, str(warps[first]), ha="center", va="center", fontsize="small")
+    axis.set_xlim(sizes[0], sizes[-1])

@@ -35,7 +35,7 @@ from linattn_ref.attention import pinv_exact, pinv_iterative, segment_means, sof
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import Heads, random_heads, read_heads
 from linattn_ref.experiments.measuring.pretrained import PathLike
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 
 GROWTH = 13 / 4  # of t in an iteration, while it is small
@@ -204,32 +204,49 @@ def condition_by_layer(heads: Heads, r: int) -> Array:
 
 def draw(results: Results) -> Figure:
     """Convergence, the share that is inverted, and real condition numbers."""
-    figure, (left, middle, right) = style.figure(1, 3, height=0.5)
+    figure, (left, middle, right) = style.figure(1, 3, height=0.46)
     _draw_convergence(left, results)
-    for n, shares, colour in zip(
-        results.filtered_iterations, results.filtered, style.sequence(len(results.filtered)), strict=True
-    ):
-        middle.plot(results.singular_values, shares, color=colour, label=f"{n} iterations")
-    middle.axvline(1 / results.reach, color=style.GREY, linestyle=":")
-    middle.set(title="Inverted to", xlabel="$\\sigma / \\sqrt{|A|_1 |A|_\\infty}$", ylabel="share of $1/\\sigma$")
-    middle.set(xscale="log", ylim=(0, 1.05))
-    for layer, colour in enumerate(style.sequence(results.real.shape[1])):
-        right.plot(results.landmarks, results.real[:, layer], "o-", color=colour, label=f"layer {layer}")
-    right.axhline(results.reach, color=style.GREY, linestyle=":", label="reached by 6")
-    right.set(title="Real landmarks", xlabel="landmarks $R$", ylabel="condition number", xscale="log", yscale="log")
-    right.set_xticks(results.landmarks, [str(r) for r in results.landmarks])
-    right.minorticks_off()
-    for axes in (left, middle, right):
-        style.legend_below(axes, columns=2)
+    _draw_share(middle, results)
+    _draw_landmarks(right, results)
     return figure
 
 
 def _draw_convergence(axes: Axes, results: Results) -> None:
     steps = range(results.most_iterations + 1)
     floor = 1e-13
+    axes.set(title="error, by condition number", xlabel="iterations", ylabel="relative error", yscale="log")
+    axes.set_ylim(floor, 100)
     for i, (kappa, colour) in enumerate(zip(results.conditions, style.sequence(len(results.conditions)), strict=True)):
         axes.plot(steps, np.maximum(results.predicted[i], floor / 10), "-", color=colour, linewidth=1)
         axes.plot(steps, np.maximum(results.newton[i], floor / 10), ":", color=colour, linewidth=1)
-        axes.plot(steps, results.measured[i], "o", color=colour, markersize=3, label=f"{kappa:,.0f}")
-    axes.set(title="Convergence by condition", xlabel="iterations", ylabel="relative error", yscale="log")
-    axes.set_ylim(floor, 3)
+        axes.plot(steps, results.measured[i], "o", color=colour, markersize=3)
+        falls = int(np.argmax(results.measured[i] < 0.5))
+        labels.at(axes, falls, 1, f"{kappa:.0f}" if kappa < 1000 else f"$10^{{{math.log10(kappa):.0f}}}$", colour)
+    for look, name in (("o", "measured"), ("-", "recursion"), (":", "Newton–Schulz")):
+        axes.plot([], [], look, color=style.GREY, markersize=3, label=name)
+    style.legend_below(axes, columns=3)
+
+
+def _draw_share(axes: Axes, results: Results) -> None:
+    axes.set(title="share of 1/σ reached", xlabel="$\\sigma / \\sqrt{|A|_1 |A|_\\infty}$", xscale="log", ylim=(0, 1.15))
+    shades = style.sequence(len(results.filtered))
+    for n, shares, colour in zip(results.filtered_iterations, results.filtered, shades, strict=True):
+        axes.plot(results.singular_values, shares, color=colour)
+        name = f"{n}\nsteps" if n == results.filtered_iterations[0] else str(n)
+        half = results.singular_values[int(np.argmax(shares > 0.5))]
+        labels.at(axes, half, 0.5, name, colour, xytext=(-3, 0), ha="right", va="center")
+    axes.axvline(1 / results.reach, color=style.GREY, linestyle=":")
+    labels.at(axes, 1 / results.reach, 1.05, "half, after 6", style.GREY, ha="left", xytext=(3, 0))
+
+
+def _draw_landmarks(axes: Axes, results: Results) -> None:
+    layers = style.sequence(results.real.shape[1])
+    lines = [
+        axes.plot(results.landmarks, results.real[:, layer], "o-", color=colour, markersize=3)[0]
+        for layer, colour in enumerate(layers)
+    ]
+    lines.append(axes.axhline(results.reach, color=style.GREY, linestyle=":"))
+    axes.set(title="condition of real landmarks", xlabel="landmarks $R$", xscale="log", yscale="log")
+    axes.set_xticks(results.landmarks, [str(r) for r in results.landmarks])
+    axes.minorticks_off()
+    labels.at_ends(axes, lines, [*(f"layer {layer}" for layer in range(len(layers))), "6 steps\nreach"])

@@ -44,6 +44,13 @@ def at_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], *, rows: 
         )
 
 
+def at(axes: Axes, x: float, y: float, name: str, colour: Any, **look: Any) -> None:
+    """Write a name at a place in the axes, in its line's colour; above it, unless told otherwise."""
+    size = matplotlib.rcParams["legend.fontsize"]
+    given = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "va": "bottom"}
+    axes.annotate(name, (x, y), fontsize=size, color=readable(colour), **{**given, **look})
+
+
 def _height_of_end(axes: Axes, line: Line2D) -> float:
     """Where a line ends, from 0 at the bottom of the axes to 1 at their top."""
     y = np.asarray(line.get_ydata(), float)

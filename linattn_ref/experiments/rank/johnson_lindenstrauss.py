@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.theory import johnson_lindenstrauss as jl
 from linattn_ref.theory.johnson_lindenstrauss import Failure
 
@@ -114,32 +115,70 @@ def _count(rows: list[list[Failure]], errors: Any, epsilons: Sequence[float], k:
 
 def draw(results: Results) -> Figure:
     """Three panels of failure probability over ``k``: one vector, all pairs of points, inner products."""
-    figure, (left, middle, right) = style.figure(1, 3, height=0.52, sharey=True)
-    k, grid = results.dimensions, results.grid
-    for i, (eps, colour) in enumerate(zip(results.epsilons, COLOURS, strict=False)):
-        left.plot(grid, results.norms_exact[i], "-", color=colour)
-        left.plot(grid, results.norms_bound[i], "--", color=colour)
-        draw_failures(left, np.array(k) * 0.94, results.norms["gaussian"][i], fmt="o", color=colour)
-        draw_failures(left, np.array(k) * 1.06, results.norms["signs"][i], fmt="s", mfc="none", color=colour)
-        middle.plot(grid, results.pairs_bound[i], "--", color=colour)
-        draw_failures(middle, k, results.pairs[i], fmt="o", color=colour, label=f"eps = {eps:g}")
-    for i, (cosine, shade) in enumerate(zip(results.cosines, style.sequence(len(results.cosines)), strict=True)):
-        right.plot(grid, results.inner_by_norms[i], "-", color=shade)
-        right.plot(grid, results.inner_as_printed[i], ":", color=shade, label=f"cosine {cosine:g}")
-    right.plot(grid, results.inner_bound, "--", color=style.BLACK, label="bound")
-    for look, label in (("o", "normal"), ("s", "signs"), ("-", "exact, normal"), ("--", "bound")):
-        left.plot([], [], look, color=style.GREY, mfc="none" if look == "s" else None, label=label)
-    for look, label in (("-", "by |x| |y|"), (":", "by |x.y|")):
-        right.plot([], [], look, color=style.GREY, label=label)
-    titles = ("one vector", f"all distances, {results.points} points", f"inner product, eps = {results.inner_eps:g}")
-    floor = 0.5 / results.norms["gaussian"][0][0].trials
-    for axis, title in zip((left, middle, right), titles, strict=True):
-        axis.set(title=title, xlabel="projected dimension k", xscale="log", yscale="log", ylim=(floor, 1.6))
+    figure, (left, middle, right) = style.figure(1, 3, height=0.5, sharey=True)
+    k, floor = results.dimensions, 0.5 / results.norms["gaussian"][0][0].trials
+    for axis in (left, middle, right):
+        axis.set(xlabel="projected dimension k", xscale="log", yscale="log", ylim=(floor, 4))
         axis.set_xticks(k[::2], [str(each) for each in k[::2]])
         axis.minorticks_off()
-        style.legend_below(axis)
+    _draw_one(left, results)
+    _draw_pairs(middle, results)
+    _draw_inner(right, results)
     left.set_ylabel("probability of failure")
+    for look, name in (("o", "normal"), ("s", "signs"), ("-", "exact"), ("--", "bound")):
+        left.plot([], [], look, color=style.GREY, mfc="none" if look == "s" else None, label=name)
+    figure.legend(loc="outside lower left", ncols=4)
     return figure
+
+
+def _draw_one(axis: Axes, results: Results) -> None:
+    k = np.array(results.dimensions)
+    for i, (eps, colour) in enumerate(zip(results.epsilons, COLOURS, strict=False)):
+        axis.plot(results.grid, results.norms_exact[i], "-", color=colour)
+        axis.plot(results.grid, results.norms_bound[i], "--", color=colour)
+        draw_failures(axis, k * 0.94, results.norms["gaussian"][i], fmt="o", color=colour)
+        draw_failures(axis, k * 1.06, results.norms["signs"][i], fmt="s", mfc="none", color=colour)
+        _name_eps(axis, results.grid, results.norms_exact[i], eps, colour)
+    axis.set_title("one vector's length off by eps")
+
+
+def _draw_pairs(axis: Axes, results: Results) -> None:
+    for i, (eps, colour) in enumerate(zip(results.epsilons, COLOURS, strict=False)):
+        axis.plot(results.grid, results.pairs_bound[i], "--", color=colour)
+        draw_failures(axis, results.dimensions, results.pairs[i], fmt="o", color=colour)
+        rates = np.array([each.measured for each in results.pairs[i]])
+        below = int(np.argmax(rates < 0.9))
+        labels.at(axis, results.dimensions[below], rates[below], f"{eps:g}", colour, va="top", xytext=(0, -8))
+    axis.set_title(f"a distance of {results.points} points")
+
+
+def _name_eps(axis: Axes, x: Any, line: Any, eps: float, colour: str) -> None:
+    """Beside its line, low down."""
+    low = int(np.argmin(np.maximum(line, 3 * axis.get_ylim()[0])))
+    name = f"{eps:g}"
+    labels.at(axis, x[low], line[low], name, colour, ha="right", va="center", xytext=(-4, 0))
+
+
+def _draw_inner(axis: Axes, results: Results) -> None:
+    shades = style.sequence(len(results.cosines))
+    for cosine, by_norms, as_printed, shade in zip(
+        results.cosines, results.inner_by_norms, results.inner_as_printed, shades, strict=True
+    ):
+        axis.plot(results.grid, by_norms, "-", color=shade)
+        line = axis.plot(results.grid, as_printed, ":", color=shade)
+        if as_printed[-1] > axis.get_ylim()[0]:
+            labels.at_ends(axis, line, [f"cosine\n{cosine:g}"])
+        elif not np.array_equal(by_norms, as_printed):
+            _name_cosine(axis, results, as_printed, cosine, shade)
+    axis.plot(results.grid, results.inner_bound, "--", color=style.BLACK)
+    labels.at(axis, results.grid[0], 3e-3, "solid: to\n|x| |y|", style.GREY, ha="left")
+    labels.at(axis, results.grid[-1], 1.4, "dotted: to |x·y|", style.GREY, ha="right")
+    axis.set_title(f"inner product, eps = {results.inner_eps:g}")
+
+
+def _name_cosine(axis: Axes, results: Results, line: Any, cosine: float, shade: Any) -> None:
+    low = int(np.argmin(np.maximum(line, 8 * axis.get_ylim()[0])))
+    labels.at(axis, results.grid[low], line[low], f"cosine\n{cosine:g}", shade, ha="left", va="center", xytext=(6, 0))
 
 
 def draw_failures(axis: Any, x: Any, counted: Sequence[Failure], **look: Any) -> None:

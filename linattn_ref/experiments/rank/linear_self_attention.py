@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.rank.johnson_lindenstrauss import COLOURS
 from linattn_ref.theory import linear_self_attention
 from linattn_ref.theory.johnson_lindenstrauss import Failure, count_failures
@@ -141,32 +142,46 @@ def _curves(
 
 def draw(results: Results) -> Figure:
     """Error over ``k`` for values of mean 1 and 0, and how the weights lose the query as ``delta`` shrinks."""
-    figure, (left, middle, right) = style.figure(1, 3, height=0.54)
-    middle.sharey(left)
+    figure, axes = style.figure(1, 3, height=0.5)
+    axes[1].sharey(axes[0])
+    for axis, curves in zip(axes, results.curves, strict=False):
+        axis.set(title=f"values of mean {curves.value_mean:g}", xlabel="reduced length k", xscale="log", yscale="log")
+        axis.set_ylim(0.02, 1.6)
+        _draw_errors(axis, results, curves)
+    axes[0].set_ylabel("error / (|softmax(w)| |V|)")
+    _draw_dependence(axes[2], results)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, title="Theorem 2 with")
+    return figure
+
+
+def _draw_errors(axis: Axes, results: Results, curves: Curves) -> None:
     names = (f"δ = 1/2^{results.length}", f"δ = 1/{results.length}", "δ = 1")
     looks = ((style.VERMILLION, "o"), (style.ORANGE, "s"), (style.PURPLE, "^"))
-    for axis, curves in zip((left, middle), results.curves, strict=True):
-        for row, name, (colour, marker) in zip(curves.linformer, names, looks, strict=True):
-            axis.plot(results.dimensions, row, marker, mfc="none", color=colour, label=name)
-        axis.plot(results.dimensions, curves.limit, "-", color=style.VERMILLION, label="limit δ → 0")
-        axis.plot(results.dimensions, curves.low_rank, "s-", color=style.BLUE, ms=3, label="Theorem 1")
-        axis.axhline(curves.zero, color=style.BLACK, ls="--", label="answer 0")
-        axis.axhline(curves.uniform, color=style.GREY, ls=":", label="answer mean(V)")
-        axis.axhline(results.eps, color=style.GREEN, ls="-.", label=f"eps = {results.eps:g}")
-        axis.axvline(curves.stated_dimension, color=style.GREEN, lw=0.8, ls="-.")
-        axis.set(title=f"values of mean {curves.value_mean:g}", xlabel="k", xscale="log", yscale="log")
-        ticks = [k for k in results.dimensions if k != curves.stated_dimension]
-        axis.set_xticks(ticks[::2], [str(k) for k in ticks[::2]])
-        axis.minorticks_off()
-    left.set_ylabel("error / (|softmax(w)| |V|)")
-    for (name, values), colour in zip(results.dependence.items(), COLOURS, strict=False):
-        right.plot(results.exponents, [value or np.nan for value in values], "-", color=colour, label=name)
-        gone = [exponent for exponent, value in zip(results.exponents, values, strict=True) if value == 0]
-        right.axvline(min(gone), color=colour, ls="--", label=f"0 from m = {min(gone)}")
-    right.set(title="largest |k weight - 1|", xlabel="m, for δ = 1/2^m", yscale="log")
-    construction = 4  # entries of the legend: it goes on under the middle panel
-    handles, labels = left.get_legend_handles_labels()
-    style.legend_below(left, handles=handles[:construction], labels=labels[:construction], columns=1)
-    style.legend_below(middle, handles=handles[construction:], labels=labels[construction:], columns=1)
-    style.legend_below(right, columns=1)
-    return figure
+    for row, name, (colour, marker) in zip(curves.linformer, names, looks, strict=True):
+        axis.plot(results.dimensions, row, marker, mfc="none", color=colour, label=name)
+    lines = [
+        *axis.plot(results.dimensions, curves.limit, "-", color=style.VERMILLION),
+        *axis.plot(results.dimensions, curves.low_rank, "s-", color=style.BLUE, ms=3),
+        axis.axhline(curves.zero, color=style.BLACK, ls="--"),
+        axis.axhline(curves.uniform, color=style.GREY, ls=":"),
+        axis.axhline(results.eps, color=style.GREEN, ls="-."),
+    ]
+    axis.axvline(curves.stated_dimension, color=style.GREEN, lw=0.8, ls="-.")
+    labels.at(axis, curves.stated_dimension, 1.6, "stated k", style.GREEN, ha="right", va="top", xytext=(-2, 0))
+    ticks = [k for k in results.dimensions if k != curves.stated_dimension]
+    axis.set_xticks(ticks[::2], [str(k) for k in ticks[::2]])
+    axis.minorticks_off()
+    said = ["Theorem 2,\nδ → 0", "Theorem 1", "answer 0", "mean of V", f"eps = {results.eps:g}"]
+    labels.at_ends(axis, lines, said)
+
+
+def _draw_dependence(axis: Axes, results: Results) -> None:
+    """The lines lie one on the other as far as the first goes: it is drawn broad, below."""
+    beside: tuple[dict[str, Any], ...] = ({"ha": "left", "xytext": (6, 4)}, {"ha": "right", "xytext": (-12, 0)})
+    looks = zip(COLOURS, (5.0, 1.3), beside, strict=False)
+    for (name, values), (colour, width, where) in zip(results.dependence.items(), looks, strict=True):
+        axis.plot(results.exponents, [value or np.nan for value in values], "-", color=colour, linewidth=width)
+        gone = min(exponent for exponent, value in zip(results.exponents, values, strict=True) if value == 0)
+        last = values[results.exponents.index(gone) - 1]
+        labels.at(axis, gone, last, f"{name}:\n0 from m = {gone}", colour, **where)
+    axis.set(title="largest |k weight − 1|", xlabel="m, for δ = 1/2^m", yscale="log")

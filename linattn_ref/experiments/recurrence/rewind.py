@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps import elu_plus_one
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 
 LENGTHS = tuple(2**p for p in range(6, 15))
 GATES = (1.0, 0.9999, 0.999, 0.99, 0.9)
@@ -143,28 +143,31 @@ def errors(states: Array, truth: Array) -> tuple[NDArray[np.float64], NDArray[np
 
 def draw(results: Results) -> Figure:
     """Error against position without a gate, against the steps back with one, and the worst against the length."""
-    figure, axes = style.figure(1, 3, height=0.4, sharey=True)
-    _draw_plain(axes[0], results)
-    _draw_gates(axes[1], results)
-    _draw_lengths(axes[2], results)
+    figure, axes = style.figure(1, 3, height=0.46, sharey=True)
     for axis in axes:
         axis.axhline(NOTHING_LEFT, color=style.GREY, linewidth=0.8)
         axis.set(xscale="log", yscale="log", ylim=(1e-8, 20))
+    _draw_plain(axes[0], results)
+    _draw_gates(axes[1], results)
+    _draw_lengths(axes[2], results)
     axes[0].set_ylabel("relative error of the state")
     axes[0].text(1, 1.4, "no digit left", color=style.GREY, fontsize="small")
     return figure
 
 
 def _draw_plain(axis: Axes, results: Results) -> None:
-    for name, colour, rewound, recomputed in (
-        ("Z", style.VERMILLION, results.rewound_z[0], results.recomputed_z[0]),
-        ("S", style.BLUE, results.rewound_s[0], results.recomputed_s[0]),
-    ):
-        axis.plot(results.positions, rewound, "--", color=colour, label=f"{name} rewound")
-        some = recomputed > 0  # the first state may have no error at all
-        axis.plot(results.positions[some], recomputed[some], "-", color=colour, label=f"{name} computed again")
-    axis.set(title=f"no gate, N = {results.lengths[-1]}", xlabel="position i")
-    axis.legend(loc="upper right", bbox_to_anchor=(1, 0.9))
+    x = results.positions
+    z, s = style.VERMILLION, style.BLUE
+    axis.plot(x, results.rewound_z[0], "--", color=z)
+    axis.plot(x, results.rewound_s[0], "--", color=s)
+    for again, colour in ((results.recomputed_z[0], z), (results.recomputed_s[0], s)):
+        axis.plot(x[again > 0], again[again > 0], "-", color=colour)  # the first state may have no error at all
+    labels.at(axis, 4, 4e-4, "Z rewound", z, ha="left")
+    labels.at(axis, 1, 1.2e-5, "S rewound", s, ha="left", va="top", xytext=(0, 0))
+    labels.at(axis, 1, 2.5e-7, "S computed again", s, ha="left")
+    labels.at(axis, x[-1], 8e-8, "Z computed again", z, ha="right", va="top", xytext=(0, 0))
+    axis.set_title("without a gate", pad=14)
+    axis.set_xlabel(f"position i of {results.lengths[-1]:,}")
 
 
 def _draw_gates(axis: Axes, results: Results) -> None:
@@ -173,18 +176,29 @@ def _draw_gates(axis: Axes, results: Results) -> None:
         if gate < 1:
             with np.errstate(over="ignore"):
                 amplified = error[0] * (1 / gate) ** results.steps
-            for values, look, label in ((error, "--", f"g = {gate:.4g}"), (amplified, ":", None)):
+            for values, look in ((amplified, ":"), (error, "--")):
                 shown = (values < SHOWN) & (results.steps > 0)
-                axis.plot(results.steps[shown], values[shown], look, color=colour, label=label)
-    axis.set(title=f"S with a gate, N = {results.lengths[-1]}", xlabel="steps back from N")
-    axis.legend(loc="upper left", bbox_to_anchor=(0, 0.9))
+                axis.plot(results.steps[shown], values[shown], look, color=colour)
+                last = results.steps[shown][-1], values[shown][-1]
+            _name_gate(axis, *last, gate, colour)
+    axis.set_title("S with a gate g", pad=14)
+    axis.set_xlabel("steps back from the last")
 
 
 def _draw_lengths(axis: Axes, results: Results) -> None:
     lines = zip(results.gates, results.worst_rewound, results.worst_recomputed, strict=True)
     for (gate, rewound, recomputed), colour in zip(lines, style.sequence(len(results.gates)), strict=True):
-        shown, label = rewound < SHOWN, "no gate" if gate == 1 else None
-        axis.plot(results.lengths[shown], rewound[shown], "o--", color=colour, label=label)
-        axis.plot(results.lengths, recomputed, "s-", color=colour, markersize=2.5)
-    axis.set(title="S, its worst position", xlabel="length N (tokens)")
-    axis.legend(loc="lower right")
+        shown = rewound < SHOWN
+        axis.plot(results.lengths[shown], rewound[shown], "o--", color=colour, markersize=3)
+        axis.plot(results.lengths, recomputed, "s-", color=colour, markersize=2)
+        _name_gate(axis, results.lengths[shown][-1], rewound[shown][-1], gate, colour)
+    labels.at(axis, results.lengths[-1], 2e-8, "solid: computed again", style.BLACK, ha="right")
+    axis.set_title("S, its worst position", pad=14)
+    axis.set_xlabel("length N (tokens)")
+
+
+def _name_gate(axis: Axes, x: float, y: float, gate: float, colour: Any) -> None:
+    """Where its line leaves the axes, or ends."""
+    name = "no gate" if gate == 1 else f"{gate:.4g}"
+    where: dict[str, Any] = {"va": "top", "xytext": (0, -4)} if gate == 1 else {}
+    labels.at(axis, x, y if y < 1 else 20, name, colour, **where)

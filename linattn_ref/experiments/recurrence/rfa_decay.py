@@ -13,6 +13,7 @@ output is to be the value at the last mark. All queries and keys are the same, s
 close (``g`` near 0: forget all, take this) at a mark and to stay open (``g`` near 1) elsewhere.
 """
 
+import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps import orthogonal_gaussian
 from linattn_ref.attention.gate import backward as gate_backward
 from linattn_ref.attention.gate import forward as gate_forward
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.training import adam
 
 GATES = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -190,28 +191,40 @@ def latch_loss(form: str, w_g: Array, b_g: Array, omega: Array, batch: Batch) ->
 
 def draw(results: Results) -> Figure:
     """Weight over distance, reach over the gate, loss over steps."""
-    figure, (left, middle, right) = style.figure(1, 3, height=0.4)
+    figure, (left, middle, right) = style.figure(1, 3, height=0.44)
     _draw_weights(left, results)
     g = np.linspace(0.3, 0.993, 200)
-    middle.plot(g, np.log(1 - SHARE) / np.log(g), "-", color=style.GREY, label="log 0.1 / log g")  # (2)
-    middle.plot(results.gates, results.reach, "o", color=style.BLUE, label="measured")
-    middle.set(yscale="log", xlabel="gate g", ylabel="tokens with 90% of the weight")
-    middle.legend(loc="upper left")
+    middle.plot(g, np.log(1 - SHARE) / np.log(g), "-", color=style.GREY)  # (2)
+    labels.at(middle, 0.55, 3.5, "log 0.1 / log g", style.GREY, ha="left", va="top")
+    middle.plot(results.gates, results.reach, "o", color=style.BLUE)
+    labels.at(middle, results.gates[-1], results.reach[-1], "measured", style.BLUE, ha="right", xytext=(-5, 0))
+    middle.set(title="tokens with 90% of the weight", yscale="log", xlabel="gate g", ylabel="tokens")
     looks = ("-", style.GREY), (":", style.VERMILLION), ("-", style.BLUE)
-    for (form, label), (line, colour) in zip(FORMS.items(), looks, strict=True):
-        right.plot(results.latch[form].losses, line, color=colour, label=label)
-    right.set(yscale="log", xlabel="step", ylabel="mean squared error", title="value at the last mark")
-    right.legend(loc="lower left")
+    lines = [
+        right.plot(results.latch[form].losses, line, color=colour)[0]
+        for form, (line, colour) in zip(FORMS, looks, strict=True)
+    ]
+    right.set(title="learning to hold the last mark", yscale="log", xlabel="step", ylabel="mean squared error")
+    labels.at_ends(right, lines, [textwrap.fill(name, 9) for name in FORMS.values()])
     return figure
 
 
 def _draw_weights(axes: Axes, results: Results) -> None:
     some = np.unique(np.geomspace(1, results.length, 30).astype(int)) - 1
-    axes.plot(some + 1, results.without[some], "s", color=style.GREY, label="no gate")
+    axes.plot(some + 1, results.without[some], "s", color=style.GREY, markersize=2)
     axes.axhline(1 / results.length, color=style.GREY)
-    for gate, weights, colour in zip(results.gates, results.weights, style.sequence(len(results.gates)), strict=True):
+    labels.at(axes, 1, 1 / results.length, "no gate", style.GREY, ha="left", va="top", xytext=(0, -2))
+    floor = 1e-8
+    shades = style.sequence(len(results.gates))
+    for i, (gate, weights, colour) in enumerate(zip(results.gates, results.weights, shades, strict=True)):
         line = (1 - gate) * gate ** results.distances.astype(float)  # (1)
         axes.plot(results.distances + 1, line, "-", color=colour)
-        axes.plot(some + 1, weights[some], "o", color=colour, markersize=3, label=f"g = {gate:g}")
-    axes.set(xscale="log", yscale="log", ylim=(1e-8, 1), xlabel="distance + 1 (tokens)", ylabel="weight")
-    axes.legend(loc="lower left")
+        axes.plot(some + 1, weights[some], "o", color=colour, markersize=3)
+        last = int(
+            np.argmin(np.maximum(line, floor * 10 ** (1 + min(i, 3))))
+        )  # lower and lower, so that no two names meet
+        name = f"g = {gate:g}" if gate == results.gates[0] else f"{gate:g}"
+        x, y = last + 1, line[max(last - 1, 0)]
+        labels.at(axes, x, y, name, colour, ha="right", va="bottom", xytext=(-4, 2))
+    axes.set(title="weight, by distance", xscale="log", yscale="log", ylim=(floor, 1))
+    axes.set(xlabel="distance + 1 (tokens)", ylabel="weight")

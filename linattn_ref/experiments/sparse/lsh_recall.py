@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.random import Generator
 from threadpoolctl import threadpool_limits
@@ -24,7 +25,7 @@ from linattn_ref.attention import reformer
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import read_heads
 from linattn_ref.experiments.measuring.pretrained import PathLike
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.theory.lsh_collision import collision_probability, measured_collisions
 
@@ -155,25 +156,56 @@ def recall_of(vectors: Array, n_buckets: int, chunk: int, rounds: Sequence[int],
 def draw(results: Results) -> Figure:
     """Collisions over the angle; recall over rounds; recall over the share of tokens that are met."""
     figure, (left, middle, right) = style.figure(1, 3, height=0.5)
+    for axis in (left, middle, right):
+        axis.set_ylim(0, 1.04)
+    _draw_collisions(left, results)
+    _draw_rounds(middle, results)
+    _draw_cost(right, results)
+    return figure
+
+
+def _draw_collisions(axis: Axes, results: Results) -> None:
     angles = np.degrees(np.arccos(COSINES))
     for n_buckets, colour in zip(results.collisions, style.sequence(len(results.collisions)), strict=True):
-        left.plot(angles, results.collisions[n_buckets], "-", color=colour, label=f"{n_buckets} buckets")
-        left.plot(angles, results.drawn[n_buckets], "o", color=colour, markersize=3)
-    left.set(title="same bucket", xlabel="angle (degrees)", ylabel="probability", xticks=[0, 60, 120, 180])
+        line = np.array(results.collisions[n_buckets])
+        axis.plot(angles, line, "-", color=colour)
+        axis.plot(angles, results.drawn[n_buckets], "o", color=colour, markersize=3)
+        x, y = _crossing(angles, line, 0.55)
+        labels.at(
+            axis, x, y, f"{n_buckets} buckets" if n_buckets == "2" else n_buckets, colour, xytext=(5, 0), ha="left"
+        )
+    axis.set(title="two vectors share a bucket", xlabel="angle between them (degrees)", ylabel="probability")
+    axis.set_xticks([0, 60, 120, 180])
+
+
+def _crossing(x: Any, y: Any, level: float) -> tuple[float, float]:
+    """Where a line is next to ``level``."""
+    i = int(np.argmin(abs(np.array(y) - level)))
+    return float(x[i]), float(y[i])
+
+
+def _draw_rounds(axis: Axes, results: Results) -> None:
+    lines, names = [], []
     for each, colour in zip(results.by_buckets, style.sequence(len(results.by_buckets)), strict=True):
-        middle.plot(results.rounds, each.recall, "o-", color=colour, label=f"{each.n_buckets} buckets")
-        middle.plot(results.rounds, each.met, "--", color=colour)
-    middle.set(title="over rounds", xlabel="rounds", ylabel=f"recall of the top {results.top}")
-    middle.set_xscale("log", base=2)
-    middle.set_xticks(results.rounds, [str(r) for r in results.rounds])
+        lines += axis.plot(results.rounds, each.recall, "o-", color=colour, markersize=3)
+        names.append(f"{each.n_buckets}\u00a0buckets")
+        axis.plot(results.rounds, each.met, "--", color=colour)
+    labels.at(axis, results.rounds[-1], 0.1, "dashed:\nof all tokens", style.BLACK, ha="right")
+    axis.set(title=f"the {results.top} most similar: share met", xlabel="rounds", ylabel="share")
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(results.rounds, [str(r) for r in results.rounds])
+    labels.at_ends(axis, lines, names)
+
+
+def _draw_cost(axis: Axes, results: Results) -> None:
     for each, colour in zip(results.by_chunk, style.sequence(len(results.by_chunk), "plasma"), strict=True):
-        right.plot(each.met, each.recall, "o-", color=colour, label=f"chunks of {each.chunk}")
-    right.plot([0, 1], [0, 1], ":", color=style.GREY)
-    right.set(title="over the cost", xlabel="share of tokens met", xticks=[0, 0.5, 1])
-    for axis in (left, middle, right):
-        axis.set_ylim(0, 1.02)
-        axis.legend(loc="upper right" if axis is left else "lower right" if axis is right else "upper left")
-    return figure
+        axis.plot(each.met, each.recall, "o-", color=colour, markersize=3)
+        x, y = each.met[0], each.recall[0]
+        name = f"chunks of {each.chunk}" if each.chunk == results.by_chunk[0].chunk else str(each.chunk)
+        labels.at(axis, x, y, name, colour, xytext=(5, -3), ha="left", va="top")
+    axis.plot([0, 1], [0, 1], ":", color=style.GREY)
+    labels.at(axis, 0.98, 0.6, "random\nchunks", style.GREY, ha="right")
+    axis.set(title="the same, over the cost", xlabel="share of all tokens met", xticks=[0, 0.5, 1])
 
 
 def from_record(record: Mapping[str, Any]) -> Results:

@@ -96,7 +96,7 @@ def test_who_took_part_is_said_and_who_did_not():
 
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("look", style.STYLES)
-def test_a_panel_a_title_a_line_a_curve_and_each_label_once(look, log):
+def test_a_panel_a_title_a_line_a_curve_and_a_name_on_each(look, log):
     points = [(4, 1.0), (8, 30.0)]
     one, two = Curve("one", style.BLUE, "o-", points), Curve("two", style.GREY, "s--", points[:1])
     with style.use(look):
@@ -104,6 +104,7 @@ def test_a_panel_a_title_a_line_a_curve_and_each_label_once(look, log):
         figure.draw_without_rendering()
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["left", "right"]
     assert [len(axes.get_lines()) for axes in figure.axes] == [1, 2]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one", "two"]
+    names = [[text.get_text() for text in axes.texts] for axes in figure.axes]
+    assert names == [["one"], ["two:\nno longer one was run", "one"]]  # no point without a name
     assert figure.axes[0].get_yscale() == ("log" if log else "linear")
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["4", "8"]

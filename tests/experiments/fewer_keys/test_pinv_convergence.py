@@ -31,7 +31,8 @@ def test_drawing(results, look):
         drawn = figure.draw(results)
         drawn.draw_without_rendering()
     left, middle, right = drawn.axes
-    assert len(left.lines) == 3 * len(results.conditions)
+    assert len(left.lines) == 3 * len(results.conditions) + 3  # and the legend's
+    assert len(right.texts) == results.real.shape[1] + 1
     assert len(middle.lines) == len(results.filtered_iterations) + 1
     assert len(right.lines) == results.real.shape[1] + 1
 

@@ -90,5 +90,5 @@ def test_the_figure_shows_the_results(results, look):
         figure = rewind.draw(results)
         figure.draw_without_rendering()
     np.testing.assert_array_equal(figure.axes[0].lines[2].get_ydata(), results.rewound_s[0])
-    np.testing.assert_array_equal(figure.axes[2].lines[0].get_ydata(), results.worst_rewound[0])
+    np.testing.assert_array_equal(figure.axes[2].lines[1].get_ydata(), results.worst_rewound[0])
     assert all(axis.get_xlabel() for axis in figure.axes)
