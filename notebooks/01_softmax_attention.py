@@ -17,14 +17,13 @@
 # $(N, D)$, $K$ is $(L, D)$, $V$ is $(L, M)$ and the output $O$ is $(N, M)$. In front of these two axes there may be
 # others, such as batch and heads: everything below then happens once for each of them.
 #
-# "The seeds" are the five documents that this project started from: lectures, slides and notes by others. What they
-# claim is numbered in [a table](README.md), which says in which chapter a cell checks or draws it ("claim 13 of the
-# seeds"), and of nine claims why none does: most need whole transformers to be trained.
+# The course began with four lectures and notes on *Transformers are RNNs* and Linformer, and a round-up of linear
+# transformers; [a table](README.md) lists them, with what they claim and show, and where each is checked. A comment
+# such as `# claim 13` in a cell says which line of the table the assertion beside it is about.
 
 # %%
 import math
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 
@@ -72,8 +71,8 @@ chapter.source(softmax_dense.forward, softmax_dense.matrix, masks.visible, doc=F
 #
 # $$o_i = \frac{\sum_j \mathrm{sim}(q_i, k_j)\, v_j}{\sum_j \mathrm{sim}(q_i, k_j)}$$
 #
-# This is the form that linear attention starts from, with another $\mathrm{sim}$ (claim 13 of the seeds: both forms
-# give the same output). Two loops over it make a check that shares nothing with the code above:
+# This is the form that linear attention starts from, with another $\mathrm{sim}$ (Katharopoulos et al. 2020, equation
+# 3). Two loops over it make a check that shares nothing with the code above:
 
 # %%
 N, L, D, M = 5, 7, 4, 3
@@ -410,7 +409,7 @@ assert wrong == {"q", "k"}  # the gradient of v does not go through (6)
 # A product of an $(N, D)$ with a $(D, L)$ matrix takes $N D L$ multiply-adds. Forward, (1) is one such product and
 # (3) takes $N L M$: together $N L (D + M)$. Backward, (4) and (5) take $N L M$ each, (7) and (8) $N L D$ each:
 # twice as much again. With $N = L$ both are $O(N^2 \max(D, M))$, and so is the memory, $O(N^2)$, as $P$ has to be
-# kept for (4) and (6). This is claim 1 of the seeds.
+# kept for (4) and (6) (Katharopoulos et al. 2020, section 3.2.1, for time; section 3.2 for memory).
 #
 # The package does not have to take its own word for it: `count` runs a function on arrays that count what is done
 # with them.
@@ -616,8 +615,8 @@ for dtype in (np.float64, np.float32):
 #
 # $$S_t = \mathrm{append}(S_{t-1}, k_t, v_t), \qquad o_t = \mathrm{softmax}(s\, q_t K_t^\top)\, V_t$$
 #
-# The seeds call it stateful softmax. Unlike that of an ordinary recurrent network the state grows, by $D + M$
-# numbers a token, and so does the work of a step.
+# Katharopoulos et al. (2020, appendix C.1) call it *stateful softmax*. Unlike that of an ordinary recurrent network the
+# state grows, by $D + M$ numbers a token, and so does the work of a step.
 
 # %%
 chapter.source(softmax.State, softmax.append, softmax.step, doc=False)
@@ -655,44 +654,20 @@ assert state.length == T
 #
 # ### Why must the state grow?
 #
-# Claim 25 of the seeds: the view of a transformer as a recurrent network holds for feature maps of *infinite*
-# dimension too, and softmax is that case. Put the scale into $q$, and take the series of the exponential,
-#
-# $$e^{q^\top k} = \sum_{p=0}^{\infty} \frac{(q^\top k)^p}{p!} = \phi(q)^\top \phi(k)$$
-#
-# Each power $(q^\top k)^p$ is an inner product of monomials of degree $p$ in the entries of $q$ and of $k$, so
-# $\phi(x)$ holds all monomials, each with a fitting factor: infinitely many. With *any* $\phi$ the sums
-# $\sum_j \phi(k_j) v_j^\top$ and $\sum_j \phi(k_j)$ would be a state of fixed size $C \times M + C$ for $C$
-# features (linear attention), but here $C$ is infinite. Cut the series after order $p$ and $C = \binom{D + p}{p}$
-# is finite, and the output is approximate. To see how good, the features need not be written down: the truncated
-# series of the score gives the same inner product.
+# Any transformer with a causal mask is a recurrent network in this sense (Katharopoulos et al. 2020, section 3.4, "in
+# theory even the ones using softmax attention"). For similarities $\phi(q)^\top \phi(k)$ with $C$ features the sums
+# $\sum_j \phi(k_j) v_j^\top$ and $\sum_j \phi(k_j)$ are a state of fixed size, $C \times M + C$. The exponential is
+# such a similarity too, but its $\phi$ has infinitely many entries (chapter 6 writes them out, chapter 8 runs the
+# network with more and more of them). The cache is that infinite state, written down in another way: as the terms of
+# its sums. A fixed state that comes close to softmax attention is much larger than the cache of any text of ordinary
+# length: for keys of width 8 the features up to order 4 are already 495, and the state of $495 \cdot 9$ numbers is more
+# than four times the cache of 64 tokens.
 
 # %%
-width = 8
-q_8, k_8, v_8, _ = draw_inputs(11, 64, 64, width, width)
-target, _ = softmax_dense.forward(q_8, k_8, v_8)
-scores = q_8 @ k_8.T / math.sqrt(width)
-largest, rows = abs(scores).max(), []
-for order in (2, 4, 8, 12, 16, 20):  # claim 25
-    sim = sum(scores**p / math.factorial(p) for p in range(order + 1))
-    bound = math.exp(largest) * largest ** (order + 1) / math.factorial(order + 1)  # Taylor's remainder
-    assert abs(sim - np.exp(scores)).max() <= bound + 1e-12
-    error = abs(sim @ v_8 / sim.sum(axis=1, keepdims=True) - target).max()
-    rows.append((order, math.comb(width + order, order), math.comb(width + order, order) * (width + 1), error))
-errors = [row[-1] for row in rows]
-assert all(later < earlier for earlier, later in pairwise(errors))
-assert errors[-1] < 1e-8
-chapter.table(("order p", "features C", "numbers in the state, C M + C", "largest error of the output"), rows)
-
-# %% [markdown]
-# For comparison, the cache of these 64 tokens has $64 \cdot (8 + 8) = 1024$ numbers, and is exact. A fixed state
-# that comes close to softmax is much larger than the cache of any text of ordinary length. Linear attention's way
-# out is not to approximate $e^{q^\top k}$ so closely.
-
-# %%
-cache = softmax.init_state((), width, width, capacity=64)
-assert cache.k.size + cache.v.size == 64 * (width + width) == 1024
-assert all(numbers > 64 * (width + width) for order, _, numbers, _ in rows if order >= 4)
+features = math.comb(8 + 4, 4)  # monomials of degree up to 4 in 8 variables
+cache = softmax.init_state((), 8, 8, capacity=64)
+assert features == 495
+assert 4 < features * (8 + 1) / (cache.k.size + cache.v.size) < 5  # claim 25
 
 # %% [markdown]
 # ## Exercises
@@ -815,7 +790,8 @@ report.assert_ok()
 #   $\mathrm{rowsum}(dP * P) = \mathrm{rowsum}(dO * O)$.
 # - Time $O(N^2 \max(D, M))$ in every form. Memory $O(N^2)$ only if $P$ is kept: the online form keeps $O$ and one
 #   number a row.
-# - As a recurrent network it has a state that grows with every token, because its feature map is infinite.
+# - As a recurrent network it has a state that grows with every token, because its feature map has infinitely many
+#   entries.
 #
 # **Sources.** Vaswani et al. (2017), *Attention is all you need*. Milakov and Gimelshein (2018), *Online normalizer
 # calculation for softmax*. Rabe and Staats (2021), *Self-attention does not need O(n²) memory*. Dao et al. (2022),

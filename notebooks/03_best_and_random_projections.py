@@ -58,8 +58,8 @@ layer, head = 3, 0  # an ordinary one
 # %% [markdown]
 # ## Eckart-Young-Mirsky: the best approximation of rank k
 #
-# What are singular values good for? Let $P_k = \sum_{i \le k} \sigma_i u_i v_i^\top$ be the *truncated SVD*. Claim 6
-# of the seeds: no matrix $B$ of rank $k$ is nearer to $P$,
+# What are singular values good for? Let $P_k = \sum_{i \le k} \sigma_i u_i v_i^\top$ be the *truncated SVD* (Wang et
+# al. 2020, equation 6). No matrix $B$ of rank $k$ is nearer to $P$,
 #
 # $$\min_{\mathrm{rank}\, B \le k} \lVert P - B \rVert_2 = \lVert P - P_k \rVert_2 = \sigma_{k+1}$$
 #
@@ -170,7 +170,7 @@ assert eckart_young.truncated_svd(P_real, 16).min() < -1e-3
 #
 # ## Johnson-Lindenstrauss: a random projection keeps lengths
 #
-# Let $R$ be $(k, n)$ with independent normal entries of mean 0 and variance $1/k$. Claim 5 of the seeds: $R$ maps
+# Let $R$ be $(k, n)$ with independent normal entries of mean 0 and variance $1/k$. Then $R$ maps
 # $n$-dimensional points to $k$ dimensions such that lengths and distances hardly change, and how large $k$ must be
 # has nothing to do with $n$. For a fixed vector $x$ and $0 < \varepsilon < 1$
 #
@@ -240,8 +240,8 @@ for k in (1, 4, 16, 64, 256, 1024):
 # $$\Pr\big(|x^\top R^\top R y - x^\top y| > \varepsilon \lVert x \rVert \lVert y \rVert\big)
 # \le 2\, e^{-(\varepsilon^2 - \varepsilon^3) k / 4} \qquad (2)$$
 #
-# and the Linformer paper's Lemma 1, with $\varepsilon\, |x^\top y|$ instead, cannot be right: the smaller the cosine,
-# the surer it fails, for any $k$. (Why (2) has the same right side as (1) is folded away.)
+# and Lemma 1 of Wang et al. (2020, equation 12), with $\varepsilon\, |x^\top y|$ instead, cannot be right: the smaller
+# the cosine, the surer it fails, for any $k$. (Why (2) has the same right side as (1) is folded away.)
 #
 # <details><summary>Proof of (2)</summary>
 #
@@ -308,13 +308,13 @@ chapter.table(("k", "pairs that fail", "draws in which some pair fails", "at mos
 #
 # ## Theorem 1
 #
-# The paper's Theorem 1, "self-attention is low rank" (claim 4 of the seeds): let $R$ be as above and
+# Theorem 1 of Wang et al. (2020, section 3), "self-attention is low rank": let $R$ be as above and
 # $\tilde P = P R^\top R$, whose rank is at most $k$. For a column $v$ of the values and
 # $k = 5 \log(n) / (\varepsilon^2 - \varepsilon^3)$
 #
 # $$\Pr\big(\lVert \tilde P v - P v \rVert < \varepsilon \lVert P v \rVert\big) > 1 - o(1)$$
 #
-# so that the rank is $\Theta(\log n)$. Its proof, step by step:
+# so that the rank is $\Theta(\log n)$. Its proof (appendix A, equations 16 to 20), step by step:
 #
 # 1. Entry $i$ of $\tilde P v$ is $p_i R^\top R v$, an inner product of the two projected vectors $R p_i^\top$ and
 #    $R v$, with $p_i$ the row $i$ of $P$. Lemma (2) applies: it is off by more than
@@ -324,8 +324,8 @@ chapter.table(("k", "pairs that fail", "draws in which some pair fails", "at mos
 #    $2 n\, e^{-(\varepsilon^2 - \varepsilon^3) k / 4}$.
 # 3. Put in $k$: the exponent is $-\frac54 \log n$, and the bound is $2 n \cdot n^{-5/4} = 2 n^{-1/4}$. It tends to 0.
 #
-# Steps 2 and 3 are sound. In step 1 the paper writes $\varepsilon\, |p_i v|$, from its Lemma 1 as printed. So **what
-# has been proved** is
+# Steps 2 and 3 are sound. In step 1 the paper writes $\varepsilon\, |p_i v|$ (equation 19), from its Lemma 1 as
+# printed. So **what has been proved** is
 #
 # $$\Pr\big(\text{all } |p_i R^\top R v - p_i v| \le \varepsilon \lVert p_i \rVert \lVert v \rVert\big)
 # \ge 1 - 2 n^{-1/4}$$
@@ -402,8 +402,8 @@ for p, column in ((np.eye(N), v), (P_real, V[layer, head, :, 0].astype(np.float6
 # %% [markdown]
 # ### On the real matrices
 #
-# For every head of the network, two columns of its own values, 200 draws of $R$: how often does each of the four
-# errors exceed $\varepsilon = 0.5$, at the $k = 250$ that the theorem asks for? (`low_rank.action` gives errors of
+# For every head of the network, two columns of its own values, one text, 200 draws of $R$: how often does each of the
+# four errors exceed $\varepsilon = 0.5$, at the $k = 250$ that the theorem asks for? (`low_rank.action` gives errors of
 # the same distribution as `projection_errors` from fewer random numbers: its module's docstring splits $R^\top R v$
 # into a multiple of $v$ and normal noise orthogonal to $v$.)
 
@@ -653,8 +653,8 @@ same(moved, eckart_young.truncated_svd(P_check, 3))
 # - At $k = 128$ of 512 the best approximation leaves a median error of the output below 10%, the random projection one
 #   above 100%. Linformer has to learn its projections.
 #
-# **Sources.** Wang et al. (2020), *Linformer: self-attention with linear complexity*, sections 3 and A. Eckart and
-# Young (1936), *The approximation of one matrix by another of lower rank*. Mirsky (1960), *Symmetric gauge functions
-# and unitarily invariant norms*. Johnson and Lindenstrauss (1984), *Extensions of Lipschitz mappings into a Hilbert
-# space*. Achlioptas (2003), *Database-friendly random projections*. Model: all-MiniLM-L6-v2. Text: Maas et al. (2011),
-# *Learning word vectors for sentiment analysis*.
+# **Sources.** Wang et al. (2020), *Linformer: self-attention with linear complexity*, section 3 and appendix A. Eckart
+# and Young (1936), *The approximation of one matrix by another of lower rank*. Mirsky (1960), *Symmetric gauge
+# functions and unitarily invariant norms*. Johnson and Lindenstrauss (1984), *Extensions of Lipschitz mappings into a
+# Hilbert space*. Achlioptas (2003), *Database-friendly random projections*. Model: all-MiniLM-L6-v2. Text: Maas et al.
+# (2011), *Learning word vectors for sentiment analysis*.

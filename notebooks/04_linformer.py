@@ -30,6 +30,7 @@ from matplotlib.colors import PowerNorm
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import linformer, linformer_projections, max_pool, softmax, strided_convolution
+from linattn_ref.data import reported
 from linattn_ref.experiments.cost import linformer_savings
 from linattn_ref.experiments.fewer_keys import linformer as linformer_figure
 from linattn_ref.experiments.measuring import heads
@@ -127,7 +128,7 @@ same(linformer.forward(q, k[order], v[order], e[:, order], f[:, order])[0], out)
 # more $N R D$, as chapter 1's online form computes the scores again; the gradients of $E$, $F$, $K$ and $V$ are
 # four products of $L R D$ or $L R M$ (they are derived below). Between the passes, $\tilde K$, $\tilde V$, the
 # output and a number a row are kept beside the inputs: $R (D + M) + N (M + 1)$ numbers, and no $N L$. With $R$
-# fixed everything is linear in the length. This is claim 7 of the seeds, counted while the code runs:
+# fixed everything is linear in the length (Wang et al. 2020, section 4), counted while the code runs:
 
 # %%
 counted = count(linformer.forward, q, k, v, e, f)
@@ -203,9 +204,9 @@ online = cost_of(softmax.forward, softmax.backward, *tokens)
 assert online.kept == 4096 * (width + 1) * 4 < linear[4096, 128].kept
 
 # %% [markdown]
-# The paper's last table has the time and memory saved by $n$ and $k$ (claim 12 of the seeds), measured on a GPU. Here
-# it is on a CPU: what softmax attention takes over what Linformer takes, forward pass, 8 heads. It was measured once,
-# by `linattn-ref figures --only linformer_savings`, and is drawn from its record, `figures/linformer_savings.json`.
+# Wang et al. (2020, table 3) print the time and memory saved by $n$ and $k$, measured on a GPU with a whole network of
+# 12 layers. Here it is attention alone, on a CPU: what softmax attention takes over what Linformer takes, forward pass,
+# 8 heads.
 
 # %%
 savings = linformer_savings.from_record(chapter.record("linformer_savings"))
@@ -221,8 +222,25 @@ for saved in (kept_matrix.time, kept_matrix.memory, no_matrix.time):  # claim 12
     assert (np.diff(saved[-1]) < 0).all()  # at n = 8192: the smaller k, the more
 assert np.nanmin(kept_matrix.memory) > 1 > np.nanmax(no_matrix.memory)
 
+rows = []
+for i, n in enumerate(savings.lengths):
+    for j, k_n in enumerate(savings.reduced[: len(reported.LINFORMER_TIME_SAVED[n])]):
+        here = (kept_matrix.time[i, j], kept_matrix.memory[i, j])
+        printed = reported.LINFORMER_TIME_SAVED[n][j], reported.LINFORMER_MEMORY_SAVED[n][j]
+        assert savings.reduced[j] == reported.LINFORMER_REDUCED[j]
+        rows.append((n, k_n, here[0], printed[0], here[1], printed[1]))
+rows = np.array(rows)
+for here, printed in ((rows[:, 2], rows[:, 3]), (rows[:, 4], rows[:, 5])):  # claim 12: in the same order
+    assert np.corrcoef(np.log(here), np.log(printed))[0, 1] > 0.8
+chapter.table(
+    ("n", "k", "time saved here", "in the paper", "memory saved here", "in the paper"),
+    [row for row in rows.tolist() if row[1] in (128, 512)],
+)
+
 # %% [markdown]
 # - Both savings are about in proportion to $n / k$. At $k = n / 2$, with as many multiply-adds, little time is saved.
+# - The ratios here are larger than the paper's: attention alone against a whole network, of which attention is a part
+#   that Linformer makes cheaper and the rest stays as it is.
 # - The upper row compares as the paper does: both sides keep their matrix, $N \times L$ or $N \times R$. In the lower
 #   row neither does, and **the saving of memory is gone**: every ratio is below 1, as Linformer has $\tilde K$ and
 #   $\tilde V$ to hold besides. The saving of time stays.
@@ -231,7 +249,7 @@ assert np.nanmin(kept_matrix.memory) > 1 > np.nanmax(no_matrix.memory)
 # ## Why the softmax cannot wait
 #
 # Chapter 2 says: $P$ is close to a matrix of rank $k$. So why not take a low-rank factorisation of $P$ and apply
-# that? Because to have $P$ at all, all of it must be computed (claim 9 of the seeds, where it is said of the
+# that? Because to have $P$ at all, all of it must be computed (Xiong et al. 2021, figure 1, say it of the
 # Nyström method). There are three ways to try, and each fails for its own reason.
 #
 # **From the factors of the scores.** $A = s\,QK^\top$ *is* given by two thin factors, of rank $D$. But the
@@ -299,7 +317,7 @@ print(f"weight of the segment with the strong key: {true_share:.3f} exactly, {po
 #
 # ## Theorem 2: what it states, what its proof does
 #
-# > **Theorem 2** (Wang et al. 2020). For any $Q_i, K_i, V_i \in \mathbb R^{n \times d}$ there are
+# > **Theorem 2** (Wang et al. 2020, section 4). For any $Q_i, K_i, V_i \in \mathbb R^{n \times d}$ there are
 # > $E, F \in \mathbb R^{k \times n}$, with
 # > $k = \min\{\Theta(9 d \log d / \epsilon^2),\ 5\,\Theta(\log n / \epsilon^2)\}$, such that for any row vector $w$
 # > of $A = s\,QK^\top$
@@ -307,8 +325,8 @@ print(f"weight of the segment with the strong key: {true_share:.3f} exactly, {po
 # > $$\Pr\big(\lVert \mathrm{softmax}(w E^\top)\, F V - \mathrm{softmax}(w)\, V \rVert \le
 # > \epsilon \lVert \mathrm{softmax}(w) \rVert\, \lVert V \rVert\big) > 1 - o(1)$$
 #
-# Read the quantifiers: $E$ and $F$ may depend on $Q$, $K$ and $V$. The proof takes a Gaussian $R$ as in Theorem 1
-# and
+# Read the quantifiers: $E$ and $F$ may depend on $Q$, $K$ and $V$. The proof (appendix B) takes a Gaussian $R$ as in
+# Theorem 1 and
 #
 # $$E = \delta R, \qquad F = e^{-\delta} R, \qquad \delta = 1/2^n$$
 
@@ -351,7 +369,7 @@ for by_exponent in measured_2.dependence.values():
     assert by_exponent[-1] == 0  # all weights are equal to the last bit, far above delta = 1/2^512
 
 # %% [markdown]
-# The step that fails is the proof's (b), which says that
+# The step that fails is the proof's (b), equations 22 and 23, which says that
 # $\lVert e^{x E^\top} - e^{x} R^\top \rVert = o(\lVert e^x \rVert)$. With $\delta \to 0$ the left side tends to
 # $\lVert 1 - e^x R^\top \rVert$, whose mean square is $k + \lVert e^x \rVert^2$: never below the right side.
 # Measured for one row of scores:
@@ -365,29 +383,43 @@ assert abs(rms / step.needed_limit - 1) < 0.05  # sampling error of 200 trials o
 print(f"step (b), relative error: stated o(1); measured {rms:.3f}; expected {step.needed_limit:.3f}")
 
 # %% [markdown]
-# And on a real network? It is that of chapter 2, trained with softmax attention; we take two heads of each of its
-# six layers, on 52 film reviews of 512 tokens (they will be needed again). With $\epsilon = 1/2$ the theorem states
-# $k = 125$. Errors are root mean squares over rows and 20 draws of $R$, in the theorem's unit
+# And on a real network? It is that of chapter 2, trained with softmax attention: all 72 heads, on film reviews of 512
+# tokens. With $\epsilon = 1/2$ the theorem states $k = 125$. Errors are root mean squares over the rows of all twelve
+# heads of a layer, four reviews and five draws of $R$, in the theorem's unit
 # $\lVert \mathrm{softmax}(w) \rVert \lVert V \rVert$:
 
 # %%
-real, _sources = heads.read_heads(sentences=52, length=512, every=6, seed=0)
-assert real.q.shape == (52, 6, 2, 512, 32)  # sentences, layers, heads, tokens, width
+real, _sources = heads.read_heads(sentences=8, length=512, seed=0)
+assert real.q.shape == (8, 6, 12, 512, 32)  # sentences, layers, heads, tokens, width
 
-rows = []
-for layer in range(6):
-    one_head = (x[0, layer, 0].astype(np.float64) for x in (real.q, real.k, real.v))
-    units = theorem_2.attention_errors(*one_head, 125, 2.0**-512, trials=20, rng=np.random.default_rng(layer))
-    assert max(x.max() for x in (units.linformer, units.low_rank, units.zero)) < 0.5  # all keep the theorem's promise
-    rms = [math.sqrt((x**2).mean()) for x in (units.linformer, units.low_rank, units.zero, units.uniform)]
-    assert rms[2] < rms[0]  # the answer 0 is better than the construction
-    rows.append((layer, *rms))
-chapter.table(("layer (head 0)", "Theorem 2's E, F", "P RᵀR V (Theorem 1)", "answer 0", "answer mean of V"), rows)
+ANSWERS = ("Theorem 2's E, F", "P RᵀR V (Theorem 1)", "answer 0", "answer mean of V")
+units, misses = np.empty((4, 6, 12, 4)), np.zeros(4)  # sentences, layers, heads, ANSWERS
+for s, layer, head in np.ndindex(units.shape[:3]):
+    one_head = (x[s, layer, head].astype(np.float64) for x in (real.q, real.k, real.v))
+    found = theorem_2.attention_errors(*one_head, 125, 2.0**-512, trials=5, rng=np.random.default_rng(head))
+    answers = found.linformer, found.low_rank, found.zero, found.uniform
+    misses += [(x > 0.5).mean() / units[..., 0].size for x in answers]  # share of rows and draws beyond the tolerance
+    units[s, layer, head] = [math.sqrt((x**2).mean()) for x in answers]
+theorem_2s, theorem_1s, zero, mean_of_v = np.moveaxis(units, -1, 0)
+assert misses.max() < 0.002  # nearly all keep the theorem's promise, whatever the answer
+assert (zero < theorem_2s).mean() > 0.9  # the answer 0 is nearer than the construction
+by_layer = np.sqrt((units**2).mean(axis=(0, 2)))  # (layers, ANSWERS)
+mean_beats_theorem_1 = int((by_layer[:, 3] < by_layer[:, 1]).sum())
+assert mean_beats_theorem_1 == 5
+share_of_heads = (mean_of_v < theorem_1s).mean(axis=(0, 2))  # of each layer
+chapter.table(
+    ("layer", *ANSWERS, "heads in which the mean of V beats Theorem 1"),
+    [(layer, *map(float, row), f"{share_of_heads[layer]:.0%}") for layer, row in enumerate(by_layer)],
+)
+mean_wins = (mean_of_v < theorem_1s).mean()
+print(f"the mean of V beats Theorem 1 in {mean_beats_theorem_1} of 6 layers, and in {mean_wins:.0%} of heads")
 
 # %% [markdown]
-# No row misses the theorem's tolerance, and that means nothing: the answer 0 does not miss it either, and is
-# nearer. The unit is too large to say anything. In what follows errors are measured against the output
-# $\lVert P V \rVert$ itself.
+# Hardly a row misses the theorem's tolerance, and that means nothing: the answer 0 hardly misses it either, and is
+# nearer than the construction in nine heads of ten. Nor is Theorem 1's $P R^\top R V$ worth its price at this $k$: it
+# needs all of $P$, and *one and the same answer for every query*, the mean of the values, is nearer in five layers of
+# six and in three quarters of the heads. The unit is too large to say anything. In what follows errors are measured
+# against the output $\lVert P V \rVert$ itself.
 #
 # So the theorem's *proof* does not explain why Linformer works. Its *statement* is about matrices that may depend
 # on $Q$, $K$ and $V$; exercise 3 finds the best $F$ of that kind. Neither speaks of one $E$ and one $F$ that serve
@@ -476,7 +508,8 @@ assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"
 # %% [markdown]
 # ## Sharing
 #
-# A separate $E$ and $F$ for each head of each layer is a lot of parameters. The paper lists three ways to share,
+# A separate $E$ and $F$ for each head of each layer is a lot of parameters. Wang et al. (2020, section 4) list three
+# ways to share,
 # each on top of the one before:
 #
 # | mode | what is shared | matrices |
@@ -486,9 +519,8 @@ assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"
 # | key-value | and $E = F$ | $\text{layers}$ |
 # | layerwise | and the same matrix in all layers | 1 |
 #
-# For the paper's BERT-base (12 layers, 12 heads, $n = 512$, $k = 256$) it counts 24, 12 and 1 matrices. Computed
-# from the package's own projections (claim 8 of the seeds; the counts are proportional to $R L$, so small matrices
-# do):
+# For 12 layers of 12 heads the paper counts 24, 12 and 1 matrices (section 4). Computed from the package's own
+# projections at BERT-base's $n = 512$ and $k = 256$ (the counts are proportional to $R L$, so small matrices do):
 
 # %%
 chapter.source(linformer_projections.draw_projections, linformer_projections.parameter_count, doc=False)
@@ -579,9 +611,9 @@ chapter.table(("sharing", "arrays", "parameters", "compared", "largest differenc
 # %% [markdown]
 # ### A different $R$ for each layer and head
 #
-# In chapter 2 the spectra of different layers fall at very different speeds, so why give every head the same $R$?
-# The paper proposes it too ("nonuniform projected dimension"). Heads of one layer live in one array, so those with
-# fewer rows are padded to the largest, and `row_mask` hides the padding from the softmax. Merely leaving zeros
+# In chapter 2 the spectra of different layers fall at very different speeds, so why give every head the same $R$? The
+# paper proposes it too ("nonuniform projected dimension", section 4). Heads of one layer live in one array, so those
+# with fewer rows are padded to the largest, and `row_mask` hides the padding from the softmax. Merely leaving zeros
 # would not do: a mixed key of 0 has the score 0, and $e^0 = 1$ takes its share of the weight. The result is that of
 # each head alone:
 
@@ -604,12 +636,12 @@ for head, r in enumerate(reduced_by_head[0]):
 # %% [markdown]
 # ## Without a learned matrix: pooling and convolution
 #
-# The paper names other ways to get from $L$ rows to $R$. **Mean pooling** over $R$ segments is a matrix $E$ with
-# nothing to learn. **Strided convolution**, with a window as wide as its stride, mixes each segment with learned
-# weights, $y_r = \sum_t x_{rw + t} W_t$ with $w = L/R$: the same for all segments, so it works at any length, and
-# its $W_t$, $(D, D)$ each, can mix *features* too, which $E$ cannot. It has $w D^2$ parameters where $E$ has $R L$:
-# fewer as soon as $R > D$. **Max pooling** takes the largest entry of each feature in each segment; that is no
-# matrix, as it is not linear.
+# The paper names other ways to get from $L$ rows to $R$ ("general projections", section 4). **Mean pooling** over $R$
+# segments is a matrix $E$ with nothing to learn. **Strided convolution**, with a window as wide as its stride, mixes
+# each segment with learned weights, $y_r = \sum_t x_{rw + t} W_t$ with $w = L/R$: the same for all segments, so it
+# works at any length, and its $W_t$, $(D, D)$ each, can mix *features* too, which $E$ cannot. It has $w D^2$ parameters
+# where $E$ has $R L$: fewer as soon as $R > D$. **Max pooling** takes the largest entry of each feature in each
+# segment; that is no matrix, as it is not linear.
 
 # %%
 chapter.source(
@@ -716,23 +748,47 @@ assert errors[-1] < 1e-5  # R = 512: E is the identity
 assert all(later < earlier for earlier, later in pairwise(errors))
 
 # %% [markdown]
-# The figure, for the means over all twelve heads. The *relative error* of an output is
+# The figure: all 72 heads, eight reviews. The *relative error* of an output is
 # $\lVert \tilde O - O \rVert_F / \lVert O \rVert_F$: 1 is what answering 0 would give. Beside random, mean pooled
 # and max pooled projections, three are *fitted*, by Adam on the squared relative error, with the gradients derived
-# above, starting from mean pooling: $E$ and $F$ of each head, or its convolutions, on 48 reviews, measured on four
-# others; and $E$ and $F$ for one single review, measured on that same review.
+# above, starting from mean pooling: $E$ and $F$ of each head, or its convolutions, on 48 other reviews; and $E$ and $F$
+# for one single review, measured on that same review. The fits take minutes; what needs no fit is computed again below.
 
 # %%
-figure_results = linformer_figure.compute(heads=real)
+figure_results = linformer_figure.from_record(chapter.record("linformer"))
 chapter.show(
     linformer_figure.draw,
     figure_results,
     alt="Output error against k: random projections above 1; mean pooling, fitted matrices, fitted convolution below "
-    "1, in this order; matrices fitted to one sentence far below, near the truncated SVD",
+    "1, in this order; matrices fitted to one sentence far below, near the truncated SVD; sharing modes close together",
 )
-error = {way: by_layer.mean(axis=1) for way, by_layer in figure_results.output.items()}  # (K,) each
-header = ("relative error of the output", *(f"k = {r}" for r in figure_results.reduced))
-chapter.table(header, [(linformer_figure.WAYS[way][0], *map(float, error[way])) for way in error])
+header = ("relative error of the output, median (from tenth to tenth)", *(f"k = {r}" for r in figure_results.reduced))
+chapter.table(
+    header,
+    [
+        (
+            linformer_figure.WAYS[way][0],
+            *(f"{m:.2g} ({a:.2g} to {b:.2g})" for a, m, b in zip(found.low, found.median, found.high, strict=True)),
+        )
+        for way, found in figure_results.output.items()
+    ],
+)
+
+# %%
+# What is in the record and needs no fit, once more: the same eight reviews, all heads.
+again, _ = heads.each_error(real, range(8), lambda q, k, v: v.mean(axis=-2, keepdims=True))
+np.testing.assert_allclose(heads.spread(again).by_sentence, figure_results.mean_of_values.by_sentence, rtol=1e-4)
+for i, r in enumerate(figure_results.reduced):
+    pool = linformer.mean_pool(r, 512, np.float32)
+    for way, forward in (
+        ("mean", lambda q, k, v, pool=pool: linformer.forward(q, k, v, pool, pool)[0]),
+        (
+            "max",
+            lambda q, k, v, r=r: softmax.forward(q, max_pool.forward(k, r)[0], max_pool.forward(v, r)[0])[0],
+        ),
+    ):
+        again, _ = heads.each_error(real, range(8), forward)
+        np.testing.assert_allclose(heads.spread(again).median, figure_results.output[way].median[i], rtol=1e-4)
 
 # %% [markdown]
 # What it says, line by line.
@@ -742,8 +798,7 @@ chapter.table(header, [(linformer_figure.WAYS[way][0], *map(float, error[way])) 
 #    than real ones, and the softmax puts its weight on one arbitrary mixture. (Chapter 3's lemma is about lengths
 #    of whole columns, $\lVert R x \rVert$, not about these.) Theorem 1's $P R^\top R V$ is right on average over
 #    $R$, but a single draw has an error of about $\sqrt{(1 + a^2)/k}$ with
-#    $a = \lVert P \rVert_F \lVert V \rVert_F / \lVert O \rVert_F$ (chapter 3; part of claim 4): for $k = 128$ not
-#    yet below 1.
+#    $a = \lVert P \rVert_F \lVert V \rVert_F / \lVert O \rVert_F$ (chapter 3): for $k = 128$ not yet below 1.
 # 2. **Mean pooling is better than answering with the mean of all values**, but not by much.
 # 3. **Fitting helps a little, on other text.** $E$ and $F$ know positions only. What a token attends to depends on
 #    what the other tokens *are*, and that is somewhere else in the next review.
@@ -752,39 +807,40 @@ chapter.table(header, [(linformer_figure.WAYS[way][0], *map(float, error[way])) 
 # 5. **For one given sentence there are good $E$ and $F$**, as Theorem 2 says there should be: their error is a
 #    fraction of it, at $k = 8$ even below that of the truncated SVD of $P$. (No contradiction to Eckart-Young: that
 #    is about $P$; the output $P V$ has only 32 columns.)
-# 6. **No line comes below the truncated SVD in the middle panel**, as Eckart and Young say. The real $P$ *is* close
-#    to low rank, and $\tilde P F$ is far from it all the same: the fit to the output makes the matrix worse, not
-#    better.
+# 6. **Nothing comes below the truncated SVD where the matrix is measured**, as Eckart and Young say. The real $P$ *is*
+#    close to low rank, for some heads much closer than for others, and $\tilde P F$ is far from it all the same: the
+#    fit to the output makes the matrix worse, not better.
+# 7. **Heads differ more than methods do.** The bands, the middle 80% of heads and texts, are wide: at $k = 128$ fitted
+#    matrices leave 31% of error in one head and 70% in another. The order of the methods is the same in nearly all.
 
 # %%
+error = {way: found.by_layer.mean(axis=1) for way, found in figure_results.output.items()}  # (K,) each
 for way, errors in error.items():
     assert (np.diff(errors) < 0).all(), way  # all of them fall with k
-assert error["gaussian"].min() > 1
-assert error["max"].min() > 1
-assert (error["mean"] < figure_results.mean_of_values.mean()).all()
-assert (error["fitted"] < error["mean"]).all()
-assert (error["fitted"] > 0.85 * error["mean"]).all()
-assert (error["convolution"] < error["fitted"]).all()
+assert figure_results.output["gaussian"].low.min() > 1
+assert figure_results.output["max"].low.min() > 1
+assert error["theorem_1"][-1] > 1
+assert (error["mean"] < figure_results.mean_of_values.by_layer.mean()).all()
+for way, other in (("fitted", "mean"), ("convolution", "fitted")):  # in every text
+    assert (figure_results.output[way].by_sentence < figure_results.output[other].by_sentence).all()
+assert (error["fitted"] > 0.9 * error["mean"]).all()
 assert (error["one_sentence"] < 0.6 * error["fitted"]).all()
-(svd_of_that_sentence,) = linformer_figure.truncated_svd((8,), real, range(1))
-assert error["one_sentence"][0] < svd_of_that_sentence.output.mean()
-for way, errors in figure_results.matrix.items():
-    assert (errors.mean(axis=1) >= figure_results.matrix["svd"].mean(axis=1)).all(), way
-assert (figure_results.matrix["fitted"].mean(axis=1) > figure_results.matrix["mean"].mean(axis=1)).all()
+assert error["one_sentence"][0] < error["svd"][0]
+for way, found in figure_results.matrix.items():
+    assert (found.by_layer >= figure_results.matrix["svd"].by_layer).all(), way
+assert (figure_results.matrix["fitted"].median > figure_results.matrix["mean"].median).all()
 
-# Theorem 1 on these heads: what its variance says, against one draw of R for each k.
-unseen = [real.sentence(s) for s in range(4)]
-amplification = np.mean(
+# Theorem 1: what its variance says of these heads, against one draw of R for each k.
+amplification = np.stack(
     [
         np.linalg.norm(softmax.matrix(q, k), axis=(-2, -1))
         * np.linalg.norm(v, axis=(-2, -1))
         / np.linalg.norm(out, axis=(-2, -1))
-        for q, k, v, out in unseen
-    ],
-    axis=(0, 2),
-)  # (layers,)
-expected = [math.sqrt((1 + a**2) / r) for r in figure_results.reduced for a in amplification]
-ratio = figure_results.output["theorem_1"].ravel() / expected
+        for q, k, v, out in map(real.sentence, range(8))
+    ]
+)  # (sentences, layers, heads)
+expected = [np.sqrt((1 + amplification**2) / r).mean(axis=(0, 2)) for r in figure_results.reduced]  # (K, layers)
+ratio = figure_results.output["theorem_1"].by_layer / expected
 assert 0.7 < ratio.mean() < 1.3  # claim 4, in part
 print(f"Theorem 1, error measured over expected: {ratio.mean():.2f}")
 
@@ -795,30 +851,44 @@ assert abs(longer / math.sqrt(512 / 64) - 1) < 0.25
 assert linformer.matrix(q_1, k_1, drawn).max(axis=1).mean() > 2 * P_1.max(axis=1).mean()
 
 # %% [markdown]
-# **Sharing costs little**: one matrix for all layers, heads, keys and values is hardly worse on unseen text than
-# one for each, with a 24th of the parameters (there are two heads a layer here). On the text of the fit it is
-# worse: what the separate matrices learn beyond it is mostly about those 48 reviews. The paper finds the same in
-# training.
-#
-# **What this does not say.** The paper trains $E$ and $F$ together with all other weights, for the network's own
-# loss, so that $Q$, $K$ and $V$ adapt to the mixing; its perplexities come close to those of softmax attention.
-# Here they could not adapt: these numbers say how well Linformer *imitates* a given attention. That it can *learn
-# as well* does not follow from imitation, nor from the low rank of $P$.
+# **What does sharing cost?** One matrix for all layers, heads, keys and values has a 144th of the parameters. On text
+# that nothing was fitted to, it gives back about a quarter of what fitting had gained over mean pooling: between an
+# eighth and a third, from text to text. On the text of the fit it gives back half: much of what separate matrices learn
+# beyond it is about those 48 reviews. In *training* the paper finds less: with layerwise sharing the validation
+# perplexity "almost matches" that of separate matrices (section 5.1), and of its fine-tuned networks the layerwise ones
+# do best (section 5.2, table 2):
 
 # %%
 none, layerwise = figure_results.sharing["none"], figure_results.sharing["layerwise"]
-assert layerwise.parameters * 24 == none.parameters
-assert layerwise.output.mean() < 1.03 * none.output.mean()  # unseen text
-assert layerwise.seen.mean() > 1.05 * none.seen.mean()  # text of the fit
+assert layerwise.parameters * 144 == none.parameters
+gives_back = linformer_figure.returned(figure_results.sharing, "layerwise")  # (texts,)
+assert 0.2 < gives_back.mean() < 0.3
+assert gives_back.min() > 0.1
+assert gives_back.max() < 0.4
+pooled_seen, none_seen, layerwise_seen = (
+    figure_results.sharing[mode].seen.by_sentence.mean() for mode in ("mean_pooling", "none", "layerwise")
+)
+assert 0.45 < (layerwise_seen - none_seen) / (pooled_seen - none_seen) < 0.6
 chapter.table(
-    (f"sharing, k = {figure_results.sharing_reduced}", "parameters", "error, unseen text", "error, text of the fit"),
+    (f"sharing, k = {figure_results.sharing_reduced}", "parameters", "error, other text", "error, text of the fit"),
     [
-        (mode, fitted.parameters, float(fitted.output.mean()), float(fitted.seen.mean()))
+        (mode, fitted.parameters, float(fitted.output.by_sentence.mean()), float(fitted.seen.by_sentence.mean()))
         for mode, fitted in figure_results.sharing.items()
     ],
 )
+chapter.table(
+    ("accuracy, printed in Wang et al. (2020), n = 512", "SST-2", "IMDB", "QNLI", "QQP", "average"),
+    [(name, *numbers) for (n, name), numbers in reported.LINFORMER_ACCURACY.items() if n == 512],
+)
+printed = reported.LINFORMER_ACCURACY
+assert printed[512, "Linformer, k = 256, layerwise sharing"][-1] > printed[512, "Linformer, k = 256"][-1]
 
 # %% [markdown]
+# **What all this does not say.** The paper trains $E$ and $F$ together with all other weights, for the network's own
+# loss, so that $Q$, $K$ and $V$ adapt to the mixing. Here they could not adapt: these numbers say how well Linformer
+# *imitates* the attention of one given network at 512 tokens. That it can *learn as well* does not follow from
+# imitation, nor from the low rank of $P$.
+#
 # ## Why it cannot be causal
 #
 # In a language model output $i$ must not depend on tokens after $i$. In softmax attention a triangular mask does
@@ -1013,5 +1083,5 @@ chapter.table(header, rows)
 #   training the whole network with them.
 # - Every mixture holds the future: no causal form.
 #
-# **Sources.** Wang et al. (2020), *Linformer: Self-Attention with Linear Complexity*. Xiong et al. (2021),
-# *Nyströmformer* (why the softmax cannot wait). Kingma and Ba (2015), *Adam*.
+# **Sources.** Wang et al. (2020), *Linformer: Self-Attention with Linear Complexity*, sections 4 and 5, appendix B.
+# Xiong et al. (2021), *Nyströmformer* (why the softmax cannot wait). Kingma and Ba (2015), *Adam*.

@@ -24,6 +24,7 @@ from matplotlib.patches import Rectangle
 from linattn_ref import gradcheck
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.feature_maps import elu_plus_one, quadratic
+from linattn_ref.experiments.cost import resources
 from linattn_ref.experiments.features import feature_maps as feature_maps_figure
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.measuring.scaling import growth_exponent
@@ -49,8 +50,7 @@ def draw_inputs(seed, n, n_keys, d, m, dtype=np.float64):
 # $$o_i = \frac{\sum_j \mathrm{sim}(q_i, k_j)\, v_j}{\sum_j \mathrm{sim}(q_i, k_j)}, \qquad
 # \mathrm{sim}(q, k) = \exp\Big(\frac{q^\top k}{\sqrt D}\Big) \qquad (\ast)$$
 #
-# Claim 13 of the seeds: this generalised form, with this similarity, gives the same output as
-# $\mathrm{softmax}(QK^\top / \sqrt D)\, V$.
+# (Katharopoulos et al. 2020, equation 3). With this similarity it is $\mathrm{softmax}(QK^\top / \sqrt D)\, V$:
 
 
 # %%
@@ -80,8 +80,8 @@ same(smooth(exponential, q, k, v), softmax.forward(q, k, v)[0])
 # \exp\Big(\frac{q^\top k}{\sigma^2}\Big)$$
 #
 # With $\sigma^2 = \sqrt D$ the last factor is softmax's. The first is common to the numerator and the denominator of
-# $(\ast)$ and cancels. The second stays: the Gaussian smoother is softmax attention that thinks less of long keys. If
-# all keys have one length, it cancels as well.
+# $(\ast)$ and cancels. The second stays: the Gaussian smoother is softmax attention in which long keys count for less.
+# If all keys have one length, it cancels as well.
 
 
 # %%
@@ -101,8 +101,9 @@ same(smooth(gaussian, q, k_unit, v), smooth(exponential, q, k_unit, v))
 # %% [markdown]
 # ### What a similarity must be
 #
-# **Not negative: that is all** (claim 14 of the seeds). Let $w_{ij} = \mathrm{sim}(q_i, k_j) \ge 0$ with a sum over
-# $j$ that is not 0, and $P_{ij} = w_{ij} / \sum_l w_{il}$. Then $P_{ij} \ge 0$ and $\sum_j P_{ij} = 1$, so
+# **Not negative: that is all** (Katharopoulos et al. 2020, section 3.2). Let $w_{ij} = \mathrm{sim}(q_i, k_j) \ge 0$
+# with a sum over $j$ that is not 0, and $P_{ij} = w_{ij} / \sum_l w_{il}$. Then $P_{ij} \ge 0$ and $\sum_j P_{ij} = 1$,
+# so
 #
 # $$\min_j v_{jm} = \sum_j P_{ij} \min_l v_{lm} \;\le\; \sum_j P_{ij} v_{jm} = o_{im} \;\le\;
 # \sum_j P_{ij} \max_l v_{lm} = \max_j v_{jm}$$
@@ -176,7 +177,7 @@ for name, similarity in SIMILARITIES.items():
         assert (smoothed <= highest).all()
 
 # %% [markdown]
-# Every non-negative similarity smooths: claim 14. How *well* is another matter. Exp and box look at neighbours and
+# Every non-negative similarity smooths. How *well* is another matter. Exp and box look at neighbours and
 # follow the points. The quadratic kernel and $\mathrm{elu} + 1$ are wide, and of a wave with two periods they leave
 # little. The last one, $q^\top k$, is not an average at all: where its denominator passes through 0 the output runs
 # off to infinity.
@@ -187,7 +188,7 @@ for name, similarity in SIMILARITIES.items():
 # ### What a similarity must be, to be an inner product
 #
 # Linear attention asks for more: $\mathrm{sim}(q, k) = \phi(q)^\top \phi(k)$, with a *feature map* $\phi$ that sends
-# vectors of $D$ entries to vectors of $C$. The seeds take "any kernel", and two properties are easily mixed up here:
+# vectors of $D$ entries to vectors of $C$. The paper says "all kernels", and two properties are easily mixed up here:
 #
 # - **non-negative**: $\mathrm{sim}(x, y) \ge 0$ for all $x$, $y$. It makes outputs averages.
 # - **positive semi-definite**: for any points $x_1 \dots x_n$ the matrix $G_{ij} = \mathrm{sim}(x_i, x_j)$ has no
@@ -245,7 +246,7 @@ same(np.linalg.eigvalsh(three_in_a_row)[0], 1 - math.sqrt(2))
 # ## The bracket
 #
 # Let $\mathrm{sim}(q, k) = \phi(q)^\top \phi(k)$. Put it into $(\ast)$. The query's features do not depend on $j$, so
-# they come out of both sums (claim 15 of the seeds):
+# they come out of both sums (Katharopoulos et al. 2020, equations 4 to 6):
 #
 # $$o_i^\top = \frac{\sum_j \phi(q_i)^\top \phi(k_j)\, v_j^\top}{\sum_j \phi(q_i)^\top \phi(k_j)}
 # = \frac{\phi(q_i)^\top \sum_j \phi(k_j)\, v_j^\top}{\phi(q_i)^\top \sum_j \phi(k_j)}$$
@@ -268,8 +269,19 @@ same(np.linalg.eigvalsh(three_in_a_row)[0], 1 - math.sqrt(2))
 # $$\mathrm{diag}\Big(\big(\phi(Q)\, \phi(K)^\top\big) 1\Big) = \mathrm{diag}\Big(\phi(Q) \big(\phi(K)^\top 1\big)\Big)
 # = \mathrm{diag}\big(\phi(Q)\, Z\big)$$
 #
-# In the code, $\epsilon = 10^{-6}$ unless another is given. It keeps the quotient finite where all features of a query
-# are tiny.
+# (Equation (3) has an $\epsilon$ that the paper's has not; in the code it is $10^{-6}$ unless another is given. It
+# keeps the quotient finite where all features of a query are tiny. It is not free: it draws every output a little
+# towards 0, and where all features are small, but well defined, not a little. Six keys with four features of $e^{-7}$
+# each and all values 1 ought to give 1. They give 0.952.)
+
+# %%
+small, ones = np.full((6, 4), -7.0), np.ones((6, 1))
+biased, _ = linear.forward(small, small, ones)  # eps = 1e-6
+right, _ = linear.forward(small, small, ones, eps=0.0)
+np.testing.assert_allclose(right, 1, rtol=1e-12)
+denominator = 6 * 4 * math.exp(-7) ** 2
+np.testing.assert_allclose(biased, denominator / (denominator + 1e-6), rtol=1e-12)
+assert round(float(biased[0, 0]), 3) == 0.952
 
 # %%
 chapter.source(linear.add_up, linear.read, doc=False)
@@ -300,7 +312,8 @@ chapter.source(linear.forward, doc=False)
 #
 # The left bracket costs $N L C$ multiply-adds for $\phi(Q)\phi(K)^\top$ and $N L M$ for the product with $V$. The
 # right one costs $L C M$ for (1) and, in (3), $N C M$ for the numerators and $N C$ for the denominators. (Sums such as
-# (2) multiply nothing.) Claim 16 of the seeds: $O(N^2 \max(D, M))$ against $O(N C M)$. Counted while the code runs:
+# (2) multiply nothing.) So $O(N^2 \max(D, M))$ against $O(N C M)$ (Katharopoulos et al. 2020, section 3.2.1). Counted
+# while the code runs, and once more by hand, in loops over single numbers that share nothing with the package:
 
 
 # %%
@@ -319,6 +332,45 @@ assert count(softmax.dense_forward, q, k, v).multiply_adds == N * L * (D + M)
 assert count(softmax.dense_forward, q, k, v).exponentials == N * L  # an exponential a pair
 assert count(right_first, q, k, v).exponentials == (N + L) * D  # an exponential an entry of Q and K
 
+
+def by_hand_left(phi_q, phi_k, v):
+    """Numerators and denominators with the bracket on the left, number by number; and how many products that took."""
+    products, numerator, denominator = 0, np.zeros((len(phi_q), v.shape[1])), np.zeros(len(phi_q))
+    for i, j in np.ndindex(len(phi_q), len(phi_k)):
+        weight = 0.0
+        for c in range(phi_q.shape[1]):
+            weight += phi_q[i, c] * phi_k[j, c]
+            products += 1
+        denominator[i] += weight
+        for m in range(v.shape[1]):
+            numerator[i, m] += weight * v[j, m]
+            products += 1
+    return numerator / denominator[:, None], products
+
+
+def by_hand_right(phi_q, phi_k, v):
+    """The same with the bracket on the right."""
+    products, s, z = 0, np.zeros((phi_k.shape[1], v.shape[1])), np.zeros(phi_k.shape[1])
+    for j, c in np.ndindex(phi_k.shape):
+        z[c] += phi_k[j, c]
+        for m in range(v.shape[1]):
+            s[c, m] += phi_k[j, c] * v[j, m]
+            products += 1
+    numerator, denominator = np.zeros((len(phi_q), v.shape[1])), np.zeros(len(phi_q))
+    for i, c in np.ndindex(phi_q.shape):
+        denominator[i] += phi_q[i, c] * z[c]
+        products += 1
+        for m in range(v.shape[1]):
+            numerator[i, m] += phi_q[i, c] * s[c, m]
+            products += 1
+    return numerator / denominator[:, None], products
+
+
+for by_hand_form, form in ((by_hand_left, left_first), (by_hand_right, right_first)):
+    out_by_hand, products = by_hand_form(phi_q, phi_k, v)
+    same(out_by_hand, smooth(SIMILARITIES["elu + 1"], q, k, v))
+    assert count(form, q, k, v).multiply_adds == products  # claim 16
+
 lengths = np.array([128, 256, 512, 1024])
 grown = {"softmax": [], "linear": []}
 for n in lengths:
@@ -332,9 +384,9 @@ chapter.table(
 )
 
 # %% [markdown]
-# Both brackets to scale, for $C = M = 32$: on the left $\phi(Q)\phi(K)^\top$ (orange) and $V$, on the right $\phi(Q)$
-# and $S$ (blue). The area is memory. The left one's square grows in two directions; the right one only gets longer,
-# and $S$ stays as it is.
+# Both brackets to scale, for $C = M = 32$: on the left the $N \times N$ matrix $\phi(Q)\phi(K)^\top$ and $V$, on the
+# right $\phi(Q)$ and $S$. The area is memory. The left one's square grows in two directions; the right one only gets
+# longer, and $S$ stays as it is.
 
 
 # %%
@@ -342,14 +394,15 @@ def draw_brackets(axes, n):
     width = 32
     arrays = draw_inputs(4, n, n, width, width, np.float32)[:3]
     right = 2 * max(n, 128) - 60
-    for x, rows, columns, colour in (
-        (0, n, n, style.VERMILLION),
-        (n + 6, n, width, style.GREY),
-        (right, n, width, style.GREY),
-        (right + width + 6, width, width, style.BLUE),
+    for x, rows, columns, colour, name in (
+        (0, n, n, style.ROLES["weights"], "N × N"),
+        (n + 6, n, width, style.ROLES["values"], "V"),
+        (right, n, width, style.ROLES["queries"], "φ(Q)"),
+        (right + width + 6, width, width, style.ROLES["state"], "S"),
     ):
         axes.add_patch(Rectangle((x, -rows), columns, rows, facecolor=colour, edgecolor="none"))
-    axes.set(xlim=(-4, right + 2 * width + 10), ylim=(-max(n, 128) - 4, 4), aspect="equal", xticks=[], yticks=[])
+        axes.text(x + columns / 2, 3, name, ha="center", va="bottom", color=colour, fontsize=6)
+    axes.set(xlim=(-4, right + 2 * width + 10), ylim=(-max(n, 128) - 4, 22), aspect="equal", xticks=[], yticks=[])
     left_count, right_count = (count(f, *arrays).multiply_adds for f in (left_first, right_first))
     axes.set_xlabel(f"left {left_count:,}\nright {right_count:,}")
     axes.grid(False)
@@ -387,8 +440,24 @@ assert feature_maps_figure.crossover(elu_plus_one, 64, 8) == 16  # narrow values
 
 # %% [markdown]
 # This compares *one* number, multiply-adds. Softmax needs $N L$ exponentials besides, and linear attention makes $C$
-# features a row; a count does not say how fast either runs on a machine.
-#
+# features a row. How fast either runs is another question, and only a clock answers it: forward and backward pass,
+# eight heads of 64, from 64 to 65,536 tokens.
+
+# %%
+timed = resources.from_record(chapter.record("resources"))
+rows = []
+for name, label in (("dense", "softmax, matrix kept"), ("online", "softmax, online"), ("linear", "linear, elu + 1")):
+    curve = timed.curves[name]
+    exponent = np.polyfit(np.log(curve.lengths[-4:]), np.log(curve.seconds[-4:]), 1)[0]  # once more, not as recorded
+    rows.append((label, int(curve.lengths[-1]), float(curve.seconds[-1]), exponent))
+assert all(1.8 < exponent < 2.2 for *_, exponent in rows[:2])  # claim 16, measured: the square,
+assert 0.85 < rows[2][-1] < 1.15  # and linear
+faster = {(pair.high, pair.low): pair.faster for pair in timed.pairs}["online", "linear"]
+assert faster.after < 65 + 64 < 2 * faster.before  # measured crossing: between these two lengths
+chapter.table(("forward and backward, 8 heads of 64", "longest N", "seconds there", "grows as N to the power"), rows)
+print(f"linear attention is the faster one from between {faster.after} and {faster.before} tokens on; counted: 65")
+
+# %% [markdown]
 # ### What the bracket costs: rank $C$
 #
 # Associativity is exact; nothing was approximated *given $\phi$*. But the matrix that linear attention applies,
@@ -470,13 +539,13 @@ chapter.source(linear.read_backward, linear.add_up_backward, linear.backward, do
 
 # %%
 out, saved = linear.forward(q, k, v, eps=0.1)  # an eps large enough to be seen
-d_phi_q, d_S, d_Z = linear.read_backward(d_out, saved.phi.q, saved.out, saved.denominator, *saved.starts[0])
-d_phi_k, d_v = linear.add_up_backward(d_S, d_Z, saved.phi.k, v)
+d_phi_q, d_S, d_Z = linear.read_backward(d_out, saved.phi_q, saved.out, saved.denominator, saved.s, saved.z)
+d_phi_k, d_v = linear.add_up_backward(d_S, d_Z, saved.phi_k, v)
 
 P, d_P = linear.matrix(q, k, eps=0.1), d_out @ v.T
 d_w = (d_P - (d_P * P).sum(axis=1, keepdims=True)) / saved.denominator[:, None]
-same(d_phi_q, d_w @ saved.phi.k)
-same(d_phi_k, d_w.T @ saved.phi.q)
+same(d_phi_q, d_w @ saved.phi_k)
+same(d_phi_k, d_w.T @ saved.phi_q)
 same(d_v, P.T @ d_out)
 
 # %% [markdown]
@@ -527,12 +596,12 @@ exact.assert_ok()
 
 # %%
 def forgetful_backward(d_out, saved):
-    s, _ = saved.starts[0]
+    s = saved.s
     d_n = d_out / saved.denominator[:, None]  # where is d_d?
-    d_s = saved.phi.q.T @ d_n
-    d_q = elu_plus_one.backward(d_n @ s.T, saved.phi.saved_q)
-    d_k = elu_plus_one.backward(saved.v @ d_s.T, saved.phi.saved_k)
-    return linear.Gradients(d_q, d_k, saved.phi.k @ d_s)
+    d_s = saved.phi_q.T @ d_n
+    d_q = elu_plus_one.backward(d_n @ s.T, saved.saved_q)
+    d_k = elu_plus_one.backward(saved.v @ d_s.T, saved.saved_k)
+    return linear.Gradients(d_q, d_k, saved.phi_k @ d_s)
 
 
 report = gradcheck.check_elementwise(linear.forward, forgetful_backward, q, k, v, rng=np.random.default_rng(22))
@@ -563,9 +632,9 @@ assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"
 # %%
 def feature_gradients(eps):
     _, saved = linear.forward(q, k, v, eps=eps)
-    d_phi_q, d_s, d_z = linear.read_backward(d_out, saved.phi.q, saved.out, saved.denominator, *saved.starts[0])
-    d_phi_k, _ = linear.add_up_backward(d_s, d_z, saved.phi.k, v)
-    return saved, (saved.phi.q * d_phi_q).sum(axis=1), (saved.phi.k * d_phi_k).sum(axis=1)
+    d_phi_q, d_s, d_z = linear.read_backward(d_out, saved.phi_q, saved.out, saved.denominator, saved.s, saved.z)
+    d_phi_k, _ = linear.add_up_backward(d_s, d_z, saved.phi_k, v)
+    return saved, (saved.phi_q * d_phi_q).sum(axis=1), (saved.phi_k * d_phi_k).sum(axis=1)
 
 
 _, along_q, along_k = feature_gradients(eps=0.0)

@@ -16,7 +16,7 @@ Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", section 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,33 +36,45 @@ from linattn_ref.experiments.fewer_keys.linformer_fit import (
     Parameters,
     fit,
 )
-from linattn_ref.experiments.measuring.heads import Errors, Heads, errors_of, random_heads, read_heads
+from linattn_ref.experiments.measuring.heads import Heads, Spread, each_error, random_heads, read_heads, spread
 from linattn_ref.experiments.measuring.pretrained import PathLike
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 from linattn_ref.theory.eckart_young import tail_frobenius
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
 
 RATE = 3e-4  # of the fit to many sentences
 RATE_ONE = 1e-3  # of the fit to a single one
-# name -> (label, colour, line); the last three cannot be used in practice: they need P, or the sentence beforehand.
-WAYS = {
-    "gaussian": ("random E, F", style.VERMILLION, "o-"),
-    "max": ("max pooling", style.ORANGE, "v-"),
-    "mean": ("mean pooling", style.SKY, "s-"),
-    "fitted": ("fitted E, F", style.BLUE, "o-"),
-    "convolution": ("fitted convolution", style.GREEN, "D-"),
-    "one_sentence": ("E, F fitted to that sentence", style.BLUE, "o:"),
-    "theorem_1": ("P RᵀR, needs P", style.PURPLE, "^:"),
-    "svd": ("truncated SVD, needs P", style.BLACK, "--"),
+# name -> (label, colour). Those of the first panel can be used; the others need P, or the sentence beforehand.
+USABLE = {
+    "gaussian": ("random E, F", style.VERMILLION),
+    "max": ("max pooling", style.ORANGE),
+    "mean": ("mean pooling", style.SKY),
+    "fitted": ("fitted E, F", style.BLUE),
+    "convolution": ("fitted convolution", style.GREEN),
+}
+NOT_USABLE = {
+    "theorem_1": ("P RᵀR: needs P", style.PURPLE),
+    "one_sentence": ("E, F fitted to it", style.GREY),
+    "svd": ("truncated SVD: needs P", style.BLACK),
+}
+WAYS = USABLE | NOT_USABLE
+SHARING_LABELS = {
+    "mean_pooling": "mean pooling",
+    "none": "each its own",
+    "headwise": "headwise",
+    "key_value": "key-value",
+    "layerwise": "layerwise",
 }
 CAPTION = (
-    "Linformer in a pretrained network whose weights stay as they are. Left: error of the attention's output on text "
-    "that no projection was fitted to, against the reduced length k. Random E and F, and max pooling, are off by more "
-    "than the output itself; mean pooling does better, fitted E and F a little better still, a fitted "
-    "convolution best. E and F fitted to the very sentence show that good ones exist for each sentence, but they are "
-    "not the same ones. Middle: error of the matrix they apply, P~ F, above the truncated SVD's, below which no rank k "
-    "can come. Right: sharing the projections between heads, key and value, and layers costs little."
+    "Linformer in a pretrained network whose weights stay as they are: all heads, eight texts that no projection was "
+    "fitted to; lines are medians, bands the middle 80% of heads and texts. Above left: error of the attention's "
+    "output. Random E and F, and max pooling, are off by more than the output itself; mean pooling does better, fitted "
+    "E and F a little better still, a fitted convolution best. Above right: what cannot be used. E and F fitted to "
+    "the very sentence show that good ones exist for each sentence, but they are not the same ones. Below left: the "
+    "matrix that is applied, P~ F; no rank k comes below the truncated SVD's. Below right: sharing, with the number "
+    "of parameters; means over heads, bars from text to text."
 )
 
 
@@ -70,18 +82,18 @@ class Sharing(NamedTuple):
     """One sharing mode, fitted; or mean pooling, which has no parameters."""
 
     parameters: int
-    output: Array  # (T,), relative error on unseen sentences
-    seen: Array  # (T,), on those it was fitted to
+    output: Spread  # relative error on unseen sentences
+    seen: Spread  # on those it was fitted to
 
 
 class Results(NamedTuple):
-    """All numbers of the figure: relative errors in the Frobenius norm, means over sentences and heads."""
+    """All numbers of the figure: relative errors in the Frobenius norm."""
 
     reduced: tuple[int, ...]  # (K,), R
     shape: tuple[int, int, int]  # (H, N, M)
-    output: dict[str, Array]  # way -> (K, T), error of the output
-    matrix: dict[str, Array]  # way -> (K, T), error of the matrix, where there is one
-    mean_of_values: Array  # (T,), error of the output's replacement by the mean of the values
+    output: dict[str, Spread]  # way -> error of the output, (K, ...)
+    matrix: dict[str, Spread]  # way -> error of the matrix, where there is one
+    mean_of_values: Spread  # error of the output's replacement by the mean of the values
     sharing_reduced: int
     sharing: dict[str, Sharing]  # mode -> errors at sharing_reduced
     settings: dict[str, Any]
@@ -97,14 +109,14 @@ def compute(
     reduced: Sequence[int] = (8, 16, 32, 64, 128),
     sharing_reduced: int = 64,
     length: int = 512,
-    every: int = 6,
+    every: int = 1,
     sentences: int = 48,
-    unseen: int = 4,
+    unseen: int = 8,
     epochs: int = 3,
     steps_one: int = 150,
     say: Callable[[str], object] = lambda line: None,
 ) -> Results:
-    """Measure every way of mixing at every ``R``.
+    """Measure every way of mixing at every ``R``; some ten minutes.
 
     Parameters
     ----------
@@ -150,17 +162,29 @@ def compute(
         for at_r, svd in zip(errors, truncated_svd(reduced, heads, range(unseen)), strict=True):
             at_r["svd"] = svd
         sharing = sharing_modes(sharing_reduced, heads, range(unseen), order)
-        means = errors_of(heads, range(unseen), lambda q, k, v: v.mean(axis=-2, keepdims=True))
+        means, _ = each_error(heads, range(unseen), lambda q, k, v: v.mean(axis=-2, keepdims=True))
     return Results(
         reduced,
         (n_heads, length, width),
-        {way: np.stack([at_r[way].output for at_r in errors]) for way in WAYS},
-        {way: np.stack([at_r[way].matrix for at_r in errors]) for way in WAYS if errors[0][way].matrix.size},
-        means.output,
+        {way: spread(np.stack([at_r[way][0] for at_r in errors])) for way in WAYS},
+        {way: spread(np.stack([at_r[way][1] for at_r in errors])) for way in WAYS if errors[0][way][1].size},
+        spread(means),
         sharing_reduced,
         sharing,
         {**sources, "seed": seed, "sentences": total - unseen, "unseen": unseen, "epochs": epochs, "steps": steps_one},
     )
+
+
+def from_record(document: Mapping[str, Any]) -> Results:
+    """The results of a record that `record.save` wrote."""
+    results: Results = restore(Results, document["results"])
+    return results
+
+
+def returned(sharing: Mapping[str, Sharing], mode: str) -> Array:
+    """The part of what fitting gains over mean pooling that a sharing mode gives back, by unseen sentence ``(S,)``."""
+    pooled, own, shared = (sharing[name].output.by_sentence for name in ("mean_pooling", "none", mode))
+    return (shared - own) / (pooled - own)
 
 
 # --- Measuring ------------------------------------------------------------------------------------------------------
@@ -168,14 +192,14 @@ def compute(
 
 def ways_at(
     r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int], steps_one: int, rng: Generator
-) -> dict[str, Errors]:
-    """All of `WAYS` at one reduced length, but the truncated SVD."""
+) -> dict[str, tuple[Array, Array]]:
+    """All of `WAYS` at one reduced length, but the truncated SVD: errors of output and matrix, ``(S, T, H)`` each."""
     _, layers, n_heads, length, _ = heads.k.shape
     dtype = heads.k.dtype
 
-    def with_matrices(matrices: Parameters, sentences: Sequence[int] = unseen) -> Errors:
+    def with_matrices(matrices: Parameters, sentences: Sequence[int] = unseen) -> tuple[Array, Array]:
         e, f = matrices
-        return errors_of(
+        return each_error(
             heads,
             sentences,
             MATRICES.applied((e, f)),
@@ -193,14 +217,14 @@ def ways_at(
     jl = gaussian_projection(r, length, rng, dtype=dtype)  # (R, L)
     return {
         "gaussian": with_matrices(random),
-        "max": errors_of(heads, unseen, max_pooled),
+        "max": each_error(heads, unseen, max_pooled),
         "mean": with_matrices((pool, pool)),
         "fitted": with_matrices(fit(MATRICES, start, heads, order, rate=RATE)),
-        "convolution": errors_of(heads, unseen, CONVOLUTIONS.applied(convolutions)),
+        "convolution": each_error(heads, unseen, CONVOLUTIONS.applied(convolutions)),
         "one_sentence": with_matrices(
             fit(MATRICES, start, heads, [unseen[0]] * steps_one, rate=RATE_ONE), sentences=unseen[:1]
         ),
-        "theorem_1": errors_of(
+        "theorem_1": each_error(
             heads,
             unseen,
             lambda q, k, v: softmax.matrix(q, k) @ (jl.T @ (jl @ v)),
@@ -217,20 +241,19 @@ def mean_convolutions(r: int, heads: Heads) -> Array:
     return np.broadcast_to(weight, (layers, n_heads, kernel, width, width))
 
 
-def truncated_svd(reduced: Sequence[int], heads: Heads, sentences: Sequence[int]) -> list[Errors]:
-    """The errors of ``P`` cut to its first ``R`` singular triples, for each ``R``."""
+def truncated_svd(reduced: Sequence[int], heads: Heads, sentences: Sequence[int]) -> list[tuple[Array, Array]]:
+    """The errors of ``P`` cut to its first ``R`` singular triples, for each ``R``: of output and matrix, (S, T, H)."""
     layers, n_heads = heads.k.shape[1:3]
-    found = np.empty((2, len(reduced), len(sentences), layers, n_heads))
+    found = np.empty((len(reduced), 2, len(sentences), layers, n_heads))
     for i, s in enumerate(sentences):
         q, k, v, _ = heads.sentence(s)
         for t, h in np.ndindex(layers, n_heads):
             _, values, v_t = scipy.linalg.svd(softmax.matrix(q[t, h], k[t, h]), full_matrices=False)
             triples = values[:, None] * (v_t @ v[t, h])  # (N, M), what each triple adds to P V, along orthogonal u
             for j, r in enumerate(reduced):
-                found[0, j, i, t, h] = np.linalg.norm(triples[r:]) / np.linalg.norm(triples)
-                found[1, j, i, t, h] = tail_frobenius(values, r) / tail_frobenius(values, 0)
-    output, matrix = found.mean(axis=(2, 4))  # (K, T) each
-    return [Errors(*pair) for pair in zip(output, matrix, strict=True)]
+                found[j, 0, i, t, h] = np.linalg.norm(triples[r:]) / np.linalg.norm(triples)
+                found[j, 1, i, t, h] = tail_frobenius(values, r) / tail_frobenius(values, 0)
+    return [(output, matrix) for output, matrix in found]
 
 
 def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int]) -> dict[str, Sharing]:
@@ -240,7 +263,7 @@ def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[i
     pool = linformer.mean_pool(r, length, heads.k.dtype)
 
     def sharing(mixing: Mixing, parameters: Parameters, count: int) -> Sharing:
-        on_unseen, on_seen = (errors_of(heads, s, mixing.applied(parameters)).output for s in (unseen, seen))
+        on_unseen, on_seen = (spread(each_error(heads, s, mixing.applied(parameters))[0]) for s in (unseen, seen))
         return Sharing(count, on_unseen, on_seen)
 
     modes = {
@@ -261,40 +284,61 @@ def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[i
 
 
 def draw(results: Results) -> Figure:
-    """Error of the output, error of the matrix, and the sharing modes."""
-    figure, (left, middle, right) = style.figure(1, 3, height=0.48, width_ratios=(1.1, 1, 0.9))
-    _draw_ways(left, results, results.output)
-    left.axhline(results.mean_of_values.mean(), color=style.GREY, linestyle=":", label="mean of V for every query")
-    left.set(title="Output, unseen text", ylabel="relative error")
-    _draw_ways(middle, results, results.matrix)
-    middle.set_title("Matrix $\\tilde P F$ against $P$")
-    _draw_sharing(right, results)
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    """Error of the output, with what can be used and what cannot; error of the matrix; the sharing modes."""
+    figure, ((usable, not_usable), (matrix, sharing)) = style.figure(2, 2, height=0.8)
+    _draw_ways(usable, results, results.output, USABLE, mean_of_values=True)
+    _draw_ways(not_usable, results, results.output, {"mean": WAYS["mean"]} | NOT_USABLE, mean_of_values=True)
+    _draw_ways(matrix, results, results.matrix, {name: WAYS[name] for name in ("theorem_1", "fitted", "mean", "svd")})
+    usable.set(title="Output, text not fitted to", ylabel="relative error")
+    not_usable.set_title("Output, what cannot be used")
+    matrix.set(title="Matrix $\\tilde P F$ against $P$", ylabel="relative error")
+    _draw_sharing(sharing, results)
     return figure
 
 
-def _draw_ways(axes: Axes, results: Results, errors: dict[str, Array]) -> None:
-    for way, of_layers in errors.items():
-        label, colour, line = WAYS[way]
-        axes.plot(results.reduced, of_layers.mean(axis=1), line, color=colour, label=label)
+def _draw_ways(
+    axes: Axes,
+    results: Results,
+    errors: Mapping[str, Spread],
+    ways: Mapping[str, tuple[str, str]],
+    *,
+    mean_of_values: bool = False,
+) -> None:
+    """A line of medians a way, a band from tenth to tenth, and its name at the line's end."""
+    lines, names = [], []
+    for way, (label, colour) in ways.items():
+        found = errors[way]
+        lines += axes.plot(results.reduced, found.median, "o-", color=colour)
+        axes.fill_between(results.reduced, found.low, found.high, color=colour, alpha=0.15, linewidth=0)
+        names.append(label)
+    if mean_of_values:
+        level = float(results.mean_of_values.median)
+        lines += axes.plot(results.reduced, [level] * len(results.reduced), ":", color=style.BROWN)
+        names.append("answer: mean of V")
     axes.set(xlabel="reduced length $k$", xscale="log", yscale="log")
     axes.set_xticks(results.reduced, [str(r) for r in results.reduced])
     axes.minorticks_off()
+    labels.at_ends(axes, lines, names, rows=2)
 
 
 def _draw_sharing(axes: Axes, results: Results) -> None:
-    """Error by sharing mode, on unseen sentences and on those of the fit."""
+    """Error by sharing mode, on unseen sentences and on those of the fit; bars from the least text to the largest."""
     modes = list(results.sharing.values())
-    rows = range(len(modes))
-    for name, look, label in (("output", "o", "unseen text"), ("seen", "s", "text of the fit")):
-        colour = style.BLUE if name == "output" else style.GREY
-        axes.plot([getattr(mode, name).mean() for mode in modes], rows, look, color=colour, label=label)
-    axes.set_yticks(rows, [f"{name.replace('_', ' ')}\n{mode.parameters:,}" for name, mode in results.sharing.items()])
+    rows = np.arange(len(modes))
+    for name, colour, label in (("output", style.BLUE, "text not fitted to"), ("seen", style.GREY, "text of the fit")):
+        by_text = np.stack([getattr(mode, name).by_sentence for mode in modes])  # (modes, S)
+        mean = by_text.mean(axis=1)
+        reach = np.abs(np.stack([by_text.min(axis=1), by_text.max(axis=1)]) - mean)
+        axes.errorbar(mean, rows, xerr=reach, fmt="o", markersize=4, color=colour, label=label)
+    ticks = [f"{SHARING_LABELS[name]}\n{_thousands(mode.parameters)}" for name, mode in results.sharing.items()]
+    axes.set_yticks(rows, ticks)
     axes.set(
-        title=f"Sharing at $k$ = {results.sharing_reduced}",
-        xlabel="relative error",
-        ylim=(len(modes) - 0.5, -0.5),
+        title=f"Sharing at $k$ = {results.sharing_reduced}", xlabel="relative error", ylim=(len(modes) - 0.5, -0.5)
     )
-    axes.set_xlim(0, 1.1 * max(mode.output.mean() for mode in modes))
-    axes.legend(loc="center left")
+    low, high = axes.get_xlim()
+    axes.set_xlim(low - 0.6 * (high - low), high)  # room for the legend
+    axes.legend(loc="lower left")
+
+
+def _thousands(parameters: int) -> str:
+    return f"{parameters / 1000:,.0f} thousand parameters" if parameters else "no parameters"

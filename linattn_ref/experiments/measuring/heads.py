@@ -100,14 +100,37 @@ def errors_of(
     matrix: Callable[[Array, Array], Array] | None = None,
 ) -> Errors:
     """The errors of ``forward(q, k, v)`` in place of softmax attention, and of ``matrix(q, k)`` in place of ``P``."""
+    of_output, of_matrix = each_error(heads, sentences, forward, matrix)
+    return Errors(of_output.mean(axis=(0, 2)), of_matrix.mean(axis=(0, 2)) if matrix is not None else np.empty(0))
+
+
+def each_error(
+    heads: Heads,
+    sentences: Sequence[int],
+    forward: Callable[[Array, Array, Array], Array],
+    matrix: Callable[[Array, Array], Array] | None = None,
+) -> tuple[Array, Array]:
+    """The same before any mean is taken: two arrays ``(S, T, H)``, the second empty where there is no ``matrix``."""
     of_output, of_matrix = [], []
     for s in sentences:
         q, k, v, out = heads.sentence(s)
         of_output.append(relative_error(forward(q, k, v), out))  # (T, H)
         if matrix is not None:
             of_matrix.append(relative_error(matrix(q, k), softmax.matrix(q, k)))  # (T, H)
-    return Errors(_by_layer(of_output), _by_layer(of_matrix) if of_matrix else np.empty(0))
+    return np.stack(of_output), np.stack(of_matrix) if of_matrix else np.empty(0)
 
 
-def _by_layer(errors: list[Array]) -> Array:
-    return np.stack(errors).mean(axis=(0, 2))  # (T,) from (T, H) of each sentence
+class Spread(NamedTuple):
+    """Errors of many sentences and heads: by layer, by sentence, and how far they lie apart."""
+
+    by_layer: Array  # (..., T), means over sentences and heads
+    by_sentence: Array  # (..., S), means over layers and heads
+    low: Array  # (...), a tenth of all sentences and heads is below,
+    median: Array  # (...)
+    high: Array  # (...), and a tenth above
+
+
+def spread(errors: Array) -> Spread:
+    """Of errors ``(..., S, T, H)``."""
+    low, median, high = np.quantile(errors, (0.1, 0.5, 0.9), axis=(-3, -2, -1))
+    return Spread(errors.mean(axis=(-3, -1)), errors.mean(axis=(-2, -1)), low, median, high)

@@ -40,14 +40,17 @@ def test_drawing(results, look):
     with style.use(look):
         figure = linformer.draw(results)
         figure.draw_without_rendering()
-    left, middle, right = figure.axes
-    assert len(left.lines) == len(linformer.WAYS) + 1
-    assert len(middle.lines) == len(WAYS_WITH_MATRIX)
-    assert [label.get_text() for label in right.get_yticklabels()][1:] == [
-        "none\n8,192",
-        "headwise\n4,096",
-        "key value\n2,048",
-        "layerwise\n1,024",
+    usable, not_usable, matrix, sharing = figure.axes
+    names = [{text.get_text() for text in axes.texts} for axes in (usable, not_usable, matrix)]
+    assert names[0] | names[1] == {label for label, _ in linformer.WAYS.values()} | {"answer: mean of V"}
+    assert len(usable.lines) == len(usable.texts) == len(linformer.USABLE) + 1
+    assert all(len(each) <= 6 for each in names)
+    assert [label.get_text() for label in sharing.get_yticklabels()] == [
+        "mean pooling\nno parameters",
+        "each its own\n8 thousand parameters",
+        "headwise\n4 thousand parameters",
+        "key-value\n2 thousand parameters",
+        "layerwise\n1 thousand parameters",
     ]
     assert len(linformer.CAPTION) > 100
 
@@ -56,9 +59,12 @@ def test_nothing_of_rank_k_is_nearer_to_the_matrix_than_the_truncated_svd(result
     assert set(results.matrix) == WAYS_WITH_MATRIX
     assert set(results.output) == set(linformer.WAYS)
     for way, errors in results.matrix.items():
-        assert errors.shape == (2, 2)
+        assert errors.by_layer.shape == (2, 2)
+        assert (errors.low <= errors.median).all()
+        assert (errors.median <= errors.high).all()
         if way != "one_sentence":  # measured on one of the sentences
-            assert (errors >= results.matrix["svd"]).all(), way
+            assert (errors.by_layer >= results.matrix["svd"].by_layer).all(), way
+            assert (errors.median >= results.matrix["svd"].median).all(), way
 
 
 def test_at_full_length_pooling_and_the_svd_are_exact(heads):
@@ -66,16 +72,16 @@ def test_at_full_length_pooling_and_the_svd_are_exact(heads):
     assert got.reduced == (1, 24)
     assert got.sharing_reduced == 24
     for way in ("mean", "max", "svd"):
-        assert got.output[way][1].max() < 1e-5, way  # float32, 24 keys
+        assert got.output[way].by_layer[1].max() < 1e-5, way  # float32, 24 keys
     # One mixed key: every query gets the mean of the values.
-    np.testing.assert_allclose(got.output["mean"][0], got.mean_of_values, rtol=1e-5)
+    np.testing.assert_allclose(got.output["mean"].by_layer[0], got.mean_of_values.by_layer, rtol=1e-5)
 
 
 def test_theorem_1_errs_as_its_variance_says():
     """E |P R^T R V - P V|^2 = (|P V|^2 + |P|^2 |V|^2) / k, summed over 16 layers and 40 draws of R."""
     rng = np.random.default_rng(2)
     many = heads_module.random_heads(rng, sentences=1, layers=16, heads=1, length=24, width=4)
-    draws = [linformer.ways_at(8, many, range(1), [0], 1, rng)["theorem_1"].output for _ in range(40)]  # (40, 16)
+    draws = [linformer.ways_at(8, many, range(1), [0], 1, rng)["theorem_1"][0][0, :, 0] for _ in range(40)]  # (40, 16)
     p = softmax.matrix(many.q[0], many.k[0])
     out, p, v = (np.square(x).sum(axis=(1, 2, 3)) for x in (many.out[0], p, many.v[0]))  # (16,) each
     ratios = np.square(draws) @ out / np.sum((out + p * v) / 8)  # (40,), a standard deviation of about 0.4
@@ -84,13 +90,25 @@ def test_theorem_1_errs_as_its_variance_says():
 
 def test_fits_beat_their_start_on_the_text_of_the_fit(heads):
     got = linformer.compute(heads=heads, reduced=(6,), sharing_reduced=6, unseen=1, epochs=40, steps_one=80)
-    start = got.sharing["mean_pooling"].seen.mean()
-    seen = [got.sharing[mode].seen.mean() for mode in ("none", "headwise", "key_value", "layerwise")]
+    start = got.sharing["mean_pooling"].seen.by_layer.mean()
+    seen = [got.sharing[mode].seen.by_layer.mean() for mode in ("none", "headwise", "key_value", "layerwise")]
     assert all(error < start for error in seen)
     assert seen == sorted(seen)  # the more is shared, the less can be fitted
-    assert got.output["one_sentence"][0].mean() < got.output["mean"][0].mean()
+    assert got.output["one_sentence"].by_layer[0].mean() < got.output["mean"].by_layer[0].mean()
     counts = [got.sharing[mode].parameters for mode in got.sharing]
     assert counts == [0, 2 * 2 * 2 * 6 * 24, 2 * 2 * 6 * 24, 2 * 6 * 24, 6 * 24]
+
+
+def test_what_sharing_gives_back(results):
+    pooled, own, shared = (results.sharing[mode].output.by_sentence for mode in ("mean_pooling", "none", "layerwise"))
+    np.testing.assert_allclose(own + linformer.returned(results.sharing, "layerwise") * (pooled - own), shared)
+    assert (linformer.returned(results.sharing, "none") == 0).all()
+
+
+def test_the_record_gives_the_results_back(results):
+    document = json.loads(json.dumps({"results": record.plain(results)}))
+    again = linformer.from_record(document)
+    assert record.plain(again) == record.plain(results)
 
 
 def test_seen_and_unseen_sentences_are_kept_apart(heads, monkeypatch):
@@ -116,7 +134,8 @@ def test_the_whole_figure_from_a_model_and_a_text(tiny_model, tiny_text):
         model=tiny_model, text=tiny_text, length=20, every=2, sentences=3, unseen=2, reduced=(5,), epochs=1, steps_one=2
     )
     assert got.shape == (2, 20, 4)
-    assert got.output["fitted"].shape == (1, 2)
+    assert got.output["fitted"].by_layer.shape == (1, 2)
+    assert got.output["fitted"].by_sentence.shape == (1, 2)
     wanted = {"model": "tiny", "every": 2, "sentences": 3, "unseen": 2, "epochs": 1, "steps": 2, "seed": 0}
     assert wanted.items() <= got.settings.items()
     assert {"model_sha256", "text_sha256"} <= got.settings.keys()
