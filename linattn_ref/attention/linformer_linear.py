@@ -35,6 +35,23 @@ for Linformer,
     dE = dK~ phi(K)^T,   dF = dV~ V^T                        (4)
     dphi(K) = E^T dK~,   dV = F^T dV~                        (5)
 
+Example
+-------
+All similarities are 1. ``E`` adds the first two of three keys, and ``F`` their values: the sum of two values, over a
+weight of two. Of an ``E`` with both signs the denominator is 0 but for ``eps``.
+
+>>> import numpy as np
+>>> x, v = np.zeros((3, 1)), np.array([[1.0], [5.0], [9.0]])
+>>> out, saved = forward(x, x, v, np.array([[1.0, 1.0, 0.0]]), np.array([[1.0, 1.0, 0.0]]), eps=0.0)
+>>> print(out.T)  # 2 (1 + 5) / 2
+[[6. 6. 6.]]
+>>> print(backward(np.ones((3, 1)), saved).v.T)
+[[3. 3. 0.]]
+>>> print(negative_similarity_fraction(x, x, np.array([[1.0, -2.0, 0.0]])))
+1.0
+
+No ``kernels``: there is no loop. All of it is products of whole matrices, which are NumPy's.
+
 References
 ----------
 Merali (2020), "Linearizing Transformers", last section.
@@ -42,17 +59,22 @@ Merali (2020), "Linearizing Transformers", last section.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from linattn_ref.attention.arguments import Array, Mask, check_d_out, check_qk, check_qkv, check_saved
+from linattn_ref.attention.door import door
 from linattn_ref.attention.exponents import Features, features, features_backward
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.linear_checks import check_eps
 from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, read_backward
 from linattn_ref.attention.linformer import check_projection, product_for
 from linattn_ref.attention.masks import zero_masked
 
+__all__ = ["Gradients", "Saved", "backward", "forward", "negative_similarity_fraction"]
 
+
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs: ``O(N + L + R)`` rows."""
 
@@ -70,6 +92,7 @@ class Saved(NamedTuple):
     key_mask: Mask | None  # (..., L)
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of ``forward``."""
 
@@ -80,6 +103,26 @@ class Gradients(NamedTuple):
     f: Array  # like f
 
 
+def _check_forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    e: Array,
+    f: Array,
+    *,
+    feature_map: FeatureMap = elu_plus_one,
+    key_mask: Mask | None = None,
+    eps: float = 1e-6,
+) -> None:
+    check_qkv(q, k, v, key_mask=key_mask)
+    check_projection("e", e, k)
+    check_projection("f", f, k)
+    if e.shape[-2] != f.shape[-2]:
+        raise ValueError(f"f: expected R = {e.shape[-2]} rows like e, got shape {f.shape}")
+    check_eps(eps, feature_map)
+
+
+@door(_check_forward)
 def forward(
     q: Array,
     k: Array,
@@ -95,31 +138,13 @@ def forward(
 
     Parameters
     ----------
-    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``, float32 or float64
+    q, k, v, key_mask, eps
+        The common arguments: ``help(linattn_ref.attention)``. A masked key's rows of ``phi(K)`` and ``V`` are 0 before
+        the projection; ``eps`` must be 0 with an exponential feature map.
     e, f : ndarray ``(R, L)`` or ``(..., R, L)``, ``R <= L``
         Projections of the features of the keys, and of the values; as in ``linformer.forward``.
     feature_map : FeatureMap
-    key_mask : ndarray of bool ``(..., L)``, optional
-        A masked key's rows of ``phi(K)`` and ``V`` are 0 before the projection.
-    eps : float
-        Added to the denominator; must be 0 with an exponential feature map.
-
-    Returns
-    -------
-    out : ndarray ``(..., N, M)``
-    saved : Saved
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument that breaks the conventions above.
     """
-    check_qkv(q, k, v, key_mask=key_mask)
-    check_projection("e", e, k)
-    check_projection("f", f, k)
-    if e.shape[-2] != f.shape[-2]:
-        raise ValueError(f"f: expected R = {e.shape[-2]} rows like e, got shape {f.shape}")
-    check_eps(eps, feature_map)
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
     phi = features(q, k, feature_map, key_mask)
     mixed_k, mixed_v = e @ phi.k, f @ v  # (1)  (..., R, C), (..., R, M)
@@ -128,11 +153,15 @@ def forward(
     return out, Saved(phi, v, e, f, mixed_k, mixed_v, s, z, out, denominator, feature_map, key_mask)
 
 
+def _check_backward(d_out: Array, saved: Any) -> None:
+    check_saved(saved, Saved)
+    check_d_out(d_out, saved.out.shape, saved.out.dtype)
+
+
+@door(_check_backward)
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
-    check_saved(saved, Saved)
     phi, v, e, f, mixed_k, mixed_v, s, z, out, denominator, feature_map, key_mask = saved
-    check_d_out(d_out, out.shape, out.dtype)
     d_phi_q, d_s, d_z = read_backward(d_out, phi.q, out, denominator, s, z)
     d_mixed_k, d_mixed_v = add_up_backward(d_s, d_z, mixed_k, mixed_v)  # (..., R, C), (..., R, M)
     d_e = product_for(e.shape, d_mixed_k, phi.k)  # (4)
@@ -143,6 +172,15 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     return Gradients(d_q, d_k, d_v, d_e, d_f)
 
 
+def _check_similarity(
+    q: Array, k: Array, e: Array, feature_map: FeatureMap = elu_plus_one, *, key_mask: Mask | None = None
+) -> None:
+    check_qk(q, k, key_mask=key_mask)
+    check_projection("e", e, k)
+    check_feature_map(feature_map)
+
+
+@door(_check_similarity)
 def negative_similarity_fraction(
     q: Array, k: Array, e: Array, feature_map: FeatureMap = elu_plus_one, *, key_mask: Mask | None = None
 ) -> float:
@@ -151,9 +189,6 @@ def negative_similarity_fraction(
     In linear attention it is 0 for every map with ``FeatureMap.positive``; so it is here for an ``e`` without negative
     entries, such as ``linformer.mean_pool``.
     """
-    check_qk(q, k, key_mask=key_mask)
-    check_projection("e", e, k)
-    check_feature_map(feature_map)
     phi = features(q, zero_masked(k, key_mask), feature_map, key_mask)
     similarity = phi.q @ (e @ phi.k).swapaxes(-1, -2)  # (..., N, R); its positive scales do not change a sign
     return float((similarity < 0).mean())

@@ -11,11 +11,18 @@ is global too, counts once: the softmax is over a *set* of keys.
 
 Example
 -------
->>> print(local(4, window=1).astype(int))
+>>> import numpy as np
+>>> seen = local(4, window=1)
+>>> print(seen.astype(int))
 [[1 1 0 0]
  [1 1 1 0]
  [0 1 1 1]
  [0 0 1 1]]
+>>> print(matrix(np.zeros((4, 2)), np.zeros((4, 2)), seen).round(2))  # where all scores are equal
+[[0.5  0.5  0.   0.  ]
+ [0.33 0.33 0.33 0.  ]
+ [0.   0.33 0.33 0.33]
+ [0.   0.   0.5  0.5 ]]
 
 References
 ----------
