@@ -18,14 +18,20 @@ from types import ModuleType
 
 __all__ = [
     "affine",
+    "block",
     "buffers",
     "cross_entropy",
     "dropout",
     "embedding",
     "feed_forward",
     "gelu",
+    "layer_norm",
     "logistic_mixture",
+    "mechanism",
+    "multi_head",
     "positions",
+    "post_norm",
+    "pre_norm",
     "relu",
 ]
 

@@ -25,11 +25,13 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array, check_array, check_shape
 from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.nn.buffers import Work, add_into, fresh
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
 
 
+@documented
 class Params(NamedTuple):
     """What is learned."""
 
@@ -37,6 +39,7 @@ class Params(NamedTuple):
     b: Array  # (F,)
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs."""
 
@@ -44,6 +47,7 @@ class Saved(NamedTuple):
     params: Params
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of ``forward``."""
 

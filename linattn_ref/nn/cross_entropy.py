@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array, check_array, check_shape
 from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.nn.buffers import Work, fresh
 
 __all__ = ["IGNORE", "Gradients", "Saved", "backward", "forward"]
@@ -33,6 +34,7 @@ __all__ = ["IGNORE", "Gradients", "Saved", "backward", "forward"]
 IGNORE = -100  # a target that does not count: PyTorch's
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs."""
 
@@ -41,6 +43,7 @@ class Saved(NamedTuple):
     share: Array  # (...), w_i / sum w
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradient of the input of ``forward``."""
 

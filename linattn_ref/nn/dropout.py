@@ -20,11 +20,13 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array, Mask, check_array, check_shape, is_number
 from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.nn.buffers import Work, fresh
 
 __all__ = ["Gradients", "Saved", "backward", "forward"]
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs."""
 
@@ -32,6 +34,7 @@ class Saved(NamedTuple):
     p: float
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradient of the input of ``forward``."""
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array, check_array, check_shape
 from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.nn.buffers import Work, fresh
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "check_tokens", "draw", "forward"]
@@ -26,12 +27,14 @@ __all__ = ["Gradients", "Params", "Saved", "backward", "check_tokens", "draw", "
 Tokens = NDArray[np.integer[Any]]
 
 
+@documented
 class Params(NamedTuple):
     """What is learned."""
 
     table: Array  # (tokens, E)
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs."""
 
@@ -39,6 +42,7 @@ class Saved(NamedTuple):
     params: Params
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of ``forward``."""
 

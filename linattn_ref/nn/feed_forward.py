@@ -23,6 +23,7 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array, check_array, check_shape
 from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.rooms import name_of_room, room_of
 from linattn_ref.nn import affine, gelu
 from linattn_ref.nn.buffers import Work, fresh
@@ -30,6 +31,7 @@ from linattn_ref.nn.buffers import Work, fresh
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
 
 
+@documented
 class Params(NamedTuple):
     """What is learned."""
 
@@ -37,6 +39,7 @@ class Params(NamedTuple):
     outer: affine.Params  # (F, E), (E,)
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs: ``x``, a number a hidden unit for the slope of ``f``, and ``h``."""
 
@@ -46,6 +49,7 @@ class Saved(NamedTuple):
     activation: Any  # the module of f, by its name
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of ``forward``."""
 

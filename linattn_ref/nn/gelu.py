@@ -24,17 +24,20 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array, check_array, check_shape
 from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.nn.buffers import Work, fresh
 
 __all__ = ["Gradients", "Saved", "backward", "forward"]
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs."""
 
     slope: Array  # dy/dx, the shape of x
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradient of the input of ``forward``."""
 

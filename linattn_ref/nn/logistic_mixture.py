@@ -53,6 +53,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array, check_array, check_shape
 from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.nn.embedding import check_tokens
 
 __all__ = ["LOWEST", "VALUES", "Gradients", "Saved", "backward", "forward", "probabilities", "sample"]
@@ -65,6 +66,7 @@ SMALL = 1e-5  # PixelCNN++'s switch
 Values = NDArray[np.integer[Any]]
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs, one number a component each."""
 
@@ -74,6 +76,7 @@ class Saved(NamedTuple):
     slope_log_s: Array  # (..., K), (6)
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradient of the input of ``forward``."""
 

@@ -26,17 +26,20 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array, check_array, check_shape, check_sizes
 from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.nn.buffers import Work, fresh
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "sinusoidal"]
 
 
+@documented
 class Params(NamedTuple):
     """What is learned."""
 
     table: Array  # (places, E)
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs: no array but the parameters' own."""
 
@@ -45,6 +48,7 @@ class Saved(NamedTuple):
     params: Params
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of ``forward``."""
 

@@ -1,0 +1,56 @@
+"""An attention mechanism as `multi_head` takes it: its functions, and what they are always called with.
+
+    linear = mechanism.of(linattn_ref.attention.linear, causal=True, kernels=jit)
+    linformer = mechanism.of(linattn_ref.attention.linformer)           # E and F are learned: Params.own
+    performer = mechanism.of(linattn_ref.attention.performer, omega=omega, causal=True)
+
+>>> from linattn_ref.attention import longformer, softmax
+>>> [of(module).step is not None for module in (softmax, longformer)], of(longformer).reads
+([True, False], 6)
+
+Constants, such as ``omega``, rotations or random blocks, are options: to draw them anew is to make another
+:class:`Mechanism`. What is learned, such as Linformer's ``e`` and ``f``, stands among the layer's parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from linattn_ref.attention.fields import documented
+
+__all__ = ["Mechanism", "of"]
+
+# Of each head, what a mechanism is given: queries, keys and values, unless it is one of these.
+READS = {"reformer": 2, "longformer": 6}  # shared queries and keys; projections of their own for global tokens
+
+
+@documented
+class Mechanism(NamedTuple):
+    """A pair, its recurrent form if it has one, and options."""
+
+    forward: Callable[..., tuple[Any, Any]]
+    backward: Callable[..., Any]
+    step: Callable[..., tuple[Any, Any]] | None  # None without a recurrent form
+    init_state: Callable[..., Any] | None
+    options: Mapping[str, Any]  # of forward; step and init_state take those of the same names
+    reads: int  # arrays (..., H, N, D) that forward takes first: 3 for q, k, v
+
+
+def of(module: ModuleType, *, reads: int | None = None, **options: Any) -> Mechanism:
+    """A mechanism of `linattn_ref.attention`, or another module with such a pair.
+
+    Parameters
+    ----------
+    module : module
+        With ``forward`` and ``backward``, and ``step`` and ``init_state`` if it has a recurrent form.
+    reads : int, optional
+        How many projections of a token its ``forward`` takes first; of the package's own it is known.
+    **options
+        Of ``forward``, each time: ``causal``, ``kernels``, ``omega``, ``window`` ...
+    """
+    name = module.__name__.rpartition(".")[2]
+    step, init_state = getattr(module, "step", None), getattr(module, "init_state", None)
+    count = READS.get(name, 3) if reads is None else reads
+    return Mechanism(module.forward, module.backward, step, init_state, options, count)

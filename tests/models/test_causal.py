@@ -1,0 +1,111 @@
+"""An autoregressive transformer: its gradient, its past and its ways to run."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from mechanism_cases import MECHANISMS, TOKENS
+
+from linattn_ref.attention import linear, softmax
+from linattn_ref.gradcheck import check_directions, check_elementwise
+from linattn_ref.models import causal
+from linattn_ref.models.generate import generate, pick
+from linattn_ref.nn import mechanism, post_norm, relu
+
+STEP = 1e-6  # shorter than for a layer: the third derivatives of a network are some hundred times as large
+CAUSAL = [inside for inside in MECHANISMS if inside.causal]
+RECURRENT = [inside for inside in CAUSAL if inside.mechanism.step]
+READ = np.random.default_rng(0).integers(0, 5, (2, TOKENS))
+
+
+def drawn(width=8, layers=2, places=TOKENS):
+    """Embeddings of size 1: below a layer norm, a step of the difference quotient is to be a small part of them."""
+    params = causal.draw(
+        np.random.default_rng(1), tokens=5, places=places, width=width, hidden=2 * width, layers=layers
+    )
+    params.embedding.table[...] *= 50
+    params.positions.table[...] *= 50
+    return params
+
+
+def model_of(inside, **more):
+    return causal.Model(inside.mechanism, heads=2, **more)
+
+
+@pytest.mark.parametrize("inside", CAUSAL, ids=str)
+@pytest.mark.parametrize("more", [{}, {"block": post_norm, "activation": relu}], ids=["pre", "post"])
+def test_gradients(inside, more):
+    forward = partial(causal.forward, model=model_of(inside, **more))
+
+    def of(tokens, params):
+        return forward(tokens, params)
+
+    check_directions(of, causal.backward, READ, drawn(), rng=0, step=STEP).assert_ok()
+
+
+def test_every_gradient_of_a_tiny_network():
+    model = causal.Model(mechanism.of(linear, causal=True), heads=1)
+
+    def forward(tokens, params):
+        return causal.forward(tokens, params, model)
+
+    check_elementwise(forward, causal.backward, READ[:1, :3], drawn(width=2, layers=1), rng=0).assert_ok()
+
+
+@pytest.mark.parametrize("inside", CAUSAL, ids=str)
+def test_the_future_moves_nothing(inside):
+    params, model, other = drawn(), model_of(inside), READ.copy()
+    other[:, 4:] = (other[:, 4:] + 1) % 5
+    scores, others = (causal.forward(tokens, params, model)[0] for tokens in (READ, other))
+    np.testing.assert_allclose(scores[:, :4], others[:, :4], rtol=0, atol=1e-12)
+    assert abs(scores[:, 4:] - others[:, 4:]).min(axis=-1).max() > 1e-6
+
+
+@pytest.mark.parametrize("inside", RECURRENT, ids=str)
+def test_token_by_token_is_the_same_network(inside):
+    params, model = drawn(), model_of(inside)
+    scores, _ = causal.forward(READ, params, model)
+    state = causal.init_state(len(READ), params, model)
+    for t in range(TOKENS):
+        scores_t, state = causal.step(READ[:, t], params, state, model)
+        np.testing.assert_allclose(scores_t, scores[:, t], rtol=1e-9, atol=1e-11)
+    with pytest.raises(ValueError, match=f"state: there are {TOKENS} places, and all are taken"):
+        causal.step(READ[:, 0], params, state, model)
+
+
+@pytest.mark.parametrize("inside", RECURRENT, ids=str)
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 2}], ids=str)
+def test_both_ways_write_the_same(inside, options):
+    params, model = drawn(places=30), model_of(inside)
+    if "capacity" in inside.more:
+        model = causal.Model(mechanism.of(softmax, causal=True), heads=2)
+    written = [
+        generate(READ[:, :3], 20, params, model, rng=np.random.default_rng(2), recurrent=way, **options)
+        for way in (True, False)
+    ]
+    np.testing.assert_array_equal(*written)
+    np.testing.assert_array_equal(written[0][:, :3], READ[:, :3])
+    assert written[0].shape == (2, 23)
+
+
+def test_what_is_drawn_has_the_chances_of_the_scores():
+    scores, draws = np.log([[0.1, 0.6, 0.3]]), 30_000
+    rows = np.repeat(scores, draws, axis=0)
+    often = np.bincount(pick(rows, np.random.default_rng(0)), minlength=3) / draws
+    np.testing.assert_allclose(often, [0.1, 0.6, 0.3], atol=5 * np.sqrt(0.25 / draws))  # five standard deviations
+    sharp = np.bincount(pick(rows, np.random.default_rng(0), temperature=0.5, top_k=2), minlength=3) / draws
+    np.testing.assert_allclose(sharp, [0, 0.8, 0.2], atol=5 * np.sqrt(0.25 / draws))
+
+
+def test_wrong_arguments_are_named():
+    params, model = drawn(), model_of(CAUSAL[0])
+    with pytest.raises(ValueError, match="tokens: expected numbers from 0 to 4, got 0 to 5"):
+        causal.forward(np.array([[0, 5]]), params, model)
+    with pytest.raises(ValueError, match="tokens: there are 7 places, got 8 tokens"):
+        causal.forward(np.zeros((1, 8), int), params, model)
+    with pytest.raises(TypeError, match=r"model: expected a causal\.Model"):
+        causal.forward(READ, params, "linear")
+    with pytest.raises(ValueError, match="count: 7 tokens and 2 more need 8 places, the network has 7"):
+        generate(READ, 2, params, model, rng=np.random.default_rng(0))
+    with pytest.raises(ValueError, match="temperature: expected a number of at least 0, got -1"):
+        pick(np.zeros((1, 3)), np.random.default_rng(0), temperature=-1)

@@ -1,0 +1,150 @@
+"""Any mechanism in multi-head attention and in a block: its formula, gradient, recurrent form, buffers."""
+
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+from mechanism_cases import HEADS, MECHANISMS, TOKENS, WIDTH
+
+from linattn_ref.attention import linear, softmax
+from linattn_ref.gradcheck import check_directions, check_elementwise
+from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.kernels import jit
+from linattn_ref.nested import map_arrays
+from linattn_ref.nn import mechanism, multi_head, post_norm, pre_norm
+from linattn_ref.nn.buffers import Arena
+
+mechanisms = pytest.mark.parametrize("inside", MECHANISMS, ids=str)
+blocks = pytest.mark.parametrize("block", [pre_norm, post_norm], ids=["pre-norm", "post-norm"])
+recurrent = pytest.mark.parametrize("inside", [m for m in MECHANISMS if m.causal and m.mechanism.step], ids=str)
+X = np.random.default_rng(0).standard_normal((2, TOKENS, WIDTH))
+
+
+def drawn(inside, layer=multi_head, seed=1):
+    rng = np.random.default_rng(seed)
+    shape = (WIDTH,) if layer is multi_head else (WIDTH, 3 * WIDTH)
+    return layer.draw(*shape, rng, reads=inside.mechanism.reads, own=inside.own)
+
+
+def bound(inside, layer=multi_head):
+    """``forward(x, params)``."""
+
+    def forward(x, params):
+        return layer.forward(x, params, inside.mechanism, heads=HEADS)
+
+    return forward
+
+
+@mechanisms
+def test_heads_are_columns_one_after_the_other(inside):
+    """(1)-(3), a sequence and a head at a time."""
+    params = drawn(inside)
+    y, _ = multi_head.forward(X, params, inside.mechanism, heads=HEADS)
+    d, reads = WIDTH // HEADS, inside.mechanism.reads
+    for b in range(len(X)):
+        projected = X[b] @ params.inner.w + params.inner.b
+        parts = [np.stack(np.split(part, HEADS, axis=1)) for part in np.split(projected, reads, axis=1)]  # (H, N, D)
+        out, _ = inside.mechanism.forward(*parts, *params.own, **inside.mechanism.options)
+        beside = np.concatenate(list(out), axis=1)
+        assert beside.shape == (TOKENS, HEADS * d)
+        np.testing.assert_allclose(y[b], beside @ params.outer.w + params.outer.b, rtol=1e-12, atol=1e-13)
+
+
+@mechanisms
+def test_gradients(inside):
+    check_directions(bound(inside), multi_head.backward, X, drawn(inside), rng=0).assert_ok()
+
+
+@blocks
+@mechanisms
+def test_gradients_of_a_block(inside, block):
+    check_directions(bound(inside, block), block.backward, X, drawn(inside, block), rng=0).assert_ok()
+
+
+@blocks
+def test_every_gradient_of_a_small_block(block):
+    """Entry by entry, which directions can miss."""
+    inside, x = MECHANISMS[3], X[:1, :3]
+    check_elementwise(bound(inside, block), block.backward, x, drawn(inside, block), rng=0).assert_ok()
+
+
+@blocks
+@recurrent
+def test_token_by_token_is_the_same_layer(inside, block):
+    params = drawn(inside, block)
+    y, _ = block.forward(X, params, inside.mechanism, heads=HEADS)
+    state = multi_head.init_state(len(X), params.attention, inside.mechanism, heads=HEADS, **inside.more)
+    for t in range(TOKENS):
+        y_t, state = block.step(X[:, t], params, state, inside.mechanism, heads=HEADS)
+        np.testing.assert_allclose(y_t, y[:, t], rtol=1e-10, atol=1e-12)
+
+
+@blocks
+def test_any_buffers_give_the_same_bits(block):
+    """New arrays, and an arena in its second step; a second forward pass spoils no first."""
+    params, inside = drawn(MECHANISMS[3], block), MECHANISMS[3]
+    results, arena = [], Arena()
+    for work in (np.empty, arena, arena):
+        y, saved = block.forward(X, params, inside.mechanism, heads=HEADS, work=work)
+        block.forward(X + 1, params, inside.mechanism, heads=HEADS, work=work)
+        grads = block.backward(y, saved, work=work)
+        results.append(map_arrays(np.copy, (y, grads)))
+        arena.reset()
+    for result in results[1:]:
+        for (_, a), (_, b) in zip(float_arrays("", results[0]), float_arrays("", result), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@blocks
+def test_into_adds(block):
+    inside = next(m for m in MECHANISMS if m.name == "long-short")
+    y, saved = block.forward(X, drawn(inside, block), inside.mechanism, heads=HEADS)
+    alone = block.backward(y, saved).params
+    total = map_arrays(np.copy, alone)
+    assert block.backward(y, saved, into=total).params.norm_1.gain is total.norm_1.gain
+    for (name, twice), (_, once) in zip(float_arrays("", total), float_arrays("", alone), strict=True):
+        np.testing.assert_allclose(twice, 2 * once, rtol=1e-12, err_msg=name)
+
+
+@blocks
+def test_saved_is_data(block):
+    inside = MECHANISMS[3]
+    y, saved = block.forward(X, drawn(inside, block), inside.mechanism, heads=HEADS)
+    again = pickle.loads(pickle.dumps(saved))
+    np.testing.assert_array_equal(block.backward(y, again).x, block.backward(y, saved).x)
+
+
+def test_a_key_mask_is_for_all_heads():
+    """What a masked token is changes nothing elsewhere."""
+    inside, mask = MECHANISMS[0], np.arange(TOKENS) < 5
+    params, other = drawn(inside), X.copy()
+    other[:, 5:] = 9
+    attend = partial(multi_head.forward, params=params, mechanism=inside.mechanism, heads=HEADS)
+    y, y_other = (attend(x, key_mask=np.stack([mask, mask]))[0] for x in (X, other))
+    np.testing.assert_array_equal(y[:, :5], y_other[:, :5])
+    assert abs(y - attend(X)[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("module", [softmax, linear])
+def test_jit_kernels_give_the_same(module):
+    params, x = drawn(MECHANISMS[0]), X
+    results = []
+    for options in ({}, {"kernels": jit}):
+        y, saved = multi_head.forward(x, params, mechanism.of(module, causal=True, **options), heads=HEADS)
+        results.append((y, multi_head.backward(y, saved)))
+    for (name, a), (_, b) in zip(*(float_arrays("", result) for result in results), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+def test_wrong_arguments_are_named():
+    inside, params = MECHANISMS[0], drawn(MECHANISMS[0])
+    with pytest.raises(TypeError, match=r"mechanism: expected what linattn_ref\.nn\.mechanism\.of gives, got <module"):
+        multi_head.forward(X, params, softmax, heads=HEADS)
+    with pytest.raises(ValueError, match="heads: 5 heads of 3 projections need a multiple of as many columns"):
+        multi_head.forward(X, params, inside.mechanism, heads=5)
+    with pytest.raises(ValueError, match=r"key_mask: expected shape \(B, N\)"):
+        multi_head.forward(X, params, inside.mechanism, heads=HEADS, key_mask=np.ones(3, bool))
+    local = next(m for m in MECHANISMS if m.name == "local")
+    with pytest.raises(ValueError, match=r"mechanism: linattn_ref\.attention\.local has no recurrent form"):
+        multi_head.init_state(2, params, local.mechanism, heads=HEADS)
