@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 TESTS = Path(__file__).parent
-LEADING = (), (2,), (2, 1, 3)
+LEADING = (), (2,), (2, 3), (2, 1, 3)
 
 
 def compile_cases(dtype):
@@ -39,11 +39,13 @@ def rest(dtype):
     causal_product.backward_by_row(x, None, x, x, x, None)
     for module in (causal_product, elu_plus_one):
         for leading in LEADING:
-            row, s = np.ones((*leading, 3), dtype), np.ones((*leading, 3, 3), dtype)
-            module.step(row, row, row, s, row.copy(), 0.5)
+            row, s, z = np.ones((*leading, 3), dtype), np.ones((*leading, 3, 3), dtype), np.ones((*leading, 3), dtype)
             gaps = np.ones((*leading, 3, 6), dtype)[..., ::2]
-            module.step(gaps[..., 0, :], row, row, gaps, gaps[..., 0, :].copy(), 0.5)
-        module.bind_step(row, row, row, s, row.copy(), 0.5, row.copy())()
+            thin = gaps[..., 0, :]
+            module.step(row, row, row, s, z, 0.5)
+            module.step(thin, thin, thin, s, z, 0.5)
+            module.step(thin, row, row, gaps, thin.copy() if module is elu_plus_one else thin, 0.5)
+        module.bind_step(row, row, row, s, z, 0.5, row.copy())()
 
 
 if __name__ == "__main__":
