@@ -14,7 +14,7 @@ from typing import Any
 
 from linattn_ref import __version__
 from linattn_ref.cli_bench import add_benches
-from linattn_ref.cli_options import add_command, add_drawing, at_least, workers_of
+from linattn_ref.cli_options import add_command, add_drawing, at_least, report, workers_of
 
 # Which extra brings a module that is not installed; every other one is in "spectrum".
 EXTRAS = {"distributed": "dask", "dask": "dask", "torch": "peers", "transformers": "peers"}
@@ -76,7 +76,6 @@ def run_spectrum(arguments: argparse.Namespace) -> None:
     spectrum.svg, .png, .pdf and .json, and the singular values of each sentence as they come.
     """
     start = time.perf_counter()
-    from linattn_ref.experiments.publishing import record, style
     from linattn_ref.experiments.rank import spectrum, spectrum_job
 
     if arguments.arrays and (arguments.model or arguments.text):
@@ -98,20 +97,9 @@ def run_spectrum(arguments: argparse.Namespace) -> None:
         progress=True,
         say=lambda line: print(line, file=sys.stderr),
     )
-    with style.use(arguments.style):
-        files = record.save(
-            spectrum.draw(results),
-            results,
-            arguments.out,
-            "spectrum",
-            command=arguments.command_line,
-            seed=arguments.seed,
-            caption=spectrum.CAPTION,
-        )
-    print(spectrum.table(results))
     who = f"{workers} workers" if arguments.dask is None else "without the Dask workers"
-    print(f"wall {time.perf_counter() - start:.1f} s, CPU {spectrum_job.cpu_seconds():.1f} s, {who}")
-    print("wrote", *files)
+    took = f"wall {time.perf_counter() - start:.1f} s, CPU {spectrum_job.cpu_seconds():.1f} s, {who}"
+    report("spectrum", results, arguments, took)
 
 
 def _add_spectrum(commands: Any) -> None:

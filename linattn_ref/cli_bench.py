@@ -5,12 +5,10 @@ the module's ``compute``.
 """
 
 import argparse
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from linattn_ref.cli_options import add_command, add_drawing, at_least, workers_of
+from linattn_ref.cli_options import add_command, add_drawing, at_least, report, workers_of
 
 
 class Number(NamedTuple):
@@ -134,26 +132,6 @@ def run_bench(name: str, arguments: argparse.Namespace) -> None:
     options = (*(number.name for number in BENCHES[name].numbers), "dtype", "compiled")
     results = module.compute(**{option: getattr(arguments, option) for option in options if option in arguments})
     report(f"bench_{name}", results, arguments)
-
-
-def report(name: str, results: Any, arguments: argparse.Namespace) -> None:
-    """Write the figure and the record of the module of that name, and print its table."""
-    from linattn_ref.experiments.publishing import record, style
-    from linattn_ref.experiments.publishing.catalogue import module_of
-
-    module = module_of(name)
-    with style.use(arguments.style):
-        files: Sequence[Path] = record.save(
-            module.draw(results),
-            results,
-            arguments.out,
-            name,
-            command=arguments.command_line,
-            seed=arguments.seed,
-            caption=module.CAPTION,
-        )
-    print(module.table(results))
-    print("wrote", *files)
 
 
 # --- Those that are not like the others -----------------------------------------------------------------------------

@@ -43,3 +43,19 @@ def workers_of(arguments: argparse.Namespace) -> int:
     import joblib
 
     return arguments.workers or joblib.cpu_count()
+
+
+def report(name: str, results: Any, arguments: argparse.Namespace, *lines: str) -> None:
+    """Save the figure of that name as the options say; print its table, further lines, and the files."""
+    from linattn_ref.experiments.publishing import catalogue, gallery
+
+    files = gallery.save(
+        name,
+        results,
+        arguments.out,
+        command=arguments.command_line,
+        seed=arguments.seed,
+        style_name=arguments.style,
+    )
+    print(catalogue.module_of(name).table(results), *lines, sep="\n")
+    print("wrote", *files)

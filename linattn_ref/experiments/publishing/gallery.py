@@ -91,10 +91,16 @@ def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int) ->
     results = module.compute(**{key: value for key, value in offered.items() if key in taken})
     command = f"linattn-ref figures --only {name}"
     command += " --quick" * quick + f" --style {style_name}" * (style_name != "paper")
+    save(name, results, out, command=command, seed=SEED, style_name=style_name)
+
+
+def save(name: str, results: Any, out: Path, *, command: str, seed: int, style_name: str) -> list[Path]:
+    """Draw what was computed, and save it with its numbers and, where it is a bench, its table."""
+    module = module_of(name)
+    extra = {"table": module.table(results)} if name in BENCHES else {}
     with style.use(style_name):
         figure = module.draw(results)
-        extra = {"table": module.table(results)} if name in BENCHES else {}
-        record.save(figure, results, out, name, command=command, seed=SEED, caption=module.CAPTION, extra=extra)
+        return record.save(figure, results, out, name, command=command, seed=seed, caption=module.CAPTION, extra=extra)
 
 
 def draw_again(name: str, out: Path, *, style_name: str) -> None:
@@ -103,6 +109,8 @@ def draw_again(name: str, out: Path, *, style_name: str) -> None:
     document = json.loads(path.read_text(encoding="utf-8"))
     results = restore(typing.get_type_hints(module.compute)["return"], document["results"])
     document["caption"] = module.CAPTION
+    if "table" in document:
+        document["table"] = module.table(results)
     with style.use(style_name):
         record.write(module.draw(results), document, out, name)
 

@@ -72,6 +72,14 @@ def test_drawing_again_measures_nothing_and_keeps_who_measured(tmp_path, monkeyp
     assert (tmp_path / "eckart_young.png").read_bytes() == drawn
 
 
+def test_a_bench_drawn_again_gets_its_table_anew(tmp_path):
+    before = json.loads((FIGURES / "bench_softmax.json").read_text(encoding="utf-8"))
+    path = tmp_path / "bench_softmax.json"
+    path.write_text(json.dumps({**before, "table": "old"}), encoding="utf-8")
+    gallery.make(["bench_softmax"], out=tmp_path, redraw=True)
+    assert json.loads(path.read_text(encoding="utf-8")) == before
+
+
 def test_signs_of_markdown_in_a_caption_are_shown_as_they_are():
     record = {"name": "x", "caption": "P~ by |p_i| is *not* <b>", "command": "c", "seed": 0, "versions": {}}
     assert r"P\~ by \|p\_i\| is \*not\* \<b\>" in gallery.page([record])
