@@ -50,6 +50,8 @@ def draw_inputs(seed, n, n_keys, d, m, dtype=np.float64):
 # %% [markdown]
 # ## The formula
 #
+# ![Softmax attention, drawn](../figures/schematic_softmax.svg)
+#
 # Token $i$ asks with its query $q_i$. Token $j$ offers a key $k_j$ to be found by and a value $v_j$ to be read. The
 # *score* of the pair is a scaled inner product; the scores of one query are turned into weights that sum to 1; the
 # output is the average of the values with these weights:

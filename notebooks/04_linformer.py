@@ -46,6 +46,8 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
 # %% [markdown]
 # ## The formula
 #
+# ![Linformer, drawn](../figures/schematic_linformer.svg)
+#
 # $$\tilde K = E K, \qquad \tilde V = F V \qquad\qquad E, F \in \mathbb R^{R \times L} \qquad (1)$$
 #
 # $$\tilde P = \mathrm{softmax}(s\, Q \tilde K^\top), \qquad s = \frac{1}{\sqrt D} \qquad (2)$$

@@ -245,6 +245,8 @@ same(np.linalg.eigvalsh(three_in_a_row)[0], 1 - math.sqrt(2))
 #
 # ## The bracket
 #
+# ![Linear attention, drawn](../figures/schematic_linear.svg)
+#
 # Let $\mathrm{sim}(q, k) = \phi(q)^\top \phi(k)$. Put it into $(\ast)$. The query's features do not depend on $j$, so
 # they come out of both sums (Katharopoulos et al. 2020, equations 4 to 6):
 #

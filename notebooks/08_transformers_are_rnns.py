@@ -50,6 +50,8 @@ def phi(x):
 # %% [markdown]
 # ## One head
 #
+# ![Causal linear attention, unrolled, drawn](../figures/schematic_linear_recurrent.svg)
+#
 # A layer of a transformer takes rows $x_1 \dots x_N$. Each makes a query, a key and a value; attention reads the
 # values; then every row goes through a feed-forward network $f_l$ on its own. With linear attention the seeds write
 # the layer like this (claim 23 of the seeds; $x_t$ is a row, and $\phi(\cdot)$ and values are columns where they meet
@@ -955,6 +957,8 @@ chapter.table(("tokens in the piece", "bytes of its state", "bytes of its keys a
 
 # %% [markdown]
 # ## Linformer and linear attention together?
+#
+# ![Linformer and linear attention together, drawn](../figures/schematic_linformer_linear.svg)
 #
 # The seeds end with a question. Linformer mixes $L$ keys and values into $R$ before attention (chapter 4); linear
 # attention takes sums over keys. Can we do both?

@@ -371,6 +371,8 @@ chapter.table(("lengths", "exp(x.y)", "mean estimate, by formula", "spread of po
 # %% [markdown]
 # ## The mechanism
 #
+# ![Performer, drawn](../figures/schematic_performer.svg)
+#
 # Performer attention is linear attention (chapter 5) with one of these maps of $q / D^{1/4}$ and $k / D^{1/4}$:
 #
 # $$o_i = \frac{S^\top \phi(x_i)}{Z^\top \phi(x_i)}, \qquad S = \sum_j \phi(y_j)\, v_j^\top, \qquad

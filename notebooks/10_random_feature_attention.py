@@ -205,6 +205,8 @@ assert not rfa.backward(d_out, saved).q[2].any()
 # %% [markdown]
 # ## The gate
 #
+# ![Random feature attention, drawn](../figures/schematic_rfa.svg)
+#
 # Softmax attention has no notion of distance either; but it can point at one key out of thousands, and positions that
 # are added to the tokens tell it where. A state of fixed size cannot keep thousands of keys apart. In language what
 # matters is often near. So let the state fade (claim 39 of the seeds): with $g_t$ between 0 and 1,

@@ -92,6 +92,8 @@ same(softmax.matrix(q[[5]], k), P[[5]])  # a row stands alone
 # %% [markdown]
 # ## What is done instead
 #
+# ![Nyströmformer, drawn](../figures/schematic_nystromformer.svg)
+#
 # The softmax goes *inside*: each of the three factors gets one of its own, over what it has.
 #
 # $$\tilde Q, \tilde K = \text{segment means of } Q, K \qquad (R \times D) \qquad (1)$$

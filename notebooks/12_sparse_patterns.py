@@ -79,6 +79,10 @@ same(renormalised / renormalised.sum(axis=1, keepdims=True), P)  # the full matr
 #
 # ## Windows and blocks
 #
+# ![Local attention, drawn](../figures/schematic_local.svg)
+#
+# ![Block-local attention, drawn](../figures/schematic_block_local.svg)
+#
 # In a text most of what matters is near. A **sliding window** of $w$ keys on each side has $S_i = \{|i - j| \le w\}$,
 # $2w + 1$ keys for most queries. **Dilated** by $d$ it takes every $d$-th key only,
 #
@@ -296,6 +300,8 @@ chapter.source(local.Saved, local.backward, doc=False)
 # %% [markdown]
 # ## Longformer: global tokens
 #
+# ![Longformer, drawn](../figures/schematic_longformer.svg)
+#
 # A window alone needs $(N - 1) / w$ layers until the first token can know of the last. Longformer adds a few **global
 # tokens** $G$, chosen by the task: the classification token, the tokens of a question. A global token sees everything,
 # and everything sees it:
@@ -417,6 +423,8 @@ for tokens, layers, arrives in (([30], 1, False), ([30], 2, True), ([], 2, False
 #
 # ## BigBird: blocks, random ones among them
 #
+# ![BigBird, drawn](../figures/schematic_bigbird.svg)
+#
 # BigBird cuts the sequence into blocks of $b$ tokens and works with whole blocks, because memory and matrix units like
 # it so. A block of queries sees a window of $w$ blocks, $g$ global blocks and $r$ random blocks, drawn once and then
 # fixed: `random_blocks` is an argument, and nothing is drawn inside `forward`.
@@ -525,6 +533,8 @@ print(f"seen by no other block: {np.mean(results.unseen):.1%} measured, exp(-3) 
 # that not everything has to pass through the centre.
 #
 # ## Sparse Transformer: two patterns, causal
+#
+# ![Sparse Transformer, drawn](../figures/schematic_sparse_transformer.svg)
 #
 # Child et al. (2019) looked for causal patterns in which every token reaches every *earlier* one in two steps, with as
 # few pairs as possible. With $l$ the *stride* and $c$ the length of a *summary*, of the keys $j \le i$:

@@ -185,6 +185,8 @@ chapter.table(
 #
 # ## One softmax, two layer norms
 #
+# ![Long-Short Transformer, drawn](../figures/schematic_long_short.svg)
+#
 # Near keys and mixtures compete in one softmax. In the paper's notation $\tilde K$ are the near keys:
 #
 # $$o_i = \mathrm{softmax}\big(s\, q_i\, [\bar K;\ \tilde K_{\text{near } i}]^\top\big)\,

@@ -149,6 +149,8 @@ chapter.table(("rounds", "a bucket in common at 30°", "at 90°"), rows)
 # %% [markdown]
 # ## From buckets to chunks
 #
+# ![Reformer, drawn](../figures/schematic_reformer.svg)
+#
 # Buckets have any size, which no processor likes. So the tokens are sorted by (bucket, position) and the sorted list is
 # cut into chunks of $C$. A chunk attends to itself and to the chunk before, since a bucket may begin in one and end in
 # the next:

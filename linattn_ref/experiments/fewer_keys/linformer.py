@@ -16,6 +16,7 @@ Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", section 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -56,7 +57,7 @@ USABLE = {
 }
 NOT_USABLE = {
     "theorem_1": ("P RᵀR: needs P", style.PURPLE),
-    "one_sentence": ("E, F fitted to it", style.GREY),
+    "one_sentence": ("E, F fitted to it", style.BROWN),
     "svd": ("truncated SVD: needs P", style.BLACK),
 }
 WAYS = USABLE | NOT_USABLE
@@ -310,11 +311,11 @@ def _draw_ways(
         found = errors[way]
         lines += axes.plot(results.reduced, found.median, "o-", color=colour)
         axes.fill_between(results.reduced, found.low, found.high, color=colour, alpha=0.15, linewidth=0)
-        names.append(label)
+        names.append(textwrap.fill(label, 17))
     if mean_of_values:
         level = float(results.mean_of_values.median)
-        lines += axes.plot(results.reduced, [level] * len(results.reduced), ":", color=style.BROWN)
-        names.append("answer: mean of V")
+        lines += axes.plot(results.reduced, [level] * len(results.reduced), ":", color=style.GREY)
+        names.append("answer: mean\nof V")
     axes.set(xlabel="reduced length $k$", xscale="log", yscale="log")
     axes.set_xticks(results.reduced, [str(r) for r in results.reduced])
     axes.minorticks_off()
@@ -325,20 +326,21 @@ def _draw_sharing(axes: Axes, results: Results) -> None:
     """Error by sharing mode, on unseen sentences and on those of the fit; bars from the least text to the largest."""
     modes = list(results.sharing.values())
     rows = np.arange(len(modes))
-    for name, colour, label in (("output", style.BLUE, "text not fitted to"), ("seen", style.GREY, "text of the fit")):
+    for name, colour, label in (("output", style.BLUE, "not fitted to"), ("seen", style.GREY, "text of the fit")):
         by_text = np.stack([getattr(mode, name).by_sentence for mode in modes])  # (modes, S)
         mean = by_text.mean(axis=1)
         reach = np.abs(np.stack([by_text.min(axis=1), by_text.max(axis=1)]) - mean)
-        axes.errorbar(mean, rows, xerr=reach, fmt="o", markersize=4, color=colour, label=label)
+        axes.errorbar(mean, rows, xerr=reach, fmt="o", markersize=4, color=colour)
+        side = {"ha": "left", "xytext": (0, 4)} if name == "output" else {"ha": "center", "xytext": (0, 4)}
+        labels.at(axes, mean[1], rows[1], label, colour, **side)
     ticks = [f"{SHARING_LABELS[name]}\n{_thousands(mode.parameters)}" for name, mode in results.sharing.items()]
     axes.set_yticks(rows, ticks)
     axes.set(
         title=f"Sharing at $k$ = {results.sharing_reduced}", xlabel="relative error", ylim=(len(modes) - 0.5, -0.5)
     )
     low, high = axes.get_xlim()
-    axes.set_xlim(low - 0.6 * (high - low), high)  # room for the legend
-    axes.legend(loc="lower left")
+    axes.set_xlim(low - 0.3 * (high - low), high + 0.3 * (high - low))  # room for the names
 
 
 def _thousands(parameters: int) -> str:
-    return f"{parameters / 1000:,.0f} thousand parameters" if parameters else "no parameters"
+    return f"{parameters / 1000:,.0f}k parameters" if parameters else "no parameters"
