@@ -241,8 +241,8 @@ chapter.table(
 
 # %% [markdown]
 # - Both savings are about in proportion to $n / k$. At $k = n / 2$, with as many multiply-adds, little time is saved.
-# - The ratios here are larger than the paper's: attention alone against a whole network, of which attention is a part
-#   that Linformer makes cheaper and the rest stays as it is.
+# - The time saved grows faster with $n$ here than in the paper: attention alone against a whole network, of which it is
+#   a part that Linformer makes cheaper and the rest stays as it is.
 # - The upper row compares as the paper does: both sides keep their matrix, $N \times L$ or $N \times R$. In the lower
 #   row neither does, and **the saving of memory is gone**: every ratio is below 1, as Linformer has $\tilde K$ and
 #   $\tilde V$ to hold besides. The saving of time stays.

@@ -18,12 +18,20 @@
 import math
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import feature_maps, feature_maps_exact, linear, softmax
-from linattn_ref.attention.feature_maps import FeatureMap, elu_plus_one, quadratic, taylor_exp, taylor_gaussian
+from linattn_ref.attention.feature_maps import (
+    FeatureMap,
+    elu_plus_one,
+    is_exponential,
+    quadratic,
+    taylor_exp,
+    taylor_gaussian,
+)
 from linattn_ref.experiments.features import feature_maps as feature_maps_figure
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.publishing import chapter, style
@@ -74,7 +82,7 @@ q, k, v, d_out = draw_inputs(0, N, L, D, M)
 #
 # $$\phi(x) = (t_0, t_1, t_2, \dots), \qquad t_0 = 1, \qquad t_p = \frac{t_{p-1} \otimes x}{\sqrt p} \qquad (4)$$
 #
-# The Gaussian kernel is the same with a factor for each side (claim 17 of the seeds):
+# The Gaussian kernel is the same with a factor for each side:
 #
 # $$e^{-\lVert x - y \rVert^2 / 2\sigma^2} = e^{-\lVert x \rVert^2 / 2\sigma^2}\, e^{-\lVert y \rVert^2 / 2\sigma^2}
 # \sum_{p=0}^\infty \frac{(x^\top y)^p}{p!\, \sigma^{2p}} \qquad\Longrightarrow\qquad
@@ -99,7 +107,8 @@ same(cut_off.forward(x)[0] @ cut_off.forward(y)[0], math.exp(-((x - y) ** 2).sum
 # \dots)$ with different $a_1 \dots a_n$, and $y_j = (j, 0, \dots)$ for $j = 0 \dots n - 1$. The entries are
 # $e^{a_i j} = (e^{a_i})^j$: a Vandermonde matrix, whose determinant
 # $\prod_{i < l} (e^{a_l} - e^{a_i})$ is not 0. So $C \ge n$, for every $n$. With the Gaussian kernel rows and columns
-# are only multiplied by positive numbers, which changes no rank. Claim 17: the feature space is infinite.
+# are only multiplied by positive numbers, which changes no rank. The feature space is infinite (Katharopoulos et al.
+# 2020, section 3.2.1).
 
 # %%
 a = np.array([-0.5, 0.1, 0.4, 1.0, 1.3])
@@ -231,25 +240,41 @@ exact, by_series = (w @ circle_values / w.sum(axis=1, keepdims=True) for w in (e
 assert abs(by_series - exact).max() < 0.01  # order 8
 
 # %% [markdown]
-# As attention, on random inputs with $D = 4$: $x$ and $y$ are $q$ and $k$ over $D^{1/4}$ each, so that $x^\top y$ is
-# softmax's score. The error falls with the order, and the features multiply by $D$ with each. For a head of
-# $D = 64$ order 2 has 4161 features, and order 4 has 17 million. So the seeds' verdict stands: cut off, the exponential
-# kernel is not for linear attention.
+# As attention, on random inputs: $x$ and $y$ are $q$ and $k$ over $D^{1/4}$ each, so that $x^\top y$ is softmax's
+# score. The error falls with the order, and the features multiply by $D$ with each. For a head of $D = 64$ order 2 has
+# 4161 features, and order 4 has 17 million: not for linear attention, as a way to *come close* to softmax.
+#
+# It is in use all the same, with the order and the width kept small. **Based** (Arora et al. 2024) projects queries and
+# keys to $D = 16$ and takes the second order: $1 + 16 + 16^2 = 273$ features a head, for which it needs a kernel of its
+# own, beside a window of exact softmax attention for what is near. That is no close approximation, as the table says;
+# like $\mathrm{elu} + 1$ below it is a similarity that a network is trained with, and an even order is never negative.
 
 # %%
-width = 4
-q_4, k_4, v_4, _ = draw_inputs(7, 64, 64, width, width)
-target, _ = softmax.dense_forward(q_4, k_4, v_4)
-root = width**0.25
-rows, errors = [], []
-for order in (2, 4, 6, 8):
-    approximate, _ = linear.forward(q_4 / root, k_4 / root, v_4, feature_map=taylor_exp(order), eps=0.0)
-    errors.append(float(abs(approximate - target).max()))
-    rows.append((order, taylor_exp(order).width(width), taylor_exp(order).width(64), errors[-1]))
-assert all(later < earlier / 2 for earlier, later in pairwise(errors))
+rows, errors = [], {}
+for width in (4, 16):
+    q_w, k_w, v_w, _ = draw_inputs(7, 64, 64, width, width)
+    target, _ = softmax.forward(q_w, k_w, v_w)
+    root = width**0.25
+    for order in (2, 4, 6, 8) if width == 4 else (2, 4):
+        approximate, _ = linear.forward(q_w / root, k_w / root, v_w, feature_map=taylor_exp(order), eps=0.0)
+        errors[width, order] = float(abs(approximate - target).max())
+        rows.append((width, order, taylor_exp(order).width(width), errors[width, order]))
+assert all(errors[4, later] < errors[4, earlier] / 2 for earlier, later in pairwise((2, 4, 6, 8)))
+assert errors[16, 2] > 0.1  # Based's: far from softmax
 assert taylor_exp(2).width(64) == 4161
 assert 17e6 < taylor_exp(4).width(64) < 18e6
-chapter.table(("order", "features, D = 4", "features, D = 64", "largest error of the output, D = 4"), rows)
+chapter.table(("D", "order", "features", "largest error of the output"), rows)
+
+
+def features_of_based(x):
+    """As in its code, `models/mixers/linear_attention.py`: 1, x / D^(1/4), products of two entries / sqrt(2 D)."""
+    products = (x[..., :, None] * x[..., None, :]).reshape(*x.shape[:-1], -1)
+    d = x.shape[-1]
+    return np.concatenate([np.ones_like(x[..., :1]), x / d**0.25, products / math.sqrt(2) / math.sqrt(d)], axis=-1)
+
+
+np.testing.assert_allclose(features_of_based(q_w), taylor_exp(2).forward(q_w / 16**0.25)[0], rtol=1e-12)
+assert features_of_based(q_w).shape[-1] == taylor_exp(2).width(16) == 273
 
 # %% [markdown]
 # ## The quadratic kernel: about $D^2 / 2$ features, exact
@@ -261,13 +286,13 @@ chapter.table(("order", "features, D = 4", "features, D = 64", "largest error of
 # = c \cdot c + \sum_i (\sqrt{2c}\, x_i)(\sqrt{2c}\, y_i) + \sum_i x_i^2\, y_i^2 +
 # \sum_{i < j} (\sqrt 2\, x_i x_j)(\sqrt 2\, y_i y_j)$$
 #
-# Read off (claim 18 of the seeds):
+# Read off:
 #
 # $$\phi(x) = \big(c,\; \sqrt{2c}\, x_i,\; x_i^2,\; \sqrt 2\, x_i x_j \text{ for } i < j\big), \qquad
 # C = 1 + D + \frac{D (D + 1)}{2} \qquad (3)$$
 
 # %%
-chapter.source(quadratic, doc=False)
+chapter.source(feature_maps_exact.Quadratic, doc=False)
 
 # %%
 rng = np.random.default_rng(8)
@@ -278,9 +303,9 @@ for c, width in ((0.0, 3), (0.7, 5), (2.0, 8)):
     assert phi_x.shape[1] == 1 + width + width * (width + 1) // 2 == math.comb(width + 2, 2)
 
 # %% [markdown]
-# **Cost: $O(N D^2 M)$, worth it when $N > D^2$** say the seeds. By chapter 5 the crossover is at
-# $N = C\,(2M + 1)/(D + M)$. For $M = D$ that is about $C$, and $C$ is about $D^2 / 2$: the quadratic kernel pays
-# *earlier* than stated, from half as many tokens. The seeds count $D^2$ features, $x_i x_j$ and $x_j x_i$ each, as
+# **Cost: $O(N D^2 M)$, worth it when $N > D^2$** (Katharopoulos et al. 2020, section 3.2.1). By chapter 5 the crossover
+# is at $N = C\,(2M + 1)/(D + M)$. For $M = D$ that is about $C$, and $C$ is about $D^2 / 2$: the quadratic kernel pays
+# *earlier* than stated, from half as many tokens. The paper counts $D^2$ features, $x_i x_j$ and $x_j x_i$ each, as
 # `taylor_exp(2)` does, and then the rule is right. In the right panel of the figure above both are found by counting,
 # with no formula: for each width the least $N$ at which linear attention's count is below softmax's.
 
@@ -305,6 +330,58 @@ for n, d, m in ((40, 6, 5), (30, 9, 2)):
 assert count(quadratic().forward, arrays[0]).elementwise <= 2 * n * C  # making the features: two products each at most
 
 # %% [markdown]
+# Counted, not timed: multiply-adds are a fair measure of either side, and they cross where they do on any machine. Once
+# more by hand, at $D = 3$: the products in loops over single numbers, with the features as the notes print them, until
+# linear attention takes fewer.
+
+
+# %%
+def by_hand_softmax(q, k, v):
+    """Products that scores and weighted values take, one by one."""
+    return sum(1 for _ in np.ndindex(len(q), len(k), q.shape[1])) + sum(1 for _ in np.ndindex(len(q), *v.shape))
+
+
+def by_hand_quadratic(q, k, v, c=1.0):
+    """(q.k + c)^2 by its features, number by number: the output, and the products after the features are made."""
+
+    def features(x):  # x_i^2, sqrt(2) x_i x_j, sqrt(2c) x_i, c
+        squares, mixed = [a * a for a in x], [math.sqrt(2) * x[i] * x[j] for i in range(len(x)) for j in range(i)]
+        return [*squares, *mixed, *(math.sqrt(2 * c) * a for a in x), c]
+
+    phi_q, phi_k, products = [features(x) for x in q], [features(x) for x in k], 0
+    s, z = np.zeros((len(phi_k[0]), v.shape[1])), np.zeros(len(phi_k[0]))
+    for phi, row in zip(phi_k, v, strict=True):
+        for c_, feature in enumerate(phi):
+            z[c_] += feature
+            for m, value in enumerate(row):
+                s[c_, m] += feature * value
+                products += 1
+    out = np.zeros((len(q), v.shape[1]))
+    for i, phi in enumerate(phi_q):
+        denominator = 0.0
+        for c_, feature in enumerate(phi):
+            denominator += feature * z[c_]
+            products += 1
+            for m in range(v.shape[1]):
+                out[i, m] += feature * s[c_, m]
+                products += 1
+        out[i] /= denominator
+    return out, products
+
+
+d = 3
+for n in range(1, 30):
+    q_n, k_n, v_n, _ = draw_inputs(28, n, n, d, d)
+    out, products = by_hand_quadratic(q_n, k_n, v_n)
+    same(out, smooth(lambda q, k: ((q * k).sum(axis=-1) + 1) ** 2, q_n, k_n, v_n))
+    assert products == count(partial(linear.forward, feature_map=quadratic(1.0)), q_n, k_n, v_n).multiply_adds
+    if products < by_hand_softmax(q_n, k_n, v_n):
+        break
+assert n == feature_maps_figure.crossover(quadratic(1.0), d, d) == 12  # claim 18
+assert d**2 < n < 1.5 * d**2  # C = 10: at this width not yet half of D^2
+print(f"D = {d}: {products} products against {by_hand_softmax(q_n, k_n, v_n)} from N = {n} on; D^2 = {d**2}")
+
+# %% [markdown]
 # As a similarity the square has a property to be aware of: it is smallest at $x^\top y = -c$, and grows again below.
 # Keys that point *away* from the query get weight.
 
@@ -315,16 +392,17 @@ np.testing.assert_array_equal((towards + 1) ** 2, [4, 1, 0, 4])  # c = 1: away b
 # %% [markdown]
 # ## $\mathrm{elu} + 1$: $D$ features, positive
 #
-# The paper's choice (claim 19 of the seeds) does not approximate anything. It is a positive function, applied to each
-# entry, so $C = D$ and the cost is $O(N D M)$:
+# The paper's choice (Katharopoulos et al. 2020, equation 7) does not approximate anything. It is a positive function,
+# applied to each entry, so $C = D$ and the cost is $O(N D M)$:
 #
 # $$\phi(x) = \mathrm{elu}(x) + 1 = \begin{cases} x + 1 & x > 0 \\ e^x & x \le 0 \end{cases} \qquad (1)$$
 #
-# Why not simply $\max(x, 0)$? Its derivative is 0 wherever $x < 0$: a feature that is off gets no gradient and stays
-# off. $\mathrm{elu} + 1$ has a slope everywhere, and both branches meet at 0 with the value 1 and the slope 1.
+# Why not simply $\max(x, 0)$? (The paper says it too.) Its derivative is 0 wherever $x < 0$: a feature that is off gets
+# no gradient and stays off. $\mathrm{elu} + 1$ has a slope everywhere, and both branches meet at 0 with the value 1 and
+# the slope 1.
 
 # %%
-chapter.source(feature_maps_exact._elu_plus_one_forward, feature_maps_exact._elu_plus_one_backward)
+chapter.source(feature_maps_exact.EluPlusOne)
 
 # %%
 x = np.linspace(-5, 5, 1001)
@@ -587,7 +665,7 @@ for phi in maps:
     if not phi.positive:  # a denominator may be near 0, where no difference quotient is of use
         rows.append((phi.name, phi.width(D), alone.worst.absolute, "–"))
         continue
-    forward = partial(linear.forward, feature_map=phi, eps=1e-6 if phi.split is None else 0.0)
+    forward = partial(linear.forward, feature_map=phi, eps=0.0 if is_exponential(phi) else 1e-6)
     whole = gradcheck.check_elementwise(forward, linear.backward, q, k, v, rng=rng)
     whole.assert_ok()
     rows.append((phi.name, phi.width(D), alone.worst.absolute, whole.worst.absolute))
@@ -618,12 +696,12 @@ def costs_of(forward, backward):
 omega = feature_maps.gaussian(64, width, np.random.default_rng(24), dtype=np.float32)
 rows = [("softmax, dense", "infinite", "–", *costs_of(softmax.dense_forward, softmax.dense_backward), "–")]
 for phi in (elu_plus_one, quadratic(1.0), taylor_exp(2), taylor_exp(3), feature_maps.favor_positive(omega)):
-    forward = partial(linear.forward, feature_map=phi, eps=1e-6 if phi.split is None else 0.0)
+    forward = partial(linear.forward, feature_map=phi, eps=0.0 if is_exponential(phi) else 1e-6)
     C, costs = phi.width(width), costs_of(forward, linear.backward)
-    projection = 2 * tokens * C * width if phi.split else 0  # omega x, for queries and keys
+    projection = 2 * tokens * C * width if is_exponential(phi) else 0  # omega x, for queries and keys
     assert costs[0] == tokens * C * (2 * width + 1) + projection  # linear in N, so the crossover follows:
     crossover = math.floor(costs[0] / tokens / (2 * width)) + 1
-    if phi.split is None:
+    if not is_exponential(phi):
         assert crossover == math.floor(feature_maps_figure.crossover_formula(C, width, width)) + 1
     rows.append((phi.name, C, C * (width + 1), *costs, crossover))
 assert rows[0][3] == 2 * tokens**2 * width
@@ -665,24 +743,36 @@ chapter.table(
 
 
 # %%
-def product(a, b):
-    def forward(x):
-        (phi_a, saved_a), (phi_b, saved_b) = a.forward(x), b.forward(x)
+class Product(NamedTuple):
+    """A feature map as the package takes them: a name, whether it is positive, a width, and a pair."""
+
+    a: FeatureMap
+    b: FeatureMap
+
+    @property
+    def name(self):
+        return f"{self.a.name} * {self.b.name}"
+
+    @property
+    def positive(self):
+        return self.a.positive and self.b.positive
+
+    def width(self, d):
+        return self.a.width(d) * self.b.width(d)
+
+    def forward(self, x):
+        (phi_a, saved_a), (phi_b, saved_b) = self.a.forward(x), self.b.forward(x)
         phi = phi_a[..., :, None] * phi_b[..., None, :]  # (..., C_a, C_b)
         return phi.reshape(*x.shape[:-1], -1), (phi_a, saved_a, phi_b, saved_b)
 
-    def backward(d_phi, saved):
+    def backward(self, d_phi, saved):
         phi_a, saved_a, phi_b, saved_b = saved
         d = d_phi.reshape(*d_phi.shape[:-1], phi_a.shape[-1], phi_b.shape[-1])
         d_a, d_b = (d @ phi_b[..., None])[..., 0], (phi_a[..., None, :] @ d)[..., 0, :]
-        return a.backward(d_a, saved_a) + b.backward(d_b, saved_b)
-
-    return FeatureMap(
-        f"{a.name} * {b.name}", forward, backward, lambda d: a.width(d) * b.width(d), a.positive and b.positive
-    )
+        return self.a.backward(d_a, saved_a) + self.b.backward(d_b, saved_b)
 
 
-quartic = product(quadratic(1.0), quadratic(1.0))
+quartic = Product(quadratic(1.0), quadratic(1.0))
 x, y = np.random.default_rng(25).standard_normal((2, 100, 4))
 np.testing.assert_allclose(similarity_of(quartic)(x, y), ((x * y).sum(axis=1) + 1) ** 4, rtol=1e-12, atol=1e-11)
 gradcheck.check_elementwise(quartic.forward, quartic.backward, q, rng=np.random.default_rng(26)).assert_ok()
@@ -731,5 +821,5 @@ assert by_tensors.min() >= 1 / 2
 # - Exponential features need a scale: one maximum a feature for the keys, then one a query; exact, and constant in the
 #   backward pass. $\epsilon$ must then be 0.
 #
-# **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*, sections 3.2.1 and 3.3.1. Choromanski et al.
-# (2021), *Rethinking attention with Performers*.
+# **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*, section 3.2.1. Arora et al. (2024), *Simple linear
+# attention language models balance the recall-throughput tradeoff*, and its code, github.com/HazyResearch/based.
