@@ -109,12 +109,24 @@ for name, forward in forwards.items():  # linear in the values, all of them: P v
     np.testing.assert_allclose(found[name] @ v, forward(q, k, v), rtol=0, atol=2e-4)
 
 
+titles = {"softmax": "softmax"} | {name: way.label.partition(",")[0] for name, way in comparison_ways.WAYS.items()}
+
+
+def show_matrix(axis, p):
+    """The square root of every entry, with its sign, so that small ones are seen."""
+    axis.spines[:].set_visible(False)
+    axis.set(xticks=[], yticks=[])
+    return axis.imshow(np.sqrt(abs(p)) * np.sign(p), cmap="RdBu_r", vmin=-0.7, vmax=0.7, interpolation="nearest")
+
+
 def draw_matrices(matrices):
     figure, axes = style.figure(3, 4, height=0.85)
     for axis, (name, p) in zip(axes.flat, matrices.items(), strict=True):
-        axis.imshow(np.sqrt(abs(p)) * np.sign(p), cmap="RdBu_r", vmin=-0.7, vmax=0.7, interpolation="nearest")
-        axis.set(title=name.replace("_", " "), xticks=[], yticks=[])
-        axis.spines[:].set_visible(False)
+        image = show_matrix(axis, p)
+        axis.set_title(titles[name])
+    entries = np.array([-0.4, -0.1, 0, 0.1, 0.4])
+    bar = figure.colorbar(image, ax=axes, shrink=0.6, label="entry of the matrix")
+    bar.set_ticks(np.sqrt(abs(entries)) * np.sign(entries), labels=[f"{entry:g}" for entry in entries])
     return figure
 
 
@@ -135,7 +147,7 @@ zeros = {name: float((p == 0).mean()) for name, p in found.items()}
 ranks = {name: int(np.linalg.matrix_rank(p.astype(np.float64), rtol=1e-5)) for name, p in found.items()}
 chapter.table(
     ("matrix", "smallest entry", "row sums off 1 by", "share of zeros", "rank"),
-    [(name.replace("_", " "), smallest[name], row_sums[name], zeros[name], ranks[name]) for name in found],
+    [(titles[name], smallest[name], row_sums[name], zeros[name], ranks[name]) for name in found],
 )
 pairs = {"local", "longformer", "bigbird", "sparse_transformer", "reformer"}
 kernels = {"performer", "rfa", "linear"}
@@ -369,8 +381,8 @@ assert error_at("longformer", 0.2) < error_at("local", 0.2)  # two global tokens
 def panel(axes, size):
     for axis, name, scaled in zip(axes, ("nystromformer", "performer", "local"), (size, 8 * size, size), strict=True):
         p = comparison_ways.WAYS[name].make(scaled, N, D, np.random.default_rng(1))(q, k, identity)
-        axis.imshow(np.sqrt(abs(p)) * np.sign(p), cmap="RdBu_r", vmin=-0.7, vmax=0.7, interpolation="nearest")
-        axis.set(xticks=[], yticks=[], ylabel=f"{name}\n{comparison_ways.WAYS[name].size} = {scaled}")
+        show_matrix(axis, p)
+        axis.set_ylabel(f"{titles[name]}\n{comparison_ways.WAYS[name].size} = {scaled}")
 
 
 chapter.explore(
