@@ -15,6 +15,7 @@ from typing import Any
 from linattn_ref import __version__
 from linattn_ref.cli_bench import add_benches
 from linattn_ref.cli_options import add_command, add_drawing, at_least, report, workers_of
+from linattn_ref.cli_train import add_tasks
 
 # Which extra brings a module that is not installed; every other one is in "spectrum".
 EXTRAS = {"distributed": "dask", "dask": "dask", "torch": "peers", "transformers": "peers"}
@@ -63,6 +64,8 @@ def parser() -> argparse.ArgumentParser:
     _add_figures(commands)
     bench = commands.add_parser("bench", help="measure time against a named yardstick")
     add_benches(bench.add_subparsers(title="what", required=True, metavar="WHAT"))
+    train = commands.add_parser("train", help="learn something by this package's own gradients")
+    add_tasks(train.add_subparsers(title="what", required=True, metavar="WHAT"))
     return top
 
 

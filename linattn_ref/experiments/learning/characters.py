@@ -1,0 +1,188 @@
+"""A small transformer learns to write, a character at a time: ``linattn-ref train characters``.
+
+It reads windows of a text and is to say at each place which character comes next. Its loss is the mean surprise, in
+nats a character; beside it stand what is had without any context, the entropy of the single characters, and by the pair
+of the last character and the next. What it has learned it writes as a recurrent network, from two sums a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linattn_ref.attention import linear, softmax
+from linattn_ref.data import fetch
+from linattn_ref.data.text import Text, read_reviews, read_text
+from linattn_ref.models import causal
+from linattn_ref.models.causal import Model, Params
+from linattn_ref.models.generate import generate
+from linattn_ref.nn import cross_entropy, mechanism
+from linattn_ref.nn.buffers import Work
+from linattn_ref.training import loop, radam, schedule
+
+__all__ = ["MECHANISMS", "Corpus", "Shape", "corpus", "run", "task", "write"]
+
+ALPHABET = 95  # characters, the most frequent; in place of any other stands the least frequent of these
+VALIDATION = 20  # one in so many characters, at the end of the text
+MECHANISMS = {"linear": linear, "softmax": softmax}
+
+Characters = NDArray[np.int64]
+
+
+class Corpus(NamedTuple):
+    """A text as numbers of characters."""
+
+    alphabet: str  # the most frequent first
+    training: Characters
+    validation: Characters
+    name: str
+    sha256: str
+
+
+class Shape(NamedTuple):
+    """How large the network is, and what it reads at a time."""
+
+    width: int = 128
+    hidden: int = 512
+    heads: int = 4
+    layers: int = 3
+    length: int = 128
+    batch: int = 16
+
+
+def corpus(text: Text) -> Corpus:
+    """All documents one after the other, with an empty line between."""
+    joined = "\n\n".join(text.documents)
+    found, counts = np.unique(np.array(list(joined)), return_counts=True)
+    alphabet = "".join(found[np.argsort(-counts, kind="stable")][:ALPHABET])
+    number = {character: i for i, character in enumerate(alphabet)}
+    numbers = np.array([number.get(character, len(alphabet) - 1) for character in joined])
+    cut = len(numbers) - len(numbers) // VALIDATION
+    return Corpus(alphabet, numbers[:cut], numbers[cut:], text.name, text.sha256)
+
+
+def windows(numbers: Characters, length: int, starts: Characters) -> Characters:
+    """``length + 1`` characters from each start on: what is read, and what is to be said."""
+    return numbers[starts[:, None] + np.arange(length + 1)]
+
+
+def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
+    """Cross-entropy of the next character."""
+    for name, part in (("training", found.training), ("validation", found.validation)):
+        if len(part) <= shape.length:
+            raise ValueError(f"text: {len(part)} characters of it are for {name}, more than {shape.length} are needed")
+    last = len(found.training) - shape.length
+
+    def batch(rng: np.random.Generator) -> Characters:
+        return windows(found.training, shape.length, rng.integers(last, size=shape.batch))
+
+    def learn(params: Params, read: Characters, into: Params, share: float, work: Work) -> float:
+        scores, saved = causal.forward(read[:, :-1], params, model, work=work)
+        loss, surprise = cross_entropy.forward(scores, read[:, 1:], work=work)
+        d_scores = cross_entropy.backward(scores.dtype.type(share), surprise, work=work).scores
+        causal.backward(d_scores, saved, into=into, work=work)
+        return share * float(loss)
+
+    starts = np.arange(0, len(found.validation) - shape.length, shape.length)[: 4 * shape.batch]
+    held_out = windows(found.validation, shape.length, starts)
+
+    def evaluate(params: Params) -> dict[str, float]:
+        scores, _ = causal.forward(held_out[:, :-1], params, model)
+        return {"loss": float(cross_entropy.forward(scores, held_out[:, 1:])[0])}
+
+    return loop.Task(learn, batch, evaluate)
+
+
+def yardsticks(found: Corpus) -> dict[str, float]:
+    """The loss on the validation text of what needs no network: counts of the training text, and one more of each."""
+    size = len(found.alphabet)
+    pairs = np.ones((size, size))
+    np.add.at(pairs, (found.training[:-1], found.training[1:]), 1)
+    single = pairs.sum(axis=0) / pairs.sum()
+    following = pairs / pairs.sum(axis=1, keepdims=True)
+    return {
+        "characters alone": float(-np.log(single[found.validation]).mean()),
+        "pairs of characters": float(-np.log(following[found.validation[:-1], found.validation[1:]]).mean()),
+    }
+
+
+def run(
+    out: Path,
+    *,
+    text: Path | None = None,
+    attention: str = "linear",
+    steps: int = 1000,
+    seed: int = 0,
+    shape: Shape = Shape(),  # noqa: B008  # a constant
+    resume: bool = False,
+    command: str = "",
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> tuple[Params, Model, Corpus]:
+    """Train in the folder ``out``, or go on; see `linattn_ref.training.loop.run`.
+
+    Parameters
+    ----------
+    out : Path
+    text : Path, optional
+        UTF-8; film reviews, fetched once, unless given.
+    attention : {"linear", "softmax"}
+    steps, seed : int
+    shape : Shape
+    resume : bool
+    command : str
+        For the record.
+    progress : callable
+        ``tqdm.tqdm``, say.
+    """
+    from linattn_ref.experiments.publishing.record import machine, versions
+    from linattn_ref.kernels import jit
+
+    if attention not in MECHANISMS:
+        raise ValueError(f"attention: expected one of {', '.join(MECHANISMS)}, got {attention!r}")
+    found = corpus(read_reviews(fetch.open_content(fetch.REVIEWS)) if text is None else read_text(text))
+    model = Model(mechanism.of(MECHANISMS[attention], causal=True, kernels=jit), shape.heads)
+    start = causal.draw(
+        np.random.default_rng(seed),
+        tokens=len(found.alphabet),
+        places=shape.length + WRITTEN,
+        width=shape.width,
+        hidden=shape.hidden,
+        layers=shape.layers,
+        dtype=np.float32,
+    )
+    settings = loop.Settings(
+        steps=steps,
+        learning_rate=partial(schedule.cosine, peak=2e-3, steps=steps),
+        optimiser=radam,
+        clip=1.0,
+        every=max(1, min(100, steps // 4)),
+        seed=seed,
+    )
+    facts = {
+        "command": command,
+        "seed": seed,
+        "steps": steps,
+        "attention": attention,
+        "shape": shape._asdict(),
+        "text": {"name": found.name, "sha256": found.sha256, "characters": len(found.training)},
+        "yardsticks": yardsticks(found),
+        "versions": versions(("numpy", "numba")),
+        "machine": machine(),
+    }
+    learned = task(found, model, shape)
+    return loop.run(learned, start, settings, out, facts=facts, resume=resume, progress=progress), model, found
+
+
+WRITTEN = 200  # characters that a trained network writes
+
+
+def write(params: Params, model: Model, found: Corpus, *, seed: int = 0, count: int = WRITTEN) -> str:
+    """What the network writes after an empty line, as a recurrent network."""
+    first = np.array([[max(found.alphabet.find("\n"), 0)]])
+    written = generate(first, count, params, model, rng=np.random.default_rng(seed), temperature=0.8)
+    return "".join(found.alphabet[i] for i in written[0, 1:])

@@ -1,0 +1,68 @@
+"""A tiny network learns a text that repeats itself, and the command that trains it tells what went wrong."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linattn_ref import cli
+from linattn_ref.data.text import Text
+from linattn_ref.experiments.learning import characters
+from linattn_ref.experiments.learning.characters import Shape
+
+TINY = Shape(width=16, hidden=32, heads=2, layers=1, length=12, batch=4)
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("abcd" * 300, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+def test_it_learns_what_repeats_itself(tmp_path, text, attention):
+    """Better than the best that can be said without context, log 4."""
+    params, model, found = characters.run(
+        tmp_path / "run", text=text, attention=attention, steps=150, shape=TINY, command="x"
+    )
+    facts, *lines = [json.loads(line) for line in (tmp_path / "run" / "record.jsonl").read_text().splitlines()]
+    assert facts["facts"]["yardsticks"]["characters alone"] == pytest.approx(np.log(4), rel=1e-3)
+    assert lines[-1]["loss"] < 0.5 * np.log(4)
+    written = characters.write(params, model, found, count=40)
+    assert len(written) == 40
+    assert set(written) <= set("abcd")
+
+
+def test_the_alphabet_is_the_most_frequent():
+    found = characters.corpus(Text("x", ["aab", "a" + "".join(map(chr, range(1000, 1200)))], ""))
+    assert found.alphabet[:2] == "a\n"
+    assert len(found.alphabet) == characters.ALPHABET
+    assert max(found.training.max(), found.validation.max()) == characters.ALPHABET - 1
+
+
+def test_windows_read_what_comes_before_what_is_said():
+    read = characters.windows(np.arange(10), 3, np.array([0, 6]))
+    np.testing.assert_array_equal(read, [[0, 1, 2, 3], [6, 7, 8, 9]])
+
+
+def test_a_short_text_is_an_error():
+    found = characters.corpus(Text("x", ["ab" * 20], ""))
+    with pytest.raises(ValueError, match="text: 2 characters of it are for validation, more than 12 are needed"):
+        characters.task(found, None, TINY)
+
+
+def test_the_command_trains_and_goes_on(tmp_path, text, capsys):
+    words = ["train", "characters", "--quick", "--text", str(text), "--steps", "8", "--out", str(tmp_path / "run")]
+    assert cli.main(words) == 0
+    told = capsys.readouterr().out
+    assert "after 8 steps:" in told
+    assert "characters alone: 1.386 nats" in told
+    assert cli.main([*words, "--resume"]) == 0
+    assert capsys.readouterr().out == told
+    assert cli.main([*words, "--resume", "--seed", "1"]) == 2
+    assert "error: resume: the run in" in capsys.readouterr().err
+    last = tmp_path / "run" / "last.safetensors"
+    last.write_bytes(last.read_bytes()[:50])
+    assert cli.main([*words, "--resume"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
