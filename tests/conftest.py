@@ -1,5 +1,5 @@
-"""Before anything else is imported: threads enough to notice a race, hypothesis drawing the same every time. Before
-xdist starts its workers: the kernels are compiled."""
+"""Before anything else is imported: threads enough to notice a race, and no more. Before xdist starts its workers: the
+kernels are compiled. For all: hypothesis draws the same every time."""
 
 import gc
 import os
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("NUMBA_NUM_THREADS", "4")  # the number of cores otherwise, and one core could not show a race
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each worker has a core; more threads would wait for one another
 
 import pytest
 from hypothesis import settings

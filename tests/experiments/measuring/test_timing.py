@@ -2,7 +2,7 @@
 
 import numba
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from linattn_ref.experiments.measuring import timing
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
@@ -30,10 +30,11 @@ def test_one_thread_inside_and_as_before_afterwards():
     def threads():
         return [numba.get_num_threads(), *(pool["num_threads"] for pool in threadpool_info())]
 
-    before = threads()
-    with one_thread():
-        assert set(threads()) == {1}
-    assert threads() == before
+    with threadpool_limits(2):  # conftest.py lets the tests have one
+        before = threads()
+        with one_thread():
+            assert set(threads()) == {1}
+        assert threads() == before
 
 
 def test_one_thread_of_pytorch_too():
