@@ -18,7 +18,6 @@ from linattn_ref.attention.arguments import (
 )
 from linattn_ref.attention.feature_maps import check_feature_map, elu_plus_one, is_exponential
 from linattn_ref.attention.linear_state import State, check_d_state, check_state
-from linattn_ref.attention.ownership import is_unspent
 from linattn_ref.attention.rooms import check_kernels
 from linattn_ref.kernels import reference
 
@@ -140,10 +139,13 @@ def check_token(q_t: Any, k_t: Any, v_t: Any, state: Any, feature_map: Any) -> N
 
 
 def _fits(q: Any, k: Any, v: Any, state: Any, feature_map: Any) -> bool:
-    """Whether :func:`check_token` would find nothing, as it mostly does: told in a fraction of its time."""
+    """Whether :func:`check_token` would find nothing, as it mostly does: told in a fraction of its time.
+
+    But for one thing: whether the state is spent, the step itself will see.
+    """
     if type(state) is not State:
         return False
-    s, z, scale, steps, taken = state
+    s, z, scale, _, _ = state
     if not type(q) is type(k) is type(v) is type(s) is type(z) is np.ndarray:
         return False
     shape, dtype = q.shape, q.dtype
@@ -163,5 +165,4 @@ def _fits(q: Any, k: Any, v: Any, state: Any, feature_map: Any) -> bool:
         and s.size > 0
         and s.flags.writeable
         and z.flags.writeable
-        and is_unspent(steps, taken)
     )

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from linattn_ref import gradcheck
+from linattn_ref.attention import linear
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit import causal_product as kernel
 from linattn_ref.kernels.jit import causal_product_plain as plain
@@ -464,3 +465,26 @@ def run_all_modes():
         for run in (run_plain, run_normalised):
             x = draw(CASES[4], np.float32, mode)
             assert_close(run(jit, x), run(reference, x), bounds(run, x), 2 * sum(CASES[4][1:]) + 16)
+
+
+@pytest.mark.parametrize(("dtype", "x", "small"), [(np.float32, -46, 1e-25), (np.float64, -365, 1e-270)])
+def test_denominators_whose_reciprocal_is_infinite(dtype, x, small):
+    """1e-40 in float32: quotients are ordinary numbers, in a pass, in its gradients and in steps."""
+    q, v = np.full((1, 5, 1), x, dtype), np.linspace(1, 2, 15, dtype=dtype).reshape(1, 5, 3)
+    d_out, results = np.full_like(v, small), []
+    for kernels in (reference, jit):
+        out, saved = linear.forward(q, q, v, causal=True, eps=0.0, kernels=kernels)
+        state, steps = linear.init_state((1,), 1, 3, dtype=dtype), []
+        for i in range(5):
+            out_i, state = linear.step(q[:, i], q[:, i], v[:, i], state, eps=0.0, kernels=kernels)
+            steps.append(out_i)
+        results.append((out, np.stack(steps, axis=1), linear.backward(d_out, saved).v))
+    assert (saved.denominator < 1 / np.finfo(dtype).max).all()
+    for wanted, got in zip(*results, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3)  # a denominator has 17 bits here
+
+
+def test_features_so_small_that_denominators_have_few_bits():
+    q, v = np.full((1, 5, 4), -50, np.float32), np.ones((1, 5, 1), np.float32)
+    for kernels in (reference, jit):
+        np.testing.assert_array_equal(linear.forward(q, q, v, causal=True, eps=0.0, kernels=kernels)[0], 1)

@@ -144,11 +144,16 @@ def forward(a, b, u, weight, gate, decay, states, z, eps, out, denominator, gate
 
     if t < TILE:
         panel[0, t] = 1
+        panel[1, t] = 1
         if normalised:
-            panel[0, t] = 0 if total[0] == 0 else 1 / total[0]
+            panel[0, t] = 0 if total[0] == 0 else 1
+            panel[1, t] = 1 if total[0] == 0 else total[0]
             if row + t < n and cuda.blockIdx.y == 0:
                 denominator[head, row + t] = total[0]
     cuda.syncthreads()
+    for r in range(EACH):
+        for s in range(EACH):
+            acc[r, s] /= panel[1, y + SIDE * r]  # not times 1 / total, which may be infinite
     write(x, y, acc, panel, out, head, row, first_m)
 
 

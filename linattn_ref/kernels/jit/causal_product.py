@@ -35,6 +35,7 @@ from linattn_ref.kernels.jit.causal_product_plain import backward_by_row, forwar
 from linattn_ref.kernels.jit.causal_scan import scan
 from linattn_ref.kernels.jit.causal_step import bind, step_bound, step_heads
 from linattn_ref.kernels.jit.gate_gradient import gate_gradient
+from linattn_ref.kernels.jit.reciprocal import go_on, reciprocals
 from linattn_ref.kernels.jit.vector import lanes
 
 __all__ = [
@@ -119,8 +120,7 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
     Returns
     -------
     out : ndarray ``(..., N, M)``
-        0 where the denominator is 0, which is a query that has seen nothing. Rows are multiplied by its reciprocal,
-        which is inf for one that small that it has lost digits itself: below 2.9e-39 in float32.
+        0 where the denominator is 0, which is a query that has seen nothing.
     denominator : ndarray ``(..., N)``
         ``eps`` included.
     s, z : ndarray ``(..., C, M)``, ``(..., C)``
@@ -133,7 +133,7 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
     weight = np.ones(v.shape[:2], v.dtype) if weight is None else weight
     ones = z, v.dtype.type(eps), denominator
     s = _scan(phi_q, phi_k, v, out, _start(s, phi_k, v), gate, (weight,) * 4, ones=ones)
-    return _with_axes(leading, out, denominator, s, z)
+    return _with_axes(leading, go_on(out, denominator), denominator, s, z)
 
 
 def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator):
@@ -154,8 +154,8 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ou
     d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_s, d_z : ndarray
         As :func:`backward`.
     """
-    denominator = _flat_rows(denominator)  # (heads, N)
-    share = np.divide(1, denominator, out=np.zeros_like(denominator), where=denominator != 0)  # (heads, N)
+    d_out, denominator = go_on(d_out, denominator), _flat_rows(denominator)  # (heads, N)
+    share = reciprocals(denominator)  # (heads, N)
     e = -np.einsum("hnm,hnm->hn", _flat(d_out), _flat(out))  # (heads, N)
     return _backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, (share, e))
 

@@ -33,6 +33,7 @@ from numba import njit, prange, types
 from numba.extending import overload
 
 from linattn_ref.kernels.jit.cache import kernel
+from linattn_ref.kernels.jit.reciprocal import reciprocal
 from linattn_ref.kernels.jit.vector import (
     broadcast,
     fma,
@@ -270,4 +271,4 @@ def _denominators(q, k, gate, weight, z, eps, denominator, y):
             store_row(some_z, 0, x)
             share = fma(load_row(columns_from(q, first), i), x, share)
         denominator[i] = total(share) + eps
-        y[i] = 0 if denominator[i] == 0 else q.dtype.type(1) / denominator[i]
+        y[i] = reciprocal(denominator[i], y)

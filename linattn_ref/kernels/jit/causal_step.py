@@ -18,6 +18,7 @@ import numpy as np
 from numba import njit
 
 from linattn_ref.kernels.jit.cache import serial_kernel
+from linattn_ref.kernels.jit.reciprocal import reciprocal, rest
 from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, spread, total
 from linattn_ref.kernels.jit.views import columns_from, give_back, load_row, rows_at, rows_of, store_row
 from linattn_ref.kernels.turns import take_turn as take_turn_in_python
@@ -52,10 +53,10 @@ def step_rows(q, k, v, s, z, eps, out):
         share = q.dtype.type(eps)
         for first in range(0, q.shape[1], lanes(q)):
             share += _meet_z(columns_from(q, first), columns_from(k, first), columns_from(z, first), head)
-        share = share if share == 0 else q.dtype.type(1) / share  # of (2)
+        more, share = rest(share, q), reciprocal(share, q)  # of (2)
         for first in range(0, v.shape[1], lanes(v)):
             some_v, some_s, some_out = columns_from(v, first), columns_from(s, first), columns_from(out, first)
-            _step_columns(q, k, some_v, some_s, some_out, head, share)
+            _step_columns(q, k, some_v, some_s, some_out, head, share, more)
 
 
 @njit(forceinline=True)
@@ -67,7 +68,7 @@ def _meet_z(q, k, z, head):
 
 
 @njit(forceinline=True)
-def _step_columns(q, k, v, s, out, head, share):
+def _step_columns(q, k, v, s, out, head, share, more):
     """Some columns of ``S``. The sums of the even and of the odd features do not wait for one another."""
     width, u = q.shape[1], load_row(v, head)
     first, even_width = head * width, width - width % 2
@@ -82,7 +83,7 @@ def _step_columns(q, k, v, s, out, head, share):
         x = fma(spread(k, head, even_width), u, load_row(s, first + even_width))
         store_row(s, first + even_width, x)
         even = fma(spread(q, head, even_width), x, even)
-    store_row(out, head, (even + odd) * broadcast(share))
+    store_row(out, head, (even + odd) * broadcast(share) * broadcast(more))
 
 
 # --- Bound arrays ---------------------------------------------------------------------------------------------------

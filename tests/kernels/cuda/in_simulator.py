@@ -131,6 +131,14 @@ def test_steps_write_to_the_callers_state(put):
     assert_close(libraries.as_cupy(state.z)._x, np.full((2, 4), 4, np.float32))
 
 
+def test_a_denominator_whose_reciprocal_is_infinite():
+    """1e-40 in float32: the quotient is an ordinary number."""
+    q, v = np.full((1, 5, 1), -46, np.float32), np.linspace(1, 2, 15, dtype=np.float32).reshape(1, 5, 3)
+    expected, _ = linear.forward(q, q, v, causal=True, eps=0.0)
+    out, _ = linear.forward(q, q, v, causal=True, eps=0.0, kernels=cuda)
+    np.testing.assert_allclose(out, expected, rtol=1e-3)  # a denominator has 17 bits here
+
+
 def test_kernels_alone_take_them_without_cupy():
     q, k, v, *_ = draw((2,), 5, 9, 4, 3, False, np.float32)
     expected = reference.softmax.forward(q, k, v, None, True, 0.5)

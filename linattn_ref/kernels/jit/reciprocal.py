@@ -1,0 +1,54 @@
+"""``1 / denominator`` to multiply rows by, and what to do where that is too large for the dtype.
+
+It is so where the denominator has lost digits itself: up to 2^-128 in float32. The numbers over it are as small, and
+the quotient is an ordinary one. Such a row is multiplied by the largest power of 2, and divided by what is left of the
+denominator, which has come into range:
+
+    x / d = (x 2^126) / (d 2^126)                            (1)
+"""
+
+import numpy as np
+from numba import njit
+
+POWER_32, POWER_64 = 2.0**126, 2.0**1022
+OUT_OF_RANGE = 0.25  # what (1) leaves of a denominator whose reciprocal is infinite, at most
+
+
+@njit
+def reciprocal(d, like):
+    """``1 / d``, 0 for 0, and the power of 2 where it would be infinite; in the dtype of the array ``like``."""
+    power = like.dtype.type(POWER_32 if like.itemsize == 4 else POWER_64)
+    if d == 0:
+        return like.dtype.type(0)
+    return power if abs(d * power) <= OUT_OF_RANGE else like.dtype.type(1) / d
+
+
+@njit
+def rest(d, like):
+    """What a row that was multiplied by :func:`reciprocal` is to be multiplied by still: 1, or that of (1)."""
+    left = d * like.dtype.type(POWER_32 if like.itemsize == 4 else POWER_64)
+    return like.dtype.type(1) / left if 0 < abs(left) <= OUT_OF_RANGE else like.dtype.type(1)
+
+
+def reciprocals(denominator):
+    """:func:`reciprocal` of an array."""
+    few, power = _out_of_range(denominator), _power(denominator)
+    share = np.divide(1, denominator, out=np.zeros_like(denominator), where=(denominator != 0) & ~few)
+    return np.where(few, power, share)
+
+
+def go_on(x, denominator):
+    """``x (..., M)``, whose rows are multiplied by :func:`reciprocal`, by the rest too: a copy, if there is any."""
+    few = _out_of_range(denominator)
+    if not few.any():
+        return x
+    left = np.where(few, denominator, 0) * _power(denominator)
+    return x / np.where(few, left, 1)[..., None].astype(x.dtype)
+
+
+def _out_of_range(denominator):
+    return (abs(denominator) <= OUT_OF_RANGE / _power(denominator)) & (denominator != 0)
+
+
+def _power(x):
+    return x.dtype.type(POWER_32 if x.itemsize == 4 else POWER_64)
