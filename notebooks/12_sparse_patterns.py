@@ -287,14 +287,20 @@ for whole, first, second in zip(right, *in_turn, strict=True):
     same(first + second, whole)  # with the whole row's o and s: shares that add up
 
 # %% [markdown]
-# Kept between the passes are the inputs, the output and one number a row; the pattern is made again from the few
-# numbers that describe it.
+# Kept between the passes are the inputs, the output, one number a row, and the pattern: a few numbers a query, however
+# wide the window is, and once for all heads. It depends on the length alone; a model, which calls again and again with
+# the same one, builds it once and hands it in.
 
 # %%
 for n in (256, 512):
     q, k, v, d_out = draw_inputs(6, n)
-    _, saved = local.forward(q, k, v, window=8)
-    assert kept_bytes(saved) - kept_bytes((q, k, v)) == n * (3 + 1) * 8
+    out, saved = local.forward(q, k, v, window=8)
+    assert kept_bytes(saved) - kept_bytes((q, k, v, saved.pattern)) == n * (3 + 1) * 8
+    assert kept_bytes(saved.pattern) < 5 * n * 8
+    pattern = local.parts_of(n, n, window=8)
+    again, kept = local.forward(q, k, v, window=8, pattern=pattern)
+    np.testing.assert_array_equal(again, out)
+    assert kept.pattern is pattern
 chapter.source(local.Saved, local.backward, doc=False)
 
 # %% [markdown]

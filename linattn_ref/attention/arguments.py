@@ -5,7 +5,8 @@ argument, says what it got and what it needs.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,19 @@ def check_saved(saved: Any, kind: type) -> None:
         raise TypeError(
             f"saved: expected what forward returned second, a {name_of(kind)}, got a {name_of(type(saved))}"
         )
+
+
+def backward_check(kind: type, out: str = "out", d_out: str = "d_out") -> Callable[..., None]:
+    """The check of a backward pass: ``saved`` is of this kind, ``d_out`` like the array in it that ``out`` leads to."""
+    find = attrgetter(out)
+
+    def check(gradient: Array, saved: Any) -> None:
+        check_saved(saved, kind)
+        like = find(saved)
+        check_array(d_out, gradient, ndim=1, dtype=like.dtype)
+        check_shape(d_out, gradient, like.shape, "of out")
+
+    return check
 
 
 def name_of(kind: type) -> str:

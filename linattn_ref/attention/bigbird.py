@@ -62,7 +62,9 @@ from numpy.typing import NDArray
 from linattn_ref.attention import pattern_softmax, patterns
 from linattn_ref.attention.arguments import Array, Mask, check_sizes
 from linattn_ref.attention.door import door
-from linattn_ref.attention.pattern_arguments import (
+from linattn_ref.attention.pattern_checks import (
+    check_forward,
+    check_matrix,
     check_square,
     check_window_blocks,
     distinct_indices,
@@ -76,7 +78,7 @@ __all__ = ["Gradients", "Saved", "backward", "draw_random_blocks", "forward", "m
 
 
 def _check_forward(q: Array, k: Array, v: Array, **options: Any) -> None:
-    pattern_softmax.check_forward(q, k, v, **options)
+    check_forward(q, k, v, **options)
     check_square(q, k)
 
 
@@ -183,7 +185,7 @@ def draw_random_blocks(
     return drawn
 
 
-@door(patterns.check_matrix)
+@door(check_matrix)
 def matrix(
     q: Array,
     k: Array,

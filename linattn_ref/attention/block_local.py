@@ -43,6 +43,7 @@ import numpy as np
 from linattn_ref.attention import pattern_softmax, patterns
 from linattn_ref.attention.arguments import Array, Mask, check_sizes
 from linattn_ref.attention.door import door
+from linattn_ref.attention.pattern_checks import check_forward, check_matrix
 from linattn_ref.attention.pattern_softmax import Gradients, Saved
 from linattn_ref.attention.rooms import PatternSoftmaxRoom
 from linattn_ref.kernels import parts, reference
@@ -50,7 +51,7 @@ from linattn_ref.kernels import parts, reference
 __all__ = ["Gradients", "Saved", "backward", "forward", "matrix", "parts_of", "pattern"]
 
 
-@door(pattern_softmax.check_forward)
+@door(check_forward)
 def forward(
     q: Array,
     k: Array,
@@ -89,7 +90,7 @@ def parts_of(n: int, n_keys: int, *, block: int, causal: bool = False) -> parts.
     return (parts.interval(start, position + 1 if causal else start + block, n_keys),)
 
 
-@door(patterns.check_matrix)
+@door(check_matrix)
 def matrix(
     q: Array,
     k: Array,

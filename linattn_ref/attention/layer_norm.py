@@ -31,11 +31,17 @@ Ba, Kiros and Hinton (2016), "Layer normalization".
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, check_array, check_d_out, check_saved, check_shape, is_number
+from linattn_ref.attention.arguments import (
+    Array,
+    backward_check,
+    check_array,
+    check_shape,
+    is_number,
+)
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 
@@ -88,12 +94,7 @@ def forward(x: Array, params: Params, *, eps: float = 1e-5) -> tuple[Array, Save
     return gain * y + bias, Saved(y, s, gain)  # (2)
 
 
-def _check_backward(d_out: Array, saved: Any) -> None:
-    check_saved(saved, Saved)
-    check_d_out(d_out, saved.y.shape, saved.y.dtype)
-
-
-@door(_check_backward)
+@door(backward_check(Saved, "y"))
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of ``x`` and of gain and bias."""
     y, s, gain = saved

@@ -48,7 +48,7 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", equation
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,21 +56,15 @@ from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import (
     Array,
     Mask,
-    check_array,
-    check_bool,
-    check_d_out,
-    check_qk,
-    check_qkv,
-    check_saved,
-    resolve_scale,
+    backward_check,
 )
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.linformer_checks import check_forward, check_matrix
 from linattn_ref.attention.linformer_projections import Projection, distinct_gradients, draw_projections, mean_pool
 from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.max_pool import forward as max_pool
-from linattn_ref.attention.rooms import SoftmaxRoom, check_kernels
-from linattn_ref.attention.shapes import check_broadcasts
+from linattn_ref.attention.rooms import SoftmaxRoom
 from linattn_ref.attention.strided_convolution import forward as convolution
 from linattn_ref.kernels import reference
 
@@ -112,51 +106,7 @@ class Gradients(NamedTuple):
     f: Array  # like f
 
 
-def _check_forward(
-    q: Array,
-    k: Array,
-    v: Array,
-    e: Array,
-    f: Array,
-    *,
-    causal: bool = False,
-    key_mask: Mask | None = None,
-    row_mask: Mask | None = None,
-    scale: float | None = None,
-    kernels: Any = reference,
-) -> None:
-    check_qkv(q, k, v, key_mask=key_mask)
-    check_kernels(kernels, "softmax")
-    if causal:
-        raise ValueError(
-            "causal: not defined for Linformer; every row of E K mixes all positions, so a query would see the future"
-        )
-    _check_matrix(q, k, e, key_mask=key_mask, row_mask=row_mask, scale=scale)
-    check_projection("f", f, k)
-    if e.shape[-2] != f.shape[-2]:
-        raise ValueError(f"f: expected R = {e.shape[-2]} rows like e, got shape {f.shape}")
-
-
-def _check_matrix(
-    q: Array,
-    k: Array,
-    e: Array,
-    *,
-    key_mask: Mask | None = None,
-    row_mask: Mask | None = None,
-    scale: float | None = None,
-) -> None:
-    check_qk(q, k, key_mask=key_mask)
-    check_projection("e", e, k)
-    resolve_scale(scale, q.shape[-1])
-    if row_mask is not None:
-        check_bool("row_mask", row_mask)
-        if row_mask.ndim < 1 or row_mask.shape[-1] != e.shape[-2]:
-            raise ValueError(f"row_mask: expected one entry a row of e, R = {e.shape[-2]}, got shape {row_mask.shape}")
-        check_broadcasts("row_mask", row_mask.shape[:-1], k.shape[:-2])
-
-
-@door(_check_forward)
+@door(check_forward)
 def forward(
     q: Array,
     k: Array,
@@ -192,12 +142,7 @@ def forward(
     return out, Saved(k, v, e, f, key_mask, attention)
 
 
-def _check_backward(d_out: Array, saved: Any) -> None:
-    check_saved(saved, Saved)
-    check_d_out(d_out, saved.attention.out.shape, saved.attention.out.dtype)
-
-
-@door(_check_backward)
+@door(backward_check(Saved, "attention.out"))
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
     k, v, e, f, key_mask, attention = saved
@@ -209,7 +154,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     return Gradients(d_q, d_k, d_v, d_e, d_f)
 
 
-@door(_check_matrix)
+@door(check_matrix)
 def matrix(
     q: Array,
     k: Array,
@@ -222,17 +167,6 @@ def matrix(
     """The context mapping matrix ``P~`` of equation (2), ``(..., N, R)``: ``out == matrix @ (f @ v)``."""
     rows = _for_all_heads(row_mask, k)
     return softmax.matrix.unchecked(q, e @ zero_masked(k, key_mask), key_mask=rows, scale=scale)  # (1), (2)
-
-
-def check_projection(name: str, e: Array, k: Array) -> None:
-    """``e`` is ``(R, L)`` or ``(..., R, L)`` with ``R <= L`` and leading axes that broadcast to those of ``k``."""
-    check_array(name, e, dtype=k.dtype)
-    length = k.shape[-2]
-    if e.shape[-1] != length:
-        raise ValueError(f"{name}: expected one column a key, (..., R, L) with L = {length}, got shape {e.shape}")
-    if e.shape[-2] > length:
-        raise ValueError(f"{name}: expected R <= L = {length}, got R = {e.shape[-2]}")
-    check_broadcasts(name, e.shape[:-2], k.shape[:-2])
 
 
 def _for_all_heads(row_mask: Mask | None, k: Array) -> Mask | None:

@@ -61,17 +61,20 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from linattn_ref.attention.arguments import Array, Mask, check_d_out, check_qk, check_qkv, check_saved
+from linattn_ref.attention.arguments import Array, Mask, backward_check, check_qk, check_qkv
 from linattn_ref.attention.door import door
 from linattn_ref.attention.exponents import Features, features, features_backward
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.linear_checks import check_eps
 from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, read_backward
-from linattn_ref.attention.linformer import check_projection, product_for
+from linattn_ref.attention.linformer import product_for
+from linattn_ref.attention.linformer_checks import check_projection, check_projections
 from linattn_ref.attention.masks import zero_masked
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "negative_similarity_fraction"]
+
+EPS = 1e-6  # unless given, as in linear attention
 
 
 @documented
@@ -104,22 +107,11 @@ class Gradients(NamedTuple):
 
 
 def _check_forward(
-    q: Array,
-    k: Array,
-    v: Array,
-    e: Array,
-    f: Array,
-    *,
-    feature_map: FeatureMap = elu_plus_one,
-    key_mask: Mask | None = None,
-    eps: float = 1e-6,
+    q: Array, k: Array, v: Array, e: Array, f: Array, *, key_mask: Mask | None = None, **options: Any
 ) -> None:
     check_qkv(q, k, v, key_mask=key_mask)
-    check_projection("e", e, k)
-    check_projection("f", f, k)
-    if e.shape[-2] != f.shape[-2]:
-        raise ValueError(f"f: expected R = {e.shape[-2]} rows like e, got shape {f.shape}")
-    check_eps(eps, feature_map)
+    check_projections(e, f, k)
+    check_eps(options.get("eps", EPS), options.get("feature_map", elu_plus_one))
 
 
 @door(_check_forward)
@@ -132,7 +124,7 @@ def forward(
     *,
     feature_map: FeatureMap = elu_plus_one,
     key_mask: Mask | None = None,
-    eps: float = 1e-6,
+    eps: float = EPS,
 ) -> tuple[Array, Saved]:
     """Linear attention over mixed keys and values.
 
@@ -153,12 +145,7 @@ def forward(
     return out, Saved(phi, v, e, f, mixed_k, mixed_v, s, z, out, denominator, feature_map, key_mask)
 
 
-def _check_backward(d_out: Array, saved: Any) -> None:
-    check_saved(saved, Saved)
-    check_d_out(d_out, saved.out.shape, saved.out.dtype)
-
-
-@door(_check_backward)
+@door(backward_check(Saved))
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
     phi, v, e, f, mixed_k, mixed_v, s, z, out, denominator, feature_map, key_mask = saved

@@ -51,6 +51,7 @@ from linattn_ref.attention import block_local as blocks
 from linattn_ref.attention import pattern_softmax, patterns
 from linattn_ref.attention.arguments import Array, Mask, check_sizes
 from linattn_ref.attention.door import door
+from linattn_ref.attention.pattern_checks import check_forward, check_matrix
 from linattn_ref.attention.pattern_softmax import Gradients, Saved
 from linattn_ref.attention.rooms import PatternSoftmaxRoom
 from linattn_ref.kernels import parts, reference
@@ -71,7 +72,7 @@ __all__ = [
 ]
 
 
-@door(pattern_softmax.check_forward)
+@door(check_forward)
 def forward(
     q: Array,
     k: Array,
@@ -112,7 +113,7 @@ def parts_of(n: int, n_keys: int, *, window: int, dilation: int = 1, causal: boo
     return (parts.band(n, n_keys, -window, 0 if causal else window, dilation=dilation, shift=shift),)
 
 
-@door(patterns.check_matrix)
+@door(check_matrix)
 def matrix(
     q: Array,
     k: Array,

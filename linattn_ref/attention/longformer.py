@@ -68,10 +68,17 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from linattn_ref.attention import pattern_softmax, patterns, softmax
-from linattn_ref.attention.arguments import Array, Mask, check_array, check_d_out, check_saved, check_shape, check_sizes
+from linattn_ref.attention.arguments import (
+    Array,
+    Mask,
+    backward_check,
+    check_array,
+    check_shape,
+    check_sizes,
+)
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
-from linattn_ref.attention.pattern_arguments import check_square, distinct_indices
+from linattn_ref.attention.pattern_checks import check_forward, check_square, distinct_indices
 from linattn_ref.attention.rooms import PatternSoftmaxRoom, SoftmaxRoom, check_kernels
 from linattn_ref.kernels import parts, reference
 
@@ -106,7 +113,7 @@ class Gradients(NamedTuple):
 def _check_forward(
     q: Array, k: Array, v: Array, q_global: Array, k_global: Array, v_global: Array, **options: Any
 ) -> None:
-    pattern_softmax.check_forward(q, k, v, **options)
+    check_forward(q, k, v, **options)
     check_square(q, k)
     check_kernels(options.get("kernels", reference), "softmax")
     for name, x, like, letters in (
@@ -166,12 +173,7 @@ def forward(
     return out, Saved(ordinary, tuple(tokens.tolist()), rows)
 
 
-def _check_backward(d_out: Array, saved: Saved) -> None:
-    check_saved(saved, Saved)
-    check_d_out(d_out, saved.ordinary.out.shape, saved.ordinary.out.dtype)
-
-
-@door(_check_backward)
+@door(backward_check(Saved, "ordinary.out"))
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (5)-(7)."""
     ordinary, kept, rows = saved

@@ -64,7 +64,7 @@ Xiong et al. (2021), "Nyströmformer: a Nyström-based algorithm for approximati
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,17 +72,14 @@ from linattn_ref.attention import depthwise, pinv_exact, pinv_iterative, segment
 from linattn_ref.attention.arguments import (
     Array,
     Mask,
-    check_d_out,
-    check_qk,
-    check_qkv,
-    check_saved,
-    check_sizes,
+    backward_check,
     resolve_scale,
 )
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked
-from linattn_ref.attention.rooms import SoftmaxRoom, check_kernels
+from linattn_ref.attention.nystromformer_checks import PSEUDO_INVERSES, PseudoInverse, check_forward, check_matrix
+from linattn_ref.attention.rooms import SoftmaxRoom
 from linattn_ref.kernels import reference
 
 __all__ = [
@@ -96,8 +93,6 @@ __all__ = [
     "matrix",
 ]
 
-PseudoInverse = Literal["iterative", "exact"]
-PSEUDO_INVERSES: tuple[PseudoInverse, ...] = get_args(PseudoInverse)
 LANDMARKS = 64  # unless given, or there are fewer tokens
 
 
@@ -138,47 +133,7 @@ class GradientsWithConv(NamedTuple):
     conv: Array  # (H, K)
 
 
-def _check_forward(
-    q: Array,
-    k: Array,
-    v: Array,
-    conv: Array | None = None,
-    *,
-    key_mask: Mask | None = None,
-    kernels: Any = reference,
-    **options: Any,
-) -> None:
-    check_qkv(q, k, v, key_mask=key_mask)
-    _check_matrix(q, k, key_mask=key_mask, **options)
-    check_kernels(kernels, "softmax")
-    if conv is not None:
-        depthwise.check_conv(conv, v)
-        if q.shape[-2] != k.shape[-2]:
-            raise ValueError(f"conv: needs N = L, a value for each query, got N = {q.shape[-2]} and L = {k.shape[-2]}")
-
-
-def _check_matrix(
-    q: Array,
-    k: Array,
-    *,
-    landmarks: int | None = None,
-    pinv: PseudoInverse = "iterative",
-    iterations: int = 6,
-    key_mask: Mask | None = None,
-    scale: float | None = None,
-) -> None:
-    check_qk(q, k, key_mask=key_mask)
-    shorter = min(q.shape[-2], k.shape[-2])
-    whole = isinstance(landmarks, (int, np.integer)) and not isinstance(landmarks, bool)
-    if landmarks is not None and not (whole and 1 <= landmarks <= shorter):
-        raise ValueError(f"landmarks: expected an integer with 1 <= R <= min(N, L) = {shorter}, got {landmarks!r}")
-    if pinv not in PSEUDO_INVERSES:
-        raise ValueError(f"pinv: expected one of {', '.join(PSEUDO_INVERSES)}, got {pinv!r}")
-    check_sizes(iterations=iterations)
-    resolve_scale(scale, q.shape[-1])
-
-
-@door(_check_forward)
+@door(check_forward)
 def forward(
     q: Array,
     k: Array,
@@ -226,12 +181,7 @@ def forward(
     return out, Saved(means_q, means_k, outer, inner, z, inverse, convolution)
 
 
-def _check_backward(d_out: Array, saved: Any) -> None:
-    check_saved(saved, Saved)
-    check_d_out(d_out, saved.outer.out.shape, saved.outer.out.dtype)
-
-
-@door(_check_backward)
+@door(backward_check(Saved, "outer.out"))
 def backward(d_out: Array, saved: Saved) -> Gradients | GradientsWithConv:
     """Gradients of :func:`forward`, equations (8)-(13); of ``conv`` too, where it was given one."""
     means_q, means_k, outer, inner, z, inverse, convolution = saved
@@ -253,7 +203,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients | GradientsWithConv:
     return GradientsWithConv(d_q, d_k, d_v + zero_masked(d_v_local, inner.key_mask), d_conv)
 
 
-@door(_check_matrix)
+@door(check_matrix)
 def matrix(
     q: Array,
     k: Array,

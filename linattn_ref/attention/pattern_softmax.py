@@ -49,16 +49,14 @@ from typing import Any, NamedTuple
 from linattn_ref.attention.arguments import (
     Array,
     Mask,
-    check_d_out,
-    check_qkv,
-    check_saved,
+    backward_check,
     resolve_scale,
 )
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked
-from linattn_ref.attention.pattern_arguments import check_pattern
-from linattn_ref.attention.rooms import PatternSoftmaxRoom, check_kernels, kernel_of, name_of_room
+from linattn_ref.attention.pattern_checks import check_with_pattern
+from linattn_ref.attention.rooms import PatternSoftmaxRoom, kernel_of, name_of_room
 from linattn_ref.kernels import parts, reference
 
 __all__ = ["Gradients", "Saved", "backward", "forward"]
@@ -88,38 +86,7 @@ class Gradients(NamedTuple):
     v: Array  # (..., L, M)
 
 
-def check_forward(
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    causal: bool = False,
-    key_mask: Mask | None = None,
-    scale: float | None = None,
-    pattern: parts.Pattern | None = None,
-    kernels: Any = reference,
-    **_: Any,
-) -> None:
-    """The arguments that all sparse mechanisms share. What a pattern is built from, their ``parts_of`` checks."""
-    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
-    check_kernels(kernels, "pattern_softmax")
-    resolve_scale(scale, q.shape[-1])
-    if pattern is not None:
-        check_pattern(pattern, q.shape[-2], k.shape[-2])
-
-
-def check_backward(d_out: Array, saved: Saved) -> None:
-    """``saved`` is of this module, and ``d_out`` is like ``out``."""
-    check_saved(saved, Saved)
-    check_d_out(d_out, saved.out.shape, saved.out.dtype)
-
-
-def _check_with_pattern(q: Array, k: Array, v: Array, pattern: parts.Pattern, **options: Any) -> None:
-    check_forward(q, k, v, **options)
-    check_pattern(pattern, q.shape[-2], k.shape[-2])
-
-
-@door(_check_with_pattern)
+@door(check_with_pattern)
 def forward(
     q: Array,
     k: Array,
@@ -137,7 +104,7 @@ def forward(
     return out, Saved(q, k, v, out, log_sum_exp, key_mask, pattern, scale, name_of_room(kernels))
 
 
-@door(check_backward)
+@door(backward_check(Saved))
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`: exactly 0 for masked keys and for queries that see nothing."""
     q, k, v, out, log_sum_exp, key_mask, pattern, scale, kernels = saved

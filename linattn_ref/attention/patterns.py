@@ -38,13 +38,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array, Mask, check_bool, check_qk, check_sizes, resolve_scale
+from linattn_ref.attention.arguments import Array, Mask, check_sizes, resolve_scale
 from linattn_ref.attention.door import door
 from linattn_ref.attention.masks import zero_masked
-from linattn_ref.attention.pattern_arguments import (
+from linattn_ref.attention.pattern_checks import (
     KINDS,
     Kind,
     check_kind,
+    check_matrix,
     check_window_blocks,
     distinct_indices,
     resolve_random_blocks,
@@ -200,25 +201,6 @@ def sparse_transformer(n: int, *, kind: Kind, stride: int, summary: int = 1) -> 
 
 
 # --- The dense oracle -----------------------------------------------------------------------------------------------
-
-
-def check_matrix(
-    q: Array,
-    k: Array,
-    allowed: Mask | None = None,
-    *,
-    causal: bool = False,
-    key_mask: Mask | None = None,
-    scale: float | None = None,
-    **_: Any,
-) -> None:
-    """The arguments of :func:`matrix`, and those that it shares with the mechanisms' own."""
-    check_qk(q, k, causal=causal, key_mask=key_mask)
-    resolve_scale(scale, q.shape[-1])
-    if allowed is not None:
-        check_bool("allowed", allowed)
-        if allowed.shape != (q.shape[-2], k.shape[-2]):
-            raise ValueError(f"allowed: expected shape (N, L) = {(q.shape[-2], k.shape[-2])}, got {allowed.shape}")
 
 
 @door(check_matrix)

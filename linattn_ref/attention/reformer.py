@@ -78,20 +78,15 @@ from linattn_ref.attention import lsh_hashing
 from linattn_ref.attention.arguments import (
     Array,
     Mask,
-    check_array,
-    check_d_out,
-    check_key_mask,
-    check_saved,
-    check_shape,
-    check_sizes,
-    is_array,
+    backward_check,
     resolve_scale,
 )
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.lsh_hashing import Integers, draw_rotations
 from linattn_ref.attention.masks import zero_masked
-from linattn_ref.attention.rooms import LshRoom, check_kernels, kernel_of, name_of_room
+from linattn_ref.attention.reformer_checks import check_forward, check_pattern
+from linattn_ref.attention.rooms import LshRoom, kernel_of, name_of_room
 from linattn_ref.attention.unit_keys import add_rows, dot, inverse, key_of, length_of
 from linattn_ref.kernels import reference
 
@@ -125,57 +120,7 @@ class Gradients(NamedTuple):
     v: Array  # (..., N, M)
 
 
-def _check_forward(qk: Array, v: Array, *, kernels: Any = reference, **options: Any) -> None:
-    check_array("qk", qk)
-    check_array("v", v, dtype=qk.dtype)
-    check_shape("v", v, (*qk.shape[:-1], v.shape[-1]), "(..., N, M)")
-    check_kernels(kernels, "lsh")
-    _check_pattern(qk, **options)
-
-
-def _check_pattern(
-    qk: Array,
-    *,
-    rotations: Array | None = None,
-    chunk: int,
-    causal: bool = False,
-    key_mask: Mask | None = None,
-    scale: float | None = None,
-    buckets: Integers | None = None,
-) -> None:
-    check_array("qk", qk)
-    resolve_scale(scale, qk.shape[-1])
-    check_sizes(chunk=chunk)
-    if not isinstance(causal, (bool, np.bool_)):
-        raise TypeError(f"causal: expected True or False, got {causal!r}")
-    check_key_mask(key_mask, qk)
-    if buckets is not None:
-        _check_buckets(buckets, qk)
-    elif rotations is None:
-        raise TypeError("rotations: expected an array (rounds, D, buckets/2), got None and no buckets")
-    else:
-        _check_rotations(rotations, qk)
-
-
-def _check_rotations(rotations: Array, qk: Array) -> None:
-    """``rotations`` is ``(rounds, D, buckets/2)``, and finite: an argmax would hide what is not."""
-    check_array("rotations", rotations, ndim=3)
-    check_shape("rotations", rotations, (len(rotations), qk.shape[-1], rotations.shape[-1]), "(rounds, D, buckets/2)")
-    if isinstance(rotations, np.ndarray) and not np.isfinite(rotations).all():  # a GPU is not asked
-        raise ValueError("rotations: expected finite numbers, got NaN or infinity, which would hash all tokens alike")
-
-
-def _check_buckets(buckets: Integers, qk: Array) -> None:
-    """``buckets`` are integers ``(..., rounds, N)``."""
-    known = is_array(buckets)
-    if not known or buckets.dtype.kind not in "iu":
-        got = buckets.dtype if known else type(buckets).__name__
-        raise TypeError(f"buckets: expected an array of integers, got {got}")
-    rounds = buckets.shape[-2] if buckets.ndim >= 2 else 1
-    check_shape("buckets", buckets, (*qk.shape[:-2], max(rounds, 1), qk.shape[-2]), "(..., rounds, N)")  # type: ignore[arg-type]
-
-
-@door(_check_forward)
+@door(check_forward)
 def forward(
     qk: Array,
     v: Array,
@@ -217,12 +162,7 @@ def forward(
     return out, Saved(qk, length, v, *kept)
 
 
-def _check_backward(d_out: Array, saved: Any) -> None:
-    check_saved(saved, Saved)
-    check_d_out(d_out, saved.out.shape, saved.out.dtype)
-
-
-@door(_check_backward)
+@door(backward_check(Saved))
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (8)-(11), with the hash held fixed."""
     qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale, kernels = saved
@@ -262,7 +202,7 @@ def find_order(qk: Array, rotations: Array | None, key_mask: Mask | None, bucket
 # --- Who meets whom -------------------------------------------------------------------------------------------------
 
 
-@door(_check_pattern)
+@door(check_pattern)
 def pattern(
     qk: Array,
     *,
@@ -277,7 +217,7 @@ def pattern(
     return lsh_hashing.pattern_of(order, chunk, causal=causal, key_mask=key_mask)
 
 
-@door(_check_pattern)
+@door(check_pattern)
 def matrix(
     qk: Array,
     *,

@@ -57,7 +57,7 @@ import numpy as np
 from linattn_ref.attention import pattern_softmax, patterns
 from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.door import door
-from linattn_ref.attention.pattern_arguments import KINDS, Kind, check_kind
+from linattn_ref.attention.pattern_checks import KINDS, Kind, check_forward, check_kind, check_matrix
 from linattn_ref.attention.pattern_softmax import Gradients, Saved
 from linattn_ref.attention.rooms import PatternSoftmaxRoom
 from linattn_ref.kernels import parts, reference
@@ -65,7 +65,7 @@ from linattn_ref.kernels import parts, reference
 __all__ = ["KINDS", "Gradients", "Kind", "Saved", "backward", "forward", "matrix", "parts_of", "pattern"]
 
 
-@door(partial(pattern_softmax.check_forward, causal=True))
+@door(partial(check_forward, causal=True))
 def forward(
     q: Array,
     k: Array,
@@ -122,7 +122,7 @@ def parts_of(n: int, n_keys: int, *, kind: Kind, stride: int, summary: int = 1) 
     return own_block, parts.interval(first, np.searchsorted(summaries, start), n_keys, summaries)  # (2)
 
 
-@door(partial(patterns.check_matrix, causal=True))
+@door(partial(check_matrix, causal=True))
 def matrix(
     q: Array,
     k: Array,

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import shortest_path
 
 from linattn_ref.attention.arguments import Mask, check_bool, check_sizes
-from linattn_ref.attention.pattern_arguments import Kind, check_kind
+from linattn_ref.attention.pattern_checks import Kind, check_kind
 
 # --- Steps ----------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What patterns are made from, checked: indices, blocks, kinds. `patterns` and the sparse mechanisms share it."""
+"""What the sparse mechanisms and `patterns` check at their doors: arguments, patterns, and what those are made from."""
 
 from __future__ import annotations
 
@@ -8,22 +8,81 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array, check_sizes, name_of
+from linattn_ref.attention.arguments import (
+    Array,
+    Mask,
+    check_bool,
+    check_qk,
+    check_qkv,
+    check_sizes,
+    name_of,
+    resolve_scale,
+)
+from linattn_ref.attention.rooms import check_kernels
+from linattn_ref.kernels import parts, reference
 from linattn_ref.kernels.parts import Part
 
 __all__ = [
     "KINDS",
     "Kind",
+    "check_forward",
     "check_kind",
+    "check_matrix",
     "check_pattern",
     "check_square",
     "check_window_blocks",
+    "check_with_pattern",
     "distinct_indices",
     "resolve_random_blocks",
 ]
 
 Kind = Literal["strided", "fixed", "local_only", "strided_only", "fixed_summary"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def check_forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool = False,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+    pattern: parts.Pattern | None = None,
+    kernels: Any = reference,
+    **_: Any,
+) -> None:
+    """The arguments that all sparse mechanisms share. What a pattern is built from, their ``parts_of`` checks."""
+    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
+    check_kernels(kernels, "pattern_softmax")
+    resolve_scale(scale, q.shape[-1])
+    if pattern is not None:
+        check_pattern(pattern, q.shape[-2], k.shape[-2])
+
+
+def check_with_pattern(q: Array, k: Array, v: Array, pattern: parts.Pattern, **options: Any) -> None:
+    """The arguments of softmax over a pattern, which has to be there."""
+    check_forward(q, k, v, **options)
+    check_pattern(pattern, q.shape[-2], k.shape[-2])
+
+
+def check_matrix(
+    q: Array,
+    k: Array,
+    allowed: Mask | None = None,
+    *,
+    causal: bool = False,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+    **_: Any,
+) -> None:
+    """The arguments of :func:`matrix`, and those that it shares with the mechanisms' own."""
+    check_qk(q, k, causal=causal, key_mask=key_mask)
+    resolve_scale(scale, q.shape[-1])
+    if allowed is not None:
+        check_bool("allowed", allowed)
+        if allowed.shape != (q.shape[-2], k.shape[-2]):
+            raise ValueError(f"allowed: expected shape (N, L) = {(q.shape[-2], k.shape[-2])}, got {allowed.shape}")
 
 
 def check_pattern(pattern: Any, n: int, n_keys: int) -> None:

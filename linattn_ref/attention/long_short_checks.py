@@ -1,0 +1,69 @@
+"""What the Long-Short Transformer checks at its door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from linattn_ref.attention.arguments import (
+    Array,
+    Mask,
+    check_array,
+    check_qk,
+    check_qkv,
+    check_shape,
+    check_sizes,
+    resolve_scale,
+)
+from linattn_ref.attention.dynamic_projection import check_w_p
+
+__all__ = ["Norm", "Pair", "check_forward", "check_matrix"]
+
+Pair = tuple[Array, Array]  # gain and bias, (W,) each
+Norm = tuple[Pair, Pair]  # for keys (D,) and for values (M,)
+
+
+def check_matrix(
+    q: Array,
+    k: Array,
+    w_p: Array,
+    norm_local: Norm | None,
+    norm_global: Norm | None,
+    *,
+    window: Any = None,
+    causal: bool = False,
+    key_mask: Mask | None = None,
+    scale: float | None = None,
+    v: Array | None = None,
+    **_: Any,
+) -> None:
+    check_qk(q, k, causal=causal, key_mask=key_mask)
+    check_sizes(window=window)
+    if not causal and q.shape[-2] != k.shape[-2]:
+        raise ValueError(
+            f"q: the keys near a query need N = L (or causal=True), got N = {q.shape[-2]} and L = {k.shape[-2]}"
+        )
+    check_w_p(w_p, k)
+    _check_norm("norm_local", norm_local, k, v)
+    _check_norm("norm_global", norm_global, k, v)
+    resolve_scale(scale, q.shape[-1])
+
+
+def _check_norm(name: str, norm: Norm | None, k: Array, v: Array | None) -> None:
+    """None or ``((gain, bias), (gain, bias))``, ``(D,)`` for keys, ``(M,)`` for values if there are any."""
+    if norm is None:
+        return
+    if not (_is_pair(norm) and all(_is_pair(x) for x in norm)):
+        raise TypeError(f"{name}: expected None or ((gain, bias) of keys, (gain, bias) of values), got {norm!r}")
+    for pair, x, letter in ((norm[0], k, "D"), (norm[1], v, "M")):
+        for array in () if x is None else pair:
+            check_array(name, array, ndim=1, dtype=k.dtype)
+            check_shape(name, array, x.shape[-1:], f"({letter},)")  # type: ignore[union-attr]
+
+
+def _is_pair(x: object) -> bool:
+    return isinstance(x, (tuple, list)) and len(x) == 2
+
+
+def check_forward(q: Array, k: Array, v: Array, *rest: Any, **options: Any) -> None:
+    check_qkv(q, k, v, causal=options.get("causal", False), key_mask=options.get("key_mask"))
+    check_matrix(q, k, *rest, **options, v=v)
