@@ -95,13 +95,13 @@ LAYERS = (
     ("models", "theory", "training", "data"),
     ("experiments",),
     ("cli_options",),
-    ("cli_bench",),
+    ("cli_bench", "cli_train"),
     ("cli",),
     ("__main__",),
 )
 # The same within experiments: the folders of figures stand beside one another.
 SHARED = (("publishing",), ("measuring",))
-FIGURES = ("rank", "fewer_keys", "features", "recurrence", "sparse", "cost", "schematics")
+FIGURES = ("rank", "fewer_keys", "features", "recurrence", "sparse", "cost", "schematics", "learning")
 EXPERIMENTS = (*SHARED, FIGURES, ("benches",))
 
 

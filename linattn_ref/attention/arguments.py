@@ -15,10 +15,6 @@ from numpy.typing import NDArray
 from linattn_ref.attention.gpu_arrays import is_inside
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-ROOMS = ("reference", "jit", "cuda")  # the kernel rooms under linattn_ref.kernels
-# The functions of a kernel that mechanisms call: these, or of some kernels others.
-CALLED = ("forward", "backward")
-CALLED_OF = {"causal_product": ("normalised_forward", "normalised_backward", "step")}
 
 Array = NDArray[np.floating[Any]]
 Mask = NDArray[np.bool_]
@@ -149,27 +145,6 @@ def name_of(kind: type) -> str:
     """What to call a type in a message: its name after that of its module, for several are called ``State``."""
     module = kind.__module__.rpartition(".")[2]
     return kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}"
-
-
-def check_kernels(kernels: Any, name: str) -> Any:
-    """The kernel called ``name`` of a room, as ``kernels.softmax``; never a silent fallback.
-
-    A room is anything with such a kernel, a user's own too, and a kernel anything with the functions that are called.
-    """
-    kernel = getattr(kernels, name, None)
-    for function in CALLED_OF.get(name, CALLED):
-        if not callable(getattr(kernel, function, None)):
-            raise TypeError(f"kernels: {_what_is_lacking(kernels, name, function)}")
-    return kernel
-
-
-def _what_is_lacking(kernels: Any, name: str, function: str) -> str:
-    rooms = ", ".join(f"linattn_ref.kernels.{room}" for room in ROOMS)
-    needed = ", ".join(CALLED_OF.get(name, CALLED))
-    lack = f", whose {name!r} lacks {function}" if hasattr(kernels, name) else ""
-    return (
-        f"expected a module with a {name!r} kernel (one of {rooms}, or your own with {needed}), got {kernels!r}{lack}"
-    )
 
 
 def is_number(x: Any) -> bool:

@@ -1,7 +1,7 @@
 """Arrays on a GPU: what lets the same text of a mechanism run there, with ``kernels=linattn_ref.kernels.cuda``.
 
 CuPy's arrays answer to NumPy's names: ``np.exp(x)`` of one is CuPy's, and so are ``x + y``, ``x @ y`` and ``x[...]``.
-What is needed at the door of a function that users call, :func:`takes_gpu_arrays` does:
+What is needed at the `door` of a function that users call, :func:`through_the_door` does:
 
     in    arrays of CuPy, PyTorch or Numba become CuPy's, of the same memory, also those in a state
     then  the text, on the caller's GPU and stream, in PyTorch's memory if the caller's is; loops are kernels
@@ -15,10 +15,9 @@ does ask is `linattn_ref.attention.exponents`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,21 +27,7 @@ CONSTANTS = ("omega", "rotations", "buckets")  # small, often NumPy's: copied to
 
 _INSIDE: ContextVar[Any] = ContextVar("the type of arrays on a GPU, behind the door", default=())
 
-P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def takes_gpu_arrays(function: Callable[P, R]) -> Callable[P, R]:
-    """``function`` for arrays on a GPU too; they all have to come from one library, as the results do."""
-
-    @functools.wraps(function)
-    def door(*args: P.args, **kwargs: P.kwargs) -> R:
-        saved = args[1] if len(args) > 1 and isinstance(args[1], tuple) else ()
-        if args and type(args[0]) is np.ndarray and not any(map(is_on_gpu, saved)):
-            return function(*args, **kwargs)
-        return through_the_door(function, *args, **kwargs)
-
-    return door
 
 
 def is_inside(x: Any) -> bool:
@@ -51,7 +36,7 @@ def is_inside(x: Any) -> bool:
 
 
 def through_the_door(function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
-    """``function`` called with arrays that may be on a GPU, as :func:`takes_gpu_arrays` does."""
+    """``function`` called with arrays that may be on a GPU; they all come from one library, as the results do."""
     if _INSIDE.get() or not any(is_on_gpu(x) for _, x in _leaves((args, kwargs))):
         return function(*args, **kwargs)
     arrays = _arrays_of_call(function, args, kwargs)

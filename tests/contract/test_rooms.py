@@ -9,7 +9,7 @@ import pytest
 from case import DTYPES, SIZES, Setting, Sizes, about, assert_close, normal_like
 from cases import CASES, each_setting
 
-from linattn_ref.attention.arguments import ROOMS
+from linattn_ref.attention.rooms import ROOMS
 
 
 @each_setting(lambda s: s.room not in (None, "reference"))

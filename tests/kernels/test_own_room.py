@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import linear, local, nystromformer, reformer, rfa, softmax
-from linattn_ref.attention.arguments import CALLED, CALLED_OF
+from linattn_ref.attention.rooms import CALLED, CALLED_OF
 from linattn_ref.kernels import reference
 
 NAMES = ("causal_product", "lsh", "pattern_softmax", "softmax")
