@@ -22,7 +22,7 @@ forward = layer_norm.forward
 
 def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
     """As `linattn_ref.attention.layer_norm` does."""
-    layer_norm._check_backward(d_y, saved)
+    layer_norm.check_backward(d_y, saved)
 
 
 @door(check_backward)
