@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.attention import layer_norm
-from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.arguments import Array, backward_check
 from linattn_ref.attention.door import door
 from linattn_ref.attention.layer_norm import Gradients, Params, Saved
 from linattn_ref.nn.buffers import add_into
@@ -18,11 +18,12 @@ from linattn_ref.nn.buffers import add_into
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
 
 forward = layer_norm.forward
+like_y = backward_check(Saved, "y", "d_y")
 
 
 def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
-    """As `linattn_ref.attention.layer_norm` does."""
-    layer_norm.check_backward(d_y, saved)
+    """Shape and dtype of :func:`backward`."""
+    like_y(d_y, saved)
 
 
 @door(check_backward)
