@@ -43,7 +43,7 @@ def steps(
     whole: dict[str, Call] = {"jit": bound.run}
     for name, room in (("jit, not bound", jit), ("reference", reference)):
         alone[name] = partial(_kernel_step, room, phi_q, phi_k, v, start())
-        whole[name] = partial(_step, room, q, k, v, start())
+        whole[name] = _step(room, q, k, v, start())
     if torch is not None:
         for name, make in (("pytorch, new state", new_state), ("pytorch, in place", in_place)):
             alone[name] = make(torch, phi_q, phi_k, v, *start()[:2], features=False)
@@ -57,8 +57,13 @@ def _kernel_step(room: Any, phi_q: Array, phi_k: Array, v: Array, state: linear.
     return (room.causal_product.step(phi_q, phi_k, v, state.s, state.z, EPS),)
 
 
-def _step(room: Any, q: Array, k: Array, v: Array, state: linear.State) -> Sequence[Array]:
-    return (linear.step(q, k, v, state, eps=EPS, kernels=room)[0],)  # the state's buffers are moved on
+def _step(room: Any, q: Array, k: Array, v: Array, state: linear.State) -> Call:
+    def step() -> Sequence[Array]:
+        nonlocal state
+        out, state = linear.step(q, k, v, state, eps=EPS, kernels=room)
+        return (out,)
+
+    return step
 
 
 # --- PyTorch; all become tensors of the shapes that fit, before any clock starts ------------------------------------
