@@ -29,6 +29,8 @@ from linattn_ref.attention import dynamic_projection, layer_norm, linformer, lon
 from linattn_ref.experiments.fewer_keys import moving_content
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing import chapter, style
+from linattn_ref.experiments.publishing.pairs import paint
+from linattn_ref.experiments.sparse import pattern_pictures
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
@@ -47,12 +49,13 @@ chapter.source(long_short.segments, doc=False)
 
 # %%
 def panel(axes, window):
-    plain = long_short.pattern(32, window=window)
-    causal = long_short.pattern(32, window=window, causal=True)
-    axes.imshow(plain.astype(int) + causal, cmap="Blues", vmin=0, vmax=2)
-    axes.grid(False)
-    axes.set(xlabel=f"key\n{plain.sum()} pairs, causal {causal.sum()}", ylabel="query")
-    axes.label_outer()
+    for axis, causal in zip(axes, (False, True), strict=True):
+        seen = long_short.pattern(32, window=window, causal=causal)
+        reasons = paint([("window or block", seen), ("the query itself", np.eye(32, dtype=bool))])
+        pattern_pictures.draw_picture(axis, pattern_pictures.Picture(axis.get_title(loc="left"), reasons))
+        axis.set_xlabel(f"{seen.sum()} pairs")
+        if axis.get_subplotspec().is_first_col():
+            axis.set_ylabel("causal: query" if causal else "plain: query")
 
 
 chapter.explore(
@@ -60,18 +63,17 @@ chapter.explore(
     (2, 4, 8, 12),
     name="segment width w",
     slider=(1, 2, 3, 4, 6, 8, 12, 16, 32),
-    height=0.34,
-    sharey=True,
-    alt="Blocks along the diagonal of a 32 by 32 grid, each a segment wide and twice as long; dark where the causal "
-    "pattern allows the pair too",
+    rows=2,
+    height=0.62,
+    alt="Two rows of 32 by 32 grids. Plain: blocks along the diagonal, each a segment wide and twice as long. Causal: "
+    "the segment before, and the lower triangle of the query's own",
 )
 for n, w in ((256, 8), (1024, 16)):
     pairs = long_short.pattern(n, window=w).sum()
     assert pairs == 2 * w * n - w * w  # 2 w keys a query, but for half a window at both ends
 
 # %% [markdown]
-# (Light: the pairs of the plain form. Dark: allowed in both. What the causal form alone sees, the first half of the
-# segment before, is as light as the rest.)
+# (A row a query, a column a key; black is the query's own place.)
 #
 # ## The long term: mixtures by content
 #

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.random import Generator
 from numpy.typing import NDArray
 
@@ -31,7 +32,7 @@ from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.experiments.measuring.scaling import growth_exponent
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.kernels.reference.softmax import TILE
 
 LENGTHS = (128, 256, 512, 1024, 2048)
@@ -111,23 +112,26 @@ def _costs(forward: Any, backward: Any, inputs: list[list[Array]], formulas: tup
 def draw(results: Results) -> Figure:
     """Three panels over the length: multiply-adds, bytes kept for the backward pass, bytes at the peak."""
     figure, axes = style.figure(1, 3, height=0.36)
-    forms = (("dense", results.dense, style.VERMILLION, "o"), ("online", results.online, style.BLUE, "s"))
+    forms = (
+        ("dense", results.dense, style.MECHANISMS["softmax"], "o"),
+        ("online", results.online, style.MECHANISMS["softmax online"], "s"),
+    )
+    lines: list[list[tuple[Line2D, str]]] = [[], [], []]
     for name, costs, colour, marker in forms:
         panels = (
             (costs.multiply_adds, costs.multiply_adds_formula),
             (costs.kept / 1024, costs.kept_formula / 1024),
             (costs.peak / 1024, costs.peak_formula / 1024),
         )
-        for axis, (measured, formula) in zip(axes, panels, strict=True):
-            label = f"{name}, slope {growth_exponent(results.lengths, measured):.2f}"
-            axis.plot(results.lengths, measured, marker, color=colour, label=label, zorder=3)
-            axis.plot(results.lengths, formula, "-", color=colour)
-    titles = ("multiply-adds", "kept for backward (KiB)", "most in use at once (KiB)")
-    for axis, title in zip(axes, titles, strict=True):
-        axis.set(xscale="log", yscale="log", xlabel="length N = L (tokens)", ylabel=title)
-        axis.set_xticks(results.lengths, [str(n) for n in results.lengths])
+        for axis, drawn, (measured, formula) in zip(axes, lines, panels, strict=True):
+            axis.plot(results.lengths, measured, marker, color=colour, zorder=3)
+            (line,) = axis.plot(results.lengths, formula, "-", color=colour)
+            drawn.append((line, f"{name},\nslope {growth_exponent(results.lengths, measured):.2f}"))
+    titles = ("multiply-adds", "kept for backward (KiB)", "most in use (KiB)")
+    for axis, title, drawn in zip(axes, titles, lines, strict=True):
+        axis.set(xscale="log", yscale="log", xlabel="length N = L (tokens)", title=title)
+        axis.set_xticks(results.lengths[::2], [str(n) for n in results.lengths[::2]])
         axis.minorticks_off()
-        axis.legend(loc="upper left")
-        low, high = axis.get_ylim()
-        axis.set_ylim(low, high * (high / low) ** 0.25)  # room for the legend
+        axis.set_ylim(axis.get_ylim())
+        labels.at_ends(axis, [line for line, _ in drawn], [name for _, name in drawn])
     return figure

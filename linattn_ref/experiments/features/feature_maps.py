@@ -30,10 +30,15 @@ from numpy.typing import NDArray
 from linattn_ref.attention import feature_maps, linear, softmax
 from linattn_ref.attention.feature_maps import FeatureMap
 from linattn_ref.experiments.measuring.counting import count
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 
 MAPS: tuple[FeatureMap, ...] = (feature_maps.elu_plus_one, feature_maps.quadratic(1.0), feature_maps.taylor_exp(2))
-LOOKS = (("o", style.GREEN), ("s", style.BLUE), ("^", style.PURPLE))  # of each map
+# Of each map: its marker, its colour and its name in words
+LOOKS = (
+    ("o", style.MECHANISMS["linear"], "elu + 1"),
+    ("s", style.SKY, "quadratic"),
+    ("^", style.PURPLE, "Taylor,\norder 2"),
+)
 CAPTION = (
     "Left: exp(x.y) cut off after some orders, its error relative to exp(x.y) (points) and the bound by Taylor's "
     "remainder (lines); above the dashed line nothing is left of the value. Middle: multiply-adds of a forward pass, "
@@ -174,38 +179,44 @@ def draw(results: Results) -> Figure:
     _draw_errors(left, results)
     _draw_counts(middle, results)
     _draw_crossovers(right, results)
-    for axes in (left, middle, right):
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, columnspacing=1, handlelength=1.6)
     return figure
 
 
 def _draw_errors(axes: Axes, results: Results) -> None:
     grid = np.linspace(results.scores.min(), results.scores.max(), 201)
+    lines = []
     for p, errors, colour in zip(results.orders, results.errors, style.sequence(len(results.orders)), strict=True):
         axes.plot(results.scores, errors, ".", color=colour, markersize=3)
-        axes.plot(grid, remainder_bound(grid, p) / np.exp(grid), "-", color=colour, label=f"order {p}")
+        lines += axes.plot(grid, remainder_bound(grid, p) / np.exp(grid), "-", color=colour)
     axes.axhline(1, linestyle="--", color=style.GREY)
-    axes.set(xlabel="score x·y", ylabel="relative error of exp(x·y)", yscale="log", ylim=(1e-8, 1e6))
+    axes.set(title="error of exp(x·y), cut off", xlabel="score x·y", ylabel="relative error")
+    axes.set(yscale="log", ylim=(1e-8, 1e6))
+    labels.at_ends(axes, lines, [f"order {p}" for p in results.orders])
 
 
 def _draw_counts(axes: Axes, results: Results) -> None:
     n, d = results.lengths, results.width
-    axes.plot(n, results.softmax, "D", color=style.VERMILLION, label="softmax")
-    axes.plot(n, 2 * n**2 * d, "-", color=style.VERMILLION)
-    for phi, (marker, colour) in zip(MAPS, LOOKS, strict=True):
-        axes.plot(n, results.linear[phi.name], marker, color=colour, label=phi.name)
-        axes.plot(n, n * phi.width(d) * (2 * d + 1), "-", color=colour)
-    axes.set(xscale="log", yscale="log", xlabel="length N = L (tokens)", ylabel=f"multiply-adds, D = M = {d}")
+    black = style.MECHANISMS["softmax"]
+    axes.plot(n, results.softmax, "D", color=black)
+    lines = axes.plot(n, 2 * n**2 * d, "-", color=black)
+    for phi, (marker, colour, _) in zip(MAPS, LOOKS, strict=True):
+        axes.plot(n, results.linear[phi.name], marker, color=colour)
+        lines += axes.plot(n, n * phi.width(d) * (2 * d + 1), "-", color=colour)
+    axes.set(title=f"multiply-adds, D = {d}", xscale="log", yscale="log", xlabel="length N (tokens)")
     axes.set_xticks(n[::2], [str(each) for each in n[::2]])
     axes.minorticks_off()
+    axes.set_ylim(axes.get_ylim())
+    labels.at_ends(axes, lines, ["softmax", *(name for _, _, name in LOOKS)])
 
 
 def _draw_crossovers(axes: Axes, results: Results) -> None:
-    d = results.widths
-    for phi, (marker, colour) in zip(MAPS, LOOKS, strict=True):
-        axes.plot(d, results.crossovers[phi.name], marker, color=colour, label=phi.name)
-        axes.plot(d, [crossover_formula(phi.width(int(each)), each, each) for each in d], "-", color=colour)
-    axes.plot(d, d**2, "--", color=style.GREY, label="$D^2$")
-    axes.set(xscale="log", yscale="log", xlabel="width D = M", ylabel="crossover length N = L (tokens)")
+    d, lines = results.widths, []
+    for phi, (marker, colour, _) in zip(MAPS, LOOKS, strict=True):
+        axes.plot(d, results.crossovers[phi.name], marker, color=colour)
+        lines += axes.plot(d, [crossover_formula(phi.width(int(each)), each, each) for each in d], "-", color=colour)
+    lines += axes.plot(d, d**2, "--", color=style.GREY)
+    axes.set(title="less than softmax from N =", xscale="log", yscale="log", xlabel="width D = M")
     axes.set_xticks(d, [str(each) for each in d])
     axes.minorticks_off()
+    axes.set_ylim(axes.get_ylim()[0], 2 * axes.get_ylim()[1])
+    labels.at_ends(axes, lines, [*(name for _, _, name in LOOKS), "$D^2$"])

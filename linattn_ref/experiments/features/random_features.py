@@ -20,7 +20,8 @@ from linattn_ref.experiments.publishing import style
 from linattn_ref.theory import random_features as rf
 from linattn_ref.theory.random_features import Measured
 
-LOOKS = {"trig": (style.VERMILLION, "o"), "positive": (style.BLUE, "s"), "hyperbolic": (style.GREEN, "^")}
+MARKERS = {"trig": "o", "positive": "s", "hyperbolic": "^"}
+LOOKS = {kind: (style.FEATURES[kind], marker) for kind, marker in MARKERS.items()}
 CAPTION = (
     "Random features estimate a kernel without bias; these are their errors, by formula (lines) and measured (points, "
     "95% intervals). Top left: the softmax kernel exp(x.y) for x and y of one length at all angles. Trigonometric "

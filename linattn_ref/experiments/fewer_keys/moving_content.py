@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import linformer, long_short
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.training import adam
 
 WIDTH, VALUES = 8, 4  # D and M
@@ -178,18 +178,20 @@ def draw(results: Results) -> Figure:
     _draw_map(middle, results.map_long_short, "Long-Short")
     middle.label_outer()
     lines = (
-        ("Linformer", results.linformer, "o", style.VERMILLION),
-        ("Long-Short", results.long_short, "s", style.BLUE),
-        ("the same, 4 L", results.longer, "^", style.SKY),
+        ("Linformer", results.linformer, "o", style.MECHANISMS["linformer"], None),
+        ("Long-Short", results.long_short, "s", style.MECHANISMS["long_short"], None),
+        ("4 times as long", results.longer, "^", style.MECHANISMS["long_short"], "white"),
     )
-    for label, errors, marker, colour in lines:
-        right.plot(results.reduced, errors, marker, color=colour, label=label)
+    for label, errors, marker, colour, face in lines:
+        right.plot(results.reduced, errors, marker, color=colour, mfc=face)
+        where: dict[str, Any] = {"va": "bottom", "xytext": (0, 5)} if face else {"va": "top", "xytext": (0, -5)}
+        labels.at(right, results.reduced[0], errors[0], label, colour, ha="left", **where)
     fine = np.geomspace(results.reduced[0], results.reduced[-1], 100)
-    right.plot(fine, 1 - fine / results.length, "-", color=style.GREY, label="1 - R / L")  # (1)
-    right.set(xscale="log", yscale="log", xlabel="mixtures R", ylabel="mean squared error")
+    right.plot(fine, 1 - fine / results.length, "-", color=style.GREY)  # (1)
+    labels.at(right, fine[-30], 1, "1 − R / L", style.GREY, ha="right")
+    right.set(xscale="log", yscale="log", xlabel="mixtures R", title="mean squared error", ylim=(1e-4, 3))
     right.set_xticks(results.reduced, [str(r) for r in results.reduced])
     right.minorticks_off()
-    right.legend(loc="upper left", bbox_to_anchor=(0, 0.92))
     return figure
 
 

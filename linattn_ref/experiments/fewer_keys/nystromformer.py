@@ -50,7 +50,7 @@ WAYS = {
     "fitted": ("Linformer, fitted E, F", style.BLUE, "o-"),
     "exact": ("Nyström, exact pseudo-inverse", style.ORANGE, "v-"),
     "cut": ("exact, from largest/30 up", style.ORANGE, "v:"),
-    "nystrom": ("Nyström, 6 iterations", style.VERMILLION, "o-"),
+    "nystrom": ("Nyström, 6 iterations", style.MECHANISMS["nystromformer"], "o-"),
     "convolution": ("and a fitted convolution", style.GREEN, "D-"),
     "of_p": ("6 iterations on P itself, needs P", style.PURPLE, "^:"),
     "svd": ("truncated SVD, needs P", style.BLACK, "--"),

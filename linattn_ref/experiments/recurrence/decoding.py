@@ -20,6 +20,7 @@ pass: what is between that and a step is the price of the loop, which writing ca
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.ownership import new_count
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.experiments.recurrence.causal_cost import multiply_adds
 
@@ -188,7 +189,10 @@ def from_record(record: Mapping[str, Any]) -> Results:
 def draw(results: Results) -> Figure:
     """Three panels over the position: bytes of the state, multiply-adds and time of one token."""
     figure, axes = style.figure(1, 3, height=0.36, sharex=True)
-    looks = (("key/value cache", results.softmax, style.VERMILLION, "o"), ("linear", results.linear, style.BLUE, "s"))
+    looks = (
+        ("key/value cache", results.softmax, style.MECHANISMS["softmax"], "o"),
+        ("linear", results.linear, style.MECHANISMS["linear"], "s"),
+    )
     for name, costs, colour, marker in looks:
         panels = (
             (costs.state / 1024, costs.state_formula / 1024),
@@ -200,13 +204,15 @@ def draw(results: Results) -> Figure:
                 axis.plot(results.positions, formula, "-", color=colour)
             line = "" if formula is not None else "-"
             axis.plot(results.positions, measured, marker + line, color=colour, label=name, zorder=3)
-    label = "linear, all t at once"
-    axes[2].plot(results.positions, results.at_once * 1e6, "s--", color=style.SKY, label=label, zorder=3)
-    titles = ("state (KiB)", "multiply-adds a token (thousands)", "CPU time a token (µs)")
+    label, colour = "linear, all t at once", style.MECHANISMS["linear"]
+    axes[2].plot(results.positions, results.at_once * 1e6, "s--", color=colour, mfc="white", label=label, zorder=3)
+    titles = ("state (KiB)", "thousand multiply-adds", "CPU time a token (µs)")
     for axis, title in zip(axes, titles, strict=True):
-        axis.set(xscale="log", yscale="log", xlabel="position t (tokens)", ylabel=title)
+        axis.set(xscale="log", yscale="log", xlabel="position t (tokens)", title=title)
         ticks = results.positions[::2]
         axis.set_xticks(ticks, [f"{t / 1024:.0f}k" if t >= 1024 else str(t) for t in ticks])
         axis.minorticks_off()
-        axis.legend(loc="upper left")
+        axis.set_ylim(axis.get_ylim())
+        named = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
+        labels.at_ends(axis, named, [textwrap.fill(str(line.get_label()), 10) for line in named])
     return figure

@@ -30,10 +30,10 @@ def test_the_peak_is_about_what_the_formula_says(results, form):
 def test_the_figure_shows_the_results(results):
     with style.use("paper"):
         figure = attention_cost.draw(results)
-    assert [axis.get_ylabel() for axis in figure.axes] == [
+    assert [axis.get_title(loc="left") for axis in figure.axes] == [
         "multiply-adds",
         "kept for backward (KiB)",
-        "most in use at once (KiB)",
+        "most in use (KiB)",
     ]
     points = figure.axes[1].lines[0]
     assert isinstance(points, matplotlib.lines.Line2D)
