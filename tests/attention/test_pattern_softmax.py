@@ -1,10 +1,5 @@
 """Patterns that the caller built: used as they are, never built again, refused where they do not fit."""
 
-import copy
-import pickle
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -125,28 +120,3 @@ def test_what_is_no_pattern_is_refused(mechanism, options, parts_of, wrong):
 def test_none_is_no_pattern_where_one_is_needed():
     with pytest.raises(TypeError, match=r"^pattern: .* got a NoneType"):
         pattern_softmax.forward(*draw(local), None)
-
-
-# --- Saved is data --------------------------------------------------------------------------------------------------
-
-BACKWARD = """
-import pickle, sys
-import numpy as np
-from importlib import import_module
-name, d_out, saved = pickle.load(sys.stdin.buffer)
-pickle.dump(tuple(import_module(name).backward(d_out, saved)), sys.stdout.buffer)
-"""
-
-
-@rooms
-@each
-def test_saved_goes_to_another_process(mechanism, options, parts_of, room):
-    out, saved = mechanism.forward(*draw(mechanism), **options, kernels=room)
-    expected = mechanism.backward(np.cos(out), saved)
-    for x, y in zip(mechanism.backward(np.cos(out), copy.deepcopy(saved)), expected, strict=True):
-        np.testing.assert_array_equal(x, y)
-    if room is reference:  # one process a mechanism: nothing has to be compiled in it
-        sent = pickle.dumps((mechanism.__name__, np.cos(out), saved))
-        answer = subprocess.run([sys.executable, "-c", BACKWARD], input=sent, capture_output=True, check=True).stdout
-        for x, y in zip(pickle.loads(answer), expected, strict=True):
-            np.testing.assert_array_equal(x, y)
