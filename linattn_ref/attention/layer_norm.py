@@ -35,13 +35,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import (
-    Array,
-    backward_check,
-    check_array,
-    check_shape,
-    is_number,
-)
+from linattn_ref.attention.arguments import Array, backward_check, check_array, check_shape, is_number
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 

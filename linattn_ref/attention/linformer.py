@@ -53,11 +53,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import (
-    Array,
-    Mask,
-    backward_check,
-)
+from linattn_ref.attention.arguments import Array, Mask, backward_check
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.linformer_checks import check_forward, check_matrix

@@ -63,14 +63,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention import dynamic_projection, layer_norm, softmax_dense
-from linattn_ref.attention.arguments import (
-    Array,
-    Mask,
-    check_d_out,
-    check_saved,
-    check_sizes,
-    resolve_scale,
-)
+from linattn_ref.attention.arguments import Array, Mask, check_d_out, check_saved, check_sizes, resolve_scale
 from linattn_ref.attention.door import door
 from linattn_ref.attention.dynamic_projection import Mixtures, in_parts
 from linattn_ref.attention.fields import documented

@@ -68,14 +68,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from linattn_ref.attention import pattern_softmax, patterns, softmax
-from linattn_ref.attention.arguments import (
-    Array,
-    Mask,
-    backward_check,
-    check_array,
-    check_shape,
-    check_sizes,
-)
+from linattn_ref.attention.arguments import Array, Mask, backward_check, check_array, check_shape, check_sizes
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.pattern_checks import check_forward, check_square, distinct_indices

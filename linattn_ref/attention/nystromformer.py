@@ -69,12 +69,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention import depthwise, pinv_exact, pinv_iterative, segment_means, softmax
-from linattn_ref.attention.arguments import (
-    Array,
-    Mask,
-    backward_check,
-    resolve_scale,
-)
+from linattn_ref.attention.arguments import Array, Mask, backward_check, resolve_scale
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked

@@ -46,12 +46,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from linattn_ref.attention.arguments import (
-    Array,
-    Mask,
-    backward_check,
-    resolve_scale,
-)
+from linattn_ref.attention.arguments import Array, Mask, backward_check, resolve_scale
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked

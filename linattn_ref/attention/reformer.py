@@ -75,12 +75,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention import lsh_hashing
-from linattn_ref.attention.arguments import (
-    Array,
-    Mask,
-    backward_check,
-    resolve_scale,
-)
+from linattn_ref.attention.arguments import Array, Mask, backward_check, resolve_scale
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.lsh_hashing import Integers, draw_rotations
