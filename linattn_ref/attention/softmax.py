@@ -50,6 +50,7 @@ from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.rooms import SoftmaxRoom, check_kernels, kernel_of, name_of_room
+from linattn_ref.attention.softmax_bound import BoundStep, bind_step
 from linattn_ref.attention.softmax_cache import State, append, check_room_for, init_state, step
 from linattn_ref.attention.softmax_dense import Gradients, matrix
 from linattn_ref.attention.softmax_dense import Saved as DenseSaved
@@ -58,12 +59,14 @@ from linattn_ref.attention.softmax_dense import forward as dense_forward
 from linattn_ref.kernels import reference
 
 __all__ = [
+    "BoundStep",
     "DenseSaved",
     "Gradients",
     "Saved",
     "State",
     "append",
     "backward",
+    "bind_step",
     "dense_backward",
     "dense_forward",
     "forward",

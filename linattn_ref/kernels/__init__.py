@@ -14,6 +14,8 @@ A room of your own will do: anything that has the kernel, with the functions tha
 what those of ``reference`` do. To try a module ``my_softmax`` with a ``forward`` and a ``backward``::
 
     softmax.forward(q, k, v, kernels=types.SimpleNamespace(softmax=my_softmax))
+
+With a ``step`` too, a token of decoding is computed by that; without, as in ``cuda``, by its ``forward`` for one query.
 """
 
 from importlib import import_module

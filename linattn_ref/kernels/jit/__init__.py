@@ -5,7 +5,7 @@
 ``views``                 rows and columns of arrays, for them
 ``cache``                 the compilation cache
 ``threads``               several Python threads, forked processes
-``softmax``               softmax attention
+``softmax``               softmax attention; a token of decoding is in ``softmax_step``
 ``pattern_softmax``       the same over an allowed set of pairs
 ``softmax_tile``          what these two share
 ``causal_product``        linear attention's causal product; its kernels are in ``causal_scan``, ``causal_parts``,

@@ -37,6 +37,7 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.panel import new_panel, pack, product, unpack
+from linattn_ref.kernels.jit.softmax_step import bind_step, step
 from linattn_ref.kernels.jit.softmax_tile import (
     KEYS,
     MAXIMUM,
@@ -52,6 +53,8 @@ from linattn_ref.kernels.jit.softmax_tile import (
     write_row,
 )
 from linattn_ref.kernels.jit.vector import broadcast, exp, keep_lanes, lanes, load, store
+
+__all__ = ["backward", "bind_step", "forward", "step"]
 
 # --- Forward --------------------------------------------------------------------------------------------------------
 

@@ -203,12 +203,15 @@ def store_first(typing_context, panel, row, x, count):
 
 
 def _fetch(context, builder, signature, arguments, cache):
-    pointer = _pointer(context, builder, signature.args[0], *arguments, ir.IntType(8))
+    _fetch_at(builder, _pointer(context, builder, signature.args[0], *arguments, ir.IntType(8)), cache)
+    return context.get_dummy_value()
+
+
+def _fetch_at(builder, pointer, cache):
     flags = [_integer(0, 32), _integer(4 - cache, 32), _integer(1, 32)]  # to read, how near, data
     function_type = ir.FunctionType(ir.VoidType(), [pointer.type, *(flag.type for flag in flags)])
     function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch")
     builder.call(function, [pointer, *flags])
-    return context.get_dummy_value()
 
 
 @intrinsic
@@ -315,20 +318,30 @@ def keep_between(typing_context, x, low, number, high, fill):
     return x(x, x, x.dtype, x, x.dtype), generate
 
 
+def _across(builder, x, combine):
+    """All lanes in one number: the halves combined, lane by lane, then the halves of that, and so on."""
+    while x.type.count > 1:
+        lanes_ = ir.VectorType(ir.IntType(32), x.type.count // 2)
+        halves = (list(range(first, first + lanes_.count)) for first in (0, lanes_.count))
+        x = combine(*(builder.shuffle_vector(x, x, ir.Constant(lanes_, half)) for half in halves))
+    return builder.extract_element(x, _integer(0, 32))
+
+
 @intrinsic
 def total(typing_context, x):
-    """The sum of all lanes: the halves added, lane by lane, then the halves of that, and so on."""
+    """The sum of all lanes."""
+    return x.dtype(x), lambda context, builder, signature, arguments: _across(builder, *arguments, builder.fadd)
+
+
+@intrinsic
+def largest_lane(typing_context, x):
+    """The largest of all lanes, `maximum` of one after the other: a NaN may be passed over."""
 
     def generate(context, builder, signature, arguments):
-        (y,) = arguments
-        count = x.llvm.count
-        while count > 1:
-            count //= 2
-            low, high = (
-                ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(i, i + count))) for i in (0, count)
-            )
-            y = builder.fadd(builder.shuffle_vector(y, y, low), builder.shuffle_vector(y, y, high))
-        return builder.extract_element(y, _integer(0, 32))
+        def maximum_of(x, y):
+            return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+
+        return _across(builder, *arguments, maximum_of)
 
     return x.dtype(x), generate
 

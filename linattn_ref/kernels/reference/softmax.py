@@ -21,6 +21,10 @@ Dao et al. (2022), "FlashAttention", Algorithms 1 and 4.
 
 import numpy as np
 
+from linattn_ref.kernels.reference.softmax_step import bind_step, step
+
+__all__ = ["backward", "bind_step", "forward", "step"]
+
 TILE = 128  # keys a tile: scores take N * TILE numbers a head, whatever L is
 
 

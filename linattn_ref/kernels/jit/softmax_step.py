@@ -1,0 +1,175 @@
+"""One token of softmax attention with a key/value cache: `linattn_ref.kernels.reference.softmax_step`, once over it.
+
+The cache is read where it stands, a tile of ``TILE`` keys and then their values, by ``ROWS`` rows at a time. A score is
+the sum of the lanes of ``k * q``, the output a sum of rows of ``V``, each times a weight::
+
+             D                                            M
+          +-------+     +---+                         +-------+
+    keys  |   K   |  *  | q |  sum   scores (1),      |   V   |  *  weights, each in all lanes, sum over keys (3)
+          |       |     +---+  --->  weights (2)      |       |
+          +-------+                                   +-------+
+
+The maximum and the sum so far are carried from tile to tile as in `softmax`. What takes the time is to read the cache:
+``AHEAD`` rows before they are needed, rows are asked for.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from linattn_ref.kernels.jit.cache import serial_kernel
+from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_its_dtype
+from linattn_ref.kernels.jit.panel import new_panel
+from linattn_ref.kernels.jit.row_sums import add_products, prefetch_rows, store_totals
+from linattn_ref.kernels.jit.vector import (
+    ROWS,
+    broadcast,
+    exp,
+    fma,
+    lanes,
+    largest_lane,
+    load,
+    maximum,
+    spread,
+    store,
+    total,
+    zero_block,
+)
+from linattn_ref.kernels.jit.views import columns_from, load_row, rows_of, store_row
+
+TILE = 256  # keys; their scores stay in the first-level cache
+AHEAD = 64  # rows
+
+
+def step(q, k, v, length, scale):
+    """The output ``(..., M)`` of one query that sees the first ``length`` rows of a cache; as the reference's."""
+    out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
+    step_heads(q, k, v, length, scale, out)
+    return out
+
+
+def bind_step(q, k_t, v_t, k, v, length, rows, scale, out):
+    """A token a call, as the reference's, of these arrays, all contiguous: a function without arguments."""
+    return bind(step_bound, q, k_t, v_t, k, v, np.full((1, 1), scale, q.dtype), out, length, rows)
+
+
+# --- Compiled -------------------------------------------------------------------------------------------------------
+
+
+@serial_kernel
+def step_heads(q, k, v, length, scale, out):
+    """Write ``out (..., M)``."""
+    attend(rows_of(q), rows_of(k), rows_of(v), length, scale, rows_of(out))
+
+
+@serial_kernel
+def step_bound(table):
+    """The arrays of :func:`bind_step`, from the table at this address."""
+    in_its_dtype(_step_bound, table)
+
+
+@njit
+def _step_bound(table, dtype):
+    q, k_t, v_t = bound_rows(table, 0, dtype), bound_rows(table, 1, dtype), bound_rows(table, 2, dtype)
+    k, v = bound_rows(table, 3, dtype), bound_rows(table, 4, dtype)
+    scale, out = bound_rows(table, 5, dtype), bound_rows(table, 6, dtype)
+    length, rows = bound_rows(table, 7, np.intp), bound_rows(table, 8, np.intp)
+    capacity, t = len(k) // len(q), length[0, 0]
+    if rows[0, 0] != t:
+        raise ValueError("state: expected a cache that only this bound step appends to; bind a step to its state anew")
+    if t == capacity:
+        raise ValueError("state: no room for one more token, as many as its capacity are in it")
+    for head in range(len(q)):
+        k[head * capacity + t] = k_t[head]
+        v[head * capacity + t] = v_t[head]
+    length[0, 0] = rows[0, 0] = t + 1
+    attend(q, k, v, t + 1, scale[0, 0], out)
+
+
+@njit
+def attend(q, k, v, length, scale, out):
+    """The step on rows: ``q (heads, D)``, ``k, v (heads * capacity, D or M)``, ``out (heads, M)``."""
+    query, scores = new_panel(-(-q.shape[1] // lanes(q)), q), new_panel(TILE // lanes(q), q)
+    query[:] = 0
+    for head in range(len(q)):
+        for c in range(q.shape[1]):
+            query[c // lanes(q), c % lanes(q)] = q[head, c] * q.dtype.type(scale)
+        _attend_head(query, k, v, head * (len(k) // len(q)), length, scores, out[head : head + 1])
+
+
+@njit
+def _attend_head(query, k, v, first, length, scores, out):
+    """A head whose rows of the cache begin at ``first``; ``out (1, M)``."""
+    largest, weight = query.dtype.type(np.finfo(query.dtype).min), query.dtype.type(0)  # so far
+    out[:] = 0
+    for start in range(first, first + length, TILE):
+        keys = min(TILE, first + length - start)
+        _score(scores, k, query, start, keys)
+        new_largest = _largest(scores, keys, largest)
+        decay = query.dtype.type(math.exp(largest - new_largest))
+        largest, weight = new_largest, decay * weight + _weigh(scores, keys, new_largest)
+        for c in range(0, v.shape[1], lanes(v)):
+            _add(columns_from(out, c), columns_from(v, c), scores, start, keys, decay)
+    share = weight if weight == 0 else query.dtype.type(1) / weight
+    for m in range(out.shape[1]):
+        out[0, m] *= share
+
+
+@njit
+def _score(scores, k, query, start, keys):
+    """(1) of the keys from row ``start`` on; ``-inf`` in the lanes after the last of them."""
+    width, whole = lanes(k), keys - keys % ROWS
+    for j in range(0, whole, ROWS):
+        block = zero_block(scores)
+        for c in range(len(query)):
+            columns = columns_from(k, c * width)
+            prefetch_rows(columns, start + j + AHEAD)
+            block = add_products(block, columns, start + j, load(query, c), columns.shape[1])
+        store_totals(scores, j // width, j % width, block)
+    for j in range(whole, keys):
+        x = broadcast(k.dtype.type(0))
+        for c in range(len(query)):
+            x = fma(load_row(columns_from(k, c * width), start + j), load(query, c), x)
+        scores[j // width, j % width] = total(x)
+    if keys % width:
+        scores[keys // width, keys % width :] = -np.inf
+
+
+@njit
+def _largest(scores, keys, largest):
+    high = broadcast(largest)
+    for r in range(-(-keys // lanes(scores))):
+        high = maximum(load(scores, r), high)
+    return largest_lane(high)
+
+
+@njit
+def _weigh(scores, keys, largest):
+    """(2): scores to weights, and their sum."""
+    shift = broadcast(largest)
+    sums = broadcast(largest - largest)
+    for r in range(-(-keys // lanes(scores))):
+        weights = exp(load(scores, r) - shift)
+        store(scores, r, weights)
+        sums = sums + weights
+    return total(sums)
+
+
+@njit
+def _add(out, v, weights, start, keys, decay):
+    """(3), some columns of it. The sums of every fourth row do not wait for one another."""
+    width, whole = lanes(weights), keys - keys % ROWS
+    a = load_row(out, 0) * broadcast(decay)
+    b = c = d = broadcast(decay - decay)
+    for j in range(0, whole, ROWS):
+        prefetch_rows(v, start + j + AHEAD)
+        for h in range(j, j + ROWS, 4):
+            r, lane, row = h // width, h % width, start + h
+            a = fma(spread(weights, r, lane), load_row(v, row), a)
+            b = fma(spread(weights, r, lane + 1), load_row(v, row + 1), b)
+            c = fma(spread(weights, r, lane + 2), load_row(v, row + 2), c)
+            d = fma(spread(weights, r, lane + 3), load_row(v, row + 3), d)
+    for j in range(whole, keys):
+        a = fma(spread(weights, j // width, j % width), load_row(v, start + j), a)
+    store_row(out, 0, (a + b) + (c + d))
