@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.ownership import new_count
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import labels, style
@@ -139,7 +138,7 @@ def setup(position: int, heads: int, width: int, dtype: type[np.floating[Any]], 
     cache = softmax.init_state((heads,), width, width, capacity=position, dtype=dtype)
     if position > 1:
         sums, cache = linear.summarise(k[:, seen], v[:, seen]), softmax.append(k[:, seen], v[:, seen], cache)
-    by_linear = Step(linear.step, sums, last, new_count(), 0)
+    by_linear = Step(linear.step, sums, last, sums.steps, sums.taken)
     return Setup(by_linear, Step(softmax.step, cache, last, cache.rows, cache.length), (q, k, v))
 
 
