@@ -137,7 +137,7 @@ def compute(
         products = shifted_products(heads, range(unseen, total), taps)
         errors = [ways_at(r, heads, range(unseen), order, products) for r in reduced]
         for at_r, svd in zip(errors, truncated_svd(reduced, heads, range(unseen)), strict=True):
-            at_r["svd"] = Errors(*svd)
+            at_r["svd"] = Errors(*(each.mean(axis=(0, 2)) for each in svd))
         by_iteration = np.stack([errors_by_iteration(r, heads, range(unseen), most_iterations) for r in reduced])
     return Results(
         reduced,
