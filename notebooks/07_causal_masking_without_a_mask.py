@@ -271,7 +271,7 @@ assert sorted(by_rows) == sorted(by_columns)
 # $S_{j+1}$, which hands down $A_{j+1}$ unchanged. That is (3) again, with no swap at all, and it is how the kernel's
 # docstring derives it.
 #
-# Beside it the same in matrices, as it would be with the mask:
+# The same in matrices, as it would be with the mask:
 # $d\phi(Q) = (\triangle * G V^\top)\, \phi(K)$, $d\phi(K) = (\triangle * G V^\top)^\top \phi(Q)$,
 # $dV = (\triangle * \phi(Q) \phi(K)^\top)^\top G$. Transposing $\triangle$ turns "up to $i$" into "from $j$ on".
 
