@@ -397,7 +397,7 @@ np.testing.assert_array_equal((towards + 1) ** 2, [4, 1, 0, 4])  # c = 1: away b
 #
 # $$\phi(x) = \mathrm{elu}(x) + 1 = \begin{cases} x + 1 & x > 0 \\ e^x & x \le 0 \end{cases} \qquad (1)$$
 #
-# Why not simply $\max(x, 0)$? (The paper says it too.) Its derivative is 0 wherever $x < 0$: a feature that is off gets
+# Why not simply $\max(x, 0)$? Its derivative, says the paper, is 0 wherever $x < 0$: a feature that is off gets
 # no gradient and stays off. $\mathrm{elu} + 1$ has a slope everywhere, and both branches meet at 0 with the value 1 and
 # the slope 1.
 
@@ -564,7 +564,7 @@ for size in (1, 5, 30):
     largest = max(abs(positive_map.split(size * x)[0]).max() for x in (q_16, k_16))
     rows.append((size, largest, denominator.min(), float(abs(short_out - exact).max())))
     trig, _ = linear.forward(*short, feature_map=trig_map, eps=0.0)  # a factor of either sign
-    assert np.isfinite(trig).all()  # in range; of no worth, see above
+    assert np.isfinite(trig).all()  # in range; of no worth for long vectors, see chapter 9
 chapter.table(("size of q, k", "largest exponent", "least denominator", "largest error in float32"), rows)
 assert 1.5e-5 < np.spacing(np.float32(rows[1][1])) / 2 < 1.6e-5
 assert 1e-6 < rows[1][3] < 1e-4

@@ -585,8 +585,9 @@ print(f"from 16 to 16384 tokens the linear step's time varies by a factor of {co
 # And beside what is printed? Katharopoulos et al. (2020) generate images pixel by pixel: 784 tokens for MNIST, 3072 for
 # CIFAR-10, with networks of 8 and 16 layers that were trained for the purpose; here there is one layer of attention
 # alone, and nothing is trained. What can be set side by side is *how many times longer* a whole text takes with the
-# cache: here by adding up measured steps, there at batch size 1 on a CPU, where it is the same experiment, and on a GPU
-# at the largest batch that fits, where the linear network's small state lets it write many images at once.
+# cache: here by adding up measured steps, there at batch size 1 on a CPU, which is most like it, and on a GPU at the
+# largest batch that fits, where the linear network's small state lets it write up to 10,000 images at once (section
+# 4.2.1).
 
 
 # %%
@@ -647,7 +648,8 @@ chapter.table(
 # %% [markdown]
 # The "317 times" and "4462 times" that are often quoted compare with a softmax network that computes everything afresh
 # for every pixel. Against one that keeps its keys and values it is 19 and 56 times in images a second on a GPU, and 1.3
-# and 1.6 times for a single image on a CPU, where the rest of the network takes most of the time.
+# and 1.6 times for a single image on a CPU. There attention is so cheap that "the main computational bottleneck becomes
+# the inevitable outer loop over the sequence" (appendix C.2).
 
 # %% [markdown]
 # ## Back-propagation through time
