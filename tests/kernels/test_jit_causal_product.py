@@ -357,9 +357,12 @@ def test_any_number_of_threads_gives_the_same_bits(monkeypatch, case, run):
 # --- One position ---------------------------------------------------------------------------------------------------
 
 
+STEPS = [(3, 4), (2, WIDTH + 1, WIDTH - 1), (2, 3, 2 * WIDTH, WIDTH + 1)]
+WITH_GAPS = [(STEPS[1], True), *(pytest.param(shape, True, marks=pytest.mark.slow) for shape in STEPS[::2])]
+
+
 @dtypes
-@pytest.mark.parametrize("shape", [(3, 4), (2, WIDTH + 1, WIDTH - 1), (2, 3, 2 * WIDTH, WIDTH + 1)])
-@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize(("shape", "gaps"), [*((shape, False) for shape in STEPS), *WITH_GAPS])  # each is compiled anew
 def test_step(dtype, shape, gaps):
     """The same state as the reference's to the rounding of a multiply-add, in place, also in a view with gaps."""
     *leading, c, m = shape
