@@ -14,6 +14,7 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.causal_scan import panels_of, part_rows, write_back
+from linattn_ref.kernels.jit.heads import head_of
 from linattn_ref.kernels.jit.panel import new_panel, product
 from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, store
 from linattn_ref.kernels.jit.views import load_row
@@ -22,19 +23,20 @@ BLOCK = 64  # rows that are summed up at a time
 
 
 @kernel
-def states_before_parts(b, u, states, step, gate, x, b_beside, z):
+def states_before_parts(table, states, step, gate, x, b_beside, z):
     """From the state before part 0 those before all parts, ``states (heads, parts, C, M)`` and ``z (heads, parts, C)``.
 
     The other arguments are those of `causal_scan.scan`, none of them None; where there is no ``Z``, ``z`` has size 0.
     """
     heads, parts = states.shape[:2]
-    decays = np.ones((heads, parts), b.dtype)
+    decays = np.ones((heads, parts), states.dtype)
     for index in prange(heads * (parts - 1)):
         head, part = index // (parts - 1), index % (parts - 1)
-        some = part_rows(part, parts, b.shape[1], step)
+        b, u = head_of(table, 1, head, states.dtype), head_of(table, 2, head, states.dtype)
+        some = part_rows(part, parts, len(b), step)
         decays[head, part] = _sum_of_part(
-            b[head, some],
-            u[head, some],
+            b[some],
+            u[some],
             states[head, part + 1],
             step,
             gate[head, some],

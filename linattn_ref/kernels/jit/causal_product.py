@@ -35,6 +35,7 @@ from linattn_ref.kernels.jit.causal_product_plain import backward_by_row, forwar
 from linattn_ref.kernels.jit.causal_scan import scan
 from linattn_ref.kernels.jit.causal_step import bind, step_bound, step_heads
 from linattn_ref.kernels.jit.gate_gradient import gate_gradient
+from linattn_ref.kernels.jit.heads import give, gradients_to_write, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.reciprocal import go_on, reciprocals
 from linattn_ref.kernels.jit.vector import lanes
 
@@ -56,7 +57,7 @@ ROWS = 2048  # in each of them, at least: less is done sooner than a thread is w
 # --- Without the denominator ----------------------------------------------------------------------------------------
 
 
-def forward(phi_q, phi_k, v, gate, weight, state):
+def forward(phi_q, phi_k, v, gate, weight, state, *, out=None):
     """The causal product; arguments and results are those of the reference.
 
     Parameters
@@ -66,6 +67,8 @@ def forward(phi_q, phi_k, v, gate, weight, state):
         ``g`` and ``w``; None is 1 everywhere.
     state : ndarray ``(..., C, M)`` or None
         ``S_0``; None is 0. Not written to.
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
 
     Returns
     -------
@@ -73,17 +76,16 @@ def forward(phi_q, phi_k, v, gate, weight, state):
     state : ndarray ``(..., C, M)``
         ``S_N``.
     """
-    leading = v.shape[:-2]
-    phi_q, phi_k, v, gate, weight = _flat(phi_q), _flat(phi_k), _flat(v), _flat_rows(gate), _flat_rows(weight)
-    out, rows = np.empty(v.shape, v.dtype), None  # (heads, N, M)
+    phi_q, phi_k, v, gate, weight = *map(side_by_side, (phi_q, phi_k, v)), _flat_rows(gate), _flat_rows(weight)
+    written, rows = to_write(out, v.shape, v.dtype), None
     if gate is not None or weight is not None:
-        one = np.ones(v.shape[:2], v.dtype)  # (heads, N)
+        one = _ones(v)
         rows = one if weight is None else weight, one, one, one
-    s = _scan(phi_q, phi_k, v, out, _start(state, phi_k, v), gate, rows)
-    return _with_axes(leading, out, s)
+    s = _scan(phi_q, phi_k, v, written, _start(state, phi_k, v), gate, rows)
+    return give(out, written), *_with_axes(v, s)
 
 
-def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state):
+def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state, *, gradients=(None, None, None)):
     """Gradients of :func:`forward`.
 
     Parameters
@@ -93,20 +95,21 @@ def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state):
         Gradient of the state that :func:`forward` returned; None is 0.
     phi_q, phi_k, v, gate, weight, state
         What :func:`forward` was given.
+    gradients : tuple of three ndarray or None
+        To be written to with ``d_phi_q``, ``d_phi_k`` and ``d_v``.
 
     Returns
     -------
     d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_state : ndarray
         Shaped like their inputs; ``d_gate`` and ``d_weight`` are None where the input is, ``d_state`` never is.
     """
-    *gradients, d_s, _ = _backward(d_out, d_state, None, phi_q, phi_k, v, gate, weight, state, None, None)
-    return *gradients, d_s
+    return _backward(gradients, d_out, d_state, None, phi_q, phi_k, v, gate, weight, state, None, None)[:-1]
 
 
 # --- With the denominator -------------------------------------------------------------------------------------------
 
 
-def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
+def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps, *, out=None):
     """Causal linear attention: ``out_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps)``, ``Z`` as ``S`` with ``v = 1``.
 
     Parameters
@@ -116,6 +119,8 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
     s, z : ndarray ``(..., C, M)``, ``(..., C)``, or None and None
         ``S_0`` and ``Z_0``. Not written to.
     eps : float
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
 
     Returns
     -------
@@ -126,17 +131,19 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
     s, z : ndarray ``(..., C, M)``, ``(..., C)``
         ``S_N`` and ``Z_N``.
     """
-    leading = v.shape[:-2]
-    phi_q, phi_k, v, gate, weight = _flat(phi_q), _flat(phi_k), _flat(v), _flat_rows(gate), _flat_rows(weight)
-    out, denominator = np.empty(v.shape, v.dtype), np.empty(v.shape[:2], v.dtype)  # (heads, N, M), (heads, N)
-    z = np.zeros((len(v), phi_k.shape[2]), v.dtype) if z is None else z.reshape(len(v), phi_k.shape[2]).copy()
-    weight = np.ones(v.shape[:2], v.dtype) if weight is None else weight
+    phi_q, phi_k, v, gate, weight = *map(side_by_side, (phi_q, phi_k, v)), _flat_rows(gate), _flat_rows(weight)
+    written, weight = to_write(out, v.shape, v.dtype), _ones(v) if weight is None else weight
+    denominator, heads, c = np.empty(weight.shape, v.dtype), len(weight), phi_k.shape[-1]  # (heads, N)
+    z = np.zeros((heads, c), v.dtype) if z is None else z.reshape(heads, c).copy()
     ones = z, v.dtype.type(eps), denominator
-    s = _scan(phi_q, phi_k, v, out, _start(s, phi_k, v), gate, (weight,) * 4, ones=ones)
-    return _with_axes(leading, go_on(out, denominator), denominator, s, z)
+    s = _scan(phi_q, phi_k, v, written, _start(s, phi_k, v), gate, (weight,) * 4, ones=ones)
+    denominator, s, z = _with_axes(v, denominator, s, z)
+    return give(out, give(written, go_on(written, denominator))), denominator, s, z
 
 
-def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator):
+def normalised_backward(
+    d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator, *, gradients=(None, None, None)
+):
     """Gradients of :func:`normalised_forward`.
 
     Parameters
@@ -148,16 +155,18 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ou
         What it was given.
     out, denominator
         What it returned.
+    gradients : tuple of three ndarray or None
+        To be written to with ``d_phi_q``, ``d_phi_k`` and ``d_v``.
 
     Returns
     -------
     d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_s, d_z : ndarray
         As :func:`backward`.
     """
-    d_out, denominator = go_on(d_out, denominator), _flat_rows(denominator)  # (heads, N)
+    d_out, denominator = side_by_side(go_on(d_out, denominator)), _flat_rows(denominator)  # (heads, N)
     share = reciprocals(denominator)  # (heads, N)
-    e = -np.einsum("hnm,hnm->hn", _flat(d_out), _flat(out))  # (heads, N)
-    return _backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, (share, e))
+    e = _flat_rows(-np.einsum("...nm,...nm->...n", d_out, side_by_side(out)))  # (heads, N)
+    return _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, (share, e))
 
 
 def step(phi_q, phi_k, v, s, z, eps):
@@ -178,12 +187,10 @@ def bind_step(phi_q, phi_k, v, s, z, eps, out, *, turns=None):
 # --- Both -----------------------------------------------------------------------------------------------------------
 
 
-def _backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones):
+def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones):
     """The scans of the table above; ``ones`` is ``1 / denominator`` and ``e``, or None."""
-    leading = v.shape[:-2]
-    d_out, phi_q, phi_k, v = _flat(d_out), _flat(phi_q), _flat(phi_k), _flat(v)
-    gate, weight = _flat_rows(gate), _flat_rows(weight)
-    one = np.ones(v.shape[:2], v.dtype)  # (heads, N)
+    d_out, phi_q, phi_k, v = map(side_by_side, (d_out, phi_q, phi_k, v))
+    gate, weight, one = _flat_rows(gate), _flat_rows(weight), _ones(v)  # (heads, N)
     w, (x, e) = one if weight is None else weight, (one, one) if ones is None else ones
     s, a = _start(s, phi_k, v), _start(d_s, phi_k, v)  # (heads, C, M)
     s_t, a_t = s.swapaxes(1, 2), a.swapaxes(1, 2)  # (heads, M, C)
@@ -192,29 +199,31 @@ def _backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones):
     rows_q, rows_k, rows_v = (w, x, e, one), (x, one, one, e), (x, w, one, one)
     if gate is None and weight is None and ones is None:
         rows_q = rows_k = rows_v = None
-    d_phi_q, d_phi_k, d_v = np.empty_like(phi_q), np.empty_like(phi_k), np.empty_like(v)
+    d_phi_q, d_phi_k, d_v = gradients_to_write(gradients, phi_q, phi_k, v)
     d_gate, d_weight, later = None, None, None
     if gate is not None:
         d_gate = np.empty_like(gate)
+        spare = d_phi_k if d_phi_k.flags.c_contiguous else np.empty(d_phi_k.shape, d_phi_k.dtype)
         states = (np.ascontiguousarray(state.swapaxes(1, 2)) for state in (s_t, a_t))  # (heads, C, M or M + 1)
-        gate_gradient(d_gate, d_phi_k, phi_q, phi_k, gate, d_out, v, e, x, w, *states)  # (8)
+        table = table_of(phi_q, phi_k, d_out, v)
+        gate_gradient(d_gate, spare.reshape(-1, *spare.shape[-2:]), table, gate, e, x, w, *states)  # (8)
         later = np.concatenate([gate[:, 1:], one[:, :1]], axis=1)  # (heads, N)
 
     _scan(d_out, v, phi_k, d_phi_q, s_t, gate, rows_q)  # (4)
     a_t = _scan(v, d_out, phi_q, d_phi_k, a_t, later, rows_k, step=-1)  # (5), but for w
     a = _scan(phi_k, phi_q, d_out, d_v, a, later, rows_v, step=-1)  # (6)
     if weight is not None:
-        d_weight = np.einsum("hnc,hnc->hn", phi_k, d_phi_k)  # (7)
-        d_phi_k *= weight[..., None]
+        d_weight = _flat_rows(np.einsum("...nc,...nc->...n", phi_k, d_phi_k))  # (7)
+        d_phi_k *= weight.reshape(*v.shape[:-1], 1)
     if gate is not None:
         a, a_t = gate[:, :1, None] * a, gate[:, :1, None] * a_t  # (9)
-    return _with_axes(leading, d_phi_q, d_phi_k, d_v, d_gate, d_weight, a, None if ones is None else a_t[:, -1])
+    d_phi = (give(*each) for each in zip(gradients, (d_phi_q, d_phi_k, d_v), strict=True))
+    return *d_phi, *_with_axes(v, d_gate, d_weight, a, None if ones is None else a_t[:, -1])
 
 
 def _scan(a, b, u, out, s, gate, rows, *, step=1, ones=None):
     """The state after `causal_scan.scan`, from ``s`` on; ``ones`` is ``z, eps, denominator``, ``z`` in and out."""
-    heads, n, m = u.shape
-    width = lanes(u)
+    heads, n, m, width = len(s), *u.shape[-2:], lanes(u)
     columns, tasks = (width, -(-m // width)) if heads == 1 else (m, 1)
     parts = min(max(n // ROWS, 1), PARTS) if heads * tasks == 1 else 1
     states = np.empty((heads, parts, *s.shape[1:]), s.dtype)  # (heads, parts, C, M)
@@ -223,11 +232,12 @@ def _scan(a, b, u, out, s, gate, rows, *, step=1, ones=None):
     z = np.empty((heads, parts, tasks, z_end.shape[1]), s.dtype)  # (heads, parts, tasks, C)
     z[:, 0] = z_end[:, None]
     denominators = np.empty((heads, tasks, denominator.shape[1]), s.dtype)  # each task writes its own, all the same
+    table = table_of(a, b, u, out)
     if parts > 1:
         one = np.ones((heads, n), s.dtype)
         x, _, _, b_beside = (one,) * 4 if rows is None else rows
-        states_before_parts(b, u, states, step, one if gate is None else gate, x, b_beside, z[:, :, 0])
-    scan(a, b, u, out, states, step, columns, gate, rows, z, eps, denominators)
+        states_before_parts(table, states, step, one if gate is None else gate, x, b_beside, z[:, :, 0])
+    scan(table, states, step, columns, gate, rows, z, eps, denominators)
     if ones is not None:
         z_end[...], denominator[...] = z[:, -1, 0], denominators[:, 0]
     return states[:, -1]
@@ -236,24 +246,24 @@ def _scan(a, b, u, out, s, gate, rows, *, step=1, ones=None):
 # --- At the door ----------------------------------------------------------------------------------------------------
 
 
-def _flat(x):
-    """``(..., rows, width)`` as ``(heads, rows, width)``, contiguous; Numba would compile anew for read-only arrays."""
-    return np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
-
-
 def _flat_rows(x):
-    """``(..., N)`` as ``(heads, N)``."""
+    """``(..., N)`` as ``(heads, N)``, contiguous; Numba would compile anew for read-only arrays."""
     return None if x is None else np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-def _with_axes(leading, *arrays):
-    """``(heads, ...)`` as ``(*leading, ...)``; None as None."""
-    return tuple(None if x is None else x.reshape(*leading, *x.shape[1:]) for x in arrays)
+def _ones(v):
+    """``(heads, N)``"""
+    return np.ones((math.prod(v.shape[:-2]), v.shape[-2]), v.dtype)
+
+
+def _with_axes(v, *arrays):
+    """``(heads, ...)`` with the leading axes of ``v``; None as None."""
+    return tuple(None if x is None else x.reshape(*v.shape[:-2], *x.shape[1:]) for x in arrays)
 
 
 def _start(state, phi_k, v):
     """The state ``(heads, C, M)`` to start from, not to be written to."""
-    shape = len(v), phi_k.shape[2], v.shape[2]
+    shape = math.prod(v.shape[:-2]), phi_k.shape[-1], v.shape[-1]
     return np.zeros(shape, v.dtype) if state is None else state.reshape(shape)
 
 

@@ -33,6 +33,7 @@ from numba import njit, prange, types
 from numba.extending import overload
 
 from linattn_ref.kernels.jit.cache import kernel
+from linattn_ref.kernels.jit.heads import head_of
 from linattn_ref.kernels.jit.reciprocal import reciprocal
 from linattn_ref.kernels.jit.vector import (
     broadcast,
@@ -44,7 +45,7 @@ from linattn_ref.kernels.jit.vector import (
     store,
     total,
 )
-from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
+from linattn_ref.kernels.jit.views import columns_from, load_row, store_row, without_gaps
 
 BLOCK = 96  # rows that all panels go over before the next rows: what the panels share is still in the cache
 
@@ -53,12 +54,13 @@ BLOCK = 96  # rows that all panels go over before the next rows: what the panels
 
 
 @kernel
-def scan(a, b, u, out, states, step, columns, gate, rows, z, eps, denominator):
+def scan(table, states, step, columns, gate, rows, z, eps, denominator):
     """Equations (1) and (2) for every head.
 
     Parameters
     ----------
-    a, b, u, out : ndarray, ``(heads, N, C)`` twice, ``(heads, N, M)`` twice
+    table : `heads.table_of` ``a, b, u, out``
+        ``(..., N, C)`` twice, ``(..., N, M)`` twice.
     states : ndarray ``(heads, parts, C or C + 1, M)``
         A head's rows are cut into parts. In: the state before each, in the order of the scan; out: after it.
     step : int
@@ -78,12 +80,14 @@ def scan(a, b, u, out, states, step, columns, gate, rows, z, eps, denominator):
     for index in prange(heads * parts * tasks):
         head, part, task = index // (parts * tasks), index // tasks % parts, index % tasks
         head = head if step > 0 else heads - 1 - head  # what lies beyond a head's rows is fetched, and comes next
-        some = part_rows(part, parts, a.shape[1], step)
+        a, b = head_of(table, 0, head, states.dtype), head_of(table, 1, head, states.dtype)
+        u, out = head_of(table, 2, head, states.dtype), head_of(table, 3, head, states.dtype)
+        some = part_rows(part, parts, len(a), step)
         _scan_part(
-            a[head, some],
-            b[head, some],
-            u[head, some, task * columns : (task + 1) * columns],
-            out[head, some, task * columns : (task + 1) * columns],
+            a[some],
+            b[some],
+            u[some, task * columns : (task + 1) * columns],
+            out[some, task * columns : (task + 1) * columns],
             states[head, part, :, task * columns : (task + 1) * columns],
             step,
             at(gate, (head, some)),
@@ -130,8 +134,8 @@ def _scan_part(a, b, u, out, state, step, gate, rows, z, eps, denominator):
             some_rows = (some_rows[0], y, some_rows[2], some_rows[3])
         for p in range(s.shape[0]):
             columns = slice(p * width, min((p + 1) * width, m))
-            some_u, some_out, share = u[block, columns], out[block, columns], (p, s.shape[0])
-            _scan_panel(s[p], some_a, some_b, some_u, some_out, step, some_gate, some_rows, share)
+            later = some_a, some_b, p * a.shape[1] // s.shape[0], (p + 1) * a.shape[1] // s.shape[0]
+            _scan_panel(s[p], some_a, some_b, u[block, columns], out[block, columns], step, some_gate, some_rows, later)
     write_back(state, s)
 
 
@@ -162,32 +166,24 @@ def write_back(state, s):
 
 
 @njit
-def _scan_panel(s, a, b, u, out, step, gate, rows, share):
-    n, (p, panels) = a.shape[0], share
-    # Meanwhile the next block is fetched. What all panels need of it, a and b, is shared out among them: this one
-    # begins ``ahead`` numbers from this block's first, and takes ``each`` for every column of three rows.
-    numbers = BLOCK * a.shape[1]
-    ahead = (numbers if step > 0 else -1) + step * p * (numbers // panels)
-    each = step * ((3 + panels - 1) // panels)
+def _scan_panel(s, a, b, u, out, step, gate, rows, later):
+    a, b, n = without_gaps(a), without_gaps(b), a.shape[0]
     first = 0 if step > 0 else n - 1
     whole = n - n % 3
     for i in range(0, whole, 3):
-        _three_rows(s, a, b, u, out, first + step * i, step, gate, rows, ahead, each)
-        ahead += each * a.shape[1]
+        _fetch(later, u, out, first + step * (i + BLOCK), step)
+        _three_rows(s, a, b, u, out, first + step * i, step, gate, rows)
     for i in range(whole, n):
         _one_row(s, a, b, u, out, first + step * i, gate, rows)
 
 
 @njit(forceinline=True)
-def _three_rows(s, a, b, u, out, i0, step, gate, rows, ahead, each):
+def _three_rows(s, a, b, u, out, i0, step, gate, rows):
     i1, i2 = i0 + step, i0 + 2 * step
-    _fetch(u, out, min(i0, i2) + step * BLOCK)
     g0, g1, g2 = _gate(gate, i0), _gate(gate, i1), _gate(gate, i2)
     u0, u1, u2 = _row(u, i0, rows), _row(u, i1, rows), _row(u, i2, rows)
     o0 = o1 = o2 = broadcast(a.dtype.type(0))
     for c in range(a.shape[1]):
-        prefetch_early(a, 0, ahead + each * c)  # rows follow one another in memory
-        prefetch_early(b, 0, ahead + each * c)
         x = load(s, c)
         x, o0 = _meet(x, g0, spread(b, i0, c), u0, spread(a, i0, c), o0)
         x, o1 = _meet(x, g1, spread(b, i1, c), u1, spread(a, i1, c), o1)
@@ -250,11 +246,16 @@ def _write(out, i, o, rows):
 
 
 @njit(forceinline=True)
-def _fetch(u, out, i):
-    for r in range(i, i + 3):
+def _fetch(later, u, out, i, step):
+    """Three rows of the next block. What all panels need of it, a and b, is shared out among them, by columns."""
+    a, b, first, stop = later
+    for r in range(i, i + 3 * step, step):
         for column in (0, lanes(u) // 2):  # a Vector is up to two cache lines
             prefetch_early(u, r, column)
             prefetch_early(out, r, column)
+        for column in range(first, stop, lanes(u) // 2):
+            prefetch_early(a, r, column)
+            prefetch_early(b, r, column)
 
 
 # --- The denominator ------------------------------------------------------------------------------------------------

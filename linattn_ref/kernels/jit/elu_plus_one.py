@@ -1,31 +1,35 @@
 """The feature map ``elu + 1`` in Numba: `linattn_ref.kernels.reference.elu_plus_one`, once over the memory.
 
-An array is cut into blocks of ``BLOCK`` numbers, each a task, and each block into Vectors.
+An array is cut into blocks of rows, about ``BLOCK`` numbers, each a task, and each block into Vectors.
 """
+
+import math
 
 import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel, serial_kernel
 from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_its_dtype, step_rows
-from linattn_ref.kernels.jit.vector import broadcast, exp, lanes, load, maximum, minimum, store
+from linattn_ref.kernels.jit.heads import give, head_of, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.vector import broadcast, exp, lanes, maximum, minimum
 from linattn_ref.kernels.jit.views import columns_from, give_back, load_row, rows_of, store_row
 
 BLOCK = 1 << 13  # numbers
 
 
-def forward(x):
-    """``phi(x)``, and what the gradient needs, which is the same."""
-    phi = np.empty(x.shape, x.dtype)
-    write_phi(_numbers(x), phi.reshape(-1))
+def forward(x, *, out=None):
+    """``phi(x)``, written to ``out`` if there is one; and what the gradient needs, which is the same."""
+    phi = to_write(out, x.shape, x.dtype)
+    _run(write_phi, side_by_side(x), phi)
+    phi = give(out, phi)
     return phi, phi
 
 
 def backward(d_phi, phi):
-    """The gradient of ``x``, written over that of ``phi(x)``, or new where this is not contiguous."""
-    d_x = _numbers(d_phi)
-    multiply_by_slope(d_x, _numbers(phi))
-    return d_x.reshape(phi.shape)
+    """The gradient of ``x``, written over that of ``phi(x)``; new where that is read-only, or its rows have gaps."""
+    d_x = side_by_side(np.require(d_phi, requirements="W"))
+    _run(multiply_by_slope, d_x, side_by_side(phi))
+    return d_x
 
 
 def step(q, k, v, s, z, eps):
@@ -41,45 +45,54 @@ def bind_step(q, k, v, s, z, eps, out, *, turns=None):
     return bind(step_bound, turns, q, k, phi_q, phi_k, v, s, z, np.full((1, 1), eps, v.dtype), out)
 
 
-def _numbers(x):
-    """All of them in a row; Numba would compile anew for read-only arrays."""
-    return np.require(x, requirements=["C", "W"]).reshape(-1)
+def _run(kernel, *arrays):
+    """A kernel on the rows of these arrays, which are short; on rows as long as a Vector where there are no gaps."""
+    x, width = arrays[0], lanes(arrays[0])
+    if x.size % width == 0 and all(each.flags.c_contiguous for each in arrays):
+        arrays = [each.reshape(-1, width) for each in arrays]
+    arrays = [np.atleast_2d(each) for each in arrays]
+    kernel(table_of(*arrays), math.prod(arrays[0].shape[:-2]), np.zeros(1, x.dtype))
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
 @kernel
-def write_phi(x, phi):
-    """``phi(x)``, both ``(numbers,)``."""
-    for block in prange((len(x) + BLOCK - 1) // BLOCK):
-        some = slice(block * BLOCK, (block + 1) * BLOCK)
-        (xs, last_x), (phis, last_phi) = _vectors(x[some]), _vectors(phi[some])
-        zero = broadcast(x.dtype.type(0))
-        for i in range(len(xs)):
-            store(phis, i, _phi(load(xs, i), zero))
-        if last_x.size:
-            store_row(last_phi, 0, _phi(load_row(last_x, 0), zero))
+def write_phi(table, heads, zero):
+    """``phi(x)`` of the arrays ``x`` and ``phi`` in a table, ``heads`` of them; ``zero (1,)`` in their dtype."""
+    n, tasks = _tasks(table)
+    for task in prange(heads * tasks):
+        x, phi = _block(table, 0, task, tasks, n, zero), _block(table, 1, task, tasks, n, zero)
+        for first in range(0, x.shape[1], lanes(x)):
+            some_x, some_phi = columns_from(x, first), columns_from(phi, first)
+            for i in range(len(x)):
+                store_row(some_phi, i, _phi(load_row(some_x, i), broadcast(zero[0])))
 
 
 @kernel
-def multiply_by_slope(d_phi, phi):
-    """``d_phi *= phi'``, both ``(numbers,)``."""
-    for block in prange((len(phi) + BLOCK - 1) // BLOCK):
-        some = slice(block * BLOCK, (block + 1) * BLOCK)
-        (gs, last_g), (phis, last_phi) = _vectors(d_phi[some]), _vectors(phi[some])
-        one = broadcast(phi.dtype.type(1))
-        for i in range(len(phis)):
-            store(gs, i, load(gs, i) * minimum(one, load(phis, i)))  # (2)
-        if last_phi.size:
-            store_row(last_g, 0, load_row(last_g, 0) * minimum(one, load_row(last_phi, 0)))
+def multiply_by_slope(table, heads, zero):
+    """``d_phi *= phi'`` of the arrays ``d_phi`` and ``phi``, likewise."""
+    n, tasks = _tasks(table)
+    for task in prange(heads * tasks):
+        g, phi = _block(table, 0, task, tasks, n, zero), _block(table, 1, task, tasks, n, zero)
+        for first in range(0, g.shape[1], lanes(g)):
+            some_g, some_phi = columns_from(g, first), columns_from(phi, first)
+            for i in range(len(g)):
+                slope = minimum(broadcast(g.dtype.type(1)), load_row(some_phi, i))
+                store_row(some_g, i, load_row(some_g, i) * slope)  # (2)
+
+
+@njit
+def _tasks(table):
+    """Rows a task, and tasks a head."""
+    rows, width = table[1, 1], table[1, 2]
+    n = max(BLOCK // max(width, 1), 1)
+    return n, (rows + n - 1) // n
 
 
 @njit(forceinline=True)
-def _vectors(x):
-    """``x`` as rows of a Vector each, and as one row what is left."""
-    whole = len(x) - len(x) % lanes(x)
-    return x[:whole].reshape(-1, lanes(x)), x[whole:].reshape(1, -1)
+def _block(table, i, task, tasks, n, zero):
+    return head_of(table, i, task // tasks, zero.dtype)[task % tasks * n : (task % tasks + 1) * n]
 
 
 @njit(forceinline=True)

@@ -20,6 +20,7 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.causal_scan import panels_of
+from linattn_ref.kernels.jit.heads import head_of
 from linattn_ref.kernels.jit.panel import new_panel
 from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, prefetch, spread, store, total
 from linattn_ref.kernels.jit.views import load_row
@@ -28,16 +29,16 @@ CHUNK = 64  # a multiple of 4, and no less than a Vector has lanes
 
 
 @kernel
-def gate_gradient(d_gate, spare, phi_q, phi_k, gate, d_out, v, e, x, w, s, a):
+def gate_gradient(d_gate, spare, table, gate, e, x, w, s, a):
     """Write ``d_gate (heads, N)``, and notes into ``spare (heads, N, C)``.
 
-    ``phi_q, phi_k, gate, d_out, v`` are ``(heads, N, ...)``; ``e, x, w (heads, N)``, of which ``x`` is to multiply
-    ``d_out`` and ``w`` ``v``. ``s`` is the state before the first row and ``a`` the gradient of that after the last,
-    ``(heads, C, M)``. If they have a column ``M``, then ``e`` is that of ``d_out``, and that of ``v`` is ones.
+    ``table`` is `heads.table_of` ``phi_q, phi_k, d_out, v``; ``gate, e, x, w (heads, N)``, of which ``x`` is to
+    multiply ``d_out`` and ``w`` ``v``. ``s`` is the state before the first row and ``a`` the gradient of that after the
+    last, ``(heads, C, M)``. If they have a column ``M``, then ``e`` is that of ``d_out``, and that of ``v`` is ones.
     """
-    heads, n, width = s.shape[0], v.shape[1], lanes(v)
+    heads, n, width, dtype = s.shape[0], gate.shape[1], lanes(s), s.dtype
     tasks = min((s.shape[2] + width - 1) // width, CHUNK // width) if heads == 1 else 1
-    one, sums = np.ones(n, v.dtype), np.zeros((heads, tasks, n), v.dtype)
+    one, sums = np.ones(n, dtype), np.zeros((heads, tasks, n), dtype)
     for index in prange(heads * tasks):
         head, task = index // tasks, index % tasks
         notes = spare[head].reshape(-1)  # a share of them for each task
@@ -45,11 +46,11 @@ def gate_gradient(d_gate, spare, phi_q, phi_k, gate, d_out, v, e, x, w, s, a):
             _add_panel(
                 sums[head, task],
                 notes[task * len(notes) // tasks : (task + 1) * len(notes) // tasks],
-                phi_q[head],
-                phi_k[head],
+                head_of(table, 0, head, dtype),
+                head_of(table, 1, head, dtype),
                 gate[head],
-                (d_out[head], e[head], x[head]),
-                (v[head], one, w[head]),
+                (head_of(table, 2, head, dtype), e[head], x[head]),
+                (head_of(table, 3, head, dtype), one, w[head]),
                 panels_of(s[head, :, first : first + width])[0],
                 panels_of(a[head, :, first : first + width])[0],
                 first,

@@ -19,6 +19,7 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
+from linattn_ref.kernels.jit.heads import give, gradients_to_write, head_of, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.panel import new_panel, product
 from linattn_ref.kernels.jit.softmax_tile import (
     KEYS,
@@ -27,11 +28,13 @@ from linattn_ref.kernels.jit.softmax_tile import (
     SUM,
     TASKS,
     add_gradients,
-    flat,
+    add_shares,
     flat_mask,
     key_panels,
     mask_bias,
     online_softmax,
+    room_for_shares,
+    shift_and_row_sum,
     write_row,
 )
 from linattn_ref.kernels.jit.vector import broadcast, exp, keep_between, keep_lanes, lanes, load, store
@@ -43,7 +46,7 @@ LOW, HIGH = 0, 1  # rows of the panel with each query's limits
 # --- Forward --------------------------------------------------------------------------------------------------------
 
 
-def forward(q, k, v, key_mask, pattern, scale):
+def forward(q, k, v, key_mask, pattern, scale, *, out=None):
     """Output and row log-sum-exp of softmax attention over the pairs of a pattern.
 
     Parameters
@@ -53,6 +56,8 @@ def forward(q, k, v, key_mask, pattern, scale):
     pattern : tuple of `linattn_ref.kernels.parts.Part`
         Disjoint, with ``N`` queries and ``L`` keys; the same for all leading axes.
     scale : float
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
 
     Returns
     -------
@@ -60,20 +65,19 @@ def forward(q, k, v, key_mask, pattern, scale):
     log_sum_exp : ndarray ``(..., N)``
         ``-inf`` for a query that sees nothing, whose output is 0.
     """
-    out_shape = (*q.shape[:-1], v.shape[-1])
-    key_mask = flat_mask(key_mask, k)
-    q, k, v = flat(q), flat(k), flat(v)
-    out = np.zeros((*q.shape[:2], v.shape[2]), q.dtype)  # (heads, N, M)
-    log_sum_exp = np.full(q.shape[:2], -np.inf, q.dtype)  # (heads, N)
+    q, k, v, key_mask = side_by_side(q), side_by_side(k), side_by_side(v), flat_mask(key_mask, k)
+    written = to_write(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
+    written[...] = 0
+    log_sum_exp = np.full((len(key_mask), q.shape[-2]), -np.inf, q.dtype)  # (heads, N)
     for part in pattern:
-        streamed = (_in_order(x, part.keys) for x in (k, v, key_mask))
-        _forward(q, *streamed, part, q.dtype.type(scale), out, log_sum_exp)
-    return out.reshape(out_shape), log_sum_exp.reshape(out_shape[:-1])
+        some_k, some_v, mask = (_in_order(x, part.keys, axis) for x, axis in ((k, -2), (v, -2), (key_mask, -1)))
+        _forward(table_of(q, some_k, some_v, written), mask, part, q.dtype.type(scale), log_sum_exp)
+    return give(out, written), log_sum_exp.reshape(q.shape[:-1])
 
 
-def _in_order(x, order):
-    """``x (heads, length, ...)`` with its rows in the order given; no copy if they are."""
-    return x if _ascending(order, x.shape[1]) else np.take(x, order, axis=1)
+def _in_order(x, order, axis):
+    """``x`` with its rows along an axis in the order given; no copy if they are."""
+    return x if _ascending(order, x.shape[axis]) else np.take(x, order, axis=axis)
 
 
 def _ascending(order, length):
@@ -81,18 +85,21 @@ def _ascending(order, length):
 
 
 @kernel
-def _forward(q, k, v, key_mask, part, scale, out, log_sum_exp):
-    pieces = TILE // lanes(q)  # tasks a tile
+def _forward(table, key_mask, part, scale, log_sum_exp):
+    width, dtype = lanes(log_sum_exp), log_sum_exp.dtype
+    pieces = TILE // width  # tasks a tile
     tasks = (part.tiles.size - 1) * pieces
-    for task in prange(q.shape[0] * tasks):
+    for task in prange(len(log_sum_exp) * tasks):
         head, turn = task // tasks, task % tasks
         tile, piece = turn // pieces, turn % pieces
-        first = part.tiles[tile] + piece * lanes(q)
-        last = min(first + lanes(q), part.tiles[tile + 1])
+        first = part.tiles[tile] + piece * width
+        last = min(first + width, part.tiles[tile + 1])
         runs = part.runs[part.first_run[tile] : part.first_run[tile + 1]]
         if first < last and len(runs) > 0:
             rows = part.queries[first:last], part.low[first:last], part.high[first:last]
-            _forward_tile(q[head], k[head], v[head], key_mask[head], rows, runs, scale, out[head], log_sum_exp[head])
+            q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
+            v, out = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
+            _forward_tile(q, k, v, key_mask[head], rows, runs, scale, out, log_sum_exp[head])
 
 
 @njit
@@ -156,39 +163,44 @@ def _hide(scores, key_mask, low, high, start, limits):
 # --- Backward -------------------------------------------------------------------------------------------------------
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
-    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
-    shapes = q.shape, k.shape, v.shape
-    key_mask = flat_mask(key_mask, k)
-    d_out, q, k, v, out = flat(d_out), flat(q), flat(k), flat(v), flat(out)
-    row_sum = np.einsum("hnm,hnm->hn", d_out, out)  # (6)  (heads, N)
-    shift = np.where(np.isneginf(log_sum_exp), q.dtype.type(0), log_sum_exp).reshape(row_sum.shape)  # (heads, N)
-    heads, n, width = q.shape
-    shares = min(-(-TASKS // max(heads, 1)), -(-k.shape[1] // TILE))
-    d_q = np.zeros((heads, shares, n, -(-width // lanes(q)) * lanes(q)), q.dtype)
-    d_k, d_v = np.zeros_like(k), np.zeros_like(v)
+def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, gradients=(None, None, None)):
+    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``.
+
+    ``gradients`` are arrays for them to be written to, or None.
+    """
+    d_out, q, k, v = side_by_side(d_out), side_by_side(q), side_by_side(k), side_by_side(v)
+    (shift, row_sum), key_mask = shift_and_row_sum(log_sum_exp, d_out, out), flat_mask(key_mask, k)
+    d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)
+    tasks = min(-(-TASKS // max(len(shift), 1)), -(-k.shape[-2] // TILE))  # a head
+    shares = room_for_shares(d_q, tasks)  # (..., tasks, N, D or more)
+    for x in (shares, d_k, d_v):
+        x[...] = 0
     for part in pattern:
-        rows = (_in_order(x, part.queries) for x in (d_out, q, shift, row_sum))
-        own_d_q = d_q if _ascending(part.queries, n) else np.zeros_like(d_q)
-        _backward(*rows, k, v, key_mask, part, *part.by_key, q.dtype.type(scale), own_d_q, d_k, d_v)
-        if own_d_q is not d_q:
-            _add_rows(d_q, part.queries, own_d_q)
-    d_q = d_q[:, 0] if shares == 1 else d_q.sum(axis=1)
-    return tuple(d_x.reshape(shape) for d_x, shape in zip((d_q[..., :width], d_k, d_v), shapes, strict=True))
+        rows = [_in_order(x, part.queries, axis) for x, axis in ((d_out, -2), (q, -2), (shift, -1), (row_sum, -1))]
+        own = shares if _ascending(part.queries, q.shape[-2]) else np.zeros_like(shares)
+        table = table_of(*rows[:2], k, v, d_k, d_v)
+        _backward(table, table_of(own), tasks, *rows[2:], key_mask, part, *part.by_key, q.dtype.type(scale))
+        if own is not shares:
+            _add_rows(table_of(shares, own), len(shift) * tasks, part.queries, shift)
+    add_shares(d_q, shares)
+    return tuple(give(*each) for each in zip(gradients, (d_q, d_k, d_v), strict=True))
 
 
 @kernel
-def _backward(d_out, q, shift, row_sum, k, v, key_mask, part, first_run, runs, scale, d_q, d_k, d_v):
-    heads, shares = d_q.shape[:2]
-    for task in prange(heads * shares):
-        h, share = task // shares, task % shares
-        rows = (d_out[h], q[h], shift[h], row_sum[h], part.low, part.high, d_q[h, share])
-        for tile in range(share, part.key_tiles.size - 1, shares):
+def _backward(table, shares, tasks, shift, row_sum, key_mask, part, first_run, runs, scale):
+    dtype = shift.dtype
+    for task in prange(len(shift) * tasks):
+        h, share = task // tasks, task % tasks
+        d_out, q, d_q = head_of(table, 0, h, dtype), head_of(table, 1, h, dtype), head_of(shares, 0, task, dtype)
+        k, v = head_of(table, 2, h, dtype), head_of(table, 3, h, dtype)
+        d_k, d_v = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype)
+        rows = (d_out, q, shift[h], row_sum[h], part.low, part.high, d_q)
+        for tile in range(share, part.key_tiles.size - 1, tasks):
             own_runs = runs[first_run[tile] : first_run[tile + 1]]
-            for first in range(part.key_tiles[tile], part.key_tiles[tile + 1], lanes(q)):
-                keys = part.keys[first : min(first + lanes(q), part.key_tiles[tile + 1])]
+            for first in range(part.key_tiles[tile], part.key_tiles[tile + 1], lanes(shift)):
+                keys = part.keys[first : min(first + lanes(shift), part.key_tiles[tile + 1])]
                 if len(own_runs) > 0:
-                    _backward_tile(rows, own_runs, keys, first, k[h], v[h], key_mask[h], scale, d_k[h], d_v[h])
+                    _backward_tile(rows, own_runs, keys, first, k, v, key_mask[h], scale, d_k, d_v)
 
 
 @njit
@@ -226,14 +238,13 @@ def _weights(p, d_s, shift, row_sum, bias, low, high, first, last):
 
 
 @kernel
-def _add_rows(x, numbers, rows):
-    """``x[..., numbers, :] += rows``, for which NumPy makes copies of both."""
-    heads, shares = x.shape[:2]
-    for task in prange(heads * shares):
-        h, share = task // shares, task % shares
+def _add_rows(table, heads, numbers, like):
+    """``x[numbers] += rows`` of every head, the two arrays of a table, for which NumPy makes copies of both."""
+    for head in prange(heads):
+        x, rows = head_of(table, 0, head, like.dtype), head_of(table, 1, head, like.dtype)
         for r in range(numbers.size):
-            for t in range(rows.shape[3]):
-                x[h, share, numbers[r], t] += rows[h, share, r, t]
+            for t in range(rows.shape[1]):
+                x[numbers[r], t] += rows[r, t]
 
 
 @njit

@@ -32,10 +32,13 @@ References
 Dao et al. (2022), "FlashAttention", Algorithms 1 and 4.
 """
 
+import math
+
 import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
+from linattn_ref.kernels.jit.heads import give, gradients_to_write, head_of, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.panel import new_panel, pack, product, unpack
 from linattn_ref.kernels.jit.softmax_step import bind_step, step
 from linattn_ref.kernels.jit.softmax_tile import (
@@ -45,11 +48,13 @@ from linattn_ref.kernels.jit.softmax_tile import (
     SUM,
     TASKS,
     add_gradients,
-    flat,
+    add_shares,
     flat_mask,
     key_panels,
     mask_bias,
     online_softmax,
+    room_for_shares,
+    shift_and_row_sum,
     write_row,
 )
 from linattn_ref.kernels.jit.vector import broadcast, exp, keep_lanes, lanes, load, store
@@ -59,7 +64,7 @@ __all__ = ["backward", "bind_step", "forward", "step"]
 # --- Forward --------------------------------------------------------------------------------------------------------
 
 
-def forward(q, k, v, key_mask, causal, scale):
+def forward(q, k, v, key_mask, causal, scale, *, out=None):
     """Output and row log-sum-exp of softmax attention.
 
     Parameters
@@ -69,6 +74,8 @@ def forward(q, k, v, key_mask, causal, scale):
     causal : bool
         Query ``i`` sees keys ``j <= i + (L - N)``.
     scale : float
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
 
     Returns
     -------
@@ -76,27 +83,26 @@ def forward(q, k, v, key_mask, causal, scale):
     log_sum_exp : ndarray ``(..., N)``
         ``-inf`` for a query that sees nothing, whose output is 0.
     """
-    out_shape = (*q.shape[:-1], v.shape[-1])
-    key_mask = flat_mask(key_mask, k)
-    q, k, v = flat(q), flat(k), flat(v)
-    out = np.empty((*q.shape[:2], v.shape[2]), q.dtype)  # (heads, N, M)
-    log_sum_exp = np.empty(q.shape[:2], q.dtype)  # (heads, N)
-    _forward(q, k, v, key_mask, bool(causal), q.dtype.type(scale), out, log_sum_exp)
-    return out.reshape(out_shape), log_sum_exp.reshape(out_shape[:-1])
+    q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
+    written = to_write(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
+    log_sum_exp = np.empty((math.prod(q.shape[:-2]), q.shape[-2]), q.dtype)  # (heads, N)
+    table = table_of(q, k, v, written)
+    _forward(table, flat_mask(key_mask, k), bool(causal), q.dtype.type(scale), log_sum_exp)
+    return give(out, written), log_sum_exp.reshape(q.shape[:-1])
 
 
 @kernel
-def _forward(q, k, v, key_mask, causal, scale, out, log_sum_exp):
-    heads, n, _ = q.shape
-    width = lanes(q)
+def _forward(table, key_mask, causal, scale, log_sum_exp):
+    heads, n = log_sum_exp.shape
+    width, dtype = lanes(log_sum_exp), log_sum_exp.dtype
     tiles = (n + width - 1) // width
     for task in prange(heads * tiles):
         head, turn = task // tiles, task % tiles
         # A causal tile costs more the later it is: 0, last, 1, last - 1, ... gives neighbouring tasks equal work.
         tile = tiles - 1 - turn // 2 if turn % 2 else turn // 2
-        _forward_tile(
-            q[head], k[head], v[head], key_mask[head], causal, scale, tile * width, out[head], log_sum_exp[head]
-        )
+        q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
+        v, out = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
+        _forward_tile(q, k, v, key_mask[head], causal, scale, tile * width, out, log_sum_exp[head])
 
 
 @njit
@@ -137,32 +143,34 @@ def _hide(scores, key_mask, causal, see):
 # --- Backward -------------------------------------------------------------------------------------------------------
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
-    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
-    shapes = q.shape, k.shape, v.shape
-    key_mask = flat_mask(key_mask, k)
-    d_out, q, k, v, out = flat(d_out), flat(q), flat(k), flat(v), flat(out)
-    row_sum = np.einsum("hnm,hnm->hn", d_out, out)  # (6)  (heads, N)
-    shift = np.where(np.isneginf(log_sum_exp), q.dtype.type(0), log_sum_exp).reshape(row_sum.shape)  # (heads, N)
-    heads, n, width = q.shape
-    tiles, panels = -(-k.shape[1] // lanes(q)), -(-width // lanes(q))
-    parts = min(-(-TASKS // max(heads, 1)), tiles)
-    d_q = np.empty((heads, parts, n, panels * lanes(q)), q.dtype)
-    d_k, d_v = np.empty_like(k), np.empty_like(v)
-    _backward(d_out, q, k, v, shift, row_sum, key_mask, bool(causal), q.dtype.type(scale), d_q, d_k, d_v)
-    d_q = d_q[:, 0] if parts == 1 else d_q.sum(axis=1)
-    return tuple(d_x.reshape(shape) for d_x, shape in zip((d_q[..., :width], d_k, d_v), shapes, strict=True))
+def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale, *, gradients=(None, None, None)):
+    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``.
+
+    ``gradients`` are arrays for them to be written to, or None.
+    """
+    d_out, q, k, v = side_by_side(d_out), side_by_side(q), side_by_side(k), side_by_side(v)
+    shift, row_sum = shift_and_row_sum(log_sum_exp, d_out, out)
+    d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)
+    tasks = min(-(-TASKS // max(len(shift), 1)), -(-k.shape[-2] // lanes(q)))  # a head
+    shares = room_for_shares(d_q, tasks)  # (..., tasks, N, D or more)
+    table, key_mask = table_of(d_out, q, k, v, d_k, d_v), flat_mask(key_mask, k)
+    _backward(table, table_of(shares), tasks, shift, row_sum, key_mask, bool(causal), q.dtype.type(scale))
+    add_shares(d_q, shares)
+    return tuple(give(*each) for each in zip(gradients, (d_q, d_k, d_v), strict=True))
 
 
 @kernel
-def _backward(d_out, q, k, v, shift, row_sum, key_mask, causal, scale, d_q, d_k, d_v):
-    heads, parts = d_q.shape[:2]
-    for task in prange(heads * parts):
-        h, part = task // parts, task % parts
-        rows = (d_out[h], q[h], shift[h], row_sum[h], d_q[h, part])
-        d_q[h, part] = 0
-        for first in range(part * lanes(q), k.shape[1], parts * lanes(q)):
-            _backward_tile(rows, k[h], v[h], key_mask[h], causal, scale, first, d_k[h], d_v[h])
+def _backward(table, shares, tasks, shift, row_sum, key_mask, causal, scale):
+    width, dtype = lanes(shift), shift.dtype
+    for task in prange(len(shift) * tasks):
+        h, part = task // tasks, task % tasks
+        d_out, q, d_q = head_of(table, 0, h, dtype), head_of(table, 1, h, dtype), head_of(shares, 0, task, dtype)
+        k, v = head_of(table, 2, h, dtype), head_of(table, 3, h, dtype)
+        d_k, d_v = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype)
+        rows = (d_out, q, shift[h], row_sum[h], d_q)
+        d_q[:] = 0
+        for first in range(part * width, k.shape[0], tasks * width):
+            _backward_tile(rows, k, v, key_mask[h], causal, scale, first, d_k, d_v)
 
 
 @njit

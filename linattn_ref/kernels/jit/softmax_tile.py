@@ -8,6 +8,7 @@ import math
 import numpy as np
 from numba import njit
 
+from linattn_ref.kernels.jit.heads import side_by_side
 from linattn_ref.kernels.jit.panel import new_panel, pack, product
 from linattn_ref.kernels.jit.vector import exp, lanes, load, maximum, store
 
@@ -93,9 +94,30 @@ def mask_bias(key_mask, like):
 # --- At the door ----------------------------------------------------------------------------------------------------
 
 
-def flat(x):
-    """``(..., rows, width)`` as ``(heads, rows, width)``, contiguous; Numba would compile anew for read-only arrays."""
-    return np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+def shift_and_row_sum(log_sum_exp, d_out, out):
+    """What is subtracted: the log-sum-exp, but 0 for ``-inf``, and ``rowsum(d_out * out)``, both ``(heads, N)``."""
+    row_sum = np.einsum("...nm,...nm->...n", d_out, side_by_side(out))  # (6)
+    shift = np.where(np.isneginf(log_sum_exp), out.dtype.type(0), log_sum_exp)
+    return tuple(np.ascontiguousarray(x).reshape(-1, out.shape[-2]) for x in (shift, row_sum))
+
+
+def room_for_shares(d_q, tasks):
+    """Where the tasks of a head add up their shares of ``d_q``, ``(..., tasks, N, D)`` with columns for whole panels.
+
+    One task's share is ``d_q`` itself if its columns fill panels.
+    """
+    *leading, n, width = d_q.shape
+    whole = -(-width // lanes(d_q)) * lanes(d_q)
+    return d_q[..., None, :, :] if (tasks, whole) == (1, width) else np.empty((*leading, tasks, n, whole), d_q.dtype)
+
+
+def add_shares(d_q, shares):
+    """``d_q`` from the shares, in their order."""
+    if shares.base is not d_q:
+        width = d_q.shape[-1]
+        d_q[...] = shares[..., 0, :, :width]
+        for task in range(1, shares.shape[-3]):
+            d_q += shares[..., task, :, :width]
 
 
 def flat_mask(key_mask, k):

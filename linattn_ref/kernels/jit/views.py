@@ -7,6 +7,7 @@ more: as long as a fifth of a step of decoding. The views here trust their calle
 import numpy as np
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array, populate_array
 
@@ -78,6 +79,31 @@ def rows_at(typing_context, address, rows, width, dtype):
         return _view(context, builder, signature.return_type, address_, [rows_, width_], strides)
 
     return types.Array(dtype.dtype, 2, "C")(types.intp, types.intp, types.intp, dtype), generate
+
+
+@intrinsic
+def rows_apart(typing_context, address, rows, width, stride, dtype):
+    """The memory at an address as ``(rows, width)``, so many bytes from row to row."""
+
+    def generate(context, builder, signature, arguments):
+        address_, rows_, width_, stride_, _ = arguments
+        itemsize = context.get_constant(types.intp, dtype.dtype.bitwidth // 8)
+        return _view(context, builder, signature.return_type, address_, [rows_, width_], [stride_, itemsize])
+
+    return types.Array(dtype.dtype, 2, "A")(types.intp, types.intp, types.intp, types.intp, dtype), generate
+
+
+@intrinsic
+def without_gaps(typing_context, x):
+    """``x``, of which the compiler is told that the numbers of a row lie side by side."""
+
+    def generate(context, builder, signature, arguments):
+        view = make_array(x)(context, builder, arguments[0])
+        itemsize = context.get_constant(types.intp, x.dtype.bitwidth // 8)
+        view.strides = cgutils.pack_array(builder, [builder.extract_value(view.strides, 0), itemsize])
+        return impl_ret_borrowed(context, builder, x, view._getvalue())  # of the same owner
+
+    return x(x), generate
 
 
 @intrinsic

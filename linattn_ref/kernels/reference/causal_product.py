@@ -53,6 +53,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn_ref.kernels.reference.buffers import empty, into
 from linattn_ref.kernels.reference.division import divide
 from linattn_ref.kernels.turns import take_turn
 
@@ -96,7 +97,7 @@ def backward_by_row(d_out, d_state, phi_q, phi_k, v, state):
 # --- By chunks ------------------------------------------------------------------------------------------------------
 
 
-def forward(phi_q, phi_k, v, gate, weight, state):
+def forward(phi_q, phi_k, v, gate, weight, state, *, out=None):
     """The causal product, equations (1) and (2).
 
     Parameters
@@ -106,6 +107,8 @@ def forward(phi_q, phi_k, v, gate, weight, state):
         ``g`` and ``w``; None is 1 everywhere.
     state : ndarray ``(..., C, M)`` or None
         ``S_0``; None is 0. Not written to.
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
 
     Returns
     -------
@@ -113,7 +116,7 @@ def forward(phi_q, phi_k, v, gate, weight, state):
     state : ndarray ``(..., C, M)``
         ``S_N``.
     """
-    out = np.empty(v.shape, v.dtype)
+    out = empty(out, v)
     s = _copy_or_zeros(state, phi_k, v)
     for rows in _chunks(v.shape[-2], CHUNK):
         q, k, u, decay = phi_q[..., rows, :], phi_k[..., rows, :], _weighted(v, weight, rows), _decay(gate, rows)
@@ -123,7 +126,7 @@ def forward(phi_q, phi_k, v, gate, weight, state):
     return out, s
 
 
-def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state):
+def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state, *, gradients=(None, None, None)):
     """Gradients of :func:`forward`, equations (3)-(9).
 
     Parameters
@@ -133,13 +136,16 @@ def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state):
         Gradient of the state that :func:`forward` returned; None is 0.
     phi_q, phi_k, v, gate, weight, state
         What :func:`forward` was given.
+    gradients : tuple of three ndarray or None
+        To be written to with ``d_phi_q``, ``d_phi_k`` and ``d_v``.
 
     Returns
     -------
     d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_state : ndarray
         Shaped like their inputs; ``d_gate`` and ``d_weight`` are None where the input is, ``d_state`` never is.
     """
-    d_phi_q, d_phi_k, d_v = (np.empty(x.shape, x.dtype) for x in (phi_q, phi_k, v))
+    inputs = zip(gradients, (phi_q, phi_k, v), strict=True)
+    d_phi_q, d_phi_k, d_v = (empty(*each, "gradients") for each in inputs)
     d_gate, d_weight = (None if x is None else np.empty(x.shape, x.dtype) for x in (gate, weight))
     chunks = _chunks(v.shape[-2], CHUNK if gate is None else max(CHUNK, min(d_phi_k.shape[-1], d_v.shape[-1])))
 
@@ -244,7 +250,7 @@ def _copy_or_zeros(state, phi_k, v):
 # --- With the denominator -------------------------------------------------------------------------------------------
 
 
-def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
+def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps, *, out=None):
     """Causal linear attention: ``out_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps)``, ``Z`` as ``S`` with ``v = 1``.
 
     For clarity this makes one copy of ``V``, to put the column of ones beside it.
@@ -256,6 +262,8 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
     s, z : ndarray ``(..., C, M)``, ``(..., C)``, or None and None
         ``S_0`` and ``Z_0``. Not written to.
     eps : float
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
 
     Returns
     -------
@@ -266,13 +274,15 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
     s, z : ndarray ``(..., C, M)``, ``(..., C)``
         ``S_N`` and ``Z_N``.
     """
-    out, state = forward(phi_q, phi_k, _beside(v, _ones(v)), gate, weight, None if s is None else _beside(s, z))
-    numerator, denominator = out[..., :-1], out[..., -1] + eps  # (..., N, M), (..., N)
+    both, state = forward(phi_q, phi_k, _beside(v, _ones(v)), gate, weight, None if s is None else _beside(s, z))
+    numerator, denominator = both[..., :-1], both[..., -1] + eps  # (..., N, M), (..., N)
     s, z = state[..., :-1].copy(), state[..., -1].copy()  # without gaps, for whoever continues from them
-    return divide(numerator, denominator), denominator, s, z
+    return into(out, divide(numerator, denominator)), denominator, s, z
 
 
-def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator):
+def normalised_backward(
+    d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator, *, gradients=(None, None, None)
+):
     """Gradients of :func:`normalised_forward`.
 
     From ``out = numerator / denominator`` come ``d_numerator = d_out / denominator`` and
@@ -287,6 +297,8 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ou
         What it was given.
     out, denominator
         What it returned.
+    gradients : tuple of three ndarray or None
+        To be written to with ``d_phi_q``, ``d_phi_k`` and ``d_v``.
 
     Returns
     -------
@@ -304,8 +316,10 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ou
         gate,
         weight,
         None if s is None else _beside(s, z),
+        gradients=(*gradients[:2], None),
     )
-    return d_phi_q, d_phi_k, d_v[..., :-1], d_gate, d_weight, d_state[..., :-1], d_state[..., -1]
+    d_v = into(gradients[2], d_v[..., :-1], "gradients")
+    return d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_state[..., :-1], d_state[..., -1]
 
 
 def step(phi_q, phi_k, v, s, z, eps):

@@ -25,9 +25,10 @@ Dao et al. (2022), "FlashAttention", Algorithm 5 (block-sparse).
 import numpy as np
 
 from linattn_ref.kernels.parts import tiles_of
+from linattn_ref.kernels.reference.buffers import all_into, into
 
 
-def forward(q, k, v, key_mask, pattern, scale):
+def forward(q, k, v, key_mask, pattern, scale, *, out=None):
     """Output and row log-sum-exp of softmax attention over the pairs of a pattern.
 
     Parameters
@@ -37,6 +38,8 @@ def forward(q, k, v, key_mask, pattern, scale):
     pattern : tuple of `linattn_ref.kernels.parts.Part`
         Disjoint, with ``N`` queries and ``L`` keys; the same for all leading axes.
     scale : float
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
 
     Returns
     -------
@@ -44,7 +47,7 @@ def forward(q, k, v, key_mask, pattern, scale):
     log_sum_exp : ndarray ``(..., N)``
         ``-inf`` for a query that sees nothing, whose output is 0.
     """
-    out = np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+    o = np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     log_sum_exp = np.full(q.shape[:-1], -np.inf, q.dtype)
     for part in pattern:
         for rows, columns, allowed in tiles_of(part):
@@ -56,15 +59,18 @@ def forward(q, k, v, key_mask, pattern, scale):
             old, weights = np.exp(so_far - shift), np.exp(scores - shift)
             total = old + weights.sum(axis=-1, keepdims=True)  # (2)
             seen = total != 0  # not "> 0": a NaN must stay one
-            mixed = old * out[..., queries, :] + weights @ np.take(v, keys, axis=-2)  # (..., queries, M)
-            out[..., queries, :] = np.divide(mixed, total, out=np.zeros_like(mixed), where=seen)  # (3)
+            mixed = old * o[..., queries, :] + weights @ np.take(v, keys, axis=-2)  # (..., queries, M)
+            o[..., queries, :] = np.divide(mixed, total, out=np.zeros_like(mixed), where=seen)  # (3)
             log_sum = np.log(total, out=np.full_like(total, -np.inf), where=seen)
             log_sum_exp[..., queries] = (shift + log_sum)[..., 0]  # (4)
-    return out, log_sum_exp
+    return into(out, o), log_sum_exp
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
-    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
+def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, gradients=(None, None, None)):
+    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``.
+
+    ``gradients`` are arrays for them to be written to, or None.
+    """
     d_q, d_k, d_v = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     row_sum = (d_out * out).sum(axis=-1, keepdims=True)  # (6)  (..., N, 1)
     shift = _minus_infinity_to_zero(log_sum_exp)[..., None]
@@ -78,7 +84,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
             d_q[..., queries, :] += scale * (d_scores @ np.take(k, keys, axis=-2))
             d_k[..., keys, :] += scale * (d_scores.swapaxes(-1, -2) @ np.take(q, queries, axis=-2))
             d_v[..., keys, :] += p.swapaxes(-1, -2) @ d_o
-    return d_q, d_k, d_v
+    return all_into(gradients, (d_q, d_k, d_v))
 
 
 def _scores(q, k, key_mask, queries, keys, allowed, scale):

@@ -21,6 +21,7 @@ Dao et al. (2022), "FlashAttention", Algorithms 1 and 4.
 
 import numpy as np
 
+from linattn_ref.kernels.reference.buffers import all_into, into
 from linattn_ref.kernels.reference.softmax_step import bind_step, step
 
 __all__ = ["backward", "bind_step", "forward", "step"]
@@ -28,7 +29,7 @@ __all__ = ["backward", "bind_step", "forward", "step"]
 TILE = 128  # keys a tile: scores take N * TILE numbers a head, whatever L is
 
 
-def forward(q, k, v, key_mask, causal, scale):
+def forward(q, k, v, key_mask, causal, scale, *, out=None):
     """Output and row log-sum-exp of softmax attention.
 
     Parameters
@@ -38,6 +39,8 @@ def forward(q, k, v, key_mask, causal, scale):
     causal : bool
         Query ``i`` sees keys ``j <= i + (L - N)``.
     scale : float
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
 
     Returns
     -------
@@ -48,7 +51,7 @@ def forward(q, k, v, key_mask, causal, scale):
     *leading, n, _ = q.shape
     running_max = np.full((*leading, n, 1), -np.inf, q.dtype)
     running_sum = np.zeros((*leading, n, 1), q.dtype)
-    out = np.zeros((*leading, n, v.shape[-1]), q.dtype)
+    o = np.zeros((*leading, n, v.shape[-1]), q.dtype)
     for tile in _tiles(k):
         scores = _scores(q, k, key_mask, causal, scale, tile)  # (..., N, TILE)
         new_max = np.maximum(running_max, scores.max(axis=-1, keepdims=True))  # (1)
@@ -56,16 +59,19 @@ def forward(q, k, v, key_mask, causal, scale):
         decay = np.exp(running_max - shift)  # (..., N, 1)
         weights = np.exp(scores - shift)  # (..., N, TILE)
         running_sum = decay * running_sum + weights.sum(axis=-1, keepdims=True)  # (2)
-        out = decay * out + weights @ v[..., tile, :]  # (3)  (..., N, M)
+        o = decay * o + weights @ v[..., tile, :]  # (3)  (..., N, M)
         running_max = new_max
     seen = running_sum != 0  # not "> 0": a NaN must stay one
-    out = np.divide(out, running_sum, out=np.zeros_like(out), where=seen)  # (4)
+    out = into(out, np.divide(o, running_sum, out=np.zeros_like(o), where=seen))  # (4)
     log_sum = np.log(running_sum, out=np.full_like(running_sum, -np.inf), where=seen)
     return out, (_minus_infinity_to_zero(running_max) + log_sum)[..., 0]
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
-    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
+def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale, *, gradients=(None, None, None)):
+    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``.
+
+    ``gradients`` are arrays for them to be written to, or None.
+    """
     d_q, d_k, d_v = np.zeros_like(q), np.empty_like(k), np.empty_like(v)
     row_sum = (d_out * out).sum(axis=-1, keepdims=True)  # (6)  (..., N, 1)
     shift = _minus_infinity_to_zero(log_sum_exp)[..., None]
@@ -76,7 +82,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
         d_q += scale * (d_scores @ k[..., tile, :])
         d_k[..., tile, :] = scale * (d_scores.swapaxes(-1, -2) @ q)
         d_v[..., tile, :] = p.swapaxes(-1, -2) @ d_out
-    return d_q, d_k, d_v
+    return all_into(gradients, (d_q, d_k, d_v))
 
 
 def _tiles(k):

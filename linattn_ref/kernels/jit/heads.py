@@ -1,0 +1,66 @@
+"""Heads of arrays with any strides, for kernels: their addresses in a table.
+
+A model that makes queries as ``(B, N, H, D)`` looks at them as ``(B, H, N, D)``: the numbers of a row lie side by side,
+but between two rows of a head lie those of all others. For NumPy arrays Numba would compile a kernel for each
+combination of layouts, or they would have to be copied. So kernels are given a table, the same type for all layouts:
+
+    row 0        0        0     0      0           leading shape, here (B, H)
+    row 1 + i    address  rows  width  row stride  leading strides               of array i, in bytes
+
+from which :func:`head_of` makes a head of an array. The caller has to keep the arrays for as long as the kernel runs.
+"""
+
+import numpy as np
+from numba import njit
+
+from linattn_ref.kernels.jit.views import rows_apart
+from linattn_ref.kernels.reference.buffers import check_out
+
+
+def table_of(*arrays):
+    """The table of arrays ``(..., rows, width)`` with the same leading axes and dtype, each :func:`side_by_side`."""
+    if len({x.dtype for x in arrays}) > 1:
+        raise TypeError(f"expected arrays of one dtype, got {', '.join(str(x.dtype) for x in arrays)}")
+    entries = [(x.ctypes.data, *x.shape[-2:], x.strides[-2], *x.strides[:-2]) for x in arrays]
+    return np.array([(0, 0, 0, 0, *arrays[0].shape[:-2]), *entries], np.intp)
+
+
+def side_by_side(x):
+    """``x``, or a copy where the numbers of a row have gaps between them."""
+    return x if _is_side_by_side(x) else np.ascontiguousarray(x)
+
+
+def to_write(out, shape, dtype, name="out"):
+    """``out`` for a kernel to write to; a new array where that is None, or where its rows have gaps."""
+    if out is not None:
+        check_out(out, shape, dtype, name)
+        if _is_side_by_side(out):
+            return out
+    return np.empty(shape, dtype)
+
+
+def gradients_to_write(gradients, *inputs):
+    """The same for gradients, shaped like their inputs."""
+    return [to_write(out, x.shape, x.dtype, "gradients") for out, x in zip(gradients, inputs, strict=True)]
+
+
+def give(out, written):
+    """What a kernel has written, in ``out`` unless that is None."""
+    if out is None or written is out:
+        return written
+    out[...] = written
+    return out
+
+
+def _is_side_by_side(x):
+    return (x.strides[-1] == x.itemsize or x.shape[-1] == 1) and x.flags.aligned
+
+
+@njit(forceinline=True)
+def head_of(table, i, head, dtype):
+    """Array ``i`` of the table as ``(rows, width)``, of a head counted over all leading axes."""
+    address = table[i + 1, 0]
+    for axis in range(table.shape[1] - 1, 3, -1):
+        address += head % table[0, axis] * table[i + 1, axis]
+        head //= table[0, axis]
+    return rows_apart(address, table[i + 1, 1], table[i + 1, 2], table[i + 1, 3], dtype)

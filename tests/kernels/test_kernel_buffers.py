@@ -1,0 +1,165 @@
+"""What a model asks of a kernel: heads as they lie in memory, results where the caller wants them, no copies."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from linattn_ref.kernels import jit, parts, reference
+
+ROOMS = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+NOTHING = None, None, None
+
+
+# --- Every kernel: output and gradients, which go into the buffers, then what else there is --------------------------
+
+
+def softmax(room, q, k, v, d_out, out, gradients):
+    out, log_sum_exp = room.softmax.forward(q, k, v, None, True, 0.5, out=out)
+    d = room.softmax.backward(d_out, q, k, v, out, log_sum_exp, None, True, 0.5, gradients=gradients)
+    return out, *d, log_sum_exp
+
+
+def pattern_softmax(room, q, k, v, d_out, out, gradients):
+    n = q.shape[-2]
+    pattern = (parts.band(n, n, -5, 0),)
+    out, log_sum_exp = room.pattern_softmax.forward(q, k, v, None, pattern, 0.5, out=out)
+    d = room.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, pattern, 0.5, gradients=gradients)
+    return out, *d, log_sum_exp
+
+
+def dilated_softmax(room, q, k, v, d_out, out, gradients):
+    n = q.shape[-2]
+    pattern = (parts.band(n, n, -5, 0, dilation=2),)
+    out, log_sum_exp = room.pattern_softmax.forward(q, k, v, None, pattern, 0.5, out=out)
+    d = room.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, pattern, 0.5, gradients=gradients)
+    return out, *d, log_sum_exp
+
+
+def product(room, q, k, v, d_out, out, gradients):
+    out, state = room.causal_product.forward(q, k, v, None, None, None, out=out)
+    return out, *room.causal_product.backward(d_out, None, q, k, v, None, None, None, gradients=gradients), state
+
+
+def normalised(room, q, k, v, d_out, out, gradients):
+    return _normalised(room, q * q, k * k, v, d_out, out, gradients, None, None)
+
+
+def gated(room, q, k, v, d_out, out, gradients):
+    gate = np.linspace(0.1, 0.9, v[..., 0].size).astype(v.dtype).reshape(v.shape[:-1])
+    return _normalised(room, q * q, k * k, v, d_out, out, gradients, gate, 1 - gate)
+
+
+def _normalised(room, q, k, v, d_out, out, gradients, gate, weight):
+    kernel = room.causal_product
+    out, denominator, s, z = kernel.normalised_forward(q, k, v, gate, weight, None, None, 1e-6, out=out)
+    d = kernel.normalised_backward(
+        d_out, None, None, q, k, v, gate, weight, None, None, out, denominator, gradients=gradients
+    )
+    return out, *d, denominator, s, z
+
+
+def elu_plus_one(room, q, k, v, d_out, out, gradients):
+    phi = room.elu_plus_one.forward(v, out=out)[0]
+    d_phi = gradients[2] if gradients[2] is not None else np.empty_like(v)
+    d_phi[...] = d_out
+    return phi, room.elu_plus_one.backward(d_phi, phi)
+
+
+CALLS = softmax, pattern_softmax, dilated_softmax, product, normalised, gated, elu_plus_one
+CALL = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+
+
+# --- Layouts --------------------------------------------------------------------------------------------------------
+
+
+def heads_last(x):
+    """The same numbers, the heads of a row side by side: ``(B, N, H, D)`` seen as ``(B, H, N, D)``."""
+    return np.ascontiguousarray(x.swapaxes(-2, -3)).swapaxes(-2, -3)
+
+
+def reversed_rows(x):
+    return np.ascontiguousarray(x[..., ::-1, :])[..., ::-1, :]
+
+
+def gaps(x):
+    return np.repeat(x, 2, axis=-1)[..., ::2]
+
+
+LAYOUTS = pytest.mark.parametrize("layout", [heads_last, reversed_rows, gaps])
+
+
+def draw(dtype, shape=(2, 3, 37), d=8, m=5):
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal((*shape, width)).astype(dtype) for width in (d, d, m, m)]
+
+
+@LAYOUTS
+@CALL
+@DTYPES
+def test_the_same_bits_from_any_layout_and_no_machine_code_of_its_own(call, layout, dtype):
+    arrays = draw(dtype)
+    expected = call(jit, *arrays, None, NOTHING)
+    compiled = signatures()
+    for got, want in zip(call(jit, *map(layout, arrays), None, NOTHING), expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert signatures() == compiled
+
+
+def signatures():
+    """How many have been compiled for each kernel."""
+    modules = jit.softmax, jit.pattern_softmax, jit.elu_plus_one, jit.causal_product
+    return [len(x.threaded.signatures) for module in modules for x in vars(module).values() if hasattr(x, "threaded")]
+
+
+@LAYOUTS
+@CALL
+@DTYPES
+@ROOMS
+def test_results_are_written_whole_where_the_caller_wants_them(room, call, layout, dtype):
+    arrays = draw(dtype)
+    expected = call(room, *arrays, None, NOTHING)
+    q, k, v = (layout(np.full_like(x, np.nan)) for x in arrays[:3])
+    out = layout(np.full_like(arrays[2], np.nan))
+    results = call(room, *arrays, out, (q, k, v))
+    buffers = (out, q, k, v) if call is not elu_plus_one else (out,)
+    for result, buffer in zip(results, buffers, strict=False):
+        assert result is buffer
+    for got, want in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@CALL
+@ROOMS
+def test_a_buffer_that_will_not_do(room, call):
+    arrays = draw(np.float32)
+    v = arrays[2]
+    read_only = np.broadcast_to(np.float32(0), v.shape)
+    for bad, error, message in (
+        (np.empty(v.shape, np.float64), TypeError, "expected a numpy.ndarray of float32, got float64"),
+        (v.tolist(), TypeError, "expected a numpy.ndarray of float32, got list"),
+        (np.empty((2, 3, 36, 5), np.float32), ValueError, r"expected shape \(2, 3, 37, 5\), got \(2, 3, 36, 5\)"),
+        (read_only, ValueError, "expected an array that can be written to, got a read-only one"),
+    ):
+        with pytest.raises(error, match=f"^out: {message}"):
+            call(room, *arrays, bad, NOTHING)
+        if call is not elu_plus_one:
+            with pytest.raises(error, match=f"^gradients: {message}"):
+                call(room, *arrays, None, (None, None, bad))
+
+
+@pytest.mark.parametrize("call", [softmax, pattern_softmax, product, _normalised, elu_plus_one])
+def test_no_copy_of_heads_that_lie_beside_one_another(call):
+    """States, and arrays with a number a token, are much smaller than half an input."""
+    arrays = [heads_last(np.abs(x)) for x in draw(np.float32, (2, 4, 2048), 64, 64)]
+    buffers = [heads_last(np.empty_like(x)) for x in arrays]
+    arguments = (*arrays, buffers[0], tuple(buffers[1:]), *((None, None) if call is _normalised else ()))
+    call(jit, *arguments)
+    tracemalloc.start()
+    try:
+        call(jit, *arguments)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < arrays[0].nbytes / 2
