@@ -47,7 +47,8 @@ def pytest_sessionfinish(session):
             f"{name.removeprefix(package)}.{title}{signature}"
             for name, module in list(sys.modules.items())
             if name.startswith(package)
-            for title, kernel in vars(module).items()
+            for title, value in vars(module).items()
+            for kernel in [getattr(value, "threaded", value)]
             if getattr(kernel, "__module__", None) == name
             and getattr(getattr(kernel, "_cache", None), "cache_path", None)
             for signature in kernel.stats.cache_misses

@@ -149,8 +149,8 @@ MUTANTS = (
     Mutant(
         "eps as a factor",
         "kernels/reference/causal_product.py",
-        "out[..., :-1], out[..., -1] + eps",
-        "out[..., :-1], out[..., -1] * (1 + eps)",
+        "both[..., :-1], both[..., -1] + eps",
+        "both[..., :-1], both[..., -1] * (1 + eps)",
         "linear-causal-reference",
     ),
     Mutant(
@@ -164,7 +164,7 @@ MUTANTS = (
     Mutant(
         "a buffer that is not cleared",
         "kernels/jit/softmax.py",
-        "        d_q[h, part] = 0\n",
+        "        d_q[:] = 0\n",
         "",
         "softmax-jit",
     ),
