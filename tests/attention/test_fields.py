@@ -1,0 +1,52 @@
+"""What help says about the fields of a NamedTuple."""
+
+import inspect
+import linecache
+from typing import NamedTuple
+
+import pytest
+
+from linattn_ref.attention import softmax, softmax_bound, softmax_cache, softmax_dense
+from linattn_ref.attention.fields import documented
+
+KINDS = (softmax.Saved, softmax_bound.BoundStep, softmax_cache.State, softmax_dense.Saved, softmax_dense.Gradients)
+
+
+@documented
+class Several(NamedTuple):
+    """One of each kind."""
+
+    plain: int
+    told: list[int]  # with a comment, and = in it
+    given: int = 3  # with a default
+
+    def method(self) -> int:
+        other: int = 4  # no field
+        return other
+
+
+class Other(NamedTuple):
+    """Not documented."""
+
+    after: int  # of the class before
+
+
+def test_each_kind_of_field():
+    assert inspect.getdoc(Several) == (
+        "One of each kind.\n\nAttributes\n----------\n"
+        "plain : int\ntold : list[int]\n    with a comment, and = in it\ngiven : int\n    with a default"
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_every_field_is_there_with_its_type(kind):
+    lines = inspect.getdoc(kind).splitlines()
+    for field in kind._fields:
+        assert [line for line in lines if line.startswith(f"{field} : ")], field
+    assert len([line for line in lines if " : " in line]) == len(kind._fields)
+
+
+def test_without_its_source_a_class_is_left_as_it_is(monkeypatch):
+    monkeypatch.setattr(linecache, "getlines", lambda *_: [])
+    before = Other.__doc__
+    assert documented(Other).__doc__ == before
