@@ -1,4 +1,4 @@
-"""A step of softmax attention that is bound to its arrays, for a loop that decodes: see `linear_bound`.
+"""A step of softmax attention that is bound to its arrays, for a loop that decodes: see `linear_recurrent`.
 
 The cache is bound too. The step appends to it in place and knows how many of its rows are its own, so that other states
 of the same cache stay what they are, and go on from copies. Where one of them was there first and took the row that the

@@ -7,6 +7,7 @@ TAKEN_OVER = (
     "state: another step has continued from the state of this bound step, whose arrays it works in;"
     " bind a step to the state that it returned"
 )
+FULL = "state: no room for one more token, there are as many as its capacity"
 
 
 def take_turn(steps, own):
@@ -15,3 +16,9 @@ def take_turn(steps, own):
         raise ValueError(TAKEN_OVER)
     steps[0] += 1
     own[0] += 1
+
+
+def check_room(own, capacity):
+    """For who adds a row a turn: there is one more."""
+    if own[0] >= capacity:
+        raise ValueError(FULL)

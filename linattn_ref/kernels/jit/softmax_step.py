@@ -37,9 +37,12 @@ from linattn_ref.kernels.jit.vector import (
     zero_block,
 )
 from linattn_ref.kernels.jit.views import columns_from, load_row, rows_of, store_row
+from linattn_ref.kernels.turns import check_room
 
 TILE = 256  # keys; their scores stay in the first-level cache
 AHEAD = 64  # rows
+
+_check_room = njit(check_room)
 
 
 def step(q, k, v, length, scale):
@@ -51,7 +54,7 @@ def step(q, k, v, length, scale):
 
 def bind_step(q, k_t, v_t, k, v, length, rows, scale, out):
     """A token a call, as the reference's, of these arrays, all contiguous: a function without arguments."""
-    return bind(step_bound, q, k_t, v_t, k, v, np.full((1, 1), scale, q.dtype), out, length, rows)
+    return bind(step_bound, (rows, length), q, k_t, v_t, k, v, np.full((1, 1), scale, q.dtype), out, length)
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
@@ -66,6 +69,8 @@ def step_heads(q, k, v, length, scale, out):
 @serial_kernel
 def step_bound(table):
     """The arrays of :func:`bind_step`, from the table at this address."""
+    heads, rows = len(bound_rows(table, 0, np.float32)), len(bound_rows(table, 3, np.float32))  # of any dtype
+    _check_room(bound_rows(table, 7, np.int64)[0], rows // heads)
     in_its_dtype(_step_bound, table)
 
 
@@ -74,17 +79,11 @@ def _step_bound(table, dtype):
     q, k_t, v_t = bound_rows(table, 0, dtype), bound_rows(table, 1, dtype), bound_rows(table, 2, dtype)
     k, v = bound_rows(table, 3, dtype), bound_rows(table, 4, dtype)
     scale, out = bound_rows(table, 5, dtype), bound_rows(table, 6, dtype)
-    length, rows = bound_rows(table, 7, np.intp), bound_rows(table, 8, np.intp)
-    capacity, t = len(k) // len(q), length[0, 0]
-    if rows[0, 0] != t:
-        raise ValueError("state: expected a cache that only this bound step appends to; bind a step to its state anew")
-    if t == capacity:
-        raise ValueError("state: no room for one more token, as many as its capacity are in it")
+    length, capacity = bound_rows(table, 7, np.int64)[0, 0], len(k) // len(q)
     for head in range(len(q)):
-        k[head * capacity + t] = k_t[head]
-        v[head * capacity + t] = v_t[head]
-    length[0, 0] = rows[0, 0] = t + 1
-    attend(q, k, v, t + 1, scale[0, 0], out)
+        k[head * capacity + length - 1] = k_t[head]
+        v[head * capacity + length - 1] = v_t[head]
+    attend(q, k, v, length, scale[0, 0], out)
 
 
 @njit

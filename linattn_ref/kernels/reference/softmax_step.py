@@ -12,6 +12,8 @@ from functools import partial
 
 import numpy as np
 
+from linattn_ref.kernels.turns import check_room, take_turn
+
 
 def step(q, k, v, length, scale):
     """The output of one query that sees the first ``length`` rows of a cache.
@@ -54,11 +56,8 @@ def bind_step(q, k_t, v_t, k, v, length, rows, scale, out, *, step=step):
 
 
 def _append_and_step(q, k_t, v_t, k, v, length, rows, scale, out, step):
-    t, capacity = int(length[0]), k.shape[-2]
-    if rows[0] != t:
-        raise ValueError("state: expected a cache that only this bound step appends to; bind a step to its state anew")
-    if t == capacity:
-        raise ValueError("state: no room for one more token, as many as its capacity are in it")
-    k[..., t, :], v[..., t, :] = k_t, v_t
-    length[0] = rows[0] = t + 1
-    out[...] = step(q, k, v, t + 1, scale)
+    check_room(length, k.shape[-2])
+    take_turn(rows, length)
+    t = int(length[0])
+    k[..., t - 1, :], v[..., t - 1, :] = k_t, v_t
+    out[...] = step(q, k, v, t, scale)
