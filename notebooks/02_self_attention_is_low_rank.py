@@ -549,7 +549,7 @@ print(f"numpy.linalg.matrix_rank of the same head: {float32_rank} in float32, {f
 # $$d\sigma_i = \sigma_i\, du_i^\top u_i + u_i^\top\, dP\, v_i + \sigma_i\, v_i^\top dv_i$$
 #
 # But $u_i$ stays of length 1: from $u_i^\top u_i = 1$ follows $2\, du_i^\top u_i = 0$, and $v_i^\top dv_i = 0$ in the
-# same way. What the singular vectors do is of no matter:
+# same way. What the singular vectors do does not matter:
 #
 # $$d\sigma_i = u_i^\top\, dP\, v_i, \qquad
 # \frac{\partial \sigma_i}{\partial P_{ab}} = (u_i)_a (v_i)_b \qquad (2)$$

@@ -541,8 +541,8 @@ chapter.table(
 # %% [markdown]
 # At a quarter of the rank the best approximation has a median error below 10%: low rank *is* a useful property of
 # these matrices. The random projection, at the same rank, is worse than answering 0 on most heads: that is not what
-# it is good for. So a network that uses $k = 128$ cannot live off Theorem 1. It must *learn* projections that fit,
-# and be trained to do with what they keep. That is Linformer, chapter 4.
+# it is good for. So a network that uses $k = 128$ cannot rely on Theorem 1. It must *learn* projections that fit,
+# and be trained to make do with what they keep. That is Linformer, chapter 4.
 #
 # And mind the practical catch in both: $P_k$ and $P R^\top R$ are made from $P$, which costs $O(n^2)$ to begin with.
 
