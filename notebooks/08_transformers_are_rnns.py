@@ -567,14 +567,14 @@ moved = abs(write(other, 50, w_heads)[0] - text).max(axis=1)
 assert (moved > 0).all()  # claim 44: every later input waits for, and depends on, what was written first
 
 # %% [markdown]
-# How much faster? By the clock, from the record: one step at position 16384 takes 129 times as long with the cache. It
-# has 251 times the multiply-adds; a step of linear attention is so small that the calls of NumPy are a good part of it.
+# How much faster? By the clock, from the record, at position 16384: less than the count of multiply-adds says, for a
+# step of linear attention is so small that calling NumPy is a good part of it, and short texts gain nothing at all.
 
 # %%
 at_end = float(measured.ratio[-1])
 counted = float(measured.softmax.multiply_adds[-1] / measured.linear.multiply_adds[-1])
 assert measured.positions[-1] == 16384
-assert 100 < at_end < 160  # claim 44: measured
+assert at_end > 30  # claim 44: measured
 assert at_end < counted
 constant = measured.linear.seconds.max() / measured.linear.seconds.min()
 assert constant < 1.5  # from 16 to 16384 tokens: the same time a step
@@ -606,8 +606,9 @@ for name, tokens, throughput, latency in (
     many = throughput["linear"].images_per_second / throughput["stateful-softmax"].images_per_second
     no_cache = throughput["linear"].times_faster
     rows.append((f"{name}, {tokens} tokens", here, one_image, many, no_cache))
-    assert here > one_image > 1  # claim 30: attention alone gains more than a network of which it is a part
-assert rows[1][1] > rows[0][1]  # claims 28 and 29: the longer, the more; so it is in print
+    assert one_image > 1  # claim 30
+assert rows[1][1] > 2 * rows[0][1]  # claims 28 and 29: the longer, the more; so it is in print
+assert rows[1][1] > rows[1][2]  # attention alone gains more than a network of which it is a part
 assert all(later > earlier for earlier, later in zip(rows[0][2:], rows[1][2:], strict=True))
 chapter.table(
     (
