@@ -95,13 +95,14 @@ def forward(
     key_mask: Mask | None = None,
     scale: float | None = None,
     pattern: parts.Pattern | None = None,
+    out: Array | None = None,
     kernels: PatternSoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
     """BigBird attention.
 
     Parameters
     ----------
-    q, k, v, key_mask, scale, pattern, kernels
+    q, k, v, key_mask, scale, pattern, out, kernels
         The common arguments: ``help(linattn_ref.attention)``; ``L = N``.
     block : int
         Tokens a block; the last one may be shorter.
@@ -117,7 +118,7 @@ def forward(
     if pattern is None:
         pattern = parts_of(q.shape[-2], block, window_blocks, global_blocks, random_blocks)  # (1)
     return pattern_softmax.forward.unchecked(
-        q, k, v, pattern, key_mask=key_mask, scale=scale, kernels=kernels
+        q, k, v, pattern, key_mask=key_mask, scale=scale, out=out, kernels=kernels
     )  # (2), (3)
 
 

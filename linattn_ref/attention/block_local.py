@@ -62,13 +62,14 @@ def forward(
     key_mask: Mask | None = None,
     scale: float | None = None,
     pattern: parts.Pattern | None = None,
+    out: Array | None = None,
     kernels: PatternSoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
     """Attention within blocks.
 
     Parameters
     ----------
-    q, k, v, causal, key_mask, scale, pattern, kernels
+    q, k, v, causal, key_mask, scale, pattern, out, kernels
         The common arguments: ``help(linattn_ref.attention)``. If not causal, query ``i`` is at position ``i``, whatever
         ``L`` is.
     block : int
@@ -76,7 +77,9 @@ def forward(
     """
     if pattern is None:
         pattern = parts_of(q.shape[-2], k.shape[-2], block=block, causal=causal)  # (1)
-    return pattern_softmax.forward.unchecked(q, k, v, pattern, key_mask=key_mask, scale=scale, kernels=kernels)  # (2)
+    return pattern_softmax.forward.unchecked(
+        q, k, v, pattern, key_mask=key_mask, scale=scale, out=out, kernels=kernels
+    )  # (2)
 
 
 backward = pattern_softmax.backward  # (3), (4)

@@ -84,13 +84,14 @@ def forward(
     key_mask: Mask | None = None,
     scale: float | None = None,
     pattern: parts.Pattern | None = None,
+    out: Array | None = None,
     kernels: PatternSoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
     """Attention in a sliding window.
 
     Parameters
     ----------
-    q, k, v, causal, key_mask, scale, pattern, kernels
+    q, k, v, causal, key_mask, scale, pattern, out, kernels
         The common arguments: ``help(linattn_ref.attention)``. If not causal, query ``i`` is at position ``i``, whatever
         ``L`` is.
     window : int
@@ -100,7 +101,9 @@ def forward(
     """
     if pattern is None:
         pattern = parts_of(q.shape[-2], k.shape[-2], window=window, dilation=dilation, causal=causal)  # (1)
-    return pattern_softmax.forward.unchecked(q, k, v, pattern, key_mask=key_mask, scale=scale, kernels=kernels)  # (2)
+    return pattern_softmax.forward.unchecked(
+        q, k, v, pattern, key_mask=key_mask, scale=scale, out=out, kernels=kernels
+    )  # (2)
 
 
 backward = pattern_softmax.backward  # (3), (4)

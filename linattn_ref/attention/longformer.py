@@ -133,13 +133,14 @@ def forward(
     key_mask: Mask | None = None,
     scale: float | None = None,
     pattern: parts.Pattern | None = None,
+    out: Array | None = None,
     kernels: Room = reference,
 ) -> tuple[Array, Saved]:
     """Longformer attention.
 
     Parameters
     ----------
-    q, k, v, key_mask, scale, pattern, kernels
+    q, k, v, key_mask, scale, pattern, out, kernels
         The common arguments: ``help(linattn_ref.attention)``; ``L = N``.
     q_global, k_global, v_global : ndarray, shapes of ``q``, ``k``, ``v``
         The global projections. Of ``q_global`` the rows of global tokens are used, of the others all rows.
@@ -156,7 +157,7 @@ def forward(
     if pattern is None:
         pattern = parts_of(n, window=window, global_tokens=tokens, dilation=dilation)
     out, ordinary = pattern_softmax.forward.unchecked(
-        q, k, v, pattern, key_mask=key_mask, scale=scale, kernels=kernels
+        q, k, v, pattern, key_mask=key_mask, scale=scale, out=out, kernels=kernels
     )  # (1), (2)
     rows = None
     if tokens.size:

@@ -90,12 +90,14 @@ def forward(
     *,
     key_mask: Mask | None = None,
     scale: float | None = None,
+    out: Array | None = None,
     kernels: PatternSoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
     """Softmax attention over the pairs of a pattern; arguments as in ``help(linattn_ref.attention)``."""
     scale = resolve_scale(scale, q.shape[-1])
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    out, log_sum_exp = kernels.pattern_softmax.forward(q, k, v, key_mask, pattern, scale)  # (1)-(4)
+    buffer = {} if out is None else {"out": out}  # a room of one's own need not know of it
+    out, log_sum_exp = kernels.pattern_softmax.forward(q, k, v, key_mask, pattern, scale, **buffer)  # (1)-(4)
     return out, Saved(q, k, v, out, log_sum_exp, key_mask, pattern, scale, name_of_room(kernels))
 
 

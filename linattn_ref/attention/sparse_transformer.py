@@ -77,13 +77,14 @@ def forward(
     key_mask: Mask | None = None,
     scale: float | None = None,
     pattern: parts.Pattern | None = None,
+    out: Array | None = None,
     kernels: PatternSoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
     """Attention of a Sparse Transformer, always causal.
 
     Parameters
     ----------
-    q, k, v, key_mask, scale, pattern, kernels
+    q, k, v, key_mask, scale, pattern, out, kernels
         The common arguments: ``help(linattn_ref.attention)``. ``N <= L``; query ``i`` is at position ``i + (L - N)``.
     kind : {"strided", "fixed", "local_only", "strided_only", "fixed_summary"}
     stride : int
@@ -94,7 +95,9 @@ def forward(
     """
     if pattern is None:
         pattern = parts_of(q.shape[-2], k.shape[-2], kind=kind, stride=stride, summary=summary)  # (1), (2)
-    return pattern_softmax.forward.unchecked(q, k, v, pattern, key_mask=key_mask, scale=scale, kernels=kernels)  # (3)
+    return pattern_softmax.forward.unchecked(
+        q, k, v, pattern, key_mask=key_mask, scale=scale, out=out, kernels=kernels
+    )  # (3)
 
 
 backward = pattern_softmax.backward  # (4), (5)

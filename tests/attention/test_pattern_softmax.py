@@ -1,5 +1,7 @@
 """Patterns that the caller built: used as they are, never built again, refused where they do not fit."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -120,3 +122,58 @@ def test_what_is_no_pattern_is_refused(mechanism, options, parts_of, wrong):
 def test_none_is_no_pattern_where_one_is_needed():
     with pytest.raises(TypeError, match=r"^pattern: .* got a NoneType"):
         pattern_softmax.forward(*draw(local), None)
+
+
+# --- Without copies -------------------------------------------------------------------------------------------------
+
+
+def as_heads(arrays):
+    """The same numbers as a model holds them, ``(N, H, D)`` seen as ``(H, N, D)``."""
+    return [np.ascontiguousarray(x.swapaxes(0, 1)).swapaxes(0, 1) for x in arrays]
+
+
+@rooms
+@each
+def test_heads_may_lie_side_by_side_and_the_output_where_the_caller_wants_it(mechanism, options, parts_of, room):
+    arrays = draw(mechanism)
+    expected = both_passes(mechanism, arrays, **options, kernels=room)
+    kept = np.full((N, 2, 8), np.nan)
+    out = kept[..., :4].swapaxes(0, 1)  # some columns of a wider array
+    got, saved = mechanism.forward(*as_heads(arrays), **options, out=out, kernels=room)
+    assert got is out
+    assert np.isnan(kept[..., 4:]).all()
+    for x, y in zip([got, *mechanism.backward(np.cos(out), saved)], expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-13)
+
+
+def test_no_copy_is_made_of_what_a_model_holds():
+    """Beside the log-sum-exp, a number a row, nothing is allocated in a forward pass: not one of the four arrays."""
+    n, heads, width = 1024, 4, 32
+    q, k, v, out = (np.zeros((n, heads, width), np.float32).swapaxes(0, 1) for _ in range(4))
+    pattern = local.parts_of(n, n, window=16)
+
+    def call():
+        local.forward(q, k, v, window=16, pattern=pattern, out=out, kernels=jit)
+
+    call()
+    tracemalloc.start()
+    try:
+        call()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < q.nbytes / 4
+
+
+@rooms
+@pytest.mark.parametrize(
+    ("wrong", "error", "match"),
+    [
+        (np.zeros((2, N, 4), np.float32), TypeError, r"^out: expected a numpy\.ndarray of float64, got float32"),
+        (np.zeros((2, N, 5)), ValueError, r"^out: expected shape \(2, 70, 4\), got \(2, 70, 5\)"),
+        (np.broadcast_to(0.0, (2, N, 4)), ValueError, r"^out: expected an array that can be written to"),
+    ],
+)
+def test_an_output_array_that_does_not_fit(room, wrong, error, match):
+    with pytest.raises(error, match=match):
+        local.forward(*draw(local), window=3, out=wrong, kernels=room)

@@ -27,7 +27,7 @@ from linattn_ref.experiments.publishing import headlines
 
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.
-COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "pattern"}
+COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "pattern", "out"}
 
 
 class Mechanism(NamedTuple):
