@@ -365,7 +365,7 @@ report.assert_ok()
 # the nearest numbers inside $(0, 1)$.
 
 # %%
-chapter.source(gate.gate_forward, gate.gate_backward, doc=False)
+chapter.source(gate.forward, gate.backward, doc=False)
 
 # %%
 x, w_g, b_g = rng.standard_normal((N, 5)), rng.standard_normal(5), np.array(1.0)
@@ -379,20 +379,20 @@ class LayerGradients(NamedTuple):
 
 
 def layer_forward(x, w_g, b_g, q):
-    g, gate_saved = gate.gate_forward(x, w_g, b_g)
+    g, gate_saved = gate.forward(x, w_g, b_g)
     out, saved = rfa.forward(q, k, v, omega, g, causal=True)
     return out, (gate_saved, saved)
 
 
 def layer_backward(d_out, saved):
     grads = rfa.backward(d_out, saved[1])
-    return LayerGradients(*gate.gate_backward(grads.gate, saved[0]), grads.q)
+    return LayerGradients(*gate.backward(grads.gate, saved[0]), grads.q)
 
 
 report = gradcheck.check_elementwise(layer_forward, layer_backward, x, w_g, b_g, q, rng=np.random.default_rng(6))
 print(report)
 report.assert_ok()
-saturated, _ = gate.gate_forward(np.array([[-1e4], [17.0], [1e4]], np.float32), np.ones(1, np.float32), np.float32(0))
+saturated, _ = gate.forward(np.array([[-1e4], [17.0], [1e4]], np.float32), np.ones(1, np.float32), np.float32(0))
 assert ((saturated > 0) & (saturated < 1)).all()
 assert np.float32(1) / (np.float32(1) + np.exp(np.float32(-17))) == 1
 
@@ -547,7 +547,7 @@ assert abs(with_weight_1(skip_last)[5] - gated[5]).max() > 0.01
 for n in (10, 100, 1000):
     g = 0.1 ** (1 / n)
     b = math.log(g / (1 - g))
-    same(gate.gate_forward(np.zeros((1, 3)), np.zeros(3), np.array(b))[0], g)
+    same(gate.forward(np.zeros((1, 3)), np.zeros(3), np.array(b))[0], g)
     same(1 - g**n, 0.9)
     assert abs(b - math.log(n / math.log(10))) < 0.15
 

@@ -247,7 +247,7 @@ def draw(results: Results) -> Figure:
         for kernel, (colour, look) in LOOKS.items():
             points = [(r.length, getattr(r, field)) for r in results.rows if (r.task, r.kernel) == (task, kernel)]
             if points:
-                axis.plot(*zip(*points, strict=True), look, color=colour, label=kernel, markersize=3)
+                axis.plot(*zip(*points, strict=True), look, color=colour, label=kernel)
         if field == "median_ms":
             for limit in LIMITS:
                 colour, look = LOOKS[limit]

@@ -283,7 +283,7 @@ def _draw_time(axis: Axes, results: Results, names: Mapping[str, str]) -> None:
     lines, written = [], []
     for name, label in names.items():
         curve = results.curves[name]
-        lines += axis.plot(curve.lengths, curve.seconds, LOOK[name][2], color=LOOK[name][1], markersize=3)
+        lines += axis.plot(curve.lengths, curve.seconds, LOOK[name][2], color=LOOK[name][1])
         written.append(f"{label} {_exponent(curve.time_growth)}")
     _mark_crossings(axis, results, names)
     axis.set_xticks(results.lengths[:: 1 + len(results.lengths) // 5])
@@ -298,7 +298,7 @@ def _draw_memory(axis: Axes, results: Results, names: Mapping[str, str]) -> None
         curve, (_, colour, look) = results.curves[name], LOOK[name]
         n = np.array(curve.memory_lengths)
         lines += axis.plot(n, np.array(curve.peak_formula) / n / 1024, look[1:], color=colour)
-        axis.plot(n, np.array(curve.peak) / n / 1024, look[0], color=colour, markersize=3)
+        axis.plot(n, np.array(curve.peak) / n / 1024, look[0], color=colour)
     axis.set_ylim(4, 600)
     axis.set_yticks([5, 10, 20, 50, 100, 200, 500], ["5", "10", "20", "50", "100", "200", "500"])
     axis.minorticks_off()

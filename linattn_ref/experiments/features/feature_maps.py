@@ -186,7 +186,7 @@ def _draw_errors(axes: Axes, results: Results) -> None:
     grid = np.linspace(results.scores.min(), results.scores.max(), 201)
     lines = []
     for p, errors, colour in zip(results.orders, results.errors, style.sequence(len(results.orders)), strict=True):
-        axes.plot(results.scores, errors, ".", color=colour, markersize=3)
+        axes.plot(results.scores, errors, ".", color=colour)
         lines += axes.plot(grid, remainder_bound(grid, p) / np.exp(grid), "-", color=colour)
     axes.axhline(1, linestyle="--", color=style.GREY)
     axes.set(title="error of exp(x·y), cut off", xlabel="score x·y", ylabel="relative error")
@@ -215,7 +215,7 @@ def _draw_crossovers(axes: Axes, results: Results) -> None:
         axes.plot(d, results.crossovers[phi.name], marker, color=colour)
         lines += axes.plot(d, [crossover_formula(phi.width(int(each)), each, each) for each in d], "-", color=colour)
     lines += axes.plot(d, d**2, "--", color=style.GREY)
-    axes.set(title="less than softmax from N =", xscale="log", yscale="log", xlabel="width D = M")
+    axes.set(title="crossover length N", xscale="log", yscale="log", xlabel="width D = M")
     axes.set_xticks(d, [str(each) for each in d])
     axes.minorticks_off()
     axes.set_ylim(axes.get_ylim()[0], 2 * axes.get_ylim()[1])

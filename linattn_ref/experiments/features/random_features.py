@@ -190,7 +190,7 @@ def _points(axes: Axes, x: Array, measured: Sequence[Measured], *, root: bool = 
         mean, low, high = np.sqrt([mean, low, high])
     shown = mean > 0
     errors = np.array([mean - low, high - mean])[:, shown]
-    axes.errorbar(x[shown], mean[shown], errors, markersize=3, elinewidth=0.8, **look)  # type: ignore[arg-type]
+    axes.errorbar(x[shown], mean[shown], errors, elinewidth=0.8, **look)  # type: ignore[arg-type]
 
 
 def _draw_gain(axes: Axes, results: Results) -> None:

@@ -5,7 +5,7 @@ those of a pretrained network, whose weights stay as they are. Each kind of feat
 directions and with orthogonal ones. The matrix is what the mechanism makes of the identity.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import Heads, heads_of, read_heads, relative_error
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 
 Draw = Callable[..., Array]  # m, D, rng -> omega (m, D)
@@ -180,6 +181,11 @@ def estimate(q: Array, k: Array, v: Array, omega: Array, kind: performer.Kind) -
     return both[..., : v.shape[-1]], both[..., v.shape[-1] :]
 
 
+def from_record(record: Mapping[str, Any]) -> Results:
+    """The results in the figure's ``.json``, as they were."""
+    return restore(Results, record["results"])
+
+
 # --- The figure -----------------------------------------------------------------------------------------------------
 
 
@@ -208,7 +214,7 @@ def _draw_errors(
         if values.min() > OFF_SCALE:
             off.append(f"{label}: {values.min():.0f} to {values.max():.0f}, off the scale")
         else:
-            drawn.append((axis.plot(directions, values, look, color=colour, markersize=3)[0], label))
+            drawn.append((axis.plot(directions, values, look, color=colour)[0], label))
     if mean is not None:
         drawn.append((axis.axhline(mean, color=style.GREY), "mean of\nthe values"))
     axis.set(xscale="log", yscale="log")

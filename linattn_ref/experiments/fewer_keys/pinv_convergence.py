@@ -219,11 +219,11 @@ def _draw_convergence(axes: Axes, results: Results) -> None:
     for i, (kappa, colour) in enumerate(zip(results.conditions, style.sequence(len(results.conditions)), strict=True)):
         axes.plot(steps, np.maximum(results.predicted[i], floor / 10), "-", color=colour, linewidth=1)
         axes.plot(steps, np.maximum(results.newton[i], floor / 10), ":", color=colour, linewidth=1)
-        axes.plot(steps, results.measured[i], "o", color=colour, markersize=3)
+        axes.plot(steps, results.measured[i], "o", color=colour)
         falls = int(np.argmax(results.measured[i] < 0.5))
         labels.at(axes, falls, 1, f"{kappa:.0f}" if kappa < 1000 else f"$10^{{{math.log10(kappa):.0f}}}$", colour)
     for look, name in (("o", "measured"), ("-", "recursion"), (":", "Newton–Schulz")):
-        axes.plot([], [], look, color=style.GREY, markersize=3, label=name)
+        axes.plot([], [], look, color=style.GREY, label=name)
     style.legend_below(axes, columns=3)
 
 
@@ -242,7 +242,7 @@ def _draw_share(axes: Axes, results: Results) -> None:
 def _draw_landmarks(axes: Axes, results: Results) -> None:
     layers = style.sequence(results.real.shape[1])
     lines = [
-        axes.plot(results.landmarks, results.real[:, layer], "o-", color=colour, markersize=3)[0]
+        axes.plot(results.landmarks, results.real[:, layer], "o-", color=colour)[0]
         for layer, colour in enumerate(layers)
     ]
     lines.append(axes.axhline(results.reach, color=style.GREY, linestyle=":"))

@@ -124,7 +124,7 @@ def draw(results: Results) -> Figure:
     _draw_one(left, results)
     _draw_pairs(middle, results)
     _draw_inner(right, results)
-    left.set_ylabel("probability of failure")
+    left.set_ylabel("probability to be off by eps")
     for look, name in (("o", "normal"), ("s", "signs"), ("-", "exact"), ("--", "bound")):
         left.plot([], [], look, color=style.GREY, mfc="none" if look == "s" else None, label=name)
     figure.legend(loc="outside lower left", ncols=4)
@@ -139,7 +139,7 @@ def _draw_one(axis: Axes, results: Results) -> None:
         draw_failures(axis, k * 0.94, results.norms["gaussian"][i], fmt="o", color=colour)
         draw_failures(axis, k * 1.06, results.norms["signs"][i], fmt="s", mfc="none", color=colour)
         _name_eps(axis, results.grid, results.norms_exact[i], eps, colour)
-    axis.set_title("one vector's length off by eps")
+    axis.set_title("one vector's length")
 
 
 def _draw_pairs(axis: Axes, results: Results) -> None:
@@ -149,7 +149,7 @@ def _draw_pairs(axis: Axes, results: Results) -> None:
         rates = np.array([each.measured for each in results.pairs[i]])
         below = int(np.argmax(rates < 0.9))
         labels.at(axis, results.dimensions[below], rates[below], f"{eps:g}", colour, va="top", xytext=(0, -8))
-    axis.set_title(f"a distance of {results.points} points")
+    axis.set_title(f"distances of {results.points} points")
 
 
 def _name_eps(axis: Axes, x: Any, line: Any, eps: float, colour: str) -> None:

@@ -12,6 +12,7 @@ a gate below 1 every step back multiplies the error by ``1 / g``, while the stat
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -27,6 +28,7 @@ HEADS, WIDTH = 4, 8  # errors are averaged over the heads; C = M = WIDTH
 SAMPLES = 120  # positions kept for a curve
 NOTHING_LEFT = 1.0  # a relative error of 1: no digit is right
 SHOWN = 1e4  # larger errors are not drawn
+ABOVE = 1.6  # of a title, in its letters: room for names where lines leave the axes
 CAPTION = (
     "The state of causal linear attention in float32, rewound by subtraction (dashed) and computed again (solid), "
     "beside float64. Without a gate the first states lose digits, more of them the longer the sequence; with a gate g "
@@ -166,7 +168,7 @@ def _draw_plain(axis: Axes, results: Results) -> None:
     labels.at(axis, 1, 1.2e-5, "S rewound", s, ha="left", va="top", xytext=(0, 0))
     labels.at(axis, 1, 2.5e-7, "S computed again", s, ha="left")
     labels.at(axis, x[-1], 8e-8, "Z computed again", z, ha="right", va="top", xytext=(0, 0))
-    axis.set_title("without a gate", pad=14)
+    axis.set_title("without a gate", pad=ABOVE * matplotlib.rcParams["axes.titlesize"])
     axis.set_xlabel(f"position i of {results.lengths[-1]:,}")
 
 
@@ -181,7 +183,7 @@ def _draw_gates(axis: Axes, results: Results) -> None:
                 axis.plot(results.steps[shown], values[shown], look, color=colour)
                 last = results.steps[shown][-1], values[shown][-1]
             _name_gate(axis, *last, gate, colour)
-    axis.set_title("S with a gate g", pad=14)
+    axis.set_title("S with a gate g", pad=ABOVE * matplotlib.rcParams["axes.titlesize"])
     axis.set_xlabel("steps back from the last")
 
 
@@ -189,11 +191,11 @@ def _draw_lengths(axis: Axes, results: Results) -> None:
     lines = zip(results.gates, results.worst_rewound, results.worst_recomputed, strict=True)
     for (gate, rewound, recomputed), colour in zip(lines, style.sequence(len(results.gates)), strict=True):
         shown = rewound < SHOWN
-        axis.plot(results.lengths[shown], rewound[shown], "o--", color=colour, markersize=3)
+        axis.plot(results.lengths[shown], rewound[shown], "o--", color=colour)
         axis.plot(results.lengths, recomputed, "s-", color=colour, markersize=2)
         _name_gate(axis, results.lengths[shown][-1], rewound[shown][-1], gate, colour)
     labels.at(axis, results.lengths[-1], 2e-8, "solid: computed again", style.BLACK, ha="right")
-    axis.set_title("S, its worst position", pad=14)
+    axis.set_title("S, its worst position", pad=ABOVE * matplotlib.rcParams["axes.titlesize"])
     axis.set_xlabel("length N (tokens)")
 
 

@@ -198,13 +198,13 @@ def draw(results: Results) -> Figure:
     labels.at(middle, 0.55, 3.5, "log 0.1 / log g", style.GREY, ha="left", va="top")
     middle.plot(results.gates, results.reach, "o", color=style.BLUE)
     labels.at(middle, results.gates[-1], results.reach[-1], "measured", style.BLUE, ha="right", xytext=(-5, 0))
-    middle.set(title="tokens with 90% of the weight", yscale="log", xlabel="gate g", ylabel="tokens")
+    middle.set(title="90% of the weight", yscale="log", xlabel="gate g", ylabel="tokens")
     looks = ("-", style.GREY), (":", style.VERMILLION), ("-", style.BLUE)
     lines = [
         right.plot(results.latch[form].losses, line, color=colour)[0]
         for form, (line, colour) in zip(FORMS, looks, strict=True)
     ]
-    right.set(title="learning to hold the last mark", yscale="log", xlabel="step", ylabel="mean squared error")
+    right.set(title="holding the last mark", yscale="log", xlabel="step", ylabel="mean squared error")
     labels.at_ends(right, lines, [textwrap.fill(name, 9) for name in FORMS.values()])
     return figure
 
@@ -219,7 +219,7 @@ def _draw_weights(axes: Axes, results: Results) -> None:
     for i, (gate, weights, colour) in enumerate(zip(results.gates, results.weights, shades, strict=True)):
         line = (1 - gate) * gate ** results.distances.astype(float)  # (1)
         axes.plot(results.distances + 1, line, "-", color=colour)
-        axes.plot(some + 1, weights[some], "o", color=colour, markersize=3)
+        axes.plot(some + 1, weights[some], "o", color=colour)
         last = int(
             np.argmin(np.maximum(line, floor * 10 ** (1 + min(i, 3))))
         )  # lower and lower, so that no two names meet

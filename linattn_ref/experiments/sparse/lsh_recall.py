@@ -169,7 +169,7 @@ def _draw_collisions(axis: Axes, results: Results) -> None:
     for n_buckets, colour in zip(results.collisions, style.sequence(len(results.collisions)), strict=True):
         line = np.array(results.collisions[n_buckets])
         axis.plot(angles, line, "-", color=colour)
-        axis.plot(angles, results.drawn[n_buckets], "o", color=colour, markersize=3)
+        axis.plot(angles, results.drawn[n_buckets], "o", color=colour)
         x, y = _crossing(angles, line, 0.55)
         labels.at(
             axis, x, y, f"{n_buckets} buckets" if n_buckets == "2" else n_buckets, colour, xytext=(5, 0), ha="left"
@@ -187,7 +187,7 @@ def _crossing(x: Any, y: Any, level: float) -> tuple[float, float]:
 def _draw_rounds(axis: Axes, results: Results) -> None:
     lines, names = [], []
     for each, colour in zip(results.by_buckets, style.sequence(len(results.by_buckets)), strict=True):
-        lines += axis.plot(results.rounds, each.recall, "o-", color=colour, markersize=3)
+        lines += axis.plot(results.rounds, each.recall, "o-", color=colour)
         names.append(f"{each.n_buckets}\u00a0buckets")
         axis.plot(results.rounds, each.met, "--", color=colour)
     labels.at(axis, results.rounds[-1], 0.1, "dashed:\nof all tokens", style.BLACK, ha="right")
@@ -199,13 +199,13 @@ def _draw_rounds(axis: Axes, results: Results) -> None:
 
 def _draw_cost(axis: Axes, results: Results) -> None:
     for each, colour in zip(results.by_chunk, style.sequence(len(results.by_chunk), "plasma"), strict=True):
-        axis.plot(each.met, each.recall, "o-", color=colour, markersize=3)
+        axis.plot(each.met, each.recall, "o-", color=colour)
         x, y = each.met[0], each.recall[0]
         name = f"chunks of {each.chunk}" if each.chunk == results.by_chunk[0].chunk else str(each.chunk)
         labels.at(axis, x, y, name, colour, xytext=(5, -3), ha="left", va="top")
     axis.plot([0, 1], [0, 1], ":", color=style.GREY)
     labels.at(axis, 0.98, 0.6, "random\nchunks", style.GREY, ha="right")
-    axis.set(title="the same, over the cost", xlabel="share of all tokens met", xticks=[0, 0.5, 1])
+    axis.set(title="over the cost", xlabel="share of all tokens met", xticks=[0, 0.5, 1])
 
 
 def from_record(record: Mapping[str, Any]) -> Results:

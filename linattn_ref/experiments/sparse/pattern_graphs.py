@@ -180,7 +180,7 @@ def draw_graphs(axes: Any, results: Results, quantity: str, names: dict[str, str
         values = np.array(getattr(results.graphs[name], quantity))  # (lengths, draws)
         finite, colour = np.isfinite(values).all(axis=1), COLOURS[name]
         dashed = "--" if PARTS[name].both_ways else "-"
-        lines += axes.plot(x[finite], np.median(values, axis=1)[finite], f"o{dashed}", color=colour, markersize=3)
+        lines += axes.plot(x[finite], np.median(values, axis=1)[finite], f"o{dashed}", color=colour)
         axes.fill_between(
             x[finite], values.min(axis=1)[finite], values.max(axis=1)[finite], color=colour, alpha=0.2, lw=0
         )
@@ -200,7 +200,7 @@ def draw_pairs(axes: Any, results: Results) -> None:
         COLOURS["window"],
     )
     for (name, counted), colour, look in zip(results.pairs.items(), shades, ("o-", "o-", "s--", "o-"), strict=True):
-        lines += axes.plot(x, counted.counts, look, color=colour, markersize=3)
+        lines += axes.plot(x, counted.counts, look, color=colour)
         names.append(f"{PAIR_NAMES.get(name, name)} $N^{{{counted.growth.exponent:.2f}}}$")
     lines += axes.plot(x, x * np.log2(x), ":", color=style.BLACK)
     axes.minorticks_off()
