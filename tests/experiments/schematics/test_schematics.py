@@ -8,12 +8,12 @@ from matplotlib.text import Text
 
 from linattn_ref.attention import (
     bigbird,
-    landmarks,
     linear,
     linformer,
     long_short,
     performer,
     rfa,
+    segment_means,
     softmax,
 )
 from linattn_ref.experiments.publishing import catalogue, style, tables
@@ -86,7 +86,7 @@ def arrays():
     out, _ = linear.forward(q, k, v)
     yield "linear", {**given, "$S$": state.s, "$z$": state.z[:, None], "$O$": out}
     yield "performer", {**given, "$\\Omega^\\top$": omega.T, "$O$": performer.forward(q, k, v, omega)[0]}
-    q_means, k_means = (landmarks.segment_means(x, R)[0] for x in (q, k))
+    q_means, k_means = (segment_means.forward(x, R)[0] for x in (q, k))
     small = [softmax.matrix(*pair) for pair in ((q, k_means), (q_means, k_means), (q_means, k))]
     named = dict(zip(("$F$", "$A^{+}$", "$B$"), small, strict=True))
     yield "nystromformer", {**given, **named, "$\\tilde Q$": q_means, "$\\tilde K$": k_means}
@@ -119,14 +119,12 @@ def test_patterns_are_those_that_the_mechanisms_compute():
     _, results = results_of("bigbird")
     (kinds,) = results.patterns.values()
     q, k, v = np.random.default_rng(0).standard_normal((3, len(kinds), 4))
-    first = list(PAIRS).index("random")
-    drawn = np.array([[row] for row in range(12)])
-    for row in range(12):
-        beside = np.flatnonzero(kinds[2 * row] == first)
-        drawn[row] = beside[0] // 2 if len(beside) else row
-    moved, _ = bigbird.forward(q, k, v + 0, block=2, window_blocks=3, global_blocks=(0,), random_blocks=drawn)
+    drawn = np.arange(12)[:, None]  # its own block, where the random one is global or in the window
+    for block, pairs in enumerate(kinds[::2] == list(PAIRS).index("random")):
+        drawn[block] = np.flatnonzero(pairs)[0] // 2 if pairs.any() else block
+    out, _ = bigbird.forward(q, k, v, block=2, window_blocks=3, global_blocks=(0,), random_blocks=drawn)
     dense = np.where(kinds > 0, np.exp(q @ k.T / 2), 0)
-    assert moved == pytest.approx(dense / dense.sum(axis=1, keepdims=True) @ v)
+    assert out == pytest.approx(dense / dense.sum(axis=1, keepdims=True) @ v)
 
 
 def test_reformers_chunks_are_a_band_in_sorted_order():
