@@ -89,7 +89,7 @@ for i in range(N):
 same(out, by_loops)  # claim 13
 
 # %% [markdown]
-# Four facts about the formula that are good to have met once:
+# Four facts about the formula that come up again and again:
 #
 # - the rows of $P$ are positive and sum to 1, so **an output is an average of values**: it never leaves their
 #   range;
@@ -422,7 +422,7 @@ assert count(lambda d_out: softmax_dense.backward(d_out, saved), d_out).multiply
 assert kept_bytes(saved) == (N * D + L * D + L * M + N * L) * 8  # claim 1, space: q, k, v and P, in float64
 
 # %% [markdown]
-# For a feeling of the size: one head of 64 at $N = 4096$ in float32 keeps 64 MiB of $P$, and BERT-base has 144
+# To get a feeling for the size: one head of 64 at $N = 4096$ in float32 keeps 64 MiB of $P$, and BERT-base has 144
 # heads.
 
 # %%
@@ -444,7 +444,7 @@ print(f"{heads} heads, {length} tokens: {heads * length**2 * 4 / 2**30:.0f} GiB 
 #
 # $$\sum_{j \in T} e^{a_j - m'} = \sum_{j \in T} e^{a_j - m_T}\, e^{m_T - m'} = e^{m_T - m'} s_T$$
 #
-# and in the same way for $o_T$. One common factor mends all old terms at once, however many there are, and without
+# and in the same way for $o_T$. One common factor corrects all old terms at once, however many there are, and without
 # looking at them again:
 #
 # $$s_{T \cup U} = e^{m_T - m'} s_T + \sum_{j \in U} e^{a_j - m'}, \qquad

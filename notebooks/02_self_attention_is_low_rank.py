@@ -443,8 +443,8 @@ chapter.table(
 # %% [markdown]
 # In this network, from 64 to 512 tokens, the rank that holds 90% is a third of $n$, at every length: not a logarithm,
 # not a constant. Only the untrained network does what one would hope for. So the figure shows that attention matrices
-# can be compressed by a factor; it does not show that the factor grows with $n$. Keep this beside Theorem 1 of the
-# next chapter, which speaks of $\log n$.
+# can be compressed by a factor; it does not show that the factor grows with $n$. Compare Theorem 1 of the next
+# chapter, which speaks of $\log n$.
 #
 # ## How exact are the singular values?
 #
@@ -523,10 +523,9 @@ print(f"numpy.linalg.matrix_rank of the same head: {float32_rank} in float32, {f
 # %% [markdown]
 # Most values are far better than their bounds, as rounding errors of either sign average out, but the shape is as
 # derived: $1/\sigma$, then noise, then zeros (rounding made the eigenvalue negative), where the error is the value
-# itself. The curve is off by less than a thousandth, because small values hardly count in (1). The last line is an
-# old remark once more: a numerical rank is a count of singular values above a threshold, and the threshold comes from
-# the dtype. The package takes the SVD unless told otherwise; `linattn-ref spectrum --method gram` reports what it
-# lost.
+# itself. The curve is off by less than a thousandth, because small values hardly count in (1). The last line shows what
+# is well known: a numerical rank is a count of singular values above a threshold, and the threshold comes from the
+# dtype. The package takes the SVD unless told otherwise; `linattn-ref spectrum --method gram` reports what it lost.
 #
 # ## The gradient of singular values
 #
@@ -640,7 +639,7 @@ report.assert_ok()
 # On a real head the gradient answers a question of the temperature section: is it true that $T = 1$ is near the worst
 # choice? Scores are $\beta\, q_i^\top k_j / \sqrt D$ with $\beta = 1/T$; making $\beta$ larger is making all queries
 # longer, so $\partial c_k / \partial \beta = \sum_{id} Q_{id}\, dQ_{id}$ at $\beta = 1$. It should be small, and
-# agree with a difference of two sharper and flatter matrices:
+# agree with the difference between slightly sharper and slightly flatter attention:
 
 # %%
 q, k_real = Q[1, 3].astype(np.float64), K[1, 3].astype(np.float64)
