@@ -245,9 +245,10 @@ assert abs(by_series - exact).max() < 0.01  # order 8
 # 4161 features, and order 4 has 17 million: not for linear attention, as a way to *come close* to softmax.
 #
 # It is in use all the same, with the order and the width kept small. **Based** (Arora et al. 2024) projects queries and
-# keys to $D = 16$ and takes the second order: $1 + 16 + 16^2 = 273$ features a head, for which it needs a kernel of its
-# own, beside a window of exact softmax attention for what is near. That is no close approximation, as the table says;
-# like $\mathrm{elu} + 1$ below it is a similarity that a network is trained with, and an even order is never negative.
+# keys to $D = 16$ and takes the second order: $1 + 16 + 16^2 = 273$ features a head, for which its authors wrote
+# kernels of their own, beside a window of exact softmax attention for what is near. That is no close approximation, as
+# the table says; like $\mathrm{elu} + 1$ below it is a similarity that a network is trained with, and an even order is
+# never negative.
 
 # %%
 rows, errors = [], {}
@@ -331,7 +332,7 @@ assert count(quadratic().forward, arrays[0]).elementwise <= 2 * n * C  # making 
 
 # %% [markdown]
 # Counted, not timed: multiply-adds are a fair measure of either side, and they cross where they do on any machine. Once
-# more by hand, at $D = 3$: the products in loops over single numbers, with the features as the notes print them, until
+# more by hand, at $D = 3$: the products in loops over single numbers, with the features typed out one by one, until
 # linear attention takes fewer.
 
 
