@@ -423,9 +423,15 @@ for tokens, layers, arrives in (([30], 1, False), ([30], 2, True), ([], 2, False
     assert arrives == (pattern_graphs.steps(allowed)[0, -1] <= layers)
 
 # %% [markdown]
-# How much arrives is another matter: all $N$ tokens share the $M$ numbers of the centre. BigBird's authors name the
-# limit themselves (their section 3.4): there is a task that one layer of full attention solves, and for which sparse
-# attention with about $N$ pairs needs about $N$ layers, if a widely believed conjecture holds.
+# What the star is good for in theory, BigBird's authors prove (their section 3). A sparse attention whose graph
+# contains a star can come as near as one likes to any continuous function from sequences to sequences, as full
+# attention can (Theorem 1); a sparse encoder and decoder can simulate any Turing machine, numbers of arbitrary
+# precision assumed (section 3.3). The random blocks are not needed for either.
+#
+# How much arrives is another matter: all $N$ tokens share the $M$ numbers of the centre. The authors name the limit
+# themselves (section 3.4): to find for each of $N$ unit vectors the one furthest from it takes one layer of full
+# attention, and for sparse attention with about $N$ pairs about $N$ layers, if a widely believed conjecture holds (that
+# of orthogonal vectors, Proposition 1). At $N$ layers of $N$ pairs nothing is saved.
 #
 # ## BigBird: blocks, random ones among them
 #

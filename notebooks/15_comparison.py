@@ -59,6 +59,12 @@ others = sorted(set(mechanisms) - set(EIGHT))
 assert others == ["block_local", "linformer_linear", "local", "reformer", "softmax", "sparse_transformer"]
 
 # %% [markdown]
+# The round-up's last column says where each could be had in 2021. The authors' own code there was for Linformer
+# (fairseq), Nyströmformer, Longformer, BigBird (TensorFlow), linear attention (fast-transformers) and Performer
+# (TensorFlow); others had written Linformer, Nyströmformer, Long-Short and Performer again in PyTorch; Hugging Face's
+# transformers had Longformer, BigBird and Performer. For random feature attention there was none. Of these the gallery
+# measures fast-transformers, Hugging Face's Longformer and BigBird, and a Performer in PyTorch beside this package.
+#
 # Not in that table: softmax attention; windows or blocks alone, Sparse Transformer and Reformer, which belong with the
 # local ones, since they are exact over the pairs they keep; and the combination of Linformer with linear attention.
 #
@@ -364,15 +370,16 @@ assert error_at("longformer", 0.2) < error_at("local", 0.2)  # two global tokens
 # What the figure says, and what it does not:
 #
 # - **Pairs** get better steadily, since in the end they keep all pairs. Global tokens help much: real heads look at the
-#   first and last tokens, `[CLS]` and `[SEP]`, most of all (chapter 2).
+#   first token, `[CLS]`, far more than at any other (measured in chapter 2; `[SEP]` is nothing special there).
 # - **Low rank** is best where little may be spent. Mean pooling is Linformer without training; fitted projections
 #   do a little better (chapter 4). The truncated SVD is far below all, so the matrices *are* near low rank; what is
 #   missing is a cheap way to find the subspace.
 # - **Kernels** hardly gain by more features here. Linear attention does not try to be softmax attention, and for
-#   Performer the scores of a trained network are too large: the error of positive features grows as
-#   $e^{\lVert q + k \rVert^2 / \sqrt D}$ (chapter 9).
-# - None of this is about networks *trained* with a mechanism. A network can learn to live with any of them: it is why
-#   all of these papers have good results. Put into a network that was trained without it, none is free.
+#   Performer the scores of a trained network are too large: the square of the relative error of positive features
+#   grows as $e^{\lVert q + k \rVert^2 / \sqrt D}$ (chapter 9).
+# - None of this is about networks *trained* with a mechanism, and nothing was trained here. The papers train theirs
+#   with it, from the start or for some time more, and report results near those of softmax attention on their tasks.
+#   Put into a network that was trained without it, none is free.
 #
 # Sliders: how the matrix of the Nyström method, of the Performer or of a window fills in with size.
 

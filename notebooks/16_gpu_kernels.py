@@ -651,8 +651,9 @@ chapter.source(half_tiles.add_results_by_pairs, half_softmax_tiles.forward_tile)
 # %% [markdown]
 # A row's maximum and its sum are those of four lanes, which read one another's numbers (`max_of_quad`, `sum_of_quad`).
 # Scores, maxima, sums and the output are float32; rounded are the inputs, $P$ and the result. What that costs is seen
-# against the reference in float64, given the same rounded inputs: a rounding to bfloat16 moves a number by at most
-# $2^{-8}$ of it: half of the distance to its neighbours, which have eight digits. The simulator lets 32 threads meet for each instruction and multiplies with NumPy:
+# against the reference in float64, given the same rounded inputs: a rounding to bfloat16, which has eight binary
+# digits, moves a number by at most $2^{-8}$ of it. The simulator lets 32 threads meet for each instruction and
+# multiplies with NumPy:
 
 # %%
 rng = np.random.default_rng(10)
@@ -825,9 +826,10 @@ assert moved / ideal == 2.5
 
 # %% [markdown]
 # The two steps with products in them are near the corner where memory and arithmetic take equally long. The scan is
-# far on the memory side, but has little to do. Moving 2.5 times what is needed is the price of three launches: $\phi(K)$ and $V$ are read twice,
-# the states written, read, written and read. These are bounds, not times; a kernel reaches some share of them, and
-# which is for `linattn-ref bench cuda` to say: it measures the device's own copy bandwidth and matrix rate beside the
+# far on the memory side, but has little to do. Moving 2.5 times what is needed is the price of three launches:
+# $\phi(K)$ and $V$ are read twice, the states written, read, written and read. These are bounds, not times; a kernel
+# reaches some share of them, and which is for `linattn-ref bench cuda` to say: it measures the device's own copy
+# bandwidth and matrix rate beside the
 # kernels.
 #
 # The chunk length is the one size to choose. A longer chunk has fewer states to move, and more pairs within the chunk:
