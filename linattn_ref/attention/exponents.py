@@ -44,7 +44,7 @@ Milakov and Gimelshein (2018), "Online normalizer calculation for softmax".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -53,10 +53,11 @@ import numpy as np
 from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.feature_map_protocol import ExponentialMap, FeatureMap, is_exponential
 from linattn_ref.attention.masks import zero_masked
+from linattn_ref.kernels.reference import exponential_features
+from linattn_ref.kernels.reference.exponential_features import ROWS
 
 RISE = 40.0  # S stays below exp(40) a key: with 1e6 keys, values of 1e6 and C = 1e3 that is 2e32, float32 holds 3e38
 ALL = slice(None)
-ROWS = 64  # of exponents at a time: with 8 heads and C = 256, half a megabyte of float32
 
 
 class Piece(NamedTuple):
@@ -101,17 +102,18 @@ def scaled_features(
 
     The keys before the first query's own are seen by all queries, so that ``r`` starts from their maximum.
     """
+    kernel = getattr(kernels, "exponential_features", exponential_features)
     (exponent_q, factor_q), (exponent_k, factor_k) = feature_map.split(q), feature_map.split(k)  # (..., 1 or C)
     if key_mask is not None:
         exponent_k = np.where(key_mask[..., None], exponent_k, exponent_k.dtype.type(-np.inf))
     before = np.full_like(k, -np.inf, shape=(*k.shape[:-2], 1)) if log_scale is None else log_scale
     shared = k.shape[-2] - q.shape[-2] if causal else k.shape[-2]
-    first = np.maximum(before, exponent_k[..., :shared, :].max(axis=-2)) if shared else before
+    first = np.maximum(before, kernel.largest(exponent_k[..., :shared, :])) if shared else before
 
     scale_k = [(slice(0, shared), first), *(rises(exponent_k, shared, first) if causal else ())]  # rows, and their r
     scale_q = [(slice(i.start - shared, i.stop - shared), r) for i, r in scale_k[1:]] if causal else [(ALL, first)]
-    phi_q = _exp(_own(exponent_q, q), scale_q, factor_q, of_queries=True)
-    phi_k = _exp(_own(exponent_k, k), scale_k, factor_k, of_queries=False)
+    phi_q = _exp(kernel.of_queries, _own(exponent_q, q), scale_q, factor_q)
+    phi_k = _exp(kernel.of_keys, _own(exponent_k, k), scale_k, factor_k)
 
     decays = [decay_between(old, new) for (_, old), (_, new) in pairwise(scale_k)]
     pieces = tuple(Piece(i, j, decay) for (i, _), (j, _), decay in zip(scale_q, scale_k[1:], decays, strict=False))
@@ -194,18 +196,18 @@ def _own(exponent: Array, x: Array) -> Array:
     return exponent.copy() if np.may_share_memory(exponent, x) else exponent
 
 
-def _exp(exponent: Array, scales: list[tuple[slice, Array]], factor: Array | None, *, of_queries: bool) -> Array:
-    """The scaled features (1), written over their exponents; so few rows at a time that they stay in the cache."""
+def _exp(
+    of_rows: Callable[[Array, Array], Array], exponent: Array, scales: list[tuple[slice, Array]], factor: Array | None
+) -> Array:
+    """The scaled features (1), written over their exponents."""
     for rows, r in scales:
-        shift = finite(r)[..., None, :] if of_queries else -finite(r)[..., None, :]
-        start, stop, _ = rows.indices(exponent.shape[-2])
-        size = rows_at_a_time(exponent)
-        for block in range(start, stop, size):
-            x = exponent[..., block : min(block + size, stop), :]
-            x += shift
-            if of_queries:
-                x -= x.max(axis=-1, keepdims=True)  # (2)
-            np.exp(x, out=x)
+        x = exponent[..., rows, :]
+        if x.shape[-2]:
+            phi = of_rows(x, finite(r))
+            if phi.shape == exponent.shape:  # all rows, and so without a copy
+                exponent = phi
+            elif not np.may_share_memory(phi, exponent):
+                x[...] = phi
     return exponent if factor is None else exponent * factor
 
 

@@ -124,11 +124,16 @@ class FavorPositive(NamedTuple):
     def width(self, d: int) -> int:
         return rows_for(self.omega, d)
 
-    def split(self, x: Array) -> tuple[Array, None]:
+    def product(self, x: Array) -> tuple[Array, Array]:
+        """The exponents (2) as one product: of ``[x, -|x|^2/2 - log(m)/2]`` and ``[omega, 1]``, ``(..., D + 1)``."""
+        rows_for(self.omega, x.shape[-1])
         x = self.scale * x
-        exponent = project(x, self.omega)  # (..., m)
-        exponent -= half_square(x) + 0.5 * math.log(len(self.omega))  # (2)
-        return exponent, None
+        rest = -half_square(x) - 0.5 * math.log(len(self.omega))  # (..., 1)
+        return np.concatenate([x, rest], axis=-1), _beside_ones(like(x, self.omega))
+
+    def split(self, x: Array) -> tuple[Array, None]:
+        rows, directions = self.product(x)
+        return rows @ directions.T, None  # (2)  (..., m)
 
     def forward(self, x: Array) -> tuple[Array, tuple[Array, Array]]:
         return exponential(self, x)
@@ -136,7 +141,8 @@ class FavorPositive(NamedTuple):
     def backward(self, d_phi: Array, saved: tuple[Array, Array]) -> Array:
         x, phi = saved
         d_p = d_phi * phi  # (6)  (..., m)
-        return self.scale * (d_p @ like(x, self.omega) - self.scale * x * d_p.sum(axis=-1, keepdims=True))  # (6)
+        both = d_p @ _beside_ones(like(x, self.omega))  # (..., D + 1)
+        return self.scale * (both[..., :-1] - self.scale * x * both[..., -1:])  # (6)
 
 
 def favor_hyperbolic(omega: Array, scale: float = 1.0) -> FavorHyperbolic:
@@ -209,3 +215,8 @@ class FavorRelu(NamedTuple):
     def backward(self, d_phi: Array, p: Array) -> Array:
         d_p = d_phi * (p > 0) / math.sqrt(len(self.omega))  # (8)  (..., m)
         return self.scale * (d_p @ like(p, self.omega))  # (8)
+
+
+def _beside_ones(omega: Array) -> Array:
+    """``[omega, 1]``, ``(m, D + 1)``: a sum of features is one more product."""
+    return np.concatenate([omega, np.ones_like(omega[:, :1])], axis=-1)

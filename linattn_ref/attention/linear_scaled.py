@@ -29,6 +29,7 @@ from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, rea
 from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.ownership import Count, new_count
 from linattn_ref.attention.rooms import CausalProductRoom, kernel_of, name_of_room, room_of
+from linattn_ref.kernels.reference import exponential_features
 from linattn_ref.kernels.turns import take_turn
 
 __all__ = ["Saved", "backward", "forward", "similarities", "step", "summarise"]
@@ -63,6 +64,10 @@ def forward(
     """`linear.forward` with such a map; ``eps`` is 0."""
     given_scale = None if state is None or state.log_scale is None else state.log_scale.copy()
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
+    if not causal and hasattr(feature_map, "product"):
+        phi, s, z, out, denominator = _over_all_keys(q, k, v, feature_map, key_mask, kernels)
+        kept = phi, v, out, denominator, ((s, z),), key_mask, feature_map, name_of_room(kernels), False, None
+        return out, Saved(*kept, State(s.copy(), z.copy(), phi.log_scale, new_count()))
     phi = scaled_features(q, k, feature_map, key_mask, causal, given_scale, kernels)
     s, z = add_up(phi.k[..., : phi.shared, :], v[..., : phi.shared, :])  # of the keys that every query sees
     if state is not None:
@@ -75,6 +80,19 @@ def forward(
         starts = ((s.copy(), z.copy()),)  # a copy, because a step may spend the state below
     kept = phi, v, out, denominator, starts, key_mask, feature_map, name_of_room(kernels), state is not None
     return out, Saved(*kept, given_scale, State(s, z, phi.log_scale, new_count()))
+
+
+def _over_all_keys(
+    q: Array, k: Array, v: Array, feature_map: Any, key_mask: Mask | None, kernels: CausalProductRoom
+) -> tuple[Features, Array, Array, Array, Array]:
+    """The same where exponents are products and all queries see all keys: a kernel does it all at once."""
+    (x_q, directions), (x_k, _) = feature_map.product(q), feature_map.product(k)
+    if key_mask is not None:
+        seen = np.where(key_mask, x_k[..., -1], x_k.dtype.type(-np.inf))  # beside it in ``directions`` are ones
+        x_k = np.concatenate([x_k[..., :-1], seen[..., None]], axis=-1)
+    kernel = getattr(kernels, "exponential_features", exponential_features)
+    phi_q, phi_k, r, *sums_and_output = kernel.over_all_keys(x_q, x_k, directions, v)
+    return Features(phi_q, phi_k, None, k.shape[-2], (), r, (q, phi_q), (k, phi_k)), *sums_and_output
 
 
 def backward(d_out: Array, saved: Saved, d_state: State | None) -> tuple[Array, Array, Array, State | None]:

@@ -1,5 +1,12 @@
 """Kernels in NumPy: the loop as the paper prints it."""
 
-from linattn_ref.kernels.reference import causal_product, elu_plus_one, lsh, pattern_softmax, softmax
+from linattn_ref.kernels.reference import (
+    causal_product,
+    elu_plus_one,
+    exponential_features,
+    lsh,
+    pattern_softmax,
+    softmax,
+)
 
-__all__ = ["causal_product", "elu_plus_one", "lsh", "pattern_softmax", "softmax"]
+__all__ = ["causal_product", "elu_plus_one", "exponential_features", "lsh", "pattern_softmax", "softmax"]

@@ -1,0 +1,82 @@
+"""Exponential features in both rooms: the formulas, whatever the shape, and what is out of range."""
+
+import numpy as np
+import pytest
+
+from linattn_ref.kernels import jit, reference
+from linattn_ref.kernels.jit.exponential_features import ROWS
+from linattn_ref.kernels.jit.vector import lanes
+
+ROOMS = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+WIDTH = lanes(np.empty(0, np.float32))
+SHAPES = [(1, 1), (3, WIDTH - 1), (2, ROWS + 1, WIDTH + 1), (2, 3, 2 * ROWS, 2 * WIDTH), (1, 5, 3)]
+
+
+def draw(shape, dtype):
+    """Exponents, and a scale."""
+    rng = np.random.default_rng(0)
+    return [30 * rng.standard_normal(size).astype(dtype) for size in (shape, (*shape[:-2], shape[-1]))]
+
+
+@ROOMS
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_formulas(room, dtype, shape):
+    exponent, r = draw(shape, dtype)
+    rounding = 200 * np.finfo(dtype).eps  # of exponents of size 100
+    largest = room.exponential_features.largest(exponent)
+    np.testing.assert_array_equal(largest, exponent.max(axis=-2))
+    keys = room.exponential_features.of_keys(exponent.copy(), largest)
+    np.testing.assert_allclose(keys, np.exp(exponent - largest[..., None, :]), rtol=rounding, atol=1e-37)
+    shifted = exponent + r[..., None, :]
+    queries = room.exponential_features.of_queries(exponent.copy(), r)
+    expected = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
+    np.testing.assert_allclose(queries, expected, rtol=rounding, atol=1e-37)
+    assert keys.dtype == queries.dtype == dtype
+
+
+@ROOMS
+def test_one_scale_for_all_columns_and_masked_keys(room):
+    exponent, _ = draw((2, 5, 7), np.float64)
+    exponent[:, 2] = -np.inf
+    r = exponent.max(axis=(-1, -2), keepdims=True)[..., 0]  # (2, 1)
+    keys = room.exponential_features.of_keys(exponent.copy(), r)
+    np.testing.assert_allclose(keys, np.exp(exponent - r[..., None]), rtol=1e-13)
+    assert not keys[:, 2].any()
+
+
+@ROOMS
+def test_they_are_written_over_the_exponents(room):
+    exponent, r = draw((2, 5, 7), np.float32)
+    for function in (room.exponential_features.of_keys, room.exponential_features.of_queries):
+        mine = exponent.copy()
+        assert np.shares_memory(function(mine, r), mine)
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("n", "length", "c", "m"), [(1, 1, 1, 1), (7, 2 * ROWS + 5, WIDTH + 3, 3), (ROWS + 1, 9, 5, WIDTH + 1)]
+)
+@pytest.mark.parametrize("leading", [(), (2, 3)], ids=str)
+def test_over_all_keys(dtype, sizes, leading):
+    rng, (n, length, c, m) = np.random.default_rng(0), sizes
+    shapes = (*leading, n, 5), (*leading, length, 5), (c, 5), (*leading, length, m)
+    x_q, x_k, directions, v = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
+    directions[:, -1] = 1
+    x_q[..., -1] -= 300  # so that what is beyond the last feature would be infinite
+    x_k[..., : length // 2, -1] = -np.inf  # keys that are not seen
+    expected = reference.exponential_features.over_all_keys(x_q, x_k, directions, v)
+    for got, want in zip(jit.exponential_features.over_all_keys(x_q, x_k, directions, v), expected, strict=True):
+        assert got.shape == want.shape
+        assert got.dtype == dtype
+        tolerance = 3000 * np.finfo(dtype).eps  # of exponents of size 300
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1, abs(v).max()))
+
+
+@ROOMS
+def test_over_keys_of_which_none_is_seen(room):
+    x = np.ones((3, 2))
+    *_, out, denominator = room.exponential_features.over_all_keys(x, [1, -np.inf] * x, np.ones((4, 2)), x)
+    assert not out.any()
+    assert not denominator.any()
