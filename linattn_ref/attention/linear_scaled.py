@@ -66,8 +66,9 @@ def forward(
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
     if not causal and hasattr(feature_map, "product"):
         phi, s, z, out, denominator = _over_all_keys(q, k, v, feature_map, key_mask, kernels)
-        kept = phi, v, out, denominator, ((s, z),), key_mask, feature_map, name_of_room(kernels), False, None
-        return out, Saved(*kept, State(s.copy(), z.copy(), phi.log_scale, new_count()))
+        last = State(s.copy(), z.copy(), phi.log_scale, new_count())
+        rows, room = (phi, v, out, denominator), name_of_room(kernels)
+        return out, Saved(*rows, ((s, z),), key_mask, feature_map, room, False, None, last)
     phi = scaled_features(q, k, feature_map, key_mask, causal, given_scale, kernels)
     s, z = add_up(phi.k[..., : phi.shared, :], v[..., : phi.shared, :])  # of the keys that every query sees
     if state is not None:
