@@ -21,20 +21,10 @@ What is public is what ``__all__`` of each module lists; ``linattn_ref.attention
 alone.
 """
 
-from importlib import import_module
-from types import ModuleType
+from linattn_ref import lazy
 
 __version__ = "0.1.0"
 
 __all__ = ["attention", "data", "experiments", "gradcheck", "kernels", "models", "nn", "theory", "training"]
 
-
-def __getattr__(name: str) -> ModuleType:
-    """A package or module of this one, imported when it is first named."""
-    if name in __all__:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -61,8 +61,7 @@ expected and what came.
 Who has checked the arguments once can skip the checks: ``linear.forward.unchecked`` is the function behind its door.
 """
 
-from importlib import import_module
-from types import ModuleType
+from linattn_ref import lazy
 
 __all__ = [
     "bigbird",
@@ -83,13 +82,4 @@ __all__ = [
     "sparse_transformer",
 ]
 
-
-def __getattr__(name: str) -> ModuleType:
-    """A mechanism, imported when it is first named."""
-    if name in __all__:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

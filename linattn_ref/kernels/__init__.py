@@ -18,18 +18,8 @@ what those of ``reference`` do. To try a module ``my_softmax`` with a ``forward`
 With a ``step`` too, a token of decoding is computed by that; without, as in ``cuda``, by its ``forward`` for one query.
 """
 
-from importlib import import_module
-from types import ModuleType
+from linattn_ref import lazy
 
 __all__ = ["cuda", "jit", "parts", "reference"]
 
-
-def __getattr__(name: str) -> ModuleType:
-    """A room, imported when it is first named: Numba with ``jit`` and ``cuda`` only."""
-    if name in __all__:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

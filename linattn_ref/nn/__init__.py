@@ -13,8 +13,7 @@
 once, as a model that calls its layers a thousand times.
 """
 
-from importlib import import_module
-from types import ModuleType
+from linattn_ref import lazy
 
 __all__ = [
     "affine",
@@ -35,13 +34,4 @@ __all__ = [
     "relu",
 ]
 
-
-def __getattr__(name: str) -> ModuleType:
-    """A layer, imported when it is first named."""
-    if name in __all__:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

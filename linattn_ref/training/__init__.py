@@ -10,18 +10,8 @@ for _ in range(steps):
     state = adam.step(flat, total, state, learning_rate=1e-3)
 """
 
-from importlib import import_module
-from types import ModuleType
+from linattn_ref import lazy
 
 __all__ = ["adam", "checkpoint", "clip", "loop", "parameters", "radam", "schedule", "sgd"]
 
-
-def __getattr__(name: str) -> ModuleType:
-    """A module, imported when it is first named."""
-    if name in __all__:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

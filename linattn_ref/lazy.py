@@ -1,0 +1,22 @@
+"""Modules that are imported when they are first named: ``linattn_ref.attention.linear`` after ``import linattn_ref``."""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from types import ModuleType
+
+__all__ = ["modules"]
+
+
+def modules(package: str, names: Sequence[str]) -> tuple[Callable[[str], ModuleType], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package whose modules of these names are imported when they are named."""
+
+    def __getattr__(name: str) -> ModuleType:
+        if name in names:
+            return import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *names})
+
+    return __getattr__, __dir__
