@@ -1,4 +1,4 @@
-"""Modules that are imported when they are first named: ``linattn_ref.attention.linear`` after ``import linattn_ref``."""
+"""Modules that are imported when they are first named: ``linattn_ref.attention`` after ``import linattn_ref``."""
 
 import sys
 from collections.abc import Callable, Sequence
