@@ -1,12 +1,15 @@
 """Feature maps: their gradients, the kernels they stand for, exactly or on average, and their range."""
 
+import copy
 import math
 import pickle
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from linattn_ref.attention import feature_maps
+from linattn_ref.attention import feature_maps, linear, performer, rfa
 from linattn_ref.gradcheck import check_elementwise
 
 EPS64 = np.finfo(np.float64).eps
@@ -314,8 +317,44 @@ def test_bad_arguments_are_named(call, error, message):
         call()
 
 
-def test_elementwise_maps_travel_to_other_processes(rng):
+@every_map
+def test_maps_are_data(feature_map, rng):
+    """They travel to other processes, and are copied."""
     x = rng.standard_normal((3, D))
-    for feature_map in (feature_maps.elu_plus_one, feature_maps.relu):
-        there = pickle.loads(pickle.dumps(feature_map))
-        np.testing.assert_array_equal(there.forward(x)[0], feature_map.forward(x)[0])
+    phi, saved = feature_map.forward(x)
+    for there in (pickle.loads(pickle.dumps(feature_map)), copy.deepcopy(feature_map)):
+        assert type(there) is type(feature_map)
+        assert there.name == feature_map.name
+        np.testing.assert_array_equal(there.forward(x)[0], phi)
+        np.testing.assert_array_equal(there.backward(phi, saved), feature_map.backward(phi, saved))
+
+
+@pytest.mark.parametrize("make", [feature_maps.favor_positive, feature_maps.favor_relu, feature_maps.rfa_gaussian])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_directions_are_finite(make, wrong):
+    directions = omega()
+    directions[2, 1] = wrong
+    with pytest.raises(ValueError, match=rf"^omega: expected finite numbers, got {wrong} among them"):
+        make(directions)
+    x = np.ones((2, 5, D))
+    for module in (performer, rfa):
+        with pytest.raises(ValueError, match=r"^omega: expected finite numbers"):
+            module.forward(x, x, x, directions)
+    make(np.full((4, D), 1e308))  # whose sum is infinite
+
+
+def test_a_map_of_ones_own(rng):
+    """Any object with the members: here the features are squares."""
+    squares = SimpleNamespace(
+        name="squares",
+        positive=True,
+        width=lambda d: d,
+        forward=lambda x: (x**2, x),
+        backward=lambda d_phi, x: 2 * x * d_phi,
+    )
+    q, k, v = rng.standard_normal((3, 2, 7, D))
+    for causal in (False, True):
+        forward = partial(linear.forward, feature_map=squares, causal=causal)
+        check_elementwise(forward, linear.backward, q, k, v, rng=rng).assert_ok()
+    with pytest.raises(TypeError, match=r"^feature_map: expected a FeatureMap .*name, positive, width, forward, back"):
+        linear.forward(q, k, v, feature_map=SimpleNamespace(forward=squares.forward))

@@ -2,16 +2,18 @@
 
 import gc
 import pickle
+import sys
 from copy import copy as shallow_copy
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 from joblib import Parallel, delayed
 
-from linattn_ref.attention import feature_maps, linear, softmax
+from linattn_ref.attention import feature_maps, linear, performer, rfa, softmax
 from linattn_ref.attention.exponents import RISE
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.gradcheck import check_directions, check_elementwise
@@ -441,6 +443,107 @@ def test_binding_names_bad_arguments(name, change, error, message, rng):
     linear.bind_step(**{**given, "state": deepcopy(arrays["state"])})
     with pytest.raises(error, match=message):
         linear.bind_step(**{**given, name: change(given[name])})
+
+
+# --- Decoding with other maps, and who has the state ----------------------------------------------------------------
+
+BINDS = {
+    "linear": (linear, (), {}),
+    "linear exponential": (linear, (), {"feature_map": feature_maps.favor_positive(OMEGA), "eps": 0.0}),
+    "performer": (performer, (OMEGA,), {}),
+    "performer hyperbolic": (performer, (OMEGA,), {"kind": "hyperbolic"}),
+    "performer relu": (performer, (OMEGA,), {"kind": "relu"}),
+    "rfa": (rfa, (OMEGA,), {}),
+    "rfa gated": (rfa, (OMEGA, np.array([0.3, 0.8])), {}),
+}
+each_bind = pytest.mark.parametrize("name", BINDS)
+both_rooms = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+
+
+def bound_and_state(name, tokens, room):
+    """A bound step, and a function for the ordinary one from the same state."""
+    module, others, options = BINDS[name]
+    of_state = {key: x for key, x in options.items() if key != "eps"}
+    mine, state = (module.init_state((2,), D, M, *others[:1], **of_state) for _ in range(2))
+    bound = module.bind_step(*tokens, mine, *others, kernels=room, **options)
+    return bound, mine, state, lambda *token_and_state: module.step(*token_and_state, *others, kernels=room, **options)
+
+
+@both_rooms
+@each_bind
+def test_a_bound_step_is_a_step(name, room, rng):
+    tokens = draw_rising(rng, 30, 30, BINDS[name][2].get("feature_map", feature_maps.favor_positive(OMEGA)))
+    buffers = [x[:, 0].copy() for x in tokens]
+    bound, _, state, step = bound_and_state(name, buffers, room)
+    for i in range(30):
+        for buffer, x in zip(buffers, tokens, strict=True):
+            buffer[...] = x[:, i]
+        bound.run()
+        expected, state = step(*buffers, state)
+        np.testing.assert_allclose(bound.out_t, expected, rtol=1e-12, atol=1e-12)
+    assert_same_state(bound.state, state)
+
+
+@both_rooms
+@each_bind
+def test_nobody_else_goes_on_with_what_a_bound_step_works_in(name, room, rng):
+    tokens = [x[:, 0].copy() for x in draw(rng, 1, 1)]
+    bound, mine, _, step = bound_and_state(name, tokens, room)
+    with pytest.raises(ValueError, match=r"^state: expected a state that no step has continued from"):
+        step(*tokens, mine)
+    bound.run()
+    copied, out = deepcopy(bound), bound.out_t.copy()
+    step(*tokens, bound.state)
+    with pytest.raises(ValueError, match=r"^state: another step has continued from the state of this bound step"):
+        bound.run()
+    np.testing.assert_array_equal(bound.out_t, out)
+    copied.run()  # has arrays of its own
+
+
+def test_a_state_put_together_by_hand_is_copied(rng):
+    q, k, v = (x[:, 0].copy() for x in draw(rng, 1, 1))
+    state = linear.State(np.ones((2, D, M)), np.ones((2, D)))
+    first, _ = linear.step(q, k, v, state)
+    again, _ = linear.step(q, k, v, state)
+    np.testing.assert_array_equal(first, again)
+    assert (state.s == 1).all()
+
+
+# --- Row by row -----------------------------------------------------------------------------------------------------
+
+
+@both_rooms
+def test_the_page_is_what_the_kernels_compute(room, rng):
+    """The loops (4), (3) and (5)-(9) as they stand, and the kernels of every room."""
+    phi_q, phi_k = rng.random((2, 2, 2 * CHUNK + 3, D))
+    v, s, z = rng.standard_normal((2, 2 * CHUNK + 3, M)), rng.random((2, D, M)), rng.random((2, D))
+    rows = {"phi_q": phi_q, "phi_k": phi_k, "v": v, "s": s, "z": z}
+    expected = linear.by_row(**rows, eps=0.1)
+    found = room.causal_product.normalised_forward(**rows, gate=None, weight=None, eps=0.1)
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+    d_out, d_s, d_z = (rng.standard_normal(x.shape) for x in (v, s, z))
+    more = {"d_out": d_out, "d_s": d_s, "d_z": d_z, "out": expected[0], "denominator": expected[1]}
+    wanted = linear.by_row_backward(**more, **rows)
+    *d_rows, _, _, d_s, d_z = room.causal_product.normalised_backward(**more, **rows, gate=None, weight=None)
+    for x, y in zip((*d_rows, d_s, d_z), wanted, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("function", "most"), [(linear.forward, 35), (linear.forward.unchecked, 12)])
+def test_a_class_can_step_through_it(function, most, causal, rng):
+    """From the call to the kernels, in calls within ``attention``."""
+    q, k, v = draw(rng, 8, 8, dtype=np.float32)
+    call, files = partial(function, q, k, v, causal=causal, kernels=jit), []
+    call()
+    sys.setprofile(lambda frame, event, _: files.append(frame.f_code.co_filename) if event == "call" else None)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    folder = str(Path(linear.__file__).parent)
+    assert 0 < sum(file.startswith(folder) for file in files) <= most
 
 
 # --- States ---------------------------------------------------------------------------------------------------------
