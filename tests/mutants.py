@@ -114,7 +114,7 @@ MUTANTS = (
         "attention/linear_scaled.py",
         "        s *= decay[..., None]\n",
         "",
-        "step or state",
+        "not jit and (step or state)",
         "attention/test_linear.py",
     ),
     Mutant(
