@@ -1,6 +1,9 @@
 """Every operation of the vector layer against NumPy, lane by lane."""
 
 import itertools
+import os
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -261,3 +264,21 @@ def test_pack_and_unpack(rng, dtype):
     np.testing.assert_array_equal(packed[5], below)
     panel.unpack(unpacked, packed, dtype(0.5))
     np.testing.assert_array_equal(unpacked, rows)
+
+
+# --- Which processor ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"),
+    [
+        ({"NUMBA_CPU_NAME": "haswell"}, 64),
+        ({"NUMBA_CPU_FEATURES": "+avx2,+fma"}, 64),
+        ({"NUMBA_CPU_NAME": "skylake-avx512", "NUMBA_CPU_FEATURES": "+avx512f"}, 128),
+    ],
+)
+def test_a_vector_is_as_wide_as_the_processor_asked_for(asked, size):
+    others = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_CPU")}
+    command = [sys.executable, "-c", "from linattn_ref.kernels.jit.vector import VECTOR_BYTES; print(VECTOR_BYTES)"]
+    done = subprocess.run(command, env={**others, **asked}, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == size

@@ -11,7 +11,9 @@ its rows are a `Block`, small enough to stay in registers while a matrix product
     row+ROWS  | x | x | x | x |         | x | /
               +---+---+---+---+-- ... --+---+
 
-A Vector is as wide as two registers of the processor: 32 float32 or 16 float64 with AVX-512, half of that elsewhere.
+A Vector is as wide as two registers of the processor: 32 float32 or 16 float64 with AVX-512, half of that elsewhere. On
+a processor with AVX-512, ``NUMBA_CPU_NAME=haswell`` gives the 16 registers of 256 bits that most laptops have: Numba then
+compiles for that one, and keeps the result beside the other.
 Vectors add, subtract and multiply with ``+ - *``; every other operation is a function below. All of them are lane by
 lane, but for `total`, the sum of the lanes. They exist in compiled code only.
 
@@ -34,8 +36,8 @@ from numba.extending import intrinsic, lower_builtin, models, overload, register
 
 def _has_avx512() -> bool:
     """Does the processor that Numba compiles for have 32 registers of 64 bytes?"""
-    if config.CPU_FEATURES is not None:  # the user's NUMBA_CPU_FEATURES
-        return "+avx512f" in config.CPU_FEATURES
+    if config.CPU_NAME is not None or config.CPU_FEATURES is not None:  # the user's NUMBA_CPU_NAME, NUMBA_CPU_FEATURES
+        return "+avx512f" in (config.CPU_FEATURES or "")
     return bool(get_host_cpu_features().get("avx512f", False))
 
 
