@@ -12,8 +12,9 @@ its rows are a `Block`, small enough to stay in registers while a matrix product
               +---+---+---+---+-- ... --+---+
 
 A Vector is as wide as two registers of the processor: 32 float32 or 16 float64 with AVX-512, half of that elsewhere. On
-a processor with AVX-512, ``NUMBA_CPU_NAME=haswell`` gives the 16 registers of 256 bits that most laptops have: Numba then
-compiles for that one, and keeps the result beside the other.
+a processor with AVX-512, ``NUMBA_CPU_NAME=haswell`` gives the 16 registers of 256 bits that most laptops have: Numba
+then compiles for that one, and keeps the result beside the other.
+
 Vectors add, subtract and multiply with ``+ - *``; every other operation is a function below. All of them are lane by
 lane, but for `total`, the sum of the lanes. They exist in compiled code only.
 
