@@ -3,6 +3,7 @@
 ``vector``                short vectors as Numba values
 ``panel``                 matrix products on them
 ``views``                 rows and columns of arrays, for them
+``heads``                 heads of arrays with any strides, and where results are written
 ``cache``                 the compilation cache
 ``threads``               several Python threads, forked processes
 ``softmax``               softmax attention; a token of decoding is in ``softmax_step``
