@@ -620,16 +620,17 @@ assert abs(mixed - whole[20:]).max() > 0.1  # another draw in the middle: nonsen
 # %% [markdown]
 # ### What it costs
 #
-# $\omega x$ and $\omega y$ take $(N + L)\, m D$ multiply-adds, the sums and their reading $(N + L)\, C M + N C$.
-# Kept are features, values, outputs: rows. No $N \times L$ matrix, and no state a position, which would be $N C M$.
-# Implementations without a kernel of their own write out exactly that: performer-pytorch's causal form on a CPU does.
+# $\omega x$ and $\omega y$ take $(N + L)\, m (D + 1)$ multiply-adds: $-\lVert x \rVert^2 / 2$ is one more column. The
+# sums and their reading take $(N + L)\, C M + N C$. Kept are features, values, outputs: rows. No $N \times L$ matrix,
+# and no state a position, which would be $N C M$. Implementations without a kernel of their own write out exactly that:
+# performer-pytorch's causal form on a CPU does.
 
 # %%
 n, width = 1024, 32
 q_long, k_long, v_long, d_long = draw_inputs(19, n, n, width, width)
 directions = feature_maps.orthogonal_gaussian(64, width, np.random.default_rng(20))
 multiply_adds = count(performer.forward, q_long, k_long, v_long, directions).multiply_adds
-assert multiply_adds == 2 * n * 64 * width + 2 * n * 64 * width + n * 64
+assert multiply_adds == 2 * n * 64 * (width + 1) + 2 * n * 64 * width + n * 64
 
 
 def both_passes(q, k, v, omega):
