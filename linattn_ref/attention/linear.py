@@ -234,11 +234,14 @@ def backward(
     else:
         d_n = divide(d_out, denominator)  # (5)  (..., N, M)
         d_d = -(d_n * out).sum(axis=-1, keepdims=True)  # (5)  (..., N, 1)
-        d_phi_q = d_n @ s.swapaxes(-1, -2) + d_d * z[..., None, :]  # (6)  (..., N, C)
+        d_phi_q = d_n @ s.swapaxes(-1, -2)  # (6)  (..., N, C)
+        d_phi_q += d_d * z[..., None, :]  # (6)
         own_s, own_z = phi_q.swapaxes(-1, -2) @ d_n, (phi_q.swapaxes(-1, -2) @ d_d)[..., 0]  # (7)
         d_s, d_z = (own_s, own_z) if d_s is None else (own_s + d_s, own_z + d_z)
+        del d_n  # its memory is at once used again
     if shared:
-        d_phi_shared = v[..., :shared, :] @ d_s.swapaxes(-1, -2) + d_z[..., None, :]  # (8)
+        d_phi_shared = v[..., :shared, :] @ d_s.swapaxes(-1, -2)  # (8)
+        d_phi_shared += d_z[..., None, :]  # (8)
         d_v_shared = phi_k[..., :shared, :] @ d_s  # (9)
         d_phi_k, d_v = _before(d_phi_shared, d_phi_k), _before(d_v_shared, d_v)
     phi = in_room(saved.feature_map, room)
