@@ -76,7 +76,8 @@ def forward(phi_q, phi_k, v, gate, weight, state, *, out=None):
     state : ndarray ``(..., C, M)``
         ``S_N``.
     """
-    phi_q, phi_k, v, gate, weight = *map(side_by_side, (phi_q, phi_k, v)), _flat_rows(gate), _flat_rows(weight)
+    phi_q, phi_k, v = side_by_side(phi_q), side_by_side(phi_k), side_by_side(v)
+    gate, weight = _flat_rows(gate), _flat_rows(weight)
     written, rows = to_write(out, v.shape, v.dtype), None
     if gate is not None or weight is not None:
         one = _ones(v)
@@ -131,7 +132,8 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps, *, out=None):
     s, z : ndarray ``(..., C, M)``, ``(..., C)``
         ``S_N`` and ``Z_N``.
     """
-    phi_q, phi_k, v, gate, weight = *map(side_by_side, (phi_q, phi_k, v)), _flat_rows(gate), _flat_rows(weight)
+    phi_q, phi_k, v = side_by_side(phi_q), side_by_side(phi_k), side_by_side(v)
+    gate, weight = _flat_rows(gate), _flat_rows(weight)
     written, weight = to_write(out, v.shape, v.dtype), _ones(v) if weight is None else weight
     denominator, heads, c = np.empty(weight.shape, v.dtype), len(weight), phi_k.shape[-1]  # (heads, N)
     z = np.zeros((heads, c), v.dtype) if z is None else z.reshape(heads, c).copy()
@@ -189,7 +191,7 @@ def bind_step(phi_q, phi_k, v, s, z, eps, out, *, turns=None):
 
 def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones):
     """The scans of the table above; ``ones`` is ``1 / denominator`` and ``e``, or None."""
-    d_out, phi_q, phi_k, v = map(side_by_side, (d_out, phi_q, phi_k, v))
+    d_out, phi_q, phi_k, v = side_by_side(d_out), side_by_side(phi_q), side_by_side(phi_k), side_by_side(v)
     gate, weight, one = _flat_rows(gate), _flat_rows(weight), _ones(v)  # (heads, N)
     w, (x, e) = one if weight is None else weight, (one, one) if ones is None else ones
     s, a = _start(s, phi_k, v), _start(d_s, phi_k, v)  # (heads, C, M)
@@ -217,13 +219,13 @@ def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, o
         d_phi_k *= weight.reshape(*v.shape[:-1], 1)
     if gate is not None:
         a, a_t = gate[:, :1, None] * a, gate[:, :1, None] * a_t  # (9)
-    d_phi = (give(*each) for each in zip(gradients, (d_phi_q, d_phi_k, d_v), strict=True))
-    return *d_phi, *_with_axes(v, d_gate, d_weight, a, None if ones is None else a_t[:, -1])
+    d_phi = tuple(give(*each) for each in zip(gradients, (d_phi_q, d_phi_k, d_v), strict=True))
+    return d_phi + _with_axes(v, d_gate, d_weight, a, None if ones is None else a_t[:, -1])
 
 
 def _scan(a, b, u, out, s, gate, rows, *, step=1, ones=None):
     """The state after `causal_scan.scan`, from ``s`` on; ``ones`` is ``z, eps, denominator``, ``z`` in and out."""
-    heads, n, m, width = len(s), *u.shape[-2:], lanes(u)
+    heads, (n, m), width = len(s), u.shape[-2:], lanes(u)
     columns, tasks = (width, -(-m // width)) if heads == 1 else (m, 1)
     parts = min(max(n // ROWS, 1), PARTS) if heads * tasks == 1 else 1
     states = np.empty((heads, parts, *s.shape[1:]), s.dtype)  # (heads, parts, C, M)
