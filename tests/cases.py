@@ -291,11 +291,14 @@ CASES = (
     *LSH_CASES,
 )
 
-SETTINGS = [Setting(case, room, masked) for case in CASES for room in case.rooms or (None,) for masked in (False, True)]
+
+def settings() -> list[Setting]:
+    """Each case in each of its rooms, without a mask and with one. (In the CUDA simulator the cases are others.)"""
+    return [Setting(case, room, masked) for case in CASES for room in case.rooms or (None,) for masked in (False, True)]
 
 
 def each_setting(where: Callable[[Setting], bool] = lambda setting: True) -> pytest.MarkDecorator:
     """Run a test for every setting of which ``where`` is true. That there are none is an error, not a skipped test."""
-    chosen = [setting for setting in SETTINGS if where(setting)]
+    chosen = [setting for setting in settings() if where(setting)]
     assert chosen, "no case has this: the test would never run"
     return pytest.mark.parametrize("setting", chosen, ids=str)

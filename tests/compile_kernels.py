@@ -32,7 +32,9 @@ def compile_cases(dtype):
 
 def rest(dtype):
     """What the tests of single kernels call besides: the product alone, long enough for parts; steps in any layout."""
-    from linattn_ref.kernels.jit import causal_product, elu_plus_one
+    from linattn_ref.attention import softmax as softmax_attention
+    from linattn_ref.kernels import jit
+    from linattn_ref.kernels.jit import causal_product, elu_plus_one, softmax
 
     x = np.ones((1, 5000, 3), dtype)
     causal_product.forward(x, x, x, None, None, None)
@@ -46,6 +48,11 @@ def rest(dtype):
     causal_product.step(gaps[:, 0], gaps[:, 0], gaps[:, 0], s, row.copy(), 0.5)
     for module in (causal_product, elu_plus_one):
         module.bind_step(row, row, row, s, row.copy(), 0.5, row.copy())()
+    keys = np.ones((2, 3, 3), dtype)
+    softmax.step(row, keys, keys, 2, 0.5)
+    softmax.step(keys, np.ones((2, 3, 3, 3), dtype), np.ones((2, 3, 3, 3), dtype), 2, 0.5)
+    state = softmax_attention.init_state((2,), 3, 3, capacity=2, dtype=dtype)
+    softmax_attention.bind_step(row, row, row, state, kernels=jit).run()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from case import Sizes, normal_like
-from cases import SETTINGS, each_setting
+from cases import each_setting, settings
 
 from linattn_ref.gradcheck_inputs import float_arrays
 
@@ -47,7 +47,7 @@ def from_elsewhere(tmp_path_factory):
     """The gradients of every setting whose ``saved`` can be pickled, from another process."""
     there, back = (tmp_path_factory.mktemp("saved") / name for name in ("calls", "gradients"))
     calls = {}
-    for setting in SETTINGS:
+    for setting in settings():
         try:
             pickled = pickle.dumps(forward(setting))
         except (TypeError, AttributeError, pickle.PicklingError):
