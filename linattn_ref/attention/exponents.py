@@ -52,6 +52,7 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.feature_map_protocol import ExponentialMap, FeatureMap, is_exponential
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked
 from linattn_ref.kernels.reference import exponential_features
 from linattn_ref.kernels.reference.exponential_features import ROWS
@@ -60,6 +61,7 @@ RISE = 40.0  # S stays below exp(40) a key: with 1e6 keys, values of 1e6 and C =
 ALL = slice(None)
 
 
+@documented
 class Piece(NamedTuple):
     """Rows of a causal pass that share one scale."""
 
@@ -68,6 +70,7 @@ class Piece(NamedTuple):
     decay: Array | None  # (..., 1 or C), the factor of (3) for the state before them; None for 1
 
 
+@documented
 class Features(NamedTuple):
     """``phi`` of queries and keys, each piece on its scale."""
 

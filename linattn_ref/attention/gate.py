@@ -31,11 +31,13 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array, check_array, check_saved, check_shape
 from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.shapes import sum_to_shape
 
 __all__ = ["Gradients", "Saved", "backward", "forward"]
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs."""
 
@@ -45,6 +47,7 @@ class Saved(NamedTuple):
     gate: Array  # (..., N)
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of :func:`forward`."""
 

@@ -75,6 +75,7 @@ from linattn_ref.attention import linear_scaled
 from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.door import door
 from linattn_ref.attention.feature_maps import FeatureMap, elu_plus_one, in_room, is_exponential
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.linear_checks import check_backward_of, check_forward, check_matrix, check_summarise
 from linattn_ref.attention.linear_recurrent import BoundStep, bind_step, step
 from linattn_ref.attention.linear_state import State, combine, combine_gradients, init_state
@@ -109,6 +110,7 @@ __all__ = [
 ]
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs: ``O(N + L)`` rows, two states. Of an exponential map: `linear_scaled.Saved`."""
 
@@ -129,6 +131,7 @@ class Saved(NamedTuple):
     state: State  # after the last key
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of ``forward``."""
 
@@ -137,6 +140,7 @@ class Gradients(NamedTuple):
     v: Array  # (..., L, M)
 
 
+@documented
 class GradientsWithState(NamedTuple):
     """The same, where ``forward`` continued from a state."""
 

@@ -34,6 +34,7 @@ from linattn_ref.attention import linear_scaled
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.door import door
 from linattn_ref.attention.feature_maps import FeatureMap, elu_plus_one, in_room, is_exponential
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.linear_checks import check_bind_step, check_step
 from linattn_ref.attention.linear_state import State, init_state, spend
 from linattn_ref.attention.ownership import Count
@@ -81,6 +82,7 @@ def step(
 # --- Bound to its arrays --------------------------------------------------------------------------------------------
 
 
+@documented
 class BoundStep(NamedTuple):
     """`linear.step` on arrays that were given once."""
 

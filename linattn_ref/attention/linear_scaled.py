@@ -24,6 +24,7 @@ from linattn_ref.attention.exponents import (
     scaled_features,
 )
 from linattn_ref.attention.feature_maps import ExponentialMap
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.linear_state import State, gradient_on_scale, spend
 from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, read_backward
 from linattn_ref.attention.masks import zero_masked
@@ -35,6 +36,7 @@ from linattn_ref.kernels.turns import take_turn
 __all__ = ["Saved", "backward", "forward", "similarities", "step", "summarise"]
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs with an exponential map: ``O(N + L)`` rows, and one state a piece."""
 

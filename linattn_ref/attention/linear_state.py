@@ -35,11 +35,13 @@ from linattn_ref.attention.arguments import (
 from linattn_ref.attention.door import door
 from linattn_ref.attention.exponents import decay_between, decayed
 from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one, is_exponential
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.ownership import Count, check_unspent, new_count
 
 __all__ = ["State", "combine", "combine_gradients", "init_state"]
 
 
+@documented
 class State(NamedTuple):
     """Two sums a head, whatever the number of keys. One put together by hand needs the first two alone."""
 

@@ -70,6 +70,7 @@ from linattn_ref.attention.arguments import Array, Mask, check_array, check_qk, 
 from linattn_ref.attention.door import door
 from linattn_ref.attention.feature_maps import FeatureMap
 from linattn_ref.attention.feature_maps_random import RfaArccos, RfaGaussian, check_omega
+from linattn_ref.attention.fields import documented
 from linattn_ref.attention.linear import BoundStep, State
 from linattn_ref.attention.linear_checks import (
     check_backward_of,
@@ -108,6 +109,7 @@ Kind = Literal["gaussian", "arccos"]
 KINDS: dict[str, Callable[[Array], FeatureMap]] = {"gaussian": RfaGaussian, "arccos": RfaArccos}
 
 
+@documented
 class Saved(NamedTuple):
     """What the backward pass needs with a gate: rows, and the state at both ends. Without one: `linear.Saved`."""
 
@@ -127,6 +129,7 @@ class Saved(NamedTuple):
     state: State  # after the last token
 
 
+@documented
 class Gradients(NamedTuple):
     """Gradients of the inputs of ``forward`` with a gate. Without one: `linear.Gradients`, the first three."""
 
@@ -136,6 +139,7 @@ class Gradients(NamedTuple):
     gate: Array  # (..., N)
 
 
+@documented
 class GradientsWithState(NamedTuple):
     """The same, where ``forward`` continued from a state. Without a gate: `linear.GradientsWithState`."""
 
