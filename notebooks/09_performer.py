@@ -71,7 +71,7 @@ def draw_inputs(seed, n, n_keys, d, m, size=0.5):
 chapter.source(rf.fourier_features, rf.fourier_mse, doc=False)
 
 # %% [markdown]
-# Claim 37 of the seeds: random Fourier features approximate *any* shift-invariant kernel. Four of them, with the
+# Such *random Fourier features* approximate any shift-invariant kernel. Here are four of them, with the
 # distribution of an entry of $\omega$: Gaussian and normal; Laplacian and Cauchy; Cauchy and Laplace (transforming
 # twice leads back); and $\prod_d \sin(\Delta_d) / \Delta_d$, whose distribution is uniform in $[-1, 1]$. The last one
 # takes *negative* values: semi-definite is not positive (chapter 5), and such a kernel would make no weights.
@@ -195,13 +195,13 @@ chapter.table(("kind", "MSE by formula", "measured", "from", "to"), rows)
 #
 # The first is a function of $\lVert x - y \rVert$ alone, the second of $\lVert x + y \rVert$ alone. Trigonometric
 # features are good for a query and a key that are near each other, and fail where they are far apart, which is where
-# the kernel is near 0 (claim 37). Positive ones are just the other way round: at $y = -x$ they make no error at all,
-# and they fail where both are long and point the same way.
+# the kernel is near 0 (Choromanski et al. 2021, section 2.3). Positive ones are just the other way round: at $y = -x$
+# they make no error at all, and they fail where both are long and point the same way.
 #
 # In attention, most weights are small. A row of a thousand keys adds up nine hundred errors of small weights, and if
 # each is larger than the weight and of either sign, then so may be the denominator. Errors of the few large weights
-# are scaled down again by the quotient. So the positive ones are the lesser evil, and with them **no weight is ever
-# negative** (claim 38).
+# are scaled down again by the quotient. So positive features are the lesser evil, and with them **no weight is ever
+# negative**.
 
 # %%
 results = random_features.compute(trials=1000)
@@ -226,9 +226,10 @@ assert negative["positive"] == negative["hyperbolic"] == 0  # claim 38
 print(f"a weight of {math.exp(-2.25):.2f}: {negative['trig']:.0%} of its trig estimates are negative")
 
 # %% [markdown]
-# The lower left panel is the next section's. In a denominator, it looks like this: sixty queries and keys, made longer
-# and longer, 128 directions. The points are the estimated denominators over the true ones. (Positive ones of long
-# vectors are mostly too low, and rarely much too high, as averages with heavy tails are. They are never below 0.)
+# The lower left panel belongs to the next section. What does this do to a denominator? Take sixty queries and keys,
+# make them longer and longer, and use 128 directions. The points are the estimated denominators over the true ones.
+# (Positive ones of long vectors are mostly too low, and rarely much too high, as averages with heavy tails are. They
+# are never below 0.)
 
 
 # %%
@@ -321,8 +322,8 @@ chapter.table(("kind", "independent", "orthogonal, by (10)", "measured", "ratio"
 
 # %% [markdown]
 # The gain is large for hyperbolic and trig features of short vectors (the figure above: for $m = D = 64$ a twentieth
-# of the error is left) and a modest one for positive features. For long vectors, where help is needed most, it fades:
-# both sides of (10) are then ruled by the rare draw that is parallel to $s$.
+# of the error is left), and modest for positive features. For long vectors, where help is needed most, it fades:
+# both sides of (10) are then dominated by the rare draw that is parallel to $s$.
 #
 # ### How to draw them
 #
@@ -409,13 +410,15 @@ print("largest error with 100, 10,000 and 1,000,000 directions:", *(f"{error:.4f
 # finite $m$ is off also on average, by about $1/m$.
 #
 # `omega` is an argument. The same directions give the same output, and whoever wants others draws them
-# (`performer.redraw`): in training every so many steps, so that the network does not learn one draw by heart; for
-# evaluation never. A function that drew them in secret could not be repeated, nor differentiated by finite differences.
+# (`performer.redraw`): in training every so many steps, so that the network does not learn one draw by heart; in
+# evaluation never. The output of a function that drew them in secret could not be reproduced, nor its gradient checked
+# by finite differences.
 #
-# **ReLU** features (claim 38 of the seeds: ReLU instead of exp) are positive too, have no exponent to keep in range,
+# **ReLU** features (ReLU in place of the exponential) are positive too, have no exponent to keep in range,
 # and estimate the *arc-cosine* kernel, which is not softmax. As the mechanism of a network that is trained with it that
-# is as legitimate as $\mathrm{elu} + 1$ of chapter 6; the Performer's authors found networks that did better with it
-# than with exp. That is a statement about training, not about approximation, and is not checked here. Two things are:
+# is as legitimate as $\mathrm{elu} + 1$ of chapter 6; on protein sequences the Performer's authors had their best
+# results with it (section 4.4). That is a statement about training, not about approximation, and is not checked here.
+# Two things are:
 
 # %%
 many = feature_maps.gaussian(100_000, D, np.random.default_rng(12))
@@ -464,7 +467,7 @@ print(f"exponents from {exponents_of_keys.min():.0f} to {exponents_of_keys.max()
 # ## The gradient, by hand
 #
 # Linear attention's backward pass (chapter 5, and causally chapter 7) ends with $d\phi(x_i)$ and $d\phi(y_j)$. What is
-# left is the way through $\phi$. Let $p = \omega x$, and write $d\phi$ for a row's gradient.
+# left is the step through $\phi$. Let $p = \omega x$, and write $d\phi$ for a row's gradient.
 #
 # **Positive.** $\phi_c = e^{a_c}$ with $a_c = p_c - \frac12 \lVert x \rVert^2$ and a constant. So $da_c = d\phi_c\,
 # \phi_c$, and $a_c$ depends on $x$ through $p_c$, with the gradient $\omega_c$, and through the square, with $-x$:
@@ -654,8 +657,8 @@ chapter.table(
 #
 # The error of the output and of the matrix against $m$. On the left short queries and keys, as in a network before it
 # has learned anything; on the right those of the pretrained network of chapter 2, whose weights were learned with
-# softmax and stay as they are. (The numbers are those of the committed figure,
-# `figures/random_features_attention.json`.)
+# softmax and stay as they are: 12 heads of one network, on one text of 256 tokens; the lines are medians over heads and
+# draws.
 
 # %%
 results = random_features_attention.from_record(chapter.record("random_features_attention"))
@@ -692,7 +695,7 @@ assert real["relu, orthogonal"][-1] > 0.95 * real["relu, orthogonal"][1]  # anot
 # So a Performer does not *replace* softmax attention in a network that was trained with it. Its authors fine-tune
 # such networks, or train them with it from the start: then the network learns queries and keys that its features can
 # tell apart. What is computed is then simply linear attention with a positive map, and that it would be softmax's if
-# $m$ were $10^9$ is of no concern.
+# $m$ were $10^9$ does not matter.
 #
 # How many features would it take? For a relative error $\epsilon$ of one weight, (8) says $m = (e^{\lVert x + y
 # \rVert^2} - 1) / \epsilon^2$:

@@ -40,11 +40,12 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
 #
 # The similarity of softmax attention, taken apart:
 #
-# $$e^{q \cdot k} = e^{|q|^2/2}\; e^{-|q - k|^2/2}\; e^{|k|^2/2} \qquad (1)$$
+# $$e^{q^\top k} = e^{\lVert q \rVert^2/2}\; e^{-\lVert q - k \rVert^2/2}\; e^{\lVert k \rVert^2/2} \qquad (1)$$
 #
 # The middle factor is the Gaussian kernel. If all queries and keys have length 1, the outer factors are the same
 # number $\sqrt e$ everywhere and cancel in the ratio: **on the unit sphere, softmax attention and Gaussian attention
-# are the same thing**. So RFA replaces $q$ and $k$ by $\hat q = q / |q|$ and $\hat k = k / |k|$.
+# are the same thing**. So RFA replaces $q$ and $k$ by $\hat q = q / \lVert q \rVert$ and
+# $\hat k = k / \lVert k \rVert$.
 
 # %%
 N, D, M = 6, 4, 3
@@ -64,25 +65,20 @@ same(kernel / kernel.sum(axis=1, keepdims=True), softmax.matrix(unit(q), unit(k)
 # %% [markdown]
 # ### Sines and cosines
 #
-# Draw $\omega$ from $N(0, I)$. For a fixed vector $z$, the number $\omega \cdot z$ is normal with variance $|z|^2$, and
-# the mean of its cosine is the characteristic function of a normal variable, $\mathbb E \cos(\omega \cdot z) =
-# e^{-|z|^2/2}$: the Gaussian kernel, for $z = x - y$. And a cosine of a difference is an inner product:
-#
-# $$\cos(\omega \cdot (x - y)) = \sin(\omega \cdot x) \sin(\omega \cdot y) + \cos(\omega \cdot x) \cos(\omega \cdot y)$$
-#
-# So with $m$ directions, the rows of a matrix $\omega$,
+# Draw $\omega$ from $N(0, I)$. Chapter 9 has shown what sines and cosines of $\omega^\top x$ estimate: with $m$
+# directions, the rows of a matrix $\omega$,
 #
 # $$\phi(x) = \tfrac{1}{\sqrt m} \big[\sin(\omega \hat x),\, \cos(\omega \hat x)\big], \qquad
-# \mathbb E\, \phi(x) \cdot \phi(y) = e^{-|\hat x - \hat y|^2/2} \qquad (2)$$
+# \mathbb E\, \phi(x)^\top \phi(y) = e^{-\lVert \hat x - \hat y \rVert^2/2} \qquad (2)$$
 #
-# How far off is it? With $z = \hat x - \hat y$ and $\cos^2 = (1 + \cos 2 \cdot)/2$,
+# How far off is it? Chapter 9's error of any such estimate is, with $\Delta = \hat x - \hat y$,
 #
-# $$\mathrm{Var} = \frac 1m \Big(\tfrac12 \big(1 + e^{-2|z|^2}\big) - e^{-|z|^2}\Big)
-# = \frac{(1 - e^{-|z|^2})^2}{2m} \qquad (3)$$
+# $$\mathrm{Var} = \frac 1m \Big(\tfrac12 \big(1 + e^{-2 \lVert \Delta \rVert^2}\big) - e^{-\lVert \Delta \rVert^2}\Big)
+# = \frac{(1 - e^{-\lVert \Delta \rVert^2})^2}{2m} \qquad (3)$$
 #
-# At most $1/2m$, whatever the vectors. What matters is the error *beside the kernel*, and here is what the unit sphere
-# is good for: $|z| \le 2$, the kernel is never below $e^{-2} = 0.135$, and the relative error never above
-# $5.2 / \sqrt m$. For vectors of length 3 the kernel goes down to $e^{-18}$ with the same variance.
+# At most $1/2m$, whatever the vectors. What matters is the error *relative to the kernel*, and here is what the unit
+# sphere is good for: $\lVert \Delta \rVert \le 2$, the kernel is never below $e^{-2} = 0.135$, and the relative error
+# never above $5.2 / \sqrt m$. For vectors of length 3 the kernel goes down to $e^{-18}$ with the same variance.
 
 # %%
 chapter.source(feature_maps_random.rfa_gaussian, feature_maps_random.unit, doc=False)
@@ -104,11 +100,11 @@ for x, y in pairs:
 chapter.table((f"distance, m = {m}", "kernel", "mean of estimates", "deviation by (3)", "measured"), rows)
 
 # %% [markdown]
-# The second kind of features, rectified instead of turned, estimates the arc-cosine kernel (Cho and Saul 2009). With
-# $t$ the angle between $x$ and $y$,
+# The second kind of features, with a ReLU in place of sine and cosine, estimates the arc-cosine kernel (Cho and Saul
+# 2009). With $\theta$ the angle between $x$ and $y$,
 #
 # $$\phi(x) = \tfrac1{\sqrt m} \max(\omega \hat x, 0), \qquad
-# \mathbb E\, \phi(x) \cdot \phi(y) = \frac{\sin t + (\pi - t) \cos t}{2 \pi} \qquad (4)$$
+# \mathbb E\, \phi(x)^\top \phi(y) = \frac{\sin \theta + (\pi - \theta) \cos \theta}{2 \pi} \qquad (4)$$
 #
 # It is not softmax's kernel, but no similarity can come out negative, as an estimate by (2) can.
 
@@ -166,18 +162,19 @@ same(rfa.forward(100 * q, k / 100, v, omega)[0], rfa.forward(q, k, v, omega)[0])
 #
 # From the features down to $\hat x$ it is chapter 9's: sine and cosine give each other,
 # $dp = d_{\sin} * \cos p - d_{\cos} * \sin p$ with $p = \omega \hat x$ (the factor $1/\sqrt m$ sits in both), and
-# $d\hat x = \omega^\top dp$. New is the step from $\hat x = x / |x|$ to $x$. In indices, with
-# $\partial |x| / \partial x_j = x_j / |x| = \hat x_j$,
+# $d\hat x = \omega^\top dp$. New is the step from $\hat x = x / \lVert x \rVert$ to $x$. In indices, with
+# $\partial \lVert x \rVert / \partial x_j = x_j / \lVert x \rVert = \hat x_j$,
 #
-# $$\frac{\partial \hat x_i}{\partial x_j} = \frac{\delta_{ij}}{|x|} - \frac{x_i}{|x|^2}\, \hat x_j
-# = \frac{\delta_{ij} - \hat x_i \hat x_j}{|x|}$$
+# $$\frac{\partial \hat x_i}{\partial x_j}
+# = \frac{\delta_{ij}}{\lVert x \rVert} - \frac{x_i}{\lVert x \rVert^2}\, \hat x_j
+# = \frac{\delta_{ij} - \hat x_i \hat x_j}{\lVert x \rVert}$$
 #
 # and summed with $d\hat x_i$,
 #
-# $$dx = \frac{d\hat x - \hat x\, (\hat x \cdot d\hat x)}{|x|} \qquad (5)$$
+# $$dx = \frac{d\hat x - \hat x\, (\hat x^\top d\hat x)}{\lVert x \rVert} \qquad (5)$$
 #
 # The matrix $I - \hat x \hat x^\top$ takes away the part along $x$: making a vector longer does not change its
-# direction, so the gradient has nothing to say about it. And a vector ten times as long gets a gradient ten times
+# direction, so the gradient has no part along it. And a vector ten times as long gets a gradient ten times
 # smaller. For $x = 0$ the direction is undefined: the package leaves $\hat x = 0$ and gives the gradient 0.
 
 # %%
@@ -207,14 +204,14 @@ assert not rfa.backward(d_out, saved).q[2].any()
 #
 # ![Random feature attention, drawn](../figures/schematic_rfa.svg)
 #
-# Softmax attention has no notion of distance either; but it can point at one key out of thousands, and positions that
+# Softmax attention knows nothing of distance either; but it can point at one key out of thousands, and positions that
 # are added to the tokens tell it where. A state of fixed size cannot keep thousands of keys apart. In language what
-# matters is often near. So let the state fade (claim 39 of the seeds): with $g_t$ between 0 and 1,
+# matters is often near. So let the state fade (Peng et al. 2021, section 3.2): with $g_t$ between 0 and 1,
 #
 # $$S_t = g_t\, S_{t-1} + (1 - g_t)\, \phi(k_t)\, v_t^\top, \qquad
-# z_t = g_t\, z_{t-1} + (1 - g_t)\, \phi(k_t) \qquad (6)$$
+# Z_t = g_t\, Z_{t-1} + (1 - g_t)\, \phi(k_t) \qquad (6)$$
 #
-# $$o_t = \frac{S_t^\top \phi(q_t)}{\phi(q_t)^\top z_t + \varepsilon} \qquad (7)$$
+# $$o_t = \frac{S_t^\top \phi(q_t)}{\phi(q_t)^\top Z_t + \varepsilon} \qquad (7)$$
 #
 # (6) is a weighted mean of the old state and the new token: the state stays in the range of its terms however long the
 # sequence. Put (6) into itself until nothing is left of $S$:
@@ -313,15 +310,15 @@ np.testing.assert_allclose(decay.without, 1 / decay.length, rtol=0.1)  # and non
 # \frac{\partial \ell}{\partial g_t} = \langle A_t, S_{t-1} \rangle, \qquad
 # \frac{\partial \ell}{\partial w_t} = \phi(k_t)^\top A_t\, v_t$$
 #
-# (with the column of ones beside $V$, so that $z$ is a part of $S$). Here $w_t = 1 - g_t$, one number used in two
-# places. So its gradient is the sum of what both places ask for, $dw_t / dg_t = -1$:
+# (with the column of ones beside $V$, so that $Z$ is a part of $S$). Here $w_t = 1 - g_t$, one number used in two
+# places. So its gradient is the sum of what comes from both places, with $dw_t / dg_t = -1$:
 #
 # $$\frac{\partial \ell}{\partial\, \mathrm{gate}_t} = \langle A_t, S_{t-1} \rangle - \phi(k_t)^\top A_t\, v_t
 # = \big\langle A_t,\; S_{t-1} - \phi(k_t)\, v_t^\top \big\rangle \qquad (9)$$
 #
-# Read it: $A_t$ says in which direction the loss would rather *not* have the state. The gate opens if the old state
-# lies less in that direction than the new token does. Step by step, with every $S$ and $A$ kept (which the kernel does
-# not do):
+# Read it: the loss grows if the state moves along $A_t$. Descending the gradient, the gate grows, and keeps more of the
+# old state, if the old state lies less in that direction than the new token does. Step by step, with every $S$ and $A$
+# kept (which the kernel does not do):
 
 # %%
 with_ones = np.concatenate([v, np.ones((N, 1))], axis=1)  # (N, M + 1)
@@ -354,14 +351,15 @@ report.assert_ok()
 #
 # The gate of a token is made from the token itself, $x_t$ being what the layer gets:
 #
-# $$g_t = \sigma(a_t), \qquad a_t = x_t \cdot w_g + b_g, \qquad \sigma(a) = \frac{1}{1 + e^{-a}} \qquad (10)$$
+# $$g_t = \mathrm{sigmoid}(a_t), \qquad a_t = w_g^\top x_t + b_g, \qquad
+# \mathrm{sigmoid}(a) = \frac{1}{1 + e^{-a}} \qquad (10)$$
 #
-# From $\sigma' = e^{-a} / (1 + e^{-a})^2 = \sigma (1 - \sigma)$ and the chain rule,
+# Its derivative is $e^{-a} / (1 + e^{-a})^2 = g (1 - g)$, and by the chain rule,
 #
 # $$da_t = \frac{\partial \ell}{\partial g_t}\, g_t (1 - g_t), \qquad dx_t = da_t\, w_g, \qquad
 # dw_g = \sum_t da_t\, x_t, \qquad db_g = \sum_t da_t \qquad (11)$$
 #
-# In float32 the sigmoid of 17 is exactly 1. A gate of 1 would never let anything in again, so `gate_forward` stays at
+# In float32 the sigmoid of 17 is exactly 1. A gate of 1 would never let anything in again, so `gate.forward` stops at
 # the nearest numbers inside $(0, 1)$.
 
 # %%
@@ -483,16 +481,16 @@ assert extremes[-1][1] < 1.2
 # ## Exercises
 #
 # **1. A sharper kernel.** Which $\omega$ makes the Gaussian features estimate
-# $e^{-|\hat x - \hat y|^2 / 2 \sigma^2}$, and which scale of softmax attention on the sphere is that? What does it do
-# to the error of the estimate for opposite vectors?
+# $e^{-\lVert \hat x - \hat y \rVert^2 / 2 \sigma^2}$, and which scale of softmax attention on the sphere is that? What
+# does it do to the error of the estimate for opposite vectors?
 #
 # <details><summary>Solution</summary>
 #
-# $\omega / \sigma$: then $\omega \cdot z / \sigma$ has variance $|z|^2 / \sigma^2$. On the sphere
-# $-|\hat x - \hat y|^2 / 2\sigma^2 = \hat x \cdot \hat y / \sigma^2 - 1/\sigma^2$: a scale of $1/\sigma^2$.
+# $\omega / \sigma$: then $\omega^\top \Delta / \sigma$ has variance $\lVert \Delta \rVert^2 / \sigma^2$. On the sphere
+# $-\lVert \hat x - \hat y \rVert^2 / 2\sigma^2 = \hat x^\top \hat y / \sigma^2 - 1/\sigma^2$: a scale of $1/\sigma^2$.
 # By (3) the deviation is still about $1 / \sqrt{2m}$, but the smallest kernel is $e^{-2/\sigma^2}$. At
 # $\sigma = 1/2$ that is $3 \cdot 10^{-4}$: a relative error of 10% there would take $m$ around $4 \cdot 10^8$. Sharp
-# attention by sines and cosines is dear; the positive features of the Performer exist for that reason.
+# attention by sines and cosines is expensive; the positive features of the Performer exist for that reason.
 #
 # </details>
 
@@ -505,7 +503,7 @@ needed = 1 / 2 / (0.1 * math.exp(-2 / sigma**2)) ** 2  # m from 1 / sqrt(2 m) = 
 assert 3e8 < needed < 5e8
 
 # %% [markdown]
-# **2. Why $1 - g$?** Take the weight 1 instead, $S_t = g_t S_{t-1} + \phi(k_t) v_t^\top$ and likewise $z$, with
+# **2. Why $1 - g$?** Take the weight 1 instead, $S_t = g_t S_{t-1} + \phi(k_t) v_t^\top$ and likewise $Z$, with
 # $\varepsilon = 0$. For one constant gate the outputs are the same. Show it, and give gates for which they differ.
 # Which form can skip a token?
 #
