@@ -42,12 +42,12 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 #
 # Take a matrix $P$ and choose $R$ of its rows and $R$ of its columns. Order them first:
 #
-# $$P = \begin{pmatrix} A & B_2 \\ F_2 & C \end{pmatrix}, \qquad
+# $$P = \begin{pmatrix} A & B_2 \\ F_2 & P_{22} \end{pmatrix}, \qquad
 # F = \begin{pmatrix} A \\ F_2 \end{pmatrix}, \qquad B = \begin{pmatrix} A & B_2 \end{pmatrix}$$
 #
 # $A$ is where they cross. The Nyström method puts $F A^+ B$ in place of $P$, with $A^+$ the pseudo-inverse. Three of
-# the four blocks come out right (for a regular $A$), and the large one is $F_2 A^{-1} B_2$ instead of $C$: the
-# error is $C - F_2 A^{-1} B_2$, the Schur complement of $A$. It is 0 exactly if $P$ has the rank of $A$.
+# the four blocks come out right (for a regular $A$), and the large one is $F_2 A^{-1} B_2$ instead of $P_{22}$:
+# the error is $P_{22} - F_2 A^{-1} B_2$, the Schur complement of $A$. It is 0 exactly if $P$ has the rank of $A$.
 
 # %%
 rng = np.random.default_rng(0)
@@ -64,8 +64,8 @@ full_rank = rng.standard_normal((9, 12))
 rebuilt = nystrom(full_rank, [0, 1, 2], [0, 1, 2])
 same(rebuilt[:3], full_rank[:3])
 same(rebuilt[:, :3], full_rank[:, :3])
-A, B_2, F_2, C = full_rank[:3, :3], full_rank[:3, 3:], full_rank[3:, :3], full_rank[3:, 3:]
-np.testing.assert_allclose(C - rebuilt[3:, 3:], C - F_2 @ np.linalg.inv(A) @ B_2, rtol=0, atol=1e-10)
+A, B_2, F_2, P_22 = full_rank[:3, :3], full_rank[:3, 3:], full_rank[3:, :3], full_rank[3:, 3:]
+np.testing.assert_allclose(P_22 - rebuilt[3:, 3:], P_22 - F_2 @ np.linalg.inv(A) @ B_2, rtol=0, atol=1e-10)
 
 # %% [markdown]
 # ## Why not on $P$
@@ -74,8 +74,8 @@ np.testing.assert_allclose(C - rebuilt[3:, 3:], C - F_2 @ np.linalg.inv(A) @ B_2
 #
 # $$P_{ij} = \frac{e^{s\,q_i \cdot k_j}}{\sum_l e^{s\,q_i \cdot k_l}}$$
 #
-# and the sum below the line runs over *all* keys. One column of $P$ costs as much as the whole matrix. That is claim 9
-# of the seeds: the softmax cannot be applied before a Nyström factorisation without computing the whole matrix. And it
+# and the sum below the line runs over *all* keys. One column of $P$ costs as much as the whole matrix. So the
+# softmax cannot be applied before a Nyström factorisation (Xiong et al. 2021, section 3, make the same point). And it
 # cannot be applied after one: $\mathrm{softmax}(F_S A_S^+ B_S)$ of a factorisation of the scores $S$ is again an
 # $N \times L$ matrix. (Rows are no problem: row $i$ of $P$ needs $q_i$ and the keys, and nothing else.)
 
@@ -103,14 +103,14 @@ same(softmax.matrix(q[[5]], k), P[[5]])  # a row stands alone
 #
 # $$O = F\, Z\, (B V), \qquad Z = A^+ \text{ or near it} \qquad (5), (6)$$
 #
-# $B$ is honest: its row $r$ is the row of $P$ that the query $\tilde q_r$ would have. $F$ is not. Its rows are
+# $B$ is what it says: its row $r$ is the row of $P$ that the query $\tilde q_r$ would have. $F$ is not. Its rows are
 # normalised over $R$ landmarks, not over $L$ keys, so its columns are no columns of any $P$, and $A$ is not where $F$
 # and $B$ cross in one matrix. This is **not the Nyström method applied to something**; it is a formula of the same
 # shape. Whether it is any good has to be measured, below.
 #
 # Read from the right it is two softmax attentions with a small matrix in between: the landmark queries *gather* from
 # all keys, $G = BV$; $Z$ mixes what they gathered, $H = ZG$; the queries *fetch* it through the landmark keys, $FH$.
-# The code says just that, so nothing here is $N \times L$:
+# The code does just that, so nothing here is $N \times L$:
 
 # %%
 chapter.source(nystromformer.forward, segment_means.forward, doc=False)
@@ -174,7 +174,7 @@ assert (abs(nystromformer.forward(q, later, v, landmarks=R)[0] - out).max(axis=1
 #
 # $R^2 D$ for $A$; four products of $R \times R$ matrices in each of six iterations; $R L (D + M)$ to gather, $R^2 M$
 # to mix, $N R (D + M)$ to fetch. Linear in the length, and about the same as Linformer's, but for $24 R^3$, which
-# does not depend on the length and is most of it where the length is short.
+# does not depend on the length and is most of the cost for short texts.
 
 # %%
 counted = count(partial(nystromformer.forward, landmarks=R), q, k, v)
@@ -271,8 +271,8 @@ assert not nothing_to_see.any()
 # A singular value decomposition of thousands of small matrices is slow on a GPU; products are fast. The paper takes an
 # iteration of Razavi et al. (2014):
 #
-# $$Z_0 = \frac{A^\top}{\lVert A \rVert_1 \lVert A \rVert_\infty}, \qquad
-# Z \leftarrow \tfrac14 Z\, \big(13 I - AZ\, (15 I - AZ\, (7 I - AZ))\big)$$
+# $$Z_0 = \frac{A^\top}{\lVert A \rVert_1 \lVert A \rVert_\infty} \qquad (i1) \qquad\qquad
+# Z \leftarrow \tfrac14 Z\, \big(13 I - AZ\, (15 I - AZ\, (7 I - AZ))\big) \qquad (i2)$$
 #
 # with $\lVert A \rVert_1$ the largest column sum of $|a_{ij}|$ and $\lVert A \rVert_\infty$ the largest row sum. What
 # does it do? Write $E = I - AZ$ for what is left to do, put $AZ = I - E$ into the bracket, and sort by powers:
@@ -303,7 +303,7 @@ for z, following in pairwise([*kept_by.iterates, last]):
 
 # %% [markdown]
 # **Does it converge?** Each $Z$ is $A^\top$ times a polynomial of $A A^\top$, so it has the singular vectors of $A$,
-# and each singular value $\sigma$ goes its own way. Let $t$ be what it is inverted to, times $\sigma$: it begins at
+# and each singular value $\sigma$ evolves by itself. Let $t$ be what it is inverted to, times $\sigma$: it begins at
 #
 # $$t_0 = \frac{\sigma^2}{\lVert A \rVert_1 \lVert A \rVert_\infty} \qquad\text{and}\qquad
 # 1 - t' = \tfrac34 (1 - t)^3 + \tfrac14 (1 - t)^4$$
@@ -321,8 +321,7 @@ for z, following in pairwise([*kept_by.iterates, last]):
 # iterations go by until anything happens. With six, $t$ has grown at most $(13/4)^6 = 1178$ times: a singular value a
 # fortieth of $\sqrt{\lVert A \rVert_1 \lVert A \rVert_\infty}$ is inverted to one half, smaller ones to less. The
 # figure: on the left matrices of prescribed condition, the lines being the recursion for $t$ alone; in the middle what
-# a singular value is inverted to; on the right the condition of *real* landmark matrices. (Measured by
-# `linattn-ref figures --only pinv_convergence`; these are its numbers.)
+# a singular value is inverted to; on the right the condition of *real* landmark matrices.
 
 # %%
 convergence = pinv_convergence.from_record(chapter.record("pinv_convergence"))
@@ -385,9 +384,14 @@ assert change > 0.1
 # %% [markdown]
 # ## On a real network
 #
-# The network and the reviews of chapter 4: two heads of each of six layers, $Q$, $K$ and $V$ as they are, softmax
-# attention replaced. Errors relative to the output, and to $P$; beside them Linformer with the same $R$ and the
-# truncated SVD of $P$, the best there is at rank $R$. (`linattn-ref figures --only nystromformer`.)
+# The network and the reviews of chapter 4, $Q$, $K$ and $V$ as they are, softmax attention replaced. Errors are
+# relative to the output, and to $P$; beside them Linformer with the same $R$ and the truncated SVD of $P$, the best
+# there is at rank $R$.
+#
+# Mind how little this is: **one network** (all-MiniLM-L6-v2), **two heads** of each of its six layers, **four reviews**
+# of 512 tokens that nothing was fitted to. The table has the mean over the layers and, in brackets, the least and the
+# largest of them: the layers differ more among themselves than most of the methods do. What is said below is therefore
+# checked layer by layer where it can be, and the number of layers is given where it does not hold in all.
 
 # %%
 measured = nystromformer_figure.from_record(chapter.record("nystromformer"))
@@ -400,28 +404,63 @@ chapter.show(
 )
 error = {way: by_layer.mean(axis=1) for way, by_layer in measured.output.items()}  # (K,) each
 chapter.table(
-    ("relative error of the output", *(f"R = {r}" for r in measured.reduced)),
-    [(nystromformer_figure.WAYS[way][0], *map(float, error[way])) for way in error],
+    ("relative error of the output, mean (least to largest layer)", *(f"R = {r}" for r in measured.reduced)),
+    [
+        (
+            nystromformer_figure.WAYS[way][0],
+            *(f"{layers.mean():.2f} ({layers.min():.2f} to {layers.max():.2f})" for layers in measured.output[way]),
+        )
+        for way in error
+    ],
 )
 
 # %% [markdown]
 # What it says.
 #
 # 1. **With six iterations it is better than Linformer** at each $R$, even than Linformer with matrices fitted to 48
-#    reviews, and its matrix is nearer to $P$. Its landmarks come from the text itself.
-# 2. **With the exact pseudo-inverse it is worse than answering 0** from $R = 16$ on. Inverting better is worse.
-# 3. **The reason is the small singular values.** Take the exact pseudo-inverse, but only of the singular values above
-#    a thirtieth of the largest: the error is that of six iterations, within six per cent. And in the right panel,
-#    more iterations, which reach further down, make the error rise again. The Nyström method may divide by small
-#    singular values of $A$ where $F$ and $B$ are as small in those directions; but these $F$ and $B$ are not parts of
-#    one matrix with $A$, and nothing makes them so. Stopping early is a *regularisation*, as it is for other iterative
-#    inverses. The number six is not one of accuracy.
+#    reviews, and its matrix is nearer to $P$. Its landmarks come from the text itself. This holds in at least five of
+#    the six layers.
+# 2. **With the exact pseudo-inverse it is, on average, worse than answering 0** from $R = 16$ on. The average is made
+#    by a few layers: two to four of the six are worse than 0, one of them up to 21 times the output. But inverting
+#    better makes it worse in at least five of the six layers at each $R$.
+# 3. **The reason is the small singular values.** Take the exact pseudo-inverse, but only of the singular values above a
+#    thirtieth of the largest: the error is that of six iterations, within six per cent on average and 17 in any layer.
+#    And in the right panel, more iterations, which reach further down, make the error rise again. The Nyström method
+#    may divide by small singular values of $A$ where $F$ and $B$ are as small in those directions; but these $F$ and
+#    $B$ are not parts of one matrix with $A$, and nothing makes them so. Stopping early is a *regularisation*, as it is
+#    for other iterative inverses. The point of the number six is not accuracy.
 # 4. **Sampling $P$ itself is no better.** With $R$ columns and rows of the true $P$ (which cannot be had cheaply) and
-#    the same six iterations, the error is *larger* at each $R$. (These landmarks are single tokens, not means.)
-# 5. **The convolution helps a little**, most where there are few landmarks: it restores what is near the diagonal.
-# 6. **It stays far from the truncated SVD.** That $P$ is close to low rank does not mean that landmarks find it.
+#    the same six iterations, the error is *larger* at each $R$, in at least four layers. (These landmarks are single
+#    tokens, not means.)
+# 5. **The convolution helps a little**, in every layer, and most where there are few landmarks: it restores what is
+#    near the diagonal.
+# 6. **It stays far from the truncated SVD**, in every layer. That $P$ is close to low rank does not mean that landmarks
+#    find it.
+
 
 # %%
+def layers_where(better, worse):
+    """In how many of the six layers the one has the smaller error, at each R."""
+    return (measured.output[better] < measured.output[worse]).sum(axis=1)
+
+
+chapter.table(
+    ("in how many of six layers is the error smaller", *(f"R = {r}" for r in measured.reduced)),
+    [
+        ("six iterations than fitted Linformer", *layers_where("nystrom", "fitted")),
+        ("six iterations than the exact pseudo-inverse", *layers_where("nystrom", "exact")),
+        ("six iterations than rows and columns of P", *layers_where("nystrom", "of_p")),
+        ("with the convolution than without", *layers_where("convolution", "nystrom")),
+        ("the exact pseudo-inverse than answering 0", *(measured.output["exact"] < 1).sum(axis=1)),
+    ],
+)
+assert layers_where("nystrom", "fitted").min() >= 5
+assert layers_where("nystrom", "exact").min() >= 5
+assert layers_where("nystrom", "of_p").min() >= 4
+assert layers_where("convolution", "nystrom").min() == 6
+assert layers_where("svd", "nystrom").min() == 6
+assert set((measured.output["exact"] > 1).sum(axis=1)) <= {2, 3, 4}
+assert abs(measured.output["cut"] / measured.output["nystrom"] - 1).max() < 0.17
 assert (error["nystrom"] < error["fitted"]).all()
 assert (error["fitted"] < error["mean"]).all()
 assert (measured.matrix["nystrom"].mean(axis=1) < measured.matrix["mean"].mean(axis=1)).all()
@@ -460,8 +499,8 @@ assert off[30] > 10
 # %% [markdown]
 # ## The gradient, by hand
 #
-# Given $dO$; wanted are $dQ$, $dK$, $dV$. The numbers are those of the code: in steps 1, 2 and 6 of `nystromformer.py`,
-# in steps 3 and 4 of `pinv_iterative.py`, in step 5 of `pinv_exact.py`.
+# Given $dO$; wanted are $dQ$, $dK$, $dV$. The numbers are those of the code: plain ones are in `nystromformer.py`,
+# (i3) is (3) in `pinv_iterative.py`, and (e2) is (2) in `pinv_exact.py`.
 #
 # **Step 1: from the outside.** $O = FH$ is softmax attention with queries $Q$, keys $\tilde K$ and values $H$; chapter
 # 1's backward pass gives $dQ$, $d\tilde K$ and $dH$. $H = ZG$ is a product:
@@ -475,28 +514,29 @@ assert off[30] > 10
 # $$dS = A * (dA - \mathrm{rowsum}(dA * A)), \qquad
 # d\tilde Q \mathrel{+}= s\, dS\, \tilde K, \qquad d\tilde K \mathrel{+}= s\, dS^\top \tilde Q \qquad (11), (12)$$
 #
-# **Step 3: through one iteration.** Give the brackets names, from the inside: $T = AZ$, $B = 7I - T$, $C = 15 I - T B$,
-# $W = 13 I - T C$, and $Z' = \frac14 Z W$. (This $B$ is not the $B$ of (4).) A product $Y = X_1 X_2$ has
-# $dX_1 = dY X_2^\top$ and $dX_2 = X_1^\top dY$; apply it line by line, from the last to the first:
+# **Step 3: through one iteration.** Give the brackets names, from the inside: $T = AZ$, $\beta = 7I - T$,
+# $\gamma = 15 I - T \beta$, $W = 13 I - T \gamma$ (`b` and `c` in the code), and $Z' = \frac14 Z W$. A product
+# $Y = X_1 X_2$ has $dX_1 = dY X_2^\top$ and $dX_2 = X_1^\top dY$; apply it line by line, from the last to the first:
 #
-# $$dW = \tfrac14 Z^\top dZ', \qquad dC = -T^\top dW, \qquad dB = -T^\top dC \qquad (3), (4)$$
+# $$dW = \tfrac14 Z^\top dZ', \qquad d\gamma = -T^\top dW, \qquad d\beta = -T^\top d\gamma \qquad (i3), (i4)$$
 #
-# $T$ occurs in three places, in $W$, in $C$ and in $B$, and its gradient is the sum:
+# $T$ occurs in three places, in $W$, in $\gamma$ and in $\beta$, and its gradient is the sum:
 #
-# $$dT = -dW\, C^\top - dC\, B^\top - dB \qquad (5)$$
+# $$dT = -dW\, \gamma^\top - d\gamma\, \beta^\top - d\beta \qquad (i5)$$
 #
 # $A$ and $Z$ occur in $T = AZ$, and $Z$ once more in $Z' = \frac14 Z W$:
 #
-# $$dA \mathrel{+}= dT\, Z^\top, \qquad dZ = \tfrac14 dZ' W^\top + A^\top dT \qquad (6)$$
+# $$dA \mathrel{+}= dT\, Z^\top, \qquad dZ = \tfrac14 dZ' W^\top + A^\top dT \qquad (i6)$$
 #
 # Every iteration adds to the same $dA$. Kept from the forward pass are the iterates $Z_0, Z_1, \dots$, $R^2$ numbers
-# each; $T$, $B$, $C$, $W$ are computed again.
+# each; $T$, $\beta$, $\gamma$, $W$ are computed again.
 #
-# **Step 4: through the start.** $Z_0 = A^\top / (n_1 n_\infty)$ depends on $A$ in three ways. Above the line:
+# **Step 4: through the start.** With $n_1 = \lVert A \rVert_1$ and $n_\infty = \lVert A \rVert_\infty$,
+# $Z_0 = A^\top / (n_1 n_\infty)$ depends on $A$ in three ways. Above the line:
 # $dA \mathrel{+}= dZ_0^\top / (n_1 n_\infty)$. Below it, $\partial Z_0 / \partial n_1 = -Z_0 / n_1$, so
 #
 # $$dn_1 = -\frac{\langle dZ_0, Z_0 \rangle}{n_1}, \qquad dn_\infty = -\frac{\langle dZ_0, Z_0 \rangle}{n_\infty}
-# \qquad (7)$$
+# \qquad (i7)$$
 #
 # and $n_1 = \sum_i |a_{ij}|$ for the column $j$ with the largest sum, so $dn_1\, \mathrm{sign}(a_{ij})$ goes to that
 # column alone; $n_\infty$ likewise to a row. Where two columns are largest there is a kink, and no gradient; as with a
@@ -576,13 +616,14 @@ assert abs(a * (d_a - (d_a * a).sum(axis=1, keepdims=True))).max() > 0.1
 #
 # For a regular $A$ both projections $I - AX$, $I - XA$ are 0 and the known $-A^{-1} \delta A\, A^{-1}$ is left.
 #
-# *The gradient.* With $G = dX$, take $\langle G, \delta X \rangle = \mathrm{tr}(G^\top \delta X)$ term by term, turn
-# each trace until $\delta A$ or $\delta A^\top$ stands alone, and read off what it is multiplied with:
+# *The gradient.* With $dX$ the gradient of the loss for $X$, take
+# $\langle dX, \delta X \rangle = \mathrm{tr}(dX^\top \delta X)$ term by term, rotate each trace until $\delta A$ or
+# $\delta A^\top$ stands at its end, and read off what it is multiplied by:
 #
-# $$dA = -X^\top G X^\top + (I - AX)\, G^\top X X^\top + X^\top X\, G^\top (I - XA) \qquad (2)$$
+# $$dA = -X^\top dX\, X^\top + (I - AX)\, dX^\top X X^\top + X^\top X\, dX^\top (I - XA) \qquad (e2)$$
 #
-# $G$ is multiplied by $X$ twice: with a condition number of $10^4$ the
-# gradient is $10^8$ times as large as $G$. And at a place where the rank changes there is none: $1/\sigma$ jumps to 0.
+# $dX$ is multiplied by $X$ twice: with a condition number of $10^4$ the gradient can be $10^8$ times as large. And
+# where the rank changes there is none: $1/\sigma$ jumps to 0.
 
 # %%
 chapter.source(pinv_exact.forward, pinv_exact.backward, doc=False)
@@ -656,14 +697,15 @@ for pinv in nystromformer.PSEUDO_INVERSES:
 # %% [markdown]
 # ## A convolution beside it
 #
-# The paper adds a convolution of $V$ along the sequence, 33 weights for each head, the same for all features:
+# The paper adds a convolution of $V$ along the sequence, with $K = 33$ weights for each head, the same for all features
+# (the number $K$ and the matrix $C$ belong to this section alone):
 #
-# $$O_i \mathrel{+}= \sum_{t=0}^{K-1} c_t\, v_{i + t - \lfloor K/2 \rfloor} \qquad (7)$$
+# $$O_i \mathrel{+}= \sum_{\tau=0}^{K-1} c_\tau\, v_{i + \tau - \lfloor K/2 \rfloor} \qquad (7)$$
 #
 # with zeros beyond the ends. As a matrix it is banded, $C_{ij} = c_{j - i + \lfloor K/2 \rfloor}$: full rank, near the
 # diagonal, just what landmarks cannot give. The gradient of $V$ is $C^\top dO$; transposing turns $j - i$ into $i - j$,
-# so it is **the same convolution with the weights in reverse order**. The weight $c_t$ sits on one whole diagonal:
-# $dc_t = \sum_i dO_i \cdot v_{i + t - \lfloor K/2 \rfloor}$, summed over everything that shares it.
+# so it is **the same convolution with the weights in reverse order**. The weight $c_\tau$ sits on one whole diagonal:
+# $dc_\tau = \sum_i dO_i^\top v_{i + \tau - \lfloor K/2 \rfloor}$, summed over everything that shares it.
 
 # %%
 chapter.source(depthwise.forward, depthwise.backward, depthwise._correlate, doc=False)
@@ -779,13 +821,13 @@ same(d_q, np.tile(softmax.backward(d_out.sum(axis=0, keepdims=True), saved_mean)
 # <details><summary>Solution</summary>
 #
 # $t = \sigma^2 / (\sigma^2 + \mu) = \frac12$ at $\sigma^2 = \mu$. Six iterations have $t = \frac12$ at
-# $\sigma^2 = c / 41^2$ with $c = \lVert A \rVert_1 \lVert A \rVert_\infty$, so $\mu = c / 1686$. Both start as a
+# $\sigma^2 = n_1 n_\infty / 41^2$, so $\mu = n_1 n_\infty / 1686$. Both start as a
 # constant times $\sigma^2$; the iteration's $t$ then goes to 1 much faster: its cut is the sharper one.
 #
 # </details>
 
 # %%
-mu = pinv_convergence.reach(6) ** -2  # for c = 1
+mu = pinv_convergence.reach(6) ** -2  # for n_1 n_inf = 1
 sigma = np.geomspace(1e-4, 1, 200)
 six = pinv_convergence.inverted_share(sigma**2, 6)[-1]
 tikhonov = sigma**2 / (sigma**2 + mu)
@@ -801,8 +843,8 @@ assert (abs(six / sigma**2 / (13 / 4) ** 6 - 1)[below & (sigma < 1e-3)] < 0.01).
 # - $O = F Z (BV)$: landmark queries gather, a small matrix mixes, queries fetch. Each factor has its own softmax, since
 #   the softmax of $P$ needs whole rows; so it has the shape of the Nyström method without being it.
 # - The iteration is $Z (I + E + E^2 + \frac14 E^3)$: third order at the end, a factor $13/4$ per iteration before.
-# - Six iterations do not invert real landmark matrices, and that is good: on the network measured here the exact
-#   pseudo-inverse, from 16 landmarks on, is worse than answering 0.
+# - Six iterations do not invert real landmark matrices, and that is good: on the one network measured here the exact
+#   pseudo-inverse is the worse one in at least five of six layers, and on average worse than answering 0.
 # - The gradient goes back through every iteration, and through the norms of the start; the exact one has Golub and
 #   Pereyra's, with $A^+$ twice in it.
 # - Norms belong to each matrix, not to the batch; lengths need not divide; padding is not truncation.
