@@ -93,7 +93,7 @@ same(renormalised / renormalised.sum(axis=1, keepdims=True), P)  # the full matr
 #
 # $$b^2 \cdot \frac{N}{b} = N b$$
 #
-# which is claim 41 of the seeds. Counted while the code runs, both products and the exponentials:
+# so linear in $N$. Counted while the code runs, the multiply-adds of both products:
 
 # %%
 rows = []
@@ -151,10 +151,10 @@ chapter.explore(
 # ### A dilated window is a plain one
 #
 # How does one compute a window without the $N \times N$ matrix? Products of two matrices of which only a band is wanted
-# are not among what PyTorch or TensorFlow offer; Longformer's authors wrote a CUDA kernel of their own (claim 34). Ours
-# is handed *intervals*: query $i$ sees the keys $low_i \le c < high_i$. Dilation seems not to fit in. But query $i$
-# sees keys of its own residue only, $j \bmod d = i \bmod d$. Sort the keys by residue, and within a residue by
-# position: now its keys are neighbours, and the window is an interval again.
+# are not among what PyTorch or TensorFlow offer; Longformer's authors wrote a CUDA kernel of their own (Beltagy et al.
+# 2020, section 3.2). Ours is handed *intervals*: query $i$ sees the keys $low_i \le c < high_i$. Dilation seems not to
+# fit in. But query $i$ sees keys of its own residue only, $j \bmod d = i \bmod d$. Sort the keys by residue, and within
+# a residue by position: now its keys are neighbours, and the window is an interval again.
 
 # %%
 d, w = 3, 2
@@ -184,7 +184,7 @@ chapter.source(local.parts_of, doc=False)
 #
 # $$s = \log (e^{s_A} + e^{s_B}), \qquad o = e^{s_A - s}\, o_A + e^{s_B - s}\, o_B$$
 #
-# Read it once more: this is a softmax over *two* keys, with the scores $s_A$, $s_B$ and the values $o_A$, $o_B$. What
+# In other words, this is a softmax over *two* keys, with the scores $s_A$, $s_B$ and the values $o_A$, $o_B$. What
 # has been seen so far is one more key in the next part. In this way the parts can come one after the other, in any
 # order and number; and chapter 1's online softmax is the special case in which every part is a tile of keys. An empty
 # set has $s = -\infty$ and $o = 0$, and changes nothing.
@@ -314,7 +314,7 @@ chapter.source(local.Saved, local.backward, doc=False)
 #
 # $$S_i = W_i \cup G \quad (i \notin G), \qquad S_g = \{1 \dots N\} \quad (g \in G)$$
 #
-# The four pictures of the paper's Figure 2 (claim 34) are in the first row; the other two papers' are below:
+# The four pictures of the paper's Figure 2 are in the first row; the other two papers' are below:
 
 # %%
 pictures = pattern_pictures.compute(rng=np.random.default_rng(0))
@@ -325,10 +325,22 @@ chapter.show(
     "Sparse Transformer: strided and fixed, as matrices and as seen from one pixel",
 )
 full, banded, gaps, starred = (picture.reasons > 0 for picture in pictures.longformer)
-assert full.all()  # claim 34: (a) all pairs, (b) a band, (c) the same number further apart, (d) and three global tokens
-assert (banded == patterns.local(16, window=2)).all()
-assert (gaps == patterns.local(16, window=2, dilation=2)).all()
-assert (starred == patterns.longformer(16, window=2, global_tokens=[0, 5, 15])).all()
+
+
+def pairs_where(condition, n=16):
+    """The pattern of a condition on i and j, asked pair by pair."""
+    return np.array([[bool(condition(i, j)) for j in range(n)] for i in range(n)])
+
+
+# Longformer, section 3.1, typed anew: w / 2 tokens on each side (w = 4), gaps of d = 2, and the global tokens.
+two_apart = (-4, -2, 0, 2, 4)
+assert full.all()  # claim 34: (a) all pairs,
+assert (banded == pairs_where(lambda i, j: i - 2 <= j <= i + 2)).all()  # (b) a band,
+assert (gaps == pairs_where(lambda i, j: j - i in two_apart)).all()  # (c) the same number, further apart,
+see_all = {0, 5, 15}
+assert (
+    starred == pairs_where(lambda i, j: i - 2 <= j <= i + 2 or {i, j} & see_all)
+).all()  # (d) and three global tokens
 
 # %% [markdown]
 # Two details. A key that is in the window of $i$ *and* global must not count twice, so the window's part leaves the
@@ -382,8 +394,8 @@ report.assert_ok()
 #
 # With one global token $g$, for any $i$ and $j$: $g \in S_i$, as all see $g$; and $j \in S_g$, as $g$ sees all. So
 # $i \to g \to j$ is a path: **every pair is at most two steps apart**, whatever the length, whatever else there is.
-# This graph is called a *star*, and it is what BigBird's proofs rest on (claim 35): two layers can route anything
-# anywhere, through the centre.
+# This graph is called a *star*, and it is what BigBird's proofs rest on (Zaheer et al. 2020, section 3): two layers can
+# route anything anywhere, through the centre.
 
 # %%
 chapter.source(pattern_graphs.steps, pattern_graphs.within_steps, doc=False)
@@ -462,7 +474,7 @@ report.assert_ok()
 # %% [markdown]
 # ### Rolling the keys
 #
-# The paper's appendix D has a trick for the window on hardware that knows dense products only (claim 35): put the key
+# The paper's appendix D has a trick for the window on hardware that knows dense products only: put the key
 # blocks into an array $(N/b,\, b,\, D)$, **roll** it by one block up, by none and by one down, and lay the three copies
 # side by side. Row $B$ then holds blocks $B - 1$, $B$, $B + 1$: all that query block $B$ needs, in one dense array
 # $(N/b,\, 3b,\, D)$. One batched product gives all scores of the window, no gathering, no band. What was rolled around
@@ -540,9 +552,8 @@ assert np.isinf(layers["random"][-1])
 print(f"seen by no other block: {np.mean(results.unseen):.1%} measured, exp(-3) = {expected:.1%}")
 
 # %% [markdown]
-# Second, where there is a global block, the diameter is 2 with random blocks and without. The seeds' remark on BigBird
-# is that random tokens "are not really required for the theoretical guarantees", and so it is. What they may help is
-# that not everything has to pass through the centre.
+# Second, where there is a global block, the diameter is 2 with random blocks and without: as said above, the theorems
+# do not need them. What they may be good for is that not everything has to pass through the centre.
 #
 # ## Sparse Transformer: two patterns, causal
 #
@@ -557,8 +568,8 @@ print(f"seen by no other block: {np.mean(results.unseen):.1%} measured, exp(-3) 
 #
 # In a picture whose rows are $l$ pixels long, read row by row, strided is "the last $l$ pixels, and the column above":
 # the third row of the pictures. In a text there are no columns, and fixed lets the last $c$ places of each block stand
-# for it. The notes among the seeds (claim 42) print one condition of each, the block and the column (and write $N$ for
-# our $l$).
+# for it. The lecture notes D of this course's [sources](README.md) print one condition of each, the block
+# ($\lfloor j / N \rfloor = \lfloor i / N \rfloor$) and the column ($(i - j) \bmod N = 0$), with $N$ for our $l$.
 
 # %%
 chapter.source(patterns.sparse_transformer, sparse_transformer.parts_of, doc=False)
@@ -570,11 +581,22 @@ for kind in ("strided", "fixed"):
     merged = patterns.sparse_transformer(n, kind=kind, stride=l)
     assert ((pattern_graphs.steps(merged) <= 2) == past).all()  # every earlier token, in two steps; no later one
 block = patterns.block_local(n, block=l, causal=True)
-column, summaries = (patterns.sparse_transformer(n, kind=kind, stride=l) for kind in ("strided_only", "fixed_summary"))
+column = patterns.sparse_transformer(n, kind="strided_only", stride=l)
 nearby = patterns.sparse_transformer(n, kind="local_only", stride=l)
-assert (patterns.sparse_transformer(n, kind="strided", stride=l) == nearby | column).all()  # claim 42: the formulas
-assert (patterns.sparse_transformer(n, kind="fixed", stride=l) == block | summaries).all()
 assert (nearby @ column == past).all()  # the two in turns: one step of each reaches everything
+
+# Child et al. (2019), section 4.2, typed anew: which keys one query sees in the first head, and which in the second.
+strided, fixed = (patterns.sparse_transformer(n, kind=kind, stride=l, summary=2) for kind in ("strided", "fixed"))
+for i in range(n):
+    earlier = range(i + 1)
+    within = set(range(max(0, i - l), i + 1))
+    above = {j for j in earlier if (i - j) % l == 0}
+    same_block = {j for j in earlier if math.floor(j / l) == math.floor(i / l)}
+    last_two = {j for j in earlier if j % l in (l - 2, l - 1)}
+    assert set(np.flatnonzero(strided[i])) == within | above  # claim 42: the formulas
+    assert set(np.flatnonzero(fixed[i])) == same_block | last_two
+    assert set(np.flatnonzero(column[i])) == above
+    assert set(np.flatnonzero(block[i])) == same_block
 
 # %% [markdown]
 # Both conditions at once are one softmax over their union (`strided`, `fixed`). Or one is used in one head or layer and
@@ -613,7 +635,7 @@ for kind in patterns.KINDS:
 # The fixed row has $b + 1$ keys in its block and $a c$ summaries: about $\frac{N l}{2} + \frac{c N^2}{2 l}$. With
 # $l = \sqrt N$ (and $c = 1$) that is $\frac32 N^{1.5}$ and $N^{1.5}$.
 #
-# **The notes' heading says "memory $O(N \log N)$" (claim 42). That is not what this pattern has.** With $l$ fixed it is
+# **The same notes head them "memory $O(N \log N)$". That is not what this pattern has.** With $l$ fixed it is
 # quadratic, with $l = \sqrt N$ it is $N^{1.5}$, and for no $l$ less than that, as exercise 1 shows. Counted without the
 # matrix, to lengths where there could be none:
 

@@ -109,8 +109,7 @@ same(mixed.v, softmax.forward(w_p.T, k, v, scale=1.0)[0])
 chapter.source(dynamic_projection.forward, doc=False)
 
 # %% [markdown]
-# Three consequences, all unlike Linformer (claim 36 of the seeds: a window, and a projection that depends on the input
-# where Linformer's is fixed).
+# Three consequences, all unlike Linformer, whose projection is fixed (Zhu et al. 2021, section 3):
 #
 # - **The projection depends on the input.** Another text, another $P$.
 # - **It follows content.** Put the same tokens into another order, and each carries its share with it: the mixtures are
@@ -189,20 +188,22 @@ chapter.table(
 #
 # ![Long-Short Transformer, drawn](../figures/schematic_long_short.svg)
 #
-# Near keys and mixtures compete in one softmax. In the paper's notation $\tilde K$ are the near keys:
+# Near keys and mixtures compete in one softmax. With $\tilde K$ for the normed near keys and $\hat K$ for the normed
+# mixtures (and likewise for the values),
 #
-# $$o_i = \mathrm{softmax}\big(s\, q_i\, [\bar K;\ \tilde K_{\text{near } i}]^\top\big)\,
-# [\bar V;\ \tilde V_{\text{near } i}] \qquad (4)$$
+# $$o_i = \mathrm{softmax}\big(s\, q_i\, [\hat K;\ \tilde K_{\text{near } i}]^\top\big)\,
+# [\hat V;\ \tilde V_{\text{near } i}] \qquad (4)$$
 #
-# A fair competition? A mixture is a mean, and means are short. At the start of training $W_p$ is small, $P$ nearly
+# What are the norms for? A mixture is a mean, and means are short. At the start of training $W_p$ is small, $P$ nearly
 # uniform, and the mean of $L$ independent keys is $\sqrt L$ times shorter than each of them: its score is almost 0 for
-# every query, and its value too. So every mixture gets a weight, but always the same, and carries nothing. The remedy
-# is a layer norm for each of the two kinds ("dual layer norm"), of keys and of values:
+# every query, and its value too. So every mixture gets a weight, but the same from every query, and carries little. The
+# remedy is a layer norm for each of the two kinds ("dual layer norm"), of keys and of values:
 #
-# $$\mathrm{norm}(x) = a * y + b, \qquad y = \frac{x - \mu}{s}, \qquad \mu = \frac1W \sum_i x_i, \qquad
-# s = \sqrt{\tfrac1W \sum_i (x_i - \mu)^2 + 10^{-5}} \qquad (5)$$
+# $$\mathrm{norm}(x) = a * y + b, \qquad y = \frac{x - \mu}{\sigma}, \qquad \mu = \frac1W \sum_i x_i, \qquad
+# \sigma = \sqrt{\tfrac1W \sum_i (x_i - \mu)^2 + 10^{-5}} \qquad (5)$$
 #
-# with a gain $a$ and a bias $b$ for each entry. Measured: the spread of a query's scores (their standard deviation over
+# with a gain $a$ and a bias $b$ for each of its $W$ entries. (The code calls $\sigma$ `s`; here $s$ is the scale of the
+# scores.) Measured: the spread of a query's scores (their standard deviation over
 # queries), of near keys and of mixtures, with $W_p$ as it is at the start.
 
 # %%
@@ -226,8 +227,8 @@ chapter.source(layer_norm.forward, doc=False)
 # %% [markdown]
 # ### All of it
 #
-# Segment by segment, softmax attention of $w$ queries to $R$ mixtures and about $2w$ keys. `_segments` puts keys,
-# values and mask of each together; the mixtures come first.
+# Segment by segment, softmax attention of $w$ queries to $R$ mixtures and about $2w$ keys. `_segments` cuts
+# out keys, values and mask for each of them; the mixtures come first.
 
 # %%
 chapter.source(long_short.forward, doc=False)
@@ -319,22 +320,23 @@ same(matrices[0] @ v_40, long_short.forward(q_40, k_40, v_40, w_p_40, None, None
 #
 # ### Step 2: layer norm
 #
-# For one row, $y = (x - \mu) / s$ and $\mathrm{norm}(x) = a * y + b$. With $g$ the gradient of the row of
+# For one row, $y = (x - \mu) / \sigma$ and $\mathrm{norm}(x) = a * y + b$. With $g$ the gradient of the row of
 # $\mathrm{norm}(x)$, the parameters get $da = \sum g * y$ and $db = \sum g$, over all rows, and $y$ gets $dy = a * g$.
-# For $x$ differentiate $y_j$, where $\mu$ and $s$ depend on every entry:
+# For $x$ differentiate $y_j$, where $\mu$ and $\sigma$ depend on every entry:
 #
 # $$\frac{\partial \mu}{\partial x_i} = \frac 1W, \qquad
-# \frac{\partial s}{\partial x_i} = \frac{1}{2s} \cdot \frac 2W (x_i - \mu) = \frac{y_i}{W}$$
+# \frac{\partial \sigma}{\partial x_i} = \frac{1}{2\sigma} \cdot \frac 2W (x_i - \mu) = \frac{y_i}{W}$$
 #
-# $$\frac{\partial y_j}{\partial x_i} = \frac 1s \Big(\delta_{ij} - \frac 1W\Big) - \frac{x_j - \mu}{s^2} \cdot
-# \frac{y_i}{W} = \frac 1s \Big(\delta_{ij} - \frac 1W - \frac{y_i y_j}{W}\Big)$$
+# $$\frac{\partial y_j}{\partial x_i}
+# = \frac 1\sigma \Big(\delta_{ij} - \frac 1W\Big) - \frac{x_j - \mu}{\sigma^2} \cdot \frac{y_i}{W}
+# = \frac 1\sigma \Big(\delta_{ij} - \frac 1W - \frac{y_i y_j}{W}\Big)$$
 #
 # and summed with $dy_j$,
 #
-# $$dx_i = \frac 1s \Big(dy_i - \tfrac1W \textstyle\sum_j dy_j - y_i\, \tfrac1W \sum_j dy_j\, y_j\Big) \qquad (6)$$
+# $$dx_i = \frac 1\sigma \Big(dy_i - \tfrac1W \textstyle\sum_j dy_j - y_i\, \tfrac1W \sum_j dy_j\, y_j\Big) \qquad (6)$$
 #
-# (In $\partial s / \partial x_i$ the term from $\mu$ drops out, as $\sum_j (x_j - \mu) = 0$.) Two parts are taken away:
-# along $(1, \dots, 1)$ and along $y$.
+# (In $\partial \sigma / \partial x_i$ the term from $\mu$ drops out, as $\sum_j (x_j - \mu) = 0$.) Two parts are taken
+# away: along $(1, \dots, 1)$ and along $y$.
 
 # %%
 x, g = rng.standard_normal((2, 5, 7))
@@ -371,8 +373,9 @@ chapter.source(layer_norm.backward, doc=False)
 #
 # $$dW_p = K^\top dA, \qquad dK \mathrel{+}= dA\, W_p^\top \qquad (10)$$
 #
-# So a key gets its gradient **on four ways**: as a near key (step 2), as a part of a mixture (8), for how large a part
-# (10), and for how large a part *of the values* it brought, which (7) has added in.
+# So the gradient of a key has **four parts**. It is seen as a near key (step 2). It is a part of the mixed keys (8).
+# Its score decides how large its share of the mixed keys is, and how large its value's share of the mixed values is:
+# these two come together in (7) and reach the key by (10).
 
 # %%
 d_mixed_k, d_mixed_v = rng.standard_normal((R, D)), rng.standard_normal((R, M))
@@ -433,8 +436,8 @@ print(report)
 # Mixtures of the whole sequence hold the future. Masking the *pairs* afterwards does not help, as in chapter 4; and
 # here the future is in the weights of the past as well, through the sum below the line of the softmax (1). So every
 # segment is projected on its own, and a query sees the $R$ mixtures of each segment **wholly before its own**. For
-# query 9 with $w = 4$: segment 2 is its own, keys 8 and 9 of it are near; segment 1 is near as a whole *and* there as
-# $R$ mixtures; segment 0 as $R$ mixtures only.
+# query 9 with $w = 4$: its own segment is number 2, of which keys 8 and 9 are near; segment 1 is seen twice, as near
+# keys and as $R$ mixtures; segment 0 as $R$ mixtures only.
 
 # %%
 out, saved = long_short.forward(q, k, v, w_p, norm_local, norm_global, window=w, causal=True)
@@ -556,7 +559,7 @@ np.testing.assert_allclose(outputs[10_000], np.tile(v.mean(axis=0), (N, 1)), ato
 # The weights of the mixtures, times their shares in near keys. With long sequences the shares are small, unless a
 # column of $W_p$ points at a near key. It could be cured by a projection for each segment, of all keys but its near
 # ones: $R$ mixtures a segment, at $N^2 R / w$ again. It is no fault as such: the mechanism does not claim to
-# approximate softmax attention, and nothing is wrong with a key on two ways.
+# approximate softmax attention, and nothing is wrong with a key that can be reached in two ways.
 #
 # </details>
 
@@ -578,16 +581,17 @@ assert share[0] > share[1] > share[2]
 print("weight on near keys through mixtures, L = 16, 64, 256:", [f"{x:.3f}" for x in share])
 
 # %% [markdown]
-# **4. What a norm does not see.** Show from (6) that a row's gradient sums to 0 and, but for the $10^{-5}$, is across
-# $x - \mu$. What does that say about queries that meet a normed key? And why do the gradients of the two key biases,
-# near and far, add up to 0?
+# **4. What a norm does not see.** Show from (6) that a row's gradient sums to 0 and, but for the $10^{-5}$, is
+# orthogonal to $x - \mu$. What does that say about queries that meet a normed key? And why do the gradients of the two
+# key biases, near and far, add up to 0?
 #
 # <details><summary>Solution</summary>
 #
 # Sum (6) over $i$: $\sum_i dy_i - \sum_j dy_j - (\sum_i y_i)\, \cdot = 0$, as $\sum_i y_i = 0$. Times $y_i$ and summed:
-# $\sum_i dy_i y_i - 0 - \tfrac1W \sum_i y_i^2 \sum_j dy_j y_j$, and $\tfrac1W \sum_i y_i^2 = \mathrm{var} / s^2 = 1 -
-# 10^{-5} / s^2$. Neither the mean nor the length of a key can be used to get more weight: only its direction counts, as
-# in random feature attention, whose division by the length is this without the mean.
+# $\sum_i dy_i y_i - 0 - \tfrac1W \sum_i y_i^2 \sum_j dy_j y_j$, and
+# $\tfrac1W \sum_i y_i^2 = \mathrm{var} / \sigma^2 = 1 - 10^{-5} /
+# \sigma^2$. Neither the mean nor the length of a key can be used to get more weight: only its direction counts, as in
+# random feature attention, whose division by the length is this without the mean.
 #
 # The same step on both biases adds $s\, q_i \cdot b$ to all scores of query $i$, and softmax does not notice: only
 # their difference matters.
