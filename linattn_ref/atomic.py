@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+__all__ = ["write_all"]
+
 
 def write_all(writers: Mapping[Path, Callable[[Path], object]]) -> list[Path]:
     """Write several files so that they change together.

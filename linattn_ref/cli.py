@@ -17,6 +17,8 @@ from linattn_ref.cli_bench import add_benches
 from linattn_ref.cli_options import add_command, add_drawing, at_least, report, workers_of
 from linattn_ref.cli_train import add_tasks
 
+__all__ = ["main"]
+
 # Which extra brings a module that is not installed; every other one is in "spectrum".
 EXTRAS = {"distributed": "dask", "dask": "dask", "torch": "peers", "transformers": "peers"}
 

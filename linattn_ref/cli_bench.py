@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from linattn_ref.cli_options import add_command, add_drawing, at_least, report, workers_of
 
+__all__ = ["add_benches"]
+
 
 class Number(NamedTuple):
     """An option that is a whole number, or several if its default is a list."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+__all__ = ["add_command", "add_drawing", "at_least", "report", "workers_of"]
+
 
 def add_command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], None], description: str | None = None

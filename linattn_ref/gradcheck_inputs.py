@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["Array", "check_float64", "check_output", "check_some_floats", "check_step", "generator", "match"]
+
 Array = NDArray[np.float64]
 NONE = "expected at least one float64 array with a gradient, got none"
 

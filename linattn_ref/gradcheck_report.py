@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+__all__ = ["Entry", "GradientError", "Report"]
+
 
 class GradientError(AssertionError):
     """A gradient that a check found wrong; the message is the report."""

@@ -14,6 +14,28 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention.gpu_arrays import is_inside
 
+__all__ = [
+    "FLOATS",
+    "Array",
+    "Mask",
+    "backward_check",
+    "check_array",
+    "check_bool",
+    "check_d_out",
+    "check_dtype",
+    "check_key_mask",
+    "check_leading",
+    "check_qk",
+    "check_qkv",
+    "check_saved",
+    "check_shape",
+    "check_sizes",
+    "is_array",
+    "is_number",
+    "name_of",
+    "resolve_scale",
+]
+
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 Array = NDArray[np.floating[Any]]

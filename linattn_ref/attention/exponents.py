@@ -57,6 +57,19 @@ from linattn_ref.attention.masks import zero_masked
 from linattn_ref.kernels.reference import exponential_features
 from linattn_ref.kernels.reference.exponential_features import ROWS
 
+__all__ = [
+    "Features",
+    "decay_between",
+    "decayed",
+    "features",
+    "features_backward",
+    "finite",
+    "join",
+    "risen",
+    "rises",
+    "scaled_features",
+]
+
 RISE = 40.0  # S stays below exp(40) a key: with 1e6 keys, values of 1e6 and C = 1e3 that is 2e32, float32 holds 3e38
 ALL = slice(None)
 

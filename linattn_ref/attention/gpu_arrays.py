@@ -23,6 +23,8 @@ import numpy as np
 
 from linattn_ref.kernels.libraries import as_cupy, as_library_of, as_the_library_of, check_one_origin, is_on_gpu
 
+__all__ = ["is_inside", "through_the_door"]
+
 CONSTANTS = ("omega", "rotations", "buckets")  # small, often NumPy's: copied to the GPU, if they are not there
 
 _INSIDE: ContextVar[Any] = ContextVar("the type of arrays on a GPU, behind the door", default=())

@@ -18,6 +18,8 @@ from __future__ import annotations
 from linattn_ref.attention.arguments import Array
 from linattn_ref.kernels.reference.division import divide
 
+__all__ = ["add_up", "add_up_backward", "read", "read_backward"]
+
 
 def add_up(phi_k: Array, v: Array) -> tuple[Array, Array]:
     """``S (..., C, M)`` and ``Z (..., C)`` of some keys."""

@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 import platformdirs
 
+__all__ = ["MODEL", "REVIEWS", "FetchError", "Package", "cache_directory", "fetch", "file_sha256", "open_content"]
+
 CACHE_VARIABLE = "LINATTN_REF_CACHE"
 TEMPORARY_PREFIX = "fetching-"
 ABANDONED_AFTER = 24 * 3600  # seconds: no download takes that long

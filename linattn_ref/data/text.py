@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["Sentences", "Text", "choose_sentences", "read_reviews", "read_text"]
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 

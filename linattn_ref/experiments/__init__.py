@@ -16,3 +16,21 @@ What all of them stand on:
 ``measuring``   what they measure with: time, memory, operations, the heads of a pretrained network
 ``publishing``  how they appear: in which style, beside which numbers, in the gallery, in README, in a notebook
 """
+
+from linattn_ref import lazy
+
+__all__ = [
+    "benches",
+    "cost",
+    "features",
+    "fewer_keys",
+    "learning",
+    "measuring",
+    "publishing",
+    "rank",
+    "recurrence",
+    "schematics",
+    "sparse",
+]
+
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

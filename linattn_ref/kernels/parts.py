@@ -34,6 +34,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+__all__ = [
+    "TILE",
+    "Indices",
+    "Part",
+    "Pattern",
+    "band",
+    "blocks",
+    "by_key",
+    "columns",
+    "count_pairs",
+    "interval",
+    "pairs",
+    "tiles_of",
+]
+
 Indices = NDArray[np.intp]
 TILE = 32  # queries a tile: one for each lane of the kernels' vectors
 

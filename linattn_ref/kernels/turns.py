@@ -3,6 +3,8 @@
 All that works in the same arrays shares one count of the steps taken in them, and each knows how many it has seen.
 """
 
+__all__ = ["check_room", "take_turn"]
+
 TAKEN_OVER = (
     "state: another step has continued from the state of this bound step, whose arrays it works in;"
     " bind a step to the state that it returned"

@@ -19,6 +19,8 @@ from scipy.special import erf
 
 from linattn_ref.attention.arguments import Array
 
+__all__ = ["ACTIVATIONS", "gelu", "gelu_tanh", "relu"]
+
 
 def gelu(x: Array) -> Array:
     """Equation (1), exact; any shape, the dtype of ``x``."""

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from linattn_ref.models.activation import ACTIVATIONS
 
+__all__ = ["Config", "parameter_shapes", "parse_config"]
+
 ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")  # one forward pass, under three names
 
 

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from linattn_ref.models.bert_config import Config, parameter_shapes, parse_config
 
+__all__ = ["Model", "Parameters", "load", "untrained"]
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 

@@ -20,6 +20,8 @@ from numpy.random import Generator
 from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_probability, check_size, clopper_pearson
 from linattn_ref.theory.low_rank import Action, action, attention_rows, errors_at, stated_dimension
 
+__all__ = ["Growth", "Needed", "growth", "needed_dimension", "random_action"]
+
 LARGEST_DIMENSION = 1 << 40  # where `needed_dimension` gives up
 
 

@@ -27,6 +27,8 @@ from numpy.random import Generator
 from linattn_ref.attention.arguments import Array, check_array
 from linattn_ref.theory.johnson_lindenstrauss import check_size, gaussian_projection
 
+__all__ = ["COMPETITORS", "RankError", "competitor", "rank_errors", "tail_frobenius", "tail_spectral", "truncated_svd"]
+
 COMPETITORS = ("johnson_lindenstrauss", "projection", "sketch", "power")
 
 

@@ -69,6 +69,18 @@ from linattn_ref.attention import linformer, softmax
 from linattn_ref.attention.arguments import Array, check_array, check_qkv, resolve_scale
 from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_size, gaussian_projection
 
+__all__ = [
+    "Errors",
+    "Projections",
+    "StepB",
+    "attention_errors",
+    "projections",
+    "query_dependence",
+    "stated_dimension",
+    "step_b",
+    "unnormalised_mean",
+]
+
 
 def stated_dimension(n: int, d: int, eps: float) -> int:
     """``min(9 d log(d) / eps^2, 5 log(n) / eps^2)``, rounded up: the theorem's ``k`` with 1 for what Theta hides."""

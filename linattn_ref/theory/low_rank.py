@@ -64,6 +64,18 @@ from linattn_ref.theory.johnson_lindenstrauss import (
     gaussian_projection,
 )
 
+__all__ = [
+    "Action",
+    "Errors",
+    "action",
+    "amplification",
+    "attention_rows",
+    "errors_at",
+    "projection_errors",
+    "stated_dimension",
+    "stated_failure",
+]
+
 
 def attention_rows(q: Array, k: Array, *, scale: float | None = None, tile: int = 256) -> Iterator[Array]:
     """The rows of ``P = softmax(scale Q K^T)``, ``tile`` at a time: arrays ``(tile, L)``, the last may be shorter."""

@@ -30,6 +30,8 @@ from numpy.random import Generator
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.lsh_hashing import buckets, draw_rotations
 
+__all__ = ["asymptotic_exponent", "collision_probability", "measured_collisions"]
+
 LARGEST = 7.0  # a normal number is beyond it once in 10^11 times
 
 

@@ -77,6 +77,25 @@ from linattn_ref.attention import feature_maps
 from linattn_ref.attention.arguments import Array, check_array, check_sizes
 from linattn_ref.attention.performer import KINDS
 
+__all__ = [
+    "KERNELS",
+    "UNBIASED",
+    "Kernel",
+    "Measured",
+    "draw_directions",
+    "estimates",
+    "fourier_features",
+    "fourier_mse",
+    "mean_of",
+    "mse",
+    "pairs_in_blocks",
+    "product_of_orthogonal",
+    "regular_mean",
+    "relative_mse",
+    "softmax_kernel",
+    "squared_errors",
+]
+
 UNBIASED = ("trig", "positive", "hyperbolic")  # kinds whose mean is SM
 BLOCK = 1 << 22  # numbers drawn at once: 32 MiB of float64
 

@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array, check_array
 
+__all__ = ["METHODS", "Spread", "cumulative_share", "rank_for_share", "singular_values", "spread"]
+
 METHODS = ("svd", "gram")
 
 

@@ -5,3 +5,23 @@
 ``bench_softmax``, ``bench_linear``, ``bench_performer``, ``bench_patterns``, ``bench_reformer``, ``bench_cuda``, and
 ``bench_spectrum``, the main job beside a bare loop.
 """
+
+from linattn_ref import lazy
+
+__all__ = [
+    "bench_cuda",
+    "bench_cuda_peers",
+    "bench_linear",
+    "bench_linear_limit",
+    "bench_linear_peers",
+    "bench_linear_steps",
+    "bench_patterns",
+    "bench_patterns_peers",
+    "bench_performer",
+    "bench_reformer",
+    "bench_softmax",
+    "bench_spectrum",
+    "harness",
+]
+
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

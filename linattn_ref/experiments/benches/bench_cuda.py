@@ -38,6 +38,8 @@ from linattn_ref.experiments.benches.bench_cuda_peers import Call, Inputs, kerne
 from linattn_ref.experiments.benches.harness import BOTH, FORWARD
 from linattn_ref.experiments.publishing import style
 
+__all__ = ["Results", "compute", "draw", "table"]
+
 CAPTION = (
     "Causal attention on a GPU: time, forward and with the backward pass, and memory beyond the inputs, against length."
 )

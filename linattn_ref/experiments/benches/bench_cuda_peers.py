@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from linattn_ref.attention import linear, softmax
 
+__all__ = ["Call", "Inputs", "kernels"]
+
 
 class Inputs(NamedTuple):
     q: Any  # (B, H, N, D), a tensor on the GPU

@@ -44,6 +44,8 @@ from linattn_ref.kernels.jit import causal_product as fast
 from linattn_ref.kernels.jit import causal_product_plain as plain
 from linattn_ref.kernels.reference import causal_product as chunked
 
+__all__ = ["Results", "compute", "draw", "table"]
+
 CAPTION = (
     "Causal linear attention on one thread of a CPU, eight heads of 64, float32: time a token of the causal product "
     "against length, forward and with the backward pass. PyTorch: at each length the fastest of four forms."

@@ -13,6 +13,8 @@ import numpy as np
 from linattn_ref.kernels.jit.cache import serial_kernel
 from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, total
 
+__all__ = ["multiply_adds"]
+
 # Sums that do not wait for one another; a Vector is two registers, and ten additions fill any multiplier's pipeline.
 SUMS = 5
 

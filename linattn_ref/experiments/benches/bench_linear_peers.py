@@ -25,6 +25,21 @@ from typing import Any, NamedTuple
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches.harness import Call, in_torch
 
+__all__ = [
+    "FAST_TRANSFORMERS",
+    "FLA",
+    "FLA_ROWS",
+    "Inputs",
+    "fast_transformers_attention",
+    "fast_transformers_product",
+    "find_packages",
+    "fla_attention",
+    "fla_product",
+    "torch_forms",
+    "torch_product",
+    "versions",
+]
+
 FAST_TRANSFORMERS = {"fast-transformers": "fast_transformers", "fast-transformers native": "fast_transformers_native"}
 FLA, FLA_ROWS = "flash-linear-attention", 64  # rows of its chunks
 LOOP, AT_ONCE = (32, 64), 64  # rows in a chunk

@@ -22,6 +22,8 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps import elu_plus_one
 from linattn_ref.kernels import jit, reference
 
+__all__ = ["STEP", "STEP_KERNEL", "steps"]
+
 Call = Callable[[], Sequence[Array] | None]  # -> (out,), or None; each moves on a state of its own
 STEP_KERNEL, STEP = "kernel step", "step"
 EPS = 1e-6  # of the denominator

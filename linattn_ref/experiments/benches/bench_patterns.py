@@ -27,6 +27,8 @@ from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, parts, reference
 
+__all__ = ["Results", "compute", "draw", "table"]
+
 CAPTION = (
     "Attention with sparse patterns on one thread of a CPU, forward and backward, batch size 1: time a token against "
     "the length, beside the packages that have the same pattern, and beside PyTorch's attention to all pairs."

@@ -25,6 +25,8 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import harness
 from linattn_ref.experiments.benches.harness import Call
 
+__all__ = ["GLOBAL_TOKEN", "Inputs", "Peers", "all_pairs", "bigbird", "find", "longformer", "windows"]
+
 GLOBAL_TOKEN = 0
 
 

@@ -31,6 +31,8 @@ from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, reference
 
+__all__ = ["Results", "compute", "draw", "table"]
+
 PEER = "performer-pytorch"
 CAPTION = (
     "Performer attention on one thread of a CPU, eight heads of 64, 256 positive features, float32: time a token "

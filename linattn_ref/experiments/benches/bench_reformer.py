@@ -28,6 +28,8 @@ from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 
+__all__ = ["Results", "compute", "draw", "table"]
+
 PEER = "transformers"
 COLOURS = {"jit": style.BLUE, PEER: style.VERMILLION}
 TOLERANCE = 1e-3  # of the largest number: the peer adds 1e-6 to the square of a key's length

@@ -21,6 +21,8 @@ from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, reference
 
+__all__ = ["Results", "compute", "draw", "table"]
+
 CAPTION = (
     "Softmax attention on one thread of a CPU: arithmetic a second that the mechanism needs (the masked half of a "
     "causal matrix counts as nothing), forward and with the backward pass. Lines: all keys; dashed: causal."

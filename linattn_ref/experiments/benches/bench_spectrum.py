@@ -23,6 +23,8 @@ from threadpoolctl import threadpool_limits
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.rank.spectrum_inputs import of_noise
 
+__all__ = ["Results", "compute", "table"]
+
 SAMPLE = 120  # matrices of the loop, before and after
 
 

@@ -26,6 +26,25 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.timing import against_jit
 from linattn_ref.experiments.publishing import labels, style
 
+__all__ = [
+    "BOTH",
+    "FORWARD",
+    "PASSES",
+    "PER_TOKEN",
+    "TOLD",
+    "Call",
+    "Curve",
+    "check_counts",
+    "compare",
+    "compared",
+    "draw",
+    "find",
+    "in_torch",
+    "per_token",
+    "table",
+    "time",
+]
+
 PASSES = FORWARD, BOTH = "forward", "forward + backward"
 Call = Callable[[], Sequence[Array]]  # out; and the gradients, if they are asked for
 Row = TypeVar("Row", bound=tuple[Any, ...])

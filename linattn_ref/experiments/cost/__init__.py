@@ -7,3 +7,18 @@
                        ``comparison_calls`` the rows of the chapter's table
 ``cuda_occupancy``     what the CUDA kernels take of a GPU: compiled, not run
 """
+
+from linattn_ref import lazy
+
+__all__ = [
+    "attention_cost",
+    "comparison",
+    "comparison_calls",
+    "comparison_ways",
+    "cuda_occupancy",
+    "linformer_savings",
+    "resource_methods",
+    "resources",
+]
+
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

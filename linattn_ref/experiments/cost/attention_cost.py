@@ -35,6 +35,8 @@ from linattn_ref.experiments.measuring.scaling import growth_exponent
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.kernels.reference.softmax import TILE
 
+__all__ = ["Results", "compute", "draw"]
+
 LENGTHS = (128, 256, 512, 1024, 2048)
 CAPTION = (
     "Softmax attention, one head, forward and backward: operations grow with the square of the length in both forms, "

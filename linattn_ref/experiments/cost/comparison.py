@@ -31,6 +31,8 @@ from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 
+__all__ = ["Results", "compute", "draw", "from_record", "measure"]
+
 BEHIND = "#D8D8D8"  # lines of the other families
 # A column of the figure each: its title, and the names of its lines
 FAMILIES = {

@@ -19,6 +19,8 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.kernels import jit
 
+__all__ = ["CALLS", "Sizes", "cost"]
+
 TOKENS = {"q", "k", "v", "qk", "q_global", "k_global", "v_global", "gate"}  # a layer makes these from its input
 REDUCED = 256  # Linformer's k
 FEATURES = 256  # m

@@ -33,6 +33,8 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps_random import unit
 from linattn_ref.experiments.publishing import style
 
+__all__ = ["TARGETS", "WAYS", "Way"]
+
 BLOCK = 16  # tokens a block of BigBird
 NEAR = 32  # width of Long-Short's segments, tokens a chunk of LSH attention
 BUCKETS = 16

@@ -23,6 +23,8 @@ from matplotlib.figure import Figure
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.restore import restore
 
+__all__ = ["LIMITS", "Results", "compute", "draw", "from_record", "resident_warps"]
+
 CAPTION = (
     "Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability 9.0, "
     "and how many warps of blocks of 256 threads they leave room for on a multiprocessor (numbers at the top, a band "

@@ -36,6 +36,8 @@ from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 
+__all__ = ["Results", "compute", "draw", "from_record", "table"]
+
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 REDUCED = (128, 256, 512, 1024, 2048)
 FORMS = ("matrix kept", "online")

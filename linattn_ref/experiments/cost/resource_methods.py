@@ -33,6 +33,8 @@ from linattn_ref.experiments.measuring.memory import peak_resident
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.kernels import jit
 
+__all__ = ["METHODS", "REDUCED", "Setting", "draw_inputs", "measure_memory", "measure_time", "methods_at", "run"]
+
 REDUCED = 256  # R, Linformer's k
 # Reformer as in Katharopoulos et al. (2020), section 4
 LSH_CHUNK, LSH_BUCKETS = 32, 64

@@ -42,6 +42,8 @@ from linattn_ref.experiments.measuring.scaling import Crossing, Growth, crossing
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 
+__all__ = ["LENGTHS", "LOOK", "Results", "compute", "draw", "from_record", "table"]
+
 LENGTHS = tuple(2**i for i in range(6, 17))
 MEMORY_FROM = 2**9  # below, what a pass needs is lost among the pages that a process has anyway
 M = style.MECHANISMS

@@ -4,3 +4,9 @@
 ``random_features``            how far estimates of a kernel by random features are off
 ``random_features_attention``  what that does to attention, on random and on a pretrained network's heads
 """
+
+from linattn_ref import lazy
+
+__all__ = ["feature_maps", "random_features", "random_features_attention"]
+
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -32,6 +32,8 @@ from linattn_ref.attention.feature_maps import FeatureMap
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing import labels, style
 
+__all__ = ["MAPS", "Results", "compute", "crossover", "crossover_formula", "draw", "remainder_bound"]
+
 MAPS: tuple[FeatureMap, ...] = (feature_maps.elu_plus_one, feature_maps.quadratic(1.0), feature_maps.taylor_exp(2))
 # Of each map: its marker, its colour and its name in words
 LOOKS = (

@@ -20,6 +20,8 @@ from linattn_ref.experiments.publishing import style
 from linattn_ref.theory import random_features as rf
 from linattn_ref.theory.random_features import Measured
 
+__all__ = ["LOOKS", "Results", "compute", "draw", "slope"]
+
 MARKERS = {"trig": "o", "positive": "s", "hyperbolic": "^"}
 LOOKS = {kind: (style.FEATURES[kind], marker) for kind, marker in MARKERS.items()}
 CAPTION = (

@@ -24,6 +24,8 @@ from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 
+__all__ = ["Results", "compute", "draw", "from_record"]
+
 Draw = Callable[..., Array]  # m, D, rng -> omega (m, D)
 
 

@@ -5,3 +5,9 @@
 ``pinv_convergence``  how many iterations its pseudo-inverse needs
 ``moving_content``    a mixture that depends on the keys (long-short transformer) beside one fixed by position
 """
+
+from linattn_ref import lazy
+
+__all__ = ["linformer", "linformer_fit", "moving_content", "nystromformer", "pinv_convergence"]
+
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -45,6 +45,8 @@ from linattn_ref.kernels import jit
 from linattn_ref.theory.eckart_young import tail_frobenius
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
 
+__all__ = ["RATE", "WAYS", "Results", "compute", "draw", "from_record", "returned", "truncated_svd"]
+
 RATE = 3e-4  # of the fit to many sentences
 RATE_ONE = 1e-3  # of the fit to a single one
 # name -> (label, colour). Those of the first panel can be used; the others need P, or the sentence beforehand.

@@ -27,6 +27,8 @@ from linattn_ref.experiments.measuring.heads import Heads
 from linattn_ref.kernels import jit
 from linattn_ref.training import adam
 
+__all__ = ["CONVOLUTIONS", "MATRICES", "MATRIX", "Mixing", "Parameters", "fit"]
+
 Parameters = tuple[Array, ...]
 BETAS, TINY = (0.9, 0.99), 1e-12  # Adam's, and its epsilon
 

@@ -28,6 +28,8 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.training import adam
 
+__all__ = ["Results", "compute", "draw"]
+
 WIDTH, VALUES = 8, 4  # D and M
 STRENGTH, NOISE = 4.0, 0.3  # of the mark along u, and of each other entry of a key
 WINDOW = 4  # w of long_short; what is near a query it sees directly

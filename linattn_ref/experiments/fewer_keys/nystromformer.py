@@ -44,6 +44,8 @@ from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 
+__all__ = ["WAYS", "Results", "compute", "draw", "from_record"]
+
 # name -> (label, colour, line); the last two cannot be used in practice: they need P.
 WAYS = {
     "mean": ("Linformer, mean pooling", style.SKY, "s-"),

@@ -38,6 +38,8 @@ from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 
+__all__ = ["Results", "compute", "draw", "from_record", "inverted_share", "reach", "with_condition"]
+
 GROWTH = 13 / 4  # of t in an iteration, while it is small
 CAPTION = (
     "Left: how far the iterative pseudo-inverse is from the exact one (points), for matrices of prescribed condition "

@@ -1,1 +1,7 @@
 """What is learned by this package's own gradients: a module a task, trained by ``linattn-ref train``."""
+
+from linattn_ref import lazy
+
+__all__ = ["characters"]
+
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -9,3 +9,9 @@
 ``parts``         a result in parts on disk, so that a stop loses none
 ``measurements``  many measurements, kept so
 """
+
+from linattn_ref import lazy
+
+__all__ = ["counting", "heads", "measurements", "memory", "parts", "pretrained", "scaling", "timing"]
+
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -21,6 +21,8 @@ import numpy as np
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.ownership import is_count
 
+__all__ = ["count", "kept_bytes", "peak_bytes"]
+
 # Products that do not go through ``@``: refused, so that nothing is left out of the count in silence. So are the other
 # ufuncs that multiply matrices or vectors, and all of numpy.linalg; but not a product and a sum entry by entry.
 UNCOUNTED = frozenset((np.dot, np.vdot, np.inner, np.outer, np.kron, np.tensordot, np.einsum))

@@ -15,6 +15,19 @@ from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.kernels import jit
 from linattn_ref.models import bert
 
+__all__ = [
+    "Errors",
+    "Heads",
+    "Spread",
+    "each_error",
+    "errors_of",
+    "heads_of",
+    "random_heads",
+    "read_heads",
+    "relative_error",
+    "spread",
+]
+
 
 class Heads(NamedTuple):
     """Queries, keys and values of a network's heads on some sentences, and what softmax attention makes of them."""

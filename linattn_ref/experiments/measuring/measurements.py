@@ -15,6 +15,8 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.parts import load, prepare, store
 from linattn_ref.experiments.publishing import record
 
+__all__ = ["measure_all"]
+
 
 def measure_all(
     tasks: Mapping[str, Callable[[], Array]],

@@ -31,6 +31,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+__all__ = ["HAND_BACK", "KEEP", "in_new_process", "peak_resident"]
+
 # Environment variables that glibc's malloc reads when a process begins; in bytes.
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 HAND_BACK = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}

@@ -17,6 +17,8 @@ import numpy as np
 from linattn_ref.atomic import write_all
 from linattn_ref.attention.arguments import Array
 
+__all__ = ["load", "prepare", "store"]
+
 SETTINGS = "settings.json"
 
 

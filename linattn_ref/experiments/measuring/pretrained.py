@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from linattn_ref.data import fetch, text
 from linattn_ref.models import bert
 
+__all__ = ["PathLike", "read"]
+
 PathLike = str | os.PathLike[str]
 
 

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["Crossing", "Growth", "crossing", "growth", "growth_exponent"]
+
 
 class Growth(NamedTuple):
     """The exponent of a curve's upper half: 1 for a cost that is linear in the length, 2 for a quadratic one."""

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numba
 from threadpoolctl import threadpool_limits
 
+__all__ = ["against_jit", "in_turn", "one_thread"]
+
 
 @contextmanager
 def one_thread(torch: Any = None) -> Iterator[None]:

@@ -11,3 +11,9 @@
 ``tables``     README's
 ``chapter``    what the notebooks share
 """
+
+from linattn_ref import lazy
+
+__all__ = ["catalogue", "chapter", "gallery", "headlines", "labels", "pairs", "record", "restore", "style", "tables"]
+
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -3,6 +3,8 @@
 import importlib
 from typing import Any
 
+__all__ = ["BENCHES", "COMPILED", "FIGURES", "module_of"]
+
 # A figure is called by its module's name; beside it, the folder of `linattn_ref.experiments` that it is in. The module
 # has `compute(...)`, whose `seed`, `rng`, `quick` and `workers` the gallery fills in if it has them, `draw(results)`
 # and `CAPTION`. A schematic is called by its mechanism's name: `schematic_linear` is `schematics.linear`.

@@ -31,6 +31,8 @@ from matplotlib.figure import Figure
 import linattn_ref
 from linattn_ref.experiments.publishing import style
 
+__all__ = ["SOURCE_OF", "explore", "record", "show", "source", "source_text", "table"]
+
 # The page that nbconvert makes shows code inside an output in the font of its surroundings; hence the div.
 IN_CODE_FONT = '<div style="font-family: var(--jp-code-font-family, monospace)">\n\n```python\n{}\n```\n\n</div>'
 SOURCE_OF = "linattn_ref_source"  # the key under which an output says whose source it shows

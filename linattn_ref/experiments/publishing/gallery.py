@@ -16,6 +16,8 @@ from linattn_ref.experiments.publishing import record, style, tables
 from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, module_of
 from linattn_ref.experiments.publishing.restore import restore
 
+__all__ = ["draw", "make", "save"]
+
 SEED = 0
 READING = (
     "One thread, all in turn in one process. A ratio is CPU time over that of `jit` in the same round, median and "

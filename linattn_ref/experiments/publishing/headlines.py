@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+__all__ = ["table"]
+
 
 class Headline(NamedTuple):
     """One row of a bench's record."""

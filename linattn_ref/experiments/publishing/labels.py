@@ -8,6 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+__all__ = ["at", "at_ends"]
+
 APART = 1.2  # lines of text, from one name to the next
 AXES_SHARE = 0.8  # of a figure's height that a row of axes has, about: the rest are titles and labels
 

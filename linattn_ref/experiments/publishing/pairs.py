@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from linattn_ref.attention.arguments import Mask
 from linattn_ref.experiments.publishing import style
 
+__all__ = ["PAIRS", "paint"]
+
 # A reason's number is its place.
 PAIRS = {
     "no pair": "#FFFFFF",

@@ -22,6 +22,8 @@ from matplotlib.figure import Figure
 import linattn_ref
 from linattn_ref.atomic import write_all
 
+__all__ = ["machine", "save", "versions", "write"]
+
 # What makes each format carry a date or a random identifier, switched off.
 METADATA: dict[str, dict[str, None]] = {
     "svg": {"Date": None},

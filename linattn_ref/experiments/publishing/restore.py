@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+__all__ = ["restore"]
+
 T = TypeVar("T")
 
 

@@ -25,6 +25,8 @@ import linattn_ref.attention
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import headlines
 
+__all__ = ["check_readme", "mechanisms", "update"]
+
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.
 COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "pattern", "out"}

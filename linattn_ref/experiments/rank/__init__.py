@@ -8,3 +8,18 @@
 ``low_rank``               Linformer's Theorem 1
 ``linear_self_attention``  Linformer's Theorem 2
 """
+
+from linattn_ref import lazy
+
+__all__ = [
+    "eckart_young",
+    "johnson_lindenstrauss",
+    "linear_self_attention",
+    "low_rank",
+    "spectrum",
+    "spectrum_dask",
+    "spectrum_inputs",
+    "spectrum_job",
+]
+
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

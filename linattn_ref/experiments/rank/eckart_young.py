@@ -11,6 +11,8 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import style
 from linattn_ref.theory.eckart_young import COMPETITORS, RankError, rank_errors
 
+__all__ = ["Results", "compute", "draw"]
+
 LABELS = {
     "johnson_lindenstrauss": "P RᵀR (Theorem 1)",
     "projection": "random projection",

@@ -12,6 +12,8 @@ from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.theory import johnson_lindenstrauss as jl
 from linattn_ref.theory.johnson_lindenstrauss import Failure
 
+__all__ = ["COLOURS", "Results", "compute", "draw", "draw_failures"]
+
 PROJECTIONS: dict[str, jl.Projection] = {"gaussian": jl.gaussian_projection, "signs": jl.sign_projection}
 COLOURS = (style.BLUE, style.VERMILLION, style.GREEN)
 CAPTION = (

@@ -13,6 +13,8 @@ from linattn_ref.experiments.rank.johnson_lindenstrauss import COLOURS
 from linattn_ref.theory import linear_self_attention
 from linattn_ref.theory.johnson_lindenstrauss import Failure, count_failures
 
+__all__ = ["Results", "compute", "draw"]
+
 MEANS = (1.0, 0.0)
 CAPTION = (
     "Linformer's Theorem 2, with the E and F of its proof. Left and middle: root mean square error in the theorem's "

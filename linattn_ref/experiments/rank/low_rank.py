@@ -12,6 +12,8 @@ from linattn_ref.theory import dimension_growth, low_rank
 from linattn_ref.theory.dimension_growth import Growth
 from linattn_ref.theory.johnson_lindenstrauss import Failure, count_failures
 
+__all__ = ["Results", "compute", "draw"]
+
 # What the theorem's error is compared with (a field of `linattn_ref.theory.low_rank.Errors`), and the values' mean.
 GROWTHS = {
     ("entry_by_norms", 1.0): "entries, by |p_i| |v|",

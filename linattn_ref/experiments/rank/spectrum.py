@@ -28,6 +28,8 @@ from linattn_ref.experiments.rank import spectrum_inputs, spectrum_job
 from linattn_ref.experiments.rank.spectrum_inputs import PathLike
 from linattn_ref.theory.spectrum import METHODS, cumulative_share, rank_for_share, singular_values, spread
 
+__all__ = ["Results", "compute", "draw", "table"]
+
 CAPTION = (
     "Self-attention is low rank: the share of an attention matrix's singular values that the k largest hold. Left: a "
     "line is a layer's mean over sentences and heads, its band the middle half of the heads. Middle: the mean of the "

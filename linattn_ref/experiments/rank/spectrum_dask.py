@@ -20,6 +20,8 @@ from distributed import Client, KilledWorker, as_completed
 from distributed.comm import CommClosedError
 from threadpoolctl import threadpool_limits
 
+__all__ = ["results"]
+
 
 def results(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], address: str) -> Iterator[Any]:
     """``function(*call)`` for each of ``calls``, in the order in which they are ready.

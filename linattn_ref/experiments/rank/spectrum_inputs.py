@@ -19,6 +19,8 @@ from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.rank.spectrum_job import Task
 from linattn_ref.models import bert
 
+__all__ = ["Inputs", "from_arrays", "from_model", "of_noise"]
+
 
 class Inputs(NamedTuple):
     """What to do, and what the results will have come from."""

@@ -28,6 +28,8 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.parts import load, prepare, store
 from linattn_ref.theory.spectrum import singular_values
 
+__all__ = ["Task", "cpu_seconds", "run"]
+
 SHARED_FROM = 100_000  # bytes: larger arrays reach the workers through a shared file instead of a pipe
 
 

@@ -5,3 +5,9 @@
 ``decoding``     one more token, from a state and from a key/value cache
 ``rfa_decay``    what a gate forgets, and a gate that learns when to
 """
+
+from linattn_ref import lazy
+
+__all__ = ["causal_cost", "decoding", "rewind", "rfa_decay"]
+
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

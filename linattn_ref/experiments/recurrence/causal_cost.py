@@ -41,6 +41,21 @@ from linattn_ref.experiments.measuring.scaling import growth_exponent
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels.reference import causal_product
 
+__all__ = [
+    "FORMS",
+    "Gradients",
+    "Results",
+    "chunks_backward",
+    "chunks_forward",
+    "compute",
+    "draw",
+    "multiply_adds",
+    "naive_backward",
+    "naive_forward",
+    "rows_backward",
+    "rows_forward",
+]
+
 LENGTHS = (128, 256, 512, 1024, 2048)
 CHUNK = causal_product.CHUNK
 CAPTION = (

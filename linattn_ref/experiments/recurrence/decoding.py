@@ -38,6 +38,8 @@ from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.experiments.recurrence.causal_cost import multiply_adds
 
+__all__ = ["Results", "compute", "draw", "from_record", "make", "setup"]
+
 POSITIONS = tuple(2**p for p in range(4, 15))
 STEPS = 16  # timed together: one takes some 30 microseconds, and the first finds the processor's caches cold
 CAPTION = (

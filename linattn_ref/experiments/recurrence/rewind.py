@@ -22,6 +22,8 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps import elu_plus_one
 from linattn_ref.experiments.publishing import labels, style
 
+__all__ = ["NOTHING_LEFT", "Results", "compute", "draw", "forward_states", "rewound_states"]
+
 LENGTHS = tuple(2**p for p in range(6, 15))
 GATES = (1.0, 0.9999, 0.999, 0.99, 0.9)
 HEADS, WIDTH = 4, 8  # errors are averaged over the heads; C = M = WIDTH

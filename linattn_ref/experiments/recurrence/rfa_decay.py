@@ -31,6 +31,8 @@ from linattn_ref.attention.gate import forward as gate_forward
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.training import adam
 
+__all__ = ["FORMS", "Results", "compute", "draw", "latch_loss"]
+
 GATES = (0.5, 0.8, 0.9, 0.95, 0.99)
 SHARE = 0.9  # of the weight, in the middle panel
 MARKED = 0.1  # of the tokens of the latch task

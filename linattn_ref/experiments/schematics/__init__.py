@@ -3,3 +3,28 @@
 ``drawing`` is the vocabulary, ``patterns`` what the sparse ones share; each other module is a figure, and has the name
 of its mechanism in `linattn_ref.attention` (``linear_recurrent`` is the second picture of ``linear``).
 """
+
+from linattn_ref import lazy
+
+__all__ = [
+    "arrays",
+    "bigbird",
+    "block_local",
+    "drawing",
+    "linear",
+    "linear_recurrent",
+    "linformer",
+    "linformer_linear",
+    "local",
+    "long_short",
+    "longformer",
+    "nystromformer",
+    "patterns",
+    "performer",
+    "reformer",
+    "rfa",
+    "softmax",
+    "sparse_transformer",
+]
+
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

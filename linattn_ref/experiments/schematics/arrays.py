@@ -2,6 +2,8 @@
 
 from linattn_ref.experiments.schematics.drawing import Box
 
+__all__ = ["OF_SUMS", "PHI_K", "PHI_Q", "E", "F", "K", "O", "Q", "V", "column", "row", "sums"]
+
 Q = Box("$Q$", "N", "D", "queries")
 K = Box("$K$", "L", "D", "keys")
 V = Box("$V$", "L", "M", "values")

@@ -9,6 +9,8 @@ from linattn_ref.attention.bigbird import draw_random_blocks
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.schematics.patterns import Results, draw_pattern, sizes
 
+__all__ = ["compute", "draw"]
+
 BLOCK, BLOCKS = 2, 12
 CAPTION = (
     "BigBird: tokens in blocks, here of two. A block of queries sees the blocks beside its own, a global block, which "

@@ -7,6 +7,8 @@ from linattn_ref.attention import patterns
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.schematics.patterns import TOKENS, Results, draw_pattern, sizes
 
+__all__ = ["compute", "draw"]
+
 CAPTION = (
     "Block-local attention: softmax attention within blocks, here of six tokens, all keys of the block or only those "
     "before the query. However many layers there are, nothing passes from one block to another."

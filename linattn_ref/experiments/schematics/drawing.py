@@ -26,6 +26,23 @@ from numpy.typing import NDArray
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.pairs import PAIRS
 
+__all__ = [
+    "ABOUT",
+    "EQUALS",
+    "LETTER",
+    "PLUS",
+    "PRODUCT",
+    "Box",
+    "Cells",
+    "Ghost",
+    "Part",
+    "Sheet",
+    "Stack",
+    "becomes",
+    "tint",
+    "toy_sizes",
+]
+
 TOY = {"N": 9, "L": 9, "D": 3, "M": 3, "C": 4, "m": 4, "R": 2, "1": 1}  # how long a side of a letter is drawn
 WIDTH = 60.0  # units, of every picture: so a token is as large in all of them
 GAP = 1.2  # on both sides of a sign

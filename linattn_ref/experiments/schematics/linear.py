@@ -7,6 +7,8 @@ from matplotlib.figure import Figure
 from linattn_ref.experiments.schematics.arrays import OF_SUMS, PHI_K, PHI_Q, O, sums
 from linattn_ref.experiments.schematics.drawing import EQUALS, PRODUCT, Ghost, Sheet, becomes, toy_sizes
 
+__all__ = ["compute", "draw"]
+
 CAPTION = (
     "Linear attention. Keys and values are multiplied first: the sums over all keys are S, one C x M array, and z, C "
     "numbers, which every query shares. The N x L matrix of similarities, phi(Q) phi(K)^T, is never made; a row of the "

@@ -7,6 +7,8 @@ from matplotlib.figure import Figure
 from linattn_ref.experiments.schematics.arrays import column, row, sums
 from linattn_ref.experiments.schematics.drawing import PRODUCT, Sheet, toy_sizes
 
+__all__ = ["compute", "draw"]
+
 CAPTION = (
     "Causal linear attention is a recurrent network: its two hidden states, S and z, are handed from token to token. "
     "Token i adds phi(k_i) v_i^T to S and phi(k_i) to z, and its query reads from both. The states have the same size "

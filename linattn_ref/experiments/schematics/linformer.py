@@ -7,6 +7,8 @@ from matplotlib.figure import Figure
 from linattn_ref.experiments.schematics.arrays import E, F, K, O, Q, V
 from linattn_ref.experiments.schematics.drawing import EQUALS, PRODUCT, Box, Ghost, Sheet, becomes, toy_sizes
 
+__all__ = ["compute", "draw"]
+
 CAPTION = (
     "Linformer. E mixes the L keys into R, and F the values: both learned, a column a position. The rest is softmax "
     "attention over R keys: of the N x L square only R columns are left."

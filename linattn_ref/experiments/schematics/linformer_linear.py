@@ -7,6 +7,8 @@ from matplotlib.figure import Figure
 from linattn_ref.experiments.schematics.arrays import PHI_K, PHI_Q, E, F, O, V, sums
 from linattn_ref.experiments.schematics.drawing import EQUALS, PRODUCT, Box, Ghost, Sheet, becomes, toy_sizes
 
+__all__ = ["compute", "draw"]
+
 CAPTION = (
     "Linformer and linear attention together. E and F mix keys and values, and the sums of linear attention are taken "
     "over the R mixtures instead of the L tokens. Linear attention had no N x L matrix left to avoid: the mixing above "

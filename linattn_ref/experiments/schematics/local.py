@@ -7,6 +7,8 @@ from linattn_ref.attention import patterns
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.schematics.patterns import TOKENS, Results, draw_pattern, sizes
 
+__all__ = ["compute", "draw"]
+
 CAPTION = (
     "Local attention: softmax attention over the keys of a sliding window, here two on each side, one after the other "
     "or every other one. Only the coloured pairs are computed; nothing is made where the square is white."

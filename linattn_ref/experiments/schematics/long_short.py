@@ -20,6 +20,8 @@ from linattn_ref.experiments.schematics.drawing import (
     toy_sizes,
 )
 
+__all__ = ["Results", "compute", "draw"]
+
 CAPTION = (
     "Long-Short Transformer. The keys choose how they are mixed into R: a softmax of each column of K W_p over all "
     "tokens. A query sees those R mixtures and the keys in and beside its own segment, with one softmax over both."

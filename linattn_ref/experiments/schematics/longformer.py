@@ -7,6 +7,8 @@ from linattn_ref.attention import patterns
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.schematics.patterns import TOKENS, Results, draw_pattern, sizes
 
+__all__ = ["compute", "draw"]
+
 CAPTION = (
     "Longformer: a sliding window, and global tokens that see all and are seen by all, here the first. One softmax "
     "over both. A global query has projections of its own, from other weights."

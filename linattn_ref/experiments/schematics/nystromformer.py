@@ -7,6 +7,8 @@ from matplotlib.figure import Figure
 from linattn_ref.experiments.schematics.arrays import K, O, Q, V
 from linattn_ref.experiments.schematics.drawing import ABOUT, EQUALS, PRODUCT, Box, Ghost, Sheet, becomes, toy_sizes
 
+__all__ = ["compute", "draw"]
+
 CAPTION = (
     "Nyströmformer. The means of R segments are landmark queries and landmark keys. Three small softmax matrices, of "
     "queries and landmark keys, of the landmarks, and of landmark queries and keys, stand for the N x L matrix; they "

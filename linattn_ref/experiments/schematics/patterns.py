@@ -11,6 +11,8 @@ from linattn_ref.experiments.publishing.pairs import PAIRS
 from linattn_ref.experiments.schematics.arrays import K, O, Q, V
 from linattn_ref.experiments.schematics.drawing import EQUALS, PRODUCT, Cells, Sheet, becomes
 
+__all__ = ["TOKENS", "Results", "draw_pattern", "sizes"]
+
 TOKENS = 18  # of a toy: twice as many as elsewhere, half as large
 
 

@@ -7,6 +7,8 @@ from matplotlib.figure import Figure
 from linattn_ref.experiments.schematics.arrays import OF_SUMS, PHI_K, PHI_Q, K, O, Q, sums
 from linattn_ref.experiments.schematics.drawing import EQUALS, PRODUCT, Box, Ghost, Sheet, becomes, toy_sizes
 
+__all__ = ["compute", "draw"]
+
 CAPTION = (
     "Performer. Queries and keys are multiplied with the same m random directions, drawn beforehand; an exponential "
     "makes of them as many positive features, C = m. Their products would estimate the exponentials of the scores, "

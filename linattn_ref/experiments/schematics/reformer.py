@@ -13,6 +13,8 @@ from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.schematics.arrays import Q
 from linattn_ref.experiments.schematics.drawing import Cells, Sheet, becomes, tint
 
+__all__ = ["Results", "compute", "draw"]
+
 TOKENS, CHUNK, BUCKETS = 16, 4, 4
 CAPTION = (
     "Reformer's LSH attention, one round of hashing. Queries and keys are the same vectors. A random hash gives each "

@@ -20,6 +20,8 @@ from linattn_ref.experiments.schematics.drawing import (
     toy_sizes,
 )
 
+__all__ = ["Results", "compute", "draw"]
+
 CAPTION = (
     "Random feature attention. Features are the sines and cosines of queries and keys of length 1 along m random "
     "directions. A gate g lets the state fade before the next token comes in, which gets the rest: an older token has "

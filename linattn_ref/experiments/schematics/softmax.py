@@ -7,6 +7,8 @@ from matplotlib.figure import Figure
 from linattn_ref.experiments.schematics.arrays import K, O, Q, V
 from linattn_ref.experiments.schematics.drawing import EQUALS, PRODUCT, Box, Sheet, becomes, toy_sizes
 
+__all__ = ["compute", "draw"]
+
 CAPTION = (
     "Softmax attention. Arrays are boxes, with the letters of their sides, drawn to the scale of a toy: N queries and "
     "L keys, nine each, of width D = M = 3. Every query meets every key: both the scores and the weights P are N x L, "

@@ -7,6 +7,8 @@ from linattn_ref.attention import patterns
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.schematics.patterns import Results, draw_pattern, sizes
 
+__all__ = ["compute", "draw"]
+
 TOKENS, STRIDE = 16, 4
 CAPTION = (
     "Sparse Transformer: a query sees the l keys before it, or those of its own block, and of the rest one in l, here "

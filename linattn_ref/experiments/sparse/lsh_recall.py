@@ -29,6 +29,8 @@ from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.theory.lsh_collision import collision_probability, measured_collisions
 
+__all__ = ["Results", "compute", "draw", "from_record"]
+
 COSINES = tuple(float(x) for x in np.cos(np.radians(np.arange(5, 180, 10))))
 COLLISION_BUCKETS = (2, 16, 64)
 CAPTION = (

@@ -16,6 +16,8 @@ from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.pairs import PAIRS
 from linattn_ref.theory import pattern_graphs
 
+__all__ = ["PARTS", "RANDOM", "Results", "compute", "draw"]
+
 WINDOW_BLOCKS = 5  # in one of 3 no two neighbours of a block are neighbours
 RANDOM = 3  # r, of BigBird's base model
 LENGTHS = (256, 1024, 4096, 16384, 65536, 262144)  # N of the pair counts, squares

@@ -17,6 +17,8 @@ from linattn_ref.attention.bigbird import draw_random_blocks
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.pairs import PAIRS, paint
 
+__all__ = ["Picture", "Results", "compute", "draw", "draw_picture"]
+
 SEEN, GLOBAL, RANDOM, SECOND, NEAR, ITSELF = list(PAIRS)[1:]  # from "a pair" to "the query itself"
 CAPTION = (
     "Which query (row) sees which key (column). First row: Longformer's Figure 2. Second row: BigBird's Figure 1, a "

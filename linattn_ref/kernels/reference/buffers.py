@@ -6,6 +6,8 @@ memory with an input, nor with another result. With a buffer or without, the num
 
 import numpy as np
 
+__all__ = ["all_into", "check_out", "empty", "into"]
+
 
 def into(out, result, name="out"):
     """``result``, or ``out`` with that written to it."""

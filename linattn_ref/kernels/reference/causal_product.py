@@ -57,6 +57,19 @@ from linattn_ref.kernels.reference.buffers import empty, into
 from linattn_ref.kernels.reference.division import divide
 from linattn_ref.kernels.turns import take_turn
 
+__all__ = [
+    "CHUNK",
+    "Decay",
+    "backward",
+    "backward_by_row",
+    "bind_step",
+    "forward",
+    "forward_by_row",
+    "normalised_backward",
+    "normalised_forward",
+    "step",
+]
+
 CHUNK = 64  # rows: small enough that the (CHUNK, CHUNK) scores cost no more than the state, large enough for BLAS
 
 

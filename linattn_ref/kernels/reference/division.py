@@ -2,6 +2,8 @@
 
 import numpy as np
 
+__all__ = ["divide"]
+
 
 def divide(x, denominator):
     """``x (..., M)`` over ``denominator (...)``, and 0 where that is 0: a query that has seen nothing."""

@@ -11,6 +11,8 @@ import numpy as np
 from linattn_ref.kernels.reference import causal_product
 from linattn_ref.kernels.reference.buffers import into
 
+__all__ = ["backward", "bind_step", "forward", "step"]
+
 
 def forward(x, *, out=None):
     """``phi(x)``, written to ``out`` if there is one; and what the gradient needs, which is the same."""

@@ -17,6 +17,8 @@ import numpy as np
 
 from linattn_ref.kernels.reference.division import divide
 
+__all__ = ["ROWS", "largest", "of_keys", "of_queries", "over_all_keys"]
+
 ROWS = 64  # at a time: with 8 heads and C = 256, half a megabyte of float32, which stays in the cache
 
 

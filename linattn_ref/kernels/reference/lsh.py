@@ -29,6 +29,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+__all__ = ["Meeting", "backward", "forward"]
+
 
 def forward(q, k, v, order, seen, chunk, causal, scale):
     """Output and row log-sum-exp of softmax attention to all tokens that are met in any round.

@@ -27,6 +27,8 @@ import numpy as np
 from linattn_ref.kernels.parts import tiles_of
 from linattn_ref.kernels.reference.buffers import all_into, into
 
+__all__ = ["backward", "forward"]
+
 
 def forward(q, k, v, key_mask, pattern, scale, *, out=None):
     """Output and row log-sum-exp of softmax attention over the pairs of a pattern.

@@ -14,6 +14,8 @@ import numpy as np
 
 from linattn_ref.kernels.turns import check_room, take_turn
 
+__all__ = ["bind_step", "step"]
+
 
 def step(q, k, v, length, scale):
     """The output of one query that sees the first ``length`` rows of a cache.
