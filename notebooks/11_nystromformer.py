@@ -74,7 +74,7 @@ np.testing.assert_allclose(P_22 - rebuilt[3:, 3:], P_22 - F_2 @ np.linalg.inv(A)
 #
 # $$P_{ij} = \frac{e^{s\,q_i \cdot k_j}}{\sum_l e^{s\,q_i \cdot k_l}}$$
 #
-# and the sum below the line runs over *all* keys. One column of $P$ costs as much as the whole matrix. So the
+# and the sum in the denominator runs over *all* keys. One column of $P$ costs as much as the whole matrix. So the
 # softmax cannot be applied before a Nyström factorisation (Xiong et al. 2021, section 3, make the same point). And it
 # cannot be applied after one: $\mathrm{softmax}(F_S A_S^+ B_S)$ of a factorisation of the scores $S$ is again an
 # $N \times L$ matrix. (Rows are no problem: row $i$ of $P$ needs $q_i$ and the keys, and nothing else.)

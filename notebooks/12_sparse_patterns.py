@@ -50,7 +50,7 @@ def draw_inputs(seed, n, d=4, m=3):
 #
 # Let $S_i$ be the keys that query $i$ may look at. With scores $a_{ij} = s\, q_i^\top k_j$, where $s = 1/\sqrt D$,
 #
-# $$P_{ij} = \frac{e^{a_{ij}}}{\sum_{l \in S_i} e^{a_{il}}} \quad (j \in S_i), \qquad P_{ij} = 0 \quad (j \notin S_i),
+# $$P_{ij} = \frac{e^{a_{ij}}}{\sum_{j' \in S_i} e^{a_{ij'}}} \quad (j \in S_i), \qquad P_{ij} = 0 \quad (j \notin S_i),
 # \qquad o_i = \sum_{j \in S_i} P_{ij}\, v_j$$
 #
 # A causal mask is one such family of sets, $S_i = \{j \le i\}$; all the mechanisms of this chapter are others. $S_i$ is
@@ -152,9 +152,9 @@ chapter.explore(
 #
 # How does one compute a window without the $N \times N$ matrix? Products of two matrices of which only a band is wanted
 # are not among what PyTorch or TensorFlow offer; Longformer's authors wrote a CUDA kernel of their own (Beltagy et al.
-# 2020, section 3.2). Ours is handed *intervals*: query $i$ sees the keys $low_i \le c < high_i$. Dilation seems not to
-# fit in. But query $i$ sees keys of its own residue only, $j \bmod d = i \bmod d$. Sort the keys by residue, and within
-# a residue by position: now its keys are neighbours, and the window is an interval again.
+# 2020, section 3.2). Ours is handed *intervals*: query $i$ sees the keys at places $p$ with $low_i \le p < high_i$.
+# Dilation seems not to fit in. But query $i$ sees keys of its own residue only, $j \bmod d = i \bmod d$. Sort the keys
+# by residue, and within a residue by position: now its keys are neighbours, and the window is an interval again.
 
 # %%
 d, w = 3, 2
@@ -175,19 +175,19 @@ chapter.source(local.parts_of, doc=False)
 # if the two have no key in common, and the softmax over the union can be put together from the softmaxes over the
 # parts. For a set $A$ of keys let
 #
-# $$s_A = \log \sum_{j \in A} e^{a_j}, \qquad o_A = \sum_{j \in A} e^{a_j - s_A}\, v_j$$
+# $$z_A = \log \sum_{j \in A} e^{a_j}, \qquad o_A = \sum_{j \in A} e^{a_j - z_A}\, v_j$$
 #
-# its log-sum-exp and its output. Then $e^{s_A} o_A = \sum_{j \in A} e^{a_j} v_j$ is the sum *before* it is normalised,
+# its log-sum-exp and its output. Then $e^{z_A} o_A = \sum_{j \in A} e^{a_j} v_j$ is the sum *before* it is normalised,
 # and sums over disjoint sets add up:
 #
-# $$e^{s} = e^{s_A} + e^{s_B}, \qquad e^{s} o = e^{s_A} o_A + e^{s_B} o_B$$
+# $$e^{z} = e^{z_A} + e^{z_B}, \qquad e^{z} o = e^{z_A} o_A + e^{z_B} o_B$$
 #
-# $$s = \log (e^{s_A} + e^{s_B}), \qquad o = e^{s_A - s}\, o_A + e^{s_B - s}\, o_B$$
+# $$z = \log (e^{z_A} + e^{z_B}), \qquad o = e^{z_A - z}\, o_A + e^{z_B - z}\, o_B$$
 #
-# In other words, this is a softmax over *two* keys, with the scores $s_A$, $s_B$ and the values $o_A$, $o_B$. What
+# In other words, this is a softmax over *two* keys, with the scores $z_A$, $z_B$ and the values $o_A$, $o_B$. What
 # has been seen so far is one more key in the next part. In this way the parts can come one after the other, in any
 # order and number; and chapter 1's online softmax is the special case in which every part is a tile of keys. An empty
-# set has $s = -\infty$ and $o = 0$, and changes nothing.
+# set has $z = -\infty$ and $o = 0$, and changes nothing.
 
 # %%
 q, k, v, d_out = draw_inputs(2, 40)
@@ -233,25 +233,25 @@ chapter.table(("N", "pairs", "share of all", "multiply-adds a pair, D + M = 7", 
 #
 # **Step 2: weights.** $dP_{ij} = G_i^\top v_j$ for $j \in S_i$. The other $P_{ij}$ are constants 0.
 #
-# **Step 3: scores.** In row $i$, $P_{ij}$ is the softmax of the scores $a_{il}$, $l \in S_i$. Its derivative is the one
-# of chapter 1, on a shorter vector: $\partial P_{ij} / \partial a_{il} = P_{ij} (\delta_{jl} - P_{il})$. So
+# **Step 3: scores.** In row $i$, $P_{ij}$ is the softmax of the scores $a_{ij'}$, $j' \in S_i$. Its derivative is the
+# one of chapter 1, on a shorter vector: $\partial P_{ij} / \partial a_{ij'} = P_{ij} (\delta_{jj'} - P_{ij'})$. So
 #
-# $$da_{il} = \sum_{j \in S_i} dP_{ij} P_{ij} (\delta_{jl} - P_{il})
-# = P_{il} \Big( dP_{il} - \sum_{j \in S_i} dP_{ij} P_{ij} \Big)$$
+# $$da_{ij'} = \sum_{j \in S_i} dP_{ij} P_{ij} (\delta_{jj'} - P_{ij'})
+# = P_{ij'} \Big( dP_{ij'} - \sum_{j \in S_i} dP_{ij} P_{ij} \Big)$$
 #
 # **Step 4: the row sum needs no pairs.** $\sum_{j \in S_i} P_{ij}\, G_i^\top v_j = G_i^\top o_i$. It can be had before
 # any pair is looked at, from the *whole* row's output:
 #
-# $$da_{ij} = P_{ij}\, (G_i^\top v_j - G_i^\top o_i), \qquad P_{ij} = e^{a_{ij} - s_i}$$
+# $$da_{ij} = P_{ij}\, (G_i^\top v_j - G_i^\top o_i), \qquad P_{ij} = e^{a_{ij} - z_i}$$
 #
-# **Step 5: queries and keys.** $a_{ij} = s\, q_i^\top k_j$ (here $s$ is the scale):
+# **Step 5: queries and keys.** $a_{ij} = s\, q_i^\top k_j$:
 #
 # $$dq_i = s \sum_{j \in S_i} da_{ij}\, k_j, \qquad dk_j = s \sum_{i : j \in S_i} da_{ij}\, q_i$$
 #
-# That is all. Once $s_i$ and $o_i$ of the whole row are known, **each pair has its gradient by itself**: the parts may
-# be gone through in any order, and their shares are added. No part has to know of the others. The sums for $dv_j$ and
-# $dk_j$ go along the *columns* of the pattern: over the queries that see $j$. For a window that is a window again; for
-# a causal one, the keys before become the queries after.
+# That is all there is. Once $z_i$ and $o_i$ of the whole row are known, **each pair has its gradient by itself**: the
+# parts may be gone through in any order, and their shares are added. No part has to know of the others. The sums for
+# $dv_j$ and $dk_j$ go along the *columns* of the pattern: over the queries that see $j$. For a window that is a window
+# again; for a causal one, the keys before become the queries after.
 
 # %%
 chapter.source(pattern_softmax.backward, doc=False)
@@ -309,10 +309,10 @@ chapter.source(local.Saved, local.backward, doc=False)
 # ![Longformer, drawn](../figures/schematic_longformer.svg)
 #
 # A window alone needs $(N - 1) / w$ layers until the first token can know of the last. Longformer adds a few **global
-# tokens** $G$, chosen by the task: the classification token, the tokens of a question. A global token sees everything,
-# and everything sees it:
+# tokens** $\mathcal G$, chosen by the task: the classification token, the tokens of a question. A global token sees
+# everything, and everything sees it:
 #
-# $$S_i = W_i \cup G \quad (i \notin G), \qquad S_g = \{1 \dots N\} \quad (g \in G)$$
+# $$S_i = W_i \cup \mathcal G \quad (i \notin \mathcal G), \qquad S_g = \{1 \dots N\} \quad (g \in \mathcal G)$$
 #
 # The four pictures of the paper's Figure 2 are in the first row; the other two papers' are below:
 
@@ -363,8 +363,8 @@ same(out, np.where(is_global[:, None], globally, ordinary))
 # %% [markdown]
 # **Its backward pass.** The output has two kinds of rows, which share no input. With $G$ cut into those rows, the
 # gradients of `q`, `k`, `v` are those of the pattern, with $G_g = 0$ in the global rows; those of `q_global`,
-# `k_global`, `v_global` come from softmax attention of $|G|$ queries. What has no influence has gradient 0: rows of `q`
-# that are global, rows of `q_global` that are not.
+# `k_global`, `v_global` come from softmax attention of $|\mathcal G|$ queries. What has no influence has gradient 0:
+# rows of `q` that are global, rows of `q_global` that are not.
 
 # %%
 chapter.source(longformer.backward, doc=False)
@@ -383,7 +383,7 @@ report.assert_ok()
 
 # %% [markdown]
 # (Why is it `d_ordinary[..., tokens, :] = 0` and not an overwritten `log_sum_exp`? The kernel computes global rows too
-# and throws them away. In the backward pass their weights are $e^{a - s}$ with the $s$ that belongs to these scores, so
+# and throws them away. In the backward pass their weights are $e^{a - z}$ with the $z$ that belongs to these scores, so
 # nothing overflows, and times a gradient of 0 they are 0.)
 #
 # ## The star
@@ -449,8 +449,8 @@ for tokens, layers, arrives in (([30], 1, False), ([30], 2, True), ([], 2, False
 #
 # ![BigBird, drawn](../figures/schematic_bigbird.svg)
 #
-# BigBird cuts the sequence into blocks of $b$ tokens and works with whole blocks, because memory and matrix units like
-# it so. A block of queries sees a window of $w$ blocks, $g$ global blocks and $r$ random blocks, drawn once and then
+# BigBird cuts the sequence into blocks of $b$ tokens and works with whole blocks, because that suits memory and matrix
+# units. A block of queries sees a window of $w$ blocks, $g$ global blocks and $r$ random blocks, drawn once and then
 # fixed: `random_blocks` is an argument, and nothing is drawn inside `forward`.
 
 # %%
@@ -476,7 +476,7 @@ report.assert_ok()
 #
 # The paper's appendix D has a trick for the window on hardware that knows dense products only: put the key
 # blocks into an array $(N/b,\, b,\, D)$, **roll** it by one block up, by none and by one down, and lay the three copies
-# side by side. Row $B$ then holds blocks $B - 1$, $B$, $B + 1$: all that query block $B$ needs, in one dense array
+# side by side. Row $n$ then holds blocks $n - 1$, $n$, $n + 1$: all that query block $n$ needs, in one dense array
 # $(N/b,\, 3b,\, D)$. One batched product gives all scores of the window, no gathering, no band. What was rolled around
 # the end is not in the window and has to be masked. (The paper's first and last block are global, and so are treated by
 # themselves.)
@@ -540,10 +540,10 @@ assert clustered["window"] > 0.5 > clustered["window + random"] > 3 * clustered[
 assert clustered["global"] == 0  # the centre's neighbours do not know each other
 
 # %% [markdown]
-# Two more things the picture says plainly. First, random blocks by themselves do *not* connect: query blocks choose
-# whom they see, and nobody sees to it that each is chosen. A block is missed by one of the others with probability
+# Two more things can be read off the picture. First, random blocks by themselves do *not* connect: query blocks choose
+# whom they see, and nothing makes sure that each is chosen. A block is missed by one of the others with probability
 # $1 - \frac{r}{N/b - 1}$, by all with about $e^{-r}$, which for $r = 3$ is 5 %: no number of layers gets anything out
-# of those. Window or centre mend it.
+# of those. A window or a centre repairs that.
 
 # %%
 expected = math.exp(-graph_figure.RANDOM)
@@ -626,14 +626,14 @@ for kind in patterns.KINDS:
 # %% [markdown]
 # ### How many pairs?
 #
-# Count along a row. Let $i = a l + b$ with $b < l$, counting from 0. The window has $\min(i + 1, l)$ keys, the column
-# $a + 1$ and one of them is the query's own, which is in the window. So the strided row has $l + a$ keys, but for the
-# first few rows; and as $a$ runs from $0$ to $N / l$, all rows together have about
+# Count along a row. Let $i = \alpha l + \beta$ with $\beta < l$, counting from 0. The window has $\min(i + 1, l)$ keys,
+# the column $\alpha + 1$ and one of them is the query's own, which is in the window. So the strided row has
+# $l + \alpha$ keys, but for the first few rows; and as $\alpha$ runs from $0$ to $N / l$, all rows together have about
 #
 # $$N l + \frac{N^2}{2 l}$$
 #
-# The fixed row has $b + 1$ keys in its block and $a c$ summaries: about $\frac{N l}{2} + \frac{c N^2}{2 l}$. With
-# $l = \sqrt N$ (and $c = 1$) that is $\frac32 N^{1.5}$ and $N^{1.5}$.
+# The fixed row has $\beta + 1$ keys in its block and $\alpha c$ summaries: about $\frac{N l}{2} + \frac{c N^2}{2 l}$.
+# With $l = \sqrt N$ (and $c = 1$) that is $\frac32 N^{1.5}$ and $N^{1.5}$.
 #
 # **The same notes head them "memory $O(N \log N)$". That is not what this pattern has.** With $l$ fixed it is
 # quadratic, with $l = \sqrt N$ it is $N^{1.5}$, and for no $l$ less than that, as exercise 1 shows. Counted without the
@@ -737,7 +737,7 @@ assert fewest < pattern_graphs.pairs(n, kind="strided", stride=math.isqrt(n))
 # The distances that can be covered are $\sum_t m_t 2^t$ with $|m_t| \le w$. For $w \ge 1$ these are all integers up to
 # $w (2^T - 1)$ in absolute value: with $m_t \in \{0, 1\}$ every number below $2^T$ is written in binary, and more $w$
 # only adds. So there are no gaps, and it takes $T = \lceil \log_2(1 + \frac{N - 1}{w}) \rceil$ layers. With at most
-# $(2 w + 1) N$ pairs each that is $O(N \log N)$ *in all layers together*: here the $N \log N$ is at home.
+# $(2 w + 1) N$ pairs each that is $O(N \log N)$ *in all layers together*: this is where $N \log N$ belongs.
 #
 # </details>
 
@@ -758,7 +758,7 @@ assert seen.all()
 #
 # <details><summary>Solution</summary>
 #
-# A key that stands there $m$ times has $m e^{a}$ in numerator and denominator, $e^{a + \log m}$: softmax attention in
+# A key that is there $m$ times has $m e^{a}$ in numerator and denominator, $e^{a + \log m}$: softmax attention in
 # which $\log m$ is added to its score. Twice is $\log 2 \approx 0.69$. In the BigBird, block 0 is global and three
 # times "random": $\log 4$ is added to the scores of all keys of block 0.
 #

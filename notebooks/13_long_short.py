@@ -85,7 +85,7 @@ for n, w in ((256, 8), (1024, 16)):
 #
 # $$\bar K = P^\top K, \qquad \bar V = P^\top V \qquad (2)$$
 #
-# Each column of $P$ is a distribution over positions. And that we know: column $r$ of $W_p$ is a *query*, scored
+# Each column of $P$ is a distribution over positions. This is familiar: column $r$ of $W_p$ is a *query*, scored
 # against every key, softmax over the keys, a weighted mean of the values. **The dynamic projection is softmax attention
 # of $R$ learned queries**, with scale 1.
 
@@ -375,7 +375,7 @@ chapter.source(layer_norm.backward, doc=False)
 #
 # So the gradient of a key has **four parts**. It is seen as a near key (step 2). It is a part of the mixed keys (8).
 # Its score decides how large its share of the mixed keys is, and how large its value's share of the mixed values is:
-# these two come together in (7) and reach the key by (10).
+# these two add up in (7) and reach the key by (10).
 
 # %%
 d_mixed_k, d_mixed_v = rng.standard_normal((R, D)), rng.standard_normal((R, M))
@@ -434,7 +434,7 @@ print(report)
 # ## Causal
 #
 # Mixtures of the whole sequence hold the future. Masking the *pairs* afterwards does not help, as in chapter 4; and
-# here the future is in the weights of the past as well, through the sum below the line of the softmax (1). So every
+# here the future is in the weights of the past as well, through the denominator of the softmax (1). So every
 # segment is projected on its own, and a query sees the $R$ mixtures of each segment **wholly before its own**. For
 # query 9 with $w = 4$: its own segment is number 2, of which keys 8 and 9 are near; segment 1 is seen twice, as near
 # keys and as $R$ mixtures; segment 0 as $R$ mixtures only.
@@ -483,8 +483,8 @@ assert rows[2][4] / rows[2][2] > 10  # and is little all the same
 # %% [markdown]
 # ## Masks
 #
-# A masked key is not near, has no share in $P$, and does not count below its line. A segment of padding alone has no
-# mixtures. (A mixture of nothing would be a key of 0: with a bias after the norm, even an attractive one.)
+# A masked key is not near, has no share in $P$, and does not count in its denominator. A segment of padding alone has
+# no mixtures. (A mixture of nothing would be a key of 0: with a bias after the norm, even an attractive one.)
 
 # %%
 key_mask = np.ones(N, bool)
@@ -614,7 +614,7 @@ assert abs(grads.norm_local[0][1]).max() > 0.1
 # %% [markdown]
 # ## What to remember
 #
-# - Short term: segments with a margin, dense blocks, $2 w N$ pairs. Long term: $R$ mixtures of everything, weighed by
+# - Short term: segments with a margin, dense blocks, $2 w N$ pairs. Long term: $R$ mixtures of everything, weighted by
 #   content.
 # - The dynamic projection is softmax attention of $R$ learned queries. It follows content, and fits any length.
 # - Means are short: near keys and mixtures get a layer norm each before they meet in one softmax.

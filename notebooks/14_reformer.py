@@ -152,9 +152,9 @@ chapter.table(("rounds", "a bucket in common at 30°", "at 90°"), rows)
 #
 # ![Reformer, drawn](../figures/schematic_reformer.svg)
 #
-# Buckets have any size, which no processor likes. So the tokens are sorted by (bucket, position) and the sorted list is
-# cut into chunks of $C$. A chunk attends to itself and to the chunk before, since a bucket may begin in one and end in
-# the next:
+# Buckets come in all sizes, which suits no processor. So the tokens are sorted by (bucket, position) and the sorted
+# list is cut into chunks of $C$. A chunk attends to itself and to the chunk before, since a bucket may begin in one and
+# end in the next:
 #
 # $$\text{$i$ meets $j$ in round $r$} \iff \mathrm{chunk}_r(i) - \mathrm{chunk}_r(j) \in \{0, 1\} \qquad (5)$$
 #
@@ -233,10 +233,10 @@ assert (patterns[0] & ~common).any()
 # = \sum_{j \in P(i)} \Big( \sum_{r:\, j \in P_r(i)} \frac1{c_{ij}} \Big)\, e^{s\,q_i^\top k_j - z_i}\, v_j$$
 #
 # The bracket is 1 for every pair, and this is (2), exactly if $c_{ij}$ is **the number of rounds in which $i$ meets
-# $j$**. Without the correction, with $c_{ij} = 1$, a pair that meets in every round weighs as much as several: the
-# more similar two vectors are the more often they meet, so that it would sharpen the attention by an accident of the
-# hash. The kernel needs no $N \times N$ array for the count: for the pairs in a chunk it compares the numbers of the
-# chunks in which the two tokens lie in the other rounds.
+# $j$**. Without the correction, with $c_{ij} = 1$, a pair that meets in every round weighs as much as several: the more
+# similar two vectors are the more often they meet, which would sharpen the attention by an accident of the hash. The
+# kernel needs no $N \times N$ array for the count: for the pairs in a chunk it compares the numbers of the chunks in
+# which the two tokens lie in the other rounds.
 
 # %%
 N, D, M, CHUNK = 40, 4, 3, 5
@@ -301,9 +301,9 @@ chapter.source(reformer.Saved, doc=False)
 # - **Itself.** Since $q_i = x_i$, a token's largest score is most often with itself. It is left out, unless there is
 #   nobody else in any round: then it attends to itself alone, and $o_i = v_i$. In causal order that is the case for the
 #   first token.
-# - **The future.** With `causal=True` a token meets earlier ones only. Still the future is not without influence: a
-#   later token that falls into another bucket shifts the chunks' boundaries, and with them *which* earlier tokens are
-#   met. No weight falls on the future, but a choice does depend on it; generating token by token, one meets others.
+# - **The future.** With `causal=True` a token meets earlier ones only. Still, the future has some influence: a later
+#   token that falls into another bucket shifts the chunks' boundaries, and with them *which* earlier tokens are met. No
+#   weight falls on the future, but a choice does depend on it; generating token by token, one meets others.
 # - **Padding.** A masked token is sorted last and takes no part, neither as a key nor as a query.
 
 # %%
@@ -550,10 +550,12 @@ assert min(reach, key=reach.get) == "dense"
 assert max(reach, key=reach.get).startswith("online")
 
 # %% [markdown]
-# The lengths themselves cannot be compared: there it is PyTorch's Reformer on a GPU, with everything that it keeps
-# between the passes, here attention alone. What can be compared is the order. In both, softmax attention with its
+# The lengths themselves cannot be compared: there it is PyTorch on a GPU, here kernels that keep little between the
+# passes. What can be compared is the order. In both, softmax attention with its
 # matrix is the first to run out of memory. The paper's LSH attention got four times as far; here it would be some
-# hundred times, and softmax attention without the matrix further still.
+# hundred times, and softmax attention without the matrix further still. And in the paper linear attention needs the
+# least memory of all at every length; here it is the fastest but not the smallest, as it keeps the features of queries
+# and keys.
 #
 # ## Exercises
 #

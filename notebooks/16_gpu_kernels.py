@@ -231,7 +231,7 @@ assert {name: len(each) for name, each in reads.items()} == {"phi_k": N * C * M 
 # ### The barrier, and a simulator in three lines
 #
 # `syncthreads` is a **barrier**: a thread waits there until every thread of its block has come. Forgetting one is
-# *the* mistake of this trade, since the program still runs, and is often right. To see what happens we write down
+# *the* mistake of GPU programming, since the program still runs, and is often right. To see what happens we write down
 # what a simulator does. A thread is a generator that stands still at each `yield`, our barrier:
 
 
@@ -362,11 +362,11 @@ assert rows[2][1] == 4096 * rows[0][1] > 100_000
 assert rows[2][3] == 2 * rows[0][3]  # T = C = M: twice the arithmetic
 
 # %% [markdown]
-# Twice the arithmetic, and 4096 times the threads. There is another price. Algorithm 1 keeps *one* state: linear
-# time, constant memory (claim 22 of the seeds). Here all $N / T$ of them stand in memory between step 2 and step 3:
-# $N C M / T$ numbers a head, which for $T = M$ is as much as $\phi(K)$. That is linear, but not constant, and it is
-# said in the module's docstring. Watched, for the backward pass in both forms, are the bytes of all arrays made on the
-# GPU beyond the outputs:
+# Twice the arithmetic, and 4096 times the threads. There is another price. Algorithm 1 keeps *one* state: linear time,
+# constant memory (Katharopoulos et al. 2020, section 3.3.1). Here all $N / T$ of them stand in memory between step 2
+# and step 3: $N C M / T$ numbers a head, which for $T = M$ is as much as $\phi(K)$. That is linear, but not constant,
+# and it is said in the module's docstring. Watched, for the backward pass in both forms, are the bytes of all arrays
+# made on the GPU beyond the outputs:
 
 
 # %%
@@ -640,10 +640,10 @@ print(holds_c[[0, 1, 7, 8, 15]])
 assert (np.hstack([holds_c, holds_c]) == holds_a).all()
 
 # %% [markdown]
-# The assertion is worth a second look: two results $C$ side by side are dealt out as an $A$ is. Attention is two
-# products, one after the other, $P = \exp(Q K^\top)$ and $P V$. So the result of the first, rounded to 16 bits, *is* an
-# operand of the second, in the very lane that needs it. $P$, for which the kernel above had a square of shared memory
-# and a barrier before each use, never leaves the registers:
+# The assertion is worth a second look: two results $C$ side by side lie in the lanes just as an $A$ does. Attention is
+# two products, one after the other, $P = \exp(Q K^\top)$ and $P V$. So the result of the first, rounded to 16 bits,
+# *is* an operand of the second, in the very lane that needs it. $P$, for which the kernel above had a square of shared
+# memory and a barrier before each use, never leaves the registers:
 
 # %%
 chapter.source(half_tiles.add_results_by_pairs, half_softmax_tiles.forward_tile)
@@ -696,7 +696,7 @@ for one, two in zip(first, second, strict=True):
 # ## What only a compiler can tell
 #
 # The simulator runs Python and NumPy, and some mistakes do not exist there. NumPy lets a Python number take on the
-# type of the array; Numba's compiler has a type for each number, and that of `0.1` is float64. By the GPU float64 is
+# type of the array; Numba's compiler has a type for each number, and that of `0.1` is float64. On a GPU float64 is
 # 2 to 64 times slower, and results of the right size and shape hide it:
 
 # %%
@@ -828,9 +828,8 @@ assert moved / ideal == 2.5
 # The two steps with products in them are near the corner where memory and arithmetic take equally long. The scan is
 # far on the memory side, but has little to do. Moving 2.5 times what is needed is the price of three launches:
 # $\phi(K)$ and $V$ are read twice, the states written, read, written and read. These are bounds, not times; a kernel
-# reaches some share of them, and which is for `linattn-ref bench cuda` to say: it measures the device's own copy
-# bandwidth and matrix rate beside the
-# kernels.
+# reaches some share of them, and which is for `linattn-ref bench cuda` to say: it measures the GPU's own copy
+# bandwidth and matrix rate beside the kernels.
 #
 # The chunk length is the one size to choose. A longer chunk has fewer states to move, and more pairs within the chunk:
 
@@ -955,3 +954,21 @@ assert steps == 10
 #   keys are not neighbours.
 # - Yang et al. (2024), *Gated linear attention transformers with hardware-efficient training*, section 4: the chunks
 #   on tensor cores. Dao et al. (2022), *FlashAttention*: softmax by tiles.
+
+# %% [markdown]
+# ## What to remember
+#
+# - Find what waits. Of the causal product it is one addition a chunk: sums and outputs of all chunks go at the same
+#   time, for twice the arithmetic and $N / T$ states in memory.
+# - Read from global memory once, neighbours by neighbours, and reuse: tiles in shared memory, then in registers.
+# - All three gradients are the forward product again, two of them from the end.
+# - A simulator finds wrong indices and missing barriers. Only a compiler tells of float64 that crept in, and of
+#   registers; only a measurement of time.
+# - Operations over bytes say whether memory or arithmetic is the limit.
+# - One order of every sum, no atomic additions: the same bits each time.
+#
+# **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*, Algorithm 1. Dao et al. (2022), *FlashAttention*.
+# Yang et al. (2024), *Gated linear attention transformers with hardware-efficient training*. Hillis and Steele (1986),
+# *Data parallel algorithms* (the scan by doubling). Williams, Waterman and Patterson (2009), *Roofline: an insightful
+# visual performance model for multicore architectures*. NVIDIA, *CUDA C++ programming guide* and *PTX ISA* (warps,
+# barriers, `mma`).
