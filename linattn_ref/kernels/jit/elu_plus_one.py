@@ -45,13 +45,14 @@ def bind_step(q, k, v, s, z, eps, out, *, turns=None):
     return bind(step_bound, turns, q, k, phi_q, phi_k, v, s, z, np.full((1, 1), eps, v.dtype), out)
 
 
-def _run(kernel, *arrays):
-    """A kernel on the rows of these arrays, which are short; on rows as long as a Vector where there are no gaps."""
-    x, width = arrays[0], lanes(arrays[0])
-    if x.size % width == 0 and all(each.flags.c_contiguous for each in arrays):
-        arrays = [each.reshape(-1, width) for each in arrays]
-    arrays = [np.atleast_2d(each) for each in arrays]
-    kernel(table_of(*arrays), math.prod(arrays[0].shape[:-2]), np.zeros(1, x.dtype))
+def _run(kernel, x, phi):
+    """A kernel on the rows of two arrays, which are short; on rows as long as a Vector where there are no gaps."""
+    width = lanes(x)
+    if x.size % width == 0 and x.flags.c_contiguous and phi.flags.c_contiguous:
+        x, phi = x.reshape(-1, width), phi.reshape(-1, width)
+    elif x.ndim < 2:
+        x, phi = x[None], phi[None]
+    kernel(table_of(x, phi), math.prod(x.shape[:-2]), np.zeros(1, x.dtype))
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------

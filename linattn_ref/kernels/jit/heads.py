@@ -19,22 +19,26 @@ from linattn_ref.kernels.reference.buffers import check_out
 
 def table_of(*arrays):
     """The table of arrays ``(..., rows, width)`` with the same leading axes and dtype, each :func:`side_by_side`."""
-    if len({x.dtype for x in arrays}) > 1:
-        raise TypeError(f"expected arrays of one dtype, got {', '.join(str(x.dtype) for x in arrays)}")
-    entries = [(x.ctypes.data, *x.shape[-2:], x.strides[-2], *x.strides[:-2]) for x in arrays]
-    return np.array([(0, 0, 0, 0, *arrays[0].shape[:-2]), *entries], np.intp)
+    entries, dtype = [(0, 0, 0, 0, *arrays[0].shape[:-2])], arrays[0].dtype
+    for x in arrays:  # in a loop, and without x.ctypes: a small kernel is done in the time of a few calls in Python
+        if x.dtype != dtype:
+            raise TypeError(f"expected arrays of one dtype, got {dtype} and {x.dtype}")
+        entries.append((x.__array_interface__["data"][0], *x.shape[-2:], x.strides[-2], *x.strides[:-2]))
+    return np.array(entries, np.intp)
 
 
 def side_by_side(x):
     """``x``, or a copy where the numbers of a row have gaps between them."""
-    return x if _is_side_by_side(x) else np.ascontiguousarray(x)
+    if (x.strides[-1] == x.itemsize or x.shape[-1] == 1) and x.flags.aligned:
+        return x
+    return np.ascontiguousarray(x)
 
 
 def to_write(out, shape, dtype, name="out"):
     """``out`` for a kernel to write to; a new array where that is None, or where its rows have gaps."""
     if out is not None:
         check_out(out, shape, dtype, name)
-        if _is_side_by_side(out):
+        if side_by_side(out) is out:
             return out
     return np.empty(shape, dtype)
 
@@ -50,10 +54,6 @@ def give(out, written):
         return written
     out[...] = written
     return out
-
-
-def _is_side_by_side(x):
-    return (x.strides[-1] == x.itemsize or x.shape[-1] == 1) and x.flags.aligned
 
 
 @njit(forceinline=True)
