@@ -59,8 +59,8 @@ def test_they_are_written_over_the_exponents(room):
     ("n", "length", "c", "m"), [(1, 1, 1, 1), (7, 2 * ROWS + 5, WIDTH + 3, 3), (ROWS + 1, 9, 5, WIDTH + 1)]
 )
 @pytest.mark.parametrize("leading", [(), (2, 3)], ids=str)
-def test_over_all_keys(dtype, sizes, leading):
-    rng, (n, length, c, m) = np.random.default_rng(0), sizes
+def test_over_all_keys(dtype, n, length, c, m, leading):
+    rng = np.random.default_rng(0)
     shapes = (*leading, n, 5), (*leading, length, 5), (c, 5), (*leading, length, m)
     x_q, x_k, directions, v = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
     directions[:, -1] = 1
