@@ -500,7 +500,8 @@ assert off[30] > 10
 # ## The gradient, by hand
 #
 # Given $dO$; wanted are $dQ$, $dK$, $dV$. The numbers are those of the code: plain ones are in `nystromformer.py`,
-# (i3) is (3) in `pinv_iterative.py`, and (e2) is (2) in `pinv_exact.py`.
+# (i3) is (3) in `pinv_iterative.py`, and (e2) is (2) in `pinv_exact.py`. (`segment_means.py` and `depthwise.py` count
+# for themselves: their (2), and their (1) to (3), are within (13) and (7) here.)
 #
 # **Step 1: from the outside.** $O = FH$ is softmax attention with queries $Q$, keys $\tilde K$ and values $H$; chapter
 # 1's backward pass gives $dQ$, $d\tilde K$ and $dH$. $H = ZG$ is a product:

@@ -309,7 +309,8 @@ same(matrices[0] @ v_40, long_short.forward(q_40, k_40, v_40, w_p_40, None, None
 # %% [markdown]
 # ## The gradients, by hand
 #
-# Let $G = \partial \ell / \partial O$. Go back in order: (4), (5), (2), (1).
+# Let $G = \partial \ell / \partial O$. Go back in order: (4), (5), (2), (1). (The files count for themselves: (1) to
+# (4) of `layer_norm.py` are (5) and (6) here, and (3) to (5) of `dynamic_projection.py` are (7) to (10).)
 #
 # ### Step 1: the blocks
 #
