@@ -57,7 +57,7 @@ from typing import Any
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from linattn_ref.attention import pattern_softmax, patterns
 from linattn_ref.attention.arguments import Array, Mask, check_sizes
@@ -90,8 +90,8 @@ def forward(
     *,
     block: int,
     window_blocks: int = 3,
-    global_blocks: Any = (0, -1),
-    random_blocks: Any = None,
+    global_blocks: ArrayLike = (0, -1),
+    random_blocks: ArrayLike | None = None,
     key_mask: Mask | None = None,
     scale: float | None = None,
     pattern: parts.Pattern | None = None,
@@ -126,7 +126,11 @@ backward = pattern_softmax.backward  # (4), (5)
 
 
 def parts_of(
-    n: int, block: int, window_blocks: int = 3, global_blocks: Any = (0, -1), random_blocks: Any = None
+    n: int,
+    block: int,
+    window_blocks: int = 3,
+    global_blocks: ArrayLike = (0, -1),
+    random_blocks: ArrayLike | None = None,
 ) -> parts.Pattern:
     """The sets ``S_B`` of equation (1) as one list of key blocks for each block of queries."""
     check_sizes(block=block)
@@ -145,7 +149,7 @@ def parts_of(
 
 
 def draw_random_blocks(
-    n_blocks: int, r: int, rng: Generator, window_blocks: int = 3, global_blocks: Any = (0, -1)
+    n_blocks: int, r: int, rng: Generator, window_blocks: int = 3, global_blocks: ArrayLike = (0, -1)
 ) -> NDArray[np.intp]:
     """For each block of queries ``r`` different blocks that are neither in its window nor global.
 
@@ -193,14 +197,19 @@ def matrix(
     *,
     block: int,
     window_blocks: int = 3,
-    global_blocks: Any = (0, -1),
-    random_blocks: Any = None,
+    global_blocks: ArrayLike = (0, -1),
+    random_blocks: ArrayLike | None = None,
     key_mask: Mask | None = None,
     scale: float | None = None,
 ) -> Array:
     """The dense matrix ``P`` of (2), ``(..., N, N)``: ``out == matrix @ v``. Arguments as in :func:`forward`."""
-    blocks = {"window_blocks": window_blocks, "global_blocks": global_blocks, "random_blocks": random_blocks}
-    allowed = patterns.bigbird(q.shape[-2], block=block, **blocks)  # (N, N)
+    allowed = patterns.bigbird(
+        q.shape[-2],
+        block=block,
+        window_blocks=window_blocks,
+        global_blocks=global_blocks,
+        random_blocks=random_blocks,
+    )  # (N, N)
     return patterns.matrix(q, k, allowed, key_mask=key_mask, scale=scale)
 
 

@@ -66,6 +66,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from linattn_ref.attention import pattern_softmax, patterns, softmax
 from linattn_ref.attention.arguments import Array, Mask, backward_check, check_array, check_shape, check_sizes
@@ -128,7 +129,7 @@ def forward(
     v_global: Array,
     *,
     window: int,
-    global_tokens: Any,
+    global_tokens: ArrayLike,
     dilation: int = 1,
     key_mask: Mask | None = None,
     scale: float | None = None,
@@ -183,7 +184,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     return Gradients(d_q, d_k, d_v, d_q_global, d_k_global, d_v_global)
 
 
-def parts_of(n: int, *, window: int, global_tokens: Any, dilation: int = 1) -> parts.Pattern:
+def parts_of(n: int, *, window: int, global_tokens: ArrayLike, dilation: int = 1) -> parts.Pattern:
     """The keys of ordinary queries as two disjoint parts: the window without global tokens, and the global tokens.
 
     Global queries are in both like any other; what they get there is thrown away.

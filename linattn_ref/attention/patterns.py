@@ -33,10 +33,8 @@ Zaheer et al. (2020), "Big Bird: Transformers for longer sequences", section 2 a
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from linattn_ref.attention.arguments import Array, Mask, check_sizes, resolve_scale
 from linattn_ref.attention.door import door
@@ -96,7 +94,7 @@ def block_local(n: int, *, block: int, causal: bool = False) -> Mask:
 # --- Longformer -----------------------------------------------------------------------------------------------------
 
 
-def longformer(n: int, *, window: int, global_tokens: Any, dilation: int = 1) -> Mask:
+def longformer(n: int, *, window: int, global_tokens: ArrayLike, dilation: int = 1) -> Mask:
     """A sliding window, and global tokens that see all and are seen by all.
 
     Parameters
@@ -117,7 +115,12 @@ def longformer(n: int, *, window: int, global_tokens: Any, dilation: int = 1) ->
 
 
 def bigbird(
-    n: int, *, block: int, window_blocks: int = 3, global_blocks: Any = (0, -1), random_blocks: Any = None
+    n: int,
+    *,
+    block: int,
+    window_blocks: int = 3,
+    global_blocks: ArrayLike = (0, -1),
+    random_blocks: ArrayLike | None = None,
 ) -> Mask:
     """A window of blocks, global blocks that see all and are seen by all, and random blocks.
 
@@ -144,7 +147,9 @@ def bigbird(
     return blocks[number[:, None], number]  # (N, N)
 
 
-def bigbird_blocks(n_blocks: int, window_blocks: int, global_blocks: Any, random_blocks: Any) -> Mask:
+def bigbird_blocks(
+    n_blocks: int, window_blocks: int, global_blocks: ArrayLike, random_blocks: ArrayLike | None
+) -> Mask:
     """Which block of queries sees which block of keys, ``(blocks, blocks)``: :func:`bigbird` with blocks of one token.
 
     Raises

@@ -18,7 +18,7 @@ Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", equation
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import scipy.linalg
@@ -27,9 +27,19 @@ from numpy.random import Generator
 from linattn_ref.attention.arguments import Array, check_array
 from linattn_ref.theory.johnson_lindenstrauss import check_size, gaussian_projection
 
-__all__ = ["COMPETITORS", "RankError", "competitor", "rank_errors", "tail_frobenius", "tail_spectral", "truncated_svd"]
+__all__ = [
+    "COMPETITORS",
+    "Competitor",
+    "RankError",
+    "competitor",
+    "rank_errors",
+    "tail_frobenius",
+    "tail_spectral",
+    "truncated_svd",
+]
 
-COMPETITORS = ("johnson_lindenstrauss", "projection", "sketch", "power")
+Competitor = Literal["johnson_lindenstrauss", "projection", "sketch", "power"]
+COMPETITORS: tuple[Competitor, ...] = get_args(Competitor)
 
 
 def truncated_svd(matrix: Array, k: int) -> Array:
@@ -51,7 +61,7 @@ def tail_spectral(values: Array, k: int) -> float:
     return float(values[k]) if k < values.size else 0.0
 
 
-def competitor(matrix: Array, k: int, kind: str, rng: Generator) -> Array:
+def competitor(matrix: Array, k: int, kind: Competitor, rng: Generator) -> Array:
     """A random matrix of rank at most ``k`` that tries to be near ``matrix (N, L)``.
 
     Parameters
@@ -102,7 +112,7 @@ def rank_errors(
     *,
     rng: Generator,
     draws: int = 8,
-    kinds: Sequence[str] = COMPETITORS,
+    kinds: Sequence[Competitor] = COMPETITORS,
 ) -> list[RankError]:
     """(1) and (2), left side beside right side, and what random competitors of the same rank reach.
 
@@ -139,7 +149,7 @@ def rank_errors(
     return results
 
 
-def _best(matrix: Array, k: int, kind: str, draws: int, rng: Generator) -> tuple[float, float]:
+def _best(matrix: Array, k: int, kind: Competitor, draws: int, rng: Generator) -> tuple[float, float]:
     """The smallest Frobenius and the smallest spectral error of ``draws`` competitors."""
     residuals = [matrix - competitor(matrix, k, kind, rng) for _ in range(draws)]
     return min(float(np.linalg.norm(r)) for r in residuals), min(_spectral(r) for r in residuals)

@@ -66,7 +66,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import scipy.special
@@ -75,13 +75,14 @@ from numpy.random import Generator
 
 from linattn_ref.attention import feature_maps
 from linattn_ref.attention.arguments import Array, check_array, check_sizes
-from linattn_ref.attention.performer import KINDS
+from linattn_ref.attention.performer import KINDS, Kind
 
 __all__ = [
     "KERNELS",
     "UNBIASED",
     "Kernel",
     "Measured",
+    "Unbiased",
     "draw_directions",
     "estimates",
     "fourier_features",
@@ -96,7 +97,8 @@ __all__ = [
     "squared_errors",
 ]
 
-UNBIASED = ("trig", "positive", "hyperbolic")  # kinds whose mean is SM
+Unbiased = Literal["trig", "positive", "hyperbolic"]  # kinds whose mean is SM
+UNBIASED: tuple[Unbiased, ...] = get_args(Unbiased)
 BLOCK = 1 << 22  # numbers drawn at once: 32 MiB of float64
 
 
@@ -154,7 +156,7 @@ def softmax_kernel(x: Array, y: Array) -> Any:
     return np.exp((x * y).sum(axis=-1))
 
 
-def mse(kind: str, x: Array, y: Array, m: int, *, orthogonal: bool = False) -> Any:
+def mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool = False) -> Any:
     """The mean squared error of ``phi(x) . phi(y)`` as an estimate of ``exp(x.y)``, equations (4)-(6) and (8).
 
     Parameters
@@ -193,7 +195,7 @@ def mse(kind: str, x: Array, y: Array, m: int, *, orthogonal: bool = False) -> A
     return single / m - factor**2 * pairs_in_blocks(m, width) / m**2 * gain  # (8)
 
 
-def relative_mse(kind: str, x: Array, y: Array, m: int, *, orthogonal: bool = False) -> Any:
+def relative_mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool = False) -> Any:
     """The same over ``exp(x.y)^2``: a function of ``|x - y|`` (trig) or ``|x + y|`` (the others), ``D`` and ``m``."""
     return mse(kind, x, y, m, orthogonal=orthogonal) / softmax_kernel(x, y) ** 2
 
@@ -239,7 +241,7 @@ def draw_directions(
     return feature_maps.orthogonal_gaussian(trials * rows, width, rng, regular).reshape(trials, rows, width)[:, :m]
 
 
-def estimates(kind: str, x: Array, y: Array, directions: Array) -> Array:
+def estimates(kind: Kind, x: Array, y: Array, directions: Array) -> Array:
     """``phi(x) . phi(y)`` of each draw, by the package's feature maps.
 
     Parameters
@@ -262,7 +264,7 @@ def estimates(kind: str, x: Array, y: Array, directions: Array) -> Array:
 
 
 def squared_errors(
-    kind: str,
+    kind: Kind,
     x: Array,
     y: Array,
     m: int,

@@ -18,7 +18,7 @@ Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", section 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import scipy.linalg
@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array, check_array
 
-__all__ = ["METHODS", "Spread", "cumulative_share", "rank_for_share", "singular_values", "spread"]
+__all__ = ["METHODS", "Method", "Spread", "cumulative_share", "rank_for_share", "singular_values", "spread"]
 
-METHODS = ("svd", "gram")
+Method = Literal["svd", "gram"]
+METHODS: tuple[Method, ...] = get_args(Method)
 
 
-def singular_values(matrix: Array, *, method: str = "svd") -> Array:
+def singular_values(matrix: Array, *, method: Method = "svd") -> Array:
     """Singular values of a matrix or of each matrix of a stack, largest first, in the matrix's own dtype.
 
     Parameters

@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.rank.spectrum_inputs import of_noise
+from linattn_ref.theory.spectrum import Method
 
 __all__ = ["Results", "compute", "table"]
 
@@ -31,7 +32,7 @@ SAMPLE = 120  # matrices of the loop, before and after
 class Results(NamedTuple):
     matrices: int  # of the figure, without the baselines
     length: int
-    method: str
+    method: Method
     workers: int
     matrix_before: float  # seconds of CPU for one matrix in the bare loop
     matrix_after: float
@@ -41,7 +42,7 @@ class Results(NamedTuple):
     ratio: float  # job_cpu / loop_cpu
 
 
-def compute(*, sentences: int = 32, length: int = 512, workers: int = 1, method: str = "svd") -> Results:
+def compute(*, sentences: int = 32, length: int = 512, workers: int = 1, method: Method = "svd") -> Results:
     """Run the loop, the command, the loop.
 
     Raises

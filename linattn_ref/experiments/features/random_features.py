@@ -22,7 +22,7 @@ from linattn_ref.theory.random_features import Measured
 
 __all__ = ["LOOKS", "Results", "compute", "draw", "slope"]
 
-MARKERS = {"trig": "o", "positive": "s", "hyperbolic": "^"}
+MARKERS: dict[rf.Unbiased, str] = {"trig": "o", "positive": "s", "hyperbolic": "^"}
 LOOKS = {kind: (style.FEATURES[kind], marker) for kind, marker in MARKERS.items()}
 CAPTION = (
     "Random features estimate a kernel without bias; these are their errors, by formula (lines) and measured (points, "
@@ -131,7 +131,7 @@ def pairs(length: float | Array, degrees: float | Array, width: int) -> tuple[Ar
 
 
 def _curve(
-    kind: str, grid: tuple[Array, Array], points: tuple[Array, Array], m: int, trials: int, rng: Generator
+    kind: rf.Unbiased, grid: tuple[Array, Array], points: tuple[Array, Array], m: int, trials: int, rng: Generator
 ) -> Curve:
     measured = []
     for x, y in zip(*points, strict=True):
@@ -140,7 +140,7 @@ def _curve(
     return Curve(rf.relative_mse(kind, *grid, m), measured)
 
 
-def orthogonal_over_independent(kind: str, distances: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+def orthogonal_over_independent(kind: rf.Unbiased, distances: NDArray[np.float64], width: int) -> NDArray[np.float64]:
     """The mean squared error of ``m = D`` orthogonal directions over that of independent ones: of ``|s|`` alone."""
     x = np.zeros((len(distances), width))
     x[:, 0] = distances  # and y = 0: s = x for all three kinds

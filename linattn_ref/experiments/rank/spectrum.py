@@ -26,7 +26,7 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import record, style
 from linattn_ref.experiments.rank import spectrum_inputs, spectrum_job
 from linattn_ref.experiments.rank.spectrum_inputs import PathLike
-from linattn_ref.theory.spectrum import METHODS, cumulative_share, rank_for_share, singular_values, spread
+from linattn_ref.theory.spectrum import METHODS, Method, cumulative_share, rank_for_share, singular_values, spread
 
 __all__ = ["Results", "compute", "draw", "table"]
 
@@ -80,7 +80,7 @@ def compute(
     length: int = 512,
     baselines: int = 2,
     seed: int = 0,
-    method: str = "svd",
+    method: Method = "svd",
     model: PathLike | None = None,
     text: PathLike | None = None,
     arrays: PathLike | None = None,

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.parts import load, prepare, store
-from linattn_ref.theory.spectrum import singular_values
+from linattn_ref.theory.spectrum import Method, singular_values
 
 __all__ = ["Task", "cpu_seconds", "run"]
 
@@ -48,7 +48,7 @@ class Done(NamedTuple):
     values: Array  # (T, H, min(N, L)), singular values by layer and head
 
 
-def run_task(name: str, method: str, matrices: Callable[..., Iterable[Array]], *arguments: Any) -> Done:
+def run_task(name: str, method: Method, matrices: Callable[..., Iterable[Array]], *arguments: Any) -> Done:
     """The singular values of one task's matrices, on one thread."""
     with threadpool_limits(1):
         return Done(name, np.stack([singular_values(p, method=method) for p in matrices(*arguments)]))
@@ -77,7 +77,7 @@ def run(
     folder: Path,
     settings: Mapping[str, Any],
     *,
-    method: str = "svd",
+    method: Method = "svd",
     workers: int = 1,
     dask: str | None = None,
     resume: bool = False,
@@ -130,7 +130,7 @@ def run(
     return results
 
 
-def _spread_out(tasks: Sequence[Task], method: str, workers: int, dask: str | None) -> Iterator[Done]:
+def _spread_out(tasks: Sequence[Task], method: Method, workers: int, dask: str | None) -> Iterator[Done]:
     """The results in the order in which they are ready."""
     if not tasks:
         return
