@@ -1,4 +1,10 @@
-"""Real transformers in plain NumPy: ``bert`` loads and runs a pretrained BERT or RoBERTa encoder."""
+"""Whole transformers in plain NumPy.
+
+``causal``    an autoregressive one, with any causal mechanism: all positions at once, or token by token
+``generate``  writes with it
+``bert``      loads and runs a pretrained BERT or RoBERTa encoder; its settings are in ``bert_config``, its parameters
+              in ``bert_weights``, its activations in ``activation``
+"""
 
 from linattn_ref import lazy
 
