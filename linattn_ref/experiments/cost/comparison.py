@@ -22,13 +22,21 @@ from matplotlib.figure import Figure
 from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.cost.comparison_ways import TARGETS, WAYS, Way
 from linattn_ref.experiments.measuring.counting import count
-from linattn_ref.experiments.measuring.heads import Heads, random_heads, read_heads, relative_error
+from linattn_ref.experiments.measuring.heads import (
+    Heads,
+    Spread,
+    random_heads,
+    read_heads,
+    relative_error,
+    spread,
+    truncated_svd,
+)
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.bands import band
 from linattn_ref.experiments.publishing.restore import restore
 
 __all__ = ["Results", "compute", "draw", "from_record", "measure"]
@@ -51,13 +59,14 @@ FAMILIES = {
     },
 }
 CAPTION = (
-    "Mechanisms in place of softmax attention in a pretrained network whose weights stay as they are; nothing is "
-    "fitted. Across: multiply-adds, over those of softmax attention (dotted at 1); a line runs through the sizes of "
-    "one mechanism, and those of the other families are behind it in grey. Error of the output (above) and of the "
-    "matrix that it applies (below), means over layers, heads and sentences. Dashed: the truncated SVD, which needs "
-    "the matrix, at the cost of applying it; no matrix of that rank is nearer. Hollow marks: measured against another "
-    "attention, the one they stand for (Sparse Transformer: causal; LSH: queries are keys). Longformer: first and last"
-    " token global. BigBird: blocks of 16. Long-Short: window 32, its projection drawn at random. LSH: chunks of 32."
+    "Mechanisms in place of softmax attention in one pretrained network whose weights stay as they are; nothing is "
+    "fitted. All 72 heads, eight texts of 512 tokens: lines are medians, bands the middle 80% of heads and texts. "
+    "Across: multiply-adds, over those of softmax attention (dotted at 1); a line runs through the sizes of one "
+    "mechanism, and those of the other families are behind it in grey. Error of the output (above) and of the matrix "
+    "that it applies (below). Dashed: the truncated SVD (median alone), which needs the matrix, at the cost of "
+    "applying it; no matrix of that rank is nearer. Hollow marks: measured against another attention (Sparse "
+    "Transformer: causal; LSH: queries are keys). Longformer: first and last token global. BigBird: blocks of 16. "
+    "Long-Short: window 32, its projection drawn at random. LSH: chunks of 32."
 )
 
 # --- Measuring ------------------------------------------------------------------------------------------------------
@@ -68,8 +77,8 @@ class Curve(NamedTuple):
 
     sizes: tuple[int, ...]
     cost: Array  # (K,), multiply-adds over those of softmax attention
-    output: Array  # (K, T), relative error by layer
-    matrix: Array  # (K, T)
+    output: Spread  # relative errors, (K, ...)
+    matrix: Spread
 
 
 class Results(NamedTuple):
@@ -89,8 +98,8 @@ def compute(
     model: PathLike | None = None,
     text: PathLike | None = None,
     length: int = 512,
-    every: int = 6,
-    sentences: int = 4,
+    every: int = 1,
+    sentences: int = 8,
     progress: Callable[[Sequence[str]], Any] = lambda names: names,
     say: Callable[[str], object] = lambda line: None,
 ) -> Results:
@@ -125,47 +134,33 @@ def compute(
         count_sentences, layers, n_heads, n, d = heads.q.shape
         ways = {name: measure(WAYS[name], heads, rng, quick) for name in progress(list(WAYS))}
         svd = measure_svd(tuple(r for r in (8, 16, 32, 64, 128) if r < n), heads)
-    return Results((n, d, count_sentences * layers * n_heads), ways, svd, {**sources, "seed": seed})
+    return Results(
+        (n, d, count_sentences * layers * n_heads), ways, svd, {**sources, "seed": seed, "sentences": count_sentences}
+    )
 
 
 def measure(way: Way, heads: Heads, rng: Generator, quick: bool) -> Curve:
     """Cost and errors of one mechanism."""
     n, d = heads.q.shape[-2:]
     sizes = way.sizes[:2] if quick else way.sizes
-    identity = np.broadcast_to(np.eye(n, dtype=heads.q.dtype), (*heads.q.shape[1:-2], n, n))
-    costs, outputs, matrices = [], [], []
-    for size in sizes:
-        forward = way.make(size, n, d, rng)
-        done = count(forward, *(x[0, 0, 0] for x in (heads.q, heads.k, heads.v))).multiply_adds
-        costs.append(done / (n * n * 2 * d))
-        of_output, of_matrix = [], []
-        for q, k, v, _ in map(heads.sentence, range(len(heads.q))):
-            p = TARGETS[way.target](q, k)  # (T, H, N, N)
-            of_output.append(relative_error(forward(q, k, v), p @ v))  # (T, H)
-            of_matrix.append(relative_error(forward(q, k, identity), p))  # (T, H)
-        outputs.append(np.mean(of_output, axis=(0, 2)))
-        matrices.append(np.mean(of_matrix, axis=(0, 2)))
-    return Curve(sizes, np.array(costs), np.array(outputs), np.array(matrices))
+    identity = np.broadcast_to(np.eye(n, dtype=heads.q.dtype), (heads.q.shape[2], n, n))
+    forwards = [way.make(size, n, d, rng) for size in sizes]
+    done = [count(forward, *(x[0, 0, 0] for x in (heads.q, heads.k, heads.v))).multiply_adds for forward in forwards]
+    output, matrix = np.empty((2, len(sizes), *heads.q.shape[:3]))  # (K, S, T, H) each
+    for s, t in np.ndindex(heads.q.shape[:2]):
+        q, k, v = heads.q[s, t], heads.k[s, t], heads.v[s, t]  # (H, N, D)
+        p = TARGETS[way.target](q, k)  # (H, N, N)
+        for i, forward in enumerate(forwards):
+            output[i, s, t] = relative_error(forward(q, k, v), p @ v)
+            matrix[i, s, t] = relative_error(forward(q, k, identity), p)
+    return Curve(sizes, np.array(done) / (n * n * 2 * d), spread(output), spread(matrix))
 
 
 def measure_svd(ranks: tuple[int, ...], heads: Heads) -> Curve:
     """The truncated SVD of ``P``; its cost is that of the two thin products, ``r / N`` of softmax attention's."""
-    n = heads.q.shape[-2]
-    outputs: list[Any] = []
-    matrices: list[Any] = []
-    for q, k, v, out in map(heads.sentence, range(len(heads.q))):
-        p = softmax.matrix(q, k)
-        u, sigma, w_t = np.linalg.svd(p)
-        for errors, of_rank in ((outputs, True), (matrices, False)):
-            errors.append(
-                [
-                    relative_error(low @ v, out) if of_rank else relative_error(low, p)
-                    for r in ranks
-                    for low in [(u[..., :r] * sigma[..., None, :r]) @ w_t[..., :r, :]]
-                ]
-            )  # (K, T, H)
-    by_layer = [np.mean(errors, axis=(0, 3)) for errors in (outputs, matrices)]  # (K, T) from (S, K, T, H)
-    return Curve(ranks, np.array(ranks) / n, *by_layer)
+    sentences, _, _, n, _ = heads.q.shape
+    output, matrix = (np.stack(errors) for errors in zip(*truncated_svd(ranks, heads, range(sentences)), strict=True))
+    return Curve(ranks, np.array(ranks) / n, spread(output), spread(matrix))
 
 
 def from_record(record: Mapping[str, Any]) -> Results:
@@ -191,13 +186,13 @@ def draw(results: Results) -> Figure:
 def _draw_family(axis: Axes, results: Results, field: str, family: Mapping[str, str]) -> None:
     drawn = []
     for name, curve in results.ways.items():
-        way, errors = WAYS[name], getattr(curve, field).mean(axis=1)
+        way, errors = WAYS[name], getattr(curve, field)
         if name in family:
             face = way.colour if way.target == "softmax" else "white"
-            drawn += axis.plot(curve.cost, errors, way.line, color=way.colour, mfc=face, ms=4, zorder=3)
+            drawn.append(band(axis, curve.cost, errors, way.line, colour=way.colour, mfc=face, ms=4, zorder=3))
         else:
-            axis.plot(curve.cost, errors, "-", color=BEHIND, lw=0.8)
-    drawn += axis.plot(results.svd.cost, getattr(results.svd, field).mean(axis=1), "--", color=style.BLACK)
+            axis.plot(curve.cost, errors.median, "-", color=BEHIND, lw=0.8)
+    drawn += axis.plot(results.svd.cost, getattr(results.svd, field).median, "--", color=style.BLACK)
     axis.axvline(1, color=style.GREY, lw=0.8, ls=":")
     names = [family[name] for name in results.ways if name in family]
     labels.at_ends(axis, drawn, [*names, "truncated\nSVD"], rows=2)

@@ -16,12 +16,10 @@ Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", section 
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.random import Generator
@@ -37,15 +35,23 @@ from linattn_ref.experiments.fewer_keys.linformer_fit import (
     Parameters,
     fit,
 )
-from linattn_ref.experiments.measuring.heads import Heads, Spread, each_error, random_heads, read_heads, spread
+from linattn_ref.experiments.measuring.heads import (
+    Heads,
+    Spread,
+    each_error,
+    random_heads,
+    read_heads,
+    spread,
+    truncated_svd,
+)
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.bands import over_reduced
 from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
-from linattn_ref.theory.eckart_young import tail_frobenius
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
 
-__all__ = ["RATE", "WAYS", "Results", "compute", "draw", "from_record", "returned", "truncated_svd"]
+__all__ = ["RATE", "WAYS", "Results", "compute", "draw", "from_record", "returned"]
 
 RATE = 3e-4  # of the fit to many sentences
 RATE_ONE = 1e-3  # of the fit to a single one
@@ -244,21 +250,6 @@ def mean_convolutions(r: int, heads: Heads) -> Array:
     return np.broadcast_to(weight, (layers, n_heads, kernel, width, width))
 
 
-def truncated_svd(reduced: Sequence[int], heads: Heads, sentences: Sequence[int]) -> list[tuple[Array, Array]]:
-    """The errors of ``P`` cut to its first ``R`` singular triples, for each ``R``: of output and matrix, (S, T, H)."""
-    layers, n_heads = heads.k.shape[1:3]
-    found = np.empty((len(reduced), 2, len(sentences), layers, n_heads))
-    for i, s in enumerate(sentences):
-        q, k, v, _ = heads.sentence(s)
-        for t, h in np.ndindex(layers, n_heads):
-            _, values, v_t = scipy.linalg.svd(softmax.matrix(q[t, h], k[t, h]), full_matrices=False)
-            triples = values[:, None] * (v_t @ v[t, h])  # (N, M), what each triple adds to P V, along orthogonal u
-            for j, r in enumerate(reduced):
-                found[j, 0, i, t, h] = np.linalg.norm(triples[r:]) / np.linalg.norm(triples)
-                found[j, 1, i, t, h] = tail_frobenius(values, r) / tail_frobenius(values, 0)
-    return [(output, matrix) for output, matrix in found]
-
-
 def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int]) -> dict[str, Sharing]:
     """Mean pooling, and the four sharing modes fitted: a matrix is shared along an axis where its shape has a 1."""
     _, layers, n_heads, length, _ = heads.k.shape
@@ -289,39 +280,18 @@ def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[i
 def draw(results: Results) -> Figure:
     """Error of the output, with what can be used and what cannot; error of the matrix; the sharing modes."""
     figure, ((usable, not_usable), (matrix, sharing)) = style.figure(2, 2, height=0.8)
-    _draw_ways(usable, results, results.output, USABLE, mean_of_values=True)
-    _draw_ways(not_usable, results, results.output, {"mean": WAYS["mean"]} | NOT_USABLE, mean_of_values=True)
-    _draw_ways(matrix, results, results.matrix, {name: WAYS[name] for name in ("theorem_1", "fitted", "mean", "svd")})
+    of_matrix = {name: WAYS[name] for name in ("theorem_1", "fitted", "mean", "svd")}
+    mean_of_v = float(results.mean_of_values.median), "answer: mean\nof V"
+    over_reduced(usable, results.reduced, results.output, USABLE, level=mean_of_v)
+    over_reduced(not_usable, results.reduced, results.output, {"mean": WAYS["mean"]} | NOT_USABLE, level=mean_of_v)
+    over_reduced(matrix, results.reduced, results.matrix, of_matrix)
+    for axes in (usable, not_usable, matrix):
+        axes.set_xlabel("reduced length $k$")
     usable.set(title="Output, text not fitted to", ylabel="relative error")
     not_usable.set_title("Output, what cannot be used")
     matrix.set(title="Matrix $\\tilde P F$ against $P$", ylabel="relative error")
     _draw_sharing(sharing, results)
     return figure
-
-
-def _draw_ways(
-    axes: Axes,
-    results: Results,
-    errors: Mapping[str, Spread],
-    ways: Mapping[str, tuple[str, str]],
-    *,
-    mean_of_values: bool = False,
-) -> None:
-    """A line of medians a way, a band from tenth to tenth, and its name at the line's end."""
-    lines, names = [], []
-    for way, (label, colour) in ways.items():
-        found = errors[way]
-        lines += axes.plot(results.reduced, found.median, "o-", color=colour)
-        axes.fill_between(results.reduced, found.low, found.high, color=colour, alpha=0.15, linewidth=0)
-        names.append(textwrap.fill(label, 17))
-    if mean_of_values:
-        level = float(results.mean_of_values.median)
-        lines += axes.plot(results.reduced, [level] * len(results.reduced), ":", color=style.GREY)
-        names.append("answer: mean\nof V")
-    axes.set(xlabel="reduced length $k$", xscale="log", yscale="log")
-    axes.set_xticks(results.reduced, [str(r) for r in results.reduced])
-    axes.minorticks_off()
-    labels.at_ends(axes, lines, names, rows=2)
 
 
 def _draw_sharing(axes: Axes, results: Results) -> None:

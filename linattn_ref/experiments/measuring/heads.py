@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 from numpy.random import Generator
 
 from linattn_ref.attention import softmax
@@ -14,18 +15,18 @@ from linattn_ref.experiments.measuring import pretrained
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.kernels import jit
 from linattn_ref.models import bert
+from linattn_ref.theory.eckart_young import tail_frobenius
 
 __all__ = [
-    "Errors",
     "Heads",
     "Spread",
     "each_error",
-    "errors_of",
     "heads_of",
     "random_heads",
     "read_heads",
     "relative_error",
     "spread",
+    "truncated_svd",
 ]
 
 
@@ -99,31 +100,16 @@ def relative_error(approximate: Array, exact: Array) -> Array:
     return np.linalg.norm(approximate - exact, axis=(-2, -1)) / np.linalg.norm(exact, axis=(-2, -1))
 
 
-class Errors(NamedTuple):
-    """Relative errors by layer, means over sentences and heads."""
-
-    output: Array  # (T,)
-    matrix: Array  # (T,), empty where there is no one matrix
-
-
-def errors_of(
-    heads: Heads,
-    sentences: Sequence[int],
-    forward: Callable[[Array, Array, Array], Array],
-    matrix: Callable[[Array, Array], Array] | None = None,
-) -> Errors:
-    """The errors of ``forward(q, k, v)`` in place of softmax attention, and of ``matrix(q, k)`` in place of ``P``."""
-    of_output, of_matrix = each_error(heads, sentences, forward, matrix)
-    return Errors(of_output.mean(axis=(0, 2)), of_matrix.mean(axis=(0, 2)) if matrix is not None else np.empty(0))
-
-
 def each_error(
     heads: Heads,
     sentences: Sequence[int],
     forward: Callable[[Array, Array, Array], Array],
     matrix: Callable[[Array, Array], Array] | None = None,
 ) -> tuple[Array, Array]:
-    """The same before any mean is taken: two arrays ``(S, T, H)``, the second empty where there is no ``matrix``."""
+    """The errors of ``forward(q, k, v)`` in place of softmax attention, and of ``matrix(q, k)`` in place of ``P``.
+
+    Two arrays ``(S, T, H)``; the second is empty where there is no ``matrix``.
+    """
     of_output, of_matrix = [], []
     for s in sentences:
         q, k, v, out = heads.sentence(s)
@@ -131,6 +117,21 @@ def each_error(
         if matrix is not None:
             of_matrix.append(relative_error(matrix(q, k), softmax.matrix(q, k)))  # (T, H)
     return np.stack(of_output), np.stack(of_matrix) if of_matrix else np.empty(0)
+
+
+def truncated_svd(reduced: Sequence[int], heads: Heads, sentences: Sequence[int]) -> list[tuple[Array, Array]]:
+    """The errors of ``P`` cut to its first ``R`` singular triples, for each ``R``: of output and matrix, (S, T, H)."""
+    layers, n_heads = heads.k.shape[1:3]
+    found = np.empty((len(reduced), 2, len(sentences), layers, n_heads))
+    for i, s in enumerate(sentences):
+        q, k, v, _ = heads.sentence(s)
+        for t, h in np.ndindex(layers, n_heads):
+            _, values, v_t = scipy.linalg.svd(softmax.matrix(q[t, h], k[t, h]), full_matrices=False)
+            triples = values[:, None] * (v_t @ v[t, h])  # (N, M), what each triple adds to P V, along orthogonal u
+            for j, r in enumerate(reduced):
+                found[j, 0, i, t, h] = np.linalg.norm(triples[r:]) / np.linalg.norm(triples)
+                found[j, 1, i, t, h] = tail_frobenius(values, r) / tail_frobenius(values, 0)
+    return [(output, matrix) for output, matrix in found]
 
 
 class Spread(NamedTuple):

@@ -2,6 +2,7 @@
 
 ``style``      the two looks, for print and for a slide
 ``labels``     names on the lines themselves
+``bands``      lines of medians, and how far sentences and heads lie apart
 ``pairs``      patterns of query and key: a colour a reason
 ``record``     a figure beside its numbers, command, seed, versions and machine
 ``restore``    the numbers back from there
@@ -14,6 +15,18 @@
 
 from linattn_ref import lazy
 
-__all__ = ["catalogue", "chapter", "gallery", "headlines", "labels", "pairs", "record", "restore", "style", "tables"]
+__all__ = [
+    "bands",
+    "catalogue",
+    "chapter",
+    "gallery",
+    "headlines",
+    "labels",
+    "pairs",
+    "record",
+    "restore",
+    "style",
+    "tables",
+]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

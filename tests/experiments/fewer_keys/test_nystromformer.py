@@ -37,9 +37,14 @@ def test_drawing(results, look):
     with style.use(look):
         drawn = figure.draw(results)
         drawn.draw_without_rendering()
-    left, middle, right = drawn.axes
-    assert len(left.lines) == len(middle.lines) == len(figure.WAYS) + 1
-    assert len(right.lines) == len(results.reduced) + 1
+    left, right, matrix, iterations = drawn.axes
+    for axes, names in ((left, figure.BESIDE_LINFORMER), (right, figure.PSEUDO_INVERSES), (matrix, figure.OF_MATRIX)):
+        assert len(axes.collections) == len(names)  # a band each
+        assert len(axes.lines) == len(axes.texts) == len(names) + 1  # and the answer 0
+    assert {*figure.BESIDE_LINFORMER, *figure.PSEUDO_INVERSES, *figure.OF_MATRIX} == set(figure.WAYS)
+    shown = len(results.reduced[::2])
+    assert len(iterations.collections) == len(iterations.texts) == shown
+    assert len(iterations.lines) == shown + 1  # and six iterations
 
 
 def test_the_committed_record_can_be_read_back():
@@ -54,11 +59,13 @@ def test_the_committed_record_can_be_read_back():
 def test_nothing_of_rank_r_is_nearer_to_the_matrix_than_the_truncated_svd(results):
     assert set(results.output) == set(results.matrix) == set(figure.WAYS)
     for way in set(figure.WAYS) - {"convolution"}:  # that one adds a matrix of full rank
-        assert (results.matrix[way] >= results.matrix["svd"]).all(), way
+        for of_way, of_svd in zip(results.matrix[way], results.matrix["svd"], strict=True):
+            assert (of_way >= of_svd).all(), way
 
 
 def test_six_iterations_are_the_same_in_both_panels(results):
-    np.testing.assert_allclose(results.by_iteration[:, 6], results.output["nystrom"].mean(axis=1), rtol=1e-4)  # float32
+    for of_iteration, of_way in zip(results.by_iteration, results.output["nystrom"], strict=True):
+        np.testing.assert_allclose(of_iteration[:, 6], of_way, rtol=1e-4)  # float32
 
 
 def test_as_many_landmarks_as_tokens(heads):
@@ -66,8 +73,8 @@ def test_as_many_landmarks_as_tokens(heads):
     got = figure.compute(heads=heads, reduced=(24, 25), most_iterations=30, taps=3, unseen=1, epochs=1)
     assert got.reduced == (24,)
     for way in ("mean", "exact", "svd"):
-        assert got.output[way].max() < 0.01, way  # float32, times condition numbers of up to 1e4
-    assert got.by_iteration[0, -1] < got.by_iteration[0, 6] < got.by_iteration[0, 0]
+        assert got.output[way].by_layer.max() < 0.01, way  # float32, times condition numbers of up to 1e4
+    assert got.by_iteration.high[0, -1] < got.by_iteration.median[0, 6] < got.by_iteration.low[0, 0]
 
 
 @pytest.mark.parametrize("unseen", [0, 3])
@@ -81,7 +88,7 @@ def test_the_whole_figure_from_a_model_and_a_text(tiny_model, tiny_text):
         model=tiny_model, text=tiny_text, length=20, every=2, sentences=3, unseen=2, reduced=(5,), taps=3, epochs=1
     )
     assert got.shape == (2, 20, 4)
-    assert got.output["convolution"].shape == (1, 2)
+    assert got.output["convolution"].by_layer.shape == got.output["svd"].by_sentence.shape == (1, 2)
     assert {"model": "tiny", "every": 2, "sentences": 3, "taps": 3}.items() <= got.settings.items()
 
 
