@@ -43,20 +43,34 @@ def door(check: Callable[..., None]) -> Callable[[Callable[P, R]], Checked[P, R]
     def build(function: Callable[P, R]) -> Checked[P, R]:
         @functools.wraps(function)
         def check_then_call(*args: P.args, **kwargs: P.kwargs) -> R:
-            check(*args, **kwargs)
-            return function(*args, **kwargs)
+            try:
+                check(*args, **kwargs)
+            except TypeError:
+                if _binds(function, args, kwargs):
+                    raise
+            return function(*args, **kwargs)  # an argument that is missing, or unknown, it names itself
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             if args and type(args[0]) is np.ndarray and not (len(args) > 1 and _is_saved_on_gpu(args[1])):
-                check(*args, **kwargs)
-                return function(*args, **kwargs)
+                return check_then_call(*args, **kwargs)
             return through_the_door(check_then_call, *args, **kwargs)
 
         checked.unchecked = function  # type: ignore[attr-defined]
         return cast("Checked[P, R]", checked)
 
     return build
+
+
+def _binds(function: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+    """Whether a call has the arguments that the function needs, and no others."""
+    from inspect import signature  # NumPy alone imports less
+
+    try:
+        signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_saved_on_gpu(x: Any) -> bool:
