@@ -28,6 +28,6 @@ def test_behind_it_nothing_is_checked():
     out, _ = softmax.forward(X, X, X)
     np.testing.assert_array_equal(softmax.forward.unchecked(X, X, X)[0], out)
     half = X.astype(np.float16)
-    with pytest.raises(TypeError, match="^q: expected float32 or float64, got float16"):
+    with pytest.raises(TypeError, match=r"^q: expected float32 or float64, got float16"):
         softmax.forward(half, half, half)
     assert softmax.forward.unchecked(half, half, half)[0].dtype == np.float16
