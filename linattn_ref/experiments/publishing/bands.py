@@ -2,15 +2,31 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from linattn_ref.experiments.measuring.heads import Spread
+from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
 
 __all__ = ["band", "over_reduced"]
+
+
+class Spread(Protocol):
+    """What is drawn of errors: `linattn_ref.experiments.measuring.heads.Spread` has it."""
+
+    @property
+    def low(self) -> Array:
+        """A tenth is below."""
+
+    @property
+    def median(self) -> Array:
+        """Half is below."""
+
+    @property
+    def high(self) -> Array:
+        """A tenth is above."""
 
 
 def band(axes: Axes, x: Any, found: Spread, line: str = "o-", *, colour: Any, **look: Any) -> Line2D:
