@@ -39,7 +39,7 @@ def settings(**changed):
 
 def slowly(steps):
     for step in steps:
-        time.sleep(0.005)
+        time.sleep(0.03)
         yield step
 
 
