@@ -699,7 +699,8 @@ rows = [("softmax, dense", "infinite", "–", *costs_of(softmax.dense_forward, s
 for phi in (elu_plus_one, quadratic(1.0), taylor_exp(2), taylor_exp(3), feature_maps.favor_positive(omega)):
     forward = partial(linear.forward, feature_map=phi, eps=0.0 if is_exponential(phi) else 1e-6)
     C, costs = phi.width(width), costs_of(forward, linear.backward)
-    projection = 2 * tokens * C * width if is_exponential(phi) else 0  # omega x, for queries and keys
+    # omega x, for queries and keys; |x|^2 / 2 is one more column of x
+    projection = 2 * tokens * C * (width + 1) if is_exponential(phi) else 0
     assert costs[0] == tokens * C * (2 * width + 1) + projection  # linear in N, so the crossover follows:
     crossover = math.floor(costs[0] / tokens / (2 * width)) + 1
     if not is_exponential(phi):

@@ -176,10 +176,10 @@ MUTANTS = (
         "local-jit-masked",
     ),
     Mutant(
-        "a barrier missing",
+        "a causal query that does not see itself",
         "kernels/cuda/softmax_tiles.py",
-        "cuda.syncthreads()\n            add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE)",
-        "add_rows_by_rows(x, y, scores, tile)",
+        "key <= query + (n_keys - n)",
+        "key < query + (n_keys - n)",
         "both_passes",
         "kernels/cuda/test_simulator.py",
     ),

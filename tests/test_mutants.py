@@ -1,5 +1,6 @@
 """Each mistake in ``mutants.py`` is made in a copy of the package, and the tests that are to find it are run there."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -21,9 +22,10 @@ def copy(tmp_path):
 
 
 def run(copy, *words):
-    """The package that is imported is the one in the folder where Python is started."""
+    """The package that is imported is the copy, also by the processes that a test starts."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *words]
-    return subprocess.run(command, cwd=copy, capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    return subprocess.run(command, cwd=copy, capture_output=True, text=True, env=environment)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what.replace(" ", "-"))
