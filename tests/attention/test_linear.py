@@ -531,9 +531,9 @@ def test_the_page_is_what_the_kernels_compute(room, rng):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("function", "most"), [(linear.forward, 35), (linear.forward.unchecked, 12)])
-def test_a_class_can_step_through_it(function, most, causal, rng):
-    """From the call to the kernels, in calls within ``attention``."""
+@pytest.mark.parametrize(("function", "most", "in_all"), [(linear.forward, 35, 57), (linear.forward.unchecked, 12, 36)])
+def test_a_class_can_step_through_it(function, most, in_all, causal, rng):
+    """From the call to the compiled loops: in calls within ``attention``, and in all, NumPy's own among them."""
     q, k, v = draw(rng, 8, 8, dtype=np.float32)
     call, files = partial(function, q, k, v, causal=causal, kernels=jit), []
     call()
@@ -544,6 +544,7 @@ def test_a_class_can_step_through_it(function, most, causal, rng):
         sys.setprofile(None)
     folder = str(Path(linear.__file__).parent)
     assert 0 < sum(file.startswith(folder) for file in files) <= most
+    assert len(files) <= in_all
 
 
 # --- States ---------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def forward(phi_q, phi_k, v, gate, weight, state, *, out=None):
     state : ndarray ``(..., C, M)``
         ``S_N``.
     """
-    phi_q, phi_k, v = side_by_side(phi_q), side_by_side(phi_k), side_by_side(v)
+    phi_q, phi_k, v = side_by_side(phi_q, phi_k, v)
     gate, weight = _flat_rows(gate), _flat_rows(weight)
     written, rows = to_write(out, v.shape, v.dtype), None
     if gate is not None or weight is not None:
@@ -132,15 +132,17 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps, *, out=None):
     s, z : ndarray ``(..., C, M)``, ``(..., C)``
         ``S_N`` and ``Z_N``.
     """
-    phi_q, phi_k, v = side_by_side(phi_q), side_by_side(phi_k), side_by_side(v)
-    gate, weight = _flat_rows(gate), _flat_rows(weight)
-    written, weight = to_write(out, v.shape, v.dtype), _ones(v) if weight is None else weight
-    denominator, heads, c = np.empty(weight.shape, v.dtype), len(weight), phi_k.shape[-1]  # (heads, N)
+    phi_q, phi_k, v = side_by_side(phi_q, phi_k, v)
+    (*leading, n, m), c, heads = v.shape, phi_k.shape[-1], math.prod(v.shape[:-2])
+    gate, weight = None if gate is None else _flat_rows(gate), _ones(v) if weight is None else _flat_rows(weight)
+    s = np.zeros((heads, c, m), v.dtype) if s is None else s.reshape(heads, c, m)
     z = np.zeros((heads, c), v.dtype) if z is None else z.reshape(heads, c).copy()
-    ones = z, v.dtype.type(eps), denominator
-    s = _scan(phi_q, phi_k, v, written, _start(s, phi_k, v), gate, (weight,) * 4, ones=ones)
-    denominator, s, z = _with_axes(v, denominator, s, z)
-    return give(out, give(written, go_on(written, denominator))), denominator, s, z
+    written = np.empty(v.shape, v.dtype) if out is None else to_write(out, v.shape, v.dtype)
+    denominator = np.empty((heads, n), v.dtype)
+    s = _scan(phi_q, phi_k, v, written, s, gate, (weight,) * 4, ones=(z, v.dtype.type(eps), denominator))
+    denominator, s, z = denominator.reshape(*leading, n), s.reshape(*leading, c, m), z.reshape(*leading, c)
+    written = go_on(written, denominator)
+    return written if out is None else give(out, written), denominator, s, z
 
 
 def normalised_backward(
@@ -165,9 +167,9 @@ def normalised_backward(
     d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_s, d_z : ndarray
         As :func:`backward`.
     """
-    d_out, denominator = side_by_side(go_on(d_out, denominator)), _flat_rows(denominator)  # (heads, N)
-    share = reciprocals(denominator)  # (heads, N)
-    e = _flat_rows(-np.einsum("...nm,...nm->...n", d_out, side_by_side(out)))  # (heads, N)
+    d_out, out = side_by_side(go_on(d_out, denominator), out)
+    share = reciprocals(_flat_rows(denominator))  # (heads, N)
+    e = _flat_rows(-np.einsum("...nm,...nm->...n", d_out, out))  # (heads, N)
     return _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, (share, e))
 
 
@@ -191,7 +193,7 @@ def bind_step(phi_q, phi_k, v, s, z, eps, out, *, turns=None):
 
 def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones):
     """The scans of the table above; ``ones`` is ``1 / denominator`` and ``e``, or None."""
-    d_out, phi_q, phi_k, v = side_by_side(d_out), side_by_side(phi_q), side_by_side(phi_k), side_by_side(v)
+    d_out, phi_q, phi_k, v = side_by_side(d_out, phi_q, phi_k, v)
     gate, weight, one = _flat_rows(gate), _flat_rows(weight), _ones(v)  # (heads, N)
     w, (x, e) = one if weight is None else weight, (one, one) if ones is None else ones
     s, a = _start(s, phi_k, v), _start(d_s, phi_k, v)  # (heads, C, M)
@@ -225,8 +227,10 @@ def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, o
 
 def _scan(a, b, u, out, s, gate, rows, *, step=1, ones=None):
     """The state after `causal_scan.scan`, from ``s`` on; ``ones`` is ``z, eps, denominator``, ``z`` in and out."""
-    heads, (n, m), width = len(s), u.shape[-2:], lanes(u)
-    columns, tasks = (width, -(-m // width)) if heads == 1 else (m, 1)
+    heads, (n, m) = len(s), u.shape[-2:]
+    columns, tasks = m, 1
+    if heads == 1:  # a task is a panel
+        columns, tasks = lanes(u), -(-m // lanes(u))
     parts = min(max(n // ROWS, 1), PARTS) if heads * tasks == 1 else 1
     states = np.empty((heads, parts, *s.shape[1:]), s.dtype)  # (heads, parts, C, M)
     states[:, 0] = s
@@ -255,7 +259,9 @@ def _flat_rows(x):
 
 def _ones(v):
     """``(heads, N)``"""
-    return np.ones((math.prod(v.shape[:-2]), v.shape[-2]), v.dtype)
+    ones = np.empty((math.prod(v.shape[:-2]), v.shape[-2]), v.dtype)
+    ones.fill(1)  # np.ones is slower: it is Python
+    return ones
 
 
 def _with_axes(v, *arrays):

@@ -11,7 +11,7 @@ from numba import njit, prange
 from linattn_ref.kernels.jit.cache import kernel, serial_kernel
 from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_its_dtype, step_rows
 from linattn_ref.kernels.jit.heads import give, head_of, side_by_side, table_of, to_write
-from linattn_ref.kernels.jit.vector import broadcast, exp, lanes, maximum, minimum
+from linattn_ref.kernels.jit.vector import VECTOR_BYTES, broadcast, exp, lanes, maximum, minimum
 from linattn_ref.kernels.jit.views import columns_from, give_back, load_row, rows_of, store_row
 
 BLOCK = 1 << 13  # numbers
@@ -19,16 +19,16 @@ BLOCK = 1 << 13  # numbers
 
 def forward(x, *, out=None):
     """``phi(x)``, written to ``out`` if there is one; and what the gradient needs, which is the same."""
-    phi = to_write(out, x.shape, x.dtype)
-    _run(write_phi, side_by_side(x), phi)
-    phi = give(out, phi)
+    phi = np.empty(x.shape, x.dtype) if out is None else to_write(out, x.shape, x.dtype)
+    _run(write_phi, *side_by_side(x), phi)
+    phi = phi if out is None else give(out, phi)
     return phi, phi
 
 
 def backward(d_phi, phi):
     """The gradient of ``x``, written over that of ``phi(x)``; new where that is read-only, or its rows have gaps."""
-    d_x = side_by_side(np.require(d_phi, requirements="W"))
-    _run(multiply_by_slope, d_x, side_by_side(phi))
+    d_x, phi = side_by_side(np.require(d_phi, requirements="W"), phi)
+    _run(multiply_by_slope, d_x, phi)
     return d_x
 
 
@@ -47,9 +47,8 @@ def bind_step(q, k, v, s, z, eps, out, *, turns=None):
 
 def _run(kernel, x, phi):
     """A kernel on the rows of two arrays, which are short; on rows as long as a Vector where there are no gaps."""
-    width = lanes(x)
-    if x.size % width == 0 and x.flags.c_contiguous and phi.flags.c_contiguous:
-        x, phi = x.reshape(-1, width), phi.reshape(-1, width)
+    if x.nbytes % VECTOR_BYTES == 0 and x.flags.c_contiguous and phi.flags.c_contiguous:
+        x, phi = x.reshape(-1, VECTOR_BYTES // x.itemsize), phi.reshape(-1, VECTOR_BYTES // x.itemsize)
     elif x.ndim < 2:
         x, phi = x[None], phi[None]
     kernel(table_of(x, phi), math.prod(x.shape[:-2]), np.zeros(1, x.dtype))

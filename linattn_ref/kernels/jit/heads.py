@@ -27,18 +27,20 @@ def table_of(*arrays):
     return np.array(entries, np.intp)
 
 
-def side_by_side(x):
-    """``x``, or a copy where the numbers of a row have gaps between them."""
-    if (x.strides[-1] == x.itemsize or x.shape[-1] == 1) and x.flags.aligned:
-        return x
-    return np.ascontiguousarray(x)
+def side_by_side(*arrays):
+    """The arrays, or copies of those where the numbers of a row have gaps between them."""
+    arrays = list(arrays)
+    for i, x in enumerate(arrays):
+        if not (x.flags.aligned and (x.strides[-1] == x.itemsize or x.shape[-1] == 1)):
+            arrays[i] = np.ascontiguousarray(x)
+    return arrays
 
 
 def to_write(out, shape, dtype, name="out"):
     """``out`` for a kernel to write to; a new array where that is None, or where its rows have gaps."""
     if out is not None:
         check_out(out, shape, dtype, name)
-        if side_by_side(out) is out:
+        if side_by_side(out)[0] is out:
             return out
     return np.empty(shape, dtype)
 

@@ -65,7 +65,7 @@ def forward(q, k, v, key_mask, pattern, scale, *, out=None):
     log_sum_exp : ndarray ``(..., N)``
         ``-inf`` for a query that sees nothing, whose output is 0.
     """
-    q, k, v, key_mask = side_by_side(q), side_by_side(k), side_by_side(v), flat_mask(key_mask, k)
+    (q, k, v), key_mask = side_by_side(q, k, v), flat_mask(key_mask, k)
     written = to_write(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
     written[...] = 0
     log_sum_exp = np.full((len(key_mask), q.shape[-2]), -np.inf, q.dtype)  # (heads, N)
@@ -168,7 +168,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, grad
 
     ``gradients`` are arrays for them to be written to, or None.
     """
-    d_out, q, k, v = side_by_side(d_out), side_by_side(q), side_by_side(k), side_by_side(v)
+    d_out, q, k, v = side_by_side(d_out, q, k, v)
     (shift, row_sum), key_mask = shift_and_row_sum(log_sum_exp, d_out, out), flat_mask(key_mask, k)
     d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)
     tasks = min(-(-TASKS // max(len(shift), 1)), -(-k.shape[-2] // TILE))  # a head

@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 POWER_32, POWER_64 = 2.0**126, 2.0**1022
+POWER = {np.dtype(np.float32): np.float32(POWER_32), np.dtype(np.float64): np.float64(POWER_64)}
 OUT_OF_RANGE = 0.25  # what (1) leaves of a denominator whose reciprocal is infinite, at most
 
 
@@ -32,7 +33,7 @@ def rest(d, like):
 
 def reciprocals(denominator):
     """:func:`reciprocal` of an array."""
-    few, power = _out_of_range(denominator), _power(denominator)
+    few, power = _out_of_range(denominator), POWER[denominator.dtype]
     share = np.divide(1, denominator, out=np.zeros_like(denominator), where=(denominator != 0) & ~few)
     return np.where(few, power, share)
 
@@ -42,13 +43,9 @@ def go_on(x, denominator):
     few = _out_of_range(denominator)
     if not few.any():
         return x
-    left = np.where(few, denominator, 0) * _power(denominator)
+    left = np.where(few, denominator, 0) * POWER[denominator.dtype]
     return x / np.where(few, left, 1)[..., None].astype(x.dtype)
 
 
 def _out_of_range(denominator):
-    return (abs(denominator) <= OUT_OF_RANGE / _power(denominator)) & (denominator != 0)
-
-
-def _power(x):
-    return x.dtype.type(POWER_32 if x.itemsize == 4 else POWER_64)
+    return (abs(denominator) <= OUT_OF_RANGE / POWER[denominator.dtype]) & (denominator != 0)

@@ -83,7 +83,7 @@ def forward(q, k, v, key_mask, causal, scale, *, out=None):
     log_sum_exp : ndarray ``(..., N)``
         ``-inf`` for a query that sees nothing, whose output is 0.
     """
-    q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
+    q, k, v = side_by_side(q, k, v)
     written = to_write(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
     log_sum_exp = np.empty((math.prod(q.shape[:-2]), q.shape[-2]), q.dtype)  # (heads, N)
     table = table_of(q, k, v, written)
@@ -148,7 +148,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale, *, gradi
 
     ``gradients`` are arrays for them to be written to, or None.
     """
-    d_out, q, k, v = side_by_side(d_out), side_by_side(q), side_by_side(k), side_by_side(v)
+    d_out, q, k, v = side_by_side(d_out, q, k, v)
     shift, row_sum = shift_and_row_sum(log_sum_exp, d_out, out)
     d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)
     tasks = min(-(-TASKS // max(len(shift), 1)), -(-k.shape[-2] // lanes(q)))  # a head

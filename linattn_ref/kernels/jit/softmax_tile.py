@@ -96,7 +96,7 @@ def mask_bias(key_mask, like):
 
 def shift_and_row_sum(log_sum_exp, d_out, out):
     """What is subtracted: the log-sum-exp, but 0 for ``-inf``, and ``rowsum(d_out * out)``, both ``(heads, N)``."""
-    row_sum = np.einsum("...nm,...nm->...n", d_out, side_by_side(out))  # (6)
+    row_sum = np.einsum("...nm,...nm->...n", d_out, *side_by_side(out))  # (6)
     shift = np.where(np.isneginf(log_sum_exp), out.dtype.type(0), log_sum_exp)
     return tuple(np.ascontiguousarray(x).reshape(-1, out.shape[-2]) for x in (shift, row_sum))
 
