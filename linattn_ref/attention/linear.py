@@ -84,6 +84,7 @@ from linattn_ref.attention.masks import visible, zero_masked
 from linattn_ref.attention.ownership import new_count
 from linattn_ref.attention.rooms import CausalProductRoom, name_of_room, room_of
 from linattn_ref.kernels import reference
+from linattn_ref.kernels.reference.buffers import into
 from linattn_ref.kernels.reference.division import divide
 
 __all__ = [
@@ -161,13 +162,14 @@ def forward(
     key_mask: Mask | None = None,
     eps: float = 1e-6,
     state: State | None = None,
+    out: Array | None = None,
     kernels: CausalProductRoom = reference,
 ) -> tuple[Array, Saved | linear_scaled.Saved]:
     """Linear attention, equations (1)-(4).
 
     Parameters
     ----------
-    q, k, v, causal, key_mask, state, kernels
+    q, k, v, causal, key_mask, state, out, kernels
         The common arguments: ``help(linattn_ref.attention)``. The mask acts after ``phi``, because ``phi(0)`` is not 0.
     feature_map : FeatureMap
         ``phi``, from ``linattn_ref.attention.feature_maps``. Of one that is not ``positive``, denominators can come out
@@ -176,7 +178,7 @@ def forward(
         Added to the denominator; must be 0 with an exponential feature map, whose scale cancels in (3).
     """
     if is_exponential(feature_map):
-        return linear_scaled.forward(q, k, v, feature_map, causal, key_mask, state, kernels)
+        return linear_scaled.forward(q, k, v, feature_map, causal, key_mask, state, kernels, out)
     phi = in_room(feature_map, kernels)
     phi_q, saved_q = phi.forward(q)  # (..., N, C)
     phi_k, saved_k = phi.forward(zero_masked(k, key_mask))  # (..., L, C)
@@ -188,12 +190,14 @@ def forward(
     if state is not None:
         s, z = s + state.s, z + state.z
     if causal:  # from S and Z of those keys on; row by row, this is what by_row does
+        rows = {"phi_q": phi_q, "phi_k": phi_k[..., shared:, :], "v": v[..., shared:, :]}
+        buffer = {} if out is None else {"out": out}  # a room of one's own need not know of it
         out, denominator, s_last, z_last = kernels.causal_product.normalised_forward(
-            phi_q=phi_q, phi_k=phi_k[..., shared:, :], v=v[..., shared:, :], gate=None, weight=None, s=s, z=z, eps=eps
+            **rows, gate=None, weight=None, s=s, z=z, eps=eps, **buffer
         )  # (4), (3)
     else:
         denominator = (phi_q @ z[..., None])[..., 0] + eps  # (..., N)
-        out = divide(phi_q @ s, denominator)  # (3)  (..., N, M)
+        out = into(out, divide(phi_q @ s, denominator))  # (3)  (..., N, M)
         s_last, z_last = s.copy(), z.copy()  # copies, because a step spends them
     last = State(s_last, z_last, steps=new_count())
     kept = phi_q, phi_k, v, s, z, out, denominator, saved_q, saved_k, causal, key_mask

@@ -21,6 +21,7 @@ from linattn_ref.attention.feature_maps_exact import EluPlusOne
 from linattn_ref.attention.linear_state import State, check_d_state, check_state
 from linattn_ref.attention.rooms import check_kernels
 from linattn_ref.kernels import reference
+from linattn_ref.kernels.reference.buffers import check_out
 
 __all__ = ["check_bind_step", "check_eps", "check_forward", "check_matrix", "check_step", "check_summarise"]
 
@@ -35,6 +36,7 @@ def check_forward(
     key_mask: Any = None,
     eps: Any = 1e-6,
     state: Any = None,
+    out: Any = None,
     kernels: Any = reference,
 ) -> None:
     """Of `linear.forward`."""
@@ -43,6 +45,8 @@ def check_forward(
     check_eps(eps, feature_map)
     if state is not None:
         check_given(state, feature_map, k, v, causal)
+    if out is not None:
+        check_out(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
 
 
 def check_given(state: Any, feature_map: Any, k: Any, v: Any, causal: bool) -> None:

@@ -31,6 +31,7 @@ from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.ownership import Count, new_count
 from linattn_ref.attention.rooms import CausalProductRoom, kernel_of, name_of_room, room_of
 from linattn_ref.kernels.reference import exponential_features
+from linattn_ref.kernels.reference.buffers import into
 from linattn_ref.kernels.turns import take_turn
 
 __all__ = ["Saved", "backward", "forward", "similarities", "step", "summarise"]
@@ -62,12 +63,14 @@ def forward(
     key_mask: Mask | None,
     state: State | None,
     kernels: CausalProductRoom,
+    out: Array | None = None,
 ) -> tuple[Array, Saved]:
     """`linear.forward` with such a map; ``eps`` is 0."""
     given_scale = None if state is None or state.log_scale is None else state.log_scale.copy()
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
     if not causal and hasattr(feature_map, "product"):
-        phi, s, z, out, denominator = _over_all_keys(q, k, v, feature_map, key_mask, kernels)
+        phi, s, z, result, denominator = _over_all_keys(q, k, v, feature_map, key_mask, kernels)
+        out = into(out, result)
         last = State(s.copy(), z.copy(), phi.log_scale, new_count())
         rows, room = (phi, v, out, denominator), name_of_room(kernels)
         return out, Saved(*rows, ((s, z),), key_mask, feature_map, room, False, None, last)
@@ -77,9 +80,10 @@ def forward(
         s_before, z_before = decayed(state.s, state.z, phi.decay)
         s, z = s_before + s, z_before + z
     if causal:
-        out, denominator, s, z, starts = _causal(phi, v, s, z, kernels)
+        out, denominator, s, z, starts = _causal(phi, v, s, z, kernels, out)
     else:
-        out, denominator = read(phi.q, s, z, 0.0)
+        result, denominator = read(phi.q, s, z, 0.0)
+        out = into(out, result)
         starts = ((s.copy(), z.copy()),)  # a copy, because a step may spend the state below
     kept = phi, v, out, denominator, starts, key_mask, feature_map, name_of_room(kernels), state is not None
     return out, Saved(*kept, given_scale, State(s, z, phi.log_scale, new_count()))
@@ -120,20 +124,21 @@ def backward(d_out: Array, saved: Saved, d_state: State | None) -> tuple[Array, 
 
 
 def _causal(
-    phi: Features, v: Array, s: Array, z: Array, kernels: CausalProductRoom
+    phi: Features, v: Array, s: Array, z: Array, kernels: CausalProductRoom, out: Array | None
 ) -> tuple[Array, Array, Array, Array, tuple[tuple[Array, Array], ...]]:
     """``S`` and ``Z`` of the keys before go in, those of all keys come out."""
-    outs, denominators, starts = [], [], []
+    results, denominators, starts = [], [], []
     for queries, keys, decay in phi.pieces:
         s, z = decayed(s, z, decay)
         starts.append((s, z))
         rows = {"phi_q": phi.q[..., queries, :], "phi_k": phi.k[..., keys, :], "v": v[..., keys, :]}
-        out, denominator, s, z = kernels.causal_product.normalised_forward(
-            **rows, gate=None, weight=None, s=s, z=z, eps=0.0
+        buffer = {} if out is None else {"out": out[..., queries, :]}
+        result, denominator, s, z = kernels.causal_product.normalised_forward(
+            **rows, gate=None, weight=None, s=s, z=z, eps=0.0, **buffer
         )
-        outs.append(out)
+        results.append(result)
         denominators.append(denominator)
-    return join(outs), join(denominators, axis=-1), s, z, tuple(starts)
+    return join(results) if out is None else out, join(denominators, axis=-1), s, z, tuple(starts)
 
 
 def _causal_backward(

@@ -140,13 +140,14 @@ def forward(
     key_mask: Mask | None = None,
     eps: float = 0.0,
     state: State | None = None,
+    out: Array | None = None,
     kernels: CausalProductRoom = reference,
 ) -> tuple[Array, Saved]:
     """Performer attention.
 
     Parameters
     ----------
-    q, k, v, causal, key_mask, kernels
+    q, k, v, causal, key_mask, out, kernels
         The common arguments: ``help(linattn_ref.attention)``. The mask acts after ``phi``.
     omega : ndarray ``(m, D)``
         Directions, the same for all heads; float32 or float64, used in the dtype of ``q``.
@@ -164,7 +165,7 @@ def forward(
     """
     phi = feature_map.unchecked(omega, kind)  # (1), (2)
     return linear.forward.unchecked(
-        q, k, v, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps, state=state, kernels=kernels
+        q, k, v, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps, state=state, out=out, kernels=kernels
     )  # (3)
 
 

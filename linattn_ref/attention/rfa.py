@@ -176,13 +176,14 @@ def forward(
     key_mask: Mask | None = None,
     eps: float = 1e-6,
     state: State | None = None,
+    out: Array | None = None,
     kernels: CausalProductRoom = reference,
 ) -> tuple[Array, Saved | linear.Saved]:
     """Random feature attention.
 
     Parameters
     ----------
-    q, k, v, causal, key_mask, state, kernels
+    q, k, v, causal, key_mask, state, out, kernels
         The common arguments: ``help(linattn_ref.attention)``. Of queries and keys only the directions matter; one of
         length 0 stays 0. With a gate the state fades at a masked key too.
     omega : ndarray ``(m, D)``
@@ -204,14 +205,15 @@ def forward(
     phi = KINDS[kind](omega)
     if gate is None:
         return linear.forward.unchecked(  # type: ignore[return-value]
-            q, k, v, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps, state=state, kernels=kernels
+            q, k, v, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps, state=state, out=out, kernels=kernels
         )
     s, z = (None, None) if state is None else (state.s.copy(), state.z.copy())  # copies: a step may spend the state
     v, (phi_q, saved_q) = zero_masked(v, key_mask), phi.forward(q)  # (1), (2)  (..., N, C)
     phi_k, saved_k = phi.forward(zero_masked(k, key_mask))  # (1), (2)  (..., N, C)
     phi_k = zero_masked(phi_k, key_mask)
+    buffer = {} if out is None else {"out": out}  # a room of one's own need not know of it
     out, denominator, s_last, z_last = kernels.causal_product.normalised_forward(
-        phi_q=phi_q, phi_k=phi_k, v=v, gate=gate, weight=1 - gate, s=s, z=z, eps=eps
+        phi_q=phi_q, phi_k=phi_k, v=v, gate=gate, weight=1 - gate, s=s, z=z, eps=eps, **buffer
     )  # (3)-(5)
     last = State(s_last, z_last, steps=new_count())
     kept = phi_q, phi_k, v, gate, s, z, out, denominator, saved_q, saved_k, key_mask

@@ -57,6 +57,7 @@ from linattn_ref.attention.softmax_dense import Saved as DenseSaved
 from linattn_ref.attention.softmax_dense import backward as dense_backward
 from linattn_ref.attention.softmax_dense import forward as dense_forward
 from linattn_ref.kernels import reference
+from linattn_ref.kernels.reference.buffers import check_out
 
 __all__ = [
     "BoundStep",
@@ -102,6 +103,7 @@ def check_forward(
     key_mask: Mask | None = None,
     scale: float | None = None,
     state: State | None = None,
+    out: Array | None = None,
     kernels: SoftmaxRoom = reference,
 ) -> None:
     softmax_dense.check_forward(q, k, v, causal=causal, key_mask=key_mask, scale=scale)
@@ -110,6 +112,8 @@ def check_forward(
         check_room_for(k, v, state)
         if not causal or key_mask is not None:
             raise ValueError("state: continuing from a cache needs causal=True and no key_mask")
+    if out is not None:
+        check_out(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
 
 
 @door(check_forward)
@@ -122,13 +126,14 @@ def forward(
     key_mask: Mask | None = None,
     scale: float | None = None,
     state: State | None = None,
+    out: Array | None = None,
     kernels: SoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
     """Softmax attention without the ``(N, L)`` matrix.
 
     Parameters
     ----------
-    q, k, v, causal, key_mask, scale, kernels
+    q, k, v, causal, key_mask, scale, out, kernels
         The common arguments: ``help(linattn_ref.attention)``.
     state : State, optional
         A cache to continue from (needs ``causal=True``, no ``key_mask``): ``k`` and ``v`` are appended to it and the
@@ -140,7 +145,8 @@ def forward(
         cached, state = state.length, append.unchecked(k, v, state)
         k, v = state.k[..., : state.length, :], state.v[..., : state.length, :]
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    out, log_sum_exp = kernels.softmax.forward(q, k, v, key_mask, causal, scale)
+    buffer = {} if out is None else {"out": out}  # a room of one's own need not know of it
+    out, log_sum_exp = kernels.softmax.forward(q, k, v, key_mask, causal, scale, **buffer)
     return out, Saved(q, k, v, out, log_sum_exp, key_mask, causal, scale, name_of_room(kernels), cached, state)
 
 

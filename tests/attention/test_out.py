@@ -1,0 +1,107 @@
+"""Outputs written where the caller wants them: ``out=`` of the mechanisms that see all keys, or all before."""
+
+import tracemalloc
+from functools import partial
+
+import numpy as np
+import pytest
+
+from linattn_ref.attention import feature_maps, linear, performer, rfa, softmax
+from linattn_ref.kernels import jit, reference
+
+N, D, M = 40, 4, 3
+OMEGA = feature_maps.gaussian(6, D, np.random.default_rng(7))
+GATE = np.linspace(0.1, 0.9, 2 * N).reshape(2, N)
+CASES = {
+    "softmax": partial(softmax.forward, causal=True),
+    "softmax, all keys": softmax.forward,
+    "linear": partial(linear.forward, causal=True),
+    "linear, all keys": linear.forward,
+    "exponential": partial(linear.forward, feature_map=feature_maps.taylor_gaussian(2, 1.3), causal=True, eps=0),
+    "exponential, all keys": partial(linear.forward, feature_map=feature_maps.taylor_gaussian(2, 1.3), eps=0),
+    "performer": partial(performer.forward, omega=OMEGA, causal=True),
+    "performer, all keys": partial(performer.forward, omega=OMEGA),
+    "performer, relu": partial(performer.forward, omega=OMEGA, kind="relu", causal=True),
+    "rfa": partial(rfa.forward, omega=OMEGA, causal=True),
+    "rfa, all keys": partial(rfa.forward, omega=OMEGA),
+    "rfa, gate": partial(rfa.forward, omega=OMEGA, gate=GATE, causal=True),
+}
+each = pytest.mark.parametrize("forward", CASES.values(), ids=CASES)
+rooms = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+
+
+def draw(longest=1.0):
+    """Queries, keys and values. From long keys to short ones the scale of some exponentials has to rise."""
+    q, k, v = (np.random.default_rng(0).standard_normal((2, N, width)) for width in (D, D, M))
+    return q, np.linspace(longest, 1, N)[:, None] * k, v
+
+
+@each
+@rooms
+@pytest.mark.parametrize("longest", [1.0, 20.0])
+def test_the_output_is_written_whole_where_the_caller_wants_it(room, forward, longest):
+    arrays = draw(longest)
+    kept = np.full((N, 2, M + 2), np.nan)
+    out = kept[..., :M].swapaxes(0, 1)  # some columns of a wider array, heads side by side
+    expected, expected_saved = forward(*arrays, kernels=room)
+    got, saved = forward(*arrays, out=out, kernels=room)
+    assert got is saved.out is out
+    np.testing.assert_array_equal(out, expected)
+    assert np.isnan(kept[..., M:]).all()
+    backward = backward_of(saved)
+    for x, y in zip(backward(np.cos(out), saved), backward(np.cos(out), expected_saved), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def backward_of(saved):
+    for module in (softmax, rfa):
+        if isinstance(saved, module.Saved):
+            return module.backward
+    return linear.backward
+
+
+def test_long_keys_cut_a_causal_pass_into_pieces():
+    _, saved = CASES["exponential"](*draw(20.0))
+    assert len(saved.phi.pieces) > 1
+
+
+@each
+@pytest.mark.parametrize(
+    ("wrong", "error", "match"),
+    [
+        (np.zeros((2, N, M), np.float32), TypeError, r"^out: expected a numpy\.ndarray of float64, got float32"),
+        ([[0.0]], TypeError, r"^out: expected a numpy\.ndarray of float64, got list"),
+        (np.zeros((2, N, D)), ValueError, r"^out: expected shape \(2, 40, 3\), got \(2, 40, 4\)"),
+        (np.broadcast_to(0.0, (2, N, M)), ValueError, r"^out: expected an array that can be written to"),
+    ],
+    ids=["dtype", "list", "shape", "read-only"],
+)
+def test_an_output_array_that_does_not_fit(forward, wrong, error, match):
+    with pytest.raises(error, match=match):
+        forward(*draw(), out=wrong)
+
+
+@rooms
+def test_it_is_refused_before_anything_is_computed(room):
+    """At the door: a cache would have been appended to."""
+    q, k, v = draw()
+    state = softmax.init_state((2,), D, M, capacity=N)
+    with pytest.raises(ValueError, match=r"^out: expected shape"):
+        softmax.forward(q, k, v, causal=True, state=state, out=np.zeros((2, N, D)), kernels=room)
+    assert not state.k.any()
+
+
+@pytest.mark.parametrize("forward", [softmax.forward, linear.forward], ids=["softmax", "linear"])
+def test_an_output_of_its_own_is_not_made(forward):
+    """With a value width far larger than that of queries and keys, all else is small beside the output."""
+    n, heads, narrow, wide = 1024, 4, 8, 128
+    q, k, v, out = (np.ones((n, heads, width), np.float32).swapaxes(0, 1) for width in (narrow, narrow, wide, wide))
+    call = partial(forward, q, k, v, causal=True, out=out, kernels=jit)
+    call()
+    tracemalloc.start()
+    try:
+        call()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < out.nbytes / 2
