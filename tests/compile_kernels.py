@@ -32,6 +32,7 @@ def compile_cases(dtype):
 
 def rest(dtype):
     """What the tests of single kernels call besides: the product alone, long enough for parts; steps in any layout."""
+    from linattn_ref.attention import performer
     from linattn_ref.attention import softmax as softmax_attention
     from linattn_ref.kernels import jit
     from linattn_ref.kernels.jit import causal_product, elu_plus_one, softmax
@@ -48,6 +49,9 @@ def rest(dtype):
     causal_product.step(gaps[:, 0], gaps[:, 0], gaps[:, 0], s, row.copy(), 0.5)
     for module in (causal_product, elu_plus_one):
         module.bind_step(row, row, row, s, row.copy(), 0.5, row.copy())()
+    omega = row.copy()
+    state = performer.init_state((2,), 3, 3, omega, dtype=dtype)
+    performer.bind_step(row, row, row, state, omega, kernels=jit).run()
     keys = np.ones((2, 3, 3), dtype)
     softmax.step(row, keys, keys, 2, 0.5)
     softmax.step(keys, np.ones((2, 3, 3, 3), dtype), np.ones((2, 3, 3, 3), dtype), 2, 0.5)

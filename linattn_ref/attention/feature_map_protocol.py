@@ -41,7 +41,7 @@ class ExponentialMap(FeatureMap, Protocol):
 
     Linear attention subtracts from the exponent what cancels in its ratio (see ``exponents.py``). What the backward
     function of such a map needs is ``(x, phi)``, and ``phi`` may be the scaled one: the scale is a constant, so the
-    gradient is the same expression in it.
+    gradient is the same expression in it. The module that its ``kernel`` names has a ``step`` and a ``bind_step``.
     """
 
     def split(self, x: Array) -> tuple[Array, Array | None]:

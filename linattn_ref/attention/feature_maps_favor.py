@@ -118,6 +118,10 @@ class FavorPositive(NamedTuple):
         return "favor_positive"
 
     @property
+    def kernel(self) -> str:
+        return "favor_positive"  # of a kernel room: its steps
+
+    @property
     def positive(self) -> bool:
         return True
 

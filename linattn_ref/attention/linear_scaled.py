@@ -15,6 +15,7 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.exponents import (
+    RISE,
     Features,
     decayed,
     features_backward,
@@ -23,7 +24,7 @@ from linattn_ref.attention.exponents import (
     risen,
     scaled_features,
 )
-from linattn_ref.attention.feature_maps import ExponentialMap
+from linattn_ref.attention.feature_maps import ExponentialMap, in_room
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.linear_state import State, gradient_on_scale, spend
 from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, read_backward
@@ -175,8 +176,11 @@ def step(
 ) -> tuple[Array, State]:
     """`linear.step` with such a map."""
     state = spend(state)
-    arrays = q_t, k_t, v_t, state.s, state.z, state.log_scale
-    out_t, log_scale = step_in_place(*arrays, feature_map, kernels.causal_product.step)
+    arrays, phi = (q_t, k_t, v_t, state.s, state.z, state.log_scale), in_room(feature_map, kernels)
+    if phi is not feature_map:  # a kernel for all at once
+        out_t, log_scale = phi.step(*arrays, RISE, feature_map)
+    else:
+        out_t, log_scale = step_in_place(*arrays, feature_map, kernels.causal_product.step)
     return out_t, State(state.s, state.z, log_scale, state.steps, state.taken)
 
 
@@ -188,6 +192,10 @@ def bind_step(
     scale = np.empty_like(state.z)  # (..., C), to be written to where a new one has risen
     scale[...] = state.log_scale
     state, own = state._replace(log_scale=scale), state.steps.copy()  # type: ignore[union-attr]
+    phi = in_room(feature_map, kernels)
+    if phi is not feature_map:  # a kernel for all at once
+        rest = state.s, state.z, scale, RISE, feature_map, out_t
+        return phi.bind_step(q_t, k_t, v_t, *rest, turns=(state.steps, own)), out_t, state, own
     arrays = q_t, k_t, v_t, out_t, state, own
     return partial(_run, feature_map, kernels.causal_product.step, *arrays), out_t, state, own
 

@@ -13,7 +13,7 @@
                           ``gate_gradient`` and ``causal_step``
 ``causal_product_plain``  the same in a few lines
 ``elu_plus_one``          its feature map
-``exponential_features``  those of the Performer
+``exponential_features``  those of the Performer; a token of decoding with the positive ones is in ``favor_positive``
 ``lsh``                   Reformer's attention within sorted chunks; ``lsh_meet`` says who meets whom
 
 The first call in each dtype compiles (a few seconds); later processes read the result from the cache.
@@ -24,6 +24,22 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn_ref.kernels.jit needs Numba ({error}): pip install 'numba>=0.61'") from error
 
-from linattn_ref.kernels.jit import causal_product, elu_plus_one, exponential_features, lsh, pattern_softmax, softmax
+from linattn_ref.kernels.jit import (
+    causal_product,
+    elu_plus_one,
+    exponential_features,
+    favor_positive,
+    lsh,
+    pattern_softmax,
+    softmax,
+)
 
-__all__ = ["causal_product", "elu_plus_one", "exponential_features", "lsh", "pattern_softmax", "softmax"]
+__all__ = [
+    "causal_product",
+    "elu_plus_one",
+    "exponential_features",
+    "favor_positive",
+    "lsh",
+    "pattern_softmax",
+    "softmax",
+]

@@ -116,14 +116,14 @@ def exp_of_queries(a, r):
         head, task = index // tasks, index % tasks
         some, scale = a[head, task * ROWS : (task + 1) * ROWS], r[head : head + 1]
         for i in range(len(some)):
-            shift = _shifted_by_its_largest(some, scale, i)
+            shift = shifted_by_its_largest(some, scale, i)
             for first in range(0, a.shape[2], lanes(a)):
                 columns = columns_from(some, first)
                 store_row(columns, i, exp(load_row(columns, i) - shift))  # (2)
 
 
 @njit(forceinline=True)
-def _shifted_by_its_largest(a, r, i):
+def shifted_by_its_largest(a, r, i):
     """``a_i + r`` written over ``a_i``; returns the largest in every lane."""
     lowest = a.dtype.type(-np.inf)
     top = broadcast(lowest)

@@ -1,0 +1,136 @@
+"""One position of the Performer with its positive features, for decoding: exponents, scale, features and step at once.
+
+    a(x) = omega (scale x) - |scale x|^2/2 - log(m)/2        (1)  (C,)
+    r_c = max(r_c, a_c(k)), if some a_c(k) > r_c + rise      (2)  S and Z times exp(r_old - r_new)
+    phi_k = exp(a(k) - r)                                    (3)
+    phi_q = exp(a(q) + r - t),   t = max_c (a_c(q) + r_c)    (4)
+
+What (2) is for, ``attention/exponents.py`` says; in NumPy it is `linear_scaled.step_in_place`. Of features the rest is
+`causal_step`.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from linattn_ref.kernels.jit.cache import serial_kernel
+from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_its_dtype, step_rows
+from linattn_ref.kernels.jit.exponential_features import shifted_by_its_largest
+from linattn_ref.kernels.jit.panel import new_panel, pack, product
+from linattn_ref.kernels.jit.vector import broadcast, exp, lanes, load, total
+from linattn_ref.kernels.jit.views import columns_from, give_back, load_row, rows_of, store_row
+
+
+def step(q, k, v, s, z, log_scale, rise, feature_map):
+    """One token, ``(..., D)``, ``(..., D)``, ``(..., M)`` -> ``out (..., M)`` and the new scale ``(..., C)``.
+
+    ``s`` and ``z`` are brought up to date; ``log_scale (..., 1 or C)`` is not written to.
+    """
+    omega, scale = feature_map
+    out, r = np.empty(v.shape, v.dtype), np.empty(z.shape, z.dtype)
+    r[...] = log_scale
+    step_heads(q, k, v, s, z, r, rise, np.asarray(omega, q.dtype), scale, out)
+    return out, r
+
+
+def bind_step(q, k, v, s, z, r, rise, feature_map, out, *, turns=None):
+    """:func:`step` of these arrays, all contiguous, as a function without arguments that writes ``out``.
+
+    ``r (..., C)`` too is brought up to date.
+    """
+    omega, scale = feature_map
+    omega, numbers = np.ascontiguousarray(omega, q.dtype), np.array([[rise, scale]], q.dtype)
+    return bind(step_bound, turns, q, k, v, s, z, r, omega, numbers, out)
+
+
+# --- Compiled -------------------------------------------------------------------------------------------------------
+
+
+@serial_kernel
+def step_heads(q, k, v, s, z, r, rise, omega, scale, out):
+    """Write ``out (..., M)`` and bring ``s (..., C, M)``, ``z (..., C)`` and ``r (..., C)`` up to date."""
+    rows_s, rows_z, rows_r = rows_of(s), rows_of(z), rows_of(r)
+    _step_rows(rows_of(q), rows_of(k), rows_of(v), rows_s, rows_z, rows_r, rise, rows_of(omega), scale, rows_of(out))
+    give_back(s, rows_s)
+    give_back(z, rows_z)
+    give_back(r, rows_r)
+
+
+@serial_kernel
+def step_bound(table):
+    """The same arrays, and ``rise`` and ``scale`` in one, from the `causal_step.bind` table at this address."""
+    in_its_dtype(_step_bound, table)
+
+
+@njit
+def _step_bound(table, dtype):
+    q, k, v = bound_rows(table, 0, dtype), bound_rows(table, 1, dtype), bound_rows(table, 2, dtype)
+    s, z, r = bound_rows(table, 3, dtype), bound_rows(table, 4, dtype), bound_rows(table, 5, dtype)
+    omega, numbers, out = bound_rows(table, 6, dtype), bound_rows(table, 7, dtype), bound_rows(table, 8, dtype)
+    _step_rows(q, k, v, s, z, r, numbers[0, 0], omega, numbers[0, 1], out)
+
+
+@njit
+def _step_rows(q, k, v, s, z, r, rise, omega, scale, out):
+    """On rows: ``q, k (heads, D)``, ``z, r (heads, C)``, ``v, out (heads, M)``, ``s (heads * C, M)``."""
+    phi_q, phi_k, shift = np.empty_like(z), np.empty_like(z), np.empty_like(r[:1])
+    _exponents(q, k, omega, q.dtype.type(scale), phi_q, phi_k)
+    for head in range(len(q)):
+        _raise_scale(phi_k, r, s, z, head, r.dtype.type(rise))
+        for c in range(r.shape[1]):
+            shift[0, c] = _finite(r[head, c])
+        largest = shifted_by_its_largest(phi_q, shift, head)
+        for first in range(0, r.shape[1], lanes(r)):
+            some_q, some_k, some_r = columns_from(phi_q, first), columns_from(phi_k, first), columns_from(shift, first)
+            store_row(some_q, head, exp(load_row(some_q, head) - largest))  # (4)
+            store_row(some_k, head, exp(load_row(some_k, head) - load_row(some_r, 0)))  # (3)
+    step_rows(phi_q, phi_k, v, s, z, 0.0, out)
+
+
+@njit
+def _exponents(q, k, omega, scale, a_q, a_k):
+    """(1) of queries and keys, as many directions at a time as a Vector has lanes."""
+    directions, panel = new_panel(q.shape[1], q), new_panel(len(q), q)
+    for first in range(0, len(omega), lanes(q)):
+        pack(directions, omega[first : first + lanes(q)], scale)
+        for x, a in ((q, a_q), (k, a_k)):
+            product(panel, x, directions, False)
+            columns = columns_from(a, first)
+            for head in range(len(x)):
+                store_row(columns, head, load(panel, head) - broadcast(_rest(x, head, scale, len(omega))))
+
+
+@njit(forceinline=True)
+def _rest(x, head, scale, m):
+    """What (1) subtracts."""
+    squares = broadcast(x.dtype.type(0))
+    for first in range(0, x.shape[1], lanes(x)):
+        y = load_row(columns_from(x, first), head) * broadcast(scale)
+        squares = squares + y * y
+    return total(squares) / x.dtype.type(2) + x.dtype.type(math.log(m) / 2)
+
+
+@njit
+def _raise_scale(a_k, r, s, z, head, rise):
+    """(2) for a head."""
+    width = r.shape[1]
+    above = False
+    for c in range(width):
+        above |= a_k[head, c] > r[head, c] + rise
+    if not above:
+        return
+    for c in range(width):
+        old = r[head, c]
+        if not old > a_k[head, c]:
+            r[head, c] = a_k[head, c]
+        decay = math.exp(old - _finite(r[head, c]))
+        z[head, c] *= decay
+        for i in range(s.shape[1]):
+            s[head * width + c, i] *= decay
+
+
+@njit(forceinline=True)
+def _finite(r):
+    """``r``, and 0 in place of the ``-inf`` of a head that has seen no key."""
+    return type(r)(0) if r == -np.inf else r
