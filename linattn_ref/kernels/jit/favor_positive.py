@@ -19,7 +19,7 @@ from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_its_dtype, 
 from linattn_ref.kernels.jit.exponential_features import shifted_by_its_largest
 from linattn_ref.kernels.jit.panel import new_panel, pack, product
 from linattn_ref.kernels.jit.vector import broadcast, exp, lanes, load, total
-from linattn_ref.kernels.jit.views import columns_from, give_back, load_row, rows_of, store_row
+from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
 
 
 def step(q, k, v, s, z, log_scale, rise, feature_map):
@@ -30,8 +30,18 @@ def step(q, k, v, s, z, log_scale, rise, feature_map):
     omega, scale = feature_map
     out, r = np.empty(v.shape, v.dtype), np.empty(z.shape, z.dtype)
     r[...] = log_scale
-    step_heads(q, k, v, s, z, r, rise, np.asarray(omega, q.dtype), scale, out)
+    rows_s, rows_z = _rows(s), _rows(z)
+    omega = np.ascontiguousarray(omega, q.dtype)
+    step_rows_of_heads(_rows(q), _rows(k), _rows(v), rows_s, rows_z, _rows(r), rise, omega, scale, _rows(out))
+    if not (s.flags.carray and z.flags.carray):
+        s[...], z[...] = rows_s.reshape(s.shape), rows_z.reshape(z.shape)
     return out, r
+
+
+def _rows(x):
+    """``(..., W)`` as ``(rows, W)``, contiguous; Numba would compile anew for read-only arrays."""
+    x = x if x.flags.carray else np.require(x, requirements="CW")
+    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
 def bind_step(q, k, v, s, z, r, rise, feature_map, out, *, turns=None):
@@ -48,13 +58,9 @@ def bind_step(q, k, v, s, z, r, rise, feature_map, out, *, turns=None):
 
 
 @serial_kernel
-def step_heads(q, k, v, s, z, r, rise, omega, scale, out):
-    """Write ``out (..., M)`` and bring ``s (..., C, M)``, ``z (..., C)`` and ``r (..., C)`` up to date."""
-    rows_s, rows_z, rows_r = rows_of(s), rows_of(z), rows_of(r)
-    _step_rows(rows_of(q), rows_of(k), rows_of(v), rows_s, rows_z, rows_r, rise, rows_of(omega), scale, rows_of(out))
-    give_back(s, rows_s)
-    give_back(z, rows_z)
-    give_back(r, rows_r)
+def step_rows_of_heads(q, k, v, s, z, r, rise, omega, scale, out):
+    """Write ``out`` and bring ``s``, ``z`` and ``r`` up to date."""
+    _step_rows(q, k, v, s, z, r, rise, omega, scale, out)
 
 
 @serial_kernel
