@@ -30,6 +30,7 @@ def test_both_passes_are_the_references():
     simulate(CONTRACT / "test_rooms.py", "-k", f"cuda and both_passes and ({direct} or ({patterns}))", least=15)
 
 
+@pytest.mark.slow
 def test_kernels():
     """What contract tests do not reach: all modes, 16 bits, device arrays, errors, no barrier missing."""
     files = ("in_simulator.py", "patterns_in_simulator.py", "lsh_in_simulator.py", "half_in_simulator.py")
