@@ -2,6 +2,7 @@
 
 from linattn_ref.kernels.reference import (
     causal_product,
+    delta_product,
     elu_plus_one,
     exponential_features,
     lsh,
@@ -9,4 +10,12 @@ from linattn_ref.kernels.reference import (
     softmax,
 )
 
-__all__ = ["causal_product", "elu_plus_one", "exponential_features", "lsh", "pattern_softmax", "softmax"]
+__all__ = [
+    "causal_product",
+    "delta_product",
+    "elu_plus_one",
+    "exponential_features",
+    "lsh",
+    "pattern_softmax",
+    "softmax",
+]

@@ -1,0 +1,343 @@
+"""A causal product whose state fades and corrects itself, in NumPy: the recurrence of Mamba-2, GLA and the delta rule.
+
+A state ``S (C, M)`` answers a query with ``S^T q``. Each row lets it fade, asks it what it has to say at the vector
+``e_i``, and writes what is missing from ``v_i`` at the key ``k_i``:
+
+    S~_i = diag(g_i) S_{i-1}                                 (1)  (C, M)
+    u_i = v_i - S~_i^T e_i                                   (2)  (M,)
+    S_i = S~_i + k_i u_i^T                                   (3)  (C, M)
+    out_i = S_i^T q_i                                        (4)  (M,)
+
+with ``g = exp(log_gate)``, one a row or one a row and channel, and ``S_0 = state``. Without ``e``, which is ``erase``,
+``u = v``, and this is a causal product with gates. With ``e = beta k`` and ``v = beta x`` it is the delta rule, which
+moves what stands at ``k`` a part ``beta`` of the way to ``x``. Two forms stand below, ``forward_by_row`` and
+``backward_by_row`` as printed here, ``forward`` and ``backward`` a chunk at a time.
+
+The gradient, by hand
+---------------------
+Let ``G_i`` be the gradient of a loss with respect to ``out_i``, and ``A_i, A~_i, r_i`` those with respect to ``S_i``,
+``S~_i, u_i``. ``S_i`` is used in (4), and one row later in (1):
+
+    A_i = q_i G_i^T + diag(g_{i+1}) A~_{i+1}                 (5)
+
+(3) hands it to ``u_i`` and to ``S~_i``, which (2) uses once more; ``v_i`` is used in (2) alone:
+
+    r_i = A_i^T k_i = d_v_i                                  (6)
+    A~_i = A_i - e_i r_i^T                                   (7)
+
+This is the same rule, backward in time, with ``k`` and ``e`` exchanged. What remains is read off (3), (2) and (4),
+
+    d_k_i = A_i u_i,   d_e_i = -S~_i r_i,   d_q_i = S_i G_i                             (8) (9) (10)
+
+so a loop from the end carries ``A`` and leaves ``r``, and a loop from the start carries ``S``, with the ``u`` that the
+forward pass kept: no state a row, nothing rewound. Only the gate's gradient needs both states at once, since (1) gives
+
+    d_log_g_i = rowsum(A~_i * S~_i)                          (11)  (C,), summed up where one gate serves all channels
+
+but (7) and (3) turn it into ``rowsum(A_i * S_i) + e_i * d_e_i - k_i * d_k_i``, and (5), (1) and (11) for the next row
+turn the first term into ``q_i * d_q_i + d_log_g_{i+1}``. What is there anyway is enough:
+
+    d_log_g_i = d_log_g_{i+1} + q_i * d_q_i + e_i * d_e_i - k_i * d_k_i                 (12)
+
+starting after the last row with ``rowsum(d_state * S_N)``. And ``d_state = diag(g_1) A~_1``.
+
+A chunk
+-------
+For the ``T`` rows of a chunk let ``ratio_ij = g_{j+1} ... g_i`` for ``j <= i``, else 0, and ``c_i = g_1 ... g_i``, made
+by multiplication alone: a quotient of such products would be 0 / 0 after a gate of 0. ``S`` is the state before the
+chunk, rows are stacked in ``Q, K, E, V, U, G, R``, and
+
+    A_ij = e_i . (ratio_ij * k_j) for j < i,   P_ij = q_i . (ratio_ij * k_j) for j <= i
+
+Row ``i`` meets ``S~_i = diag(c_i) S + sum_{j<i} (ratio_ij * k_j) u_j^T``. So (2) is a triangular system of equations
+for the rows of ``U``, solved from the first to the last, and (4) and (3) are products:
+
+    (I + A) U = V - (c * E) S                                (13)
+    out = (c * Q) S + P U                                    (14)
+    S' = c_T S + (ratio_T * K)^T U                           (15)
+
+Their transposes, given ``dS'``, the gradient of ``S'``, are the backward pass. ``U`` is used in (14) and (15), and (13)
+sends what arrives there through the transposed system, solved from the last row to the first:
+
+    (I + A)^T R = P^T G + (ratio_T * K) dS',   dV = R        (16)
+    dA = -tril(R U^T, -1),   dP = tril(G U^T)                (17)
+    dS = (c * Q)^T G - (c * E)^T R + c_T dS'                 (18)
+    d_q_i = c_i * (S G_i) + sum_j dP_ij ratio_ij * k_j                                  (19)
+    d_e_i = -c_i * (S R_i) + sum_j dA_ij ratio_ij * k_j                                 (20)
+    d_k_j = ratio_Tj * (dS' u_j) + sum_i ratio_ij * (dP_ij q_i + dA_ij e_i)             (21)
+
+References
+----------
+Yang et al. (2024), "Parallelizing linear transformers with the delta rule over sequence length", section 3.
+Yang et al. (2025), "Gated delta networks: improving Mamba2 with delta rule", section 3.
+Kimi Team (2025), "Kimi Linear: an expressive, efficient attention architecture", section 3 (a gate a channel).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["CHUNK", "backward", "backward_by_row", "forward", "forward_by_row", "step"]
+
+CHUNK = 16  # rows: ratios are (CHUNK, CHUNK, C) numbers, not many more than the state
+
+
+# --- Row by row -----------------------------------------------------------------------------------------------------
+
+
+def forward_by_row(q, k, v, erase, log_gate, state):
+    """Equations (1)-(4) as they stand; arguments and results are those of :func:`forward`."""
+    s, gate = _copy_or_zeros(state, k, v), _gate(log_gate, v)
+    out, u = np.empty(v.shape, v.dtype), v.copy()
+    for i in range(v.shape[-2]):
+        s *= gate[..., i, :, None]  # (1)  (..., C, M)
+        if erase is not None:
+            u[..., i, :] -= _read(s, erase[..., i, :])  # (2)  (..., M)
+        s += _outer(k[..., i, :], u[..., i, :])  # (3)
+        out[..., i, :] = _read(s, q[..., i, :])  # (4)  (..., M)
+    return out, s, u
+
+
+def backward_by_row(d_out, d_state, q, k, v, erase, log_gate, state, u):
+    """Equations (5)-(12) as they stand; arguments and results are those of :func:`backward`."""
+    d_q, d_k, d_v = (np.empty(x.shape, x.dtype) for x in (q, k, v))
+    d_erase, gate = None if erase is None else np.empty(erase.shape, erase.dtype), _gate(log_gate, v)
+    a = _copy_or_zeros(d_state, k, v)
+    for i in reversed(range(v.shape[-2])):
+        a += _outer(q[..., i, :], d_out[..., i, :])  # (5)  (..., C, M)
+        d_v[..., i, :] = _read(a, k[..., i, :])  # (6)  (..., M)
+        d_k[..., i, :] = _answer(a, u[..., i, :])  # (8)  (..., C)
+        if erase is not None:
+            a -= _outer(erase[..., i, :], d_v[..., i, :])  # (7)
+        a *= gate[..., i, :, None]  # of (5) for the row before
+    s = _copy_or_zeros(state, k, v)
+    for i in range(v.shape[-2]):
+        s *= gate[..., i, :, None]  # (1)
+        if erase is not None:
+            d_erase[..., i, :] = -_answer(s, d_v[..., i, :])  # (9)  (..., C)
+        s += _outer(k[..., i, :], u[..., i, :])  # (3)
+        d_q[..., i, :] = _answer(s, d_out[..., i, :])  # (10)  (..., C)
+    d_log_gate = _gate_gradient(q, k, erase, log_gate, d_q, d_k, d_erase, d_state, s)  # (12)
+    return d_q, d_k, d_v, d_erase, d_log_gate, a
+
+
+def _outer(x, y):
+    """``x y^T``, ``(..., C, M)``."""
+    return x[..., :, None] * y[..., None, :]
+
+
+def _read(s, x):
+    """``S^T x``, ``(..., M)``."""
+    return (x[..., None, :] @ s)[..., 0, :]
+
+
+def _answer(s, y):
+    """``S y``, ``(..., C)``."""
+    return (s @ y[..., :, None])[..., 0]
+
+
+# --- By chunks ------------------------------------------------------------------------------------------------------
+
+
+def forward(q, k, v, erase, log_gate, state):
+    """Equations (1)-(4), a chunk at a time.
+
+    Parameters
+    ----------
+    q, k, v : ndarray, ``(..., N, C)``, ``(..., N, C)``, ``(..., N, M)``
+    erase : ndarray ``(..., N, C)`` or None
+        ``e``; None is 0, for a state that fades alone.
+    log_gate : ndarray ``(..., N)`` or ``(..., N, C)``, or None
+        ``log g <= 0``, a number a row or one a channel; -inf forgets everything. None is 0.
+    state : ndarray ``(..., C, M)`` or None
+        ``S_0``; None is 0. Not written to.
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+    state : ndarray ``(..., C, M)``
+        ``S_N``.
+    u : ndarray ``(..., N, M)``
+        What was written, for :func:`backward`; ``v`` itself where ``erase`` is None.
+    """
+    s, gate = _copy_or_zeros(state, k, v), _gate(log_gate, v)
+    out, u = np.empty(v.shape, v.dtype), v if erase is None else np.empty(v.shape, v.dtype)
+    for rows in _chunks(v.shape[-2]):
+        chunk = _faded(k, gate, rows)
+        if erase is not None:
+            e = erase[..., rows, :]
+            missing = v[..., rows, :] - (chunk.since_start * e) @ s  # (..., T, M)
+            u[..., rows, :] = _solve(_pairs(e, chunk, -1), missing)  # (13)
+        q_rows, u_rows = q[..., rows, :], u[..., rows, :]
+        out[..., rows, :] = (chunk.since_start * q_rows) @ s + _pairs(q_rows, chunk, 0) @ u_rows  # (14)
+        s = _advance(s, chunk, u_rows)
+    return out, s, u
+
+
+def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
+    """Gradients of :func:`forward`, equations (16)-(21) and (12).
+
+    Parameters
+    ----------
+    d_out : ndarray ``(..., N, M)``
+    d_state : ndarray ``(..., C, M)`` or None
+        Gradient of the state that :func:`forward` returned; None is 0.
+    q, k, v, erase, log_gate, state
+        What :func:`forward` was given.
+    u : ndarray ``(..., N, M)``
+        What it returned.
+
+    Returns
+    -------
+    d_q, d_k, d_v, d_erase, d_log_gate, d_state : ndarray
+        Shaped like their inputs; ``d_erase`` and ``d_log_gate`` are None where the input is, ``d_state`` never is.
+    """
+    d_q, d_k, d_v = (np.empty(x.shape, x.dtype) for x in (q, k, v))
+    d_erase, gate = None if erase is None else np.empty(erase.shape, erase.dtype), _gate(log_gate, v)
+    chunks = _chunks(v.shape[-2])
+
+    d_s = _copy_or_zeros(d_state, k, v)
+    for rows in reversed(chunks):
+        chunk, q_rows, g, u_rows = _faded(k, gate, rows), q[..., rows, :], d_out[..., rows, :], u[..., rows, :]
+        d_u = _pairs(q_rows, chunk, 0).swapaxes(-1, -2) @ g + chunk.at_end @ d_s  # (..., T, M)
+        d_k_rows = chunk.until_end * (u_rows @ d_s.swapaxes(-1, -2))  # (21)  (..., T, C)
+        d_k_rows += _pairs_for_keys(np.tril(g @ u_rows.swapaxes(-1, -2)), q_rows, chunk)  # (17), (21)
+        d_s = chunk.whole * d_s + (chunk.since_start * q_rows).swapaxes(-1, -2) @ g  # (18)
+        if erase is not None:
+            e = erase[..., rows, :]
+            d_u = _solve_transposed(_pairs(e, chunk, -1), d_u)  # (16)
+            d_k_rows -= _pairs_for_keys(np.tril(d_u @ u_rows.swapaxes(-1, -2), -1), e, chunk)  # (17), (21)
+            d_s -= (chunk.since_start * e).swapaxes(-1, -2) @ d_u  # (18)
+        d_v[..., rows, :], d_k[..., rows, :] = d_u, d_k_rows
+
+    s = _copy_or_zeros(state, k, v)
+    for rows in chunks:
+        chunk, g, u_rows = _faded(k, gate, rows), d_out[..., rows, :], u[..., rows, :]
+        d_pairs = np.tril(g @ u_rows.swapaxes(-1, -2))  # (17)  (..., T, T)
+        d_q[..., rows, :] = chunk.since_start * (g @ s.swapaxes(-1, -2)) + _pairs_for_rows(d_pairs, chunk)  # (19)
+        if erase is not None:
+            r = d_v[..., rows, :]
+            d_pairs = np.tril(r @ u_rows.swapaxes(-1, -2), -1)  # (17), but for the sign
+            d_erase[..., rows, :] = -chunk.since_start * (r @ s.swapaxes(-1, -2)) - _pairs_for_rows(d_pairs, chunk)
+        s = _advance(s, chunk, u_rows)
+    d_log_gate = _gate_gradient(q, k, erase, log_gate, d_q, d_k, d_erase, d_state, s)  # (12)
+    return d_q, d_k, d_v, d_erase, d_log_gate, d_s
+
+
+class Faded(NamedTuple):
+    """The keys of a chunk of ``T`` rows as its later rows find them, and the products of gates that make them so.
+
+    One gate for all channels makes an axis of 1 where it says ``C``.
+    """
+
+    keys: Any  # (..., T, T, C), ratio_ij * k_j for j <= i, else 0
+    at_end: Any  # (..., T, C), ratio_Tj * k_j
+    gate: Any  # (..., T, C)
+    since_start: Any  # (..., T, C), c_i = g_1 ... g_i
+    until_end: Any  # (..., T, C), ratio_Tj = g_{j+1} ... g_T
+    whole: Any  # (..., C, 1), c_T
+
+
+def _faded(k, gate, rows):
+    """Multiplication only: a gate of 0 or close to 1 is as good as any other."""
+    k, gate = k[..., rows, :], gate[..., rows, :]  # (..., T, C)
+    *leading, t, c = k.shape
+    keys = np.zeros((*leading, t, t, c), k.dtype)
+    for i in range(t):
+        np.multiply(gate[..., i, None, :], keys[..., i - 1, :i, :], out=keys[..., i, :i, :])
+        keys[..., i, i, :] = k[..., i, :]
+    until_end = np.ones(gate.shape, gate.dtype)
+    until_end[..., :-1, :] = np.cumprod(gate[..., :0:-1, :], axis=-2)[..., ::-1, :]
+    since_start = np.cumprod(gate, axis=-2)
+    return Faded(keys, keys[..., -1, :, :], gate, since_start, until_end, since_start[..., -1, :, None])
+
+
+def _pairs(x, chunk, diagonal):
+    """``x_i . (ratio_ij * k_j)`` for ``j <= i + diagonal``, else 0, ``(..., T, T)``: ``P`` of queries, ``A`` of ``e``."""
+    return np.tril((chunk.keys @ x[..., :, :, None])[..., 0], diagonal)
+
+
+def _pairs_for_rows(d_pairs, chunk):
+    """``sum_j d_ij ratio_ij * k_j``, what :func:`_pairs` sends to ``x_i``: ``(..., T, C)``."""
+    return (d_pairs[..., :, None, :] @ chunk.keys)[..., 0, :]
+
+
+def _pairs_for_keys(d_pairs, x, chunk):
+    """``sum_i d_ij ratio_ij * x_i``, what :func:`_pairs` sends to ``k_j``: ``(..., T, C)``."""
+    d_k = d_pairs[..., -1, :, None] * x[..., -1, None, :]  # (..., T, C)
+    for i in reversed(range(x.shape[-2] - 1)):
+        upto = slice(i + 1)
+        d_k[..., upto, :] *= chunk.gate[..., i + 1, None, :]
+        d_k[..., upto, :] += d_pairs[..., i, upto, None] * x[..., i, None, :]
+    return d_k
+
+
+def _advance(s, chunk, u):
+    """The state after a chunk, from the state before it."""
+    return chunk.whole * s + chunk.at_end.swapaxes(-1, -2) @ u  # (15)
+
+
+def _solve(a, x):
+    """``(I + A)^{-1} X`` from the first row to the last: without pivots, so that no later row moves an earlier one."""
+    u = x.copy()
+    for i in range(1, x.shape[-2]):
+        u[..., i, :] -= _read(u[..., :i, :], a[..., i, :i])
+    return u
+
+
+def _solve_transposed(a, x):
+    """``(I + A)^{-T} X`` from the last row to the first."""
+    r = x.copy()
+    for i in reversed(range(x.shape[-2] - 1)):
+        r[..., i, :] -= _read(r[..., i + 1 :, :], a[..., i + 1 :, i])
+    return r
+
+
+# --- One row, and what all forms share ------------------------------------------------------------------------------
+
+
+def step(q, k, v, erase, log_gate, s):
+    """One row of :func:`forward`: ``(..., C)``, ``(..., C)``, ``(..., M)`` -> ``out (..., M)``.
+
+    ``erase (..., C)`` and ``log_gate (...)`` or ``(..., C)`` may be None; ``s (..., C, M)`` is brought up to date in
+    place.
+    """
+    if log_gate is not None:
+        s *= np.exp(log_gate).reshape(*v.shape[:-1], -1, 1)  # (1)
+    u = v if erase is None else v - _read(s, erase)  # (2)  (..., M)
+    s += _outer(k, u)  # (3)
+    return _read(s, q)  # (4)
+
+
+def _gate(log_gate, v):
+    """``g``, ``(..., N, C)``, or ``(..., N, 1)`` for one that serves all channels."""
+    if log_gate is None:
+        return np.ones((*v.shape[:-1], 1), v.dtype)
+    gate = np.exp(log_gate)
+    return gate if gate.ndim == v.ndim else gate[..., None]
+
+
+def _gate_gradient(q, k, erase, log_gate, d_q, d_k, d_erase, d_state, s):
+    """Equation (12), with ``S_N`` in ``s``; where the gate is 0, and rounding would leave a little, exactly 0."""
+    if log_gate is None:
+        return None
+    own = q * d_q - k * d_k  # (..., N, C)
+    if erase is not None:
+        own += erase * d_erase
+    if d_state is not None:
+        own[..., -1, :] += (d_state * s).sum(axis=-1)
+    if log_gate.ndim < q.ndim:
+        own = own.sum(axis=-1)  # (..., N)
+    axis = q.ndim - 2
+    d_log_gate = np.flip(np.cumsum(np.flip(own, axis), axis=axis), axis)
+    return np.where(np.isneginf(log_gate), log_gate.dtype.type(0), d_log_gate)
+
+
+def _chunks(n):
+    return [slice(start, min(start + CHUNK, n)) for start in range(0, n, CHUNK)]
+
+
+def _copy_or_zeros(state, k, v):
+    if state is not None:
+        return state.copy()
+    return np.zeros((*v.shape[:-2], k.shape[-1], v.shape[-1]), v.dtype)
