@@ -253,7 +253,7 @@ def _faded(k, gate, rows):
 
 
 def _pairs(x, chunk, diagonal):
-    """``x_i . (ratio_ij * k_j)`` for ``j <= i + diagonal``, else 0, ``(..., T, T)``: ``P`` of queries, ``A`` of ``e``."""
+    """``x_i . (ratio_ij * k_j)`` for ``j <= i + diagonal``, else 0: ``(..., T, T)``, ``P`` or ``A``."""
     return np.tril((chunk.keys @ x[..., :, :, None])[..., 0], diagonal)
 
 
