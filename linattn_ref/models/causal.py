@@ -1,11 +1,14 @@
 """An autoregressive transformer: it reads tokens and says at each place what comes next, seeing none of it.
 
-    x = T[tokens] + positions                                (1)
+    x = T[tokens] + positions, or [T[tokens], sinusoids]     (1)
     x <- block_l(x)   for each block l                       (2)
     scores = norm(x) W + b                                   (3)  (B, N, V)
 
 Three ways to run it give the same numbers: all tokens at once (:func:`forward`), for training; and one token after the
 other (:func:`step`), as a recurrent network of constant memory with linear attention, or with softmax and its cache.
+
+Positions are learned and added, or Vaswani's sinusoids, which are fixed, in columns of their own beside the
+embedding's: so have it the authors of "Transformers are RNNs".
 
 The gradient is that of the parts, last to first.
 
@@ -52,6 +55,7 @@ class Model(NamedTuple):
     heads: int
     block: ModuleType = pre_norm  # or post_norm
     activation: ModuleType = gelu  # or relu
+    sinusoids: Array | None = None  # (places, E - width of the embedding): fixed positions, in columns of their own
 
 
 @documented
@@ -59,7 +63,7 @@ class Params(NamedTuple):
     """What is learned."""
 
     embedding: embedding.Params  # (V, E)
-    positions: positions.Params  # (places, E)
+    positions: positions.Params | None  # (places, E); None where they are fixed
     blocks: tuple[block.Params, ...]
     norm: layer_norm.Params  # (E,)
     head: affine.Params  # (E, V)
@@ -70,7 +74,7 @@ class Saved(NamedTuple):
     """What the backward pass needs: what the layers do."""
 
     embedding: embedding.Saved
-    positions: positions.Saved
+    positions: positions.Saved | None
     blocks: tuple[block.Saved, ...]
     norm: layer_norm.Saved
     head: affine.Saved
@@ -90,12 +94,20 @@ def check_forward(tokens: Tokens, params: Params, model: Model, **_: Any) -> Non
     embedding.check_tokens("tokens", tokens, len(params.embedding.table))
     if tokens.ndim != 2 or tokens.size == 0:
         raise ValueError(f"tokens: expected shape (B, N) of at least one token, got {tokens.shape}")
-    if tokens.shape[1] > len(params.positions.table):
-        raise ValueError(f"tokens: there are {len(params.positions.table)} places, got {tokens.shape[1]} tokens")
     if not isinstance(model, Model):
         raise TypeError(f"model: expected a causal.Model, got {model!r}")
+    if (params.positions is None) == (model.sinusoids is None):
+        raise ValueError("model: expected either sinusoids or params.positions, got both or neither")
+    if tokens.shape[1] > places(params, model):
+        raise ValueError(f"tokens: there are {places(params, model)} places, got {tokens.shape[1]} tokens")
+    rows = embed(tokens[:1, 0], params, model, 0)  # (1, E), for its width and dtype
     for one in params.blocks:
-        multi_head.check_params(params.embedding.table, one.attention, model.mechanism, model.heads)
+        multi_head.check_params(rows, one.attention, model.mechanism, model.heads)
+
+
+def places(params: Params, model: Model) -> int:
+    """How many tokens a sequence may have."""
+    return len(params.positions.table if params.positions is not None else model.sinusoids)  # type: ignore[arg-type]
 
 
 @door(check_forward)
@@ -117,7 +129,11 @@ def forward(tokens: Tokens, params: Params, model: Model, *, work: Work = fresh)
     saved : Saved
     """
     x, embedded = embedding.forward.unchecked(tokens, params.embedding, work=work)  # (1)  (B, N, E)
-    x, placed = positions.forward.unchecked(x, params.positions, work=work)  # (1)
+    placed = None
+    if params.positions is not None:
+        x, placed = positions.forward.unchecked(x, params.positions, work=work)  # (1)
+    elif model.sinusoids is not None:
+        x = positions.beside(x, model.sinusoids, work=work)  # (1)
     blocks = []
     for one in params.blocks:
         x, saved = model.block.forward.unchecked(
@@ -145,7 +161,11 @@ def backward(d_scores: Array, saved: Saved, *, into: Params | None = None, work:
     for one, of_one in zip(reversed(saved.blocks), reversed(of_blocks), strict=True):
         d_x, gradient = room_of(saved.kind).backward.unchecked(d_x, one, into=of_one, work=work)  # of (2)
         blocks.append(gradient)
-    d_x, placed = positions.backward.unchecked(d_x, saved.positions, into=of_positions, work=work)  # of (1)
+    placed = None
+    if saved.positions is not None:
+        d_x, placed = positions.backward.unchecked(d_x, saved.positions, into=of_positions, work=work)  # of (1)
+    else:
+        d_x = d_x[..., : saved.embedding.params.table.shape[1]]  # of (1): the other columns are constants
     _, embedded = embedding.backward.unchecked(d_x, saved.embedding, into=of_embedding, work=work)  # of (1)
     return Gradients(None, Params(embedded, placed, tuple(reversed(blocks)), norm, head))
 
@@ -164,9 +184,7 @@ class State(NamedTuple):
 def init_state(batch: int, params: Params, model: Model) -> State:
     """The state before the first token of ``batch`` sequences."""
     states = (
-        multi_head.init_state(
-            batch, one.attention, model.mechanism, heads=model.heads, capacity=len(params.positions.table)
-        )
+        multi_head.init_state(batch, one.attention, model.mechanism, heads=model.heads, capacity=places(params, model))
         for one in params.blocks
     )
     return State(tuple(states), 0)
@@ -181,9 +199,9 @@ def step(tokens_t: Tokens, params: Params, state: State, model: Model) -> tuple[
         There is no place left.
     """
     embedding.check_tokens("tokens_t", tokens_t, len(params.embedding.table))
-    if state.place >= len(params.positions.table):
-        raise ValueError(f"state: there are {len(params.positions.table)} places, and all are taken")
-    x_t = params.embedding.table[tokens_t] + params.positions.table[state.place]  # (1)  (B, E)
+    if state.place >= places(params, model):
+        raise ValueError(f"state: there are {places(params, model)} places, and all are taken")
+    x_t = embed(tokens_t, params, model, state.place)  # (1)  (B, E)
     states = []
     for one, before in zip(params.blocks, state.blocks, strict=True):
         x_t, after = model.block.step(
@@ -192,6 +210,14 @@ def step(tokens_t: Tokens, params: Params, state: State, model: Model) -> tuple[
         states.append(after)
     scores, _ = affine.forward(layer_norm.forward(x_t, params.norm)[0], params.head)  # (3)  (B, V)
     return scores, State(tuple(states), state.place + 1)
+
+
+def embed(tokens_t: Tokens, params: Params, model: Model, place: int) -> Array:
+    """Equation (1) for tokens ``(B,)`` that all stand at ``place``: ``(B, E)``."""
+    x_t = params.embedding.table[tokens_t]
+    if params.positions is not None:
+        return x_t + params.positions.table[place]
+    return positions.beside(x_t[:, None], model.sinusoids[place:])[:, 0]  # type: ignore[index]
 
 
 def draw(
@@ -203,6 +229,7 @@ def draw(
     hidden: int,
     layers: int,
     outputs: int | None = None,
+    sinusoids: int = 0,
     reads: int = 3,
     dtype: Any = np.float64,
 ) -> Params:
@@ -217,14 +244,16 @@ def draw(
         ``E``, the width within the feed-forward layers, the number of blocks.
     outputs : int, optional
         Scores a place, if not ``V``: of a mixture of logistics, say.
+    sinusoids : int
+        Columns of the model's fixed positions, if it has them; the embedding has the others, and ``places`` is theirs.
     reads : int
         Of the mechanism: `mechanism.Mechanism.reads`.
     dtype
         float32 or float64.
     """
     return Params(
-        embedding.draw(tokens, width, rng, dtype=dtype),
-        positions.draw(places, width, rng, dtype=dtype),
+        embedding.draw(tokens, width - sinusoids, rng, dtype=dtype),
+        None if sinusoids else positions.draw(places, width, rng, dtype=dtype),
         tuple(block.draw(width, hidden, rng, reads=reads, dtype=dtype) for _ in range(layers)),
         layer_norm.draw(width, dtype=dtype),
         affine.draw(width, tokens if outputs is None else outputs, rng, dtype=dtype),

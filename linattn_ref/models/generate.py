@@ -60,10 +60,10 @@ def generate(
     if prefix.ndim != 2 or prefix.size == 0:
         raise ValueError(f"prefix: expected shape (B, N) of at least one token, got {prefix.shape}")
     check_sizes(count=count)
-    if prefix.shape[1] + count - 1 > len(params.positions.table):
+    if prefix.shape[1] + count - 1 > causal.places(params, model):
         raise ValueError(
             f"count: {prefix.shape[1]} tokens and {count} more need {prefix.shape[1] + count - 1} places,"
-            f" the network has {len(params.positions.table)}"
+            f" the network has {causal.places(params, model)}"
         )
     tokens = np.empty((len(prefix), prefix.shape[1] + count), prefix.dtype)
     tokens[:, : prefix.shape[1]] = prefix

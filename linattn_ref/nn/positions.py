@@ -29,7 +29,7 @@ from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.nn.buffers import Work, fresh
 
-__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "sinusoidal"]
+__all__ = ["Gradients", "Params", "Saved", "backward", "beside", "draw", "forward", "sinusoidal"]
 
 
 @documented
@@ -106,3 +106,11 @@ def sinusoidal(length: int, width: int, *, dtype: Any = np.float64) -> Array:
     pair = np.arange(width) // 2  # c
     angle = np.arange(length)[:, None] / 10000 ** (2 * pair / width)  # (length, width)
     return np.where(np.arange(width) % 2, np.cos(angle), np.sin(angle)).astype(dtype)  # (3)
+
+
+def beside(x: Array, constants: Array, *, work: Work = fresh) -> Array:
+    """``[x_i, constants_i]``: ``(..., N, E)`` and ``(N or more, F)`` to ``(..., N, E + F)``; ``dx`` is the first part."""
+    width = x.shape[-1]
+    y = work((*x.shape[:-1], width + constants.shape[-1]), x.dtype)
+    y[..., :width], y[..., width:] = x, constants[: x.shape[-2]]
+    return y

