@@ -35,7 +35,7 @@ FILES = {
     "test_labels": ("t10k-labels-idx1-ubyte", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
 }
 # All that a pickle of NumPy arrays calls.
-ALLOWED = {("numpy", "ndarray"), ("numpy", "dtype"), ("numpy.core.multiarray", "_reconstruct")}
+ALLOWED = {("numpy", "ndarray"), ("numpy", "dtype"), ("numpy._core.multiarray", "_reconstruct")}
 
 
 class Digits(NamedTuple):
@@ -103,9 +103,10 @@ class _Arrays(pickle.Unpickler):
     """Makes NumPy arrays, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
+        module = module.replace("numpy.core", "numpy._core")  # as it is called since NumPy 2
         if (module, name) not in ALLOWED:
             raise pickle.UnpicklingError(f"it calls {module}.{name}")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        return super().find_class(module, name)
 
 
 def _to_bytes(fractions: NDArray[np.floating[Any]]) -> Bytes:

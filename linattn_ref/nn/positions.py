@@ -109,7 +109,7 @@ def sinusoidal(length: int, width: int, *, dtype: Any = np.float64) -> Array:
 
 
 def beside(x: Array, constants: Array, *, work: Work = fresh) -> Array:
-    """``[x_i, constants_i]``: ``(..., N, E)`` and ``(N or more, F)`` to ``(..., N, E + F)``; ``dx`` is the first part."""
+    """``[x_i, c_i]``: ``(..., N, E)`` and ``(N or more, F)`` to ``(..., N, E + F)``; ``dx`` is the first part of G."""
     width = x.shape[-1]
     y = work((*x.shape[:-1], width + constants.shape[-1]), x.dtype)
     y[..., :width], y[..., width:] = x, constants[: x.shape[-2]]
