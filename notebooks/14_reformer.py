@@ -26,6 +26,7 @@ from linattn_ref import gradcheck
 from linattn_ref.attention import lsh_hashing, reformer, softmax
 from linattn_ref.data import reported
 from linattn_ref.experiments.cost import resource_methods, resources
+from linattn_ref.experiments.measuring import heads
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.experiments.sparse import lsh_recall
 from linattn_ref.kernels import jit
@@ -411,7 +412,8 @@ same(d_qk_of(mistaken), reformer.backward(d_out, one_saved).qk)
 # `linattn-ref figures --only lsh_recall` draws this figure again.)
 
 # %%
-measured = lsh_recall.from_record(chapter.record("lsh_recall"))
+record = chapter.record("lsh_recall")
+measured = lsh_recall.from_record(record)
 chapter.show(
     lsh_recall.draw,
     measured,
@@ -429,6 +431,38 @@ for each in measured.by_chunk:
 chapter.table(
     ("chunk", "rounds", "recall of the top 10", "share of tokens met", "share of the softmax weight met"), rows
 )
+
+# %% [markdown]
+# The record's first rounds once more, for every chunk and number of buckets, by sorting and ranks alone: nothing of the
+# package's but the draw of the rotations.
+
+
+# %%
+def recall_by_ranks(x, rotations, chunk, top):
+    """Of keys ``x (N, D)``: the share of the ``top`` nearest met, and of all others, after 1, 2, ... rounds."""
+    tokens, met, found = np.arange(len(x)), np.eye(len(x), dtype=bool), []
+    cosines = x @ x.T / np.linalg.norm(x, axis=1)  # (N, N), times |x_i|
+    np.fill_diagonal(cosines, -np.inf)
+    nearest = np.argsort(np.argsort(-cosines, axis=1), axis=1) < top  # ranks
+    for rotation in rotations:
+        along = x @ rotation
+        bucket = np.where(along.max(axis=1) >= -along.min(axis=1), along.argmax(axis=1), along.argmin(axis=1) + 1000)
+        number = np.argsort(np.lexsort((tokens, bucket))) // chunk  # of the chunk that a token is in
+        met |= (number[:, None] == number) | (number[:, None] == number + 1)
+        found.append((met[nearest].mean(), (met.sum() - len(x)) / (len(x) * (len(x) - 1))))
+    return found
+
+
+read, _sources = heads.read_heads(sentences=4, length=512, every=4, seed=record["seed"])
+rng, FIRST = np.random.default_rng(record["seed"]), 4
+for each in (*measured.by_buckets, *measured.by_chunk):
+    rotations = reformer.draw_rotations(max(measured.rounds), 32, each.n_buckets, rng, np.float32)[:FIRST]
+    every_head = [recall_by_ranks(x, rotations, each.chunk, measured.top) for x in read.k.reshape(-1, 512, 32)]
+    for r, again in enumerate(np.mean(every_head, axis=0), 1):
+        if r in measured.rounds:
+            i = measured.rounds.index(r)
+            np.testing.assert_allclose(again, (each.recall[i], each.met[i]), rtol=1e-4)  # float32: a tie may fall anew
+print(f"recall and cost of up to {FIRST} rounds in {len(read.k.reshape(-1, 512, 32))} heads: as in the record")
 
 # %% [markdown]
 # One round of small chunks finds less than half of them; several rounds find most. More rounds also meet more tokens

@@ -29,6 +29,7 @@ import os
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # without this line: on the GPU
 
 # %%
+import math
 import sys
 import threading
 from collections import defaultdict
@@ -760,6 +761,43 @@ limits = cuda_occupancy.LIMITS["sm_90"]
 assert cuda_occupancy.resident_warps(limits, 128, 20_800) == 16
 assert cuda_occupancy.resident_warps(limits, 129, 20_800) == 8
 assert min(row.warps for row in compiled.rows) == 16
+
+# %% [markdown]
+# The compiler's numbers are a record; two of them can be had without it. The shared memory is what the sources above
+# ask for: count their arrays. And the warps are what goes on until something runs out: fill a multiprocessor, block
+# after block. For the registers there is a bound from below, the sums that a thread keeps in them.
+
+# %%
+STRIP, SQUARE = 16 * 65, 64 * 65  # numbers of (STEP, PITCH) and of (TILE, PITCH)
+ASKS = {  # of a block's shared memory, and of a thread's own: numbers
+    ("causal_states", "sums"): (2 * STRIP, 16),  # left, right; acc
+    ("causal_states", "scan"): (0, 0),
+    ("causal_chunks", "forward"): (SQUARE + STRIP, 32),  # tile, panel; scores, acc
+    ("causal_chunks", "gradient"): (SQUARE + STRIP, 32),
+    ("softmax_tiles", "forward_tile"): (SQUARE + STRIP + 3 * 64, 32),  # and maxima, sums, decays of the rows
+    ("softmax_tiles", "gradient_tile"): (SQUARE + STRIP, 32),
+}
+
+
+def warps_that_fit(registers, shared, shared_there):
+    """Blocks of 256 threads, one after the other, until one does not fit: 65 536 registers, 64 warps."""
+    warps, registers_left = 0, 65_536
+    while True:
+        for _ in range(8):  # a warp's registers come in portions of 256
+            registers_left -= 256 * math.ceil(32 * registers / 256)
+        shared_there -= 128 * math.ceil((shared + 1024) / 128)
+        if min(registers_left, shared_there) < 0 or warps + 8 > 64:
+            return warps
+        warps += 8
+
+
+for row in compiled.rows:
+    shared, own = ASKS[row.module, row.kernel]
+    words = 2 if row.dtype == "float64" else 1
+    assert row.shared == 4 * words * shared
+    assert words * own <= row.registers <= 128
+    assert row.warps == warps_that_fit(row.registers, row.shared, {"sm_80": 164, "sm_90": 228}[row.architecture] * 1024)
+print(f"{len(compiled.rows)} rows of the record: shared memory and warps as counted")
 
 # %% [markdown]
 # 16 of 64 warps sounds little. It is the usual trade of matrix products: a thread with 16 sums in registers has 16
