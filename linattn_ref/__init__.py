@@ -7,7 +7,7 @@ Where things are
 ``linattn_ref.gradcheck``    finite-difference and complex-step checks for any ``forward``/``backward`` pair
 ``linattn_ref.nn``           layers and losses as such pairs; ``linattn_ref.training`` steps over their parameters
 ``linattn_ref.theory``       each theorem as functions: what it states, what is measured
-``linattn_ref.models``       an autoregressive transformer; a pretrained BERT-family encoder in plain NumPy
+``linattn_ref.models``       transformers: autoregressive, bidirectional, and BERT, pretrained
 ``linattn_ref.data``         fetching the pinned model and texts
 ``linattn_ref.experiments``  one module a figure: ``compute(...)`` then ``draw(...)``
 

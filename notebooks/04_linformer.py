@@ -37,7 +37,7 @@ from linattn_ref.experiments.measuring import heads
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.experiments.rank import linear_self_attention as theorem_2_figure
-from linattn_ref.models import bert_config
+from linattn_ref.models.bert import config as bert_config
 from linattn_ref.theory import linear_self_attention as theorem_2
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.

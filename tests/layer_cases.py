@@ -14,7 +14,9 @@ from linattn_ref.nn import (
     embedding,
     feed_forward,
     gelu,
+    gelu_tanh,
     logistic_mixture,
+    pooling,
     positions,
     relu,
 )
@@ -105,6 +107,10 @@ def slow_gelu(x):
     return np.vectorize(lambda number: number * (1 + erf(number / 2**0.5)) / 2)(x)
 
 
+def slow_gelu_tanh(x):
+    return x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
 def slow_feed_forward(x, params):
     return slow_affine(slow_gelu(slow_affine(x, params.inner)), params.outer)
 
@@ -136,6 +142,15 @@ LAYERS = (
     Layer("affine", affine, all_of(normal(*ROWS, WIDTH), affine_params(WIDTH, WIDE)), slow_affine),
     Layer("relu", relu, all_of(away_from_0), lambda x: np.where(x > 0, x, 0)),
     Layer("gelu", gelu, all_of(normal(*ROWS, WIDTH)), slow_gelu),
+    Layer("gelu tanh", gelu_tanh, all_of(normal(*ROWS, WIDTH)), slow_gelu_tanh),
+    Layer(
+        "pooling",
+        pooling,
+        all_of(normal(*ROWS, WIDTH)),
+        lambda x: np.stack([x[0, :3].mean(axis=0), x[1].mean(axis=0)]),
+        lambda: {"key_mask": np.array([[True] * 3 + [False] * 2, [True] * 5])},
+    ),
+    Layer("pooling first", pooling, all_of(normal(*ROWS, WIDTH)), lambda x: x[:, 0], lambda: {"pool": "first"}),
     Layer(
         "dropout",
         dropout,

@@ -1,13 +1,15 @@
 """Whole transformers in plain NumPy.
 
-``causal``    an autoregressive one, with any causal mechanism: all positions at once, or token by token
-``generate``  writes with it
-``bert``      loads and runs a pretrained BERT or RoBERTa encoder; its settings are in ``bert_config``, its parameters
-              in ``bert_weights``, its activations in ``activation``
+``causal``         an autoregressive one, with any causal mechanism: all positions at once, or token by token
+``generate``       writes with it
+``encoder``        a bidirectional one, with any mechanism
+``classifier``     says with it to which class a text belongs
+``masked_tokens``  says with it which tokens were hidden
+``bert``           a pretrained BERT or RoBERTa, read as such an encoder
 """
 
 from linattn_ref import lazy
 
-__all__ = ["activation", "bert", "bert_config", "bert_weights", "causal", "generate"]
+__all__ = ["bert", "causal", "classifier", "encoder", "generate", "masked_tokens"]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from linattn_ref.models.bert_config import parameter_shapes, parse_config
+from linattn_ref.models.bert.config import parameter_shapes, parse_config
 
 CONFIG = {
     "model_type": "bert",

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from linattn_ref.models.bert_config import parameter_shapes, parse_config
+from linattn_ref.models.bert.config import parameter_shapes, parse_config
 
 BASE = {
     "model_type": "bert",

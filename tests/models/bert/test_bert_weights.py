@@ -8,8 +8,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from linattn_ref.models.bert_config import parameter_shapes, parse_config
-from linattn_ref.models.bert_weights import load, untrained
+from linattn_ref.models.bert.config import parameter_shapes, parse_config
+from linattn_ref.models.bert.weights import load, untrained
 
 
 def assert_same_parameters(model, tensors):

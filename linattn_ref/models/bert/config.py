@@ -1,11 +1,20 @@
 """What ``config.json`` says about a BERT-family encoder, and the tensors that follow from it."""
 
 import json
+from types import ModuleType
 from typing import Any, NamedTuple
 
-from linattn_ref.models.activation import ACTIVATIONS
+from linattn_ref.nn import gelu, gelu_tanh, relu
 
-__all__ = ["Config", "parameter_shapes", "parse_config"]
+__all__ = ["ACTIVATIONS", "Config", "parameter_shapes", "parse_config"]
+
+# By the names that config.json's "hidden_act" uses.
+ACTIVATIONS: dict[str, ModuleType] = {
+    "gelu": gelu,
+    "gelu_new": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "relu": relu,
+}
 
 ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")  # one forward pass, under three names
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.processors import TemplateProcessing
 
-from linattn_ref.models.bert_config import parameter_shapes, parse_config
+from linattn_ref.models.bert.config import parameter_shapes, parse_config
 
 BERT = {
     "model_type": "bert",

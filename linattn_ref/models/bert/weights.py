@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.models.bert_config import Config, parameter_shapes, parse_config
+from linattn_ref.models.bert.config import Config, parameter_shapes, parse_config
 
 __all__ = ["Model", "Parameters", "load", "untrained"]
 

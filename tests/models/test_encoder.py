@@ -1,0 +1,206 @@
+"""A bidirectional transformer, and a classifier and masked tokens on it: gradients, padding, tied arrays."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from mechanism_cases import MECHANISMS, TOKENS
+
+from linattn_ref.attention import linear, linformer, linformer_projections, softmax
+from linattn_ref.gradcheck import check_directions, check_elementwise
+from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.models import classifier, encoder, masked_tokens
+from linattn_ref.nested import map_arrays
+from linattn_ref.nn import mechanism, post_norm
+from linattn_ref.nn.buffers import Arena
+from linattn_ref.training import parameters
+
+STEP = 1e-6  # shorter than for a layer: the third derivatives of a network are some hundred times as large
+READ = np.random.default_rng(0).integers(0, 5, (2, TOKENS))
+TYPES = (np.arange(TOKENS) > 3) * np.ones_like(READ)
+MASK = np.arange(TOKENS) < np.array([[TOKENS], [4]])
+CHOSEN = np.array([1, 4, 8, 10])  # in READ.ravel()
+INSIDE = {inside.name: inside for inside in MECHANISMS if not inside.causal}
+BLOCKS = {"pre": {}, "post": {"block": post_norm, "eps": 1e-12}}
+# Of all mechanisms and both blocks, these in every run.
+FAST = (("softmax", "post"), ("linformer", "pre"))
+everywhere = pytest.mark.parametrize(
+    ("inside", "block"),
+    [
+        pytest.param(
+            inside, BLOCKS[block], id=f"{name}, {block}", marks=[pytest.mark.slow] * ((name, block) not in FAST)
+        )
+        for name, inside in INSIDE.items()
+        for block in BLOCKS
+    ],
+)
+HEADS = {"classifier": (classifier, {"pool": "mean"}), "masked tokens": (masked_tokens, {"chosen": CHOSEN})}
+heads = pytest.mark.parametrize(("head", "options"), HEADS.values(), ids=list(HEADS))
+
+
+def model_of(inside, **more):
+    return encoder.Model(inside.mechanism, heads=2, **more)
+
+
+def drawn(inside=INSIDE["softmax"], width=8, layers=2, own=None):
+    """Embeddings of size 1: below a layer norm, a step of the difference quotient is to be a small part of them."""
+    params = encoder.draw(
+        np.random.default_rng(1),
+        tokens=5,
+        places=TOKENS,
+        width=width,
+        hidden=2 * width,
+        layers=layers,
+        types=2,
+        reads=inside.mechanism.reads,
+        own=own or [map_arrays(np.copy, inside.own) for _ in range(layers)],
+    )
+    for part in (params.embedding, params.positions, params.types):
+        part.table[...] *= 50
+    return params
+
+
+def above(head, below):
+    more = (3,) if head is classifier else ()
+    return head.draw(below, *more, np.random.default_rng(2))
+
+
+def pair_of(head, model, **options):
+    """A forward pass of tokens and parameters alone."""
+
+    def forward(tokens, params):
+        return head.forward(tokens, params, model, **options)
+
+    return forward, head.backward
+
+
+@everywhere
+def test_gradients(inside, block):
+    check_directions(
+        *pair_of(encoder, model_of(inside, **block), types=TYPES, key_mask=MASK), READ, drawn(inside), rng=0, step=STEP
+    ).assert_ok()
+
+
+@heads
+def test_every_gradient_of_a_tiny_network(head, options):
+    """Entry by entry, with the rows of one type and padding."""
+    model, options = model_of(INSIDE["softmax"], block=post_norm), dict(options, key_mask=MASK[:, :4])
+    options |= {"chosen": CHOSEN[:2]} if "chosen" in options else {}
+    params = above(head, drawn(width=2, layers=1))
+    check_elementwise(*pair_of(head, model, **options), READ[:, :4], params, rng=0, step=STEP).assert_ok()
+
+
+@pytest.mark.parametrize("untie", [False, True], ids=["tied", "a matrix of its own"])
+def test_gradients_of_masked_tokens(untie):
+    params = above(masked_tokens, drawn())
+    if untie:
+        params = params._replace(u=np.random.default_rng(3).standard_normal((8, 5)))
+    pair = pair_of(masked_tokens, model_of(INSIDE["linear"]), chosen=CHOSEN)
+    check_directions(*pair, READ, params, rng=0, step=STEP).assert_ok()
+
+
+def test_the_first_row_is_a_pool_too():
+    pair = pair_of(classifier, model_of(INSIDE["linear"]), pool="first", key_mask=MASK)
+    check_directions(*pair, READ, above(classifier, drawn()), rng=0, step=STEP).assert_ok()
+
+
+PADDED = [name for name in INSIDE if name not in ("linformer", "nystromformer", "bigbird")]  # of any length
+
+
+@pytest.mark.parametrize("block", BLOCKS.values(), ids=list(BLOCKS))
+@pytest.mark.parametrize("name", PADDED)
+def test_padded_is_truncated(name, block):
+    """What pads has no share in anything: not in rows, scores or gradients. Dense and longer projections apart."""
+    inside, kept = INSIDE[name], 5
+    model, params = model_of(inside, **block), above(classifier, drawn(inside))
+    mask = np.arange(TOKENS) < kept * np.ones((2, 1))
+    results = []
+    for tokens, options in ((READ[:, :kept], {}), (READ, {"key_mask": mask})):
+        rows, _ = encoder.forward(tokens, params.encoder, model, **options)
+        scores, saved = classifier.forward(tokens, params, model, **options)
+        results.append((rows[:, :kept], scores, classifier.backward(scores, saved).params))
+    for (where, short), (_, padded) in zip(*(float_arrays("", result) for result in results), strict=True):
+        np.testing.assert_allclose(padded, short, rtol=1e-8, atol=1e-10, err_msg=where)
+
+
+def test_where_the_norm_beside_the_blocks_stands():
+    """Norms last: the rows that the first block reads are normed. Norms first: the rows that come out are."""
+    for block in BLOCKS.values():
+        rows, saved = encoder.forward(READ, drawn(), model_of(INSIDE["softmax"], **block))
+        first = saved.blocks[0].attention.inner.x if block else rows
+        np.testing.assert_allclose(first.mean(axis=-1), 0, atol=1e-12)
+        np.testing.assert_allclose((first**2).mean(axis=-1), 1, rtol=1e-4)
+
+
+def test_each_block_may_have_a_mechanism_of_its_own():
+    params, of_one = drawn(), model_of(INSIDE["softmax"])
+    mixed = of_one._replace(mechanism=(mechanism.of(softmax), mechanism.of(linear)))
+    _, saved = encoder.forward(READ, params, mixed)
+    assert [one.attention.mechanism.rpartition(".")[2] for one in saved.blocks] == ["softmax", "linear"]
+    check_directions(*pair_of(encoder, mixed), READ, params, rng=0, step=STEP).assert_ok()
+    with pytest.raises(ValueError, match=r"model\.mechanism: expected one, or one for each of 2 blocks, got 1"):
+        encoder.forward(READ, params, mixed._replace(mechanism=mixed.mechanism[:1]))
+
+
+@heads
+def test_into_adds_and_any_buffers_give_the_same_bits(head, options):
+    """The tied table gets both of its gradients, whether they are made anew or added to others; twice, in an arena."""
+    params, model, arena = above(head, drawn()), model_of(INSIDE["softmax"]), Arena()
+    scores, saved = head.forward(READ, params, model, **options)
+    alone = head.backward(scores, saved).params
+    flat, total = parameters.flatten(parameters.zeros_like(params))
+    for times in (1, 2):
+        scores, saved = head.forward(READ, params, model, work=arena, **options)
+        assert head.backward(scores, saved, into=total, work=arena).params.encoder.norm is not None
+        for (name, sum_of), (_, once) in zip(parameters.leaves(total), parameters.leaves(alone), strict=True):
+            np.testing.assert_allclose(sum_of, times * once, rtol=1e-12, atol=1e-14, err_msg=name)
+        arena.reset()
+    assert np.shares_memory(flat, total.encoder.embedding.table)
+
+
+@pytest.mark.parametrize("sharing", linformer_projections.SHARING)
+def test_shared_projections_are_learned_as_one(sharing):
+    """Linformer's four ways to share: the gradient of the flat array, by differences in the flat array."""
+    drawn_here = linformer.draw_projections(3, TOKENS, np.random.default_rng(4), layers=2, heads=2, sharing=sharing)
+    own = [(each.e, each.f) for each in drawn_here]
+    params = drawn(own=own)
+    flat, views = parameters.flatten(params)
+    distinct = {"none": 8, "headwise": 4, "key_value": 2, "layerwise": 1}[sharing]
+    assert flat.size - parameters.flatten(drawn())[0].size == distinct * 3 * TOKENS
+    assert all(np.shares_memory(flat, one.attention.own[0]) for one in views.blocks)
+
+    def forward(flat):
+        return encoder.forward(READ, parameters.views(flat, params), encoder.Model(mechanism.of(linformer), heads=2))
+
+    def backward(d_rows, saved):
+        total, grads = parameters.flatten(parameters.zeros_like(params))
+        encoder.backward(d_rows, saved, into=grads)
+        return total
+
+    check_directions(forward, backward, flat, rng=0, step=STEP).assert_ok()
+
+
+def test_wrong_arguments_are_named():
+    params, model = above(masked_tokens, drawn()), model_of(INSIDE["softmax"])
+    run = partial(masked_tokens.forward, params=params, model=model)
+    for chosen in ([3, 3], [14], [-1, 2]):
+        with pytest.raises(ValueError, match="chosen: expected places from 0 to 13, each larger than the last"):
+            run(READ, chosen=np.array(chosen))
+    for chosen in ([1], np.array([]), np.array([], int), np.array([[1]])):
+        with pytest.raises(TypeError, match=r"chosen: expected an array \(places,\) of at least one integer"):
+            run(READ, chosen=chosen)
+    run = partial(classifier.forward, params=above(classifier, drawn()), model=model)
+    with pytest.raises(ValueError, match="key_mask: sequence 1 has no token"):
+        run(READ, key_mask=MASK & [[True], [False]])
+    with pytest.raises(ValueError, match="pool: expected one of mean, first, got 'last'"):
+        run(READ, pool="last")
+    with pytest.raises(ValueError, match="tokens: there are 7 places, got 8 tokens"):
+        run(np.zeros((1, 8), int))
+    with pytest.raises(ValueError, match="tokens: there are 5 places, got 7 tokens"):
+        classifier.forward(READ, run.keywords["params"], model._replace(first=2))
+    with pytest.raises(ValueError, match="types: expected numbers from 0 to 1, got 2 to 2"):
+        run(READ, types=np.full_like(READ, 2))
+    with pytest.raises(ValueError, match=r"types: the network has none, params\.types is None"):
+        encoder.forward(READ, drawn()._replace(types=None), model, types=TYPES)
+    with pytest.raises(TypeError, match=r"model: expected an encoder\.Model"):
+        encoder.forward(READ, drawn(), "softmax")
