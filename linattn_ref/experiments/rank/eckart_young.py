@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.theory.eckart_young import COMPETITORS, RankError, rank_errors
 
 __all__ = ["Results", "compute", "draw"]
@@ -73,16 +73,18 @@ def draw(results: Results) -> Figure:
     ranks = [each.rank for each in results.errors]
     colours = (style.PURPLE, style.ORANGE, style.SKY, style.GREEN)
     for axis, norm, size in ((axes[0], "frobenius", results.frobenius), (axes[1], "spectral", results.spectral)):
+        lines = []
         for kind, colour in zip(COMPETITORS, colours, strict=True):
             reached = [getattr(each, f"competitors_{norm}")[kind] / size for each in results.errors]
-            axis.plot(ranks, reached, "v:", color=colour, label=LABELS[kind])
+            lines += axis.plot(ranks, reached, "v:", color=colour)
         stated = [getattr(each, f"stated_{norm}") / size for each in results.errors]
         measured = [getattr(each, f"measured_{norm}") / size for each in results.errors]
-        axis.plot(ranks, stated, "-", color=style.BLACK, label="tail of the spectrum")
-        axis.plot(ranks, measured, "o", color=style.VERMILLION, label="truncated SVD")
+        lines += axis.plot(ranks, stated, "-", color=style.BLACK)
+        lines += axis.plot(ranks, measured, "o", color=style.VERMILLION)
         axis.set(title=f"{norm.capitalize()} norm", xlabel="rank k", xscale="log", yscale="log")
         axis.set_xticks([k for k in ranks if k.bit_count() == 1], [str(k) for k in ranks if k.bit_count() == 1])
         axis.minorticks_off()
     axes[0].set_ylabel("error / norm of P")
-    axes[1].legend(loc="upper left", bbox_to_anchor=(1.02, 1))
+    names = [*(LABELS[kind] for kind in COMPETITORS), "tail of the spectrum", "truncated SVD"]
+    labels.at_ends(axes[1], lines, names)
     return figure

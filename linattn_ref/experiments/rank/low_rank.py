@@ -1,12 +1,13 @@
 """Linformer's Theorem 1 measured: failure rate against ``k``, and the ``k`` that is needed against ``log(n)``."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.rank.johnson_lindenstrauss import COLOURS, draw_failures
 from linattn_ref.theory import dimension_growth, low_rank
 from linattn_ref.theory.dimension_growth import Growth
@@ -105,36 +106,46 @@ def draw(results: Results) -> Figure:
     """Failure rate over ``k``; needed ``k`` over ``n`` where it is a logarithm; and as the theorem is printed."""
     figure, (left, middle, right) = style.figure(1, 3, height=0.5)
     for eps, failures, colour in zip(results.epsilons, results.failures, COLOURS, strict=False):
-        left.plot(results.dimensions, [each.measured for each in failures], "-", color=colour, alpha=0.5)
+        rates = np.array([each.measured for each in failures])
+        left.plot(results.dimensions, rates, "-", color=colour, alpha=0.5)
         left.plot(results.dimensions, [each.stated for each in failures], "--", color=colour)
-        draw_failures(left, results.dimensions, failures, fmt="o", color=colour, label=f"eps = {eps:g}")
-    left.plot([], [], "--", color=style.GREY, label="bound")
-    left.set(title=f"some entry fails, n = {results.length}", xlabel="k", ylabel="failure rate", xscale="log")
+        draw_failures(left, results.dimensions, failures, fmt="o", color=colour)
+        half = int(np.argmin(abs(rates - 0.5)))
+        labels.at(left, results.dimensions[half], rates[half], f"{eps:g}", colour, ha="left", xytext=(5, 2))
+    labels.at(left, results.dimensions[-1], 1.02, "dashed: bound", style.BLACK, ha="right", va="bottom")
+    left.set(
+        title=f"off by eps, n = {results.length}", xlabel="k", ylabel="failure rate", xscale="log", ylim=(None, 1.1)
+    )
     left.set_xticks(results.dimensions[::4], [str(k) for k in results.dimensions[::4]])
-
-    first = results.growth[0]
-    grown = dict(zip(GROWTHS.items(), results.growth, strict=True))
-    for ((event, _), label), growth in grown.items():
-        axis = right if event == "vector" else middle
-        fitted = round(growth.measured_slope if axis is middle else growth.exponent, 1) + 0.0  # no "-0.0"
-        slope = f": slope {fitted:.1f}" if axis is middle else f": n^{fitted:.1f}"
-        _draw_growth(axis, growth, label + slope, COLOURS[len(axis.containers)])
-    for axis, label in ((middle, f"stated: slope {first.stated_slope:.0f}"), (right, "stated")):
-        axis.plot(first.lengths, [each.stated for each in first.needed], "--", color=style.BLACK, label=label)
-        axis.set(xlabel="length n", xscale="log")
-        axis.set_xticks(first.lengths[::2], [str(n) for n in first.lengths[::2]])
-    middle.set(title=f"k needed, eps = {first.eps:g}", ylabel="k", ylim=(0, None))
-    right.set(title="as printed, by |P v|", yscale="log")
-    low, high = right.get_ylim()
-    right.fill_between(first.lengths, first.lengths, high, color=style.GREY, alpha=0.18, lw=0, label="k > n")
-    right.set_ylim(low, high)
+    _draw_needed(middle, right, results)
     for axis in (left, middle, right):
         axis.minorticks_off()
-        style.legend_below(axis, columns=2 if axis is left else 1)
     return figure
 
 
-def _draw_growth(axis: Any, growth: Growth, label: str, colour: str) -> None:
-    k, low, high = np.array([(each.measured, each.low, each.high) for each in growth.needed]).T
-    errors = (k - low, high - k)
-    axis.errorbar(growth.lengths, k, errors, fmt="o-", color=colour, elinewidth=0.8, label=label)
+def _draw_needed(middle: Axes, right: Axes, results: Results) -> None:
+    first = results.growth[0]
+    half = len(first.lengths) // 2
+    for axis, of_stated in ((middle, f"stated: slope {first.stated_slope:.0f}"), (right, "stated")):
+        stated = [each.stated for each in first.needed]
+        axis.plot(first.lengths, stated, "--", color=style.BLACK)
+        labels.at(axis, first.lengths[half], stated[half], of_stated, style.BLACK, ha="right", xytext=(-4, 2))
+        axis.set(xlabel="length n", xscale="log")
+        axis.set_xticks(first.lengths[::2], [str(n) for n in first.lengths[::2]])
+    drawn = {middle: 0, right: 0}
+    for ((event, _), label), growth in zip(GROWTHS.items(), results.growth, strict=True):
+        axis = right if event == "vector" else middle
+        fitted = round(growth.measured_slope if axis is middle else growth.exponent, 1) + 0.0  # no "-0.0"
+        slope = f": slope {fitted:.1f}" if axis is middle else f":\nn^{fitted:.1f}"
+        steep = {"ha": "right", "xytext": (-4, 4)} if growth.exponent > 0.5 else {"xytext": (0, 6)}
+        k, low, high = np.array([(each.measured, each.low, each.high) for each in growth.needed]).T
+        colour = COLOURS[drawn[axis]]
+        axis.errorbar(growth.lengths, k, (k - low, high - k), fmt="o-", color=colour, elinewidth=0.8)
+        labels.at(axis, growth.lengths[half], k[half], label + slope, colour, **steep)
+        drawn[axis] += 1
+    middle.set(title=f"k needed, eps = {first.eps:g}", ylabel="k", ylim=(0, None))
+    right.set(title="as printed, by |P v|", yscale="log")
+    low_end, high_end = right.get_ylim()
+    right.fill_between(first.lengths, first.lengths, high_end, color=style.GREY, alpha=0.18, lw=0)
+    right.set_ylim(low_end, high_end)
+    labels.at(right, first.lengths[0], high_end, "k > n", style.GREY, ha="left", va="top", xytext=(4, -4))

@@ -32,13 +32,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.experiments.measuring.scaling import growth_exponent
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.kernels.reference import causal_product
 
 __all__ = [
@@ -247,20 +248,20 @@ def draw(results: Results) -> Figure:
         ("Algorithm 1", results.rows, style.BLUE, "s"),
         (f"chunks of {CHUNK}", results.chunks, style.GREEN, "D"),
     )
+    named: list[list[tuple[Line2D, str]]] = [[], []]
     for name, costs, colour, marker in looks:
         panels = (
             (costs.multiply_adds / 1e6, costs.multiply_adds_formula / 1e6),
             (costs.peak / 2**20, costs.peak_formula / 2**20),
         )
-        for axis, (measured, formula) in zip(axes, panels, strict=True):
-            label = f"{name}, slope {growth_exponent(results.lengths, measured):.2f}"
-            axis.plot(results.lengths, measured, marker, color=colour, label=label, zorder=3)
-            axis.plot(results.lengths, formula, "-", color=colour)
-    for axis, title in zip(axes, ("multiply-adds (millions)", "most in use at once (MiB)"), strict=True):
+        for axis, names, (measured, formula) in zip(axes, named, panels, strict=True):
+            axis.plot(results.lengths, measured, marker, color=colour, zorder=3)
+            (line,) = axis.plot(results.lengths, formula, "-", color=colour)
+            names.append((line, f"{name}\nslope {growth_exponent(results.lengths, measured):.2f}"))
+    titles = ("multiply-adds (millions)", "most in use at once (MiB)")
+    for axis, names, title in zip(axes, named, titles, strict=True):
         axis.set(xscale="log", yscale="log", xlabel="length N (tokens)", ylabel=title)
         axis.set_xticks(results.lengths, [str(n) for n in results.lengths])
         axis.minorticks_off()
-        axis.legend(loc="upper left")
-        low, high = axis.get_ylim()
-        axis.set_ylim(low, high * (high / low) ** 0.35)  # room for the legend
+        labels.at_ends(axis, [line for line, _ in names], [name for _, name in names])
     return figure
