@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.theory import random_features as rf
 from linattn_ref.theory.random_features import Measured
 
@@ -166,23 +167,23 @@ def draw(results: Results) -> Figure:
     _draw_errors(angle, results.angles, results.points_angle, results.by_angle)
     angle.set(title=f"|x| = |y| = {results.length:g}", xlabel="angle of x and y, degrees", xlim=(-5, 185))
     angle.set_xticks([0, 60, 120, 180])
-    _draw_errors(length, results.lengths, results.points_length, results.by_length)
+    lines = _draw_errors(length, results.lengths, results.points_length, results.by_length)
     length.set(title=f"at {results.turn:g} degrees", xlabel="|x| = |y|")
-    for axes in (angle, length):
-        axes.set(ylabel="error / exp(x·y), r.m.s.", ylim=(1e-3, 30))
+    labels.at_ends(length, lines, list(LOOKS), rows=2)
     _draw_gain(gain, results)
     _draw_kernels(kernels, results)
     return figure
 
 
-def _draw_errors(axes: Axes, grid: Array, points: Array, curves: dict[str, Curve]) -> None:
+def _draw_errors(axes: Axes, grid: Array, points: Array, curves: dict[str, Curve]) -> list[Line2D]:
+    lines = []
     for kind, (colour, marker) in LOOKS.items():
         stated, measured = curves[kind]
-        axes.plot(grid, np.sqrt(stated), "-", color=colour)
-        _points(axes, points, measured, root=True, fmt=marker, color=colour, label=kind)
+        lines += axes.plot(grid, np.sqrt(stated), "-", color=colour)
+        _points(axes, points, measured, root=True, fmt=marker, color=colour)
     axes.axhline(1, linestyle="--", color=style.GREY)
-    axes.set_yscale("log")
-    axes.legend()
+    axes.set(ylabel="error / exp(x·y), r.m.s.", yscale="log", ylim=(1e-3, 30))
+    return lines
 
 
 def _points(axes: Axes, x: Array, measured: Sequence[Measured], *, root: bool = False, **look: object) -> None:
@@ -210,14 +211,14 @@ def _draw_gain(axes: Axes, results: Results) -> None:
 
 def _draw_kernels(axes: Axes, results: Results) -> None:
     m = np.array(results.directions)
-    markers, colours = "os^D", (style.BLUE, style.VERMILLION, style.GREEN, style.PURPLE)
-    for (name, curve), marker, colour in zip(results.kernels.items(), markers, colours, strict=True):
-        axes.plot(m, curve.stated, "-", color=colour)
-        _points(axes, m, curve.measured, fmt=marker, color=colour, label=name)
+    lines, markers, colours = [], "os^D", (style.BLACK, style.PURPLE, style.BROWN, style.SKY)
+    for curve, marker, colour in zip(results.kernels.values(), markers, colours, strict=True):
+        lines += axes.plot(m, curve.stated, "-", color=colour)
+        _points(axes, m, curve.measured, fmt=marker, color=colour)
     axes.set(title="kernels of x − y", xlabel="directions m", ylabel="mean squared error", xscale="log", yscale="log")
     axes.set_xticks(m, [str(each) for each in m])
     axes.minorticks_off()
-    axes.legend()
+    labels.at_ends(axes, lines, list(results.kernels), rows=2)
 
 
 def slope(results: Results, name: str) -> float:
