@@ -9,21 +9,75 @@ from linattn_ref.cli_options import add_command, at_least
 
 __all__ = ["add_tasks"]
 
-QUICK = {"width": 32, "hidden": 64, "heads": 2, "layers": 1, "length": 32, "batch": 4}
+QUICK_STEPS = 40
 
 
 def add_tasks(tasks: Any) -> None:
     """A command a task."""
-    command = add_command(tasks, "characters", run_characters)
-    command.set_defaults(if_interrupted="; the same command with --resume goes on from the last checkpoint")
-    option = command.add_argument
-    option("--out", type=Path, default=Path("out/characters"), metavar="DIR", help="(default: %(default)s)")
+    option = _add_task(tasks, "characters", run_characters, attention=("linear", "softmax"), steps=1000)
     option("--text", type=Path, metavar="FILE", help="UTF-8 text to learn from (default: film reviews, fetched once)")
-    option("--attention", choices=("linear", "softmax"), default="linear", help="(default: %(default)s)")
-    option("--steps", type=at_least(1), metavar="S", help="(default: 1000, or 40 with --quick)")
+
+    option = _add_task(tasks, "duplication", run_duplication, attention=AUTOREGRESSIVE, steps=10_000)
+    option("--length", type=at_least(5), metavar="S", help="places (default: 68, for words of 17 to 32 symbols)")
+    option("--width", type=at_least(2), metavar="E", help="(default: 64)")
+    option("--heads", type=at_least(1), metavar="H", help="(default: 2)")
+    option("--layers", type=at_least(1), metavar="L", help="(default: 2)")
+
+    option = _add_task(tasks, "images", run_images, attention=AUTOREGRESSIVE, steps=4000)
+    option("--data", type=Path, metavar="DIR", help="MNIST's original files (default: fetched once)")
+    option(
+        "--head", choices=("softmax", "mixture"), default="softmax", help="what is said of a pixel (default: softmax)"
+    )
+    option("--width", type=at_least(2), metavar="E", help="(default: 64)")
+    option("--heads", type=at_least(1), metavar="H", help="(default: 2)")
+    option("--layers", type=at_least(1), metavar="L", help="(default: 4)")
+
+
+AUTOREGRESSIVE = (
+    "softmax",
+    "linear",
+    "lsh-1",
+    "lsh-4",
+    "performer",
+    "local",
+)  # causal_attention.NAMES: that takes a second
+
+
+def _add_task(tasks: Any, name: str, run: Any, *, attention: tuple[str, ...], steps: int) -> Any:
+    """What every task has; returns the function that adds another option."""
+    command = add_command(tasks, name, run)
+    command.set_defaults(if_interrupted="; the same command with --resume goes on from the last checkpoint")
+    command.set_defaults(all_steps=steps)
+    option = command.add_argument
+    option("--out", type=Path, default=Path("out") / name, metavar="DIR", help="(default: %(default)s)")
+    option("--attention", choices=attention, default="linear", help="(default: %(default)s)")
+    option("--steps", type=at_least(1), metavar="S", help=f"(default: {steps}, or {QUICK_STEPS} with --quick)")
     option("--seed", type=at_least(0), default=0, help="(default: 0)")
     option("--quick", action="store_true", help="a tiny network, for a test")
     option("--resume", action="store_true", help="go on from the last checkpoint; without it, begin anew")
+    return option
+
+
+def _common(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Those options as a task's ``run`` takes them."""
+    from tqdm import tqdm
+
+    return {
+        "attention": arguments.attention,
+        "steps": arguments.steps or (QUICK_STEPS if arguments.quick else arguments.all_steps),
+        "seed": arguments.seed,
+        "resume": arguments.resume,
+        "command": arguments.command_line,
+        "progress": lambda steps: tqdm(steps, unit="step", file=sys.stderr, disable=None),
+    }
+
+
+def _shape(shape: Any, arguments: argparse.Namespace, **quick: int) -> Any:
+    """The default shape, or the quick one, with what the options say."""
+    chosen = {name: getattr(arguments, name, None) for name in shape._fields}
+    return shape._replace(**(quick if arguments.quick else {}))._replace(
+        **{name: value for name, value in chosen.items() if value is not None}
+    )
 
 
 def run_characters(arguments: argparse.Namespace) -> None:
@@ -31,25 +85,54 @@ def run_characters(arguments: argparse.Namespace) -> None:
 
     Writes record.jsonl (the command, seed and versions; then losses), last.safetensors and best.safetensors.
     """
-    from tqdm import tqdm
-
     from linattn_ref.experiments.learning import characters
     from linattn_ref.training.loop import read_record
 
-    params, model, found = characters.run(
-        arguments.out,
-        text=arguments.text,
-        attention=arguments.attention,
-        steps=arguments.steps or (40 if arguments.quick else 1000),
-        seed=arguments.seed,
-        shape=characters.Shape(**QUICK) if arguments.quick else characters.Shape(),
-        resume=arguments.resume,
-        command=arguments.command_line,
-        progress=lambda steps: tqdm(steps, unit="step", file=sys.stderr, disable=None),
-    )
+    shape = _shape(characters.Shape(), arguments, width=32, hidden=64, heads=2, layers=1, length=32, batch=4)
+    params, model, found = characters.run(arguments.out, text=arguments.text, shape=shape, **_common(arguments))
     facts, *lines = read_record(arguments.out)
     for what, loss in facts["facts"]["yardsticks"].items():
         print(f"{what}: {loss:.3f} nats a character")
     print(f"after {lines[-1]['step']} steps: {lines[-1]['loss']:.3f} (training {lines[-1]['training_loss']:.3f})")
     print(f"\n{characters.write(params, model, found, seed=arguments.seed)}\n")
-    print("wrote", *sorted(str(path) for path in arguments.out.glob("[!.]*")))
+    _say_files(arguments.out)
+
+
+def run_duplication(arguments: argparse.Namespace) -> None:
+    """Train a small transformer to copy a word ("Transformers are RNNs", section 4.1).
+
+    Writes record.jsonl (the command, seed and versions; then losses), times.jsonl and the checkpoints.
+    """
+    from linattn_ref.experiments.learning import duplication, runs
+
+    shape = _shape(duplication.Shape(), arguments, width=16, layers=1, length=12, batch=4)
+    duplication.run(arguments.out, shape=shape, **_common(arguments))
+    run = runs.read(arguments.out)
+    print(
+        f"{arguments.attention}, after {run.steps[-1]} steps and {run.cpu_seconds[-1]:.0f} CPU seconds:"
+        f" {run.curves['loss'][-1]:.4f} nats a symbol, {run.curves['accuracy'][-1]:.2%} of them right"
+    )
+    _say_files(arguments.out)
+
+
+def run_images(arguments: argparse.Namespace) -> None:
+    """Train a small transformer to draw digits, a pixel at a time ("Transformers are RNNs", section 4.2).
+
+    Writes record.jsonl (the command, seed and versions; then losses), times.jsonl and the checkpoints.
+    """
+    from linattn_ref.experiments.learning import images, runs
+
+    shape = _shape(images.Shape(), arguments, width=16, hidden=32, layers=1, batch=2)
+    quick: dict[str, Any] = {"cut": 8, "every": 20} if arguments.quick else {}
+    images.run(arguments.out, data=arguments.data, head=arguments.head, shape=shape, **quick, **_common(arguments))
+    run = runs.read(arguments.out)
+    print(
+        f"{arguments.attention}, after {run.steps[-1]} steps and {run.cpu_seconds[-1]:.0f} CPU seconds:"
+        f" {run.curves['bits'][-1]:.3f} bits a pixel of {run.facts['watched']} test images"
+        f" ({run.curves['bits_without_first'][-1]:.3f} without the first pixel)"
+    )
+    _say_files(arguments.out)
+
+
+def _say_files(out: Path) -> None:
+    print("wrote", *sorted(str(path) for path in out.glob("[!.]*")))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention import linear, softmax
 from linattn_ref.data import fetch
 from linattn_ref.data.text import Text, read_reviews, read_text
+from linattn_ref.experiments.learning import runs
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.models.generate import generate
@@ -139,7 +140,6 @@ def run(
     progress : callable
         ``tqdm.tqdm``, say.
     """
-    from linattn_ref.experiments.publishing.record import machine, versions
     from linattn_ref.kernels import jit
 
     if attention not in MECHANISMS:
@@ -163,17 +163,15 @@ def run(
         every=max(1, min(100, steps // 4)),
         seed=seed,
     )
-    facts = {
-        "command": command,
-        "seed": seed,
-        "steps": steps,
-        "attention": attention,
-        "shape": shape._asdict(),
-        "text": {"name": found.name, "sha256": found.sha256, "characters": len(found.training)},
-        "yardsticks": yardsticks(found),
-        "versions": versions(("numpy", "numba")),
-        "machine": machine(),
-    }
+    facts = runs.facts(
+        command,
+        seed,
+        steps=steps,
+        attention=attention,
+        shape=shape._asdict(),
+        text={"name": found.name, "sha256": found.sha256, "characters": len(found.training)},
+        yardsticks=yardsticks(found),
+    )
     learned = task(found, model, shape)
     return loop.run(learned, start, settings, out, facts=facts, resume=resume, progress=progress), model, found
 

@@ -1,0 +1,144 @@
+"""Transformers learn to copy a word: ``linattn-ref train duplication``.
+
+The task and the way it is learned are those of the authors' code (idiap/linear-transformer-experiments, causal-copy):
+sinusoids beside the embeddings, blocks with their norms last, ReLU, RAdam with decoupled decay .01 and each array's
+gradient clipped at 1, a rate of .001 that is divided by ten on the way. Two things differ: the network is smaller, and
+there is no dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from linattn_ref.data.duplication import SYMBOLS, Words, draw
+from linattn_ref.experiments.learning import causal_attention, runs
+from linattn_ref.models import causal
+from linattn_ref.models.causal import Model, Params
+from linattn_ref.nn import cross_entropy, positions, post_norm, relu
+from linattn_ref.nn.buffers import Work
+from linattn_ref.training import loop, radam, schedule
+
+__all__ = ["Shape", "model_of", "run", "start", "task"]
+
+HELD_OUT = 512  # sequences
+
+
+class Shape(NamedTuple):
+    """How large the network is, and what it reads at a time."""
+
+    width: int = 64
+    heads: int = 2
+    layers: int = 2
+    length: int = 68  # words of 17 to 32 symbols
+    batch: int = 32
+
+
+class Batch(NamedTuple):
+    """What one step learns from."""
+
+    words: Words
+    model: Model
+
+
+def model_of(attention: str, shape: Shape, rng: np.random.Generator) -> Model:
+    """The network without what it learns."""
+    inside = causal_attention.draw(attention, rng, width=shape.width // shape.heads, length=shape.length)
+    sinusoids = positions.sinusoidal(shape.length, shape.width // 2, dtype=np.float32)
+    return Model(inside, shape.heads, post_norm, relu, sinusoids)
+
+
+def start(attention: str, shape: Shape, rng: np.random.Generator) -> Params:
+    """What it learns, before it does."""
+    params = causal.draw(
+        rng,
+        tokens=SYMBOLS + 1,
+        places=shape.length,
+        width=shape.width,
+        hidden=4 * shape.width,
+        layers=shape.layers,
+        sinusoids=shape.width // 2,
+        reads=causal_attention.reads(attention),
+        dtype=np.float32,
+    )
+    params.embedding.table[...] /= 0.02  # of size 1, as the sinusoids are
+    return params
+
+
+def task(attention: str, shape: Shape) -> loop.Task:
+    """Cross-entropy of the second copy."""
+
+    def batch(rng: np.random.Generator) -> Batch:
+        return Batch(draw(rng, count=shape.batch, length=shape.length), model_of(attention, shape, rng))
+
+    def learn(params: Params, given: Batch, into: Params, share: float, work: Work) -> float:
+        (read, told, counts), model = given
+        scores, saved = causal.forward(read, params, model, work=work)
+        loss, surprise = cross_entropy.forward(scores, told, weight=counts.astype(scores.dtype), work=work)
+        d_scores = cross_entropy.backward(scores.dtype.type(share), surprise, work=work).scores
+        causal.backward(d_scores, saved, into=into, work=work)
+        return share * float(loss)
+
+    of_test = np.random.default_rng([2020, shape.length])  # the same words whatever the seed of the training
+    held_out = Batch(draw(of_test, count=HELD_OUT, length=shape.length), model_of(attention, shape, of_test))
+
+    def evaluate(params: Params) -> dict[str, float]:
+        (read, told, counts), model = held_out
+        scores, _ = causal.forward(read, params, model)
+        loss, _ = cross_entropy.forward(scores, told, weight=counts.astype(scores.dtype))
+        return {"loss": float(loss), "accuracy": float((scores.argmax(axis=-1) == told)[counts].mean())}
+
+    return loop.Task(learn, batch, evaluate)
+
+
+def run(
+    out: Path,
+    *,
+    attention: str = "linear",
+    steps: int = 3000,
+    seed: int = 0,
+    shape: Shape = Shape(),  # noqa: B008  # a constant
+    resume: bool = False,
+    command: str = "",
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> Params:
+    """Train in the folder ``out``, or go on; see `linattn_ref.training.loop.run`.
+
+    Parameters
+    ----------
+    out : Path
+    attention : str
+        One of `causal_attention.NAMES`.
+    steps : int
+        After eight tenths of them the rate is divided by ten, as in the authors' code.
+    seed : int
+    shape : Shape
+    resume : bool
+    command : str
+        For the record.
+    progress : callable
+        ``tqdm.tqdm``, say.
+    """
+    if shape.width % (2 * shape.heads):
+        raise ValueError(f"shape: a width of {shape.width} cannot be halved and cut into {shape.heads} heads")
+    rate = partial(schedule.milestones, rate=1e-3, at=(REDUCED * steps // 10,))
+    settings = loop.Settings(
+        steps=steps,
+        learning_rate=rate,
+        optimiser=radam,
+        options={"weight_decay": 0.01, "decoupled": True},
+        clip=1.0,
+        clip_each=True,
+        every=max(1, min(100, steps // 4)),
+        seed=seed,
+    )
+    told = runs.facts(command, seed, steps=steps, attention=attention, shape=shape._asdict())
+    first = start(attention, shape, np.random.default_rng(seed))
+    return loop.run(task(attention, shape), first, settings, out, facts=told, resume=resume, progress=progress)
+
+
+REDUCED = 8  # tenths of the steps, after which the rate is divided by ten

@@ -1,0 +1,228 @@
+"""Transformers learn to draw, a pixel at a time: ``linattn-ref train images``.
+
+An image is a sequence of its pixels, row by row. The network reads a first sign that means "begin", then the pixels,
+and is to say of each place which of 256 intensities comes next: by a score each (``head="softmax"``), or as a mixture
+of ten logistic distributions (``head="mixture"``), as in the paper. The loss is told in bits per dimension, the mean
+over all 784 pixels; the authors leave out the first, of which nothing has been seen, and average over 783.
+
+Two starting values help much within minutes. Intensities that are close get embeddings that are close: each column is
+drawn from a Gaussian process over 0 to 255. A place is that of its row plus that of its column, both sinusoids.
+
+References
+----------
+Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2; their code, idiap/linear-transformer-experiments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.data import digits, fetch
+from linattn_ref.experiments.learning import causal_attention, runs
+from linattn_ref.models import causal
+from linattn_ref.models.causal import Model, Params
+from linattn_ref.nn import cross_entropy, logistic_mixture, positions
+from linattn_ref.nn.buffers import Work
+from linattn_ref.training import adam, loop, schedule
+
+__all__ = ["BEGIN", "HEADS", "Shape", "bits", "model_of", "run", "start", "task"]
+
+VALUES = 256
+BEGIN = VALUES  # the sign before the first pixel
+HEADS = {"softmax": VALUES, "mixture": 30}  # numbers a pixel
+SMOOTH = 25.0  # intensities over which an embedding's column changes at first
+WATCHED = 512  # test images that are looked at on the way
+AT_A_TIME = 16  # images of a test
+
+Pixels = NDArray[np.integer]
+
+
+class Shape(NamedTuple):
+    """How large the network is, and what it reads at a time."""
+
+    width: int = 64
+    hidden: int = 256
+    heads: int = 2
+    layers: int = 4
+    batch: int = 8
+
+
+class Batch(NamedTuple):
+    """What one step learns from."""
+
+    pixels: Pixels  # (B, N)
+    model: Model
+
+
+def model_of(attention: str, shape: Shape, length: int, rng: np.random.Generator) -> Model:
+    """The network without what it learns."""
+    return Model(causal_attention.draw(attention, rng, width=shape.width // shape.heads, length=length), shape.heads)
+
+
+def start(attention: str, head: str, shape: Shape, side: int, rng: np.random.Generator) -> Params:
+    """What it learns, before it does."""
+    params = causal.draw(
+        rng,
+        tokens=VALUES + 1,
+        places=side * side,
+        width=shape.width,
+        hidden=shape.hidden,
+        layers=shape.layers,
+        outputs=HEADS[head],
+        reads=causal_attention.reads(attention),
+        dtype=np.float32,
+    )
+    params.embedding.table[:VALUES] = smooth(shape.width, rng)
+    params.positions.table[...] = rows_and_columns(side, shape.width)  # type: ignore[union-attr]
+    return params
+
+
+def smooth(width: int, rng: np.random.Generator) -> Array:
+    """Normal numbers ``(256, E)``; those of a column at two intensities ``d`` apart correlate by ``exp(-d^2/2s^2)``."""
+    distance = np.subtract.outer(np.arange(VALUES), np.arange(VALUES))
+    values, vectors = np.linalg.eigh(np.exp(-0.5 * (distance / SMOOTH) ** 2))
+    return (vectors * np.sqrt(np.maximum(values, 0))) @ rng.standard_normal((VALUES, width))
+
+
+def rows_and_columns(side: int, width: int) -> Array:
+    """Of each pixel, ``(side^2, E)``: the sinusoids of its row in one half, those of its column in the other."""
+    half = positions.sinusoidal(side, width // 2)
+    row, column = np.divmod(np.arange(side * side), side)
+    return np.concatenate([half[row], half[column]], axis=1)
+
+
+def shifted(pixels: Pixels) -> Pixels:
+    """What is read while ``pixels (B, N)`` are told: ``BEGIN``, and all but the last."""
+    return np.concatenate([np.full((len(pixels), 1), BEGIN), pixels[:, :-1]], axis=1)
+
+
+def loss_of(head: str) -> ModuleType:
+    """The pair for a head: scores and pixels to the mean surprise in nats."""
+    return {"softmax": cross_entropy, "mixture": logistic_mixture}[head]
+
+
+def task(attention: str, head: str, shape: Shape, training: Pixels, watched: Pixels) -> loop.Task:
+    """The mean surprise over all pixels; ``training (images, N)``, ``watched`` the images of evaluations."""
+    length, surprise_of = training.shape[1], loss_of(head)
+
+    def batch(rng: np.random.Generator) -> Batch:
+        chosen = training[rng.integers(len(training), size=shape.batch)]
+        return Batch(chosen.astype(np.int64), model_of(attention, shape, length, rng))
+
+    def learn(params: Params, given: Batch, into: Params, share: float, work: Work) -> float:
+        scores, saved = causal.forward(shifted(given.pixels), params, given.model, work=work)
+        loss, surprise = surprise_of.forward(scores, given.pixels)
+        (d_scores,) = surprise_of.backward(scores.dtype.type(share), surprise)
+        causal.backward(d_scores.astype(scores.dtype, copy=False), saved, into=into, work=work)
+        return share * float(loss)
+
+    def evaluate(params: Params) -> dict[str, float]:
+        all_pixels, without_first = bits(params, attention, head, shape, watched)
+        return {"loss": all_pixels, "bits": all_pixels, "bits_without_first": without_first}
+
+    return loop.Task(learn, batch, evaluate)
+
+
+def bits(
+    params: Params,
+    attention: str,
+    head: str,
+    shape: Shape,
+    pixels: Pixels,
+    *,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> tuple[float, float]:
+    """Bits per dimension of images ``(images, N)``: over all pixels, and without the first of each."""
+    model = model_of(attention, shape, pixels.shape[1], np.random.default_rng(2020))
+    first = total = 0.0
+    for at in progress(range(0, len(pixels), AT_A_TIME)):
+        some = pixels[at : at + AT_A_TIME].astype(np.int64)
+        scores, _ = causal.forward(shifted(some), params, model)
+        total += float(loss_of(head).forward(scores, some)[0]) * some.size
+        first += float(loss_of(head).forward(scores[:, :1], some[:, :1])[0]) * len(some)
+    count = pixels.size * np.log(2)
+    return total / count, (total - first) / (count - len(pixels) * np.log(2))
+
+
+def read(folder: Path | None) -> digits.Digits:
+    """The digits of a folder, or those of the package, fetched once."""
+    return digits.read_folder(folder) if folder else digits.read_package(fetch.open_content(fetch.DIGITS))
+
+
+def run(
+    out: Path,
+    *,
+    data: Path | None = None,
+    attention: str = "linear",
+    head: str = "softmax",
+    steps: int = 4000,
+    seed: int = 0,
+    shape: Shape = Shape(),  # noqa: B008  # a constant
+    cut: int = digits.SIDE,
+    every: int = 500,
+    resume: bool = False,
+    command: str = "",
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> Params:
+    """Train in the folder ``out``, or go on; see `linattn_ref.training.loop.run`.
+
+    Parameters
+    ----------
+    out : Path
+    data : Path, optional
+        A folder with MNIST's original files; otherwise they are fetched, once.
+    attention : str
+        One of `causal_attention.NAMES`.
+    head : {"softmax", "mixture"}
+    steps, seed : int
+    shape : Shape
+    cut : int
+        Side of the square in the middle of each image that is learned, for small tests: 28 is all of it.
+    every : int
+        Steps from one evaluation to the next.
+    resume : bool
+    command : str
+        For the record.
+    progress : callable
+        ``tqdm.tqdm``, say.
+    """
+    if head not in HEADS:
+        raise ValueError(f"head: expected one of {', '.join(HEADS)}, got {head!r}")
+    found = read(data)
+    training, watched = (middle(part, cut) for part in (found.training, found.test[:WATCHED]))
+    settings = loop.Settings(
+        steps=steps,
+        learning_rate=partial(rate, steps=steps),
+        optimiser=adam,
+        clip=1.0,
+        every=min(every, steps),
+        seed=seed,
+    )
+    more = {"attention": attention, "head": head, "shape": shape._asdict(), "side": cut, "watched": len(watched)}
+    told = runs.facts(command, seed, steps=steps, **more)
+    first = start(attention, head, shape, cut, np.random.default_rng(seed))
+    learned = task(attention, head, shape, training, watched)
+    return loop.run(learned, first, settings, out, facts=told, resume=resume, progress=progress)
+
+
+def rate(step: int, steps: int) -> float:
+    """Up within the first fiftieth, then down along a cosine."""
+    warm = schedule.warm_up(step, peak=1.0, warmup=max(1, steps // 50))
+    return warm * schedule.cosine(step, peak=PEAK, steps=steps)
+
+
+PEAK = 3e-3
+
+
+def middle(images: NDArray[np.uint8], side: int) -> Pixels:
+    """``(images, 28, 28)`` to the square in the middle, ``(images, side^2)``."""
+    edge = (images.shape[1] - side) // 2
+    return images[:, edge : edge + side, edge : edge + side].reshape(len(images), -1)

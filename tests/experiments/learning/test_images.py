@@ -1,0 +1,73 @@
+"""A tiny network learns to draw squares of a digit; bits are counted over all pixels, and without the first."""
+
+import numpy as np
+import pytest
+
+from linattn_ref import cli
+from linattn_ref.data.digits import Digits
+from linattn_ref.experiments.learning import images
+from linattn_ref.experiments.learning.images import Shape
+from linattn_ref.nn.logistic_mixture import probabilities
+
+TINY = Shape(width=8, hidden=16, heads=2, layers=1, batch=2)
+FLOAT = np.float32
+
+
+@pytest.fixture
+def digits(monkeypatch):
+    """Two kinds of stripes."""
+    rng = np.random.default_rng(0)
+    training = np.repeat(rng.integers(0, 2, (40, 28, 1)) * 200 + 20, 28, axis=2).astype(np.uint8)
+    found = Digits(training, np.zeros(40, np.uint8), training[:6], np.zeros(6, np.uint8))
+    monkeypatch.setattr(images, "read", lambda folder: found)
+    return found
+
+
+@pytest.mark.parametrize("head", ["softmax", "mixture"])
+def test_bits_are_those_of_the_probabilities(head):
+    """Pixel by pixel: what was said of the value that came."""
+    params = images.start("linear", head, TINY, 3, np.random.default_rng(0))
+    pixels = np.random.default_rng(1).integers(0, 256, (5, 9))
+    both = images.bits(params, "linear", head, TINY, pixels)
+    model = images.model_of("linear", TINY, 9, np.random.default_rng(0))
+    scores, _ = images.causal.forward(images.shifted(pixels), params, model)
+    if head == "softmax":
+        p = np.exp(scores.astype(float))
+        p /= p.sum(axis=-1, keepdims=True)
+    else:
+        p = probabilities(scores.astype(float))
+    surprise = -np.log2(np.take_along_axis(p, pixels[..., None], axis=-1)[..., 0])
+    np.testing.assert_allclose(both, [surprise.mean(), surprise[:, 1:].mean()], rtol=1e-5)
+
+
+def test_no_pixel_sees_itself_or_what_follows():
+    params = images.start("linear", "softmax", TINY, 3, np.random.default_rng(0))
+    model = images.model_of("linear", TINY, 9, np.random.default_rng(0))
+    pixels = np.random.default_rng(1).integers(0, 256, (1, 9))
+    other = pixels.copy()
+    other[:, 4:] = 255 - other[:, 4:]
+    scores, others = (images.causal.forward(images.shifted(x), params, model)[0] for x in (pixels, other))
+    np.testing.assert_allclose(scores[:, :5], others[:, :5], rtol=0, atol=1e-5)
+
+
+def test_close_intensities_begin_with_close_embeddings():
+    table = images.smooth(4000, np.random.default_rng(0))
+    together = (table[100] * table).mean(axis=1)  # over 4000 columns
+    expected = np.exp(-0.5 * ((np.arange(256) - 100) / images.SMOOTH) ** 2)
+    np.testing.assert_allclose(together, expected, atol=5 / np.sqrt(4000) * 1.5)  # five standard deviations
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["softmax", "mixture"])
+def test_the_command_trains_and_goes_on(tmp_path, digits, head, capsys):
+    words = ["train", "images", "--quick", "--head", head, "--out", str(tmp_path / "run")]
+    assert cli.main(words) == 0
+    told = capsys.readouterr().out
+    assert "after 40 steps" in told
+    assert cli.main([*words, "--resume"]) == 0
+    assert capsys.readouterr().out == told
+
+
+def test_a_head_that_is_none_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="head: expected one of softmax, mixture, got 'gauss'"):
+        images.run(tmp_path, head="gauss")
