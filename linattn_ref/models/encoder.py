@@ -21,6 +21,8 @@ References
 ----------
 Devlin et al. (2019), "BERT: pre-training of deep bidirectional transformers for language understanding", section 3.
 Xiong et al. (2020), "On layer normalization in the transformer architecture", Figure 1.
+Beltagy et al. (2020), "Longformer: the long-document transformer", section 3.1, "Linear projections for
+global attention" (they begin as the others).
 """
 
 from __future__ import annotations
@@ -36,13 +38,20 @@ from linattn_ref.attention.arguments import Array, Mask, check_bool, check_shape
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.rooms import name_of_room, room_of
-from linattn_ref.nn import block, embedding, gelu, layer_norm, multi_head, positions, post_norm, pre_norm
+from linattn_ref.nn import affine, block, embedding, gelu, layer_norm, multi_head, positions, post_norm, pre_norm
 from linattn_ref.nn.buffers import Work, fresh
 from linattn_ref.nn.mechanism import Mechanism
 
-__all__ = ["Gradients", "Model", "Params", "Saved", "backward", "draw", "forward"]
+__all__ = ["Gradients", "Model", "Params", "Saved", "backward", "draw", "forward", "refit"]
 
 Tokens = NDArray[np.integer[Any]]
+
+# Of a mechanism that reads so many arrays: which of queries, keys and values (0, 1, 2) it is given for each.
+PROJECTIONS = {
+    2: (0, 2),  # Reformer: queries are keys too
+    3: (0, 1, 2),
+    6: (0, 1, 2, 0, 1, 2),  # Longformer: tokens that see all begin as the others
+}
 
 
 @documented
@@ -251,3 +260,29 @@ def draw(
         layer_norm.draw(width, dtype=dtype),
         tuple(block.draw(width, hidden, rng, reads=reads, own=each, dtype=dtype) for each in own),
     )
+
+
+def refit(params: Params, reads: int, own: Sequence[tuple[Any, ...]] | None = None) -> Params:
+    """The same network for another mechanism, which is given the projections that queries, keys and values had.
+
+    Parameters
+    ----------
+    params : Params
+        Of a network whose mechanism reads queries, keys and values.
+    reads : int
+        Of the new mechanism: `mechanism.Mechanism.reads`.
+    own : sequence of tuples, optional
+        The new mechanism's own parameters, for each block.
+    """
+    if reads not in PROJECTIONS:
+        raise ValueError(f"reads: expected one of {', '.join(map(str, PROJECTIONS))}, got {reads!r}")
+    blocks = []
+    for one, its in zip(params.blocks, own or ((),) * len(params.blocks), strict=True):
+        inner = affine.Params(
+            *(
+                np.concatenate([np.split(x, 3, axis=-1)[part] for part in PROJECTIONS[reads]], axis=-1)
+                for x in one.attention.inner
+            )
+        )
+        blocks.append(one._replace(attention=one.attention._replace(inner=inner, own=its)))
+    return params._replace(blocks=tuple(blocks))

@@ -19,7 +19,6 @@ References
 Devlin et al. (2019), "BERT: pre-training of deep bidirectional transformers for language understanding".
 Liu et al. (2019), "RoBERTa: a robustly optimized BERT pretraining approach". The same network; its table of
 positions starts at ``pad_token_id + 1``.
-Beltagy et al. (2020), "Longformer: the long-document transformer", section 5 (pretrained projections serve twice).
 """
 
 from __future__ import annotations
@@ -50,13 +49,6 @@ from linattn_ref.nn.mechanism import Mechanism
 
 __all__ = ["Layer", "embed", "encode", "layers", "network"]
 
-# Of a mechanism that reads so many arrays: from which of the three projections it has each.
-PROJECTIONS = {
-    2: ("query", "value"),  # Reformer: queries are keys too
-    3: ("query", "key", "value"),
-    6: ("query", "key", "value") * 2,  # Longformer: tokens that see all begin as the others
-}
-
 
 # --- As an encoder --------------------------------------------------------------------------------------------------
 
@@ -84,7 +76,6 @@ def network(
     """
     config, parameters = model.config, model.parameters
     inside = mechanism.of(softmax) if inside is None else inside
-    reads = (inside if isinstance(inside, Mechanism) else inside[0]).reads
     how = encoder.Model(
         inside, config.heads, post_norm, ACTIVATIONS[config.activation], config.layer_norm_eps, config.first_position
     )
@@ -95,20 +86,21 @@ def network(
         positions.Params(of_embeddings["position_embeddings.weight"]),
         embedding.Params(of_embeddings["token_type_embeddings.weight"]),
         _norm(of_embeddings, "LayerNorm"),
-        tuple(_block(one, reads, its) for one, its in zip(of_layers, own or ((),) * config.layers, strict=True)),
+        tuple(map(_block, of_layers)),
     )
-    return how, params
+    reads = (inside if isinstance(inside, Mechanism) else inside[0]).reads
+    return how, params if reads == 3 and own is None else encoder.refit(params, reads, own)
 
 
-def _block(weights: Parameters, reads: int, own: tuple[Any, ...]) -> block.Params:
+def _block(weights: Parameters) -> block.Params:
     """(2)-(5) as the parameters of `linattn_ref.nn.post_norm`."""
-    parts = [_affine(weights, f"attention.self.{name}") for name in PROJECTIONS[reads]]
+    parts = [_affine(weights, f"attention.self.{name}") for name in ("query", "key", "value")]
     side_by_side = affine.Params(
         np.concatenate([part.w for part in parts], axis=1), np.concatenate([b for _, b in parts])
     )
     return block.Params(
         _norm(weights, "attention.output.LayerNorm"),
-        multi_head.Params(side_by_side, _affine(weights, "attention.output.dense"), own),
+        multi_head.Params(side_by_side, _affine(weights, "attention.output.dense")),
         _norm(weights, "output.LayerNorm"),
         feed_forward.Params(_affine(weights, "intermediate.dense"), _affine(weights, "output.dense")),
     )
