@@ -682,7 +682,7 @@ sets = {
     ),
     "blocks of 64": (local.block_local_parts_of(n, n, block=64), patterns.block_local(small, block=4)),
     "BigBird: block 64, w = 3, g = 2, r = 3": (
-        bigbird.parts_of(n, 64, 3, (0, -1), drawn),
+        bigbird.parts_of(n, block=64, random_blocks=drawn),
         patterns.bigbird(small, block=4, random_blocks=drawn_small),
     ),
     **{

@@ -30,9 +30,8 @@ pattern : tuple of `linattn_ref.kernels.parts.Part`, optional
     Of sparse mechanisms: what ``parts_of`` gives for ``N`` and ``L``, for who calls more than once with the same
     lengths and builds it once. Then it alone says who sees whom, and the options it was built from are not looked at.
 out : ndarray ``(..., N, M)``, optional
-    What the output is written into, with any strides, for who keeps an array for it: of softmax, linear attention,
-    Performer, RFA and the sparse mechanisms. It shares no memory with an input, and the backward pass needs what is in
-    it. Not on a GPU.
+    What the output is written into, with any strides, for who keeps an array for it. It shares no memory with an input,
+    and the backward pass needs what is in it. Not on a GPU.
 eps : float
     Added to the denominator of linear attention.
 state : State, optional

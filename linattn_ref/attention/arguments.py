@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention.gpu_arrays import is_inside
+from linattn_ref.kernels.reference.buffers import check_out
 
 __all__ = [
     "FLOATS",
@@ -71,11 +72,18 @@ def check_shape(name: str, x: Array, shape: Sequence[int], letters: str) -> None
         raise ValueError(f"{name}: expected shape {letters} = {tuple(shape)}, got {x.shape}")
 
 
-def check_qkv(q: Array, k: Array, v: Array, *, causal: bool = False, key_mask: Mask | None = None) -> None:
-    """``q (..., N, D)``, ``k (..., L, D)``, ``v (..., L, M)``: equal leading axes, one dtype; ``N <= L`` if causal."""
+def check_qkv(
+    q: Array, k: Array, v: Array, *, causal: bool = False, key_mask: Mask | None = None, out: Array | None = None
+) -> None:
+    """``q (..., N, D)``, ``k (..., L, D)``, ``v (..., L, M)``: equal leading axes, one dtype; ``N <= L`` if causal.
+
+    And, if there is one, ``out (..., N, M)`` to be written to.
+    """
     check_qk(q, k, causal=causal, key_mask=key_mask)
     check_array("v", v, dtype=q.dtype)
     check_shape("v", v, (*k.shape[:-1], v.shape[-1]), "(..., L, M)")
+    if out is not None:
+        check_out(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
 
 
 def check_qk(q: Array, k: Array, *, causal: bool = False, key_mask: Mask | None = None) -> None:

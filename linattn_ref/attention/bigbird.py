@@ -116,7 +116,13 @@ def forward(
         :func:`draw_random_blocks`. Rows of global blocks are ignored.
     """
     if pattern is None:
-        pattern = parts_of(q.shape[-2], block, window_blocks, global_blocks, random_blocks)  # (1)
+        pattern = parts_of(
+            q.shape[-2],
+            block=block,
+            window_blocks=window_blocks,
+            global_blocks=global_blocks,
+            random_blocks=random_blocks,
+        )  # (1)
     return pattern_softmax.forward.unchecked(
         q, k, v, pattern, key_mask=key_mask, scale=scale, out=out, kernels=kernels
     )  # (2), (3)
@@ -127,6 +133,7 @@ backward = pattern_softmax.backward  # (4), (5)
 
 def parts_of(
     n: int,
+    *,
     block: int,
     window_blocks: int = 3,
     global_blocks: ArrayLike = (0, -1),

@@ -21,7 +21,6 @@ from linattn_ref.attention.feature_maps_exact import EluPlusOne
 from linattn_ref.attention.linear_state import State, check_d_state, check_state
 from linattn_ref.attention.rooms import check_kernels
 from linattn_ref.kernels import reference
-from linattn_ref.kernels.reference.buffers import check_out
 
 __all__ = ["check_bind_step", "check_eps", "check_forward", "check_matrix", "check_step", "check_summarise"]
 
@@ -40,13 +39,11 @@ def check_forward(
     kernels: Any = reference,
 ) -> None:
     """Of `linear.forward`."""
-    check_qkv(q, k, v, causal=causal, key_mask=key_mask)
+    check_qkv(q, k, v, causal=causal, key_mask=key_mask, out=out)
     check_kernels(kernels, "causal_product")
     check_eps(eps, feature_map)
     if state is not None:
         check_given(state, feature_map, k, v, causal)
-    if out is not None:
-        check_out(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
 
 
 def check_given(state: Any, feature_map: Any, k: Any, v: Any, causal: bool) -> None:

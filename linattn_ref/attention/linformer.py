@@ -114,13 +114,14 @@ def forward(
     key_mask: Mask | None = None,
     row_mask: Mask | None = None,
     scale: float | None = None,
+    out: Array | None = None,
     kernels: SoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
     """Linformer attention.
 
     Parameters
     ----------
-    q, k, v, key_mask, scale, kernels
+    q, k, v, key_mask, scale, out, kernels
         The common arguments: ``help(linattn_ref.attention)``. A masked key's rows of ``K`` and ``V`` are 0 before the
         projection.
     e, f : ndarray ``(R, L)`` or ``(..., R, L)``, ``R <= L``
@@ -133,7 +134,7 @@ def forward(
     """
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
     out, attention = softmax.forward.unchecked(
-        q, e @ k, f @ v, key_mask=_for_all_heads(row_mask, k), scale=scale, kernels=kernels
+        q, e @ k, f @ v, key_mask=_for_all_heads(row_mask, k), scale=scale, out=out, kernels=kernels
     )  # (1)-(3)
     return out, Saved(k, v, e, f, key_mask, attention)
 

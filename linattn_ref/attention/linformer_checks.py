@@ -15,7 +15,7 @@ __all__ = ["check_forward", "check_matrix", "check_projection", "check_projectio
 def check_forward(
     q: Array, k: Array, v: Array, e: Array, f: Array, *, causal: bool = False, kernels: Any = reference, **options: Any
 ) -> None:
-    check_qkv(q, k, v, key_mask=options.get("key_mask"))
+    check_qkv(q, k, v, key_mask=options.get("key_mask"), out=options.get("out"))
     check_kernels(kernels, "softmax")
     if causal:
         raise ValueError(

@@ -71,6 +71,7 @@ from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, rea
 from linattn_ref.attention.linformer import product_for
 from linattn_ref.attention.linformer_checks import check_projection, check_projections
 from linattn_ref.attention.masks import zero_masked
+from linattn_ref.kernels.reference.buffers import into
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "negative_similarity_fraction"]
 
@@ -109,7 +110,7 @@ class Gradients(NamedTuple):
 def _check_forward(
     q: Array, k: Array, v: Array, e: Array, f: Array, *, key_mask: Mask | None = None, **options: Any
 ) -> None:
-    check_qkv(q, k, v, key_mask=key_mask)
+    check_qkv(q, k, v, key_mask=key_mask, out=options.get("out"))
     check_projections(e, f, k)
     check_eps(options.get("eps", EPS), options.get("feature_map", elu_plus_one))
 
@@ -125,12 +126,13 @@ def forward(
     feature_map: FeatureMap = elu_plus_one,
     key_mask: Mask | None = None,
     eps: float = EPS,
+    out: Array | None = None,
 ) -> tuple[Array, Saved]:
     """Linear attention over mixed keys and values.
 
     Parameters
     ----------
-    q, k, v, key_mask, eps
+    q, k, v, key_mask, eps, out
         The common arguments: ``help(linattn_ref.attention)``. A masked key's rows of ``phi(K)`` and ``V`` are 0 before
         the projection; ``eps`` must be 0 with an exponential feature map.
     e, f : ndarray ``(R, L)`` or ``(..., R, L)``, ``R <= L``
@@ -141,7 +143,8 @@ def forward(
     phi = features(q, k, feature_map, key_mask)
     mixed_k, mixed_v = e @ phi.k, f @ v  # (1)  (..., R, C), (..., R, M)
     s, z = add_up(mixed_k, mixed_v)  # (2)  (..., C, M), (..., C)
-    out, denominator = read(phi.q, s, z, eps)  # (3)
+    result, denominator = read(phi.q, s, z, eps)  # (3)
+    out = into(out, result)
     return out, Saved(phi, v, e, f, mixed_k, mixed_v, s, z, out, denominator, feature_map, key_mask)
 
 

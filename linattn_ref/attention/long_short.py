@@ -113,12 +113,13 @@ def forward(
     causal: bool = False,
     key_mask: Mask | None = None,
     scale: float | None = None,
+    out: Array | None = None,
 ) -> tuple[Array, Saved]:
     """Long-short attention.
 
     Parameters
     ----------
-    q, k, v, causal, key_mask, scale
+    q, k, v, causal, key_mask, scale, out
         The common arguments: ``help(linattn_ref.attention)``. ``N = L`` unless causal, as the short term is about
         places. A masked key has no share in a mixture; a segment without a key has no mixtures.
     w_p : ndarray ``(D, R)`` or ``(..., D, R)``
@@ -133,13 +134,14 @@ def forward(
     )  # (1), (2)
     pairs = *(norm_local or NONE), *(norm_global or NONE)
     saved = Saved(q, mixing, mixed, pairs, key_mask, resolve_scale(scale, q.shape[-1]))
-    return _attend(saved), saved
+    return _attend(saved, out), saved
 
 
-def _attend(saved: Saved) -> Array:
+def _attend(saved: Saved, out: Array | None = None) -> Array:
     """``out`` of (4), segment by segment."""
     normed = [y for y, _ in _normed(saved)]  # (3)
-    out = np.empty_like(saved.q, shape=(*saved.q.shape[:-1], saved.mixing.v.shape[-1]))
+    if out is None:
+        out = np.empty_like(saved.q, shape=(*saved.q.shape[:-1], saved.mixing.v.shape[-1]))
     for (rows, _, _), keys, values, mask in _segments(saved, *normed):
         out[..., rows, :], _ = softmax_dense.forward.unchecked(
             saved.q[..., rows, :], keys, values, causal=saved.mixing.causal, key_mask=mask, scale=saved.scale

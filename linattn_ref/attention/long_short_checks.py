@@ -65,5 +65,6 @@ def _is_pair(x: object) -> bool:
 
 
 def check_forward(q: Array, k: Array, v: Array, *rest: Any, **options: Any) -> None:
-    check_qkv(q, k, v, causal=options.get("causal", False), key_mask=options.get("key_mask"))
+    shared = {name: options[name] for name in ("causal", "key_mask", "out") if name in options}
+    check_qkv(q, k, v, **shared)
     check_matrix(q, k, *rest, **options, v=v)

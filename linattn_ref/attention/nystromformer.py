@@ -140,13 +140,14 @@ def forward(
     iterations: int = 6,
     key_mask: Mask | None = None,
     scale: float | None = None,
+    out: Array | None = None,
     kernels: SoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
     """Nyström attention.
 
     Parameters
     ----------
-    q, k, v, key_mask, scale, kernels
+    q, k, v, key_mask, scale, out, kernels
         The common arguments: ``help(linattn_ref.attention)``. Padding moves the segments' bounds, so that a padded
         sequence gives another approximation than the sequence alone.
     conv : ndarray ``(H, K)``, optional
@@ -168,12 +169,12 @@ def forward(
     # Row r of G is left in place where landmark r is dropped: it meets a column of zeros in Z.
     attend = softmax.forward.unchecked
     g, inner = attend(q_means, k, v, key_mask=key_mask, scale=scale, kernels=kernels)  # (4)  (..., R, M)
-    out, outer = attend(q, k_means, z @ g, key_mask=kept, scale=scale, kernels=kernels)  # (2), (6)
-    convolution = None
-    if conv is not None:
-        local, convolution = depthwise.forward.unchecked(inner.v, conv)  # (7)  (..., N, M)
-        out = out + local
-    return out, Saved(means_q, means_k, outer, inner, z, inverse, convolution)
+    buffer = out if conv is None else None  # the backward pass needs what is read before the convolution is added
+    read, outer = attend(q, k_means, z @ g, key_mask=kept, scale=scale, out=buffer, kernels=kernels)  # (2), (6)
+    if conv is None:
+        return read, Saved(means_q, means_k, outer, inner, z, inverse, None)
+    local, convolution = depthwise.forward.unchecked(inner.v, conv)  # (7)  (..., N, M)
+    return np.add(read, local, out=out), Saved(means_q, means_k, outer, inner, z, inverse, convolution)
 
 
 @door(backward_check(Saved, "outer.out"))

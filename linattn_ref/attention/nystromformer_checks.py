@@ -20,7 +20,7 @@ PSEUDO_INVERSES: tuple[PseudoInverse, ...] = get_args(PseudoInverse)
 def check_forward(
     q: Array, k: Array, v: Array, conv: Array | None = None, *, kernels: Any = reference, **options: Any
 ) -> None:
-    check_qkv(q, k, v, key_mask=options.get("key_mask"))
+    check_qkv(q, k, v, key_mask=options.get("key_mask"), out=options.get("out"))
     check_matrix(q, k, **options)
     check_kernels(kernels, "softmax")
     if conv is not None:

@@ -126,6 +126,7 @@ def forward(
     key_mask: Mask | None = None,
     scale: float | None = None,
     buckets: Integers | None = None,
+    out: Array | None = None,
     kernels: LshRoom = reference,
 ) -> tuple[Array, Saved]:
     """LSH attention.
@@ -138,7 +139,7 @@ def forward(
         From :func:`draw_rotations`; a round each. May be left out where ``buckets`` is given.
     chunk : int
         Tokens a chunk, any number; the last one is shorter where they do not divide.
-    causal, key_mask, scale, kernels
+    causal, key_mask, scale, out, kernels
         The common arguments: ``help(linattn_ref.attention)``. A masked token is sorted last; it gets no weight, and its
         own output is 0. The scale is as the paper prints it; the authors' code comes to 1.
     buckets : ndarray of integers ``(..., rounds, N)``, optional
@@ -148,8 +149,9 @@ def forward(
     order = find_order(qk, rotations, key_mask, buckets)  # (..., rounds, N)
     qk, v = zero_masked(qk, key_mask), zero_masked(v, key_mask)
     length = length_of(qk)  # (..., N, 1)
+    buffer = {} if out is None else {"out": out}  # a room of one's own need not know of it
     out, log_sum_exp = kernels.lsh.forward(
-        qk, key_of(qk, length), v, order, count_seen(qk, key_mask), chunk, bool(causal), scale
+        qk, key_of(qk, length), v, order, count_seen(qk, key_mask), chunk, bool(causal), scale, **buffer
     )  # (1)-(5)
     alone = is_alone(log_sum_exp, key_mask)
     np.copyto(out, v, where=alone[..., None])  # (7)

@@ -19,16 +19,19 @@ from linattn_ref.attention.arguments import (
 from linattn_ref.attention.lsh_hashing import Integers
 from linattn_ref.attention.rooms import check_kernels
 from linattn_ref.kernels import reference
+from linattn_ref.kernels.reference.buffers import check_out
 
 __all__ = ["check_forward", "check_pattern"]
 
 
-def check_forward(qk: Array, v: Array, *, kernels: Any = reference, **options: Any) -> None:
+def check_forward(qk: Array, v: Array, *, out: Array | None = None, kernels: Any = reference, **options: Any) -> None:
     check_array("qk", qk)
     check_array("v", v, dtype=qk.dtype)
     check_shape("v", v, (*qk.shape[:-1], v.shape[-1]), "(..., N, M)")
     check_kernels(kernels, "lsh")
     check_pattern(qk, **options)
+    if out is not None:
+        check_out(out, v.shape, v.dtype)
 
 
 def check_pattern(

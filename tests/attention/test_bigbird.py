@@ -107,13 +107,11 @@ def test_parts_are_the_pattern(n, block, window_blocks, global_blocks):
     n_blocks = -(-n // block)
     global_blocks = tuple(b for b in global_blocks if -n_blocks <= b < n_blocks)
     drawn = np.random.default_rng(0).integers(0, n_blocks, (n_blocks, 3))
+    options = {"block": block, "window_blocks": window_blocks, "global_blocks": global_blocks}
     for random_blocks in (None, drawn):
         times = np.zeros((n, n), int)
-        np.add.at(times, parts.pairs(bigbird.parts_of(n, block, window_blocks, global_blocks, random_blocks)), 1)
-        expected = bigbird.pattern(
-            n, block=block, window_blocks=window_blocks, global_blocks=global_blocks, random_blocks=random_blocks
-        )
-        np.testing.assert_array_equal(times, expected)
+        np.add.at(times, parts.pairs(bigbird.parts_of(n, **options, random_blocks=random_blocks)), 1)
+        np.testing.assert_array_equal(times, bigbird.pattern(n, **options, random_blocks=random_blocks))
 
 
 def test_pairs_are_those_of_the_formula():
@@ -123,7 +121,7 @@ def test_pairs_are_those_of_the_formula():
     per_query = bigbird.pattern(n, block=block, random_blocks=drawn).sum(axis=1)
     assert (per_query[:block] == n).all()
     assert (per_query[2 * block : -2 * block] == block * (3 + 2 + 3)).all()
-    assert parts.count_pairs(bigbird.parts_of(n, block, 3, (0, -1), drawn)) == per_query.sum()
+    assert parts.count_pairs(bigbird.parts_of(n, block=block, random_blocks=drawn)) == per_query.sum()
 
 
 def test_rows_of_global_blocks_may_hold_anything():

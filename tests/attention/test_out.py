@@ -1,4 +1,4 @@
-"""Outputs written where the caller wants them: ``out=`` of the mechanisms that see all keys, or all before."""
+"""Outputs written where the caller wants them: ``out=`` of every mechanism but the sparse (`test_pattern_softmax`)."""
 
 import tracemalloc
 from functools import partial
@@ -6,11 +6,23 @@ from functools import partial
 import numpy as np
 import pytest
 
-from linattn_ref.attention import feature_maps, linear, performer, rfa, softmax
+from linattn_ref.attention import (
+    feature_maps,
+    linear,
+    linformer,
+    linformer_linear,
+    long_short,
+    nystromformer,
+    performer,
+    reformer,
+    rfa,
+    softmax,
+)
 from linattn_ref.kernels import jit, reference
 
 N, D, M = 40, 4, 3
 OMEGA = feature_maps.gaussian(6, D, np.random.default_rng(7))
+E = linformer.mean_pool(5, N)
 GATE = np.linspace(0.1, 0.9, 2 * N).reshape(2, N)
 CASES = {
     "softmax": partial(softmax.forward, causal=True),
@@ -25,8 +37,26 @@ CASES = {
     "rfa": partial(rfa.forward, omega=OMEGA, causal=True),
     "rfa, all keys": partial(rfa.forward, omega=OMEGA),
     "rfa, gate": partial(rfa.forward, omega=OMEGA, gate=GATE, causal=True),
+    "linformer": partial(linformer.forward, e=E, f=2 * E),
+    "linformer_linear": partial(linformer_linear.forward, e=E, f=2 * E),
+    "nystromformer": partial(nystromformer.forward, landmarks=5),
+    "nystromformer, convolution": partial(nystromformer.forward, conv=np.ones((2, 3)), landmarks=5),
+    "reformer": lambda q, k, v, **options: reformer.forward(q, v, rotations=OMEGA.T[None], chunk=8, **options),
+    "reformer, causal": lambda q, k, v, **options: reformer.forward(
+        q, v, rotations=OMEGA.T[None], chunk=8, causal=True, **options
+    ),
+    "long_short": partial(long_short.forward, w_p=OMEGA.T, norm_local=None, norm_global=None, window=8),
 }
+WITHOUT_ROOMS = "linformer_linear", "long_short"  # NumPy alone
 each = pytest.mark.parametrize("forward", CASES.values(), ids=CASES)
+in_each_room = pytest.mark.parametrize(
+    ("forward", "options"),
+    [
+        pytest.param(forward, {} if name in WITHOUT_ROOMS else {"kernels": room}, id=f"{name}-{room.__name__[20:]}")
+        for name, forward in CASES.items()
+        for room in ((reference,) if name in WITHOUT_ROOMS else (reference, jit))
+    ],
+)
 rooms = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
 
 
@@ -36,16 +66,15 @@ def draw(longest=1.0):
     return q, np.linspace(longest, 1, N)[:, None] * k, v
 
 
-@each
-@rooms
+@in_each_room
 @pytest.mark.parametrize("longest", [1.0, 20.0])
-def test_the_output_is_written_whole_where_the_caller_wants_it(room, forward, longest):
+def test_the_output_is_written_whole_where_the_caller_wants_it(forward, options, longest):
     arrays = draw(longest)
     kept = np.full((N, 2, M + 2), np.nan)
     out = kept[..., :M].swapaxes(0, 1)  # some columns of a wider array, heads side by side
-    expected, expected_saved = forward(*arrays, kernels=room)
-    got, saved = forward(*arrays, out=out, kernels=room)
-    assert got is saved.out is out
+    expected, expected_saved = forward(*arrays, **options)
+    got, saved = forward(*arrays, out=out, **options)
+    assert got is out
     np.testing.assert_array_equal(out, expected)
     assert np.isnan(kept[..., M:]).all()
     backward = backward_of(saved)
@@ -54,7 +83,8 @@ def test_the_output_is_written_whole_where_the_caller_wants_it(room, forward, lo
 
 
 def backward_of(saved):
-    for module in (softmax, rfa):
+    """That of the module which has this kind of ``Saved``; the Performer's is linear attention's."""
+    for module in (softmax, rfa, linformer, linformer_linear, nystromformer, reformer, long_short):
         if isinstance(saved, module.Saved):
             return module.backward
     return linear.backward

@@ -67,7 +67,15 @@ def elu_plus_one(room, q, k, v, d_out, out, gradients):
     return phi, room.elu_plus_one.backward(d_phi, phi)
 
 
-CALLS = softmax, pattern_softmax, dilated_softmax, product, normalised, gated, elu_plus_one
+def lsh(room, q, k, v, d_out, out, gradients):
+    n, heads = q.shape[-2], q.shape[:-2]
+    order = np.stack([np.arange(n), np.arange(n)[::-1]]) + np.zeros((*heads, 1, 1), np.int32)
+    who = order, np.full(heads, n), 8, True, 0.5
+    out, log_sum_exp = room.lsh.forward(q, k, v, *who, out=out)
+    return out, *room.lsh.backward(d_out, q, k, v, out, log_sum_exp, *who, gradients=gradients), log_sum_exp
+
+
+CALLS = softmax, pattern_softmax, dilated_softmax, lsh, product, normalised, gated, elu_plus_one
 CALL = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 
 
@@ -109,7 +117,7 @@ def test_the_same_bits_from_any_layout_and_no_machine_code_of_its_own(call, layo
 
 def signatures():
     """How many have been compiled for each kernel."""
-    modules = jit.softmax, jit.pattern_softmax, jit.elu_plus_one, jit.causal_product
+    modules = jit.softmax, jit.pattern_softmax, jit.lsh, jit.elu_plus_one, jit.causal_product
     return [len(x.threaded.signatures) for module in modules for x in vars(module).values() if hasattr(x, "threaded")]
 
 
@@ -149,7 +157,7 @@ def test_a_buffer_that_will_not_do(room, call):
                 call(room, *arrays, None, (None, None, bad))
 
 
-@pytest.mark.parametrize("call", [softmax, pattern_softmax, product, _normalised, elu_plus_one])
+@pytest.mark.parametrize("call", [softmax, pattern_softmax, lsh, product, _normalised, elu_plus_one])
 def test_no_copy_of_heads_that_lie_beside_one_another(call):
     """States, and arrays with a number a token, are much smaller than half an input."""
     arrays = [heads_last(np.abs(x)) for x in draw(np.float32, (2, 4, 2048), 64, 64)]

@@ -247,7 +247,7 @@ def test_the_same_bits_for_any_number_of_threads(name, leading, dtype):
 @pytest.mark.parametrize("widths", [(3, 2), (5, 3), (8, 8)], ids=str)
 def test_a_head_alone_gives_the_same_bits_in_numpy(widths, dtype):
     """A product's last bit depends on its factors' strides, and those of ``k[..., keys, :]`` on the leading axes."""
-    pattern = bigbird.parts_of(13, 4, 3, (0, -1), None)  # scattered keys, in small tiles
+    pattern = bigbird.parts_of(13, block=4)  # scattered keys, in small tiles
     inputs = draw("window", dtype, leading=(3,), widths=widths)._replace(pattern=pattern)
     inputs = inputs._replace(**{name: getattr(inputs, name)[:, :13] for name in ("q", "k", "v", "d_out")})
     alone = run(reference, inputs._replace(q=inputs.q[1], k=inputs.k[1], v=inputs.v[1], d_out=inputs.d_out[1]))

@@ -1,59 +1,23 @@
 """LSH attention in Numba: `linattn_ref.kernels.reference.lsh` with a lane for every query, or every key.
 
-In each round the tokens are sorted and cut into chunks of ``C``; a chunk of queries meets the ``2 C`` keys of the chunk
-before and its own. A task gathers the rows of one chunk's tokens and works on them as `softmax` does on its tiles.
-
-Forward: a task is a chunk of queries, ``lanes`` of them at a time, a query a lane::
-
-    scores  = K (scale Q^T)                   (2 C, queries), -inf for who is not met
-    weights = exp(scores - maximum)
-    out^T   = V^T weights                     (M, queries)
-
-Then the output, maximum and sum of the round are added to those of the rounds before, brought to one maximum: that is
-the combination by log-sum-exp. In a round every token is in one chunk of queries, so every number is written by one
-task.
-
-Backward: a task is a chunk of *keys*, ``lanes`` of them at a time, a key a lane; its queries are the ``2 C`` of its own
-chunk and the one after::
-
-    p   = exp(Q (scale K^T) - z)        d_s = p * (d_out V^T - row_sum)        (2 C, keys)
-    d_v^T = d_out^T p                   d_k^T = Q^T d_s                        (M, keys), (D, keys)
-    d_q  += d_s (scale K)                                                      (2 C, D)
-
-Neighbours both add to the ``d_q`` of the chunk between them. So first all even chunks are taken and then all odd ones:
-no two tasks at a time write the same row, and the order of the sums is the same for any number of threads.
-
-Memory: the output, two numbers a row, a number a token and round; backward the gradients. A pair that meets in several
-rounds counts in the first of them alone, `lsh_meet`. Masked tokens come last in every order and are left out.
+Round after round, and within a round in tasks of some hundred sorted tokens, whose rows are fetched by their numbers
+from wherever they lie: `lsh_runs`. So heads may have any strides. A pair that meets in several rounds counts in the
+first of them alone, `lsh_meet`.
 """
 
 import math
 
 import numpy as np
-from numba import get_num_threads, njit, prange
+from numba import get_num_threads
 
-from linattn_ref.kernels.jit.cache import kernel
-from linattn_ref.kernels.jit.lsh_meet import (
-    check_length,
-    chunks_before,
-    fetch,
-    gather,
-    hide_itself,
-    hide_met_before,
-    into_lanes,
-    pack_tokens,
-    where_greater,
-)
-from linattn_ref.kernels.jit.panel import new_panel, product
-from linattn_ref.kernels.jit.vector import broadcast, exp, keep_lanes, lanes, load, maximum, store
+from linattn_ref.kernels.jit.heads import give, gradients_to_write, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.lsh_meet import check_length
+from linattn_ref.kernels.jit.lsh_runs import backward_round, forward_round, run_length
 
-RUN = 512  # sorted tokens a task, about: a chunk is gathered once for those it meets
-MAXIMUM, SUM = 0, 1  # rows of the panel with the maximum and sum of the queries
-
-# --- Forward --------------------------------------------------------------------------------------------------------
+__all__ = ["backward", "forward"]
 
 
-def forward(q, k, v, order, seen, chunk, causal, scale):
+def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
     """Output and row log-sum-exp of softmax attention to all tokens that are met in any round.
 
     Parameters
@@ -68,6 +32,8 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
     causal : bool
         Token ``i`` sees tokens ``j < i``; nobody sees itself.
     scale : float
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
 
     Returns
     -------
@@ -76,226 +42,51 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
         ``-inf`` for a token that sees nobody, whose output is 0.
     """
     check_length(q)
-    shape = v.shape
-    q, k, v, order, seen = _flat(q), _flat(k), _flat(v), _flat(order), _flat_count(seen)
+    q, k, v = side_by_side(q, k, v)
+    order, seen = _flat(order, 2), _flat_count(seen)
     chunks = _chunks(order, chunk, q.dtype)
-    out = np.zeros(v.shape, q.dtype)
-    row_max = np.full(v.shape[:2], -np.inf, q.dtype)  # (heads, N)
-    row_sum = np.zeros(v.shape[:2], q.dtype)  # (heads, N)
+    written = to_write(out, v.shape, v.dtype)
+    written[...] = 0
+    row_max = np.full((len(order), v.shape[-2]), -np.inf, q.dtype)  # (heads, N)
+    row_sum = np.zeros_like(row_max)  # (heads, N)
+    table = table_of(q, k, v, written)
     for some in _heads_at_a_time(order, chunk):
-        arrays = tuple(x[some] for x in (q, k, v, order, chunks, seen))
+        who, sums = (order[some], chunks[some], seen[some]), (row_max[some], row_sum[some])
         for r in range(order.shape[1]):
-            _forward_round(r, *arrays, chunk, causal, q.dtype.type(scale), out[some], row_max[some], row_sum[some])
+            forward_round(r, table, some.start, *who, chunk, causal, q.dtype.type(scale), *sums)
     some = row_sum != 0  # not "> 0": a NaN must stay one
-    out /= np.where(some, row_sum, q.dtype.type(1))[..., None]
+    written /= np.where(some, row_sum, q.dtype.type(1)).reshape(*v.shape[:-1], 1)
     log_sum_exp = row_max + np.log(row_sum, out=np.zeros_like(row_sum), where=some)
-    return out.reshape(shape), log_sum_exp.reshape(shape[:-1])
+    return give(out, written), log_sum_exp.reshape(v.shape[:-1])
 
 
-@kernel
-def _forward_round(r, q, k, v, order, chunks, seen, chunk, causal, scale, out, row_max, row_sum):
-    heads, _, n = order.shape
-    run = _run(chunk)
-    runs = (n + run - 1) // run
-    for task in prange(heads * runs):
-        h, first = task // runs, task % runs * run
-        if first < seen[h]:
-            before = min(first, chunk)  # the run's first queries meet the chunk before
-            tokens = order[h, r, first - before : min(first + run, seen[h])]
-            results = out[h], row_max[h], row_sum[h]
-            _forward_run(r, q[h], k[h], v[h], tokens, before, chunks[h], chunk, causal, scale, results)
+def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale, *, gradients=(None, None, None)):
+    """Gradients of :func:`forward`: ``d_q``, ``d_k``, ``d_v``, shaped like their inputs.
 
-
-@njit
-def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, results):
-    """The queries ``tokens[before:]``, chunk by chunk."""
-    width = lanes(q)
-    k_rows, v_rows = gather(k, tokens), gather(v, tokens)
-    places = tokens.astype(q.dtype).reshape(1, -1)
-    their_chunks = chunks_before(chunks, r, tokens)
-    q_t = new_panel(q.shape[1], q)  # (D, queries)
-    rows = np.empty((width, v_rows.shape[1]), q.dtype)  # (queries, M), by panels of columns
-    scores = new_panel(2 * chunk, q)  # (keys, queries)
-    my_place, my_chunks, sums = new_panel(1, q), new_panel(r, q), new_panel(2, q)
-    for start in range(before, tokens.size, chunk):
-        end = min(start + chunk, tokens.size)
-        keys = slice(max(start - chunk, 0), end)
-        some = scores[: end - keys.start]
-        for first in range(start, end, width):
-            mine = slice(first, min(first + width, end))
-            pack_tokens(q_t, q, tokens[mine], scale)
-            into_lanes(my_place, places[:, mine])
-            into_lanes(my_chunks, their_chunks[:, mine])
-            product(some, k_rows[keys, : q.shape[1]], q_t, False)
-            _hide(some, first - keys.start, causal, my_place, places[0, keys], my_chunks, their_chunks[:, keys], sums)
-            _softmax(some, sums)
-            for c in range(0, v_rows.shape[1], width):
-                product(rows[:, c : c + width], some.T, v_rows[keys, c : c + width], False)
-            _combine(tokens[mine], rows, sums, results)
-
-
-@njit
-def _hide(scores, first, causal, my_place, places, my_chunks, their_chunks, sums):
-    """``-inf`` for who is not met, or was met before; and the maximum. The query in lane 0 is key ``first``."""
-    highest = broadcast(np.finfo(scores.dtype).min)  # below any score, yet exp(-inf - it) is 0, not NaN
-    for j in range(scores.shape[0]):
-        score = hide_met_before(load(scores, j), my_chunks, their_chunks, j, scores.dtype.type(0.5))
-        if causal:
-            score = where_greater(load(my_place, 0), broadcast(places[j]), score, -np.inf)
-        elif first <= j < first + lanes(scores):
-            score = hide_itself(score, my_place, places[j])
-        store(scores, j, score)
-        highest = maximum(score, highest)
-    store(sums, MAXIMUM, highest)
-
-
-@njit
-def _softmax(scores, sums):
-    """Scores to weights, and their sum."""
-    highest, total = load(sums, MAXIMUM), broadcast(scores.dtype.type(0))
-    for j in range(scores.shape[0]):
-        weight = exp(load(scores, j) - highest)
-        store(scores, j, weight)
-        total = total + weight
-    store(sums, SUM, total)
-
-
-@njit
-def _combine(queries, rows, sums, results):
-    """Add a round to those before it, both brought to the larger maximum."""
-    out, row_max, row_sum = results
-    for i in range(queries.size):
-        fetch(out, queries, i)
-        if sums[SUM, i] == 0:  # meets nobody new; a NaN is not 0 and goes on
-            continue
-        token, highest = queries[i], max(row_max[queries[i]], sums[MAXIMUM, i])
-        old_share, share = math.exp(row_max[token] - highest), math.exp(sums[MAXIMUM, i] - highest)
-        row_max[token] = highest
-        row_sum[token] = old_share * row_sum[token] + share * sums[SUM, i]
-        for m in range(out.shape[1]):
-            out[token, m] = old_share * out[token, m] + share * rows[i, m]
-
-
-# --- Backward -------------------------------------------------------------------------------------------------------
-
-
-def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale):
-    """Gradients of :func:`forward`: ``d_q``, ``d_k``, ``d_v``, shaped like their inputs."""
+    ``gradients`` are arrays for them to be written to, or None.
+    """
     check_length(q)
-    shapes = q.shape, k.shape, v.shape
-    d_out, out, q, k, v, order = map(_flat, (d_out, out, q, k, v, order))
-    seen = _flat_count(seen)
-    row_sum = np.einsum("hnm,hnm->hn", d_out, out)  # (heads, N)
+    d_out, out, q, k, v = side_by_side(d_out, out, q, k, v)
+    order, seen = _flat(order, 2), _flat_count(seen)
+    row_sum = np.einsum("...nm,...nm->...n", d_out, out).reshape(order.shape[::2])  # (heads, N)
     shift = np.where(np.isneginf(log_sum_exp), q.dtype.type(0), log_sum_exp).reshape(row_sum.shape)  # (heads, N)
     chunks = _chunks(order, chunk, q.dtype)
-    d_q, d_k, d_v = (np.zeros(x.shape, x.dtype) for x in (q, k, v))
+    d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)
+    for x in (d_q, d_k, d_v):
+        x[...] = 0
+    table = table_of(d_out, q, k, v, d_q, d_k, d_v)
     for some in _heads_at_a_time(order, chunk):
-        rows = tuple(x[some] for x in (d_out, q, shift, row_sum, d_q))
-        arrays = tuple(x[some] for x in (k, v, order, chunks, seen))
+        who, rows = (order[some], chunks[some], seen[some]), (shift[some], row_sum[some])
         for r in range(order.shape[1]):
             for parity in (0, 1):
-                _backward_round(r, parity, rows, *arrays, chunk, causal, q.dtype.type(scale), d_k[some], d_v[some])
-    return tuple(d_x.reshape(shape) for d_x, shape in zip((d_q, d_k, d_v), shapes, strict=True))
-
-
-@kernel
-def _backward_round(r, parity, rows, k, v, order, chunks, seen, chunk, causal, scale, d_k, d_v):
-    d_out, q, shift, row_sum, d_q = rows
-    heads, _, n = order.shape
-    run = _run(chunk)
-    runs = ((n + run - 1) // run + 1 - parity) // 2  # every second one
-    for task in prange(heads * runs):
-        h, first = task // runs, (2 * (task % runs) + parity) * run
-        if first < seen[h]:
-            keys = min(run, seen[h] - first)
-            tokens = order[h, r, first : min(first + run + chunk, seen[h])]  # the chunk after meets the run's last keys
-            mine = d_out[h], q[h], shift[h], row_sum[h], d_q[h]
-            _backward_run(r, mine, k[h], v[h], tokens, keys, chunks[h], chunk, causal, scale, d_k[h], d_v[h])
-
-
-@njit
-def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d_k, d_v):
-    """The keys ``tokens[:n_keys]``, chunk by chunk, and what they give to the queries ``tokens``."""
-    width = lanes(k)
-    g_rows, q_rows = gather(rows[0], tokens), gather(rows[1], tokens)  # (queries, M), (queries, D)
-    k_rows, d_q = gather(k, tokens[:n_keys]), np.zeros(q_rows.shape, k.dtype)  # (keys, D), (queries, D)
-    shift, row_sum = rows[2][tokens], rows[3][tokens]
-    places = tokens.astype(k.dtype).reshape(1, -1)
-    their_chunks = chunks_before(chunks, r, tokens)
-    k_t, v_t = new_panel(k.shape[1], k), new_panel(v.shape[1], k)  # (D, keys), (M, keys)
-    columns = new_panel(width, k)  # (keys, lanes), of d_k or d_v
-    p, d_s = new_panel(2 * chunk, k), new_panel(2 * chunk, k)  # (queries, keys)
-    my_place, my_chunks = new_panel(1, k), new_panel(r, k)
-    for start in range(0, n_keys, chunk):
-        queries = slice(start, min(start + 2 * chunk, tokens.size))
-        some_p, some_d_s = p[: queries.stop - start], d_s[: queries.stop - start]
-        for first in range(start, min(start + chunk, n_keys), width):
-            mine = slice(first, min(first + width, start + chunk, n_keys))
-            keys = mine.stop - first
-            pack_tokens(k_t, k, tokens[mine], scale)
-            pack_tokens(v_t, v, tokens[mine], k.dtype.type(1))
-            into_lanes(my_place, places[:, mine])
-            into_lanes(my_chunks, their_chunks[:, mine])
-            product(some_p, q_rows[queries, : k.shape[1]], k_t, False)
-            product(some_d_s, g_rows[queries, : v.shape[1]], v_t, False)
-            _hide_keys(
-                some_p, first - start, keys, causal, my_place, places[0, queries], my_chunks, their_chunks[:, queries]
-            )
-            _weights(some_p, some_d_s, shift[queries], row_sum[queries])
-            for c in range(0, v.shape[1], width):
-                product(columns, some_p.T, g_rows[queries, c : c + width], False)
-                _add_rows(d_v, tokens[mine], c, columns, k.dtype.type(1))
-            for c in range(0, k.shape[1], width):
-                product(columns, some_d_s.T, q_rows[queries, c : c + width], False)
-                _add_rows(d_k, tokens[mine], c, columns, scale)
-                product(d_q[queries, c : c + width], some_d_s[:, :keys], k_rows[mine, c : c + width], True)
-    _add_rows(rows[4], tokens, 0, d_q, scale)
-
-
-@njit
-def _hide_keys(scores, first, keys, causal, my_place, places, my_chunks, their_chunks):
-    """``-inf`` for pairs that do not meet, or met before. The key in lane 0 is query ``first``; there are ``keys``."""
-    for i in range(scores.shape[0]):
-        score = hide_met_before(load(scores, i), my_chunks, their_chunks, i, scores.dtype.type(-0.5))
-        if causal:
-            score = where_greater(broadcast(places[i]), load(my_place, 0), score, -np.inf)
-        elif first <= i < first + lanes(scores):
-            score = hide_itself(score, my_place, places[i])
-        if keys < lanes(scores):
-            score = keep_lanes(score, 0, keys, -np.inf)
-        store(scores, i, score)
-
-
-@njit
-def _weights(p, d_s, shift, row_sum):
-    """Scores to probabilities in ``p``, the gradients of both in ``d_s``."""
-    for i in range(shift.size):
-        weight = exp(load(p, i) - broadcast(shift[i]))
-        store(p, i, weight)
-        store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum[i])))
-
-
-@njit
-def _add_rows(x, tokens, first, rows, scale):
-    """``x[tokens[i], first + t] += scale * rows[i, t]``, for as many columns as there are."""
-    columns = min(x.shape[1] - first, rows.shape[1])
-    for i in range(tokens.size):
-        token = tokens[i]
-        fetch(x, tokens, i)
-        for t in range(columns):
-            x[token, first + t] += scale * rows[i, t]
-
-
-@njit
-def _run(chunk):
-    """How many sorted tokens a task takes: whole chunks, with gathered rows that stay in the second-level cache."""
-    return chunk * max(1, RUN // chunk)
+                backward_round(r, parity, table, some.start, *who, chunk, causal, q.dtype.type(scale), *rows)
+    return tuple(give(*each) for each in zip(gradients, (d_q, d_k, d_v), strict=True))
 
 
 def _heads_at_a_time(order, chunk):
     """Slices of heads: only so many that each thread has a few runs, so that rows stay in the cache for all rounds."""
     heads, _, n = order.shape
-    some = max(1, 4 * get_num_threads() * _run.py_func(chunk) // n)
+    some = max(1, 4 * get_num_threads() * run_length.py_func(chunk) // n)
     return [slice(first, first + some) for first in range(0, heads, some)]
 
 
@@ -310,9 +101,9 @@ def _chunks(order, chunk, dtype):
     return chunks
 
 
-def _flat(x):
-    """``(..., rows, width)`` as ``(heads, rows, width)``, contiguous; Numba would compile anew for read-only arrays."""
-    return np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+def _flat(x, axes):
+    """``(heads, ...)`` with so many axes after it, contiguous; Numba would compile anew for read-only arrays."""
+    return np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-axes]), *x.shape[-axes:])
 
 
 def _flat_count(seen):

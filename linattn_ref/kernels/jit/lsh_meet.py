@@ -17,6 +17,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from linattn_ref.kernels.jit.vector import _splat, broadcast, lanes, load, prefetch
+from linattn_ref.kernels.jit.views import without_gaps
 
 AHEAD = 6  # tokens: a row from the third-level cache or beyond arrives in time
 LINE = 64  # bytes that the processor fetches at a time
@@ -78,6 +79,7 @@ def fetch(x, tokens, i):
 @njit
 def gather(x, tokens):
     """``x[tokens]`` with as many columns as fill Vectors, those left over 0."""
+    x = without_gaps(x)
     rows = np.empty((tokens.size, whole_vectors(x)), x.dtype)
     for i in range(tokens.size):
         token = tokens[i]
@@ -98,6 +100,7 @@ def whole_vectors(x):
 @njit
 def pack_tokens(panel, x, tokens, scale):
     """``panel[t, i] = scale * x[tokens[i], t]``; lanes beyond the last token are 0."""
+    x = without_gaps(x)
     for i in range(tokens.size):
         token = tokens[i]
         fetch(x, tokens, i)

@@ -29,10 +29,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn_ref.kernels.reference.buffers import all_into, into
+
 __all__ = ["Meeting", "backward", "forward"]
 
 
-def forward(q, k, v, order, seen, chunk, causal, scale):
+def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
     """Output and row log-sum-exp of softmax attention to all tokens that are met in any round.
 
     Parameters
@@ -47,6 +49,8 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
     causal : bool
         Token ``i`` sees tokens ``j < i``; nobody sees itself.
     scale : float
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
 
     Returns
     -------
@@ -56,7 +60,7 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
     """
     shape = v.shape
     q, k, v, order, seen = _flat(q, k, v, order, seen)
-    out = np.zeros(v.shape, v.dtype)
+    o = np.zeros(v.shape, v.dtype)
     log_sum_exp = np.full(v.shape[:2], -np.inf, v.dtype)
     for r in range(order.shape[1]):
         met = _meet(r, order, seen, chunk, causal, q.dtype)
@@ -69,12 +73,15 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
         shift = _minus_infinity_to_zero(np.maximum(log_sum_exp, z_r))  # (heads, N)
         old, new = np.exp(log_sum_exp - shift), np.exp(z_r - shift)
         log_sum_exp = shift + _log(old + new)  # (4)
-        out = (old[..., None] * out + new[..., None] * o_r) / _zero_to_one(old + new)[..., None]  # (5)
-    return out.reshape(shape), log_sum_exp.reshape(shape[:-1])
+        o = (old[..., None] * o + new[..., None] * o_r) / _zero_to_one(old + new)[..., None]  # (5)
+    return into(out, o.reshape(shape)), log_sum_exp.reshape(shape[:-1])
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale):
-    """Gradients of :func:`forward`: ``d_q``, ``d_k``, ``d_v``, shaped like their inputs."""
+def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale, *, gradients=(None, None, None)):
+    """Gradients of :func:`forward`: ``d_q``, ``d_k``, ``d_v``, shaped like their inputs.
+
+    ``gradients`` are arrays for them to be written to, or None.
+    """
     shapes = q.shape, k.shape, v.shape
     row_sum = (d_out * out).sum(axis=-1).reshape(-1, q.shape[-2])  # (heads, N)
     shift = _minus_infinity_to_zero(log_sum_exp).reshape(row_sum.shape)
@@ -93,7 +100,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
         d_q[tokens] += _in_order(scale * (d_scores @ k_r), n)
         d_k[tokens] += _in_order(_both_shares(scale * (d_scores.swapaxes(-1, -2) @ q_r)), n)
         d_v[tokens] += _in_order(_both_shares(p.swapaxes(-1, -2) @ g), n)
-    return d_q.reshape(shapes[0]), d_k.reshape(shapes[1]), d_v.reshape(shapes[2])
+    return all_into(gradients, [x.reshape(shape) for x, shape in zip((d_q, d_k, d_v), shapes, strict=True)])
 
 
 class Meeting(NamedTuple):
