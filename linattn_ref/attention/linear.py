@@ -180,9 +180,12 @@ def forward(
     if is_exponential(feature_map):
         return linear_scaled.forward(q, k, v, feature_map, causal, key_mask, state, kernels, out)
     phi = in_room(feature_map, kernels)
+    if key_mask is not None:
+        k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
     phi_q, saved_q = phi.forward(q)  # (..., N, C)
-    phi_k, saved_k = phi.forward(zero_masked(k, key_mask))  # (..., L, C)
-    phi_k, v = zero_masked(phi_k, key_mask), zero_masked(v, key_mask)
+    phi_k, saved_k = phi.forward(k)  # (..., L, C)
+    if key_mask is not None:
+        phi_k = zero_masked(phi_k, key_mask)
 
     shared = k.shape[-2] - q.shape[-2] if causal else k.shape[-2]  # so many keys are seen by all queries
     s = phi_k[..., :shared, :].swapaxes(-1, -2) @ v[..., :shared, :]  # (1)  (..., C, M)

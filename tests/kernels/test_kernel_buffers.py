@@ -69,8 +69,8 @@ def elu_plus_one(room, q, k, v, d_out, out, gradients):
 
 def lsh(room, q, k, v, d_out, out, gradients):
     n, heads = q.shape[-2], q.shape[:-2]
-    order = np.stack([np.arange(n), np.arange(n)[::-1]]) + np.zeros((*heads, 1, 1), np.int32)
-    who = order, np.full(heads, n), 8, True, 0.5
+    order = np.stack([np.arange(n), np.arange(n)[::-1]]) + np.zeros((*heads, 1, 1))
+    who = order.astype(np.int32), np.full(heads, n), 8, True, 0.5
     out, log_sum_exp = room.lsh.forward(q, k, v, *who, out=out)
     return out, *room.lsh.backward(d_out, q, k, v, out, log_sum_exp, *who, gradients=gradients), log_sum_exp
 

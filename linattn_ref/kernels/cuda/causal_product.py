@@ -13,8 +13,8 @@ Forward, ``a, b, u`` are ``phi_q, phi_k, v``. The three gradients are products o
     d_phi_k  (5)   A^T     v       G       phi_q   1, w
     d_v      (6)   A       phi_k   phi_q   G       1, w
 
-With the denominator there is a column of ones beside ``v``. Beside ``G`` that makes ``e = -G . out``, and ``G`` and
-``e`` are divided by the denominator: the first row's result, and ``b``'s rows in the others.
+With the denominator there is a column of ones beside ``v``. ``G`` is divided by the denominator, into a new array: the
+reciprocal of a small one would be infinite where the quotient is not. Beside it the column makes ``e = -G . out``.
 
 The states before all chunks are kept while a function runs, ``N C M / TILE`` numbers a head, as many as ``phi_q`` has
 where ``M = TILE``. Nothing is added up in an order that could change from run to run.
@@ -38,7 +38,7 @@ from linattn_ref.kernels.cuda.causal_product_plain import backward_by_row, forwa
 from linattn_ref.kernels.cuda.causal_step import bind_step, step
 from linattn_ref.kernels.cuda.gate_gradient import gate_gradient
 from linattn_ref.kernels.cuda.half_words import format_of
-from linattn_ref.kernels.cuda.rows import dot_rows, filled, scale_rows, share_of
+from linattn_ref.kernels.cuda.rows import divided_rows, dot_rows, filled, scale_rows
 from linattn_ref.kernels.cuda.tile import BLOCK, THREADS, tiles
 
 __all__ = [
@@ -100,7 +100,8 @@ def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state):
         return half_causal_product.backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state)
     arrays = {"phi_q": phi_q, "phi_k": phi_k, "v": v, "gate": gate, "weight": weight, "state": state}
     call = Call(v.shape[:-2], d_out=d_out, d_state=d_state, **arrays)
-    *gradients, d_s, _ = backward_of_heads(call, d_out, d_state, None, phi_q, phi_k, v, gate, weight, state, None, None)
+    g = call.flat(d_out)
+    *gradients, d_s, _ = backward_of_heads(call, g, d_state, None, phi_q, phi_k, v, gate, weight, state, None, None)
     return call.results(*gradients, d_s)
 
 
@@ -156,9 +157,9 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ou
         return half_causal_product.normalised_backward(d_out, d_s, d_z, *rows, s, z, out, denominator)
     arrays = {"phi_q": phi_q, "phi_k": phi_k, "v": v, "gate": gate, "weight": weight, "s": s, "z": z}
     call = Call(v.shape[:-2], d_out=d_out, d_s=d_s, d_z=d_z, out=out, denominator=denominator, **arrays)
-    share = share_of(call, call.flat(denominator, axes=1))  # (heads, N)
-    e = dot_rows(call, call.flat(d_out), call.flat(out), sign=-1)  # (heads, N)
-    return call.results(*backward_of_heads(call, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, (share, e)))
+    g = divided_rows(call, call.flat(d_out), call.flat(denominator, axes=1))  # (heads, N, M)
+    e = dot_rows(call, g, call.flat(out), sign=-1)  # (heads, N)
+    return call.results(*backward_of_heads(call, g, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, e))
 
 
 # --- Both -----------------------------------------------------------------------------------------------------------
@@ -181,16 +182,16 @@ def forward_of_heads(call, phi_q, phi_k, v, gate, weight, s, z, eps):
     return out, denominator, s, z
 
 
-def backward_of_heads(call, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones):
-    """The products of the table above; ``ones`` is ``1 / denominator`` and ``e``, or None."""
+def backward_of_heads(call, g, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, e):
+    """The products of the table above; ``g (heads, N, M)`` is ``G``, and without a denominator ``e`` is None."""
     dtype, gated, weighted = dtype_of(v), gate is not None, weight is not None
-    g, phi_q, phi_k, v = call.flat(d_out), call.flat(phi_q), call.flat(phi_k), call.flat(v)
+    phi_q, phi_k, v = call.flat(phi_q), call.flat(phi_k), call.flat(v)
     one, zero = filled(call, v.shape[1:2], dtype, 1), filled(call, v.shape[1:2], dtype, 0)
-    share, e, v_beside = (one, zero, zero) if ones is None else (*ones, one)
+    e, v_beside = (zero, zero) if e is None else (e, one)
     gates = products_of_gates(call, gate, one)
     w = call.flat(weight, axes=1) if weighted else one
     states, z_states, _, _ = states_of_chunks(call, phi_k, v, w, gates, one, s, z)
-    later, z_later, d_s, d_z = states_of_chunks(call, phi_q, g, share, gates, e, d_s, d_z, backwards=True)
+    later, z_later, d_s, d_z = states_of_chunks(call, phi_q, g, one, gates, e, d_s, d_z, backwards=True)
     d_phi_q, d_phi_k, d_v = (call.empty(x.shape[1:], dtype) for x in (phi_q, phi_k, v))
 
     def product(a, b, u, a_beside, b_beside, weight, factor, decay, states, z, out, *, backwards, transposed):
@@ -199,12 +200,12 @@ def backward_of_heads(call, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z
         call.launch(chunks.gradient, grid, BLOCK, *arrays, gated, backwards, transposed)
 
     since, until = gates.since_start, gates.until_end
-    product(g, v, phi_k, e, v_beside, w, share, since, states, z_states, d_phi_q, backwards=False, transposed=True)
-    product(v, g, phi_q, v_beside, e, share, one, until, later, z_later, d_phi_k, backwards=True, transposed=True)
-    product(phi_k, phi_q, g, zero, zero, share, w, until, later, z_later, d_v, backwards=True, transposed=False)
+    product(g, v, phi_k, e, v_beside, w, one, since, states, z_states, d_phi_q, backwards=False, transposed=True)
+    product(v, g, phi_q, v_beside, e, one, one, until, later, z_later, d_phi_k, backwards=True, transposed=True)
+    product(phi_k, phi_q, g, zero, zero, one, w, until, later, z_later, d_v, backwards=True, transposed=False)
     d_gate, d_weight = None, None
     if gated:
-        rows = phi_q, phi_k, g, v, gates.gate, share, e, v_beside, w
+        rows = phi_q, phi_k, g, v, gates.gate, one, e, v_beside, w
         d_gate = gate_gradient(call, *rows, states, z_states, later, z_later)  # (8)
     if weighted:
         d_weight = dot_rows(call, phi_k, d_phi_k)  # (7)

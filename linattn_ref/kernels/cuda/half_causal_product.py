@@ -4,7 +4,8 @@ Same arguments and results, except that states, their gradients and denominators
 that there are no gates and weights. The three gradients are those of the table in `causal_product`.
 
 A float16 is at most 65 504. States are rounded to 16 bits where a chunk reads them, so that float16 overflows to
-``inf`` where a sum over all tokens is larger; bfloat16 does not.
+``inf`` where a sum over all tokens is larger; bfloat16 does not. The gradients take
+``1 / denominator``, which is ``inf`` where bfloat16 features make that smaller than 2.9e-39.
 
 The GPU has to be of compute capability 8.0 or later.
 """

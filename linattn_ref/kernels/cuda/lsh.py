@@ -16,7 +16,7 @@ a token once, so every number is written by one block, and sums have one order.
 
 In place of the share ``1 / c_ij`` in each of its ``c_ij`` rounds a pair counts in full in the first of them, which is
 the same sum and needs no look at later rounds. Two tokens met if the numbers of their chunks ``c_q - c_k`` were 0 or 1
-apart. They pass through the arrays' dtype and are exact up to 2^24 chunks in float32.
+apart. They pass through the arrays' dtype, in which they are exact: `check_chunks`.
 
 References
 ----------
@@ -56,6 +56,7 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
     log_sum_exp : array ``(..., N)``
         ``-inf`` for a token that sees nobody, whose output is 0.
     """
+    check_chunks(q, chunk)
     call, dtype = Call(q.shape[:-2], q=q, k=k, v=v), dtype_of(q)
     q, k, v = call.flat(q), call.flat(k), call.flat(v)
     n, m = v.shape[1:]
@@ -72,6 +73,7 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
 
 def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale):
     """Gradients of :func:`forward`: ``d_q``, ``d_k``, ``d_v``, shaped like their inputs."""
+    check_chunks(q, chunk)
     call = Call(q.shape[:-2], d_out=d_out, q=q, k=k, v=v, out=out, log_sum_exp=log_sum_exp)
     dtype, scale = dtype_of(q), dtype_of(q).type(scale)
     g, q, k, v = call.flat(d_out), call.flat(q), call.flat(k), call.flat(v)
@@ -90,6 +92,19 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
         add(current, d_k, k, q, v, g, q, scale, rows_are_queries=False, derivative=True)
         add(current, d_q, q, k, g, v, k, scale, rows_are_queries=True, derivative=True)
     return call.results(d_q, d_k, d_v)
+
+
+def check_chunks(q, chunk):
+    """No more chunks of the tokens ``q (..., N, D)`` than have a number in their dtype.
+
+    Raises
+    ------
+    ValueError
+        More than 2^24 in float32, more than 2^53 in float64.
+    """
+    count, most = -(-q.shape[-2] // int(chunk)), 2 << np.finfo(dtype_of(q)).nmant
+    if count > most:
+        raise ValueError(f"chunk: expected at most {most} chunks in {dtype_of(q)}, got {count}")
 
 
 def _meeting(call, order, seen, chunk):

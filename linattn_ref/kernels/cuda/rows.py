@@ -33,6 +33,15 @@ def share_of(call, denominator):
     return y
 
 
+def divided_rows(call, x, denominator):
+    """``x (heads, N, width)`` over ``denominator (heads, N)``, and 0 where that is 0: a new array."""
+    y = call.empty(x.shape[1:], dtype_of(x))
+    size, rows = math.prod(x.shape), math.prod(denominator.shape)
+    views = x.reshape((rows, x.shape[2])), denominator.reshape((rows,)), y.reshape((rows, x.shape[2]))
+    call.launch(divide, (-(-size // THREADS),), (THREADS,), *views, x.shape[2])
+    return y
+
+
 def scale_rows(call, x, factor):
     """``x (heads, N, width)`` times ``factor (heads, N)``, in place."""
     size = math.prod(x.shape)
@@ -72,6 +81,16 @@ def reciprocal(x, y):
         y[i] = 0
         if x[i] != 0:
             y[i] = 1 / x[i]
+
+
+@kernel
+def divide(x, denominator, y, width):
+    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    if i < x.shape[0] * width:
+        row, c = i // width, i % width
+        y[row, c] = 0
+        if denominator[row] != 0:
+            y[row, c] = x[row, c] / denominator[row]
 
 
 @kernel

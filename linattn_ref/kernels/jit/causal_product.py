@@ -134,14 +134,16 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps, *, out=None):
     """
     phi_q, phi_k, v = side_by_side(phi_q, phi_k, v)
     (*leading, n, m), c, heads = v.shape, phi_k.shape[-1], math.prod(v.shape[:-2])
-    gate, weight = None if gate is None else _flat_rows(gate), _ones(v) if weight is None else _flat_rows(weight)
+    gate, weight = None if gate is None else _flat_rows(gate), None if weight is None else _flat_rows(weight)
+    if weight is None:
+        weight = np.empty((heads, n), v.dtype)
+        weight.fill(1)  # np.ones is slower: it is Python
     s = np.zeros((heads, c, m), v.dtype) if s is None else s.reshape(heads, c, m)
     z = np.zeros((heads, c), v.dtype) if z is None else z.reshape(heads, c).copy()
     written = np.empty(v.shape, v.dtype) if out is None else to_write(out, v.shape, v.dtype)
     denominator = np.empty((heads, n), v.dtype)
     s = _scan(phi_q, phi_k, v, written, s, gate, (weight,) * 4, ones=(z, v.dtype.type(eps), denominator))
     denominator, s, z = denominator.reshape(*leading, n), s.reshape(*leading, c, m), z.reshape(*leading, c)
-    written = go_on(written, denominator)
     return written if out is None else give(out, written), denominator, s, z
 
 

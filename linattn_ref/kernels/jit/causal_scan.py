@@ -34,7 +34,7 @@ from numba.extending import overload
 
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.heads import head_of
-from linattn_ref.kernels.jit.reciprocal import reciprocal
+from linattn_ref.kernels.jit.reciprocal import reciprocal, rest
 from linattn_ref.kernels.jit.vector import (
     broadcast,
     fma,
@@ -136,6 +136,8 @@ def _scan_part(a, b, u, out, state, step, gate, rows, z, eps, denominator):
             columns = slice(p * width, min((p + 1) * width, m))
             later = some_a, some_b, p * a.shape[1] // s.shape[0], (p + 1) * a.shape[1] // s.shape[0]
             _scan_panel(s[p], some_a, some_b, u[block, columns], out[block, columns], step, some_gate, some_rows, later)
+        if rows is not None and z.size:
+            _go_on(out[block], denominator[block])
     write_back(state, s)
 
 
@@ -273,3 +275,13 @@ def _denominators(q, k, gate, weight, z, eps, denominator, y):
             share = fma(load_row(columns_from(q, first), i), x, share)
         denominator[i] = total(share) + eps
         y[i] = reciprocal(denominator[i], y)
+
+
+@njit
+def _go_on(out, denominator):
+    """Multiply by what is left of ``1 / denominator`` where that is infinite and ``y`` was a part of it."""
+    for i in range(len(out)):
+        more = rest(denominator[i], out)
+        if more != 1:
+            for m in range(out.shape[1]):
+                out[i, m] *= more

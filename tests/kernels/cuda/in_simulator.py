@@ -72,6 +72,21 @@ def test_causal_product_with_gates_weights_and_states(mode, dtype):
             assert_close(got, want)
 
 
+def test_gradients_over_a_denominator_that_has_no_reciprocal():
+    """About 1e-39, in numbers of the network that are as small: the quotients are ordinary."""
+    rng = np.random.default_rng(3)
+    phi_q, phi_k = (3e-20 * rng.random((2, 2, 9, 3))).astype(np.float32)
+    v, d_out = (x * rng.random((2, 9, 5)).astype(np.float32) for x in (np.float32(1), np.float32(1e-22)))
+    rows, results = (phi_q, phi_k, v, None, None, None, None), []
+    out, denominator, *_ = reference.causal_product.normalised_forward(*rows, 0.0)
+    with np.errstate(over="ignore"):
+        assert np.isinf(1 / denominator).any()
+    for room in (cuda.causal_product, reference.causal_product):
+        results.append(room.normalised_backward(d_out, None, None, *rows, out, denominator)[:3])
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * abs(want).max())
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_loops_by_row(dtype):
     rng = np.random.default_rng(2)

@@ -55,6 +55,19 @@ def test_any_order_is_the_references(n, chunk, m, causal, dtype):
     check(both_passes(cuda, *arrays, chunk, causal), both_passes(reference, *arrays, chunk, causal))
 
 
+def test_no_more_chunks_than_have_a_number():
+    most = 2**24
+    assert np.float32(most - 2) < np.float32(most - 1) < np.float32(most) == np.float32(most + 1)
+    x = np.broadcast_to(np.float32(1), (1, most + 1, 1))  # one number in memory
+    order = np.broadcast_to(0, (1, 1, most + 1))
+    for call in (
+        lambda: cuda.lsh.forward(x, x, x, order, np.array([1]), 1, False, 1.0),
+        lambda: cuda.lsh.backward(x, x, x, x, x, x[..., 0], order, np.array([1]), 1, False, 1.0),
+    ):
+        with pytest.raises(ValueError, match=r"^chunk: expected at most 16777216 chunks in float32, got 16777217"):
+            call()
+
+
 def test_a_pair_counts_once_however_often_it_meets():
     """The same round over and over, beside the round alone."""
     q, k, v, order, *others = draw((11,), 11, 1)
