@@ -533,7 +533,7 @@ def test_the_page_is_what_the_kernels_compute(room, rng):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("function", "most", "in_all"), [(linear.forward, 25, 42), (linear.forward.unchecked, 5, 22)])
 def test_a_class_can_step_through_it(function, most, in_all, causal, rng):
-    """From the call to the compiled loops: in calls within ``attention``, and in all, loops and NumPy's own among them."""
+    """From the call to the end: in calls within ``attention``, and in all, compiled loops and NumPy's among them."""
     q, k, v = draw(rng, 8, 8, dtype=np.float32)
     call, files = partial(function, q, k, v, causal=causal, kernels=jit), []
     call()
