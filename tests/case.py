@@ -90,6 +90,7 @@ class Case:
     # Options that hold fixed what is not differentiated through, given a call: a hash.
     hold: Callable[["Call"], dict[str, Any]] = lambda call: {}
     bad: tuple[Bad, ...] = ()
+    slow: bool = False  # close to a case that is not: tested with the slow tests
 
     @property
     def forward(self) -> Callable[..., Any]:

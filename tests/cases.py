@@ -12,6 +12,7 @@ import numpy as np
 import plain_loops
 import pytest
 from case import Bad, Case, Setting
+from delta_cases import DELTA_CASES
 from local_cases import LOCAL_CASES
 from long_short_cases import LONG_SHORT_CASES
 from lsh_cases import LSH_CASES
@@ -273,6 +274,7 @@ CASES = (
         for kind, rest in PERFORMER_KINDS.items()
     ),
     *RFA_CASES,
+    *DELTA_CASES,
     *LONG_SHORT_CASES,
     LINFORMER("linformer", draw=qkv_shared_projections, shared=("e", "f")),
     LINFORMER("linformer per head", draw=qkv_head_projections),
@@ -301,4 +303,5 @@ def each_setting(where: Callable[[Setting], bool] = lambda setting: True) -> pyt
     """Run a test for every setting of which ``where`` is true. That there are none is an error, not a skipped test."""
     chosen = [setting for setting in settings() if where(setting)]
     assert chosen, "no case has this: the test would never run"
-    return pytest.mark.parametrize("setting", chosen, ids=str)
+    parameters = [pytest.param(s, id=str(s), marks=[pytest.mark.slow] if s.case.slow else []) for s in chosen]
+    return pytest.mark.parametrize("setting", parameters)

@@ -19,6 +19,27 @@ class Mutant(NamedTuple):
 MUTANTS = (
     # --- The text ---
     Mutant(
+        "a masked key erases",
+        "attention/delta.py",
+        "    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)\n    unit_q",
+        "    v = zero_masked(v, key_mask)\n    unit_q",
+        "delta-channels-reference-masked",
+    ),
+    Mutant(
+        "beta gets no gradient through what it erases",
+        "attention/delta.py",
+        "(v * d_value).sum(axis=-1) + (unit_k * d_e).sum(axis=-1)",
+        "(v * d_value).sum(axis=-1)",
+        "delta-channels-reference",
+    ),
+    Mutant(
+        "the gradient of a division by the length without that of the length",
+        "attention/delta.py",
+        "r * (d_y - y * (y * d_y).sum(axis=-1, keepdims=True))",
+        "r * d_y",
+        "delta-channels-reference",
+    ),
+    Mutant(
         "scores of the dense form times 1.3",
         "attention/softmax_dense.py",
         "p = (scale * q) @",
@@ -159,6 +180,30 @@ MUTANTS = (
         ".swapaxes(-1, -2)) - met.log_rounds",
         ".swapaxes(-1, -2))",
         "reformer-reference",
+    ),
+    Mutant(
+        "what earlier rows of a chunk wrote is not erased",
+        "kernels/reference/delta_product.py",
+        "_solve(_pairs(e, chunk, -1), missing)",
+        "missing",
+        "chunks_are_rows",
+        "kernels/test_delta_product.py",
+    ),
+    Mutant(
+        "the transposed system solved as the other",
+        "kernels/reference/delta_product.py",
+        "d_u = _solve_transposed(",
+        "d_u = _solve(",
+        "chunks_are_rows",
+        "kernels/test_delta_product.py",
+    ),
+    Mutant(
+        "the gradient of the gate without that of the state after",
+        "kernels/reference/delta_product.py",
+        "own[..., -1, :] += (d_state * s).sum(axis=-1)",
+        "own[..., -1, :] += 0",
+        "every_gradient",
+        "kernels/test_delta_product.py",
     ),
     # --- The compiled ones ---
     Mutant(

@@ -171,6 +171,24 @@ def rfa(q, k, v, omega, gate=None, *, kind="gaussian", causal=False, key_mask=No
     return out
 
 
+def gated_linear(q, k, v, log_gate, *, key_mask=None, scale=None):
+    return delta(q, k, v, None, log_gate, normalise=False, key_mask=key_mask, scale=scale)
+
+
+def delta(q, k, v, beta, log_gate=None, *, normalise=True, key_mask=None, scale=None):
+    """Token by token, the state corrected before it is read; added to where there is no ``beta``."""
+    scale = 1 / sqrt(q.shape[1]) if scale is None else scale
+    out, s = np.zeros((len(q), v.shape[1])), np.zeros((q.shape[1], v.shape[1]))
+    for t in range(len(q)):
+        if log_gate is not None:
+            s = np.diag(np.broadcast_to(np.exp(log_gate[t]), q.shape[1])) @ s
+        if key_mask is None or key_mask[t]:
+            key = k[t] / sqrt(k[t] @ k[t] + 1e-6) if normalise else k[t]
+            s = s + np.outer(key, v[t] if beta is None else beta[t] * (v[t] - s.T @ key))
+        out[t] = scale * (s.T @ (q[t] / sqrt(q[t] @ q[t] + 1e-6) if normalise else q[t]))
+    return out
+
+
 # --- Fewer keys -----------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 __all__ = [
     "CausalProductRoom",
+    "DeltaProductRoom",
     "LshRoom",
     "PatternSoftmaxRoom",
     "Room",
@@ -29,7 +30,10 @@ __all__ = [
 ROOMS = ("reference", "jit", "cuda")  # under linattn_ref.kernels
 # The functions of a kernel that mechanisms call: these, or of some kernels others.
 CALLED = ("forward", "backward")
-CALLED_OF = {"causal_product": ("normalised_forward", "normalised_backward", "step")}
+CALLED_OF = {
+    "causal_product": ("normalised_forward", "normalised_backward", "step"),
+    "delta_product": ("forward", "backward", "step"),
+}
 
 
 # --- What a room has ------------------------------------------------------------------------------------------------
@@ -55,6 +59,13 @@ class CausalProduct(Protocol):
     def step(self) -> Callable[..., Any]: ...
 
 
+class DeltaProduct(Kernel, Protocol):
+    """A causal product whose state fades and corrects itself, by all rows at once and by one."""
+
+    @property
+    def step(self) -> Callable[..., Any]: ...
+
+
 class SoftmaxRoom(Protocol):
     """Where softmax attention runs."""
 
@@ -67,6 +78,13 @@ class CausalProductRoom(Protocol):
 
     @property
     def causal_product(self) -> CausalProduct: ...
+
+
+class DeltaProductRoom(Protocol):
+    """Where gated linear attention and the delta rule run."""
+
+    @property
+    def delta_product(self) -> DeltaProduct: ...
 
 
 class PatternSoftmaxRoom(Protocol):
@@ -83,7 +101,7 @@ class LshRoom(Protocol):
     def lsh(self) -> Kernel: ...
 
 
-Room = SoftmaxRoom | CausalProductRoom | PatternSoftmaxRoom | LshRoom
+Room = SoftmaxRoom | CausalProductRoom | DeltaProductRoom | PatternSoftmaxRoom | LshRoom
 
 
 # --- Checked, named, found again --------------------------------------------------------------------------------------

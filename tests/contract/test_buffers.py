@@ -137,7 +137,7 @@ def test_both_passes_grow_as_saved_does(setting):
     NumPy's knowledge needs a test of its own.
     """
     short, long = (setting.call(Sizes(n, n, 8, 6, (1,))) for n in (512, 2048))
-    growth = setting.case.saved(long.sizes) / setting.case.saved(short.sizes)
+    growth = promised(setting, long.sizes, np.float64) / promised(setting, short.sizes, np.float64)
     least = peak(short)
     assert peak(long) < 1.25 * growth * least
     # In float32 it is half of that, so that nothing on the way is silently float64. A fifth more is for masks and

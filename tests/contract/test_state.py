@@ -86,7 +86,7 @@ def test_gradients_of_a_block_that_continues(setting):
     check_elementwise(forward, backward, *last.arrays.values(), rng=np.random.default_rng(0)).assert_ok()
 
 
-@RECURRENT
+@each_setting(lambda s: s.case.recurrent and not s.masked and s.case.takes("causal"))
 def test_a_state_needs_causal(setting):
     call = setting.call()
     with pytest.raises(ValueError, match=r"^state: .*causal=True"):

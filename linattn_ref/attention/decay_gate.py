@@ -1,0 +1,106 @@
+"""The gate of Mamba-2 (Dao and Gu 2024), Gated DeltaNet and Kimi Delta Attention: how fast the state fades, a token.
+
+    log_gate = -exp(a_log) softplus(x + dt_bias),   softplus(y) = log(1 + exp y)          (1)
+
+``softplus(x + dt_bias)`` is a step in time, longer for tokens that say so, ``exp(a_log)`` a rate: the state fades by
+``exp(-rate * step)``, as a linear differential equation does. The logarithm is what comes out, since a product of many
+gates near 1 is a sum of small numbers, and 0 and -inf are numbers like others.
+
+The gradient, by hand
+---------------------
+As ``softplus' = sigmoid``, with ``y = x + dt_bias`` and ``G`` the gradient of the log gates,
+
+    dx = -exp(a_log) sigmoid(y) G,   d_dt_bias = sum dx,   d_a_log = sum log_gate G       (2)
+
+summed over the entries that share a bias or a rate. The derivative of ``log_gate`` in ``a_log`` is ``log_gate`` itself.
+
+Example
+-------
+>>> gate, saved = forward(np.array([-2.0, 0.0, 2.0]), np.array([0.0]), np.array([0.0]))
+>>> np.exp(gate).round(3)
+array([0.881, 0.5  , 0.119])
+
+References
+----------
+Gu and Dao (2023), "Mamba", section 3.5 and appendix C (``dt``); Dao and Gu (2024), "Transformers are SSMs", section 7.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention.arguments import Array, check_array, check_saved, check_shape
+from linattn_ref.attention.door import door
+from linattn_ref.attention.fields import documented
+from linattn_ref.attention.shapes import sum_to_shape
+
+__all__ = ["Gradients", "Saved", "backward", "forward"]
+
+
+@documented
+class Saved(NamedTuple):
+    """What the backward pass needs."""
+
+    y: Array  # as x, x + dt_bias
+    a_log: Array
+    dt_bias_shape: tuple[int, ...]
+    log_gate: Array  # as x
+
+
+@documented
+class Gradients(NamedTuple):
+    """Gradients of the inputs of :func:`forward`."""
+
+    x: Array
+    a_log: Array
+    dt_bias: Array
+
+
+def _check_forward(x: Any, a_log: Any, dt_bias: Any) -> None:
+    check_array("x", x, ndim=1)
+    for name, array in (("a_log", a_log), ("dt_bias", dt_bias)):
+        check_array(name, array, ndim=0, dtype=x.dtype)
+        pairs = zip(array.shape[::-1], x.shape[::-1], strict=False)
+        if array.ndim > x.ndim or any(a not in (1, b) for a, b in pairs):
+            raise ValueError(f"{name}: expected a shape that broadcasts to that of x, {x.shape}, got {array.shape}")
+
+
+@door(_check_forward)
+def forward(x: Array, a_log: Array, dt_bias: Array) -> tuple[Array, Saved]:
+    """The log gates, equation (1).
+
+    Parameters
+    ----------
+    x : ndarray ``(..., N)`` or ``(..., N, C)``, float32 or float64
+        Made of the token by a layer, one a head or one a channel.
+    a_log, dt_bias : ndarray
+        Broadcast to ``x``: for a rate and a bias of each of ``H`` heads ``(H, 1)``; or ``(H, 1, 1)``, and ``(H, 1, C)``
+        for a bias a channel.
+
+    Returns
+    -------
+    log_gate : ndarray, shaped like ``x``
+        Not above 0.
+    saved : Saved
+    """
+    y = x + dt_bias
+    log_gate = -np.exp(a_log) * np.logaddexp(y, y.dtype.type(0))  # (1)
+    return log_gate, Saved(y, a_log, dt_bias.shape, log_gate)
+
+
+def _check_backward(d_log_gate: Any, saved: Any) -> None:
+    check_saved(saved, Saved)
+    check_array("d_log_gate", d_log_gate, ndim=1, dtype=saved.log_gate.dtype)
+    check_shape("d_log_gate", d_log_gate, saved.log_gate.shape, "of log_gate")
+
+
+@door(_check_backward)
+def backward(d_log_gate: Array, saved: Saved) -> Gradients:
+    """Gradients of :func:`forward`, equation (2)."""
+    y, a_log, dt_bias_shape, log_gate = saved
+    sigmoid = (1 + np.tanh(y / 2)) / 2  # written so that nothing overflows
+    d_x = -np.exp(a_log) * sigmoid * d_log_gate  # (2)
+    d_a_log = sum_to_shape(log_gate * d_log_gate, a_log.shape)  # (2)
+    return Gradients(d_x, d_a_log[...], sum_to_shape(d_x, dt_bias_shape)[...])  # arrays, of a single number too

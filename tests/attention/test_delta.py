@@ -1,0 +1,264 @@
+"""The delta rule and gated linear attention: what they are for, resets, and states that compose."""
+
+import numpy as np
+import pytest
+from joblib import Parallel, delayed
+
+from linattn_ref.attention import decay_gate, delta, gated_linear, linear
+from linattn_ref.gradcheck import check_elementwise
+
+N, C, M = 37, 5, 3
+MEMBERS = {
+    "gated linear": (gated_linear, (), ()),
+    "gated linear channels": (gated_linear, (), (C,)),
+    "delta": (delta, ("beta",), None),
+    "delta gated": (delta, ("beta",), ()),
+    "delta channels": (delta, ("beta",), (C,)),
+}
+EACH = pytest.mark.parametrize("member", MEMBERS)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def draw(member, rng, n=N):
+    """A module, and its arrays along a sequence after ``q``: those of :func:`forward`, in order."""
+    module, with_beta, gate = MEMBERS[member]
+    arrays = [rng.standard_normal((2, n, width)) for width in (C, C, M)]
+    if with_beta:
+        arrays.append(rng.uniform(0, 1.9, (2, n)))
+    if gate is not None:
+        arrays.append(np.log(rng.uniform(0.1, 1, (2, n, *gate))))
+    return module, arrays
+
+
+# --- What it is for -------------------------------------------------------------------------------------------------
+
+
+def test_orthonormal_keys_are_remembered_and_overwritten(rng):
+    """With ``beta = 1``: each key says its last value, where linear attention says the sum."""
+    keys = np.linalg.qr(rng.standard_normal((C, C)))[0]
+    k, v = np.concatenate([keys, keys[:3]]), rng.standard_normal((C + 3, M))
+    log_gate = np.zeros(C + 3)
+    last = np.concatenate([v[C:], v[3:C]])
+    state = delta.forward(k, k, v, np.ones(C + 3), normalise=False)[1].state.s
+    np.testing.assert_allclose(keys @ state, last, atol=1e-13)
+    added = gated_linear.forward(k, k, v, log_gate)[1].state.s
+    np.testing.assert_allclose(keys[:3] @ added, v[:3] + v[C:], atol=1e-13)
+
+
+def test_a_step_is_kaczmarz_projection(rng):
+    """With ``beta = 1`` the state becomes the nearest of those that say ``v`` at ``k``."""
+    s, k, v = rng.standard_normal((C, M)), rng.standard_normal(C), rng.standard_normal(M)
+    k /= np.linalg.norm(k)
+    _, state = delta.step(k, k, v, delta.State(s), np.array(1.0), normalise=False)
+    np.testing.assert_allclose(state.s.T @ k, v, atol=1e-14)
+    change = state.s - s
+    np.testing.assert_allclose(change, np.linalg.pinv(k[None]) @ (v - s.T @ k)[None], atol=1e-14)  # of least length
+
+
+def test_beta_of_two_reflects_and_forgets_nothing(rng):
+    """``I - 2 k k^T``: the same key twice is the identity, and no state is longer than before."""
+    k = rng.standard_normal((2, 1, C)).repeat(2, axis=1)
+    piece = delta.summarise(k, np.zeros((2, 2, M)), np.full((2, 2), 2.0))
+    np.testing.assert_allclose(piece.w, np.broadcast_to(np.eye(C), (2, C, C)), atol=1e-5)  # keys almost of length 1
+
+
+def test_without_gate_and_correction_it_is_linear_attention_without_its_denominator(rng):
+    q, k, v = (rng.standard_normal((2, N, width)) for width in (C, C, M))
+    out, _ = gated_linear.forward(q, k, v, np.zeros((2, N)), scale=1.0)
+    p = np.tril(q @ k.swapaxes(-1, -2))
+    np.testing.assert_allclose(out, p @ v, atol=1e-12)
+    phi_q, phi_k = (np.where(x > 0, x + 1, np.exp(x)) for x in (q, k))
+    both, _ = gated_linear.forward(
+        phi_q, phi_k, np.concatenate([v, np.ones((2, N, 1))], -1), np.zeros((2, N)), scale=1.0
+    )
+    np.testing.assert_allclose(
+        both[..., :-1] / both[..., -1:], linear.forward(q, k, v, causal=True, eps=0.0)[0], atol=1e-12
+    )
+
+
+def test_retention_gates():
+    np.testing.assert_allclose(np.exp(gated_linear.retention_gate(3))[:, 0], [31 / 32, 63 / 64, 127 / 128], rtol=1e-15)
+
+
+# --- Resets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("member", [name for name, (*_, gate) in MEMBERS.items() if gate is not None])
+def test_a_reset_starts_a_new_document(member, rng):
+    """To rounding each document gets what it gets alone, forward and back, and its first gate has gradient 0."""
+    module, arrays = draw(member, rng)
+    arrays[-1][:, 20] = -np.inf
+    d_out = rng.standard_normal((2, N, M))
+    out, saved = module.forward(*arrays)
+    gradients = module.backward(d_out, saved)
+    assert not gradients.log_gate[:, 20].any()
+    for rows in (slice(0, 20), slice(20, N)):
+        alone, kept = module.forward(*(x[:, rows] for x in arrays))
+        np.testing.assert_allclose(out[:, rows], alone, rtol=0, atol=1e-13)
+        for found, expected in zip(gradients, module.backward(d_out[:, rows], kept), strict=True):
+            np.testing.assert_allclose(found[:, rows], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("gate", [0.0, 1e-300, 1e-12, 1 - 1e-12, 1.0])
+def test_gates_near_0_and_1(gate, rng):
+    """Every number there is, against the dense matrix, which is made row by row; and finite gradients."""
+    module, arrays = draw("delta channels", rng)
+    with np.errstate(divide="ignore"):
+        arrays[-1][:, ::2] = np.log(gate)
+    out, saved = module.forward(*arrays)
+    p = module.matrix(*arrays[:2], *arrays[3:])
+    np.testing.assert_allclose(out, p @ arrays[2], rtol=0, atol=1e-12)
+    assert all(np.isfinite(x).all() for x in module.backward(np.ones_like(out), saved))
+
+
+# --- States ---------------------------------------------------------------------------------------------------------
+
+
+@EACH
+def test_gradients_of_the_state_before_and_after(member, rng):
+    module, arrays = draw(member, rng, 5)
+    given = rng.standard_normal((2, C, M))
+
+    def forward(*inputs):
+        *rows, s = inputs
+        out, saved = module.forward(*rows, state=module.State(s))
+        return np.concatenate([out, saved.state.s], axis=1), saved
+
+    def backward(d_both, saved):
+        *rows, state = module.backward(d_both[:, :5], saved, d_state=module.State(d_both[:, 5:]))
+        return (*rows, state.s)
+
+    check_elementwise(forward, backward, *arrays, given, rng=0).assert_ok()
+
+
+@EACH
+def test_pieces_compose_in_any_grouping(member, rng):
+    module, (_, *arrays) = draw(member, rng, 12)
+    a, b, c = (module.summarise(*(x[:, rows] for x in arrays)) for rows in (slice(0, 4), slice(4, 5), slice(5, 12)))
+    whole = module.summarise(*arrays)
+    for piece in (module.combine(module.combine(a, b), c), module.combine(a, module.combine(b, c))):
+        for found, expected in zip(piece, whole, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+
+
+@EACH
+def test_a_piece_is_what_it_does_to_any_state(member, rng):
+    """With a key mask: masked keys write nothing and erase nothing, and the state fades there."""
+    module, arrays = draw(member, rng, 9)
+    key_mask = rng.random((2, 9)) < 0.5
+    before = module.State(rng.standard_normal((2, C, M)))
+    piece = module.summarise(*arrays[1:], key_mask=key_mask)
+    after = module.forward(*arrays, state=before, key_mask=key_mask)[1].state
+    np.testing.assert_allclose(module.apply(piece, before).s, after.s, rtol=0, atol=1e-13)
+
+
+def piece_forward(module, arrays, d_out, before):
+    """On one machine: its output, and what it asks of the state before it, were nothing after it."""
+    out, saved = module.forward(*arrays, state=before)
+    return out, module.backward(d_out, saved).state
+
+
+def piece_backward(module, arrays, d_out, before, d_after):
+    """On one machine: its gradients, given that of the state it handed on."""
+    _, saved = module.forward(*arrays, state=before)
+    return module.backward(d_out, saved, d_state=d_after)[:-1]
+
+
+@pytest.mark.slow
+@EACH
+def test_a_sequence_shared_by_two_processes(member, rng):
+    """Three rounds of messages: pieces, what they ask of states, and the gradients."""
+    module, arrays = draw(member, rng, 60)
+    d_out = rng.standard_normal((2, 60, M))
+    expected, saved = module.forward(*arrays)
+    whole = module.backward(d_out, saved)
+    rows = [slice(0, 20), slice(20, 40), slice(40, 60)]
+    parts, asks = [[x[:, r] for x in arrays] for r in rows], [d_out[:, r] for r in rows]
+
+    with Parallel(n_jobs=2) as parallel:
+        pieces = parallel(delayed(module.summarise)(*part[1:]) for part in parts)
+        states = [module.init_state((2,), C, M)]
+        for piece in pieces[:-1]:
+            states.append(module.apply(piece, states[-1]))
+        outs, asked = zip(
+            *parallel(delayed(piece_forward)(module, *each) for each in zip(parts, asks, states, strict=True)),
+            strict=True,
+        )
+        of_second = module.State(asked[1].s + module.apply_backward(pieces[1], asked[2]).s)
+        after = [of_second, asked[2], None]
+        found = parallel(
+            delayed(piece_backward)(module, *each) for each in zip(parts, asks, states, after, strict=True)
+        )
+    np.testing.assert_allclose(np.concatenate(outs, axis=1), expected, rtol=0, atol=1e-12)
+    for part, gradient in zip(zip(*found, strict=True), whole, strict=True):
+        np.testing.assert_allclose(np.concatenate(part, axis=1), gradient, rtol=0, atol=1e-12)
+
+
+def test_states_do_not_add(rng):
+    """Why there is no sum of two states: what the second piece faded and erased of the first would come back."""
+    module, (_, *arrays) = draw("delta gated", rng, 8)
+    a, b = (module.summarise(*(x[:, rows] for x in arrays)) for rows in (slice(0, 4), slice(4, 8)))
+    whole = module.summarise(*arrays)
+    assert abs(a.b + b.b - whole.b).max() > 0.1
+
+
+def test_what_does_not_compose_is_refused(rng):
+    module, (_, *arrays) = draw("delta", rng, 4)
+    piece = module.summarise(*arrays)
+    state = module.init_state((2,), C, M)
+    for wrong, name in ((state, "piece_b"), (module.Piece(piece.b, piece.b), "piece_b.w")):
+        with pytest.raises((TypeError, ValueError), match=rf"^{name}: expected "):
+            module.combine(piece, wrong)
+    with pytest.raises(ValueError, match=r"^state.s: expected shape of piece.b = \(2, 5, 3\), got \(3, 5, 3\)"):
+        module.apply(piece, module.init_state((3,), C, M))
+    with pytest.raises(TypeError, match=r"^d_state: expected a fading_state.State, got a fading_state.Piece"):
+        module.apply_backward(piece, piece)
+
+
+# --- What is kept ---------------------------------------------------------------------------------------------------
+
+
+def test_between_the_passes_rows_are_kept_and_no_state_a_row():
+    """At most ``N (2 C + 2 M + 2)`` numbers a head, the gates, and two states: the inputs among them."""
+    for member in MEMBERS:
+        module, arrays = draw(member, np.random.default_rng(0), 200)
+        _, saved = module.forward(*arrays, state=module.init_state((2,), C, M))
+        kept = sum(x.nbytes for x in (*saved, *saved.state) if isinstance(x, np.ndarray)) - saved.state.steps.nbytes
+        gates = 0 if MEMBERS[member][2] is None else arrays[-1].nbytes
+        assert kept <= 8 * 2 * (200 * (2 * C + 2 * M + 2) + 2 * C * M) + gates
+
+
+# --- The gate -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("x", "a_log", "dt_bias"), [((2, 3, 4), (3, 1), (3, 1)), ((2, 3, 4, 2), (3, 1, 1), (3, 1, 2))])
+def test_gradient_of_the_gate(x, a_log, dt_bias, rng):
+    inputs = (rng.standard_normal(shape) for shape in (x, a_log, dt_bias))
+    check_elementwise(decay_gate.forward, decay_gate.backward, *inputs, rng=0).assert_ok()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gates_of_extreme_tokens(dtype):
+    """Nothing overflows, and a state that is to be kept or to be forgotten is."""
+    x = np.array([-1e30, -90, 0, 90, 1e30], dtype)
+    log_gate, saved = decay_gate.forward(x, np.zeros(1, dtype), np.zeros(1, dtype))
+    assert log_gate.dtype == dtype
+    assert log_gate[0] == 0
+    np.testing.assert_allclose(log_gate[1:], [-np.exp(-90.0), -np.log(2), -90, -1e30], rtol=1e-6)
+    gradients = decay_gate.backward(np.ones_like(x), saved)
+    np.testing.assert_allclose(gradients.x, [0, -np.exp(-90.0), -0.5, -1, -1], rtol=1e-6, atol=1e-8)
+    assert all(g.dtype == dtype for g in gradients)
+
+
+def test_a_gate_is_checked():
+    x, one = np.zeros((2, 3)), np.zeros((2, 1))
+    with pytest.raises(
+        ValueError, match=r"^a_log: expected a shape that broadcasts to that of x, \(2, 3\), got \(2,\)"
+    ):
+        decay_gate.forward(x, np.zeros(2), one)
+    with pytest.raises(TypeError, match=r"^dt_bias: expected float64 like the other arrays, got float32"):
+        decay_gate.forward(x, one, one.astype(np.float32))
