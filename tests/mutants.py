@@ -112,8 +112,8 @@ MUTANTS = (
     Mutant(
         "a masked key has the features of the zero vector",
         "attention/linear.py",
-        "phi_k, v = zero_masked(phi_k, key_mask), zero_masked(v, key_mask)",
-        "phi_k, v = phi_k, zero_masked(v, key_mask)",
+        "phi_k = zero_masked(phi_k, key_mask)",
+        "phi_k = phi_k.copy()",
         "linear-reference",
     ),
     Mutant(

@@ -12,7 +12,8 @@ It is associativity, ``(phi(Q) phi(K)^T) V = phi(Q) (phi(K)^T V)``: ``O(N C M)``
 
     S_i = S_{i-1} + phi(k_i) v_i^T,   Z_i = Z_{i-1} + phi(k_i)                                       (4)
 
-a recurrent network: :func:`by_row` is its loop, ``linear_recurrent.py`` a token at a time.
+a recurrent network: ``linear_by_row.py`` is its loop and that of its gradient, ``linear_recurrent.py`` a token at a
+time, ``linear_state.py`` its state. For teaching, ``linear_sums.py`` has (1)-(3) and (6)-(9) as functions of their own.
 
 :Time: ``O((N + L) C M)``
 :Memory: ``O((N + L) C + N M)``
@@ -76,8 +77,9 @@ from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.door import door
 from linattn_ref.attention.feature_maps import FeatureMap, elu_plus_one, in_room, is_exponential
 from linattn_ref.attention.fields import documented
-from linattn_ref.attention.linear_checks import check_backward_of, check_forward, check_matrix, check_summarise
-from linattn_ref.attention.linear_recurrent import BoundStep, bind_step, step
+from linattn_ref.attention.linear_by_row import by_row, by_row_backward
+from linattn_ref.attention.linear_checks import check_backward_of, check_forward, check_matrix
+from linattn_ref.attention.linear_recurrent import BoundStep, bind_step, step, summarise
 from linattn_ref.attention.linear_state import State, combine, combine_gradients, init_state
 from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, read_backward
 from linattn_ref.attention.masks import visible, zero_masked
@@ -217,19 +219,15 @@ def backward(
 ) -> Gradients | GradientsWithState:
     """Gradients of :func:`forward`, equations (5)-(9).
 
+    Exactly 0 for masked keys and for queries that see nothing.
+
     Parameters
     ----------
-    d_out : ndarray ``(..., N, M)``
-    saved : Saved
+    d_out, saved
+        The common arguments: ``help(linattn_ref.attention)``.
     d_state : State, optional
         Gradient of ``saved.state``, where something continued from it: the ``grads.state`` of that. Without it,
         back-propagation is truncated here.
-
-    Returns
-    -------
-    Gradients or GradientsWithState
-        Of ``q``, ``k`` and ``v``, exactly 0 for masked keys and for queries that see nothing; and of ``state``, where
-        ``forward`` was given one.
     """
     if isinstance(saved, linear_scaled.Saved):
         return _named(*linear_scaled.backward(d_out, saved, d_state))
@@ -269,93 +267,7 @@ def _named(d_q: Array, d_k: Array, d_v: Array, d_state: State | None) -> Gradien
     return Gradients(d_q, d_k, d_v) if d_state is None else GradientsWithState(d_q, d_k, d_v, d_state)
 
 
-# --- The causal product, row by row ---------------------------------------------------------------------------------
-
-
-def by_row(phi_q: Array, phi_k: Array, v: Array, s: Array, z: Array, eps: float) -> tuple[Array, Array, Array, Array]:
-    """Equations (4) and (3) as they stand: what ``causal_product.normalised_forward`` of a room computes.
-
-    Parameters
-    ----------
-    phi_q, phi_k, v : ndarray, ``(..., N, C)``, ``(..., N, C)``, ``(..., N, M)``
-    s, z : ndarray, ``(..., C, M)``, ``(..., C)``
-        ``S_0`` and ``Z_0``.
-    eps : float
-
-    Returns
-    -------
-    out, denominator, s, z : ndarray, ``(..., N, M)``, ``(..., N)``, ``(..., C, M)``, ``(..., C)``
-        ``s`` and ``z`` are ``S_N`` and ``Z_N``.
-    """
-    s, z, out, denominator = s.copy(), z.copy(), np.empty_like(v), np.empty_like(v[..., 0])
-    for i in range(v.shape[-2]):
-        s += phi_k[..., i, :, None] * v[..., i, None, :]  # (4)  (..., C, M)
-        z += phi_k[..., i, :]  # (4)  (..., C)
-        denominator[..., i] = (phi_q[..., i, :] * z).sum(axis=-1) + eps
-        out[..., i, :] = divide((phi_q[..., i, None, :] @ s)[..., 0, :], denominator[..., i])  # (3)  (..., M)
-    return out, denominator, s, z
-
-
-def by_row_backward(
-    d_out: Array,
-    d_s: Array,
-    d_z: Array,
-    *,
-    phi_q: Array,
-    phi_k: Array,
-    v: Array,
-    s: Array,
-    z: Array,
-    out: Array,
-    denominator: Array,
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Equations (5)-(9) as they stand: what ``causal_product.normalised_backward`` of a room computes.
-
-    Parameters
-    ----------
-    d_out, d_s, d_z : ndarray, ``(..., N, M)``, ``(..., C, M)``, ``(..., C)``
-        Gradients of what :func:`by_row` returned.
-    phi_q, phi_k, v, s, z, out, denominator
-        What it was given, and what it returned.
-
-    Returns
-    -------
-    d_phi_q, d_phi_k, d_v, d_s, d_z : ndarray
-        Shaped like their inputs.
-    """
-    (s, z, d_s, d_z), n = (x.copy() for x in (s, z, d_s, d_z)), range(v.shape[-2])
-    d_phi_q, d_phi_k, d_v = np.empty_like(phi_q), np.empty_like(phi_k), np.empty_like(v)
-    d_n = divide(d_out, denominator)  # (5)  (..., N, M)
-    d_d = -(d_n * out).sum(axis=-1, keepdims=True)  # (5)  (..., N, 1)
-    for i in n:
-        s += phi_k[..., i, :, None] * v[..., i, None, :]  # (4)
-        z += phi_k[..., i, :]  # (4)
-        d_phi_q[..., i, :] = (s @ d_n[..., i, :, None])[..., 0] + z * d_d[..., i, :]  # (6)
-    for i in reversed(n):
-        d_s += phi_q[..., i, :, None] * d_n[..., i, None, :]  # (7)
-        d_z += phi_q[..., i, :] * d_d[..., i, :]  # (7)
-        d_phi_k[..., i, :] = (d_s @ v[..., i, :, None])[..., 0] + d_z  # (8)
-        d_v[..., i, :] = (phi_k[..., i, None, :] @ d_s)[..., 0, :]  # (9)
-    return d_phi_q, d_phi_k, d_v, d_s, d_z
-
-
-# --- A summary of keys, and the matrix ------------------------------------------------------------------------------
-
-
-@door(check_summarise)
-def summarise(k: Array, v: Array, *, feature_map: FeatureMap = elu_plus_one, key_mask: Mask | None = None) -> State:
-    """The state after some keys, equations (1) and (2): what a machine has to say about its piece of a sequence.
-
-    Parameters
-    ----------
-    k, v : ndarray, ``(..., L, D)``, ``(..., L, M)``
-    feature_map, key_mask
-        As in :func:`forward`.
-    """
-    if is_exponential(feature_map):
-        return linear_scaled.summarise(k, v, feature_map=feature_map, key_mask=key_mask)
-    phi_k = zero_masked(feature_map.forward(zero_masked(k, key_mask))[0], key_mask)
-    return State(*add_up(phi_k, zero_masked(v, key_mask)), steps=new_count())
+# --- The matrix -------------------------------------------------------------------------------------------------------
 
 
 def matrix(

@@ -31,17 +31,19 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention import linear_scaled
-from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.door import door
 from linattn_ref.attention.feature_maps import FeatureMap, elu_plus_one, in_room, is_exponential
 from linattn_ref.attention.fields import documented
-from linattn_ref.attention.linear_checks import check_bind_step, check_step
+from linattn_ref.attention.linear_checks import check_bind_step, check_step, check_summarise
 from linattn_ref.attention.linear_state import State, init_state, spend
-from linattn_ref.attention.ownership import Count
+from linattn_ref.attention.linear_sums import add_up
+from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention.ownership import Count, new_count
 from linattn_ref.attention.rooms import CausalProductRoom
 from linattn_ref.kernels import reference
 
-__all__ = ["BoundStep", "bind_step", "init_state", "step"]
+__all__ = ["BoundStep", "bind_step", "init_state", "step", "summarise"]
 
 
 @door(check_step)
@@ -77,6 +79,22 @@ def step(
         return phi.step(q_t, k_t, v_t, state.s, state.z, eps), state  # (1)-(3)
     phi_q, phi_k = phi.forward(q_t)[0], phi.forward(k_t)[0]  # (..., C)
     return kernels.causal_product.step(phi_q, phi_k, v_t, state.s, state.z, eps), state  # (1)-(3)
+
+
+@door(check_summarise)
+def summarise(k: Array, v: Array, *, feature_map: FeatureMap = elu_plus_one, key_mask: Mask | None = None) -> State:
+    """The state after some keys, equations (1) and (2) in one sum: what a machine has to say about its piece.
+
+    Parameters
+    ----------
+    k, v : ndarray, ``(..., L, D)``, ``(..., L, M)``
+    feature_map, key_mask
+        As in ``forward``.
+    """
+    if is_exponential(feature_map):
+        return linear_scaled.summarise(k, v, feature_map=feature_map, key_mask=key_mask)
+    phi_k = zero_masked(feature_map.forward(zero_masked(k, key_mask))[0], key_mask)
+    return State(*add_up(phi_k, zero_masked(v, key_mask)), steps=new_count())
 
 
 # --- Bound to its arrays --------------------------------------------------------------------------------------------

@@ -1,16 +1,7 @@
-"""The sums of linear attention over keys that all queries see, forward and backward: the equations of ``linear.py``.
+"""The sums of linear attention over keys that all queries see, forward and backward: (1)-(3), (5)-(9) of ``linear.py``.
 
-    S = sum_j phi(k_j) v_j^T                                 (1)  (C, M)
-    Z = sum_j phi(k_j)                                       (2)  (C,)
-    out_i = phi(q_i)^T S / (phi(q_i)^T Z + eps)              (3)
-
-With ``G_i`` the gradient of ``out_i``, the numerator over the denominator,
-
-    dn_i = G_i / d_i,   dd_i = -dn_i . out_i                 (5)
-    dphi(q_i) = S dn_i + Z dd_i                              (6)
-    dS = sum_i phi(q_i) dn_i^T,   dZ = sum_i phi(q_i) dd_i   (7)
-    dphi(k_j) = dS v_j + dZ                                  (8)
-    dv_j = dS^T phi(k_j)                                     (9)
+There they stand in the passes themselves. Here each is a function, for what has sums of another kind, ``linear_scaled``
+and ``linformer_linear``, and for who wants to look at one by itself.
 """
 
 from __future__ import annotations

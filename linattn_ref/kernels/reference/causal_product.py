@@ -3,13 +3,13 @@
     S_i = g_i S_{i-1} + w_i phi(k_i) v_i^T                   (1)  (C, M)
     out_i = phi(q_i)^T S_i                                   (2)  (M,)
 
-with ``S_0 = state``, and ``g = w = 1`` in plain linear attention. Three forms stand below.
+with ``S_0 = state``, and ``g = w = 1`` in plain linear attention. Three forms of it:
 
-``forward_by_row``, ``backward_by_row``
+``forward_by_row``, ``backward_by_row``, in ``causal_product_plain.py``
     Algorithm 1 as the paper prints it, one position after the other.
 ``forward``, ``backward``
     The same numbers a chunk at a time: matrix products in place of rank-1 updates; gates ``g`` and weights ``w``.
-``normalised_forward``, ``normalised_backward``, ``step``, ``bind_step``
+``normalised_forward``, ``normalised_backward``; ``step``, ``bind_step``, in ``causal_step.py``
     Numerator and denominator of linear attention at once: the same product with a column of ones beside ``V``.
 
 The gradient, by hand
@@ -48,14 +48,14 @@ Peng et al. (2021), "Random feature attention", section 3.3 (the gate).
 Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training", section 4 (chunks).
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from linattn_ref.kernels.reference.buffers import empty, into
+from linattn_ref.kernels.reference.causal_product_plain import backward_by_row, copy_or_zeros, forward_by_row
+from linattn_ref.kernels.reference.causal_step import bind_step, step
 from linattn_ref.kernels.reference.division import divide
-from linattn_ref.kernels.turns import take_turn
 
 __all__ = [
     "CHUNK",
@@ -71,40 +71,6 @@ __all__ = [
 ]
 
 CHUNK = 64  # rows: small enough that the (CHUNK, CHUNK) scores cost no more than the state, large enough for BLAS
-
-
-# --- Algorithm 1 ----------------------------------------------------------------------------------------------------
-
-
-def forward_by_row(phi_q, phi_k, v, state):
-    """Algorithm 1, forward: ``out (..., N, M)`` and the state ``(..., C, M)`` after the last row.
-
-    Parameters
-    ----------
-    phi_q, phi_k, v : ndarray, ``(..., N, C)``, ``(..., N, C)``, ``(..., N, M)``
-    state : ndarray ``(..., C, M)`` or None
-    """
-    s = _copy_or_zeros(state, phi_k, v)
-    out = np.empty(v.shape, v.dtype)
-    for i in range(v.shape[-2]):
-        s += phi_k[..., i, :, None] * v[..., i, None, :]  # (1)  (..., C, M)
-        out[..., i, :] = (phi_q[..., i, None, :] @ s)[..., 0, :]  # (2)  (..., M)
-    return out, s
-
-
-def backward_by_row(d_out, d_state, phi_q, phi_k, v, state):
-    """Algorithm 1, backward: ``d_phi_q``, ``d_phi_k``, ``d_v`` and ``d_state``, shaped like their inputs."""
-    d_phi_q, d_phi_k, d_v = (np.empty(x.shape, x.dtype) for x in (phi_q, phi_k, v))
-    s = _copy_or_zeros(state, phi_k, v)
-    for i in range(v.shape[-2]):
-        s += phi_k[..., i, :, None] * v[..., i, None, :]  # (1)
-        d_phi_q[..., i, :] = (s @ d_out[..., i, :, None])[..., 0]  # (4), the paper's 13
-    a = _copy_or_zeros(d_state, phi_k, v)
-    for i in reversed(range(v.shape[-2])):
-        a += phi_q[..., i, :, None] * d_out[..., i, None, :]  # (3)
-        d_v[..., i, :] = (phi_k[..., i, None, :] @ a)[..., 0, :]  # (6), the paper's 15
-        d_phi_k[..., i, :] = (a @ v[..., i, :, None])[..., 0]  # (5), the paper's 14
-    return d_phi_q, d_phi_k, d_v, a  # (9)
 
 
 # --- By chunks ------------------------------------------------------------------------------------------------------
@@ -130,7 +96,7 @@ def forward(phi_q, phi_k, v, gate, weight, state, *, out=None):
         ``S_N``.
     """
     out = empty(out, v)
-    s = _copy_or_zeros(state, phi_k, v)
+    s = copy_or_zeros(state, phi_k, v)
     for rows in _chunks(v.shape[-2], CHUNK):
         q, k, u, decay = phi_q[..., rows, :], phi_k[..., rows, :], _weighted(v, weight, rows), _decay(gate, rows)
         scores = np.tril(q @ k.swapaxes(-1, -2)) * decay.ratio  # (..., T, T)
@@ -162,7 +128,7 @@ def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state, *, gradients=
     d_gate, d_weight = (None if x is None else np.empty(x.shape, x.dtype) for x in (gate, weight))
     chunks = _chunks(v.shape[-2], CHUNK if gate is None else max(CHUNK, min(d_phi_k.shape[-1], d_v.shape[-1])))
 
-    s = _copy_or_zeros(state, phi_k, v)
+    s = copy_or_zeros(state, phi_k, v)
     for rows in chunks:
         g, k, u, decay = d_out[..., rows, :], phi_k[..., rows, :], _weighted(v, weight, rows), _decay(gate, rows)
         d_scores = np.tril(g @ u.swapaxes(-1, -2)) * decay.ratio  # (..., T, T)
@@ -172,7 +138,7 @@ def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state, *, gradients=
                 _unwritten(d_phi_k, d_v, rows)[...] = s
             s = _advance(s, k, u, decay)
 
-    a = _copy_or_zeros(d_state, phi_k, v)
+    a = copy_or_zeros(d_state, phi_k, v)
     for rows in reversed(chunks):
         q, k, u, decay = phi_q[..., rows, :], phi_k[..., rows, :], _weighted(v, weight, rows), _decay(gate, rows)
         g = d_out[..., rows, :]
@@ -254,12 +220,6 @@ def _weighted(v, weight, rows):
     return v[..., rows, :] if weight is None else weight[..., rows, None] * v[..., rows, :]
 
 
-def _copy_or_zeros(state, phi_k, v):
-    if state is not None:
-        return state.copy()
-    return np.zeros((*v.shape[:-2], phi_k.shape[-1], v.shape[-1]), v.dtype)
-
-
 # --- With the denominator -------------------------------------------------------------------------------------------
 
 
@@ -303,13 +263,10 @@ def normalised_backward(
 
     Parameters
     ----------
-    d_out : ndarray ``(..., N, M)``
     d_s, d_z : ndarray ``(..., C, M)``, ``(..., C)``, or None and None
         Gradients of the state that :func:`normalised_forward` returned.
-    phi_q, phi_k, v, gate, weight, s, z
-        What it was given.
-    out, denominator
-        What it returned.
+    phi_q, phi_k, v, gate, weight, s, z, out, denominator
+        What it was given, and what it returned.
     gradients : tuple of three ndarray or None
         To be written to with ``d_phi_q``, ``d_phi_k`` and ``d_v``.
 
@@ -333,32 +290,6 @@ def normalised_backward(
     )
     d_v = into(gradients[2], d_v[..., :-1], "gradients")
     return d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_state[..., :-1], d_state[..., -1]
-
-
-def step(phi_q, phi_k, v, s, z, eps):
-    """One row of :func:`normalised_forward`: ``(..., C)``, ``(..., C)``, ``(..., M)`` -> ``out (..., M)``.
-
-    ``s (..., C, M)`` and ``z (..., C)`` are brought up to date in place.
-    """
-    s += phi_k[..., :, None] * v[..., None, :]  # (1)
-    z += phi_k
-    numerator = (phi_q[..., None, :] @ s)[..., 0, :]  # (2)  (..., M)
-    return divide(numerator, (phi_q * z).sum(axis=-1) + eps)
-
-
-def bind_step(phi_q, phi_k, v, s, z, eps, out, *, turns=None, step=step):
-    """:func:`step`, or another, of these arrays as a function without arguments that writes ``out``.
-
-    ``turns`` is the count of steps that all share who work in ``s`` and ``z``, and that of those which this one has
-    seen, both ``(1,)`` of int64 (see `turns`); None: nobody else does.
-    """
-    turns = (np.zeros(1, np.int64), np.zeros(1, np.int64)) if turns is None else turns
-    return partial(_write_step, step, turns, phi_q, phi_k, v, s, z, eps, out)
-
-
-def _write_step(step, turns, phi_q, phi_k, v, s, z, eps, out):
-    take_turn(*turns)
-    out[...] = step(phi_q, phi_k, v, s, z, eps)
 
 
 def _beside(x, column):
