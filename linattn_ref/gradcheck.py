@@ -60,19 +60,17 @@ Squire and Trapp (1998), "Using complex variables to estimate derivatives of rea
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from linattn_ref.gradcheck_inputs import (
     Array,
     check_float64,
-    check_output,
-    check_some_floats,
     check_step,
     generator,
-    match,
 )
+from linattn_ref.gradcheck_pair import Backward, Forward, Pair
 from linattn_ref.gradcheck_report import Entry, GradientError, Report
 from linattn_ref.nested import map_arrays
 
@@ -85,9 +83,6 @@ __all__ = [
     "check_elementwise",
     "complex_step",
 ]
-
-Forward = Callable[..., tuple[Any, Any]]
-Backward = Callable[[Any, Any], Any]
 
 EPS = float(np.finfo(np.float64).eps)
 DIFFERENCE_STEP = EPS ** (1 / 3)  # 6.1e-6, see "The step"
@@ -137,7 +132,7 @@ def check_elementwise(
         A gradient is missing, is one too many, or has not the shape of its input; no input is a float array.
     """
     check_step(step)
-    pair = _Pair.run(forward, backward, inputs, rng)
+    pair = Pair.run(forward, backward, inputs, rng)
     atol = MARGIN * DIFFERENCE_ERROR * pair.magnitude if atol is None else atol
     entries = []
     for name, x, gradient in pair.matched:
@@ -176,7 +171,7 @@ def check_directions(
         raise ValueError(f"directions: expected at least 1, got {directions}")
     check_step(step)
     rng = generator(rng)
-    pair = _Pair.run(forward, backward, inputs, rng)
+    pair = Pair.run(forward, backward, inputs, rng)
     atol = MARGIN * DIFFERENCE_ERROR * pair.magnitude if atol is None else atol
     entries = []
     for name, x, gradient in pair.matched:
@@ -235,7 +230,7 @@ def check_complex_step(
     >>> report.ok, report.worst.absolute < 1e-14
     (True, True)
     """
-    pair = _Pair.run(forward, backward, inputs, rng)
+    pair = Pair.run(forward, backward, inputs, rng)
     here, there = np.asarray(function(*pair.inputs)), pair.out()
     if here.shape != there.shape or not np.allclose(here, there, rtol=1e-10, atol=1e-10 * pair.magnitude):
         raise ValueError("function: expected the output that forward gives for these inputs, got another")
@@ -286,29 +281,3 @@ def complex_step(function: Callable[[Any], Any], x: Array, u: Any) -> Array:
         gradient[index] = (u * out.imag).sum() / COMPLEX_STEP  # (3)
         z[index] = x[index]
     return gradient
-
-
-class _Pair(NamedTuple):
-    """A pair run once: which arrays to move, and what ``backward`` says of them."""
-
-    forward: Forward
-    inputs: tuple[Any, ...]  # copies
-    matched: list[tuple[str, Array, Array]]  # name, array, gradient; the arrays are parts of inputs, moved in place
-    constants: tuple[str, ...]
-    u: Array  # in place of d_out, the shape of out
-    magnitude: float  # <|u|, |out|>
-
-    @classmethod
-    def run(
-        cls, forward: Forward, backward: Backward, inputs: tuple[Any, ...], rng: np.random.Generator | int
-    ) -> "_Pair":
-        check_some_floats(forward, inputs)
-        copies = map_arrays(np.copy, inputs)
-        out, saved = check_output(forward(*copies))
-        u = np.asarray(generator(rng).standard_normal(np.shape(out)))
-        magnitude = float((abs(u) * abs(out)).sum())
-        matched, constants = match(forward, copies, backward(u.copy() if u.ndim else float(u), saved))
-        return cls(forward, copies, matched, constants, u, magnitude)
-
-    def out(self) -> Array:
-        return np.array(self.forward(*self.inputs)[0])  # a copy: out may be a view of an input that moves on

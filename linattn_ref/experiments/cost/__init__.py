@@ -2,7 +2,8 @@
 
 ``attention_cost``     softmax attention, with and without the matrix: counted
 ``linformer_savings``  Linformer's share of it: time and memory
-``resources``          time and memory of all, against the length; ``resource_methods`` are its curves
+``resources``          time and memory of all, against the length; ``resource_methods`` are its curves,
+                       ``resource_results`` its numbers
 ``comparison``         error against cost on a pretrained network; ``comparison_ways`` are its curves,
                        ``comparison_calls`` the rows of the chapter's table
 ``cuda_occupancy``     what the CUDA kernels take of a GPU: compiled, not run
@@ -18,6 +19,7 @@ __all__ = [
     "cuda_occupancy",
     "linformer_savings",
     "resource_methods",
+    "resource_results",
     "resources",
 ]
 

@@ -36,18 +36,10 @@ from linattn_ref.attention import (
     softmax,
 )
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.fewer_keys.linformer import RATE
 from linattn_ref.experiments.fewer_keys.linformer_fit import MATRICES, fit
-from linattn_ref.experiments.measuring.heads import (
-    Heads,
-    Spread,
-    each_error,
-    random_heads,
-    read_heads,
-    relative_error,
-    spread,
-    truncated_svd,
-)
+from linattn_ref.experiments.fewer_keys.linformer_ways import RATE
+from linattn_ref.experiments.measuring import heads as of_network
+from linattn_ref.experiments.measuring.heads import Heads, Spread, each_error, relative_error, spread, truncated_svd
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import band, over_reduced
@@ -135,19 +127,15 @@ def compute(
         As in `linformer.compute`.
     """
     rng = np.random.default_rng(seed)
-    sources: dict[str, Any] = {}
     if quick:
         reduced, most_iterations, taps, unseen, epochs = (4, 16), 8, 5, 1, 2
-        heads = heads or random_heads(rng, sentences=4, layers=2, heads=2, length=64, width=8)
+        heads = heads or of_network.random_heads(rng, sentences=4, layers=2, heads=2, length=64, width=8)
     with threadpool_limits(1):
-        if heads is None:
-            heads, sources = read_heads(
-                model, text, sentences=sentences + unseen, length=length, every=every, seed=seed, say=say
-            )
+        heads, sources = of_network.given_or_read(
+            heads, model, text, sentences=sentences + unseen, length=length, every=every, seed=seed, say=say
+        )
         total, _, n_heads, length, width = heads.v.shape
-        if not 1 <= unseen < total:
-            raise ValueError(f"unseen: expected 1 to {total - 1} of {total} sentences, got {unseen}")
-        order = [int(s) for _ in range(epochs) for s in unseen + rng.permutation(total - unseen)]
+        order = of_network.order_of_fit(heads, unseen, epochs, rng)
         reduced = tuple(r for r in reduced if r <= length)
         products = shifted_products(heads, range(unseen, total), taps)
         errors = [ways_at(r, heads, range(unseen), order, products) for r in reduced]

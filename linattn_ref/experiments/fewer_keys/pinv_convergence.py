@@ -33,7 +33,11 @@ from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import pinv_exact, pinv_iterative, segment_means, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.measuring.heads import Heads, random_heads, read_heads
+from linattn_ref.experiments.measuring.heads import (
+    Heads,
+    given_or_read,
+    random_heads,
+)
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
@@ -110,14 +114,12 @@ def compute(
         Told in one line what is fetched.
     """
     rng = np.random.default_rng(seed)
-    sources: dict[str, Any] = {}
     if quick:
         conditions, size, landmarks = (1.0, 30.0), 8, (4, 16)
         heads = heads or random_heads(rng, sentences=2, layers=2, heads=2, length=64, width=8)
     with threadpool_limits(1):
         runs = [converge(with_condition(size, kappa, rng), most_iterations) for kappa in conditions]
-        if heads is None:
-            heads, sources = read_heads(model, text, sentences=sentences, length=length, seed=seed, say=say)
+        heads, sources = given_or_read(heads, model, text, sentences=sentences, length=length, seed=seed, say=say)
         landmarks = tuple(r for r in landmarks if r <= heads.q.shape[-2])
         real = np.stack([condition_by_layer(heads, r) for r in landmarks])
     values = np.geomspace(1e-4, 1, 200)

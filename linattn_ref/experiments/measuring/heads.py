@@ -21,7 +21,9 @@ __all__ = [
     "Heads",
     "Spread",
     "each_error",
+    "given_or_read",
     "heads_of",
+    "order_of_fit",
     "random_heads",
     "read_heads",
     "relative_error",
@@ -85,6 +87,19 @@ def read_heads(
             for x, part in zip(qkv, parts, strict=True):
                 x[s, t] = part
     return heads_of(*qkv), {**sources, "every": every}
+
+
+def given_or_read(heads: Heads | None, *where: PathLike | None, **options: Any) -> tuple[Heads, dict[str, Any]]:
+    """The heads that a caller has, whose sources are not known, or :func:`read_heads`."""
+    return read_heads(*where, **options) if heads is None else (heads, {})
+
+
+def order_of_fit(heads: Heads, unseen: int, epochs: int, rng: Generator) -> list[int]:
+    """The sentences to fit to: all but the first ``unseen``, in one random order over and over."""
+    total = len(heads.q)
+    if not 1 <= unseen < total:
+        raise ValueError(f"unseen: expected 1 to {total - 1} of {total} sentences, got {unseen}")
+    return [int(s) for _ in range(epochs) for s in unseen + rng.permutation(total - unseen)]
 
 
 def random_heads(rng: Generator, *, sentences: int, layers: int, heads: int, length: int, width: int) -> Heads:

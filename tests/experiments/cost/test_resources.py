@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.cli import main
-from linattn_ref.experiments.cost import resources
+from linattn_ref.experiments.cost import resource_results, resources
 from linattn_ref.experiments.cost.resource_methods import (
     METHODS,
     REDUCED,
@@ -85,13 +85,13 @@ def test_curves_are_medians_and_their_exponents(results):
         np.testing.assert_allclose(curve.least_seconds, np.array(curve.seconds) / 2, rtol=1e-12)
         assert curve.time_growth.exponent == pytest.approx(power, abs=1e-12)
         assert curve.memory_growth.exponent == pytest.approx(1, abs=1e-12)
-        assert curve.memory_lengths[0] == resources.MEMORY_FROM
+        assert curve.memory_lengths[0] == resource_results.MEMORY_FROM
         assert curve.peak == tuple(7000 * n for n in curve.memory_lengths)
         assert curve.peak_formula == tuple(FLOAT32 * METHODS[name].peak(n, SMALL) for n in curve.memory_lengths)
 
 
 def test_crossings_are_where_the_times_are_equal(results):
-    assert [(pair.high, pair.low) for pair in results.pairs] == list(resources.PAIRS)
+    assert [(pair.high, pair.low) for pair in results.pairs] == list(resource_results.PAIRS)
     for pair in results.pairs:
         assert pair.faster.length == pytest.approx(1000, rel=1e-12)
         assert pair.smaller.length is None  # all peaks are the same
@@ -101,7 +101,12 @@ def test_table_says_all_of_it(results):
     text = resources.table(results)
     blocks = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     times, memory, powers, crossings = blocks
-    assert [len(block) - 2 for block in blocks] == [len(resources.LENGTHS), 8, len(METHODS), len(resources.PAIRS)]
+    assert [len(block) - 2 for block in blocks] == [
+        len(resources.LENGTHS),
+        8,
+        len(METHODS),
+        len(resource_results.PAIRS),
+    ]
     for block in blocks:
         assert len({line.count("|") for line in block}) == 1
     assert times[-1] == "| 65536 |  |  |  |" + 6 * " 6.55e+04 |"
@@ -131,7 +136,7 @@ def test_the_figure_shows_every_method_with_its_name_and_exponent(results, style
         lines = [line for line in above.get_lines() if len(line.get_xdata()) > 1]
         rings = [line for line in above.get_lines() if len(line.get_xdata()) == 1]
         assert len(lines) == len(names)
-        crossed = [pair for pair in resources.PAIRS if set(pair) <= set(names) and pair[0].startswith("online")]
+        crossed = [pair for pair in resource_results.PAIRS if set(pair) <= set(names) and pair[0].startswith("online")]
         assert [float(ring.get_xdata()[0]) for ring in rings] == pytest.approx([1000] * len(crossed))
         assert len(below.get_lines()) == 2 * len(names)  # measured and computed
         written = {text.get_text() for text in above.texts}
