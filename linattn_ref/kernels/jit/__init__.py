@@ -14,6 +14,7 @@
 ``causal_product_plain``  the same in a few lines
 ``elu_plus_one``          its feature map
 ``exponential_features``  those of the Performer; a token of decoding with the positive ones is in ``favor_positive``
+``decode``                a token of a whole transformer; its GELU is in ``normal``
 ``lsh``                   Reformer's attention within sorted chunks; ``lsh_meet`` says who meets whom
 
 The first call in each dtype compiles (a few seconds); later processes read the result from the cache.
@@ -26,6 +27,7 @@ except ImportError as error:
 
 from linattn_ref.kernels.jit import (
     causal_product,
+    decode,
     elu_plus_one,
     exponential_features,
     favor_positive,
@@ -36,6 +38,7 @@ from linattn_ref.kernels.jit import (
 
 __all__ = [
     "causal_product",
+    "decode",
     "elu_plus_one",
     "exponential_features",
     "favor_positive",

@@ -131,13 +131,14 @@ def _step_bound(table, dtype):
 
 @njit
 def _step_rows(q, k, phi_q, phi_k, v, s, z, eps, out):
-    _features(q, phi_q)
-    _features(k, phi_k)
+    write_features(q, phi_q)
+    write_features(k, phi_k)
     step_rows(phi_q, phi_k, v, s, z, eps, out)
 
 
 @njit(forceinline=True)
-def _features(x, phi):
+def write_features(x, phi):
+    """``phi(x)`` of rows, written to ``phi``, which may be ``x`` itself."""
     for first in range(0, x.shape[1], lanes(x)):
         some_x, some_phi = columns_from(x, first), columns_from(phi, first)
         for row in range(len(x)):

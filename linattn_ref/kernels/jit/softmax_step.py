@@ -79,11 +79,20 @@ def _step_bound(table, dtype):
     q, k_t, v_t = bound_rows(table, 0, dtype), bound_rows(table, 1, dtype), bound_rows(table, 2, dtype)
     k, v = bound_rows(table, 3, dtype), bound_rows(table, 4, dtype)
     scale, out = bound_rows(table, 5, dtype), bound_rows(table, 6, dtype)
-    length, capacity = bound_rows(table, 7, np.int64)[0, 0], len(k) // len(q)
-    for head in range(len(q)):
-        k[head * capacity + length - 1] = k_t[head]
-        v[head * capacity + length - 1] = v_t[head]
+    length = bound_rows(table, 7, np.int64)[0, 0]
+    append(k, k_t, length)
+    append(v, v_t, length)
     attend(q, k, v, length, scale[0, 0], out)
+
+
+@njit
+def append(cache, x, length):
+    """Row ``length`` of each head's, ``x (heads, D)``. (To set a row to another compiles the text of errors.)"""
+    capacity = len(cache) // len(x)
+    for c in range(0, x.shape[1], lanes(x)):
+        some_cache, some_x = columns_from(cache, c), columns_from(x, c)
+        for head in range(len(x)):
+            store_row(some_cache, head * capacity + length - 1, load_row(some_x, head))
 
 
 @njit
