@@ -57,6 +57,20 @@ def rest(dtype):
     softmax.step(keys, np.ones((2, 3, 3, 3), dtype), np.ones((2, 3, 3, 3), dtype), 2, 0.5)
     state = softmax_attention.init_state((2,), 3, 3, capacity=2, dtype=dtype)
     softmax_attention.bind_step(row, row, row, state, kernels=jit).run()
+    if dtype == np.float64:  # in float32, slow tests alone decode a whole network
+        step_of_a_network(dtype)
+
+
+def step_of_a_network(dtype):
+    from linattn_ref.attention import linear
+    from linattn_ref.kernels import jit
+    from linattn_ref.models import causal, decoding
+    from linattn_ref.nn import mechanism
+
+    model = causal.Model(mechanism.of(linear, causal=True, kernels=jit), heads=1)
+    params = causal.draw(np.random.default_rng(0), tokens=2, places=1, width=2, hidden=2, layers=1, dtype=dtype)
+    packed = decoding.pack(params, model)
+    decoding.step(np.array([0]), packed, decoding.init_state(1, packed))
 
 
 if __name__ == "__main__":

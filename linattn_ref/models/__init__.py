@@ -1,6 +1,7 @@
 """Whole transformers in plain NumPy.
 
 ``causal``         an autoregressive one, with any causal mechanism: all positions at once, or token by token
+``decoding``       a step of it in one compiled call
 ``generate``       writes with it
 ``encoder``        a bidirectional one, with any mechanism
 ``classifier``     says with it to which class a text belongs
@@ -10,6 +11,6 @@
 
 from linattn_ref import lazy
 
-__all__ = ["bert", "causal", "classifier", "encoder", "generate", "masked_tokens"]
+__all__ = ["bert", "causal", "classifier", "decoding", "encoder", "generate", "masked_tokens"]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -4,8 +4,9 @@
     x <- block_l(x)   for each block l                       (2)
     scores = norm(x) W + b                                   (3)  (B, N, V)
 
-Three ways to run it give the same numbers: all tokens at once (:func:`forward`), for training; and one token after the
-other (:func:`step`), as a recurrent network of constant memory with linear attention, or with softmax and its cache.
+Ways to run it, which give the same numbers: all tokens at once (:func:`forward`), for training; one token after the
+other (:func:`step`), as a recurrent network of constant memory with linear attention, or with softmax and its cache;
+and some at once to go on from (:func:`read`). `linattn_ref.models.decoding` has a step that is compiled.
 
 Positions are learned and added, or Vaswani's sinusoids, which are fixed, in columns of their own beside the
 embedding's: so have it the authors of "Transformers are RNNs".
@@ -42,7 +43,19 @@ from linattn_ref.nn import affine, block, embedding, gelu, layer_norm, multi_hea
 from linattn_ref.nn.buffers import Work, fresh
 from linattn_ref.nn.mechanism import Mechanism
 
-__all__ = ["Gradients", "Model", "Params", "Saved", "State", "backward", "draw", "forward", "init_state", "step"]
+__all__ = [
+    "Gradients",
+    "Model",
+    "Params",
+    "Saved",
+    "State",
+    "backward",
+    "draw",
+    "forward",
+    "init_state",
+    "read",
+    "step",
+]
 
 Tokens = NDArray[np.integer[Any]]
 
@@ -100,7 +113,7 @@ def check_forward(tokens: Tokens, params: Params, model: Model, **_: Any) -> Non
         raise ValueError("model: expected either sinusoids or params.positions, got both or neither")
     if tokens.shape[1] > places(params, model):
         raise ValueError(f"tokens: there are {places(params, model)} places, got {tokens.shape[1]} tokens")
-    rows = embed(tokens[:1, 0], params, model, 0)  # (1, E), for its width and dtype
+    rows = embed(tokens[:1, :1], params, model, 0)  # (1, 1, E), for its width and dtype
     for one in params.blocks:
         multi_head.check_params(rows, one.attention, model.mechanism, model.heads)
 
@@ -201,7 +214,7 @@ def step(tokens_t: Tokens, params: Params, state: State, model: Model) -> tuple[
     embedding.check_tokens("tokens_t", tokens_t, len(params.embedding.table))
     if state.place >= places(params, model):
         raise ValueError(f"state: there are {places(params, model)} places, and all are taken")
-    x_t = embed(tokens_t, params, model, state.place)  # (1)  (B, E)
+    x_t = embed(tokens_t[:, None], params, model, state.place)[:, 0]  # (1)  (B, E)
     states = []
     for one, before in zip(params.blocks, state.blocks, strict=True):
         x_t, after = model.block.step(
@@ -212,12 +225,30 @@ def step(tokens_t: Tokens, params: Params, state: State, model: Model) -> tuple[
     return scores, State(tuple(states), state.place + 1)
 
 
-def embed(tokens_t: Tokens, params: Params, model: Model, place: int) -> Array:
-    """Equation (1) for tokens ``(B,)`` that all stand at ``place``: ``(B, E)``."""
-    x_t = params.embedding.table[tokens_t]
+def read(tokens: Tokens, params: Params, state: State, model: Model) -> State:
+    """The state after more tokens, ``(B, N)``, all at once: as by N steps, and ``state`` is left alone."""
+    check_forward(tokens, params, model)
+    if state.place + tokens.shape[1] > places(params, model):
+        raise ValueError(
+            f"tokens: there are {places(params, model)} places, got {tokens.shape[1]} tokens after {state.place}"
+        )
+    x = embed(tokens, params, model, state.place)  # (1)  (B, N, E)
+    states = []
+    for one, before in zip(params.blocks, state.blocks, strict=True):
+        going_on = model.mechanism._replace(options={**model.mechanism.options, "state": before})
+        x, saved = model.block.forward.unchecked(
+            x, one, going_on, heads=model.heads, activation=model.activation
+        )  # (2)
+        states.append(saved.attention.attention.state)
+    return State(tuple(states), state.place + tokens.shape[1])
+
+
+def embed(tokens: Tokens, params: Params, model: Model, first: int) -> Array:
+    """Equation (1) for tokens ``(B, N)`` from place ``first`` on: ``(B, N, E)``."""
+    x = params.embedding.table[tokens]
     if params.positions is not None:
-        return x_t + params.positions.table[place]
-    return positions.beside(x_t[:, None], model.sinusoids[place:])[:, 0]  # type: ignore[index]
+        return x + params.positions.table[first : first + tokens.shape[1]]
+    return positions.beside(x, model.sinusoids[first:])  # type: ignore[index]
 
 
 def draw(

@@ -50,8 +50,8 @@ class Packed(NamedTuple):
 
     tokens: Array  # (V, E), the embedding
     places: Array  # (places, E)
-    weights: Array  # (rows, lanes), every affine map
     norms: Array  # (2 blocks + 1, 2, E), gain and bias
+    weights: Array  # (rows, lanes), every affine map
     attention: str  # "linear" or "softmax"
     number: float  # eps of the one, scale of the other
     norms_first: bool
@@ -101,25 +101,25 @@ def pack(params: Params, model: Model) -> Packed:
         raise ValueError(f"model: expected one with a compiled step, but {reason}")
     options = model.mechanism.options
     room = options["kernels"]
-    width, of_first = len(params.norm.gain), params.blocks[0]
+    width = len(params.norm.gain)
     is_linear = model.mechanism.forward.__module__ == linear.__name__
     number = options.get("eps", EPS) if is_linear else resolve_scale(options.get("scale"), width // model.heads)
-    norms = [norm for one in params.blocks for norm in (one.norm_1, one.norm_2)]
+    norms = np.array([*(norm for one in params.blocks for norm in (one.norm_1, one.norm_2)), params.norm])
     tokens, places = _positions(params, model, width)
-    maps = [
-        affine
-        for one in params.blocks
-        for affine in (one.attention.inner, one.attention.outer, one.feed_forward.inner, one.feed_forward.outer)
-    ]
+    maps = [affine for one in params.blocks for affine in (*one.attention[:2], *one.feed_forward)]
+    tokens, places, norms, weights = room.decode.pack(tokens, places, norms, [*maps, params.head])
     return Packed(
-        *room.decode.pack(tokens, places, np.array([*norms, params.norm]), [*maps, params.head]),
+        tokens,
+        places,
+        norms,
+        weights,
         attention="linear" if is_linear else "softmax",
         number=float(number),
         norms_first=model.block is pre_norm,
         activation="gelu" if model.activation is gelu else "relu",
         heads=model.heads,
         width=width,
-        hidden=len(of_first.feed_forward.inner.b),
+        hidden=len(params.blocks[0].feed_forward.inner.b),
         outputs=len(params.head.b),
         kernels=name_of_room(room),
     )

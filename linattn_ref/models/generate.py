@@ -2,76 +2,40 @@
 
     p = softmax(scores / temperature),   the next token ~ p                                  (1)
 
-With ``top_k`` only the ``k`` likeliest are drawn from. Two ways to get the scores, which give the same sequence from
-the same network and seed:
+With ``top_k`` only the ``k`` likeliest are drawn from. Where the scores are something else, the parameters of a mixture
+of logistics say, ``sample`` draws in its own way (`linattn_ref.nn.logistic_mixture.sample`).
 
-``recurrent``   a step for each token: what came before is in the state
-``anew``        the whole sequence again for each token, which any causal mechanism can do
+Three ways to get the scores, which give the same sequence from the same network and seed:
+
+``compiled``  a step for each token, what came before is in the state; all layers in one call (`decoding`)
+``steps``     the same by the text (`causal.step`)
+``anew``      the whole sequence again for each token, which any causal mechanism can do
+
+A given prefix is read at once. :func:`ways` says which of the three a network has.
+
+>>> from linattn_ref.attention import linear, local
+>>> from linattn_ref.nn import mechanism
+>>> params = causal.draw(np.random.default_rng(0), tokens=5, places=16, width=8, hidden=16, layers=2)
+>>> [ways(params, Model(mechanism.of(module, causal=True), heads=2)) for module in (linear, local)]
+[('steps', 'anew'), ('anew',)]
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array, check_sizes, is_number
-from linattn_ref.models import causal
+from linattn_ref.models import causal, decoding
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn.embedding import check_tokens
 
-__all__ = ["generate", "pick"]
+__all__ = ["generate", "pick", "ways"]
 
 Tokens = NDArray[np.integer[Any]]
-
-
-def generate(
-    prefix: Tokens,
-    count: int,
-    params: Params,
-    model: Model,
-    *,
-    rng: np.random.Generator,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    recurrent: bool | None = None,
-) -> Tokens:
-    """``prefix (B, N)`` and ``count`` more tokens: ``(B, N + count)``.
-
-    Parameters
-    ----------
-    prefix : ndarray of int ``(B, N)``
-        At least one token each.
-    count : int
-    params, model
-        A network of `linattn_ref.models.causal`.
-    rng : numpy.random.Generator
-        One number is drawn from it for each token.
-    temperature : float
-        0 takes the likeliest token each time.
-    top_k : int, optional
-        Draw from so many tokens only.
-    recurrent : bool, optional
-        Token by token, or all anew for each token; the first, unless given, where the mechanism has a recurrent form.
-    """
-    check_tokens("prefix", prefix, len(params.embedding.table))
-    if prefix.ndim != 2 or prefix.size == 0:
-        raise ValueError(f"prefix: expected shape (B, N) of at least one token, got {prefix.shape}")
-    check_sizes(count=count)
-    if prefix.shape[1] + count - 1 > causal.places(params, model):
-        raise ValueError(
-            f"count: {prefix.shape[1]} tokens and {count} more need {prefix.shape[1] + count - 1} places,"
-            f" the network has {causal.places(params, model)}"
-        )
-    tokens = np.empty((len(prefix), prefix.shape[1] + count), prefix.dtype)
-    tokens[:, : prefix.shape[1]] = prefix
-    steps = model.mechanism.step is not None if recurrent is None else recurrent
-    scores = (_by_steps if steps else _anew)(tokens, prefix.shape[1], params, model)
-    for i in range(prefix.shape[1], tokens.shape[1]):
-        tokens[:, i] = pick(next(scores), rng, temperature=temperature, top_k=top_k)  # (1)
-    return tokens
 
 
 def pick(scores: Array, rng: np.random.Generator, *, temperature: float = 1.0, top_k: int | None = None) -> Tokens:
@@ -90,16 +54,92 @@ def pick(scores: Array, rng: np.random.Generator, *, temperature: float = 1.0, t
     return (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(axis=-1)
 
 
-def _by_steps(tokens: Tokens, start: int, params: Params, model: Model) -> Iterator[Array]:
-    """The scores after each token from ``start - 1`` on, by steps."""
-    state = causal.init_state(len(tokens), params, model)
-    for i in range(tokens.shape[1] - 1):
+def generate(
+    prefix: Tokens,
+    count: int,
+    params: Params,
+    model: Model,
+    *,
+    rng: np.random.Generator,
+    sample: Callable[..., Tokens] = pick,
+    way: str | None = None,
+    **options: Any,
+) -> Tokens:
+    """``prefix (B, N)`` and ``count`` more tokens: ``(B, N + count)``.
+
+    Parameters
+    ----------
+    prefix : ndarray of int ``(B, N)``
+        At least one token each.
+    count : int
+    params, model
+        A network of `linattn_ref.models.causal`.
+    rng : numpy.random.Generator
+        Given to ``sample`` for each token.
+    sample : callable
+        ``(scores (B, V), rng, **options) -> tokens (B,)``.
+    way : str, optional
+        One of :func:`ways`; the first of them unless given. Compiled is what has a mechanism with ``kernels=jit``.
+    **options
+        Of ``sample``: ``temperature``, 0 to take the likeliest token each time, and ``top_k``, to draw from so many
+        tokens only.
+    """
+    check_tokens("prefix", prefix, len(params.embedding.table))
+    if prefix.ndim != 2 or prefix.size == 0:
+        raise ValueError(f"prefix: expected shape (B, N) of at least one token, got {prefix.shape}")
+    check_sizes(count=count)
+    length, places = prefix.shape[1], causal.places(params, model)
+    if length + count - 1 > places:
+        raise ValueError(
+            f"count: {length} tokens and {count} more need {length + count - 1} places, the network has {places}"
+        )
+    there = ways(params, model)
+    if way not in (None, *there):
+        lack = f" ({decoding.lacks(params, model)})" if way == "compiled" else ""
+        raise ValueError(f"way: expected one of {', '.join(there)}, got {way!r}{lack}")
+    tokens = np.empty((len(prefix), length + count), prefix.dtype)
+    tokens[:, :length] = prefix
+    scores = WAYS[way or there[0]](tokens, length, params, model)
+    for i in range(length, length + count):
+        tokens[:, i] = sample(next(scores), rng, **options)  # (1)
+    return tokens
+
+
+def ways(params: Params, model: Model) -> tuple[str, ...]:
+    """How :func:`generate` can run a network, the fastest first."""
+    compiled = decoding.lacks(params, model) is None
+    return ("compiled",) * compiled + ("steps",) * (model.mechanism.step is not None) + ("anew",)
+
+
+# --- The scores after each token from place ``start - 1`` on, of tokens that are written meanwhile ------------------
+
+
+def _compiled(tokens: Tokens, start: int, params: Params, model: Model) -> Iterator[Array]:
+    packed = decoding.pack(params, model)
+    if start == 1:
+        state = decoding.init_state(len(tokens), packed)
+    else:
+        state = decoding.stacked(_read(tokens[:, : start - 1], params, model))
+    for i in range(start - 1, tokens.shape[1] - 1):
+        scores, state = decoding.step(tokens[:, i], packed, state)
+        yield scores
+
+
+def _steps(tokens: Tokens, start: int, params: Params, model: Model) -> Iterator[Array]:
+    state = _read(tokens[:, : start - 1], params, model)
+    for i in range(start - 1, tokens.shape[1] - 1):
         scores, state = causal.step(tokens[:, i], params, state, model)
-        if i >= start - 1:
-            yield scores
+        yield scores
+
+
+def _read(prefix: Tokens, params: Params, model: Model) -> causal.State:
+    state = causal.init_state(len(prefix), params, model)
+    return causal.read(prefix, params, state, model) if prefix.size else state
 
 
 def _anew(tokens: Tokens, start: int, params: Params, model: Model) -> Iterator[Array]:
-    """The same by whole passes."""
     for i in range(start, tokens.shape[1]):
         yield causal.forward(tokens[:, :i], params, model)[0][:, -1]
+
+
+WAYS = {"compiled": _compiled, "steps": _steps, "anew": _anew}

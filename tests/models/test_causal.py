@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from mechanism_cases import MECHANISMS, TOKENS
 
-from linattn_ref.attention import linear, softmax
+from linattn_ref.attention import linear
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.models import causal
-from linattn_ref.models.generate import generate, pick
 from linattn_ref.nn import mechanism, positions, post_norm, relu
 
 STEP = 1e-6  # shorter than for a layer: the third derivatives of a network are some hundred times as large
@@ -97,27 +96,16 @@ def test_token_by_token_is_the_same_network(inside):
 
 
 @pytest.mark.parametrize("inside", RECURRENT, ids=str)
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 2}], ids=str)
-def test_both_ways_write_the_same(inside, options):
-    params, model = drawn(places=30), model_of(inside)
-    if "capacity" in inside.more:
-        model = causal.Model(mechanism.of(softmax, causal=True), heads=2)
-    written = [
-        generate(READ[:, :3], 20, params, model, rng=np.random.default_rng(2), recurrent=way, **options)
-        for way in (True, False)
-    ]
-    np.testing.assert_array_equal(*written)
-    np.testing.assert_array_equal(written[0][:, :3], READ[:, :3])
-    assert written[0].shape == (2, 23)
-
-
-def test_what_is_drawn_has_the_chances_of_the_scores():
-    scores, draws = np.log([[0.1, 0.6, 0.3]]), 30_000
-    rows = np.repeat(scores, draws, axis=0)
-    often = np.bincount(pick(rows, np.random.default_rng(0)), minlength=3) / draws
-    np.testing.assert_allclose(often, [0.1, 0.6, 0.3], atol=5 * np.sqrt(0.25 / draws))  # five standard deviations
-    sharp = np.bincount(pick(rows, np.random.default_rng(0), temperature=0.5, top_k=2), minlength=3) / draws
-    np.testing.assert_allclose(sharp, [0, 0.8, 0.2], atol=5 * np.sqrt(0.25 / draws))
+@pytest.mark.parametrize("first", [1, 4])
+def test_several_tokens_at_once_lead_to_the_same_state(inside, first):
+    params, model = drawn(), model_of(inside)
+    scores, _ = causal.forward(READ, params, model)
+    state = causal.read(READ[:, :first], params, causal.init_state(len(READ), params, model), model)
+    state = causal.read(READ[:, first:-1], params, state, model)
+    scores_t, _ = causal.step(READ[:, -1], params, state, model)
+    np.testing.assert_allclose(scores_t, scores[:, -1], rtol=1e-9, atol=1e-11)
+    with pytest.raises(ValueError, match=f"tokens: there are {TOKENS} places, got 2 tokens after {TOKENS - 1}"):
+        causal.read(READ[:, :2], params, state, model)
 
 
 def test_wrong_arguments_are_named():
@@ -128,7 +116,3 @@ def test_wrong_arguments_are_named():
         causal.forward(np.zeros((1, 8), int), params, model)
     with pytest.raises(TypeError, match=r"model: expected a causal\.Model"):
         causal.forward(READ, params, "linear")
-    with pytest.raises(ValueError, match="count: 7 tokens and 2 more need 8 places, the network has 7"):
-        generate(READ, 2, params, model, rng=np.random.default_rng(0))
-    with pytest.raises(ValueError, match="temperature: expected a number of at least 0, got -1"):
-        pick(np.zeros((1, 3)), np.random.default_rng(0), temperature=-1)

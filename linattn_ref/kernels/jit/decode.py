@@ -54,7 +54,7 @@ def pack(tokens, places, norms, maps):
     ``weights (rows, lanes)`` are affine maps ``w (K, columns)``, ``b (columns,)``, in the order of their use.
     """
     weights = np.concatenate([_panels(w, b) for w, b in maps])
-    return widened(tokens), widened(places), weights, widened(norms)
+    return widened(tokens), widened(places), widened(norms), weights
 
 
 def _panels(w, b):
@@ -195,7 +195,6 @@ def _norm(y, x, params, width):
             centred = load(columns_from(x, c), r) - mean
             store(columns_from(y, c), r, fma(centred * share, gain, bias))
     return y
-
 
 
 @njit

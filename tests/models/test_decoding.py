@@ -1,0 +1,133 @@
+"""The compiled step of a whole network beside its text, `causal.step`."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from scipy.special import erfcx, ndtr
+
+from linattn_ref.attention import feature_maps, linear, softmax
+from linattn_ref.kernels import jit, reference
+from linattn_ref.models import causal, decoding
+from linattn_ref.nn import mechanism, positions, post_norm, relu
+
+PLACES = 5
+OTHER = {"block": post_norm, "activation": relu}
+OPTIONS = {linear: {"eps": 0.01}, softmax: {"scale": 0.7}}
+
+
+def network(module, width=12, hidden=50, heads=3, dtype=np.float64, more=(), options=(), **fixed):
+    """Of widths that fill no Vector, or several."""
+    model = causal.Model(mechanism.of(module, causal=True, kernels=jit, **dict(options)), heads, **dict(more))
+    params = causal.draw(
+        *(np.random.default_rng(0),),
+        **{"tokens": 7, "places": PLACES, "width": width, "hidden": hidden, "layers": 2, "dtype": dtype, **fixed},
+    )
+    params.embedding.table[...] *= 50
+    return params, model
+
+
+def compare(params, model, batch, tolerance):
+    packed = decoding.pack(params, model)
+    state, by_text = decoding.init_state(batch, packed), causal.init_state(batch, params, model)
+    for tokens_t in np.random.default_rng(1).integers(0, 7, (PLACES, batch)):
+        scores, state = decoding.step(tokens_t, packed, state)
+        wanted, by_text = causal.step(tokens_t, params, by_text, model)
+        np.testing.assert_allclose(scores, wanted, rtol=0, atol=tolerance * abs(wanted).max())
+        assert scores.dtype == wanted.dtype
+    with pytest.raises(ValueError, match=f"state: there are {PLACES} places, and all are taken"):
+        decoding.step(tokens_t, packed, state)
+
+
+@pytest.mark.parametrize("module", [linear, softmax])
+@pytest.mark.parametrize("batch", [1, 9])
+@pytest.mark.parametrize("more", [{}, OTHER], ids=["pre", "post"])
+def test_is_the_step_of_the_text(module, batch, more):
+    compare(*network(module, more=more, options=OPTIONS[module]), batch, 1e-13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [linear, softmax])
+@pytest.mark.parametrize("batch", [1, 4, 8, 17])
+@pytest.mark.parametrize("more", [{}, OTHER], ids=["pre", "post"])
+@pytest.mark.parametrize("width", [6, 64, 132])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_is_the_step_of_the_text_at_any_size(module, batch, more, width, dtype):
+    """Of some hundred roundings each."""
+    compare(*network(module, width, 2 * width + 3, 2, dtype, more), batch, 100 * np.finfo(dtype).eps)
+
+
+def test_fixed_positions_have_columns_of_their_own():
+    params, model = network(linear, sinusoids=4, more={"sinusoids": positions.sinusoidal(PLACES, 4)})
+    compare(params, model, 2, 1e-13)
+
+
+@pytest.mark.parametrize("module", [linear, softmax])
+def test_goes_on_from_a_prefix_that_was_read_at_once(module):
+    params, model = network(module)
+    packed, tokens = decoding.pack(params, model), np.array([[3, 1, 4, 1], [5, 2, 6, 0]])
+    state = causal.read(tokens[:, :3], params, causal.init_state(2, params, model), model)
+    scores, _ = decoding.step(tokens[:, 3], packed, decoding.stacked(state))
+    np.testing.assert_allclose(scores, causal.forward(tokens, params, model)[0][:, -1], rtol=1e-12, atol=1e-14)
+
+
+def test_a_state_of_sums_has_one_owner_and_rows_can_be_shared():
+    tokens_t, others_t = np.array([[1, 2], [3, 4]])
+    params, model = network(linear)
+    packed = decoding.pack(params, model)
+    state = decoding.init_state(2, packed)
+    branch = copy.deepcopy(state)
+    scores, _ = decoding.step(tokens_t, packed, state)
+    with pytest.raises(ValueError, match="state: expected a state that no step has continued from"):
+        decoding.step(tokens_t, packed, state)
+    np.testing.assert_array_equal(decoding.step(tokens_t, packed, branch)[0], scores)
+
+    params, model = network(softmax)
+    packed = pickle.loads(pickle.dumps(decoding.pack(params, model)))
+    _, state = decoding.step(tokens_t, packed, decoding.init_state(2, packed))
+    scores, _ = decoding.step(tokens_t, packed, state)
+    decoding.step(others_t, packed, state)
+    np.testing.assert_array_equal(decoding.step(tokens_t, packed, state)[0], scores)
+
+
+def test_what_has_no_compiled_step_is_said():
+    params, model = network(linear)
+    for options, reason in (
+        ({"feature_map": feature_maps.relu}, "there is none with relu"),
+        ({"kernels": reference}, "kernels=linattn_ref.kernels.reference of the mechanism has none"),
+        ({"key_mask": None}, "there is none of linattn_ref.attention.linear with key_mask"),
+    ):
+        inside = mechanism.of(linear, **{"causal": True, "kernels": jit, **options})
+        with pytest.raises(ValueError, match=f"model: expected one with a compiled step, but {reason}"):
+            decoding.pack(params, model._replace(mechanism=inside))
+    packed = decoding.pack(params, model)
+    with pytest.raises(ValueError, match=r"tokens_t: expected shape \(2,\) of the state, got \(3,\)"):
+        decoding.step(np.zeros(3, int), packed, decoding.init_state(2, packed))
+    with pytest.raises(ValueError, match="tokens_t: expected numbers from 0 to 6, got 7 to 7"):
+        decoding.step(np.array([7]), packed, decoding.init_state(1, packed))
+
+
+def test_gelu_knows_the_normal_distribution():
+    from numba import njit
+    from numpy.polynomial import Chebyshev, Polynomial
+
+    from linattn_ref.kernels.jit import normal
+    from linattn_ref.kernels.jit.vector import broadcast, lanes, load, store
+
+    def r(u):
+        return erfcx((2 * normal.K / (1 - u) - normal.K) / np.sqrt(2)) / 2
+
+    for coefficients in normal.COEFFICIENTS.values():
+        fitted = Chebyshev.interpolate(r, len(coefficients) - 1).convert(kind=Polynomial).coef
+        np.testing.assert_allclose(coefficients, fitted, rtol=1e-4, atol=1e-13)
+
+    @njit
+    def gelu(x):
+        for row in range(len(x)):
+            store(x, row, normal.gelu(load(x, row), broadcast(x.dtype.type(-0.5))))
+
+    x = np.linspace(-20, 20, 4000 * lanes(np.empty(0))).reshape(-1, lanes(np.empty(0)))
+    got = x.copy()
+    gelu(got)
+    np.testing.assert_allclose(got, x * ndtr(x), rtol=0, atol=4e-15)
