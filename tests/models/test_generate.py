@@ -52,7 +52,7 @@ def test_the_compiled_step_writes_the_same(module, length):
 
 def test_images_are_drawn_from_a_mixture():
     params = drawn(tokens=256, outputs=6)
-    params.head.w[...] *= 5
+    params.head.b[...] = [0, 0, -0.4, 0.4, -3, -3]  # two components, both narrow
     draw = {"sample": logistic_mixture.sample, "temperature": 0.9}
     model = causal.Model(mechanism.of(linear, causal=True), heads=2)
     by_steps, anew = written_by_each(params, model, **draw)
