@@ -168,10 +168,11 @@ def spend(state: State) -> State:
     if state.steps is None:  # put together by hand: nobody has said that they may be written to
         scale = None if state.log_scale is None else state.log_scale.copy()
         return State(state.s.copy(), state.z.copy(), scale, new_count(1), 1)
-    if state.steps[0] != state.taken:
+    s, z, log_scale, steps, taken = state
+    if steps.item() != taken:
         check_unspent("state", state)
-    state.steps[0] += 1
-    return State(state.s, state.z, state.log_scale, state.steps, state.taken + 1)
+    steps[0] = taken = taken + 1
+    return State(s, z, log_scale, steps, taken)
 
 
 @door(_check_combine)

@@ -2,6 +2,6 @@
 
 from linattn_ref import lazy
 
-__all__ = ["characters"]
+__all__ = ["causal_attention", "characters", "duplication", "images", "runs"]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)
