@@ -54,6 +54,7 @@ def rest(dtype):
     performer.bind_step(row, row, row, state, omega, kernels=jit).run()
     keys = np.ones((2, 3, 3), dtype)
     softmax.step(row, keys, keys, 2, 0.5)
+    softmax.step(*(np.repeat(x, 2, axis=0)[::2] for x in (row, keys, keys)), 2, 0.5)
     softmax.step(keys, np.ones((2, 3, 3, 3), dtype), np.ones((2, 3, 3, 3), dtype), 2, 0.5)
     state = softmax_attention.init_state((2,), 3, 3, capacity=2, dtype=dtype)
     softmax_attention.bind_step(row, row, row, state, kernels=jit).run()

@@ -165,10 +165,9 @@ def init_state(
 
 def spend(state: State) -> State:
     """The state whose arrays a step may write to, and from here on the only one that they belong to."""
-    if state.steps is None:  # put together by hand: nobody has said that they may be written to
-        scale = None if state.log_scale is None else state.log_scale.copy()
-        return State(state.s.copy(), state.z.copy(), scale, new_count(1), 1)
     s, z, log_scale, steps, taken = state
+    if steps is None:  # put together by hand: nobody has said that they may be written to
+        return State(s.copy(), z.copy(), None if log_scale is None else log_scale.copy(), new_count(1), 1)
     if steps.item() != taken:
         check_unspent("state", state)
     steps[0] = taken = taken + 1
