@@ -34,6 +34,10 @@ class Checked(Protocol[P, R_co]):
     def unchecked(self) -> Callable[P, R_co]:
         """The same without the door."""
 
+    @property
+    def check(self) -> Callable[..., None]:
+        """What the door looks at, for whoever looks once and calls often."""
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
@@ -56,7 +60,7 @@ def door(check: Callable[..., None]) -> Callable[[Callable[P, R]], Checked[P, R]
                 return check_then_call(*args, **kwargs)
             return through_the_door(check_then_call, *args, **kwargs)
 
-        checked.unchecked = function  # type: ignore[attr-defined]
+        checked.unchecked, checked.check = function, check  # type: ignore[attr-defined]
         return cast("Checked[P, R]", checked)
 
     return build

@@ -33,6 +33,8 @@ CALLED = ("forward", "backward")
 CALLED_OF = {
     "causal_product": ("normalised_forward", "normalised_backward", "step"),
     "delta_product": ("forward", "backward", "step"),
+    "cross_entropy": ("forward",),
+    "adam": ("step",),
 }
 
 

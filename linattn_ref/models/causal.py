@@ -58,6 +58,7 @@ __all__ = [
 ]
 
 Tokens = NDArray[np.integer[Any]]
+JIT = "linattn_ref.kernels.jit"  # imported when it is first used
 
 
 @documented
@@ -66,9 +67,10 @@ class Model(NamedTuple):
 
     mechanism: Mechanism  # causal
     heads: int
-    block: ModuleType = pre_norm  # or post_norm
+    block: ModuleType = pre_norm  # or post_norm, no_norm
     activation: ModuleType = gelu  # or relu
     sinusoids: Array | None = None  # (places, E - width of the embedding): fixed positions, in columns of their own
+    kernels: Any = JIT  # the room of the layers' loops, or its name; the mechanism's is an option of its own
 
 
 @documented
@@ -141,6 +143,7 @@ def forward(tokens: Tokens, params: Params, model: Model, *, work: Work = fresh)
         Of what comes after each token.
     saved : Saved
     """
+    kernels = room_of(model.kernels)
     x, embedded = embedding.forward.unchecked(tokens, params.embedding, work=work)  # (1)  (B, N, E)
     placed = None
     if params.positions is not None:
@@ -150,10 +153,10 @@ def forward(tokens: Tokens, params: Params, model: Model, *, work: Work = fresh)
     blocks = []
     for one in params.blocks:
         x, saved = model.block.forward.unchecked(
-            x, one, model.mechanism, heads=model.heads, activation=model.activation, work=work
+            x, one, model.mechanism, heads=model.heads, activation=model.activation, kernels=kernels, work=work
         )  # (2)
         blocks.append(saved)
-    x, norm = layer_norm.forward.unchecked(x, params.norm)
+    x, norm = layer_norm.forward.unchecked(x, params.norm, kernels=kernels, work=work)
     scores, head = affine.forward.unchecked(x, params.head, work=work)  # (3)  (B, N, V)
     return scores, Saved(embedded, placed, tuple(blocks), norm, head, name_of_room(model.block))
 
@@ -169,7 +172,7 @@ def backward(d_scores: Array, saved: Saved, *, into: Params | None = None, work:
     nowhere = (None, None, (None,) * len(saved.blocks), None, None)
     of_embedding, of_positions, of_blocks, of_norm, of_head = into or nowhere
     d_x, head = affine.backward.unchecked(d_scores, saved.head, into=of_head, work=work)  # of (3)
-    d_x, norm = layer_norm.backward.unchecked(d_x, saved.norm, into=of_norm)
+    d_x, norm = layer_norm.backward.unchecked(d_x, saved.norm, into=of_norm, work=work)
     blocks = []
     for one, of_one in zip(reversed(saved.blocks), reversed(of_blocks), strict=True):
         d_x, gradient = room_of(saved.kind).backward.unchecked(d_x, one, into=of_one, work=work)  # of (2)
@@ -215,13 +218,13 @@ def step(tokens_t: Tokens, params: Params, state: State, model: Model) -> tuple[
     if state.place >= places(params, model):
         raise ValueError(f"state: there are {places(params, model)} places, and all are taken")
     x_t = embed(tokens_t[:, None], params, model, state.place)[:, 0]  # (1)  (B, E)
-    states = []
+    states, kernels = [], room_of(model.kernels)
     for one, before in zip(params.blocks, state.blocks, strict=True):
         x_t, after = model.block.step(
-            x_t, one, before, model.mechanism, heads=model.heads, activation=model.activation
+            x_t, one, before, model.mechanism, heads=model.heads, activation=model.activation, kernels=kernels
         )  # (2)
         states.append(after)
-    scores, _ = affine.forward(layer_norm.forward(x_t, params.norm)[0], params.head)  # (3)  (B, V)
+    scores, _ = affine.forward(layer_norm.forward(x_t, params.norm, kernels=kernels)[0], params.head)  # (3)  (B, V)
     return scores, State(tuple(states), state.place + 1)
 
 
@@ -237,7 +240,7 @@ def read(tokens: Tokens, params: Params, state: State, model: Model) -> State:
     for one, before in zip(params.blocks, state.blocks, strict=True):
         going_on = model.mechanism._replace(options={**model.mechanism.options, "state": before})
         x, saved = model.block.forward.unchecked(
-            x, one, going_on, heads=model.heads, activation=model.activation
+            x, one, going_on, heads=model.heads, activation=model.activation, kernels=room_of(model.kernels)
         )  # (2)
         states.append(saved.attention.attention.state)
     return State(tuple(states), state.place + tokens.shape[1])

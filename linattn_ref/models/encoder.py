@@ -39,12 +39,14 @@ from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.rooms import name_of_room, room_of
 from linattn_ref.nn import affine, block, embedding, gelu, layer_norm, multi_head, positions, post_norm, pre_norm
+from linattn_ref.nn.block import EPS
 from linattn_ref.nn.buffers import Work, fresh
 from linattn_ref.nn.mechanism import Mechanism
 
 __all__ = ["Gradients", "Model", "Params", "Saved", "backward", "draw", "forward", "refit"]
 
 Tokens = NDArray[np.integer[Any]]
+JIT = "linattn_ref.kernels.jit"  # imported when it is first used
 
 # Of a mechanism that reads so many arrays: which of queries, keys and values (0, 1, 2) it is given for each.
 PROJECTIONS = {
@@ -62,8 +64,9 @@ class Model(NamedTuple):
     heads: int
     block: ModuleType = pre_norm  # or post_norm
     activation: ModuleType = gelu  # or relu, gelu_tanh
-    eps: float = block.EPS  # of the norms
+    eps: float = EPS  # of the norms
     first: int = 0  # the row of the table of positions that the first token has
+    kernels: Any = JIT  # the room of the layers' loops, or its name; the mechanism's is an option of its own
 
 
 @documented
@@ -156,6 +159,7 @@ def forward(
     rows : ndarray ``(B, N, E)``
     saved : Saved
     """
+    kernels = room_of(model.kernels)
     x, embedded = embedding.forward.unchecked(tokens, params.embedding, work=work)  # (1)  (B, N, E)
     x, placed = positions.forward.unchecked(x, params.positions, first=model.first, work=work)  # (1)
     typed = None
@@ -164,7 +168,7 @@ def forward(
         row, typed = embedding.forward.unchecked(of_all if types is None else types, params.types, work=work)
         x = x + row  # (1)
     if model.block is post_norm:
-        x, norm = layer_norm.forward.unchecked(x, params.norm, eps=model.eps)
+        x, norm = layer_norm.forward.unchecked(x, params.norm, eps=model.eps, kernels=kernels, work=work)
     blocks = []
     for one, inside in zip(params.blocks, _inside(params, model), strict=True):
         x, saved = model.block.forward.unchecked(
@@ -175,11 +179,12 @@ def forward(
             activation=model.activation,
             key_mask=key_mask,
             eps=model.eps,
+            kernels=kernels,
             work=work,
         )  # (2)
         blocks.append(saved)
     if model.block is not post_norm:
-        x, norm = layer_norm.forward.unchecked(x, params.norm, eps=model.eps)
+        x, norm = layer_norm.forward.unchecked(x, params.norm, eps=model.eps, kernels=kernels, work=work)
     return x, Saved(embedded, placed, typed, norm, tuple(blocks), name_of_room(model.block))
 
 
@@ -195,13 +200,13 @@ def backward(d_rows: Array, saved: Saved, *, into: Params | None = None, work: W
     of_embedding, of_positions, of_types, of_norm, of_blocks = into or nowhere
     kind, d_x = room_of(saved.kind), d_rows
     if kind is not post_norm:
-        d_x, norm = layer_norm.backward.unchecked(d_x, saved.norm, into=of_norm)
+        d_x, norm = layer_norm.backward.unchecked(d_x, saved.norm, into=of_norm, work=work)
     blocks = []
     for one, of_one in zip(reversed(saved.blocks), reversed(of_blocks), strict=True):
         d_x, gradient = kind.backward.unchecked(d_x, one, into=of_one, work=work)  # of (2)
         blocks.append(gradient)
     if kind is post_norm:
-        d_x, norm = layer_norm.backward.unchecked(d_x, saved.norm, into=of_norm)
+        d_x, norm = layer_norm.backward.unchecked(d_x, saved.norm, into=of_norm, work=work)
     typed = None
     if saved.types is not None:  # of (1); where all are of one type, its row has a share in each
         d_row = d_x.sum(axis=(0, 1), keepdims=True) if saved.types.tokens.size == 1 else d_x

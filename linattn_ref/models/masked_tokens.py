@@ -31,6 +31,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array, Mask, check_shape
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.rooms import room_of
 from linattn_ref.models import encoder
 from linattn_ref.models.encoder import Model, Tokens
 from linattn_ref.nn import affine, gelu, layer_norm
@@ -117,9 +118,10 @@ def forward(
         tokens, params.encoder, model, types=types, key_mask=key_mask, work=work
     )  # (1)  (B, N, E)
     here = x.reshape(-1, x.shape[-1])[chosen]  # (places, E)
+    kernels = room_of(model.kernels)
     a, inner = affine.forward.unchecked(here, params.inner, work=work)  # (2)
-    g, bend = gelu.forward.unchecked(a, work=work)
-    h, norm = layer_norm.forward.unchecked(g, params.norm, eps=model.eps)
+    g, bend = gelu.forward.unchecked(a, spend=True, kernels=kernels, work=work)
+    h, norm = layer_norm.forward.unchecked(g, params.norm, eps=model.eps, kernels=kernels, work=work)
     scores, outer = affine.forward.unchecked(h, _outer(params), work=work)  # (3)  (places, V)
     return scores, Saved(below, chosen, inner, bend, norm, outer, x.shape, params.u is None)
 
@@ -135,7 +137,7 @@ def backward(d_scores: Array, saved: Saved, *, into: Params | None = None, work:
     of_encoder, of_inner, of_norm = (None, None, None) if into is None else into[:3]
     of_outer = None if into is None else _outer(into)
     d_h, outer = affine.backward.unchecked(d_scores, saved.outer, into=of_outer, work=work)  # of (3)
-    d_g, norm = layer_norm.backward.unchecked(d_h, saved.norm, into=of_norm)
+    d_g, norm = layer_norm.backward.unchecked(d_h, saved.norm, into=of_norm, work=work)
     d_a = gelu.backward.unchecked(d_g, saved.bend, work=work).x
     d_here, inner = affine.backward.unchecked(d_a, saved.inner, into=of_inner, work=work)  # of (2)
     d_x = work(saved.shape, d_here.dtype)  # (B, N, E)

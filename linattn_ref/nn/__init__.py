@@ -7,6 +7,7 @@
 ``params``  a NamedTuple of arrays, nested where layers are composed; there is no other state
 ``saved``   what the backward pass needs, a NamedTuple too: its size is the memory of training
 ``into``    gradients of parameters are added to these, for tied weights and micro-batches, and not made anew
+``kernels`` the room where the hot loops run: `linattn_ref.kernels.reference`, their plain text, or ``jit``
 ``work``    where arrays for results come from: new ones (`buffers.fresh`), or an arena that is used again each step
 
 ``forward.unchecked`` and ``backward.unchecked`` are the same without a look at the arguments: for whoever has checked
@@ -29,6 +30,7 @@ __all__ = [
     "logistic_mixture",
     "mechanism",
     "multi_head",
+    "no_norm",
     "pooling",
     "positions",
     "post_norm",

@@ -65,11 +65,12 @@ def check_forward(x: Array, params: Params, **_: Any) -> None:
 
 
 @door(check_forward)
-def forward(x: Array, params: Params, *, work: Work = fresh) -> tuple[Array, Saved]:
-    """Equation (1): ``(..., E) -> (..., F)``."""
+def forward(x: Array, params: Params, *, bias: bool = True, work: Work = fresh) -> tuple[Array, Saved]:
+    """Equation (1): ``(..., E) -> (..., F)``; with ``bias=False``, ``b`` is left for the next layer to add."""
     w, b = params
     y = np.matmul(x, w, out=work((*x.shape[:-1], w.shape[1]), x.dtype))  # (1)  (..., F)
-    y += b
+    if bias:
+        y += b  # (1)
     return y, Saved(x, params)
 
 

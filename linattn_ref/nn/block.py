@@ -1,9 +1,19 @@
-"""A transformer's block: attention, then a feed-forward layer. What its two forms have in common.
+"""A transformer's block: attention, then a feed-forward layer. What its forms have in common.
 
-`pre_norm` and `post_norm` have the same parts and parameters, and differ in where the norms stand. Both take
+`pre_norm` and `post_norm` have the same parts and parameters, and differ in where the norms stand; `no_norm` has none.
+Each is written once, as ``layers``, of three functions that it is handed:
 
-x : ndarray ``(B, N, E)``
+    attend(x, params)               -> y, saved        `multi_head`
+    norm(x, params, added=None)     -> y, saved        `layer_norm`, of the sum if something is added
+    feed(x, params)                 -> y, saved        `feed_forward`
+
+From that come ``forward``, all tokens at once, and ``step``, one token, where ``attend`` is `multi_head.step` and what
+it saves is the state. They take
+
+x : ndarray ``(B, N, E)``, or in ``step`` ``(B, E)``
 params : Params
+state
+    In ``step``; it is spent.
 mechanism : Mechanism
     From `linattn_ref.nn.mechanism.of`.
 heads : int
@@ -14,22 +24,38 @@ key_mask : ndarray of bool ``(B, N)``, optional
     True = may be attended.
 eps : float
     Of the layer norms.
-work
+kernels, work
     See `linattn_ref.nn`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial, wraps
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from linattn_ref.attention.arguments import Array, Mask
+from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
-from linattn_ref.nn import feed_forward, layer_norm, multi_head
+from linattn_ref.kernels import reference
+from linattn_ref.nn import feed_forward, gelu, layer_norm, multi_head
+from linattn_ref.nn.buffers import Work, fresh
 from linattn_ref.nn.mechanism import Mechanism
 
-__all__ = ["EPS", "Gradients", "Params", "Saved", "check_backward", "check_forward", "draw"]
+__all__ = [
+    "EPS",
+    "Gradients",
+    "Params",
+    "Saved",
+    "check_backward",
+    "check_forward",
+    "draw",
+    "forward_of",
+    "step_of",
+]
 
 EPS = 1e-5
 
@@ -63,16 +89,81 @@ class Gradients(NamedTuple):
 
 
 def check_forward(
-    x: Array, params: Params, mechanism: Mechanism, *, heads: int, key_mask: Mask | None = None, **_: Any
+    x: Array,
+    params: Any,
+    mechanism: Mechanism,
+    *,
+    heads: int,
+    key_mask: Mask | None = None,
+    eps: float = EPS,
+    kernels: Any = reference,
+    **_: Any,
 ) -> None:
     """Shapes and dtypes."""
     multi_head.check_forward(x, params.attention, mechanism, heads=heads, key_mask=key_mask)
     feed_forward.check_forward(x, params.feed_forward)
+    for name in {"norm_1", "norm_2"} & set(params._fields):
+        layer_norm.check_forward(x, getattr(params, name), eps=eps, kernels=kernels)
 
 
-def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
+def check_backward(d_y: Array, saved: Any, **_: Any) -> None:
     """Shape and dtype."""
-    layer_norm.check_backward(d_y, saved.norm_2)
+    feed_forward.check_backward(d_y, saved.feed_forward)
+
+
+def forward_of(layers: Callable[..., tuple[Array, Any]]) -> Any:
+    """All tokens at once."""
+
+    @wraps(layers)
+    def forward(
+        x: Array,
+        params: Any,
+        mechanism: Mechanism,
+        *,
+        heads: int,
+        activation: ModuleType = gelu,
+        key_mask: Mask | None = None,
+        eps: float = EPS,
+        kernels: Any = reference,
+        work: Work = fresh,
+    ) -> tuple[Array, Any]:
+        attend = partial(multi_head.forward.unchecked, mechanism=mechanism, heads=heads, key_mask=key_mask, work=work)
+        feed, norm = _others(activation, eps, kernels, work)
+        return layers(x, params, attend, norm, feed)
+
+    del forward.__wrapped__  # the arguments are those of this one
+    forward.__name__ = forward.__qualname__ = "forward"
+    return door(check_forward)(forward)
+
+
+def step_of(layers: Callable[..., tuple[Array, Any]]) -> Any:
+    """One token, and the state after it."""
+
+    @wraps(layers)
+    def step(
+        x_t: Array,
+        params: Any,
+        state: Any,
+        mechanism: Mechanism,
+        *,
+        heads: int,
+        activation: ModuleType = gelu,
+        eps: float = EPS,
+        kernels: Any = reference,
+    ) -> tuple[Array, Any]:
+        attend = partial(multi_head.step, state=state, mechanism=mechanism, heads=heads)
+        feed, norm = _others(activation, eps, kernels, fresh)
+        y_t, saved = layers(x_t, params, attend, norm, feed)
+        return y_t, saved.attention
+
+    del step.__wrapped__
+    step.__name__ = step.__qualname__ = "step"
+    return step
+
+
+def _others(activation: ModuleType, eps: float, kernels: Any, work: Work) -> tuple[Any, Any]:
+    feed = partial(feed_forward.forward.unchecked, activation=activation, kernels=kernels, work=work)
+    return feed, partial(layer_norm.forward.unchecked, eps=eps, spend=True, kernels=kernels, work=work)
 
 
 def draw(

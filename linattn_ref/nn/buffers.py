@@ -15,7 +15,8 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import DTypeLike
 
 from linattn_ref.attention.arguments import Array
 
-__all__ = ["Arena", "Work", "add_into", "fresh"]
+__all__ = ["Arena", "Work", "add_into", "fresh", "scratch"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
@@ -44,24 +45,42 @@ class Arena:
 
     def __init__(self) -> None:
         self._block = np.empty(0, np.uint8)
-        self._used = 0  # bytes, also those that did not fit
+        self._used = self._most = 0  # bytes, also those that did not fit
 
     def __call__(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """An array that may hold anything."""
         dtype = np.dtype(dtype)
         start, size = self._used, math.prod(shape) * dtype.itemsize
         self._used += -(-size // ALIGNMENT) * ALIGNMENT
+        self._most = max(self._most, self._used)
         if start + size > self._block.size:
             return np.empty(shape, dtype)
         return self._block[start : start + size].view(dtype).reshape(shape)
 
     def reset(self) -> None:
         """The step is over: hand out the same memory again."""
-        if self._used > self._block.size:
-            block = np.empty(self._used + ALIGNMENT, np.uint8)
+        if self._most > self._block.size:
+            block = np.empty(self._most + ALIGNMENT, np.uint8)
             first = -block.ctypes.data % ALIGNMENT
-            self._block = block[first : first + self._used]
+            self._block = block[first : first + self._most]
         self._used = 0
+
+    @contextmanager
+    def scratch(self) -> Iterator[None]:
+        """What is handed out inside may be used inside only: afterwards the same memory is handed out again."""
+        used = self._used
+        yield
+        self._used = used
+
+
+@contextmanager
+def scratch(work: Work) -> Iterator[None]:
+    """:meth:`Arena.scratch`, if it is one; other arrays go when nobody needs them."""
+    if isinstance(work, Arena):
+        with work.scratch():
+            yield
+    else:
+        yield
 
 
 def add_into(into: Any, gradients: Any) -> Any:

@@ -11,6 +11,9 @@ From (1), ``d log p_i[t] / da_ic = [c = t] - p_ic``, so that with ``G`` the grad
 
     da_ic = G w_i / sum w (p_ic - [c = t_i])                 (3)
 
+Forward, where ``exp`` is at hand, (3) is made at once for ``G = 1``, and kept in place of ``p``. The plain text of (1)
+and (3) is `linattn_ref.kernels.reference.cross_entropy`.
+
 >>> loss, saved = forward(np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]), np.array([0, 1]))
 >>> round(float(loss), 4), backward(1.0, saved).scores.round(2)
 (0.4581, array([[-0.25,  0.12,  0.12],
@@ -27,6 +30,8 @@ from numpy.typing import NDArray
 from linattn_ref.attention.arguments import Array, check_array, check_shape
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.rooms import check_kernels
+from linattn_ref.kernels import reference
 from linattn_ref.nn.buffers import Work, fresh
 
 __all__ = ["IGNORE", "Gradients", "Saved", "backward", "forward"]
@@ -38,9 +43,7 @@ IGNORE = -100  # a target that does not count: PyTorch's
 class Saved(NamedTuple):
     """What the backward pass needs."""
 
-    p: Array  # (..., V)
-    targets: NDArray[np.integer[Any]]  # (...), 0 where ignored
-    share: Array  # (...), w_i / sum w
+    d_scores: Array  # (..., V), (3) for G = 1
 
 
 @documented
@@ -51,10 +54,17 @@ class Gradients(NamedTuple):
 
 
 def check_forward(
-    scores: Array, targets: NDArray[np.integer[Any]], *, ignore: int = IGNORE, weight: Array | None = None, **_: Any
+    scores: Array,
+    targets: NDArray[np.integer[Any]],
+    *,
+    ignore: int = IGNORE,
+    weight: Array | None = None,
+    kernels: Any = reference,
+    **_: Any,
 ) -> None:
     """Arguments of :func:`forward`."""
     check_array("scores", scores, ndim=1)
+    check_kernels(kernels, "cross_entropy")
     if not (isinstance(targets, np.ndarray) and targets.dtype.kind in "iu"):
         raise TypeError(f"targets: expected an array of integers, got {getattr(targets, 'dtype', type(targets))}")
     check_shape("targets", targets, scores.shape[:-1], "of scores without its last axis")  # type: ignore[arg-type]
@@ -82,6 +92,7 @@ def forward(
     *,
     ignore: int = IGNORE,
     weight: Array | None = None,
+    kernels: Any = reference,
     work: Work = fresh,
 ) -> tuple[Any, Saved]:
     """Equations (1) and (2).
@@ -96,7 +107,7 @@ def forward(
         A target that is this number does not count.
     weight : ndarray ``(...)``, optional
         ``w``, not negative.
-    work
+    kernels, work
         See `linattn_ref.nn`.
 
     Returns
@@ -114,13 +125,11 @@ def forward(
     t = np.where(counted, targets, 0)  # (...)
     w = counted.astype(scores.dtype) if weight is None else np.where(counted, weight, scores.dtype.type(0))
     share = w / w.sum()  # (...)
-    log_p = np.subtract(scores, scores.max(axis=-1, keepdims=True), out=work(scores.shape, scores.dtype))
-    p = np.exp(log_p, out=work(scores.shape, scores.dtype))
-    total = p.sum(axis=-1, keepdims=True)  # (..., 1)
-    p /= total
-    log_p_t = np.take_along_axis(log_p, t[..., None], axis=-1)[..., 0] - np.log(total[..., 0])  # (1)  (...)
-    loss = -np.multiply(share, log_p_t, out=np.zeros_like(share), where=share > 0).sum()  # (2); 0 times -inf is 0
-    return loss, Saved(p, t, share)
+    log_p, d_scores = kernels.cross_entropy.forward(
+        scores, t, share, d_scores=work(scores.shape, scores.dtype)
+    )  # (1), (3)
+    loss = -np.multiply(share, log_p, out=np.zeros_like(share), where=share > 0).sum()  # (2); 0 times -inf is 0
+    return loss, Saved(d_scores)
 
 
 def check_backward(d_loss: Any, saved: Saved, **_: Any) -> None:
@@ -132,10 +141,5 @@ def check_backward(d_loss: Any, saved: Saved, **_: Any) -> None:
 @door(check_backward)
 def backward(d_loss: Any, saved: Saved, *, work: Work = fresh) -> Gradients:
     """Equation (3)."""
-    p, targets, share = saved
-    d_scores = work(p.shape, p.dtype)  # (..., V)
-    d_scores[...] = 0
-    np.multiply(p, d_loss * share[..., None], out=d_scores, where=share[..., None] > 0)  # (3)
-    at_target = np.take_along_axis(d_scores, targets[..., None], axis=-1)
-    np.put_along_axis(d_scores, targets[..., None], at_target - d_loss * share[..., None], axis=-1)  # (3)
-    return Gradients(d_scores)
+    d_scores = saved.d_scores
+    return Gradients(np.multiply(d_scores, d_loss, out=work(d_scores.shape, d_scores.dtype)))  # (3)

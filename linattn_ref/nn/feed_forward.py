@@ -25,6 +25,7 @@ from linattn_ref.attention.arguments import Array, check_array, check_shape
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.rooms import name_of_room, room_of
+from linattn_ref.kernels import reference
 from linattn_ref.nn import affine, gelu
 from linattn_ref.nn.buffers import Work, fresh
 
@@ -67,18 +68,22 @@ def check_forward(x: Array, params: Params, **_: Any) -> None:
 
 
 @door(check_forward)
-def forward(x: Array, params: Params, *, activation: ModuleType = gelu, work: Work = fresh) -> tuple[Array, Saved]:
+def forward(
+    x: Array, params: Params, *, activation: ModuleType = gelu, kernels: Any = reference, work: Work = fresh
+) -> tuple[Array, Saved]:
     """Equations (1)-(3): ``(..., E) -> (..., E)``.
 
     Parameters
     ----------
-    x, params, work
+    x, params, kernels, work
         See `linattn_ref.nn`.
     activation : module
         ``f``: `linattn_ref.nn.gelu`, ``relu``, or another with such a pair.
     """
-    a, inner = affine.forward.unchecked(x, params.inner, work=work)  # (1)  (..., F)
-    h, bend = activation.forward.unchecked(a, work=work)  # (2)  (..., F)
+    a, inner = affine.forward.unchecked(x, params.inner, bias=False, work=work)  # (1) but for b_1  (..., F)
+    h, bend = activation.forward.unchecked(
+        a, bias=params.inner.b, spend=True, kernels=kernels, work=work
+    )  # (1), (2)  (..., F)
     y, outer = affine.forward.unchecked(h, params.outer, work=work)  # (3)  (..., E)
     return y, Saved(inner, bend, outer, name_of_room(activation))
 
@@ -93,7 +98,7 @@ def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work
     """Back through (3), (2) and (1)."""
     into_inner, into_outer = (None, None) if into is None else into
     d_h, outer = affine.backward.unchecked(d_y, saved.outer, into=into_outer, work=work)  # of (3)
-    d_a = room_of(saved.activation).backward.unchecked(d_h, saved.bend, work=work).x  # of (2)
+    d_a = room_of(saved.activation).backward.unchecked(d_h, saved.bend, spend=True, work=work).x  # of (2)
     d_x, inner = affine.backward.unchecked(d_a, saved.inner, into=into_inner, work=work)  # of (1)
     return Gradients(d_x, Params(inner, outer))
 

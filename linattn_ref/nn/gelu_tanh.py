@@ -17,11 +17,14 @@ Hendrycks and Gimpel (2016), "Gaussian error linear units", section 2.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.door import door
+from linattn_ref.attention.rooms import name_of_room
+from linattn_ref.kernels import reference
 from linattn_ref.nn.buffers import Work, fresh
 from linattn_ref.nn.gelu import Gradients, Saved, backward, check_forward
 
@@ -31,8 +34,12 @@ S, C = math.sqrt(2 / math.pi), 0.044715
 
 
 @door(check_forward)
-def forward(x: Array, *, work: Work = fresh) -> tuple[Array, Saved]:
-    """Equation (1), number by number."""
+def forward(
+    x: Array, *, bias: Array | None = None, spend: bool = False, kernels: Any = reference, work: Work = fresh
+) -> tuple[Array, Saved]:
+    """Equation (1), number by number; arguments as in `gelu`, and no room has more than this text."""
+    if bias is not None:
+        x = np.add(x, bias, out=x if spend else work(x.shape, x.dtype))
     square = x * x
     tanh = np.tanh(S * x * (1 + C * square))  # (1)
     half = np.add(tanh, 1, out=work(x.shape, x.dtype))
@@ -40,4 +47,4 @@ def forward(x: Array, *, work: Work = fresh) -> tuple[Array, Saved]:
     slope = np.multiply(x, 0.5 * S * (1 + 3 * C * square) * (1 - tanh * tanh), out=work(x.shape, x.dtype))
     slope += half  # (2)
     half *= x  # (1)
-    return half, Saved(slope)
+    return half, Saved(slope, name_of_room(kernels))

@@ -14,13 +14,14 @@ Constants, such as ``omega``, rotations or random blocks, are options: to draw t
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from linattn_ref.attention.fields import documented
 
-__all__ = ["Mechanism", "of"]
+__all__ = ["Mechanism", "of", "unchecked"]
 
 # Of each head, what a mechanism is given: queries, keys and values, unless it is one of these.
 READS = {"reformer": 2, "longformer": 6}  # shared queries and keys; projections of their own for global tokens
@@ -34,8 +35,11 @@ class Mechanism(NamedTuple):
     backward: Callable[..., Any]
     step: Callable[..., tuple[Any, Any]] | None  # None without a recurrent form
     init_state: Callable[..., Any] | None
-    options: Mapping[str, Any]  # of forward; step and init_state take those of the same names
+    options: Mapping[str, Any]  # of forward
     reads: int  # arrays (..., H, N, D) that forward takes first: 3 for q, k, v
+    # Found out once, by `of`: names of the arguments of each of the four, and the options that step takes.
+    accepts: Mapping[str, frozenset[str]]
+    step_options: Mapping[str, Any]
 
 
 def of(module: ModuleType, *, reads: int | None = None, **options: Any) -> Mechanism:
@@ -53,4 +57,16 @@ def of(module: ModuleType, *, reads: int | None = None, **options: Any) -> Mecha
     name = module.__name__.rpartition(".")[2]
     step, init_state = getattr(module, "step", None), getattr(module, "init_state", None)
     count = READS.get(name, 3) if reads is None else reads
-    return Mechanism(module.forward, module.backward, step, init_state, options, count)
+    functions = {"forward": module.forward, "backward": module.backward, "step": step, "init_state": init_state}
+    accepts = {name: frozenset(_parameters(function)) for name, function in functions.items()}
+    step_options = {name: value for name, value in options.items() if name in accepts["step"]}
+    return Mechanism(module.forward, module.backward, step, init_state, options, count, accepts, step_options)
+
+
+def unchecked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What is behind the function's door, if it has one."""
+    return getattr(function, "unchecked", function)
+
+
+def _parameters(function: Callable[..., Any] | None) -> tuple[str, ...]:
+    return () if function is None else tuple(inspect.signature(function).parameters)

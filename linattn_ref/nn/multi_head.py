@@ -24,7 +24,6 @@ Vaswani et al. (2017), "Attention is all you need", section 3.2.2.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +34,7 @@ from linattn_ref.attention.fields import documented
 from linattn_ref.attention.rooms import room_of
 from linattn_ref.nn import affine
 from linattn_ref.nn.buffers import Work, add_into, fresh
-from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.nn.mechanism import Mechanism, unchecked
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "init_state", "step"]
 
@@ -72,12 +71,19 @@ class Gradients(NamedTuple):
 def check_forward(
     x: Array, params: Params, mechanism: Mechanism, *, heads: int, key_mask: Mask | None = None, **_: Any
 ) -> None:
-    """Shapes and dtypes of :func:`forward`; the mechanism checks its own."""
+    """Shapes and dtypes of :func:`forward`, and what the mechanism says to them."""
     check_array("x", x, ndim=3)
     check_params(x, params, mechanism, heads)
+    options = dict(mechanism.options)
+    (b, n, _), d = x.shape, params.inner.w.shape[1] // (mechanism.reads * heads)
     if key_mask is not None:
         check_bool("key_mask", key_mask)
         check_shape("key_mask", key_mask, x.shape[:-1], "(B, N)")  # type: ignore[arg-type]
+        options["key_mask"] = np.broadcast_to(key_mask[:, None], (b, heads, n))
+    check = getattr(mechanism.forward, "check", None)
+    if check is not None:
+        like_heads = np.broadcast_to(x.dtype.type(0), (b, heads, n, d))  # a shape and a dtype, no memory
+        check(*(like_heads,) * mechanism.reads, *params.own, **options)
 
 
 def check_params(x: Array, params: Params, mechanism: Mechanism, heads: int) -> None:
@@ -131,7 +137,9 @@ def forward(
     options = dict(mechanism.options)
     if key_mask is not None:
         options["key_mask"] = np.broadcast_to(key_mask[:, None], parts[0].shape[:-1])  # (B, H, N)
-    out, attention = mechanism.forward(*parts, *params.own, **options)  # (2)  (B, H, N, D)
+    if "out" in mechanism.accepts["forward"]:
+        options["out"] = split_heads(work((*x.shape[:-1], params.outer.w.shape[0]), x.dtype), 1, heads)[0]
+    out, attention = unchecked(mechanism.forward)(*parts, *params.own, **options)  # (2)  (B, H, N, D)
     merged = merge_heads(out, work)  # (B, N, E)
     y, outer = affine.forward.unchecked(merged, params.outer, work=work)  # (3)
     return y, Saved(inner, attention, outer, mechanism.forward.__module__, mechanism.reads, heads)
@@ -148,7 +156,7 @@ def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work
     into_inner, into_outer, into_own = into or (None, None, None)
     d_merged, outer = affine.backward.unchecked(d_y, saved.outer, into=into_outer, work=work)  # of (3)
     d_out = split_heads(d_merged, 1, saved.heads)[0]  # (B, H, N, D)
-    grads = room_of(saved.mechanism).backward(d_out, saved.attention)  # of (2)
+    grads = unchecked(room_of(saved.mechanism).backward)(d_out, saved.attention)  # of (2)
     d_projected = work((*d_y.shape[:-1], saved.inner.params.w.shape[1]), d_y.dtype)  # (B, N, reads E)
     for part, gradient in zip(split_heads(d_projected, saved.reads, saved.heads), grads, strict=False):
         part[...] = gradient
@@ -193,9 +201,9 @@ def init_state(batch: int, params: Params, mechanism: Mechanism, *, heads: int, 
         raise ValueError(f"mechanism: {mechanism.forward.__module__} has no recurrent form")
     check_sizes(batch=batch, heads=heads)
     width, dtype = params.inner.w.shape[1] // (mechanism.reads * heads), params.inner.w.dtype
-    return mechanism.init_state(
-        (batch, heads), width, width, **_accepted(mechanism.init_state, {**mechanism.options, **more, "dtype": dtype})
-    )
+    options = {**mechanism.options, **more, "dtype": dtype}
+    accepted = {name: value for name, value in options.items() if name in mechanism.accepts["init_state"]}
+    return mechanism.init_state((batch, heads), width, width, **accepted)
 
 
 def step(x_t: Array, params: Params, state: Any, mechanism: Mechanism, *, heads: int) -> tuple[Array, Any]:
@@ -206,14 +214,9 @@ def step(x_t: Array, params: Params, state: Any, mechanism: Mechanism, *, heads:
     check_params(x_t, params, mechanism, heads)
     projected, _ = affine.forward.unchecked(x_t, params.inner)  # (1)  (B, 3 E)
     q_t, k_t, v_t = projected.reshape(len(x_t), 3, heads, -1).swapaxes(0, 1)  # (B, H, D) each
-    out_t, state = mechanism.step(q_t, k_t, v_t, state, **_accepted(mechanism.step, mechanism.options))  # (2)
+    out_t, state = mechanism.step(q_t, k_t, v_t, state, **mechanism.step_options)  # (2)
     y_t, _ = affine.forward.unchecked(out_t.reshape(len(x_t), -1), params.outer)  # (3)
     return y_t, state
-
-
-def _accepted(function: Any, options: Any) -> dict[str, Any]:
-    """Those of the options that a function of the mechanism takes."""
-    return {name: value for name, value in options.items() if name in inspect.signature(function).parameters}
 
 
 def draw(

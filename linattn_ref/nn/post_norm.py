@@ -24,65 +24,41 @@ Vaswani et al. (2017), "Attention is all you need", section 3.1.
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
-from linattn_ref.attention.arguments import Array, Mask
+import numpy as np
+
+from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.door import door
-from linattn_ref.nn import feed_forward, gelu, layer_norm, multi_head
-from linattn_ref.nn.block import EPS, Gradients, Params, Saved, check_backward, check_forward, draw
-from linattn_ref.nn.buffers import Work, fresh
-from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.nn import feed_forward, layer_norm, multi_head
+from linattn_ref.nn.block import Gradients, Params, Saved, check_backward, draw, forward_of, step_of
+from linattn_ref.nn.buffers import Work, fresh, scratch
 
-__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "step"]
+__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "layers", "step"]
 
 
-@door(check_forward)
-def forward(
-    x: Array,
-    params: Params,
-    mechanism: Mechanism,
-    *,
-    heads: int,
-    activation: ModuleType = gelu,
-    key_mask: Mask | None = None,
-    eps: float = EPS,
-    work: Work = fresh,
-) -> tuple[Array, Saved]:
-    """Equations (1) and (2): ``(B, N, E)``; the arguments are those of `linattn_ref.nn.block`."""
-    attended, attention = multi_head.forward.unchecked(
-        x, params.attention, mechanism, heads=heads, key_mask=key_mask, work=work
-    )
-    h, norm_1 = layer_norm.forward.unchecked(x + attended, params.norm_1, eps=eps)  # (1)
-    fed, inside = feed_forward.forward.unchecked(h, params.feed_forward, activation=activation, work=work)
-    y, norm_2 = layer_norm.forward.unchecked(h + fed, params.norm_2, eps=eps)  # (2)
+def layers(x: Array, params: Params, attend: Any, norm: Any, feed: Any) -> tuple[Array, Saved]:
+    """Equations (1) and (2): ``(B, N, E)``; the arguments are told in `linattn_ref.nn.block`."""
+    attended, attention = attend(x, params.attention)
+    h, norm_1 = norm(x, params.norm_1, added=attended)  # (1)
+    fed, inside = feed(h, params.feed_forward)
+    y, norm_2 = norm(h, params.norm_2, added=fed)  # (2)
     return y, Saved(norm_1, attention, norm_2, inside)
+
+
+forward, step = forward_of(layers), step_of(layers)
 
 
 @door(check_backward)
 def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
     """The same from the end, with what each sum hands to both of its terms."""
     of_1, of_attention, of_2, of_feed_forward = into or (None,) * 4
-    d_sum, norm_2 = layer_norm.backward.unchecked(d_y, saved.norm_2, into=of_2)
-    d_past, fed = feed_forward.backward.unchecked(d_sum, saved.feed_forward, into=of_feed_forward, work=work)
-    d_h = d_sum + d_past  # (3)
-    d_sum, norm_1 = layer_norm.backward.unchecked(d_h, saved.norm_1, into=of_1)
-    d_past, attention = multi_head.backward.unchecked(d_sum, saved.attention, into=of_attention, work=work)
-    return Gradients(d_sum + d_past, Params(norm_1, attention, norm_2, fed))  # (4)
-
-
-def step(
-    x_t: Array,
-    params: Params,
-    state: Any,
-    mechanism: Mechanism,
-    *,
-    heads: int,
-    activation: ModuleType = gelu,
-    eps: float = EPS,
-) -> tuple[Array, Any]:
-    """One token, ``(B, E)``, with `multi_head.step`; ``state`` is spent."""
-    attended, state = multi_head.step(x_t, params.attention, state, mechanism, heads=heads)
-    h_t, _ = layer_norm.forward(x_t + attended, params.norm_1, eps=eps)  # (1)
-    fed, _ = feed_forward.forward(h_t, params.feed_forward, activation=activation)
-    return layer_norm.forward(h_t + fed, params.norm_2, eps=eps)[0], state  # (2)
+    d_x = work(d_y.shape, d_y.dtype)
+    with scratch(work if into else fresh):
+        d_sum, norm_2 = layer_norm.backward.unchecked(d_y, saved.norm_2, into=of_2, work=work)
+        d_past, fed = feed_forward.backward.unchecked(d_sum, saved.feed_forward, into=of_feed_forward, work=work)
+        d_h = np.add(d_sum, d_past, out=d_past)  # (3)
+        d_sum, norm_1 = layer_norm.backward.unchecked(d_h, saved.norm_1, into=of_1, work=work)
+        d_past, attention = multi_head.backward.unchecked(d_sum, saved.attention, into=of_attention, work=work)
+        np.add(d_sum, d_past, out=d_x)  # (4)
+    return Gradients(d_x, Params(norm_1, attention, norm_2, fed))

@@ -24,68 +24,39 @@ Xiong et al. (2020), "On layer normalization in the transformer architecture", F
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
-from linattn_ref.attention.arguments import Array, Mask
+import numpy as np
+
+from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.door import door
-from linattn_ref.nn import feed_forward, gelu, layer_norm, multi_head
-from linattn_ref.nn.block import EPS, Gradients, Params, Saved, check_backward, check_forward, draw
-from linattn_ref.nn.buffers import Work, fresh
-from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.nn import feed_forward, layer_norm, multi_head
+from linattn_ref.nn.block import Gradients, Params, Saved, check_backward, draw, forward_of, step_of
+from linattn_ref.nn.buffers import Work, fresh, scratch
 
-__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "step"]
+__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "layers", "step"]
 
 
-@door(check_forward)
-def forward(
-    x: Array,
-    params: Params,
-    mechanism: Mechanism,
-    *,
-    heads: int,
-    activation: ModuleType = gelu,
-    key_mask: Mask | None = None,
-    eps: float = EPS,
-    work: Work = fresh,
-) -> tuple[Array, Saved]:
-    """Equations (1) and (2): ``(B, N, E)``; the arguments are those of `linattn_ref.nn.block`."""
-    a, norm_1 = layer_norm.forward.unchecked(x, params.norm_1, eps=eps)
-    attended, attention = multi_head.forward.unchecked(
-        a, params.attention, mechanism, heads=heads, key_mask=key_mask, work=work
-    )
-    h = x + attended  # (1)
-    b, norm_2 = layer_norm.forward.unchecked(h, params.norm_2, eps=eps)
-    fed, inside = feed_forward.forward.unchecked(b, params.feed_forward, activation=activation, work=work)
-    return h + fed, Saved(norm_1, attention, norm_2, inside)  # (2)
+def layers(x: Array, params: Params, attend: Any, norm: Any, feed: Any) -> tuple[Array, Saved]:
+    """Equations (1) and (2): ``(B, N, E)``; the arguments are told in `linattn_ref.nn.block`."""
+    a, norm_1 = norm(x, params.norm_1)
+    attended, attention = attend(a, params.attention)
+    b, norm_2 = norm(x, params.norm_2, added=attended)  # (1), whose h is norm_2.total
+    fed, inside = feed(b, params.feed_forward)
+    return np.add(norm_2.total, fed, out=fed), Saved(norm_1, attention, norm_2, inside)  # (2)
+
+
+forward, step = forward_of(layers), step_of(layers)
 
 
 @door(check_backward)
 def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
     """The same from the end, with what each sum hands to both of its terms."""
     of_1, of_attention, of_2, of_feed_forward = into or (None,) * 4
-    d_b, fed = feed_forward.backward.unchecked(d_y, saved.feed_forward, into=of_feed_forward, work=work)
-    d_past, norm_2 = layer_norm.backward.unchecked(d_b, saved.norm_2, into=of_2)
-    d_h = d_y + d_past  # (3)
-    d_a, attention = multi_head.backward.unchecked(d_h, saved.attention, into=of_attention, work=work)
-    d_past, norm_1 = layer_norm.backward.unchecked(d_a, saved.norm_1, into=of_1)
-    return Gradients(d_h + d_past, Params(norm_1, attention, norm_2, fed))  # (4)
-
-
-def step(
-    x_t: Array,
-    params: Params,
-    state: Any,
-    mechanism: Mechanism,
-    *,
-    heads: int,
-    activation: ModuleType = gelu,
-    eps: float = EPS,
-) -> tuple[Array, Any]:
-    """One token, ``(B, E)``, with `multi_head.step`; ``state`` is spent."""
-    a_t, _ = layer_norm.forward(x_t, params.norm_1, eps=eps)
-    attended, state = multi_head.step(a_t, params.attention, state, mechanism, heads=heads)
-    h_t = x_t + attended  # (1)
-    b_t, _ = layer_norm.forward(h_t, params.norm_2, eps=eps)
-    fed, _ = feed_forward.forward(b_t, params.feed_forward, activation=activation)
-    return h_t + fed, state  # (2)
+    d_x = work(d_y.shape, d_y.dtype)
+    with scratch(work if into else fresh):
+        d_b, fed = feed_forward.backward.unchecked(d_y, saved.feed_forward, into=of_feed_forward, work=work)
+        d_h, norm_2 = layer_norm.backward.unchecked(d_b, saved.norm_2, past=d_y, into=of_2, work=work)  # (3)
+        d_a, attention = multi_head.backward.unchecked(d_h, saved.attention, into=of_attention, work=work)
+        _, norm_1 = layer_norm.backward.unchecked(d_a, saved.norm_1, past=d_h, into=of_1, out=d_x, work=work)  # (4)
+    return Gradients(d_x, Params(norm_1, attention, norm_2, fed))

@@ -36,15 +36,24 @@ class Gradients(NamedTuple):
     x: Array
 
 
-def check_forward(x: Array, **_: Any) -> None:
-    """Dtype of :func:`forward`."""
+def check_forward(x: Array, *, bias: Array | None = None, **_: Any) -> None:
+    """Arguments of :func:`forward`."""
     check_array("x", x, ndim=1)
+    if bias is not None:
+        check_array("bias", bias, ndim=1, dtype=x.dtype)
+        check_shape("bias", bias, x.shape[-1:], "of a row of x")
 
 
 @door(check_forward)
-def forward(x: Array, *, work: Work = fresh) -> tuple[Array, Saved]:
-    """Equation (1), number by number."""
-    return np.maximum(x, 0, out=work(x.shape, x.dtype)), Saved(x > 0)  # (1)
+def forward(
+    x: Array, *, bias: Array | None = None, spend: bool = False, work: Work = fresh, **_: Any
+) -> tuple[Array, Saved]:
+    """Equation (1), number by number; arguments as in `gelu`, with ``spend`` in the memory of ``x``."""
+    y = x if spend else work(x.shape, x.dtype)
+    if bias is not None:
+        x = np.add(x, bias, out=y)
+    np.maximum(x, 0, out=y)  # (1)
+    return y, Saved(np.greater(y, 0, out=work(y.shape, np.bool_)))
 
 
 def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
@@ -54,6 +63,7 @@ def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
 
 
 @door(check_backward)
-def backward(d_y: Array, saved: Saved, *, work: Work = fresh) -> Gradients:
-    """Equation (2)."""
-    return Gradients(np.multiply(d_y, saved.positive, out=work(d_y.shape, d_y.dtype)))  # (2)
+def backward(d_y: Array, saved: Saved, *, spend: bool = False, work: Work = fresh) -> Gradients:
+    """Equation (2); with ``spend``, in the memory of ``d_y``."""
+    out = d_y if spend else work(d_y.shape, d_y.dtype)
+    return Gradients(np.multiply(d_y, saved.positive, out=out))  # (2)

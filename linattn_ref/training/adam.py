@@ -6,7 +6,8 @@
     p_t = p_{t-1} - eta (m_t / c_1) / (sqrt(v_t / c_2) + eps)                 (4)
 
 ``weight_decay`` adds its share of ``p`` to the gradient, or with ``decoupled=True`` takes it off ``p`` directly:
-``p <- (1 - eta decay) p`` before (4).
+``p <- (1 - eta decay) p`` before (4). All of it in one pass over the memory; in plain text, that is
+`linattn_ref.kernels.reference.adam`.
 
 >>> p, state = np.array([1.0]), init_state(np.array([1.0]))
 >>> for _ in range(2):
@@ -23,14 +24,16 @@ Loshchilov and Hutter (2019), "Decoupled weight decay regularization", Algorithm
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.rooms import check_kernels
+from linattn_ref.kernels import reference
 from linattn_ref.training.checks import check_betas, check_pair, check_rate
 
-__all__ = ["State", "init_state", "move_means", "step"]
+__all__ = ["State", "check_step", "decays", "init_state", "step"]
 
 
 class State(NamedTuple):
@@ -56,6 +59,7 @@ def step(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     decoupled: bool = False,
+    kernels: Any = reference,
 ) -> State:
     """Move ``params (parameters,)`` in place, equations (1)-(4).
 
@@ -71,17 +75,33 @@ def step(
     weight_decay : float
     decoupled : bool
         AdamW, whose usual ``weight_decay`` is 0.01.
+    kernels
+        The room of the loop: `linattn_ref.kernels.reference`, its plain text, or ``jit``.
     """
-    state = move_means(params, grads, state, learning_rate, betas, eps, weight_decay, decoupled)
-    c_1, c_2 = (1 - beta**state.steps for beta in betas)  # (3)
-    denominator = np.sqrt(state.v)
-    denominator *= 1 / math.sqrt(c_2)
-    denominator += eps
-    params -= (learning_rate / c_1) * (state.m / denominator)  # (4)
-    return state
+    check_step(params, grads, state, learning_rate, betas, eps, weight_decay, kernels)
+    m, v, steps = state._replace(steps=state.steps + 1)
+    c_1, c_2 = (1 - beta**steps for beta in betas)  # (3)
+    size, root = learning_rate / c_1, 1 / math.sqrt(c_2)  # (4)
+    kernels.adam.step(
+        params,
+        grads,
+        m,
+        v,
+        betas=betas,
+        size=size,
+        root=root,
+        eps=eps,
+        **decays(learning_rate, weight_decay, decoupled),
+    )
+    return State(m, v, steps)
 
 
-def move_means(
+def decays(learning_rate: float, weight_decay: float, decoupled: bool) -> dict[str, float]:
+    """What is added to the gradient, and what is kept of the weights, times these."""
+    return {"keep": 1 - learning_rate * weight_decay} if decoupled else {"decay": weight_decay}
+
+
+def check_step(
     params: Array,
     grads: Array,
     state: State,
@@ -89,18 +109,10 @@ def move_means(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
-    decoupled: bool,
-) -> State:
-    """The decay of the weights, and equations (1) and (2): what Adam and RAdam have in common."""
+    kernels: Any,
+) -> None:
+    """What :func:`step` is given, and that of RAdam."""
     check_pair(params, grads, state.m)
     check_rate(learning_rate=learning_rate, eps=eps, weight_decay=weight_decay)
     check_betas(betas)
-    if weight_decay and decoupled:
-        params *= 1 - learning_rate * weight_decay
-    g = grads + weight_decay * params if weight_decay and not decoupled else grads
-    (beta_1, beta_2), (m, v, steps) = betas, state
-    m *= beta_1
-    m += (1 - beta_1) * g  # (1)
-    v *= beta_2
-    v += (1 - beta_2) * g * g  # (2)
-    return State(m, v, steps + 1)
+    check_kernels(kernels, "adam")

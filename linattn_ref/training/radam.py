@@ -14,6 +14,7 @@ steps are those of momentum alone:
 
 ``m``, ``v``, ``c_1`` and ``c_2`` are Adam's. As in PyTorch, ``eps`` is added before the correction by ``c_2``.
 
+>>> import numpy as np
 >>> p, state = np.array([1.0]), init_state(np.array([1.0]))
 >>> for _ in range(6):
 ...     state = step(p, np.array([1.0]), state, learning_rate=0.1)
@@ -28,11 +29,11 @@ Liu et al. (2020), "On the variance of the adaptive learning rate and beyond", A
 from __future__ import annotations
 
 import math
-
-import numpy as np
+from typing import Any
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.training.adam import State, init_state, move_means
+from linattn_ref.kernels import reference
+from linattn_ref.training.adam import State, check_step, decays, init_state
 
 __all__ = ["State", "init_state", "rectification", "step"]
 
@@ -47,18 +48,29 @@ def step(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     decoupled: bool = False,
+    kernels: Any = reference,
 ) -> State:
     """Move ``params (parameters,)`` in place, equation (4); arguments as in `adam.step`."""
-    state = move_means(params, grads, state, learning_rate, betas, eps, weight_decay, decoupled)
-    c_1, c_2 = (1 - beta**state.steps for beta in betas)
-    r = rectification(state.steps, betas[1])
+    check_step(params, grads, state, learning_rate, betas, eps, weight_decay, kernels)
+    m, v, steps = state._replace(steps=state.steps + 1)
+    c_1, c_2 = (1 - beta**steps for beta in betas)
+    r = rectification(steps, betas[1])
     if r is None:
-        params -= (learning_rate / c_1) * state.m  # (4), without v
+        size, root, eps = learning_rate / c_1, 0.0, 1.0  # (4), without v
     else:
-        denominator = np.sqrt(state.v)
-        denominator += eps
-        params -= (learning_rate * r * math.sqrt(c_2) / c_1) * (state.m / denominator)  # (4)
-    return state
+        size, root = learning_rate * r * math.sqrt(c_2) / c_1, 1.0  # (4)
+    kernels.adam.step(
+        params,
+        grads,
+        m,
+        v,
+        betas=betas,
+        size=size,
+        root=root,
+        eps=eps,
+        **decays(learning_rate, weight_decay, decoupled),
+    )
+    return State(m, v, steps)
 
 
 def rectification(t: int, beta_2: float) -> float | None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
+from linattn_ref.attention.rooms import room_of
 from linattn_ref.data import fetch
 from linattn_ref.data.text import Text, read_reviews, read_text
 from linattn_ref.experiments.learning import runs
@@ -77,14 +78,14 @@ def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
     for name, part in (("training", found.training), ("validation", found.validation)):
         if len(part) <= shape.length:
             raise ValueError(f"text: {len(part)} characters of it are for {name}, more than {shape.length} are needed")
-    last = len(found.training) - shape.length
+    last, kernels = len(found.training) - shape.length, room_of(model.kernels)
 
     def batch(rng: np.random.Generator) -> Characters:
         return windows(found.training, shape.length, rng.integers(last, size=shape.batch))
 
     def learn(params: Params, read: Characters, into: Params, share: float, work: Work) -> float:
         scores, saved = causal.forward(read[:, :-1], params, model, work=work)
-        loss, surprise = cross_entropy.forward(scores, read[:, 1:], work=work)
+        loss, surprise = cross_entropy.forward(scores, read[:, 1:], kernels=kernels, work=work)
         d_scores = cross_entropy.backward(scores.dtype.type(share), surprise, work=work).scores
         causal.backward(d_scores, saved, into=into, work=work)
         return share * float(loss)
@@ -159,6 +160,7 @@ def run(
         steps=steps,
         learning_rate=partial(schedule.cosine, peak=2e-3, steps=steps),
         optimiser=radam,
+        options={"kernels": jit},
         clip=1.0,
         every=max(1, min(100, steps // 4)),
         seed=seed,

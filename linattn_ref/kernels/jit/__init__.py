@@ -26,22 +26,30 @@ except ImportError as error:
     raise ImportError(f"linattn_ref.kernels.jit needs Numba ({error}): pip install 'numba>=0.61'") from error
 
 from linattn_ref.kernels.jit import (
+    adam,
     causal_product,
+    cross_entropy,
     decode,
     elu_plus_one,
     exponential_features,
     favor_positive,
+    gelu,
+    layer_norm,
     lsh,
     pattern_softmax,
     softmax,
 )
 
 __all__ = [
+    "adam",
     "causal_product",
+    "cross_entropy",
     "decode",
     "elu_plus_one",
     "exponential_features",
     "favor_positive",
+    "gelu",
+    "layer_norm",
     "lsh",
     "pattern_softmax",
     "softmax",

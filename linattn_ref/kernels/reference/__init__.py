@@ -1,20 +1,28 @@
 """Kernels in NumPy: the loop as the paper prints it."""
 
 from linattn_ref.kernels.reference import (
+    adam,
     causal_product,
+    cross_entropy,
     delta_product,
     elu_plus_one,
     exponential_features,
+    gelu,
+    layer_norm,
     lsh,
     pattern_softmax,
     softmax,
 )
 
 __all__ = [
+    "adam",
     "causal_product",
+    "cross_entropy",
     "delta_product",
     "elu_plus_one",
     "exponential_features",
+    "gelu",
+    "layer_norm",
     "lsh",
     "pattern_softmax",
     "softmax",

@@ -31,6 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array
+from linattn_ref.kernels import reference
 from linattn_ref.models import encoder
 from linattn_ref.models.bert.config import ACTIVATIONS, Config
 from linattn_ref.models.bert.weights import Model, Parameters
@@ -77,7 +78,13 @@ def network(
     config, parameters = model.config, model.parameters
     inside = mechanism.of(softmax) if inside is None else inside
     how = encoder.Model(
-        inside, config.heads, post_norm, ACTIVATIONS[config.activation], config.layer_norm_eps, config.first_position
+        inside,
+        config.heads,
+        post_norm,
+        ACTIVATIONS[config.activation],
+        config.layer_norm_eps,
+        config.first_position,
+        reference,
     )
     of_embeddings = _under(parameters, "embeddings.")
     of_layers = [_under(parameters, f"encoder.layer.{index}.") for index in range(config.layers)]

@@ -1,0 +1,30 @@
+"""Arrays as rows without gaps, for kernels that go through them a row at a time."""
+
+import numpy as np
+
+from linattn_ref.kernels.reference.buffers import check_out
+
+__all__ = ["as_rows", "give_rows", "rows_to_write"]
+
+
+def as_rows(x):
+    """``x (..., W)`` as ``(rows, W)``: the same memory, or a copy where that has gaps or is read-only."""
+    return np.require(x, requirements="CAW").reshape(-1, x.shape[-1])
+
+
+def rows_to_write(out, like, name="out"):
+    """``out`` as rows to be written to; new ones, shaped like another array, where it is None or has gaps."""
+    if out is not None:
+        check_out(out, like.shape, like.dtype, name)
+        if out.flags.c_contiguous and out.flags.aligned:
+            return as_rows(out)
+    return np.empty((like.size // like.shape[-1], like.shape[-1]), like.dtype)
+
+
+def give_rows(out, rows, shape):
+    """What was written to the rows, in ``out`` unless that is None."""
+    if out is None:
+        return rows.reshape(shape)
+    if not np.may_share_memory(out, rows):
+        out[...] = rows.reshape(shape)
+    return out
