@@ -66,7 +66,9 @@ from linattn_ref import lazy
 __all__ = [
     "bigbird",
     "block_local",
+    "delta",
     "feature_maps",
+    "gated_linear",
     "linear",
     "linformer",
     "linformer_linear",

@@ -17,11 +17,22 @@ from numpy.random import Generator
 from linattn_ref.attention import bigbird, feature_maps, reformer
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.counting import kept_bytes
-from linattn_ref.kernels import jit
+from linattn_ref.kernels import jit, reference
 
 __all__ = ["CALLS", "Sizes", "cost"]
 
-TOKENS = {"q", "k", "v", "qk", "q_global", "k_global", "v_global", "gate"}  # a layer makes these from its input
+TOKENS = {
+    "q",
+    "k",
+    "v",
+    "qk",
+    "q_global",
+    "k_global",
+    "v_global",
+    "gate",
+    "beta",
+    "log_gate",
+}  # a layer makes these from its input
 REDUCED = 256  # Linformer's k
 FEATURES = 256  # m
 LANDMARKS = 64
@@ -58,7 +69,7 @@ def cost(name: str, s: Sizes = Sizes(), *, seed: int = 0) -> Cost:  # noqa: B008
     module = importlib.import_module(f"linattn_ref.attention.{name}")
     arrays, options = CALLS[name](np.random.default_rng(seed), s)
     if "kernels" in inspect.signature(module.forward).parameters:
-        options = {**options, "kernels": jit}
+        options = {"kernels": jit, **options}
     out, saved = module.forward(*arrays, **options)
     gradients = module.backward(np.ones_like(out), saved)
     names = list(inspect.signature(module.forward).parameters)[: len(arrays)]
@@ -102,6 +113,16 @@ def with_features(rng: Generator, s: Sizes) -> Call:
 def with_gate(rng: Generator, s: Sizes) -> Call:
     arrays, _ = with_features(rng, s)
     return Call((*arrays, rng.uniform(0.8, 0.99, (s.heads, s.n)).astype(np.float32)), {"causal": True})
+
+
+def that_fades(rng: Generator, s: Sizes) -> Call:
+    log_gate = np.log(rng.uniform(0.8, 0.99, (s.heads, s.n, s.width)).astype(np.float32))
+    return Call((*queries_keys_values(rng, s), log_gate), {"kernels": reference})
+
+
+def that_corrects(rng: Generator, s: Sizes) -> Call:
+    (q, k, v, log_gate), options = that_fades(rng, s)
+    return Call((q, k, v, rng.uniform(0, 1, (s.heads, s.n)).astype(np.float32), log_gate[..., 0].copy()), options)
 
 
 def with_landmarks(rng: Generator, s: Sizes) -> Call:
@@ -151,6 +172,8 @@ CALLS: dict[str, Callable[[Generator, Sizes], Call]] = {
     "linformer_linear": projected,
     "performer": with_features,
     "rfa": with_gate,
+    "gated_linear": that_fades,
+    "delta": that_corrects,
     "nystromformer": with_landmarks,
     "local": with_window,
     "block_local": in_blocks,

@@ -1,0 +1,225 @@
+"""What a state of ``C x M`` numbers can hold, by the rule that it is written with. Nothing is trained.
+
+Keys are random vectors of length 1, a value is one of a list of 512 random ones, and what a state holds of a key is
+read at that key, ``S^T k``. Its *error* is ``|S^T k - v|^2 / |v|^2``, its *recall* the share of keys whose answer is
+nearest to the right value of the list. Three rules:
+
+    add      S_i = S_{i-1} + k_i v_i^T                       (1)
+    fade     S_i = g S_{i-1} + k_i v_i^T                     (2)
+    delta    S_i = S_{i-1} + k_i (v_i - S_{i-1}^T k_i)^T     (3)
+
+Two unit keys have an inner product of mean 0 and mean square ``1/C``, from which the errors follow. With (1) each of
+the ``n - 1`` other values adds ``1/C``, and with (2) the value itself is worth ``g^a`` when ``a`` others came after it,
+
+    add      (n - 1) / C                                     (4)
+    fade     (1 - g^a)^2 + (sum of g^(2 b) over the others) / C                               (5)  b: the age of each
+
+With (3) a later key ``k'`` takes away the part of the state along ``k'`` and puts ``v'`` there. In a stream that has
+run for long, with ``q = 1 - 1/C``,
+
+    delta    2 (1 - q^a)                                     (6)
+
+so that nothing is lost of the last key, half a value after ``C log 2`` others, when the answer is as wrong as 0 would
+be, and all of it in the end: what is old is not faint, as in (2), but replaced by something else. These are new keys;
+a key that comes back erases along itself alone, and costs the others nothing that it has not cost already.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from linattn_ref.attention import delta, gated_linear, softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.publishing import labels, style
+
+__all__ = ["RULES", "Answer", "Results", "Tokens", "compute", "draw", "expected_error", "recall", "tokens"]
+
+VALUES = 512  # in the list
+GATE = 1 - 1 / 32
+RULES = {"add": "add", "fade": "fade", "delta": "delta rule"}
+SOFTMAX = (*RULES, "softmax")  # and softmax attention beside them
+CAPTION = (
+    "What a state of 64 x 64 numbers holds: random keys of length 1, values from a list of 512, read at the key. Left: "
+    "keys written once. Middle: 8 keys written once, and then 8 others again and again, with new values; asked are the "
+    "first. Right: a stream of 1024 keys; the error of the answer for one that was written so many keys ago, measured "
+    "(points) and by formula (lines). Error 1 is that of the answer 0. The delta rule stores no more of what is "
+    "written once; it keeps what is recent, and lets what comes back replace itself alone."
+)
+
+
+class Answer(NamedTuple):
+    """Of some keys, over all draws."""
+
+    error: float  # mean of |answer - v|^2 / |v|^2
+    recall: float  # share of answers nearest to the right value of the list
+
+
+class Results(NamedTuple):
+    width: int  # C = M
+    gate: float  # of the rule that fades
+    tasks: dict[str, dict[str, Answer]]  # by task, by rule
+    counts: NDArray[np.int64]  # of keys written once
+    once: dict[str, NDArray[np.float64]]  # by rule: recall at each count
+    times: NDArray[np.int64]  # how often 8 other keys are written after 8 keys
+    again: dict[str, NDArray[np.float64]]  # by rule: recall of the first 8, after so many times
+    length: int  # of the stream
+    ages: NDArray[np.int64]  # keys that came after
+    stream: dict[str, NDArray[np.float64]]  # by rule: error at each age
+
+
+def compute(
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    width: int = 64,
+    draws: int = 64,
+    length: int = 1024,
+    counts: Sequence[int] = (8, 16, 32, 64, 96, 128, 192, 256),
+    times: Sequence[int] = (1, 2, 4, 8, 16, 32),
+) -> Results:
+    """Every task by every rule.
+
+    Parameters
+    ----------
+    seed : int
+    quick : bool
+        Few draws, and a shorter stream: for tests.
+    width : int
+        ``C = M``.
+    draws : int
+        Of keys and values, over which is averaged.
+    length : int
+        Of the stream.
+    counts, times : sequence of int
+        Keys that are written once, and how often 8 others are written after 8.
+    """
+    if quick:
+        draws, length, counts = 16, 384, tuple(counts)[::3]
+    rng = np.random.default_rng(seed)
+    ages = np.unique(np.geomspace(1, length // 2, 24).astype(int)) - 1
+    draw = partial(tokens, rng, draws, width)
+    ask = [recall(draw([(n, 1)])) for n in counts], [recall(draw([(8, 1), (8, t)]), slice(8)) for t in times]
+    once, again = ({rule: np.array([found[rule].recall for found in part]) for rule in RULES} for part in ask)
+    k, v, _ = draw([(length, 1)])
+    stream = {rule: errors(answers(rule, k, v, k), v).mean(axis=0)[::-1][ages] for rule in RULES}
+    return Results(
+        width=width,
+        gate=GATE,
+        tasks={
+            "64 keys once": recall(draw([(64, 1)])),
+            "128 keys once": recall(draw([(128, 1)])),
+            "32 keys, three values each, the last counts": recall(draw([(32, 3)]), slice(-32, None), SOFTMAX),
+            "8 keys once, then 8 others 32 times": recall(draw([(8, 1), (8, 32)]), slice(8), SOFTMAX),
+            f"the last 16 of a stream of {length}": recall(draw([(length, 1)]), slice(-16, None)),
+        },
+        counts=np.array(counts),
+        once=once,
+        times=np.array(times),
+        again=again,
+        length=length,
+        ages=ages,
+        stream=stream,
+    )
+
+
+class Tokens(NamedTuple):
+    """Keys and values in the order in which they are written, and the list that values are from."""
+
+    k: Array  # (draws, N, C)
+    v: Array  # (draws, N, M)
+    listed: Array  # (VALUES, M)
+
+
+def tokens(rng: Generator, draws: int, width: int, parts: Sequence[tuple[int, int]]) -> Tokens:
+    """Parts one after the other, each of so many new keys, written in turn so many times; a value each time."""
+    keys = [np.tile(unit(rng.standard_normal((draws, n, width))), (1, times, 1)) for n, times in parts]
+    k, listed = np.concatenate(keys, axis=1), unit(rng.standard_normal((VALUES, width)))
+    return Tokens(k, listed[rng.integers(VALUES, size=k.shape[:-1])], listed)
+
+
+def unit(x: Array) -> Array:
+    """Rows of length 1."""
+    rows: Array = x / np.linalg.norm(x, axis=-1, keepdims=True)
+    return rows
+
+
+def recall(written: Tokens, asked: slice = slice(None), rules: Sequence[str] = tuple(RULES)) -> dict[str, Answer]:
+    """By rule, what is answered at the end for the keys of these tokens."""
+    k, v, listed = written
+    found = {rule: answers(rule, k, v, k[:, asked]) for rule in rules}
+    return {
+        rule: Answer(float(errors(x, v[:, asked]).mean()), float(is_nearest(x, v[:, asked], listed).mean()))
+        for rule, x in found.items()
+    }
+
+
+def answers(rule: str, k: Array, v: Array, asked: Array) -> Array:
+    """What is held after all tokens of the keys ``asked (draws, A, C)``; of softmax attention: what it answers."""
+    if rule == "softmax":  # so sharp that keys are told apart; of equal ones it answers the mean
+        return softmax.forward(asked, k, v, scale=float(k.shape[-1]))[0]
+    if rule == "delta":
+        _, saved = delta.forward(k, k, v, np.ones(k.shape[:-1]), normalise=False)  # (3)
+        return asked @ saved.state.s
+    log_gate = np.full(k.shape[:-1], np.log(GATE) if rule == "fade" else 0.0)
+    return asked @ gated_linear.forward(k, k, v, log_gate)[1].state.s  # (1), (2)
+
+
+def errors(answer: Array, right: Array) -> Array:
+    """``(draws, A)``; values have length 1."""
+    squares: Array = ((answer - right) ** 2).sum(axis=-1)
+    return squares
+
+
+def is_nearest(answer: Array, right: Array, listed: Array) -> NDArray[np.bool_]:
+    """Whether the nearest of the list, all of length 1, is the right one: ``(draws, A)``."""
+    nearest = (answer @ listed.T).argmax(axis=-1)
+    return (listed[nearest] == right).all(axis=-1)
+
+
+def expected_error(rule: str, age: Array, n: int, width: int, gate: float = GATE) -> Array:
+    """Equations (4)-(6) for a key with ``age`` others after it, of ``n``."""
+    if rule == "delta":
+        return 2 * (1 - (1 - 1 / width) ** age)  # (6)
+    if rule == "add":
+        return np.full(np.shape(age), (n - 1) / width)  # (4)
+    others = (1 - gate ** (2 * n)) / (1 - gate**2) - gate ** (2 * age)
+    return (1 - gate**age) ** 2 + others / width  # (5)
+
+
+# --- The figure -----------------------------------------------------------------------------------------------------
+
+LOOKS = {"add": ("s", style.GREY), "fade": ("^", style.ORANGE), "delta": ("o", style.BLUE)}
+
+
+def draw(results: Results) -> Figure:
+    """Recall over the number of keys and of times, error over age."""
+    figure, (left, middle, right) = style.figure(1, 3, height=0.44)
+    _draw_recall(left, results.counts, results.once)
+    left.set(title="written once", xscale="log", xlabel="keys", ylabel="recall", ylim=(0, 1.05))
+    left.set_xticks([8, 32, 128], ["8", "32", "128"])
+    left.minorticks_off()
+    _draw_recall(middle, results.times, results.again)
+    middle.set(title="then others, again", xscale="log", xlabel="times they are written", ylim=(0, 1.05))
+    middle.set_xticks(results.times, [str(times) for times in results.times])
+    middle.minorticks_off()
+    ages, lines = np.geomspace(0.01, results.ages[-1], 400), []
+    for rule, (mark, colour) in LOOKS.items():
+        right.plot(results.ages + 1, results.stream[rule], mark, color=colour, markersize=3)
+        error = expected_error(rule, ages, results.length, results.width, results.gate)
+        lines += right.plot(ages + 1, error, "-", color=colour)
+    right.axhline(1, color=style.BLACK, linewidth=0.5)
+    right.set(title=f"a stream of {results.length}", xscale="log", yscale="log", ylim=(0.02, 40))
+    right.set(xlabel="age + 1 (keys)", ylabel="error")
+    labels.at_ends(right, lines, [RULES[rule] for rule in LOOKS])
+    return figure
+
+
+def _draw_recall(axes: Axes, x: NDArray[np.int64], by_rule: dict[str, NDArray[np.float64]]) -> None:
+    lines = [axes.plot(x, by_rule[rule], f"{mark}-", color=colour)[0] for rule, (mark, colour) in LOOKS.items()]
+    labels.at_ends(axes, lines, [RULES[rule] for rule in LOOKS])

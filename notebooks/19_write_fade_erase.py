@@ -1,0 +1,607 @@
+# %% [markdown]
+# # 19. Write, fade, erase: what a state can hold
+#
+# Linear attention only ever adds to its state. What becomes of it when the state may also fade, and correct itself?
+#
+# The course's sources end in 2021. From 2023 on linear attention came back, in RetNet, Mamba-2, DeltaNet, Gated
+# DeltaNet and Kimi Delta Attention, with two ideas about the same state $S$ of $C \times M$ numbers: it *fades*, and it
+# is *corrected* where it is wrong. In this chapter you will
+#
+# 1. compute how many keys a sum can hold, and why the sum is the wrong one to take;
+# 2. derive the delta rule as least squares, one equation at a time;
+# 3. measure what it buys and what it does not: it does not store more;
+# 4. let the state fade, and start a new document in the middle of a sequence;
+# 5. derive the backward pass, and find the delta rule in it again, running backward in time;
+# 6. replace the loop over rows by a triangular system of equations for each chunk;
+# 7. find the gradient of the gate in numbers that are there anyway.
+#
+# You need chapters 7 (the causal product, its gradient, chunks) and 10 (gates). Nothing is trained. Equations are
+# numbered by chapter in the text and by file in the source that is shown.
+
+# %%
+import math
+from functools import partial
+
+import numpy as np
+
+from linattn_ref import gradcheck
+from linattn_ref.attention import decay_gate, delta, feature_maps, gated_linear, linear
+from linattn_ref.experiments.measuring.counting import kept_bytes
+from linattn_ref.experiments.publishing import chapter
+from linattn_ref.experiments.recurrence import write_fade_erase
+from linattn_ref.kernels.reference import delta_product
+
+# Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
+same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
+rng = np.random.default_rng(0)
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+# %% [markdown]
+# ## Writing
+#
+# Take linear attention without its feature map and its denominator: what is left is a memory.
+#
+# $$S_i = S_{i-1} + k_i v_i^\top, \qquad o_i = S_i^\top q_i \qquad (1)$$
+#
+# Each token *writes* the value $v_i$ at the key $k_i$; a query *reads* at $q_i$. Read at a key of length 1, after $n$
+# tokens:
+#
+# $$S^\top k_i = v_i + \sum_{j \ne i} (k_j^\top k_i)\, v_j \qquad (2)$$
+#
+# Orthogonal keys do not disturb each other, and of those there are $C$. Random ones of length 1 have
+# $\mathbb E (k_j^\top k_i)^2 = 1/C$, so that with values of length 1 the squared error of (2) is $(n - 1)/C$. At
+# $n = C$ the noise is as long as the answer.
+
+# %%
+C, n = 64, 64
+k, v = unit(rng.standard_normal((2, 400, n, C)))
+s = k.swapaxes(-1, -2) @ v
+error = ((k @ s - v) ** 2).sum(axis=-1).mean()
+print(f"squared error of a sum of {n} keys in {C} channels: {error:.3f}; (n - 1) / C = {(n - 1) / C:.3f}")
+assert abs(error / ((n - 1) / C) - 1) < 0.02  # (2)
+
+# %% [markdown]
+# Wrong in a worse way is what a sum does with a key that *comes back*. If $x = 3$ is followed by $x = 5$, the sum says
+# 8 about $x$. No query can tell which was last.
+#
+# ## Erasing: least squares, one equation at a time
+#
+# What should $S$ satisfy? $S^\top k_i = v_i$ for each token: linear equations, as many as tokens, for $C \times M$
+# unknowns. How wrong the state is about token $i$, and in which direction that grows:
+#
+# $$\ell_i(S) = \tfrac12 \lVert v_i - S^\top k_i \rVert^2, \qquad
+# \frac{\partial \ell_i}{\partial S} = -k_i\, (v_i - S^\top k_i)^\top \qquad (3)$$
+#
+# One step of gradient descent of length $\beta_i$, on the token that has just come in, is the **delta rule**:
+#
+# $$S_i = S_{i-1} + \beta_i\, k_i\, (v_i - S_{i-1}^\top k_i)^\top \qquad (4)$$
+#
+# Look first, then write what is missing. With a unit key and $\beta = 1$ the state says $v_i$ at $k_i$ afterwards:
+# $S_i^\top k_i = S_{i-1}^\top k_i + (v_i - S_{i-1}^\top k_i)\, k_i^\top k_i = v_i$. And nothing changes at right angles
+# to $k_i$. Of all states that satisfy the equation it is the nearest: (4) is a projection. Kaczmarz solved systems of
+# equations so in 1937, one after the other, round and round; Widrow and Hoff's filter of 1960 is the same step.
+#
+# ![The delta rule, drawn](../figures/schematic_delta.svg)
+
+# %%
+before, key, value = rng.standard_normal((C, 3)), unit(rng.standard_normal(C)), rng.standard_normal(3)
+_, after = delta.step(key, key, value, delta.State(before), np.array(1.0), normalise=False)
+same(after.s.T @ key, value)  # (4): the equation of this token holds
+across = np.eye(C) - np.outer(key, key)
+same(across @ after.s, across @ before)  # and nothing else has moved
+for _ in range(20):  # any other state that satisfies it is further away
+    other = after.s + across @ rng.standard_normal((C, 3))
+    same(other.T @ key, value)
+    assert np.linalg.norm(other - before) > np.linalg.norm(after.s - before)
+
+# Round and round over C/4 equations: Kaczmarz's method finds the solution.
+k, v = unit(rng.standard_normal((C // 4, C))), rng.standard_normal((C // 4, 3))
+state, distances = delta.init_state((), C, 3), []
+for _ in range(40):
+    _, saved = delta.forward(k, k, v, np.ones(C // 4), normalise=False, state=state)
+    state = saved.state
+    distances.append(float(abs(k @ state.s - v).max()))
+print("largest error after 1, 10, 20, 40 rounds:", *(f"{distances[r - 1]:.0e}" for r in (1, 10, 20, 40)))
+assert distances[-1] < 1e-5 < 0.1 < distances[0]
+
+# %% [markdown]
+# Written for $S$ alone, (4) is
+#
+# $$S_i = (I - \beta_i k_i k_i^\top)\, S_{i-1} + \beta_i k_i v_i^\top \qquad (5)$$
+#
+# The first factor has the eigenvalue $1 - \beta_i$ along the key and 1 across it. For $\beta$ in $[0, 2]$ none is
+# larger than 1: the state cannot explode, however long the sequence. Above 1 one of them is negative, and a negative
+# number is what it takes to count modulo two (Grazzi et al. 2025, who prove that positive eigenvalues cannot). Flip
+# the sign for every 1, leave it for every 0: with $\beta = 2$ times the bit, and nothing written, the state is the
+# parity.
+
+# %%
+bits = rng.integers(2, size=50)
+ones = np.ones((50, 1))
+start = delta.State(np.ones((1, 1)))
+signs, _ = delta.forward(ones, ones, 0 * ones, 2.0 * bits, normalise=False, scale=1.0, state=start)
+same(signs[:, 0], (-1.0) ** np.cumsum(bits))
+
+# %% [markdown]
+# ## What does a state hold?
+#
+# The usual claim is that the delta rule stores more. Let us see. Random unit keys, $C = M = 64$, and a list of 512
+# values. After all is written, each key is asked; the *error* is squared and relative, the *recall* is the share of
+# answers that are nearest to the right one of the 512. Beside sum and delta rule ($\beta = 1$) stands a sum that fades
+# by $g = 31/32$ a token.
+
+# %%
+chapter.source(write_fade_erase.answers, doc=False)
+held = write_fade_erase.compute()
+chapter.table(
+    ("error / recall", "add", "fade", "delta rule", "softmax attention"),
+    [
+        (task, *(f"{x.error:.2f} / {x.recall:.2f}" for x in found.values()), *["–"] * (4 - len(found)))
+        for task, found in held.tasks.items()
+    ],
+)
+chapter.show(
+    write_fade_erase.draw,
+    held,
+    alt="Left: recall falls with the number of keys, for the sum last, for the delta rule and fading sooner. Middle: 8 "
+    "keys are kept by the delta rule however often 8 others are written again, lost by a sum that fades, slowly lost "
+    "by the sum. Right: error against age in a long stream; the delta rule's rises from 0, the sum's is 16 throughout",
+)
+once_64, once_128, three_values, others_again, stream = held.tasks.values()
+
+# %% [markdown]
+# **What is written once.** The delta rule holds *less*. Its error is smaller, but it erases a part of old keys with
+# each new one that is not orthogonal to them, while the sum, wrong as it is about the length, still points in the
+# right direction for all of them.
+
+# %%
+assert once_64["add"].recall > 0.99 > 0.95 > once_64["delta"].recall > 0.8
+assert once_128["add"].recall > 0.95 > 0.6 > once_128["delta"].recall
+assert once_64["delta"].error < once_64["add"].error
+assert all(held.once["add"] >= held.once["delta"])  # at every number of keys
+
+# %% [markdown]
+# **What is written again.** 32 keys with three values each, of which the last counts: a sum says the sum of the three,
+# and softmax attention without positions the mean, since equal keys have equal weights; both guess one of three. The
+# delta rule answers the last. But so does a sum that fades: what counts is also what is recent. The two part when
+# something is to be *kept* while something else changes: 8 keys are written once, and then 8 others 32 times. Fading
+# forgets by the clock. The delta rule erases by the key, and 31 of the 32 rounds cost the first keys nothing.
+
+# %%
+assert three_values["delta"].recall > 0.97
+assert three_values["fade"].recall > 0.97
+assert abs(three_values["add"].recall - 1 / 3) < 0.05
+assert abs(three_values["softmax"].recall - 1 / 3) < 0.05
+assert others_again["delta"].recall == 1
+assert others_again["fade"].recall < 0.02
+assert others_again["add"].recall < 0.75
+
+# %% [markdown]
+# **A long stream.** After 1024 keys the sum is noise, 16 times as large as any answer. The delta rule's state has
+# reached its limit long ago and stays there. Let $q = 1 - 1/C$, and $\epsilon_a$ be the squared error at a key $k$
+# after $a$ others. One more key $k'$ changes the answer by $(k'^\top k)(v' - S^\top k')$. In the mean over $k'$,
+# where $k' k'^\top$ is $I/C$, with $\lVert v \rVert = 1$ and a state whose $\lVert S^\top k' \rVert^2$ has come to
+# rest at 1 for random keys (and up to terms of $1/C^2$),
+#
+# $$\mathbb E\, v^\top S^\top k = q^a, \qquad
+# \epsilon_{a+1} = \big(1 - \tfrac2C\big)\, \epsilon_a + \tfrac1C \big(2 + 2 (1 - q^a)\big), \qquad
+# \epsilon_0 = 0 \qquad (6)$$
+#
+# whose solution is $\epsilon_a = 2 (1 - q^a)$, as you can check by putting it in. So the last keys are held almost
+# exactly: with $C = 64$ the error passes 1, that of saying nothing, after $C \log 2 = 44$ keys.
+
+# %%
+e = 0.0
+for a in range(200):
+    same(e, 2 * (1 - (1 - 1 / C) ** a))  # the solution of (6)
+    e = (1 - 2 / C) * e + (2 + 2 * (1 - (1 - 1 / C) ** a)) / C
+assert stream["delta"].recall == 1
+assert stream["add"].recall < 0.2
+assert stream["delta"].error < stream["fade"].error < 0.35
+for rule, errors in held.stream.items():  # measured, against (6) and its like for the other two
+    expected = write_fade_erase.expected_error(rule, held.ages, held.length, held.width)
+    np.testing.assert_allclose(errors, expected, rtol=0.2, atol=0.02)
+
+# %% [markdown]
+# So: **the delta rule does not store more of what is written once. It wins where something is rewritten, and on long
+# streams**, where a sum has to be forgotten by the clock.
+#
+# ## Fading
+#
+# Both ideas together, and this is all that the rest of the chapter is about. With a gate
+# $g_i = \exp(\texttt{log\_gate}_i)$ from 0 to 1, one number a token or one for each of the $C$ channels,
+#
+# $$\tilde S_i = \mathrm{diag}(g_i)\, S_{i-1} \qquad (7)$$
+# $$u_i = v_i - \tilde S_i^\top e_i \qquad (8)$$
+# $$S_i = \tilde S_i + k_i u_i^\top \qquad (9)$$
+# $$o_i = S_i^\top q_i \qquad (10)$$
+#
+# Fade, look at $e_i$, write, read. Each member of the family fills in $g$, $e$ and $v$:
+#
+# | member | gate | erase $e$ | value |
+# | --- | --- | --- | --- |
+# | RetNet (Sun et al. 2023), retention alone | $1 - 2^{-5-h}$ for head $h$, fixed | – | $v$ |
+# | Mamba-2 (Dao and Gu 2024) | $\exp(-e^{a} \Delta)$, one a head | – | $\Delta v$ |
+# | Gated linear attention (Yang et al. 2024) | one a channel | – | $v$ |
+# | DeltaNet (Schlag et al. 2021, Yang et al. 2024) | – | $\beta k$ | $\beta v$ |
+# | Gated DeltaNet (Yang et al. 2025) | one a head | $\beta k$ | $\beta v$ |
+# | Kimi Delta Attention (Kimi Team 2025) | one a channel | $\beta k$ | $\beta v$ |
+#
+# There is no denominator: what fades needs no mean, and a normalisation of the output follows. Queries and keys of the
+# delta rule are divided by their lengths, and queries by $\sqrt C$. `gated_linear` is the first half of the table,
+# `delta` the second; both run one loop.
+
+# %%
+chapter.source(delta_product.forward_by_row, doc=False)
+chapter.source(delta.forward, doc=False)
+
+N, C, M = 40, 6, 4
+q, k, v, d_out = (rng.standard_normal((N, width)) for width in (C, C, M, M))
+beta, log_gate = rng.uniform(0, 1, N), np.log(rng.uniform(0.5, 1, (N, C)))
+out, _ = delta.forward(q, k, v, beta, log_gate)
+s = np.zeros((C, M))
+for i in range(N):
+    k_i, q_i = k[i] / np.sqrt(k[i] @ k[i] + 1e-6), q[i] / np.sqrt(q[i] @ q[i] + 1e-6) / math.sqrt(C)
+    faded = np.diag(np.exp(log_gate[i])) @ s  # (7)
+    u_i = beta[i] * v[i] - faded.T @ (beta[i] * k_i)  # (8)
+    s = faded + np.outer(k_i, u_i)  # (9)
+    same(out[i], s.T @ q_i)  # (10)
+same(out, delta.matrix(q, k, beta, log_gate) @ v)
+
+# RetNet's gates are numbers; nearly all others are made from the token by a softplus, a step in time, and a rate.
+same(np.exp(gated_linear.retention_gate(3))[:, 0], [1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128])
+chapter.source(decay_gate.forward, decay_gate.backward, doc=False)
+report = gradcheck.check_elementwise(
+    decay_gate.forward, decay_gate.backward, rng.standard_normal((2, 5)), np.array([[0.3]]), np.array([[-0.5]]), rng=1
+)
+report.assert_ok()
+
+# %% [markdown]
+# ### Two documents, one sequence
+#
+# Training packs documents into sequences of one length, and the second is not to read the first. Softmax attention
+# needs a mask for that. Here a gate of 0 does it, `log_gate = -inf` at the first token of a document: the state is
+# thrown away. And nothing flows back across it: each document gets the gradients that it gets alone.
+
+# %%
+packed = log_gate.copy()
+packed[25] = -np.inf
+out, saved = delta.forward(q, k, v, beta, packed)
+gradients = delta.backward(d_out, saved)
+for document in (slice(0, 25), slice(25, N)):
+    alone, kept = delta.forward(*(x[document] for x in (q, k, v, beta, log_gate)))
+    same(out[document], alone)
+    for whole, part in zip(gradients[:4], delta.backward(d_out[document], kept)[:4], strict=True):
+        same(whole[document], part)
+assert not gradients.log_gate[25].any()  # throwing away is not a matter of degree
+assert all(np.isfinite(x).all() for x in gradients)
+
+# %% [markdown]
+# ## The backward pass is a delta rule
+#
+# Let $G_i$ be the gradient of a loss with respect to $o_i$, and $A_i$, $\tilde A_i$, $r_i$ those with respect to
+# $S_i$, $\tilde S_i$ and $u_i$. Go through (10) to (7) from the end. $S_i$ is read by the query, and it is what row
+# $i + 1$ lets fade:
+#
+# $$A_i = q_i G_i^\top + \mathrm{diag}(g_{i+1})\, \tilde A_{i+1} \qquad (11)$$
+#
+# In (9), $u_i$ is written at $k_i$. A change $\delta u$ changes $S_i$ by $k_i \delta u^\top$, and the loss by
+# $\langle A_i, k_i \delta u^\top \rangle = (A_i^\top k_i)^\top \delta u$. In (8), $v_i$ enters as it is:
+#
+# $$r_i = A_i^\top k_i = \frac{\partial \ell}{\partial v_i} \qquad (12)$$
+#
+# $\tilde S_i$ is used twice, in (9) as it is, and in (8) with $-\tilde S_i^\top e_i$, where a change
+# $\delta \tilde S$ costs $-r_i^\top \delta \tilde S^\top e_i = -\langle e_i r_i^\top, \delta \tilde S \rangle$:
+#
+# $$\tilde A_i = A_i - e_i r_i^\top \qquad (13)$$
+#
+# Read (12) and (13) again. *Look* at $k_i$, then *erase* along $e_i$ what was found: it is (8) and (9) with $k$ and $e$
+# exchanged, nothing written but the $q_i G_i^\top$ of (11), and time running backward. What corrects on the way forward
+# corrects on the way back, and for the same reason the gradient cannot explode.
+
+# %%
+chapter.source(delta_product.backward_by_row, doc=False)
+
+e = rng.uniform(0, 1, (N, 1)) * unit(k)
+inputs = {"q": q, "k": unit(k), "v": v, "erase": e, "log_gate": log_gate, "state": None}
+_, last, u = delta_product.forward(**inputs)
+d_v = delta_product.backward(d_out, None, **inputs, u=u)[2]
+
+# The forward pass of the delta rule computes (11)-(13): two rows a token, the last token first. The first row of each
+# writes G at q, after the gate of the token behind it; the second looks at k and erases along e.
+zeros = np.zeros((N, C))
+gate_behind = np.concatenate([np.zeros((1, C)), log_gate[:0:-1]])  # log g_{i+1}, from the end
+rows = {
+    "q": np.zeros((2 * N, C)),
+    "k": np.stack([q[::-1], e[::-1]], axis=1).reshape(2 * N, C),
+    "v": np.stack([d_out[::-1], 0 * d_out], axis=1).reshape(2 * N, M),
+    "erase": np.stack([zeros, unit(k)[::-1]], axis=1).reshape(2 * N, C),
+    "log_gate": np.stack([gate_behind, zeros], axis=1).reshape(2 * N, C),
+    "state": None,
+}
+_, _, found = delta_product.forward(**rows)
+same(-found[1::2][::-1], d_v)  # r_i is what the erasing rows find, with its sign
+
+# %% [markdown]
+# What is left is read off (9), (8) and (10), each with a state at one side of the row:
+#
+# $$\frac{\partial \ell}{\partial k_i} = A_i u_i, \qquad \frac{\partial \ell}{\partial e_i} = -\tilde S_i r_i, \qquad
+# \frac{\partial \ell}{\partial q_i} = S_i G_i \qquad (14)$$
+#
+# The first needs $A$, which runs backward, and $u$; the others need $S$, which runs forward, and $r$. So keep $u$, an
+# $N \times M$ array, from the forward pass; run $A$ once from the end and leave $r$; run $S$ once more from the start.
+# No state is kept for every row, none is noted on the way, and none is rewound by dividing by a gate.
+
+# %%
+_, saved = delta.forward(q, k, v, beta, log_gate)
+beyond = kept_bytes(((q, k, v, beta, log_gate), saved)) - kept_bytes((q, k, v, beta, log_gate))
+print(f"kept beyond the inputs: {beyond} bytes; u and the last state are {8 * (N * M + C * M)}")
+assert beyond <= 8 * (N * M + C * M + 1)  # and a count of steps
+report = gradcheck.check_elementwise(delta.forward, delta.backward, q, k, v, beta, log_gate, rng=2)
+print(report)
+report.assert_ok()
+
+# %% [markdown]
+# ### The gradient of the gate
+#
+# By (7), $\partial \ell / \partial g_i$ is the inner product of $\tilde A_i$ and $S_{i-1}$, channel by channel, and
+# for the logarithm
+#
+# $$d_i := \frac{\partial \ell}{\partial \log g_i} = \mathrm{rowsum}(\tilde A_i * \tilde S_i) \qquad (15)$$
+#
+# ($\mathrm{rowsum}$ leaves one number a channel.) Alas, this needs $A$ and $S$ of the same row, and one runs
+# backward. But put (13) in, then (9):
+#
+# $$d_i = \mathrm{rowsum}(A_i * \tilde S_i) - e_i * (\tilde S_i r_i)
+# = \mathrm{rowsum}(A_i * S_i) - k_i * (A_i u_i) - e_i * (\tilde S_i r_i)$$
+#
+# The last two are in (14). And the first, by (11), is $q_i * (S_i G_i)$ and
+# $\mathrm{rowsum}(\mathrm{diag}(g_{i+1})\, \tilde A_{i+1} * S_i)$, where the gate may as well stand at $S_i$, which
+# makes it $\mathrm{rowsum}(\tilde A_{i+1} * \tilde S_{i+1}) = d_{i+1}$:
+#
+# $$d_i = d_{i+1} + q_i * \frac{\partial \ell}{\partial q_i} + e_i * \frac{\partial \ell}{\partial e_i}
+# - k_i * \frac{\partial \ell}{\partial k_i} \qquad (16)$$
+#
+# The gradient of every gate is a running sum of products that are there anyway. It has a reason: multiply the channel
+# $c$ of $q$ and $e$ by $t$ from row $i$ on, and that of $k$ by $1/t$. Inside, nothing changes but the scale in which
+# the channel of the state is kept; against what comes in from before it is a gate of $t$ at row $i$.
+
+# %%
+d_q, d_k, _, d_e, d_log_gate, _ = delta_product.backward(d_out, None, **inputs, u=u)
+own = q * d_q + e * d_e - unit(k) * d_k
+same(d_log_gate, np.cumsum(own[::-1], axis=0)[::-1])  # (16)
+
+i, t = 17, 1.3  # the reason, in numbers
+moved = {name: None if x is None else x.copy() for name, x in inputs.items()}
+moved["q"][i:, 2] *= t
+moved["erase"][i:, 2] *= t
+moved["k"][i:, 2] /= t
+gated = {**inputs, "log_gate": log_gate.copy()}
+gated["log_gate"][i, 2] += math.log(t)
+same(delta_product.forward(**moved)[0], delta_product.forward(**gated)[0])
+
+# %% [markdown]
+# ## A chunk: a triangular system
+#
+# Rows are slow: each is a product with a vector. Chapter 7 took chunks of $T$ rows and made products of matrices.
+# Here row $i$ needs what rows before it have written, $u_j$, which is what we are looking for. Let $S$ be the state
+# before the chunk, $\rho_{ij} = g_{j+1} * \cdots * g_i$ and $c_i = g_1 * \cdots * g_i$ within it. Unroll (7) and (9):
+#
+# $$\tilde S_i = \mathrm{diag}(c_i)\, S + \sum_{j < i} (\rho_{ij} * k_j)\, u_j^\top$$
+#
+# and put it into (8). With $A_{ij} = e_i^\top (\rho_{ij} * k_j)$ for $j < i$, 0 elsewhere, and rows stacked,
+#
+# $$u_i = v_i - S^\top (c_i * e_i) - \sum_{j < i} A_{ij} u_j \qquad \Longleftrightarrow \qquad
+# (I + A)\, U = V - (c * E)\, S \qquad (17)$$
+#
+# A lower triangular system with ones on the diagonal: solved from the first row to the last, and always solvable.
+# With $U$ the rest is linear attention's chunk; $P_{ij} = q_i^\top (\rho_{ij} * k_j)$ for $j \le i$:
+#
+# $$O = (c * Q)\, S + P U, \qquad S' = c_T * S + (\rho_T * K)^\top U \qquad (18)$$
+#
+# The backward pass is the transpose of each line, from the last to the first; that of the system is
+# $(I + A)^\top R = \ldots$, solved from the last row to the first. The file derives all of it.
+
+# %%
+chapter.source(delta_product.forward, delta_product._solve, doc=False)
+
+out, last, u = delta_product.forward_by_row(**inputs)
+for found, expected in zip(delta_product.forward(**inputs), (out, last, u), strict=True):
+    same(found, expected)
+faded_keys = gated_linear.matrix(
+    e, unit(k), log_gate, scale=1.0
+)  # rows e_i, keys k_j, gates between: A and its diagonal
+system = np.eye(N) + np.tril(faded_keys, -1)
+same(system @ u, v)  # (17), the whole sequence as one chunk, from S = 0
+same(
+    delta_product.backward(d_out, last, **inputs, u=u)[2], delta_product.backward_by_row(d_out, last, **inputs, u=u)[2]
+)
+
+# %% [markdown]
+# Two traps. **Ratios are products.** $\rho_{ij} = c_i / c_j$ looks cheaper, or the
+# exponential of a difference of summed logarithms; but after a gate of 0 both are $0/0$, and after a few small ones
+# $c_j$ is 0 in float32 all the same. **No pivots.** A general solver may exchange rows, and then a later row, if it is
+# large, takes part in an earlier one: the result is right to rounding *of the larger*, and causality is lost.
+
+# %%
+gates = np.full(16, 1e-6, np.float32)
+c = np.cumprod(gates)
+assert c[-1] == 0
+with np.errstate(invalid="ignore", divide="ignore"):
+    assert np.isnan(c[-1] / c[-2])  # 0/0; the ratio is 1e-6
+
+large = {name: None if x is None else x[:12].copy() for name, x in inputs.items()}
+for name in ("k", "erase"):
+    large[name][8:] *= 1e12
+expected = delta_product.forward(**{name: None if x is None else x[:8] for name, x in large.items()})[2]
+np.testing.assert_array_equal(delta_product.forward(**large)[2][:8], expected)  # not a bit has moved
+a = np.tril(gated_linear.matrix(large["erase"], large["k"], large["log_gate"], scale=1.0), -1)
+general = np.linalg.solve(np.eye(12) + a, large["v"])
+print(f"first rows by a solver with pivots: off by {abs(general[:8] - expected).max():.0e}")
+assert abs(general[:8] - expected).max() > 1e-9
+
+# %% [markdown]
+# ## States do not add
+#
+# Linear attention's states are sums, so that machines can share a sequence and add theirs up (chapter 8). Not here: the
+# second piece fades and erases what the first has written. What a piece does to a state is an affine map,
+#
+# $$S' = W S + B, \qquad W_{ab} = W_b W_a, \quad B_{ab} = W_b B_a + B_b \qquad (19)$$
+#
+# and maps compose, in any grouping. $W$ is what becomes of $I$ when nothing is written, and $B$ what becomes of 0: the
+# same kernel computes both at once, as columns of one state. Backward, a gradient goes through $W^\top$.
+
+# %%
+tokens = k, v, beta, log_gate
+first, second = (delta.summarise(*(x[rows] for x in tokens)) for rows in (slice(0, 15), slice(15, N)))
+whole = delta.summarise(*tokens)
+for found, expected in zip(delta.combine(first, second), whole, strict=True):
+    same(found, expected)  # (19)
+assert abs(first.b + second.b - whole.b).max() > 0.1  # they do not add
+_, saved = delta.forward(q, k, v, beta, log_gate)
+same(delta.apply(whole, delta.init_state((), C, M)).s, saved.state.s)
+assert np.linalg.svd(whole.w, compute_uv=False).max() < 1  # nothing grows
+
+# Token by token it is a recurrent network of one hidden state a head.
+state = delta.init_state((), C, M)
+for i in range(N):
+    row, state = delta.step(q[i], k[i], v[i], state, beta[i], log_gate[i])
+    same(row, delta.forward(q, k, v, beta, log_gate)[0][i])
+
+# %% [markdown]
+# ## Exercises
+#
+# Four more of the family. `delta_product` takes any $e$, so that three of them are a call of it.
+#
+# **1. RWKV-7** (Peng et al. 2025) has the transition $\mathrm{diag}(w) + b\, \alpha^\top$, with free vectors $\alpha$
+# and $b$: $S_i = \mathrm{diag}(w_i) S_{i-1} + b_i\, (S_{i-1}^\top \alpha_i)^\top + k_i v_i^\top$. It looks at the
+# state *before* it fades. Write it as (7)-(10). How many rows a token does it take?
+#
+# <details><summary>Solution</summary>
+#
+# Two, as it adds two products of vectors. The first row fades by $w_i$, looks and corrects: key $b_i$, value 0, erase
+# $-\alpha_i / w_i$, since $\tilde S^\top (\alpha / w) = S^\top \alpha$. The second writes: key $k_i$, value $v_i$,
+# gate 1. The output is that of every second row.
+#
+# </details>
+
+# %%
+w, alpha, b = rng.uniform(0.5, 1, (N, C)), 0.3 * rng.standard_normal((N, C)), 0.3 * rng.standard_normal((N, C))
+s, expected = np.zeros((C, M)), []
+for i in range(N):
+    s = np.diag(w[i]) @ s + np.outer(b[i], s.T @ alpha[i]) + np.outer(k[i], v[i])
+    expected.append(s.T @ q[i])
+
+
+def in_turn(x, y):
+    return np.stack([x, y], axis=1).reshape(2 * N, -1)
+
+
+two_rows = delta_product.forward(
+    q=in_turn(0 * q, q),
+    k=in_turn(b, k),
+    v=in_turn(0 * v, v),
+    erase=in_turn(-alpha / w, 0 * w),
+    log_gate=in_turn(np.log(w), 0 * w),
+    state=None,
+)[0]
+np.testing.assert_allclose(two_rows[1::2], expected, rtol=1e-9, atol=1e-9)
+
+# %% [markdown]
+# **2. Gated DeltaNet 2** (Hatamizadeh et al. 2026) has a gate $b_i$ a channel for what is erased and one, $w_i$, for
+# what is written: $S_i = (I - k_i (b_i * k_i)^\top)\, \mathrm{diag}(g_i) S_{i-1} + k_i (w_i * v_i)^\top$. Which $e$
+# and which value? When is it Kimi Delta Attention?
+#
+# <details><summary>Solution</summary>
+#
+# $e_i = b_i * k_i$ and the value $w_i * v_i$. With $b_i = w_i = \beta_i$ in all channels it is Kimi Delta Attention.
+#
+# </details>
+
+# %%
+erase_gate, write_gate = rng.uniform(size=(N, C)), rng.uniform(size=(N, M))
+s, expected = np.zeros((C, M)), []
+for i in range(N):
+    k_i = unit(k[i])
+    s = (np.eye(C) - np.outer(k_i, erase_gate[i] * k_i)) @ np.diag(np.exp(log_gate[i])) @ s
+    s += np.outer(k_i, write_gate[i] * v[i])
+    expected.append(s.T @ q[i])
+same(delta_product.forward(q, unit(k), write_gate * v, erase_gate * unit(k), log_gate, None)[0], expected)
+same(
+    delta_product.forward(q, unit(k), beta[:, None] * v, beta[:, None] * unit(k), log_gate, None)[0],
+    delta.forward(q, unit(k), v, beta, log_gate, normalise=False, scale=1.0)[0],
+)
+
+# %% [markdown]
+# **3. Comba** (Hu et al. 2025) looks at the state along a vector $p_i$ of its own,
+# $u_i = \beta_i (v_i - \tilde S_i^\top p_i)$. In flash-linear-attention's layer it is a learned part of the key,
+# $p_i = d\, k_i$ with one $d$ from 0 to 1 a head (and some of $p_i$ is taken from the query, which is no matter of
+# the state). Which eigenvalue has the transition along the key? What happens for $d = 1/2$ if a key is written again
+# and again with the same value?
+#
+# <details><summary>Solution</summary>
+#
+# $e_i = \beta_i p_i$, and the eigenvalue along $k$ is $1 - \beta d$. With $x = S^\top k$ the repeated write is
+# $x \leftarrow x + \beta (v - d x)$, which comes to rest at $v / d$: twice the value for $d = 1/2$. It erases less
+# than it writes, somewhere between the delta rule ($d = 1$) and the sum ($d = 0$).
+#
+# </details>
+
+# %%
+key, value = unit(rng.standard_normal((1, C))).repeat(60, axis=0), rng.standard_normal((1, M)).repeat(60, axis=0)
+repeated, _, _ = delta_product.forward(key, key, 0.8 * value, 0.8 * 0.5 * key, None, None)
+same(repeated[-1], 2 * value[0])
+
+# %% [markdown]
+# **4. Based** (Arora et al. 2024) stays with sums, and takes the first terms of the exponential's series as its
+# similarity, $1 + q^\top k / \sqrt D + (q^\top k)^2 / 2 D$, beside a small window of softmax attention. Which feature
+# map of chapter 6 is that, and how large is the state for $D = 16$? What does it hold, that a state of $16 \times M$
+# does not?
+#
+# <details><summary>Solution</summary>
+#
+# `linear` with `taylor_exp(2)`, and $q$, $k$ scaled by $D^{-1/4}$ each. $C = 1 + D + D^2 = 273$ (or 153, with each pair
+# once). By the error $(n - 1)/C$ more channels hold more keys: this is the other answer to a full state, a larger one,
+# where the delta rule manages the one that it has.
+#
+# </details>
+
+# %%
+D = 16
+q_16, k_16 = rng.standard_normal((2, N, D))
+phi = feature_maps.taylor_exp(2)
+similarity = phi.forward(q_16 / D**0.25)[0] @ phi.forward(k_16 / D**0.25)[0].T
+score = q_16 @ k_16.T / math.sqrt(D)
+same(similarity, 1 + score + score**2 / 2)
+print(f"taylor_exp(2) of width {D}: C = {phi.width(D)}")
+weights = np.tril(1 + score + score**2 / 2)
+based, _ = linear.forward(q_16 / D**0.25, k_16 / D**0.25, v, feature_map=phi, causal=True)
+np.testing.assert_allclose(based, weights @ v / (weights.sum(axis=1, keepdims=True) + 1e-6), atol=1e-9)
+
+# %% [markdown]
+# ## What to remember
+#
+# - A sum of $n$ keys in $C$ channels has the squared error $(n - 1)/C$, and of a key that comes back it says the sum.
+# - The delta rule is one step of least squares on the newest token. It holds no more keys; it holds the *last* value of
+#   each, and the recent ones on a stream of any length. What is old is erased by new keys that are like it.
+# - A gate forgets by the clock, the delta rule by the key. Together they are Gated DeltaNet and Kimi Delta Attention.
+# - Backward in time the delta rule is a delta rule with $k$ and $e$ exchanged; keep $u$, and no state a row.
+# - Within a chunk it is a triangular system. Ratios of gates are products; the solver must not pivot.
+# - The gate's gradient is a running sum of $q * dq + e * de - k * dk$.
+# - States of this family compose as affine maps; they do not add.
+#
+# **Sources.** Kaczmarz (1937), *Angenäherte Auflösung von Systemen linearer Gleichungen*. Widrow and Hoff (1960),
+# *Adaptive switching circuits*. Schlag, Irie and Schmidhuber (2021), *Linear transformers are secretly fast weight
+# programmers*. Sun et al. (2023), *Retentive network*. Dao and Gu (2024), *Transformers are SSMs*. Yang et al.
+# (2024), *Gated linear attention transformers with hardware-efficient training*. Yang et al. (2024), *Parallelizing
+# linear transformers with the delta rule over sequence length*. Arora et al. (2024), *Simple linear attention
+# language models balance the recall-throughput tradeoff*. Yang, Kautz and Hatamizadeh (2025), *Gated delta networks:
+# improving Mamba2 with delta rule*. Grazzi et al. (2025), *Unlocking state-tracking in linear RNNs through negative
+# eigenvalues*. Peng et al. (2025), *RWKV-7 "Goose" with expressive dynamic state evolution*. Hu et al. (2025),
+# *Improving bilinear RNNs with closed-loop control*. Kimi Team (2025), *Kimi Linear: an expressive, efficient
+# attention architecture*. Hatamizadeh, Choi and Kautz (2026), *Gated DeltaNet-2: decoupling erase and write in linear
+# attention*.

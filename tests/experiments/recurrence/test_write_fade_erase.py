@@ -1,0 +1,55 @@
+"""The figure of what a state holds: errors are the formulas', and what the caption says is so."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linattn_ref.experiments.publishing import record, style
+from linattn_ref.experiments.recurrence import write_fade_erase
+
+
+@pytest.fixture(scope="module")
+def results():
+    return write_fade_erase.compute(quick=True)
+
+
+def test_errors_are_the_formulas(results):
+    for rule, errors in results.stream.items():
+        expected = write_fade_erase.expected_error(rule, results.ages, results.length, results.width)
+        # Of 16 draws of a key; an error of size 1 is a sum over 64 channels, and its deviation about a fifth
+        np.testing.assert_allclose(errors, expected, rtol=0.35, atol=0.05, err_msg=rule)
+
+
+def test_the_delta_rule_keeps_what_is_recent_and_not_more(results):
+    once, again = results.once, results.again
+    assert (once["add"] >= once["delta"]).all()
+    assert once["delta"][-1] < 0.6 < once["add"][-1]
+    assert again["delta"].min() > 0.99
+    assert again["add"][-1] < 0.8
+    assert again["fade"][-1] < 0.05
+    assert results.stream["delta"][0] < 1e-20
+
+
+def test_the_table(results):
+    *_, stream = results.tasks.values()
+    assert stream["delta"].error < 0.25
+    assert stream["delta"].recall == 1
+    assert stream["add"].recall < 0.7
+    assert results.tasks["64 keys once"]["add"].error == pytest.approx(63 / 64, rel=0.1)
+    three = results.tasks["32 keys, three values each, the last counts"]
+    assert three["softmax"].recall == pytest.approx(1 / 3, abs=0.1)  # it answers the mean of the three
+
+
+def test_results_are_json_and_the_same_for_the_same_seed(results):
+    text = json.dumps(record.plain(results), allow_nan=False)
+    assert json.dumps(record.plain(write_fade_erase.compute(quick=True, seed=0))) == text
+
+
+@pytest.mark.parametrize("look", style.STYLES)
+def test_drawing(results, look):
+    with style.use(look):
+        figure = write_fade_erase.draw(results)
+        figure.draw_without_rendering()
+    assert all(axes.has_data() for axes in figure.axes)
+    assert len(write_fade_erase.CAPTION) > 100
