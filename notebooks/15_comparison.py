@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 15. The comparison: three families, what each mechanism makes of P, and what it costs
 #
-# Thirteen mechanisms in fourteen chapters, and each avoids the $N \times N$ matrix: which of them come near softmax
-# attention at an equal cost, which replace it by something else, and what does one have to keep for the gradient?
+# Thirteen mechanisms in fourteen chapters, two more in chapter 19, and each avoids the $N \times N$ matrix: which of
+# them come near softmax attention at an equal cost, which replace it by something else, and what does one have to
+# keep for the gradient?
 #
 # Here you will
 #
@@ -58,7 +59,9 @@ chapter.table(
     ],
 )
 others = sorted(set(mechanisms) - set(EIGHT))
-assert others == ["block_local", "linformer_linear", "local", "reformer", "softmax", "sparse_transformer"]
+after_2021 = ["delta", "gated_linear"]
+before = ["block_local", "linformer_linear", "local", "reformer", "softmax", "sparse_transformer"]
+assert others == sorted(after_2021 + before)
 
 # %% [markdown]
 # The round-up's last column says where each could be had in 2021. The authors' own code there was for Linformer
@@ -67,8 +70,9 @@ assert others == ["block_local", "linformer_linear", "local", "reformer", "softm
 # transformers had Longformer, BigBird and Performer. For random feature attention there was none. Of these the gallery
 # measures fast-transformers, Hugging Face's Longformer and BigBird, and a Performer in PyTorch beside this package.
 #
-# Not in that table: softmax attention; windows or blocks alone, Sparse Transformer and Reformer, which belong with the
-# local ones, since they are exact over the pairs they keep; and the combination of Linformer with linear attention.
+# Not in that table: softmax attention; windows or blocks alone, Sparse Transformer and Reformer, which belong with
+# the local ones, since they are exact over the pairs they keep; the combination of Linformer with linear attention;
+# and what came later, states that fade and correct themselves ([chapter 19](19_write_fade_erase.ipynb)).
 #
 # Each family has one formula. Write $w_{ij}$ for a weight that is not normalised yet.
 #
@@ -343,16 +347,20 @@ assert all(1.9 < longer[name] / measured[name].saved < 2.01 for name in longer)
 # %% [markdown]
 # Three things to see in it.
 #
-# - Softmax attention itself keeps as little as any, because the scores are computed again in the backward pass
+# - Gated linear attention keeps its inputs and a state, nothing else: it has neither features nor a denominator. Of the
+#   others softmax attention keeps as little as any, because the scores are computed again in the backward pass
 #   (chapter 1). What the others save is time; the memory of the matrix is saved by not keeping it.
 # - Random features keep $C$ numbers a token for queries and for keys, and $C$ is several times the width.
-# - Only four have a recurrent form; of these only softmax attention's state grows (chapter 8).
+# - Only six have a recurrent form; of these only softmax attention's state grows (chapter 8).
 
 # %%
-least = min(cost.saved for cost in measured.values())
+least = min(cost.saved for name, cost in measured.items() if name != "gated_linear")
+assert measured["gated_linear"].saved < 0.02 * least
 assert measured["softmax"].saved == least
 assert measured["rfa"].saved > 10 * least
-assert [name for name, row in mechanisms.items() if row.recurrent] == ["softmax", "linear", "performer", "rfa"]
+assert [name for name, row in mechanisms.items() if row.recurrent] == [
+    *("softmax", "delta", "gated_linear", "linear", "performer", "rfa")
+]
 
 # %% [markdown]
 # ## At equal cost, who is near softmax attention?

@@ -109,6 +109,41 @@ print("largest error after 1, 10, 20, 40 rounds:", *(f"{distances[r - 1]:.0e}" f
 assert distances[-1] < 1e-5 < 0.1 < distances[0]
 
 # %% [markdown]
+# What does that do to the matrix that is applied to the values? 40 tokens with only five keys, at right angles, which
+# come back again and again; each token asks for the key of the token before it. With $\beta = 1$ every row has one
+# entry, at the last token with that key. With less, the ones before fade geometrically, each key by its own count.
+# Move the slider:
+
+# %%
+turns = np.random.default_rng(3).integers(5, size=40)
+five = np.eye(5)[turns]
+asked = np.roll(five, 1, axis=0)  # a query asks for the key of the token before
+
+
+def panel(axes, step):
+    p = delta.matrix(asked, five, np.full(40, float(step)), normalise=False, scale=1.0)
+    axes.imshow(p, vmin=-1, vmax=1, cmap="RdBu_r", interpolation="nearest")
+    axes.grid(False)
+    axes.set(xlabel="key j", ylabel="query i")
+    axes.label_outer()
+
+
+chapter.explore(
+    panel,
+    (0.1, 0.5, 1.0, 1.8),
+    name="beta",
+    slider=(0.05, 0.1, 0.2, 0.5, 0.8, 1.0, 1.2, 1.5, 1.8, 2.0),
+    height=0.34,
+    sharey=True,
+    alt="Lower triangles of weights. beta = 0.1: many faint entries in each row. beta = 1: one entry a row, near the "
+    "diagonal. beta = 1.8: entries of both signs",
+)
+last_only = delta.matrix(asked, five, np.ones(40), normalise=False, scale=1.0)
+for i in range(1, 40):
+    (seen,) = np.flatnonzero(turns[: i + 1] == turns[i - 1])[-1:]
+    same(last_only[i], np.eye(40)[seen])
+
+# %% [markdown]
 # Written for $S$ alone, (4) is
 #
 # $$S_i = (I - \beta_i k_i k_i^\top)\, S_{i-1} + \beta_i k_i v_i^\top \qquad (5)$$

@@ -101,6 +101,7 @@ from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.ownership import new_count
 from linattn_ref.attention.rooms import DeltaProductRoom, check_kernels, kernel_of, name_of_room
 from linattn_ref.kernels import reference
+from linattn_ref.kernels.reference.buffers import into
 
 __all__ = [
     "Gradients",
@@ -206,13 +207,14 @@ def forward(
     scale: float | None = None,
     key_mask: Mask | None = None,
     state: State | None = None,
+    out: Array | None = None,
     kernels: DeltaProductRoom = reference,
 ) -> tuple[Array, Saved]:
     """The delta rule, equations (1)-(4).
 
     Parameters
     ----------
-    q, k, v, scale, key_mask, state, kernels
+    q, k, v, scale, key_mask, state, out, kernels
         The common arguments: ``help(linattn_ref.attention)``. Causal always, with ``N = L``; ``C = D``.
     beta : ndarray ``(..., N)``
         How far to the new value, 0 to 1, or to 2 for what overshoots.
@@ -231,11 +233,13 @@ def forward(
     s = None if state is None else state.s.copy()  # a copy: a step may spend the state
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
     unit_q, unit_k = (_unit(x) if normalise else x for x in (q, k))  # (4)  (..., N, C)
-    out, s_last, u = kernels.delta_product.forward(
+    result, s_last, u = kernels.delta_product.forward(
         q=scale * unit_q, k=unit_k, v=beta[..., None] * v, erase=beta[..., None] * unit_k, log_gate=log_gate, state=s
     )  # (1)-(3)
     last = State(s_last, new_count())
-    return out, Saved(q, k, v, beta, log_gate, u, s, normalise, scale, key_mask, name_of_room(kernels), last)
+    return into(out, result), Saved(
+        q, k, v, beta, log_gate, u, s, normalise, scale, key_mask, name_of_room(kernels), last
+    )
 
 
 def _check_backward(d_out: Any, saved: Any, *, d_state: Any = None) -> None:

@@ -32,10 +32,11 @@ def check_forward(
     scale: Any = None,
     key_mask: Any = None,
     state: Any = None,
+    out: Any = None,
     kernels: Any = reference,
 ) -> None:
     """Of `gated_linear.forward`, and of `delta.forward` but for ``beta``."""
-    check_qkv(q, k, v, key_mask=key_mask)
+    check_qkv(q, k, v, key_mask=key_mask, out=out)
     _check_square(q, k)
     check_log_gate("log_gate", log_gate, q)
     resolve_scale(scale, q.shape[-1])

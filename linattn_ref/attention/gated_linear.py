@@ -74,6 +74,7 @@ from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.ownership import new_count
 from linattn_ref.attention.rooms import DeltaProductRoom, check_kernels, kernel_of, name_of_room
 from linattn_ref.kernels import reference
+from linattn_ref.kernels.reference.buffers import into
 
 __all__ = [
     "Gradients",
@@ -145,13 +146,14 @@ def forward(
     scale: float | None = None,
     key_mask: Mask | None = None,
     state: State | None = None,
+    out: Array | None = None,
     kernels: DeltaProductRoom = reference,
 ) -> tuple[Array, Saved]:
     """Gated linear attention, equations (1) and (2).
 
     Parameters
     ----------
-    q, k, v, scale, key_mask, state, kernels
+    q, k, v, scale, key_mask, state, out, kernels
         The common arguments: ``help(linattn_ref.attention)``. Causal always, with ``N = L``; ``C = D``.
     log_gate : ndarray ``(..., N)`` or ``(..., N, C)``
         The logarithm of the gate, up to 0: one a token, or one a token and channel; -inf forgets what was before.
@@ -164,11 +166,11 @@ def forward(
     scale = resolve_scale(scale, q.shape[-1])
     s = None if state is None else state.s.copy()  # a copy: a step may spend the state
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    out, s_last, _ = kernels.delta_product.forward(
+    result, s_last, _ = kernels.delta_product.forward(
         q=scale * q, k=k, v=v, erase=None, log_gate=log_gate, state=s
     )  # (1), (2)
     last = State(s_last, new_count())
-    return out, Saved(q, k, v, log_gate, s, scale, key_mask, name_of_room(kernels), last)
+    return into(out, result), Saved(q, k, v, log_gate, s, scale, key_mask, name_of_room(kernels), last)
 
 
 def _check_backward(d_out: Any, saved: Any, *, d_state: Any = None) -> None:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import (
+    delta,
     feature_maps,
+    gated_linear,
     linear,
     linformer,
     linformer_linear,
@@ -37,6 +39,8 @@ CASES = {
     "rfa": partial(rfa.forward, omega=OMEGA, causal=True),
     "rfa, all keys": partial(rfa.forward, omega=OMEGA),
     "rfa, gate": partial(rfa.forward, omega=OMEGA, gate=GATE, causal=True),
+    "gated_linear": partial(gated_linear.forward, log_gate=np.log(GATE)),
+    "delta": partial(delta.forward, beta=GATE),
     "linformer": partial(linformer.forward, e=E, f=2 * E),
     "linformer_linear": partial(linformer_linear.forward, e=E, f=2 * E),
     "nystromformer": partial(nystromformer.forward, landmarks=5),
@@ -47,7 +51,7 @@ CASES = {
     ),
     "long_short": partial(long_short.forward, w_p=OMEGA.T, norm_local=None, norm_global=None, window=8),
 }
-WITHOUT_ROOMS = "linformer_linear", "long_short"  # NumPy alone
+WITHOUT_ROOMS = "linformer_linear", "long_short", "gated_linear", "delta"  # NumPy alone
 each = pytest.mark.parametrize("forward", CASES.values(), ids=CASES)
 in_each_room = pytest.mark.parametrize(
     ("forward", "options"),
@@ -84,7 +88,7 @@ def test_the_output_is_written_whole_where_the_caller_wants_it(forward, options,
 
 def backward_of(saved):
     """That of the module which has this kind of ``Saved``; the Performer's is linear attention's."""
-    for module in (softmax, rfa, linformer, linformer_linear, nystromformer, reformer, long_short):
+    for module in (softmax, rfa, gated_linear, delta, linformer, linformer_linear, nystromformer, reformer, long_short):
         if isinstance(saved, module.Saved):
             return module.backward
     return linear.backward

@@ -201,13 +201,9 @@ def draw(results: Results) -> Figure:
     """Recall over the number of keys and of times, error over age."""
     figure, (left, middle, right) = style.figure(1, 3, height=0.44)
     _draw_recall(left, results.counts, results.once)
-    left.set(title="written once", xscale="log", xlabel="keys", ylabel="recall", ylim=(0, 1.05))
-    left.set_xticks([8, 32, 128], ["8", "32", "128"])
-    left.minorticks_off()
+    left.set(title="written once", xlabel="keys", ylabel="recall")
     _draw_recall(middle, results.times, results.again)
-    middle.set(title="then others, again", xscale="log", xlabel="times they are written", ylim=(0, 1.05))
-    middle.set_xticks(results.times, [str(times) for times in results.times])
-    middle.minorticks_off()
+    middle.set(title="then others, again", xlabel="times they are written")
     ages, lines = np.geomspace(0.01, results.ages[-1], 400), []
     for rule, (mark, colour) in LOOKS.items():
         right.plot(results.ages + 1, results.stream[rule], mark, color=colour, markersize=3)
@@ -222,4 +218,8 @@ def draw(results: Results) -> Figure:
 
 def _draw_recall(axes: Axes, x: NDArray[np.int64], by_rule: dict[str, NDArray[np.float64]]) -> None:
     lines = [axes.plot(x, by_rule[rule], f"{mark}-", color=colour)[0] for rule, (mark, colour) in LOOKS.items()]
+    axes.set(xscale="log", ylim=(0, 1.05))
+    doubled = [times for times in x if times & (times - 1) == 0]  # powers of 2
+    axes.set_xticks(doubled, [str(times) for times in doubled])
+    axes.minorticks_off()
     labels.at_ends(axes, lines, [RULES[rule] for rule in LOOKS])
