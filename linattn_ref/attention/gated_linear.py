@@ -38,8 +38,8 @@ array([[8., 4., 2., 0.]])
 
 References
 ----------
-Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training", section 3 and table 1.
-Sun et al. (2023), "Retentive network: a successor to transformer for large language models", section 2 (the gate).
+Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training", section 4 and table 1.
+Sun et al. (2023), "Retentive network: a successor to transformer for large language models", section 2.2 (the gate).
 Dao and Gu (2024), "Transformers are SSMs", section 5.
 """
 
