@@ -86,6 +86,18 @@ BENCHES = {
             Number("chunk", 64, "C", "tokens a chunk"),
         ),
     ),
+    "generation": Bench(
+        """Compare a token of a whole network with PyTorch and fast-transformers on one thread, if installed; a minute.
+
+        And draw images of 784 pixels, by linear attention and softmax's cache. CPU time, in turn in one process.""",
+        (
+            Number("batches", [1, 16], "B", "of the comparison"),
+            Number("images", [1, 4, 16, 64], "B", "images at once"),
+            Number("pixels", 784, "N", "of an image, a multiple of 28"),
+            Number("repeats", 21, "ROUNDS", "of timing"),
+            Number("seed", 0, "SEED", "of the network and tokens", least=0),
+        ),
+    ),
     "cuda": Bench(
         """Compare the GPU kernels with PyTorch, flash-linear-attention and fast-transformers, if installed; minutes.
 

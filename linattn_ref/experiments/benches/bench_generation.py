@@ -1,0 +1,278 @@
+"""A token of a whole network beside PyTorch and fast-transformers, on one thread; and images, pixel by pixel.
+
+The network is the one of "Transformers are RNNs", section 4.2.1: 8 layers, 8 heads, ``E = 256``, norms last, with a
+feed-forward layer of 1024, over 256 intensities and 784 places, float32, with parameters that nobody has trained. All
+read the same tokens, and their scores are compared before the clock starts.
+
+``jit``                 `linattn_ref.models.decoding`: one compiled call for all layers
+``causal.step``         the same by the text, layer by layer, with this package's kernels
+``pytorch``             tensors and operations, in as few calls as possible (`bench_generation_peers`)
+``fast-transformers``   the package of the paper's authors: its recurrent encoder, with the same parameters
+``weights read once``   every weight loaded and added up: what a token at batch size 1 takes at least
+
+Images are drawn as `linattn_ref.models.generate` does it, sampling included (:func:`seconds_per_token`).
+`harness` says how time is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from linattn_ref.attention import linear, softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.benches import bench_generation_peers as peers
+from linattn_ref.experiments.benches import harness
+from linattn_ref.experiments.benches.bench_generation_limit import read_once
+from linattn_ref.experiments.benches.harness import Call
+from linattn_ref.experiments.measuring.timing import one_thread
+from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.kernels import jit
+from linattn_ref.models import causal, decoding
+from linattn_ref.models.generate import pick
+from linattn_ref.nn import mechanism, post_norm
+
+__all__ = ["Results", "compute", "draw", "network", "seconds_per_token", "table"]
+
+Tokens = NDArray[np.integer[Any]]
+LAYERS, HEADS, WIDTH, HIDDEN, VALUES, PIXELS = 8, 8, 256, 1024, 256, 784
+STEPS = 8  # tokens timed together
+STRETCH = 28  # pixels timed together: a row of the image
+TOLERANCE = 1e-4  # of the largest score: some hundred roundings of float32 in a row
+ATTENTION = {"linear": linear, "softmax": softmax}
+ORDER = ("jit", "causal.step", "pytorch", "fast-transformers", "weights read once")
+CAPTION = (
+    "Images of 784 pixels from a network of 8 layers, 8 heads, E = 256, one thread of a CPU, float32. Left: time of a "
+    "pixel against its position, linear attention and softmax with its cache, at two batch sizes. Right: images a "
+    "second against the batch size."
+)
+READING = (
+    "A token at batch size 1 asks for every weight once: `weights read once` is the limit, and a peer's ratio divided "
+    "by its is the most that could be reached. fast-transformers is the package of the paper's authors."
+)
+
+
+class Row(NamedTuple):
+    """One way at one batch size; times are of a token of the whole batch."""
+
+    batch: int
+    kernel: str
+    median_ms: float  # CPU time
+    min_ms: float
+    ratio_median: float  # its time over jit's in the same round
+    ratio_min: float
+
+
+class Images(NamedTuple):
+    """A batch of images, drawn pixel by pixel."""
+
+    attention: str
+    batch: int
+    pixel_ms: tuple[float, ...]  # CPU time of a pixel of all images, a number a stretch of STRETCH pixels
+    seconds: float  # of all pixels
+    images_per_second: float
+
+
+class Results(NamedTuple):
+    repeats: int
+    versions: dict[str, str]
+    rows: tuple[Row, ...]
+    images: tuple[Images, ...]
+
+
+def compute(
+    *,
+    batches: Sequence[int] = (1, 16),
+    images: Sequence[int] = (1, 4, 16, 64),
+    pixels: int = PIXELS,
+    repeats: int = 21,
+    seed: int = 0,
+) -> Results:
+    """Time a token beside the peers that are installed, and images.
+
+    Parameters
+    ----------
+    batches : sequence of int
+        Batch sizes of the comparison.
+    images : sequence of int
+        Batch sizes of the images.
+    pixels : int
+        An image; a multiple of 28.
+    repeats : int
+        Rounds, after one that is not counted.
+    seed : int
+
+    Raises
+    ------
+    ValueError
+        A count below 1.
+    RuntimeError
+        Two ways disagree.
+    """
+    harness.check_counts(batches=batches, images=images, pixels=pixels, repeats=repeats)
+    if pixels % STRETCH:
+        raise ValueError(f"pixels: expected a multiple of {STRETCH}, got {pixels}")
+    torch, rng = harness.find("torch"), np.random.default_rng(seed)
+    package = None if torch is None else peers.find_fast_transformers()
+    rows: list[Row] = []
+    with one_thread(torch):
+        params, model = network("linear", rng)
+        for batch in batches:
+            calls = _calls(params, model, rng.integers(0, VALUES, (PIXELS, batch)), torch, package)
+            harness.compare(f"B = {batch}", {name: call() for name, call in calls.items()}, TOLERANCE)
+            rows += harness.time(Row, (batch,), calls, repeats, calls=STEPS)
+        drawn = [_images(name, batch, pixels, rng) for name in ATTENTION for batch in images]
+    return Results(repeats, peers.versions(torch, package), tuple(rows), tuple(drawn))
+
+
+def network(attention: str, rng: Generator) -> tuple[causal.Params, causal.Model]:
+    """The paper's network for MNIST with ``"linear"`` or ``"softmax"`` attention, drawn."""
+    inside = mechanism.of(ATTENTION[attention], causal=True, kernels=jit)
+    sizes = {"tokens": VALUES, "places": PIXELS, "width": WIDTH, "hidden": HIDDEN, "layers": LAYERS}
+    return causal.draw(rng, **sizes, dtype=np.float32), causal.Model(inside, HEADS, block=post_norm)
+
+
+# --- What is compared -----------------------------------------------------------------------------------------------
+
+
+def _calls(
+    params: causal.Params, model: causal.Model, tokens: Tokens, torch: Any, package: Any
+) -> dict[str, Callable[[], Sequence[Array]]]:
+    """By name, ``jit`` first; each goes on by ``STEPS`` tokens a call."""
+    batch, packed = tokens.shape[1], decoding.pack(params, model)
+    calls: dict[str, Call] = {
+        "jit": going_on(tokens, partial(decoding.init_state, batch, packed), partial(_compiled, packed)),
+        "causal.step": going_on(
+            tokens, partial(causal.init_state, batch, params, model), partial(_by_text, params, model)
+        ),
+        "weights read once": partial(_read, packed.weights),
+    }
+    if torch is not None:
+        calls["pytorch"] = peers.by_hand(torch, params, HEADS, tokens, STEPS)
+    if package is not None:
+        calls["fast-transformers"] = peers.recurrent_encoder(torch, package, params, HEADS, tokens, STEPS)
+    return calls
+
+
+def going_on(tokens: Tokens, start: Callable[[], Any], step: Callable[..., Any]) -> Call:
+    """``STEPS`` tokens a call from where the last call was, from the start again where no place is left."""
+    state = start()
+
+    def call() -> Sequence[Array]:
+        nonlocal state
+        if state.place + STEPS > len(tokens):
+            state = start()
+        for _ in range(STEPS):
+            scores, state = step(tokens[state.place], state)
+        return (scores,)
+
+    return call
+
+
+def _compiled(packed: decoding.Packed, tokens_t: Any, state: decoding.State) -> Any:
+    return decoding.step(tokens_t, packed, state)
+
+
+def _by_text(params: causal.Params, model: causal.Model, tokens_t: Any, state: causal.State) -> Any:
+    return causal.step(tokens_t, params, state, model)
+
+
+def _read(weights: Array) -> Sequence[Array]:
+    for _ in range(STEPS):
+        read_once(weights)
+    return ()
+
+
+# --- Images ---------------------------------------------------------------------------------------------------------
+
+
+def seconds_per_token(
+    params: causal.Params, model: causal.Model, batch: int, count: int, rng: Generator, *, every: int = STRETCH
+) -> list[float]:
+    """CPU seconds a token of ``batch`` sequences of ``count``, each drawn from the scores before it.
+
+    Parameters
+    ----------
+    params, model
+        A network with a compiled step.
+    batch, count : int
+    rng : numpy.random.Generator
+    every : int
+        Tokens timed together: a number is returned for each such stretch.
+    """
+    packed = decoding.pack(params, model)
+    state = decoding.init_state(batch, packed)
+    tokens_t: Tokens = np.zeros(batch, np.int64)
+    seconds, start = [], time.process_time()
+    for i in range(1, count + 1):
+        scores, state = decoding.step(tokens_t, packed, state)
+        tokens_t = pick(scores, rng)
+        if i % every == 0:
+            now = time.process_time()
+            seconds.append((now - start) / every)
+            start = now
+    return seconds
+
+
+def _images(attention: str, batch: int, pixels: int, rng: Generator) -> Images:
+    seconds = seconds_per_token(*network(attention, rng), batch, pixels, rng)
+    whole = STRETCH * sum(seconds)
+    return Images(attention, batch, tuple(1e3 * each for each in seconds), whole, batch / whole)
+
+
+# --- Showing --------------------------------------------------------------------------------------------------------
+
+
+def table(results: Results) -> str:
+    """Two Markdown tables, of a token and of images, and below them what stands in them."""
+    lines = harness.table(("B",), results.rows, ORDER)
+    lines += ["", "| attention | B | seconds a batch | images a second | first pixel | last pixel |"]
+    lines.append("| --- | --- | ---: | ---: | ---: | ---: |")
+    for each in results.images:
+        ends = f"{each.pixel_ms[0]:.2f} ms | {each.pixel_ms[-1]:.2f} ms"
+        lines.append(
+            f"| {each.attention} | {each.batch} | {each.seconds:.2f} | {each.images_per_second:.2f} | {ends} |"
+        )
+    note = (
+        f"{LAYERS} layers, H = {HEADS}, E = {WIDTH}, feed-forward {HIDDEN}, float32, one thread, {results.repeats} "
+        f"rounds; a token of the whole batch. {harness.TOLD} "
+        f"{harness.compared(results.versions, ('PyTorch', 'fast-transformers'))} "
+        f"First and last pixel: the mean of {STRETCH}, of the whole batch."
+    )
+    return "\n".join([*lines, "", note])
+
+
+def draw(results: Results) -> Figure:
+    """Time of a pixel against its position, and images a second against the batch size."""
+    figure, (pixel, rate) = style.figure(1, 2, height=0.42)
+    batches = sorted({each.batch for each in results.images})
+    lines, names = [], []
+    for each in results.images:
+        if each.batch not in (batches[0], batches[-1]):
+            continue
+        place = STRETCH * (np.arange(len(each.pixel_ms)) + 0.5)
+        look = "-" if each.batch == batches[0] else "--"
+        values = [1e3 * ms / each.batch for ms in each.pixel_ms]
+        lines += pixel.plot(place, values, look, color=style.MECHANISMS[each.attention])
+        names.append(f"{each.attention}, B = {each.batch}")
+    pixel.set(title="a pixel", xlabel="position", ylabel="CPU time an image (µs)", yscale="log")
+    for name in dict.fromkeys(each.attention for each in results.images):
+        chosen = [each for each in results.images if each.attention == name]
+        points = [each.batch for each in chosen], [each.images_per_second for each in chosen]
+        (line,) = rate.plot(*points, "o-", color=style.MECHANISMS[name])
+        line.set_label(name)
+    rate.set(title="images", xlabel="batch size", ylabel="images a second", xscale="log")
+    rate.set_xticks(batches, [str(batch) for batch in batches])
+    rate.minorticks_off()
+    rate.set_ylim(bottom=0)
+    pixel.set_ylim(pixel.get_ylim())
+    labels.at_ends(pixel, lines, names)
+    labels.at_ends(rate, rate.lines, [str(line.get_label()) for line in rate.lines])
+    return figure

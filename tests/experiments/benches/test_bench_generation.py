@@ -1,0 +1,69 @@
+"""The comparison of whole networks that write: what it runs and says. No time is tested."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from linattn_ref import cli
+from linattn_ref.experiments.benches import bench_generation
+from linattn_ref.experiments.publishing import record, style
+
+pytestmark = pytest.mark.slow  # a network of float32 is compiled for no other test
+SMALL = {"batches": (1, 3), "images": (1, 2), "pixels": 56, "repeats": 2}
+
+
+@pytest.fixture(autouse=True)
+def small_network(monkeypatch):
+    for name, size in {"LAYERS": 2, "HEADS": 2, "WIDTH": 8, "HIDDEN": 16}.items():
+        monkeypatch.setattr(bench_generation, name, size)
+
+
+def test_without_peers_the_table_says_so(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    results = bench_generation.compute(**SMALL)
+    assert {row[:2] for row in results.rows} == {
+        (batch, name) for batch in (1, 3) for name in ("jit", "causal.step", "weights read once")
+    }
+    assert [(each.attention, each.batch, len(each.pixel_ms)) for each in results.images] == [
+        (name, batch, 2) for name in ("linear", "softmax") for batch in (1, 2)
+    ]
+    for each in results.images:
+        assert each.images_per_second * each.seconds == pytest.approx(each.batch)
+    text = bench_generation.table(results)
+    assert "Not installed, so not compared: PyTorch, fast-transformers." in text
+    with style.use():
+        record.save(bench_generation.draw(results), results, tmp_path, "bench", command="", seed=0)
+
+
+def test_beside_pytorch_and_fast_transformers():
+    pytest.importorskip("torch", reason="needs the extra: peers")
+    pytest.importorskip("fast_transformers", reason="needs pytorch-fast-transformers")
+    names = {row.kernel for row in bench_generation.compute(**SMALL).rows}
+    assert names == set(bench_generation.ORDER)
+
+
+def test_a_wrong_answer_is_found(monkeypatch):
+    by_text = bench_generation._by_text
+
+    def wrong(*arguments):
+        scores, state = by_text(*arguments)
+        return 1.01 * scores, state
+
+    monkeypatch.setattr(bench_generation, "_by_text", wrong)
+    with pytest.raises(RuntimeError, match=r"B = 1: causal\.step and jit differ in out"):
+        bench_generation.compute(**SMALL)
+
+
+def test_starts_again_where_no_place_is_left():
+    params, model = bench_generation.network("linear", np.random.default_rng(0))
+    tokens = np.zeros((20, 1), int)
+    call = bench_generation._calls(params, model, tokens, None, None)["jit"]
+    first, *_ = call()
+    call()  # the places to 16 are taken
+    np.testing.assert_array_equal(call()[0], first)
+
+
+def test_a_wrong_option_is_one_line(capsys):
+    assert cli.main(["bench", "generation", "--pixels", "30"]) == 2
+    assert capsys.readouterr().err == "linattn-ref: error: pixels: expected a multiple of 28, got 30\n"
