@@ -1,7 +1,7 @@
 """Token by token in one compiled step: `causal.step` for all layers at once, the same numbers from the same network.
 
 What is learned is copied once, in the order and the layout in which a step reads it (:func:`pack`); the states of all
-blocks stand in one. That is a tenth of the time of the text, whose calls of NumPy cost more than their arithmetic.
+blocks stand in one. ``linattn-ref bench generation`` says how much time that takes beside the text and PyTorch.
 
 >>> from linattn_ref.attention import linear
 >>> from linattn_ref.kernels import jit
@@ -167,8 +167,7 @@ def step(tokens_t: Tokens, packed: Packed, state: State) -> tuple[Array, State]:
         There is no place left; sums that another step has gone on from.
     """
     check_tokens("tokens_t", tokens_t, len(packed.tokens))
-    if tokens_t.shape != (state.blocks[0].shape[1],):
-        raise ValueError(f"tokens_t: expected shape ({state.blocks[0].shape[1]},) of the state, got {tokens_t.shape}")
+    _check_state(tokens_t, packed, state)
     if state.place >= len(packed.places):
         raise ValueError(f"state: there are {len(packed.places)} places, and all are taken")
     after: linear.State | softmax.State
@@ -181,3 +180,19 @@ def step(tokens_t: Tokens, packed: Packed, state: State) -> tuple[Array, State]:
     scores = np.empty((len(tokens_t), packed.outputs), packed.tokens.dtype)
     room_of(packed.kernels).decode.step(tokens_t.astype(np.int64), state.place, packed, after[:2], length, scores)
     return scores, State(after, state.place + 1)
+
+
+def _check_state(tokens_t: Tokens, packed: Packed, state: State) -> None:
+    """Compiled code looks at no index: what it is given must have the network's shapes."""
+    first, second = state.blocks[:2]
+    batch, d = first.shape[1], packed.width // packed.heads
+    if tokens_t.shape != (batch,):
+        raise ValueError(f"tokens_t: expected shape ({batch},) of the state, got {tokens_t.shape}")
+    leading, capacity = (len(packed.norms) // 2, batch, packed.heads), len(packed.places)
+    is_linear = packed.attention == "linear"
+    shapes = ((*leading, d, d), (*leading, d)) if is_linear else ((*leading, capacity, d),) * 2
+    fits = isinstance(state.blocks, linear.State) == is_linear and (first.shape, second.shape) == shapes
+    if not (fits and first.dtype == second.dtype == packed.tokens.dtype):
+        raise ValueError(f"state: expected one of this network, with arrays of shapes {shapes}, got {first.shape}, ...")
+    if not (first.flags.c_contiguous and second.flags.c_contiguous):
+        raise ValueError("state: expected C-contiguous arrays")

@@ -104,6 +104,11 @@ def test_what_has_no_compiled_step_is_said():
     packed = decoding.pack(params, model)
     with pytest.raises(ValueError, match=r"tokens_t: expected shape \(2,\) of the state, got \(3,\)"):
         decoding.step(np.zeros(3, int), packed, decoding.init_state(2, packed))
+    with pytest.raises(ValueError, match=r"state: expected one of this network, with arrays of shapes \(\(2, 2, 3, 4"):
+        decoding.step(np.zeros(2, int), packed, decoding.init_state(2, packed._replace(heads=6)))
+    narrow = packed._replace(weights=packed.weights[:, :-1])
+    with pytest.raises(ValueError, match="packed: expected weights in panels of"):
+        decoding.step(np.zeros(2, int), narrow, decoding.init_state(2, packed))
     with pytest.raises(ValueError, match="tokens_t: expected numbers from 0 to 6, got 7 to 7"):
         decoding.step(np.array([7]), packed, decoding.init_state(1, packed))
 

@@ -83,6 +83,11 @@ def step(tokens, place, packed, memory, length, scores):
         Rows of the caches with this token's.
     scores : ndarray ``(B, V)``
     """
+    if packed.weights.shape[1] != lanes(packed.weights):
+        raise ValueError(
+            f"packed: expected weights in panels of {lanes(packed.weights)} columns, as wide as this processor's"
+            f" vectors, got {packed.weights.shape[1]}; pack the network again here"
+        )
     first, second = (x.reshape(-1, x.shape[-1]) for x in memory)
     write_scores(
         tokens,
@@ -111,6 +116,7 @@ def write_scores(tokens, place, table, places, weights, norms, sizes, kinds, num
     batch = len(tokens)
     rows = 1 if batch == 1 else batch + -batch % ROWS
     blocks = len(norms) // 2
+    parts = blocks * batch
     x, a, merged = _rows(rows, width, table), _rows(rows, width, table), _rows(rows, width, table)
     qkv, h, out = _rows(rows, 3 * width, table), _rows(rows, hidden, table), _rows(rows, scores.shape[1], table)
     _embed(x, tokens, table, place, places)
@@ -119,19 +125,9 @@ def write_scores(tokens, place, table, places, weights, norms, sizes, kinds, num
         before = _norm(a, x, norms[2 * block], width) if norms_first else x
         at = _affine(qkv, before, weights, at, False)
         for b in range(batch):
-            one = block * batch + b
-            q, k, v = _row(qkv, b, 0, heads, width), _row(qkv, b, 1, heads, width), _row(qkv, b, 2, heads, width)
-            o = _row(merged, b, 0, heads, width)
-            if is_linear:
-                s, z = _part(first, one, blocks * batch), _part(second, one, blocks * batch)
-                write_features(q, q)
-                write_features(k, k)
-                step_rows(q, k, v, s, z, number, o)
-            else:
-                cache_k, cache_v = _part(first, one, blocks * batch), _part(second, one, blocks * batch)
-                append(cache_k, k, length)
-                append(cache_v, v, length)
-                attend(q, cache_k, cache_v, length, number, o)
+            one, q, o = block * batch + b, _row(qkv, b, 0, heads, width), _row(merged, b, 0, heads, width)
+            k, v = _row(qkv, b, 1, heads, width), _row(qkv, b, 2, heads, width)
+            _attend(q, k, v, _part(first, one, parts), _part(second, one, parts), number, length, is_linear, o)
         at = _affine(x, merged, weights, at, True)
         if not norms_first:
             _norm(x, x, norms[2 * block], width)
@@ -174,6 +170,19 @@ def _part(x, i, parts):
     """Part ``i`` of so many."""
     rows = len(x) // parts
     return rows_at(x.ctypes.data + i * rows * x.shape[1] * x.itemsize, rows, x.shape[1], x.dtype)
+
+
+@njit
+def _attend(q, k, v, first, second, number, length, is_linear, out):
+    """One sequence's attention in one block, ``(heads, D)`` each; ``first, second`` are its memory."""
+    if is_linear:
+        write_features(q, q)
+        write_features(k, k)
+        step_rows(q, k, v, first, second, number, out)
+    else:
+        append(first, k, length)
+        append(second, v, length)
+        attend(q, first, second, length, number, out)
 
 
 @njit

@@ -57,10 +57,10 @@ def test_a_wrong_answer_is_found(monkeypatch):
 
 def test_starts_again_where_no_place_is_left():
     params, model = bench_generation.network("linear", np.random.default_rng(0))
-    tokens = np.zeros((20, 1), int)
+    tokens = np.zeros((2 * bench_generation.STEPS + 1, 1), int)
     call = bench_generation._calls(params, model, tokens, None, None)["jit"]
     first, *_ = call()
-    call()  # the places to 16 are taken
+    call()  # one place is left
     np.testing.assert_array_equal(call()[0], first)
 
 
