@@ -298,8 +298,11 @@ def keep_lanes(typing_context, x, first, stop, fill):
 
     def generate(context, builder, signature, arguments):
         x_, first_, stop_, fill_ = arguments
-        indices = ir.VectorType(ir.IntType(64), x.llvm.count)
+        integer = ir.IntType(x.dtype.bitwidth)  # as wide as a lane: one comparison for each register
+        indices = ir.VectorType(integer, x.llvm.count)
         lane = ir.Constant(indices, list(range(x.llvm.count)))
+        if integer.width < 64:
+            first_, stop_ = builder.trunc(first_, integer), builder.trunc(stop_, integer)
         not_before = builder.icmp_signed(">=", lane, _splat(builder, first_, indices))
         before_stop = builder.icmp_signed("<", lane, _splat(builder, stop_, indices))
         return builder.select(builder.and_(not_before, before_stop), x_, _splat(builder, fill_, x.llvm))

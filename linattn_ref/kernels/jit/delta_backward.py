@@ -1,0 +1,205 @@
+"""The backward pass of the delta product, one head: equations (16)-(21) of the reference, and (12) for the gates.
+
+A loop over the chunks from the last to the first carries the gradient of the state, ``A`` in the reference, and leaves
+``R``, which is ``d_v``, and ``d_k``. A loop from the first to the last carries the state, with the ``u`` that was kept
+and this ``R``, and leaves ``d_q`` and ``d_e``. What is kept from row to row beyond the inputs and results is one state.
+
+``R`` needs the first state's columns in the lanes, ``d_k`` its rows: it is transposed once a chunk, which takes far less
+than to carry it twice. ``d_q`` and ``d_e`` need the rows of ``S`` in the lanes alone, so the second loop carries
+``S^T``. The pairs' gradients ``dP`` and ``dA`` are made in both loops: to keep them would take ``2 CHUNK`` numbers a row.
+
+The gate's gradient adds up what each row gives to (12), with what rounding lost carried along (Kahan), since there may
+be many thousand rows; it starts anew at a gate of 0, whose own gradient is 0.
+"""
+
+from typing import Any, NamedTuple
+
+from numba import njit, prange
+
+from linattn_ref.kernels.jit.cache import kernel
+from linattn_ref.kernels.jit.causal_scan import panels_of, write_back
+from linattn_ref.kernels.jit.delta_chunk import (
+    CHUNK,
+    fade_pairs,
+    fill,
+    give_rows,
+    load_chunk,
+    make_pairs,
+    new_chunk,
+    new_rows,
+    rounded_up,
+)
+from linattn_ref.kernels.jit.delta_gradients import add_to_keys, add_to_rows, own_share, sum_up
+from linattn_ref.kernels.jit.heads import head_of
+from linattn_ref.kernels.jit.panel import product
+from linattn_ref.kernels.jit.transposed import transpose
+from linattn_ref.kernels.jit.triangle import add_terms, solve_up
+from linattn_ref.kernels.jit.vector import ROWS, lanes, load, spread, store, store_block, zero_block
+from linattn_ref.kernels.jit.views import columns_from
+
+
+class Values(NamedTuple):
+    """Room for what a chunk's rows have of the values' width, and for the gradients of its pairs."""
+
+    g: Any  # (CHUNK, M rounded up to whole Vectors), d_out
+    u: Any
+    r: Any  # d_v
+    u_t: Any  # (M rounded up, lanes), U transposed, a panel of rows at a time
+    d_p: Any  # (CHUNK, CHUNK)
+    d_a: Any
+    x: Any  # (CHUNK, lanes), one panel of results
+    y: Any
+
+
+@njit
+def _new_values(m, like):
+    width = rounded_up(m, lanes(like))
+    return Values(
+        new_rows(CHUNK, width, like),
+        new_rows(CHUNK, width, like),
+        new_rows(CHUNK, width, like),
+        new_rows(width, lanes(like), like),
+        new_rows(CHUNK, CHUNK, like),
+        new_rows(CHUNK, CHUNK, like),
+        new_rows(CHUNK, lanes(like), like),
+        new_rows(CHUNK, lanes(like), like),
+    )
+
+
+@kernel
+def backward_heads(table, states, d_states):
+    """Write all gradients; ``d_states (heads, C, M)`` go from that of ``S_N`` to that of ``S_0``.
+
+    ``table`` is `heads.table_of` ``q, k, erase, log_gate, d_out, u``, the gradients of the first four, and ``d_v``; what
+    is None has no columns.
+    """
+    dtype = states.dtype
+    for head in prange(len(states)):
+        q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
+        e, log_gate = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
+        g, u = head_of(table, 4, head, dtype), head_of(table, 5, head, dtype)
+        d_q, d_k = head_of(table, 6, head, dtype), head_of(table, 7, head, dtype)
+        d_e, d_gate = head_of(table, 8, head, dtype), head_of(table, 9, head, dtype)
+        d_v = head_of(table, 10, head, dtype)
+        chunk, values, state_t = new_chunk(k.shape[1], k), _new_values(u.shape[1], k), states[head].T.copy()
+        end = d_states[head].T.copy()
+        _from_the_end(chunk, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_states[head])
+        _from_the_start(chunk, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t)
+        if log_gate.shape[1]:
+            sum_up(d_gate, log_gate, state_t, end)
+
+
+# --- From the end: R, d_k -------------------------------------------------------------------------------------------
+
+
+@njit
+def _from_the_end(chunk, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_state):
+    (n, c), m, erases, per_channel = k.shape, u.shape[1], e.shape[1] > 0, log_gate.shape[1] > 1
+    a = panels_of(d_state)
+    a_t = new_rows(chunk.k.shape[1], values.u.shape[1], k)  # by rows of A; then transposed
+    by_rows = new_rows(values.u.shape[1], chunk.k.shape[1], k)
+    a_t[:] = 0
+    for first in range((n - 1) // CHUNK * CHUNK, -1, -CHUNK):
+        count = min(CHUNK, n - first)
+        rows = rounded_up(count, ROWS)
+        load_chunk(chunk, q, k, e, log_gate, first, count)
+        make_pairs(chunk, rows, c, erases, per_channel)
+        fill(values.g, g, first, count)
+        fill(values.u, u, first, count)
+        for p in range(len(a)):
+            column = p * lanes(a)
+            _solve(columns_from(values.r, column), columns_from(values.g, column), chunk, a[p], rows, c, erases)
+            give_rows(d_v, first, count, columns_from(values.r, column), column)
+            _to_rows(columns_from(a_t, column), a[p], c)
+        transpose(by_rows, a_t)
+        _pairs_gradients(chunk, values, rows, m, erases, per_channel)
+        for column in range(0, c, lanes(a)):
+            product(values.x, values.u[:rows, :m], columns_from(by_rows, column), False)
+            add_to_keys(values.x, chunk, values.d_p, values.d_a, column, rows, erases, per_channel)  # (21)
+            give_rows(d_k, first, count, values.x, column)
+            own_share(d_gate, first, count, values.x, chunk.k, column, -1, column == 0)
+        for p in range(len(a)):
+            _step_back(a[p], chunk, columns_from(values.g, p * lanes(a)), columns_from(values.r, p * lanes(a)), rows, c, erases)
+    write_back(d_state, a)
+
+
+@njit
+def _solve(r, g, chunk, a, rows, c, erases):
+    """``(I + A)^T R = P^T G + (ratio_T * K) dS'`` (16)."""
+    p_t, a_t = chunk.p.T, chunk.a.T
+    for row in range(rows - ROWS, -1, -ROWS):
+        block = add_terms(zero_block(r), chunk.k_until, row, a, 0, c)
+        block = add_terms(block, p_t, row, g, row, rows)
+        if erases:
+            block = add_terms(block, a_t, row, r, row + ROWS, rows)
+            block = solve_up(block, chunk.a, row)
+        store_block(r, row, block)
+
+
+@njit
+def _to_rows(target, panel, c):
+    for t in range(c):
+        store(target, t, load(panel, t))
+
+
+@njit
+def _step_back(a, chunk, g, r, rows, c, erases):
+    """``dS = (c * Q)^T G - (c * E)^T R + c_T dS'`` (18)."""
+    for t in range(c):
+        store(a, t, load(a, t) * spread(chunk.whole, 0, t))
+    product(a, chunk.q_since[:rows, :c].T, g, True)
+    if erases:
+        product(a, chunk.e_since[:rows, :c].T, r, True)
+
+
+@njit
+def _pairs_gradients(chunk, values, rows, m, erases, per_channel):
+    """``dP = tril(G U^T)`` and ``dA = -tril(R U^T, -1)`` (17), times ``ratio`` if there is one for all channels."""
+    for first in range(0, rows, lanes(values.u)):
+        transpose(values.u_t, values.u[first : first + lanes(values.u)])
+        d_p, d_a = columns_from(values.d_p, first), columns_from(values.d_a, first)
+        for row in range(first, rows, ROWS):
+            store_block(d_p, row, add_terms(zero_block(d_p), values.g, row, values.u_t, 0, m))
+            if erases:
+                store_block(d_a, row, add_terms(zero_block(d_a), values.r, row, values.u_t, 0, m))
+        fade_pairs(chunk, d_p, d_a, first, rows, erases, not per_channel)
+
+
+# --- From the start: d_q, d_e ---------------------------------------------------------------------------------------
+
+
+@njit
+def _from_the_start(chunk, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t):
+    (n, c), m, erases, per_channel = k.shape, u.shape[1], e.shape[1] > 0, log_gate.shape[1] > 1
+    s_t = panels_of(state_t)
+    for first in range(0, n, CHUNK):
+        count = min(CHUNK, n - first)
+        rows = rounded_up(count, ROWS)
+        load_chunk(chunk, q, k, e, log_gate, first, count)
+        fill(values.g, g, first, count)
+        fill(values.u, u, first, count)
+        if erases:
+            fill(values.r, d_v, first, count)
+        _pairs_gradients(chunk, values, rows, m, erases, per_channel)
+        for p in range(len(s_t)):
+            column = p * lanes(s_t)
+            product(values.x, values.g[:rows, :m], s_t[p], False)
+            if erases:
+                product(values.y, values.r[:rows, :m], s_t[p], False)
+            add_to_rows(values.x, values.y, chunk, values.d_p, values.d_a, column, rows, erases, per_channel)
+            give_rows(d_q, first, count, values.x, column)
+            own_share(d_gate, first, count, values.x, chunk.q, column, 1, False)
+            if erases:
+                give_rows(d_e, first, count, values.y, column)
+                own_share(d_gate, first, count, values.y, chunk.e, column, 1, False)
+            _step_on(s_t[p], chunk, values.u, column, rows, m)
+    write_back(state_t, s_t)
+
+
+@njit
+def _step_on(s_t, chunk, u, column, rows, m):
+    """``S'^T = c_T S^T + U^T (ratio_T * K)``, the transpose of (15)."""
+    whole = load(columns_from(chunk.whole, column), 0)
+    for t in range(m):
+        store(s_t, t, load(s_t, t) * whole)
+    product(s_t, u[:rows, :m].T, columns_from(chunk.k_until, column), True)
