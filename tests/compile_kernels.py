@@ -2,7 +2,8 @@
 
 With several workers every kernel would be compiled by each of them, and that is most of a first run. So ``conftest.py``
 runs this before it starts them, a process a dtype; they and later runs read the machine code from Numba's cache. Every
-case in ``cases.py`` is called in ``jit``. What else tests need is in :func:`rest`; nothing breaks if something is
+case in ``cases.py`` is called in ``jit``, those that are slow only for the slow tests: ``slow`` is a second argument.
+What else tests need is in :func:`rest`; nothing breaks if something is
 missing there, but pytest's last lines then say so.
 """
 
@@ -15,13 +16,13 @@ TESTS = Path(__file__).parent
 LEADING = (), (2,), (2, 1, 3)
 
 
-def compile_cases(dtype):
+def compile_cases(dtype, slow):
     """Both passes of every case, and its recurrent form."""
     from case import Setting, Sizes
     from cases import CASES
 
     for case in CASES:
-        if "jit" not in case.rooms:
+        if "jit" not in case.rooms or (case.slow and not slow):
             continue
         for leading in LEADING if case.recurrent else LEADING[1:2]:
             call = Setting(case, "jit", masked=False).call(Sizes(5, 5, 3, 2, leading), dtype=dtype)
@@ -76,5 +77,5 @@ def step_of_a_network(dtype):
 
 if __name__ == "__main__":
     sys.path[:0] = [str(TESTS), str(TESTS.parent)]
-    compile_cases(np.dtype(sys.argv[1]).type)
+    compile_cases(np.dtype(sys.argv[1]).type, "slow" in sys.argv[2:])
     rest(np.dtype(sys.argv[1]).type)

@@ -29,7 +29,8 @@ def pytest_xdist_setupnodes(config):
     """
     if config.args_source is not config.ArgsSource.TESTPATHS:
         return
-    commands = [[sys.executable, str(COMPILE), dtype] for dtype in ("float32", "float64")]
+    slow = [] if "not slow" in config.option.markexpr else ["slow"]
+    commands = [[sys.executable, str(COMPILE), dtype, *slow] for dtype in ("float32", "float64")]
     for process in [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in commands]:
         process.wait()
 

@@ -2,6 +2,8 @@
 
 ``vector``                short vectors as Numba values
 ``panel``                 matrix products on them
+``transposed``            panels transposed in registers
+``triangle``              triangular products and systems of equations
 ``views``                 rows and columns of arrays, for them
 ``heads``                 heads of arrays with any strides, and where results are written
 ``cache``                 the compilation cache
@@ -13,6 +15,8 @@
                           ``gate_gradient`` and ``causal_step``
 ``causal_product_plain``  the same in a few lines
 ``elu_plus_one``          its feature map
+``delta_product``         the product of states that fade and correct themselves; its kernels are in ``delta_forward``
+                          and ``delta_backward``
 ``exponential_features``  those of the Performer; a token of decoding with the positive ones is in ``favor_positive``
 ``decode``                a token of a whole transformer; its GELU is in ``normal``
 ``lsh``                   Reformer's attention within sorted chunks; ``lsh_meet`` says who meets whom
@@ -30,6 +34,7 @@ from linattn_ref.kernels.jit import (
     causal_product,
     cross_entropy,
     decode,
+    delta_product,
     elu_plus_one,
     exponential_features,
     favor_positive,
@@ -45,6 +50,7 @@ __all__ = [
     "causal_product",
     "cross_entropy",
     "decode",
+    "delta_product",
     "elu_plus_one",
     "exponential_features",
     "favor_positive",

@@ -21,6 +21,7 @@ from linattn_ref.kernels.jit.causal_scan import panels_of, write_back
 from linattn_ref.kernels.jit.delta_chunk import (
     CHUNK,
     fade_pairs,
+    fetch,
     fill,
     give_rows,
     load_chunk,
@@ -54,16 +55,13 @@ class Values(NamedTuple):
 @njit
 def _new_values(m, like):
     width = rounded_up(m, lanes(like))
-    return Values(
-        new_rows(CHUNK, width, like),
-        new_rows(CHUNK, width, like),
-        new_rows(CHUNK, width, like),
-        new_rows(width, lanes(like), like),
-        new_rows(CHUNK, CHUNK, like),
-        new_rows(CHUNK, CHUNK, like),
-        new_rows(CHUNK, lanes(like), like),
-        new_rows(CHUNK, lanes(like), like),
+    rows, pairs, panels = (
+        new_rows(3, CHUNK, width, like),
+        new_rows(2, CHUNK, CHUNK, like),
+        new_rows(2, CHUNK, lanes(like), like),
     )
+    u_t = new_rows(1, width, lanes(like), like)[0]
+    return Values(rows[0], rows[1], rows[2], u_t, pairs[0], pairs[1], panels[0], panels[1])
 
 
 @kernel
@@ -96,8 +94,8 @@ def backward_heads(table, states, d_states):
 def _from_the_end(chunk, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_state):
     (n, c), m, erases, per_channel = k.shape, u.shape[1], e.shape[1] > 0, log_gate.shape[1] > 1
     a = panels_of(d_state)
-    a_t = new_rows(chunk.k.shape[1], values.u.shape[1], k)  # by rows of A; then transposed
-    by_rows = new_rows(values.u.shape[1], chunk.k.shape[1], k)
+    a_t = new_rows(1, chunk.k.shape[1], values.u.shape[1], k)[0]  # by rows of A; then transposed
+    by_rows = new_rows(1, values.u.shape[1], chunk.k.shape[1], k)[0]
     a_t[:] = 0
     for first in range((n - 1) // CHUNK * CHUNK, -1, -CHUNK):
         count = min(CHUNK, n - first)
@@ -108,7 +106,9 @@ def _from_the_end(chunk, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_st
         fill(values.u, u, first, count)
         for p in range(len(a)):
             column = p * lanes(a)
-            _solve(columns_from(values.r, column), columns_from(values.g, column), chunk, a[p], rows, c, erases)
+            later = (q, k, e, log_gate, g, u, d_k, d_v), first - CHUNK, p, len(a)
+            r, g_rows = columns_from(values.r, column), columns_from(values.g, column)
+            _solve(r, g_rows, chunk, a[p], rows, c, erases, later)
             give_rows(d_v, first, count, columns_from(values.r, column), column)
             _to_rows(columns_from(a_t, column), a[p], c)
         transpose(by_rows, a_t)
@@ -119,15 +119,19 @@ def _from_the_end(chunk, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_st
             give_rows(d_k, first, count, values.x, column)
             own_share(d_gate, first, count, values.x, chunk.k, column, -1, column == 0)
         for p in range(len(a)):
-            _step_back(a[p], chunk, columns_from(values.g, p * lanes(a)), columns_from(values.r, p * lanes(a)), rows, c, erases)
+            _step_back(
+                a[p], chunk, columns_from(values.g, p * lanes(a)), columns_from(values.r, p * lanes(a)), rows, c, erases
+            )
     write_back(d_state, a)
 
 
 @njit
-def _solve(r, g, chunk, a, rows, c, erases):
+def _solve(r, g, chunk, a, rows, c, erases, later):
     """``(I + A)^T R = P^T G + (ratio_T * K) dS'`` (16)."""
+    arrays, first, p, panels = later
     p_t, a_t = chunk.p.T, chunk.a.T
     for row in range(rows - ROWS, -1, -ROWS):
+        fetch(arrays, first + row, p, panels)
         block = add_terms(zero_block(r), chunk.k_until, row, a, 0, c)
         block = add_terms(block, p_t, row, g, row, rows)
         if erases:
@@ -183,7 +187,10 @@ def _from_the_start(chunk, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gat
         _pairs_gradients(chunk, values, rows, m, erases, per_channel)
         for p in range(len(s_t)):
             column = p * lanes(s_t)
-            product(values.x, values.g[:rows, :m], s_t[p], False)
+            for row in range(0, rows, ROWS):
+                fetch((q, k, e, log_gate, g, u, d_v, d_q, d_e), first + CHUNK + row, p, len(s_t))
+                some_g = values.g[row : row + ROWS, :m]
+                product(values.x[row : row + ROWS], some_g, s_t[p], False)
             if erases:
                 product(values.y, values.r[:rows, :m], s_t[p], False)
             add_to_rows(values.x, values.y, chunk, values.d_p, values.d_a, column, rows, erases, per_channel)

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from linattn_ref.kernels.jit.triangle import add_terms
 from linattn_ref.kernels.jit.transposed import transpose
+from linattn_ref.kernels.jit.triangle import add_terms
 from linattn_ref.kernels.jit.vector import (
     ROWS,
     broadcast,
@@ -34,6 +34,7 @@ from linattn_ref.kernels.jit.vector import (
     keep_lanes,
     lanes,
     load,
+    prefetch_early,
     spread,
     store,
     store_block,
@@ -54,7 +55,7 @@ class Chunk(NamedTuple):
     q_since: Any  # c * Q
     e_since: Any  # -c * E
     k_until: Any  # ratio_T * K
-    whole: Any  # (1, width), c_T
+    whole: Any  # c_T, in the first row
     keys: Any  # (width, lanes), transposed
     p: Any  # (CHUNK, CHUNK), P; rows below a Block's own that it does not reach are not written
     a: Any  # -A
@@ -63,27 +64,18 @@ class Chunk(NamedTuple):
 @njit
 def new_chunk(c, like):
     width = rounded_up(c, lanes(like))
-    return Chunk(
-        new_rows(CHUNK, width, like),
-        new_rows(CHUNK, width, like),
-        new_rows(CHUNK, width, like),
-        new_rows(CHUNK, width, like),
-        new_rows(CHUNK, width, like),
-        new_rows(CHUNK, width, like),
-        new_rows(CHUNK, width, like),
-        new_rows(1, width, like),
-        new_rows(width, lanes(like), like),
-        new_rows(CHUNK, CHUNK, like),
-        new_rows(CHUNK, CHUNK, like),
-    )
+    rows, pairs = new_rows(8, CHUNK, width, like), new_rows(2, CHUNK, CHUNK, like)
+    keys = new_rows(1, width, lanes(like), like)[0]
+    return Chunk(rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7], keys, pairs[0], pairs[1])
 
 
 @njit
-def new_rows(rows, width, like):
-    """Room for rows, aligned to cache lines."""
-    memory = np.empty(rows * width + 64, like.dtype)
+def new_rows(count, rows, width, like):
+    """Room for ``count`` arrays ``(rows, width)``, aligned to cache lines."""
+    size = count * rows * width
+    memory = np.empty(size + 64, like.dtype)
     skip = (64 - memory.ctypes.data % 64) % 64 // memory.itemsize
-    return memory[skip : skip + rows * width].reshape(rows, width)
+    return memory[skip : skip + size].reshape(count, rows, width)
 
 
 @njit
@@ -127,6 +119,19 @@ def give_rows(x, first, count, rows, column):
 
 
 @njit
+def fetch(rows, row, share, shares):
+    """Have ``ROWS`` rows from ``row`` on of some arrays come near, or of each the ``share``-th part of its columns.
+
+    The rows of the next chunk are on their way while this one is computed. There may be no such rows.
+    """
+    for x in rows:
+        columns = rounded_up((x.shape[1] + shares - 1) // shares, lanes(x) // 2)
+        for column in range(share * columns, min((share + 1) * columns, x.shape[1]), lanes(x) // 2):
+            for i in range(row, row + ROWS):
+                prefetch_early(x, i, column)
+
+
+@njit
 def _fill_gates(gate, log_gate, first, count, column):
     one = broadcast(gate.dtype.type(1))
     for i in range(len(gate)):
@@ -141,7 +146,11 @@ def _fill_gates(gate, log_gate, first, count, column):
 @njit
 def _fade(chunk, erases, column):
     """``c * Q, -c * E, ratio_T * K`` and ``c_T`` of one Vector of channels."""
-    gate, since, until = columns_from(chunk.gate, column), broadcast(chunk.k.dtype.type(1)), broadcast(chunk.k.dtype.type(1))
+    gate, since, until = (
+        columns_from(chunk.gate, column),
+        broadcast(chunk.k.dtype.type(1)),
+        broadcast(chunk.k.dtype.type(1)),
+    )
     zero = broadcast(chunk.k.dtype.type(0))
     q, q_since = columns_from(chunk.q, column), columns_from(chunk.q_since, column)
     e, e_since = columns_from(chunk.e, column), columns_from(chunk.e_since, column)
@@ -183,7 +192,7 @@ def _pairs_by_product(chunk, p, a, first, rows, c, erases):
 
 @njit
 def fade_pairs(chunk, p, a, first, rows, erases, by_ratio):
-    """``p_ij = ratio_ij p_ij`` for ``j <= i`` and ``a_ij = -ratio_ij a_ij`` for ``j < i``, else 0, in the lanes ``j``."""
+    """``p_ij = ratio_ij p_ij`` for ``j <= i``, ``a_ij = -ratio_ij a_ij`` for ``j < i``, else 0; ``j`` in the lanes."""
     one, zero = p.dtype.type(1), p.dtype.type(0)
     ratio = broadcast(one)
     for i in range(first, rows):

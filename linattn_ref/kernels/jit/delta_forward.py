@@ -14,7 +14,7 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.causal_scan import panels_of, write_back
-from linattn_ref.kernels.jit.delta_chunk import CHUNK, give_rows, load_chunk, make_pairs, new_chunk, rounded_up
+from linattn_ref.kernels.jit.delta_chunk import CHUNK, fetch, give_rows, load_chunk, make_pairs, new_chunk, rounded_up
 from linattn_ref.kernels.jit.heads import head_of
 from linattn_ref.kernels.jit.panel import new_panel, product
 from linattn_ref.kernels.jit.triangle import add_terms, solve_down
@@ -68,7 +68,8 @@ def _forward(q, k, v, e, log_gate, out, u, state):
             if erases:
                 _solve(some_u, chunk, s[p], rows, c)
                 give_rows(u, first, count, some_u, column)
-            _read(some_out, chunk, s[p], some_u, rows, c)
+            later = (q, k, e, v, out, u), first + CHUNK, p, len(s)
+            _read(some_out, chunk, s[p], some_u, rows, c, later)
             give_rows(out, first, count, some_out, column)
             advance(s[p], chunk, some_u, rows, c)
     write_back(state, s)
@@ -93,9 +94,11 @@ def _solve(u, chunk, s, rows, c):
 
 
 @njit
-def _read(out, chunk, s, u, rows, c):
+def _read(out, chunk, s, u, rows, c, later):
     """``out = (c * Q) S + P U`` (14)."""
+    arrays, first, p, panels = later
     for row in range(0, rows, ROWS):
+        fetch(arrays, first + row, p, panels)
         block = add_terms(zero_block(out), chunk.q_since, row, s, 0, c)
         store_block(out, row, add_terms(block, chunk.p, row, u, 0, row + ROWS))
 

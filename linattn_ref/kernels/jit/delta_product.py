@@ -50,7 +50,8 @@ def forward(q, k, v, erase, log_gate, state):
     q, k, values = side_by_side(q, k, v)
     out, written = np.empty(v.shape, v.dtype), None if erase is None else np.empty(v.shape, v.dtype)
     s = _copy_or_zeros(state, k, v)
-    forward_heads(table_of(q, k, values, *_rows(v, erase, _channels(log_gate, v)), out, *_rows(v, written)), _heads(s))
+    arrays = q, k, values, *_rows(v, erase, _channels(log_gate, v)), out, *_rows(v, written)  # kept until it is done
+    forward_heads(table_of(*arrays), _heads(s))
     return out, s, v if written is None else written
 
 
@@ -78,8 +79,8 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
     )
     s, d_s = _copy_or_zeros(state, k, v), _copy_or_zeros(d_state, k, v)
     inputs = q, k, *_rows(v, erase, _channels(log_gate, v)), d_out, u
-    table = table_of(*inputs, d_q, d_k, *_rows(v, d_erase, _channels(d_log_gate, v)), d_v)
-    backward_heads(table, _heads(s), _heads(d_s))
+    gradients = d_q, d_k, *_rows(v, d_erase, _channels(d_log_gate, v)), d_v
+    backward_heads(table_of(*inputs, *gradients), _heads(s), _heads(d_s))
     return d_q, d_k, d_v, d_erase, d_log_gate, d_s
 
 

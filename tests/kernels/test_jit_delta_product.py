@@ -1,0 +1,148 @@
+"""The Numba delta product against the reference's rows in float64, and what it promises beyond the numbers.
+
+All of it is slow: to compile the two kernels takes some ten seconds a dtype.
+"""
+
+from itertools import product
+
+import numba
+import numpy as np
+import pytest
+
+from linattn_ref.kernels.jit import delta_product as kernel
+from linattn_ref.kernels.jit.transposed import transpose
+from linattn_ref.kernels.jit.vector import lanes
+from linattn_ref.kernels.reference import delta_product as expected
+
+pytestmark = pytest.mark.slow
+
+NAMES = ("out", "state", "u", "d_q", "d_k", "d_v", "d_erase", "d_log_gate", "d_state")
+SHAPES = {"a head": lambda n, c: (n,), "a channel": lambda n, c: (n, c)}
+WIDTH = lanes(np.empty(0, np.float32))
+SIZES = [(1, 1, 1), (5, 3, 2), (31, 7, WIDTH + 1), (32, WIDTH, 3), (67, WIDTH + 1, 2 * WIDTH + 1), (100, 64, 64)]
+ROUNDINGS = 64  # some more than a number's longest way, as in the contract tests
+modes = pytest.mark.parametrize(
+    ("gate", "erases", "begins"), list(product((None, *SHAPES), (True, False), (True, False)))
+)
+dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def draw(n, c, m, gate, *, erases=True, begins=True, leading=(2,), dtype=np.float64, slowest=0.01):
+    """What :func:`run` takes; unit keys, gates from one down to ``slowest``, and some resets."""
+    rng = np.random.default_rng(n)
+    q, k, e, v, d_out = (rng.standard_normal((*leading, n, width)) for width in (c, c, c, m, m))
+    q, k, e = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k, e))
+    log_gate = None
+    if gate is not None:
+        log_gate = rng.uniform(np.log(slowest), 0, (*leading, *SHAPES[gate](n, c)))
+        log_gate[rng.random(log_gate.shape) < 0.05] = -np.inf
+    states = rng.standard_normal((2, *leading, c, m)) if begins else (None, None)
+    arrays = d_out, states[0], q, k, v, e if erases else None, log_gate, states[1]
+    return [None if x is None else x.astype(dtype) for x in arrays]
+
+
+def run(room, d_out, d_state, *inputs):
+    """All results by name; the reference's row by row."""
+    suffix = "_by_row" if room is expected else ""
+    out, state, u = getattr(room, f"forward{suffix}")(*inputs)
+    return dict(
+        zip(NAMES, (out, state, u, *getattr(room, f"backward{suffix}")(d_out, d_state, *inputs, u)), strict=True)
+    )
+
+
+def assert_close(got, want, dtype):
+    for name, x in want.items():
+        assert (got[name] is None) == (x is None), name
+        if x is not None:
+            assert got[name].dtype == dtype
+            tolerance = ROUNDINGS * np.finfo(dtype).eps * max(1, abs(x).max(initial=0))
+            np.testing.assert_allclose(got[name], x, rtol=0, atol=tolerance, err_msg=name)
+
+
+def in_float64(inputs):
+    return [None if x is None else x.astype(np.float64) for x in inputs]
+
+
+@dtypes
+@modes
+def test_both_passes(gate, erases, begins, dtype):
+    for size in SIZES:
+        inputs = draw(*size, gate, erases=erases, begins=begins, dtype=dtype)
+        assert_close(run(kernel, *inputs), run(expected, *in_float64(inputs)), dtype)
+
+
+@dtypes
+@pytest.mark.parametrize("gate", SHAPES)
+@pytest.mark.parametrize("log_gate", [-0.0, -1e-9, -60.0, -1e4, -np.inf])
+def test_gates_that_forget_nothing_or_all(gate, log_gate, dtype):
+    """Products of them are 1, or become 0 within a chunk, where a quotient of products would be no number."""
+    inputs = draw(70, 8, 4, gate, dtype=dtype)
+    inputs[6][..., ::2] = log_gate
+    assert_close(run(kernel, *inputs), run(expected, *in_float64(inputs)), dtype)
+
+
+@pytest.mark.parametrize("gate", SHAPES)
+def test_a_gate_of_zero_has_no_gradient(gate):
+    inputs = draw(200, 8, 4, gate, dtype=np.float32)
+    d_log_gate = run(kernel, *inputs)["d_log_gate"]
+    assert (d_log_gate[np.isneginf(inputs[6])] == 0).all()
+    assert (d_log_gate != 0).any()
+
+
+@pytest.mark.parametrize("gate", SHAPES)
+def test_gates_of_a_long_sequence(gate):
+    """(12) adds up the shares of all later rows: what rounding loses does not grow with them."""
+    for n in (64, 4096):
+        inputs = draw(n, 16, 8, gate, dtype=np.float32, slowest=0.9)
+        assert_close(run(kernel, *inputs), run(expected, *in_float64(inputs)), np.float32)
+
+
+@dtypes
+def test_heads_as_a_model_holds_them_and_gaps(dtype):
+    inputs = draw(37, 8, 6, "a channel", leading=(2, 3), dtype=dtype)
+
+    def between_heads(x):
+        return np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2)
+
+    def with_gaps(x):
+        return np.repeat(x, 2, axis=-1)[..., ::2]
+
+    want = run(kernel, *inputs)
+    for lay_out in (between_heads, with_gaps):
+        for name, x in run(kernel, *map(lay_out, inputs)).items():
+            np.testing.assert_array_equal(x, want[name], err_msg=name)
+
+
+def test_any_number_of_threads_gives_the_same_bits():
+    inputs = draw(100, 8, 6, "a head", leading=(5,), dtype=np.float32)
+    threads = numba.get_num_threads()
+    try:
+        numba.set_num_threads(1)
+        alone = run(kernel, *inputs)
+        numba.set_num_threads(min(2, threads))
+        together = run(kernel, *inputs)
+    finally:
+        numba.set_num_threads(threads)
+    for name, x in alone.items():
+        np.testing.assert_array_equal(together[name], x, err_msg=name)
+
+
+def test_no_heads_and_what_is_read_only():
+    inputs = draw(5, 3, 2, "a head", leading=(0,))
+    assert run(kernel, *inputs)["d_q"].shape == (0, 5, 3)
+    inputs = draw(5, 3, 2, "a head")
+    copies = [x.copy() for x in inputs]
+    for x in inputs:
+        x.flags.writeable = False
+    run(kernel, *inputs)
+    for x, copy in zip(inputs, copies, strict=True):
+        np.testing.assert_array_equal(x, copy)
+
+
+@dtypes
+def test_transpose(dtype):
+    side = lanes(np.empty(0, dtype)) // 2
+    x = np.arange(6 * side * side, dtype=dtype).reshape(2 * side, 3 * side)
+    target = np.full((3 * side, 2 * side), np.nan, dtype)
+    transpose(target, x)
+    np.testing.assert_array_equal(target, x.T)
