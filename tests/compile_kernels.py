@@ -3,8 +3,8 @@
 With several workers every kernel would be compiled by each of them, and that is most of a first run. So ``conftest.py``
 runs this before it starts them, a process a dtype; they and later runs read the machine code from Numba's cache. Every
 case in ``cases.py`` is called in ``jit``, those that are slow only for the slow tests: ``slow`` is a second argument.
-What else tests need is in :func:`rest`; nothing breaks if something is
-missing there, but pytest's last lines then say so.
+What else tests need is in :func:`rest`; nothing breaks if something is missing there, but pytest's last lines then say
+so.
 """
 
 import sys

@@ -4,9 +4,10 @@ A loop over the chunks from the last to the first carries the gradient of the st
 ``R``, which is ``d_v``, and ``d_k``. A loop from the first to the last carries the state, with the ``u`` that was kept
 and this ``R``, and leaves ``d_q`` and ``d_e``. What is kept from row to row beyond the inputs and results is one state.
 
-``R`` needs the first state's columns in the lanes, ``d_k`` its rows: it is transposed once a chunk, which takes far less
-than to carry it twice. ``d_q`` and ``d_e`` need the rows of ``S`` in the lanes alone, so the second loop carries
-``S^T``. The pairs' gradients ``dP`` and ``dA`` are made in both loops: to keep them would take ``2 CHUNK`` numbers a row.
+``R`` needs that state with its columns in the lanes, ``d_k`` with its rows: it is transposed once a chunk, which takes
+far less than to carry it twice. ``d_q`` and ``d_e`` need the rows of ``S`` in the lanes alone, so the second loop
+carries ``S^T``. The pairs' gradients ``dP`` and ``dA`` are made in both loops: to keep them would take ``2 CHUNK``
+numbers a row.
 
 The gate's gradient adds up what each row gives to (12), with what rounding lost carried along (Kahan), since there may
 be many thousand rows; it starts anew at a gate of 0, whose own gradient is 0.
@@ -68,8 +69,8 @@ def _new_values(m, like):
 def backward_heads(table, states, d_states):
     """Write all gradients; ``d_states (heads, C, M)`` go from that of ``S_N`` to that of ``S_0``.
 
-    ``table`` is `heads.table_of` ``q, k, erase, log_gate, d_out, u``, the gradients of the first four, and ``d_v``; what
-    is None has no columns.
+    ``table`` is `heads.table_of` ``q, k, erase, log_gate, d_out, u``, the gradients of the first four, and ``d_v``;
+    what is None has no columns.
     """
     dtype = states.dtype
     for head in prange(len(states)):
@@ -174,7 +175,7 @@ def _pairs_gradients(chunk, values, rows, m, erases, per_channel):
 
 @njit
 def _from_the_start(chunk, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t):
-    (n, c), m, erases, per_channel = k.shape, u.shape[1], e.shape[1] > 0, log_gate.shape[1] > 1
+    n, m, erases, per_channel = len(k), u.shape[1], e.shape[1] > 0, log_gate.shape[1] > 1
     s_t = panels_of(state_t)
     for first in range(0, n, CHUNK):
         count = min(CHUNK, n - first)
