@@ -53,13 +53,13 @@ def is_exponential(feature_map: FeatureMap) -> TypeGuard[ExponentialMap]:
     return hasattr(feature_map, "split")
 
 
-def in_room(feature_map: FeatureMap, kernels: Any) -> Any:
-    """The module of the room ``kernels`` that does the same as ``feature_map``, or, where it has none, the map itself.
+def in_room(feature_map: FeatureMap, kernels: Any, function: str = "forward") -> Any:
+    """The module of the room ``kernels`` that has this function of ``feature_map``; where it has none, the map itself.
 
     Its ``backward`` may write the gradient of ``x`` over that of ``phi(x)``.
     """
-    name = getattr(feature_map, "kernel", None)
-    return feature_map if name is None else getattr(kernels, name, feature_map)
+    module = getattr(kernels, getattr(feature_map, "kernel", ""), None)
+    return module if hasattr(module, function) else feature_map
 
 
 def check_feature_map(feature_map: Any) -> None:

@@ -24,7 +24,8 @@ Mezzadri (2007), "How to generate random matrices from the classical compact gro
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -112,6 +113,10 @@ class RfaGaussian(NamedTuple):
         return "rfa_gaussian"
 
     @property
+    def kernel(self) -> str:
+        return "rfa"  # of a kernel room: its steps
+
+    @property
     def positive(self) -> bool:
         return False
 
@@ -145,6 +150,10 @@ class RfaArccos(NamedTuple):
         return "rfa_arccos"
 
     @property
+    def kernel(self) -> str:
+        return "rfa"
+
+    @property
     def positive(self) -> bool:
         return True
 
@@ -161,6 +170,9 @@ class RfaArccos(NamedTuple):
         d_p = d_phi * (phi > 0) / math.sqrt(len(self.omega))  # (..., m)
         return unit_backward(d_p @ like(y, self.omega), y, length)
 
+
+Kind = Literal["gaussian", "arccos"]
+KINDS: dict[str, Callable[[Array], RfaGaussian | RfaArccos]] = {"gaussian": RfaGaussian, "arccos": RfaArccos}
 
 # --- Their parts ----------------------------------------------------------------------------------------------------
 

@@ -176,7 +176,7 @@ def step(
 ) -> tuple[Array, State]:
     """`linear.step` with such a map."""
     state = spend(state)
-    arrays, phi = (q_t, k_t, v_t, state.s, state.z, state.log_scale), in_room(feature_map, kernels)
+    arrays, phi = (q_t, k_t, v_t, state.s, state.z, state.log_scale), in_room(feature_map, kernels, "step")
     if phi is not feature_map:  # a kernel for all at once
         out_t, log_scale = phi.step(*arrays, RISE, feature_map)
     else:
@@ -192,7 +192,7 @@ def bind_step(
     scale = np.empty_like(state.z)  # (..., C), to be written to where a new one has risen
     scale[...] = state.log_scale
     state, own = state._replace(log_scale=scale), state.steps.copy()  # type: ignore[union-attr]
-    phi = in_room(feature_map, kernels)
+    phi = in_room(feature_map, kernels, "step")
     if phi is not feature_map:  # a kernel for all at once
         rest = state.s, state.z, scale, RISE, feature_map, out_t
         return phi.bind_step(q_t, k_t, v_t, *rest, turns=(state.steps, own)), out_t, state, own

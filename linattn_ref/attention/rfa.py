@@ -20,7 +20,7 @@ so that token ``j`` has the weight
     r_tj = (1 - g_j) g_{j+1} ... g_t                         (6)
 
 With one gate for all, ``r_tj = (1 - g) g^(t-j)``: exponential decay. In the paper the gate is learned and looks at the
-token, ``g_t = sigmoid(x_t . w_g + b_g)``, see ``gate.py``.
+token, ``g_t = sigmoid(x_t . w_g + b_g)``, see ``gate.py``. A token at a time, it is ``rfa_recurrent.py``.
 
 :Time: ``O((N + L) C M)``
 :Memory: ``O((N + L) C + N M)``
@@ -58,35 +58,25 @@ Peng et al. (2021), "Random feature attention", section 3 and the appendix (arc-
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from linattn_ref.attention import linear
-from linattn_ref.attention.arguments import Array, Mask, check_array, check_qk, check_qkv, check_shape
+from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.door import door
 from linattn_ref.attention.feature_maps import FeatureMap
-from linattn_ref.attention.feature_maps_random import RfaArccos, RfaGaussian, check_omega
+from linattn_ref.attention.feature_maps_random import KINDS, Kind
 from linattn_ref.attention.fields import documented
-from linattn_ref.attention.linear import BoundStep, State
-from linattn_ref.attention.linear_checks import (
-    check_backward_of,
-    check_bind_step,
-    check_eps,
-    check_forward,
-    check_given,
-    check_step,
-)
-from linattn_ref.attention.linear_state import check_sizes_of_state, spend
+from linattn_ref.attention.linear_checks import check_backward_of
+from linattn_ref.attention.linear_state import State
 from linattn_ref.attention.masks import visible, zero_masked
-from linattn_ref.attention.ownership import Count, new_count
+from linattn_ref.attention.ownership import new_count
+from linattn_ref.attention.rfa_checks import check_forward, check_matrix
+from linattn_ref.attention.rfa_recurrent import BoundStep, bind_step, init_state, step
 from linattn_ref.attention.rooms import CausalProductRoom, kernel_of, name_of_room
 from linattn_ref.kernels import reference
 from linattn_ref.kernels.reference.division import divide
-from linattn_ref.kernels.turns import take_turn
 
 __all__ = [
     "KINDS",
@@ -104,9 +94,6 @@ __all__ = [
     "recency",
     "step",
 ]
-
-Kind = Literal["gaussian", "arccos"]
-KINDS: dict[str, Callable[[Array], FeatureMap]] = {"gaussian": RfaGaussian, "arccos": RfaArccos}
 
 
 @documented
@@ -150,20 +137,7 @@ class GradientsWithState(NamedTuple):
     state: State  # of s and z
 
 
-def _check_forward(
-    q: Any, k: Any, v: Any, omega: Any, gate: Any = None, *, kind: Any = "gaussian", state: Any = None, **options: Any
-) -> None:
-    check_kind(omega, kind)
-    phi, causal = KINDS[kind](omega), options.get("causal", False)
-    if gate is not None:
-        check_qkv(q, k, v)
-        if state is not None:
-            check_given(state, phi, k, v, causal)
-        check_gate(gate, q, k, causal)
-    check_forward(q, k, v, feature_map=phi, state=state, **options)
-
-
-@door(_check_forward)
+@door(check_forward)
 def forward(
     q: Array,
     k: Array,
@@ -258,132 +232,6 @@ def backward(
     return GradientsWithState(d_q, d_k, d_v, d_gate, State(d_s, d_z))
 
 
-# --- The recurrent form ---------------------------------------------------------------------------------------------
-
-
-def _check_init_state(
-    leading: Any, key_width: Any, value_width: Any, omega: Any, *, kind: Any = "gaussian", **options: Any
-) -> None:
-    check_kind(omega, kind)
-    check_sizes_of_state(leading, key_width, value_width, **options)
-
-
-@door(_check_init_state)
-def init_state(
-    leading: tuple[int, ...],
-    key_width: int,
-    value_width: int,
-    omega: Array,
-    *,
-    kind: Kind = "gaussian",
-    dtype: DTypeLike = np.float64,
-    like: Array | None = None,
-) -> State:
-    """The state before the first token, for arrays with the ``leading`` axes; see `linear.init_state`."""
-    phi = KINDS[kind](omega)
-    return linear.init_state.unchecked(leading, key_width, value_width, feature_map=phi, dtype=dtype, like=like)
-
-
-def _check_step(
-    q_t: Any, k_t: Any, v_t: Any, state: Any, omega: Any, gate_t: Any = None, *, kind: Any = "gaussian", **options: Any
-) -> None:
-    check_kind(omega, kind)
-    check_step(q_t, k_t, v_t, state, feature_map=KINDS[kind](omega), **options)
-    _check_gate_t(gate_t, q_t)
-
-
-@door(_check_step)
-def step(
-    q_t: Array,
-    k_t: Array,
-    v_t: Array,
-    state: State,
-    omega: Array,
-    gate_t: Array | None = None,
-    *,
-    kind: Kind = "gaussian",
-    eps: float = 1e-6,
-    kernels: CausalProductRoom = reference,
-) -> tuple[Array, State]:
-    """One token, equations (3)-(5).
-
-    Parameters
-    ----------
-    q_t, k_t, v_t, state
-        As in `linear.step`; so are the results.
-    omega, kind, eps, kernels
-        As in :func:`forward`.
-    gate_t : ndarray ``(...)``, optional
-    """
-    state = spend(state)
-    kernel_step = kernels.causal_product.step
-    return _step(q_t, k_t, v_t, state.s, state.z, gate_t, KINDS[kind](omega), eps, kernel_step), state
-
-
-def _step(
-    q_t: Array,
-    k_t: Array,
-    v_t: Array,
-    s: Array,
-    z: Array,
-    gate_t: Array | None,
-    phi: FeatureMap,
-    eps: float,
-    kernel_step: Callable[..., Array],
-) -> Array:
-    """``out_t``; ``s`` and ``z`` are brought up to date. Queries and keys are mapped at once."""
-    phi_q, phi_k = phi.forward(np.stack([q_t, k_t]))[0]  # (1), (2)  (..., C)
-    if gate_t is not None:
-        gate = gate_t[..., None]  # (..., 1)
-        s *= gate[..., None]
-        z *= gate
-        phi_k = (1 - gate) * phi_k
-    return kernel_step(phi_q, phi_k, v_t, s, z, eps)  # (3)-(5)  (..., M)
-
-
-def _check_bind_step(
-    q_t: Any, k_t: Any, v_t: Any, state: Any, omega: Any, gate_t: Any = None, *, kind: Any = "gaussian", **options: Any
-) -> None:
-    check_kind(omega, kind)
-    check_bind_step(q_t, k_t, v_t, state, feature_map=KINDS[kind](omega), **options)
-    _check_gate_t(gate_t, q_t)
-
-
-@door(_check_bind_step)
-def bind_step(
-    q_t: Array,
-    k_t: Array,
-    v_t: Array,
-    state: State,
-    omega: Array,
-    gate_t: Array | None = None,
-    *,
-    kind: Kind = "gaussian",
-    eps: float = 1e-6,
-    kernels: CausalProductRoom = reference,
-) -> BoundStep:
-    """:func:`step` for a loop that decodes into the same arrays again and again, as `linear.bind_step`.
-
-    Parameters
-    ----------
-    q_t, k_t, v_t, state
-        As in `linear.bind_step`; so is the result.
-    omega, kind, eps, kernels
-        As in :func:`forward`.
-    gate_t : ndarray ``(...)``, optional
-        What stands in it when ``run`` is called is the next token's gate, and is not looked at.
-    """
-    state, out_t = spend(state), np.zeros_like(v_t)
-    own = state.steps.copy()  # type: ignore[union-attr]
-    rest = gate_t, KINDS[kind](omega), eps, kernels.causal_product.step
-    return BoundStep(partial(_run, own, state, out_t, q_t, k_t, v_t, *rest), out_t, state, own)
-
-
-def _run(own: Count, state: State, out_t: Array, q_t: Array, k_t: Array, v_t: Array, *rest: Any) -> None:
-    take_turn(state.steps, own)
-    out_t[...] = _step(q_t, k_t, v_t, state.s, state.z, *rest)
-
-
 # --- The matrix -----------------------------------------------------------------------------------------------------
 
 
@@ -399,13 +247,10 @@ def matrix(
     eps: float = 1e-6,
 ) -> Array:
     """The context mapping matrix ``(..., N, L)`` of (6), arguments as in :func:`forward`."""
-    check_qk(q, k, causal=causal, key_mask=key_mask)
-    check_kind(omega, kind)
+    check_matrix(q, k, omega, gate, kind=kind, causal=causal, key_mask=key_mask, eps=eps)
     phi = KINDS[kind](omega)
     if gate is None:
         return linear.matrix(q, k, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps)
-    check_gate(gate, q, k, causal)
-    check_eps(eps, phi)
     phi_q, phi_k = phi.forward(q)[0], phi.forward(zero_masked(k, key_mask))[0]  # (..., N, C)
     allowed = visible(q.shape[-2], k.shape[-2], causal=causal, key_mask=key_mask)
     weights = recency(gate) * (phi_q @ phi_k.swapaxes(-1, -2))  # (6)  (..., N, N)
@@ -418,36 +263,3 @@ def recency(gate: Array) -> Array:
     below = np.tri(gate.shape[-1], k=-1, dtype=np.bool_)
     factors = np.where(below, gate[..., None], gate.dtype.type(1))  # g_t for j < t, else 1  (..., N, N)
     return np.tril(np.cumprod(factors, axis=-2)) * (1 - gate[..., None, :])
-
-
-# --- Checks ---------------------------------------------------------------------------------------------------------
-
-
-def check_kind(omega: Any, kind: Any) -> None:
-    """``kind`` is one, and ``omega`` is ``(m, D)``."""
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-    check_omega(omega)
-
-
-def check_gate(gate: Any, q: Array, k: Array, causal: bool) -> None:
-    """``gate (..., N)`` lies strictly between 0 and 1, the pass is causal and ``N = L``."""
-    if q.shape[-2] != k.shape[-2]:
-        raise ValueError(f"gate: needs N = L, a gate a token, got N = {q.shape[-2]} and L = {k.shape[-2]}")
-    check_qk(q, k, causal=causal)
-    if not causal:
-        raise ValueError("gate: needs causal=True, since it lets the past fade")
-    _check_gate("gate", gate, q.shape[:-1], q.dtype)
-
-
-def _check_gate_t(gate_t: Any, q_t: Array) -> None:
-    if gate_t is not None:
-        gate_t = np.asarray(gate_t) if isinstance(gate_t, np.generic) else gate_t  # what indexing leaves of a row
-        _check_gate("gate_t", gate_t, q_t.shape[:-1], q_t.dtype)
-
-
-def _check_gate(name: str, gate: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    check_array(name, gate, ndim=0, dtype=dtype)
-    check_shape(name, gate, shape, "(..., N)" if name == "gate" else "(...)")
-    if isinstance(gate, np.ndarray) and not ((gate > 0) & (gate < 1)).all():  # a GPU is not asked
-        raise ValueError(f"{name}: expected numbers strictly between 0 and 1, got {gate.min()} to {gate.max()}")

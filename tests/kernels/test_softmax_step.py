@@ -12,7 +12,8 @@ from linattn_ref.attention.softmax_cache import step_of
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.row_sums import add_products, store_totals
 from linattn_ref.kernels.jit.softmax_step import TILE
-from linattn_ref.kernels.jit.vector import ROWS, lanes, load, zero_block
+from linattn_ref.kernels.jit.vector import lanes, load
+from linattn_ref.kernels.jit.vector_block import ROWS, zero_block
 
 ROOMS = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -6,11 +6,12 @@ import subprocess
 import sys
 from fractions import Fraction
 
+import numba
 import numpy as np
 import pytest
 from numba import njit
 
-from linattn_ref.kernels.jit import panel, vector
+from linattn_ref.kernels.jit import panel, vector, vector_block, vector_exp, vector_prefetch, vector_trig
 
 DTYPES = (np.float32, np.float64)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
@@ -45,7 +46,15 @@ def copy_row(x, source, target):
 @njit
 def exponential(x, out):
     for i in range(x.shape[0]):
-        vector.store(out, i, vector.exp(vector.load(x, i)))
+        vector.store(out, i, vector_exp.exp(vector.load(x, i)))
+
+
+@njit
+def sine_and_cosine(x, out):
+    for i in range(x.shape[0]):
+        sine, cosine = vector_trig.sine_cosine(vector.load(x, i))
+        vector.store(out[0], i, sine)
+        vector.store(out[1], i, cosine)
 
 
 @njit
@@ -61,12 +70,12 @@ def keep_where_between(x, limits, number, fill, out):
 
 @njit
 def outer_products(c, a, row, b, out):
-    block, sums = vector.load_block(c, 1), vector.zero_block(c)
+    block, sums = vector_block.load_block(c, 1), vector_block.zero_block(c)
     for t in range(a.shape[1]):
-        block = vector.add_outer(block, a, row, t, vector.load(b, t))
-        sums = vector.add_outer(sums, a, row, t, vector.load(b, t))
-    vector.store_block(out, 2, block)
-    vector.store_block(out, 2 + vector.ROWS, sums)
+        block = vector_block.add_outer(block, a, row, t, vector.load(b, t))
+        sums = vector_block.add_outer(sums, a, row, t, vector.load(b, t))
+    vector_block.store_block(out, 2, block)
+    vector_block.store_block(out, 2 + vector_block.ROWS, sums)
 
 
 @njit
@@ -76,8 +85,8 @@ def first_lanes(x, count, out):
 
 @njit
 def spread_and_total(x, row, column, out):
-    vector.prefetch(x, row + 10**9, -column)  # any address
-    vector.prefetch_early(x, row + 10**9, -column)
+    vector_prefetch.prefetch(x, row + 10**9, -column)  # any address
+    vector_prefetch.prefetch_early(x, row + 10**9, -column)
     vector.store(out, 0, vector.spread(x, row, column))
     return vector.total(vector.load(x, row))
 
@@ -178,6 +187,41 @@ def test_exp_at_the_ends(dtype):
     assert np.isnan(out.ravel()[x.size :]).all()
 
 
+def sines_and_cosines(x):
+    """Of any number of angles, in a Vector after the other, the last one filled up with zeros."""
+    angles = np.zeros((-(-x.size // vector.lanes(x)), vector.lanes(x)), x.dtype)
+    angles.ravel()[: x.size] = x
+    out = np.empty((2, *angles.shape), x.dtype)
+    sine_and_cosine(angles, out)
+    return out.reshape(2, -1)[:, : x.size]
+
+
+@pytest.mark.parametrize(("dtype", "farthest"), [(np.float32, 1e5), (np.float64, 1e9)])
+def test_sine_and_cosine_are_within_one_and_a_half_ulp(rng, dtype, farthest):
+    """Also next to multiples of a quarter turn, where nearly all its digits cancel; and beyond ``farthest``."""
+    assert vector_trig.TRIG[numba.from_dtype(np.dtype(dtype))].farthest == farthest
+    spread = [rng.uniform(-size, size, 20_000) for size in (1, 20, farthest)]
+    quarters = np.unique(np.rint(np.geomspace(1, farthest, 20_000))) * (np.pi / 2)
+    small, far = 10.0 ** rng.uniform(-37, 0, 5_000), 10.0 ** rng.uniform(np.log10(farthest), 38, 1_000)
+    x = np.concatenate([*spread, quarters, np.nextafter(quarters.astype(dtype), 0), small, far]).astype(dtype)
+    wide = x.astype(np.longdouble)
+    wider = np.finfo(np.longdouble).eps < np.finfo(dtype).eps  # else "exact" is itself half an ulp off
+    for got, exact in zip(sines_and_cosines(x), (np.sin(wide), np.cos(wide)), strict=True):
+        ulp = np.spacing(np.maximum(abs(exact), np.finfo(dtype).tiny).astype(dtype)).astype(np.longdouble)
+        assert (abs(got - exact) / ulp).max() < (1.5 if wider else 2)
+
+
+@dtypes
+def test_sine_and_cosine_of_what_has_none(dtype):
+    """Beside ordinary angles in the same Vector, which keep theirs."""
+    x = np.array([0.0, np.inf, -np.inf, np.nan, -0.0, 1.0, np.finfo(dtype).max, 2.0], dtype)
+    with np.errstate(invalid="ignore"):
+        expected = np.sin(x), np.cos(x)
+    for got, ours in zip(sines_and_cosines(x), expected, strict=True):
+        np.testing.assert_allclose(got, ours, rtol=2 * np.finfo(dtype).eps)
+    np.testing.assert_array_equal(sines_and_cosines(x[:1]), [[0], [1]])
+
+
 @dtypes
 def test_keep_lanes(rng, dtype):
     x, out = numbers(rng, 1, dtype), numbers(rng, 1, dtype)
@@ -222,7 +266,7 @@ def test_spread_and_total(rng, dtype):
 @dtypes
 @pytest.mark.parametrize("transposed", [False, True])
 def test_blocks(rng, dtype, transposed):
-    rows, terms, row = vector.ROWS, 5, 3
+    rows, terms, row = vector_block.ROWS, 5, 3
     # Small whole numbers: every product and sum is exact, so that the order of adding does not matter.
     whole = [rng.integers(-8, 9, shape).astype(dtype) for shape in ((row + rows, terms), (terms, row + rows))]
     a = whole[1].T if transposed else whole[0]
@@ -240,7 +284,9 @@ def test_blocks(rng, dtype, transposed):
 
 
 @dtypes
-@pytest.mark.parametrize("rows", [1, vector.ROWS - 1, vector.ROWS, vector.ROWS + 1, 2 * vector.ROWS + 3])
+@pytest.mark.parametrize(
+    "rows", [1, vector_block.ROWS - 1, vector_block.ROWS, vector_block.ROWS + 1, 2 * vector_block.ROWS + 3]
+)
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_product(rng, dtype, rows, accumulate):
     """Any number of rows; the rows of the result beyond them keep what they had. Whole numbers again."""

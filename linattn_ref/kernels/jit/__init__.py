@@ -1,6 +1,7 @@
 """Kernels in Numba for the CPU, float32 and float64, same names as in ``linattn_ref.kernels.reference``.
 
-``vector``                short vectors as Numba values
+``vector``                short vectors as Numba values; more that they can do is in ``vector_block``, ``vector_exp``,
+                          ``vector_trig`` and ``vector_prefetch``
 ``panel``                 matrix products on them
 ``transposed``            panels transposed in registers
 ``triangle``              triangular products and systems of equations
@@ -19,6 +20,7 @@
                           and ``delta_backward``
 ``exponential_features``  those of the Performer; a token of decoding with the positive ones is in ``favor_positive``
 ``decode``                a token of a whole transformer; its GELU is in ``normal``
+``rfa``                   a token of decoding with random feature attention
 ``lsh``                   Reformer's attention within sorted chunks; ``lsh_meet`` says who meets whom
 
 The first call in each dtype compiles (a few seconds); later processes read the result from the cache.
@@ -42,6 +44,7 @@ from linattn_ref.kernels.jit import (
     layer_norm,
     lsh,
     pattern_softmax,
+    rfa,
     softmax,
 )
 
@@ -58,5 +61,6 @@ __all__ = [
     "layer_norm",
     "lsh",
     "pattern_softmax",
+    "rfa",
     "softmax",
 ]

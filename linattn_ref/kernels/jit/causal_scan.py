@@ -35,16 +35,8 @@ from numba.extending import overload
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.heads import head_of
 from linattn_ref.kernels.jit.reciprocal import reciprocal, rest
-from linattn_ref.kernels.jit.vector import (
-    broadcast,
-    fma,
-    lanes,
-    load,
-    prefetch_early,
-    spread,
-    store,
-    total,
-)
+from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, spread, store, total
+from linattn_ref.kernels.jit.vector_prefetch import prefetch_early
 from linattn_ref.kernels.jit.views import columns_from, load_row, store_row, without_gaps
 
 BLOCK = 96  # rows that all panels go over before the next rows: what the panels share is still in the cache

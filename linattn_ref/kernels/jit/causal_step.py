@@ -47,40 +47,52 @@ def _step_bound(table, dtype):
 
 
 @njit
-def step_rows(q, k, v, s, z, eps, out):
-    """The step on rows: ``q, k, z (heads, C)``, ``v, out (heads, M)``, ``s (heads * C, M)``."""
+def step_rows(q, k, v, s, z, eps, out, gate=None):
+    """The step on rows: ``q, k, z (heads, C)``, ``v, out (heads, M)``, ``s (heads * C, M)``.
+
+    With ``gate (heads, 1)``, or ``(1, 1)`` for all, ``S`` and ``Z`` are multiplied by it first.
+    """
     for head in range(len(q)):
         share = q.dtype.type(eps)
         for first in range(0, q.shape[1], lanes(q)):
-            share += _meet_z(columns_from(q, first), columns_from(k, first), columns_from(z, first), head)
+            some_z = columns_from(z, first)
+            share += _meet_z(columns_from(q, first), columns_from(k, first), some_z, head, gate)
         more, share = rest(share, q), reciprocal(share, q)  # of (2)
         for first in range(0, v.shape[1], lanes(v)):
             some_v, some_s, some_out = columns_from(v, first), columns_from(s, first), columns_from(out, first)
-            _step_columns(q, k, some_v, some_s, some_out, head, share, more)
+            _step_columns(q, k, some_v, some_s, some_out, head, share, more, gate)
 
 
 @njit(forceinline=True)
-def _meet_z(q, k, z, head):
+def _faded(x, gate, head):
+    """``x``, times the gate of the head, if there are gates."""
+    if gate is None:
+        return x
+    return x * broadcast(gate[head if len(gate) > 1 else 0, 0])
+
+
+@njit(forceinline=True)
+def _meet_z(q, k, z, head, gate):
     """``z += k``, and ``q . z``."""
-    x = load_row(z, head) + load_row(k, head)  # (1)
+    x = _faded(load_row(z, head), gate, head) + load_row(k, head)  # (1)
     store_row(z, head, x)
     return total(x * load_row(q, head))
 
 
 @njit(forceinline=True)
-def _step_columns(q, k, v, s, out, head, share, more):
+def _step_columns(q, k, v, s, out, head, share, more, gate):
     """Some columns of ``S``. The sums of the even and of the odd features do not wait for one another."""
     width, u = q.shape[1], load_row(v, head)
     first, even_width = head * width, width - width % 2
     even = odd = broadcast(q.dtype.type(0))
     for c in range(0, even_width, 2):
-        x = fma(spread(k, head, c), u, load_row(s, first + c))  # (1)
-        y = fma(spread(k, head, c + 1), u, load_row(s, first + c + 1))
+        x = fma(spread(k, head, c), u, _faded(load_row(s, first + c), gate, head))  # (1)
+        y = fma(spread(k, head, c + 1), u, _faded(load_row(s, first + c + 1), gate, head))
         store_row(s, first + c, x)
         store_row(s, first + c + 1, y)
         even, odd = fma(spread(q, head, c), x, even), fma(spread(q, head, c + 1), y, odd)  # (2)
     if even_width < width:
-        x = fma(spread(k, head, even_width), u, load_row(s, first + even_width))
+        x = fma(spread(k, head, even_width), u, _faded(load_row(s, first + even_width), gate, head))
         store_row(s, first + even_width, x)
         even = fma(spread(q, head, even_width), x, even)
     store_row(out, head, (even + odd) * broadcast(share) * broadcast(more))
@@ -119,12 +131,18 @@ def _bind_again(module, name, *turns_and_arrays):
 @njit
 def in_its_dtype(step, table):
     """``step(table, dtype)``, compiled for either dtype, if it is this one's turn."""
+    if rows_at(table, 1, 3, np.intp)[0, 0] == 4:
+        in_turn(step, table, np.float32)
+    else:
+        in_turn(step, table, np.float64)
+
+
+@njit
+def in_turn(step, table, dtype):
+    """``step(table, dtype)``, if it is this one's turn: all there is of a kernel for one dtype alone."""
     first = rows_at(table, 1, 3, np.intp)
     take_turn(rows_at(first[0, 1], 1, 1, np.int64)[0], rows_at(first[0, 2], 1, 1, np.int64)[0])
-    if first[0, 0] == 4:
-        step(table, np.float32)
-    else:
-        step(table, np.float64)
+    step(table, dtype)
 
 
 @njit(forceinline=True)

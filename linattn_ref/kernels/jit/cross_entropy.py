@@ -10,7 +10,8 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.rows import as_rows, give_rows, rows_to_write
-from linattn_ref.kernels.jit.vector import broadcast, exp, keep_lanes, lanes, largest_lane, maximum, total
+from linattn_ref.kernels.jit.vector import broadcast, keep_lanes, lanes, largest_lane, maximum, total
+from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
 
 __all__ = ["forward"]

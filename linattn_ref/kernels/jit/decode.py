@@ -27,21 +27,8 @@ from linattn_ref.kernels.jit.elu_plus_one import write_features
 from linattn_ref.kernels.jit.normal import gelu
 from linattn_ref.kernels.jit.row_sums import prefetch_rows
 from linattn_ref.kernels.jit.softmax_step import append, attend
-from linattn_ref.kernels.jit.vector import (
-    ROWS,
-    add_outer,
-    broadcast,
-    fma,
-    keep_lanes,
-    lanes,
-    load,
-    load_block,
-    maximum,
-    spread,
-    store,
-    store_block,
-    total,
-)
+from linattn_ref.kernels.jit.vector import broadcast, fma, keep_lanes, lanes, load, maximum, spread, store, total
+from linattn_ref.kernels.jit.vector_block import ROWS, add_outer, load_block, store_block
 from linattn_ref.kernels.jit.views import columns_from, rows_at
 
 AHEAD = 64  # rows of a panel

@@ -11,7 +11,8 @@ from numba import njit, prange
 from linattn_ref.kernels.jit.cache import kernel, serial_kernel
 from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_its_dtype, step_rows
 from linattn_ref.kernels.jit.heads import give, head_of, side_by_side, table_of, to_write
-from linattn_ref.kernels.jit.vector import VECTOR_BYTES, broadcast, exp, lanes, maximum, minimum
+from linattn_ref.kernels.jit.vector import VECTOR_BYTES, broadcast, lanes, maximum, minimum
+from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.jit.views import columns_from, give_back, load_row, rows_of, store_row
 
 BLOCK = 1 << 13  # numbers

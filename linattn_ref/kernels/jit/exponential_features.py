@@ -15,18 +15,8 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.panel import new_panel, product
-from linattn_ref.kernels.jit.vector import (
-    broadcast,
-    exp,
-    fma,
-    keep_lanes,
-    lanes,
-    largest_lane,
-    load,
-    maximum,
-    store,
-    total,
-)
+from linattn_ref.kernels.jit.vector import broadcast, fma, keep_lanes, lanes, largest_lane, load, maximum, store, total
+from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
 
 ROWS = 64  # of a task

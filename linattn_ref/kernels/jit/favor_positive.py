@@ -15,10 +15,11 @@ import numpy as np
 from numba import njit
 
 from linattn_ref.kernels.jit.cache import serial_kernel
-from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_its_dtype, step_rows
+from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_turn, step_rows
 from linattn_ref.kernels.jit.exponential_features import shifted_by_its_largest
 from linattn_ref.kernels.jit.panel import new_panel, pack, product
-from linattn_ref.kernels.jit.vector import broadcast, exp, lanes, load, total
+from linattn_ref.kernels.jit.vector import broadcast, lanes, load, total
+from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
 
 
@@ -51,7 +52,8 @@ def bind_step(q, k, v, s, z, r, rise, feature_map, out, *, turns=None):
     """
     omega, scale = feature_map
     omega, numbers = np.ascontiguousarray(omega, q.dtype), np.array([[rise, scale]], q.dtype)
-    return bind(step_bound, turns, q, k, v, s, z, r, omega, numbers, out)
+    kernel = step_bound_32 if q.dtype == np.float32 else step_bound_64
+    return bind(kernel, turns, q, k, v, s, z, r, omega, numbers, out)
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
@@ -64,9 +66,15 @@ def step_rows_of_heads(q, k, v, s, z, r, rise, omega, scale, out):
 
 
 @serial_kernel
-def step_bound(table):
+def step_bound_32(table):
     """The same arrays, and ``rise`` and ``scale`` in one, from the `causal_step.bind` table at this address."""
-    in_its_dtype(_step_bound, table)
+    in_turn(_step_bound, table, np.float32)
+
+
+@serial_kernel
+def step_bound_64(table):
+    """The same in float64."""
+    in_turn(_step_bound, table, np.float64)
 
 
 @njit
@@ -74,7 +82,7 @@ def _step_bound(table, dtype):
     q, k, v = bound_rows(table, 0, dtype), bound_rows(table, 1, dtype), bound_rows(table, 2, dtype)
     s, z, r = bound_rows(table, 3, dtype), bound_rows(table, 4, dtype), bound_rows(table, 5, dtype)
     omega, numbers, out = bound_rows(table, 6, dtype), bound_rows(table, 7, dtype), bound_rows(table, 8, dtype)
-    _step_rows(q, k, v, s, z, r, numbers[0, 0], omega, numbers[0, 1], out)
+    _step_rows(q, k, v, s, z, r, float(numbers[0, 0]), omega, float(numbers[0, 1]), out)
 
 
 @njit

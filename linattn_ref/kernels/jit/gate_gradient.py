@@ -22,7 +22,8 @@ from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.causal_scan import panels_of
 from linattn_ref.kernels.jit.heads import head_of
 from linattn_ref.kernels.jit.panel import new_panel
-from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, prefetch, spread, store, total
+from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, spread, store, total
+from linattn_ref.kernels.jit.vector_prefetch import prefetch
 from linattn_ref.kernels.jit.views import load_row
 
 CHUNK = 64  # a multiple of 4, and no less than a Vector has lanes

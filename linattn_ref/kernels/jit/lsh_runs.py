@@ -45,7 +45,8 @@ from linattn_ref.kernels.jit.lsh_meet import (
     where_greater,
 )
 from linattn_ref.kernels.jit.panel import new_panel, product
-from linattn_ref.kernels.jit.vector import broadcast, exp, keep_lanes, lanes, load, maximum, store
+from linattn_ref.kernels.jit.vector import broadcast, keep_lanes, lanes, load, maximum, store
+from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.jit.views import without_gaps
 
 RUN = 512  # sorted tokens a task, about: a chunk is gathered once for those it meets

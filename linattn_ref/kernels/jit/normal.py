@@ -16,7 +16,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from linattn_ref.kernels.jit.vector import _fma, _splat, exp, maximum
+from linattn_ref.kernels.jit.vector import _fma, _splat, maximum
+from linattn_ref.kernels.jit.vector_exp import exp
 
 __all__ = ["COEFFICIENTS", "DENSITY", "choose_positive", "gelu", "scaled_tail"]
 

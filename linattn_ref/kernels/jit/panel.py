@@ -19,18 +19,8 @@ and ``A`` any matrix: its numbers are read one at a time and broadcast, so a tra
 import numpy as np
 from numba import njit
 
-from linattn_ref.kernels.jit.vector import (
-    ROWS,
-    add_outer,
-    broadcast,
-    fma,
-    lanes,
-    load,
-    load_block,
-    store,
-    store_block,
-    zero_block,
-)
+from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, store
+from linattn_ref.kernels.jit.vector_block import ROWS, add_outer, load_block, store_block, zero_block
 
 
 @njit

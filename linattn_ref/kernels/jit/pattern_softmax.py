@@ -37,7 +37,8 @@ from linattn_ref.kernels.jit.softmax_tile import (
     shift_and_row_sum,
     write_row,
 )
-from linattn_ref.kernels.jit.vector import broadcast, exp, keep_between, keep_lanes, lanes, load, store
+from linattn_ref.kernels.jit.vector import broadcast, keep_between, keep_lanes, lanes, load, store
+from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.parts import TILE
 
 LOW, HIGH = 0, 1  # rows of the panel with each query's limits

@@ -57,7 +57,8 @@ from linattn_ref.kernels.jit.softmax_tile import (
     shift_and_row_sum,
     write_row,
 )
-from linattn_ref.kernels.jit.vector import broadcast, exp, keep_lanes, lanes, load, store
+from linattn_ref.kernels.jit.vector import broadcast, keep_lanes, lanes, load, store
+from linattn_ref.kernels.jit.vector_exp import exp
 
 __all__ = ["backward", "bind_step", "forward", "step"]
 

@@ -22,20 +22,9 @@ from linattn_ref.kernels.jit.cache import serial_kernel
 from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_its_dtype
 from linattn_ref.kernels.jit.panel import new_panel
 from linattn_ref.kernels.jit.row_sums import add_products, prefetch_rows, store_totals
-from linattn_ref.kernels.jit.vector import (
-    ROWS,
-    broadcast,
-    exp,
-    fma,
-    lanes,
-    largest_lane,
-    load,
-    maximum,
-    spread,
-    store,
-    total,
-    zero_block,
-)
+from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, largest_lane, load, maximum, spread, store, total
+from linattn_ref.kernels.jit.vector_block import ROWS, zero_block
+from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.jit.views import columns_from, load_row, rows_of, store_row
 from linattn_ref.kernels.turns import check_room
 

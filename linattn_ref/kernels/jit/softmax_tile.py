@@ -10,7 +10,8 @@ from numba import njit
 
 from linattn_ref.kernels.jit.heads import side_by_side
 from linattn_ref.kernels.jit.panel import new_panel, pack, product
-from linattn_ref.kernels.jit.vector import exp, lanes, load, maximum, store
+from linattn_ref.kernels.jit.vector import lanes, load, maximum, store
+from linattn_ref.kernels.jit.vector_exp import exp
 
 KEYS = 128  # keys a tile in the forward pass: their scores, 16 KiB, stay in the first-level cache
 QUERIES = 128  # queries a tile in the backward pass: p and d_s, 16 KiB each, stay near

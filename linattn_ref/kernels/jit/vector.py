@@ -1,32 +1,26 @@
 """Short vectors as Numba values: the kernel says which number sits in which lane, LLVM picks the instructions.
 
-A *panel* is a C-contiguous 2-D array with ``lanes(panel)`` columns. One of its rows, loaded, is a `Vector`; ``ROWS`` of
-its rows are a `Block`, small enough to stay in registers while a matrix product is summed up in it::
+A *panel* is a C-contiguous 2-D array with ``lanes(panel)`` columns. One of its rows, loaded, is a `Vector`::
 
-                lane 0   1   2   3        lanes-1
-              +---+---+---+---+-- ... --+---+
-    row       | x | x | x | x |         | x |   load(panel, row) -> Vector
-    row + 1   | x | x | x | x |         | x | \\
-    ...       |   |   |   |   |         |   |  > load_block(panel, row + 1) -> Block
-    row+ROWS  | x | x | x | x |         | x | /
-              +---+---+---+---+-- ... --+---+
+              lane 0   1   2   3        lanes-1
+            +---+---+---+---+-- ... --+---+
+    row     | x | x | x | x |         | x |   load(panel, row) -> Vector
+    row + 1 | x | x | x | x |         | x |
+            +---+---+---+---+-- ... --+---+
 
 A Vector is as wide as two registers of the processor: 32 float32 or 16 float64 with AVX-512, half of that elsewhere. On
 a processor with AVX-512, ``NUMBA_CPU_NAME=haswell`` gives the 16 registers of 256 bits that most laptops have: Numba
 then compiles for that one, and keeps the result beside the other.
 
-Vectors add, subtract and multiply with ``+ - *``; every other operation is a function below. All of them are lane by
-lane, but for `total`, the sum of the lanes. They exist in compiled code only.
+Vectors add, subtract and multiply with ``+ - *``; every other operation is a function, below, in `vector_exp` or in
+`vector_trig`. All of them are lane by lane, but for `total` and `largest_lane`. They exist in compiled code only.
 
 Each operation is a Numba *intrinsic*: a function that gets the Numba types of its arguments and returns the signature
 of the operation and a ``generate`` that writes its LLVM instructions. No fast-math flag is set anywhere: NaN and inf
 behave as IEEE 754 says.
 """
 
-import math
 import operator
-from functools import partial
-from typing import NamedTuple
 
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
@@ -42,9 +36,8 @@ def _has_avx512() -> bool:
     return bool(get_host_cpu_features().get("avx512f", False))
 
 
-# Two registers to a Vector and this many Vectors to a Block: enough independent sums to keep the multipliers busy,
-# few enough that Block, operands and all stay in the 32 (16 without AVX-512) registers.
-VECTOR_BYTES, ROWS = (128, 8) if _has_avx512() else (64, 4)
+HAS_AVX512 = _has_avx512()
+VECTOR_BYTES = 128 if HAS_AVX512 else 64  # two registers
 
 
 def lanes(array):
@@ -58,7 +51,7 @@ def _lanes(array):
     return lambda array: count  # a constant of the compiled code
 
 
-# --- The two types --------------------------------------------------------------------------------------------------
+# --- The type -------------------------------------------------------------------------------------------------------
 
 NUMBERS = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
 
@@ -73,20 +66,10 @@ class Vector(types.Type):
         super().__init__(f"Vector({self.llvm.count} x {dtype})")
 
 
-class Block(types.Type):
-    """``ROWS`` Vectors, the accumulator of a matrix product."""
-
-    def __init__(self, dtype):
-        self.dtype = dtype
-        self.llvm = ir.ArrayType(Vector(dtype).llvm, ROWS)
-        super().__init__(f"Block({ROWS} x {Vector(dtype).name})")
-
-
 @register_model(Vector)
-@register_model(Block)
 class _Model(models.PrimitiveModel):
-    def __init__(self, manager, kind):
-        super().__init__(manager, kind, kind.llvm)
+    def __init__(self, manager, vector):
+        super().__init__(manager, vector, vector.llvm)
 
 
 # --- Pieces of LLVM code --------------------------------------------------------------------------------------------
@@ -205,30 +188,6 @@ def store_first(typing_context, panel, row, x, count):
     return types.void(panel, types.intp, vector, types.intp), generate
 
 
-def _fetch(context, builder, signature, arguments, cache):
-    _fetch_at(builder, _pointer(context, builder, signature.args[0], *arguments, ir.IntType(8)), cache)
-    return context.get_dummy_value()
-
-
-def _fetch_at(builder, pointer, cache):
-    flags = [_integer(0, 32), _integer(4 - cache, 32), _integer(1, 32)]  # to read, how near, data
-    function_type = ir.FunctionType(ir.VoidType(), [pointer.type, *(flag.type for flag in flags)])
-    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch")
-    builder.call(function, [pointer, *flags])
-
-
-@intrinsic
-def prefetch(typing_context, array, row, column):
-    """Have ``array[row, column]`` fetched into the first-level cache. Any indices will do, also outside the array."""
-    return types.void(array, types.intp, types.intp), partial(_fetch, cache=1)
-
-
-@intrinsic
-def prefetch_early(typing_context, array, row, column):
-    """The same into the second-level cache: for what is needed so late that it would not stay in the first."""
-    return types.void(array, types.intp, types.intp), partial(_fetch, cache=2)
-
-
 @intrinsic
 def broadcast(typing_context, x):
     """The number ``x`` in every lane."""
@@ -272,24 +231,21 @@ def fma(typing_context, x, y, z):
     return x(x, x, x), lambda context, builder, signature, arguments: _fma(builder, *arguments)
 
 
+def _choose(builder, sign, x, y):
+    """``x`` where it is greater (or less, as the sign says) than ``y``, else ``y``."""
+    return builder.select(builder.fcmp_ordered(sign, x, y), x, y)
+
+
 @intrinsic
 def maximum(typing_context, x, y):
     """``x`` where ``x > y``, else ``y``: a NaN in ``x`` is passed over, one in ``y`` stays."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
-
-    return x(x, x), generate
+    return x(x, x), lambda context, builder, signature, arguments: _choose(builder, ">", *arguments)
 
 
 @intrinsic
 def minimum(typing_context, x, y):
     """``x`` where ``x < y``, else ``y``: a NaN in ``x`` is passed over, one in ``y`` stays."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.select(builder.fcmp_ordered("<", *arguments), *arguments)
-
-    return x(x, x), generate
+    return x(x, x), lambda context, builder, signature, arguments: _choose(builder, "<", *arguments)
 
 
 @intrinsic
@@ -343,124 +299,6 @@ def total(typing_context, x):
 def largest_lane(typing_context, x):
     """The largest of all lanes, `maximum` of one after the other: a NaN may be passed over."""
 
-    def generate(context, builder, signature, arguments):
-        def maximum_of(x, y):
-            return builder.select(builder.fcmp_ordered(">", x, y), x, y)
-
-        return _across(builder, *arguments, maximum_of)
-
-    return x.dtype(x), generate
-
-
-# --- The exponential ------------------------------------------------------------------------------------------------
-
-
-class ExpConstants(NamedTuple):
-    """What `exp` needs to know about a dtype."""
-
-    mantissa_bits: int
-    exponent_bias: int
-    lowest: float  # exp is 0 here: log2(e) times it rounds to -exponent_bias
-    highest: float  # exp is inf here: log2(e) times it rounds to exponent_bias + 1
-    log_2: float  # log(2) rounded to the dtype
-    log_2_rest: float  # and what the rounding lost
-    degree: int  # the Taylor remainder, (log(2)/2)^(degree + 1) / (degree + 1)!, is below a tenth of an ulp
-
-
-EXP = {
-    types.float32: ExpConstants(23, 127, -88.0, 88.5, 0.693147182464599609375, -1.9046542121259336e-09, 7),
-    types.float64: ExpConstants(52, 1023, -709.0, 709.5, 0.6931471805599453094, 2.3190468138462996e-17, 13),
-}
-
-
-@intrinsic
-def exp(typing_context, x):
-    """``exp(x)``: ``2^n`` times a Taylor polynomial in ``r = x - n log(2)``, ``|r| <= log(2)/2``.
-
-    Within 1 ulp. ``exp(0) == 1``, ``exp(-inf) == 0``, NaN gives NaN. What would be smaller than about 2^-126.5 in
-    float32 (2^-1022.5 in float64) is 0; from about 88.4 (709.4) on it is inf, a little early.
-    """
-    c = EXP[x.dtype]
-    integers = ir.VectorType(ir.IntType(x.dtype.bitwidth), x.llvm.count)
-
-    def generate(context, builder, signature, arguments):
-        def constant(value):
-            return _splat(builder, value, x.llvm)
-
-        (y,) = arguments
-        for sign, limit in (("<", constant(c.lowest)), (">", constant(c.highest))):
-            y = builder.select(builder.fcmp_ordered(sign, y, limit), limit, y)  # NaN compares false and stays
-        # Adding 1.5 * 2^mantissa_bits leaves no room for a fraction: it rounds y / log(2) to an integer n, which then
-        # stands in the lowest bits of the sum.
-        rounder = constant(1.5 * 2.0**c.mantissa_bits)
-        shifted = _fma(builder, y, constant(1 / math.log(2)), rounder)
-        n = builder.fsub(shifted, rounder)
-        r = _fma(builder, n, constant(-c.log_2), y)
-        r = _fma(builder, n, constant(-c.log_2_rest), r)
-        polynomial = constant(1 / math.factorial(c.degree))
-        for i in reversed(range(c.degree)):
-            polynomial = _fma(builder, polynomial, r, constant(1 / math.factorial(i)))
-        # 2^n: n + bias moved to the exponent's place. n = -bias gives 0, n = bias + 1 gives inf.
-        exponent = builder.add(builder.bitcast(shifted, integers), _splat(builder, c.exponent_bias, integers))
-        power = builder.shl(exponent, _splat(builder, c.mantissa_bits, integers))
-        return builder.fmul(polynomial, builder.bitcast(power, x.llvm))
-
-    return x(x), generate
-
-
-# --- Blocks ---------------------------------------------------------------------------------------------------------
-
-
-@intrinsic
-def zero_block(typing_context, panel):
-    """A Block of zeros in the dtype of ``panel``."""
-    block = Block(panel.dtype)
-    return block(panel), lambda context, builder, signature, arguments: ir.Constant(block.llvm, None)
-
-
-@intrinsic
-def load_block(typing_context, panel, row):
-    """``panel[row : row + ROWS]`` as a Block."""
-    block = Block(panel.dtype)
-
-    def generate(context, builder, signature, arguments):
-        panel_, row_ = arguments
-        value = ir.Constant(block.llvm, ir.Undefined)
-        for r in range(ROWS):
-            x = _load_row(context, builder, panel, panel_, builder.add(row_, _integer(r)))
-            value = builder.insert_value(value, x, r)
-        return value
-
-    return block(panel, types.intp), generate
-
-
-@intrinsic
-def store_block(typing_context, panel, row, block):
-    """``panel[row : row + ROWS] = block``."""
-
-    def generate(context, builder, signature, arguments):
-        panel_, row_, value = arguments
-        for r in range(ROWS):
-            x = builder.extract_value(value, r)
-            _store_row(context, builder, panel, panel_, builder.add(row_, _integer(r)), x)
-        return context.get_dummy_value()
-
-    return types.void(panel, types.intp, Block(panel.dtype)), generate
-
-
-@intrinsic
-def add_outer(typing_context, block, a, row, column, x):
-    """``block[r] + a[row + r, column] * x`` for each of the ROWS rows: one step of a matrix product.
-
-    ``a`` is any 2-D array, ``x`` a Vector: ROWS numbers, each broadcast and multiplied with the same Vector.
-    """
-
-    def generate(context, builder, signature, arguments):
-        value, a_, row_, column_, x_ = arguments
-        for r in range(ROWS):
-            pointer = _pointer(context, builder, a, a_, builder.add(row_, _integer(r)), column_, NUMBERS[a.dtype])
-            number = _splat(builder, builder.load(pointer), x.llvm)
-            value = builder.insert_value(value, _fma(builder, number, x_, builder.extract_value(value, r)), r)
-        return value
-
-    return block(block, a, types.intp, types.intp, Vector(a.dtype)), generate
+    return x.dtype(x), lambda context, builder, signature, arguments: _across(
+        builder, *arguments, lambda x, y: _choose(builder, ">", x, y)
+    )
