@@ -33,7 +33,7 @@ def compile_cases(dtype, slow):
 
 def rest(dtype):
     """What the tests of single kernels call besides: the product alone, long enough for parts; steps in any layout."""
-    from linattn_ref.attention import performer
+    from linattn_ref.attention import performer, rfa
     from linattn_ref.attention import softmax as softmax_attention
     from linattn_ref.kernels import jit
     from linattn_ref.kernels.jit import causal_product, elu_plus_one, softmax
@@ -51,8 +51,9 @@ def rest(dtype):
     for module in (causal_product, elu_plus_one):
         module.bind_step(row, row, row, s, row.copy(), 0.5, row.copy())()
     omega = row.copy()
-    state = performer.init_state((2,), 3, 3, omega, dtype=dtype)
-    performer.bind_step(row, row, row, state, omega, kernels=jit).run()
+    for mechanism in (performer, rfa):
+        state = mechanism.init_state((2,), 3, 3, omega, dtype=dtype)
+        mechanism.bind_step(row, row, row, state, omega, kernels=jit).run()
     keys = np.ones((2, 3, 3), dtype)
     softmax.step(row, keys, keys, 2, 0.5)
     softmax.step(*(np.repeat(x, 2, axis=0)[::2] for x in (row, keys, keys)), 2, 0.5)

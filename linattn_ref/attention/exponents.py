@@ -95,6 +95,8 @@ class Features(NamedTuple):
     log_scale: Array | None  # (..., 1 or C), r after the last key; None where phi is not an exponential
     saved_q: Any  # what feature_map.backward needs
     saved_k: Any
+    feature_map: FeatureMap
+    key_mask: Mask | None  # (..., L)
 
 
 def features(q: Array, k: Array, feature_map: FeatureMap, key_mask: Mask | None = None) -> Features:
@@ -102,7 +104,8 @@ def features(q: Array, k: Array, feature_map: FeatureMap, key_mask: Mask | None 
     if is_exponential(feature_map):
         return scaled_features(q, k, feature_map, key_mask)
     (phi_q, saved_q), (phi_k, saved_k) = feature_map.forward(q), feature_map.forward(k)
-    return Features(phi_q, zero_masked(phi_k, key_mask), None, k.shape[-2], (), None, saved_q, saved_k)
+    phi_k = zero_masked(phi_k, key_mask)
+    return Features(phi_q, phi_k, None, k.shape[-2], (), None, saved_q, saved_k, feature_map, key_mask)
 
 
 def scaled_features(
@@ -134,20 +137,14 @@ def scaled_features(
     decays = [decay_between(old, new) for (_, old), (_, new) in pairwise(scale_k)]
     pieces = tuple(Piece(i, j, decay) for (i, _), (j, _), decay in zip(scale_q, scale_k[1:], decays, strict=False))
     decay, last = decay_between(before, first), scale_k[-1][1]
-    return Features(phi_q, phi_k, decay, shared, pieces, last, (q, phi_q), (k, phi_k))
+    scaled = phi_q, phi_k, decay, shared, pieces, last
+    return Features(*scaled, (q, phi_q), (k, phi_k), feature_map, key_mask)
 
 
-def features_backward(
-    d_phi_q: Array,
-    d_phi_k: Array,
-    phi: Features,
-    feature_map: FeatureMap,
-    key_mask: Mask | None,
-    kernels: Any = None,
-) -> tuple[Array, Array]:
+def features_backward(d_phi_q: Array, d_phi_k: Array, phi: Features) -> tuple[Array, Array]:
     """Gradients of ``q`` and ``k``, the scale a constant."""
-    d_q = feature_map.backward(d_phi_q, phi.saved_q)  # (..., N, D)
-    d_k = feature_map.backward(zero_masked(d_phi_k, key_mask), phi.saved_k)  # (..., L, D)
+    d_q = phi.feature_map.backward(d_phi_q, phi.saved_q)  # (..., N, D)
+    d_k = phi.feature_map.backward(zero_masked(d_phi_k, phi.key_mask), phi.saved_k)  # (..., L, D)
     return d_q, d_k
 
 

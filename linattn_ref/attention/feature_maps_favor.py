@@ -36,7 +36,8 @@ Choromanski et al. (2021), "Rethinking attention with Performers", section 2 and
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -219,6 +220,15 @@ class FavorRelu(NamedTuple):
     def backward(self, d_phi: Array, p: Array) -> Array:
         d_p = d_phi * (p > 0) / math.sqrt(len(self.omega))  # (8)  (..., m)
         return self.scale * (d_p @ like(p, self.omega))  # (8)
+
+
+Kind = Literal["trig", "positive", "hyperbolic", "relu"]
+KINDS: dict[str, Callable[..., FavorTrig | FavorPositive | FavorHyperbolic | FavorRelu]] = {
+    "trig": FavorTrig,
+    "positive": FavorPositive,
+    "hyperbolic": FavorHyperbolic,
+    "relu": FavorRelu,
+}
 
 
 def _beside_ones(omega: Array) -> Array:

@@ -30,7 +30,7 @@ from linattn_ref.attention.linear_state import State, gradient_on_scale, spend
 from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, read_backward
 from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.ownership import Count, new_count
-from linattn_ref.attention.rooms import CausalProductRoom, kernel_of, name_of_room, room_of
+from linattn_ref.attention.rooms import CausalProductRoom, kernel_of, name_of_room
 from linattn_ref.kernels.reference import exponential_features
 from linattn_ref.kernels.reference.buffers import into
 from linattn_ref.kernels.turns import take_turn
@@ -47,8 +47,6 @@ class Saved(NamedTuple):
     out: Array  # (..., N, M)
     denominator: Array  # (..., N)
     starts: tuple[tuple[Array, Array], ...]  # S and Z before each piece of a causal pass; else those of all keys
-    key_mask: Mask | None  # (..., L)
-    feature_map: ExponentialMap
     kernels: Any  # the name of the room
     continued: bool  # whether from a state
     given_scale: Array | None  # (..., 1 or C), of that state
@@ -74,7 +72,7 @@ def forward(
         out = into(out, result)
         last = State(s.copy(), z.copy(), phi.log_scale, new_count())
         rows, room = (phi, v, out, denominator), name_of_room(kernels)
-        return out, Saved(*rows, ((s, z),), key_mask, feature_map, room, False, None, last)
+        return out, Saved(*rows, ((s, z),), room, False, None, last)
     phi = scaled_features(q, k, feature_map, key_mask, causal, given_scale, kernels)
     s, z = add_up(phi.k[..., : phi.shared, :], v[..., : phi.shared, :])  # of the keys that every query sees
     if state is not None:
@@ -86,7 +84,7 @@ def forward(
         result, denominator = read(phi.q, s, z, 0.0)
         out = into(out, result)
         starts = ((s.copy(), z.copy()),)  # a copy, because a step may spend the state below
-    kept = phi, v, out, denominator, starts, key_mask, feature_map, name_of_room(kernels), state is not None
+    kept = phi, v, out, denominator, starts, name_of_room(kernels), state is not None
     return out, Saved(*kept, given_scale, State(s, z, phi.log_scale, new_count()))
 
 
@@ -100,7 +98,8 @@ def _over_all_keys(
         x_k = np.concatenate([x_k[..., :-1], seen[..., None]], axis=-1)
     kernel = getattr(kernels, "exponential_features", exponential_features)
     phi_q, phi_k, r, *sums_and_output = kernel.over_all_keys(x_q, x_k, directions, v)
-    return Features(phi_q, phi_k, None, k.shape[-2], (), r, (q, phi_q), (k, phi_k)), *sums_and_output
+    saved = (q, phi_q), (k, phi_k), feature_map, key_mask
+    return Features(phi_q, phi_k, None, k.shape[-2], (), r, *saved), *sums_and_output
 
 
 def backward(d_out: Array, saved: Saved, d_state: State | None) -> tuple[Array, Array, Array, State | None]:
@@ -116,8 +115,7 @@ def backward(d_out: Array, saved: Saved, d_state: State | None) -> tuple[Array, 
         d_phi_shared, d_v_shared = add_up_backward(d_s, d_z, phi.k[..., shared, :], saved.v[..., shared, :])
         d_phi_k, d_v = [d_phi_shared, *d_phi_k], [d_v_shared, *d_v]
     d_given = State(*decayed(d_s, d_z, phi.decay), saved.given_scale) if saved.continued else None
-    room = room_of(saved.kernels)
-    d_q, d_k = features_backward(d_phi_q, join(d_phi_k), phi, saved.feature_map, saved.key_mask, room)
+    d_q, d_k = features_backward(d_phi_q, join(d_phi_k), phi)
     return d_q, d_k, join(d_v), d_given
 
 

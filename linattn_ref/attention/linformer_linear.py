@@ -92,8 +92,6 @@ class Saved(NamedTuple):
     z: Array  # (..., C)
     out: Array  # (..., N, M)
     denominator: Array  # (..., N)
-    feature_map: FeatureMap
-    key_mask: Mask | None  # (..., L)
 
 
 @documented
@@ -145,20 +143,20 @@ def forward(
     s, z = add_up(mixed_k, mixed_v)  # (2)  (..., C, M), (..., C)
     result, denominator = read(phi.q, s, z, eps)  # (3)
     out = into(out, result)
-    return out, Saved(phi, v, e, f, mixed_k, mixed_v, s, z, out, denominator, feature_map, key_mask)
+    return out, Saved(phi, v, e, f, mixed_k, mixed_v, s, z, out, denominator)
 
 
 @door(backward_check(Saved))
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4) and (5)."""
-    phi, v, e, f, mixed_k, mixed_v, s, z, out, denominator, feature_map, key_mask = saved
+    phi, v, e, f, mixed_k, mixed_v, s, z, out, denominator = saved
     d_phi_q, d_s, d_z = read_backward(d_out, phi.q, out, denominator, s, z)
     d_mixed_k, d_mixed_v = add_up_backward(d_s, d_z, mixed_k, mixed_v)  # (..., R, C), (..., R, M)
     d_e = product_for(e.shape, d_mixed_k, phi.k)  # (4)
     d_f = product_for(f.shape, d_mixed_v, v)  # (4)
     d_phi_k = e.swapaxes(-1, -2) @ d_mixed_k  # (5)  (..., L, C)
-    d_v = zero_masked(f.swapaxes(-1, -2) @ d_mixed_v, key_mask)  # (5)  (..., L, M)
-    d_q, d_k = features_backward(d_phi_q, d_phi_k, phi, feature_map, key_mask)
+    d_v = zero_masked(f.swapaxes(-1, -2) @ d_mixed_v, phi.key_mask)  # (5)  (..., L, M)
+    d_q, d_k = features_backward(d_phi_q, d_phi_k, phi)
     return Gradients(d_q, d_k, d_v, d_e, d_f)
 
 

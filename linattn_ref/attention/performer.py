@@ -74,21 +74,24 @@ Choromanski et al. (2021), "Rethinking attention with Performers", sections 2.2-
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
-
 import numpy as np
 from numpy.typing import DTypeLike
 
-from linattn_ref.attention import feature_maps, linear, linear_scaled
+from linattn_ref.attention import feature_maps, linear
 from linattn_ref.attention.arguments import Array, Mask, check_array
 from linattn_ref.attention.door import door
 from linattn_ref.attention.feature_maps import FeatureMap
-from linattn_ref.attention.feature_maps_favor import FavorHyperbolic, FavorPositive, FavorRelu, FavorTrig
+from linattn_ref.attention.feature_maps_favor import KINDS, Kind
 from linattn_ref.attention.feature_maps_random import check_omega
 from linattn_ref.attention.linear import BoundStep, Gradients, GradientsWithState, State
-from linattn_ref.attention.linear_checks import check_bind_step, check_forward, check_step
-from linattn_ref.attention.linear_state import check_sizes_of_state
+from linattn_ref.attention.linear_scaled import Saved
+from linattn_ref.attention.performer_checks import (
+    check_bind_step,
+    check_directions,
+    check_forward,
+    check_init_state,
+    check_step,
+)
 from linattn_ref.attention.rooms import CausalProductRoom
 from linattn_ref.kernels import reference
 
@@ -110,25 +113,8 @@ __all__ = [
     "step",
 ]
 
-Kind = Literal["trig", "positive", "hyperbolic", "relu"]
-KINDS: dict[str, Callable[..., FeatureMap]] = {
-    "trig": FavorTrig,
-    "positive": FavorPositive,
-    "hyperbolic": FavorHyperbolic,
-    "relu": FavorRelu,
-}
-Saved = linear_scaled.Saved | linear.Saved  # the latter of "relu"
 
-
-def _check_forward(
-    q: Any, k: Any, v: Any, omega: Any, *, kind: Any = "positive", eps: Any = 0.0, **options: Any
-) -> None:
-    _check_directions(omega, kind)
-    check_forward(q, k, v, feature_map=feature_map.unchecked(omega, kind), eps=eps, **options)
-    _check_directions(omega, kind, q.shape[-1])
-
-
-@door(_check_forward)
+@door(check_forward)
 def forward(
     q: Array,
     k: Array,
@@ -142,7 +128,7 @@ def forward(
     state: State | None = None,
     out: Array | None = None,
     kernels: CausalProductRoom = reference,
-) -> tuple[Array, Saved]:
+) -> tuple[Array, Saved | linear.Saved]:
     """Performer attention.
 
     Parameters
@@ -160,8 +146,8 @@ def forward(
     Returns
     -------
     out : ndarray ``(..., N, M)``
-    saved : Saved
-        Of linear attention: rows of features, no ``N x L`` and no ``N x C x M`` array.
+    saved : Saved, or with ``"relu"`` linear.Saved
+        Rows of features, no ``N x L`` and no ``N x C x M`` array.
     """
     phi = feature_map.unchecked(omega, kind)  # (1), (2)
     return linear.forward.unchecked(
@@ -169,7 +155,9 @@ def forward(
     )  # (3)
 
 
-def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gradients | GradientsWithState:
+def backward(
+    d_out: Array, saved: Saved | linear.Saved, *, d_state: State | None = None
+) -> Gradients | GradientsWithState:
     """Gradients of :func:`forward`, (4) and (5): those of linear attention, whose last step is back through ``phi``.
 
     Parameters
@@ -180,16 +168,7 @@ def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gra
     return linear.backward(d_out, saved, d_state=d_state)
 
 
-def _check_directions(omega: Any, kind: Any = "positive", width: int | None = None) -> None:
-    """``kind`` is one, and ``omega (m, D)`` has ``D = width``, if that is given."""
-    if not (isinstance(kind, str) and kind in KINDS):
-        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-    check_omega(omega)
-    if width is not None and omega.shape[-1] != width:
-        raise ValueError(f"omega: expected one column an entry of q, D = {width}, got shape {omega.shape}")
-
-
-@door(_check_directions)
+@door(check_directions)
 def feature_map(omega: Array, kind: Kind = "positive") -> FeatureMap:
     """The features of ``q / D^(1/4)`` as a map of ``q``: what makes linear attention a Performer.
 
@@ -224,20 +203,7 @@ def redraw(omega: Array, rng: np.random.Generator, *, orthogonal: bool = True, r
 # --- The recurrent form and the matrix ------------------------------------------------------------------------------
 
 
-def _check_init_state(
-    leading: Any,
-    key_width: Any,
-    value_width: Any,
-    omega: Any,
-    *,
-    kind: Any = "positive",
-    **options: Any,
-) -> None:
-    check_sizes_of_state(leading, key_width, value_width, **options)
-    _check_directions(omega, kind, int(key_width))
-
-
-@door(_check_init_state)
+@door(check_init_state)
 def init_state(
     leading: tuple[int, ...],
     key_width: int,
@@ -261,15 +227,7 @@ def init_state(
     return linear.init_state.unchecked(leading, key_width, value_width, feature_map=phi, dtype=dtype, like=like)
 
 
-def _check_step(
-    q_t: Any, k_t: Any, v_t: Any, state: Any, omega: Any, *, kind: Any = "positive", eps: Any = 0.0, **options: Any
-) -> None:
-    check_array("q_t", q_t, ndim=1)
-    _check_directions(omega, kind, q_t.shape[-1])
-    check_step(q_t, k_t, v_t, state, feature_map=feature_map.unchecked(omega, kind), eps=eps, **options)
-
-
-@door(_check_step)
+@door(check_step)
 def step(
     q_t: Array,
     k_t: Array,
@@ -294,15 +252,7 @@ def step(
     return linear.step.unchecked(q_t, k_t, v_t, state, feature_map=phi, eps=eps, kernels=kernels)
 
 
-def _check_bind_step(
-    q_t: Any, k_t: Any, v_t: Any, state: Any, omega: Any, *, kind: Any = "positive", eps: Any = 0.0, **options: Any
-) -> None:
-    check_array("q_t", q_t, ndim=1)
-    _check_directions(omega, kind, q_t.shape[-1])
-    check_bind_step(q_t, k_t, v_t, state, feature_map=feature_map.unchecked(omega, kind), eps=eps, **options)
-
-
-@door(_check_bind_step)
+@door(check_bind_step)
 def bind_step(
     q_t: Array,
     k_t: Array,
@@ -343,5 +293,5 @@ def matrix(
     is so only as ``m`` grows.
     """
     check_array("q", q)
-    _check_directions(omega, kind, q.shape[-1])
+    check_directions(omega, kind, q.shape[-1])
     return linear.matrix(q, k, feature_map=feature_map(omega, kind), causal=causal, key_mask=key_mask, eps=eps)

@@ -23,11 +23,10 @@ from matplotlib.figure import Figure
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from linattn_ref.attention import gate as learned_gate
 from linattn_ref.attention import rfa
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps import orthogonal_gaussian
-from linattn_ref.attention.gate import backward as gate_backward
-from linattn_ref.attention.gate import forward as gate_forward
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.training import adam
 
@@ -177,14 +176,14 @@ def train_latch(form: str, steps: int, rng: Generator, *, rate: float = 0.1) -> 
 def latch_loss(form: str, w_g: Array, b_g: Array, omega: Array, batch: Batch) -> tuple[float, Array, Array, Array]:
     """The loss, the gates, and the gradients of ``w_g`` and ``b_g``."""
     same = np.ones((*batch.v.shape[:-1], omega.shape[-1]))  # one query and one key for all
-    gate, gate_saved = gate_forward(batch.x, w_g, b_g)
+    gate, gate_saved = learned_gate.forward(batch.x, w_g, b_g)
     gates = () if form == "none" else (gate,)
     out, saved = rfa.forward(same, same, batch.v, omega, *gates, causal=True, eps=0.0)
     error = out - batch.target
     if form == "none":
         return float((error**2).mean()), np.ones_like(gate), np.zeros_like(w_g), np.zeros_like(b_g)
     grads = rfa.backward(2 * error / error.size, saved)
-    of_gate = gate_backward(grads.gate, gate_saved)  # type: ignore[union-attr]
+    of_gate = learned_gate.backward(grads.gate, gate_saved)  # type: ignore[union-attr]
     return float((error**2).mean()), gate, of_gate.w_g, of_gate.b_g
 
 

@@ -96,13 +96,16 @@ def _step_bound(table, dtype):
 @njit
 def _step_rows(q, k, v, s, z, gate, directions, m, eps, out):
     """On rows: ``q, k (heads, D)``, ``z (heads, C)``, ``v, out (heads, M)``, ``s (heads * C, M)``."""
-    phi_q, phi_k, gates = np.empty_like(z), np.empty_like(z), np.ones((len(q), 1), q.dtype)
+    phi_q, phi_k, y, panel = np.empty_like(z), np.empty_like(z), np.empty_like(q), new_panel(len(q), q)
     for x, phi in ((q, phi_q), (k, phi_k)):
-        _features(x, directions, m, phi)
+        for row in range(len(x)):
+            _write_unit(x, row, y)
+        _features(y, directions, m, panel, phi)
     if len(gate):
-        gates = gate
         _weigh(phi_k, gate)
-    step_rows(phi_q, phi_k, v, s, z, eps, out, gates)  # (4)
+    else:
+        gate = np.ones((len(q), 1), q.dtype)
+    step_rows(phi_q, phi_k, v, s, z, eps, out, gate)  # (4)
 
 
 @njit
@@ -114,19 +117,17 @@ def _weigh(phi, gate):
 
 
 @njit
-def _features(x, directions, m, phi):
+def _features(y, directions, m, panel, phi):
     """(2) or (3)."""
-    y, panel, scale = np.empty_like(x), new_panel(len(x), x), x.dtype.type(1 / math.sqrt(m))
-    for row in range(len(x)):
-        _write_unit(x, row, y)
+    scale = y.dtype.type(1 / math.sqrt(m))
     sines, cosines = _columns(phi, 0, m), _columns(phi, phi.shape[1] - m, m)
-    for first in range(0, m, lanes(x)):
+    for first in range(0, m, lanes(y)):
         product(panel, y, columns_from(directions, first), False)
         some_sines, some_cosines = columns_from(sines, first), columns_from(cosines, first)
-        for row in range(len(x)):
+        for row in range(len(y)):
             p = load(panel, row)
             if phi.shape[1] == m:
-                store_row(some_sines, row, maximum(p, broadcast(x.dtype.type(0))) * broadcast(scale))  # (3)
+                store_row(some_sines, row, maximum(p, broadcast(y.dtype.type(0))) * broadcast(scale))  # (3)
             else:
                 sine, cosine = sine_cosine(p)
                 store_row(some_sines, row, sine * broadcast(scale))  # (2)

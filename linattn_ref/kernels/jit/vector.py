@@ -13,11 +13,10 @@ a processor with AVX-512, ``NUMBA_CPU_NAME=haswell`` gives the 16 registers of 2
 then compiles for that one, and keeps the result beside the other.
 
 Vectors add, subtract and multiply with ``+ - *``; every other operation is a function, below, in `vector_exp` or in
-`vector_trig`. All of them are lane by lane, but for `total` and `largest_lane`. They exist in compiled code only.
-
-Each operation is a Numba *intrinsic*: a function that gets the Numba types of its arguments and returns the signature
-of the operation and a ``generate`` that writes its LLVM instructions. No fast-math flag is set anywhere: NaN and inf
-behave as IEEE 754 says.
+`vector_trig`. All of them are lane by lane, but for `total` and `largest_lane`. They exist in compiled code only: each
+is a Numba *intrinsic*, a function that gets the Numba types of its arguments and returns the signature of the operation
+and a ``generate`` that writes its LLVM instructions. No fast-math flag is set anywhere: NaN and inf behave as IEEE 754
+says.
 """
 
 import operator
