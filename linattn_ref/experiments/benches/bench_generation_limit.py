@@ -6,7 +6,8 @@ from typing import Any
 
 from linattn_ref.kernels.jit.cache import serial_kernel
 from linattn_ref.kernels.jit.row_sums import prefetch_rows
-from linattn_ref.kernels.jit.vector import ROWS, broadcast, load, total
+from linattn_ref.kernels.jit.vector import broadcast, load, total
+from linattn_ref.kernels.jit.vector_block import ROWS
 
 __all__ = ["read_once"]
 

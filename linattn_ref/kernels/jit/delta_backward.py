@@ -36,7 +36,8 @@ from linattn_ref.kernels.jit.heads import head_of
 from linattn_ref.kernels.jit.panel import product
 from linattn_ref.kernels.jit.transposed import transpose
 from linattn_ref.kernels.jit.triangle import add_terms, solve_up
-from linattn_ref.kernels.jit.vector import ROWS, lanes, load, spread, store, store_block, zero_block
+from linattn_ref.kernels.jit.vector import lanes, load, spread, store
+from linattn_ref.kernels.jit.vector_block import ROWS, store_block, zero_block
 from linattn_ref.kernels.jit.views import columns_from
 
 

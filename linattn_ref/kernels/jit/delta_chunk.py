@@ -26,20 +26,10 @@ from numba import njit
 
 from linattn_ref.kernels.jit.transposed import transpose
 from linattn_ref.kernels.jit.triangle import add_terms
-from linattn_ref.kernels.jit.vector import (
-    ROWS,
-    broadcast,
-    exp,
-    fma,
-    keep_lanes,
-    lanes,
-    load,
-    prefetch_early,
-    spread,
-    store,
-    store_block,
-    zero_block,
-)
+from linattn_ref.kernels.jit.vector import broadcast, fma, keep_lanes, lanes, load, spread, store
+from linattn_ref.kernels.jit.vector_block import ROWS, store_block, zero_block
+from linattn_ref.kernels.jit.vector_exp import exp
+from linattn_ref.kernels.jit.vector_prefetch import prefetch_early
 from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
 
 CHUNK = 32  # rows, as many as a Vector has lanes at most: with more of them there are more pairs for each row

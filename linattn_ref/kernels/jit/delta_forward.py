@@ -18,17 +18,8 @@ from linattn_ref.kernels.jit.delta_chunk import CHUNK, fetch, give_rows, load_ch
 from linattn_ref.kernels.jit.heads import head_of
 from linattn_ref.kernels.jit.panel import new_panel, product
 from linattn_ref.kernels.jit.triangle import add_terms, solve_down
-from linattn_ref.kernels.jit.vector import (
-    ROWS,
-    broadcast,
-    lanes,
-    load,
-    load_block,
-    spread,
-    store,
-    store_block,
-    zero_block,
-)
+from linattn_ref.kernels.jit.vector import broadcast, lanes, load, spread, store
+from linattn_ref.kernels.jit.vector_block import ROWS, load_block, store_block, zero_block
 from linattn_ref.kernels.jit.views import columns_from, load_row
 
 

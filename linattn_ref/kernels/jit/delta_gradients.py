@@ -14,19 +14,8 @@ import numpy as np
 from numba import njit
 
 from linattn_ref.kernels.jit.triangle import add_terms
-from linattn_ref.kernels.jit.vector import (
-    ROWS,
-    broadcast,
-    fma,
-    keep_between,
-    lanes,
-    load,
-    load_block,
-    spread,
-    store,
-    store_block,
-    total,
-)
+from linattn_ref.kernels.jit.vector import broadcast, fma, keep_between, lanes, load, spread, store, total
+from linattn_ref.kernels.jit.vector_block import ROWS, load_block, store_block
 from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
 
 

@@ -16,17 +16,8 @@ transpose.
 from numba import njit, types
 from numba.extending import intrinsic
 
-from linattn_ref.kernels.jit.vector import (
-    NUMBERS,
-    ROWS,
-    Block,
-    _fma,
-    _integer,
-    _pointer,
-    _splat,
-    add_outer,
-    load,
-)
+from linattn_ref.kernels.jit.vector import NUMBERS, _fma, _integer, _pointer, _splat, load
+from linattn_ref.kernels.jit.vector_block import ROWS, Block, add_outer
 
 
 @njit(forceinline=True)
