@@ -26,6 +26,7 @@ SCHEMATICS = (
     "schematic_sparse_transformer",
     "schematic_long_short",
     "schematic_reformer",
+    "schematic_block",
 )
 # In the gallery's order:
 FIGURES = {

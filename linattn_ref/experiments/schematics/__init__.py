@@ -1,7 +1,8 @@
 """One drawn picture a mechanism: shapes of arrays as boxes with their letters, what is summed, what is never made.
 
 ``drawing`` is the vocabulary, ``patterns`` what the sparse ones share; each other module is a figure, and has the name
-of its mechanism in `linattn_ref.attention` (``linear_recurrent`` is the second picture of ``linear``).
+of its mechanism in `linattn_ref.attention` (``linear_recurrent`` is the second picture of ``linear``), but for ``block``,
+the block of a transformer.
 """
 
 from linattn_ref import lazy
@@ -9,6 +10,7 @@ from linattn_ref import lazy
 __all__ = [
     "arrays",
     "bigbird",
+    "block",
     "block_local",
     "delta",
     "drawing",
