@@ -34,7 +34,7 @@ from linattn_ref.attention import layer_norm as norm_of_rows
 from linattn_ref.attention import linear, softmax
 from linattn_ref.data import fetch, text
 from linattn_ref.experiments.publishing import chapter, style
-from linattn_ref.kernels import jit
+from linattn_ref.kernels import jit, reference
 from linattn_ref.models import causal, generate
 from linattn_ref.nested import leaves
 from linattn_ref.nn import (
@@ -158,8 +158,8 @@ chapter.source(norm_of_rows.forward, norm_of_rows.backward, doc=False)
 # %%
 norm_params = layer_norm.Params(*rng.standard_normal((2, E)))
 print("layer norm:", check(layer_norm.forward, layer_norm.backward, x, norm_params), "derivatives")
-_, saved = layer_norm.forward(x, norm_params, eps=1e-12)
-d_x = layer_norm.backward(rng.standard_normal(x.shape), saved).x
+_, saved = norm_of_rows.forward(x, norm_of_rows.Params(*norm_params), eps=1e-12)
+d_x = norm_of_rows.backward(rng.standard_normal(x.shape), saved).x
 same(d_x.sum(axis=-1), 0)  # no shift
 np.testing.assert_allclose((d_x * saved.y).sum(axis=-1), 0, atol=1e-9)  # no stretch; the rest is eps's
 
@@ -174,10 +174,11 @@ np.testing.assert_allclose((d_x * saved.y).sum(axis=-1), 0, atol=1e-9)  # no str
 # \Phi'(x) = \frac{e^{-x^2/2}}{\sqrt{2 \pi}} \qquad (9)$$
 #
 # The bracket of (9) is computed on the way forward, when $\Phi$ is at hand, and kept in the place of $x$. Between two
-# affine layers, $E \to F \to E$, it makes the feed-forward layer.
+# affine layers, $E \to F \to E$, it makes the feed-forward layer. (Where a loop is worth compiling, the package has it
+# as a kernel: here is its plain text. `past` in a backward pass is a gradient that is added on the way.)
 
 # %%
-chapter.source(feed_forward.forward, feed_forward.backward, doc=False)
+chapter.source(reference.gelu.forward, feed_forward.forward, feed_forward.backward, doc=False)
 
 # %%
 fed = feed_forward.draw(E, 6, rng)
@@ -239,7 +240,7 @@ print("multi-head:", check(two_heads, multi_head.backward, x, heads_params), "de
 # ![A block of a transformer, forward and backward, drawn](../figures/schematic_block.svg)
 
 # %%
-chapter.source(pre_norm.forward, pre_norm.backward, doc=False)
+chapter.source(pre_norm.layers, pre_norm.backward, doc=False)
 
 # %%
 block_params = pre_norm.draw(E, 6, rng)
@@ -266,7 +267,7 @@ print("block:", check(block_of_two, pre_norm.backward, x, block_params), "deriva
 # What the network said minus what it should have said: where the backward pass begins.
 
 # %%
-chapter.source(cross_entropy.backward, doc=False)
+chapter.source(reference.cross_entropy.forward, doc=False)
 
 # %%
 scores, targets = rng.standard_normal((2, N, A)), rng.integers(A, size=(2, N))
@@ -533,7 +534,7 @@ print(f"{len(training):,} characters; nats a character: alone {alone:.2f}, in pa
 # $$\theta \leftarrow \theta - \eta\, \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \varepsilon} \qquad (17)$$
 #
 # The rate $\eta$ rises for fifty steps and falls to 0 like half a cosine. Training is a loop of ten lines; the
-# package's compiled kernels run the prefix sums, and an arena hands out the same memory at each step:
+# package's compiled kernels run the loops, and an arena hands out the same memory at each step:
 
 # %%
 STEPS, BATCH, PEAK = 1500, 16, 4e-3
@@ -552,11 +553,11 @@ def train(state, until):
         drawn = windows_of(training, rng.integers(len(training) - LENGTH, size=BATCH))
         total[:] = 0
         scores, network = causal.forward(drawn[:, :-1], learned, fast, work=arena)
-        loss, surprise = cross_entropy.forward(scores, drawn[:, 1:], work=arena)
+        loss, surprise = cross_entropy.forward(scores, drawn[:, 1:], kernels=jit, work=arena)
         d_scores = cross_entropy.backward(np.float32(1), surprise, work=arena).scores
         causal.backward(d_scores, network, into=grads, work=arena)
         rate = PEAK * min(1, len(losses) / 50) * (1 + math.cos(math.pi * len(losses) / STEPS)) / 2
-        state = adam.step(flat, total, state, learning_rate=rate)
+        state = adam.step(flat, total, state, learning_rate=rate, kernels=jit)
         losses.append(float(loss))
         arena.reset()
     return state
@@ -632,8 +633,9 @@ assert sums <= kept <= sums + SIZES["layers"]  # claim 23: whatever the length
 # numbers from the generator, the same characters. The scores differ by roundings of float32:
 
 # %%
-again = write(7, recurrent=False)
-np.testing.assert_array_equal(again, written)
+for way in generate.ways(learned, fast):  # a step compiled for all layers, the steps of the text, whole sequences
+    np.testing.assert_array_equal(write(7, way=way), written)
+print("the same text:", ", ".join(generate.ways(learned, fast)))
 in_parallel, _ = causal.forward(written[:, :-1], learned, fast)
 by_steps, state = [], causal.init_state(len(written), learned, fast)
 for t in range(LENGTH - 1):
@@ -754,11 +756,11 @@ assert abs(numeric - by_hand).max() < 1e-7 * abs(numeric).max()
 of_softmax = causal.Model(mechanism.of(softmax, causal=True), HEADS)
 numeric, by_hand = slopes(lambda params: loss_and_gradient(params, of_softmax, windows), params).T
 assert abs(numeric - by_hand).max() < 1e-7 * abs(numeric).max()
-ways = (
-    generate.generate(windows[:, :1], 30, params, of_softmax, rng=np.random.default_rng(8), recurrent=recurrent)
-    for recurrent in (True, False)
-)
-np.testing.assert_array_equal(*ways)
+texts = [
+    generate.generate(windows[:, :1], 30, params, of_softmax, rng=np.random.default_rng(8), way=way)
+    for way in ("steps", "anew")
+]
+np.testing.assert_array_equal(*texts)
 
 # %% [markdown]
 # **4. The first loss.** Who knows nothing says $1/A$ for each character and is surprised by $\log A = 3.43$ nats. The
