@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import groupby
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 from linattn_ref.nn import (
     affine,
     cross_entropy,
+    ctc,
     dropout,
     embedding,
     feed_forward,
@@ -77,6 +79,10 @@ def targets(rng, dtype):
     return drawn
 
 
+def labels(rng, dtype):
+    return np.array([[2, 2, 1], [3, 1, -1]])  # a repetition, and padding
+
+
 def away_from_0(rng, dtype):
     x = normal(*ROWS, WIDTH)(rng, dtype)
     return x + np.sign(x) * dtype(0.1)
@@ -118,6 +124,15 @@ def slow_feed_forward(x, params):
 def slow_cross_entropy(scores, targets):
     rows = [(a, t) for a, t in zip(scores.reshape(-1, WIDTH), targets.ravel(), strict=True) if t >= 0]
     return -np.mean([np.log(np.exp(a)[t] / np.exp(a).sum()) for a, t in rows])
+
+
+def slow_ctc(scores, targets):
+    losses = []
+    for a, said in ((scores[0], [2, 2, 1]), (scores[1, :3], [3, 1])):
+        y = np.exp(a) / np.exp(a).sum(axis=-1, keepdims=True)
+        paths = [path for path in np.ndindex(*[WIDTH] * len(y)) if [c for c, _ in groupby(path) if c] == said]
+        losses.append(-np.log(sum(np.prod(y[np.arange(len(y)), path]) for path in paths)) / len(said))
+    return np.mean(losses)
 
 
 def slow_logistic_mixture(params, values):
@@ -175,5 +190,12 @@ LAYERS = (
         lambda: {"activation": relu},
     ),
     Layer("cross-entropy", cross_entropy, all_of(normal(*ROWS, WIDTH), targets), slow_cross_entropy),
+    Layer(
+        "ctc",
+        ctc,
+        all_of(normal(*ROWS, WIDTH), labels),
+        slow_ctc,
+        lambda: {"frames": np.array([5, 3]), "lengths": np.array([3, 2])},
+    ),
     Layer("logistic mixture", logistic_mixture, all_of(mixtures, pixels), slow_logistic_mixture),
 )

@@ -34,6 +34,7 @@ CALLED_OF = {
     "causal_product": ("normalised_forward", "normalised_backward", "step"),
     "delta_product": ("forward", "backward", "step"),
     "cross_entropy": ("forward",),
+    "ctc": ("forward",),
     "adam": ("step",),
 }
 

@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra peers)")
 
-from linattn_ref.nn import affine, cross_entropy, feed_forward, gelu, positions  # noqa: E402
+from linattn_ref.nn import affine, cross_entropy, ctc, feed_forward, gelu, positions  # noqa: E402
 from linattn_ref.training import adam, clip, parameters, radam, schedule, sgd  # noqa: E402
 
 RNG = np.random.default_rng(0)
@@ -60,6 +60,23 @@ def test_cross_entropy(weighted):
     loss, saved = cross_entropy.forward(scores, targets, weight=weight)
     close(loss, theirs)
     close(cross_entropy.backward(1.0, saved).scores, x.grad)
+
+
+@pytest.mark.parametrize("infinite_to_zero", [False, True])
+def test_ctc(infinite_to_zero):
+    """Repeated labels, none, and with the option also more than the frames can say; PyTorch's gradient is NaN there."""
+    scores, targets = RNG.standard_normal((4, 9, 5)), RNG.integers(1, 5, (4, 4))
+    targets[1], frames, lengths = 2, np.array([9, 7, 6, 9]), np.array([4, 4, 0, 3])
+    frames[1] -= infinite_to_zero
+    x = leaf(scores)
+    log_y = x.log_softmax(dim=-1).transpose(0, 1)
+    theirs = torch.nn.functional.ctc_loss(
+        log_y, *map(torch.tensor, (targets, frames, lengths)), zero_infinity=infinite_to_zero
+    )
+    theirs.backward()
+    loss, saved = ctc.forward(scores, targets, frames=frames, lengths=lengths, infinite_to_zero=infinite_to_zero)
+    close(loss, theirs)
+    close(ctc.backward(1.0, saved).scores, x.grad)
 
 
 OPTIMISERS = {

@@ -21,6 +21,7 @@
 ``exponential_features``  those of the Performer; a token of decoding with the positive ones is in ``favor_positive``
 ``decode``                a token of a whole transformer; its GELU is in ``normal``
 ``rfa``                   a token of decoding with random feature attention
+``ctc``                   CTC's sums over paths, by ``log_sum``
 ``lsh``                   Reformer's attention within sorted chunks; ``lsh_meet`` says who meets whom
 
 The first call in each dtype compiles (a few seconds); later processes read the result from the cache.
@@ -35,6 +36,7 @@ from linattn_ref.kernels.jit import (
     adam,
     causal_product,
     cross_entropy,
+    ctc,
     decode,
     delta_product,
     elu_plus_one,
@@ -52,6 +54,7 @@ __all__ = [
     "adam",
     "causal_product",
     "cross_entropy",
+    "ctc",
     "decode",
     "delta_product",
     "elu_plus_one",

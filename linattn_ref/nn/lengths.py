@@ -1,0 +1,40 @@
+"""Sequences of several lengths in one array: what lies behind the last element of each is padding.
+
+``lengths`` says how many elements each sequence has. What padding contains changes nothing, and its gradient is 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Lengths", "check_lengths", "lengths_or_all"]
+
+Lengths = NDArray[np.integer[Any]]
+
+
+def check_lengths(name: str, lengths: Lengths | None, leading: tuple[int, ...], longest: int) -> None:
+    """``lengths`` has an integer from 0 to ``longest`` for each sequence, or is None.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument.
+    """
+    if lengths is None:
+        return
+    if not (isinstance(lengths, np.ndarray) and lengths.dtype.kind in "iu"):
+        raise TypeError(f"{name}: expected an array of integers, got {getattr(lengths, 'dtype', type(lengths))}")
+    if lengths.shape != leading:
+        raise ValueError(f"{name}: expected shape {leading}, a number a sequence, got {lengths.shape}")
+    if lengths.size and not (lengths.min() >= 0 and lengths.max() <= longest):
+        raise ValueError(f"{name}: expected numbers from 0 to {longest}, got {lengths.min()} to {lengths.max()}")
+
+
+def lengths_or_all(lengths: Lengths | None, leading: tuple[int, ...], longest: int) -> NDArray[np.intp]:
+    """``lengths`` in a row; without them every sequence is as long as there is room."""
+    if lengths is None:
+        return np.full(int(np.prod(leading)), longest)
+    return lengths.astype(np.intp).ravel()

@@ -1,0 +1,199 @@
+"""CTC beside its definition, a sum over all paths: which labels are possible, padding, symbols that cannot be."""
+
+from itertools import product
+
+import numba
+import numpy as np
+import pytest
+
+from linattn_ref.kernels import reference
+from linattn_ref.nn import ctc
+
+T, V = 4, 3
+SCORES = np.random.default_rng(0).standard_normal((T, V))
+
+
+def said_by(path):
+    """The paper's map B: a run once, then no blanks."""
+    return tuple(symbol for i, symbol in enumerate(path) if symbol and (i == 0 or path[i - 1] != symbol))
+
+
+def over_all_paths(scores):
+    """The probability of every labelling that some path says."""
+    y = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    of_labels = {}
+    for path in product(range(scores.shape[-1]), repeat=len(scores)):
+        labels = said_by(path)
+        of_labels[labels] = of_labels.get(labels, 0) + np.prod(y[np.arange(len(scores)), path])
+    return of_labels
+
+
+def all_labels(most):
+    return [labels for n in range(most + 1) for labels in product(range(1, V), repeat=n)]
+
+
+def batch_of(labels):
+    """Each of them in a row, with their lengths; what lies behind is no label at all."""
+    targets = np.full((len(labels), max(map(len, labels))), -7)
+    for row, each in zip(targets, labels, strict=True):
+        row[: len(each)] = each
+    return targets, np.array([len(each) for each in labels])
+
+
+def run(scores, targets, **options):
+    loss, saved = ctc.forward(scores, targets, **options)
+    return loss, ctc.backward(1.0, saved).scores
+
+
+def test_every_labelling_has_the_probability_of_its_paths():
+    """Also none, repeated ones, and those that no path says: one more than there are frames, or a blank too few."""
+    labels, expected = all_labels(T + 1), over_all_paths(SCORES)
+    targets, lengths = batch_of(labels)
+    scores = np.broadcast_to(SCORES, (len(labels), T, V))
+    losses, _ = reference.ctc.forward(scores, targets, np.full(len(labels), T), lengths, np.ones(len(labels)))
+    np.testing.assert_allclose(np.exp(-losses), [expected.get(each, 0) for each in labels], rtol=1e-13)
+    assert np.exp(-losses).sum() == pytest.approx(1, rel=1e-13)
+
+
+def test_what_pads_a_sequence_changes_nothing():
+    rng = np.random.default_rng(1)
+    scores, targets = rng.standard_normal((3, 6, V)), rng.integers(1, V, (3, 2))
+    frames, lengths = np.array([6, 4, 5]), np.array([2, 0, 1])
+    whole, d_whole = run(scores, targets, frames=frames, lengths=lengths)
+    alone = [run(s[:t], labels[:n]) for s, labels, t, n in zip(scores, targets, frames, lengths, strict=True)]
+    assert whole == pytest.approx(np.mean([loss for loss, _ in alone]), rel=1e-14)
+    scores[1, 4:], scores[2, 5:], targets[1], targets[2, 1:] = np.nan, np.inf, -1, 99
+    padded, d_padded = run(scores, targets, frames=frames, lengths=lengths)
+    assert padded == whole
+    np.testing.assert_array_equal(d_padded, d_whole)
+    for b, (_, d_alone) in enumerate(alone):
+        np.testing.assert_allclose(d_whole[b, : frames[b]], d_alone / 3, rtol=1e-13, atol=1e-16)
+        assert np.all(d_whole[b, frames[b] :] == 0)
+
+
+def test_labels_that_no_path_says():
+    scores, targets = np.stack([SCORES, SCORES]), np.array([[1, 2], [1, 1]])
+    frames = np.array([2, 2])  # 1 1 needs a blank between
+    loss, d_scores = run(scores, targets, frames=frames)
+    assert loss == np.inf
+    assert np.all(d_scores[1] == 0)
+    first, d_first = run(scores[:1, :2], targets[:1])
+    loss, d_scores = run(scores, targets, frames=frames, infinite_to_zero=True)
+    assert loss == first / 2
+    np.testing.assert_allclose(d_scores[0, :2], d_first[0] / 2, rtol=1e-14)
+
+
+def test_no_frames_say_no_labels_and_nothing_else():
+    scores, targets = np.stack([SCORES, SCORES]), np.array([[1], [1]])
+    none = np.zeros(2, int)
+    assert run(scores, targets, frames=none, lengths=none)[0] == 0
+    assert run(scores, targets, frames=none)[0] == np.inf
+
+
+def test_symbols_that_cannot_be():
+    """A score of -inf is a probability of 0; a score of NaN shows."""
+    scores = SCORES.copy()
+    scores[0, 1] = scores[2, 0] = -np.inf
+    loss, d_scores = run(scores, np.array([1, 2]))
+    assert np.exp(-2 * loss) == pytest.approx(over_all_paths(scores)[1, 2], rel=1e-13)
+    assert np.all(np.isfinite(d_scores))
+    scores[1, 2] = np.nan
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(run(scores, np.array([1, 2]))[0])
+
+
+def test_wrong_arguments_are_named():
+    scores, labels = SCORES[None], np.array([[1, 2]])
+    for error, options in {
+        "targets: expected labels from 1 to 2 .0 is the blank., got 0 to 2": {"targets": np.array([[0, 2]])},
+        "targets: expected labels from 1 to 2 .0 is the blank., got 1 to 3": {"targets": np.array([[1, 3]])},
+        "targets: expected shape": {"targets": np.array([1, 2])},
+        "targets: expected an array of integers, got float64": {"targets": np.ones((1, 2))},
+        "frames: expected numbers from 0 to 4, got 5 to 5": {"frames": np.array([5])},
+        "frames: expected shape .1,.": {"frames": np.array([2, 2])},
+        "lengths: expected numbers from 0 to 2, got -1 to -1": {"lengths": np.array([-1])},
+        "lengths: expected an array of integers, got <class 'int'>": {"lengths": 2},
+        "kernels: expected a module with a 'ctc' kernel": {"kernels": np},
+    }.items():
+        with pytest.raises((TypeError, ValueError), match=f"^{error}"):
+            ctc.forward(**{"scores": scores, "targets": labels, **options})
+
+
+# --- Compiled, which takes seconds ---
+
+
+def drawn(batch=6, frames=37, symbols=21, labels=12, scale=3.0):
+    rng = np.random.default_rng(2)
+    targets = rng.integers(1, symbols, (batch, labels))
+    targets[0] = 3  # a blank between any two
+    lengths, used = rng.integers(0, labels + 1, batch), rng.integers(frames - 9, frames + 1, batch)
+    lengths[:3], used[:3] = (labels, 0, labels), (frames, frames, labels - 1)  # the third has too few frames
+    return scale * rng.standard_normal((batch, frames, symbols)), targets, used, lengths, rng.random(batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("scale", [1, 300])
+def test_jit_is_the_reference(dtype, scale):
+    from linattn_ref.kernels import jit
+
+    scores, targets, frames, lengths, share = drawn(scale=scale)
+    scores = scores.astype(dtype)
+    losses, d_scores = jit.ctc.forward(scores, targets, frames, lengths, share.astype(dtype))
+    exact, d_exact = reference.ctc.forward(scores.astype(float), targets, frames, lengths, share)
+    assert losses.dtype == d_scores.dtype == dtype
+    assert np.isposinf(losses[2])
+    np.testing.assert_allclose(losses, exact, rtol=64 * np.finfo(dtype).eps)
+    # A probability is off by as much as the scores it is made of, and these are a hundred times one or more.
+    np.testing.assert_allclose(d_scores, d_exact, rtol=0, atol=64 * scale * np.finfo(dtype).eps)
+
+
+@pytest.mark.slow
+def test_jit_with_symbols_that_cannot_be():
+    from linattn_ref.kernels import jit
+
+    scores, targets = SCORES.copy(), np.array([1, 2])
+    scores[0, 1] = scores[2, 0] = -np.inf
+    results = [run(scores, targets, kernels=kernels) for kernels in (jit, reference)]
+    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-14)
+    np.testing.assert_allclose(results[0][1], results[1][1], rtol=0, atol=1e-15)
+    scores[0, 0] = -np.inf  # now the first frame says 2
+    assert run(scores, targets, kernels=jit)[0] == np.inf
+    for frame in range(T):
+        scores = SCORES.copy()
+        scores[frame, 1] = np.nan
+        loss, d_scores = run(scores, targets, kernels=jit)
+        assert np.isnan(loss)
+        assert np.isnan(d_scores[frame]).all()
+
+
+@pytest.mark.slow
+def test_hundreds_of_frames_in_float32():
+    """Logarithms of probabilities reach the thousands there; the gradient keeps four digits all the same."""
+    from linattn_ref.kernels import jit
+
+    scores, targets, _, _, share = drawn(4, 800, 60, 100)
+    arguments = targets, np.full(4, 800), np.array([100, 60, 40, 0])
+    _, d_exact = jit.ctc.forward(scores.astype(np.float32).astype(float), *arguments, share)
+    _, d_scores = jit.ctc.forward(scores.astype(np.float32), *arguments, share.astype(np.float32))
+    np.testing.assert_allclose(d_scores, d_exact, rtol=0, atol=3e-4)
+
+
+@pytest.mark.slow
+def test_jit_with_any_buffers_and_threads():
+    from linattn_ref.kernels import jit
+
+    scores, *rest = drawn()
+    losses, d_scores = jit.ctc.forward(scores, *rest)
+    scores.setflags(write=False)
+    gaps = np.full((*scores.shape[:2], 2 * scores.shape[2]), np.nan)[..., ::2]
+    threads = numba.get_num_threads()
+    try:
+        for count in (1, threads):
+            numba.set_num_threads(count)
+            for out in (None, gaps, np.full(scores.shape, np.nan)):
+                again = jit.ctc.forward(scores[:, ::1], *rest, d_scores=out)
+                np.testing.assert_array_equal(again[0], losses)
+                np.testing.assert_array_equal(again[1], d_scores)
+    finally:
+        numba.set_num_threads(threads)
