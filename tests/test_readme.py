@@ -5,13 +5,18 @@ import io
 import re
 from pathlib import Path
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def test_examples_print_what_readme_says() -> None:
+@pytest.mark.parametrize("page", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
+def test_examples_print_what_the_page_says(page: str) -> None:
     """Each goes on from the one before."""
-    examples = re.findall(r"```python\n(.*?)```\n\nprints\n\n```\n(.*?)```", README, re.DOTALL)
-    assert len(examples) == README.count("```python")
+    examples = re.findall(r"```python\n(.*?)```\n\nprints\n\n```\n(.*?)```", page, re.DOTALL)
+    assert len(examples) == page.count("```python") > 0
     names: dict[str, object] = {}
     for code, printed in examples:
         out = io.StringIO()
@@ -27,14 +32,13 @@ def test_both_set_up_commands_are_one_line_each() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    root = Path(__file__).parents[1]
-    targets = [t for t in re.findall(r"\]\(([^)]+)\)", README) if not t.startswith("http")]
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", README + CONTRIBUTING)
     assert targets
-    assert [t for t in targets if not (root / t).exists()] == []
+    assert [t for t in targets if not (t.startswith("http") or (ROOT / t).exists())] == []
 
 
 def test_table_of_claims_says_which_chapters_name_them() -> None:
-    notebooks = Path(__file__).parents[1] / "notebooks"
+    notebooks = ROOT / "notebooks"
     rows = re.findall(
         r"^\| (\d+) \|.*\| ([^|]*) \|$", (notebooks / "README.md").read_text(encoding="utf-8"), re.MULTILINE
     )

@@ -179,7 +179,9 @@ def test_twenty_steps_of_an_autoregressive_network(kind):
 
 
 def fast_layers(attention, **more):
-    builders = pytest.importorskip("fast_transformers.builders", reason="fast-transformers is not installed (README)")
+    builders = pytest.importorskip(
+        "fast_transformers.builders", reason="fast-transformers is not installed (CONTRIBUTING.md)"
+    )
     return builders.TransformerEncoderBuilder.from_kwargs(
         attention_type=attention,
         n_layers=LAYERS,

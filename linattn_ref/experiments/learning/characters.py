@@ -150,7 +150,7 @@ def run(
     start = causal.draw(
         np.random.default_rng(seed),
         tokens=len(found.alphabet),
-        places=shape.length + WRITTEN,
+        places=shape.length,
         width=shape.width,
         hidden=shape.hidden,
         layers=shape.layers,
@@ -178,11 +178,9 @@ def run(
     return loop.run(learned, start, settings, out, facts=facts, resume=resume, progress=progress), model, found
 
 
-WRITTEN = 200  # characters that a trained network writes
-
-
-def write(params: Params, model: Model, found: Corpus, *, seed: int = 0, count: int = WRITTEN) -> str:
-    """What the network writes after an empty line, as a recurrent network."""
+def write(params: Params, model: Model, found: Corpus, *, seed: int = 0) -> str:
+    """What the network writes after an empty line, as a recurrent network: as many characters as it has places."""
     first = np.array([[max(found.alphabet.find("\n"), 0)]])
+    count = causal.places(params, model)
     written = generate(first, count, params, model, rng=np.random.default_rng(seed), temperature=0.8)
     return "".join(found.alphabet[i] for i in written[0, 1:])

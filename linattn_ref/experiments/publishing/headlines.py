@@ -54,6 +54,12 @@ HEADLINES = (
         "bench_reformer",
         {"length": 4096, "causal": False, "passes": "forward + backward", "name": "transformers"},
     ),
+    Headline(
+        "A token of a transformer of 8 layers, linear attention, B = 1",
+        "fast-transformers",
+        "bench_generation",
+        {"batch": 1, "kernel": "fast-transformers"},
+    ),
 )
 
 
