@@ -1,6 +1,7 @@
 """``linattn-ref train``: what is learned by this package's own gradients. Can be stopped, and resumed."""
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,27 @@ def add_tasks(tasks: Any) -> None:
     option("--heads", type=at_least(1), metavar="H", help="(default: 2)")
     option("--layers", type=at_least(1), metavar="L", help="(default: 4)")
 
+    option = _add_task(tasks, "mlm", run_mlm, attention=ENCODER, steps=2000, default="softmax")
+    option("--text", type=Path, metavar="FILE", help="UTF-8 text to learn from (default: film reviews, fetched once)")
+    option("--length", type=at_least(8), metavar="N", help="tokens a sequence (default: 512)")
+    _add_price(option)
+    option("--width", type=at_least(2), metavar="E", help="(default: 128)")
+    option("--heads", type=at_least(1), metavar="H", help="(default: 4)")
+    option("--layers", type=at_least(1), metavar="L", help="(default: 4)")
+    option("--peak", type=float, default=2e-3, metavar="RATE", help="the highest learning rate (default: %(default)s)")
+    option("--vocabulary", type=at_least(260), metavar="V", help="pieces of the vocabulary (default: 8000)")
+
+    option = _add_task(tasks, "finetune", run_finetune, attention=ENCODER, steps=500, default="softmax")
+    option("--model", type=Path, metavar="DIR", help="a BERT or RoBERTa (default: all-MiniLM-L6-v2, fetched once)")
+    option("--data", type=Path, metavar="FILE", help="CSV of text, label, source (default: film reviews, fetched once)")
+    option("--source", default="imdb", help="of the texts: imdb, rotten_tomatoes (default: imdb)")
+    option("--start", type=Path, metavar="DIR", help="go on from what a run with softmax attention has learned")
+    option("--length", type=at_least(8), metavar="N", help="tokens a text (default: 128)")
+    _add_price(option)
+    option("--examples", type=at_least(1), metavar="S", help="texts to learn from (default: 8000)")
+    option("--batch", type=at_least(1), metavar="B", help="texts a step (default: 16)")
+    option("--peak", type=float, default=1e-4, metavar="RATE", help="the highest learning rate (default: %(default)s)")
+
 
 AUTOREGRESSIVE = (
     "softmax",
@@ -43,14 +65,42 @@ AUTOREGRESSIVE = (
 )  # causal_attention.NAMES: that takes a second
 
 
-def _add_task(tasks: Any, name: str, run: Any, *, attention: tuple[str, ...], steps: int) -> Any:
+ENCODER = (
+    "softmax",
+    "linformer",
+    "nystromformer",
+    "performer",
+    "rfa",
+    "linear",
+    "local",
+    "longformer",
+    "bigbird",
+    "long-short",
+    "reformer",
+)  # encoder_attention.NAMES
+
+
+def _add_price(option: Any) -> None:
+    """What a mechanism may cost, and how Linformer's projections are shared."""
+    option("--k", type=at_least(1), default=64, help="keys, mixtures or features a query (default: %(default)s)")
+    option(
+        "--sharing",
+        choices=("none", "headwise", "key_value", "layerwise"),
+        default="headwise",
+        help="of linformer's projections (default: %(default)s)",
+    )
+
+
+def _add_task(
+    tasks: Any, name: str, run: Any, *, attention: tuple[str, ...], steps: int, default: str = "linear"
+) -> Any:
     """What every task has; returns the function that adds another option."""
     command = add_command(tasks, name, run)
     command.set_defaults(if_interrupted="; the same command with --resume goes on from the last checkpoint")
     command.set_defaults(all_steps=steps)
     option = command.add_argument
     option("--out", type=Path, default=Path("out") / name, metavar="DIR", help="(default: %(default)s)")
-    option("--attention", choices=attention, default="linear", help="(default: %(default)s)")
+    option("--attention", choices=attention, default=default, help="(default: %(default)s)")
     option("--steps", type=at_least(1), metavar="S", help=f"(default: {steps}, or {QUICK_STEPS} with --quick)")
     option("--seed", type=at_least(0), default=0, help="(default: 0)")
     option("--quick", action="store_true", help="a tiny network, for a test")
@@ -131,6 +181,63 @@ def run_images(arguments: argparse.Namespace) -> None:
         f" {run.curves['bits'][-1]:.3f} bits a pixel of {run.facts['watched']} test images"
         f" ({run.curves['bits_without_first'][-1]:.3f} without the first pixel)"
     )
+    _say_files(arguments.out)
+
+
+def run_mlm(arguments: argparse.Namespace) -> None:
+    """Train a small bidirectional transformer to say which tokens were hidden (Linformer, Figure 3).
+
+    Writes record.jsonl (the command, seed and versions; then losses), tokenizer.json, times.jsonl and the checkpoints.
+    """
+    from linattn_ref.experiments.learning import mlm, runs
+
+    quick = {"width": 32, "hidden": 64, "heads": 2, "layers": 2, "length": 64, "tokens": 512, "vocabulary": 500}
+    shape = _shape(mlm.Shape(), arguments, **quick)
+    mlm.run(
+        arguments.out,
+        text=arguments.text,
+        k=arguments.k,
+        sharing=arguments.sharing,
+        shape=shape,
+        peak=arguments.peak,
+        cut=300 if arguments.quick else None,
+        **_common(arguments),
+    )
+    run = runs.read(arguments.out)
+    for what, loss in run.facts["yardsticks"].items():
+        print(f"{what}: perplexity {math.exp(loss):.1f}")
+    print(
+        f"{arguments.attention}, after {run.steps[-1]} steps and {run.cpu_seconds[-1]:.0f} CPU seconds:"
+        f" perplexity {math.exp(run.curves['loss'][-1]):.1f}, {run.curves['accuracy'][-1]:.1%} of the hidden right"
+    )
+    _say_files(arguments.out)
+
+
+def run_finetune(arguments: argparse.Namespace) -> None:
+    """Train a pretrained BERT to tell praise from blame, with any mechanism in its layers (Linformer, Table 2).
+
+    Writes record.jsonl (the command, seed and versions; then losses), result.json (accuracy on the test part),
+    times.jsonl and the checkpoints.
+    """
+    from linattn_ref.experiments.learning import finetune
+
+    quick = {"length": 32, "batch": 4, "examples": 64, "watched": 32, "tested": 32}
+    result = finetune.run(
+        arguments.out,
+        model=arguments.model,
+        data=arguments.data,
+        source=arguments.source,
+        k=arguments.k,
+        sharing=arguments.sharing,
+        start=arguments.start,
+        peak=arguments.peak,
+        shape=_shape(finetune.Shape(), arguments, **quick),
+        **_common(arguments),
+    )
+    for when in ("before", "after"):
+        if found := result[when]:
+            low, high = found["interval"]
+            print(f"{when} training: {found['accuracy']:.1%} of {result['texts']} test texts ({low:.1%} to {high:.1%})")
     _say_files(arguments.out)
 
 

@@ -29,7 +29,7 @@ from linattn_ref.attention.arguments import check_sizes
 from linattn_ref.nn.buffers import Arena, Work
 from linattn_ref.training import adam, checkpoint, clip, parameters
 
-__all__ = ["LAST", "RECORD", "Settings", "Task", "TrainingError", "read_record", "read_times", "run"]
+__all__ = ["BEST", "LAST", "RECORD", "Settings", "Task", "TrainingError", "read_record", "read_times", "run"]
 
 RECORD, LAST, BEST = "record.jsonl", "last.safetensors", "best.safetensors"
 TIMES = "times.jsonl"  # apart from the record, which is the same bytes each time

@@ -2,6 +2,16 @@
 
 from linattn_ref import lazy
 
-__all__ = ["causal_attention", "characters", "duplication", "images", "runs"]
+__all__ = [
+    "causal_attention",
+    "characters",
+    "duplication",
+    "encoder_attention",
+    "finetune",
+    "images",
+    "mlm",
+    "ngrams",
+    "runs",
+]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -1,0 +1,249 @@
+"""Masked language modelling, as the Linformer paper's Figure 3 has it, in small: ``linattn-ref train mlm``.
+
+A bidirectional transformer reads windows of a text in which 15 % of the tokens are hidden, and is to say which stood
+there. Of the hidden ones 80 % are replaced by ``[MASK]``, 10 % by a random token, 10 % by themselves. Beside its loss
+stand those of counts of single tokens and of pairs (`ngrams`).
+
+The text is split for good (`linattn_ref.data.splits`), and its vocabulary is trained on the training part alone.
+
+References
+----------
+Wang et al. (2020), "Linformer: self-attention with linear complexity", section 5.1.
+Devlin et al. (2019), "BERT: pre-training of deep bidirectional transformers for language understanding", section 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linattn_ref.atomic import write_all
+from linattn_ref.attention.linformer_projections import Sharing
+from linattn_ref.data import fetch, splits, subwords
+from linattn_ref.data.text import read_text
+from linattn_ref.experiments.learning import encoder_attention, ngrams, runs
+from linattn_ref.kernels import jit
+from linattn_ref.models import encoder, masked_tokens
+from linattn_ref.models.encoder import Model
+from linattn_ref.models.masked_tokens import Params
+from linattn_ref.nn import cross_entropy
+from linattn_ref.nn.buffers import Work
+from linattn_ref.training import adam, loop, schedule
+
+__all__ = ["Corpus", "Hidden", "Shape", "corpus", "hide", "run", "task"]
+
+HIDDEN = 0.15  # of the tokens
+TO_MASK, TO_RANDOM = 0.8, 0.1  # of the hidden ones
+HELD_OUT = 65_536  # tokens of the validation part that are read at each evaluation, or as many as there are
+TOKENIZER = "tokenizer.json"
+
+Tokens = NDArray[np.integer[Any]]
+
+
+class Shape(NamedTuple):
+    """How large the network is, and what it reads at a time."""
+
+    width: int = 128
+    hidden: int = 512
+    heads: int = 4
+    layers: int = 4
+    length: int = 512
+    tokens: int = 8192  # a step, in windows of that length
+    vocabulary: int = 8000
+
+
+class Corpus(NamedTuple):
+    """A text as numbers of pieces."""
+
+    training: Tokens  # (pieces,)
+    validation: Tokens  # (pieces,)
+    vocabulary: str  # its fingerprint
+    name: str
+    sha256: str
+    tokenizer: bytes  # as JSON
+
+
+class Hidden(NamedTuple):
+    """Windows with tokens hidden in them."""
+
+    read: Tokens  # (B, N)
+    chosen: Tokens  # (places,), in read.ravel()
+    targets: Tokens  # (places,)
+
+
+def corpus(text: Path | None, shape: Shape, cut: int | None = None) -> Corpus:
+    """All reviews of `linattn_ref.data.fetch`, or a text of one's own, whose documents are split in the same way."""
+    if text is None:
+        found = splits.read_labelled(fetch.open_content(fetch.REVIEWS))
+    else:
+        own = read_text(text)
+        found = splits.Labelled(own.name, own.documents, np.zeros(len(own.documents), int), own.sha256)
+    parts = splits.split(found)
+    used: tuple[splits.Part, ...] = ("training", "validation")
+    texts = {part: parts[part].texts[:cut] for part in used}
+    for part, documents in texts.items():
+        if not documents:
+            raise ValueError(f"text: none of its {len(found.texts)} documents is for {part}, at least one is needed")
+    tokenizer = subwords.train(texts["training"], shape.vocabulary)
+    training, validation = (subwords.stream(texts[part], tokenizer) for part in used)
+    for part, pieces in zip(used, (training, validation), strict=True):
+        if len(pieces) < shape.length:
+            raise ValueError(f"text: {len(pieces)} pieces of it are for {part}, one sequence has {shape.length}")
+    fingerprint = subwords.fingerprint(tokenizer)
+    return Corpus(training, validation, fingerprint, found.name, found.sha256, tokenizer.to_str().encode())
+
+
+def hide(tokens: Tokens, rng: np.random.Generator, vocabulary: int) -> Hidden:
+    """Hide 15 % of each window ``(B, N)``; separators are not hidden."""
+    b, n = tokens.shape
+    count = max(1, round(HIDDEN * n))
+    order = np.where(tokens == subwords.SEP, 2.0, rng.random((b, n)))
+    places = np.argpartition(order, count - 1, axis=-1)[:, :count]  # (B, count)
+    chosen = np.sort((places + n * np.arange(b)[:, None]).ravel())
+    targets = tokens.ravel()[chosen]
+    chance, other = rng.random(chosen.size), rng.integers(len(subwords.SPECIAL), vocabulary, chosen.size)
+    shown = np.where(chance < TO_MASK, subwords.MASK, np.where(chance < TO_MASK + TO_RANDOM, other, targets))
+    read = tokens.astype(np.int64).ravel()
+    read[chosen] = shown
+    return Hidden(read.reshape(b, n), chosen, targets.astype(np.int64))
+
+
+def held_out(found: Corpus, shape: Shape) -> list[Hidden]:
+    """The same windows of the validation part, with the same tokens hidden, whatever the seed of the training."""
+    count = min(HELD_OUT, len(found.validation)) // shape.length
+    windows = found.validation[: count * shape.length].reshape(count, shape.length)
+    rng = np.random.default_rng([2018, shape.length])
+    rows = max(1, shape.tokens // shape.length)
+    return [hide(windows[i : i + rows], rng, shape.vocabulary) for i in range(0, count, rows)]
+
+
+def yardsticks(found: Corpus, shape: Shape) -> dict[str, float]:
+    """The loss of counts at the places that the network is asked for."""
+    pieces, start, before, targets = np.append(subwords.SEP, found.validation), 0, [], []
+    for read, chosen, wanted in held_out(found, shape):
+        before.append(pieces[start + chosen])
+        targets.append(wanted)
+        start += read.size
+    return ngrams.surprise(found.training, np.concatenate(before), np.concatenate(targets), shape.vocabulary)
+
+
+def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
+    """Cross-entropy of the hidden tokens."""
+    last, rows = len(found.training) - shape.length + 1, max(1, shape.tokens // shape.length)
+
+    def batch(rng: np.random.Generator) -> Hidden:
+        starts = rng.integers(last, size=rows)
+        return hide(found.training[starts[:, None] + np.arange(shape.length)], rng, shape.vocabulary)
+
+    def learn(params: Params, given: Hidden, into: Params, share: float, work: Work) -> float:
+        scores, saved = masked_tokens.forward(given.read, params, model, chosen=given.chosen, work=work)
+        loss, surprise = cross_entropy.forward(scores, given.targets, kernels=jit, work=work)
+        d_scores = cross_entropy.backward(scores.dtype.type(share), surprise, work=work).scores
+        masked_tokens.backward(d_scores, saved, into=into, work=work)
+        return share * float(loss)
+
+    asked = held_out(found, shape)
+
+    def evaluate(params: Params) -> dict[str, float]:
+        total, right, count = 0.0, 0, 0
+        for read, chosen, targets in asked:
+            scores, _ = masked_tokens.forward(read, params, model, chosen=chosen)
+            total += len(targets) * float(cross_entropy.forward(scores, targets)[0])
+            right += int((scores.argmax(axis=-1) == targets).sum())
+            count += len(targets)
+        return {"loss": total / count, "accuracy": right / count}
+
+    return loop.Task(learn, batch, evaluate)
+
+
+def rate(t: int, *, peak: float, steps: int) -> float:
+    """A tenth of the steps up to the peak, then along half a cosine."""
+    return schedule.warm_up(t, peak=1.0, warmup=max(1, steps // 10)) * schedule.cosine(t, peak=peak, steps=steps)
+
+
+def run(
+    out: Path,
+    *,
+    text: Path | None = None,
+    attention: str = "softmax",
+    k: int = 64,
+    sharing: Sharing = "headwise",
+    steps: int = 2000,
+    peak: float = 2e-3,
+    seed: int = 0,
+    shape: Shape = Shape(),  # noqa: B008  # a constant
+    cut: int | None = None,
+    resume: bool = False,
+    command: str = "",
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> Params:
+    """Train in the folder ``out``, or go on; see `linattn_ref.training.loop.run`.
+
+    Parameters
+    ----------
+    out : Path
+    text : Path, optional
+        UTF-8; film reviews, fetched once, unless given.
+    attention, k, sharing
+        As in `encoder_attention`.
+    steps, peak, seed : int, float, int
+        ``peak`` is the highest learning rate.
+    shape : Shape
+    cut : int, optional
+        Read so many texts of each part only.
+    resume : bool
+    command : str
+        For the record.
+    progress : callable
+        ``tqdm.tqdm``, say.
+    """
+    if shape.width % shape.heads:
+        raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
+    setting = encoder_attention.Setting(shape.layers, shape.heads, shape.width // shape.heads, shape.length, k, sharing)
+    inside = encoder_attention.make(attention, setting, np.random.default_rng([seed, 1]))
+    found = corpus(text, shape, cut)
+    rng = np.random.default_rng([seed, 0])
+    below = encoder.draw(
+        rng,
+        tokens=shape.vocabulary,
+        places=shape.length,
+        width=shape.width,
+        hidden=shape.hidden,
+        layers=shape.layers,
+        reads=inside.reads,
+        own=inside.own,
+        dtype=np.float32,
+    )
+    settings = loop.Settings(
+        steps=steps,
+        learning_rate=partial(rate, peak=peak, steps=steps),
+        optimiser=adam,
+        options={"betas": (0.9, 0.98), "kernels": jit, "weight_decay": 0.01, "decoupled": True},
+        clip=1.0,
+        every=max(1, min(100, steps // 4)),
+        seed=seed,
+    )
+    facts = runs.facts(
+        command,
+        seed,
+        steps=steps,
+        peak=peak,
+        attention=attention,
+        k=None if attention in encoder_attention.WITHOUT_K else k,
+        sharing=sharing if attention == "linformer" else None,
+        shape=shape._asdict(),
+        text={"name": found.name, "sha256": found.sha256, "pieces": len(found.training)},
+        vocabulary=found.vocabulary,
+        yardsticks=yardsticks(found, shape),
+    )
+    learned = task(found, Model(inside.mechanisms, shape.heads), shape)
+    params = loop.run(
+        learned, masked_tokens.draw(below, rng), settings, out, facts=facts, resume=resume, progress=progress
+    )
+    write_all({out / TOKENIZER: lambda path: path.write_bytes(found.tokenizer)})
+    return params

@@ -1,0 +1,49 @@
+"""What counts alone say of a hidden token: yardsticks for a network that reads all around it.
+
+    p(t) = (c(t) + 1) / (c + V)                              (1)  pieces alone
+    p(t | s) = (c(s, t) + T(s) p(t)) / (c(s) + T(s))         (2)  after the piece before it
+
+``c`` are counts of the training text and ``T(s)`` is how many different pieces follow ``s``: that much of the whole is
+left to what was never seen after ``s``.
+
+References
+----------
+Witten and Bell (1991), "The zero-frequency problem", method C (2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["surprise"]
+
+Tokens = NDArray[np.integer[Any]]
+
+
+def surprise(training: Tokens, before: Tokens, hidden: Tokens, size: int) -> dict[str, float]:
+    """The mean of ``-log p`` in nats, by (1) and by (2), of the ``hidden`` tokens that stood after those ``before``.
+
+    Parameters
+    ----------
+    training : ndarray of int ``(pieces,)``
+        A text, one piece after the other.
+    before, hidden : ndarray of int ``(places,)``
+    size : int
+        ``V``.
+    """
+    single = np.bincount(training, minlength=size)
+    alone = (single[hidden] + 1) / (training.size + size)  # (1)  (places,)
+    codes = training[:-1].astype(np.int64) * size + training[1:]
+    pairs, counts = np.unique(codes, return_counts=True)  # those that occur
+    firsts = pairs // size
+    followed = np.bincount(firsts, weights=counts, minlength=size)  # c(s)
+    kinds = np.bincount(firsts, minlength=size)  # T(s)
+    wanted = before.astype(np.int64) * size + hidden
+    place = np.minimum(np.searchsorted(pairs, wanted), pairs.size - 1)
+    seen = np.where(pairs[place] == wanted, counts[place], 0)  # c(s, t)
+    total = followed[before] + kinds[before]
+    after = np.where(total > 0, (seen + kinds[before] * alone) / np.maximum(total, 1), alone)  # (2)
+    return {"pieces alone": float(-np.log(alone).mean()), "pairs of pieces": float(-np.log(after).mean())}

@@ -1,0 +1,72 @@
+"""A tiny BERT learns two kinds of text, with one mechanism and then with another."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from linattn_ref import cli
+from linattn_ref.experiments.learning import encoder_attention, finetune
+
+SHAPE = finetune.Shape(length=16, batch=8, examples=200, watched=20, tested=40)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Texts of the first or of the last words of the tiny model."""
+    rng, path = np.random.default_rng(0), tmp_path / "data.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label", "source"])
+        for i in range(400):
+            words = list("abcdefgh" if i % 2 else "jklmnopq")
+            writer.writerow([" ".join(rng.choice(words, rng.integers(5, 12))), i % 2, "here"])
+    return path
+
+
+def test_the_interval_of_a_share():
+    """Wilson's, by hand for 8 of 10; never outside of 0 and 1."""
+    assert finetune.interval(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert finetune.interval(0, 10)[0] == pytest.approx(0, abs=1e-12)
+    assert finetune.interval(10, 10)[1] == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.slow
+def test_every_mechanism_goes_on_from_softmax(tmp_path, tiny_model, data):
+    """What was learned is there before any further training."""
+    common = {"model": tiny_model, "data": data, "source": "here", "peak": 1e-2, "shape": SHAPE, "k": 8}
+    first = finetune.run(tmp_path / "first", steps=100, **common)
+    assert first["before"] is None
+    assert first["after"]["accuracy"] > 0.75
+    for attention in encoder_attention.NAMES:
+        out = tmp_path / attention
+        then = finetune.run(out, attention=attention, start=tmp_path / "first", steps=1, **common)
+        assert then == json.loads((out / finetune.RESULT).read_text(), object_hook=_tuples)
+        assert np.isfinite(json.loads((out / "record.jsonl").read_text().splitlines()[-1])["training_loss"])
+        if attention == "softmax":
+            assert then["before"]["accuracy"] > 0.75
+
+
+def _tuples(found):
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
+
+
+@pytest.mark.slow
+def test_the_command_says_what_is_wrong(tmp_path, tiny_model, data, capsys):
+    words = ["train", "finetune", "--quick", "--model", str(tiny_model), "--data", str(data), "--source", "here"]
+    words += ["--steps", "4", "--k", "8", "--out", str(tmp_path / "run")]
+    assert cli.main(words) == 0
+    assert "after training:" in capsys.readouterr().out
+    for more, message in (
+        (["--resume", "--peak", "0.01"], "resume: the run in"),
+        (["--length", "41"], "length: the model has positions for 40 tokens, got 41"),
+        (["--source", "there"], "no text whose source is 'there'"),
+        (["--attention", "linformer", "--k", "33"], "k: expected 8 to the length, 32, got 33"),
+        (["--start", str(tmp_path / "nowhere")], "no checkpoint at"),
+        (["--batch", "500"], "texts are for training, at least 500 are needed"),
+    ):
+        assert cli.main([*words, *more]) == 2, message
+        told = capsys.readouterr().err
+        assert message in told
+        assert told.count("\n") == 1
