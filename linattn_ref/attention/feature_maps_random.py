@@ -225,7 +225,9 @@ def check_omega(omega: Any) -> None:
     check_array("omega", omega)
     if omega.ndim != 2:
         raise ValueError(f"omega: expected shape (m, D), got {omega.shape}")
-    if isinstance(omega, np.ndarray) and not np.isfinite(omega).all():
+    if not isinstance(omega, np.ndarray) or math.isfinite(np.vdot(omega, omega)):  # sooner found than what all are
+        return
+    if not np.isfinite(omega).all():
         raise ValueError(f"omega: expected finite numbers, got {omega[~np.isfinite(omega)][0]} among them")
 
 

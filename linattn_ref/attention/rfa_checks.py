@@ -77,8 +77,9 @@ def check_gate(gate: Any, q: Array, k: Array, causal: bool) -> None:
 
 
 def _check_between(name: str, gate: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    check_array(name, gate, ndim=0, dtype=dtype)
-    check_shape(name, gate, shape, "(..., N)" if name == "gate" else "(...)")
+    if type(gate) is not np.ndarray or gate.shape != shape or gate.dtype is not dtype:  # else all is well
+        check_array(name, gate, ndim=0, dtype=dtype)
+        check_shape(name, gate, shape, "(..., N)" if name == "gate" else "(...)")
     if isinstance(gate, np.ndarray):  # a GPU is not asked
         lowest, highest = np.minimum.reduce(gate, axis=None), np.maximum.reduce(gate, axis=None)  # min and max, sooner
         if not (lowest > 0 and highest < 1):
