@@ -18,6 +18,7 @@ from linattn_ref.nn import (
     gelu,
     gelu_tanh,
     logistic_mixture,
+    lstm,
     pooling,
     positions,
     relu,
@@ -71,6 +72,12 @@ def position_params(rng, dtype):
 
 def feed_forward_params(rng, dtype):
     return feed_forward.Params(affine_params(WIDTH, WIDE)(rng, dtype), affine_params(WIDE, WIDTH)(rng, dtype))
+
+
+def lstm_params(rng, dtype):
+    return lstm.Params(
+        *(lstm.Direction(*all_of(normal(WIDTH, 12), normal(3, 12), normal(12))(rng, dtype)) for _ in "ab")
+    )
 
 
 def targets(rng, dtype):
@@ -149,6 +156,21 @@ def slow_logistic_mixture(params, values):
     return np.float64(np.mean(losses))
 
 
+def slow_lstm(x, params):
+    def sigma(a):
+        return 1 / (1 + np.exp(-a))
+
+    y = np.zeros((*x.shape[:-1], 2, 3))
+    for b, length in enumerate((5, 3)):
+        for side, (w, u, bias) in enumerate(params):
+            h = c = np.zeros(3)
+            for t in range(length) if side == 0 else reversed(range(length)):
+                i, f, g, o = (x[b, t] @ w + h @ u + bias).reshape(4, 3)
+                c = sigma(f) * c + sigma(i) * np.tanh(g)
+                y[b, t, side] = h = sigma(o) * np.tanh(c)
+    return y.reshape(*x.shape[:-1], 6)
+
+
 def half_of(x):
     return x * np.where(np.random.default_rng(3).random(x.shape, dtype=np.float32) >= 0.5, 2, 0)
 
@@ -188,6 +210,13 @@ LAYERS = (
         all_of(normal(*ROWS, WIDTH), feed_forward_params),
         lambda x, params: slow_affine(np.maximum(slow_affine(x, params.inner), 0), params.outer),
         lambda: {"activation": relu},
+    ),
+    Layer(
+        "lstm",
+        lstm,
+        all_of(normal(*ROWS, WIDTH), lstm_params),
+        slow_lstm,
+        lambda: {"lengths": np.array([5, 3])},
     ),
     Layer("cross-entropy", cross_entropy, all_of(normal(*ROWS, WIDTH), targets), slow_cross_entropy),
     Layer(

@@ -31,6 +31,7 @@ __all__ = [
     "layer_norm",
     "lengths",
     "logistic_mixture",
+    "lstm",
     "mechanism",
     "multi_head",
     "no_norm",

@@ -1,6 +1,9 @@
 """Sequences of several lengths in one array: what lies behind the last element of each is padding.
 
 ``lengths`` says how many elements each sequence has. What padding contains changes nothing, and its gradient is 0.
+
+>>> lengths_or_all(None, (2,), 5), lengths_or_all(np.array([5, 3]), (2,), 5)
+(array([5, 5]), array([5, 3]))
 """
 
 from __future__ import annotations

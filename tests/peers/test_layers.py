@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra peers)")
 
-from linattn_ref.nn import affine, cross_entropy, ctc, feed_forward, gelu, positions  # noqa: E402
+from linattn_ref.nn import affine, cross_entropy, ctc, feed_forward, gelu, lstm, positions  # noqa: E402
 from linattn_ref.training import adam, clip, parameters, radam, schedule, sgd  # noqa: E402
 
 RNG = np.random.default_rng(0)
@@ -77,6 +77,29 @@ def test_ctc(infinite_to_zero):
     loss, saved = ctc.forward(scores, targets, frames=frames, lengths=lengths, infinite_to_zero=infinite_to_zero)
     close(loss, theirs)
     close(ctc.backward(1.0, saved).scores, x.grad)
+
+
+def test_lstm():
+    """In both directions, with sequences of several lengths packed."""
+    x, lengths = leaf(RNG.standard_normal((3, 7, 4))), np.array([7, 4, 2])
+    layer = torch.nn.LSTM(4, 5, bidirectional=True, batch_first=True, dtype=torch.float64)
+    names = "weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"
+
+    def as_ours(of):
+        sides = ([of(getattr(layer, name + suffix)).numpy() for name in names] for suffix in ("", "_reverse"))
+        return lstm.Params(*(lstm.Direction(w.T.copy(), u.T.copy(), (b, b_more)) for w, u, b, b_more in sides))
+
+    params = lstm.Params(*(side._replace(b=sum(side.b)) for side in as_ours(lambda parameter: parameter.detach())))
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor(lengths), batch_first=True)
+    theirs, _ = torch.nn.utils.rnn.pad_packed_sequence(layer(packed)[0], batch_first=True)
+    theirs.square().sum().backward()
+    y, saved = lstm.forward(x.detach().numpy(), params, lengths=lengths)
+    grads = lstm.backward(2 * y, saved)
+    close(y, theirs)
+    close(grads.x, x.grad)
+    for ours, side in zip(grads.params, as_ours(lambda parameter: parameter.grad), strict=True):
+        for a, b in ((ours.w, side.w), (ours.u, side.u), *((ours.b, b) for b in side.b)):
+            np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
 
 
 OPTIMISERS = {

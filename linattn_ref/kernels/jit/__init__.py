@@ -22,6 +22,7 @@
 ``decode``                a token of a whole transformer; its GELU is in ``normal``
 ``rfa``                   a token of decoding with random feature attention
 ``ctc``                   CTC's sums over paths, by ``log_sum``
+``lstm``                  an LSTM through time and back
 ``lsh``                   Reformer's attention within sorted chunks; ``lsh_meet`` says who meets whom
 
 The first call in each dtype compiles (a few seconds); later processes read the result from the cache.
@@ -45,6 +46,7 @@ from linattn_ref.kernels.jit import (
     gelu,
     layer_norm,
     lsh,
+    lstm,
     pattern_softmax,
     rfa,
     softmax,
@@ -63,6 +65,7 @@ __all__ = [
     "gelu",
     "layer_norm",
     "lsh",
+    "lstm",
     "pattern_softmax",
     "rfa",
     "softmax",

@@ -12,11 +12,11 @@ A Vector is as wide as two registers of the processor: 32 float32 or 16 float64 
 a processor with AVX-512, ``NUMBA_CPU_NAME=haswell`` gives the 16 registers of 256 bits that most laptops have: Numba
 then compiles for that one, and keeps the result beside the other.
 
-Vectors add, subtract and multiply with ``+ - *``; every other operation is a function, below, in `vector_exp` or in
-`vector_trig`. All of them are lane by lane, but for `total` and `largest_lane`. They exist in compiled code only: each
-is a Numba *intrinsic*, a function that gets the Numba types of its arguments and returns the signature of the operation
-and a ``generate`` that writes its LLVM instructions. No fast-math flag is set anywhere: NaN and inf behave as IEEE 754
-says.
+Vectors add, subtract, multiply and divide with ``+ - * /``; every other operation is a function, below, in `vector_exp`
+or in `vector_trig`. All of them are lane by lane, but for `total` and `largest_lane`. They exist in compiled code only:
+each is a Numba *intrinsic*, a function that gets the Numba types of its arguments and returns the signature of the
+operation and a ``generate`` that writes its LLVM instructions. No fast-math flag is set anywhere: NaN and inf behave as
+IEEE 754 says.
 """
 
 import operator
@@ -222,6 +222,7 @@ def _define_operator(symbol, instruction):
 _define_operator(operator.add, "fadd")
 _define_operator(operator.sub, "fsub")
 _define_operator(operator.mul, "fmul")
+_define_operator(operator.truediv, "fdiv")
 
 
 @intrinsic

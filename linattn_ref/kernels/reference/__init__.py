@@ -11,6 +11,7 @@ from linattn_ref.kernels.reference import (
     gelu,
     layer_norm,
     lsh,
+    lstm,
     pattern_softmax,
     softmax,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "gelu",
     "layer_norm",
     "lsh",
+    "lstm",
     "pattern_softmax",
     "softmax",
 ]
