@@ -248,6 +248,13 @@ def minimum(typing_context, x, y):
     return x(x, x), lambda context, builder, signature, arguments: _choose(builder, "<", *arguments)
 
 
+def _lane_number(builder, i, count, integer):
+    """``i``, but 0 below 0 and ``count`` beyond, as an integer of that type."""
+    i = builder.select(builder.icmp_signed("<", i, _integer(0)), _integer(0), i)
+    i = builder.select(builder.icmp_signed(">", i, _integer(count)), _integer(count), i)
+    return i if integer.width == 64 else builder.trunc(i, integer)
+
+
 @intrinsic
 def keep_lanes(typing_context, x, first, stop, fill):
     """``x`` in the lanes ``first <= lane < stop``, the number ``fill`` in the others."""
@@ -257,8 +264,7 @@ def keep_lanes(typing_context, x, first, stop, fill):
         integer = ir.IntType(x.dtype.bitwidth)  # as wide as a lane: one comparison for each register
         indices = ir.VectorType(integer, x.llvm.count)
         lane = ir.Constant(indices, list(range(x.llvm.count)))
-        if integer.width < 64:
-            first_, stop_ = builder.trunc(first_, integer), builder.trunc(stop_, integer)
+        first_, stop_ = (_lane_number(builder, i, x.llvm.count, integer) for i in (first_, stop_))
         not_before = builder.icmp_signed(">=", lane, _splat(builder, first_, indices))
         before_stop = builder.icmp_signed("<", lane, _splat(builder, stop_, indices))
         return builder.select(builder.and_(not_before, before_stop), x_, _splat(builder, fill_, x.llvm))
