@@ -58,7 +58,7 @@ def in_room(feature_map: FeatureMap, kernels: Any, function: str = "forward") ->
 
     Its ``backward`` may write the gradient of ``x`` over that of ``phi(x)``.
     """
-    module = getattr(kernels, getattr(feature_map, "kernel", ""), None)
+    module = getattr(kernels, getattr(feature_map, "kernel", None) or "", None)
     return module if hasattr(module, function) else feature_map
 
 
