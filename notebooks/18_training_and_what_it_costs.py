@@ -1,0 +1,879 @@
+# %% [markdown]
+# # 18. Training, and what it costs
+#
+# A network and its gradient are there. How are its parameters moved, where do they start, what becomes of sequences of
+# different lengths, and where do the time and the memory of a step go?
+#
+# Chapter 17 took Adam, Glorot's numbers, windows of one length and an arena for granted. Here each is taken apart:
+#
+# 1. gradient descent with momentum, Adam, AdamW: what each makes of a gradient, in numbers that can be checked;
+# 2. RAdam: the variance that it is derived from, the derivation, and an experiment which the derivation does not pass;
+# 3. where to start: variance from layer to layer, predicted and measured in our network;
+# 4. mixed lengths: padding, masks, buckets, packing, and how to weight the loss so that the gradient is the right one;
+# 5. clipping;
+# 6. the time of a step: products, attention, the rest;
+# 7. its memory, counted by hand to the byte, and measured.
+#
+# You need chapter 17; chapter 7 helps. The letters: $p$ parameters, $g$ their gradient, $\eta$ the learning rate, $t$
+# the number of the step, from 1; $B$ sequences of $N$ tokens, width $E$, $H$ heads of $D = E/H$, $L$ blocks. Equations
+# are numbered by chapter in the text and by file in the source that is shown.
+
+# %%
+import gc
+import itertools
+import math
+import statistics
+import time
+import tracemalloc
+from functools import partial
+
+import numba
+import numpy as np
+from scipy.special import gammaln
+
+from linattn_ref.attention import linear, softmax
+from linattn_ref.data import fetch, text
+from linattn_ref.experiments.measuring import counting
+from linattn_ref.experiments.publishing import chapter, style
+from linattn_ref.kernels import jit
+from linattn_ref.models import causal, encoder
+from linattn_ref.nested import leaves
+from linattn_ref.nn import affine, cross_entropy, gelu, mechanism, post_norm, pre_norm
+from linattn_ref.nn.buffers import Arena
+from linattn_ref.training import adam, clip, parameters, radam, schedule, sgd
+
+numba.set_num_threads(1)
+# Numbers of size 1 that have gone through some thousand roundings of 2.2e-16 each agree to this.
+same = partial(np.testing.assert_allclose, rtol=0, atol=1e-11)
+
+# %% [markdown]
+# ## Momentum
+#
+# Gradient descent, with a memory of where it was going:
+#
+# $$b_t = \mu\, b_{t-1} + g_t, \qquad p_t = p_{t-1} - \eta\, b_t \qquad (1)$$
+#
+# If $g$ stays the same, $b$ grows to $g / (1 - \mu)$: with $\mu = 0.9$ steps become ten times as long. If $g$ changes
+# its sign at each step, $b$ is $g / (1 + \mu)$, half as long. So momentum is fast along a valley and slow across it.
+# Across, where the loss is $\tfrac12 \lambda p^2$ and $g = \lambda p$, eliminate $b$ from (1):
+#
+# $$p_{t+1} = (1 + \mu - \eta \lambda)\, p_t - \mu\, p_{t-1} \qquad (2)$$
+#
+# Solutions are powers $z^t$ with $z^2 - (1 + \mu - \eta\lambda) z + \mu = 0$. Both roots are inside the unit circle if
+# and only if $\mu < 1$ and $|1 + \mu - \eta \lambda| < 1 + \mu$, that is
+#
+# $$\eta < \frac{2 (1 + \mu)}{\lambda} \qquad (3)$$
+#
+# The steepest direction of the loss decides which rates are possible, for all of them.
+
+# %%
+chapter.source(sgd.step, doc=False)
+
+
+# %%
+def descend(rate, mu, curvature=4.0, steps=2000):
+    p, state = np.ones(1), sgd.init_state(np.ones(1))
+    for _ in range(steps):
+        state = sgd.step(p, curvature * p, state, learning_rate=rate, momentum=mu)
+    return abs(p[0])
+
+
+for mu in (0.0, 0.5, 0.9):
+    limit = 2 * (1 + mu) / 4.0
+    assert descend(0.99 * limit, mu) < 1e-3 < 1 < 1e3 < descend(1.01 * limit, mu)  # (3)
+
+p, state = np.zeros(2), sgd.init_state(np.zeros(2))
+for t in range(200):
+    before = p.copy()
+    state = sgd.step(p, np.array([1.0, (-1.0) ** t]), state, learning_rate=1.0, momentum=0.9)
+same(abs(p - before), [1 / (1 - 0.9), 1 / (1 + 0.9)], atol=1e-7)
+
+# %% [markdown]
+# ## Adam, and AdamW
+#
+# A transformer has no one curvature. Adam gives each parameter a rate of its own, from the size of its gradients:
+#
+# $$m_t = \beta_1 m_{t-1} + (1 - \beta_1)\, g_t, \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2)\, g_t^2 \qquad (4)$$
+# $$p_t = p_{t-1} - \eta\, \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)} + \varepsilon} \qquad (5)$$
+#
+# Both means start from 0. If $\mathbb E\, g^2$ is the same at all steps, $\mathbb E\, v_t = (1 - \beta_2) \sum_{a < t}
+# \beta_2^a\, \mathbb E\, g^2 = (1 - \beta_2^t)\, \mathbb E\, g^2$, which is what the division mends. Three
+# consequences:
+#
+# - A gradient a thousand times as large makes the same step. Gradient descent makes one a thousand times as long.
+# - The first step is $\eta$ for each parameter, up or down, whatever its gradient: $m$ and $\sqrt v$ are of one number.
+# - If gradients are independent noise, $m_t / (1 - \beta_1^t)$ is a mean of some of them and has, in units of one
+#   gradient, the variance
+#
+# $$\frac{(1 - \beta_1)(1 + \beta_1^t)}{(1 + \beta_1)(1 - \beta_1^t)} \;\to\; \frac{1 - \beta_1}{1 + \beta_1}
+# \qquad (6)$$
+#
+# With $\beta_1 = 0.9$ steps on noise shrink from $\eta$ to $0.23\, \eta$: those at the beginning are the longest.
+
+# %%
+chapter.source(adam.step, doc=False)
+
+# %%
+rng = np.random.default_rng(0)
+gradients = rng.standard_normal((300, 4000))  # of 4000 parameters, independent
+
+
+def walk(optimiser, gradients, **options):
+    p, moves = np.zeros(gradients.shape[1]), []
+    state = optimiser.init_state(p)
+    for g in gradients:
+        before = p.copy()
+        state = optimiser.step(p, g, state, **options)
+        moves.append(p - before)
+    return np.array(moves)
+
+
+moves = walk(adam, gradients, learning_rate=1.0, eps=0.0)
+same(walk(adam, 1000 * gradients, learning_rate=1.0, eps=0.0), moves)
+same(walk(sgd, 1000 * gradients, learning_rate=1.0) / 1000, walk(sgd, gradients, learning_rate=1.0))
+same(moves[0], -np.sign(gradients[0]))
+same(moves[-1].std(), math.sqrt(0.1 / 1.9), atol=0.02)  # (6); v is a mean of 300 squares
+print("root mean square of Adam's step 1, 2, 5, 20, 300:", *(f"{moves[t - 1].std():.2f}" for t in (1, 2, 5, 20, 300)))
+
+# %% [markdown]
+# **Weight decay** is to draw all parameters towards 0, at the rate $\eta \lambda$. Added to the gradient, as $\lambda
+# p$, it is divided by $\sqrt v$ with it: a parameter whose gradients are ten times as large decays a tenth as fast.
+# AdamW takes it off beside (5):
+#
+# $$p_t = (1 - \eta \lambda)\, p_{t-1} - \eta\, \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)} + \varepsilon}
+# \qquad (7)$$
+#
+# Two groups of parameters that all start at 1, with gradients that are noise of size 1 and 10. $\lambda = 0.1$, a
+# thousand steps of $\eta = 10^{-3}$; the decay should leave $e^{-0.1} = 0.905$ of both:
+
+# %%
+sizes, rows = np.repeat([1.0, 10.0], 4000), []
+for name, decoupled in (("Adam, decay in the gradient", False), ("AdamW", True)):
+    p, rng = np.ones(8000), np.random.default_rng(1)
+    state = adam.init_state(p)
+    for _ in range(1000):
+        noise = sizes * rng.standard_normal(8000)
+        state = adam.step(p, noise, state, learning_rate=1e-3, weight_decay=0.1, decoupled=decoupled)
+    rows.append((name, p[:4000].mean(), p[4000:].mean()))
+chapter.table(("mean of p after 1000 steps", "gradients of size 1", "of size 10"), rows)
+same(rows[0][1:], np.exp([-0.1, -0.01]), atol=0.01)
+same(rows[1][1:], 2 * [(1 - 1e-4) ** 1000], atol=0.005)  # (7)
+
+# %% [markdown]
+# ## RAdam: why it warms up by itself
+#
+# Networks are trained with a warm-up: $\eta$ rises from 0 over some hundreds or thousands of steps. Liu et al. (2020)
+# ask why, and answer: because of the *variance of $1/\sqrt v$*. At first $v$ is a mean of very few squares. One of
+# them may be close to 0 by chance, and to divide by its root makes a step of any size.
+#
+# Let $\psi_t = \sqrt{(1 - \beta_2^t) / v_t}$, and let gradients be independent and normal, $g_i \sim N(0, \sigma^2)$,
+# as at a random start. If $v_t / (1 - \beta_2^t)$ were a plain mean of $\rho$ squares, it would be $\sigma^2
+# \chi^2_\rho / \rho$, and negative moments of $\chi^2$ are known, $\mathbb E (\chi^2_\rho)^{-s} = 2^{-s}\,
+# \Gamma(\rho/2 - s) / \Gamma(\rho / 2)$ for $s < \rho/2$. With $s = 1$ and $s = 1/2$ (theorem 1 of the paper, section
+# 3.2):
+#
+# $$\mathrm{Var}\, \psi = \mathbb E\, \psi^2 - (\mathbb E\, \psi)^2 = \frac{1}{\sigma^2} \left( \frac{\rho}{\rho - 2} -
+# \frac{\rho}{2} \Big( \frac{\Gamma((\rho - 1)/2)}{\Gamma(\rho/2)} \Big)^2 \right) \qquad (8)$$
+#
+# For $\rho \le 2$ it is infinite: after one or two steps there is no telling how long a step will be.
+#
+# **How many squares is $v$ a mean of?** It weights step $t - a$ with $(1 - \beta_2) \beta_2^a / (1 - \beta_2^t)$. The
+# paper (section 4.1) takes as many squares as have the same *centre of mass*. The mean age of $\rho$ squares is
+# $(\rho - 1) / 2$; that of the weights, a geometric series, is $\frac{\beta_2}{1 - \beta_2} - \frac{t \beta_2^t}{1 -
+# \beta_2^t}$. Setting them equal:
+#
+# $$\rho_t = \rho_\infty - \frac{2 t \beta_2^t}{1 - \beta_2^t}, \qquad \rho_\infty = \frac{2}{1 - \beta_2} - 1
+# \qquad (9)$$
+#
+# **And the rate?** Multiply the step by $r_t$ such that the variance of $r_t \psi_t$ is at all times what it is at the
+# end: $r_t^2\, \mathrm{Var}\, \psi(\rho_t) = \mathrm{Var}\, \psi(\rho_\infty)$. Instead of (8), which is awkward, the
+# paper takes the first order of the root (section 4.2): $\mathrm{Var}\, \psi \approx \mathrm{Var}(\psi^2) / (4\,
+# \mathbb E\, \psi^2)$. As $\psi^2 \sigma^2 = \rho / \chi^2_\rho$ has the mean $\frac{\rho}{\rho - 2}$ and the variance
+# $\frac{2 \rho^2}{(\rho - 2)^2 (\rho - 4)}$,
+#
+# $$\mathrm{Var}\, \psi \approx \frac{\rho}{2 (\rho - 2)(\rho - 4)\, \sigma^2}, \qquad
+# r_t = \sqrt{\frac{(\rho_t - 4)(\rho_t - 2)\, \rho_\infty}{(\rho_\infty - 4)(\rho_\infty - 2)\, \rho_t}} \qquad (10)$$
+#
+# That is all of RAdam: Adam with the rate $r_t \eta$; and as long as $\rho_t$ is small, where (10) means nothing, steps
+# of momentum without $v$. The paper says 4; its authors' code and PyTorch say 5, which leaves five such steps
+# (and the authors' code, unless told otherwise, none: it waits).
+
+# %%
+chapter.source(radam.rectification, radam.step, doc=False)
+
+# %%
+BETA, STEPS, DRAWS = 0.999, 3000, 10_000
+rho_inf = 2 / (1 - BETA) - 1
+
+
+def rho(t):
+    return rho_inf - 2 * t * BETA**t / (1 - BETA**t)  # (9)
+
+
+def exact(rho):
+    return rho / (rho - 2) - rho / 2 * np.exp(2 * (gammaln((rho - 1) / 2) - gammaln(rho / 2)))  # (8)
+
+
+def first_order(rho):
+    return rho / (2 * (rho - 2) * (rho - 4))  # (10)
+
+
+for t in (1, 10, 1000):
+    ages = np.arange(t)
+    weights = (1 - BETA) * BETA**ages / (1 - BETA**t)
+    same(weights @ ages, (rho(t) - 1) / 2)  # (9)
+same(radam.rectification(1000, BETA), math.sqrt(first_order(rho_inf) / first_order(rho(1000))))  # (10)
+assert radam.rectification(5, BETA) is None
+assert radam.rectification(6, BETA) < 0.03 < 0.99 < radam.rectification(10_000, BETA)
+
+v, rng, variances = np.zeros(DRAWS), np.random.default_rng(2), []
+for t in range(1, STEPS + 1):
+    v = BETA * v + (1 - BETA) * rng.standard_normal(DRAWS) ** 2
+    variances.append(np.sqrt((1 - BETA**t) / v).var())
+steps = np.arange(1, STEPS + 1)
+np.testing.assert_allclose(variances[19:], exact(rho(steps[19:])), rtol=0.2)  # ages are not independence: exercise 1
+print("first order over exact, at rho = 5, 10, 100:", *(f"{first_order(r) / exact(r):.2f}" for r in (5.0, 10.0, 100.0)))
+
+
+# %%
+def draw_variance():
+    figure, (left, right) = style.figure(1, 2, height=0.42)
+    late = steps[5:]
+    left.loglog(steps, variances, color=style.SKY, label=f"{DRAWS:,} simulated")
+    left.loglog(late, exact(rho(late)), "--", color=style.BLUE, label="(8) with (9)")
+    left.loglog(late, first_order(rho(late)), ":", color=style.VERMILLION, label="(10), first order")
+    left.set(xlabel="step", ylabel=r"variance of $\psi$", ylim=(1e-4, 1e3))
+    left.legend()
+    right.plot(late, [radam.rectification(t, BETA) for t in late], color=style.VERMILLION, label=r"RAdam, $r_t$")
+    right.plot(late, np.sqrt(exact(rho_inf) / exact(rho(late))), "--", color=style.BLUE, label="by (8)")
+    right.plot(late, late * (1 - BETA) / 2, ":", color=style.GREY, label=r"$t\,(1 - \beta_2)/2$")
+    right.set(xlabel="step", ylabel="share of the rate", ylim=(0, 1))
+    right.legend()
+    return figure
+
+
+chapter.show(
+    draw_variance,
+    alt="Left: the simulated variance falls from hundreds at the first steps like one over the step, on the exact "
+    "curve; the first order lies above it below ten steps. Right: three warm-ups that rise to 1, RAdam's like a root",
+)
+
+# %% [markdown]
+# So RAdam's warm-up is as long as $v$'s memory, and nobody has to choose it. It is careful where it matters most: at
+# $\rho = 5$ the first order overstates the variance threefold.
+#
+# ### Does a network need it?
+#
+# Sentences of film reviews, a character at a time. The network is one that is hard to train: four blocks whose norms
+# come *after* each sum (`post_norm`), so that no way through it is left alone. A step, for all the runs that follow:
+
+# %%
+ALPHABET = "\n abcdefghijklmnopqrstuvwxyz.,'-"
+number = {character: i for i, character in enumerate(ALPHABET)}
+reviews = text.read_reviews(fetch.open_content(fetch.REVIEWS), source="rotten_tomatoes").documents
+sentences = [np.array([number[c] for c in f"\n{line.lower()}\n" if c in number]) for line in reviews]
+stream = np.concatenate(sentences)
+SIZES = {"tokens": len(ALPHABET), "places": 320, "width": 32, "hidden": 128, "layers": 4}
+attention = mechanism.of(linear, causal=True, kernels=jit)
+
+
+def gradient_step(params, model, windows, into, work):
+    """The loss of windows ``(B, N + 1)``; its gradient is added to ``into``."""
+    scores, network = causal.forward(windows[:, :-1], params, model, work=work)
+    loss, surprise = cross_entropy.forward(scores, windows[:, 1:], kernels=jit, work=work)
+    d_scores = cross_entropy.backward(scores.dtype.type(1), surprise, work=work).scores
+    causal.backward(d_scores, network, into=into, work=work)
+    return float(loss)
+
+
+def train(optimiser, rate, *, steps=200, warmup=1, known=0, seed=0, block=post_norm, batch=8, length=48):
+    """Losses, and the root mean square of each step in units of the rate. First, `known` steps that change v alone."""
+    model = causal.Model(attention, 4, block=block)
+    flat, params = parameters.flatten(causal.draw(np.random.default_rng(seed), **SIZES, dtype=np.float32))
+    total, grads = parameters.flatten(parameters.zeros_like(params))
+    rng, arena, state, losses, moves = np.random.default_rng(seed + 6), Arena(), optimiser.init_state(flat), [], []
+    for t in range(-known, steps):
+        starts = rng.integers(len(stream) - length, size=batch)
+        total[:] = 0
+        loss = gradient_step(params, model, stream[starts[:, None] + np.arange(length + 1)], grads, arena)
+        now = schedule.warm_up(t, peak=rate, warmup=warmup) if t >= 0 else 0.0
+        if known and t >= 0:
+            now /= 1 - 0.9 ** (t + 1)  # m starts here, and its correction with it
+        before = flat.copy()
+        state = optimiser.step(flat, total, state, learning_rate=now, kernels=jit)
+        arena.reset()
+        if t < 0:
+            state.m[:] = 0
+        else:
+            losses.append(loss)
+            moves.append(float(np.sqrt(np.square(flat - before).mean())) / rate)
+    return np.array(losses), np.array(moves)
+
+
+WAYS = {
+    "Adam": (adam, {}),
+    "Adam, 100 steps of warm-up": (adam, {"warmup": 100}),
+    "RAdam": (radam, {}),
+    "Adam, v known first": (adam, {"known": 200}),
+}
+SEEDS = range(3)
+counts = np.bincount(stream) / len(stream)
+alone = -(counts[counts > 0] * np.log(counts[counts > 0])).sum()
+runs = {name: [train(opt, 1e-2, seed=seed, **options) for seed in SEEDS] for name, (opt, options) in WAYS.items()}
+gentle = train(adam, 1e-3)[0][-20:].mean()
+ends = {name: np.array([losses[-20:].mean() for losses, _ in found]) for name, found in runs.items()}
+rows = []
+for name, found in runs.items():
+    moved = np.mean([moves for _, moves in found], axis=0)
+    rows.append((name, *(f"{moved[t - 1]:.3f}" for t in (1, 5, 20, 100)), *(f"{loss:.2f}" for loss in ends[name])))
+header = [f"moved in step {t}" for t in (1, 5, 20, 100)] + [f"loss, start {i}" for i in SEEDS]
+chapter.table(("rate 0.01", *header), rows)
+print(f"characters alone, without any context: {alone:.2f}; Adam at a rate of 0.001: {gentle:.2f}")
+assert gentle < alone - 0.25  # at 0.001 there was nothing to mend
+assert (abs(ends["Adam"] - alone) < 0.15).all()  # at 0.01 it learns how often each character occurs, and no more
+for name in ("Adam, 100 steps of warm-up", "RAdam"):
+    assert (ends[name] < alone - 0.25).all()  # either warm-up mends it
+assert (abs(ends["Adam, v known first"] - alone) < 0.15).all()  # to know v does not
+
+
+# %%
+def draw_runs():
+    figure, axes = style.figure(1, 2, height=0.42)
+    colours = (style.VERMILLION, style.BLUE, style.GREEN, style.ORANGE)
+    for (name, found), colour in zip(runs.items(), colours, strict=True):
+        for i, (losses, _) in enumerate(found):
+            smooth = np.convolve(losses, np.ones(10) / 10, "valid")
+            axes[0].plot(np.arange(10, 201), smooth, "-", color=colour, label=name if i == 0 else None, alpha=0.8)
+        axes[1].semilogy(np.arange(1, 201), np.mean([moves for _, moves in found], axis=0), "-", color=colour)
+    axes[0].axhline(alone, linestyle="--", color=style.GREY)
+    axes[0].set(xlabel="step", ylabel="loss, nats a character", ylim=(2.3, 3.8))
+    axes[0].legend()
+    axes[1].set(xlabel="step", ylabel="moved, in rates")
+    return figure
+
+
+chapter.show(
+    draw_runs,
+    alt="Left: losses of three runs each; Adam falls to the loss of characters alone and stays there, with v known "
+    "first too; with a warm-up or as RAdam it stays there for a while and then falls below. Right: Adam's steps are "
+    "one rate long at first; RAdam's and those of a warm-up begin small",
+)
+
+# %% [markdown]
+# Without a warm-up the network falls, within ten steps, into a state in which it says the same whatever it reads, and
+# stays there. RAdam does not, and nobody told it how long to be careful.
+#
+# But is the *variance* the reason? The last line is the paper's own test (section 3.1, "Adam-2k"), in small: $v$ sees
+# 200 batches before anything is moved, more than the whole warm-up of the second line. There it helped. Here it does
+# not: every start is lost as before. Ma and Yarats (2021) refute the variance as the reason for warm-ups, and name the
+# *size of the steps*: Adam's first step is a whole rate for each parameter that has a gradient, and while
+# gradients agree from step to step, so are the next ones. A warm-up makes those small, whatever $1/\sqrt v$ does; and a
+# linear one over $2 / (1 - \beta_2)$ steps, the grey line in the figure of $r_t$, does what RAdam does. So: RAdam warms
+# up by itself, and that is useful; the reason that it was derived from need not be the reason why it works.
+#
+# ## Where to start
+#
+# An affine layer $y = x W$ of $E$ inputs and $F$ outputs, with entries of $W$ that are independent, with mean 0:
+#
+# $$\mathbb E\, y_j^2 = E\; \mathrm{Var}\, w\; \overline{x^2}, \qquad
+# \mathbb E\, (d x)_i^2 = F\; \mathrm{Var}\, w\; \overline{(d y)^2} \qquad (11)$$
+#
+# Forward, nothing grows or shrinks with $\mathrm{Var}\, w = 1/E$; backward, with $1/F$. Glorot and Bengio (2010) take
+# the compromise $2 / (E + F)$. Numbers that are uniform in $[-a, a]$ have the variance $a^2/3$, so $a = \sqrt{6 / (E +
+# F)}$. What a factor costs shows in twenty layers:
+
+# %%
+chapter.source(affine.draw, doc=False)
+
+# %%
+rng, rows = np.random.default_rng(3), []
+for factor in (0.5, 1.0, 2.0):
+    x, layers = rng.standard_normal((64, 512)), []
+    for _ in range(20):
+        w, b = affine.draw(512, 512, rng)
+        x, saved = affine.forward(x, affine.Params(factor * w, b))
+        layers.append(saved)
+    d_x = rng.standard_normal((64, 512))
+    for saved in reversed(layers):
+        d_x = affine.backward(d_x, saved).x
+    rows.append((f"{factor} of Glorot's", x.var(), d_x.var(), factor**40))
+    np.testing.assert_allclose(
+        np.log(rows[-1][1:3]), 40 * math.log(factor), rtol=0, atol=1.0
+    )  # (11); 20 random factors
+chapter.table(("20 layers of 512", "variance forward", "backward", "by (11)"), rows)
+
+# %% [markdown]
+# In a transformer the norms hide this: what a layer reads has variance 1 anyway. But what it *adds* is not normed. With
+# norms first, the feed-forward layer reads $\overline{x^2} = 1$, its hidden units have the variance $E \cdot
+# \frac{2}{5E} = 0.4$ by (11), and what it adds has
+#
+# $$4E \cdot \frac{2}{5E} \cdot \mathbb E\, \mathrm{gelu}(\sqrt{0.4}\, z)^2, \qquad z \sim N(0, 1) \qquad (12)$$
+#
+# whatever the layer. Attention's matrices are square, so (11) leaves a variance of 1; but it averages, which divides by
+# $n$ where it looks at $n$ independent rows, and by nothing where they agree. At the bottom they are independent.
+# Further up they share what the layers below have averaged into all of them. Contributions are nearly independent of
+# each other, so variances add up:
+
+# %%
+SHAPE = {"tokens": 500, "places": 128, "width": 128, "hidden": 512, "layers": 8}
+nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+bent, _ = gelu.forward(math.sqrt(0.4) * nodes)
+stated = 1.6 * (weights @ bent**2) / weights.sum()  # (12)
+print(f"stated by (12): {stated:.3f}")
+
+
+def passes(block):
+    """Of a fresh network: what its forward pass keeps, and its gradients."""
+    params = causal.draw(np.random.default_rng(4), **SHAPE)
+    model = causal.Model(mechanism.of(linear, causal=True, kernels=jit), 4, block=block)
+    windows = np.random.default_rng(5).integers(500, size=(4, 129))
+    scores, network = causal.forward(windows[:, :-1], params, model)
+    _, surprise = cross_entropy.forward(scores, windows[:, 1:])
+    gradients = causal.backward(cross_entropy.backward(1.0, surprise).scores, network).params
+    return network, gradients
+
+
+network, gradients = passes(pre_norm)
+sums = [x for one in network.blocks for x in (one.norm_1.total, one.norm_2.total)] + [network.norm.total]
+added = np.array([(after - before).var() for before, after in itertools.pairwise(sums)])
+by_attention, by_feed = added[::2], added[1::2]
+np.testing.assert_allclose(by_feed, stated, rtol=0.35)  # (12), in each of eight layers; 128 random columns
+assert by_attention[0] < 0.1 < 0.4 < by_attention[1:].min() < by_attention.max() < 1.2
+np.testing.assert_allclose(sums[-1].var(), added.sum(), rtol=0.15)
+print("added by attention:   ", *(f"{x:.3f}" for x in by_attention))
+print("by feed-forward:      ", *(f"{x:.3f}" for x in by_feed))
+print(f"from {sums[0].var():.4f} at the bottom to {sums[-1].var():.2f} at the top")
+norms = {name: float(np.linalg.norm(x)) for name, x in leaves(gradients)}
+longest = max(norms, key=norms.get)
+print(f"the longest gradient is that of {longest}: {norms[longest]:.2f}; of the last layer {norms['head.w']:.2f}")
+assert longest == "embedding.table"
+
+# %% [markdown]
+# Note the bottom: embeddings of size 0.02, and a norm that stretches them to 1. Going back, it stretches their gradient
+# by as much: the table's is the longest of all. Adam does not mind; gradient descent and clipping do.
+#
+# ## Mixed lengths
+#
+# A batch is one array, and sentences are not of one length. Three ways:
+#
+# - **Padding**: fill up to the longest. Of $\sum_s \max n$ places, $\sum_s n_s$ are used.
+# - **Buckets**: sort by length first, so that sentences of a batch are alike, and shuffle the batches.
+# - **Packing**: one sentence after the other in rows of fixed length. Hardly a place is lost; but a sentence must not
+#   read the one before. Softmax attention needs a mask of blocks for that, a state has to be thrown away (chapter 19
+#   does it by a gate of 0).
+#
+# What is wasted depends on the attention: linear attention and all matrix products pay for places, softmax attention
+# for pairs of places.
+
+# %%
+lengths = np.array([len(sentence) - 1 for sentence in sentences])
+
+
+def shares(rows):
+    """Used places, and pairs, of those computed, in batches of 16 padded sentences."""
+    batches = rows[: len(rows) // 16 * 16].reshape(-1, 16)
+    longest = batches.max(axis=1)
+    return batches.sum() / (16 * longest).sum(), (batches**2).sum() / (16 * longest**2).sum()
+
+
+def pack(rows, size):
+    """First fit, the longest first: how full each row is."""
+    full = np.zeros(len(rows), int)
+    for n in np.sort(rows)[::-1]:
+        full[np.argmax(full + n <= size)] += n
+    return full[full > 0]
+
+
+mixed, alike = shares(lengths), shares(np.sort(lengths))
+packed = pack(lengths[:2000], 320)
+of_pairs = (lengths[:2000] ** 2).sum() / (len(packed) * 320**2)
+chapter.table(
+    ("used, of what is computed", "places", "pairs"),
+    [
+        ("padded, in random order", *mixed),
+        ("in buckets", *alike),
+        ("packed in rows of 320", packed.mean() / 320, of_pairs),
+    ],
+)
+assert mixed[1] < mixed[0] < 0.7 < 0.97 < alike[1] < alike[0]
+assert packed.mean() / 320 > 0.97
+assert of_pairs < 0.5  # packed, softmax attention needs kernels that skip what the mask forbids
+
+# %% [markdown]
+# **What a mask does, and what it costs.** A causal network needs none: padding stands at the end, and nobody looks
+# ahead. Put anything there, and no score of the sentence changes. A bidirectional one needs `key_mask`. It saves
+# nothing: the products are made all the same.
+
+# %%
+rng = np.random.default_rng(7)
+params = causal.draw(rng, **SIZES)
+model = causal.Model(mechanism.of(linear, causal=True), 4, kernels="linattn_ref.kernels.reference")
+two = rng.integers(32, size=(2, 20))
+two[1, :12] = two[0, :12]  # the same sentence of 12 characters, and after it something else
+scores, _ = causal.forward(two, params, model)
+same(scores[0, :12], scores[1, :12])
+
+both_ways = encoder.Model(mechanism.of(softmax), 4, kernels="linattn_ref.kernels.reference")
+below = encoder.draw(rng, tokens=32, places=20, width=32, hidden=128, layers=2)
+mask = np.arange(20) < np.array([[12], [12]])
+alone_in_array, _ = encoder.forward(two[:1, :12], below, both_ways)
+with_mask, _ = encoder.forward(two, below, both_ways, key_mask=mask)
+without, _ = encoder.forward(two, below, both_ways)
+same(with_mask[:, :12], np.repeat(alone_in_array, 2, axis=0))
+print(f"without the mask off by up to {abs(without[:, :12] - alone_in_array).max():.2f}")
+assert abs(without[:, :12] - alone_in_array).max() > 0.1
+q, k, v = rng.standard_normal((3, 2, 20, 8))
+for module in (linear, softmax):
+    costs = [counting.count(partial(module.forward, key_mask=m), q, k, v).multiply_adds for m in (None, mask)]
+    assert costs[0] == costs[1]
+
+# %% [markdown]
+# **The weights of the loss.** Padded targets have weight 0. The rest is a choice: the mean over all $n$ tokens, in
+# which a long sentence counts more, or the mean of the sentences' means. It must not depend on how the batch was cut.
+# With micro-batches of $n_a$ tokens, one after the other, gradients added up (*accumulation*: a large batch in the
+# memory of a small one),
+#
+# $$\ell = \frac1n \sum_i \ell_i = \sum_a \frac{n_a}{n}\, \ell_a, \qquad \ell_a = \frac{1}{n_a} \sum_{i \in a} \ell_i
+# \qquad (13)$$
+#
+# so each part gets the share $n_a / n$. With equal shares, one over the number of parts, tokens of short sentences
+# count more. The transformers library did that until October 2024 (pull request 34191). The loop of this
+# package takes equal shares, which is right for its windows of one length.
+
+# %%
+chapter.source(cross_entropy.forward, doc=False)
+
+
+# %%
+def accumulated(parts, share_of):
+    """The gradient of several padded batches, each with its share."""
+    total, grads = parameters.flatten(parameters.zeros_like(params))
+    places = 0
+    for part in parts:
+        longest = max(len(x) for x in part)
+        tokens = np.array([np.pad(x, (0, longest - len(x)), constant_values=cross_entropy.IGNORE) for x in part])
+        scores, network = causal.forward(np.maximum(tokens[:, :-1], 0), params, model)
+        _, surprise = cross_entropy.forward(scores, tokens[:, 1:])
+        d_scores = cross_entropy.backward(share_of(part), surprise).scores
+        causal.backward(d_scores, network, into=grads)
+        places += tokens[:, 1:].size
+    return total, places
+
+
+def tokens_in(part):
+    return sum(len(x) - 1 for x in part)
+
+
+batch = sorted(sentences[:16], key=len)
+parts = [batch[i : i + 4] for i in range(0, 16, 4)]
+whole, places = accumulated([batch], lambda part: 1.0)
+in_parts, fewer = accumulated(parts, lambda part: tokens_in(part) / tokens_in(batch))
+mistaken, _ = accumulated(parts, lambda part: 1 / len(parts))
+same(in_parts, whole)  # (13)
+off = np.linalg.norm(mistaken - whole) / np.linalg.norm(whole)
+print(f"{places:,} places in one batch, {fewer:,} in four, the same gradient; with equal shares off by {off:.0%}")
+assert fewer < 0.8 * places
+assert off > 0.05
+
+# %% [markdown]
+# ## Clipping
+#
+# A gradient that is too long is made shorter, its direction kept:
+#
+# $$g \leftarrow g\; \min\Big(1, \frac{c}{\lVert g \rVert}\Big) \qquad (14)$$
+#
+# Adam does not care how long gradients are; why clip at all? Because it remembers. One gradient 100 times as long as
+# the others fills $m$ for ten steps, and $v$ for a thousand:
+
+# %%
+chapter.source(clip.by_global_norm, doc=False)
+
+# %%
+rng = np.random.default_rng(8)
+gradients = rng.standard_normal((600, 2000))
+gradients[300] *= 100
+clipped = gradients.copy()
+for g in clipped:
+    clip.by_global_norm(g, 1.1 * math.sqrt(2000))
+np.testing.assert_allclose(clipped[300] / np.linalg.norm(clipped[300]), gradients[300] / np.linalg.norm(gradients[300]))
+sizes = {}
+for name, found in (("as it is", gradients), ("clipped", clipped)):
+    sizes[name] = walk(adam, found, learning_rate=1.0).std(axis=1)
+chosen = (299, 300, 305, 320, 400, 599)
+chapter.table(
+    ("root mean square of a step, in rates", *(f"step {t + 1}" for t in chosen)),
+    [(name, *(float(found[t]) for t in chosen)) for name, found in sizes.items()],
+)
+assert sizes["as it is"][300] > 5 * sizes["clipped"][300]  # a jump
+assert sizes["as it is"][599] < 0.6 * sizes["clipped"][599]  # and then, for long, half a move
+
+# %% [markdown]
+# ## The time of a step
+#
+# Each entry of a matrix is used once a token forward and twice backward, (5) of chapter 17. So with $P$ entries in all
+# matrices,
+#
+# $$\text{multiply-adds of the products} = 3\, P\, B N, \qquad P = 12\, L E^2 + E V \qquad (15)$$
+#
+# for $V$ scores, and a feed-forward layer that is $4E$ wide. Softmax attention adds two products of $N \times N$ by $D$
+# forward and five backward, $7 B L N^2 E$ together, half of which a causal kernel skips. They are as many as the
+# block's $36\, B N L E^2$ from $N = 72 E / 7 \approx 10 E$ on. Linear attention's do not grow with $N$ at all, per
+# token. Counted while the package's own code runs:
+
+# %%
+SMALL = {"tokens": 31, "places": 64, "width": 32, "hidden": 128, "layers": 3}
+
+
+def counted(module):
+    """Multiply-adds of one step, forward and backward, 2 sequences of 64 tokens."""
+    counts = counting.Counts()
+    flat, params = parameters.flatten(causal.draw(np.random.default_rng(0), **SMALL))
+    params = parameters.views(counting.CountedArray.wrap(flat, counts), params)
+    model = causal.Model(mechanism.of(module, causal=True), 4, kernels="linattn_ref.kernels.reference")
+    windows = np.random.default_rng(1).integers(31, size=(2, 65))
+
+    def work(shape, dtype):
+        return counting.CountedArray.wrap(np.empty(shape, dtype), counts)
+
+    scores, network = causal.forward.unchecked(windows[:, :-1], params, model, work=work)
+    _, surprise = cross_entropy.forward.unchecked(scores, windows[:, 1:], work=work)
+    d_scores = cross_entropy.backward.unchecked(1.0, surprise, work=work).scores
+    causal.backward.unchecked(d_scores, network, work=work)
+    return counts.multiply_adds
+
+
+products = 3 * (12 * 3 * 32**2 + 32 * 31) * 2 * 64  # (15)
+assert counted(softmax) == products + 7 * 2 * 3 * 64**2 * 32  # the reference makes the whole matrix
+print(f"products {products:,}, softmax attention {counted(softmax) - products:,}")
+
+# %% [markdown]
+# Counting is not timing: a norm, GELU, Adam have next to no multiply-adds, and go over all the memory there is. Here is
+# one step of four blocks of 128 on two sequences of 784 tokens, beside its products alone and its attention alone, CPU
+# time on one thread. The rest is norms, GELU, residuals, cross-entropy, Adam and Python.
+
+# %%
+E, N, LAYERS, V = 128, 784, 4, 256
+windows = np.random.default_rng(9).integers(V, size=(2, N + 1))
+
+
+def step_of(module):
+    params = causal.draw(
+        np.random.default_rng(0), tokens=V, places=N, width=E, hidden=4 * E, layers=LAYERS, dtype=np.float32
+    )
+    flat, params = parameters.flatten(params)
+    total, grads = parameters.flatten(parameters.zeros_like(params))
+    model = causal.Model(mechanism.of(module, causal=True, kernels=jit), 4)
+    arena, state = Arena(), adam.init_state(flat)
+
+    def step():
+        nonlocal state
+        total[:] = 0
+        gradient_step(params, model, windows, grads, arena)
+        state = adam.step(flat, total, state, learning_rate=1e-3, kernels=jit)
+        arena.reset()
+
+    return step
+
+
+def products_alone():
+    shapes = [(E, 3 * E), (E, E), (E, 4 * E), (4 * E, E)] * LAYERS + [(E, V)]
+    rows, out = ({n: np.ones((2 * N, n), np.float32) for shape in shapes for n in shape} for _ in range(2))
+    matrices = [(np.ones(shape, np.float32), np.empty(shape, np.float32)) for shape in shapes]
+
+    def call():
+        for w, d_w in matrices:
+            a, b = w.shape
+            np.matmul(rows[a], w, out=out[b])
+            np.matmul(rows[b], w.T, out=out[a])
+            np.matmul(rows[a].T, rows[b], out=d_w)
+
+    return call
+
+
+def attention_alone(module):
+    q, k, v = np.random.default_rng(0).standard_normal((3, 2, 4, N, E // 4), np.float32)
+
+    def call():
+        for _ in range(LAYERS):
+            out, saved = module.forward(q, k, v, causal=True, kernels=jit)
+            module.backward(out, saved)
+
+    return call
+
+
+calls = {"products": products_alone()}
+for name, module in (("linear", linear), ("softmax", softmax)):
+    calls |= {name: step_of(module), f"{name}, attention": attention_alone(module)}
+seconds = {name: [] for name in calls}
+for _ in range(6):  # in turn; the first round compiles
+    for name, call in calls.items():
+        begun = time.process_time()
+        call()
+        seconds[name].append(time.process_time() - begun)
+took = {name: 1e3 * statistics.median(found[1:]) for name, found in seconds.items()}
+rows = []
+for name in ("linear", "softmax"):
+    inside = took["products"], took[f"{name}, attention"]
+    rows.append((name, *(f"{x:.0f}" for x in (took[name], *inside, took[name] - sum(inside)))))
+chapter.table(("ms", "step", "its products", "its attention", "the rest"), rows)
+assert took["linear, attention"] < took["softmax, attention"]
+
+# %% [markdown]
+# ## The memory of a step
+#
+# Four rows of $P$ numbers stay: parameters, gradients, $m$ and $v$. What a step adds is what the forward pass keeps for
+# the backward pass. Count it from the `Saved` of each layer, in numbers a token and block:
+#
+# | kept | numbers |
+# | --- | --- |
+# | the sum before each norm, its mean and $s$ | $2E + 4$ |
+# | what attention and feed-forward layer read | $2E$ |
+# | $q, k, v$ | $3E$ |
+# | what attention says, the last layer's input too | $E$ |
+# | linear: $\phi(q)$, $\phi(k)$, a denominator a head; softmax: a sum a head | $2E + H$; $H$ |
+# | GELU's slope and result | $8E$ |
+#
+# $$\text{linear: } 18 E + H + 4, \qquad \text{softmax: } 16 E + H + 4 \qquad (16)$$
+#
+# Half of it is the feed-forward layer's. Linear attention has besides $2 (D^2 + D)$ numbers a head and sequence, the
+# state at the end, twice. The last norm keeps $E + 2$ a token, the last layer $E$.
+
+# %%
+B, N, E, H, LAYERS, V = 4, 256, 64, 4, 4, 31
+SHAPE = {"tokens": V, "places": N, "width": E, "hidden": 4 * E, "layers": LAYERS}
+windows = np.random.default_rng(10).integers(V, size=(B, N + 1))
+
+
+def by_hand(module):
+    """Bytes of Saved, (16), in float32; beside them, the tokens as they came, in int64."""
+    a_token = LAYERS * ((18 if module is linear else 16) * E + H + 4) + 2 * E + 2
+    states = LAYERS * B * 2 * H * ((E // H) ** 2 + E // H) if module is linear else 0
+    return 4 * (B * N * a_token + states)
+
+
+def owner(x):
+    """The array whose memory this is a view of."""
+    return owner(x.base) if isinstance(x.base, np.ndarray) else x
+
+
+def arrays_in(saved):
+    if isinstance(saved, np.ndarray):
+        yield saved
+    elif isinstance(saved, tuple):
+        for part in saved:
+            yield from arrays_in(part)
+
+
+rows = []
+for name, module in (("linear", linear), ("softmax", softmax)):
+    model = causal.Model(mechanism.of(module, causal=True, kernels=jit), H)
+    flat, params = parameters.flatten(causal.draw(np.random.default_rng(0), **SHAPE, dtype=np.float32))
+    causal.forward(windows[:, :-1], params, model)  # compiles
+    gc.collect()
+    tracemalloc.start()
+    scores, network = causal.forward(windows[:, :-1], params, model)
+    traced = tracemalloc.get_traced_memory()[0] - scores.nbytes
+    tracemalloc.stop()
+    owners = {id(x): x for x in map(owner, arrays_in(network))}.values()
+    kept = sum(x.nbytes for x in owners if x is not flat and x.dtype == np.float32)
+    rows.append((name, 4 * flat.nbytes, by_hand(module), kept, traced))
+    assert kept == by_hand(module)  # (16), to the byte
+    assert 0 < traced - kept < 60_000  # Python's own objects
+header = ("bytes", "parameters, gradients, m, v", "Saved by hand", "its arrays", "tracemalloc")
+chapter.table(header, rows)
+
+# %% [markdown]
+# The arena keeps one block of memory for all of it, so its size is the peak of a step: forward pass, scores, their
+# gradient, and what the backward pass needs on top. That is about what one more block would keep: gradients inside a
+# block are of no use to the block before, and their memory is handed out again.
+
+# %%
+chapter.source(Arena)
+total, grads = parameters.flatten(parameters.zeros_like(params))
+sizes = {}
+for batch in (B, B // 2):
+    arena = Arena()
+    tracemalloc.start()
+    gradient_step(params, model, windows[:batch], grads, arena)
+    arena.reset()
+    sizes[batch] = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+beyond = sizes[B] - by_hand(softmax)
+print(f"the arena takes {sizes[B]:,} bytes, {beyond:,} more than Saved; for half a batch {sizes[B // 2]:,}")
+assert 0 < beyond < 1.5 * by_hand(softmax) / LAYERS  # scores and backward pass: about one block more
+assert abs(sizes[B // 2] / sizes[B] - 0.5) < 0.06  # accumulation: half the batch, half the memory
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. How many squares?** Equal mean age is one way to say how many squares $v$ is a mean of. Another is equal
+# *variance*: a mean of $\rho$ independent squares has $2\sigma^4/\rho$. Which $\rho_t$ follows, what is its limit, and
+# which of the two is nearer to the simulation?
+#
+# <details><summary>Solution</summary>
+#
+# With weights $w_a$ that sum to 1 the variance is $2 \sigma^4 \sum w_a^2$, so $\rho = 1 / \sum_a w_a^2 = \frac{(1 +
+# \beta_2)(1 - \beta_2^t)}{(1 - \beta_2)(1 + \beta_2^t)}$, by two geometric series. The limit is $\frac{1 + \beta_2}{1 -
+# \beta_2} = \rho_\infty$, the same. In between it is up to a ninth larger, and nearer.
+#
+# </details>
+
+# %%
+late = steps[99:]
+by_variance = rho_inf * (1 - BETA**late) / (1 + BETA**late)
+errors = [np.abs(np.array(variances[99:]) / exact(found) - 1).mean() for found in (rho(late), by_variance)]
+print(f"off from the simulation: equal age {errors[0]:.1%}, equal variance {errors[1]:.1%}")
+assert errors[1] < errors[0] / 2
+same(rho_inf, (1 + BETA) / (1 - BETA), atol=1e-9)
+
+# %% [markdown]
+# **2. Always clipped.** Every gradient is longer than $c$, and all are clipped to it. What does that change for Adam
+# with $c = 1$ against $c = 10^{-3}$, and what for gradient descent?
+#
+# <details><summary>Solution</summary>
+#
+# For Adam nothing but the part of $\varepsilon$: all gradients are a thousandth, and steps the same. Gradient descent
+# takes steps of length $\eta c$ whatever the gradient: $c$ is another name for the rate.
+#
+# </details>
+
+# %%
+ways = []
+for limit in (1.0, 1e-3):
+    short = 100 * np.random.default_rng(11).standard_normal((50, 300))
+    for g in short:
+        clip.by_global_norm(g, limit)
+    ways.append([walk(adam, short, learning_rate=1.0, eps=0.0), walk(sgd, short, learning_rate=1.0) / limit])
+np.testing.assert_allclose(ways[0], ways[1], rtol=1e-6)  # 1e-6 stands in clip's denominator
+
+# %% [markdown]
+# **3. Parameters or tokens.** By (16), how many tokens of a batch make what is kept as large as what stays, $16 P$
+# bytes? Take $E = 256$ and softmax attention, and leave out all that is not a block's.
+#
+# <details><summary>Solution</summary>
+#
+# A block has $12 E^2$ entries, 16 bytes each with gradient, $m$ and $v$: $192 E^2$. A token keeps about $64 E$ bytes a
+# block. So from $3E = 768$ tokens on, one sequence of an image of 784 pixels, it is what is kept that fills the memory.
+#
+# </details>
+
+# %%
+block = causal.draw(np.random.default_rng(0), tokens=2, places=2, width=256, hidden=1024, layers=1).blocks[0]
+stays = 16 * sum(x.size for _, x in leaves(block))
+assert abs(stays / (4 * (16 * 256 + 4 + 4)) / 768 - 1) < 0.02
+
+# %% [markdown]
+# ## What to remember
+#
+# - Momentum: $\eta < 2 (1 + \mu) / \lambda$. Adam: steps of the rate's size, whatever the gradient's; decay beside it.
+# - RAdam's warm-up follows from $\beta_2$ alone. It works; the variance it was derived from is not all that a warm-up
+#   is good for. Where a claim can be run, run it.
+# - Variance $2/(E + F)$ keeps numbers in size in both directions; where widths differ it is a compromise.
+# - Sort by length; weight parts of a batch by their tokens; a mask costs what it hides.
+# - $3 P B N$ multiply-adds; a block keeps 16 to 18 numbers a token and channel, half of them the feed-forward layer's.
+#
+# **Sources.** Kingma and Ba (2015), *Adam*, Algorithm 1. Loshchilov and Hutter (2019), *Decoupled weight decay
+# regularization*, Algorithm 2. Liu et al. (2020), *On the variance of the adaptive learning rate and beyond*, sections
+# 3.1, 3.2, 4.1 and 4.2. Ma and Yarats (2021), *On the adequacy of untuned warmup for adaptive optimization*, abstract.
+# Glorot and Bengio (2010), *Understanding the difficulty of training deep feedforward neural networks*. Hugging Face
+# transformers, pull request 34191 (2024), *Fix gradient accumulation issue*.
