@@ -98,6 +98,15 @@ BENCHES = {
             Number("seed", 0, "SEED", "of the network and tokens", least=0),
         ),
     ),
+    "training": Bench(
+        """Compare a step of training with PyTorch's eager mode on one thread, if that is installed; three minutes.
+
+        CPU time, the steps in turn; two threads against one, and the most memory in use.""",
+        (
+            Number("repeats", 5, "ROUNDS", "of timing"),
+            Number("seed", 0, "SEED", "of the start and the tokens", least=0),
+        ),
+    ),
     "cuda": Bench(
         """Compare the GPU kernels with PyTorch, flash-linear-attention and fast-transformers, if installed; minutes.
 

@@ -2,7 +2,7 @@
 
 ``harness`` is what they share: how results are compared and time is measured, the table, the drawing.
 
-``bench_softmax``, ``bench_linear``, ``bench_performer``, ``bench_patterns``, ``bench_reformer``,
+``bench_softmax``, ``bench_linear``, ``bench_performer``, ``bench_patterns``, ``bench_reformer``, ``bench_training`` and
 ``bench_generation`` of whole networks, ``bench_cuda``, and ``bench_spectrum``, the main job beside a bare loop.
 """
 
@@ -24,6 +24,8 @@ __all__ = [
     "bench_reformer",
     "bench_softmax",
     "bench_spectrum",
+    "bench_training",
+    "bench_training_peers",
     "harness",
 ]
 

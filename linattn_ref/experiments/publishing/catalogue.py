@@ -59,7 +59,15 @@ FIGURES = {
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which the
 # gallery's page shows; `READING`, if there, says how to read it.
 # Where the packages are not installed, the committed ones stay as they are.
-BENCHES = ("bench_softmax", "bench_linear", "bench_performer", "bench_patterns", "bench_reformer", "bench_generation")
+BENCHES = (
+    "bench_softmax",
+    "bench_linear",
+    "bench_performer",
+    "bench_patterns",
+    "bench_reformer",
+    "bench_training",
+    "bench_generation",
+)
 # Compiled by NVIDIA's compiler (extra "cuda12"), and left as they are where it is missing.
 COMPILED = {"cuda_occupancy": "cost"}
 

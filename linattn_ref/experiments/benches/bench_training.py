@@ -1,0 +1,303 @@
+"""A step of training beside PyTorch's eager mode: forward, backward and Adam, float32, on the same numbers.
+
+The network is `linattn_ref.models.causal`, on two sequences of 784 tokens, as for images of digits. Each network and
+mechanism is measured in a process of its own, in which freed memory is kept for the next array: PyTorch's better
+setting, and of no use to an arena. There, all steps are taken in turn (`harness`), and beside them the matrix products
+that each cannot do without, alone, by the library that it calls: OpenBLAS under NumPy, MKL under PyTorch.
+
+Before anything is timed, the losses of three steps are compared: they are those of the same gradients.
+
+Two threads and one are compared by the clock on the wall, of the larger networks, and so is memory. That is the most that building the network and three steps
+take beyond what there was before, parameters and the optimiser's state among it, freed memory handed back.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from linattn_ref.attention import linear, softmax
+from linattn_ref.experiments.benches import bench_linear_peers, bench_training_peers, harness
+from linattn_ref.experiments.benches.harness import TOLD
+from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
+from linattn_ref.experiments.measuring.timing import one_thread
+from linattn_ref.experiments.publishing import style
+from linattn_ref.kernels import jit
+from linattn_ref.models import causal
+from linattn_ref.nn import cross_entropy, mechanism
+from linattn_ref.nn.buffers import Arena
+from linattn_ref.training import adam, parameters
+
+__all__ = ["Results", "compute", "draw", "table"]
+
+BATCH, LENGTH, TOKENS, RATE = 2, 784, 256, 1e-3
+OURS, THEIRS = "its products", "PyTorch's products"
+COLOURS = {
+    "jit": style.BLUE,
+    OURS: style.SKY,
+    "pytorch": style.VERMILLION,
+    "pytorch, at once": style.VERMILLION,
+    "pytorch, loop": style.ORANGE,
+    "fast-transformers": style.GREEN,
+    THEIRS: style.GREY,
+}
+CAPTION = (
+    "A step of training on one thread of a CPU, over the time of this package's: a causal transformer, two sequences "
+    "of 784 tokens, feed-forward layers four times as wide, float32. PyTorch in eager mode; the matrix products of "
+    "each alone are what its step cannot be faster than."
+)
+
+
+class Setting(NamedTuple):
+    layers: int
+    width: int  # E
+    heads: int
+    attention: str  # "linear" or "softmax"
+
+
+SETTINGS = (
+    Setting(8, 256, 8, "linear"),
+    Setting(8, 256, 8, "softmax"),
+    Setting(4, 128, 4, "linear"),
+    Setting(4, 128, 4, "softmax"),
+)
+
+
+class Row(NamedTuple):
+    """One step, or its products, at one setting."""
+
+    layers: int
+    width: int
+    heads: int
+    attention: str
+    kernel: str
+    median_ms: float  # CPU time
+    min_ms: float
+    ratio_median: float  # its time over jit's in the same round
+    ratio_min: float
+
+
+class Threads(NamedTuple):
+    """A step of this package on one thread and on two."""
+
+    layers: int
+    attention: str
+    one_ms: float  # on the wall, medians
+    two_ms: float
+    ratio_median: float  # one over two in the same round
+
+
+class Memory(NamedTuple):
+    layers: int
+    attention: str
+    kernel: str
+    megabytes: float
+
+
+class Results(NamedTuple):
+    repeats: int
+    versions: dict[str, str]
+    rows: tuple[Row, ...]
+    threads: tuple[Threads, ...]  # none where there is one thread only
+    memory: tuple[Memory, ...]
+
+
+def compute(*, repeats: int = 5, seed: int = 0) -> Results:
+    """Time a step of `SETTINGS`, beside PyTorch's where that is installed.
+
+    Parameters
+    ----------
+    repeats : int
+        Rounds of timing, after one that is not counted.
+    seed : int
+
+    Raises
+    ------
+    ValueError
+        A count below 1.
+    ChildProcessError
+        The losses of two steps differ, among others.
+    """
+    harness.check_counts(repeats=repeats)
+    torch, rows, threads, memory = harness.find("torch"), [], [], []
+    for setting in SETTINGS:
+        rows += in_new_process(times, setting, repeats, seed, malloc=KEEP)
+        if setting.layers < SETTINGS[0].layers:
+            continue
+        if numba.config.NUMBA_NUM_THREADS > 1:
+            threads.append(in_new_process(threads_against_one, setting, repeats, seed, malloc=KEEP))
+        for name in {row.kernel for row in rows if row[: len(setting)] == setting} - {OURS, THEIRS}:
+            peak = in_new_process(peak_of, name, setting, seed, malloc=HAND_BACK)
+            memory.append(Memory(setting.layers, setting.attention, name, peak / 1e6))
+    versions = bench_linear_peers.versions(torch, bench_linear_peers.find_fast_transformers() if torch else {})
+    return Results(repeats, versions, tuple(rows), tuple(threads), tuple(sorted(memory, key=_place)))
+
+
+# --- Calls ----------------------------------------------------------------------------------------------------------
+
+
+def own_step(setting: Setting, seed: int) -> Callable[[], float]:
+    """A step of this package; its loss."""
+    params, text = _start(setting, seed)
+    module = {"linear": linear, "softmax": softmax}[setting.attention]
+    model = causal.Model(mechanism.of(module, causal=True, kernels=jit), setting.heads)
+    flat, params = parameters.flatten(params)
+    total, grads = parameters.flatten(parameters.zeros_like(params))
+    state, arena = adam.init_state(flat), Arena()
+
+    def step() -> float:
+        nonlocal state
+        total[:] = 0
+        scores, saved = causal.forward(text[:, :-1], params, model, work=arena)
+        loss, surprise = cross_entropy.forward(scores, text[:, 1:], kernels=jit, work=arena)
+        d_scores = cross_entropy.backward(scores.dtype.type(1), surprise, work=arena).scores
+        causal.backward(d_scores, saved, into=grads, work=arena)
+        state = adam.step(flat, total, state, learning_rate=RATE, kernels=jit)
+        arena.reset()
+        return float(loss)
+
+    return step
+
+
+def own_products(rows: int, sizes: list[tuple[int, int]]) -> Callable[[], None]:
+    """The matrix products of a step alone, into arrays that are there: ``x W``, ``G W^T``, ``x^T G``."""
+    rng = np.random.default_rng(0)
+    x, out = (
+        {size: rng.standard_normal((rows, size), np.float32) for pair in sizes for size in pair} for _ in range(2)
+    )
+    weights = [(rng.standard_normal(size, np.float32), np.empty(size, np.float32)) for size in sizes]
+
+    def call() -> None:
+        for w, d_w in weights:
+            np.matmul(x[len(w)], w, out=out[w.shape[1]])
+            np.matmul(x[w.shape[1]], w.T, out=out[len(w)])
+            np.matmul(x[len(w)].T, x[w.shape[1]], out=d_w)
+
+    return call
+
+
+def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], float]]:
+    """By name."""
+    found = {"jit": own_step(setting, seed)}
+    if torch is not None:
+        params, text = _start(setting, seed)
+        attentions = bench_training_peers.attention_by_name(
+            torch, setting.attention, bench_linear_peers.find_fast_transformers()
+        )
+        for name, attend in attentions.items():
+            found[name] = bench_training_peers.training_step(torch, attend, params, setting.heads, text, RATE)
+    return found
+
+
+def _start(setting: Setting, seed: int) -> tuple[causal.Params, NDArray[np.int64]]:
+    rng = np.random.default_rng(seed)
+    params = causal.draw(
+        rng,
+        tokens=TOKENS,
+        places=LENGTH,
+        width=setting.width,
+        hidden=4 * setting.width,
+        layers=setting.layers,
+        dtype=np.float32,
+    )
+    return params, rng.integers(0, TOKENS, (BATCH, LENGTH + 1))
+
+
+def _sizes(setting: Setting) -> list[tuple[int, int]]:
+    """Of all matrices."""
+    e = setting.width
+    return [(e, 3 * e), (e, e), (e, 4 * e), (4 * e, e)] * setting.layers + [(e, TOKENS)]
+
+
+# --- In a process of its own ----------------------------------------------------------------------------------------
+
+
+def times(setting: Setting, repeats: int, seed: int) -> list[Row]:
+    """The rows of a setting, after the losses have been compared."""
+    torch = harness.find("torch")
+    with one_thread(torch):
+        calls: dict[str, Callable[[], Any]] = dict(steps(setting, seed, torch))
+        losses = {name: (np.array([call() for _ in range(3)]),) for name, call in calls.items()}
+        harness.compare(str(setting), losses, 1e-4, outputs=("losses",))
+        calls[OURS] = own_products(BATCH * LENGTH, _sizes(setting))
+        if torch is not None:
+            calls[THEIRS] = bench_training_peers.products(torch, BATCH * LENGTH, _sizes(setting))
+        return harness.time(Row, setting, calls, repeats)
+
+
+def threads_against_one(setting: Setting, repeats: int, seed: int) -> Threads:
+    """One thread and two, in turn."""
+    step = own_step(setting, seed)
+    seconds: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(1 + repeats):
+        for count, found in seconds.items():
+            numba.set_num_threads(count)
+            with threadpool_limits(count):
+                begun = time.perf_counter()
+                step()
+                found.append(time.perf_counter() - begun)
+    one, two = (found[1:] for found in seconds.values())
+    ratio = statistics.median(a / b for a, b in zip(one, two, strict=True))
+    return Threads(setting.layers, setting.attention, 1e3 * statistics.median(one), 1e3 * statistics.median(two), ratio)
+
+
+def peak_of(name: str, setting: Setting, seed: int) -> int:
+    """Bytes that a network and three of its steps take, by the name of a row."""
+    torch = harness.find("torch")
+
+    def build_and_run(layers: int) -> None:
+        one = setting._replace(layers=layers)
+        step = own_step(one, seed) if name == "jit" else steps(one, seed, torch)[name]
+        for _ in range(3):
+            step()
+
+    with one_thread(torch):
+        build_and_run(1)  # what happens once only
+        return peak_resident(partial(build_and_run, setting.layers))
+
+
+# --- Showing --------------------------------------------------------------------------------------------------------
+
+
+def _place(memory: Memory) -> tuple[int, str, int]:
+    return -memory.layers, memory.attention, list(COLOURS).index(memory.kernel)
+
+
+def table(results: Results) -> str:
+    """Times, threads and memory as Markdown, and below them what stands there."""
+    lines = harness.table(
+        ("layers", "E", "attention"), results.rows, COLOURS, cells=lambda cells: (cells[0], cells[1], cells[3])
+    )
+    note = (
+        f"B = {BATCH}, N = {LENGTH}, {TOKENS} tokens, float32, one thread, {results.repeats} rounds. {TOLD} "
+        f"{harness.compared(results.versions, ['PyTorch', 'fast-transformers'])}"
+    )
+    threads = [
+        f"{one.layers} layers, {one.attention}: two threads {one.ratio_median:.2f} times as fast as one"
+        for one in results.threads
+    ]
+    peaks = ["| layers | attention | step | peak, MB |", "| ---: | --- | --- | ---: |"]
+    peaks += [f"| {m.layers} | {m.attention} | {m.kernel} | {m.megabytes:.0f} |" for m in results.memory]
+    return "\n".join([*lines, "", note, "", "; ".join(threads), "", *peaks])
+
+
+def draw(results: Results) -> Figure:
+    """Bars, a panel a setting: times over jit's."""
+    figure, axes = style.figure(1, len(SETTINGS), height=0.42, sharex=True)
+    for axis, setting in zip(axes, SETTINGS, strict=True):
+        rows = [row for name in reversed(COLOURS) for row in results.rows if row[:5] == (*setting, name)]
+        names = [row.kernel.replace(", ", ",\n").replace("'s ", "'s\n") for row in rows]
+        bars = axis.barh(names, [row.ratio_median for row in rows], color=[COLOURS[row.kernel] for row in rows])
+        axis.bar_label(bars, fmt="%.2f", padding=2)
+        axis.set(title=f"{setting.layers} layers of {setting.width},\n{setting.attention}", xlabel="time over jit's")
+        axis.margins(x=0.3)
+    return figure
