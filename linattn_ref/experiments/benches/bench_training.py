@@ -7,8 +7,9 @@ that each cannot do without, alone, by the library that it calls: OpenBLAS under
 
 Before anything is timed, the losses of three steps are compared: they are those of the same gradients.
 
-Two threads and one are compared by the clock on the wall, of the larger networks, and so is memory. That is the most that building the network and three steps
-take beyond what there was before, parameters and the optimiser's state among it, freed memory handed back.
+The larger networks are run with two threads too, against one by the clock on the wall. And of them memory is measured:
+the most that building the network and three steps take beyond what there was before, parameters and the optimiser's
+state among it, freed memory handed back.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def training_step(
         loss = functions.cross_entropy(forward().flatten(0, 1), told)
         loss.backward()
         adam.step()
-        return float(loss)
+        return loss.item()
 
     return step
 

@@ -37,6 +37,18 @@ HEADLINES = (
         {"size": 1, "task": "step", "kernel": "fast-transformers"},
     ),
     Headline(
+        "A training step: 8 layers of 256, linear attention, N = 784",
+        "PyTorch's eager mode with fast-transformers' product",
+        "bench_training",
+        {"layers": 8, "attention": "linear", "kernel": "fast-transformers"},
+    ),
+    Headline(
+        "The same, softmax",
+        "PyTorch's eager mode",
+        "bench_training",
+        {"layers": 8, "attention": "softmax", "kernel": "pytorch"},
+    ),
+    Headline(
         "Performer, all keys, forward, N = 4096",
         "performer-pytorch",
         "bench_performer",
