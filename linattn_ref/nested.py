@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 __all__ = ["leaves", "map_arrays"]
 
 
-def leaves(x: Any, name: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
+def leaves(x: Any, name: str = "", *, strict: bool = True) -> Iterator[tuple[str, NDArray[Any]]]:
     """Every array with the names of the fields that lead to it, ``inner.w``, in order; not None and numbers.
 
     Raises
     ------
     TypeError
-        There is something else in it.
+        There is something else in it, and it is ``strict``.
     """
     if isinstance(x, np.ndarray):
         yield name, x
     elif isinstance(x, (tuple, list)):
         for field, part in zip(getattr(x, "_fields", range(len(x))), x, strict=True):
-            yield from leaves(part, f"{name}.{field}".removeprefix("."))
-    elif x is not None and not isinstance(x, (int, float)):
+            yield from leaves(part, f"{name}.{field}".removeprefix("."), strict=strict)
+    elif strict and x is not None and not isinstance(x, (int, float)):
         raise TypeError(f"{name or 'params'}: expected arrays in NamedTuples, got a {type(x).__name__}")
 
 

@@ -17,6 +17,7 @@ from linattn_ref.nn import (
     feed_forward,
     gelu,
     gelu_tanh,
+    layer_norm,
     logistic_mixture,
     lstm,
     pooling,
@@ -56,6 +57,10 @@ def all_of(*draws):
 
 def affine_params(width, to):
     return lambda rng, dtype: affine.Params(*all_of(normal(width, to), normal(to))(rng, dtype))
+
+
+def norm_params(rng, dtype):
+    return layer_norm.Params(*all_of(normal(WIDTH), normal(WIDTH))(rng, dtype))
 
 
 def tokens(rng, dtype):
@@ -120,6 +125,11 @@ def slow_gelu(x):
     return np.vectorize(lambda number: number * (1 + erf(number / 2**0.5)) / 2)(x)
 
 
+def slow_layer_norm(x, params):
+    rows = [(row - row.mean()) / np.sqrt(row.var() + 1e-3) for row in x.reshape(-1, WIDTH)]
+    return np.reshape(rows, x.shape) * params.gain + params.bias
+
+
 def slow_gelu_tanh(x):
     return x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))
 
@@ -179,6 +189,13 @@ LAYERS = (
     Layer("affine", affine, all_of(normal(*ROWS, WIDTH), affine_params(WIDTH, WIDE)), slow_affine),
     Layer("relu", relu, all_of(away_from_0), lambda x: np.where(x > 0, x, 0)),
     Layer("gelu", gelu, all_of(normal(*ROWS, WIDTH)), slow_gelu),
+    Layer(
+        "layer norm",
+        layer_norm,
+        all_of(normal(*ROWS, WIDTH), norm_params),
+        slow_layer_norm,
+        partial(dict, eps=1e-3),
+    ),
     Layer("gelu tanh", gelu_tanh, all_of(normal(*ROWS, WIDTH)), slow_gelu_tanh),
     Layer(
         "pooling",

@@ -3,10 +3,13 @@
     linear = mechanism.of(linattn_ref.attention.linear, causal=True, kernels=jit)
     linformer = mechanism.of(linattn_ref.attention.linformer)           # E and F are learned: Params.own
     performer = mechanism.of(linattn_ref.attention.performer, omega=omega, causal=True)
+    rfa = mechanism.of(linattn_ref.attention.rfa, gates={"gate": linattn_ref.attention.gate}, omega=omega, causal=True)
 
 >>> from linattn_ref.attention import longformer, softmax
 >>> [of(module).step is not None for module in (softmax, longformer)], of(longformer).reads
 ([True, False], 6)
+
+A gate is an argument that is made of the layer's own input, by another pair, whose parameters are learned too.
 
 Constants, such as ``omega``, rotations or random blocks, are options: to draw them anew is to make another
 :class:`Mechanism`. What is learned, such as Linformer's ``e`` and ``f``, stands among the layer's parameters.
@@ -40,9 +43,12 @@ class Mechanism(NamedTuple):
     # Found out once, by `of`: names of the arguments of each of the four, and the options that step takes.
     accepts: Mapping[str, frozenset[str]]
     step_options: Mapping[str, Any]
+    gates: Mapping[str, ModuleType]  # arguments of forward, (B, H, N), and the pairs that make them of x
 
 
-def of(module: ModuleType, *, reads: int | None = None, **options: Any) -> Mechanism:
+def of(
+    module: ModuleType, *, reads: int | None = None, gates: Mapping[str, ModuleType] | None = None, **options: Any
+) -> Mechanism:
     """A mechanism of `linattn_ref.attention`, or another module with such a pair.
 
     Parameters
@@ -51,6 +57,8 @@ def of(module: ModuleType, *, reads: int | None = None, **options: Any) -> Mecha
         With ``forward`` and ``backward``, and ``step`` and ``init_state`` if it has a recurrent form.
     reads : int, optional
         How many projections of a token its ``forward`` takes first; of the package's own it is known.
+    gates : mapping from str to module, optional
+        Arguments of ``forward`` that are made of ``x``; their parameters stand last in ``multi_head.Params.own``.
     **options
         Of ``forward``, each time: ``causal``, ``kernels``, ``omega``, ``window`` ...
     """
@@ -60,7 +68,9 @@ def of(module: ModuleType, *, reads: int | None = None, **options: Any) -> Mecha
     functions = {"forward": module.forward, "backward": module.backward, "step": step, "init_state": init_state}
     accepts = {name: frozenset(_parameters(function)) for name, function in functions.items()}
     step_options = {name: value for name, value in options.items() if name in accepts["step"]}
-    return Mechanism(module.forward, module.backward, step, init_state, options, count, accepts, step_options)
+    return Mechanism(
+        module.forward, module.backward, step, init_state, options, count, accepts, step_options, gates or {}
+    )
 
 
 def unchecked(function: Callable[..., Any]) -> Callable[..., Any]:

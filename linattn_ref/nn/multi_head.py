@@ -45,7 +45,7 @@ class Params(NamedTuple):
 
     inner: affine.Params  # (E, 3 E), (3 E,): W_q, W_k, W_v side by side; as many as the mechanism reads
     outer: affine.Params  # (E, E), (E,): W_o
-    own: tuple[Any, ...] = ()  # the mechanism's own: (e, f) of Linformer, (w_p, norm_local, norm_global), (conv,)
+    own: tuple[Any, ...] = ()  # the mechanism's own, such as (e, f) of Linformer; last a tuple for each of its gates
 
 
 @documented
@@ -55,6 +55,7 @@ class Saved(NamedTuple):
     inner: affine.Saved
     attention: Any  # the mechanism's
     outer: affine.Saved
+    gates: tuple[tuple[str, str, Any], ...]  # the argument, the module of its pair, what that saved
     mechanism: str  # the module of its functions
     reads: int
     heads: int
@@ -80,10 +81,14 @@ def check_forward(
         check_bool("key_mask", key_mask)
         check_shape("key_mask", key_mask, x.shape[:-1], "(B, N)")  # type: ignore[arg-type]
         options["key_mask"] = np.broadcast_to(key_mask[:, None], (b, heads, n))
+    own, of_gates = split_own(params, mechanism)
+    for (name, pair), its in zip(mechanism.gates.items(), of_gates, strict=True):
+        pair.forward.check(x[:, None], *its)
+        options[name] = np.broadcast_to(x.dtype.type(0.5), (b, heads, n))
     check = getattr(mechanism.forward, "check", None)
     if check is not None:
         like_heads = np.broadcast_to(x.dtype.type(0), (b, heads, n, d))  # a shape and a dtype, no memory
-        check(*(like_heads,) * mechanism.reads, *params.own, **options)
+        check(*(like_heads,) * mechanism.reads, *own, **options)
 
 
 def check_params(x: Array, params: Params, mechanism: Mechanism, heads: int) -> None:
@@ -134,15 +139,19 @@ def forward(
     """
     projected, inner = affine.forward.unchecked(x, params.inner, work=work)  # (1)  (B, N, reads E)
     parts = split_heads(projected, mechanism.reads, heads)  # reads of (B, H, N, D)
-    options = dict(mechanism.options)
+    options, gates, (own, of_gates) = dict(mechanism.options), [], split_own(params, mechanism)
     if key_mask is not None:
         options["key_mask"] = np.broadcast_to(key_mask[:, None], parts[0].shape[:-1])  # (B, H, N)
+    for (name, pair), its in zip(mechanism.gates.items(), of_gates, strict=True):
+        options[name], gate = unchecked(pair.forward)(x[:, None], *its)  # (B, H, N)
+        gates.append((name, pair.__name__, gate))
     if "out" in mechanism.accepts["forward"]:
         options["out"] = split_heads(work((*x.shape[:-1], params.outer.w.shape[0]), x.dtype), 1, heads)[0]
-    out, attention = unchecked(mechanism.forward)(*parts, *params.own, **options)  # (2)  (B, H, N, D)
+    out, attention = unchecked(mechanism.forward)(*parts, *own, **options)  # (2)  (B, H, N, D)
     merged = merge_heads(out, work)  # (B, N, E)
     y, outer = affine.forward.unchecked(merged, params.outer, work=work)  # (3)
-    return y, Saved(inner, attention, outer, mechanism.forward.__module__, mechanism.reads, heads)
+    module = mechanism.forward.__module__
+    return y, Saved(inner, attention, outer, tuple(gates), module, mechanism.reads, heads)
 
 
 def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
@@ -161,8 +170,18 @@ def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work
     for part, gradient in zip(split_heads(d_projected, saved.reads, saved.heads), grads, strict=False):
         part[...] = gradient
     d_x, inner = affine.backward.unchecked(d_projected, saved.inner, into=into_inner, work=work)  # of (1)
-    own = tuple(grads[saved.reads :])
+    own = tuple(grads[saved.reads :][: len(grads) - saved.reads - len(saved.gates)])
+    for name, pair, its in saved.gates:
+        gate = unchecked(room_of(pair).backward)(getattr(grads, name), its)
+        d_x += gate[0][:, 0]
+        own += (tuple(gate[1:]),)
     return Gradients(d_x, Params(inner, outer, add_into(into_own, own) if own else own))
+
+
+def split_own(params: Params, mechanism: Mechanism) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What the mechanism is given of ``own``, and what its gates are made with."""
+    count = len(params.own) - len(mechanism.gates)
+    return params.own[:count], params.own[count:]
 
 
 def split_heads(x: Array, count: int, heads: int) -> Any:
@@ -214,7 +233,10 @@ def step(x_t: Array, params: Params, state: Any, mechanism: Mechanism, *, heads:
     check_params(x_t, params, mechanism, heads)
     projected, _ = affine.forward.unchecked(x_t, params.inner)  # (1)  (B, 3 E)
     q_t, k_t, v_t = projected.reshape(len(x_t), 3, heads, -1).swapaxes(0, 1)  # (B, H, D) each
-    out_t, state = mechanism.step(q_t, k_t, v_t, state, **mechanism.step_options)  # (2)
+    gates = {}
+    for (name, pair), its in zip(mechanism.gates.items(), split_own(params, mechanism)[1], strict=True):
+        gates[f"{name}_t"] = unchecked(pair.forward)(x_t[:, None, None], *its)[0][..., 0]  # (B, H)
+    out_t, state = mechanism.step(q_t, k_t, v_t, state, **mechanism.step_options, **gates)  # (2)
     y_t, _ = affine.forward.unchecked(out_t.reshape(len(x_t), -1), params.outer)  # (3)
     return y_t, state
 

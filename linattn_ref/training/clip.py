@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from linattn_ref.nested import leaves
 __all__ = ["by_global_norm", "each"]
 
 EPS = 1e-6  # PyTorch's
+PIECE = 1 << 14  # numbers
 
 
 def by_global_norm(grads: Array, limit: float) -> float:
@@ -32,9 +34,12 @@ def by_global_norm(grads: Array, limit: float) -> float:
         ``limit`` is not above 0.
     """
     _check_limit(limit)
-    # Not np.linalg.norm, nor in float32: the square of a large gradient overflows it.
-    length = float(np.sqrt(np.square(grads, dtype=np.float64).sum()))
-    grads *= min(1.0, limit / (length + EPS))
+    # Not np.linalg.norm, nor in float32: the square of a large gradient overflows it. In pieces that stay in the cache.
+    rows = grads.reshape(-1)
+    pieces = (rows[first : first + PIECE] for first in range(0, rows.size, PIECE))
+    length = math.sqrt(math.fsum(float(np.square(piece, dtype=np.float64).sum()) for piece in pieces))
+    if limit < length + EPS:
+        grads *= limit / (length + EPS)  # (1)
     return length
 
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.atomic import write_all
-from linattn_ref.attention.arguments import check_sizes
+from linattn_ref.attention.arguments import Array, check_sizes
 from linattn_ref.nn.buffers import Arena, Work
 from linattn_ref.training import adam, checkpoint, clip, parameters
 
@@ -54,6 +54,8 @@ class Task(NamedTuple):
     learn: Callable[[Any, Any, Any, float, Work], float]
     batch: Callable[[np.random.Generator], Any]
     evaluate: Callable[[Any], dict[str, float]]  # params -> numbers, of which "loss" is to become small
+    # What a forward pass saves, in the order of its layers: (params, batch) -> NamedTuple. Asked when a run fails.
+    look: Callable[[Any, Any], Any] | None = None
 
 
 class Settings(NamedTuple):
@@ -102,7 +104,7 @@ def run(
     ValueError
         ``resume`` with the checkpoint of another model, a damaged one, or one of other ``facts``.
     TrainingError
-        A number that is none, or a loss more than ten times the first: the step and the parameter are named.
+        A number that is none, or a loss more than ten times the first: the step and the layer are named.
     OSError
         A file cannot be written; the last checkpoint stays.
     """
@@ -130,8 +132,10 @@ def run(
         begun = time.process_time()
         total[:] = 0
         losses.append(_gradient(task, params, grads, settings, step, arena))
-        _check_numbers(step, losses[-1], lines[1]["training_loss"] if lines[1:] else losses[0], params, grads)
         norm = clip.by_global_norm(total, math.inf if settings.clip_each else settings.clip or math.inf)
+        usual = lines[1]["training_loss"] if lines[1:] else losses[0]
+        if not math.isfinite(losses[-1] + norm) or losses[-1] > EXPLODED * max(abs(usual), 1.0):
+            raise TrainingError(_what_failed(task, settings, step, losses[-1], usual, params, grads))
         if settings.clip_each:
             clip.each(grads, settings.clip or math.inf)
         rate = settings.learning_rate(step)
@@ -140,6 +144,8 @@ def run(
         spent += time.process_time() - begun
         if (step + 1) % settings.every == 0 or step + 1 == settings.steps:
             found_now = task.evaluate(params)
+            if not math.isfinite(found_now["loss"]):
+                raise TrainingError(_what_failed(task, settings, step, found_now["loss"], usual, params, grads))
             line = {"step": step + 1, "training_loss": float(np.mean(losses)), "rate": rate, "norm": norm, **found_now}
             lines, losses = [*lines, _plain(line)], []
             better = found_now["loss"] < best
@@ -165,17 +171,32 @@ def _gradient(task: Task, params: Any, grads: Any, settings: Settings, step: int
     return math.fsum(task.learn(params, task.batch(rng), grads, share, work) for _ in range(settings.accumulate))
 
 
-def _check_numbers(step: int, loss: float, first: float, params: Any, grads: Any) -> None:
-    """The loss is a number, of the size of the first, and so are all gradients."""
-    named = [*parameters.leaves(params), *parameters.leaves(grads)]
-    wrong = [name for name, array in named if not np.isfinite(array).all()]
-    if wrong or not math.isfinite(loss):
-        where = f", and {wrong[0]} or its gradient is no number any more" if wrong else ""
-        raise TrainingError(f"step {step}: the loss is {loss:.3g}{where}; the last checkpoint is good")
-    if loss > EXPLODED * max(abs(first), 1.0):
-        raise TrainingError(
-            f"step {step}: the loss exploded, from {first:.3g} to {loss:.3g}; the last checkpoint is good"
-        )
+def _what_failed(task: Task, settings: Settings, step: int, loss: float, usual: float, params: Any, grads: Any) -> str:
+    """The step, and where it is to be looked for: the first layer whose output is no number, for instance."""
+    if math.isfinite(loss) and all(_is_finite(array) for _, array in parameters.leaves(grads)):
+        name = max(parameters.leaves(grads), key=lambda leaf: float(np.abs(leaf[1]).max()))[0]
+        where = f"exploded, from {usual:.3g} to {loss:.3g}, and {name} has the largest gradient"
+    else:
+        where = f"is {loss:.3g}{_no_number(task, settings, step, params, grads)}"
+    return f"step {step}: the loss {where}; the last checkpoint is good"
+
+
+def _no_number(task: Task, settings: Settings, step: int, params: Any, grads: Any) -> str:
+    """Where it begins: a parameter, the first thing saved on the way forward, the last gradient on the way back."""
+    for name, array in parameters.leaves(params):
+        if not _is_finite(array):
+            return f", and {name} is no number any more"
+    if task.look is not None:
+        saved = task.look(params, task.batch(np.random.default_rng([settings.seed, step])))
+        for name, array in parameters.leaves(saved, strict=False):
+            if array.dtype.kind == "f" and not (array < np.inf).all():  # -inf is what a query that sees nothing has
+                return f", and {name} is the first that is no number on the way forward"
+    wrong = [name for name, array in parameters.leaves(grads) if not _is_finite(array)]
+    return f", and the gradient of {wrong[-1]} is the first that is no number on the way back" if wrong else ""
+
+
+def _is_finite(array: Array) -> bool:
+    return bool(np.isfinite(array).all())
 
 
 def _save(

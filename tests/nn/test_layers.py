@@ -10,7 +10,8 @@ from layer_cases import LAYERS
 from linattn_ref.gradcheck import check_elementwise
 from linattn_ref.gradcheck_inputs import float_arrays
 from linattn_ref.nested import map_arrays
-from linattn_ref.nn.buffers import Arena
+from linattn_ref.nn import gelu, gelu_tanh, layer_norm, relu
+from linattn_ref.nn.buffers import Arena, scratch
 
 layers = pytest.mark.parametrize("layer", LAYERS, ids=str)
 with_buffers = pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer.takes("work")], ids=str)
@@ -118,3 +119,52 @@ def test_a_wrong_argument_is_named(layer):
     d_y = layer.module.backward.unchecked.__code__.co_varnames[0]
     with pytest.raises(ValueError, match=f"^{d_y}: expected"):
         layer.module.backward(np.zeros((*np.shape(y), 2)), saved)
+
+
+@pytest.mark.parametrize("activation", [gelu, gelu_tanh, relu], ids=lambda module: module.__name__.rpartition(".")[2])
+def test_an_activation_adds_a_bias_and_takes_memory_that_is_not_needed(activation):
+    x, d_y = np.random.default_rng(0).standard_normal((2, 3, 4))
+    bias = np.arange(4.0)
+    expected, saved = activation.forward(x + bias)
+    d_x = activation.backward(d_y, saved).x
+    for spend in (False, True):
+        of_x, of_d_y = x.copy(), d_y.copy()
+        y, saved = activation.forward(of_x, bias=bias, spend=spend)
+        np.testing.assert_array_equal(y, expected)
+        np.testing.assert_array_equal(activation.backward(of_d_y, saved, spend=spend).x, d_x)
+        assert np.array_equal(of_d_y, d_y) != spend
+
+
+def test_a_layer_norm_of_a_sum_is_that_of_the_sum():
+    """And its gradient that of both terms, with one that reaches the sum otherwise."""
+    x, added, d_y, past = np.random.default_rng(0).standard_normal((4, 2, 3, 5))
+    params = layer_norm.Params(np.arange(1.0, 6.0), np.ones(5))
+    expected, saved = layer_norm.forward(x + added, params)
+    grads = layer_norm.backward(d_y, saved)
+    for spend in (False, True):
+        y, saved = layer_norm.forward(x, params, added=added.copy(), spend=spend)
+        np.testing.assert_array_equal(y, expected)
+        np.testing.assert_array_equal(saved.total, x + added)
+        out = np.empty_like(x)
+        got = layer_norm.backward(d_y, saved, past=past, out=out)
+        assert got.x is out
+        np.testing.assert_allclose(out, grads.x + past, rtol=1e-13)
+        np.testing.assert_array_equal(got.params.gain, grads.params.gain)
+    with pytest.raises(ValueError, match="added: expected shape of x"):
+        layer_norm.forward(x, params, added=added[:1])
+
+
+def test_scratch_of_an_arena_is_handed_out_again():
+    arena = Arena()
+    for _ in range(2):
+        kept = arena((3,), np.float64)
+        kept[:] = 1
+        with scratch(arena):
+            first = arena((4,), np.float64)
+            first[:] = 2
+        second = arena((4,), np.float64)
+        second[:] = 3
+        assert (kept == 1).all()
+        shared = np.shares_memory(first, second)
+        arena.reset()
+    assert shared

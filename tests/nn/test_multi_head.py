@@ -45,7 +45,12 @@ def test_heads_are_columns_one_after_the_other(inside):
     for b in range(len(X)):
         projected = X[b] @ params.inner.w + params.inner.b
         parts = [np.stack(np.split(part, HEADS, axis=1)) for part in np.split(projected, reads, axis=1)]  # (H, N, D)
-        out, _ = inside.mechanism.forward(*parts, *params.own, **inside.mechanism.options)
+        own, of_gates = multi_head.split_own(params, inside.mechanism)
+        gates = {
+            name: np.stack([pair.forward(X[b], w, bias)[0] for w, bias in zip(*its, strict=True)])  # (H, N)
+            for (name, pair), its in zip(inside.mechanism.gates.items(), of_gates, strict=True)
+        }
+        out, _ = inside.mechanism.forward(*parts, *own, **inside.mechanism.options, **gates)
         beside = np.concatenate(list(out), axis=1)
         assert beside.shape == (TOKENS, HEADS * d)
         np.testing.assert_allclose(y[b], beside @ params.outer.w + params.outer.b, rtol=1e-12, atol=1e-13)
@@ -88,7 +93,9 @@ def test_any_buffers_give_the_same_bits(block):
     for work in (np.empty, arena, arena):
         y, saved = block.forward(X, params, inside.mechanism, heads=HEADS, work=work)
         block.forward(X + 1, params, inside.mechanism, heads=HEADS, work=work)
-        grads = block.backward(y, saved, work=work)
+        into = map_arrays(np.zeros_like, params)  # without it, gradients come from the arena, and no scratch is used
+        into = block.backward(y, saved, into=into, work=work).params
+        grads = block.backward(y, saved, work=work), into
         results.append(map_arrays(np.copy, (y, grads)))
         arena.reset()
     for result in results[1:]:

@@ -5,9 +5,20 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra peers)")
 
-from linattn_ref.nn import affine, cross_entropy, ctc, feed_forward, gelu, lstm, positions  # noqa: E402
+from linattn_ref.kernels import jit, reference  # noqa: E402
+from linattn_ref.nn import (  # noqa: E402
+    affine,
+    cross_entropy,
+    ctc,
+    feed_forward,
+    gelu,
+    layer_norm,
+    lstm,
+    positions,
+)
 from linattn_ref.training import adam, clip, parameters, radam, schedule, sgd  # noqa: E402
 
+rooms = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 5, 4))
 
@@ -36,17 +47,33 @@ def test_affine():
     close(grads.params.b, layer.bias.grad)
 
 
-def test_gelu():
+@rooms
+def test_gelu(room):
     x = leaf(X)
     theirs = torch.nn.functional.gelu(x)
     theirs.sum().backward()
-    y, saved = gelu.forward(X)
+    y, saved = gelu.forward(X, kernels=room)
     close(y, theirs)
     close(gelu.backward(np.ones_like(y), saved).x, x.grad)
 
 
+@rooms
+def test_layer_norm(room):
+    params = layer_norm.Params(*RNG.standard_normal((2, 4)))
+    x, gain, bias = leaf(X), *(leaf(array) for array in params)
+    theirs = torch.nn.functional.layer_norm(x, (4,), gain, bias)
+    theirs.square().sum().backward()
+    y, saved = layer_norm.forward(X, params, kernels=room)
+    grads = layer_norm.backward(2 * y, saved)
+    close(y, theirs)
+    close(grads.x, x.grad)
+    close(grads.params.gain, gain.grad)
+    close(grads.params.bias, bias.grad)
+
+
+@rooms
 @pytest.mark.parametrize("weighted", [False, True])
-def test_cross_entropy(weighted):
+def test_cross_entropy(weighted, room):
     """PyTorch has a weight a class: the weight of a target is that of its class."""
     scores, targets = RNG.standard_normal((7, 4)), RNG.integers(0, 4, 7)
     targets[3] = cross_entropy.IGNORE
@@ -57,7 +84,7 @@ def test_cross_entropy(weighted):
     )
     theirs.backward()
     weight = None if of_class is None else of_class[np.maximum(targets, 0)]
-    loss, saved = cross_entropy.forward(scores, targets, weight=weight)
+    loss, saved = cross_entropy.forward(scores, targets, weight=weight, kernels=room)
     close(loss, theirs)
     close(cross_entropy.backward(1.0, saved).scores, x.grad)
 
@@ -118,8 +145,9 @@ OPTIMISERS = {
 }
 
 
+@rooms
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_twenty_steps(name):
+def test_twenty_steps(name, room):
     """A feed-forward layer learns random numbers, from the same start, clipped in the same way."""
     optimiser, theirs, options, own = OPTIMISERS[name]
     goal = RNG.standard_normal(X.shape)
@@ -132,6 +160,8 @@ def test_twenty_steps(name):
     step_theirs, state = theirs(model.parameters(), **options), optimiser.init_state(flat)
     renamed = {"learning_rate" if key == "lr" else key: value for key, value in options.items()}
     renamed.pop("decoupled_weight_decay", None)
+    if optimiser is not sgd:
+        renamed["kernels"] = room
     for _ in range(20):
         step_theirs.zero_grad()
         (model(torch.tensor(X)) - torch.tensor(goal)).square().sum().backward()

@@ -92,15 +92,36 @@ def test_a_number_that_is_none_stops_it_and_names_where(tmp_path):
             into.outer.b[0] = np.nan
         return loss
 
-    with pytest.raises(loop.TrainingError, match=r"step 4: the loss is .* and outer\.b or its gradient is no number"):
+    with pytest.raises(loop.TrainingError, match=r"step 4: the loss is .* and the gradient of outer\.b is the first"):
         run(tmp_path, task=small_run.TASK._replace(learn=learn))
     found = checkpoint.load(tmp_path / "last.safetensors")
     assert found.facts["step"] == 4
     assert all(np.isfinite(x).all() for x in found.arrays.values())
 
 
+def test_the_layer_where_numbers_cease_is_named(tmp_path):
+    """By what a forward pass saves: all gradients are no numbers then, whichever layer it was."""
+
+    def look(params, x):
+        return small_run.feed_forward.forward(x, params)[1]
+
+    named = r"step \d+: the loss is nan, and inner\.x is the first that is no number on the way forward"
+    with pytest.raises(loop.TrainingError, match=named):
+        run(tmp_path, task=small_run.TASK._replace(look=look, batch=lambda rng: np.full((4, 3), np.nan)))
+
+
+def test_parameters_that_are_none_are_not_saved(tmp_path):
+    def evaluate(params):
+        return {"loss": np.nan}
+
+    with pytest.raises(loop.TrainingError, match="the loss is nan; the last checkpoint is good"):
+        run(tmp_path, task=small_run.TASK._replace(evaluate=evaluate))
+    assert not (tmp_path / "last.safetensors").exists()
+
+
 def test_a_loss_that_explodes_stops_it(tmp_path):
-    with pytest.raises(loop.TrainingError, match=r"the loss exploded, from .* to .*; the last checkpoint is good"):
+    named = r"the loss exploded, from .* to .*, and \w+\.\w has the largest gradient; the last checkpoint is good"
+    with pytest.raises(loop.TrainingError, match=named):
         run(tmp_path, learning_rate=lambda t: 10.0 * 2**t, steps=100, clip=None)
 
 

@@ -97,7 +97,10 @@ def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
         scores, _ = causal.forward(held_out[:, :-1], params, model)
         return {"loss": float(cross_entropy.forward(scores, held_out[:, 1:])[0])}
 
-    return loop.Task(learn, batch, evaluate)
+    def look(params: Params, read: Characters) -> causal.Saved:
+        return causal.forward(read[:, :-1], params, model)[1]
+
+    return loop.Task(learn, batch, evaluate, look)
 
 
 def yardsticks(found: Corpus) -> dict[str, float]:
