@@ -29,6 +29,7 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 3.4 (token by toke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.rooms import name_of_room, room_of
-from linattn_ref.nn import affine, block, embedding, gelu, layer_norm, multi_head, positions, pre_norm
+from linattn_ref.nn import affine, embedding, gelu, layer_norm, multi_head, positions, pre_norm
 from linattn_ref.nn.buffers import Work, fresh
 from linattn_ref.nn.mechanism import Mechanism
 
@@ -79,7 +80,7 @@ class Params(NamedTuple):
 
     embedding: embedding.Params  # (V, E)
     positions: positions.Params | None  # (places, E); None where they are fixed
-    blocks: tuple[block.Params, ...]
+    blocks: tuple[Any, ...]  # `block.Params`, or those of `no_norm`
     norm: layer_norm.Params  # (E,)
     head: affine.Params  # (E, V)
 
@@ -90,7 +91,7 @@ class Saved(NamedTuple):
 
     embedding: embedding.Saved
     positions: positions.Saved | None
-    blocks: tuple[block.Saved, ...]
+    blocks: tuple[Any, ...]
     norm: layer_norm.Saved
     head: affine.Saved
     kind: Any  # the module of the blocks, by its name
@@ -264,7 +265,9 @@ def draw(
     layers: int,
     outputs: int | None = None,
     sinusoids: int = 0,
+    block: ModuleType = pre_norm,
     reads: int = 3,
+    own: Sequence[tuple[Any, ...]] | None = None,
     dtype: Any = np.float64,
 ) -> Params:
     """Parameters to start from.
@@ -280,15 +283,20 @@ def draw(
         Scores a place, if not ``V``: of a mixture of logistics, say.
     sinusoids : int
         Columns of the model's fixed positions, if it has them; the embedding has the others, and ``places`` is theirs.
+    block : module
+        The model's: what it draws for each layer.
     reads : int
         Of the mechanism: `mechanism.Mechanism.reads`.
+    own : sequence of tuples, optional
+        The mechanism's own parameters, and those of its gates, for each block.
     dtype
         float32 or float64.
     """
+    own = own or ((),) * layers
     return Params(
         embedding.draw(tokens, width - sinusoids, rng, dtype=dtype),
         None if sinusoids else positions.draw(places, width, rng, dtype=dtype),
-        tuple(block.draw(width, hidden, rng, reads=reads, dtype=dtype) for _ in range(layers)),
+        tuple(block.draw(width, hidden, rng, reads=reads, own=each, dtype=dtype) for each in own),
         layer_norm.draw(width, dtype=dtype),
         affine.draw(width, tokens if outputs is None else outputs, rng, dtype=dtype),
     )

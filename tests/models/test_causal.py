@@ -9,7 +9,8 @@ from mechanism_cases import MECHANISMS, TOKENS
 from linattn_ref.attention import linear
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.models import causal
-from linattn_ref.nn import mechanism, positions, post_norm, relu
+from linattn_ref.nested import map_arrays
+from linattn_ref.nn import mechanism, no_norm, positions, post_norm, pre_norm, relu
 
 STEP = 1e-6  # shorter than for a layer: the third derivatives of a network are some hundred times as large
 CAUSAL = [inside for inside in MECHANISMS if inside.causal]
@@ -17,10 +18,18 @@ RECURRENT = [inside for inside in CAUSAL if inside.mechanism.step]
 READ = np.random.default_rng(0).integers(0, 5, (2, TOKENS))
 
 
-def drawn(width=8, layers=2, places=TOKENS):
+def drawn(inside=None, width=8, layers=2, places=TOKENS, block=pre_norm):
     """Embeddings of size 1: below a layer norm, a step of the difference quotient is to be a small part of them."""
+    own = [map_arrays(np.copy, inside.own) for _ in range(layers)] if inside else None
     params = causal.draw(
-        np.random.default_rng(1), tokens=5, places=places, width=width, hidden=2 * width, layers=layers
+        np.random.default_rng(1),
+        tokens=5,
+        places=places,
+        width=width,
+        hidden=2 * width,
+        layers=layers,
+        block=block,
+        own=own,
     )
     params.embedding.table[...] *= 50
     params.positions.table[...] *= 50
@@ -32,14 +41,17 @@ def model_of(inside, **more):
 
 
 @pytest.mark.parametrize("inside", CAUSAL, ids=str)
-@pytest.mark.parametrize("more", [{}, {"block": post_norm, "activation": relu}], ids=["pre", "post"])
+@pytest.mark.parametrize(
+    "more", [{}, {"block": post_norm, "activation": relu}, {"block": no_norm}], ids=["pre", "post", "none"]
+)
 def test_gradients(inside, more):
     forward = partial(causal.forward, model=model_of(inside, **more))
 
     def of(tokens, params):
         return forward(tokens, params)
 
-    check_directions(of, causal.backward, READ, drawn(), rng=0, step=STEP).assert_ok()
+    params = drawn(inside, block=more.get("block", pre_norm))
+    check_directions(of, causal.backward, READ, params, rng=0, step=STEP).assert_ok()
 
 
 def test_every_gradient_of_a_tiny_network():
@@ -76,7 +88,7 @@ def test_fixed_positions_beside_the_embedding():
 
 @pytest.mark.parametrize("inside", CAUSAL, ids=str)
 def test_the_future_moves_nothing(inside):
-    params, model, other = drawn(), model_of(inside), READ.copy()
+    params, model, other = drawn(inside), model_of(inside), READ.copy()
     other[:, 4:] = (other[:, 4:] + 1) % 5
     scores, others = (causal.forward(tokens, params, model)[0] for tokens in (READ, other))
     np.testing.assert_allclose(scores[:, :4], others[:, :4], rtol=0, atol=1e-12)
@@ -85,7 +97,7 @@ def test_the_future_moves_nothing(inside):
 
 @pytest.mark.parametrize("inside", RECURRENT, ids=str)
 def test_token_by_token_is_the_same_network(inside):
-    params, model = drawn(), model_of(inside)
+    params, model = drawn(inside), model_of(inside)
     scores, _ = causal.forward(READ, params, model)
     state = causal.init_state(len(READ), params, model)
     for t in range(TOKENS):
@@ -98,7 +110,7 @@ def test_token_by_token_is_the_same_network(inside):
 @pytest.mark.parametrize("inside", RECURRENT, ids=str)
 @pytest.mark.parametrize("first", [1, 4])
 def test_several_tokens_at_once_lead_to_the_same_state(inside, first):
-    params, model = drawn(), model_of(inside)
+    params, model = drawn(inside), model_of(inside)
     scores, _ = causal.forward(READ, params, model)
     state = causal.read(READ[:, :first], params, causal.init_state(len(READ), params, model), model)
     state = causal.read(READ[:, first:-1], params, state, model)

@@ -32,7 +32,7 @@ def written_by_each(params, model, prefix=PREFIX, **options):
 @pytest.mark.parametrize("inside", RECURRENT, ids=str)
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 2}], ids=str)
 def test_both_ways_write_the_same(inside, options):
-    written = written_by_each(drawn(), causal.Model(inside.mechanism, heads=2), **options)
+    written = written_by_each(drawn(own=[inside.own] * 2), causal.Model(inside.mechanism, heads=2), **options)
     np.testing.assert_array_equal(*written)
     np.testing.assert_array_equal(written[0][:, :3], PREFIX)
     assert written[0].shape == (2, PLACES + 1)

@@ -135,7 +135,7 @@ def compute(
 def network(attention: str, rng: Generator) -> tuple[causal.Params, causal.Model]:
     """The paper's network for MNIST with ``"linear"`` or ``"softmax"`` attention, drawn."""
     inside = mechanism.of(ATTENTION[attention], causal=True, kernels=jit)
-    sizes = {"tokens": VALUES, "places": PIXELS, "width": WIDTH, "hidden": HIDDEN, "layers": LAYERS}
+    sizes: dict[str, Any] = {"tokens": VALUES, "places": PIXELS, "width": WIDTH, "hidden": HIDDEN, "layers": LAYERS}
     return causal.draw(rng, **sizes, dtype=np.float32), causal.Model(inside, HEADS, block=post_norm)
 
 
