@@ -20,7 +20,7 @@ The only way past the attention is in (1), and there is none past the feed-forwa
 
 References
 ----------
-Katharopoulos et al. (2020), "Transformers are RNNs", equation 1: ``T_l(x) = f_l(A_l(x) + x)``.
+Katharopoulos et al. (2020), "Transformers are RNNs: fast autoregressive transformers with linear attention".
 """
 
 from __future__ import annotations
