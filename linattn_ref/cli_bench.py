@@ -86,6 +86,12 @@ BENCHES = {
             Number("chunk", 64, "C", "tokens a chunk"),
         ),
     ),
+    "delta": Bench(
+        """Compare the delta rule with flash-linear-attention's naive files on one thread, if installed; minutes.
+
+        And with the gated causal product. CPU time, the kernels in turn in one process.""",
+        shared([1024, 4096], of_width="C = M", repeats=5),
+    ),
     "generation": Bench(
         """Compare a token of a whole network with PyTorch and fast-transformers on one thread, if installed; a minute.
 

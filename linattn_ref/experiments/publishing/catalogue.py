@@ -66,6 +66,7 @@ BENCHES = (
     "bench_patterns",
     "bench_reformer",
     "bench_training",
+    "bench_delta",
     "bench_generation",
 )
 # Compiled by NVIDIA's compiler (extra "cuda12"), and left as they are where it is missing.

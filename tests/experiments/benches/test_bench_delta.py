@@ -1,0 +1,48 @@
+"""The comparison of the delta rule: what it runs and says. No time is tested."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from linattn_ref import cli
+from linattn_ref.experiments.benches import bench_delta
+
+pytestmark = pytest.mark.slow  # its kernels are compiled for the slow tests
+SMALL = {"lengths": (64,), "heads": 2, "width": 4, "repeats": 2}
+
+
+def test_every_task_is_timed_beside_its_yardsticks():
+    results = bench_delta.compute(**SMALL)
+    assert {row[:3] for row in results.rows} == {(t, p, 64) for t in bench_delta.TASKS for p in bench_delta.PASSES}
+    expected = {"jit", "reference", bench_delta.PRODUCT, bench_delta.LIMIT}
+    has_peer = importlib.util.find_spec("fla") is not None and importlib.util.find_spec("torch") is not None
+    assert {row.kernel for row in results.rows} == expected | ({bench_delta.PEER} if has_peer else set())
+    assert ("Not installed" in bench_delta.table(results)) == (not has_peer)
+
+
+def test_a_wrong_result_is_not_timed(monkeypatch):
+    right = bench_delta.reference.forward
+    monkeypatch.setattr(bench_delta.reference, "forward", lambda *rows: (1.01 * right(*rows)[0], *right(*rows)[1:]))
+    with pytest.raises(RuntimeError, match=r"delta, forward: reference and jit differ in out by 1\.0e-02"):
+        bench_delta.compute(**SMALL)
+
+
+def test_multiply_adds_are_counted():
+    inputs = bench_delta.draw_inputs(np.random.default_rng(0), 2, 5, 4, bench_delta.GATED)
+    pairs = bench_delta.CHUNK * 8
+    assert bench_delta.multiply_adds_of(inputs, bench_delta.FORWARD) == 10 * (3 * 16 + pairs)
+    assert bench_delta.multiply_adds_of(inputs, bench_delta.BOTH) == 10 * (10 * 16 + 4 * pairs)
+
+
+@pytest.mark.parametrize("name", ["lengths", "heads", "width", "repeats"])
+def test_bad_arguments(name):
+    with pytest.raises(ValueError, match=f"{name}: expected at least 1, got 0"):
+        bench_delta.compute(**{**SMALL, name: (4, 0) if name == "lengths" else 0})
+
+
+def test_the_command_prints_a_table_and_draws(tmp_path, capsys):
+    words = "bench delta --lengths 64 128 --heads 1 --width 4 --repeats 1 --out".split()
+    assert cli.main([*words, str(tmp_path)]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {f"bench_delta.{x}" for x in ("svg", "png", "pdf", "json")}
+    assert "| channels | forward + backward | 128 |" in capsys.readouterr().out
