@@ -1,4 +1,4 @@
-"""States that fade and correct themselves, beside the causal product that only fades: one thread, float32, batch size 1.
+"""States that correct themselves, beside the causal product that only fades: one thread, float32, batch size 1.
 
 ========================  ============================================================================================
 delta                     no gate (DeltaNet)
@@ -134,11 +134,12 @@ def draw_inputs(rng: np.random.Generator, heads: int, length: int, width: int, t
     """Unit queries and keys, and gates that forget within some ten tokens."""
     q, k, v, d_out = rng.standard_normal((4, 1, heads, length, width))
     q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
-    beta = rng.uniform(size=(1, heads, length))
+    beta: Array = rng.uniform(size=(1, heads, length))
     shape = {DELTA: None, GATED: beta.shape, CHANNELS: k.shape}[task]
     log_gate = None if shape is None else -rng.exponential(0.1, shape)
-    arrays = q / np.sqrt(width), k, v, beta, log_gate, d_out
-    return Inputs(*(None if x is None else x.astype(np.float32) for x in arrays))
+    beta = beta.astype(np.float32)
+    q, k, v, d_out = (x.astype(np.float32) for x in (q / np.sqrt(width), k, v, d_out))
+    return Inputs(q, k, v, beta, None if log_gate is None else log_gate.astype(np.float32), d_out)
 
 
 def find_naive() -> dict[str, Any]:
@@ -231,7 +232,8 @@ def table(results: Results) -> str:
     setting = f"B = 1, H = {results.heads}, C = M = {results.width}, float32, one thread"
     note = (
         f"{setting}, {results.repeats} rounds. {TOLD} gated product: `causal_product` with a gate a head, another "
-        f"result. multiply-adds alone: those of the formulas; its ratio is the share of this processor's peak. {harness.compared(results.versions, ('PyTorch', PEER))}"
+        "result. multiply-adds alone: those of the formulas; its ratio is the share of the peak. "
+        f"{harness.compared(results.versions, ('PyTorch', PEER))}"
     )
     return "\n".join([*lines, "", note])
 

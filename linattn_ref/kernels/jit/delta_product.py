@@ -8,9 +8,10 @@ threads. Heads may lie anywhere in memory (`heads`); none is copied but a chunk 
     `delta_backward`    the backward pass; `delta_gradients` what pairs send to queries, keys and gates
     `triangle`          pieces of triangular products and systems of equations
 
-With ``T = CHUNK`` rows a chunk the formulas have ``3 C M + T (C + M)`` multiply-adds a row forward and ``7 C M + 3 T (C
-+ M)`` backward; without ``erase`` a third less. Products of pairs are made of whole Blocks, and half of ``P, A, dP, dA``
-is thrown away. ``linattn-ref bench delta`` measures what share of the processor's multiply-adds that is.
+With ``T = CHUNK`` rows a chunk the formulas have ``3 C M + T (C + M)`` multiply-adds a row forward and
+``7 C M + 3 T (C + M)`` backward; without ``erase`` a third less. Products of pairs are made of whole Blocks, and half
+of ``P, A, dP, dA`` is thrown away. ``linattn-ref bench delta`` says what share of the processor's multiply-adds that
+is: with AVX-512 some two fifths, beside other work on the same machine.
 """
 
 import math

@@ -42,7 +42,7 @@ def test_bad_arguments(name):
 
 
 def test_the_command_prints_a_table_and_draws(tmp_path, capsys):
-    words = "bench delta --lengths 64 128 --heads 1 --width 4 --repeats 1 --out".split()
+    words = ["bench", "delta", "--lengths", "64", "128", "--heads", "1", "--width", "4", "--repeats", "1", "--out"]
     assert cli.main([*words, str(tmp_path)]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {f"bench_delta.{x}" for x in ("svg", "png", "pdf", "json")}
     assert "| channels | forward + backward | 128 |" in capsys.readouterr().out
