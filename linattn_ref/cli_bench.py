@@ -90,7 +90,7 @@ BENCHES = {
         """Compare the delta rule with flash-linear-attention's naive files on one thread, if installed; minutes.
 
         And with the gated causal product. CPU time, the kernels in turn in one process.""",
-        shared([1024, 4096], of_width="C = M", repeats=5),
+        shared([1024, 4096], of_width="C = M", repeats=3),
     ),
     "generation": Bench(
         """Compare a token of a whole network with PyTorch and fast-transformers on one thread, if installed; a minute.

@@ -91,7 +91,7 @@ class Results(NamedTuple):
 
 
 def compute(
-    *, lengths: Sequence[int] = (1024, 4096), heads: int = 8, width: int = 64, repeats: int = 5, seed: int = 0
+    *, lengths: Sequence[int] = (1024, 4096), heads: int = 8, width: int = 64, repeats: int = 3, seed: int = 0
 ) -> Results:
     """Time ``jit`` beside the reference, the gated causal product and, where it is installed, flash-linear-attention.
 
