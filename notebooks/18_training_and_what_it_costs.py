@@ -89,6 +89,35 @@ for t in range(200):
 same(abs(p - before), [1 / (1 - 0.9), 1 / (1 + 0.9)], atol=1e-7)
 
 # %% [markdown]
+# A valley, 25 times as steep across as along, forty steps from the same place at the same rate. Without momentum the
+# way along is slow; with too much of it, it swings:
+
+
+# %%
+def panel(axes, mu):
+    p, curvatures, rows = np.array([-8.0, 1.5]), np.array([0.04, 1.0]), []
+    state = sgd.init_state(p)
+    for _ in range(40):
+        rows.append(p.copy())
+        state = sgd.step(p, curvatures * p, state, learning_rate=0.8, momentum=float(mu))
+    x, y = np.meshgrid(np.linspace(-9, 9, 60), np.linspace(-3, 3, 40))
+    axes.contour(x, y, 0.02 * x**2 + 0.5 * y**2, levels=8, colors=style.GREY, linewidths=0.5)
+    axes.plot(*np.transpose(rows), ".-", color=style.BLUE)
+    axes.set(xlabel="along", ylabel="across")
+    axes.label_outer()
+
+
+chapter.explore(
+    panel,
+    (0.0, 0.7, 0.95),
+    name="momentum",
+    slider=(0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99),
+    sharey=True,
+    alt="Ways down a valley. Without momentum: straight into it, then slowly along. 0.7: along it to the bottom. 0.95: "
+    "in wide swings around the bottom",
+)
+
+# %% [markdown]
 # ## Adam, and AdamW
 #
 # A transformer has no one curvature. Adam gives each parameter a rate of its own, from the size of its gradients:
