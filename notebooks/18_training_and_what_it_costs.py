@@ -765,8 +765,8 @@ for layers, name in dict.fromkeys(key[:2] for key in found):
 chapter.table(("step", "jit, ms", "its products, of it", "PyTorch's best, times it"), rows)
 
 # %% [markdown]
-# Most of a step is products, which nobody can spare, and PyTorch's are as fast. It loses its time in the rest, where
-# each small operation goes over the memory once more.
+# Most of a step is products, which nobody can spare, and PyTorch's are nearly as fast. It loses its time in the rest,
+# where each small operation goes over the memory once more.
 #
 # ## The memory of a step
 #
