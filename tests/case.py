@@ -91,6 +91,7 @@ class Case:
     hold: Callable[["Call"], dict[str, Any]] = lambda call: {}
     bad: tuple[Bad, ...] = ()
     slow: bool = False  # close to a case that is not: tested with the slow tests
+    left_to_slow: tuple[str, ...] = ()  # rooms in which only the mechanism's slow cases are tested
 
     @property
     def forward(self) -> Callable[..., Any]:

@@ -114,5 +114,7 @@ DELTA_CASES = (
     GATED_LINEAR("gated linear channels", draw=qkv_log_gates, **A_CHANNEL, slow=True),
     DELTA("delta", draw=qkv_beta, rows=("beta",), bad=BAD_BETAS, slow=True),
     DELTA("delta gated", draw=qkv_beta_log_gate, rows=("beta", "log_gate"), **A_HEAD, slow=True),
-    DELTA("delta channels", draw=qkv_beta_log_gates, rows=("beta",), **A_CHANNEL, rooms=ROOMS[:1]),  # jit with the slow
+    DELTA(
+        "delta channels", draw=qkv_beta_log_gates, rows=("beta",), **A_CHANNEL, rooms=ROOMS[:1], left_to_slow=ROOMS[1:]
+    ),
 )
