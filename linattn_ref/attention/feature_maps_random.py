@@ -225,7 +225,10 @@ def check_omega(omega: Any) -> None:
     check_array("omega", omega)
     if omega.ndim != 2:
         raise ValueError(f"omega: expected shape (m, D), got {omega.shape}")
-    if not isinstance(omega, np.ndarray) or math.isfinite(np.vdot(omega, omega)):  # sooner found than what all are
+    if not isinstance(omega, np.ndarray):
+        return
+    numbers = omega.view(np.ndarray)  # an array that counts its products has no vdot
+    if math.isfinite(np.vdot(numbers, numbers)):  # sooner found than what all are
         return
     if not np.isfinite(omega).all():
         raise ValueError(f"omega: expected finite numbers, got {omega[~np.isfinite(omega)][0]} among them")

@@ -2,8 +2,9 @@
 
 ``harness`` is what they share: how results are compared and time is measured, the table, the drawing.
 
-``bench_softmax``, ``bench_linear``, ``bench_performer``, ``bench_patterns``, ``bench_reformer``, ``bench_training`` and
-``bench_generation`` of whole networks, ``bench_cuda``, and ``bench_spectrum``, the main job beside a bare loop.
+``bench_softmax``, ``bench_linear``, ``bench_performer``, ``bench_patterns``, ``bench_reformer``, ``bench_delta``,
+``bench_training`` and ``bench_generation`` of whole networks, ``bench_cuda``, and ``bench_spectrum``, the main job
+beside a bare loop.
 """
 
 from linattn_ref import lazy
@@ -11,6 +12,7 @@ from linattn_ref import lazy
 __all__ = [
     "bench_cuda",
     "bench_cuda_peers",
+    "bench_delta",
     "bench_generation",
     "bench_generation_limit",
     "bench_generation_peers",
