@@ -20,6 +20,7 @@ def text(tmp_path):
     return path
 
 
+@pytest.mark.slow  # kernels of whole networks in float32, which no other default test compiles
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
 def test_it_learns_what_repeats_itself(tmp_path, text, attention):
     """Better than the best that can be said without context, log 4."""
@@ -52,6 +53,7 @@ def test_a_short_text_is_an_error():
         characters.task(found, None, TINY)
 
 
+@pytest.mark.slow
 def test_the_command_trains_and_goes_on(tmp_path, text, capsys):
     words = ["train", "characters", "--quick", "--text", str(text), "--steps", "8", "--out", str(tmp_path / "run")]
     assert cli.main(words) == 0
