@@ -17,6 +17,7 @@ BUDGETS = (
     Budget("rows", "fill", "x1 x", 16, 0),
     Budget("rows", "move", "x3 int x3 int int", 48, 0),
     Budget("rows", "reciprocal", "x1 x1", 24, 0),
+    Budget("rows", "divide", "x2 x1 x2 int", 48, 0),
     Budget("rows", "scale", "x2 x1 int", 40, 0),
     Budget("rows", "dots", "x3 x3 x2 x", 48, 4160),
     Budget("causal_states", "products_of_gates", "x2 x2 x2 x2", 48, 0),
