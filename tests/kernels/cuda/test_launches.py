@@ -128,7 +128,9 @@ def test_types_are_those_that_are_compiled(launches, dtype):
         pattern_softmax(dtype, masked)
     lsh(dtype)
     feature_map_and_steps(dtype)
-    assert set(EXPECTED) - HALF_ALONE <= {name for name, _ in launches}, "these have a budget, and nothing launches them"
+    assert set(EXPECTED) - HALF_ALONE <= {name for name, _ in launches}, (
+        "these have a budget, and nothing launches them"
+    )
     check_types(launches, np.dtype(dtype).name)
 
 
