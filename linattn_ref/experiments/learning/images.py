@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data import digits, fetch
 from linattn_ref.experiments.learning import causal_attention, runs
+from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, logistic_mixture, positions
@@ -41,6 +42,7 @@ HEADS = {"softmax": VALUES, "mixture": 30}  # numbers a pixel
 SMOOTH = 25.0  # intensities over which an embedding's column changes at first
 WATCHED = 512  # test images that are looked at on the way
 AT_A_TIME = 16  # images of a test
+PEAK = 3e-3  # of the learning rate
 
 Pixels = NDArray[np.integer]
 
@@ -202,6 +204,7 @@ def run(
         steps=steps,
         learning_rate=partial(rate, steps=steps),
         optimiser=adam,
+        options={"kernels": jit},
         clip=1.0,
         every=min(every, steps),
         seed=seed,
@@ -217,9 +220,6 @@ def rate(step: int, steps: int) -> float:
     """Up within the first fiftieth, then down along a cosine."""
     warm = schedule.warm_up(step, peak=1.0, warmup=max(1, steps // 50))
     return warm * schedule.cosine(step, peak=PEAK, steps=steps)
-
-
-PEAK = 3e-3
 
 
 def middle(images: NDArray[np.uint8], side: int) -> Pixels:

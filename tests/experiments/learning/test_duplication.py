@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linattn_ref import cli
+from linattn_ref import cli, cli_train
 from linattn_ref.experiments.learning import causal_attention, duplication, runs
 from linattn_ref.experiments.learning.duplication import Shape
 from linattn_ref.training import parameters
@@ -43,6 +43,11 @@ def test_the_command_trains_and_goes_on(tmp_path, words, capsys):
     assert capsys.readouterr().out == told
     assert cli.main([*words, "--resume", "--seed", "1"]) == 2
     assert "error: resume: the run in" in capsys.readouterr().err
+
+
+def test_the_command_offers_every_mechanism():
+    """It names them itself, so that ``--help`` need not import them."""
+    assert cli_train.AUTOREGRESSIVE == causal_attention.NAMES
 
 
 def test_heads_that_do_not_fit_are_an_error(tmp_path):
