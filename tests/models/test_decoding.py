@@ -10,6 +10,7 @@ from scipy.special import erfcx, ndtr
 from linattn_ref.attention import feature_maps, linear, softmax
 from linattn_ref.kernels import jit, reference
 from linattn_ref.models import causal, decoding
+from linattn_ref.nested import leaves
 from linattn_ref.nn import mechanism, positions, post_norm, relu
 
 PLACES = 5
@@ -25,6 +26,10 @@ def network(module, width=12, hidden=50, heads=3, dtype=np.float64, more=(), opt
         **{"tokens": 7, "places": PLACES, "width": width, "hidden": hidden, "layers": 2, "dtype": dtype, **fixed},
     )
     params.embedding.table[...] *= 50
+    rng = np.random.default_rng(2)
+    for _, array in leaves(params):
+        if array.ndim == 1:  # gains that begin as 1, biases that begin as 0
+            array += rng.uniform(-0.3, 0.3, array.shape).astype(dtype)
     return params, model
 
 
