@@ -1,0 +1,34 @@
+"""``linattn-ref site`` and ``linattn-ref slides``: what a lecture needs beside the chapters."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from linattn_ref.cli_options import add_command
+
+__all__ = ["add_lecture"]
+
+
+def add_lecture(commands: Any) -> None:
+    """The commands of the lecture."""
+    _add_site(commands)
+
+
+# --- linattn-ref site -----------------------------------------------------------------------------------------------
+
+
+def run_site(arguments: argparse.Namespace) -> None:
+    """Build the web pages: chapters, formulas beside code, gallery, API; they need no network and no Python.
+
+    To be run in a checkout, whose chapters have been executed. The folder is replaced when the new one is whole.
+    """
+    from linattn_ref.lecture.site import build
+
+    build.make(arguments.out, say=print)
+
+
+def _add_site(commands: Any) -> None:
+    command = add_command(commands, "site", run_site)
+    command.add_argument(
+        "--out", type=Path, default=Path("out/site"), metavar="DIR", help="where to write (default: %(default)s)"
+    )

@@ -1,0 +1,106 @@
+"""npm's packages: what is checked, kept, taken out and said. No test here needs a network, but the one marked so."""
+
+import base64
+import hashlib
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from linattn_ref.data import npm
+from linattn_ref.data.fetch import FetchError
+
+FILES = {"LICENSE": b"may be used", "dist/a.js": b"a()", "dist/css/b.css": b"b{}", "test/c.js": b"c()"}
+
+
+def archive(files):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"package/{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+ARCHIVE = archive(FILES)
+INTEGRITY = "sha512-" + base64.b64encode(hashlib.sha512(ARCHIVE).digest()).decode()
+DEMO = npm.NpmPackage("@some/demo", "1.0", INTEGRITY, 1, "MIT")
+
+
+@pytest.fixture
+def registry(tmp_path, monkeypatch):
+    """A registry on this disk that serves ``DEMO``; there is no npm."""
+    served = tmp_path / "registry" / "@some" / "demo" / "-" / "demo-1.0.tgz"
+    served.parent.mkdir(parents=True)
+    served.write_bytes(ARCHIVE)
+    monkeypatch.setenv(npm.REGISTRY_VARIABLE, f"{(tmp_path / 'registry').as_uri()}/")
+    monkeypatch.setattr(npm.shutil, "which", lambda name: None)
+    return served
+
+
+def test_fetches_once_and_is_offline_afterwards(tmp_path, registry):
+    told = []
+    path = npm.fetch(DEMO, cache=tmp_path / "cache", progress=told.append)
+    registry.unlink()
+    assert npm.fetch(DEMO, cache=tmp_path / "cache", progress=told.append) == path
+    assert path.name == "some-demo-1.0.tgz"
+    assert len(told) == 1
+    assert "@some/demo 1.0, 1 MB" in told[0]
+
+
+def test_what_was_altered_is_fetched_anew_and_what_is_not_pinned_is_discarded(tmp_path, registry):
+    path = npm.fetch(DEMO, cache=tmp_path / "cache")
+    path.write_bytes(b"altered")
+    assert npm.fetch(DEMO, cache=tmp_path / "cache").read_bytes() == ARCHIVE
+    registry.write_bytes(ARCHIVE + b"more")
+    path.unlink()
+    with pytest.raises(FetchError, match=r"not the pinned file: expected sha512-.*, got sha512-.*; it was discarded"):
+        npm.fetch(DEMO, cache=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_no_registry_in_reach_says_what_to_do(tmp_path, registry):
+    registry.unlink()
+    with pytest.raises(FetchError, match=r"run `npm pack @some/demo@1\.0`, and copy some-demo-1\.0\.tgz into"):
+        npm.fetch(DEMO, cache=tmp_path / "cache")
+
+
+def test_npm_is_asked_where_it_is(tmp_path, monkeypatch):
+    def run(command, *, cwd, **options):
+        assert command == ["/bin/npm", "pack", "--silent", "--ignore-scripts", "@some/demo@1.0"]
+        (cwd / DEMO.filename).write_bytes(ARCHIVE)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(npm.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(npm.subprocess, "run", run)
+    assert npm.fetch(DEMO, cache=tmp_path).read_bytes() == ARCHIVE
+
+
+def test_files_and_folders_are_taken_out_with_the_licence(tmp_path, registry):
+    written = npm.extract(DEMO, ["dist/a.js", "dist/css/"], tmp_path / "site", cache=tmp_path)
+    assert {path.relative_to(tmp_path / "site").as_posix(): path.read_bytes() for path in written} == {
+        name: content for name, content in FILES.items() if name != "test/c.js"
+    }
+    assert npm.read(DEMO, "test/c.js", cache=tmp_path) == b"c()"
+    with pytest.raises(FetchError, match=r"has no file 'd\.js'"):
+        npm.read(DEMO, "d.js", cache=tmp_path)
+    with pytest.raises(FetchError, match=r"has no d\.js"):
+        npm.extract(DEMO, ["dist/a.js", "d.js"], tmp_path / "site", cache=tmp_path)
+
+
+def test_nothing_is_written_outside_of_the_folder(tmp_path):
+    evil = archive({"dist/../../../evil.js": b"!", "dist/a.js": b"a()"})
+    package = DEMO._replace(integrity="sha512-" + base64.b64encode(hashlib.sha512(evil).digest()).decode())
+    (tmp_path / package.filename).write_bytes(evil)
+    written = npm.extract(package, ["dist/"], tmp_path / "site", cache=tmp_path)
+    assert written == [tmp_path / "site" / "dist" / "a.js"]
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("package", [npm.MATHJAX, npm.REVEAL], ids=lambda package: package.name)
+def test_the_registry_has_what_is_pinned(package, tmp_path):
+    assert isinstance(npm.fetch(package, cache=tmp_path), Path)
+    assert npm.read(package, "LICENSE", cache=tmp_path)
