@@ -16,7 +16,7 @@ from linattn_ref import __version__
 from linattn_ref.cli_bench import add_benches
 from linattn_ref.cli_lecture import add_lecture
 from linattn_ref.cli_options import add_command, add_drawing, at_least, report, workers_of
-from linattn_ref.cli_train import add_tasks
+from linattn_ref.cli_train import add_gather, add_tasks
 
 __all__ = ["main"]
 
@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     add_benches(bench.add_subparsers(title="what", required=True, metavar="WHAT"))
     train = commands.add_parser("train", help="learn something by this package's own gradients")
     add_tasks(train.add_subparsers(title="what", required=True, metavar="WHAT"))
+    add_gather(commands)
     add_lecture(commands)
     return top
 

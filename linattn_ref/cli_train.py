@@ -8,7 +8,7 @@ from typing import Any
 
 from linattn_ref.cli_options import add_command, at_least
 
-__all__ = ["add_tasks"]
+__all__ = ["add_gather", "add_tasks"]
 
 QUICK_STEPS = 40
 
@@ -243,3 +243,23 @@ def run_finetune(arguments: argparse.Namespace) -> None:
 
 def _say_files(out: Path) -> None:
     print("wrote", *sorted(str(path) for path in out.glob("[!.]*")))
+
+
+def add_gather(commands: Any) -> None:
+    """The command for what many runs have said."""
+    option = add_command(commands, "gather", run_gather).add_argument
+    option("folder", type=Path, metavar="DIR", help="the runs lie in it, each in a folder of its own")
+    option("target", type=Path, metavar="FILE.json", help="of the committed ones: figures/records/NAME.json")
+
+
+def run_gather(arguments: argparse.Namespace) -> None:
+    """Write the records of many runs of training as one file, from which figures are drawn.
+
+    Of a long curve every so many evaluations are kept. The checkpoints stay where they are.
+    """
+    from linattn_ref.experiments.learning import runs
+
+    for name, run in runs.gather(arguments.folder, arguments.target).items():
+        last = ", ".join(f"{what} {curve[-1]:.4g}" for what, curve in run.curves.items())
+        print(f"{name}: {run.steps[-1]} of {run.facts['steps']} steps, {run.cpu_seconds[-1]:.0f} CPU seconds, {last}")
+    print(f"wrote {arguments.target}")

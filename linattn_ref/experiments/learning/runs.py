@@ -1,16 +1,26 @@
-"""What a run of training says of itself, and reading it again for a figure."""
+"""What a run of training says of itself, and reading it again for a figure.
+
+Runs take hours, so figures are drawn from what was gathered of them: ``linattn-ref gather out/runs NAME.json`` writes
+the records of all runs in a folder as one file, and those in ``figures/records`` are committed.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+import linattn_ref
+from linattn_ref.atomic import write_all
 from linattn_ref.attention.arguments import Array
 from linattn_ref.training.loop import RECORD, read_record, read_times
 
-__all__ = ["Run", "facts", "read", "read_all"]
+__all__ = ["RECORDS", "Run", "facts", "gather", "gathered", "read", "read_all"]
+
+RECORDS = Path(linattn_ref.__file__).parents[1] / "figures" / "records"  # those that are committed
+MOST = 100  # evaluations of a run that are gathered
 
 
 class Run(NamedTuple):
@@ -39,15 +49,57 @@ def read(folder: Path) -> Run:
     return Run(first["facts"], np.array([line["step"] for line in lines]), np.array(times), curves)
 
 
-def read_all(folder: Path) -> list[Run]:
-    """The records of all runs in ``folder``, in the order of their names.
+def read_all(folder: Path) -> dict[str, Run]:
+    """The records of all runs in ``folder``, by the names of their own folders, in order.
 
     Raises
     ------
     FileNotFoundError
         There is none.
     """
-    found = [read(path.parent) for path in sorted(folder.glob(f"*/{RECORD}"))]
+    found = {path.parent.name: read(path.parent) for path in sorted(folder.glob(f"*/{RECORD}"))}
     if not found:
         raise FileNotFoundError(f"{folder}: no run there; `linattn-ref train` makes them, in folders of their own")
     return found
+
+
+def gather(folder: Path, target: Path) -> dict[str, Run]:
+    """Write the records of all runs in ``folder`` as one file, which :func:`gathered` reads.
+
+    Of more than a hundred evaluations every so many are kept, with the first and the last; of a number, five digits.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    """
+    from linattn_ref.experiments.publishing.record import json_text, plain
+
+    found = read_all(folder)
+    text = json_text(plain({name: _thinned(run) for name, run in found.items()})) + "\n"
+    write_all({target: lambda path: path.write_text(text, encoding="utf-8")})
+    return found
+
+
+def _thinned(run: Run) -> Run:
+    count = len(run.steps)
+    kept = np.unique(np.linspace(0, count - 1, min(count, MOST)).round().astype(int))
+    curves = {name: _rounded(curve[kept]) for name, curve in run.curves.items()}
+    return Run(run.facts, run.steps[kept], _rounded(run.cpu_seconds[kept]), curves)
+
+
+def _rounded(curve: Array) -> Array:
+    return np.array([float(f"{x:.5g}") for x in curve])
+
+
+def gathered(path: Path) -> dict[str, Run]:
+    """The runs in a file of :func:`gather`, by name.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file: the committed ones are beside the source, not in the package.
+    """
+    from linattn_ref.experiments.publishing.restore import restore
+
+    return restore(dict[str, Run], json.loads(path.read_text(encoding="utf-8")))

@@ -1,0 +1,62 @@
+"""Records of runs, read and gathered. No network: what a run writes is written here."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linattn_ref import cli
+from linattn_ref.experiments.learning import runs
+
+
+def write_run(folder, losses):
+    folder.mkdir(parents=True)
+    lines = [{"step": 10 * (i + 1), "loss": loss, "rate": 1e-3} for i, loss in enumerate(losses)]
+    record = [{"facts": {"command": "linattn-ref train", "seed": 0, "steps": 10 * len(losses)}}, *lines]
+    times = [{"step": line["step"], "cpu_seconds": line["step"] / 4} for line in lines]
+    for name, rows in (("record.jsonl", record), ("times.jsonl", times)):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def test_gathered_runs_are_those_that_were_read(tmp_path):
+    write_run(tmp_path / "runs" / "linear-0", [2.0, 1.0, 0.5])
+    write_run(tmp_path / "runs" / "linear-1", [2.5])
+    runs.gather(tmp_path / "runs", tmp_path / "new" / "all.json")
+    found = runs.gathered(tmp_path / "new" / "all.json")
+    assert list(found) == ["linear-0", "linear-1"]
+    for name, run in found.items():
+        read = runs.read(tmp_path / "runs" / name)
+        assert run.facts == read.facts
+        assert list(run.curves) == list(read.curves) == ["loss", "rate"]
+        for ours, theirs in zip(
+            (run.steps, run.cpu_seconds, *run.curves.values()),
+            (read.steps, read.cpu_seconds, *read.curves.values()),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_ends(tmp_path):
+    write_run(tmp_path / "runs" / "a", np.linspace(3, 1, 250) / 3)
+    runs.gather(tmp_path / "runs", tmp_path / "all.json")
+    run = runs.gathered(tmp_path / "all.json")["a"]
+    assert len(run.steps) == len(run.cpu_seconds) == len(run.curves["loss"]) == runs.MOST
+    assert (run.steps[0], run.steps[-1]) == (10, 2500)
+    assert run.curves["loss"][-1] == 0.33333
+
+
+def test_the_command_gathers_and_says_where_runs_end(tmp_path, capsys):
+    write_run(tmp_path / "runs" / "a", [2.0, 0.25])
+    assert cli.main(["gather", str(tmp_path / "runs"), str(tmp_path / "all.json")]) == 0
+    assert "a: 20 of 20 steps, 5 CPU seconds, loss 0.25, rate 0.001" in capsys.readouterr().out
+
+
+def test_a_folder_without_runs_is_one_line(tmp_path, capsys):
+    assert cli.main(["gather", str(tmp_path), str(tmp_path / "all.json")]) == 2
+    assert "no run there; `linattn-ref train` makes them" in capsys.readouterr().err
+    assert not (tmp_path / "all.json").exists()
+
+
+def test_no_gathered_file_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        runs.gathered(tmp_path / "none.json")
