@@ -32,6 +32,10 @@ def add_tasks(tasks: Any) -> None:
     option("--width", type=at_least(2), metavar="E", help="(default: 64)")
     option("--heads", type=at_least(1), metavar="H", help="(default: 2)")
     option("--layers", type=at_least(1), metavar="L", help="(default: 4)")
+    option("--hidden", type=at_least(1), metavar="F", help="width within the feed-forward layers (default: 256)")
+    option("--batch", type=at_least(1), metavar="B", help="images a step (default: 8)")
+    option("--peak", type=float, default=3e-3, metavar="RATE", help="the highest learning rate (default: %(default)s)")
+    option("--every", type=at_least(1), metavar="S", help="steps from one evaluation to the next (default: 500)")
 
     option = _add_task(tasks, "mlm", run_mlm, attention=ENCODER, steps=2000, default="softmax")
     option("--text", type=Path, metavar="FILE", help="UTF-8 text to learn from (default: film reviews, fetched once)")
@@ -170,11 +174,20 @@ def run_images(arguments: argparse.Namespace) -> None:
 
     Writes record.jsonl (the command, seed and versions; then losses), times.jsonl and the checkpoints.
     """
+    from linattn_ref.data import digits
     from linattn_ref.experiments.learning import images, runs
 
     shape = _shape(images.Shape(), arguments, width=16, hidden=32, layers=1, batch=2)
-    quick: dict[str, Any] = {"cut": 8, "every": 20} if arguments.quick else {}
-    images.run(arguments.out, data=arguments.data, head=arguments.head, shape=shape, **quick, **_common(arguments))
+    images.run(
+        arguments.out,
+        data=arguments.data,
+        head=arguments.head,
+        shape=shape,
+        peak=arguments.peak,
+        cut=8 if arguments.quick else digits.SIDE,
+        every=arguments.every or (20 if arguments.quick else 500),
+        **_common(arguments),
+    )
     run = runs.read(arguments.out)
     print(
         f"{arguments.attention}, after {run.steps[-1]} steps and {run.cpu_seconds[-1]:.0f} CPU seconds:"

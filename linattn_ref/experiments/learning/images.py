@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, logistic_mixture, positions
-from linattn_ref.nn.buffers import Work
+from linattn_ref.nn.buffers import Work, fresh
 from linattn_ref.training import adam, loop, schedule
 
 __all__ = ["BEGIN", "HEADS", "Shape", "bits", "model_of", "run", "start", "task"]
@@ -106,14 +105,23 @@ def shifted(pixels: Pixels) -> Pixels:
     return np.concatenate([np.full((len(pixels), 1), BEGIN), pixels[:, :-1]], axis=1)
 
 
-def loss_of(head: str) -> ModuleType:
-    """The pair for a head: scores and pixels to the mean surprise in nats."""
-    return {"softmax": cross_entropy, "mixture": logistic_mixture}[head]
+def surprise(scores: Array, pixels: Pixels, head: str, work: Work = fresh) -> tuple[Any, Any]:
+    """The mean surprise at ``pixels`` in nats, and what its gradient needs."""
+    if head == "mixture":
+        return logistic_mixture.forward(scores, pixels)
+    return cross_entropy.forward(scores, pixels, kernels=jit, work=work)
+
+
+def d_surprise(d_loss: Any, saved: Any, head: str, work: Work = fresh) -> Array:
+    """The gradient of the scores."""
+    if head == "mixture":
+        return logistic_mixture.backward(d_loss, saved).params
+    return cross_entropy.backward(d_loss, saved, work=work).scores
 
 
 def task(attention: str, head: str, shape: Shape, training: Pixels, watched: Pixels) -> loop.Task:
     """The mean surprise over all pixels; ``training (images, N)``, ``watched`` the images of evaluations."""
-    length, surprise_of = training.shape[1], loss_of(head)
+    length = training.shape[1]
 
     def batch(rng: np.random.Generator) -> Batch:
         chosen = training[rng.integers(len(training), size=shape.batch)]
@@ -121,8 +129,8 @@ def task(attention: str, head: str, shape: Shape, training: Pixels, watched: Pix
 
     def learn(params: Params, given: Batch, into: Params, share: float, work: Work) -> float:
         scores, saved = causal.forward(shifted(given.pixels), params, given.model, work=work)
-        loss, surprise = surprise_of.forward(scores, given.pixels)
-        (d_scores,) = surprise_of.backward(scores.dtype.type(share), surprise)
+        loss, surprised = surprise(scores, given.pixels, head, work)
+        d_scores = d_surprise(scores.dtype.type(share), surprised, head, work)
         causal.backward(d_scores.astype(scores.dtype, copy=False), saved, into=into, work=work)
         return share * float(loss)
 
@@ -148,8 +156,8 @@ def bits(
     for at in progress(range(0, len(pixels), AT_A_TIME)):
         some = pixels[at : at + AT_A_TIME].astype(np.int64)
         scores, _ = causal.forward(shifted(some), params, model)
-        total += float(loss_of(head).forward(scores, some)[0]) * some.size
-        first += float(loss_of(head).forward(scores[:, :1], some[:, :1])[0]) * len(some)
+        total += float(surprise(scores, some, head)[0]) * some.size
+        first += float(surprise(scores[:, :1], some[:, :1], head)[0]) * len(some)
     count = pixels.size * np.log(2)
     return total / count, (total - first) / (count - len(pixels) * np.log(2))
 
@@ -168,6 +176,7 @@ def run(
     steps: int = 4000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
+    peak: float = PEAK,
     cut: int = digits.SIDE,
     every: int = 500,
     resume: bool = False,
@@ -186,6 +195,8 @@ def run(
     head : {"softmax", "mixture"}
     steps, seed : int
     shape : Shape
+    peak : float
+        The highest learning rate.
     cut : int
         Side of the square in the middle of each image that is learned, for small tests: 28 is all of it.
     every : int
@@ -202,24 +213,24 @@ def run(
     training, watched = (middle(part, cut) for part in (found.training, found.test[:WATCHED]))
     settings = loop.Settings(
         steps=steps,
-        learning_rate=partial(rate, steps=steps),
+        learning_rate=partial(rate, steps=steps, peak=peak),
         optimiser=adam,
         options={"kernels": jit},
         clip=1.0,
         every=min(every, steps),
         seed=seed,
     )
-    more = {"attention": attention, "head": head, "shape": shape._asdict(), "side": cut, "watched": len(watched)}
-    told = runs.facts(command, seed, steps=steps, **more)
+    more = {"attention": attention, "head": head, "shape": shape._asdict(), "peak": peak, "side": cut}
+    told = runs.facts(command, seed, steps=steps, watched=len(watched), **more)
     first = start(attention, head, shape, cut, np.random.default_rng(seed))
     learned = task(attention, head, shape, training, watched)
     return loop.run(learned, first, settings, out, facts=told, resume=resume, progress=progress)
 
 
-def rate(step: int, steps: int) -> float:
+def rate(step: int, steps: int, peak: float = PEAK) -> float:
     """Up within the first fiftieth, then down along a cosine."""
     warm = schedule.warm_up(step, peak=1.0, warmup=max(1, steps // 50))
-    return warm * schedule.cosine(step, peak=PEAK, steps=steps)
+    return warm * schedule.cosine(step, peak=peak, steps=steps)
 
 
 def middle(images: NDArray[np.uint8], side: int) -> Pixels:
