@@ -7,6 +7,8 @@
 ``causal_product``  linear attention's causal product; kernels in ``causal_states``, ``causal_chunks``,
                     ``gate_gradient`` and ``causal_step``; ``causal_product_plain`` is Algorithm 1 as it stands
 ``elu_plus_one``    its feature map
+``delta_product``   the product of states that fade and correct themselves; kernels in ``delta_rows``, ``delta_chunks``
+                    and ``delta_step``
 ``softmax``         softmax attention; kernels in ``softmax_tiles``
 ``pattern_softmax`` softmax attention over pairs of a pattern: ``pattern_tasks``, ``pattern_tiles``, ``pattern_pieces``
 ``lsh``             Reformer's LSH attention; kernels in ``lsh_tiles``
@@ -23,7 +25,7 @@ Each call compiles once for each dtype (some seconds). Without a GPU the same ke
 set ``NUMBA_ENABLE_CUDASIM=1`` before Numba is first imported.
 """
 
-from linattn_ref.kernels.cuda import causal_product, elu_plus_one, lsh, pattern_softmax, softmax
+from linattn_ref.kernels.cuda import causal_product, delta_product, elu_plus_one, lsh, pattern_softmax, softmax
 from linattn_ref.kernels.cuda.arrays import dtype_of, on_gpu
 
-__all__ = ["causal_product", "dtype_of", "elu_plus_one", "lsh", "on_gpu", "pattern_softmax", "softmax"]
+__all__ = ["causal_product", "delta_product", "dtype_of", "elu_plus_one", "lsh", "on_gpu", "pattern_softmax", "softmax"]

@@ -9,7 +9,7 @@ class Budget(NamedTuple):
     module: str
     kernel: str
     arguments: str  # as `offline.compile_to_ptx` reads them
-    registers: int  # two blocks of 256 threads on a multiprocessor leave 128, three of 128 leave 168
+    registers: int  # two blocks of 256 threads on a multiprocessor leave 128, one 255, three of 128 leave 168
     shared: int  # bytes; a block has at most 48 KiB, float64 included, which takes twice as much
 
 
@@ -27,6 +27,14 @@ BUDGETS = (
     Budget("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x2 x2 x2 x2 x4 x3 x3 bool bool bool", 128, 20800),
     Budget("causal_product_plain", "columns_of_a_head", "x3 x3 x3 x3 x3 bool bool", 64, 0),
     Budget("causal_step", "step_of_a_head", "x2 x2 x2 x3 x2 x x2 bool", 64, 0),
+    Budget("delta_rows", "fade", "x3 x3 x3 x3 x3 x3 x3 x3 x3 bool bool", 80, 0),
+    Budget("delta_rows", "pairs", "x3 x3 x3 x3 x3 x3 bool", 96, 12288),
+    Budget("delta_rows", "gate_gradient", "x3 x3 x3 x3 x3 x3 x3 x4 x3 x4 x3 bool", 80, 0),
+    Budget("delta_chunks", "correct", "x3 x3 x3 x3 x3 x4 x3 x3 bool", 255, 20800),
+    Budget("delta_chunks", "fade_on", "x4 x3 x3 bool", 64, 0),
+    Budget("delta_chunks", "read", "x3 x3 x3 x4 x3 bool bool", 128, 20800),
+    Budget("delta_chunks", "gradient", "x3 x3 x4 x3 x3 x3 x bool bool", 128, 20800),
+    Budget("delta_step", "delta_step_of_a_head", "x2 x2 x2 x2 x2 x3 x2 bool bool", 64, 0),
     Budget("elu_plus_one", "write_phi", "x1 x1", 24, 0),
     Budget("elu_plus_one", "multiply_by_slope", "x1 x1", 24, 0),
     Budget("gate_gradient", "inner_products", "x3 x3 x3 x3 x2 x2 x2 x2 x4 x3 x4 x3 x4", 128, 20800),

@@ -109,6 +109,35 @@ def test_no_heads_at_all():
     assert cuda.softmax.forward(x, x, x, None, True, 1.0)[0].shape == x.shape
 
 
+# --- The delta product, in all modes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("erases", [False, True])
+@pytest.mark.parametrize("gate", [None, (), (7,)], ids=["no-gate", "a-head", "a-channel"])
+def test_delta_product(gate, erases, begins):
+    """Gates from one down to 1e-4, and 0; keys apart from what they erase, which no mechanism does; steps, too."""
+    rng = np.random.default_rng(1)
+    n, c, m = 14, 7, 8  # three tiles of rows, two of features and of columns, the last of each ragged
+    q, k, e, v, d_out = (rng.standard_normal((1, n, width)) / 2 for width in (c, c, c, m, m))
+    log_gate = None if gate is None else rng.uniform(-9, 0, (1, n, *gate))
+    if gate is not None:
+        log_gate[:, 4] = -np.inf
+    s, d_s = rng.standard_normal((2, 1, c, m)) if begins else (None, None)
+    inputs, results = (q, k, v, e if erases else None, log_gate, s), []
+    for room in (cuda.delta_product, reference.delta_product):
+        out, last, u = room.forward(*inputs)
+        state = np.zeros_like(last) if s is None else s.copy()
+        steps = [room.step(*(None if x is None else x[:, i] for x in inputs[:5]), state) for i in range(3)]
+        results.append((out, last, u, *room.backward(d_out, d_s, *inputs, u), *steps, state))
+    for got, want in zip(*results, strict=True):
+        assert (got is None) == (want is None)
+        if want is not None:
+            assert_close(got, want)
+    if gate is not None:
+        assert (results[0][7][np.isneginf(log_gate)] == 0).all()
+
+
 # --- Arrays that are on the GPU -------------------------------------------------------------------------------------
 
 

@@ -64,6 +64,17 @@ def causal_product(dtype, gated, weighted, continued):
     product.normalised_backward(g, s, z, q, k, v, gate, weight, s, z, out, denominator)
 
 
+def delta_product(dtype, gated, erases, continued):
+    n, c, m = 70, 5, 3
+    q, k, v, g, e = (np.ones((2, n, width), dtype) for width in (c, c, m, m, c))
+    s, product = np.ones((2, c, m), dtype) if continued else None, cuda.delta_product
+    for log_gate in (np.zeros((2, n), dtype), np.zeros((2, n, c), dtype)) if gated else (None,):
+        inputs = q, k, v, e if erases else None, log_gate, s
+        _, _, u = product.forward(*inputs)
+        product.backward(g, s, *inputs, u)
+        product.step(*(None if x is None else x[:, 0] for x in inputs[:5]), np.ones((2, c, m), dtype))
+
+
 def softmax(dtype, masked, causal):
     q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((5, 4), (7, 4), (7, 3), (5, 3)))
     mask = np.ones((2, 7), bool) if masked else None
@@ -122,6 +133,7 @@ def feature_map_and_steps(dtype):
 def test_types_are_those_that_are_compiled(launches, dtype):
     for mode in MODES:
         causal_product(dtype, *mode)
+        delta_product(dtype, *mode)
     for masked, causal in np.ndindex(2, 2):
         softmax(dtype, bool(masked), bool(causal))
     for masked in (False, True):

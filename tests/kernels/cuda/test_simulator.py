@@ -23,6 +23,13 @@ def simulate(*arguments, least):
 
 
 def test_both_passes_are_the_references():
+    """A case of each kernel that is quickly done; all others are among the slow ones."""
+    quick = "softmax-causal-cuda-masked or linear-causal-cuda-masked or local-dilated-causal-cuda-masked"
+    simulate(CONTRACT / "test_rooms.py", "-k", f"both_passes and ({quick} or delta-channels-cuda-masked)", least=4)
+
+
+@pytest.mark.slow
+def test_both_passes_in_float32():
     """The mechanisms that use the kernels most directly; patterns that are seen through parts: a window, columns,
     blocks, two orders."""
     direct = "softmax or linear-causal or linear-cuda or rfa-gated or reformer-cuda-masked"
@@ -64,7 +71,7 @@ def test_every_mechanism():
 
 @pytest.mark.slow
 def test_states():
-    chosen = "cuda and (softmax-causal or linear-causal) and not gradients and not float64"
+    chosen = "cuda and (softmax-causal or linear-causal or delta-channels) and not gradients and not float64"
     simulate(CONTRACT / "test_state.py", "-k", chosen, least=10)
 
 
