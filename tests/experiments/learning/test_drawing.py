@@ -1,0 +1,130 @@
+"""A network that has learned to draw: kept, shipped and loaded, and what the commands say where something is wrong."""
+
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from linattn_ref import cli
+from linattn_ref.data.digits import Digits
+from linattn_ref.experiments.learning import drawing, images, images_bits
+from linattn_ref.experiments.learning.images import Shape
+from linattn_ref.training import checkpoint
+
+TINY = Shape(width=8, hidden=16, heads=2, layers=1, batch=2)
+
+
+def write_checkpoint(path, head="softmax", side=4, colours=1):
+    """Of a network that has learned nothing."""
+    params = images.start("linear", head, TINY, side, np.random.default_rng(3), colours=colours)
+    facts = {"attention": "linear", "head": head, "side": side, "shape": TINY._asdict(), "seed": 3}
+    checkpoint.save(path, drawing.Parameters(params), {"facts": facts, "step": 7})
+    return params
+
+
+@pytest.mark.parametrize(("head", "colours"), [("softmax", 1), ("mixture", 3)])
+def test_what_is_shipped_is_the_network_in_half_precision(tmp_path, head, colours):
+    params = write_checkpoint(tmp_path / "last.safetensors", head, 4, colours)
+    drawing.ship(tmp_path / "last.safetensors", tmp_path / "shipped.safetensors")
+    network = drawing.load(tmp_path / "shipped.safetensors")
+    assert (network.head, network.step, network.shape) == (head, 7, (4, 4) if colours == 1 else (4, 4, 3))
+    table = params.embedding.table
+    np.testing.assert_array_equal(network.params.embedding.table, table.astype(np.float16).astype(np.float32))
+    assert np.abs(network.params.embedding.table - table).max() > 0
+    exact = drawing.load(tmp_path / "last.safetensors")
+    np.testing.assert_array_equal(exact.params.embedding.table, table)
+
+
+def test_another_checkpoint_is_refused(tmp_path):
+    path = tmp_path / "other.safetensors"
+    checkpoint.save(path, drawing.Parameters(np.zeros(3)), {"facts": {"attention": "linear"}, "step": 1})
+    with pytest.raises(ValueError, match=r"other\.safetensors: no checkpoint of `linattn-ref train images`"):
+        drawing.load(path)
+
+
+def test_the_shipped_network_is_small_and_says_what_made_it():
+    assert drawing.SHIPPED.stat().st_size < 3e6
+    network = drawing.load()
+    assert network.facts["command"].startswith("linattn-ref train images --attention linear")
+    assert network.shape == (28, 28)
+    assert 0 < network.step <= network.facts["steps"]
+
+
+def test_a_grid_has_grey_between_the_images():
+    drawn = np.arange(5 * 6).reshape(5, 2, 3).astype(np.uint8)
+    page = drawing.grid(drawn, 3)
+    assert page.shape == (2 + 2 + 2, 3 + 2 + 3 + 2 + 3)
+    np.testing.assert_array_equal(page[4:, 5:8], drawn[4])
+    assert (page[2:4] == drawing.GREY).all()
+    assert (page[:2, 3:5] == drawing.GREY).all()
+
+
+def test_wrong_options_are_one_line(tmp_path, capsys):
+    write_checkpoint(tmp_path / "w.safetensors")
+    PIL.Image.fromarray(np.zeros((5, 4), np.uint8)).save(tmp_path / "tall.png")
+    PIL.Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "fits.png")
+    (tmp_path / "text.png").write_text("no image")
+    words = ["generate", "--weights", str(tmp_path / "w.safetensors"), "--out", str(tmp_path / "drawn.png")]
+    for more, told in (
+        (["--weights", str(tmp_path / "none")], "no checkpoint at"),
+        (["--weights", str(tmp_path / "fits.png")], "is no checkpoint, or a damaged one"),
+        (["--rows", "2"], "--rows: those of which image?"),
+        (["--prefix-image", str(tmp_path / "none.png")], "No such file"),
+        (["--prefix-image", str(tmp_path / "text.png")], "cannot identify image file"),
+        (["--prefix-image", str(tmp_path / "tall.png")], "tall.png: expected 4 x 4 pixels, got 4 x 5"),
+        (["--prefix-image", str(tmp_path / "fits.png"), "--rows", "4"], "--rows: expected fewer than the 4"),
+    ):
+        assert cli.main([*words, *more]) == 2
+        error = capsys.readouterr().err
+        assert told in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "drawn.png").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("head", "colours"), [("softmax", 1), ("mixture", 1), ("softmax", 3)])
+def test_what_was_begun_is_kept_and_ways_agree(tmp_path, head, colours):
+    write_checkpoint(tmp_path / "w.safetensors", head, 4, colours)
+    network = drawing.load(tmp_path / "w.safetensors")
+    begun = np.arange(6 * colours)
+    drawn = [
+        drawing.draw(network, 3, np.random.default_rng(0), begun=begun, way=way)
+        for way in ("compiled", "steps", "anew")
+    ]
+    assert drawn[0].shape == (3, *network.shape)
+    np.testing.assert_array_equal(drawn[0].reshape(3, -1)[:, : len(begun)], np.tile(begun, (3, 1)))
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    np.testing.assert_array_equal(drawn[0], drawn[2])
+
+
+@pytest.mark.slow
+def test_the_command_draws(tmp_path, capsys):
+    write_checkpoint(tmp_path / "w.safetensors")
+    begun = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    PIL.Image.fromarray(begun).save(tmp_path / "begun.png")
+    words = ["generate", "--weights", str(tmp_path / "w.safetensors"), "--out", str(tmp_path / "drawn.png")]
+    assert cli.main([*words, "--prefix-image", str(tmp_path / "begun.png"), "--rows", "3", "--count", "3"]) == 0
+    page = np.array(PIL.Image.open(tmp_path / "drawn.png"))
+    assert page.shape == (10, 10)  # two by two, the first is the image itself
+    np.testing.assert_array_equal(page[:4, :4], begun)
+    np.testing.assert_array_equal(page[6:9, 6:], begun[:3])
+    assert cli.main([*words[:-1], str(tmp_path / "drawn.jpg")]) == 2
+    assert "expected a file name that ends in .png" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_bits_are_written_with_their_errors(tmp_path, monkeypatch, capsys):
+    write_checkpoint(tmp_path / "w.safetensors")
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 28, 28)).astype(np.uint8)
+    monkeypatch.setattr(images_bits, "read", lambda *_: Digits(pixels, np.zeros(5), pixels, np.zeros(5)))
+    words = ["bits", "--weights", str(tmp_path / "w.safetensors"), "--out", str(tmp_path / "bits.json")]
+    assert cli.main([*words, "--images", "4"]) == 0
+    assert "of 4 test images" in capsys.readouterr().out
+    found = json.loads((tmp_path / "bits.json").read_text())
+    network = drawing.load(tmp_path / "w.safetensors")
+    each, without_first = drawing.bits(network, images.middle(pixels[:4], 4))
+    assert found["bits"] == pytest.approx(each.mean())
+    assert found["error"] == pytest.approx(each.std(ddof=1) / 2)
+    assert found["bits_without_first"] == pytest.approx(without_first.mean())
+    assert found["facts"]["command"].startswith("linattn-ref bits")
