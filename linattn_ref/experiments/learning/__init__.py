@@ -5,10 +5,12 @@ from linattn_ref import lazy
 __all__ = [
     "causal_attention",
     "characters",
+    "drawing",
     "duplication",
     "encoder_attention",
     "finetune",
     "images",
+    "images_bits",
     "mlm",
     "ngrams",
     "runs",
