@@ -55,6 +55,7 @@ FIGURES = {
     "pinv_convergence": "fewer_keys",
     "comparison": "cost",
     "resources": "cost",
+    "model_resources": "cost",
 }
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which the
 # gallery's page shows; `READING`, if there, says how to read it.
