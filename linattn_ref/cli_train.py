@@ -264,6 +264,7 @@ def add_gather(commands: Any) -> None:
     option = add_command(commands, "gather", run_gather).add_argument
     option("folder", type=Path, metavar="DIR", help="the runs lie in it, each in a folder of its own")
     option("target", type=Path, metavar="FILE.json", help="of the committed ones: figures/records/NAME.json")
+    option("--weights", nargs="+", default=(), metavar="RUN", help="of these, the weights too: FILE-RUN.safetensors")
 
 
 def run_gather(arguments: argparse.Namespace) -> None:
@@ -273,6 +274,10 @@ def run_gather(arguments: argparse.Namespace) -> None:
     """
     from linattn_ref.experiments.learning import runs
 
+    for name in arguments.weights:
+        target = arguments.target.with_name(f"{arguments.target.stem}-{name}.safetensors")
+        runs.keep_weights(arguments.folder / name, target)
+        print(f"wrote {target}")
     for name, run in runs.gather(arguments.folder, arguments.target).items():
         last = ", ".join(f"{what} {curve[-1]:.4g}" for what, curve in run.curves.items())
         print(f"{name}: {run.steps[-1]} of {run.facts['steps']} steps, {run.cpu_seconds[-1]:.0f} CPU seconds, {last}")

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 import linattn_ref
 from linattn_ref.atomic import write_all
 from linattn_ref.attention.arguments import Array
-from linattn_ref.training.loop import RECORD, read_record, read_times
+from linattn_ref.training import checkpoint
+from linattn_ref.training.loop import LAST, RECORD, read_record, read_times
 
-__all__ = ["RECORDS", "Run", "facts", "gather", "gathered", "read", "read_all"]
+__all__ = ["RECORDS", "Run", "facts", "gather", "gathered", "keep_weights", "kept_weights", "read", "read_all"]
+
+Tree = TypeVar("Tree")
 
 RECORDS = Path(linattn_ref.__file__).parents[1] / "figures" / "records"  # those that are committed
 MOST = 100  # evaluations of a run that are gathered
@@ -103,3 +106,38 @@ def gathered(path: Path) -> dict[str, Run]:
     from linattn_ref.experiments.publishing.restore import restore
 
     return restore(dict[str, Run], json.loads(path.read_text(encoding="utf-8")))
+
+
+# --- What was learned -----------------------------------------------------------------------------------------------
+
+
+def keep_weights(out: Path, target: Path) -> None:
+    """Write the parameters of a run's last checkpoint with 16 bits each, half of what they had; see `kept_weights`.
+
+    Raises
+    ------
+    FileNotFoundError
+        The run has no checkpoint.
+    """
+    from safetensors.numpy import save
+
+    found = checkpoint.load(out / LAST)
+    learned = {name: array.astype(np.float16) for name, array in found.arrays.items() if name.startswith("params.")}
+    content = save(learned, metadata={checkpoint.FACTS: json.dumps(found.facts)})
+    write_all({target: lambda path: path.write_bytes(content)})
+
+
+def kept_weights(path: Path, params: Tree) -> Tree:
+    """Write what :func:`keep_weights` kept over ``params``, which say the structure, and return them.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file: the committed ones are beside the source, not in the package.
+    ValueError
+        It holds those of another model.
+    """
+    found = checkpoint.load(path)
+    wide = {name: array.astype(np.float32) for name, array in found.arrays.items()}
+    checkpoint.restore(params, checkpoint.Checkpoint(wide, found.facts), "params")
+    return params

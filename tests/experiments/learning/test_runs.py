@@ -1,12 +1,14 @@
 """Records of runs, read and gathered. No network: what a run writes is written here."""
 
 import json
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from linattn_ref import cli
 from linattn_ref.experiments.learning import runs
+from linattn_ref.training import checkpoint
 
 
 def write_run(folder, losses):
@@ -60,3 +62,35 @@ def test_a_folder_without_runs_is_one_line(tmp_path, capsys):
 def test_no_gathered_file_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         runs.gathered(tmp_path / "none.json")
+
+
+class Params(NamedTuple):
+    w: np.ndarray
+
+
+class Trees(NamedTuple):
+    params: Params
+    state: Params
+
+
+def test_weights_are_kept_in_half_the_bits_without_the_optimisers_state(tmp_path, capsys):
+    write_run(tmp_path / "runs" / "a", [2.0])
+    w = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    checkpoint.save(tmp_path / "runs" / "a" / "last.safetensors", Trees(Params(w), Params(w)), {"step": 10})
+    assert cli.main(["gather", str(tmp_path / "runs"), str(tmp_path / "all.json"), "--weights", "a"]) == 0
+    kept = tmp_path / "all-a.safetensors"
+    assert str(kept) in capsys.readouterr().out
+    found = checkpoint.load(kept)
+    assert {name: array.dtype for name, array in found.arrays.items()} == {"params.w": np.float16}
+    read = runs.kept_weights(kept, Params(np.empty_like(w)))
+    assert read.w.dtype == np.float32
+    np.testing.assert_allclose(read.w, w, rtol=2**-11, atol=0)  # rounded to 11 bits
+    with pytest.raises(ValueError, match="params"):
+        runs.kept_weights(kept, Params(np.empty((2, 2), np.float32)))
+
+
+def test_weights_of_no_run_are_an_error_and_nothing_is_written(tmp_path, capsys):
+    write_run(tmp_path / "runs" / "a", [2.0])
+    assert cli.main(["gather", str(tmp_path / "runs"), str(tmp_path / "all.json"), "--weights", "b"]) == 2
+    assert "no checkpoint at" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
