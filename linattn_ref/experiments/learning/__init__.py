@@ -14,6 +14,7 @@ __all__ = [
     "mlm",
     "ngrams",
     "runs",
+    "speech",
 ]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

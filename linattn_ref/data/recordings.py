@@ -1,0 +1,213 @@
+"""Recordings of one's own: a folder of audio files with what is said in them, as TIMIT or LibriSpeech is laid out.
+
+    TRAIN/DR1/FCJF0/SA1.WAV, SA1.PHN             TIMIT: of each phone the first and last sample and its name
+    train-clean-100/103/1240/103-1240-0000.flac, 103-1240.trans.txt       LibriSpeech: a line an utterance
+    train/anna/1.wav, 1.txt                      anything else: the transcript beside the sound
+
+The first folder says the part: ``train...``, ``dev...`` or ``valid...``, ``test...``, in capitals or not. Where nothing
+is for validation, each tenth speaker of the training part is. The speaker is the folder that the sound is in, and in
+LibriSpeech's layout the number that its name begins with.
+
+TIMIT's 61 phones are told as 39, as is usual since Lee and Hon (1989); of a transcript the letters, the apostrophe and
+the space are learned. Sounds of another rate than 16 kHz are resampled, and it is said.
+
+References
+----------
+Lee and Hon (1989), "Speaker-independent phone recognition using hidden Markov models", Table I.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.data import filterbank
+from linattn_ref.data.speech import RATE, Corpus, Utterances
+from linattn_ref.data.splits import PARTS, Part
+
+__all__ = ["FOLDED", "LETTERS", "PHONES", "read", "read_sound"]
+
+SOUNDS = (".wav", ".flac")
+LETTERS = (*"abcdefghijklmnopqrstuvwxyz", "'", " ")
+# The 39 of Lee and Hon; what is told as one of them; q, the glottal stop, is left out.
+PHONES = (
+    *("aa", "ae", "ah", "aw", "ay", "b", "ch", "d", "dh", "dx", "eh", "er", "ey", "f", "g", "hh", "ih", "iy", "jh"),
+    *("k", "l", "m", "n", "ng", "ow", "oy", "p", "r", "s", "sh", "sil", "t", "th", "uh", "uw", "v", "w", "y", "z"),
+)
+FOLDED = {
+    **{name: name for name in PHONES},
+    "ao": "aa",
+    "ax": "ah",
+    "ax-h": "ah",
+    "axr": "er",
+    "hv": "hh",
+    "ix": "ih",
+    "el": "l",
+    "em": "m",
+    "en": "n",
+    "nx": "n",
+    "eng": "ng",
+    "zh": "sh",
+    "ux": "uw",
+    "q": "",
+    **dict.fromkeys(("pcl", "tcl", "kcl", "bcl", "dcl", "gcl", "h#", "pau", "epi"), "sil"),
+}
+
+
+class Recording(NamedTuple):
+    """A sound and what is said in it."""
+
+    path: Path
+    part: Part
+    speaker: str
+    text: str
+    symbols: list[str]
+    starts: list[float]  # seconds; empty where nobody says them
+
+
+def read(folder: Path, *, say: Callable[[str], object] = lambda line: None) -> Corpus:
+    """A corpus of recordings.
+
+    Parameters
+    ----------
+    folder : Path
+    say : callable
+        Told, in a line, what was resampled.
+
+    Raises
+    ------
+    FileNotFoundError
+        No sound in the folder, or one without anything beside it that says what is said.
+    ValueError
+        A file that is no sound, a symbol that is unknown, a part with nothing in it, phones here and letters there.
+    """
+    found = [_recording(path, folder) for path in sorted(folder.rglob("*")) if path.suffix.lower() in SOUNDS]
+    if not found:
+        raise FileNotFoundError(f"{folder}: there is no sound in it (.wav or .flac)")
+    phones = [bool(each.starts) for each in found]
+    if any(phones) and not all(phones):
+        raise ValueError(
+            f"{folder}: some sounds have phones and others a transcript, such as {found[phones.index(False)].path}"
+        )
+    found = _with_validation(found)
+    names = PHONES if all(phones) else LETTERS
+    rates: dict[int, int] = {}
+    content = hashlib.sha256()
+    parts = {part: _part([each for each in found if each.part == part], names, rates, content) for part in PARTS}
+    for part, inside in parts.items():
+        if not inside.texts:
+            raise ValueError(f"{folder}: nothing in it is for {part}; folders are called train, dev or valid, and test")
+    for rate, count in rates.items():
+        if rate != RATE:
+            say(f"{folder}: {count} sounds of {rate} samples a second were resampled to {RATE}")
+    unit = "phonemes" if all(phones) else "letters"
+    return Corpus(parts, ("", *names), f"recordings in {folder.name}", content.hexdigest(), unit)
+
+
+def read_sound(path: Path) -> tuple[Array, int]:
+    """A sound's first channel, from -1 to 1, and its samples a second; WAV, FLAC, or TIMIT's NIST SPHERE.
+
+    Raises
+    ------
+    ImportError
+        Without soundfile, of the extra ``speech``.
+    ValueError
+        It is none.
+    """
+    try:
+        import soundfile
+    except ImportError as error:
+        raise ImportError(f"sounds are read by soundfile ({error}): pip install 'linattn-ref[speech]'") from error
+    try:
+        samples, rate = soundfile.read(path, always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise ValueError(f"{path}: not a sound that can be read ({error.error_string})") from None
+    return samples[:, 0], rate
+
+
+def _part(found: list[Recording], names: Iterable[str], rates: dict[int, int], content: Any) -> Utterances:
+    places = {name: i for i, name in enumerate(names, 1)}
+    features: dict[str, list[Array]] = {}
+    for each in found:
+        samples, rate = read_sound(each.path)
+        rates[rate] = rates.get(rate, 0) + 1
+        if rate != RATE:
+            from scipy import signal
+
+            common = int(np.gcd(rate, RATE))
+            samples = signal.resample_poly(samples, RATE // common, rate // common)
+        content.update(each.path.read_bytes() + " ".join(each.symbols).encode())
+        try:
+            features.setdefault(each.speaker, []).append(filterbank.log_mel(samples, RATE))
+        except ValueError as error:
+            raise ValueError(f"{each.path}: {error}") from None
+    normalised = {name: iter(filterbank.normalise(of_one)) for name, of_one in features.items()}
+    return Utterances(
+        [next(normalised[each.speaker]) for each in found],
+        [np.array([places[name] for name in each.symbols], np.int64) for each in found],
+        [np.array(each.starts) for each in found],
+        [each.text for each in found],
+        [each.speaker for each in found],
+    )
+
+
+def _recording(path: Path, folder: Path) -> Recording:
+    """What stands beside a sound."""
+    part, speaker = _part_of(path, folder), path.parent.name
+    phones, own = (_beside(path, suffix) for suffix in (".phn", ".txt"))
+    if phones is not None:
+        rows = [line.split() for line in phones.read_text(encoding="utf-8").splitlines() if line.strip()]
+        wrong = [row for row in rows if len(row) != 3 or not row[0].isdecimal() or row[2] not in FOLDED]
+        if wrong:
+            raise ValueError(f"{phones}: expected a first sample, a last one and one of TIMIT's phones, got {wrong[0]}")
+        kept = [(int(row[0]) / RATE, FOLDED[row[2]]) for row in rows if FOLDED[row[2]]]
+        return Recording(path, part, speaker, "", [name for _, name in kept], [start for start, _ in kept])
+    together = path.parent / f"{path.stem.rpartition('-')[0]}.trans.txt"
+    if own is not None:
+        text = own.read_text(encoding="utf-8").strip()
+    elif together.is_file():
+        lines = dict(line.partition(" ")[::2] for line in together.read_text(encoding="utf-8").splitlines())
+        if path.stem not in lines:
+            raise FileNotFoundError(f"{together}: there is no line for {path.name}")
+        text, speaker = lines[path.stem].strip(), path.stem.partition("-")[0]
+    else:
+        raise FileNotFoundError(f"{path}: there is no .phn, .txt or .trans.txt beside it that says what is said")
+    unknown = sorted(set(text.lower()) - set(LETTERS))
+    if unknown:
+        raise ValueError(
+            f"{own or together}: expected letters, apostrophes and spaces, got {unknown[0]!r} in {text[:60]!r}"
+        )
+    return Recording(path, part, speaker, text, list(" ".join(text.lower().split())), [])
+
+
+def _beside(path: Path, suffix: str) -> Path | None:
+    """The file of the same name, in capitals or not."""
+    for name in (path.with_suffix(suffix), path.with_suffix(suffix.upper())):
+        if name.is_file():
+            return name
+    return None
+
+
+def _part_of(path: Path, folder: Path) -> Part:
+    first = path.relative_to(folder).parts[0].lower()
+    for begins, part in (("train", "training"), ("dev", "validation"), ("valid", "validation"), ("test", "test")):
+        if first.startswith(begins):
+            return part  # type: ignore[return-value]
+    raise ValueError(f"{path}: the first folder says the part, expected train..., dev... or test..., got {first!r}")
+
+
+def _with_validation(found: list[Recording]) -> list[Recording]:
+    """Each tenth speaker of the training part is for validation, if nothing else is."""
+    if any(each.part == "validation" for each in found):
+        return found
+    speakers = sorted({each.speaker for each in found if each.part == "training"})
+    chosen = set(speakers[::10]) if len(speakers) > 1 else set()
+    return [
+        each._replace(part="validation") if each.speaker in chosen and each.part == "training" else each
+        for each in found
+    ]

@@ -1,0 +1,232 @@
+"""A corpus of synthesised speech: sentences of film reviews, said by voices of eSpeak NG (`linattn_ref.data.espeak`).
+
+No corpus that papers on recognising speech use can be had freely, so by default speech is *synthesised*, and every
+result says so; `linattn_ref.data.recordings` reads a real one. What is made to be not trivial:
+
+* A speaker is an accent, a variant, a speed, a pitch and its range, drawn for each. The variants of the validation and
+  of the test part are none of those of the training part, and so are the sentences (and the reviews they stand in).
+* Each utterance goes through a filter of its own, as if by another microphone, and noise of another colour is added, 5
+  to 25 dB below it.
+
+It is made once, by a seed, and kept in the cache directory with its hash: some 140 MB of features
+(`linattn_ref.data.filterbank`), not the sound, which a second call of :func:`speaker` makes again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linattn_ref.atomic import write_all
+from linattn_ref.attention.arguments import Array
+from linattn_ref.data import espeak, fetch, filterbank, splits
+from linattn_ref.data.espeak import Spoken, Voice
+from linattn_ref.data.splits import Part
+
+__all__ = ["RATE", "Corpus", "Utterances", "corpus", "draw_voice", "sentences", "speaker", "through_a_microphone"]
+
+RATE = 16000  # samples a second
+VERSION = 1  # of what is made; a change of it makes the corpus anew
+EACH = 25  # sentences a speaker
+SPEAKERS = {"training": 240, "validation": 12, "test": 12}
+HELD_OUT = {"validation": ("m4", "f3"), "test": ("m7", "f5")}  # variants; all others are for training
+WORDS = range(4, 13)  # a sentence
+LOUDER = 8.0  # dB, up or down, by the filter of a microphone
+QUIETER = (5.0, 25.0)  # dB, the noise than the speech
+
+Samples = NDArray[np.int16]
+
+
+class Utterances(NamedTuple):
+    """What is said in one part of a corpus."""
+
+    features: list[Array]  # (T, 40) each, normalised per speaker
+    labels: list[NDArray[np.int64]]  # (S,) each, places in Corpus.symbols, from 1 on
+    starts: list[Array]  # (S,) each, seconds; empty where nobody says them
+    texts: list[str]
+    speakers: list[str]
+
+
+class Corpus(NamedTuple):
+    """Speech, and what is said in it."""
+
+    parts: dict[Part, Utterances]
+    symbols: tuple[str, ...]  # of which the first, the blank, is ""
+    name: str
+    sha256: str
+    unit: str = "phonemes"  # or "letters"
+
+
+def corpus(
+    *,
+    seed: int = 0,
+    speakers: dict[str, int] | None = None,
+    each: int = EACH,
+    cache: Path | None = None,
+    progress: Callable[[Iterable[Any]], Iterable[Any]] = iter,
+) -> Corpus:
+    """The synthesised corpus, made if it is not in the cache.
+
+    Parameters
+    ----------
+    seed : int
+    speakers : dict from part to int, optional
+        How many; `SPEAKERS` unless given.
+    each : int
+        Sentences that each of them says.
+    cache : Path, optional
+        `fetch.cache_directory` unless given.
+    progress : callable
+        Wraps the speakers: ``tqdm.tqdm``, say.
+    """
+    settings = {"seed": seed, "speakers": speakers or SPEAKERS, "each": each, "version": VERSION}
+    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    folder = fetch.cache_directory() if cache is None else cache
+    path, note = folder / f"speech-{key}.npz", folder / f"speech-{key}.json"
+    if path.is_file() and note.is_file() and fetch.file_sha256(path) == json.loads(note.read_text())["sha256"]:
+        return _read(path)
+    arrays = _arrays(settings, progress)
+
+    def write(to: Path) -> None:
+        with to.open("wb") as file:
+            np.savez(file, **arrays)
+        kept["sha256"] = fetch.file_sha256(to)
+
+    kept: dict[str, Any] = {"settings": settings, "sound_sha256": str(arrays.pop("sound_sha256"))}
+    write_all({path: write, note: lambda to: to.write_text(json.dumps(kept, indent=1) + "\n")})
+    return _read(path)
+
+
+# --- What is said, and by whom ----------------------------------------------------------------------------------------
+
+
+def sentences(part: Part, reviews: Sequence[str]) -> list[str]:
+    """Sentences of 4 to 12 plain words, each once, out of the reviews of a part."""
+    found: dict[str, None] = {}
+    for review in reviews:
+        for sentence in re.split(r"(?<=[.!?])\s+|<br />", review):
+            plain = sentence.strip(" .!?\"'")
+            if len(plain.split()) in WORDS and re.fullmatch(r"[A-Za-z][a-z', ]+", plain):
+                found[plain] = None
+    return list(found)
+
+
+def draw_voice(part: str, rng: np.random.Generator) -> Voice:
+    """A speaker for a part."""
+    kept_back = [variant for variants in HELD_OUT.values() for variant in variants]
+    variants = HELD_OUT.get(part) or [variant for variant in espeak.VARIANTS if variant not in kept_back]
+    return Voice(
+        espeak.ACCENTS[rng.integers(len(espeak.ACCENTS))],
+        variants[rng.integers(len(variants))],
+        speed=int(rng.integers(150, 211)),
+        pitch=int(rng.integers(30, 71)),
+        range=int(rng.integers(30, 81)),
+    )
+
+
+def through_a_microphone(samples: Samples, rng: np.random.Generator) -> Array:
+    """What is recorded of a sentence: at 16 kHz, filtered, with noise; numbers from -1 to 1."""
+    from scipy import signal
+
+    x = signal.resample_poly(samples / 32768, RATE // 50, espeak.RATE // 50)
+    x = signal.oaconvolve(x, _filter(rng), mode="same")
+    noise = signal.oaconvolve(rng.standard_normal(len(x)), _filter(rng), mode="same")
+    below = rng.uniform(*QUIETER)
+    noise *= np.sqrt((x**2).mean() / (noise**2).mean()) * 10 ** (-below / 20)
+    x += noise
+    return x / max(1.0, np.abs(x).max())
+
+
+def _filter(rng: np.random.Generator) -> Array:
+    """An impulse response whose gain at nine frequencies is drawn, up to 8 dB either way."""
+    from scipy import signal
+
+    gain = 10 ** (rng.uniform(-LOUDER, LOUDER, 9) / 20)
+    return signal.firwin2(65, np.linspace(0, 1, 9), gain)
+
+
+def speaker(part: Part, number: int, texts: Sequence[str], seed: int = 0) -> tuple[Voice, list[Spoken], list[Array]]:
+    """A speaker's voice, what eSpeak NG makes of the sentences, and what a microphone records of it."""
+    rng = np.random.default_rng([seed, splits.PARTS.index(part), number])
+    voice = draw_voice(part, rng)
+    spoken = espeak.speak(texts, voice)
+    return voice, spoken, [through_a_microphone(each.samples, rng) for each in spoken]
+
+
+# --- The file in the cache --------------------------------------------------------------------------------------------
+
+
+def _arrays(settings: dict[str, Any], progress: Callable[[Iterable[Any]], Iterable[Any]]) -> dict[str, Any]:
+    """All parts, as arrays."""
+    found = splits.split(splits.read_labelled(fetch.open_content(fetch.REVIEWS)))
+    arrays: dict[str, Any] = {}
+    sound, names = hashlib.sha256(), set()
+    said: set[str] = set()
+    for part in splits.PARTS:
+        count, each = settings["speakers"][part], settings["each"]
+        texts = [text for text in sentences(part, found[part].texts) if text not in said]
+        said |= set(texts)
+        order = np.random.default_rng([settings["seed"], 7, splits.PARTS.index(part)]).permutation(len(texts))
+        if len(texts) < count * each:
+            raise ValueError(f"speakers: {part} has {len(texts)} sentences, {count} speakers need {count * each}")
+        chosen = [[texts[i] for i in order[s * each : (s + 1) * each]] for s in range(count)]
+        with ThreadPoolExecutor(2) as pool:
+            done = pool.map(
+                lambda s, part=part, chosen=chosen: _one(part, s, chosen[s], settings["seed"]), range(count)
+            )
+            all_of = list(progress(done))
+        for _, spoken, _ in all_of:
+            for one in spoken:
+                sound.update(one.samples.tobytes())
+                names.update(one.phonemes)
+        arrays |= _part_arrays(part, chosen, all_of)
+    symbols = ["", *sorted(names)]
+    for part in splits.PARTS:
+        phonemes = arrays.pop(f"{part}_phonemes")
+        arrays[f"{part}_labels"] = np.array([symbols.index(name) for name in phonemes], np.int16)
+    return {**arrays, "symbols": np.array(symbols), "sound_sha256": sound.hexdigest()}
+
+
+def _one(part: Part, number: int, texts: Sequence[str], seed: int) -> tuple[Voice, list[Spoken], list[Array]]:
+    """A speaker, with features in the place of sounds."""
+    voice, spoken, sounds = speaker(part, number, texts, seed)
+    return voice, spoken, filterbank.normalise([filterbank.log_mel(sound, RATE) for sound in sounds])
+
+
+def _part_arrays(part: str, texts: list[list[str]], all_of: list[Any]) -> dict[str, Any]:
+    features = [each for _, _, of_one in all_of for each in of_one]
+    spoken = [each for _, of_one, _ in all_of for each in of_one]
+    return {
+        f"{part}_features": np.concatenate(features).astype(np.float16),  # (all frames, 40)
+        f"{part}_frames": np.array([len(each) for each in features]),  # (utterances,)
+        f"{part}_phonemes": [name for each in spoken for name in each.phonemes],
+        f"{part}_starts": np.concatenate([each.starts for each in spoken]).astype(np.float32) / espeak.RATE,
+        f"{part}_counts": np.array([len(each.phonemes) for each in spoken]),  # (utterances,)
+        f"{part}_texts": np.array([text for of_one in texts for text in of_one]),
+        f"{part}_speakers": np.array([f"{s} {'+'.join(all_of[s][0][:2])}" for s, of in enumerate(texts) for _ in of]),
+    }
+
+
+def _read(path: Path) -> Corpus:
+    parts = {}
+    with np.load(path) as file:
+        for part in splits.PARTS:
+            cut = {name: file[f"{part}_{name}"] for name in ("features", "labels", "starts", "texts", "speakers")}
+            frames, counts = (np.cumsum(file[f"{part}_{name}"])[:-1] for name in ("frames", "counts"))
+            parts[part] = Utterances(
+                np.split(cut["features"], frames),
+                np.split(cut["labels"].astype(np.int64), counts),
+                np.split(cut["starts"], counts),
+                cut["texts"].tolist(),
+                cut["speakers"].tolist(),
+            )
+        symbols = tuple(file["symbols"].tolist())
+    return Corpus(parts, symbols, "synthesised by eSpeak NG", fetch.file_sha256(path))

@@ -1,0 +1,280 @@
+"""Networks learn which phonemes are said: ``linattn-ref train speech``.
+
+A network hears an utterance as a filterbank and scores the blank and each phoneme in every frame; it learns by CTC. Of
+ten milliseconds each, seven frames side by side are one that it is given, every 30 ms: speech has some 15 phonemes a
+second, and a third of the frames is a third of the work.
+
+The speech is *synthesised* (`linattn_ref.data.speech`) unless a folder with recordings is given, the networks have two
+thousandths of the paper's data and minutes of one core: error rates can be compared with one another, and not with the
+paper's. Each is told of the utterances of a part whose voices and sentences are not in the training part.
+
+References
+----------
+Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3 and Table 3.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linattn_ref.atomic import write_all
+from linattn_ref.attention import linear, reformer, softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.data.speech import Corpus, Utterances
+from linattn_ref.experiments.learning import runs
+from linattn_ref.kernels import jit
+from linattn_ref.models import speech, speech_lstm
+from linattn_ref.nn import ctc, ctc_decoding, mechanism
+from linattn_ref.nn.buffers import Work
+from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.training import loop, radam, schedule
+
+__all__ = ["NAMES", "Batch", "Shape", "batch_of", "draw", "result_of", "run", "scores_of", "stack", "task"]
+
+NAMES = ("lstm", "softmax", "linear", "lsh-4", "lsh-1")
+SIDE, EVERY = 7, 3  # frames that are one, and from one such to the next
+CHUNK = 32  # of lsh, as in the authors' code
+BEAM = 8  # prefixes
+RESULT = "result.json"
+
+
+class Shape(NamedTuple):
+    """How large the network is, and what it hears at a time."""
+
+    width: int = 128  # and the units of an LSTM in each direction
+    hidden: int = 512
+    heads: int = 4
+    layers: int = 4  # of a transformer; there are 3 LSTMs
+    frames: int = 1600  # a step, stacked ones
+    lstms: int = 3
+
+
+class Batch(NamedTuple):
+    """Utterances of about the same length."""
+
+    frames: Array  # (B, T, F), stacked
+    lengths: NDArray[np.int64]  # (B,)
+    labels: NDArray[np.int64]  # (B, S)
+    counts: NDArray[np.int64]  # (B,)
+    inside: Mechanism | None  # None: LSTMs
+
+
+# --- What is heard ----------------------------------------------------------------------------------------------------
+
+
+def stack(features: Array) -> Array:
+    """Seven frames around every third: ``(T, 40)`` to ``(T / 3, 280)``, rounded up; beyond the ends 0, the mean."""
+    around = SIDE // 2
+    padded = np.pad(features.astype(np.float32), ((around, around + EVERY), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, SIDE, axis=0)[: len(features) : EVERY]  # (T/3, 40, 7)
+    return windows.swapaxes(1, 2).reshape(len(windows), -1)
+
+
+def batch_of(stacked: Sequence[Array], labels: Sequence[NDArray[np.int64]], inside: Mechanism | None) -> Batch:
+    """Utterances side by side, padded with 0."""
+    lengths, counts = (np.array([len(each) for each in many]) for many in (stacked, labels))
+    frames = np.zeros((len(stacked), lengths.max(), stacked[0].shape[1]), np.float32)
+    meant = np.zeros((len(labels), max(1, counts.max())), np.int64)
+    for row, (heard, said) in enumerate(zip(stacked, labels, strict=True)):
+        frames[row, : len(heard)], meant[row, : len(said)] = heard, said
+    return Batch(frames, lengths, meant, counts, inside)
+
+
+class Sorted(NamedTuple):
+    """Utterances in the order of their lengths."""
+
+    stacked: list[Array]
+    labels: list[NDArray[np.int64]]
+    ends: NDArray[np.int64]  # (utterances,), frames up to the end of each
+
+    def rows(self, first: int, frames: int) -> slice:
+        """From the ``first`` on, as many as make so many frames, padded; at least one."""
+        last = first + 1
+        while last < len(self.stacked) and len(self.stacked[last]) * (last + 1 - first) <= frames:
+            last += 1
+        return slice(first, last)
+
+
+def in_order(found: Utterances) -> Sorted:
+    """Stacked and sorted; of those with more labels than frames, nothing could be learned."""
+    stacked = [stack(each) for each in found.features]
+    fits = [i for i, labels in enumerate(found.labels) if needed(labels) <= len(stacked[i])]
+    order = sorted(fits, key=lambda i: len(stacked[i]))
+    ends = np.cumsum([len(stacked[i]) for i in order])
+    return Sorted([stacked[i] for i in order], [found.labels[i] for i in order], ends)
+
+
+def needed(labels: NDArray[np.int64]) -> int:
+    """Frames that the labels need: one each, and a blank between two that are the same."""
+    return len(labels) + int((np.diff(labels) == 0).sum())
+
+
+def steps_per_epoch(found: Sorted, frames: int) -> int:
+    """Steps that hear about as much as there is."""
+    return max(1, round(int(found.ends[-1]) / frames))
+
+
+# --- Who hears it -----------------------------------------------------------------------------------------------------
+
+
+def inside_of(name: str, shape: Shape, length: int, rng: np.random.Generator) -> Mechanism | None:
+    """The mechanism for utterances of ``length`` frames; Reformer's rotations are drawn."""
+    if name == "lstm":
+        return None
+    if name in ("softmax", "linear"):
+        return mechanism.of({"softmax": softmax, "linear": linear}[name], kernels=jit)
+    buckets = max(2, 2 * round(length / CHUNK / 2))
+    rotations = reformer.draw_rotations(int(name[4:]), shape.width // shape.heads, buckets, rng, np.float32)
+    return mechanism.of(reformer, rotations=rotations, chunk=CHUNK, kernels=jit)
+
+
+def draw(name: str, shape: Shape, inputs: int, labels: int, rng: np.random.Generator) -> Any:
+    """Parameters to start from: `speech.Params` or `speech_lstm.Params`."""
+    if name not in NAMES:
+        raise ValueError(f"attention: expected one of {', '.join(NAMES)}, got {name!r}")
+    sizes: dict[str, Any] = {"inputs": inputs, "labels": labels, "dtype": np.float32}
+    if name == "lstm":
+        return speech_lstm.draw(rng, hidden=shape.width, layers=shape.lstms, **sizes)
+    reads = 2 if name.startswith("lsh") else 3
+    return speech.draw(rng, width=shape.width, hidden=shape.hidden, layers=shape.layers, reads=reads, **sizes)
+
+
+def scores_of(params: Any, given: Batch, shape: Shape, **work: Any) -> tuple[Array, Any]:
+    """What the network says of each frame, ``(B, T, V)``, and what it saves."""
+    if given.inside is None:
+        return speech_lstm.forward(given.frames, params, lengths=given.lengths, kernels=jit, **work)
+    model = speech.Model(given.inside, shape.heads)
+    return speech.forward(given.frames, params, model, lengths=given.lengths, **work)
+
+
+def task(name: str, shape: Shape, training: Sorted, watched: Sorted) -> loop.Task:
+    """CTC's loss in nats a phoneme."""
+    network = speech_lstm if name == "lstm" else speech
+
+    def batch(rng: np.random.Generator) -> Batch:
+        rows = training.rows(int(rng.integers(len(training.stacked))), shape.frames)
+        stacked, labels = training.stacked[rows], training.labels[rows]
+        return batch_of(stacked, labels, inside_of(name, shape, max(map(len, stacked)), rng))
+
+    def learn(params: Any, given: Batch, into: Any, share: float, work: Work) -> float:
+        scores, saved = scores_of(params, given, shape, work=work)
+        loss, surprise = ctc.forward(
+            scores, given.labels, frames=given.lengths, lengths=given.counts, kernels=jit, work=work
+        )
+        d_scores = ctc.backward(scores.dtype.type(share), surprise, work=work).scores
+        network.backward(d_scores, saved, into=into, work=work)
+        return share * float(loss)
+
+    def evaluate(params: Any) -> dict[str, float]:
+        loss, greedy = 0.0, []
+        for given in batches(name, shape, watched):
+            scores, _ = scores_of(params, given, shape)
+            count = len(given.counts)
+            each, _ = ctc.forward(scores, given.labels, frames=given.lengths, lengths=given.counts, kernels=jit)
+            loss += count * float(each)
+            greedy += ctc_decoding.greedy(scores, frames=given.lengths)
+        error = ctc_decoding.error_rate(greedy, [labels.tolist() for labels in watched.labels])
+        return {"loss": loss / len(watched.labels), "error_rate": error}
+
+    return loop.Task(learn, batch, evaluate)
+
+
+def batches(name: str, shape: Shape, found: Sorted) -> Iterable[Batch]:
+    """All utterances in order; what is random is drawn from a seed of its own, the same each time."""
+    rng, first = np.random.default_rng(2020), 0
+    while first < len(found.stacked):
+        rows = found.rows(first, 2 * shape.frames)
+        length = len(found.stacked[rows.stop - 1])
+        yield batch_of(found.stacked[rows], found.labels[rows], inside_of(name, shape, length, rng))
+        first = rows.stop
+
+
+def result_of(params: Any, name: str, shape: Shape, found: Sorted) -> dict[str, Any]:
+    """Phoneme error rates of a part, by the likeliest path and by a beam."""
+    greedy, beam = [], []
+    for given in batches(name, shape, found):
+        scores, _ = scores_of(params, given, shape)
+        greedy += ctc_decoding.greedy(scores, frames=given.lengths)
+        beam += [each[0].labels for each in ctc_decoding.prefix_beam(scores, width=BEAM, frames=given.lengths)]
+    meant = [labels.tolist() for labels in found.labels]
+    rates = {"greedy": ctc_decoding.error_rate(greedy, meant), "beam": ctc_decoding.error_rate(beam, meant)}
+    return {**rates, "width": BEAM, "utterances": len(meant), "phonemes": sum(map(len, meant))}
+
+
+# --- A run ------------------------------------------------------------------------------------------------------------
+
+
+def run(
+    out: Path,
+    corpus: Corpus,
+    *,
+    attention: str = "linear",
+    steps: int = 4000,
+    peak: float = 2e-3,
+    seed: int = 0,
+    shape: Shape = Shape(),  # noqa: B008  # a constant
+    resume: bool = False,
+    command: str = "",
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> dict[str, Any]:
+    """Train in the folder ``out``, or go on; see `linattn_ref.training.loop.run`. Returns the error rates on the test
+    part, as they also stand in ``result.json``.
+
+    Parameters
+    ----------
+    out : Path
+    corpus : Corpus
+        Of `linattn_ref.data.speech`, synthesised, or of `linattn_ref.data.recordings`.
+    attention : str
+        One of :data:`NAMES`; ``lstm`` has none.
+    steps, peak, seed : int, float, int
+        ``peak`` is the highest learning rate.
+    shape : Shape
+    resume : bool
+    command : str
+        For the record.
+    progress : callable
+        ``tqdm.tqdm``, say.
+    """
+    if shape.width % shape.heads:
+        raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
+    training, validation, test = (in_order(corpus.parts[part]) for part in ("training", "validation", "test"))
+    rng, inputs = np.random.default_rng([seed, 0]), training.stacked[0].shape[1]
+    first = draw(attention, shape, inputs, len(corpus.symbols), rng)
+    settings = loop.Settings(
+        steps=steps,
+        learning_rate=partial(rate, peak=peak, steps=steps),
+        optimiser=radam,
+        options={"kernels": jit},
+        clip=1.0,
+        every=max(1, min(200, steps // 4)),
+        seed=seed,
+    )
+    facts = runs.facts(
+        command,
+        seed,
+        steps=steps,
+        peak=peak,
+        attention=attention,
+        shape=shape._asdict(),
+        corpus={"name": corpus.name, "sha256": corpus.sha256, "symbols": list(corpus.symbols)},
+        steps_per_epoch=steps_per_epoch(training, shape.frames),
+        frames=int(training.ends[-1]),
+    )
+    learned = task(attention, shape, training, validation)
+    params = loop.run(learned, first, settings, out, facts=facts, resume=resume, progress=progress)
+    result = {"corpus": corpus.name, **result_of(params, attention, shape, test)}
+    write_all({out / RESULT: lambda path: path.write_text(json.dumps(result) + "\n", encoding="utf-8")})
+    return result
+
+
+def rate(t: int, *, peak: float, steps: int) -> float:
+    """A twentieth of the steps up to the peak, then along half a cosine."""
+    return schedule.warm_up(t, peak=1.0, warmup=max(1, steps // 20)) * schedule.cosine(t, peak=peak, steps=steps)

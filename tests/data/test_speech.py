@@ -1,0 +1,100 @@
+"""Synthesised speech: the same bytes each time, phonemes where they are heard, voices and sentences kept apart."""
+
+import json
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from linattn_ref.data import espeak, fetch, filterbank, speech, splits
+
+needs_espeak = pytest.mark.skipif(not find_spec("espeakng_loader"), reason="needs the extra speech")
+SAID = ["The plot was thin", "a bold and moving film"]
+
+
+def test_plain_sentences_each_once():
+    review = "Good. I liked the film a lot! <br />It was 20 years ago that I saw it. I liked the film a lot. Never,"
+    review += " never again please"
+    assert speech.sentences("training", [review]) == ["I liked the film a lot", "Never, never again please"]
+
+
+def test_voices_of_the_parts_have_nothing_in_common():
+    drawn = {
+        part: {speech.draw_voice(part, np.random.default_rng(i)).variant for i in range(60)} for part in splits.PARTS
+    }
+    assert drawn["validation"] == {"m4", "f3"}
+    assert drawn["test"] == {"m7", "f5"}
+    assert drawn["training"] == set(espeak.VARIANTS) - drawn["validation"] - drawn["test"]
+
+
+@pytest.mark.slow
+def test_a_microphone_adds_noise_as_far_below_as_it_says():
+    """A tone at the middle of the range; what is left beside it is the noise."""
+    t = np.arange(4 * espeak.RATE) / espeak.RATE
+    heard = speech.through_a_microphone(
+        (8000 * np.sin(2 * np.pi * 2000 * t)).astype(np.int16), np.random.default_rng(0)
+    )
+    assert len(heard) == 4 * speech.RATE
+    power = np.abs(np.fft.rfft(heard[8000:56000])) ** 2
+    tone = power[6000 - 30 : 6000 + 30].sum()
+    assert 5 <= 10 * np.log10(tone / (power.sum() - tone)) <= 25.5
+
+
+@needs_espeak
+def test_no_such_voice():
+    with pytest.raises(ValueError, match="voice: expected one of"):
+        espeak.speak(SAID, espeak.Voice("en-us", "m99"))
+
+
+@pytest.mark.slow
+@needs_espeak
+def test_the_same_bytes_each_time_and_phonemes_in_their_places():
+    first, again = (espeak.speak(SAID, espeak.Voice("en-us", "f2")) for _ in range(2))
+    for one, other in zip(first, again, strict=True):
+        assert one.samples.tobytes() == other.samples.tobytes()
+        np.testing.assert_array_equal(one.starts, other.starts)
+    assert " ".join(first[1].phonemes) == "ɐ b oʊ l d æ n d m uː v ɪ ŋ f ɪ l m"
+    assert (np.diff(first[1].starts) >= 0).all()
+    assert 0 <= first[1].starts[0] <= first[1].starts[-1] < len(first[1].samples)
+    # an s hisses: of its energy more is above 3 kHz than of a vowel's
+    spoken = espeak.speak(["see"], espeak.Voice())[0]
+    assert spoken.phonemes == ["s", "iː"]
+    middle = spoken.starts[1]
+    for part, above in ((spoken.samples[:middle], True), (spoken.samples[middle:], False)):
+        power = np.abs(np.fft.rfft(part.astype(float))) ** 2
+        high = np.fft.rfftfreq(len(part), 1 / espeak.RATE) > 3000
+        assert (power[high].sum() > power[~high].sum()) == above
+    with pytest.raises(ValueError, match=r"there is nothing to say in '\.\.\.'"):
+        espeak.speak(["..."])
+
+
+@pytest.mark.slow
+@needs_espeak
+def test_a_corpus_is_made_once_and_again_where_it_is_damaged(tmp_path, monkeypatch):
+    reviews = [f"{' '.join(words)} and a {noun} too." for words, noun in _pairs()]
+    found = splits.Labelled("made up", reviews, np.zeros(len(reviews), int), "")
+    monkeypatch.setattr(splits, "read_labelled", lambda file: found)
+    monkeypatch.setattr(fetch, "open_content", lambda package: None)
+    small = {"speakers": {"training": 2, "validation": 1, "test": 1}, "each": 2, "cache": tmp_path}
+    corpus = speech.corpus(**small)
+    assert [len(part.texts) for part in corpus.parts.values()] == [4, 2, 2]
+    texts = [set(part.texts) for part in corpus.parts.values()]
+    assert sum(map(len, texts)) == len(set.union(*texts))
+    for part in corpus.parts.values():
+        for features, labels, starts in zip(part.features, part.labels, part.starts, strict=True):
+            assert features.shape[1] == filterbank.CHANNELS
+            assert len(labels) == len(starts)
+            assert 0 < labels.min() <= labels.max() < len(corpus.symbols)
+            assert starts.max() < len(features) * filterbank.STEP + 0.1
+    (path,) = tmp_path.glob("*.npz")
+    before = path.read_bytes()
+    note = json.loads(path.with_suffix(".json").read_text())
+    assert note["sha256"] == corpus.sha256
+    path.write_bytes(before[:-1] + b"x")
+    assert speech.corpus(**small).sha256 == corpus.sha256
+    assert path.read_bytes() == before
+
+
+def _pairs():
+    nouns = ["film", "plot", "song", "scene", "joke", "story", "voice", "face", "house", "dog"]
+    return [((first, "has", "a", second), third) for first in nouns for second in nouns for third in nouns[:3]]

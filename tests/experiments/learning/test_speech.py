@@ -1,0 +1,119 @@
+"""Networks learn phonemes: what they are given, a run, its command."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linattn_ref import cli
+from linattn_ref.data.speech import Corpus, Utterances
+from linattn_ref.experiments.learning import speech
+from linattn_ref.nn import ctc
+
+TINY = speech.Shape(width=16, hidden=32, heads=2, layers=1, frames=120, lstms=1)
+
+
+def made_up(count, rng):
+    """Each label is a channel that is loud for nine frames; nothing of it is speech."""
+    labels = [rng.integers(1, 5, rng.integers(3, 7)) for _ in range(count)]
+    features = []
+    for said in labels:
+        loud = np.zeros((12 * len(said), 40), np.float16)
+        for i, label in enumerate(said):
+            loud[12 * i : 12 * i + 9, label] = 3
+        features.append(loud + 0.1 * rng.standard_normal(loud.shape).astype(np.float16))
+    starts = [0.12 * np.arange(len(said)) for said in labels]
+    return Utterances(features, labels, starts, ["" for _ in labels], ["" for _ in labels])
+
+
+@pytest.fixture
+def corpus():
+    rng = np.random.default_rng(0)
+    parts = {part: made_up(count, rng) for part, count in (("training", 60), ("validation", 8), ("test", 8))}
+    return Corpus(parts, ("", "a", "b", "c", "d"), "made up", "0" * 64)
+
+
+def test_stacked_frames():
+    """Row ``i`` is frames ``3 i - 3`` to ``3 i + 3``, 0 beyond the ends."""
+    features = np.arange(1, 11, dtype=np.float32)[:, None] * np.ones(2, np.float32)
+    stacked = speech.stack(features)
+    assert stacked.shape == (4, 14)
+    np.testing.assert_array_equal(stacked[1, ::2], [1, 2, 3, 4, 5, 6, 7])
+    np.testing.assert_array_equal(stacked[0, ::2], [0, 0, 0, 1, 2, 3, 4])
+    np.testing.assert_array_equal(stacked[3, ::2], [7, 8, 9, 10, 0, 0, 0])
+
+
+def test_what_cannot_be_said_in_so_few_frames_is_left_out(corpus):
+    training = corpus.parts["training"]
+    training.labels[0] = np.tile([1, 1], 20)
+    found = speech.in_order(training)
+    assert len(found.stacked) == 59
+    assert (np.diff([len(each) for each in found.stacked]) >= 0).all()
+    assert speech.needed(np.array([1, 1, 2, 2, 2])) == 8
+    for first in (0, 30, 58):
+        rows = found.rows(first, 100)
+        assert rows.start == first < rows.stop
+        assert len(found.stacked[rows][-1]) * (rows.stop - first) <= 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", speech.NAMES)
+def test_every_network_takes_a_step(tmp_path, corpus, attention):
+    result = speech.run(tmp_path, corpus, attention=attention, steps=2, shape=TINY)
+    assert result["utterances"] == 8
+    assert json.loads((tmp_path / "result.json").read_text()) == result
+
+
+@pytest.mark.slow
+def test_it_learns_which_channel_is_loud(tmp_path, corpus):
+    result = speech.run(tmp_path, corpus, attention="softmax", steps=250, peak=1e-2, shape=TINY._replace(width=32))
+    assert result["greedy"] < 0.1
+    assert result["beam"] < 0.1
+
+
+@pytest.mark.slow
+def test_a_batch_has_the_gradient_of_the_loss(corpus):
+    """Along one direction, by a difference: padding and counts are handed on."""
+    given = speech.in_order(corpus.parts["validation"])
+    shape = TINY._replace(frames=10_000)
+    (batch,) = speech.batches("softmax", shape, given)
+    params = speech.draw("softmax", shape, 280, 5, np.random.default_rng(0))
+    scores, _ = speech.scores_of(params, batch, shape)
+    loss, _ = ctc.forward(scores, batch.labels, frames=batch.lengths, lengths=batch.counts)
+    each = [
+        float(ctc.forward(s[None, :n], labels[None, :c])[0])
+        for s, n, labels, c in zip(scores, batch.lengths, batch.labels, batch.counts, strict=True)
+    ]
+    assert float(loss) == pytest.approx(np.mean(each), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_command_reads_recordings_and_says_what_is_wrong(tmp_path, capsys):
+    soundfile = pytest.importorskip("soundfile", reason="needs the extra speech")
+    rng = np.random.default_rng(0)
+    for part in ("train", "dev", "test"):
+        for i in range(3):
+            path = tmp_path / "data" / part / "anna" / f"{i}.flac"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            soundfile.write(path, 0.1 * rng.standard_normal(16000), 16000)
+            path.with_suffix(".txt").write_text("a film")
+    out = tmp_path / "run"
+    words = ["train", "speech", "--quick", "--data", str(tmp_path / "data"), "--steps", "4", "--out", str(out)]
+    assert cli.main(words) == 0
+    assert "3 test utterances (recordings in data)" in capsys.readouterr().out
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert cli.main([*words, "--resume"]) == 0
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    spoilt = tmp_path / "data" / "test" / "anna" / "0"
+    for suffix, content, message in (
+        (".txt", b"film 2", "expected letters, apostrophes and spaces, got '2'"),
+        (".flac", b"none", "not a sound that can be read"),
+    ):
+        spoilt.with_suffix(suffix).write_bytes(content)
+        capsys.readouterr()
+        assert cli.main(words) == 2
+        told = capsys.readouterr().err
+        assert message in told
+        assert told.count("\n") == 1
+        spoilt.with_suffix(".txt").write_bytes(b"film")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before

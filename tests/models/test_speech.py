@@ -1,0 +1,60 @@
+"""Networks that hear: gradients, and padding that changes nothing."""
+
+import numpy as np
+import pytest
+
+from linattn_ref.attention import linear, softmax
+from linattn_ref.gradcheck import check_directions
+from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.kernels import reference
+from linattn_ref.models import speech, speech_lstm
+from linattn_ref.nn import mechanism
+
+FRAMES = np.random.default_rng(0).standard_normal((2, 6, 3))
+LENGTHS = np.array([6, 4])
+
+
+def networks():
+    rng, sizes = np.random.default_rng(1), {"inputs": 3, "labels": 5, "layers": 2}
+    for inside in (softmax, linear):
+        model = speech.Model(mechanism.of(inside), heads=2, kernels=reference)
+        yield (
+            inside.__name__,
+            speech,
+            speech.draw(rng, width=8, hidden=16, **sizes),
+            lambda frames, params, model=model, **more: speech.forward(frames, params, model, **more),
+        )
+    yield "lstm", speech_lstm, speech_lstm.draw(rng, hidden=4, **sizes), speech_lstm.forward
+
+
+everyone = pytest.mark.parametrize(("module", "params", "forward"), [pytest.param(*n[1:], id=n[0]) for n in networks()])
+
+
+@everyone
+def test_gradients(module, params, forward):
+    def padded(frames, params):
+        return forward(frames, params, lengths=LENGTHS)
+
+    check_directions(padded, module.backward, FRAMES, params, rng=0, step=1e-6).assert_ok()
+
+
+@everyone
+def test_padded_is_truncated(module, params, forward):
+    """Nobody hears what pads, and its scores have no share in a loss."""
+    results = []
+    for frames, lengths in ((FRAMES[1:, :4], None), (FRAMES[1:] + 7 * (np.arange(6) >= 4)[:, None], LENGTHS[1:])):
+        scores, saved = forward(frames, params, **({} if lengths is None else {"lengths": lengths}))
+        d_scores = np.where((np.arange(frames.shape[1]) < 4)[:, None], scores, 0)
+        results.append((scores[:, :4], module.backward(d_scores, saved).params))
+    for (where, short), (_, long) in zip(*(float_arrays("", result) for result in results), strict=True):
+        np.testing.assert_allclose(long, short, rtol=1e-9, atol=1e-12, err_msg=where)
+
+
+@everyone
+def test_what_is_no_sound(module, params, forward):
+    with pytest.raises(ValueError, match=r"params.w|expected shape \(E, F\)"):
+        forward(FRAMES[..., :2], params)
+    with pytest.raises(ValueError, match="frames: every axis needs at least one entry"):
+        forward(FRAMES[:, :0], params)
+    with pytest.raises(ValueError, match="lengths: expected numbers from 0 to 6"):
+        forward(FRAMES, params, lengths=np.array([7, 1]))
