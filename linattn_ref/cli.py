@@ -22,7 +22,11 @@ from linattn_ref.cli_train import add_gather, add_tasks
 __all__ = ["main"]
 
 # Which extra brings a module that is not installed; every other one is in "spectrum".
-EXTRAS = {"distributed": "dask", "dask": "dask", "torch": "peers", "transformers": "peers"}
+EXTRAS = {
+    **dict.fromkeys(("distributed", "dask"), "dask"),
+    **dict.fromkeys(("torch", "transformers"), "peers"),
+    **dict.fromkeys(("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc"), "site"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
