@@ -117,7 +117,12 @@ def _slides(folder: Path, say: Callable[[str], object]) -> dict[str, str]:
 
 def _live(folder: Path, say: Callable[[str], object]) -> dict[str, str]:
     """The pages that run in the browser, if this package has them: from their address to their title."""
-    return {}
+    if importlib.util.find_spec("linattn_ref.lecture.live") is None:
+        return {}
+    say("pages that run in the browser")
+    importlib.import_module("linattn_ref.lecture.live.build").make(folder, home="../index.html")
+    titles = importlib.import_module("linattn_ref.lecture.live.page").PAGES
+    return {f"live/{name}": title for name, title in titles.items()}
 
 
 def _replace(out: Path, html: Path) -> None:

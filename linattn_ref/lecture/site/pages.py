@@ -15,6 +15,7 @@ from typing import NamedTuple
 from linattn_ref.experiments.publishing import chapter, tables
 from linattn_ref.lecture import elsewhere
 from linattn_ref.lecture.site import beside, prose
+from linattn_ref.lecture.site.formula import is_formula, tex
 
 __all__ = ["Extras", "write"]
 
@@ -154,7 +155,9 @@ def _literate_index(made: dict[str, list[tuple[str, str, str]]]) -> str:
         cards = [row for row in rows if row[0] in mechanisms]
         if cards:
             parts.append(
-                _grid((f"/{_page_of(m)}", t, mechanisms[m].fields["Gives"], _schematic(m)) for m, t, _ in cards)
+                _grid(
+                    (f"/{_page_of(m)}", t, _typeset(mechanisms[m].fields["Gives"]), _schematic(m)) for m, t, _ in cards
+                )
             )
             parts.append("### What they are made of\n")
         rest = (row for row in rows if row[0] not in mechanisms)
@@ -210,6 +213,11 @@ def _write_papers(root: Path, folder: Path) -> None:
 def _plain(text: str) -> str:
     """Prose of a docstring as Markdown."""
     return text.replace("*", r"\*").replace("``", "`")
+
+
+def _typeset(text: str) -> str:
+    """The same with formulas as such."""
+    return re.sub(r"``(.+?)``", lambda match: f"${tex(match[1])}$" if is_formula(match[1]) else f"`{match[1]}`", text)
 
 
 def _references(docstring: str) -> list[str]:
@@ -279,7 +287,8 @@ def _write_index(folder: Path, chapters: list[tables.Chapter], extras: Extras) -
             if int(each.name[:2]) in numbers
         ]
         parts += [f"## {heading}\n", _grid(cards, "1 1 2 2")]
-    parts.append(_toctree((f"chapters/{each.name}" for each in chapters), "Chapters"))
+    short = (f"{each.title.partition(':')[0]} <chapters/{each.name}>" for each in chapters)
+    parts.append(_toctree(short, "Chapters"))
     parts.append(_toctree(["code/index", "figures/gallery", "chapters/claims", "papers", "api/index"], "Look up"))
     _save(folder / "index.md", "\n".join(parts))
 

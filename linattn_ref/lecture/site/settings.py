@@ -61,7 +61,7 @@ def configuration(address: str) -> dict[str, Any]:
             **({"source_repository": address} if address else {}),
         },
         "pygments_style": "friendly",
-        "pygments_dark_style": "nord-darker",
+        "pygments_dark_style": "github-dark",
         "exclude_patterns": [],
         "suppress_warnings": ["myst.header", "myst.xref_missing", "docutils", "autodoc", "ref.python"],
         "nitpicky": False,
@@ -70,10 +70,16 @@ def configuration(address: str) -> dict[str, Any]:
 
 def setup(app: Any) -> dict[str, Any]:
     """Sphinx calls this."""
-    app.set_html_assets_policy("always")  # the pages beside the code have formulas that Sphinx does not know of
+    app.connect("env-updated", _with_formulas)
     app.connect("autodoc-process-docstring", _shortened, priority=100)  # before numpydoc
     app.connect("autodoc-skip-member", _skipped)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _with_formulas(app: Any, env: Any) -> None:
+    """The pages beside the code have formulas that Sphinx does not know of: they need MathJax too."""
+    known = env.get_domain("math").data["has_equations"]
+    known.update(dict.fromkeys((name for name in env.found_docs if name.startswith("code/")), True))
 
 
 def _shortened(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
