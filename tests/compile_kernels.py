@@ -73,6 +73,7 @@ def rest_of_scores(dtype):
 
 
 def step_of_a_network(dtype):
+    """For the slow tests."""
     from linattn_ref.attention import linear
     from linattn_ref.kernels import jit
     from linattn_ref.models import causal, decoding
