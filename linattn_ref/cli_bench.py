@@ -104,6 +104,16 @@ BENCHES = {
             Number("seed", 0, "SEED", "of the network and tokens", least=0),
         ),
     ),
+    "speech": Bench(
+        """Compare CTC and a bidirectional LSTM with PyTorch's on one thread, if that is installed; a minute.
+
+        And time the networks of `linattn-ref train speech` against the length of utterances. CPU time, in turn.""",
+        (
+            Number("lengths", [100, 300, 800, 2400], "T", "frames an utterance"),
+            Number("repeats", 5, "ROUNDS", "of timing"),
+            Number("seed", 0, "SEED", "of the inputs", least=0),
+        ),
+    ),
     "training": Bench(
         """Compare a step of training with PyTorch's eager mode on one thread, if that is installed; three minutes.
 

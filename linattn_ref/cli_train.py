@@ -250,7 +250,7 @@ def run_speech(arguments: argparse.Namespace) -> None:
 
     from linattn_ref.data import recordings
     from linattn_ref.data import speech as data
-    from linattn_ref.experiments.learning import runs, speech
+    from linattn_ref.experiments.learning import runs, speech, speech_result
 
     if arguments.data:
         corpus = recordings.read(arguments.data, say=lambda line: print(line, file=sys.stderr))
@@ -258,7 +258,8 @@ def run_speech(arguments: argparse.Namespace) -> None:
         small: dict[str, Any] = {"speakers": dict.fromkeys(data.SPEAKERS, 2), "each": 4} if arguments.quick else {}
         corpus = data.corpus(**small, progress=lambda of: tqdm(of, unit="voice", file=sys.stderr, disable=None))
     shape = _shape(speech.Shape(), arguments, width=16, hidden=32, heads=2, layers=1, frames=400, lstms=1)
-    result = speech.run(arguments.out, corpus, shape=shape, peak=arguments.peak, **_common(arguments))
+    params = speech.run(arguments.out, corpus, shape=shape, peak=arguments.peak, **_common(arguments))
+    result = speech_result.write(arguments.out, params, arguments.attention, shape, corpus)
     run = runs.read(arguments.out)
     print(
         f"{arguments.attention}, after {run.steps[-1]} steps and {run.cpu_seconds[-1]:.0f} CPU seconds, on"

@@ -205,6 +205,30 @@ MUTANTS = (
         "every_gradient",
         "kernels/test_delta_product.py",
     ),
+    Mutant(
+        "CTC leaves out the blank between two labels that are the same",
+        "kernels/reference/ctc.py",
+        "skip[3::2][labels[1:] != labels[:-1]] = 0",
+        "skip[3::2] = 0",
+        "probability_of_its_paths",
+        "nn/test_ctc.py",
+    ),
+    Mutant(
+        "what an LSTM remembers has the gradient of one step alone",
+        "kernels/reference/lstm.py",
+        "d_c = d_c * f  # (6)",
+        "d_c = 0 * f  # (6)",
+        "lstm",
+        "nn/test_layers.py",
+    ),
+    Mutant(
+        "a network that hears hears its padding",
+        "models/speech.py",
+        "key_mask=key_mask",
+        "key_mask=None",
+        "padded",
+        "models/test_speech.py",
+    ),
     # --- The compiled ones ---
     Mutant(
         "a buffer that is not cleared",

@@ -15,6 +15,9 @@ __all__ = [
     "ngrams",
     "runs",
     "speech",
+    "speech_curves",
+    "speech_result",
+    "speech_utterance",
 ]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

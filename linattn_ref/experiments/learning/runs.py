@@ -23,6 +23,7 @@ __all__ = ["RECORDS", "Run", "facts", "gather", "gathered", "keep_weights", "kep
 Tree = TypeVar("Tree")
 
 RECORDS = Path(linattn_ref.__file__).parents[1] / "figures" / "records"  # those that are committed
+RESULT = "result.json"
 MOST = 100  # evaluations of a run that are gathered
 
 
@@ -49,7 +50,9 @@ def read(folder: Path) -> Run:
     times = [line["cpu_seconds"] for line in read_times(folder)]
     names = [name for name in (lines[0] if lines else {}) if name != "step"]
     curves = {name: np.array([line[name] for line in lines]) for name in names}
-    return Run(first["facts"], np.array([line["step"] for line in lines]), np.array(times), curves)
+    result = folder / RESULT  # of a task that ends with a test
+    said = {"result": json.loads(result.read_text(encoding="utf-8"))} if result.is_file() else {}
+    return Run({**first["facts"], **said}, np.array([line["step"] for line in lines]), np.array(times), curves)
 
 
 def read_all(folder: Path) -> dict[str, Run]:

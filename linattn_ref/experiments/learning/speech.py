@@ -15,7 +15,6 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3 and Table 3.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.atomic import write_all
 from linattn_ref.attention import linear, reformer, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data.speech import Corpus, Utterances
@@ -36,13 +34,11 @@ from linattn_ref.nn.buffers import Work
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.training import loop, radam, schedule
 
-__all__ = ["NAMES", "Batch", "Shape", "batch_of", "draw", "result_of", "run", "scores_of", "stack", "task"]
+__all__ = ["NAMES", "Batch", "Shape", "batch_of", "batches", "draw", "in_order", "run", "scores_of", "stack", "task"]
 
 NAMES = ("lstm", "softmax", "linear", "lsh-4", "lsh-1")
 SIDE, EVERY = 7, 3  # frames that are one, and from one such to the next
 CHUNK = 32  # of lsh, as in the authors' code
-BEAM = 8  # prefixes
-RESULT = "result.json"
 
 
 class Shape(NamedTuple):
@@ -93,6 +89,7 @@ class Sorted(NamedTuple):
     stacked: list[Array]
     labels: list[NDArray[np.int64]]
     ends: NDArray[np.int64]  # (utterances,), frames up to the end of each
+    order: list[int]  # which utterance of the part each is
 
     def rows(self, first: int, frames: int) -> slice:
         """From the ``first`` on, as many as make so many frames, padded; at least one."""
@@ -108,7 +105,7 @@ def in_order(found: Utterances) -> Sorted:
     fits = [i for i, labels in enumerate(found.labels) if needed(labels) <= len(stacked[i])]
     order = sorted(fits, key=lambda i: len(stacked[i]))
     ends = np.cumsum([len(stacked[i]) for i in order])
-    return Sorted([stacked[i] for i in order], [found.labels[i] for i in order], ends)
+    return Sorted([stacked[i] for i in order], [found.labels[i] for i in order], ends, order)
 
 
 def needed(labels: NDArray[np.int64]) -> int:
@@ -196,18 +193,6 @@ def batches(name: str, shape: Shape, found: Sorted) -> Iterable[Batch]:
         first = rows.stop
 
 
-def result_of(params: Any, name: str, shape: Shape, found: Sorted) -> dict[str, Any]:
-    """Phoneme error rates of a part, by the likeliest path and by a beam."""
-    greedy, beam = [], []
-    for given in batches(name, shape, found):
-        scores, _ = scores_of(params, given, shape)
-        greedy += ctc_decoding.greedy(scores, frames=given.lengths)
-        beam += [each[0].labels for each in ctc_decoding.prefix_beam(scores, width=BEAM, frames=given.lengths)]
-    meant = [labels.tolist() for labels in found.labels]
-    rates = {"greedy": ctc_decoding.error_rate(greedy, meant), "beam": ctc_decoding.error_rate(beam, meant)}
-    return {**rates, "width": BEAM, "utterances": len(meant), "phonemes": sum(map(len, meant))}
-
-
 # --- A run ------------------------------------------------------------------------------------------------------------
 
 
@@ -223,9 +208,8 @@ def run(
     resume: bool = False,
     command: str = "",
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
-) -> dict[str, Any]:
-    """Train in the folder ``out``, or go on; see `linattn_ref.training.loop.run`. Returns the error rates on the test
-    part, as they also stand in ``result.json``.
+) -> Any:
+    """Train in the folder ``out``, or go on; see `linattn_ref.training.loop.run`.
 
     Parameters
     ----------
@@ -245,7 +229,7 @@ def run(
     """
     if shape.width % shape.heads:
         raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
-    training, validation, test = (in_order(corpus.parts[part]) for part in ("training", "validation", "test"))
+    training, validation = (in_order(corpus.parts[part]) for part in ("training", "validation"))
     rng, inputs = np.random.default_rng([seed, 0]), training.stacked[0].shape[1]
     first = draw(attention, shape, inputs, len(corpus.symbols), rng)
     settings = loop.Settings(
@@ -269,10 +253,7 @@ def run(
         frames=int(training.ends[-1]),
     )
     learned = task(attention, shape, training, validation)
-    params = loop.run(learned, first, settings, out, facts=facts, resume=resume, progress=progress)
-    result = {"corpus": corpus.name, **result_of(params, attention, shape, test)}
-    write_all({out / RESULT: lambda path: path.write_text(json.dumps(result) + "\n", encoding="utf-8")})
-    return result
+    return loop.run(learned, first, settings, out, facts=facts, resume=resume, progress=progress)
 
 
 def rate(t: int, *, peak: float, steps: int) -> float:

@@ -69,6 +69,7 @@ BENCHES = (
     "bench_training",
     "bench_delta",
     "bench_generation",
+    "bench_speech",
 )
 # Compiled by NVIDIA's compiler (extra "cuda12"), and left as they are where it is missing.
 COMPILED = {"cuda_occupancy": "cost"}

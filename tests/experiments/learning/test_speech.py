@@ -1,13 +1,11 @@
 """Networks learn phonemes: what they are given, a run, its command."""
 
-import json
-
 import numpy as np
 import pytest
 
 from linattn_ref import cli
 from linattn_ref.data.speech import Corpus, Utterances
-from linattn_ref.experiments.learning import speech
+from linattn_ref.experiments.learning import runs, speech, speech_result
 from linattn_ref.nn import ctc
 
 TINY = speech.Shape(width=16, hidden=32, heads=2, layers=1, frames=120, lstms=1)
@@ -59,14 +57,20 @@ def test_what_cannot_be_said_in_so_few_frames_is_left_out(corpus):
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", speech.NAMES)
 def test_every_network_takes_a_step(tmp_path, corpus, attention):
-    result = speech.run(tmp_path, corpus, attention=attention, steps=2, shape=TINY)
+    params = speech.run(tmp_path, corpus, attention=attention, steps=2, shape=TINY)
+    result = speech_result.write(tmp_path, params, attention, TINY, corpus)
     assert result["utterances"] == 8
-    assert json.loads((tmp_path / "result.json").read_text()) == result
+    assert runs.read(tmp_path).facts["result"] == result
+    shown = result["utterance"]
+    assert len(shown["symbols"]) == len(shown["starts"]) == max(map(len, corpus.parts["test"].labels))
+    assert all(len(row) == -(-len(shown["features"]) // 3) for row in shown["likely"].values())
 
 
 @pytest.mark.slow
 def test_it_learns_which_channel_is_loud(tmp_path, corpus):
-    result = speech.run(tmp_path, corpus, attention="softmax", steps=250, peak=1e-2, shape=TINY._replace(width=32))
+    shape = TINY._replace(width=32)
+    params = speech.run(tmp_path, corpus, attention="softmax", steps=250, peak=1e-2, shape=shape)
+    result = speech_result.error_rates(params, "softmax", shape, speech.in_order(corpus.parts["test"]))
     assert result["greedy"] < 0.1
     assert result["beam"] < 0.1
 

@@ -1,0 +1,221 @@
+"""What recognising speech takes: CTC and a bidirectional LSTM beside PyTorch's, and networks against the length.
+
+Forward and backward, float32, one thread. CTC hears 32 utterances of 800 frames, the mean of the paper's, with 60
+symbols and 40 to 100 labels; PyTorch's time has the softmax in it, as ours has. The LSTMs are `linattn_ref.nn.lstm`
+and ``torch.nn.LSTM`` with the same numbers in them.
+
+The networks are those of ``linattn-ref train speech``, and hear frames of 10 ms that are *not* stacked: 2400 of them,
+as one utterance or as several shorter ones. Sounds are random numbers, which take as long as speech. Time is told as
+that of an epoch of the synthesised corpus, were all its utterances that long.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.data.filterbank import CHANNELS
+from linattn_ref.experiments.benches import harness
+from linattn_ref.experiments.benches.harness import TOLD
+from linattn_ref.experiments.learning import speech
+from linattn_ref.experiments.learning.speech import Batch, Shape
+from linattn_ref.experiments.measuring.timing import in_turn, one_thread
+from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.kernels import jit
+from linattn_ref.models import speech as transformer
+from linattn_ref.models import speech_lstm
+from linattn_ref.nn import ctc, lstm
+from linattn_ref.nn.buffers import Arena
+
+__all__ = ["Results", "compute", "draw", "table"]
+
+FRAMES = 2400  # at a time: the paper's longest utterance
+EPOCH = 1_361_272  # frames of 10 ms in the training part of the synthesised corpus
+EACH = 7.5  # frames a phoneme
+SYMBOLS = 60
+NETWORKS = ("softmax", "lsh-4", "linear", "lstm")
+LSTMS = ((32, 100, 40, 320), (16, 200, 256, 128))  # B, T, E, H; the first are the paper's units
+CAPTION = (
+    "CPU seconds of an epoch over 3.8 hours of speech, if all its utterances had that many frames of 10 ms: the "
+    "networks of `linattn-ref train speech`, forward, CTC and backward, on random numbers in the place of the "
+    "synthesised speech, without stacking, one thread. Four layers of width 128; three bidirectional LSTMs of 128 "
+    "units. The paper's utterances have 800 frames on average, the longest 2400."
+)
+
+
+class Row(NamedTuple):
+    """A piece, at one size."""
+
+    piece: str
+    size: str
+    kernel: str
+    median_ms: float
+    min_ms: float
+    ratio_median: float
+    ratio_min: float
+
+
+class Epoch(NamedTuple):
+    """A network, at one length."""
+
+    network: str
+    length: int
+    seconds: float  # the median
+
+
+class Results(NamedTuple):
+    repeats: int
+    versions: dict[str, str]
+    rows: tuple[Row, ...]
+    epochs: tuple[Epoch, ...]
+
+
+def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 5, seed: int = 0) -> Results:
+    """Time all of it, beside PyTorch where that is installed.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Frames an utterance, up to 2400.
+    repeats : int
+        Rounds of timing, after one that is not counted.
+    seed : int
+    """
+    harness.check_counts(lengths=lengths, repeats=repeats)
+    if max(lengths) > FRAMES:
+        raise ValueError(f"lengths: expected numbers up to {FRAMES}, got {max(lengths)}")
+    torch, rng = harness.find("torch"), np.random.default_rng(seed)
+    with one_thread(torch):
+        rows = time_ctc(rng, repeats, torch)
+        for sizes in LSTMS:
+            rows += time_lstm(sizes, rng, repeats, torch)
+        epochs = [epoch for length in lengths for epoch in time_networks(length, rng, repeats)]
+    versions = {"PyTorch": torch.__version__} if torch else {}
+    return Results(repeats, versions, tuple(rows), tuple(epochs))
+
+
+def time_ctc(rng: np.random.Generator, repeats: int, torch: Any) -> list[Row]:
+    """The loss and its gradient."""
+    b, t, v = 32, 800, SYMBOLS
+    scores = (2 * rng.standard_normal((b, t, v))).astype(np.float32)
+    counts, targets = rng.integers(40, 101, b), rng.integers(1, v, (b, 100))
+
+    def ours() -> Sequence[Array]:
+        loss, saved = ctc.forward(scores, targets, lengths=counts, kernels=jit)
+        return np.array(loss), ctc.backward(np.float32(1), saved).scores
+
+    calls: dict[str, Callable[[], Sequence[Array]]] = {"jit": ours}
+    if torch is not None:
+        given = torch.tensor(scores, requires_grad=True)
+        rest = torch.tensor(targets), torch.full((b,), t), torch.tensor(counts)
+
+        def theirs() -> Sequence[Array]:
+            given.grad = None
+            loss = torch.nn.functional.ctc_loss(given.log_softmax(-1).transpose(0, 1), *rest)
+            loss.backward()
+            return loss.detach().numpy(), given.grad.numpy()
+
+        calls["pytorch"] = theirs
+    # Of the gradient in float64, PyTorch's in float32 is 4e-3 of the largest entry away, and ours 5e-5.
+    harness.compare("ctc", {name: call() for name, call in calls.items()}, 1e-2, outputs=("loss", "d_scores"))
+    return harness.time(Row, ("CTC", f"{b} x {t} frames"), calls, repeats)
+
+
+def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeats: int, torch: Any) -> list[Row]:
+    """A bidirectional layer, both passes."""
+    b, t, e, h = sizes
+    params = lstm.draw(e, h, rng, dtype=np.float32)
+    x, d_y = (rng.standard_normal((b, t, width)).astype(np.float32) for width in (e, 2 * h))
+
+    def ours() -> Sequence[Array]:
+        y, saved = lstm.forward(x, params, kernels=jit)
+        return y, lstm.backward(d_y, saved).x
+
+    calls: dict[str, Callable[[], Sequence[Array]]] = {"jit": ours}
+    if torch is not None:
+        layer = torch.nn.LSTM(e, h, bidirectional=True, batch_first=True)
+        with torch.no_grad():
+            for suffix, own in (("", params.ahead), ("_reverse", params.back)):
+                for name, array in (("weight_ih", own.w.T), ("weight_hh", own.u.T), ("bias_ih", own.b)):
+                    getattr(layer, f"{name}_l0{suffix}").copy_(torch.tensor(array))
+                getattr(layer, f"bias_hh_l0{suffix}").zero_()
+        given, outside = torch.tensor(x, requires_grad=True), torch.tensor(d_y)
+
+        def theirs() -> Sequence[Array]:
+            given.grad = None
+            layer.zero_grad()
+            y, _ = layer(given)
+            y.backward(outside)
+            return y.detach().numpy(), given.grad.numpy()
+
+        calls["pytorch"] = theirs
+    harness.compare("lstm", {name: call() for name, call in calls.items()}, 1e-4, outputs=("y", "d_x"))
+    return harness.time(Row, ("bidirectional LSTM", f"{b} x {t}, E = {e}, H = {h}"), calls, repeats)
+
+
+def time_networks(length: int, rng: np.random.Generator, repeats: int) -> list[Epoch]:
+    """A step of each network without the optimiser, on utterances of one length."""
+    calls = {name: step_of(name, length, rng) for name in NETWORKS}
+    frames = FRAMES // length * length
+    return [
+        Epoch(name, length, statistics.median(seconds) * EPOCH / frames)
+        for name, seconds in in_turn(calls, repeats).items()
+    ]
+
+
+def step_of(name: str, length: int, rng: np.random.Generator) -> Callable[[], object]:
+    """Forward, CTC, backward."""
+    shape, b, count = Shape(), FRAMES // length, max(1, int(length / EACH))
+    frames = rng.standard_normal((b, length, CHANNELS)).astype(np.float32)
+    inside = speech.inside_of(name, shape, length, rng)
+    all_of_it = np.full(b, length), rng.integers(1, SYMBOLS, (b, count)), np.full(b, count)
+    given, arena = Batch(frames, *all_of_it, inside), Arena()
+    params = speech.draw(name, shape, CHANNELS, SYMBOLS, rng)
+    network = speech_lstm if name == "lstm" else transformer
+
+    def step() -> None:
+        scores, saved = speech.scores_of(params, given, shape, work=arena)
+        _, surprise = ctc.forward(scores, given.labels, frames=given.lengths, kernels=jit, work=arena)
+        network.backward(ctc.backward(np.float32(1), surprise, work=arena).scores, saved, work=arena)
+        arena.reset()
+
+    return step
+
+
+# --- Showing --------------------------------------------------------------------------------------------------------
+
+
+def table(results: Results) -> str:
+    """Both tables as Markdown, and below them what stands there."""
+    lines = harness.table(("forward + backward", "size"), results.rows, ("jit", "pytorch"))
+    told = f"{TOLD} {harness.compared(results.versions, ['PyTorch'])} {results.repeats} rounds, float32, one thread."
+    lengths = sorted({epoch.length for epoch in results.epochs})
+    seconds = {(epoch.network, epoch.length): epoch.seconds for epoch in results.epochs}
+    epochs = [
+        f"| CPU seconds an epoch, utterances of | {' | '.join(f'{n} frames' for n in lengths)} |",
+        "| --- " + "| ---: " * len(lengths) + "|",
+        *(f"| {name} | {' | '.join(f'{seconds[name, n]:.0f}' for n in lengths)} |" for name in NETWORKS),
+    ]
+    return "\n".join([*lines, "", told, "", *epochs])
+
+
+def draw(results: Results) -> Figure:
+    """Seconds an epoch against the length."""
+    figure, axes = style.figure(1, 1, height=0.5)
+    colours = dict(zip(NETWORKS, (style.BLACK, style.PURPLE, style.BLUE, style.GREEN), strict=True))
+    lines = []
+    for name in NETWORKS:
+        points = [(epoch.length, epoch.seconds) for epoch in results.epochs if epoch.network == name]
+        lines += axes.plot(*zip(*points, strict=True), "o-", color=colours[name])
+    lengths = sorted({epoch.length for epoch in results.epochs})
+    axes.set(xlabel="frames an utterance", ylabel="CPU seconds an epoch", ylim=(0, None))
+    axes.set_xscale("log")
+    axes.set_xticks(lengths, [str(n) for n in lengths])
+    axes.minorticks_off()
+    labels.at_ends(axes, lines, list(NETWORKS))
+    return figure

@@ -1,0 +1,119 @@
+"""How networks learn to tell phonemes, and how many they get wrong in the end, on *synthesised* speech.
+
+``linattn-ref train speech`` was run once for each network and seed; ``linattn-ref gather`` made the record. A run of
+the name ``linear-0`` is one of linear attention with seed 0.
+
+References
+----------
+Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3, Table 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.learning import runs
+from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import restore
+
+__all__ = ["COLOURS", "TITLES", "Network", "Results", "compute", "draw", "from_record", "table_rows"]
+
+M = style.MECHANISMS
+COLOURS = {"lstm": style.GREEN, "softmax": M["softmax"], "lsh-4": M["reformer"], "linear": M["linear"]}
+TITLES = {"lstm": "Bi-LSTM", "softmax": "softmax", "lsh-4": "lsh-4", "linear": "linear"}
+CAPTION = (
+    "Learning to tell phonemes of speech synthesised by eSpeak NG: the share of phonemes that is wrong, by the "
+    "likeliest path, of voices and sentences that are not trained on; a line a seed. Transformers of four layers of "
+    "width 128 and three bidirectional LSTMs of 128 units, the same number of updates for each. Left: against updates. "
+    "Right: against the CPU time of one thread. Nothing here was said by a person."
+)
+
+
+class Network(NamedTuple):
+    """The runs of one network."""
+
+    seeds: tuple[int, ...]
+    steps: Array  # (T,)
+    cpu_seconds: Array  # (S, T)
+    error_rate: Array  # (S, T), of the validation part
+    greedy: Array  # (S,), of the test part, by the likeliest path
+    beam: Array  # (S,)
+    epoch_seconds: Array  # (S,), CPU
+
+
+class Results(NamedTuple):
+    """All runs."""
+
+    corpus: str
+    utterances: int  # of the test part
+    phonemes: int
+    hours: float  # of the training part
+    epochs: float  # that each has seen
+    networks: dict[str, Network]
+
+
+def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
+    """The curves of the committed runs, or those in another file of `runs.gather`."""
+    found = runs.gathered(record)
+    kinds: dict[str, list[runs.Run]] = {}
+    for name, run in found.items():
+        kinds.setdefault(name.rpartition("-")[0], []).append(run)
+    one = next(iter(found.values())).facts
+    return Results(
+        one["corpus"]["name"],
+        one["result"]["utterances"],
+        one["result"]["phonemes"],
+        one["frames"] * 0.03 / 3600,
+        one["steps"] / one["steps_per_epoch"],
+        {name: _network(kinds[name]) for name in TITLES if name in kinds},
+    )
+
+
+def _network(found: Sequence[runs.Run]) -> Network:
+    return Network(
+        tuple(run.facts["seed"] for run in found),
+        found[0].steps,
+        np.array([run.cpu_seconds for run in found]),
+        np.array([run.curves["error_rate"] for run in found]),
+        np.array([run.facts["result"]["greedy"] for run in found]),
+        np.array([run.facts["result"]["beam"] for run in found]),
+        np.array([run.cpu_seconds[-1] / run.steps[-1] * run.facts["steps_per_epoch"] for run in found]),
+    )
+
+
+def from_record(record: Mapping[str, Any]) -> Results:
+    """The results in the figure's ``.json``, as they were."""
+    return restore(Results, record["results"])
+
+
+def table_rows(results: Results) -> list[tuple[str, str, str, str]]:
+    """Of each network: error rates on the test part by the likeliest path and by a beam, CPU seconds an epoch."""
+
+    def told(values: Array, unit: float, form: str) -> str:
+        return " and ".join(format(unit * float(value), form) for value in values)
+
+    return [
+        (TITLES[name], told(one.greedy, 100, ".1f"), told(one.beam, 100, ".1f"), told(one.epoch_seconds, 1, ".0f"))
+        for name, one in results.networks.items()
+    ]
+
+
+def draw(results: Results) -> Figure:
+    """Error rate against updates, and against CPU time."""
+    figure, (left, right) = style.figure(1, 2, height=0.45, sharey=True)
+    lines = []
+    for name, one in results.networks.items():
+        for row, seconds in zip(one.error_rate, one.cpu_seconds, strict=True):
+            left.plot(one.steps, 100 * row, color=COLOURS[name])
+            (line,) = right.plot(seconds, 100 * row, color=COLOURS[name])
+        lines.append(line)
+    left.set(xlabel="updates", ylabel="phonemes wrong, % (synthesised speech)", ylim=(0, None))
+    right.set(xlabel="CPU time (s)")
+    labels.at_ends(right, lines, [TITLES[name] for name in results.networks])
+    return figure

@@ -1,0 +1,110 @@
+"""An utterance of *synthesised* speech: what is heard, what was said and when, and what networks make of each frame.
+
+The utterance is of the test part: neither its voice nor its sentence was trained on. It stands in the results of the
+runs that `speech_curves` draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.learning import runs
+from linattn_ref.experiments.learning.speech_curves import COLOURS, TITLES
+from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import restore
+
+__all__ = ["Heard", "Results", "compute", "draw", "draw_likely", "from_record"]
+
+STEP, STACKED = 0.010, 0.030  # seconds a frame; and from one that a network hears to the next
+NAMED = 0.5  # a label that is likelier than this is named
+CAPTION = (
+    "An utterance of the test part, synthesised by eSpeak NG: its filterbank (40 log-mel channels, normalised per "
+    "voice) with the phonemes where eSpeak NG begins them; below, for each network, the probability of the blank "
+    "(grey) and of labels in each frame by CTC, and what the likeliest path says. Nobody told the networks when a "
+    "phoneme comes."
+)
+
+
+class Heard(NamedTuple):
+    """What a network makes of it."""
+
+    likely: dict[str, Array]  # of the blank "" and of labels that are likely somewhere, (T / 3,) each
+    said: list[str]
+
+
+class Results(NamedTuple):
+    """One utterance."""
+
+    text: str
+    speaker: str
+    symbols: list[str]
+    starts: Array  # seconds
+    features: Array  # (T, 40)
+    networks: dict[str, Heard]
+
+
+def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
+    """From the committed runs, those of the first seed, or from another file of `runs.gather`."""
+    found = {name.rpartition("-")[0]: run.facts["result"]["utterance"] for name, run in _first(record).items()}
+    one = next(iter(found.values()))
+    networks = {
+        name: Heard({symbol: np.array(y) for symbol, y in found[name]["likely"].items()}, found[name]["said"])
+        for name in TITLES
+        if name in found
+    }
+    features = np.array(one["features"]) / 10
+    return Results(one["text"], one["speaker"], one["symbols"], np.array(one["starts"]), features, networks)
+
+
+def _first(record: Path) -> dict[str, runs.Run]:
+    gathered = runs.gathered(record)
+    least = min(run.facts["seed"] for run in gathered.values())
+    return {name: run for name, run in gathered.items() if run.facts["seed"] == least}
+
+
+def from_record(record: Mapping[str, Any]) -> Results:
+    """The results in the figure's ``.json``, as they were."""
+    return restore(Results, record["results"])
+
+
+def draw(results: Results) -> Figure:
+    """The filterbank with what was said, and a row a network."""
+    count = len(results.networks)
+    figure, axes = style.figure(
+        1 + count, 1, height=0.34 + 0.17 * count, sharex=True, height_ratios=[1.7, *[1] * count]
+    )
+    seconds = len(results.features) * STEP
+    axes[0].imshow(
+        results.features.T, origin="lower", aspect="auto", cmap="magma", extent=(0, seconds, 0, 40), vmin=-2, vmax=2.5
+    )
+    axes[0].set_title(f"“{results.text}” (synthesised, {results.speaker.partition(' ')[2]})", pad=14)
+    axes[0].set_ylabel("channel")
+    axes[0].grid(False)
+    for start, symbol in zip(results.starts, results.symbols, strict=True):
+        axes[0].axvline(start, color="white", linewidth=0.4)
+        axes[0].text(start, 41, symbol, fontsize=6, ha="left", va="bottom")
+    for axis, (name, heard) in zip(axes[1:], results.networks.items(), strict=True):
+        draw_likely(axis, heard, COLOURS[name])
+        axis.set_ylabel(TITLES[name])
+        axis.text(0, 1.04, " ".join(heard.said), transform=axis.transAxes, fontsize=6, va="bottom")
+    axes[-1].set_xlabel("seconds")
+    axes[-1].set_xlim(0, seconds)
+    return figure
+
+
+def draw_likely(axis: Axes, heard: Heard, colour: str) -> None:
+    """Probabilities over time; what is likelier than one half somewhere is named at its peak."""
+    for symbol, y in heard.likely.items():
+        time = STACKED * np.arange(len(y))
+        axis.plot(time, y, color=colour if symbol else style.GREY, linewidth=0.8 if symbol else 0.6)
+        if symbol:
+            for peak in np.flatnonzero((y > NAMED) & (y >= np.roll(y, 1)) & (y > np.roll(y, -1))):
+                axis.text(time[peak], y[peak], symbol, fontsize=6, ha="center", va="bottom")
+    axis.set(ylim=(0, 1.25), yticks=[0, 1])
