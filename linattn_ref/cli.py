@@ -16,13 +16,18 @@ from linattn_ref import __version__
 from linattn_ref.cli_bench import add_benches
 from linattn_ref.cli_generate import add_drawn
 from linattn_ref.cli_lecture import add_lecture
+from linattn_ref.cli_live import add_live
 from linattn_ref.cli_options import add_command, add_drawing, at_least, report, workers_of
 from linattn_ref.cli_train import add_gather, add_tasks
 
 __all__ = ["main"]
 
 # Which extra brings a module that is not installed; every other one is in "spectrum".
-EXTRAS = {"distributed": "dask", "dask": "dask", "torch": "peers", "transformers": "peers"}
+EXTRAS = {
+    **dict.fromkeys(("distributed", "dask"), "dask"),
+    **dict.fromkeys(("torch", "transformers"), "peers"),
+    **dict.fromkeys(("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc"), "site"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     add_gather(commands)
     add_drawn(commands)
     add_lecture(commands)
+    add_live(commands)
     return top
 
 

@@ -26,6 +26,7 @@ from nbformat import NotebookNode
 
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import chapter
+from linattn_ref.lecture import elsewhere
 
 FOLDER = Path(__file__).resolve().parent
 TIMEOUT = 120  # seconds a cell
@@ -47,8 +48,14 @@ class ChapterError(Exception):
 
 
 def read(source: Path) -> NotebookNode:
-    """The notebook that the chapter's source describes, not executed."""
+    """The notebook that the chapter's source describes, not executed.
+
+    Where pyproject.toml gives the repository's address, below the title stands a cell that sets the package up.
+    """
     notebook = jupytext.read(source, fmt="py:percent")
+    set_up = elsewhere.set_up_cell(elsewhere.repository(FOLDER.parent))
+    if set_up:
+        notebook.cells.insert(1, nbformat.v4.new_code_cell(set_up))
     notebook.metadata = nbformat.from_dict(METADATA)
     for number, cell in enumerate(notebook.cells, 1):
         cell.id = f"cell-{number:02d}"  # jupytext draws random ones

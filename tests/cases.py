@@ -8,6 +8,7 @@ says too much, a test will tell.
 from collections.abc import Callable
 from functools import partial
 
+import case
 import numpy as np
 import plain_loops
 import pytest
@@ -301,7 +302,26 @@ def settings() -> list[Setting]:
 
 def each_setting(where: Callable[[Setting], bool] = lambda setting: True) -> pytest.MarkDecorator:
     """Run a test for every setting of which ``where`` is true. That there are none is an error, not a skipped test."""
+    return pytest.mark.parametrize("setting", [pytest.param(s, id=str(s), marks=marks) for s, marks in _chosen(where)])
+
+
+def each_setting_and_dtype(where: Callable[[Setting], bool] = lambda setting: True) -> pytest.MarkDecorator:
+    """Likewise, and the dtypes it is to be tested in: one by one where each costs machine code of its own."""
+    parameters = []
+    for s, marks in _chosen(where):
+        apart = [(dtype,) for dtype in case.DTYPES] if s.room == "jit" else [case.DTYPES]
+        for dtypes in apart:
+            also = [pytest.mark.slow] if dtypes == (np.float32,) and s.room == "jit" else []
+            name = "-".join([str(s), *(dtype.__name__ for dtype in dtypes if also)])
+            parameters.append(pytest.param(s, dtypes, id=name, marks=[*marks, *also]))
+    return pytest.mark.parametrize(("setting", "dtypes"), parameters)
+
+
+each_compiled_dtype = pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
+"""For the test of a single kernel: the default run compiles it once."""
+
+
+def _chosen(where: Callable[[Setting], bool]) -> list[tuple[Setting, list[pytest.MarkDecorator]]]:
     chosen = [setting for setting in settings() if where(setting)]
     assert chosen, "no case has this: the test would never run"
-    parameters = [pytest.param(s, id=str(s), marks=[pytest.mark.slow] if s.case.slow else []) for s in chosen]
-    return pytest.mark.parametrize("setting", parameters)
+    return [(setting, [pytest.mark.slow] if setting.case.slow else []) for setting in chosen]

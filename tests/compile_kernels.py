@@ -1,10 +1,11 @@
-"""Compile what the tests call, once: ``python compile_kernels.py float32``, and the same for ``float64``.
+"""Compile what the tests call, once: ``python compile_kernels.py float64 sums``, and the same for ``scores``.
 
 With several workers every kernel would be compiled by each of them, and that is most of a first run. So ``conftest.py``
-runs this before it starts them, a process a dtype; they and later runs read the machine code from Numba's cache. Every
-case in ``cases.py`` is called in ``jit``, those that are slow only for the slow tests: ``slow`` is a second argument.
-What else tests need is in :func:`rest`; nothing breaks if something is missing there, but pytest's last lines then say
-so.
+runs this before it starts them, a process for the mechanisms that keep sums of features and one for those that have
+scores; they and later runs read the machine code from Numba's cache. Every case in ``cases.py`` is called in ``jit``,
+those that are slow, and ``float32``, only for the slow tests: ``slow`` is a third argument. What else tests need is in
+:func:`rest_of_sums` and :func:`rest_of_scores`; nothing breaks if something is missing there, but pytest's last lines
+then say so.
 """
 
 import sys
@@ -14,15 +15,17 @@ import numpy as np
 
 TESTS = Path(__file__).parent
 LEADING = (), (2,), (2, 1, 3)
+SUMS = "linear", "performer", "rfa", "delta", "gated_linear"
 
 
-def compile_cases(dtype, slow):
-    """Both passes of every case, and its recurrent form."""
+def compile_cases(dtype, part, slow):
+    """Both passes of every case of this part, and its recurrent form."""
     from case import Setting, Sizes
     from cases import CASES
 
     for case in CASES:
-        if "jit" not in case.rooms or (case.slow and not slow):
+        has_sums = case.module.__name__.rpartition(".")[2] in SUMS
+        if "jit" not in case.rooms or (case.slow and not slow) or has_sums != (part == "sums"):
             continue
         for leading in LEADING if case.recurrent else LEADING[1:2]:
             call = Setting(case, "jit", masked=False).call(Sizes(5, 5, 3, 2, leading), dtype=dtype)
@@ -31,12 +34,11 @@ def compile_cases(dtype, slow):
                 call.step(1, call.init_state())
 
 
-def rest(dtype):
+def rest_of_sums(dtype):
     """What the tests of single kernels call besides: the product alone, long enough for parts; steps in any layout."""
     from linattn_ref.attention import performer, rfa
-    from linattn_ref.attention import softmax as softmax_attention
     from linattn_ref.kernels import jit
-    from linattn_ref.kernels.jit import causal_product, elu_plus_one, softmax
+    from linattn_ref.kernels.jit import causal_product, elu_plus_one
 
     x = np.ones((1, 5000, 3), dtype)
     causal_product.forward(x, x, x, None, None, None)
@@ -54,17 +56,24 @@ def rest(dtype):
     for mechanism in (performer, rfa):
         state = mechanism.init_state((2,), 3, 3, omega, dtype=dtype)
         mechanism.bind_step(row, row, row, state, omega, kernels=jit).run()
-    keys = np.ones((2, 3, 3), dtype)
+
+
+def rest_of_scores(dtype):
+    """Steps from a cache, in any layout."""
+    from linattn_ref.attention import softmax as softmax_attention
+    from linattn_ref.kernels import jit
+    from linattn_ref.kernels.jit import softmax
+
+    row, keys = np.ones((2, 3), dtype), np.ones((2, 3, 3), dtype)
     softmax.step(row, keys, keys, 2, 0.5)
     softmax.step(*(np.repeat(x, 2, axis=0)[::2] for x in (row, keys, keys)), 2, 0.5)
     softmax.step(keys, np.ones((2, 3, 3, 3), dtype), np.ones((2, 3, 3, 3), dtype), 2, 0.5)
     state = softmax_attention.init_state((2,), 3, 3, capacity=2, dtype=dtype)
     softmax_attention.bind_step(row, row, row, state, kernels=jit).run()
-    if dtype == np.float64:  # in float32, slow tests alone decode a whole network
-        step_of_a_network(dtype)
 
 
 def step_of_a_network(dtype):
+    """For the slow tests."""
     from linattn_ref.attention import linear
     from linattn_ref.kernels import jit
     from linattn_ref.models import causal, decoding
@@ -78,5 +87,8 @@ def step_of_a_network(dtype):
 
 if __name__ == "__main__":
     sys.path[:0] = [str(TESTS), str(TESTS.parent)]
-    compile_cases(np.dtype(sys.argv[1]).type, "slow" in sys.argv[2:])
-    rest(np.dtype(sys.argv[1]).type)
+    dtype, part, *slow = sys.argv[1:]
+    compile_cases(np.dtype(dtype).type, part, slow)
+    {"sums": rest_of_sums, "scores": rest_of_scores}[part](np.dtype(dtype).type)
+    if slow and part == "scores":
+        step_of_a_network(np.dtype(dtype).type)

@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 os.environ.setdefault("NUMBA_NUM_THREADS", "4")  # the number of cores otherwise, and one core could not show a race
@@ -23,14 +24,15 @@ compiled_by_workers: set[str] = set()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config):
-    """Each kernel is compiled once, not once by each worker: a process a dtype. What fails is left to the tests.
+    """Each kernel is compiled once, not once by each worker. What fails is left to the tests.
 
     Only where all tests are run: for some of them the workers compile what these need.
     """
     if config.args_source is not config.ArgsSource.TESTPATHS:
         return
     slow = [] if "not slow" in config.option.markexpr else ["slow"]
-    commands = [[sys.executable, str(COMPILE), dtype, *slow] for dtype in ("float32", "float64")]
+    dtypes = ("float32", "float64") if slow else ("float64",)
+    commands = [[sys.executable, str(COMPILE), *one, *slow] for one in product(dtypes, ("sums", "scores"))]
     for process in [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in commands]:
         process.wait()
 

@@ -4,7 +4,7 @@
     relu             phi(x) = max(x, 0) + 1e-3                                               (2)
     quadratic        phi(x) = (c, sqrt(2c) x_i, x_i^2, sqrt(2) x_i x_j for i < j)            (3)
     taylor_exp       phi(x) = (t_0, ..., t_order),  t_0 = 1,  t_p = t_{p-1} ⊗ x / sqrt(p)    (4)
-    taylor_gaussian  phi(x) = exp(-|x|^2 / 2 sigma^2) taylor_exp(x / sigma)                  (5)
+    taylor_gaussian  phi(x) = exp(-|x|^2 / (2 sigma^2)) taylor_exp(x / sigma)                (5)
 
 In (3), ``phi(x) . phi(y) = c^2 + 2c x.y + (x.y)^2 = (x.y + c)^2``. In (4), ``t_p(x) . t_p(y) = (x.y)^p / p!``, so that
 the similarity is the exponential series cut off after ``order``, off by at most

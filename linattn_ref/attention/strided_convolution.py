@@ -1,6 +1,6 @@
 """Convolution along a sequence whose kernel is as wide as its stride: no position is in two windows.
 
-    y_r = sum_t x_(rK + t) w_t                               (1)  t < K, w_t (W, W'); zeros follow the end
+    y_r = sum_t x_(r K + t) w_t                              (1)  t < K, w_t (W, W'); zeros follow the end
 
 With the ``K`` rows of a window side by side, ``X_r (K W,)``, it is a linear layer, ``y_r = X_r w``, and so is its
 gradient:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 from joblib import Parallel, delayed
 
 from linattn_ref.attention import feature_maps, linear, performer, rfa, softmax
@@ -370,7 +371,7 @@ def test_a_step_refuses_what_is_wrong_everywhere(change, error, message, room, r
 
 
 @pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each_compiled_dtype
 @pytest.mark.parametrize("feature_map", [feature_maps.elu_plus_one, feature_maps.relu, feature_maps.quadratic(1.0)])
 def test_a_bound_step_decodes(feature_map, dtype, room, rng):
     """The numbers of ``step``, in the same arrays again and again."""
@@ -534,7 +535,7 @@ def test_the_page_is_what_the_kernels_compute(room, rng):
 @pytest.mark.parametrize(("function", "most", "in_all"), [(linear.forward, 25, 42), (linear.forward.unchecked, 5, 22)])
 def test_a_class_can_step_through_it(function, most, in_all, causal, rng):
     """From the call to the end: in calls within ``attention``, and in all, compiled loops and NumPy's among them."""
-    q, k, v = draw(rng, 8, 8, dtype=np.float32)
+    q, k, v = draw(rng, 8, 8)
     call, files = partial(function, q, k, v, causal=causal, kernels=jit), []
     call()
     sys.setprofile(lambda frame, event, _: files.append(frame.f_code.co_filename) if event == "call" else None)

@@ -129,7 +129,7 @@ def test_it_is_refused_before_anything_is_computed(room):
 def test_an_output_of_its_own_is_not_made(forward):
     """With a value width far larger than that of queries and keys, all else is small beside the output."""
     n, heads, narrow, wide = 1024, 4, 8, 128
-    q, k, v, out = (np.ones((n, heads, width), np.float32).swapaxes(0, 1) for width in (narrow, narrow, wide, wide))
+    q, k, v, out = (np.ones((n, heads, width)).swapaxes(0, 1) for width in (narrow, narrow, wide, wide))
     call = partial(forward, q, k, v, causal=True, out=out, kernels=jit)
     call()
     tracemalloc.start()

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 
 from linattn_ref.attention import lsh_hashing, reformer, softmax
 from linattn_ref.gradcheck import check_directions
@@ -153,7 +154,7 @@ def test_a_token_sees_itself_only_if_it_is_alone_in_every_round(kernels):
 
 
 @ROOMS
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@each_compiled_dtype
 def test_the_similarity_with_itself_does_not_overflow(kernels, dtype):
     """It is the largest, and hidden: its exponential beside the others' log-sum-exp is beyond any float."""
     rng = np.random.default_rng(0)

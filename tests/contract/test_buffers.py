@@ -4,8 +4,8 @@ import tracemalloc
 from itertools import product
 
 import numpy as np
-from case import DTYPES, Sizes, about, normal_like
-from cases import CASES, each_setting
+from case import Sizes, about, normal_like
+from cases import CASES, each_setting, each_setting_and_dtype
 
 from linattn_ref.nested import map_arrays
 
@@ -24,9 +24,9 @@ def owner(x):
     return x
 
 
-@each_setting()
-def test_nothing_handed_in_is_written_to(setting):
-    for dtype in DTYPES:
+@each_setting_and_dtype()
+def test_nothing_handed_in_is_written_to(setting, dtypes):
+    for dtype in dtypes:
         call = setting.call(dtype=dtype)
         inputs = [*arrays_in(tuple(call.arrays.values())), *arrays_in(tuple(call.options.values()))]
         copies = [x.copy() for x in inputs]
@@ -62,15 +62,15 @@ def poisoned(function):
     return allocate
 
 
-@each_setting()
-def test_every_output_is_written_in_full(setting, monkeypatch):
+@each_setting_and_dtype()
+def test_every_output_is_written_in_full(setting, dtypes, monkeypatch):
     """Also the rows of masked keys, of queries that see nothing, and of a ragged last tile.
 
     Compiled code allocates by itself; what its Python wrapper allocates for it, the outputs, is poisoned here, and for
     the rest the heap is filled with NaN that its next allocations are likely to find.
     """
     lengths = ((5, 7), (21, 37), (131, 150))
-    calls = [setting.call(Sizes(*n, 3, 5, (2,)), dtype=dtype) for n, dtype in product(lengths, DTYPES)]
+    calls = [setting.call(Sizes(*n, 3, 5, (2,)), dtype=dtype) for n, dtype in product(lengths, dtypes)]
     if setting.masked:
         calls = [call.change(key_mask=call.options["key_mask"] & (np.arange(2) == 0)[:, None]) for call in calls]
     expected = [call.run().named() for call in calls]  # compiled before np.empty is another function
@@ -95,10 +95,10 @@ def promised(setting, sizes, dtype):
     return int(np.prod(sizes.leading)) * numbers * np.dtype(dtype).itemsize + setting.case.shared_bytes(sizes)
 
 
-@each_setting()
-def test_saved_is_as_small_as_promised(setting):
+@each_setting_and_dtype()
+def test_saved_is_as_small_as_promised(setting, dtypes):
     """And not half of it: a promise has to be tight. A view counts as the whole array that it keeps alive."""
-    for n, dtype in product((64, 256), DTYPES):
+    for n, dtype in product((64, 256), dtypes):
         with about(f"N = {n}", dtype):
             call = setting.call(Sizes(n, n, 8, 6, (2, 2)), dtype=dtype)
             given = *arrays_in(tuple(call.arrays.values())), *arrays_in(tuple(call.options.values()))

@@ -4,8 +4,8 @@ import inspect
 from itertools import product
 
 import pytest
-from case import DTYPES, Sizes, about, assert_close
-from cases import each_setting
+from case import Sizes, about, assert_close
+from cases import each_setting, each_setting_and_dtype
 
 from linattn_ref.attention.masks import zero_masked
 from linattn_ref.gradcheck_inputs import float_arrays
@@ -22,9 +22,9 @@ SHAPES = {
 }
 
 
-@each_setting()
-def test_output_is_that_of_plain_loops(setting):
-    for dtype, shape in product(DTYPES, SHAPES):
+@each_setting_and_dtype()
+def test_output_is_that_of_plain_loops(setting, dtypes):
+    for dtype, shape in product(dtypes, SHAPES):
         with about(dtype, shape):
             call = setting.call(SHAPES[shape], dtype=dtype)
             out, s = call.run().out, call.sizes
@@ -78,9 +78,9 @@ def test_output_is_matrix_times_v(setting):
         assert_close(call.forward()[0], p @ zero_masked(call.arrays["v"], call.options.get("key_mask")), call.case)
 
 
-@each_setting()
-def test_every_array_keeps_its_dtype(setting):
-    for dtype in DTYPES:
+@each_setting_and_dtype()
+def test_every_array_keeps_its_dtype(setting, dtypes):
+    for dtype in dtypes:
         out, saved, gradients = setting.call(dtype=dtype).run()
         for name, x in (("out", out), *float_arrays("saved", saved), *float_arrays("gradients", gradients)):
             assert x.dtype == dtype, name

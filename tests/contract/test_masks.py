@@ -4,8 +4,8 @@ from functools import partial
 from itertools import product
 
 import numpy as np
-from case import DTYPES, Sizes, about, assert_close, at, normal_like
-from cases import each_setting
+from case import Sizes, about, assert_close, at, normal_like
+from cases import each_setting, each_setting_and_dtype
 
 from linattn_ref.gradcheck_inputs import float_arrays
 
@@ -28,10 +28,10 @@ def assert_same(actual, expected, case, what):
 # --- The future -----------------------------------------------------------------------------------------------------
 
 
-@each_setting(lambda s: s.case.causal)
-def test_the_future_changes_nothing(setting):
+@each_setting_and_dtype(lambda s: s.case.causal)
+def test_the_future_changes_nothing(setting, dtypes):
     """Made ten thousand times larger, it moves no earlier output or gradient by a bit, and has gradient 0 from them."""
-    for dtype, sizes in product(DTYPES, (Sizes(7, 7), Sizes(5, 8), Sizes(70, 133, 3, 2))):
+    for dtype, sizes in product(dtypes, (Sizes(7, 7), Sizes(5, 8), Sizes(70, 133, 3, 2))):
         call, other = setting.call(sizes, dtype=dtype).held(), setting.call(sizes, dtype=dtype, seed=1)
         for rows in {1, call.sizes.n // 2, call.sizes.n - 1}:
             with about(dtype, call.sizes, f"rows from {rows} on changed"):
@@ -73,10 +73,10 @@ def test_exactly_the_allowed_pairs_have_weight(setting):
 # --- Masked keys ----------------------------------------------------------------------------------------------------
 
 
-@each_setting(lambda s: s.masked)
-def test_what_masked_keys_contain_changes_nothing(setting):
+@each_setting_and_dtype(lambda s: s.masked)
+def test_what_masked_keys_contain_changes_nothing(setting, dtypes):
     """Be it the largest number there is."""
-    for dtype in DTYPES:
+    for dtype in dtypes:
         call = setting.call(Sizes(9, 30), dtype=dtype)
         masked, before = ~call.options["key_mask"], call.run().named()
         assert masked.any(axis=-1).all()
@@ -90,10 +90,10 @@ def test_what_masked_keys_contain_changes_nothing(setting):
                     np.testing.assert_array_equal(after[name], x, err_msg=name)
 
 
-@each_setting(lambda s: s.masked)
-def test_masked_keys_have_gradient_zero(setting):
+@each_setting_and_dtype(lambda s: s.masked)
+def test_masked_keys_have_gradient_zero(setting, dtypes):
     """Exactly, in everything that belongs to them; the others have one."""
-    for dtype in DTYPES:
+    for dtype in dtypes:
         call = setting.call(Sizes(9, 30), dtype=dtype)
         key_mask = call.options["key_mask"]
         gradients = call.run().gradients
@@ -106,10 +106,10 @@ def test_masked_keys_have_gradient_zero(setting):
             assert by_key[seen].any(), name
 
 
-@each_setting(lambda s: s.masked and s.case.padding_is_truncation)
-def test_padded_is_truncated(setting):
+@each_setting_and_dtype(lambda s: s.masked and s.case.padding_is_truncation)
+def test_padded_is_truncated(setting, dtypes):
     """A batch of sequences of different lengths, padded to the longest, gives each what it gets alone."""
-    for dtype, lengths in product(DTYPES, ((3, 6), (9, 4))):
+    for dtype, lengths in product(dtypes, ((3, 6), (9, 4))):
         with about(dtype, f"lengths {lengths}"):
             pad(setting.call(Sizes(9, 9), dtype=dtype), lengths)
 
@@ -138,10 +138,10 @@ def pad(call, lengths):
 # --- Nothing to see -------------------------------------------------------------------------------------------------
 
 
-@each_setting(lambda s: s.masked)
-def test_a_sequence_that_sees_nothing_is_zero(setting):
+@each_setting_and_dtype(lambda s: s.masked)
+def test_a_sequence_that_sees_nothing_is_zero(setting, dtypes):
     """Exactly 0, and so are its gradients; its neighbour in the batch is what it was."""
-    for dtype in DTYPES:
+    for dtype in dtypes:
         call = setting.call(dtype=dtype)
         before = call.run()
         key_mask = call.options["key_mask"].copy()
@@ -158,18 +158,18 @@ def test_a_sequence_that_sees_nothing_is_zero(setting):
                 np.testing.assert_array_equal(new[1], old[1], err_msg=name)
 
 
-@each_setting(lambda s: s.masked)
-def test_a_batch_that_sees_nothing_is_zero(setting):
-    for dtype in DTYPES:
+@each_setting_and_dtype(lambda s: s.masked)
+def test_a_batch_that_sees_nothing_is_zero(setting, dtypes):
+    for dtype in dtypes:
         call = setting.call(dtype=dtype)
         result = call.change(key_mask=np.zeros_like(call.options["key_mask"])).run()
         for name, x in result.named().items():
             assert not x.any(), name  # NaN is not 0
 
 
-@each_setting(lambda s: s.masked and s.case.causal and "q" in s.case.query_axes)
-def test_rows_before_the_first_key_are_zero(setting):
-    for dtype in DTYPES:
+@each_setting_and_dtype(lambda s: s.masked and s.case.causal and "q" in s.case.query_axes)
+def test_rows_before_the_first_key_are_zero(setting, dtypes):
+    for dtype in dtypes:
         call = setting.call(Sizes(6, 6), dtype=dtype)
         key_mask = np.ones_like(call.options["key_mask"])
         key_mask[:, :3] = False

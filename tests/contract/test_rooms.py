@@ -6,15 +6,15 @@ from itertools import product
 import numba
 import numpy as np
 import pytest
-from case import DTYPES, SIZES, Setting, Sizes, about, assert_close, normal_like
-from cases import CASES, each_setting
+from case import SIZES, Setting, Sizes, about, assert_close, normal_like
+from cases import CASES, each_setting, each_setting_and_dtype
 
 from linattn_ref.attention.rooms import ROOMS
 
 
-@each_setting(lambda s: s.room not in (None, "reference"))
-def test_both_passes_are_the_references(setting):
-    for dtype, sizes in product(DTYPES, SIZES):
+@each_setting_and_dtype(lambda s: s.room not in (None, "reference"))
+def test_both_passes_are_the_references(setting, dtypes):
+    for dtype, sizes in product(dtypes, SIZES):
         compare(setting, sizes, dtype)
 
 
@@ -48,7 +48,9 @@ def runs_in(case, room):
     return True
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, id=str(c), marks=[pytest.mark.slow] if c.left_to_slow else []) for c in CASES]
+)
 def test_every_room_that_has_the_kernel_is_tested(case):
     """No case leaves one out quietly. The room ``cuda`` is in ``tests/kernels/cuda``, which asks the same."""
     rooms = [room for room in ROOMS if room != "cuda"]
@@ -58,11 +60,11 @@ def test_every_room_that_has_the_kernel_is_tested(case):
     assert set(case.left_to_slow) <= slow_rooms
 
 
-@each_setting(lambda s: s.room == "jit")
-def test_any_number_of_threads_gives_the_same_bits(setting):
+@each_setting_and_dtype(lambda s: s.room == "jit")
+def test_any_number_of_threads_gives_the_same_bits(setting, dtypes):
     most = numba.config.NUMBA_NUM_THREADS
     assert most > 1, "conftest.py asks for four"
-    for dtype in DTYPES:
+    for dtype in dtypes:
         call = setting.call(Sizes(90, 140, 5, 6, (3,)), dtype=dtype)
         try:
             results = []
@@ -76,10 +78,10 @@ def test_any_number_of_threads_gives_the_same_bits(setting):
                 np.testing.assert_array_equal(x, results[0][name], err_msg=name)
 
 
-@each_setting()
-def test_called_twice_the_same_bits(setting):
+@each_setting_and_dtype()
+def test_called_twice_the_same_bits(setting, dtypes):
     """Nothing is drawn inside, nothing is remembered."""
-    for dtype in DTYPES:
+    for dtype in dtypes:
         call = setting.call(dtype=dtype)
         first, second = call.run().named(), call.run().named()
         for name, x in first.items():

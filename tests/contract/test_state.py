@@ -6,12 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from case import Sizes, assert_close
-from cases import each_setting
+from cases import each_setting, each_setting_and_dtype
 
 from linattn_ref.gradcheck import check_elementwise
 from linattn_ref.gradcheck_inputs import float_arrays
 
-DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
+RECURRENT_IN_EACH_DTYPE = each_setting_and_dtype(lambda s: s.case.recurrent and not s.masked)
 RECURRENT = each_setting(lambda s: s.case.recurrent and not s.masked)
 LENGTH = 13
 
@@ -24,10 +24,14 @@ def assert_same_state(actual, expected, case):
         assert_close(actual[name], x, case, name)
 
 
-@DTYPES
 @pytest.mark.parametrize("prefill", [0, 1, 6, 12])
-@RECURRENT
-def test_prefill_and_steps_are_one_pass(setting, prefill, dtype):
+@RECURRENT_IN_EACH_DTYPE
+def test_prefill_and_steps_are_one_pass(setting, dtypes, prefill):
+    for dtype in dtypes:
+        prefill_and_step(setting, prefill, dtype)
+
+
+def prefill_and_step(setting, prefill, dtype):
     call = setting.call(Sizes(LENGTH, LENGTH), dtype=dtype)
     full = call.run()
     state, outs = call.init_state(), []
@@ -43,17 +47,17 @@ def test_prefill_and_steps_are_one_pass(setting, prefill, dtype):
     assert_same_state(state, whole.state, call.case)
 
 
-@DTYPES
 @pytest.mark.parametrize("cuts", [[0, 1, 13], [0, 5, 6, 13], [0, 12, 13]])
-@RECURRENT
-def test_blocks_are_one_pass(setting, cuts, dtype):
-    call = setting.call(Sizes(LENGTH, LENGTH), dtype=dtype)
-    state, outs = call.init_state(), []
-    for start, stop in pairwise(cuts):
-        out, saved = call.block(start, stop).forward(state=state)
-        outs.append(out)
-        state = saved.state
-    assert_close(np.concatenate(outs, axis=-2), call.run().out, call.case)
+@RECURRENT_IN_EACH_DTYPE
+def test_blocks_are_one_pass(setting, dtypes, cuts):
+    for dtype in dtypes:
+        call = setting.call(Sizes(LENGTH, LENGTH), dtype=dtype)
+        state, outs = call.init_state(), []
+        for start, stop in pairwise(cuts):
+            out, saved = call.block(start, stop).forward(state=state)
+            outs.append(out)
+            state = saved.state
+        assert_close(np.concatenate(outs, axis=-2), call.run().out, call.case)
 
 
 @RECURRENT

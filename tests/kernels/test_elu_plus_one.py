@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 
 from linattn_ref.attention import feature_maps, linear
 from linattn_ref.kernels import jit, reference
@@ -9,7 +10,6 @@ from linattn_ref.kernels.jit.elu_plus_one import BLOCK
 from linattn_ref.kernels.jit.vector import lanes
 
 ROOMS = pytest.mark.parametrize("room", [reference, jit], ids=lambda room: room.__name__.rpartition(".")[2])
-DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 WIDTH = lanes(np.empty(0, np.float32))
 SHAPES = [(1,), (WIDTH - 1,), (WIDTH,), (2, WIDTH + 1), (3, 1, 5), (BLOCK + WIDTH + 3,), (2, BLOCK)]
 
@@ -20,7 +20,7 @@ def rng():
 
 
 @ROOMS
-@DTYPES
+@each_compiled_dtype
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_map_and_its_gradient(room, dtype, shape, rng):
     x, d_phi = 3 * rng.standard_normal((2, *shape)).astype(dtype)
@@ -61,7 +61,7 @@ def test_any_layout(room, layout, rng):
 
 
 @ROOMS
-@DTYPES
+@each_compiled_dtype
 @pytest.mark.parametrize("leading", [(), (2,), (2, 3)], ids=str)
 @pytest.mark.parametrize(("d", "m"), [(1, 1), (5, WIDTH + 1), (WIDTH, 3), (2 * WIDTH + 1, WIDTH)])
 def test_a_step_is_that_of_the_features(room, dtype, leading, d, m, rng):

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.exponential_features import ROWS
 from linattn_ref.kernels.jit.vector import lanes
 
 ROOMS = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
-DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 WIDTH = lanes(np.empty(0, np.float32))
 SHAPES = [(1, 1), (3, WIDTH - 1), (2, ROWS + 1, WIDTH + 1), (2, 3, 2 * ROWS, 2 * WIDTH), (1, 5, 3)]
 
@@ -20,7 +20,7 @@ def draw(shape, dtype):
 
 
 @ROOMS
-@DTYPES
+@each_compiled_dtype
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_formulas(room, dtype, shape):
     exponent, r = draw(shape, dtype)
@@ -54,7 +54,7 @@ def test_they_are_written_over_the_exponents(room):
         assert np.shares_memory(function(mine, r), mine)
 
 
-@DTYPES
+@each_compiled_dtype
 @pytest.mark.parametrize(
     ("n", "length", "c", "m"), [(1, 1, 1, 1), (7, 2 * ROWS + 5, WIDTH + 3, 3), (ROWS + 1, 9, 5, WIDTH + 1)]
 )

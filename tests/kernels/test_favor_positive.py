@@ -5,13 +5,13 @@ import pickle
 
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 
 from linattn_ref.attention import feature_maps, feature_maps_favor, linear
 from linattn_ref.attention.linear import State
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.vector import lanes
 
-DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 WIDTH = lanes(np.empty(0, np.float32))
 SIZES = [((), 1, 1, 1), ((2,), 3, 5, 2), ((9,), 4, WIDTH + 3, WIDTH + 1), ((2, 1, 3), WIDTH + 2, 7, 3)]
 SHAPES = pytest.mark.parametrize(("leading", "d", "c", "m"), SIZES, ids=str)
@@ -44,7 +44,7 @@ def assert_same(result, expected, dtype):
     assert out.dtype == state.s.dtype == state.z.dtype == state.log_scale.dtype == dtype
 
 
-@DTYPES
+@each_compiled_dtype
 @SHAPES
 def test_steps_are_those_of_numpy(leading, d, c, m, dtype):
     q, k, v, omega = draw(leading, d, c, m, dtype, scale=0.7)
@@ -61,7 +61,7 @@ def test_steps_are_those_of_numpy(leading, d, c, m, dtype):
     assert len(scales) > 1  # it has risen after the first key too
 
 
-@DTYPES
+@each_compiled_dtype
 def test_a_scale_for_all_features_of_a_state_before_it_and_of_its_own(dtype):
     """``(..., 1)``, from ``-inf`` in some heads, beside ``(..., C)``; the given arrays stay."""
     q, k, v, omega = draw((3,), 4, 5, 2, dtype)
@@ -79,7 +79,7 @@ def test_a_scale_for_all_features_of_a_state_before_it_and_of_its_own(dtype):
             np.testing.assert_array_equal(x, y)
 
 
-@DTYPES
+@each_compiled_dtype
 def test_the_scale_that_a_pass_has_saved_stays(dtype):
     """A step spends the sums of ``saved.state``; the scale is also that of what is saved for the gradient."""
     q, k, v, omega = (x if i == 3 else np.moveaxis(x, 0, -2) for i, x in enumerate(draw((2,), 4, 5, 2, dtype)))
@@ -147,7 +147,7 @@ def test_any_layout_and_dtype_of_omega():
         assert_same(result, expected, np.float32)
 
 
-@DTYPES
+@each_compiled_dtype
 @SHAPES
 def test_bound_steps(leading, d, c, m, dtype):
     """The same numbers, and a copy, pickled or not, that has arrays of its own."""

@@ -45,6 +45,7 @@ def test_the_digest_is_of_all_the_text(tmp_path):
 # --- Which files are compiled in ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_file_that_is_compiled_in_is_in_the_key():
     files = {Path(importlib.import_module(name).__file__) for name in modules_compiled_in(all_kernels())}
     assert Path(pattern_softmax.__file__) in files  # the search finds what is there

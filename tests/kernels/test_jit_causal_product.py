@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import linear
@@ -21,9 +22,7 @@ from linattn_ref.kernels.jit.vector import lanes
 from linattn_ref.kernels.reference import causal_product as expected
 from linattn_ref.kernels.reference.division import divide
 
-DTYPES = (np.float32, np.float64)
 WIDTH = lanes(np.empty(0, np.float32))  # widths around it, and around half of it in float64, are ragged
-dtypes = pytest.mark.parametrize("dtype", DTYPES)
 EPS = 1e-6
 
 
@@ -163,7 +162,7 @@ def assert_close(got, want, bound, roundings):
 
 
 @both
-@dtypes
+@each_compiled_dtype
 @modes
 @cases
 def test_every_result_is_the_references(case, dtype, mode, run):
@@ -174,7 +173,7 @@ def test_every_result_is_the_references(case, dtype, mode, run):
 
 
 @both
-@dtypes
+@each_compiled_dtype
 @modes
 @pytest.mark.parametrize("n", [97, 100, 163])
 def test_parts_of_a_single_head(monkeypatch, n, mode, dtype, run):
@@ -185,7 +184,7 @@ def test_parts_of_a_single_head(monkeypatch, n, mode, dtype, run):
     assert_close(run(jit, x), run(reference, x), bounds(run, x), 2 * (n + 7) + 16)
 
 
-@dtypes
+@each_compiled_dtype
 def test_loops_by_row_are_the_references(dtype):
     x = draw(CASES[4], dtype, Mode(continued=True))
     bound = bounds(run_plain, x)
@@ -261,7 +260,7 @@ def test_gradients_with_the_denominator(n):
 
 
 @both
-@dtypes
+@each_compiled_dtype
 @pytest.mark.parametrize("gates", [(0.0,), (1.0,), (0.0, 1.0), (1e-30, 1 - 1e-7), (1e-30,)])
 def test_gates_near_zero_and_one(gates, dtype, run):
     """Nothing is divided by a gate, and no product of gates is divided by another."""
@@ -274,7 +273,7 @@ def test_gates_near_zero_and_one(gates, dtype, run):
     assert_close(got, run(reference, x), bounds(run, x), 2 * sum(case[1:]) + 16)
 
 
-@dtypes
+@each_compiled_dtype
 def test_a_gate_of_zero_forgets(dtype):
     x = draw(Case((2,), 90, 5, 6), dtype, Mode(gated=True))
     x.gate[:, 50] = 0
@@ -284,7 +283,7 @@ def test_a_gate_of_zero_forgets(dtype):
         np.testing.assert_allclose(got, want, rtol=100 * np.finfo(dtype).eps)  # other groups of four rows
 
 
-@dtypes
+@each_compiled_dtype
 @pytest.mark.parametrize("mode", [Mode(), Mode(gated=True, weighted=True)])
 def test_a_row_that_sees_nothing(dtype, mode):
     """Masked keys have features of 0, and without eps the denominator of the first rows is then 0."""
@@ -361,7 +360,7 @@ STEPS = [(3, 4), (2, WIDTH + 1, WIDTH - 1), (2, 3, 2 * WIDTH, WIDTH + 1)]
 WITH_GAPS = [(STEPS[1], True), *(pytest.param(shape, True, marks=pytest.mark.slow) for shape in STEPS[::2])]
 
 
-@dtypes
+@each_compiled_dtype
 @pytest.mark.parametrize(("shape", "gaps"), [*((shape, False) for shape in STEPS), *WITH_GAPS])  # each is compiled anew
 def test_step(dtype, shape, gaps):
     """The same state as the reference's to the rounding of a multiply-add, in place, also in a view with gaps."""
@@ -382,7 +381,7 @@ def test_step(dtype, shape, gaps):
     np.testing.assert_array_equal(z_, z)
 
 
-@dtypes
+@each_compiled_dtype
 @pytest.mark.parametrize("shape", [(1, 1), (3, 4), (2, WIDTH + 1, WIDTH - 1), (2, 3, 2 * WIDTH, WIDTH + 1)])
 def test_a_bound_step_is_the_step(dtype, shape):
     """To the last bit, whatever stands in the arrays when it is called, and also once nobody else holds them."""
@@ -408,7 +407,7 @@ def test_a_bound_step_is_the_step(dtype, shape):
     assert held() is None
 
 
-@dtypes
+@each_compiled_dtype
 def test_a_step_that_sees_nothing(dtype):
     zero, s = np.zeros((2, 3), dtype), np.zeros((2, 3, 4), dtype)
     np.testing.assert_array_equal(

@@ -8,6 +8,7 @@ from itertools import product
 import numba
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 
 from linattn_ref.kernels.jit import delta_product as kernel
 from linattn_ref.kernels.jit.transposed import transpose
@@ -24,7 +25,6 @@ ROUNDINGS = 64  # some more than a number's longest way, as in the contract test
 modes = pytest.mark.parametrize(
     ("gate", "erases", "begins"), list(product((None, *SHAPES), (True, False), (True, False)))
 )
-dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
 def draw(n, c, m, gate, *, erases=True, begins=True, leading=(2,), dtype=np.float64, slowest=0.01):
@@ -63,7 +63,7 @@ def in_float64(inputs):
     return [None if x is None else x.astype(np.float64) for x in inputs]
 
 
-@dtypes
+@each_compiled_dtype
 @modes
 def test_both_passes(gate, erases, begins, dtype):
     for size in SIZES:
@@ -71,7 +71,7 @@ def test_both_passes(gate, erases, begins, dtype):
         assert_close(run(kernel, *inputs), run(expected, *in_float64(inputs)), dtype)
 
 
-@dtypes
+@each_compiled_dtype
 @pytest.mark.parametrize("gate", SHAPES)
 @pytest.mark.parametrize("log_gate", [-0.0, -1e-9, -60.0, -1e4, -np.inf])
 def test_gates_that_forget_nothing_or_all(gate, log_gate, dtype):
@@ -97,7 +97,7 @@ def test_gates_of_a_long_sequence(gate):
         assert_close(run(kernel, *inputs), run(expected, *in_float64(inputs)), np.float32)
 
 
-@dtypes
+@each_compiled_dtype
 def test_heads_as_a_model_holds_them_and_gaps(dtype):
     inputs = draw(37, 8, 6, "a channel", leading=(2, 3), dtype=dtype)
 
@@ -139,7 +139,7 @@ def test_no_heads_and_what_is_read_only():
         np.testing.assert_array_equal(x, copy)
 
 
-@dtypes
+@each_compiled_dtype
 def test_transpose(dtype):
     side = lanes(np.empty(0, dtype)) // 2
     x = np.arange(6 * side * side, dtype=dtype).reshape(2 * side, 3 * side)

@@ -10,15 +10,14 @@ from typing import NamedTuple
 import numba
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 from llvmlite.binding import get_host_cpu_features, get_process_triple
 
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit import softmax as kernel
 from linattn_ref.kernels.jit.vector import lanes
 
-DTYPES = (np.float32, np.float64)
 WIDTH = lanes(np.empty(0, np.float32))  # lengths around it are ragged in both dtypes
-dtypes = pytest.mark.parametrize("dtype", DTYPES)
 causal_or_not = pytest.mark.parametrize("causal", [False, True])
 
 
@@ -103,7 +102,7 @@ def tolerances(inputs, log_sum_exp, causal, dtype):
 # --- The numbers ----------------------------------------------------------------------------------------------------
 
 
-@dtypes
+@each_compiled_dtype
 @causal_or_not
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_agrees_with_the_reference(case, causal, dtype):
@@ -125,7 +124,7 @@ def test_agrees_with_the_reference(case, causal, dtype):
         assert (error <= factor * bound).all(), (name, error.max())
 
 
-@dtypes
+@each_compiled_dtype
 @causal_or_not
 def test_what_sees_nothing_or_is_not_seen_is_exactly_zero(causal, dtype):
     inputs = draw(CASES[6]._replace(leading=(2,)), dtype)
@@ -141,7 +140,7 @@ def test_what_sees_nothing_or_is_not_seen_is_exactly_zero(causal, dtype):
     assert all(np.isfinite(x).all() for x in (out, d_q, d_k, d_v))
 
 
-@dtypes
+@each_compiled_dtype
 def test_the_future_moves_nothing(dtype):
     """Not one bit of an output, whatever later keys and values hold."""
     inputs = draw(Case((2,), 70, 90, 8, 8, False), dtype)
@@ -157,7 +156,7 @@ def test_the_future_moves_nothing(dtype):
     assert (before[0][:, cut:] != after[0][:, cut:]).all()
 
 
-@dtypes
+@each_compiled_dtype
 @causal_or_not
 def test_scores_of_any_size(causal, dtype):
     """Scores of thousands: a row is one-hot, its maximum cancels, nothing overflows."""
@@ -171,7 +170,7 @@ def test_scores_of_any_size(causal, dtype):
     assert all(np.isfinite(x).all() for x in gradients)
 
 
-@dtypes
+@each_compiled_dtype
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_shows(dtype, value):
     """A query that is not a number spoils its own row and no other; a key spoils whoever sees it."""
@@ -198,7 +197,7 @@ def test_what_is_not_finite_shows(dtype, value):
 # --- What it promises beyond them -----------------------------------------------------------------------------------
 
 
-@dtypes
+@each_compiled_dtype
 @causal_or_not
 @pytest.mark.parametrize("heads", [1, 3])
 def test_the_same_bits_for_any_number_of_threads(heads, causal, dtype):
@@ -216,7 +215,7 @@ def test_the_same_bits_for_any_number_of_threads(heads, causal, dtype):
             np.testing.assert_array_equal(x, y)
 
 
-@dtypes
+@each_compiled_dtype
 def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
     inputs = draw(CASES[5], dtype)
     expected = run(jit, inputs, True)
@@ -238,7 +237,7 @@ def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
     assert (len(kernel._forward.threaded.signatures), len(kernel._backward.threaded.signatures)) == compiled
 
 
-@dtypes
+@each_compiled_dtype
 def test_inputs_stay_as_they_were(dtype):
     inputs = draw(CASES[4], dtype)
     copies = [x.copy() for x in inputs[:5]]
@@ -250,7 +249,7 @@ def test_inputs_stay_as_they_were(dtype):
         np.testing.assert_array_equal(x, y)
 
 
-@dtypes
+@each_compiled_dtype
 @causal_or_not
 @pytest.mark.parametrize("case", CASES[4:7], ids=str)
 def test_every_element_of_a_result_is_written(case, causal, dtype, monkeypatch):

@@ -5,11 +5,11 @@ import tracemalloc
 import numba
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 
 from linattn_ref.kernels import jit, parts, reference
 
 ROOMS = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
-DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 NOTHING = None, None, None
 
 
@@ -106,7 +106,7 @@ def draw(dtype, shape=(2, 3, 37), d=8, m=5):
 
 @LAYOUTS
 @CALL
-@DTYPES
+@each_compiled_dtype
 def test_the_same_bits_from_any_layout_and_no_machine_code_of_its_own(call, layout, dtype):
     arrays = draw(dtype)
     expected = call(jit, *arrays, None, NOTHING)
@@ -124,7 +124,7 @@ def signatures():
 
 @LAYOUTS
 @CALL
-@DTYPES
+@each_compiled_dtype
 @ROOMS
 def test_results_are_written_whole_where_the_caller_wants_them(room, call, layout, dtype):
     arrays = draw(dtype)

@@ -3,12 +3,12 @@
 import numba
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 from scipy.special import ndtr
 
 from linattn_ref.kernels import jit, reference
 
 # Each dtype compiles anew, a second and more a kernel.
-DTYPES = pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
 SHAPES = [(1, 1), (2, 3, 5), (70, 37), (33, 64)]  # fewer rows than a task, and more; whole vectors, and not
 
 
@@ -30,7 +30,7 @@ def assert_near(got, exact, dtype, roundings=64):
         np.testing.assert_allclose(a, b, rtol=0, atol=roundings * np.finfo(dtype).eps * max(1, abs(b).max()))
 
 
-@DTYPES
+@each_compiled_dtype
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("alone", [False, True])
 def test_layer_norm(shape, dtype, alone):
@@ -48,7 +48,7 @@ def test_layer_norm(shape, dtype, alone):
     assert_near(got, exact, dtype, 1024)  # a row of one number has variance 0: divided by s = 0.03 twice
 
 
-@DTYPES
+@each_compiled_dtype
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_gelu(shape, dtype):
     (x,), (bias,) = drawn(shape, dtype, 1), drawn(shape[-1:], dtype, 1, seed=1)
@@ -56,7 +56,7 @@ def test_gelu(shape, dtype):
     assert_near(*both("gelu", "forward", x, None), dtype, 4)
 
 
-@DTYPES
+@each_compiled_dtype
 def test_gelu_is_that_of_scipys_normal_distribution(dtype):
     """Far below 0 too, in relative numbers: there a rounding of ``x^2 / 2`` is ``x^2 / 2`` of the exponential's."""
     x = np.concatenate([np.linspace(-12, 12, 10001), [0.0, -0.0, 1e-30]]).astype(dtype)
@@ -73,7 +73,7 @@ def test_gelu_at_its_ends():
     np.testing.assert_array_equal(slope, [1, 1, 0, 0, np.nan])
 
 
-@DTYPES
+@each_compiled_dtype
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_cross_entropy(shape, dtype):
     (scores,), rng = drawn(shape, dtype, 1), np.random.default_rng(1)
@@ -84,7 +84,7 @@ def test_cross_entropy(shape, dtype):
         np.testing.assert_array_equal(room.cross_entropy.forward(scores, targets, share)[1], 0)
 
 
-@DTYPES
+@each_compiled_dtype
 @pytest.mark.parametrize("changed", [{}, {"decay": 0.1}, {"keep": 0.9}, {"root": 0.0, "eps": 1.0}], ids=str)
 def test_adam(dtype, changed):
     options = {"betas": (0.8, 0.9), "size": 0.1, "root": 1.5, "eps": 1e-3, **changed}

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 
 from linattn_ref.attention import bigbird
 from linattn_ref.kernels import jit, parts, reference
@@ -14,7 +15,6 @@ from linattn_ref.kernels.jit import pattern_softmax as kernel
 from linattn_ref.kernels.jit.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float32))
-dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 rooms = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
 NAMES = ("out", "lse", "d_q", "d_k", "d_v")
 
@@ -118,7 +118,7 @@ def assert_close(got, expected, dtype):
 # --- The numbers ----------------------------------------------------------------------------------------------------
 
 
-@dtypes
+@each_compiled_dtype
 @pytest.mark.parametrize("masked", [False, True])
 @patterns
 @rooms
@@ -127,7 +127,7 @@ def test_is_dense_softmax_over_the_pairs(room, name, masked, dtype):
     assert_close(run(room, inputs), dense(inputs), dtype)
 
 
-@dtypes
+@each_compiled_dtype
 @pytest.mark.parametrize("leading", [(), (2, 1, 2), (kernel.TASKS + 1,), (0,)], ids=str)
 @rooms
 def test_any_number_of_heads(room, leading, dtype):
@@ -136,14 +136,14 @@ def test_any_number_of_heads(room, leading, dtype):
     assert_close(run(room, inputs), dense(inputs), dtype)
 
 
-@dtypes
+@each_compiled_dtype
 @rooms
 def test_widths_beyond_a_vector(room, dtype):
     inputs = draw("stride", dtype, widths=(WIDTH + 3, 2 * WIDTH + 1))
     assert_close(run(room, inputs), dense(inputs), dtype)
 
 
-@dtypes
+@each_compiled_dtype
 @rooms
 def test_parts_in_another_order_give_the_same(room, dtype):
     """The next part takes up where the last one stopped; which comes first does not matter, but for rounding."""
@@ -161,7 +161,7 @@ def test_one_part_or_many(room):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-13, err_msg=name)  # 19 mergings, each some eps of 1
 
 
-@dtypes
+@each_compiled_dtype
 @patterns
 @rooms
 def test_what_sees_nothing_or_is_not_seen_is_exactly_zero(room, name, dtype):
@@ -175,7 +175,7 @@ def test_what_sees_nothing_or_is_not_seen_is_exactly_zero(room, name, dtype):
         assert not x.any()  # NaN is not 0
 
 
-@dtypes
+@each_compiled_dtype
 @patterns
 @rooms
 def test_keys_outside_move_nothing(room, name, dtype):
@@ -189,7 +189,7 @@ def test_keys_outside_move_nothing(room, name, dtype):
         np.testing.assert_array_equal(after[row], before[row])
 
 
-@dtypes
+@each_compiled_dtype
 @rooms
 def test_scores_of_thousands(room, dtype):
     """Also when a part that comes later has the largest, and when it has the least."""
@@ -206,7 +206,7 @@ def test_scores_of_thousands(room, dtype):
         assert all(np.isfinite(x).all() for x in gradients)
 
 
-@dtypes
+@each_compiled_dtype
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @rooms
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's word for it
@@ -226,7 +226,7 @@ def test_what_is_not_finite_shows_where_it_is_seen(room, value, dtype):
 # --- What the Numba kernel promises beyond them ---------------------------------------------------------------------
 
 
-@dtypes
+@each_compiled_dtype
 @pytest.mark.parametrize("leading", [(1,), (3,)], ids=str)
 @patterns
 def test_the_same_bits_for_any_number_of_threads(name, leading, dtype):
@@ -243,7 +243,7 @@ def test_the_same_bits_for_any_number_of_threads(name, leading, dtype):
             np.testing.assert_array_equal(x, y)
 
 
-@dtypes
+@each_compiled_dtype
 @pytest.mark.parametrize("widths", [(3, 2), (5, 3), (8, 8)], ids=str)
 def test_a_head_alone_gives_the_same_bits_in_numpy(widths, dtype):
     """A product's last bit depends on its factors' strides, and those of ``k[..., keys, :]`` on the leading axes."""
@@ -255,7 +255,7 @@ def test_a_head_alone_gives_the_same_bits_in_numpy(widths, dtype):
         np.testing.assert_array_equal(x[1], y, err_msg=name)
 
 
-@dtypes
+@each_compiled_dtype
 def test_a_head_alone_gives_the_same_bits(dtype):
     """But for ``d_q``, whose sum over keys is shared out to several tasks where heads are few."""
     inputs = draw("stride", dtype, leading=(3,))
@@ -266,7 +266,7 @@ def test_a_head_alone_gives_the_same_bits(dtype):
             np.testing.assert_array_equal(x[1:2], y, err_msg=name)
 
 
-@dtypes
+@each_compiled_dtype
 def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
     inputs = draw("stride", dtype, masked=True)
     expected = run(jit, inputs)
@@ -284,7 +284,7 @@ def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
     assert (len(kernel._forward.threaded.signatures), len(kernel._backward.threaded.signatures)) == compiled
 
 
-@dtypes
+@each_compiled_dtype
 @patterns
 def test_every_element_of_a_result_is_written(name, dtype, monkeypatch):
     """Memory that comes filled with NaN changes nothing."""

@@ -6,12 +6,12 @@ import pickle
 
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 
 from linattn_ref.attention import feature_maps_random, rfa
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.vector import lanes
 
-DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 WIDTH = lanes(np.empty(0, np.float32))
 SIZES = [((), 1, 1, 1), ((2,), 3, 5, 2), ((9,), WIDTH + 2, WIDTH + 3, WIDTH + 1), ((2, 1, 3), 4, WIDTH, 3)]  # D, m, M
 KINDS_AND_GATES = list(itertools.product(rfa.KINDS, (True, False)))
@@ -35,7 +35,7 @@ def assert_same(result, expected, dtype):
         assert x.dtype == dtype
 
 
-@DTYPES
+@each_compiled_dtype
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_steps_and_bound_steps_are_those_of_numpy(sizes, dtype):
     leading, d, _, width = sizes

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 from numba import njit
 
 from linattn_ref.attention import softmax
@@ -16,7 +17,6 @@ from linattn_ref.kernels.jit.vector import lanes, load
 from linattn_ref.kernels.jit.vector_block import ROWS, zero_block
 
 ROOMS = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
-DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 LENGTHS = (1, ROWS - 1, ROWS, ROWS + 1, 31, 33, TILE - 1, TILE, TILE + 1, 2 * TILE + ROWS + 3)
 
 
@@ -45,7 +45,7 @@ def close(dtype):
     return partial(np.testing.assert_allclose, rtol=0, atol=200 * np.finfo(dtype).eps)
 
 
-@DTYPES
+@each_compiled_dtype
 @pytest.mark.parametrize("length", LENGTHS)
 @ROOMS
 def test_any_length(room, length, dtype):
@@ -55,7 +55,7 @@ def test_any_length(room, length, dtype):
     close(dtype)(out, by_loops(q, k, v, length, 0.5))
 
 
-@DTYPES
+@each_compiled_dtype
 @pytest.mark.parametrize(("d", "m"), [(1, 1), (16, 33), (32, 32), (64, 16), (70, 130), (7, 64)])
 @ROOMS
 def test_any_width(room, d, m, dtype):

@@ -13,6 +13,7 @@ from linattn_ref.models import causal, decoding
 from linattn_ref.nested import leaves
 from linattn_ref.nn import mechanism, positions, post_norm, relu
 
+pytestmark = pytest.mark.slow  # a whole network's step is compiled for no other test
 PLACES = 5
 OTHER = {"block": post_norm, "activation": relu}
 OPTIONS = {linear: {"eps": 0.01}, softmax: {"scale": 0.7}}
@@ -52,7 +53,6 @@ def test_is_the_step_of_the_text(module, batch, more):
     compare(*network(module, more=more, options=OPTIONS[module]), batch, 1e-13)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("module", [linear, softmax])
 @pytest.mark.parametrize("batch", [1, 4, 8, 17])
 @pytest.mark.parametrize("more", [{}, OTHER], ids=["pre", "post"])

@@ -18,6 +18,7 @@ import io
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +32,7 @@ from matplotlib.figure import Figure
 import linattn_ref
 from linattn_ref.experiments.publishing import style
 
-__all__ = ["SOURCE_OF", "explore", "record", "show", "source", "source_text", "table"]
+__all__ = ["SOURCE_OF", "cell_text", "draw_alone", "explore", "record", "show", "source", "source_text", "table"]
 
 # The page that nbconvert makes shows code inside an output in the font of its surroundings; hence the div.
 IN_CODE_FONT = '<div style="font-family: var(--jp-code-font-family, monospace)">\n\n```python\n{}\n```\n\n</div>'
@@ -154,11 +155,12 @@ def record(name: str) -> dict[str, Any]:
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Show a table. Whole numbers get separators, other numbers four digits; text is Markdown."""
     lines = [header, ["---" if i == 0 else "---:" for i in range(len(header))]]
-    lines += [[_cell(x) for x in row] for row in rows]
+    lines += [[cell_text(x) for x in row] for row in rows]
     display(Markdown("\n".join("| " + " | ".join(line) + " |" for line in lines)))
 
 
-def _cell(x: Any) -> str:
+def cell_text(x: Any) -> str:
+    """Whole numbers with separators, other numbers with four digits, text as it is."""
     if isinstance(x, str | bool):
         return str(x)
     return f"{x:,.0f}" if float(x).is_integer() and abs(x) < 1e15 else f"{x:.4g}"
@@ -207,20 +209,23 @@ def explore(
     def side_by_side() -> Figure:
         figure, axes = style.figure(rows, len(values), height=height, squeeze=False, **options)
         for column, value in zip(axes.T, values, strict=True):
-            column[0].set_title(f"{name} = {_cell(value)}")
+            column[0].set_title(f"{name} = {cell_text(value)}")
             panel(column[0] if rows == 1 else column, value)
-        return figure
-
-    def alone(value: Any) -> Figure:
-        width = matplotlib.rcParams["figure.figsize"][0]
-        figure = Figure(figsize=(0.6 * width, 0.36 * width * rows**0.5))
-        axes = figure.subplots(rows, 1, squeeze=False, **options)[:, 0]
-        panel(axes[0] if rows == 1 else axes, value)
         return figure
 
     show(side_by_side, alt=alt, look=look)
     stops = values if slider is None else slider
-    _slider(stops, name, lambda value: show(alone, value, alt=f"{name} = {_cell(value)}", look=look))
+    alone = partial(draw_alone, panel, rows=rows, **options)
+    _slider(stops, name, lambda value: show(alone, value, alt=f"{name} = {cell_text(value)}", look=look))
+
+
+def draw_alone(panel: Callable[[Any, Any], object], value: Any, *, rows: int = 1, **options: Any) -> Figure:
+    """What stands under a slider at ``value``; the arguments are those of :func:`explore`."""
+    width = matplotlib.rcParams["figure.figsize"][0]
+    figure = Figure(figsize=(0.6 * width, 0.36 * width * rows**0.5))
+    axes = figure.subplots(rows, 1, squeeze=False, **options)[:, 0]
+    panel(axes[0] if rows == 1 else axes, value)
+    return figure
 
 
 def _slider(values: Sequence[Any], name: str, redraw: Callable[[Any], None]) -> None:
@@ -228,7 +233,7 @@ def _slider(values: Sequence[Any], name: str, redraw: Callable[[Any], None]) -> 
 
     out = ipywidgets.Output()
     control = ipywidgets.SelectionSlider(
-        options=[(_cell(value), value) for value in values],
+        options=[(cell_text(value), value) for value in values],
         value=values[len(values) // 2],
         description=name,
         continuous_update=False,

@@ -68,7 +68,8 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     check_length(q)
     d_out, out, q, k, v = side_by_side(d_out, out, q, k, v)
     order, seen = _flat(order, 2), _flat_count(seen)
-    row_sum = np.einsum("...nm,...nm->...n", d_out, out).reshape(order.shape[::2])  # (heads, N)
+    # einsum's axes lie in memory as its inputs' do, which would be machine code of their own.
+    row_sum = np.einsum("...nm,...nm->...n", d_out, out, order="C").reshape(order.shape[::2])  # (heads, N)
     shift = np.where(np.isneginf(log_sum_exp), q.dtype.type(0), log_sum_exp).reshape(row_sum.shape)  # (heads, N)
     chunks = _chunks(order, chunk, q.dtype)
     d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)

@@ -1,11 +1,133 @@
 """``linattn-ref site``: web pages from the executed chapters, the gallery and the source, by Sphinx."""
 
+import importlib
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+from linattn_ref.data import npm
+
 __all__ = ["make"]
 
+NEEDED = ("notebooks", "figures", "pyproject.toml", "linattn_ref")
+ALIAS = "duplicate object description"  # a class that is public in several modules: each page may describe it
+MODULES = ("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc")
 
-def make(out: Path, *, say: Callable[[str], object]) -> None:
-    """Build the site into ``out``."""
-    raise RuntimeError(f"the site is not built yet: nothing is written to {out}")
+
+def make(out: Path, *, root: Path = Path(), say: Callable[[str], object] = lambda line: None) -> None:
+    """Build the site of the checkout ``root`` into ``out``, which is replaced when the new one is whole.
+
+    Parameters
+    ----------
+    out : Path
+        Must not be there, or be empty or a site.
+    root : Path
+    say : callable
+        Told what is done, a line a step.
+
+    Raises
+    ------
+    FileNotFoundError
+        ``root`` is no checkout.
+    ValueError
+        What is in ``out`` is no site.
+    ModuleNotFoundError
+        The extra ``site`` is not installed.
+    RuntimeError
+        Sphinx failed, or complains of a page.
+    FetchError
+        MathJax cannot be had.
+    """
+    root, out = root.resolve(), out.resolve()
+    missing = [name for name in NEEDED if not (root / name).exists()]
+    if missing:
+        raise FileNotFoundError(f"no {missing[0]} in {root}: run this in the repository's root")
+    if out.exists() and any(out.iterdir()) and not (out / "searchindex.js").exists():
+        raise ValueError(f"--out {out} holds something that is no site: give another folder, or remove it")
+    for name in MODULES:
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    start = time.perf_counter()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
+        html = _build(root, Path(folder), say)
+        _replace(out, html)
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    pages = len(list(out.rglob("*.html")))
+    say(f"{out / 'index.html'}: {pages} pages, {size / 1e6:.0f} MB, {time.perf_counter() - start:.0f} s")
+
+
+def _build(root: Path, folder: Path, say: Callable[[str], object]) -> Path:
+    """The whole site, in ``folder``; where."""
+    from linattn_ref.lecture import elsewhere
+    from linattn_ref.lecture.site import pages, settings
+
+    html = folder / "html"
+    extras = pages.Extras(_slides(html / "slides", say), _live(html / "live", say))
+    say("pages: chapters, formulas beside code, gallery, API")
+    pages.write(root, folder / "source", extras)
+    address = elsewhere.repository(root)
+    (folder / "source" / "conf.py").write_text(settings.conf_py(address), encoding="utf-8")
+    _run_sphinx(folder, html, say)
+    npm.fetch(npm.MATHJAX, progress=say)
+    npm.extract(npm.MATHJAX, ["es5/tex-svg.js"], folder / "mathjax")
+    (html / "_static" / "mathjax").mkdir(parents=True, exist_ok=True)
+    for file in ("es5/tex-svg.js", "LICENSE"):
+        shutil.copy(folder / "mathjax" / file, html / "_static" / "mathjax")
+    return html
+
+
+def _run_sphinx(folder: Path, html: Path, say: Callable[[str], object]) -> None:
+    from sphinx.application import Sphinx
+    from sphinx.util.docutils import docutils_namespace
+
+    complaints = folder / "complaints.txt"
+    with complaints.open("w", encoding="utf-8") as warning, docutils_namespace():
+        app = Sphinx(
+            srcdir=folder / "source",
+            confdir=folder / "source",
+            outdir=html,
+            doctreedir=folder / "doctrees",
+            buildername="html",
+            status=None,
+            warning=warning,
+            parallel=len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1,
+        )
+        say("Sphinx: reading and writing")
+        app.build()
+    lines = complaints.read_text(encoding="utf-8").replace(f"{folder / 'source'}/", "").splitlines()
+    told = "; ".join(line for line in lines if ALIAS not in line)
+    if app.statuscode or told:
+        raise RuntimeError(f"Sphinx complains: {told or app.statuscode}")
+
+
+def _slides(folder: Path, say: Callable[[str], object]) -> dict[str, str]:
+    """The decks, if this package has them: from a chapter's name to the deck's address."""
+    if importlib.util.find_spec("linattn_ref.lecture.slides") is None:
+        return {}
+    build = importlib.import_module("linattn_ref.lecture.slides.build")
+    wanted = ["all" if number == build.COURSE else number for number in build.decks()]
+    return {path.stem: f"slides/{path.name}" for path in build.make(wanted, folder, say=say)}
+
+
+def _live(folder: Path, say: Callable[[str], object]) -> dict[str, str]:
+    """The pages that run in the browser, if this package has them: from their address to their title."""
+    if importlib.util.find_spec("linattn_ref.lecture.live") is None:
+        return {}
+    say("pages that run in the browser")
+    importlib.import_module("linattn_ref.lecture.live.build").make(folder, home="../index.html")
+    titles = importlib.import_module("linattn_ref.lecture.live.page").PAGES
+    return {f"live/{name}": title for name, title in titles.items()}
+
+
+def _replace(out: Path, html: Path) -> None:
+    """Put the new site where the old one was; at no moment is there half of one."""
+    old = html.with_name("old")
+    if out.exists():
+        os.replace(out, old)
+    os.replace(html, out)

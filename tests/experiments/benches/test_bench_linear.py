@@ -35,6 +35,7 @@ def kernels_of(results, task):
     return {row.kernel for row in results.rows if row.task == task}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_torch")
 def test_every_task_and_size_has_a_row_for_every_kernel():
     results = bench_linear.compute(**SMALL)
@@ -59,6 +60,7 @@ def test_every_task_and_size_has_a_row_for_every_kernel():
             assert row.ratio_min == row.ratio_median == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_torch")
 def test_without_peers_the_table_says_so():
     results = bench_linear.compute(**SMALL)

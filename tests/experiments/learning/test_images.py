@@ -24,6 +24,7 @@ def digits(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["softmax", "mixture"])
 def test_bits_are_those_of_the_probabilities(head):
     """Pixel by pixel: what was said of the value that came."""

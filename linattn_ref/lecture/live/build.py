@@ -1,0 +1,75 @@
+"""``linattn-ref live``: write the pages that run in the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from linattn_ref.atomic import write_all
+from linattn_ref.experiments.learning.drawing import Network
+from linattn_ref.lecture.live import frames, head, page, weights
+
+__all__ = ["make"]
+
+
+def make(out: Path, *, runs: Sequence[Path] | None = None, home: str | None = None) -> list[Path]:
+    """Write all pages into ``out``.
+
+    Parameters
+    ----------
+    out : Path
+        Made if it is not there. What else is in it stays.
+    runs : two paths, optional
+        Runs of ``linattn-ref train images``, one with linear and one with softmax attention; the shipped ones unless
+        given.
+    home : str, optional
+        The address of the site's first page as seen from ``out``: then each page links to it.
+
+    Returns
+    -------
+    list of Path
+        The pages.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        A run, a record or a chapter that is not there or does not fit. Nothing is written then.
+    """
+    data = {"pixels.html": pixels(runs), "sums.html": {"head": head.read()}}
+    texts = {name: page.inline(name, its, links=page.navigation(name, home=home)) for name, its in data.items()}
+    texts |= frames.pages(home=home)
+    return write_all({out / name: partial(_write, text=text) for name, text in texts.items()})
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def pixels(runs: Sequence[Path] | None = None) -> dict[str, Any]:
+    """The data of ``pixels.html``: both networks, linear first."""
+    trained = sorted((weights.read(path) for path in runs or weights.SHIPPED), key=attention_of)
+    if [attention_of(one) for one in trained] != ["linear", "softmax"]:
+        raise ValueError(
+            "runs: expected one with linear and one with softmax attention, got "
+            + " and ".join(map(attention_of, trained))
+        )
+    return {
+        "networks": {"origin": " ".join(map(origin, trained)), "networks": [weights.packed(one) for one in trained]}
+    }
+
+
+def attention_of(trained: Network) -> str:
+    """The name of its mechanism."""
+    return str(trained.facts["attention"])
+
+
+def origin(trained: Network) -> str:
+    """Where a network comes from, for a reader."""
+    shape, rounded = trained.facts["shape"], weights.packed(trained)["format"]
+    seen = trained.step * shape["batch"]
+    return (
+        f"{attention_of(trained).capitalize()}: {shape['layers']} layers of {shape['width']}, {shape['heads']} heads,"
+        f" after {trained.step:,} of the steps of “{trained.facts['command']}”, {seen:,} images; weights in {rounded}."
+    )

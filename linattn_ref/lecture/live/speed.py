@@ -1,0 +1,57 @@
+"""``linattn-ref live --speed``: how fast the networks write in headless Chromium."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from linattn_ref.lecture.live import build, page
+
+__all__ = ["measure", "told"]
+
+REPEATS = 5
+# Milliseconds of a whole digit, and of its first and last row, in the page of the networks.
+WRITE = """(attention) => {
+  const { network } = writers.find(({ network }) => network.attention === attention), random = new Random(0);
+  network.reset();
+  const rows = [];
+  let token = network.begin;
+  for (let row = 0; row < 28; row++) {
+    const begun = performance.now();
+    for (let i = 0; i < 28; i++) token = pick(network.step(token), 1, random);
+    rows.push(performance.now() - begun);
+  }
+  return rows;
+}"""
+
+
+def measure(networks: Sequence[Path] | None = None) -> dict[str, Any]:
+    """Milliseconds of each row of 28 pixels, the median of some digits, for each network."""
+    from playwright.sync_api import sync_playwright
+
+    text = page.inline("pixels.html", build.pixels(networks), links="")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        file = Path(folder) / "pixels.html"
+        file.write_text(text, encoding="utf-8")
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        opened = browser.new_page()
+        opened.goto(f"{file.as_uri()}#still")
+        found: dict[str, Any] = {"browser": f"Chromium {browser.version}"}
+        for attention in ("linear", "softmax"):
+            digits = [opened.evaluate(WRITE, attention) for _ in range(REPEATS + 1)][1:]  # the first is compiled
+            found[attention] = [statistics.median(row) for row in zip(*digits, strict=True)]
+        browser.close()
+    return found
+
+
+def told(found: dict[str, Any]) -> Iterator[str]:
+    """A line for each network."""
+    for attention in ("linear", "softmax"):
+        rows = found[attention]
+        yield (
+            f"{attention}: {len(rows) * 28 / sum(rows) * 1000:.0f} pixels a second in {found['browser']};"
+            f" {rows[0] / 28:.2f} ms a pixel in the first row, {rows[-1] / 28:.2f} in the last"
+        )

@@ -1,0 +1,146 @@
+"""A source file as a page: above, its docstring typeset; below, formula beside line, as in Knuth's literate programs.
+
+A line of code that ends in ``# (3)`` computes equation (3) of the file's docstring. Each such statement becomes a row:
+at the left the equation, at the right the code, the number a link both ways. What a function's docstring says stands
+beside its first lines.
+"""
+
+import ast
+import inspect
+import io
+import re
+import tokenize
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from linattn_ref.lecture.site import prose
+
+__all__ = ["Segment", "page_html", "segments", "tags"]
+
+TAG = re.compile(r"\((\d+)\)(?:\s*-\s*\((\d+)\))?")
+
+
+class Segment(NamedTuple):
+    """Lines of code that stand beside one text."""
+
+    lines: tuple[int, ...]  # their numbers, from 1
+    numbers: tuple[str, ...]  # of the equations that these lines compute
+    docstring: str  # of the function or class that begins here
+
+
+def page_html(source: str) -> str:
+    """HTML of a file's page, without its title: the docstring, then rows of text and code."""
+    tree = ast.parse(source)
+    docstring = inspect.cleandoc(ast.get_docstring(tree) or "")
+    known = prose.equations(docstring)
+    parts = segments(source)
+    lines = _coloured(source)
+    computed = {number: part.lines[0] for part in reversed(parts) for number in part.numbers if number in known}
+
+    def to_code(number: str) -> str:
+        """From the docstring to the line."""
+        if number not in computed:
+            return f"({number})"
+        return f'<a href="#line-{computed[number]}" title="to the code">({number})</a>'
+
+    def to_formula(number: str) -> str:
+        """From the line to the docstring."""
+        return f'<a href="#eq-{number}" title="to the formula">({number})</a>' if number in known else f"({number})"
+
+    rows = []
+    for part in parts:
+        beside = prose.to_html(part.docstring, link=to_formula) if part.docstring else ""
+        beside += "".join(_equation_html(known[number], to_formula) for number in part.numbers if number in known)
+        code = "\n".join(_linked(lines[line - 1], known) for line in part.lines).strip("\n")
+        rows.append(
+            f'<div class="beside" id="line-{part.lines[0]}"><div class="text">{beside}</div>'
+            f'<div class="highlight"><pre>{code}</pre></div></div>'
+        )
+    above = prose.to_html(docstring, link=to_code, anchor="eq-")
+    return f'<div class="derivation">{above}</div>\n<div class="literate">{"".join(rows)}</div>'
+
+
+def segments(source: str) -> list[Segment]:
+    """The file below its docstring, cut where a function begins and where an equation is computed."""
+    tree, lines = ast.parse(source), source.splitlines()
+    hidden: set[int] = set()  # lines of docstrings, which stand at the left
+    texts: dict[int, str] = {1: ""}  # by the line where a row begins
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            hidden.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            first = min(node.lineno, *(each.lineno for each in [*node.decorator_list, node]))
+            texts[_with_comments(lines, first)] = inspect.cleandoc(ast.get_docstring(node) or "")
+    numbers: dict[int, list[str]] = {}
+    for line, found in tags(source).items():
+        for first, last in _statement(tree, line):
+            numbers.setdefault(first, []).extend(found)
+            texts.setdefault(first, "")
+            texts.setdefault(last + 1, "")
+    starts = sorted(texts)
+    parts = [
+        Segment(
+            tuple(line for line in range(start, stop) if line not in hidden),
+            tuple(dict.fromkeys(numbers.get(start, ()))),
+            texts[start],
+        )
+        for start, stop in zip(starts, [*starts[1:], len(lines) + 1], strict=True)
+    ]
+    return [part for part in parts if any(lines[line - 1].strip() for line in part.lines)]
+
+
+def tags(source: str) -> dict[int, list[str]]:
+    """The equations that comments name, by line."""
+    found = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and TAG.search(token.string):
+            found[token.start[0]] = [number for match in TAG.finditer(token.string) for number in _range(match)]
+    return found
+
+
+def _range(match: re.Match[str]) -> list[str]:
+    return [str(number) for number in range(int(match[1]), int(match[2] or match[1]) + 1)]
+
+
+def _statement(tree: ast.Module, line: int) -> Iterator[tuple[int, int]]:
+    """First and last line of the innermost statement on this line; of one with a body, its head. None for a comment
+    on a line of its own."""
+    found = None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if body else node.end_lineno or 0
+            if line <= last and (found is None or node.lineno >= found[0]):
+                found = (node.lineno, last)
+    if found:
+        yield found
+
+
+def _with_comments(lines: list[str], first: int) -> int:
+    """Comments right above a function belong to it."""
+    while first > 1 and lines[first - 2].startswith("#"):
+        first -= 1
+    return first
+
+
+# --- HTML -----------------------------------------------------------------------------------------------------------
+
+
+def _coloured(source: str) -> list[str]:
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import PythonLexer
+
+    return str(highlight(source, PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))).split("\n")
+
+
+def _linked(line: str, known: dict[str, prose.Equation]) -> str:
+    """A coloured line whose comment's equation numbers lead to the formula."""
+    code, comment, rest = line.partition('<span class="c1">')
+    link = re.compile(r"\((\d+)\)")
+    return code + comment + link.sub(lambda m: f'<a href="#eq-{m[1]}">({m[1]})</a>' if m[1] in known else m[0], rest)
+
+
+def _equation_html(equation: prose.Equation, link: Callable[[str], str]) -> str:
+    numbers = " ".join(link(number) for number in equation.numbers)
+    return f'<div class="equation">{prose.formula_html(equation)}<span class="number">{numbers}</span></div>'

@@ -1,0 +1,94 @@
+"""Sphinx's settings, and what is done to docstrings on their way to the API pages."""
+
+from pathlib import Path
+from typing import Any
+
+from linattn_ref import __version__
+
+__all__ = ["conf_py", "configuration", "setup"]
+
+STATIC = Path(__file__).with_name("static")
+TITLE = "linattn_ref"
+
+
+def conf_py(address: str) -> str:
+    """The text of Sphinx's ``conf.py``."""
+    return f"from {__name__} import configuration\n\nglobals().update(configuration({address!r}))\n"
+
+
+def configuration(address: str) -> dict[str, Any]:
+    """All settings; ``address`` is the repository's, or ""."""
+    return {
+        "project": TITLE,
+        "html_title": TITLE,
+        "author": "The linattn_ref developers",
+        "copyright": "the linattn_ref developers, MIT licence",
+        "version": __version__,
+        "release": __version__,
+        "extensions": [
+            "myst_nb",
+            "sphinx.ext.autodoc",
+            "numpydoc",
+            "sphinx.ext.mathjax",
+            "sphinx_design",
+            __name__,
+        ],
+        "nb_execution_mode": "off",
+        "nb_render_markdown_format": "myst",
+        "myst_enable_extensions": ["dollarmath", "amsmath", "deflist", "colon_fence", "html_image"],
+        "myst_heading_anchors": 3,
+        "mathjax_path": "mathjax/tex-svg.js",
+        "mathjax3_config": {
+            "options": {
+                "enableMenu": False,  # its entries would load further files
+                "ignoreHtmlClass": "tex2jax_ignore|mathjax_ignore|document",
+                "processHtmlClass": "tex2jax_process|mathjax_process|math|output_area",
+            },
+            "svg": {"fontCache": "global", "scale": 0.95},
+        },
+        "autodoc_default_options": {"members": True, "member-order": "bysource"},
+        "autodoc_typehints": "none",
+        "numpydoc_show_class_members": False,
+        "html_theme": "furo",
+        "html_static_path": [str(STATIC)],
+        "html_css_files": ["site.css"],
+        "html_copy_source": False,
+        "html_show_sphinx": False,
+        "html_theme_options": {
+            "light_css_variables": {"color-brand-primary": "#2f5d8a", "color-brand-content": "#2f5d8a"},
+            "dark_css_variables": {"color-brand-primary": "#8fb8e0", "color-brand-content": "#8fb8e0"},
+            "top_of_page_buttons": [],
+            **({"source_repository": address} if address else {}),
+        },
+        "pygments_style": "friendly",
+        "pygments_dark_style": "github-dark",
+        "exclude_patterns": [],
+        "suppress_warnings": ["myst.header", "myst.xref_missing", "docutils", "autodoc", "ref.python"],
+        "nitpicky": False,
+    }
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Sphinx calls this."""
+    app.connect("env-updated", _with_formulas)
+    app.connect("autodoc-process-docstring", _shortened, priority=100)  # before numpydoc
+    app.connect("autodoc-skip-member", _skipped)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _with_formulas(app: Any, env: Any) -> None:
+    """The pages beside the code have formulas that Sphinx does not know of: they need MathJax too."""
+    known = env.get_domain("math").data["has_equations"]
+    known.update(dict.fromkeys((name for name in env.found_docs if name.startswith("code/")), True))
+
+
+def _shortened(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Of a module's docstring the first paragraph: the rest is typeset on the page beside its code."""
+    if what == "module":
+        end = next((at for at, line in enumerate(lines) if not line.strip()), len(lines))
+        lines[:] = [*lines[:end], ""]
+
+
+def _skipped(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """The fields of a NamedTuple stand in its docstring already; methods of every tuple need not be said."""
+    return True if type(obj).__name__ == "_tuplegetter" else None

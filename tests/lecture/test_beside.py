@@ -1,0 +1,67 @@
+"""Formula beside line: where a file is cut, and that numbers lead both ways."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import linattn_ref
+from linattn_ref.lecture.site import beside
+
+SOURCE = '''"""A mechanism.
+
+    y = 2 x                                                  (1)
+    dx = 2 dy                                                (2)
+
+By hand.
+"""
+
+import numpy as np
+
+
+def forward(x):
+    """Twice ``x``."""
+    if x is None:
+        return None
+    y = np.multiply(
+        2,
+        x,
+    )  # (1)  (N,)
+    return y
+
+
+def backward(d_y):
+    """Its gradient."""
+    return 2 * d_y  # (2)
+'''
+
+
+def test_a_file_is_cut_where_functions_begin_and_equations_are_computed():
+    found = [(part.lines[0], part.lines[-1], part.numbers, part.docstring) for part in beside.segments(SOURCE)]
+    assert found == [
+        (8, 11, (), ""),
+        (12, 15, (), "Twice ``x``."),
+        (16, 19, ("1",), ""),
+        (20, 22, (), ""),
+        (23, 23, (), "Its gradient."),
+        (25, 25, ("2",), ""),
+    ]
+
+
+def test_numbers_lead_from_formula_to_line_and_back():
+    page = beside.page_html(SOURCE)
+    for number, line in (("1", 16), ("2", 25)):
+        assert f'<div class="equation" id="eq-{number}">' in page
+        assert f'<a href="#line-{line}" title="to the code">({number})</a>' in page
+        assert f'<div class="beside" id="line-{line}">' in page
+        assert page.count(f'href="#eq-{number}"') == 2  # at the formula beside the line, and in the comment
+
+
+@pytest.mark.parametrize("name", ["linear", "reformer", "softmax_dense", "delta"])
+def test_no_line_of_code_is_lost_or_shown_twice(name):
+    source = (Path(linattn_ref.__file__).parent / "attention" / f"{name}.py").read_text(encoding="utf-8")
+    shown = [line for part in beside.segments(source) for line in part.lines]
+    assert shown == sorted(set(shown))
+    page = beside.page_html(source)
+    targets = set(re.findall(r'id="([^"]+)"', page))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= targets

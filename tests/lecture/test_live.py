@@ -1,0 +1,82 @@
+"""The live pages: what they are made of. What they do, a browser tests (test_live_browser.py)."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from linattn_ref.lecture.live import frames, page, slices
+
+CHAPTER = """
+import numpy as np
+rng = np.random.default_rng(0)
+first = rng.standard_normal(2)
+unused = [1 / 0 for n in first]
+scale = 3
+scale = 2
+table = {}
+table["a"] = scale
+scale = "another"
+assert False, "not run"
+print("not run" * (1 // 0))
+
+def panel(axes, value):
+    return table["a"] * value + second[0] + later
+
+second = rng.standard_normal(2)
+later = 1
+chapter.explore(panel, (1, 2), name="n", alt="x")
+later = 2
+"""
+
+
+@pytest.fixture
+def chapter(tmp_path):
+    path = tmp_path / "01_small.py"
+    path.write_text(CHAPTER)
+    return path
+
+
+def test_a_slider_is_given_what_its_chapter_gives_it(chapter):
+    (((panel, values), options),) = slices.calls(chapter)
+    rng = np.random.default_rng(0)
+    rng.standard_normal(2)  # drawn before, and not left out: the numbers that follow depend on it
+    assert (values, options) == ((1, 2), {"name": "n", "alt": "x"})
+    assert panel(None, 10) == 2 * 10 + rng.standard_normal(2)[0] + 1
+
+
+def test_what_the_slider_does_not_need_is_left_out(chapter):
+    text = slices.source(chapter)
+    for gone in ("unused", "assert", "print", "scale = 3", "another", "later = 2"):
+        assert gone not in text
+    chapter.write_text(CHAPTER.replace("unused = [", "unused  =  [") + "# a remark")
+    assert slices.source(chapter) == text
+
+
+@pytest.mark.slow  # 2 s: all chapters are parsed
+def test_the_frames_are_those_of_the_chapters():
+    kept = {path.stem for path in frames.KEPT.glob("*.json")}
+    assert kept == set(frames.chapters())
+    old = sorted(number for number in kept if not frames.is_current(number))
+    assert not old, f"linattn-ref live --draw {' '.join(old)}"
+
+
+def test_data_cannot_end_its_element():
+    given = {"text": "</script><b>"}
+    found = page.inline("sums.html", {"head": given}, links="")
+    (text,) = re.findall(r'<script type="application/json" id="head">(.*?)</script>', found)
+    assert json.loads(text) == given
+
+
+def test_links_lead_to_the_other_pages():
+    assert 'href="../pixels.html"' in page.navigation("frames/index.html")
+    assert '<a href="index.html" aria-current="page">' not in page.navigation("frames/01.html")
+    assert page.navigation("sums.html", home="../index.html").startswith(
+        '<nav aria-label="Pages"><a href="../index.html">The course</a>'
+    )
+
+
+def test_a_page_that_is_too_large_is_an_error():
+    with pytest.raises(ValueError, match=r"sums.html: the page would have [\d,]+ bytes, more than 4,000,000"):
+        page.inline("sums.html", {"head": "x" * 4_000_000}, links="")

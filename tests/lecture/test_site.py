@@ -1,0 +1,101 @@
+"""The site's command: what it needs, what it says, and that nothing is half there. What is built, a browser tests."""
+
+import importlib.util
+
+import pytest
+
+from linattn_ref import cli
+from linattn_ref.lecture import elsewhere
+from linattn_ref.lecture.site import build
+
+
+def test_outside_of_a_checkout_it_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["site"]) == 2
+    assert capsys.readouterr().err == (
+        f"linattn-ref: error: no notebooks in {tmp_path}: run this in the repository's root\n"
+    )
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    for name in build.NEEDED:
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_without_the_extra_it_names_it(checkout, monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert cli.main(["site"]) == 2
+    assert "this needs sphinx, which is not installed: pip install 'linattn-ref[site]'" in capsys.readouterr().err
+    assert not (checkout / "out" / "site").exists()
+
+
+def test_a_folder_that_is_no_site_is_left_alone(checkout, capsys):
+    (checkout / "mine").mkdir()
+    (checkout / "mine" / "thesis.tex").write_text("all my work")
+    assert cli.main(["site", "--out", "mine"]) == 2
+    assert "holds something that is no site" in capsys.readouterr().err
+    assert (checkout / "mine" / "thesis.tex").read_text() == "all my work"
+
+
+def test_a_build_that_fails_leaves_the_site_that_was_there(checkout, monkeypatch):
+    (checkout / "out").mkdir()
+    (checkout / "out" / "searchindex.js").write_text("old")
+    monkeypatch.setattr(build, "MODULES", ())
+
+    def fail(root, folder, say):
+        (folder / "html").mkdir()
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(build, "_build", fail)
+    with pytest.raises(RuntimeError):
+        build.make(checkout / "out")
+    assert (checkout / "out" / "searchindex.js").read_text() == "old"
+    assert {path.name for path in checkout.iterdir()} == {"out", *build.NEEDED}
+
+
+def test_a_new_site_takes_the_place_of_the_old(checkout, monkeypatch):
+    (checkout / "out").mkdir()
+    (checkout / "out" / "searchindex.js").write_text("old")
+    monkeypatch.setattr(build, "MODULES", ())
+
+    def succeed(root, folder, say):
+        (folder / "html").mkdir()
+        (folder / "html" / "index.html").write_text("new")
+        return folder / "html"
+
+    monkeypatch.setattr(build, "_build", succeed)
+    told = []
+    build.make(checkout / "out", say=told.append)
+    assert [path.name for path in (checkout / "out").iterdir()] == ["index.html"]
+    assert told[-1].startswith(f"{checkout / 'out' / 'index.html'}: 1 pages, 0 MB")
+    assert {path.name for path in checkout.iterdir()} == {"out", *build.NEEDED}
+
+
+@pytest.mark.parametrize("address", ["", "https://example.org/a/b"])
+def test_without_an_address_on_github_no_link_is_drawn(address):
+    assert elsewhere.links(address, "notebooks/01.ipynb") == {}
+
+
+def test_links_are_made_from_the_one_address(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\n[project.urls]\nRepository = "https://github.com/a/b.git"\n')
+    address = elsewhere.repository(tmp_path)
+    assert elsewhere.links(address, "notebooks/01.ipynb") == {
+        "Binder": "https://mybinder.org/v2/gh/a/b/main?urlpath=lab/tree/notebooks/01.ipynb",
+        "Colab": "https://colab.research.google.com/github/a/b/blob/main/notebooks/01.ipynb",
+    }
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    assert elsewhere.set_up_cell(elsewhere.repository(tmp_path)) == ""
+
+
+def test_the_first_cell_is_python_and_checks_what_is_installed(monkeypatch):
+    compile(elsewhere.set_up_cell("https://github.com/a/b"), "cell", "exec")
+    versions = {"numpy": "1.0"}
+    monkeypatch.setattr(elsewhere.metadata, "version", lambda name: versions[name])
+    monkeypatch.setattr(elsewhere.metadata, "requires", lambda name: ["numpy>=2.0", 'torch>=2; extra == "peers"'])
+    with pytest.raises(RuntimeError, match=r"numpy 1\.0 is not >=2\.0: pip install --upgrade"):
+        elsewhere.check_versions()
+    versions["numpy"] = "2.4"
+    elsewhere.check_versions()
