@@ -3,6 +3,8 @@
 import asyncio
 import re
 import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -26,11 +28,13 @@ LOOK = r"""async () => {
   const wrong = [];
   const seen = document.querySelector("article") || document.body;
   const copy = seen.cloneNode(true);
-  for (const code of copy.querySelectorAll("pre, code, mjx-container, script, style")) code.remove();
+  for (const code of copy.querySelectorAll("pre, code, mjx-container, script, style, .sd-hide-link-text")) code.remove();
   const raw = copy.textContent.match(/\\[()\[\]]|\$[^$\s][^$\n]*\$|\\(?:frac|sum|mathrm|text|phi)\b|``/);
   if (raw) wrong.push(`not typeset: ${raw[0]}`);
   for (const error of document.querySelectorAll("mjx-merror, [data-mjx-error]")) wrong.push(error.outerHTML);
   if (document.querySelector(".math") && !document.querySelector("mjx-container")) wrong.push("no formula is typeset");
+  const unread = document.querySelector(".problematic, .system-message");
+  if (unread) wrong.push(`Sphinx could not read: ${unread.textContent}`);
   for (const image of document.images) if (image.complete && !image.naturalWidth) wrong.push(`no picture ${image.src}`);
   const wide = document.documentElement.scrollWidth - window.innerWidth;
   if (wide > 1) wrong.push(`${wide} pixels wider than the window`);
@@ -42,10 +46,11 @@ LOOK = r"""async () => {
 def site(tmp_path_factory):
     for name in ("sphinx", "myst_nb", "furo", "numpydoc"):
         pytest.importorskip(name, reason="needs the site's extra: pip install -e '.[browser]'")
-    from linattn_ref.lecture.site import build
-
     out = tmp_path_factory.mktemp("built") / "site"
-    build.make(out, root=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-m", "linattn_ref", "site", "--out", out], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
     return out
 
 

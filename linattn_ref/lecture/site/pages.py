@@ -33,6 +33,7 @@ PARTS = {
     "More ways": range(9, 15),
     "All together": range(15, 20),
 }
+SOURCE_FILE = re.compile(r"\(\.\./linattn_ref/(attention|nn)/(\w+)\.py\)")  # a link to it
 RAW = "```{{raw}} html\n{}\n```\n"
 
 
@@ -89,6 +90,11 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
             cell["source"] = "".join(cell["source"]).replace("(README.md)", "(claims.md)")
+        for output in cell.get("outputs", []):
+            shown_as = output.get("data", {})
+            if "text/markdown" in shown_as:
+                text = "".join(shown_as["text/markdown"])
+                shown_as["text/markdown"] = SOURCE_FILE.sub(r"(../code/\1.\2.md)", text)
     _save(folder / f"{name}.ipynb", json.dumps(notebook))
 
 

@@ -180,7 +180,9 @@ def _rows(block: str) -> list[Equation]:
     """A row a line; a line that is further indented goes on with the one above."""
     made: list[Equation] = []
     for line in block.splitlines():
-        cells = re.split(r"\s{2,}|(?<=[^\s(])\s(?=\(\d+\)(?:\s|\Z))", line.strip())
+        cells = re.split(r"\s{2,}", line.strip())
+        if not any(NUMBER.match(cell) for cell in cells):  # a long formula, and one space before its number
+            cells[-1:] = re.split(r"\s(?=\(\d+\)\Z)", cells[-1])
         at = next((at for at, cell in enumerate(cells) if NUMBER.match(cell)), len(cells))
         numbers = tuple(REFERENCE.findall(" ".join(cell for cell in cells[at:] if NUMBER.match(cell))))
         remark = "  ".join(cell for cell in cells[at:] if not NUMBER.match(cell))
@@ -212,7 +214,8 @@ def _display_html(rows: list[Equation], link: Callable[[str], str], anchor: str)
 def _row_html(row: Equation, link: Callable[[str], str], anchor: str) -> str:
     """An equation, its number, its remark."""
     identity = f' id="{anchor}{row.numbers[0]}"' if anchor and row.numbers else ""
-    number = " ".join(link(number) for number in row.numbers)
+    others = "".join(f'<span id="{anchor}{number}"></span>' for number in row.numbers[1:]) if anchor else ""
+    number = others + " ".join(link(number) for number in row.numbers)
     remark = f'<span class="remark">{inline(_remark(row.remark), link)}</span>' if row.remark else ""
     return f'<div class="equation"{identity}>{formula_html(row)}<span class="number">{number}</span>{remark}</div>'
 

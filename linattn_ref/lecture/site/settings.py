@@ -1,5 +1,6 @@
 """Sphinx's settings, and what is done to docstrings on their way to the API pages."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def configuration(address: str) -> dict[str, Any]:
 def setup(app: Any) -> dict[str, Any]:
     """Sphinx calls this."""
     app.connect("env-updated", _with_formulas)
-    app.connect("autodoc-process-docstring", _shortened, priority=100)  # before numpydoc
+    app.connect("autodoc-process-docstring", _prepared, priority=100)  # before numpydoc
     app.connect("autodoc-skip-member", _skipped)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -82,11 +83,14 @@ def _with_formulas(app: Any, env: Any) -> None:
     known.update(dict.fromkeys((name for name in env.found_docs if name.startswith("code/")), True))
 
 
-def _shortened(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Of a module's docstring the first paragraph: the rest is typeset on the page beside its code."""
+def _prepared(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Of a module's docstring the first paragraph: the rest is typeset on the page beside its code. Of a class, fields'
+    comments are no markup: the bars of ``|x|`` are bars."""
     if what == "module":
         end = next((at for at, line in enumerate(lines) if not line.strip()), len(lines))
         lines[:] = [*lines[:end], ""]
+    if what == "class":
+        lines[:] = [re.sub(r"(``.*?``)|\|", lambda match: match[1] or r"\|", line) for line in lines]
 
 
 def _skipped(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
