@@ -28,7 +28,8 @@ LOOK = r"""async () => {
   const wrong = [];
   const seen = document.querySelector("article") || document.body;
   const copy = seen.cloneNode(true);
-  for (const code of copy.querySelectorAll("pre, code, mjx-container, script, style, .sd-hide-link-text")) code.remove();
+  const known = "pre, code, mjx-container, script, style, .sd-hide-link-text";
+  for (const part of copy.querySelectorAll(known)) part.remove();
   const raw = copy.textContent.match(/\\[()\[\]]|\$[^$\s][^$\n]*\$|\\(?:frac|sum|mathrm|text|phi)\b|``/);
   if (raw) wrong.push(`not typeset: ${raw[0]}`);
   for (const error of document.querySelectorAll("mjx-merror, [data-mjx-error]")) wrong.push(error.outerHTML);
