@@ -52,10 +52,10 @@ def page_html(source: str) -> str:
         beside = prose.to_html(part.docstring, link=to_formula) if part.docstring else ""
         beside += "".join(_equation_html(known[number], to_formula) for number in part.numbers if number in known)
         code = "\n".join(_linked(lines[line - 1], known) for line in part.lines).strip("\n")
-        rows.append(
-            f'<div class="beside" id="line-{part.lines[0]}"><div class="text">{beside}</div>'
-            f'<div class="highlight"><pre>{code}</pre></div></div>'
-        )
+        shown = f'<div class="highlight"><pre>{code}</pre></div>'
+        if code.startswith('<span class="kn">'):
+            shown = f"<details><summary>imports, and what is public</summary>{shown}</details>"
+        rows.append(f'<div class="beside" id="line-{part.lines[0]}"><div class="text">{beside}</div>{shown}</div>')
     above = prose.to_html(docstring, link=to_code, anchor="eq-")
     return f'<div class="derivation">{above}</div>\n<div class="literate">{"".join(rows)}</div>'
 

@@ -71,16 +71,16 @@ def configuration(address: str) -> dict[str, Any]:
 
 def setup(app: Any) -> dict[str, Any]:
     """Sphinx calls this."""
-    app.connect("env-updated", _with_formulas)
+    app.connect("html-page-context", _with_formulas, priority=100)  # before MathJax decides
     app.connect("autodoc-process-docstring", _prepared, priority=100)  # before numpydoc
     app.connect("autodoc-skip-member", _skipped)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _with_formulas(app: Any, env: Any) -> None:
+def _with_formulas(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """The pages beside the code have formulas that Sphinx does not know of: they need MathJax too."""
-    known = env.get_domain("math").data["has_equations"]
-    known.update(dict.fromkeys((name for name in env.found_docs if name.startswith("code/")), True))
+    if page.startswith("code/"):
+        context["has_maths_elements"] = True
 
 
 def _prepared(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
