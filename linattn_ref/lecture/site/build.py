@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -68,7 +69,7 @@ def _build(root: Path, folder: Path, say: Callable[[str], object]) -> Path:
     from linattn_ref.lecture.site import pages, settings
 
     html = folder / "html"
-    extras = pages.Extras(_slides(html / "slides", say), _live(html / "live", say))
+    extras = pages.Extras(_slides(html / "slides", say), *_live(html / "live", say))
     say("pages: chapters, formulas beside code, gallery, API")
     pages.write(root, folder / "source", extras)
     address = elsewhere.repository(root)
@@ -115,14 +116,17 @@ def _slides(folder: Path, say: Callable[[str], object]) -> dict[str, str]:
     return {path.stem: f"slides/{path.name}" for path in build.make(wanted, folder, say=say)}
 
 
-def _live(folder: Path, say: Callable[[str], object]) -> dict[str, str]:
-    """The pages that run in the browser, if this package has them: from their address to their title."""
+def _live(folder: Path, say: Callable[[str], object]) -> tuple[dict[str, str], dict[str, str]]:
+    """The pages that run in the browser, if this package has them, from their address to their title; and of those with
+    the sliders of a chapter, from the chapter's number to the address."""
     if importlib.util.find_spec("linattn_ref.lecture.live") is None:
-        return {}
+        return {}, {}
     say("pages that run in the browser")
-    importlib.import_module("linattn_ref.lecture.live.build").make(folder, home="../index.html")
+    written = importlib.import_module("linattn_ref.lecture.live.build").make(folder, home="../index.html")
     titles = importlib.import_module("linattn_ref.lecture.live.page").PAGES
-    return {f"live/{name}": title for name, title in titles.items()}
+    addresses = [path.relative_to(folder).as_posix() for path in written]
+    sliders = {address[-7:-5]: f"live/{address}" for address in addresses if re.search(r"/\d\d\.html$", address)}
+    return {f"live/{name}": title for name, title in titles.items() if name in addresses}, sliders
 
 
 def _replace(out: Path, html: Path) -> None:

@@ -42,6 +42,7 @@ class Extras(NamedTuple):
 
     slides: dict[str, str]  # by the name of the chapter; "00_course"
     live: dict[str, str]
+    sliders: dict[str, str]  # from a chapter's number to the address
 
 
 def write(root: Path, folder: Path, extras: Extras) -> None:
@@ -81,6 +82,8 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
     line = [f"Beside the code: {', '.join(links)}"] if links else []
     if name in extras.slides:
         line.append(f'<a href="../{extras.slides[name]}">Slides</a>')
+    if name[:2] in extras.sliders:
+        line.append(f'<a href="../{extras.sliders[name[:2]]}">Sliders</a>')
     places = elsewhere.links(elsewhere.repository(root), path)
     line += [f'<a href="{address}">{place}</a>' for place, address in places.items()]
     first = notebook["cells"][0]
