@@ -12,6 +12,7 @@ __all__ = ["add_lecture"]
 def add_lecture(commands: Any) -> None:
     """The commands of the lecture."""
     _add_site(commands)
+    _add_slides(commands)
 
 
 # --- linattn-ref site -----------------------------------------------------------------------------------------------
@@ -31,4 +32,26 @@ def _add_site(commands: Any) -> None:
     command = add_command(commands, "site", run_site)
     command.add_argument(
         "--out", type=Path, default=Path("out/site"), metavar="DIR", help="where to write (default: %(default)s)"
+    )
+
+
+# --- linattn-ref slides ---------------------------------------------------------------------------------------------
+
+
+def run_slides(arguments: argparse.Namespace) -> None:
+    """Make slides of chapters, or of the whole course: one HTML file each, with notes for the speaker.
+
+    To be run in a checkout. The files need no network. In the browser `s` opens the speaker's window; with `?print-pdf`
+    at the end of the address the browser prints them as PDF, a page a slide.
+    """
+    from linattn_ref.lecture.slides import build
+
+    build.make(arguments.chapters, arguments.out, say=print)
+
+
+def _add_slides(commands: Any) -> None:
+    command = add_command(commands, "slides", run_slides)
+    command.add_argument("chapters", nargs="+", metavar="NN|all", help="chapters, or all: one deck for the course")
+    command.add_argument(
+        "--out", type=Path, default=Path("out/slides"), metavar="DIR", help="where to write (default: %(default)s)"
     )

@@ -60,6 +60,6 @@ def _restored(kind: Any, stored: Any) -> Any:
 
 def _array(number: Any, stored: Any) -> Any:
     """Of a dtype that the annotation names, or the one that the numbers have."""
-    concrete = isinstance(number, type) and number not in (np.generic, np.floating, np.integer)
+    concrete = isinstance(number, type) and number not in (Any, np.generic, np.floating, np.integer)
     array = np.array(stored, number if concrete else None)
     return array.astype(np.float64) if array.dtype.kind == "U" else array  # "nan" among the numbers

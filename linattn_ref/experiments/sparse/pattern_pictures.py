@@ -64,7 +64,7 @@ def longformer_pictures(n: int) -> list[Picture]:
     return [
         Picture("full", paint([(SEEN, np.ones((n, n), bool)), (ITSELF, own)])),
         Picture(f"window, w = {window}", paint([(NEAR, near), (ITSELF, own)])),
-        Picture("dilated window, d = 2", paint([(NEAR, far), (ITSELF, own)])),
+        Picture("dilated, d = 2", paint([(NEAR, far), (ITSELF, own)])),
         Picture("global and window", paint([(GLOBAL, everything), (NEAR, near), (ITSELF, own)])),
     ]
 

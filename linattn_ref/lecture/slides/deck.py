@@ -1,0 +1,129 @@
+"""The text of a deck: Markdown, a slide between two lines of ``---``.
+
+::
+
+    <!-- surprise, 2 min -->
+    ## The untrained network is the most compressible
+
+    At a quarter of the rank it holds **97%**.
+
+    ![A curve far above the others](figure:spectrum#1)
+
+    Note:
+    What the lecturer says.
+
+    From chapter 2: "an untrained network has 97%"
+
+The first line says what kind of slide it is and how long it takes. A slide has one picture at most, on a line of its
+own. What follows ``Note:`` is for the speaker; its lines ``From ...`` say where the slide's numbers were measured.
+The deck of the course takes slides from the chapters' decks, ``<!-- from 02: question, surprise -->``.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["KINDS", "Deck", "Picture", "Slide", "parse", "read"]
+
+KINDS = {  # and what stands above the title
+    "title": "",
+    "part": "",
+    "plan": "",
+    "question": "The question",
+    "idea": "The idea",
+    "formula": "The formula",
+    "code": "The code",
+    "gradient": "By hand",
+    "picture": "The picture",
+    "measured": "Measured",
+    "surprise": "The surprise",
+    "exercise": "Exercise",
+    "remember": "To remember",
+}
+HEAD = re.compile(r"<!--\s*(\w+),\s*(\d+) min\s*-->\n")
+FROM = re.compile(r"<!--\s*from (\d\d):\s*([\w, ]+?)\s*-->\s*")
+PICTURE = re.compile(r"^!\[([^\]]+)\]\((\w+:[\w#,]+)\)$", re.MULTILINE)
+
+
+class Picture(NamedTuple):
+    alt: str
+    source: str  # "figure:NAME", "figure:NAME#PANELS" or "notebook:NN#WHICH"
+
+
+class Slide(NamedTuple):
+    kind: str  # of KINDS
+    minutes: int
+    text: str  # Markdown, without the picture
+    picture: Picture | None
+    note: str  # Markdown
+    chapter: str  # "02"; "00" is the course
+
+
+class Deck(NamedTuple):
+    chapter: str
+    title: str  # the first slide's
+    slides: tuple[Slide, ...]
+
+
+def read(path: Path) -> Deck:
+    """The deck in a file, ``NN_name.md``.
+
+    Raises
+    ------
+    ValueError
+        As `parse`; the message begins with the file's name.
+    """
+    try:
+        return parse(path.read_text(encoding="utf-8"), path.name[:2], path.parent)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
+
+
+def parse(text: str, chapter: str, folder: Path) -> Deck:
+    """A deck from its text; ``folder`` has the decks that it takes slides from.
+
+    Raises
+    ------
+    ValueError
+        A slide without its first line, of an unknown kind, or without a note.
+    """
+    slides = tuple(_slides(re.split(r"^---$", text, flags=re.MULTILINE), chapter, folder))
+    title = re.search(r"^# (.+)$", slides[0].text, re.MULTILINE)
+    if title is None:
+        raise ValueError("the first slide has no title, `# ...`")
+    return Deck(chapter, title[1], slides)
+
+
+def _slides(parts: Iterable[str], chapter: str, folder: Path) -> Iterator[Slide]:
+    for number, part in enumerate(parts, 1):
+        taken = FROM.fullmatch(part.strip() + "\n")
+        if taken:
+            yield from _taken(taken[1], [kind.strip() for kind in taken[2].split(",")], folder)
+        else:
+            yield _slide(part.strip() + "\n", number, chapter)
+
+
+def _slide(part: str, number: int, chapter: str) -> Slide:
+    head = HEAD.match(part)
+    if head is None or head[1] not in KINDS:
+        raise ValueError(f"slide {number} must begin with `<!-- KIND, M min -->`, KIND one of {', '.join(KINDS)}")
+    text, _, note = part[head.end() :].partition("\nNote:\n")
+    if not note.strip():
+        raise ValueError(f"slide {number} has no note")
+    pictures = [Picture(*found) for found in PICTURE.findall(text)]
+    if len(pictures) > 1:
+        raise ValueError(f"slide {number} has {len(pictures)} pictures")
+    picture = pictures[0] if pictures else None
+    return Slide(head[1], int(head[2]), PICTURE.sub("", text).strip(), picture, note.strip(), chapter)
+
+
+def _taken(chapter: str, kinds: Iterable[str], folder: Path) -> Iterator[Slide]:
+    """Slides of a chapter's deck, by their kinds; of those with one kind the first."""
+    (path,) = folder.glob(f"{chapter}_*.md")
+    slides = read(path).slides
+    for kind in kinds:
+        found = [slide for slide in slides if slide.kind == kind]
+        if not found:
+            raise ValueError(f"{path.name} has no slide of the kind {kind}")
+        yield found[0]

@@ -1,0 +1,137 @@
+"""One HTML file of a deck: its slides, the style, reveal.js, MathJax and the letters, all inside."""
+
+import base64
+import html
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from linattn_ref.data import npm
+from linattn_ref.lecture.slides import markup, pictures, records
+from linattn_ref.lecture.slides.deck import KINDS, Deck, Slide
+
+__all__ = ["Libraries", "libraries", "page", "plan"]
+
+HERE = Path(__file__).parent
+TALL_ENOUGH = 1.25  # width over height of a picture that stands beside the text, not below it
+FONTS = {
+    "normal 400": "source-sans-pro-regular",
+    "italic 400": "source-sans-pro-italic",
+    "normal 600": "source-sans-pro-semibold",
+}
+
+
+class Libraries(NamedTuple):
+    style: str
+    typeset: str  # MathJax, which draws formulas as SVG and asks for no font
+    slides: str  # reveal.js
+    notes: str  # its window for the speaker
+    licences: str
+
+
+def libraries() -> Libraries:
+    """Read from the pinned packages of npm, which are fetched once.
+
+    Raises
+    ------
+    FetchError
+        They are not there, and cannot be had.
+    """
+    faces = []
+    for look, name in FONTS.items():
+        slant, weight = look.split()
+        letters = base64.b64encode(npm.read(npm.REVEAL, f"dist/theme/fonts/source-sans-pro/{name}.woff")).decode()
+        source = f"src: url(data:font/woff;base64,{letters})"
+        faces.append(
+            f"@font-face {{font-family: 'Source Sans Pro'; font-style: {slant}; font-weight: {weight}; {source}}}"
+        )
+    own = (HERE / "slides.css").read_text(encoding="utf-8")
+    return Libraries(
+        "\n".join([_text(npm.REVEAL, "dist/reset.css"), _text(npm.REVEAL, "dist/reveal.css"), *faces, own]),
+        _text(npm.MATHJAX, "es5/tex-svg.js"),
+        _text(npm.REVEAL, "dist/reveal.js"),
+        _text(npm.REVEAL, "plugin/notes/notes.js"),
+        "\n\n".join(
+            f"{package.name} {package.version}, {path}\n\n{_text(package, path)}"
+            for package, path in (
+                (npm.MATHJAX, "LICENSE"),
+                (npm.REVEAL, "LICENSE"),
+                (npm.REVEAL, "dist/theme/fonts/source-sans-pro/LICENSE"),
+            )
+        ),
+    )
+
+
+def page(deck: Deck, titles: dict[str, str], root: Path, found: Libraries) -> str:
+    """The file: ``titles`` are the chapters' by number, ``root`` is the checkout with figures and notebooks.
+
+    Raises
+    ------
+    ValueError
+        A number, picture or excerpt that there is not (any more).
+    """
+    slides = "\n".join(_section(slide, deck, titles, root) for slide in deck.slides)
+    start = (HERE / "start.js").read_text(encoding="utf-8")
+    parts = {
+        "title": html.escape(re.sub(r"[*$\\]", "", deck.title)),
+        "style": found.style + markup.CODE_STYLE,
+        "slides": slides,
+        "typeset": _in_script(found.typeset),
+        "reveal": _in_script(found.slides),
+        "notes": _in_script(found.notes),
+        "start": start,
+        "licences": html.escape(found.licences),
+    }
+    frame = (HERE / "frame.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], frame)
+
+
+def _section(slide: Slide, deck: Deck, titles: dict[str, str], root: Path) -> str:
+    text = plan(deck.slides) if slide.kind == "plan" else ""
+    text = markup.to_html(records.fill(slide.text, root / "figures")) + text
+    note = markup.to_html(records.fill(slide.note, root / "figures"))
+    picture, layout = "", "plain"
+    if slide.picture is not None:
+        drawn = pictures.of(slide.picture.source, root)
+        layout = "beside" if drawn.ratio < TALL_ENOUGH else "below"
+        picture = f'<figure><img src="{drawn.address}" alt="{html.escape(slide.picture.alt)}"></figure>'
+    above = KINDS[slide.kind] and f'<p class="kind">{KINDS[slide.kind]}</p>'
+    below = f"{int(slide.chapter)} · {titles[slide.chapter]}" if slide.chapter != "00" else titles["00"]
+    dark = ' data-background-color="#12263a"' * (slide.kind in ("title", "part", "question"))
+    number = f'<p class="number">{int(slide.chapter)}</p>' * (slide.kind == "title" and slide.chapter != "00")
+    return (
+        f'<section data-timing="{60 * slide.minutes}"{dark}><div class="slide {slide.kind} {layout}">'
+        f'<div class="text">{number}{above}{text}</div>{picture}<p class="foot">{markup.to_inline(below)}</p></div>'
+        f'<aside class="notes">{note}</aside></section>'
+    )
+
+
+def plan(slides: Sequence[Slide]) -> str:
+    """A table of the course: its parts, and their minutes."""
+    rows: list[tuple[str, int, int]] = []  # title, begins at, minutes
+    at = 0
+    for slide in slides:
+        heading = re.search(r"^# (.+)$", slide.text, re.MULTILINE)
+        if heading and slide.kind in ("title", "part"):
+            rows.append((heading[1], at, 0))
+        rows[-1] = (*rows[-1][:2], rows[-1][2] + slide.minutes)
+        at += slide.minutes
+    lines = "".join(
+        f"<tr><td>{_clock(begin)}</td><td>{markup.to_inline(title)}</td><td>{minutes} min</td></tr>"
+        for title, begin, minutes in rows
+    )
+    return f"<table><tbody>{lines}</tbody></table>"
+
+
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60}:{minutes % 60:02}"
+
+
+def _text(package: npm.NpmPackage, member: str) -> str:
+    return npm.read(package, member).decode("utf-8")
+
+
+def _in_script(code: str) -> str:
+    """Code that does not end the element it stands in."""
+    return re.sub(r"</(script)", r"<\\/\1", code, flags=re.IGNORECASE).replace("<!--", r"<\!--")

@@ -1,0 +1,95 @@
+"""Pictures of a slide: a figure drawn again from its record in the projector's style, or a chapter's picture.
+
+``figure:NAME`` is a whole figure, ``figure:NAME#0`` its first panel alone, ``figure:NAME#0,2`` the part of it that two
+panels take. ``notebook:NN#2`` is the second picture in the executed chapter NN.
+"""
+
+import base64
+import io
+import json
+import re
+import typing
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, module_of
+from linattn_ref.experiments.publishing.restore import restore
+
+__all__ = ["Drawn", "of"]
+
+PAD = 0.12  # inches around a panel
+
+
+class Drawn(NamedTuple):
+    address: str  # a data: address, which needs no request
+    ratio: float  # width over height
+
+
+@cache
+def of(source: str, root: Path) -> Drawn:
+    """The picture that a deck names; ``root`` is the checkout.
+
+    Raises
+    ------
+    ValueError
+        A name, panel or number that there is not.
+    """
+    kind, _, rest = source.partition(":")
+    name, _, which = rest.partition("#")
+    if kind == "figure" and name in {*FIGURES, *BENCHES, *COMPILED}:
+        return _figure(name, [int(panel) for panel in which.split(",") if panel], root / "figures")
+    if kind == "notebook" and which.isdecimal():
+        return _of_chapter(name, int(which), root / "notebooks")
+    raise ValueError(f"no picture {source!r}: expected figure:NAME, figure:NAME#PANEL or notebook:NN#WHICH")
+
+
+def _figure(name: str, panels: list[int], figures: Path) -> Drawn:
+    module = module_of(name)
+    document = json.loads((figures / f"{name}.json").read_text(encoding="utf-8"))
+    results = restore(typing.get_type_hints(module.compute)["return"], document["results"])
+    with style.use("projector"), matplotlib.rc_context({"svg.hashsalt": name}):
+        figure = module.draw(results)
+        box = _box_of(figure, panels, name)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", bbox_inches=box, metadata={"Date": None})
+    return Drawn(_address("svg+xml", buffer.getvalue()), box.width / box.height)
+
+
+def _box_of(figure: Figure, panels: list[int], name: str) -> Bbox:
+    """Of the whole figure or of some panels with all that is written at them, in inches."""
+    for legend in figure.legends if panels else ():  # of all panels together
+        legend.set_visible(False)
+    figure.set_dpi(72)  # as an SVG is drawn: letters and lines have their places then
+    figure.draw_without_rendering()  # lays it out
+    if not panels:
+        return figure.get_tightbbox().padded(PAD)
+    if max(panels) >= len(figure.axes):
+        raise ValueError(f"figure {name} has {len(figure.axes)} panels, counted from 0; got {panels}")
+    boxes = [typing.cast(Any, figure.axes[panel]).get_tightbbox() for panel in panels]
+    return Bbox.union(boxes).transformed(figure.dpi_scale_trans.inverted()).padded(PAD)
+
+
+def _of_chapter(chapter: str, which: int, notebooks: Path) -> Drawn:
+    (path,) = notebooks.glob(f"{chapter}_*.ipynb")
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    found = [
+        output["data"]["image/png"]
+        for cell in cells
+        for output in cell.get("outputs", ())
+        if "image/png" in output.get("data", {})
+    ]
+    if not 1 <= which <= len(found):
+        raise ValueError(f"{path.name} has {len(found)} pictures, counted from 1; got {which}")
+    png = base64.b64decode(found[which - 1])
+    width, height = (int.from_bytes(png[at : at + 4]) for at in (16, 20))  # of the header chunk
+    return Drawn(_address("png", png), width / height)
+
+
+def _address(kind: str, content: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(re.sub(rb'<!--.*?-->', b'', content)).decode()}"

@@ -1,0 +1,147 @@
+"""The decks: what each has, how long it takes, and that its numbers were measured where its notes say."""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from linattn_ref.lecture.slides import deck, records
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "notebooks" / "slides"
+CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.py"))
+DECKS = [name for name in CHAPTERS if (FOLDER / f"{name}.md").exists()]
+ONE_EACH = ("title", "question", "formula", "picture", "surprise", "exercise", "remember")
+FROM = re.compile(r'^From (chapter (\d+)|README|the gallery): ((?:"[^"]+"(?:, )?)+)$', re.MULTILINE)
+NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
+YEAR = re.compile(r"\b(?:19\d\d|20[12]\d)\b")
+WITHOUT_A_DECK = {"20", "21", "22"}  # copying, images, speech: networks that are trained
+
+
+@cache
+def slides_of(name):
+    return deck.read(FOLDER / f"{name}.md").slides
+
+
+@cache
+def source_text(where):
+    """What a reader of the executed chapter, of README or of the gallery sees, its white space made one."""
+    if where.isdecimal():
+        (path,) = (ROOT / "notebooks").glob(f"{int(where):02}_*.ipynb")
+        parts = []
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            parts.append("".join(cell["source"]))
+            for output in cell.get("outputs", ()):
+                parts.append("".join(output.get("text", output.get("data", {}).get("text/markdown", ""))))
+        text = "\n".join(parts)
+    else:
+        text = (ROOT / ("README.md" if where == "README" else "figures/README.md")).read_text(encoding="utf-8")
+    return " ".join(text.split())
+
+
+def quotes_of(slide):
+    """Pairs of a place and what is quoted from it."""
+    return [
+        (found[2] or found[1], quote)
+        for found in FROM.finditer(slide.note)
+        for quote in re.findall(r'"([^"]+)"', found[3])
+    ]
+
+
+def said(slide):
+    """What is written or said in words: no formulas, no code, no years, no references to records or chapters."""
+    text = f"{slide.text}\n{re.sub(r'^From .*$', '', slide.note, flags=re.MULTILINE)}"
+    text = re.sub(r"```.*?```|\$\$.*?\$\$|\$[^$]*\$|`[^`]*`|\{\{.*?\}\}", " ", text, flags=re.DOTALL)
+    return YEAR.sub(" ", re.sub(r"[Cc]hapters? \d+( to \d+)?|equations [\d ]+to \d+|Theorem \d", " ", text))
+
+
+def values(text):
+    return [float(word.replace(",", "")) for word in re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?", text)]
+
+
+def is_measured(word, quoted):
+    """Whether a number, a hundredth (per cent) or a million of it is one of those quoted, rounded as it is written."""
+    digits = len(word.partition(".")[2])
+    number = float(word.replace(",", ""))
+    return any(round(scale * value, digits) == number for value in quoted for scale in (1, 100, 1e-6))
+
+
+def test_every_chapter_has_a_deck():
+    missing = {name for name in CHAPTERS if name[:2] not in WITHOUT_A_DECK} - set(DECKS)
+    assert not missing
+    assert {path.stem for path in FOLDER.glob("*.md")} == {*DECKS, "00_course"}
+
+
+@pytest.mark.parametrize("name", DECKS)
+def test_a_deck_is_fifteen_slides_and_fifteen_minutes_at_most(name):
+    slides = slides_of(name)
+    kinds = [slide.kind for slide in slides]
+    assert len(slides) <= 15
+    assert sum(slide.minutes for slide in slides) <= 15
+    assert [kind for kind in ONE_EACH if kinds.count(kind) != 1] == []
+    assert any(slide.picture for slide in slides)
+
+
+@pytest.mark.parametrize("name", DECKS)
+def test_each_slide_has_a_title_and_something_to_say(name):
+    for slide in slides_of(name):
+        assert re.match(r"##? \S", slide.text)
+        assert len(slide.note.split()) >= 8, slide.text
+
+
+def test_the_course_takes_two_hours():
+    minutes = sum(slide.minutes for slide in slides_of("00_course"))
+    assert 110 <= minutes <= 120
+
+
+@pytest.mark.parametrize("name", DECKS)
+def test_what_a_note_quotes_stands_there(name):
+    for slide in slides_of(name):
+        assert len(FROM.findall(slide.note)) == len(re.findall(r"^From ", slide.note, re.MULTILINE)), slide.note
+        for where, quote in quotes_of(slide):
+            assert " ".join(quote.split()) in source_text(where), f"{slide.text[:60]!r}: {quote!r} from {where}"
+
+
+@pytest.mark.parametrize("name", DECKS)
+def test_numbers_on_slides_were_measured(name):
+    """Above a dozen or with a point, each is in what its slide's notes quote, or taken from a record."""
+    for slide in slides_of(name):
+        quoted = [value for _, quote in quotes_of(slide) for value in values(quote)]
+        unknown = {
+            word
+            for word in NUMBER.findall(said(slide))
+            if ("." in word or float(word.replace(",", "")) > 12) and not is_measured(word, quoted)
+        }
+        assert not unknown, f"{slide.text[:60]!r}: {unknown} are in no quotation"
+
+
+@pytest.mark.parametrize("name", DECKS)
+def test_numbers_of_records_are_there(name):
+    for slide in slides_of(name):
+        assert "{{" not in records.fill(slide.text + slide.note, ROOT / "figures")
+
+
+def test_a_number_of_a_record_is_found_by_name_place_and_row(tmp_path):
+    rows = [{"n": 8, "kernel": "a, b", "ms": 0.5}, {"n": 9, "kernel": "a, b", "ms": 0.25}]
+    (tmp_path / "one.json").write_text(json.dumps({"results": {"rows": rows, "ratio": [1, 2.5]}}))
+    text = "{{one: rows[n=9,kernel=a, b].ms * 1e3 | .0f}} ms, {{one: ratio[-1] | .1f}}, {{one: rows[0].ms | .0%}}"
+    assert records.fill(text, tmp_path) == "250 ms, 2.5, 50%"
+    with pytest.raises(ValueError, match=r"no such number in figures/one\.json"):
+        records.fill("{{one: rows[n=7].ms | .1f}}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("# T\n\nNote:\nn\n", "slide 1 must begin with"),
+        ("<!-- joke, 1 min -->\n# T\n\nNote:\nn\n", "KIND one of"),
+        ("<!-- title, 1 min -->\n# T\n", "slide 1 has no note"),
+        ("<!-- title, 1 min -->\n## T\n\nNote:\nn\n", "no title"),
+        ("<!-- title, 1 min -->\n# T\n\n![a](figure:b)\n\n![a](figure:c)\n\nNote:\nn\n", "2 pictures"),
+    ],
+)
+def test_a_deck_that_is_not_whole_says_so(text, told, tmp_path):
+    with pytest.raises(ValueError, match=told):
+        deck.parse(text, "01", tmp_path)
