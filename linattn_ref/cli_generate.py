@@ -116,14 +116,14 @@ def _add_bits(commands: Any) -> None:
 
 
 def run_ship(arguments: argparse.Namespace) -> None:
-    """Write what a checkpoint of images has learned, without the optimiser's state and in half precision."""
-    from linattn_ref.experiments.learning import drawing
+    """Write what a run has learned, its last checkpoint's parameters alone, in half precision."""
+    from linattn_ref.experiments.learning import runs
 
-    drawing.ship(arguments.source, arguments.target)
+    runs.keep_weights(arguments.source, arguments.target)
     print(f"wrote {arguments.target}")
 
 
 def _add_ship(commands: Any) -> None:
     option = add_command(commands, "ship", run_ship).add_argument
-    option("source", type=Path, metavar="CHECKPOINT", help="of `linattn-ref train images`")
+    option("source", type=Path, metavar="DIR", help="of a run of `linattn-ref train`")
     option("target", type=Path, metavar="FILE.safetensors", help="a sixth as large")

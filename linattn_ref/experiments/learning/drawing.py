@@ -1,8 +1,8 @@
 """A network that has learned to draw: loaded, drawing, finishing what was begun, and its bits on a test set.
 
-What is loaded is a checkpoint of ``linattn-ref train images``, or what :func:`ship` makes of one: its parameters alone,
-in half precision, without the optimiser's state. :data:`SHIPPED` is such a file, a network with linear attention that
-comes with this package; its ``facts`` hold the command that trained it.
+What is loaded is a checkpoint of ``linattn-ref train images``, or what `runs.keep_weights` makes of one: its parameters
+alone, in half precision. :data:`SHIPPED` is such a file, a network with linear attention that comes with this package;
+its ``facts`` hold the command that trained it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 import linattn_ref.data
 from linattn_ref.atomic import write_all
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.learning import images
+from linattn_ref.experiments.learning import images, runs
 from linattn_ref.experiments.learning.images import Shape
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.models.generate import generate, pick
-from linattn_ref.nested import map_arrays
 from linattn_ref.nn import logistic_mixture
 from linattn_ref.training import checkpoint
 
-__all__ = ["SHIPPED", "Network", "bits", "draw", "load", "read_image", "ship", "write_grid"]
+__all__ = ["SHIPPED", "Network", "bits", "draw", "load", "read_image", "write_grid"]
 
 SHIPPED = Path(linattn_ref.data.__file__).with_name("digits_linear.safetensors")
 GAP = 2  # pixels between two images of a grid
@@ -47,14 +46,8 @@ class Network(NamedTuple):
     facts: dict[str, Any]  # of the run
 
 
-class Parameters(NamedTuple):
-    """What is shipped of a checkpoint."""
-
-    params: Params
-
-
 def load(path: Path = SHIPPED) -> Network:
-    """Read a checkpoint, or a file of :func:`ship`; in float32.
+    """Read a checkpoint, or a file of `runs.keep_weights`; in float32.
 
     Raises
     ------
@@ -71,17 +64,9 @@ def load(path: Path = SHIPPED) -> Network:
         raise ValueError(f"{path}: no checkpoint of `linattn-ref train images` ({error})") from error
     rng, colours = np.random.default_rng(0), places // side**2
     params = images.start(attention, head, shape, side, rng, colours=colours)
-    arrays = {name: array.astype(np.float32) for name, array in found.arrays.items() if name.startswith("params.")}
-    checkpoint.restore(params, checkpoint.Checkpoint(arrays, {}), "params")
+    runs.kept_weights(path, params)
     model = images.model_of(attention, shape, places, rng)
     return Network(params, model, head, (side, side) if colours == 1 else (side, side, colours), step, facts)
-
-
-def ship(source: Path, target: Path) -> None:
-    """Write a checkpoint's parameters alone, in half precision, with the facts of its run."""
-    network = load(source)
-    half = map_arrays(lambda array: array.astype(np.float16), network.params)
-    checkpoint.save(target, Parameters(half), {"facts": network.facts, "step": network.step})
 
 
 def bits(

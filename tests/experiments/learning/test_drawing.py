@@ -1,32 +1,43 @@
 """A network that has learned to draw: kept, shipped and loaded, and what the commands say where something is wrong."""
 
 import json
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import PIL.Image
 import pytest
 
 from linattn_ref import cli
+from linattn_ref.data import fetch
 from linattn_ref.data.digits import Digits
-from linattn_ref.experiments.learning import drawing, images, images_bits
+from linattn_ref.experiments.learning import drawing, images, images_bits, images_drawn
 from linattn_ref.experiments.learning.images import Shape
+from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.training import checkpoint
 
+FIGURES = Path(__file__).parents[3] / "figures"
 TINY = Shape(width=8, hidden=16, heads=2, layers=1, batch=2)
+
+
+class Parameters(NamedTuple):
+    """As in a checkpoint, without the optimiser's state."""
+
+    params: Any
 
 
 def write_checkpoint(path, head="softmax", side=4, colours=1):
     """Of a network that has learned nothing."""
     params = images.start("linear", head, TINY, side, np.random.default_rng(3), colours=colours)
     facts = {"attention": "linear", "head": head, "side": side, "shape": TINY._asdict(), "seed": 3}
-    checkpoint.save(path, drawing.Parameters(params), {"facts": facts, "step": 7})
+    checkpoint.save(path, Parameters(params), {"facts": facts, "step": 7})
     return params
 
 
 @pytest.mark.parametrize(("head", "colours"), [("softmax", 1), ("mixture", 3)])
 def test_what_is_shipped_is_the_network_in_half_precision(tmp_path, head, colours):
     params = write_checkpoint(tmp_path / "last.safetensors", head, 4, colours)
-    drawing.ship(tmp_path / "last.safetensors", tmp_path / "shipped.safetensors")
+    assert cli.main(["ship", str(tmp_path), str(tmp_path / "shipped.safetensors")]) == 0
     network = drawing.load(tmp_path / "shipped.safetensors")
     assert (network.head, network.step, network.shape) == (head, 7, (4, 4) if colours == 1 else (4, 4, 3))
     table = params.embedding.table
@@ -38,7 +49,7 @@ def test_what_is_shipped_is_the_network_in_half_precision(tmp_path, head, colour
 
 def test_another_checkpoint_is_refused(tmp_path):
     path = tmp_path / "other.safetensors"
-    checkpoint.save(path, drawing.Parameters(np.zeros(3)), {"facts": {"attention": "linear"}, "step": 1})
+    checkpoint.save(path, Parameters(np.zeros(3)), {"facts": {"attention": "linear"}, "step": 1})
     with pytest.raises(ValueError, match=r"other\.safetensors: no checkpoint of `linattn-ref train images`"):
         drawing.load(path)
 
@@ -49,6 +60,18 @@ def test_the_shipped_network_is_small_and_says_what_made_it():
     assert network.facts["command"].startswith("linattn-ref train images --attention linear")
     assert network.shape == (28, 28)
     assert 0 < network.step <= network.facts["steps"]
+    record = json.loads((FIGURES / "records" / "images_bits.json").read_text())
+    assert (record["sha256"], record["step"]) == (fetch.file_sha256(drawing.SHIPPED), network.step)
+
+
+@pytest.mark.slow
+def test_the_shipped_network_has_the_bits_that_are_said():
+    """Of ten test images, which stand in a figure's record. Sums of 784 terms in float32, in another order."""
+    found = restore(images_drawn.Results, json.loads((FIGURES / "images_drawn.json").read_text())["results"])
+    pixels = images_drawn.from_text(found.originals).reshape(10, -1)
+    network = drawing.load()
+    np.testing.assert_allclose(drawing.bits(network, pixels)[0], found.bits, rtol=1e-4)
+    assert found.step == network.step
 
 
 def test_a_grid_has_grey_between_the_images():

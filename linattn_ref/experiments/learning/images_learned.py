@@ -1,0 +1,79 @@
+"""Bits a pixel of test images while networks learn to draw: against images seen, and against CPU time.
+
+The runs are those of ``linattn-ref train images``, gathered in ``figures/records/images.json``; the same seed, size and
+schedule, so that at the same number of images seen attention is all that differs.
+
+References
+----------
+Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2.1, table 1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.data import reported
+from linattn_ref.experiments.learning import runs
+from linattn_ref.experiments.publishing import labels, style
+
+__all__ = ["Curve", "Results", "compute", "draw"]
+
+RECORD = "images.json"
+COLOURS = {"linear": style.BLUE, "softmax": style.BLACK}
+CAPTION = (
+    "Learning to draw MNIST digits: bits a pixel of the first 512 test images against images seen and against CPU time "
+    "of the training alone, by networks of 4 layers of 64 with 2 heads. Each is one run with one seed. None of them "
+    "has converged: in print, 8 layers of 256 see 15 million images."
+)
+
+
+class Curve(NamedTuple):
+    """One run."""
+
+    name: str
+    attention: str
+    steps_planned: int  # the rate reaches 0 there
+    images: NDArray[np.int64]  # (evaluations,), seen
+    cpu_minutes: Array  # (evaluations,)
+    bits: Array  # (evaluations,), over all 784 pixels
+
+
+class Results(NamedTuple):
+    curves: tuple[Curve, ...]
+    printed: dict[str, float]  # bits a pixel in the paper, over 783
+
+
+def compute() -> Results:
+    """What the gathered records say; nothing is trained."""
+    found = runs.gathered(runs.RECORDS / RECORD)
+    printed = {name: reported.MNIST[name].bits_per_dim for name in ("softmax", "linear")}
+    return Results(tuple(_curve(name, run) for name, run in found.items()), printed)
+
+
+def _curve(name: str, run: runs.Run) -> Curve:
+    images = run.steps * run.facts["shape"]["batch"]
+    return Curve(name, run.facts["attention"], run.facts["steps"], images, run.cpu_seconds / 60, run.curves["bits"])
+
+
+def draw(results: Results) -> Figure:
+    """Both panels."""
+    figure, (seen, spent) = style.figure(1, 2, height=0.42, sharey=True)
+    for curve in results.curves:
+        colour = COLOURS.get(curve.attention, style.GREY)
+        seen.plot(curve.images / 1000, curve.bits, color=colour)
+        spent.plot(curve.cpu_minutes, curve.bits, color=colour)
+    seen.set(xlabel="images seen (thousands)", ylabel="bits a pixel", title="by images")
+    spent.set(xlabel="CPU minutes", title="by time")
+    lowest = min(curve.bits.min() for curve in results.curves)
+    seen.set_ylim(lowest - 0.05, 1.25)
+    names = [f"{curve.attention}\n{curve.bits[-1]:.3f}" for curve in results.curves]
+    for axes in (seen, spent):
+        labels.at_ends(axes, axes.lines, names)
+    told = ", ".join(f"{name} {bits}" for name, bits in results.printed.items())
+    labels.at(seen, 0.98, 0.98, f"in print: {told}", style.GREY, xycoords="axes fraction", ha="right", va="top")
+    return figure

@@ -1,0 +1,112 @@
+"""What a state of linear attention holds while an image is drawn.
+
+Some rows of a digit are read; all that is left of them are two sums a head, ``S (D, D)`` and ``z (D,)``. From copies of
+that state the rest is drawn many times: the mean of what is drawn is what the state knows of it. Beside it, how many
+directions the sums of each layer have taken up, counted as the effective rank of ``S``: with ``p`` its squared singular
+values over their sum,
+
+    exp(-sum_i p_i log p_i)                                  (1)
+
+which is ``r`` where ``r`` singular values are equal and the others 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.learning import drawing, images
+from linattn_ref.experiments.learning.images_drawn import from_text, to_text
+from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.models import causal
+
+__all__ = ["Results", "compute", "draw", "effective_rank"]
+
+ROWS = (0, 4, 8, 12, 16, 20, 24)  # that are read
+COUNT = 64  # of ways to go on
+CAPTION = (
+    "What two sums a head hold of a digit. Top: some rows of a test image are read, and of what the network draws "
+    "from the state after them, 64 times, the mean is shown; at 0 rows it is the mean digit. Bottom: the effective "
+    "rank of the sums S along the pixels, the mean of a layer's two heads of width 32. The state is as large after "
+    "784 pixels as after one."
+)
+
+
+class Results(NamedTuple):
+    original: tuple[str, ...]  # one image, as text
+    rows: tuple[int, ...]
+    means: tuple[str, ...]  # an image for each of `rows`
+    pixels: NDArray[np.int64]  # (T,), read
+    ranks: Array  # (T, layers), effective, the mean over heads
+    state_bytes: int
+    cache_bytes: int  # softmax attention would keep at the last pixel
+
+
+def compute(*, rng: Generator, quick: bool = False) -> Results:
+    """Read, and draw the rest.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    quick : bool
+        Of an image that is drawn, not fetched, and fewer of each: for tests.
+    """
+    network = drawing.load()
+    original = drawing.draw(network, 1, rng)[0] if quick else images.read(None).test[0]
+    chosen, count = (ROWS[3:5], 2) if quick else (ROWS, COUNT)
+    side = network.shape[0]
+    means = []
+    for rows in chosen:
+        drawn = drawing.draw(network, count, rng, begun=original[:rows].ravel())
+        means.append(drawn.mean(axis=0).round().astype(np.uint8))
+    pixels, ranks, size = _ranks(network, original.ravel().astype(np.int64), side)
+    heads, layers, width = network.model.heads, len(network.params.blocks), len(network.params.norm.gain)
+    cache = 2 * layers * heads * side * side * (width // heads) * 4
+    return Results(to_text(original[None]), chosen, to_text(np.array(means)), pixels, ranks, size, cache)
+
+
+def _ranks(network: drawing.Network, pixels: NDArray[np.int64], side: int) -> tuple[NDArray[np.int64], Array, int]:
+    """Effective ranks after each row, ``(side, layers)``, and the bytes of the state."""
+    tokens = images.shifted(pixels[None])
+    state = causal.init_state(1, network.params, network.model)
+    ranks = []
+    for first in range(0, len(pixels), side):
+        state = causal.read(tokens[:, first : first + side], network.params, state, network.model)
+        ranks.append([effective_rank(one.s[0]).mean() for one in state.blocks])
+    size = sum(one.s.nbytes + one.z.nbytes for one in state.blocks)
+    return np.arange(side, len(pixels) + 1, side), np.array(ranks), size
+
+
+def effective_rank(s: Array) -> Array:
+    """Equation (1) of matrices ``(..., D, M)``."""
+    p = np.linalg.svd(s, compute_uv=False).astype(float) ** 2
+    p /= p.sum(axis=-1, keepdims=True)
+    return np.exp(-(p * np.log(np.where(p > 0, p, 1))).sum(axis=-1))  # (1)
+
+
+def draw(results: Results) -> Figure:
+    """Images above, ranks below."""
+    count = 1 + len(results.rows)
+    figure, axes = style.figure(2, count, height=0.42, height_ratios=(1, 1.3))
+    (original,), means = from_text(results.original), from_text(results.means)
+    for one, picture, title in zip(
+        axes[0], (original, *means), ("the image", *(f"{rows} rows" for rows in results.rows)), strict=True
+    ):
+        one.imshow(picture, cmap="gray", vmin=0, vmax=255, interpolation="none")
+        one.set(title=title, xticks=[], yticks=[])
+    for one, rows in zip(axes[0, 1:], results.rows, strict=True):
+        one.axhline(rows - 0.5, color=style.ORANGE)
+    for one in axes[1]:
+        one.remove()
+    below = figure.add_subplot(axes[1, 0].get_subplotspec().get_gridspec()[1, :])
+    for layer, colour in enumerate(style.sequence(results.ranks.shape[1])):
+        below.plot(results.pixels, results.ranks[:, layer], color=colour)
+    below.set(xlabel="pixels read", ylabel="effective rank")
+    below.set_ylim(bottom=0)
+    labels.at_ends(below, below.lines, [f"layer {layer + 1}" for layer in range(results.ranks.shape[1])], rows=2)
+    return figure

@@ -1,0 +1,40 @@
+"""The figures of drawing: what is computed small, drawn and told again. No number of a training is tested."""
+
+import numpy as np
+import pytest
+
+from linattn_ref.experiments.learning import images_drawn, images_learned, images_state
+from linattn_ref.experiments.publishing import style
+
+
+def test_images_are_the_same_as_text():
+    drawn = np.random.default_rng(0).integers(0, 256, (3, 5, 5), np.uint8)
+    text = images_drawn.to_text(drawn)
+    assert text[0][:2] == f"{drawn[0, 0, 0]:02x}"
+    np.testing.assert_array_equal(images_drawn.from_text(text), drawn)
+
+
+def test_the_effective_rank_counts_equal_singular_values():
+    basis, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 8)))
+    matrices = np.stack([(basis[:, :r] * 3.0) @ basis[:r] for r in (1, 2, 5)])
+    np.testing.assert_allclose(images_state.effective_rank(matrices), [1, 2, 5], rtol=1e-12)
+    uneven = np.diag([1.0, 0.1, 0.0])
+    assert 1 < images_state.effective_rank(uneven) < 1.1
+
+
+def test_the_curves_are_those_of_the_gathered_runs():
+    results = images_learned.compute()
+    (shipped,) = (curve for curve in results.curves if curve.name == "linear")
+    assert (np.diff(shipped.images) > 0).all()
+    assert (np.diff(shipped.cpu_minutes) > 0).all()
+    assert results.printed == {"softmax": 0.621, "linear": 0.644}
+    with style.use():
+        images_learned.draw(results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [images_drawn, images_state])
+def test_small_figures_are_drawn_without_what_is_fetched(module):
+    results = module.compute(rng=np.random.default_rng(0), quick=True)
+    with style.use():
+        module.draw(results)
