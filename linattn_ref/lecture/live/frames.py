@@ -97,6 +97,9 @@ def _frame(panel: Any, value: Any, options: dict[str, Any]) -> tuple[dict[str, A
 
     with style.use(options.pop("look", "paper")):
         figure = chapter.draw_alone(panel, value, **options)
+        for axes in figure.axes:  # side by side one legend does for all drawings
+            if axes.get_legend() is None and axes.get_legend_handles_labels()[0]:
+                axes.legend()
         drawn, stored = io.BytesIO(), io.BytesIO()
         figure.savefig(drawn, format="png", dpi=DPI)
     colours = PIL.Image.open(drawn).convert("RGB").quantize(COLOURS, dither=PIL.Image.Dither.NONE)

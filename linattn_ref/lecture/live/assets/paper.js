@@ -2,7 +2,7 @@
 "use strict";
 
 const SIDE = 28;
-const PEN = 1.35; // radius, pixels
+const PEN = 1.15; // radius, pixels
 
 class Paper {
   constructor(canvas, changed) {
