@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import multiprocessing
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 
 from linattn_ref.data import npm
@@ -69,12 +71,17 @@ def _build(root: Path, folder: Path, say: Callable[[str], object]) -> Path:
     from linattn_ref.lecture.site import pages, settings
 
     html = folder / "html"
-    extras = pages.Extras(_slides(html / "slides", say), *_live(html / "live", say))
-    say("pages: chapters, formulas beside code, gallery, API")
-    pages.write(root, folder / "source", extras)
-    address = elsewhere.repository(root)
-    (folder / "source" / "conf.py").write_text(settings.conf_py(address), encoding="utf-8")
-    _run_sphinx(folder, html, say)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:  # drawing their pictures takes a core
+        decks, drawn = _slides(html / "slides", beside)
+        extras = pages.Extras(decks, *_live(html / "live", say))
+        say("pages: chapters, formulas beside code, gallery, API")
+        pages.write(root, folder / "source", extras)
+        address = elsewhere.repository(root)
+        (folder / "source" / "conf.py").write_text(settings.conf_py(address), encoding="utf-8")
+        _run_sphinx(folder, html, say)
+        if drawn:
+            say("slides")
+            drawn.result()
     npm.fetch(npm.MATHJAX, progress=say)
     npm.extract(npm.MATHJAX, ["es5/tex-svg.js"], folder / "mathjax")
     (html / "_static" / "mathjax").mkdir(parents=True, exist_ok=True)
@@ -107,13 +114,15 @@ def _run_sphinx(folder: Path, html: Path, say: Callable[[str], object]) -> None:
         raise RuntimeError(f"Sphinx complains: {told or app.statuscode}")
 
 
-def _slides(folder: Path, say: Callable[[str], object]) -> dict[str, str]:
-    """The decks, if this package has them: from a chapter's name to the deck's address."""
+def _slides(folder: Path, pool: Executor) -> tuple[dict[str, str], Future[list[Path]] | None]:
+    """The decks, if this package has them, from a chapter's name to the deck's address; and their being made."""
     if importlib.util.find_spec("linattn_ref.lecture.slides") is None:
-        return {}
-    build = importlib.import_module("linattn_ref.lecture.slides.build")
-    wanted = ["all" if number == build.COURSE else number for number in build.decks()]
-    return {path.stem: f"slides/{path.name}" for path in build.make(wanted, folder, say=say)}
+        return {}, None
+    slides = importlib.import_module("linattn_ref.lecture.slides.build")
+    decks = slides.decks()
+    wanted = ["all" if number == slides.COURSE else number for number in decks]
+    addresses = {path.stem: f"slides/{path.stem}.html" for path in decks.values()}
+    return addresses, pool.submit(slides.make, wanted, folder)
 
 
 def _live(folder: Path, say: Callable[[str], object]) -> tuple[dict[str, str], dict[str, str]]:
