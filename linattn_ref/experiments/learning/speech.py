@@ -4,9 +4,10 @@ A network hears an utterance as a filterbank and scores the blank and each phone
 ten milliseconds each, seven frames side by side are one that it is given, every 30 ms: speech has some 15 phonemes a
 second, and a third of the frames is a third of the work.
 
-The speech is *synthesised* (`linattn_ref.data.speech`) unless a folder with recordings is given, the networks have two
-thousandths of the paper's data and minutes of one core: error rates can be compared with one another, and not with the
-paper's. Each is told of the utterances of a part whose voices and sentences are not in the training part.
+The speech is *synthesised* (`linattn_ref.data.speech`) unless a folder with recordings is given, and a network learns
+for minutes of one core: error rates can be compared with one another, and not with the paper's. Each is told of the
+utterances of a part whose voices and sentences are not in the training part. The rate of RAdam has a short warm-up and
+goes down along half a cosine, which is not the paper's schedule.
 
 References
 ----------
