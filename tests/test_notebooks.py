@@ -24,6 +24,16 @@ def test_notebook_is_its_source_executed(name):
     assert execute.problems(NOTEBOOKS / f"{name}.py", NOTEBOOKS / f"{name}.ipynb") == []
 
 
+def test_where_the_repository_has_an_address_a_chapter_sets_the_package_up(monkeypatch):
+    chapter = NOTEBOOKS / f"{CHAPTERS[0]}.py"
+    plain = execute.read(chapter).cells
+    monkeypatch.setattr(execute.elsewhere, "repository", lambda root: "https://github.com/a/b")
+    cells = execute.read(chapter).cells
+    assert "https://github.com/a/b" in cells[1].source
+    assert [cell.source for cell in cells[:1] + cells[2:]] == [cell.source for cell in plain]
+    assert len({cell.id for cell in cells}) == len(cells)
+
+
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_notebook_is_small(name):
     assert (NOTEBOOKS / f"{name}.ipynb").stat().st_size < MAX_BYTES

@@ -1,6 +1,8 @@
 """The site's command: what it needs, what it says, and that nothing is half there. What is built, a browser tests."""
 
 import importlib.util
+import re
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +101,10 @@ def test_the_first_cell_is_python_and_checks_what_is_installed(monkeypatch):
         elsewhere.check_versions()
     versions["numpy"] = "2.4"
     elsewhere.check_versions()
+
+
+def test_what_publishes_the_site_is_pinned_by_hash():
+    workflow = (Path(__file__).parents[2] / ".github" / "workflows" / "pages.yml").read_text(encoding="utf-8")
+    used = re.findall(r"uses: (\S+)", workflow)
+    assert len(used) == 4
+    assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", each) for each in used)

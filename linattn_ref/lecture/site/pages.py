@@ -48,7 +48,9 @@ class Extras(NamedTuple):
 def write(root: Path, folder: Path, extras: Extras) -> None:
     """Write all sources of the checkout ``root``'s site into ``folder``."""
     shutil.copytree(
-        root / "figures", folder / "figures", ignore=shutil.ignore_patterns("*.pdf", "*.json", "records", "pages")
+        root / "figures",
+        folder / "figures",
+        ignore=shutil.ignore_patterns("*.pdf", "*.json", "records", "pages", "frames"),
     )
     chapters = tables.chapters(root / "notebooks")
     literate = _write_literate(root, folder / "code")
