@@ -14,6 +14,7 @@ class Mutant(NamedTuple):
     new: str
     chosen: str  # of the contract tests, for pytest's -k
     tests: str = "contract"  # file or folder in tests/
+    thorough: bool = False  # found by slow tests of kernels that take a minute to compile
 
 
 MUTANTS = (
@@ -205,30 +206,6 @@ MUTANTS = (
         "every_gradient",
         "kernels/test_delta_product.py",
     ),
-    Mutant(
-        "CTC leaves out the blank between two labels that are the same",
-        "kernels/reference/ctc.py",
-        "skip[3::2][labels[1:] != labels[:-1]] = 0",
-        "skip[3::2] = 0",
-        "probability_of_its_paths",
-        "nn/test_ctc.py",
-    ),
-    Mutant(
-        "what an LSTM remembers has the gradient of one step alone",
-        "kernels/reference/lstm.py",
-        "d_c = d_c * f  # (6)",
-        "d_c = 0 * f  # (6)",
-        "lstm",
-        "nn/test_layers.py",
-    ),
-    Mutant(
-        "a network that hears hears its padding",
-        "models/speech.py",
-        "key_mask=key_mask",
-        "key_mask=None",
-        "padded",
-        "models/test_speech.py",
-    ),
     # --- The compiled ones ---
     Mutant(
         "a buffer that is not cleared",
@@ -245,11 +222,46 @@ MUTANTS = (
         "local-jit-masked",
     ),
     Mutant(
+        "a state that does not fade from chunk to chunk",
+        "kernels/jit/delta_forward.py",
+        "store(s, t, load(s, t) * spread(chunk.whole, 0, t))",
+        "store(s, t, load(s, t))",
+        "both_passes and float32 and True-True and head",
+        "kernels/test_jit_delta_product.py",
+        thorough=True,
+    ),
+    Mutant(
+        "a row that meets itself below the diagonal",
+        "kernels/jit/delta_chunk.py",
+        "broadcast(zero) - load(a, i) * ratio, 0, i - first, zero",
+        "broadcast(zero) - load(a, i) * ratio, 0, i - first + 1, zero",
+        "both_passes and float32 and True-True and head",
+        "kernels/test_jit_delta_product.py",
+        thorough=True,
+    ),
+    Mutant(
+        "a state whose gradient forgets what was erased",
+        "kernels/jit/delta_backward.py",
+        "        product(a, chunk.e_since[:rows, :c].T, r, True)",
+        "        pass",
+        "both_passes and float32 and True-True and head",
+        "kernels/test_jit_delta_product.py",
+        thorough=True,
+    ),
+    Mutant(
+        "a key that fades in its own row",
+        "kernels/cuda/delta_rows.py",
+        "if i > j:\n                    key[c]",
+        "if i >= j:\n                    key[c]",
+        "test_both_passes_are_the_references",
+        "kernels/cuda/test_simulator.py",
+    ),
+    Mutant(
         "a causal query that does not see itself",
         "kernels/cuda/softmax_tiles.py",
         "key <= query + (n_keys - n)",
         "key < query + (n_keys - n)",
-        "both_passes",
+        "test_both_passes_are_the_references",
         "kernels/cuda/test_simulator.py",
     ),
 )

@@ -16,7 +16,7 @@ Who owns a state, ``ownership.py`` says.
 
 References
 ----------
-Yang et al. (2024), "Parallelizing linear transformers with the delta rule over sequence length", section 3.
+Yang et al. (2024), "Parallelizing linear transformers with the delta rule over sequence length".
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ array([[8., 4., 2., 0.]])
 
 References
 ----------
-Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training", section 4 and table 1.
+Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training".
 Sun et al. (2023), "Retentive network: a successor to transformer for large language models", section 2.2 (the gate).
-Dao and Gu (2024), "Transformers are SSMs", section 5.
+Dao and Gu (2024), "Transformers are SSMs".
 """
 
 from __future__ import annotations

@@ -3,12 +3,16 @@
 All of it is slow: to compile the two kernels takes some ten seconds a dtype.
 """
 
+import ctypes
+import os
+import subprocess
+import sys
 from itertools import product
+from pathlib import Path
 
 import numba
 import numpy as np
 import pytest
-from cases import each_compiled_dtype
 
 from linattn_ref.kernels.jit import delta_product as kernel
 from linattn_ref.kernels.jit.transposed import transpose
@@ -25,6 +29,7 @@ ROUNDINGS = 64  # some more than a number's longest way, as in the contract test
 modes = pytest.mark.parametrize(
     ("gate", "erases", "begins"), list(product((None, *SHAPES), (True, False), (True, False)))
 )
+dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
 def draw(n, c, m, gate, *, erases=True, begins=True, leading=(2,), dtype=np.float64, slowest=0.01):
@@ -63,7 +68,7 @@ def in_float64(inputs):
     return [None if x is None else x.astype(np.float64) for x in inputs]
 
 
-@each_compiled_dtype
+@dtypes
 @modes
 def test_both_passes(gate, erases, begins, dtype):
     for size in SIZES:
@@ -71,7 +76,7 @@ def test_both_passes(gate, erases, begins, dtype):
         assert_close(run(kernel, *inputs), run(expected, *in_float64(inputs)), dtype)
 
 
-@each_compiled_dtype
+@dtypes
 @pytest.mark.parametrize("gate", SHAPES)
 @pytest.mark.parametrize("log_gate", [-0.0, -1e-9, -60.0, -1e4, -np.inf])
 def test_gates_that_forget_nothing_or_all(gate, log_gate, dtype):
@@ -97,7 +102,7 @@ def test_gates_of_a_long_sequence(gate):
         assert_close(run(kernel, *inputs), run(expected, *in_float64(inputs)), np.float32)
 
 
-@each_compiled_dtype
+@dtypes
 def test_heads_as_a_model_holds_them_and_gaps(dtype):
     inputs = draw(37, 8, 6, "a channel", leading=(2, 3), dtype=dtype)
 
@@ -127,6 +132,28 @@ def test_any_number_of_threads_gives_the_same_bits():
         np.testing.assert_array_equal(together[name], x, err_msg=name)
 
 
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the most memory held so far")
+@pytest.mark.parametrize("gate", SHAPES)
+def test_the_backward_pass_takes_no_memory_that_grows_with_the_rows(gate):
+    """Beside its results: what compiled code allocates is not known to Python, but to the system."""
+    n = 2**19
+    d_out, d_state, *inputs = draw(n, 8, 8, gate, leading=(1,), dtype=np.float32)
+    run(kernel, d_out[:, :9], d_state, *(x if x is inputs[-1] else x[:, :9] for x in inputs))  # compiled by now
+    u = kernel.forward(*inputs)[2]
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed is given back, so that what is needed shows
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is what is held now
+    before = memory("VmRSS")
+    results = kernel.backward(d_out, d_state, *inputs, u)
+    beside = memory("VmHWM") - before - sum(x.nbytes for x in results)
+    assert beside < n * d_out.itemsize * 2  # not two numbers a row
+
+
+def memory(name):
+    """In bytes, of this process."""
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(name))
+    return 1024 * int(line.split()[1])
+
+
 def test_no_heads_and_what_is_read_only():
     inputs = draw(5, 3, 2, "a head", leading=(0,))
     assert run(kernel, *inputs)["d_q"].shape == (0, 5, 3)
@@ -139,7 +166,16 @@ def test_no_heads_and_what_is_read_only():
         np.testing.assert_array_equal(x, copy)
 
 
-@each_compiled_dtype
+@pytest.mark.thorough
+def test_a_machine_without_avx512():
+    """The same with 16 registers of 256 bits, where a Vector and a Block are half as large; compiled anew."""
+    check = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_jit_delta_product as t; "
+    check += "assert t.WIDTH == 16; t.test_both_passes('a head', True, True, t.np.float32)"
+    environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+avx,+sse4.2"}
+    subprocess.run([sys.executable, "-c", check], check=True, env=environment)
+
+
+@dtypes
 def test_transpose(dtype):
     side = lanes(np.empty(0, dtype)) // 2
     x = np.arange(6 * side * side, dtype=dtype).reshape(2 * side, 3 * side)

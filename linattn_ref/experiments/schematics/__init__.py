@@ -1,8 +1,8 @@
 """One drawn picture a mechanism: shapes of arrays as boxes with their letters, what is summed, what is never made.
 
-``drawing`` is the vocabulary, ``patterns`` what the sparse ones share; each other module is a figure, and has the name
-of its mechanism in `linattn_ref.attention`. ``linear_recurrent`` is the second picture of ``linear``, ``block`` that
-of a transformer's block.
+``drawing`` and ``parts`` are the vocabulary, ``patterns`` what the sparse ones share; each other module is a figure,
+and has the name of its mechanism in `linattn_ref.attention`. ``linear_recurrent`` is the second picture of ``linear``,
+``block`` that of a transformer's block.
 """
 
 from linattn_ref import lazy
@@ -23,6 +23,7 @@ __all__ = [
     "long_short",
     "longformer",
     "nystromformer",
+    "parts",
     "patterns",
     "performer",
     "reformer",

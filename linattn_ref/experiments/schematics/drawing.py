@@ -11,8 +11,8 @@ toy's ``N`` and as wide as its ``D``. One colour has one meaning (`style.ROLES`)
 A product of boxes whose letters do not fit is an error.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -21,10 +21,25 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.textpath import TextPath
-from numpy.typing import NDArray
 
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.pairs import PAIRS
+from linattn_ref.experiments.schematics.parts import (
+    ABOUT,
+    EQUALS,
+    PLUS,
+    PRODUCT,
+    Box,
+    Cells,
+    Ghost,
+    Item,
+    Part,
+    Sign,
+    Stack,
+    becomes,
+    columns_of,
+    rows_of,
+)
 
 __all__ = [
     "ABOUT",
@@ -47,66 +62,6 @@ TOY = {"N": 9, "L": 9, "D": 3, "M": 3, "C": 4, "m": 4, "R": 2, "1": 1}  # how lo
 WIDTH = 60.0  # units, of every picture: so a token is as large in all of them
 GAP = 1.2  # on both sides of a sign
 TITLE, LETTER, SMALL = 1.3, 1.4, 1.0  # of fonts, in units
-
-
-class Box(NamedTuple):
-    """An array: its name, the letters of its rows and columns, and what it is."""
-
-    name: str
-    rows: str
-    columns: str
-    role: str  # of style.ROLES
-
-    @property
-    def T(self) -> "Box":  # as in NumPy
-        """The transposed."""
-        return Box(f"{self.name.removesuffix('$')}^\\top$", self.columns, self.rows, self.role)
-
-
-class Ghost(NamedTuple):
-    """The matrix that is never made: a dashed, empty square; perhaps with a box inside, at left."""
-
-    rows: str = "N"
-    columns: str = "L"
-    inside: Box | None = None
-    label: str = "never\nmade"
-
-
-class Cells(NamedTuple):
-    """The same square with the few entries that there are, each in the colour of its kind (`pairs.PAIRS`)."""
-
-    kinds: NDArray[Any]  # (N, L), as `pairs.paint` makes them; 0 is none
-    rows: str = "N"
-    columns: str = "L"
-    strength: NDArray[Any] | None = None  # (N, L), from 0 to 1, how much of the colour
-    label: str = ""
-
-
-class Stack(NamedTuple):
-    """Boxes that touch, one below the other."""
-
-    boxes: tuple[Box, ...]
-
-
-class Sign(NamedTuple):
-    """Between two boxes."""
-
-    text: str
-    width: float
-    product: bool = False
-    arrow: bool = False
-
-
-PRODUCT, EQUALS, ABOUT, PLUS = Sign("·", 0.4, product=True), Sign("=", 1.0), Sign("≈", 1.0), Sign("+", 1.0)
-
-
-def becomes(text: str = "", width: float = 3.5) -> Sign:
-    """An arrow with what is done written over it."""
-    return Sign(text, width, arrow=True)
-
-
-Part = Box | Ghost | Cells | Stack
-Item = Part | Sign | Sequence[Part]  # a list: side by side, touching
 
 
 class Sheet:
@@ -275,28 +230,16 @@ class Sheet:
 
     def _summed(self, x: float, y: float, before: Any, after: Any) -> None:
         """Under a product, the letter that is summed over."""
-        left, right = _columns(before), _rows(after)
+        left, right = columns_of(before), rows_of(after)
         if left != right:
             raise ValueError(f"no product of {before} and {after}: {left} columns, {right} rows")
         if left != "1":
-            depth = max(sum(map(self.side, _rows(item).split(" + "))) for item in (before, after)) / 2
+            depth = max(sum(map(self.side, rows_of(item).split(" + "))) for item in (before, after)) / 2
             self.text(x, y - depth - 0.35, f"sum over {left}", va="top", color=style.BLACK)
             self._reach(x, y - depth - 1.4)
 
 
 DIM = "#555555"  # of the letters of sides
-
-
-def _rows(item: Any) -> str:
-    if isinstance(item, Stack):
-        return " + ".join(box.rows for box in item.boxes)
-    return str(item[0].rows if isinstance(item, list) else item.rows)
-
-
-def _columns(item: Any) -> str:
-    if isinstance(item, list):
-        return " + ".join(map(_columns, item))
-    return str((getattr(item, "inside", None) or item).columns)
 
 
 def tint(colour: str, share: float) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ Arrays are of float32 or float64, NumPy's, which are copied to the GPU and back,
 
 References
 ----------
-Yang et al. (2024), "Parallelizing linear transformers with the delta rule over sequence length", section 3.
+Yang et al. (2024), "Parallelizing linear transformers with the delta rule over sequence length".
 """
 
 from linattn_ref.kernels.cuda import causal_states, delta_chunks, delta_rows
