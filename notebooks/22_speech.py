@@ -1,0 +1,454 @@
+# %% [markdown]
+# # 22. Hearing: labels of which nobody says when they come
+#
+# A sound has hundreds of frames, what was said in it has a few dozen phonemes, and the data do not tell which frame
+# belongs to which. How can a network learn from that, and what does attention without the matrix cost it?
+#
+# 1. what CTC sums over: all paths, enumerated, and then in a sum that takes no enumeration;
+# 2. its gradient, step by step, checked three times;
+# 3. what it makes of scores that are free to move: peaks;
+# 4. from sound to features, on speech that is *synthesised* here;
+# 5. why there is no causal mask;
+# 6. four networks on synthesised speech, beside the table that the paper prints for recordings (claim 31), and what
+#    one can learn from that and what not.
+#
+# You need chapter 17; 7 and 14 for the mechanisms. The letters: $T$ frames, $V$ symbols of which symbol 0 is the
+# *blank*, written –, scores $a_t \in \mathbb R^V$, labels $l_1 \dots l_S$ from 1 to $V - 1$.
+
+# %%
+import itertools
+import math
+from importlib.util import find_spec
+
+import numpy as np
+from IPython.display import Audio, display
+
+from linattn_ref.attention import linear, softmax
+from linattn_ref.data import filterbank, reported
+from linattn_ref.experiments.benches import bench_speech
+from linattn_ref.experiments.learning import runs, speech_curves, speech_utterance
+from linattn_ref.experiments.publishing import chapter, style
+from linattn_ref.experiments.publishing.restore import restore
+from linattn_ref.gradcheck import check_elementwise
+from linattn_ref.kernels import reference
+from linattn_ref.models import speech
+from linattn_ref.nn import ctc, ctc_decoding, mechanism
+
+# Sums of a few hundred float64 products, each with a relative error of some 1e-16, agree to this.
+same = np.testing.assert_allclose
+
+# %% [markdown]
+# ## What a path says
+#
+# In each frame the network says one symbol. What such a *path* says is found in two steps: write a run of the same
+# symbol once, then leave out the blanks. So `a a – b`, `– a b b` and `a – b –` all say `a b`, and a blank between two
+# `a` keeps them apart. With $y_t = \mathrm{softmax}(a_t)$, and frames that are independent of one another once the
+# network has heard everything,
+#
+# $$p(l) = \sum_{\pi \text{ says } l} \ \prod_{t=1}^T y_t(\pi_t), \qquad \text{loss} = -\log p(l) \qquad (1)$$
+#
+# Five frames and three symbols have 243 paths. All of them, by force:
+
+
+# %%
+def said_by(path):
+    return tuple(symbol for symbol, _ in itertools.groupby(path) if symbol != ctc.BLANK)
+
+
+T, V = 5, 3
+rng = np.random.default_rng(0)
+scores = rng.standard_normal((T, V))
+y = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+probability = {}
+for path in itertools.product(range(V), repeat=T):
+    label = said_by(path)
+    probability[label] = probability.get(label, 0) + math.prod(y[t, symbol] for t, symbol in enumerate(path))
+
+same(sum(probability.values()), 1, rtol=1e-12)  # each path says something
+for label in [(), (1,), (1, 2), (1, 1), (2, 1, 2), (1, 2, 1, 2)]:
+    loss, _ = ctc.forward(scores[None], np.array([label], int), lengths=np.array([len(label)]))
+    same(loss * max(len(label), 1), -math.log(probability[label]), rtol=1e-12)  # the package's loss is per label
+print(f"{V**T} paths say {len(probability)} different things")
+
+# %% [markdown]
+# **How many paths say the same?** If no two neighbours of $S$ labels are alike, choose the $2 S$ places where a run of
+# a label begins or ends, out of $T + S$: there are $\binom{T + S}{2 S}$. Counted, and then for an utterance of the
+# paper's mean length with 60 phonemes:
+
+# %%
+counted = {}
+for path in itertools.product(range(V), repeat=T):
+    counted[said_by(path)] = counted.get(said_by(path), 0) + 1
+for label, count in counted.items():
+    if all(a != b for a, b in itertools.pairwise(label)):
+        assert count == math.comb(T + len(label), 2 * len(label))
+paths = math.comb(800 + 60, 120)
+print(f"800 frames, 60 labels: a number of {len(str(paths))} digits")
+assert paths > 10**100
+
+# %% [markdown]
+# ## The sum without the enumeration
+#
+# A path that says $l$ goes through the states $l' = –\, l_1\, –\, l_2 \dots l_S\, –$, which are $2S + 1$, in this
+# order. In each frame it stays, goes on by one, or leaves out a blank between two labels that differ. Let $\alpha_t(s)$
+# be the sum over all beginnings that are in state $s$ at $t$, frame $t$ included, and $\beta_t(s)$ that over all ends
+# after $t$. With $r \to s$ for an allowed step,
+#
+# $$\alpha_t(s) = y_t(l'_s) \sum_{r \to s} \alpha_{t-1}(r), \qquad
+# \beta_t(s) = \sum_{s \to r} \beta_{t+1}(r)\, y_{t+1}(l'_r), \qquad
+# p = \sum_s \alpha_t(s)\, \beta_t(s) \text{ at any } t \qquad (2)$$
+#
+# Every path is in one state at $t$, which is why the last sum is $p$ at *any* $t$. It takes $T (2S + 1)$ steps of at
+# most three terms, and all of it is done with logarithms: products of 800 probabilities are no floating-point numbers.
+
+# %%
+chapter.source(reference.ctc._sums, doc=False)
+
+# %%
+labels = np.array([1, 2])
+states = np.array([0, 1, 0, 2, 0])
+skip = np.where((np.arange(5) == 3), 0.0, -np.inf)  # from label 1 to label 2, and nowhere else
+_, log_alpha = reference.ctc._sums(np.log(y)[:, states], skip)
+log_beta, _ = reference.ctc._sums(np.log(y)[::-1, states[::-1]], np.roll(skip, -2)[::-1])
+both = np.exp(log_alpha + log_beta[::-1, ::-1])  # (T, 2 S + 1)
+same(both.sum(axis=1), [probability[1, 2]] * T, rtol=1e-12)  # (2), at every t
+
+shares = np.zeros((T, 5))  # of the paths that say 1 2, by force: in which state each is, and how likely it is
+for path in itertools.product(range(V), repeat=T):
+    if said_by(path) == (1, 2):
+        first, second = path.index(1), path.index(2)
+        after_first = next(t for t in range(first, T) if path[t] != 1)
+        after_second = next((t for t in range(second, T) if path[t] != 2), T)
+        where = [0] * first + [1] * (after_first - first) + [2] * (second - after_first)
+        where += [3] * (after_second - second) + [4] * (T - after_second)
+        shares[np.arange(T), where] += math.prod(y[t, symbol] for t, symbol in enumerate(path))
+same(both, shares, rtol=1e-12, atol=1e-15)
+print((both / probability[1, 2]).round(3))
+
+# %% [markdown]
+# ## The gradient, step by step
+#
+# **Step 1: towards $\log y$.** A path in state $s$ at $t$ has $y_t(l'_s)$ as a factor, once. So $\partial p / \partial
+# \log y_t(c)$ is $p$ with only those paths in it that say $c$ at $t$: $\sum_{s:\, l'_s = c} \alpha_t(s) \beta_t(s)$.
+# Divided by $p$ it is their share,
+#
+# $$g_t(c) = \frac{1}{p} \sum_{s:\, l'_s = c} \alpha_t(s)\, \beta_t(s), \qquad \sum_c g_t(c) = 1, \qquad
+# \frac{\partial (-\log p)}{\partial \log y_t(c)} = -g_t(c) \qquad (3)$$
+#
+# **Step 2: through the softmax.** $\log y_t(c) = a_t(c) - \log \sum_k e^{a_t(k)}$, so $\partial \log y_t(c) / \partial
+# a_t(k) = [c = k] - y_t(k)$.
+#
+# **Step 3: together.** $-\sum_c g_t(c)\, ([c = k] - y_t(k)) = y_t(k) \sum_c g_t(c) - g_t(k)$, and the sum is 1:
+#
+# $$\frac{\partial\, \text{loss}}{\partial a_t(k)} = y_t(k) - g_t(k) \qquad (4)$$
+#
+# What is said less what is meant, as in cross-entropy; only that $g$ is not given but is the network's own opinion,
+# once it knows what was said. Checked against the shares of the enumeration, against finite differences, and for a
+# sum of 0 over the symbols:
+
+# %%
+chapter.source(reference.ctc._sequence, doc=False)
+
+# %%
+g = np.zeros((T, V))
+for s, symbol in enumerate(states):
+    g[:, symbol] += shares[:, s] / probability[1, 2]  # (3), by force
+loss, saved = ctc.forward(scores[None], labels[None])
+gradient = ctc.backward(1.0, saved).scores[0] * len(labels)
+same(gradient, y - g, rtol=1e-10, atol=1e-14)  # (4)
+same(gradient.sum(axis=1), np.zeros(T), atol=1e-14)
+
+
+def forward(scores):
+    return ctc.forward(scores[None], labels[None])
+
+
+def backward(d_loss, saved):
+    found = ctc.backward(float(d_loss), saved)
+    return found._replace(scores=found.scores[0])
+
+
+check_elementwise(forward, backward, scores, rng=0).assert_ok()
+
+# %% [markdown]
+# ## Peaks
+#
+# Let the scores be free, start them all equal, and go down the gradient for `a b c` in thirty frames. At first all
+# alignments are alike, and each label is a hill where most paths have it. The gradient (4) takes the hills for what is
+# meant: what is a little likelier becomes likelier still, at the ends first, where fewest paths compete. In the end a
+# label is said in few frames, and everywhere else the blank: that no frame is asked for is why a network trained so
+# tells *that* a phoneme was said, and *about* when.
+
+# %%
+MEANT = np.array([[1, 2, 3]])
+
+
+def descended(steps):
+    free = np.zeros((1, 30, 4))
+    for _ in range(steps):
+        _, saved = ctc.forward(free, MEANT)
+        free -= 3.0 * ctc.backward(1.0, saved).scores
+    return np.exp(free[0]) / np.exp(free[0]).sum(axis=1, keepdims=True)
+
+
+def panel(axes, steps):
+    found = descended(int(steps))
+    for symbol, (name, colour) in enumerate(
+        (("–", style.GREY), ("a", style.BLUE), ("b", style.VERMILLION), ("c", style.GREEN))
+    ):
+        axes.plot(found[:, symbol], color=colour, label=name)
+    axes.set(xlabel="frame", ylabel="probability", ylim=(0, 1))
+    axes.label_outer()
+    if steps == 0:
+        axes.legend()
+
+
+chapter.explore(
+    panel,
+    (0, 30, 300),
+    name="steps",
+    slider=(0, 3, 10, 30, 100, 300, 1000),
+    sharey=True,
+    alt="Probability of the blank and of a, b and c in thirty frames. Without a step all are one quarter; after "
+    "thirty a and c have a peak each and b a low hill between them; after three hundred all three have high peaks, and "
+    "the blank fills what is between",
+)
+start, later = descended(0), descended(300)
+assert later.max(axis=0).min() > 0.6 > start.max()
+assert ctc_decoding.greedy(np.log(later)[None]) == [[1, 2, 3]]
+assert (np.diff(later[:, 1:].argmax(axis=0)) > 0).all()  # in order
+
+# %% [markdown]
+# **Reading it off.** The likeliest path takes a maximum a frame (*greedy*), and says what that says. The likeliest
+# *labels* are another matter: two frames with 0.6 for the blank say nothing by the likeliest path (0.36), but `a` by
+# the three paths `a a`, `a –` and `– a` together (0.64). A *beam* keeps the likeliest beginnings and adds up paths.
+
+# %%
+flat = np.log([[0.6, 0.4], [0.6, 0.4]])
+assert ctc_decoding.greedy(flat) == [[]]
+found = ctc_decoding.prefix_beam(flat)[0][0]
+assert found.labels == [1]
+same(math.exp(found.log_probability), 0.64)
+
+# %% [markdown]
+# ## Sound, and what becomes of it
+#
+# The collections of speech that papers use are licensed or large. So the speech here is *synthesised*, by eSpeak NG
+# (GPL-3.0-or-later, a formant synthesiser that comes as the small package `espeakng-loader`, extra `speech`), which
+# says a sentence and tells at which sample each phoneme begins. What follows was said by a program, through a filter
+# and with noise, both drawn:
+
+# %%
+SENTENCE = "The plot was thin, but what a film"
+if find_spec("espeakng_loader"):
+    from linattn_ref.data import espeak
+    from linattn_ref.data.speech import RATE, through_a_microphone
+
+    spoken = espeak.speak([SENTENCE], espeak.Voice("en-gb-x-rp", "f2"))[0]
+    heard = through_a_microphone(spoken.samples, np.random.default_rng(1))
+    print(f"{SENTENCE!r}, synthesised: {' '.join(spoken.phonemes)}; {len(heard) / RATE:.2f} s")
+    display(Audio(heard, rate=RATE))
+    features = filterbank.log_mel(heard, RATE)
+    assert features.shape[1] == filterbank.CHANNELS
+    assert 0 <= spoken.starts[0] <= spoken.starts[-1] < len(spoken.samples)
+else:
+    print("Nothing to hear here: `pip install 'linattn-ref[speech]'` brings eSpeak NG")
+
+# %% [markdown]
+# A network does not get the 16,000 numbers a second of the sound but 40 every 10 ms: logarithms of energies in windows
+# of 25 ms, in bands that are as wide as the ear's. A speaker's channels are then brought to mean 0 and variance 1.
+
+# %%
+chapter.source(filterbank.log_mel, doc=False)
+
+# %% [markdown]
+# The corpus of `linattn-ref train speech` has 6,000 sentences of film reviews by 240 such voices, and 300 by 12 others
+# for each of validation and test. Accent, speed and pitch are drawn for each voice, filter and noise for each sentence;
+# the test part's variants of the voice and its sentences are in no other part. Seven frames around every third are one
+# input of the networks, so that a second has 33 of them.
+#
+# ## Why no causal mask
+#
+# Chapter 7's mask keeps a token from seeing what it is to predict. Here nothing is predicted: the whole utterance is
+# there before a phoneme of it is told, and what comes after one says much about it. Without the mask linear attention
+# has *one* state a head for the whole utterance, $\sum_j \phi(k_j) v_j^\top$, made once and read by all frames, and no
+# running sum. Only padding is masked. And nothing can be read off before the utterance ends: a recogniser that speaks
+# while it listens needs the mask, or a window.
+
+# %%
+frames = np.random.default_rng(2).standard_normal((1, 12, 4))
+params = speech.draw(np.random.default_rng(3), inputs=4, labels=5, width=8, hidden=16, layers=2)
+for inside in (softmax, linear):
+    model = speech.Model(mechanism.of(inside), heads=2, kernels=reference)
+    before, _ = speech.forward(frames, params, model)
+    changed = frames.copy()
+    changed[:, -1] += 1
+    after, _ = speech.forward(changed, params, model)
+    assert np.abs(after - before)[0, 0].max() > 1e-6  # the first frame has heard the last
+    padded = np.concatenate([frames, 1e3 * np.ones((1, 3, 4))], axis=1)
+    masked, _ = speech.forward(padded, params, model, lengths=np.array([12]))
+    same(masked[:, :12], before, rtol=1e-9, atol=1e-12)  # and nobody hears the padding
+chapter.source(speech.forward, doc=False)
+
+# %% [markdown]
+# ## Four networks, on synthesised speech
+#
+# Three bidirectional LSTMs of 128 units, and transformers of four layers of width 128 with softmax, LSH (four rounds)
+# and linear attention, are trained with RAdam for the same number of updates, each by
+#
+#     linattn-ref train speech --attention linear --out out/speech/linear-0
+#
+# on *synthesised* speech; `linattn-ref gather out/speech figures/records/speech.json` makes one record of all. The
+# paper trained on recordings from the Wall Street Journal collection, and prints (table 3):
+
+# %%
+rows = [
+    (name, f"{printed.phoneme_error_rate:.2f}", printed.seconds_per_epoch)
+    for name, printed in reported.SPEECH.items()  # claim 31
+]
+chapter.table(("recordings, as printed", "phoneme error rate, %", "s an epoch, GPU"), rows)
+assert {name: each.phoneme_error_rate for name, each in reported.SPEECH.items()} == {
+    "bi-lstm": 10.94,
+    "softmax": 5.12,
+    "lsh-4": 9.33,
+    "linear": 8.08,
+}
+paper = reported.SPEECH["softmax"].seconds_per_epoch / reported.SPEECH["linear"].seconds_per_epoch
+print(f"softmax takes {paper:.2f} times as long an epoch as linear attention, in the paper")
+
+# %% [markdown]
+# What this package's runs make of synthesised speech, where they are recorded. First an utterance of the test part:
+
+# %%
+RUNS = runs.RECORDS / "speech.json"
+if RUNS.is_file():
+    utterance = speech_utterance.compute(record=RUNS)
+    chapter.show(
+        speech_utterance.draw,
+        utterance,
+        alt="A filterbank with the phonemes of a synthesised sentence above it; below, for each network, the blank's "
+        "probability over time with dips, in the dips peaks named by phonemes, and the phonemes recognised",
+    )
+    print("synthesised:", " ".join(utterance.symbols))
+else:
+    print("No run is recorded in figures/records/speech.json: there is no error rate on synthesised speech to show.")
+
+# %%
+if RUNS.is_file():
+    curves = speech_curves.compute(record=RUNS)
+    chapter.show(
+        speech_curves.draw,
+        curves,
+        alt="Share of phonemes of synthesised speech that is wrong, against updates and against CPU time, by network",
+    )
+    print(
+        f"training: {curves.hours:.1f} h, {curves.corpus}; {curves.epochs:.1f} epochs each; "
+        f"test: {curves.utterances} utterances, {curves.phonemes} phonemes"
+    )
+    chapter.table(
+        ("synthesised speech, here", "PER %, likeliest path", "PER %, beam of 8", "CPU s an epoch"),
+        speech_curves.table_rows(curves),
+    )
+
+# %% [markdown]
+# An utterance here is short, some 75 stacked frames, and attention is a small part of a layer then. The ratio of the
+# paper shows at its lengths, 800 frames on average and 2,400 at most. The same networks on random numbers in the place
+# of synthesised speech, on frames of 10 ms that are not stacked, as CPU seconds for an epoch of the 3.8 hours if all
+# its utterances were so long:
+
+# %%
+bench = restore(bench_speech.Results, chapter.record("bench_speech")["results"])
+chapter.show(bench_speech.draw, bench, alt="CPU seconds an epoch against the frames of an utterance, for four networks")
+seconds = {(each.network, each.length): each.seconds for each in bench.epochs}
+for length in sorted({each.length for each in bench.epochs}):
+    times = ", ".join(
+        f"{name} {seconds[name, length] / seconds['linear', length]:.2f}" for name in bench_speech.NETWORKS
+    )
+    print(f"{length:4} frames, times linear attention's: {times}")
+assert seconds["softmax", 2400] > 2 * seconds["softmax", 100]  # a row of its matrix is 24 times as long
+assert seconds["linear", 2400] < 1.2 * seconds["linear", 100]  # its state is not
+
+# %% [markdown]
+# **What synthesised speech shows.** That loss, gradient, layers, decoding and training are right together: none of the
+# networks was told where a phoneme is, and the peaks stand where eSpeak NG put it. And which of the networks learns how
+# much in so many updates, on the same data.
+#
+# **What it does not.** eSpeak NG makes a phoneme by tables and rules, nearly the same each time; people do not. It has
+# a dozen mouths, no mumbling, no hesitation, no room. An error rate on it says nothing about people; four hours of
+# speech and minutes of training say little about large collections and long trainings; and utterances of three seconds
+# are not where the mechanisms differ. Whoever has recordings gets a table of their own: `linattn-ref train speech
+# --data DIR` reads TIMIT's and LibriSpeech's layout.
+#
+# ## Exercises
+#
+# **1.** Which labels are impossible in $T$ frames? What is the least $T$ for `b o o k`?
+#
+# <details><summary>Solution</summary>
+#
+# A label needs a frame, and two neighbours that are the same need a blank between them: $S$ plus the number of such
+# pairs. `b o o k` needs five. With fewer there is no path, $p = 0$, and the loss is infinite.
+#
+# </details>
+
+# %%
+book = np.array([[1, 2, 2, 3]])
+losses = [ctc.forward(np.zeros((1, n, 4)), book)[0] for n in (4, 5)]
+assert np.isinf(losses[0])
+same(4 * losses[1], 5 * math.log(4))  # one path: b o – o k
+
+# %% [markdown]
+# **2.** All scores are 0. What is $p(l)$ for $S$ labels of which no neighbours are alike, and where are $g_t(c)$ and
+# the gradient largest for one label in three frames?
+#
+# <details><summary>Solution</summary>
+#
+# Each path has $V^{-T}$, and there are $\binom{T + S}{2S}$. One label in three frames has the six paths `a – –`, `a a
+# –`, `a a a`, `– a a`, `– – a`, `– a –`, of which four say it in the middle, and three at either end: $g_2(a) = 4/6$.
+#
+# </details>
+
+# %%
+loss, saved = ctc.forward(np.zeros((1, 3, 3)), np.array([[1]]))
+same(math.exp(-loss), math.comb(4, 2) / 3**3)
+same(1 / 3 - ctc.backward(1.0, saved).scores[0, :, 1], [3 / 6, 4 / 6, 3 / 6])
+
+# %% [markdown]
+# **3.** A network that says the same in each frame, $y$, whatever it hears: which $y$ is best for utterances of one
+# label in $T$ frames, for large $T$? What does that say of the first minutes of training, in which all networks say
+# nothing but blanks?
+#
+# <details><summary>Solution</summary>
+#
+# With $y$ for the blank and $1 - y$ for the label (the others get nothing), a path of one run of $m$ frames has
+# $y^{T-m} (1-y)^m$, and there are $T - m + 1$ of them: $p = \sum_m (T - m + 1)\, y^{T-m} (1-y)^m$. For large $T$ the
+# run of one frame decides, $T y^{T-1} (1-y)$, which is largest at $y = 1 - 1/T$: nearly all blank. A network that has
+# not learned to hear does best to say blanks, and the likeliest path says nothing: an error rate of 100 %, until it
+# hears something.
+#
+# </details>
+
+# %%
+T_long, blank = 200, np.linspace(0.9, 0.9999, 2000)
+m = np.arange(1, T_long + 1)[:, None]
+p = ((T_long - m + 1) * blank ** (T_long - m) * (1 - blank) ** m).sum(axis=0)
+best = blank[p.argmax()]
+same(best, 1 - 1 / T_long, atol=1e-3)
+same(
+    -ctc.forward(np.log(np.tile([best, 1 - best], (1, T_long, 1))), np.array([[1]]))[0],
+    np.log(p.max()),
+    rtol=1e-10,
+)
+
+# %% [markdown]
+# ## What to remember
+#
+# - CTC's loss is the logarithm of a sum over all paths that say the labels, exponentially many, in $T (2S + 1)$ steps.
+# - Its gradient is what is said less what is meant, $y_t - g_t$; what is meant is the share of paths, made by the
+#   network's own scores.
+# - Trained so, a network says labels in peaks, in order, and blanks between them.
+# - What is heard as a whole needs no causal mask, and linear attention then has one state for all frames.
+# - The error rates here are of synthesised speech: they compare these networks on it, and nothing else.
+#
+# **Sources.** Graves, Fernández, Gomez and Schmidhuber (2006), *Connectionist temporal classification*. Graves and
+# Schmidhuber (2005), *Framewise phoneme classification with bidirectional LSTM*. Katharopoulos, Vyas, Pappas and
+# Fleuret (2020), *Transformers are RNNs*, section 4.3. eSpeak NG 1.52, <https://github.com/espeak-ng/espeak-ng>.
