@@ -27,6 +27,7 @@ EXTRAS = {
     **dict.fromkeys(("distributed", "dask"), "dask"),
     **dict.fromkeys(("torch", "transformers"), "peers"),
     **dict.fromkeys(("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc"), "site"),
+    "playwright": "browser",
     **dict.fromkeys(("markdown_it", "mdit_py_plugins", "pygments", "IPython"), "site"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -32,11 +33,14 @@ def measure(networks: Sequence[Path] | None = None) -> dict[str, Any]:
     """Milliseconds of each row of 28 pixels, the median of some digits, for each network."""
     from playwright.sync_api import sync_playwright
 
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        raise FileNotFoundError("there is no Chromium on the path: apt-get install chromium")
     text = page.inline("pixels.html", build.pixels(networks), links="")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = Path(folder) / "pixels.html"
         file.write_text(text, encoding="utf-8")
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         opened = browser.new_page()
         opened.goto(f"{file.as_uri()}#still")
         found: dict[str, Any] = {"browser": f"Chromium {browser.version}"}

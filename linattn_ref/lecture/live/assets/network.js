@@ -21,6 +21,8 @@ class Network {
     this.attended = new Float64Array(this.width);
     this.inner = new Float64Array(this.hidden);
     this.scores = new Float64Array(this.values);
+    const make = this.attention === "linear" ? LinearState : SoftmaxCache;
+    this.states = this.blocks.map(() => new make(this.heads, this.width / this.heads, this.places));
     this.reset();
   }
 
@@ -40,8 +42,7 @@ class Network {
   // Before the first token: nothing is known.
   reset() {
     this.place = 0;
-    const make = this.attention === "linear" ? LinearState : SoftmaxCache;
-    this.states = this.blocks.map(() => new make(this.heads, this.width / this.heads, this.places));
+    for (const state of this.states) state.reset();
   }
 
   // Numbers that are carried from this token to the next.
@@ -82,6 +83,11 @@ class LinearState {
     this.held = this.s.length + this.z.length;
   }
 
+  reset() {
+    this.s.fill(0);
+    this.z.fill(0);
+  }
+
   step(projected, out) {
     const { heads, depth, s, z } = this, width = heads * depth;
     const phi = (x) => (x > 0 ? x + 1 : Math.exp(x));
@@ -107,10 +113,14 @@ class LinearState {
 // out = sum_j softmax_j(q . k_j / sqrt D) v_j over all tokens so far, which are kept.
 class SoftmaxCache {
   constructor(heads, depth, places) {
-    Object.assign(this, { heads, depth, count: 0 });
+    Object.assign(this, { heads, depth });
     this.keys = new Float64Array(places * heads * depth); // room for (places, H, D), filled as tokens come
     this.values = new Float64Array(places * heads * depth);
     this.weights = new Float64Array(places);
+  }
+
+  reset() {
+    this.count = 0;
   }
 
   get held() {

@@ -5,8 +5,9 @@ const SIDE = 28;
 const PEN = 1.15; // radius, pixels
 
 class Paper {
-  constructor(canvas, changed) {
-    Object.assign(this, { canvas, changed });
+  // `changed` is called when there is other ink, `moved` when the keyboard's cursor is elsewhere.
+  constructor(canvas, changed, moved) {
+    Object.assign(this, { changed, moved });
     this.ink = new Uint8Array(SIDE * SIDE);
     this.cursor = null; // of the keyboard
     let last = null;
@@ -28,7 +29,7 @@ class Paper {
     });
     for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, () => (last = null));
     canvas.addEventListener("keydown", (event) => this.#key(event));
-    canvas.addEventListener("blur", () => { this.cursor = null; this.changed(); });
+    canvas.addEventListener("blur", () => { this.cursor = null; this.moved(); });
   }
 
   #key(event) {
@@ -38,7 +39,7 @@ class Paper {
     this.cursor ??= [13.5, 6.5];
     if (event.key in moves) this.cursor = this.cursor.map((x, i) => Math.min(27.5, Math.max(0.5, x + moves[event.key][i])));
     if (event.key === " " || event.shiftKey) this.stroke([this.cursor, this.cursor]);
-    this.changed();
+    else this.moved();
   }
 
   clear() {

@@ -172,7 +172,7 @@ function say() {
   $("#speed-said").textContent = SPEEDS[$("#speed").value][0];
 }
 
-const paper = new Paper($("#paper"), () => changed());
+const paper = new Paper($("#paper"), changed, draw);
 for (const name of [..."0123456789", "×"]) {
   const button = Object.assign(document.createElement("button"), { textContent: name, type: "button" });
   button.setAttribute("aria-label", name === "×" ? "Clear the paper" : `Begin a ${name}`);
