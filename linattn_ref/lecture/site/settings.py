@@ -54,6 +54,7 @@ def configuration(address: str) -> dict[str, Any]:
         "html_static_path": [str(STATIC)],
         "html_css_files": ["site.css"],
         "html_copy_source": False,
+        "html_show_search_summary": False,  # it would show formulas as TeX
         "html_show_sphinx": False,
         "html_theme_options": {
             "light_css_variables": {"color-brand-primary": "#2f5d8a", "color-brand-content": "#2f5d8a"},
