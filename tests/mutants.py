@@ -35,7 +35,7 @@ MUTANTS = (
     ),
     Mutant(
         "the gradient of a division by the length without that of the length",
-        "attention/delta.py",
+        "attention/unit_rows.py",
         "r * (d_y - y * (y * d_y).sum(axis=-1, keepdims=True))",
         "r * d_y",
         "delta-channels-reference",
@@ -200,9 +200,9 @@ MUTANTS = (
     ),
     Mutant(
         "the gradient of the gate without that of the state after",
-        "kernels/reference/delta_product.py",
-        "own[..., -1, :] += (d_state * s).sum(axis=-1)",
-        "own[..., -1, :] += 0",
+        "kernels/reference/delta_product_plain.py",
+        "(d_state * s).sum(axis=-1)[..., None, :]",
+        "(0 * s).sum(axis=-1)[..., None, :]",
         "every_gradient",
         "kernels/test_delta_product.py",
     ),

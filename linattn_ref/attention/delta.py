@@ -42,7 +42,7 @@ The gradient, by hand
     d_beta_i = v_i . d_value_i + k^_i . d_e_i                (7)
     d_k^_i = d_key_i + beta_i d_e_i                          (8)
 
-and through (4), where with ``r = 1 / sqrt(|x|^2 + 1e-6)`` and ``y = n(x) = r x`` comes ``dr = -r^3 x . dx``:
+and through (4), with ``y = n(x) = r x`` (``unit_rows.py``):
 
     d_x = r (d_y - y (y . d_y))                              (9)
 
@@ -75,31 +75,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention import gated_linear
-from linattn_ref.attention.arguments import Array, Mask, check_qkv, resolve_scale
-from linattn_ref.attention.delta_checks import (
-    check_backward,
-    check_beta,
-    check_flag,
-    check_forward,
-    check_log_gate,
-    check_matrix,
-    check_step,
-)
+from linattn_ref.attention.arguments import Array, Mask, resolve_scale
+from linattn_ref.attention.delta_checks import check_backward, check_beta, check_flag, check_forward, check_matrix
+from linattn_ref.attention.delta_recurrent import step, summarise
 from linattn_ref.attention.door import door
-from linattn_ref.attention.fading_state import (
-    Piece,
-    State,
-    apply,
-    apply_backward,
-    combine,
-    init_state,
-    piece_of,
-    spend,
-)
+from linattn_ref.attention.fading_state import Piece, State, apply, apply_backward, combine, init_state
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.ownership import new_count
-from linattn_ref.attention.rooms import DeltaProductRoom, check_kernels, kernel_of, name_of_room
+from linattn_ref.attention.rooms import DeltaProductRoom, kernel_of, name_of_room
+from linattn_ref.attention.unit_rows import unit, unit_backward
 from linattn_ref.kernels import reference
 from linattn_ref.kernels.reference.buffers import into
 
@@ -121,8 +106,6 @@ __all__ = [
     "step",
     "summarise",
 ]
-
-EPS = 1e-6  # of (4)
 
 
 @documented
@@ -232,7 +215,7 @@ def forward(
     scale = resolve_scale(scale, q.shape[-1])
     s = None if state is None else state.s.copy()  # a copy: a step may spend the state
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    unit_q, unit_k = (_unit(x) if normalise else x for x in (q, k))  # (4)  (..., N, C)
+    unit_q, unit_k = (unit(x) if normalise else x for x in (q, k))  # (4)  (..., N, C)
     result, s_last, u = kernels.delta_product.forward(
         q=scale * unit_q, k=unit_k, v=beta[..., None] * v, erase=beta[..., None] * unit_k, log_gate=log_gate, state=s
     )  # (1)-(3)
@@ -265,7 +248,7 @@ def backward(
         Of ``log_gate`` and of ``state`` too, where ``forward`` was given one.
     """
     q, k, v, normalise = saved.q, saved.k, saved.v, saved.normalise
-    unit_q, unit_k = (_unit(x) if normalise else x for x in (q, k))  # (4)  (..., N, C)
+    unit_q, unit_k = (unit(x) if normalise else x for x in (q, k))  # (4)  (..., N, C)
     beta = saved.beta[..., None]  # (..., N, 1)
     rows = {"q": saved.scale * unit_q, "k": unit_k, "v": beta * v, "erase": beta * unit_k, "log_gate": saved.log_gate}
     d_q, d_k, d_value, d_e, d_log_gate, d_s = kernel_of(saved.kernels, "delta_product").backward(
@@ -275,7 +258,7 @@ def backward(
     d_beta = (v * d_value).sum(axis=-1) + (unit_k * d_e).sum(axis=-1)  # (7)  (..., N)
     d_q, d_k = saved.scale * d_q, d_k + beta * d_e  # (8)  (..., N, C)
     if normalise:
-        d_q, d_k = _unit_backward(d_q, q), _unit_backward(d_k, k)  # (9)
+        d_q, d_k = unit_backward(d_q, q), unit_backward(d_k, k)  # (9)
     gradients = d_q, zero_masked(d_k, saved.key_mask), d_v, d_beta
     if d_log_gate is None:
         return Gradients(*gradients) if saved.s is None else GradientsWithState(*gradients, State(d_s))
@@ -283,74 +266,7 @@ def backward(
     return with_gate if saved.s is None else GradientsWithGateAndState(*with_gate, State(d_s))
 
 
-def _unit(x: Array) -> Array:
-    """``n(x)`` of (4)."""
-    return x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + x.dtype.type(EPS))
-
-
-def _unit_backward(d_y: Array, x: Array) -> Array:
-    """Equation (9)."""
-    r = 1 / np.sqrt((x * x).sum(axis=-1, keepdims=True) + x.dtype.type(EPS))
-    y = r * x
-    return r * (d_y - y * (y * d_y).sum(axis=-1, keepdims=True))
-
-
-# --- The recurrent form ---------------------------------------------------------------------------------------------
-
-
-def _check_step(
-    q_t: Any,
-    k_t: Any,
-    v_t: Any,
-    state: Any,
-    beta_t: Any,
-    log_gate_t: Any = None,
-    *,
-    normalise: Any = True,
-    **options: Any,
-) -> None:
-    check_step(q_t, k_t, v_t, state, log_gate_t, **options)
-    check_beta("beta_t", beta_t, q_t)
-    check_flag("normalise", normalise)
-
-
-@door(_check_step)
-def step(
-    q_t: Array,
-    k_t: Array,
-    v_t: Array,
-    state: State,
-    beta_t: Array,
-    log_gate_t: Array | None = None,
-    *,
-    normalise: bool = True,
-    scale: float | None = None,
-    kernels: DeltaProductRoom = reference,
-) -> tuple[Array, State]:
-    """One token, equations (1)-(4).
-
-    Parameters
-    ----------
-    q_t, k_t, v_t : ndarray, ``(..., C)``, ``(..., C)``, ``(..., M)``
-    state : State
-        From :func:`init_state`, ``step`` or ``forward``. It is spent, see ``ownership.py``.
-    beta_t : ndarray ``(...)``
-    log_gate_t : ndarray ``(...)`` or ``(..., C)``, optional
-    normalise, scale, kernels
-        As in :func:`forward`.
-
-    Returns
-    -------
-    out_t : ndarray ``(..., M)``
-    state : State
-    """
-    state, scale, beta = spend(state), resolve_scale(scale, q_t.shape[-1]), beta_t[..., None]
-    unit_q, unit_k = (_unit(x) if normalise else x for x in (q_t, k_t))  # (4)  (..., C)
-    rows = scale * unit_q, unit_k, beta * v_t, beta * unit_k, log_gate_t
-    return kernels.delta_product.step(*rows, state.s), state  # (1)-(3)
-
-
-# --- The matrix, and what a piece does ------------------------------------------------------------------------------
+# --- The matrix ------------------------------------------------------------------------------------------------------
 
 
 def _check_matrix(q: Any, k: Any, beta: Any, log_gate: Any = None, *, normalise: Any = True, **options: Any) -> None:
@@ -376,48 +292,8 @@ def matrix(
     token writes its value, less what those before it have written at its key.
     """
     scale, k = resolve_scale(scale, q.shape[-1]), zero_masked(k, key_mask)
-    unit_q, unit_k = (_unit(x) if normalise else x for x in (q, k))  # (4)  (..., N, C)
+    unit_q, unit_k = (unit(x) if normalise else x for x in (q, k))  # (4)  (..., N, C)
     p = gated_linear.matrix.unchecked(unit_q, unit_k, log_gate, scale=scale)  # type: ignore[arg-type]
     a = gated_linear.matrix.unchecked(beta[..., None] * unit_k, unit_k, log_gate, scale=1.0)  # type: ignore[arg-type]
     written = np.linalg.inv(np.eye(k.shape[-2], dtype=k.dtype, like=k) + np.tril(a, -1))  # (..., N, N)
     return p @ (written * beta[..., None, :])
-
-
-def _check_summarise(
-    k: Any,
-    v: Any,
-    beta: Any,
-    log_gate: Any = None,
-    *,
-    normalise: Any = True,
-    key_mask: Any = None,
-    kernels: Any = reference,
-) -> None:
-    check_qkv(k, k, v, key_mask=key_mask)
-    check_beta("beta", beta, k)
-    check_log_gate("log_gate", log_gate, k)
-    check_flag("normalise", normalise)
-    check_kernels(kernels, "delta_product")
-
-
-@door(_check_summarise)
-def summarise(
-    k: Array,
-    v: Array,
-    beta: Array,
-    log_gate: Array | None = None,
-    *,
-    normalise: bool = True,
-    key_mask: Mask | None = None,
-    kernels: DeltaProductRoom = reference,
-) -> Piece:
-    """What some tokens do to a state: what a machine has to say about its piece of a sequence, ``fading_state.py``.
-
-    Parameters
-    ----------
-    k, v, beta, log_gate, normalise, key_mask, kernels
-        As in :func:`forward`.
-    """
-    k, v, beta = zero_masked(k, key_mask), zero_masked(v, key_mask), beta[..., None]
-    k = _unit(k) if normalise else k  # (4)
-    return piece_of(k, beta * v, beta * k, log_gate, kernels)

@@ -1,6 +1,7 @@
 """The product of states that fade and correct themselves: rows, chunks and steps are the same, and so are gradients."""
 
 import copy
+import tracemalloc
 from itertools import product
 
 import numpy as np
@@ -154,6 +155,23 @@ def test_a_later_row_moves_no_earlier_one():
         inputs[name][:, 8:] *= 1e12
     after, _, _ = delta_product.forward(**inputs)
     np.testing.assert_array_equal(after[:, :8], before[:, :8])
+
+
+@pytest.mark.parametrize("gate", SHAPES)
+def test_the_backward_pass_needs_no_more_room_for_more_rows(gate):
+    """Beside its results: a chunk's pairs and some states."""
+    beside = []
+    for n in (128, 128, 1024):  # once for what Python keeps
+        inputs = draw(n, gate, leading=(1,))
+        out, s, u = delta_product.forward(**inputs)
+        d_out, d_state = np.ones_like(out), np.ones_like(s)
+        tracemalloc.start()
+        try:
+            results = delta_product.backward(d_out, d_state, **inputs, u=u)
+            beside.append(tracemalloc.get_traced_memory()[1] - sum(x.nbytes for x in results))
+        finally:
+            tracemalloc.stop()
+    assert beside[2] - beside[1] < 4 * (1024 - 128)  # not half a number a row
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ A state ``S (C, M)`` answers a query with ``S^T q``. Each row lets it fade, asks
 
 with ``g = exp(log_gate)``, one a row or one a row and channel, and ``S_0 = state``. Without ``e``, which is ``erase``,
 ``u = v``, and this is a causal product with gates. With ``e = beta k`` and ``v = beta x`` it is the delta rule, which
-moves what stands at ``k`` a part ``beta`` of the way to ``x``. Two forms stand below, ``forward_by_row`` and
-``backward_by_row`` as printed here, ``forward`` and ``backward`` a chunk at a time.
+moves what stands at ``k`` a part ``beta`` of the way to ``x``. Two forms stand here, ``forward_by_row`` and
+``backward_by_row`` as printed (`delta_product_plain`), ``forward`` and ``backward`` a chunk at a time.
 
 The gradient, by hand
 ---------------------
@@ -77,66 +77,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn_ref.kernels.reference.delta_product_plain import (
+    CHUNK,
+    backward_by_row,
+    by_channel,
+    chunks_of,
+    copy_or_zeros,
+    forward_by_row,
+    gate_gradient,
+    gate_of,
+    read,
+    step,
+)
+
 __all__ = ["CHUNK", "backward", "backward_by_row", "forward", "forward_by_row", "step"]
-
-CHUNK = 16  # rows: ratios are (CHUNK, CHUNK, C) numbers, not many more than the state
-
-
-# --- Row by row -----------------------------------------------------------------------------------------------------
-
-
-def forward_by_row(q, k, v, erase, log_gate, state):
-    """Equations (1)-(4) as they stand; arguments and results are those of :func:`forward`."""
-    s, gate = _copy_or_zeros(state, k, v), _gate(log_gate, v)
-    out, u = np.empty(v.shape, v.dtype), v.copy()
-    for i in range(v.shape[-2]):
-        s *= gate[..., i, :, None]  # (1)  (..., C, M)
-        if erase is not None:
-            u[..., i, :] -= _read(s, erase[..., i, :])  # (2)  (..., M)
-        s += _outer(k[..., i, :], u[..., i, :])  # (3)
-        out[..., i, :] = _read(s, q[..., i, :])  # (4)  (..., M)
-    return out, s, u
-
-
-def backward_by_row(d_out, d_state, q, k, v, erase, log_gate, state, u):
-    """Equations (5)-(12) as they stand; arguments and results are those of :func:`backward`."""
-    d_q, d_k, d_v = (np.empty(x.shape, x.dtype) for x in (q, k, v))
-    d_erase, gate = None if erase is None else np.empty(erase.shape, erase.dtype), _gate(log_gate, v)
-    a = _copy_or_zeros(d_state, k, v)
-    for i in reversed(range(v.shape[-2])):
-        a += _outer(q[..., i, :], d_out[..., i, :])  # (5)  (..., C, M)
-        d_v[..., i, :] = _read(a, k[..., i, :])  # (6)  (..., M)
-        d_k[..., i, :] = _answer(a, u[..., i, :])  # (8)  (..., C)
-        if erase is not None:
-            a -= _outer(erase[..., i, :], d_v[..., i, :])  # (7)
-        a *= gate[..., i, :, None]  # of (5) for the row before
-    s = _copy_or_zeros(state, k, v)
-    for i in range(v.shape[-2]):
-        s *= gate[..., i, :, None]  # (1)
-        if erase is not None:
-            d_erase[..., i, :] = -_answer(s, d_v[..., i, :])  # (9)  (..., C)
-        s += _outer(k[..., i, :], u[..., i, :])  # (3)
-        d_q[..., i, :] = _answer(s, d_out[..., i, :])  # (10)  (..., C)
-    d_log_gate = _gate_gradient(q, k, erase, log_gate, d_q, d_k, d_erase, d_state, s)  # (12)
-    return d_q, d_k, d_v, d_erase, d_log_gate, a
-
-
-def _outer(x, y):
-    """``x y^T``, ``(..., C, M)``."""
-    return x[..., :, None] * y[..., None, :]
-
-
-def _read(s, x):
-    """``S^T x``, ``(..., M)``."""
-    return (x[..., None, :] @ s)[..., 0, :]
-
-
-def _answer(s, y):
-    """``S y``, ``(..., C)``."""
-    return (s @ y[..., :, None])[..., 0]
-
-
-# --- By chunks ------------------------------------------------------------------------------------------------------
 
 
 def forward(q, k, v, erase, log_gate, state):
@@ -160,10 +114,10 @@ def forward(q, k, v, erase, log_gate, state):
     u : ndarray ``(..., N, M)``
         What was written, for :func:`backward`; ``v`` itself where ``erase`` is None.
     """
-    s, gate = _copy_or_zeros(state, k, v), _gate(log_gate, v)
+    s, log_gate = copy_or_zeros(state, k, v), by_channel(log_gate, v)
     out, u = np.empty(v.shape, v.dtype), v if erase is None else np.empty(v.shape, v.dtype)
-    for rows in _chunks(v.shape[-2]):
-        chunk = _faded(k, gate, rows)
+    for rows in chunks_of(v.shape[-2]):
+        chunk = _faded(k, log_gate, rows)
         if erase is not None:
             e = erase[..., rows, :]
             missing = v[..., rows, :] - (chunk.since_start * e) @ s  # (..., T, M)
@@ -193,12 +147,12 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
         Shaped like their inputs; ``d_erase`` and ``d_log_gate`` are None where the input is, ``d_state`` never is.
     """
     d_q, d_k, d_v = (np.empty(x.shape, x.dtype) for x in (q, k, v))
-    d_erase, gate = None if erase is None else np.empty(erase.shape, erase.dtype), _gate(log_gate, v)
-    chunks = _chunks(v.shape[-2])
+    d_erase, gates = None if erase is None else np.empty(erase.shape, erase.dtype), by_channel(log_gate, v)
+    n = v.shape[-2]
 
-    d_s = _copy_or_zeros(d_state, k, v)
-    for rows in reversed(chunks):
-        chunk, q_rows, g, u_rows = _faded(k, gate, rows), q[..., rows, :], d_out[..., rows, :], u[..., rows, :]
+    d_s = copy_or_zeros(d_state, k, v)
+    for rows in chunks_of(n, backwards=True):
+        chunk, q_rows, g, u_rows = _faded(k, gates, rows), q[..., rows, :], d_out[..., rows, :], u[..., rows, :]
         d_u = _pairs(q_rows, chunk, 0).swapaxes(-1, -2) @ g + chunk.at_end @ d_s  # (..., T, M)
         d_k_rows = chunk.until_end * (u_rows @ d_s.swapaxes(-1, -2))  # (21)  (..., T, C)
         d_k_rows += _pairs_for_keys(np.tril(g @ u_rows.swapaxes(-1, -2)), q_rows, chunk)  # (17), (21)
@@ -210,9 +164,9 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
             d_s -= (chunk.since_start * e).swapaxes(-1, -2) @ d_u  # (18)
         d_v[..., rows, :], d_k[..., rows, :] = d_u, d_k_rows
 
-    s = _copy_or_zeros(state, k, v)
-    for rows in chunks:
-        chunk, g, u_rows = _faded(k, gate, rows), d_out[..., rows, :], u[..., rows, :]
+    s = copy_or_zeros(state, k, v)
+    for rows in chunks_of(n):
+        chunk, g, u_rows = _faded(k, gates, rows), d_out[..., rows, :], u[..., rows, :]
         d_pairs = np.tril(g @ u_rows.swapaxes(-1, -2))  # (17)  (..., T, T)
         d_q[..., rows, :] = chunk.since_start * (g @ s.swapaxes(-1, -2)) + _pairs_for_rows(d_pairs, chunk)  # (19)
         if erase is not None:
@@ -220,7 +174,7 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
             d_pairs = np.tril(r @ u_rows.swapaxes(-1, -2), -1)  # (17), but for the sign
             d_erase[..., rows, :] = -chunk.since_start * (r @ s.swapaxes(-1, -2)) - _pairs_for_rows(d_pairs, chunk)
         s = _advance(s, chunk, u_rows)
-    d_log_gate = _gate_gradient(q, k, erase, log_gate, d_q, d_k, d_erase, d_state, s)  # (12)
+    d_log_gate = gate_gradient(q, k, erase, log_gate, d_q, d_k, d_erase, d_state, s)  # (12)
     return d_q, d_k, d_v, d_erase, d_log_gate, d_s
 
 
@@ -238,9 +192,10 @@ class Faded(NamedTuple):
     whole: Any  # (..., C, 1), c_T
 
 
-def _faded(k, gate, rows):
+def _faded(k, log_gate, rows):
     """Multiplication only: a gate of 0 or close to 1 is as good as any other."""
-    k, gate = k[..., rows, :], gate[..., rows, :]  # (..., T, C)
+    k = k[..., rows, :]  # (..., T, C)
+    gate = gate_of(None if log_gate is None else log_gate[..., rows, :], k)
     *leading, t, c = k.shape
     keys = np.zeros((*leading, t, t, c), k.dtype)
     for i in range(t):
@@ -281,7 +236,7 @@ def _solve(a, x):
     """``(I + A)^{-1} X`` from the first row to the last: without pivots, so that no later row moves an earlier one."""
     u = x.copy()
     for i in range(1, x.shape[-2]):
-        u[..., i, :] -= _read(u[..., :i, :], a[..., i, :i])
+        u[..., i, :] -= read(u[..., :i, :], a[..., i, :i])
     return u
 
 
@@ -289,55 +244,5 @@ def _solve_transposed(a, x):
     """``(I + A)^{-T} X`` from the last row to the first."""
     r = x.copy()
     for i in reversed(range(x.shape[-2] - 1)):
-        r[..., i, :] -= _read(r[..., i + 1 :, :], a[..., i + 1 :, i])
+        r[..., i, :] -= read(r[..., i + 1 :, :], a[..., i + 1 :, i])
     return r
-
-
-# --- One row, and what all forms share ------------------------------------------------------------------------------
-
-
-def step(q, k, v, erase, log_gate, s):
-    """One row of :func:`forward`: ``(..., C)``, ``(..., C)``, ``(..., M)`` -> ``out (..., M)``.
-
-    ``erase (..., C)`` and ``log_gate (...)`` or ``(..., C)`` may be None; ``s (..., C, M)`` is brought up to date in
-    place.
-    """
-    if log_gate is not None:
-        s *= np.exp(log_gate).reshape(*v.shape[:-1], -1, 1)  # (1)
-    u = v if erase is None else v - _read(s, erase)  # (2)  (..., M)
-    s += _outer(k, u)  # (3)
-    return _read(s, q)  # (4)
-
-
-def _gate(log_gate, v):
-    """``g``, ``(..., N, C)``, or ``(..., N, 1)`` for one that serves all channels."""
-    if log_gate is None:
-        return np.ones((*v.shape[:-1], 1), v.dtype)
-    gate = np.exp(log_gate)
-    return gate if gate.ndim == v.ndim else gate[..., None]
-
-
-def _gate_gradient(q, k, erase, log_gate, d_q, d_k, d_erase, d_state, s):
-    """Equation (12), with ``S_N`` in ``s``; where the gate is 0, and rounding would leave a little, exactly 0."""
-    if log_gate is None:
-        return None
-    own = q * d_q - k * d_k  # (..., N, C)
-    if erase is not None:
-        own += erase * d_erase
-    if d_state is not None:
-        own[..., -1, :] += (d_state * s).sum(axis=-1)
-    if log_gate.ndim < q.ndim:
-        own = own.sum(axis=-1)  # (..., N)
-    axis = q.ndim - 2
-    d_log_gate = np.flip(np.cumsum(np.flip(own, axis), axis=axis), axis)
-    return np.where(np.isneginf(log_gate), log_gate.dtype.type(0), d_log_gate)
-
-
-def _chunks(n):
-    return [slice(start, min(start + CHUNK, n)) for start in range(0, n, CHUNK)]
-
-
-def _copy_or_zeros(state, k, v):
-    if state is not None:
-        return state.copy()
-    return np.zeros((*v.shape[:-2], k.shape[-1], v.shape[-1]), v.dtype)
