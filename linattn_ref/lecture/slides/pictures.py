@@ -62,17 +62,31 @@ def _figure(name: str, panels: list[int], figures: Path) -> Drawn:
 
 
 def _box_of(figure: Figure, panels: list[int], name: str) -> Bbox:
-    """Of the whole figure or of some panels with all that is written at them, in inches."""
+    """Of the whole figure, or of some panels alone with all that is written at them, in inches."""
+    if panels and max(panels) >= len(figure.axes):
+        raise ValueError(f"figure {name} has {len(figure.axes)} panels, counted from 0; got {panels}")
+    chosen: list[Any] = [figure.axes[panel] for panel in panels]
     for legend in figure.legends if panels else ():  # of all panels together
         legend.set_visible(False)
+    for axes in chosen:  # what panels share is written at some of them only
+        axes.tick_params(labelbottom=True, labelleft=True)
+        axes.set_xlabel(next(filter(None, (one.get_xlabel() for one in _sharing(axes, "x"))), ""))
+        axes.set_ylabel(next(filter(None, (one.get_ylabel() for one in _sharing(axes, "y"))), ""))
     figure.set_dpi(72)  # as an SVG is drawn: letters and lines have their places then
     figure.draw_without_rendering()  # lays it out
     if not panels:
         return figure.get_tightbbox().padded(PAD)
-    if max(panels) >= len(figure.axes):
-        raise ValueError(f"figure {name} has {len(figure.axes)} panels, counted from 0; got {panels}")
-    boxes = [typing.cast(Any, figure.axes[panel]).get_tightbbox() for panel in panels]
+    figure.set_layout_engine("none")  # each panel stays where it is when the others go
+    for other in {*figure.axes} - {*chosen}:
+        other.set_visible(False)
+    boxes = [axes.get_tightbbox() for axes in chosen]
     return Bbox.union(boxes).transformed(figure.dpi_scale_trans.inverted()).padded(PAD)
+
+
+def _sharing(axes: Any, side: str) -> list[Any]:
+    """The panel itself, and then those with which it shares an axis."""
+    shared = axes.get_shared_x_axes() if side == "x" else axes.get_shared_y_axes()
+    return [axes, *(one for one in shared.get_siblings(axes) if one is not axes)]
 
 
 def _of_chapter(chapter: str, which: int, notebooks: Path) -> Drawn:
