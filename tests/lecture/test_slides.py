@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from linattn_ref import cli
+from linattn_ref.data.fetch import FetchError
 from linattn_ref.lecture.slides import deck, records
+
+build = pytest.importorskip("linattn_ref.lecture.slides.build")
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks" / "slides"
@@ -145,3 +149,28 @@ def test_a_number_of_a_record_is_found_by_name_place_and_row(tmp_path):
 def test_a_deck_that_is_not_whole_says_so(text, told, tmp_path):
     with pytest.raises(ValueError, match=told):
         deck.parse(text, "01", tmp_path)
+
+
+@pytest.mark.parametrize("word", ["0", "23", "five", "-1"])
+def test_an_unknown_chapter_is_an_error_of_one_line(word, tmp_path, capsys):
+    assert cli.main(["slides", "--out", str(tmp_path / "out"), "--", word]) == 2
+    told = capsys.readouterr().err
+    assert re.match(rf"linattn-ref: error: slides: no deck of chapter '{word}'; there are 1, 2, .* and all\n$", told)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_outside_of_a_checkout_it_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    assert cli.main(["slides", "1", "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.startswith(f"linattn-ref: error: no decks in {tmp_path}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_libraries_nothing_is_written(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise FetchError("cannot fetch mathjax 3.2.2 from npm's registry")
+
+    monkeypatch.setattr(build.page.npm, "read", refuse)
+    assert cli.main(["slides", "1", "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == "linattn-ref: error: cannot fetch mathjax 3.2.2 from npm's registry\n"
+    assert list(tmp_path.iterdir()) == []

@@ -42,7 +42,7 @@ def make(wanted: Sequence[str], out: Path, *, say: Callable[[str], object] = lam
     known = decks()
     names = [COURSE if word == "all" else word.zfill(2) for word in wanted]
     for word, name in zip(wanted, names, strict=True):
-        if name not in known:
+        if name not in known or (name == COURSE and word != "all"):
             there = ", ".join(str(int(number)) for number in known if number != COURSE)
             raise ValueError(f"slides: no deck of chapter {word!r}; there are {there} and all")
     found = page.libraries()
