@@ -48,6 +48,11 @@ def test_a_file_is_cut_where_functions_begin_and_equations_are_computed():
     ]
 
 
+def test_lines_of_the_same_equation_stand_together():
+    source = '"""D.\n\n    y = x                      (1)\n\nE.\n"""\n\na = 1  # (1)\nb = 2  # (1)\nc = 3\n'
+    assert [(part.lines, part.numbers) for part in beside.segments(source)] == [((8, 9), ("1",)), ((10,), ())]
+
+
 def test_numbers_lead_from_formula_to_line_and_back():
     page = beside.page_html(SOURCE)
     for number, line in (("1", 16), ("2", 25)):

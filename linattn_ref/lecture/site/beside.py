@@ -10,7 +10,7 @@ import inspect
 import io
 import re
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from linattn_ref.lecture.site import prose
@@ -86,7 +86,18 @@ def segments(source: str) -> list[Segment]:
         )
         for start, stop in zip(starts, [*starts[1:], len(lines) + 1], strict=True)
     ]
-    return [part for part in parts if any(lines[line - 1].strip() for line in part.lines)]
+    return _merged(part for part in parts if any(lines[line - 1].strip() for line in part.lines))
+
+
+def _merged(parts: Iterable[Segment]) -> list[Segment]:
+    """Statements one below the other that compute the same equation stand beside it together."""
+    made: list[Segment] = []
+    for part in parts:
+        if made and part.numbers and part.numbers == made[-1].numbers and not part.docstring:
+            made[-1] = made[-1]._replace(lines=made[-1].lines + part.lines)
+        else:
+            made.append(part)
+    return made
 
 
 def tags(source: str) -> dict[int, list[str]]:
