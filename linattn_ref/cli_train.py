@@ -24,6 +24,7 @@ def add_tasks(tasks: Any) -> None:
     option("--width", type=at_least(2), metavar="E", help="(default: 64)")
     option("--heads", type=at_least(1), metavar="H", help="(default: 2)")
     option("--layers", type=at_least(1), metavar="L", help="(default: 2)")
+    option("--batch", type=at_least(1), metavar="B", help="sequences a step (default: 32)")
 
     option = _add_task(tasks, "images", run_images, attention=AUTOREGRESSIVE, steps=4000)
     option("--collection", choices=("mnist", "cifar-10"), default="mnist", help="(default: %(default)s)")

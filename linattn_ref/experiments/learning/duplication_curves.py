@@ -2,7 +2,7 @@
 
 ``linattn-ref train duplication`` was run once for each mechanism and seed; ``linattn-ref gather`` made the record. A
 run of the name ``linear-0`` is one of linear attention with seed 0, and ``heads4-0`` one of linear attention with four
-heads instead of two, which are then half as wide.
+heads instead of two, which are then half as wide, and of shorter words; if there are such, a third panel shows them.
 
 References
 ----------
@@ -39,10 +39,10 @@ LOOK = {  # colour, line
 }
 CAPTION = (
     "Learning to copy a word of 17 to 32 symbols: cross-entropy of the second copy, of 512 sequences that are not "
-    "trained on. Two layers of width 64, two heads, 32 sequences an update. A line is the median over the seeds, its "
-    "band goes from the least to the greatest. Left: against updates. Middle: against the CPU time of one thread. The "
-    "rate falls to a tenth after eight tenths of a run: that is the last drop. Right: linear attention, one seed, the "
-    "same width cut into 2, 4 or 8 heads, and so states of 32 x 32, 16 x 16 and 8 x 8."
+    "trained on. Two layers of width 64, two heads, 32 sequences an update. A line is the median over the seeds "
+    "(softmax and linear three, lsh-1 one), its band goes from the least to the greatest. Left: against updates. "
+    "Right: against the CPU time of one thread. The rate falls to a tenth after eight tenths of a run: that is the "
+    "last drop."
 )
 
 
@@ -97,24 +97,23 @@ def from_record(record: Mapping[str, Any]) -> Results:
 
 def draw(results: Results) -> Figure:
     """Loss against updates, against CPU time, and for heads of other widths."""
-    figure, (left, middle, right) = style.figure(1, 3, height=0.42, sharey=True)
-    lines = []
+    figure, axes = style.figure(1, 2 + bool(results.widths), height=0.42, sharey=True)
+    left, middle, lines = axes[0], axes[1], []
     for name, curve in results.mechanisms.items():
         _draw_curve(left, curve.steps, curve, *LOOK[name])
         lines.append(_draw_curve(middle, np.median(curve.cpu_seconds, axis=0), curve, *LOOK[name]))
-    shades = style.sequence(len(results.widths))
-    of_widths = [
-        _draw_curve(right, curve.steps, curve, shade, "-")
-        for shade, curve in zip(shades, results.widths.values(), strict=True)
-    ]
     left.set(yscale="log", xlabel="updates", ylabel="loss (nats a symbol)")
     middle.set(xlabel="CPU time (s)")
-    right.set(xlabel="updates", title="linear, heads narrower")
-    for axes in (left, middle):
-        axes.axhline(np.log(10), color=style.GREY, linewidth=0.6, linestyle="--")
+    for panel in (left, middle):
+        panel.axhline(np.log(10), color=style.GREY, linewidth=0.6, linestyle="--")
     labels.at(left, left.get_xlim()[1], np.log(10), "guessing", style.GREY, ha="right")
     labels.at_ends(middle, lines, list(results.mechanisms))
-    labels.at_ends(right, of_widths, [f"D = {width}" for width in results.widths])
+    for right in axes[2:]:
+        shades = style.sequence(len(results.widths))
+        narrower = zip(shades, results.widths.values(), strict=True)
+        lines = [_draw_curve(right, curve.steps, curve, shade, "-") for shade, curve in narrower]
+        right.set(xlabel="updates", title="linear, heads narrower")
+        labels.at_ends(right, lines, [f"D = {width}" for width in results.widths])
     return figure
 
 

@@ -60,6 +60,8 @@ FIGURES = {
     "comparison": "cost",
     "resources": "cost",
     "model_resources": "cost",
+    "duplication_curves": "learning",
+    "duplication_attention": "learning",
 }
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which the
 # gallery's page shows; `READING`, if there, says how to read it.

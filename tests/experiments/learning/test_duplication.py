@@ -1,11 +1,22 @@
 """A tiny network learns to copy, and the commands train, are stopped and go on."""
 
+import json
+
 import numpy as np
 import pytest
 
 from linattn_ref import cli, cli_train
-from linattn_ref.experiments.learning import causal_attention, duplication, runs
+from linattn_ref.data import duplication as words
+from linattn_ref.experiments.learning import (
+    causal_attention,
+    duplication,
+    duplication_attention,
+    duplication_curves,
+    runs,
+)
 from linattn_ref.experiments.learning.duplication import Shape
+from linattn_ref.experiments.publishing import style
+from linattn_ref.models import causal
 from linattn_ref.training import parameters
 
 TINY = Shape(width=16, heads=2, layers=1, length=12, batch=4)
@@ -53,3 +64,72 @@ def test_the_command_offers_every_mechanism():
 def test_heads_that_do_not_fit_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="shape: a width of 16 cannot be halved and cut into 3 heads"):
         duplication.run(tmp_path, shape=TINY._replace(heads=3))
+
+
+@pytest.fixture(scope="module")
+def curves():
+    return duplication_curves.compute()
+
+
+def test_the_committed_curves_are_those_of_the_committed_runs(curves):
+    record = json.loads((runs.RECORDS.parent / "duplication_curves.json").read_text(encoding="utf-8"))
+    stored = duplication_curves.from_record(record)
+    assert stored.mechanisms.keys() == curves.mechanisms.keys()
+    for name, curve in curves.mechanisms.items():
+        np.testing.assert_allclose(stored.mechanisms[name].loss, curve.loss, rtol=1e-6)
+        assert curve.loss.shape == curve.accuracy.shape == (len(curve.seeds), len(curve.steps))
+
+
+def test_the_figure_has_a_line_a_mechanism(curves):
+    with style.use():
+        panels = duplication_curves.draw(curves).axes
+        of_widths = duplication_curves.draw(curves._replace(widths={"16": curves.mechanisms["linear"]})).axes[2]
+    assert [text.get_text() for text in panels[1].texts] == list(curves.mechanisms)
+    assert [text.get_text() for text in of_widths.texts] == ["D = 16"]
+
+
+def test_runs_that_cannot_be_compared_are_told(tmp_path):
+    text = (runs.RECORDS / "duplication.json").read_text(encoding="utf-8")
+    found = json.loads(text)
+    found["linear-1"]["steps"][3] += 1
+    (tmp_path / "changed.json").write_text(json.dumps(found), encoding="utf-8")
+    with pytest.raises(ValueError, match="record: linear-1 was not evaluated after the steps of the others"):
+        duplication_curves.compute(record=tmp_path / "changed.json")
+
+
+def test_where_a_row_has_to_look():
+    """By the definition: the key of row p has what row p is to tell."""
+    drawn = words.draw(np.random.default_rng(0), count=20, length=13)
+    copied, separator = duplication_attention.looked_for(drawn)
+    for b, p, j in np.argwhere(copied):
+        assert drawn.counts[b, p]
+        assert drawn.read[b, j] == drawn.told[b, p]
+    for b, p, j in np.argwhere(separator):
+        assert drawn.counts[b, p]
+        assert drawn.read[b, j] == 0
+    n = drawn.counts.sum(axis=1) - 1
+    np.testing.assert_array_equal(copied.sum(axis=(1, 2)), n)
+    np.testing.assert_array_equal(separator.sum(axis=(1, 2)), n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", duplication_attention.MECHANISMS)
+def test_weights_are_what_attention_applied(attention):
+    """Rows that sum to 1 and do not see the future; their products with the values are the layer's output."""
+    params, model = duplication_attention.learned(attention)
+    read = words.draw(np.random.default_rng(0), count=3, length=40).read
+    _, saved = causal.forward(read, params, model)
+    p = duplication_attention.weights_of(saved)
+    np.testing.assert_allclose(p.sum(axis=-1), 1, rtol=1e-5)  # float32
+    assert np.all(np.triu(p, 1) == 0)
+    for layer, block in enumerate(saved.blocks):
+        inside = block.attention.attention
+        np.testing.assert_allclose(p[:, layer] @ inside.v, inside.out, rtol=0, atol=1e-4 * abs(inside.v).max())
+
+
+@pytest.mark.slow
+def test_the_committed_networks_copy():
+    found = duplication_attention.compute(count=64)
+    for network in found.networks.values():
+        assert network.symbols > 0.98
+    assert found.networks["softmax"].on_copied.max() > 0.8
