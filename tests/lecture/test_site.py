@@ -108,3 +108,18 @@ def test_what_publishes_the_site_is_pinned_by_hash():
     used = re.findall(r"uses: (\S+)", workflow)
     assert len(used) == 4
     assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", each) for each in used)
+
+
+def test_what_decks_have_in_common_is_kept_once(tmp_path):
+    (tmp_path / "slides").mkdir()
+    (tmp_path / "_static").mkdir()
+    large = "a()" * build.LARGE
+    for name in ("01", "02"):
+        page = f"<script>\nsmall()\n</script>\n<script>\n{large}\n</script>\n<style>\np {{}}\n</style>\n"
+        (tmp_path / "slides" / f"{name}.html").write_text(page)
+    build._share(tmp_path / "slides", tmp_path / "_static")
+    (shared,) = (tmp_path / "_static").iterdir()
+    assert shared.read_text() == large
+    kept = (tmp_path / "slides" / "02.html").read_text()
+    link = f'<script src="../_static/{shared.name}"></script>'
+    assert kept == f"<script>\nsmall()\n</script>\n{link}\n<style>\np {{}}\n</style>\n"

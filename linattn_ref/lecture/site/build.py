@@ -1,5 +1,6 @@
 """``linattn-ref site``: web pages from the executed chapters, the gallery and the source, by Sphinx."""
 
+import hashlib
 import importlib
 import importlib.util
 import multiprocessing
@@ -18,6 +19,7 @@ from linattn_ref.data import npm
 __all__ = ["make"]
 
 NEEDED = ("notebooks", "figures", "pyproject.toml", "linattn_ref")
+LARGE = 100_000  # letters of a script or style that decks share
 ALIAS = "duplicate object description"  # a class that is public in several modules: each page may describe it
 MODULES = ("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc")
 
@@ -82,6 +84,7 @@ def _build(root: Path, folder: Path, say: Callable[[str], object]) -> Path:
         if drawn:
             say("slides")
             drawn.result()
+            _share(html / "slides", html / "_static")
     npm.fetch(npm.MATHJAX, progress=say)
     npm.extract(npm.MATHJAX, ["es5/tex-svg.js"], folder / "mathjax")
     (html / "_static" / "mathjax").mkdir(parents=True, exist_ok=True)
@@ -123,6 +126,23 @@ def _slides(folder: Path, pool: Executor) -> tuple[dict[str, str], Future[list[P
     wanted = ["all" if number == slides.COURSE else number for number in decks]
     addresses = {path.stem: f"slides/{path.stem}.html" for path in decks.values()}
     return addresses, pool.submit(slides.make, wanted, folder)
+
+
+def _share(decks: Path, shared: Path) -> None:
+    """What all decks have in them, MathJax and letters, the site keeps once: a deck on its own is one file of 3 MB."""
+
+    def moved(match: re.Match[str]) -> str:
+        kind, text = match.groups()
+        if len(text) < LARGE:
+            return match[0]
+        name = f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.{'js' if kind == 'script' else 'css'}"
+        (shared / name).write_text(text, encoding="utf-8")
+        address = f"../{shared.name}/{name}"
+        return f'<script src="{address}"></script>' if kind == "script" else f'<link rel="stylesheet" href="{address}">'
+
+    for deck in decks.glob("*.html"):
+        text = deck.read_text(encoding="utf-8")
+        deck.write_text(re.sub(r"<(script|style)>\n(.*?)\n</\1>", moved, text, flags=re.DOTALL), encoding="utf-8")
 
 
 def _live(folder: Path, say: Callable[[str], object]) -> tuple[dict[str, str], dict[str, str]]:
