@@ -57,7 +57,8 @@ def test_what_the_slider_does_not_need_is_left_out(chapter):
 @pytest.mark.slow  # 2 s: all chapters are parsed
 def test_the_frames_are_those_of_the_chapters():
     kept = {path.stem for path in frames.KEPT.glob("*.json")}
-    assert kept == set(frames.chapters())
+    assert kept
+    assert kept <= set(frames.chapters())  # a new one may have none yet
     old = sorted(number for number in kept if not frames.is_current(number))
     assert not old, f"linattn-ref live --draw {' '.join(old)}"
 
