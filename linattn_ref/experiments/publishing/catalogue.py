@@ -62,6 +62,8 @@ FIGURES = {
     "model_resources": "cost",
     "duplication_curves": "learning",
     "duplication_attention": "learning",
+    "speech_curves": "learning",
+    "speech_utterance": "learning",
 }
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which the
 # gallery's page shows; `READING`, if there, says how to read it.
