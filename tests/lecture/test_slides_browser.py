@@ -115,6 +115,7 @@ def test_the_speaker_has_notes_and_a_clock(decks, show):
     window.wait_for_selector(".speaker-controls-notes .value")
     window.wait_for_function("document.querySelector('.speaker-controls-notes .value').innerText.length > 40")
     assert window.locator(".timer").first.is_visible()
+    assert window.locator(".pacing").is_visible()
 
 
 def test_a_deck_is_not_large(decks):

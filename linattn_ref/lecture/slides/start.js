@@ -13,6 +13,7 @@ window.start = () => {
     transition: "none",
     backgroundTransition: "none",
     pdfMaxPagesPerSlide: 1,
+    defaultTiming: 60, // seconds; with it the speaker sees how far ahead of the slides' own minutes the talk is
     plugins: [RevealNotes],
   });
 };
