@@ -174,3 +174,10 @@ def test_without_the_libraries_nothing_is_written(tmp_path, monkeypatch, capsys)
     assert cli.main(["slides", "1", "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == "linattn-ref: error: cannot fetch mathjax 3.2.2 from npm's registry\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", DECKS)
+def test_code_on_slides_is_there(name):
+    for slide in slides_of(name):
+        for source, lines in re.findall(r"^```source (\S+)\n(.*?)```$", slide.text, re.MULTILINE | re.DOTALL):
+            assert len(build.page.markup.excerpt(source, lines.split("\n")[:-1]).splitlines()) <= 10
