@@ -31,7 +31,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, logistic_mixture, positions
-from linattn_ref.nn.buffers import Work, fresh
+from linattn_ref.nn.buffers import Arena, Work, fresh
 from linattn_ref.training import adam, loop, schedule
 
 __all__ = ["BEGIN", "COLLECTIONS", "HEADS", "Shape", "bits", "model_of", "read", "run", "start", "task"]
@@ -159,14 +159,15 @@ def bits(
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> tuple[Array, Array]:
     """Bits per dimension of each of the images ``(images, N)``: over all pixels, and without the first."""
-    nats = np.empty((2, len(pixels)))  # of a whole image, of its first pixel
+    nats, work = np.empty((2, len(pixels))), Arena()  # of a whole image, of its first pixel
     for at in progress(range(0, len(pixels), AT_A_TIME)):
         some = pixels[at : at + AT_A_TIME].astype(np.int64)
-        scores, _ = causal.forward(shifted(some), params, model)
+        scores, _ = causal.forward(shifted(some), params, model, work=work)
         for i in range(len(some)):
             one = slice(i, i + 1)
-            nats[0, at + i] = surprise(scores[one], some[one], head)[0] * some.shape[1]
-            nats[1, at + i] = surprise(scores[one, :1], some[one, :1], head)[0]
+            nats[0, at + i] = surprise(scores[one], some[one], head, work)[0] * some.shape[1]
+            nats[1, at + i] = surprise(scores[one, :1], some[one, :1], head, work)[0]
+        work.reset()
     whole, first = nats / np.log(2)
     return whole / pixels.shape[1], (whole - first) / (pixels.shape[1] - 1)
 
