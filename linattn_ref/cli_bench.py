@@ -110,7 +110,7 @@ BENCHES = {
         And time the networks of `linattn-ref train speech` against the length of utterances. CPU time, in turn.""",
         (
             Number("lengths", [100, 300, 800, 2400], "T", "frames an utterance"),
-            Number("repeats", 5, "ROUNDS", "of timing"),
+            Number("repeats", 3, "ROUNDS", "of timing"),
             Number("seed", 0, "SEED", "of the inputs", least=0),
         ),
     ),

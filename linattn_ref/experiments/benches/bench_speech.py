@@ -75,7 +75,7 @@ class Results(NamedTuple):
     epochs: tuple[Epoch, ...]
 
 
-def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 5, seed: int = 0) -> Results:
+def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3, seed: int = 0) -> Results:
     """Time all of it, beside PyTorch where that is installed.
 
     Parameters
