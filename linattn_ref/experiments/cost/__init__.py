@@ -18,6 +18,7 @@ __all__ = [
     "comparison_ways",
     "cuda_occupancy",
     "linformer_savings",
+    "model_resources",
     "resource_methods",
     "resource_results",
     "resources",

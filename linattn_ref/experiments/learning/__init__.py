@@ -7,6 +7,8 @@ __all__ = [
     "characters",
     "drawing",
     "duplication",
+    "duplication_attention",
+    "duplication_curves",
     "encoder_attention",
     "finetune",
     "images",
