@@ -39,7 +39,7 @@ def test_committed_gallery_is_made_of_the_committed_records():
 
 def test_figures_folder_holds_nothing_else():
     known = {f"{name}.{ending}" for name in ALL for ending in ("svg", "png", "pdf", "json")}
-    assert {path.name for path in FIGURES.iterdir()} - {"records", "pages"} == {
+    assert {path.name for path in FIGURES.iterdir()} - {"records", "pages", "frames"} == {
         *known,
         "README.md",
     }  # what training said, and how pages look
