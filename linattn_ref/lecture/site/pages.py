@@ -95,7 +95,8 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
 
 
 def _write_claims(root: Path, folder: Path) -> None:
-    save(folder / "claims.md", (root / "notebooks" / "README.md").read_text(encoding="utf-8"))
+    text = (root / "notebooks" / "README.md").read_text(encoding="utf-8")
+    save(folder / "claims.md", re.sub(r"\[([^\]]*)\]\(slides/?\)", r"\1", text))  # the decks' sources are not here
 
 
 # --- Formula beside line --------------------------------------------------------------------------------------------
