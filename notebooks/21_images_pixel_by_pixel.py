@@ -228,7 +228,7 @@ print(f"a step of softmax took {softmax.cpu_minutes[at[0]] / linear.cpu_minutes[
 # from a few short runs whose test images are among those of the curves. What stands is the order of the two, and that
 # the gradients derived by hand do learn.
 #
-# On the first 2,000 of the 10,000 test images, by `linattn-ref bits`, of the weights that come with the package:
+# On all 10,000 test images, by `linattn-ref bits`, of the weights that come with the package:
 
 # %%
 chapter.table(
