@@ -23,10 +23,17 @@ import numba
 import numpy as np
 
 from linattn_ref.data import reported
-from linattn_ref.experiments.learning import drawing, images, images_drawn, images_learned, images_state, runs
+from linattn_ref.experiments.learning import (
+    drawing,
+    drawing_time,
+    images,
+    images_drawn,
+    images_learned,
+    images_state,
+    runs,
+)
 from linattn_ref.experiments.publishing import chapter
 from linattn_ref.experiments.publishing.restore import restore
-from linattn_ref.experiments.recurrence import drawing_time
 from linattn_ref.models import decoding
 from linattn_ref.nn import logistic_mixture
 

@@ -6,6 +6,7 @@ __all__ = [
     "causal_attention",
     "characters",
     "drawing",
+    "drawing_time",
     "duplication",
     "duplication_attention",
     "duplication_curves",

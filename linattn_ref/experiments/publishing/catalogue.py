@@ -45,7 +45,7 @@ FIGURES = {
     "causal_cost": "recurrence",
     "rewind": "recurrence",
     "decoding": "recurrence",
-    "drawing_time": "recurrence",
+    "drawing_time": "learning",
     "images_learned": "learning",
     "images_drawn": "learning",
     "images_state": "learning",

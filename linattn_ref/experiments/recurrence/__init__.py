@@ -3,13 +3,12 @@
 ``causal_cost``       the causal product in four forms: multiply-adds and memory
 ``rewind``            the digits that are lost where a state is computed backwards
 ``decoding``          one more token, from a state and from a key/value cache
-``drawing_time``      one more pixel of whole networks, and seconds an image
 ``rfa_decay``         what a gate forgets, and a gate that learns when to
 ``write_fade_erase``  what a state can hold, by the rule that it is written with
 """
 
 from linattn_ref import lazy
 
-__all__ = ["causal_cost", "decoding", "drawing_time", "rewind", "rfa_decay", "write_fade_erase"]
+__all__ = ["causal_cost", "decoding", "rewind", "rfa_decay", "write_fade_erase"]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

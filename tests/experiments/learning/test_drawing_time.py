@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from linattn_ref.experiments.learning import drawing_time
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.recurrence import drawing_time
 
 
 def test_an_image_is_the_sum_of_straight_lines():
