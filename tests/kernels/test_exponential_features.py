@@ -48,7 +48,7 @@ def test_one_scale_for_all_columns_and_masked_keys(room):
 
 @ROOMS
 def test_they_are_written_over_the_exponents(room):
-    exponent, r = draw((2, 5, 7), np.float32)
+    exponent, r = draw((2, 5, 7), np.float64)
     for function in (room.exponential_features.of_keys, room.exponential_features.of_queries):
         mine = exponent.copy()
         assert np.shares_memory(function(mine, r), mine)

@@ -133,6 +133,7 @@ def test_a_step_takes_it():
         linear.step(*token, linear.init_state((2,), 3, 2, feature_map=options["feature_map"]), **options)
 
 
+@pytest.mark.slow
 def test_any_layout_and_dtype_of_omega():
     q, k, v, omega = draw((2,), 3, 5, 4, np.float32)
     other = np.asfortranarray(omega.astype(np.float64))

@@ -264,8 +264,8 @@ def test_every_element_of_a_result_is_written(case, causal, dtype, monkeypatch):
 
 
 def test_no_array_of_queries_by_keys():
-    """At N = L = 2048 one such array would be 16 MiB. (Scratch inside the kernel has no axis of N or L at all.)"""
-    inputs = draw(Case((), 2048, 2048, 8, 8, False), np.float32)
+    """At N = L = 2048 one such array would be 32 MiB. (Scratch inside the kernel has no axis of N or L at all.)"""
+    inputs = draw(Case((), 2048, 2048, 8, 8, False), np.float64)
     run(jit, inputs, True)
     tracemalloc.start()
     try:
@@ -273,7 +273,7 @@ def test_no_array_of_queries_by_keys():
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    rows = 2048 * np.dtype(np.float32).itemsize
+    rows = 2048 * np.dtype(np.float64).itemsize
     # Output and three gradients of width 8; d_q once for each of the TASKS parts, its width filled up to the lanes, and
     # their sum; d_out * out, mask and row numbers are less than one more row of lanes.
     assert peak < rows * (4 * 8 + (kernel.TASKS + 2) * WIDTH)

@@ -142,13 +142,13 @@ def test_results_are_written_whole_where_the_caller_wants_them(room, call, layou
 @CALL
 @ROOMS
 def test_a_buffer_that_will_not_do(room, call):
-    arrays = draw(np.float32)
+    arrays = draw(np.float64)
     v = arrays[2]
-    read_only = np.broadcast_to(np.float32(0), v.shape)
+    read_only = np.broadcast_to(np.float64(0), v.shape)
     for bad, error, message in (
-        (np.empty(v.shape, np.float64), TypeError, "expected a numpy.ndarray of float32, got float64"),
-        (v.tolist(), TypeError, "expected a numpy.ndarray of float32, got list"),
-        (np.empty((2, 3, 36, 5), np.float32), ValueError, r"expected shape \(2, 3, 37, 5\), got \(2, 3, 36, 5\)"),
+        (np.empty(v.shape, np.float32), TypeError, "expected a numpy.ndarray of float64, got float32"),
+        (v.tolist(), TypeError, "expected a numpy.ndarray of float64, got list"),
+        (np.empty((2, 3, 36, 5)), ValueError, r"expected shape \(2, 3, 37, 5\), got \(2, 3, 36, 5\)"),
         (read_only, ValueError, "expected an array that can be written to, got a read-only one"),
     ):
         with pytest.raises(error, match=f"^out: {message}"):
@@ -161,7 +161,7 @@ def test_a_buffer_that_will_not_do(room, call):
 @pytest.mark.parametrize("call", [softmax, pattern_softmax, lsh, product, _normalised, elu_plus_one])
 def test_no_copy_of_heads_that_lie_beside_one_another(call):
     """States, a thread's rows, and arrays with a number a token are much smaller than half an input."""
-    arrays = [heads_last(np.abs(x)) for x in draw(np.float32, (2, 4, 2048), 64, 64)]
+    arrays = [heads_last(np.abs(x)) for x in draw(np.float64, (2, 4, 2048), 64, 64)]
     buffers = [heads_last(np.empty_like(x)) for x in arrays]
     arguments = (*arrays, buffers[0], tuple(buffers[1:]), *((None, None) if call is _normalised else ()))
     threads = numba.get_num_threads()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.vector import lanes
@@ -21,10 +22,12 @@ def both_passes(room, q, k, v, order, d_out, seen, chunk, causal):
     return out, log_sum_exp, *room.lsh.backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, 0.7)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@each_compiled_dtype
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    ("n", "chunk"), [(1, 1), (2, 1), (33, 16), (64, 32), (65, 33), (600, 100), (1100, 8), (560, 260), (70, 200)]
+    ("n", "chunk"),
+    [(1, 1), (2, 1), (33, 16), (65, 33), (600, 100), (70, 200)]
+    + [pytest.param(*pair, marks=pytest.mark.slow) for pair in ((64, 32), (1100, 8), (560, 260))],
 )
 def test_both_rooms_agree(n, chunk, causal, dtype):
     """To 200 roundings: sums of up to 600 products of numbers of size 1."""
@@ -48,6 +51,7 @@ def test_a_pair_counts_once_however_often_it_meets():
             np.testing.assert_allclose(got, want, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_tokens_are_told_apart_at_any_length():
     """Places are kept as floats: neighbours at the end of a long sequence must not become equal."""
     assert lanes(np.empty(1, np.float32)) >= 8

@@ -38,6 +38,7 @@ def test_both_ways_write_the_same(inside, options):
     assert written[0].shape == (2, PLACES + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [linear, softmax])
 @pytest.mark.parametrize("length", [1, 3])
 def test_the_compiled_step_writes_the_same(module, length):

@@ -13,6 +13,8 @@ from linattn_ref.experiments.benches.bench_linear_limit import SUMS, multiply_ad
 from linattn_ref.experiments.publishing import record, style
 from linattn_ref.kernels.jit.vector import lanes
 
+pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
+
 SMALL = {
     "lengths": (5, 70),
     "batches": (1, 2),
@@ -35,7 +37,6 @@ def kernels_of(results, task):
     return {row.kernel for row in results.rows if row.task == task}
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("without_torch")
 def test_every_task_and_size_has_a_row_for_every_kernel():
     results = bench_linear.compute(**SMALL)
@@ -60,7 +61,6 @@ def test_every_task_and_size_has_a_row_for_every_kernel():
             assert row.ratio_min == row.ratio_median == 1
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("without_torch")
 def test_without_peers_the_table_says_so():
     results = bench_linear.compute(**SMALL)

@@ -6,6 +6,8 @@ import pytest
 from linattn_ref.experiments.benches import bench_patterns, bench_patterns_peers
 from linattn_ref.experiments.publishing import record, style
 
+pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
+
 SMALL = {"lengths": (32, 35), "heads": 2, "width": 4, "window": 4, "block": 4, "drawn": 1, "repeats": 3}
 
 

@@ -10,6 +10,8 @@ from linattn_ref import cli
 from linattn_ref.experiments.benches import bench_performer
 from linattn_ref.experiments.publishing import record, style
 
+pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
+
 SMALL = {"lengths": (5, 70), "heads": 2, "width": 4, "features": 6, "repeats": 2}
 SETTINGS = {
     (task, passes) for task in (bench_performer.ALL, bench_performer.CAUSAL) for passes in bench_performer.PASSES

@@ -7,6 +7,8 @@ import pytest
 from linattn_ref.experiments.benches import bench_reformer
 from linattn_ref.experiments.publishing import record, style
 
+pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
+
 SMALL = {"lengths": (16, 32), "heads": 2, "width": 4, "chunk": 8, "repeats": 2}
 
 

@@ -9,6 +9,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from linattn_ref.experiments.benches import bench_softmax
 from linattn_ref.experiments.publishing import record, style
 
+pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
+
 SMALL = {"lengths": (5, 16), "heads": 2, "width": 4, "repeats": 3}
 
 

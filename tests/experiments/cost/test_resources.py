@@ -176,6 +176,7 @@ def test_a_quick_run_measures(tmp_path):
         resources.draw(found)
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_draws_and_goes_on_where_it_was_interrupted(tmp_path, capsys, monkeypatch):
     words = ["bench", "resources", "--lengths", "512", "600", "--methods", "linear", "--rounds", "1"]
     words += ["--out", str(tmp_path)]

@@ -42,6 +42,7 @@ def test_bits_are_those_of_the_probabilities(head):
     np.testing.assert_allclose(both, [surprise.mean(axis=1), surprise[:, 1:].mean(axis=1)], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_no_pixel_sees_itself_or_what_follows():
     params = images.start("linear", "softmax", TINY, 3, np.random.default_rng(0))
     model = images.model_of("linear", TINY, 9, np.random.default_rng(0))

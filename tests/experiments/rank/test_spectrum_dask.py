@@ -89,6 +89,7 @@ def stop_after_a_result(job, out, worker):
     worker.send_signal(signal.SIGSTOP)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_changes_no_number(cluster, long_model, long_text, tmp_path):
     """The first worker alone has the model when the second one comes; then it is killed with all that it has."""
     given = ("--model", long_model, "--text", long_text, "--sentences", 30, "--length", 128)
@@ -107,6 +108,7 @@ def test_a_worker_that_is_killed_changes_no_number(cluster, long_model, long_tex
     assert same(done(out), done(whole.parent))
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_goes_away_is_one_line_and_what_is_done_is_kept(cluster, tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "p.npz", p=rng.random((30, 2, 3, 128, 128), np.float32))

@@ -86,6 +86,7 @@ def test_eckart_young_takes_any_matrix():
         assert each.measured_frobenius < min(each.competitors_frobenius.values())
 
 
+@pytest.mark.slow
 def test_progress_wraps_the_long_loops():
     for name in NAMES[:3]:
         seen = []

@@ -41,6 +41,7 @@ def test_the_table(results):
     assert three["softmax"].recall == pytest.approx(1 / 3, abs=0.1)  # it answers the mean of the three
 
 
+@pytest.mark.slow
 def test_results_are_json_and_the_same_for_the_same_seed(results):
     text = json.dumps(record.plain(results), allow_nan=False)
     assert json.dumps(record.plain(write_fade_erase.compute(quick=True, seed=0))) == text
