@@ -49,7 +49,7 @@ def runs_in(case, room):
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(c, id=str(c), marks=[pytest.mark.slow] if c.left_to_slow else []) for c in CASES]
+    "case", [pytest.param(c, id=str(c), marks=[pytest.mark.slow] if c.slow or c.left_to_slow else []) for c in CASES]
 )
 def test_every_room_that_has_the_kernel_is_tested(case):
     """No case leaves one out quietly. The room ``cuda`` is in ``tests/kernels/cuda``, which asks the same."""
