@@ -21,7 +21,7 @@ ONE_EACH = ("title", "question", "formula", "picture", "surprise", "exercise", "
 FROM = re.compile(r'^From (chapter (\d+)|README|the gallery): ((?:"[^"]+"(?:, )?)+)$', re.MULTILINE)
 NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 YEAR = re.compile(r"\b(?:19\d\d|20[12]\d)\b")
-WITHOUT_A_DECK = {"20", "22"}  # copying, speech: networks that are trained
+WITHOUT_A_DECK = {"20"}  # copying: networks that are trained
 
 
 @cache
