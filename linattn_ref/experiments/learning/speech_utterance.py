@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -84,16 +85,16 @@ def draw(results: Results) -> Figure:
     axes[0].imshow(
         results.features.T, origin="lower", aspect="auto", cmap="magma", extent=(0, seconds, 0, 40), vmin=-2, vmax=2.5
     )
-    axes[0].set_title(f"“{results.text}” (synthesised, {results.speaker.partition(' ')[2]})", pad=14)
+    axes[0].set_title(f"“{results.text}” (synthesised, {results.speaker.partition(' ')[2]})", pad=14 * _unit())
     axes[0].set_ylabel("channel")
     axes[0].grid(False)
     for start, symbol in zip(results.starts, results.symbols, strict=True):
-        axes[0].axvline(start, color="white", linewidth=0.4)
-        axes[0].text(start, 41, symbol, fontsize=6, ha="left", va="bottom")
+        axes[0].axvline(start, color="white", linewidth=0.4 * _unit())
+        axes[0].text(start, 41, symbol, fontsize=6 * _unit(), ha="left", va="bottom")
     for axis, (name, heard) in zip(axes[1:], results.networks.items(), strict=True):
         draw_likely(axis, heard, COLOURS[name])
         axis.set_ylabel(TITLES[name])
-        axis.text(0, 1.04, " ".join(heard.said), transform=axis.transAxes, fontsize=6, va="bottom")
+        axis.text(0, 1.04, " ".join(heard.said), transform=axis.transAxes, fontsize=6 * _unit(), va="bottom")
     axes[-1].set_xlabel("seconds")
     axes[-1].set_xlim(0, seconds)
     return figure
@@ -103,8 +104,13 @@ def draw_likely(axis: Axes, heard: Heard, colour: str) -> None:
     """Probabilities over time; what is likelier than one half somewhere is named at its peak."""
     for symbol, y in heard.likely.items():
         time = STACKED * np.arange(len(y))
-        axis.plot(time, y, color=colour if symbol else style.GREY, linewidth=0.8 if symbol else 0.6)
+        axis.plot(time, y, color=colour if symbol else style.GREY, linewidth=(0.8 if symbol else 0.6) * _unit())
         if symbol:
             for peak in np.flatnonzero((y > NAMED) & (y >= np.roll(y, 1)) & (y > np.roll(y, -1))):
-                axis.text(time[peak], y[peak], symbol, fontsize=6, ha="center", va="bottom")
+                axis.text(time[peak], y[peak], symbol, fontsize=6 * _unit(), ha="center", va="bottom")
     axis.set(ylim=(0, 1.25), yticks=[0, 1])
+
+
+def _unit() -> float:
+    """A point of the printed page, in points of the style that is drawn in."""
+    return float(matplotlib.rcParams["font.size"]) / 8
