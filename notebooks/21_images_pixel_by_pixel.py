@@ -229,9 +229,9 @@ print(f"a step of softmax took {softmax.cpu_minutes[at[0]] / linear.cpu_minutes[
 # In CPU time the two are level at first, and after ten minutes softmax is ahead here too: at 784 pixels and this width
 # the square is not yet what a step spends its time on. Linear attention wins where images are drawn, below.
 #
-# **None of this has converged.** The paper's networks have 22 times the parameters and see 15 million images; the one
-# here saw not quite two epochs, the one with softmax a quarter of that, and its rate had not come down when it was
-# stopped. These are single runs: how far another seed would lie from them was not measured, and the rate was chosen
+# **None of this has converged.** The paper's networks have 22 times the parameters and see 15 million images; here
+# linear attention saw not quite two epochs. Softmax saw a quarter of that, and was stopped before its rate had come
+# down. These are single runs: how far another seed would lie from them was not measured, and the rate was chosen
 # from a few short runs whose test images are among those of the curves. What stands is the order of the two, and that
 # the gradients derived by hand do learn.
 #
