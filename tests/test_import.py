@@ -95,6 +95,8 @@ LAYERS = (
     ("models", "theory", "training", "data"),
     ("experiments",),
     ("cli_options",),
+    ("cli_task",),
+    ("cli_train_causal", "cli_train_encoder", "cli_train_speech"),
     ("cli_bench", "cli_train"),
     ("cli",),
     ("__main__",),

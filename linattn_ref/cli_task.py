@@ -1,0 +1,66 @@
+"""What the tasks of ``linattn-ref train`` have in common."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from linattn_ref.cli_options import add_command, at_least
+
+__all__ = ["QUICK_STEPS", "add_price", "add_task", "common", "say_files", "shape_of"]
+
+QUICK_STEPS = 40
+
+
+def add_task(
+    tasks: Any, name: str, run: Any, *, attention: tuple[str, ...], steps: int, default: str = "linear"
+) -> Any:
+    """What every task has; returns the function that adds another option."""
+    command = add_command(tasks, name, run)
+    command.set_defaults(if_interrupted="; the same command with --resume goes on from the last checkpoint")
+    command.set_defaults(all_steps=steps)
+    option = command.add_argument
+    option("--out", type=Path, default=Path("out") / name, metavar="DIR", help="(default: %(default)s)")
+    option("--attention", choices=attention, default=default, help="(default: %(default)s)")
+    option("--steps", type=at_least(1), metavar="S", help=f"(default: {steps}, or {QUICK_STEPS} with --quick)")
+    option("--seed", type=at_least(0), default=0, help="(default: 0)")
+    option("--quick", action="store_true", help="a tiny network, for a test")
+    option("--resume", action="store_true", help="go on from the last checkpoint; without it, begin anew")
+    return option
+
+
+def add_price(option: Any) -> None:
+    """What a mechanism may cost, and how Linformer's projections are shared."""
+    option("--k", type=at_least(1), default=64, help="keys, mixtures or features a query (default: %(default)s)")
+    option(
+        "--sharing",
+        choices=("none", "headwise", "key_value", "layerwise"),
+        default="headwise",
+        help="of linformer's projections (default: %(default)s)",
+    )
+
+
+def common(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Those options as a task's ``run`` takes them."""
+    from tqdm import tqdm
+
+    return {
+        "attention": arguments.attention,
+        "steps": arguments.steps or (QUICK_STEPS if arguments.quick else arguments.all_steps),
+        "seed": arguments.seed,
+        "resume": arguments.resume,
+        "command": arguments.command_line,
+        "progress": lambda steps: tqdm(steps, unit="step", file=sys.stderr, disable=None),
+    }
+
+
+def shape_of(shape: Any, arguments: argparse.Namespace, **quick: int) -> Any:
+    """The default shape, or the quick one, with what the options say."""
+    chosen = {name: getattr(arguments, name, None) for name in shape._fields}
+    return shape._replace(**(quick if arguments.quick else {}))._replace(
+        **{name: value for name, value in chosen.items() if value is not None}
+    )
+
+
+def say_files(out: Path) -> None:
+    print("wrote", *sorted(str(path) for path in out.glob("[!.]*")))
