@@ -2,10 +2,10 @@
 
 With several workers every kernel would be compiled by each of them, and that is most of a first run. So ``conftest.py``
 runs this before it starts them, a process for the mechanisms that keep sums of features and one for those that have
-scores; they and later runs read the machine code from Numba's cache. Every case in ``cases.py`` is called in ``jit``,
-those that are slow, and ``float32``, only for the slow tests: ``slow`` is a third argument. What else tests need is in
-:func:`rest_of_sums` and :func:`rest_of_scores`; nothing breaks if something is missing there, but pytest's last lines
-then say so.
+scores and for networks, which takes as long; they and later runs read the machine code from Numba's cache. Every case
+in ``cases.py`` is called in ``jit``, those that are slow, and ``float32``, only for the slow tests: ``slow`` is a third
+argument. What else tests need is in :func:`rest_of_sums`, :func:`rest_of_scores` and :func:`network`; nothing breaks if
+something is missing there, but pytest's last lines then say so.
 """
 
 import sys
@@ -68,20 +68,27 @@ def rest_of_scores(dtype):
     softmax.step(row, keys, keys, 2, 0.5)
     softmax.step(*(np.repeat(x, 2, axis=0)[::2] for x in (row, keys, keys)), 2, 0.5)
     softmax.step(keys, np.ones((2, 3, 3, 3), dtype), np.ones((2, 3, 3, 3), dtype), 2, 0.5)
+    softmax.step(np.ones((2, 1, 3, 3), dtype), *np.ones((2, 2, 1, 3, 3, 3), dtype), 2, 0.5)
     state = softmax_attention.init_state((2,), 3, 3, capacity=2, dtype=dtype)
     softmax_attention.bind_step(row, row, row, state, kernels=jit).run()
 
 
-def step_of_a_network(dtype):
-    """For the slow tests."""
-    from linattn_ref.attention import linear
+def network(dtype):
+    """A training step's kernels, and the step that writes a token."""
+    from linattn_ref.attention import linear, softmax
     from linattn_ref.kernels import jit
     from linattn_ref.models import causal, decoding
-    from linattn_ref.nn import mechanism
+    from linattn_ref.nn import cross_entropy, mechanism
+    from linattn_ref.training import adam
 
-    model = causal.Model(mechanism.of(linear, causal=True, kernels=jit), heads=1)
+    sums, model = (causal.Model(mechanism.of(of, causal=True, kernels=jit), heads=1) for of in (linear, softmax))
     params = causal.draw(np.random.default_rng(0), tokens=2, places=1, width=2, hidden=2, layers=1, dtype=dtype)
-    packed = decoding.pack(params, model)
+    scores, saved = causal.forward(np.array([[0]]), params, model)
+    causal.backward(scores, saved)
+    cross_entropy.forward(scores, np.array([[0]]), kernels=jit)
+    p, g = np.ones((2, 2), dtype)
+    adam.step(p, g, adam.init_state(p), learning_rate=0.1, kernels=jit)
+    packed = decoding.pack(params, sums)
     decoding.step(np.array([0]), packed, decoding.init_state(1, packed))
 
 
@@ -89,6 +96,8 @@ if __name__ == "__main__":
     sys.path[:0] = [str(TESTS), str(TESTS.parent)]
     dtype, part, *slow = sys.argv[1:]
     compile_cases(np.dtype(dtype).type, part, slow)
-    {"sums": rest_of_sums, "scores": rest_of_scores}[part](np.dtype(dtype).type)
-    if slow and part == "scores":
-        step_of_a_network(np.dtype(dtype).type)
+    if part == "sums":
+        rest_of_sums(np.dtype(dtype).type)
+    else:
+        rest_of_scores(np.dtype(dtype).type)
+        network(np.dtype(dtype).type)

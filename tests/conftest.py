@@ -1,10 +1,11 @@
 """Before anything else is imported: threads enough to notice a race, and no more. Before xdist starts its workers: the
-kernels are compiled. For all: hypothesis draws the same every time."""
+kernels are compiled."""
 
 import gc
 import os
 import subprocess
 import sys
+from inspect import isfunction
 from itertools import product
 from pathlib import Path
 
@@ -12,11 +13,6 @@ os.environ.setdefault("NUMBA_NUM_THREADS", "4")  # the number of cores otherwise
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each worker has a core; more threads would wait for one another
 
 import pytest
-from hypothesis import settings
-
-# The same examples in every run; no deadline, since the first call of a Numba kernel compiles it.
-settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=20)
-settings.load_profile("repeatable")
 
 COMPILE = Path(__file__).with_name("compile_kernels.py")
 compiled_by_workers: set[str] = set()
@@ -35,6 +31,31 @@ def pytest_xdist_setupnodes(config):
     commands = [[sys.executable, str(COMPILE), *one, *slow] for one in product(dtypes, ("sums", "scores"))]
     for process in [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in commands]:
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def float32_in_numpy(request):
+    """For tests of what calls kernels in float32 and is not one: left to ``reference``, unless slow tests are run too.
+
+    The default run compiles each kernel for float64 alone.
+    """
+    from linattn_ref.kernels import jit, reference
+    from linattn_ref.nested import leaves
+
+    def in_numpy(compiled, numpy):
+        def function(*arrays, **options):
+            single = any(x.dtype == "float32" for _, x in leaves([*arrays, *options.values()], strict=False))
+            return (numpy if single else compiled)(*arrays, **options)
+
+        return function
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in jit.__all__ if "not slow" in request.config.option.markexpr else ():
+            kernel, twin = getattr(jit, name), getattr(reference, name, None)
+            for word, compiled in list(vars(kernel).items()):
+                if isfunction(compiled) and hasattr(twin, word):
+                    patch.setattr(kernel, word, in_numpy(compiled, getattr(twin, word)))
+        yield
 
 
 def pytest_collection_finish():

@@ -223,6 +223,7 @@ def test_figures_quick_goes_beside_the_committed_ones(tmp_path, monkeypatch, cap
     assert "eckart_young: out/figures/eckart_young.svg" in capsys.readouterr().out.replace("\\", "/")
 
 
+@pytest.mark.usefixtures("float32_in_numpy")
 def test_bench_softmax_prints_a_table_and_draws(out, capsys):
     words = ["bench", "softmax", "--lengths", "8", "16", "--heads", "1", "--width", "4", "--repeats", "1"]
     assert cli.main([*words, "--out", str(out)]) == 0
@@ -230,6 +231,7 @@ def test_bench_softmax_prints_a_table_and_draws(out, capsys):
     assert "| 16 | yes | forward + backward |" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("float32_in_numpy")
 def test_bench_patterns_prints_a_table_and_draws(out, capsys, monkeypatch):
     monkeypatch.setattr("linattn_ref.experiments.benches.harness.find", lambda name: None)
     sizes = ["--lengths", "32", "--heads", "1", "--width", "4", "--window", "4", "--block", "4", "--drawn", "1"]

@@ -10,8 +10,8 @@ said of it. The gradient is that of the parts, last to first. `speech_lstm` has 
 >>> from linattn_ref.attention import softmax
 >>> from linattn_ref.nn import mechanism
 >>> model = Model(mechanism.of(softmax), heads=2)
->>> params = draw(np.random.default_rng(0), inputs=6, labels=5, width=8, hidden=16, layers=2, dtype=np.float32)
->>> scores, saved = forward(np.ones((1, 7, 6), np.float32), params, model)
+>>> params = draw(np.random.default_rng(0), inputs=6, labels=5, width=8, hidden=16, layers=2)
+>>> scores, saved = forward(np.ones((1, 7, 6)), params, model)
 >>> scores.shape, backward(scores, saved).params.stem.w.shape
 ((1, 7, 5), (6, 8))
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from case import Sizes, normal_like
-from cases import each_setting, settings
+from cases import each_setting
 
 from linattn_ref.gradcheck_inputs import float_arrays
 
@@ -43,11 +43,12 @@ def assert_same_bits(gradients, expected):
 
 
 @pytest.fixture(scope="module")
-def from_elsewhere(tmp_path_factory):
-    """The gradients of every setting whose ``saved`` can be pickled, from another process."""
+def from_elsewhere(tmp_path_factory, request):
+    """The gradients of every setting here that is run and whose ``saved`` can be pickled, from another process."""
     there, back = (tmp_path_factory.mktemp("saved") / name for name in ("calls", "gradients"))
     calls = {}
-    for setting in settings():
+    here = [item for item in request.session.items if item.path == request.path]
+    for setting in {item.callspec.id: item.callspec.params["setting"] for item in here}.values():
         try:
             pickled = pickle.dumps(forward(setting))
         except (TypeError, AttributeError, pickle.PicklingError):

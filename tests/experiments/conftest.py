@@ -24,6 +24,11 @@ CONFIG = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _float32_in_numpy(float32_in_numpy):
+    """Figures and benches call kernels; what they make of the numbers is tested here."""
+
+
 @pytest.fixture
 def tiny_model(tmp_path):
     """A BERT of 2 layers, 3 heads of width 4 and 40 positions, its 17 words ``a`` to ``q``."""

@@ -298,12 +298,12 @@ def test_every_element_of_a_result_is_written(name, dtype, monkeypatch):
 
 @rooms
 def test_memory_grows_with_the_length(room):
-    """At N = L = 4096 one array of all pairs would be 64 MiB in float32; all that is held is below a quarter of that.
+    """At N = L = 4096 one array of all pairs would be 128 MiB; all that is held is below a quarter of that.
 
-    Inputs are 1 MiB each, and the gradients; the reference copies a tile, jit fills ``d_q`` up to whole vectors.
+    Inputs are 2 MiB each, and the gradients; the reference copies a tile, jit fills ``d_q`` up to whole vectors.
     """
     rng = np.random.default_rng(0)
-    q, k, v, d_out = rng.standard_normal((4, 4096, 64)).astype(np.float32)
+    q, k, v, d_out = rng.standard_normal((4, 4096, 64))
     pattern = (parts.band(4096, 4096, -16, 16, without=[0]), parts.columns(4096, 4096, [0]))
     inputs = Inputs(q, k, v, d_out, None, pattern, 1 / math.sqrt(64))
     run(room, inputs._replace(q=q[:64], k=k[:64], v=v[:64], d_out=d_out[:64], pattern=(parts.band(64, 64, -1, 1),)))
@@ -313,4 +313,4 @@ def test_memory_grows_with_the_length(room):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 16 * 2**20
+    assert peak < 32 * 2**20

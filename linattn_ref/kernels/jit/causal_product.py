@@ -33,7 +33,7 @@ import numpy as np
 from linattn_ref.kernels.jit.causal_parts import states_before_parts
 from linattn_ref.kernels.jit.causal_product_plain import backward_by_row, forward_by_row
 from linattn_ref.kernels.jit.causal_scan import scan
-from linattn_ref.kernels.jit.causal_step import bind, step_bound, step_heads
+from linattn_ref.kernels.jit.causal_step import bind, step_bound_32, step_bound_64, step_heads
 from linattn_ref.kernels.jit.gate_gradient import gate_gradient
 from linattn_ref.kernels.jit.heads import give, gradients_to_write, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.reciprocal import go_on, reciprocals
@@ -187,7 +187,8 @@ def step(phi_q, phi_k, v, s, z, eps):
 
 def bind_step(phi_q, phi_k, v, s, z, eps, out, *, turns=None):
     """:func:`step` of these arrays, all contiguous, as a function without arguments that writes ``out``."""
-    return bind(step_bound, turns, phi_q, phi_k, v, s, z, np.full((1, 1), eps, v.dtype), out)
+    kernel = step_bound_32 if v.dtype == np.float32 else step_bound_64
+    return bind(kernel, turns, phi_q, phi_k, v, s, z, np.full((1, 1), eps, v.dtype), out)
 
 
 # --- Both -----------------------------------------------------------------------------------------------------------

@@ -34,9 +34,15 @@ def step_heads(phi_q, phi_k, v, s, z, eps, out):
 
 
 @serial_kernel
-def step_bound(table):
+def step_bound_32(table):
     """The same arrays in this order, each contiguous, from the :func:`bind` table at this address."""
-    in_its_dtype(_step_bound, table)
+    in_turn(_step_bound, table, np.float32)
+
+
+@serial_kernel
+def step_bound_64(table):
+    """The same in float64."""
+    in_turn(_step_bound, table, np.float64)
 
 
 @njit
@@ -118,7 +124,7 @@ def bind(kernel, turns, *arrays):
     """
     turns = np.zeros((2, 1), np.int64) if turns is None else turns
     rows = [(x.ctypes.data, x.size // x.shape[-1], x.shape[-1]) for x in arrays]
-    table = np.array([(arrays[0].itemsize, *(count.ctypes.data for count in turns)), *rows], np.intp)
+    table = np.array([(*(count.ctypes.data for count in turns), 0), *rows], np.intp)
     bound = Bound(kernel, table.ctypes.data)
     bound.table, bound.turns, bound.arrays = table, turns, arrays  # live as long as the function does
     return bound
@@ -129,19 +135,10 @@ def _bind_again(module, name, *turns_and_arrays):
 
 
 @njit
-def in_its_dtype(step, table):
-    """``step(table, dtype)``, compiled for either dtype, if it is this one's turn."""
-    if rows_at(table, 1, 3, np.intp)[0, 0] == 4:
-        in_turn(step, table, np.float32)
-    else:
-        in_turn(step, table, np.float64)
-
-
-@njit
 def in_turn(step, table, dtype):
     """``step(table, dtype)``, if it is this one's turn: all there is of a kernel for one dtype alone."""
     first = rows_at(table, 1, 3, np.intp)
-    take_turn(rows_at(first[0, 1], 1, 1, np.int64)[0], rows_at(first[0, 2], 1, 1, np.int64)[0])
+    take_turn(rows_at(first[0, 0], 1, 1, np.int64)[0], rows_at(first[0, 1], 1, 1, np.int64)[0])
     step(table, dtype)
 
 

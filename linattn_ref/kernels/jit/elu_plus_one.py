@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel, serial_kernel
-from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_its_dtype, step_rows
+from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_turn, step_rows
 from linattn_ref.kernels.jit.heads import give, head_of, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.vector import VECTOR_BYTES, broadcast, lanes, maximum, minimum
 from linattn_ref.kernels.jit.vector_exp import exp
@@ -47,7 +47,8 @@ def step(q, k, v, s, z, eps):
 def bind_step(q, k, v, s, z, eps, out, *, turns=None):
     """:func:`step` of these arrays, all contiguous, as a function without arguments that writes ``out``."""
     phi_q, phi_k = np.empty_like(q), np.empty_like(k)
-    return bind(step_bound, turns, q, k, phi_q, phi_k, v, s, z, np.full((1, 1), eps, v.dtype), out)
+    kernel = step_bound_32 if v.dtype == np.float32 else step_bound_64
+    return bind(kernel, turns, q, k, phi_q, phi_k, v, s, z, np.full((1, 1), eps, v.dtype), out)
 
 
 def _run(kernel, x, phi):
@@ -117,9 +118,15 @@ def step_heads(q, k, v, s, z, eps, out):
 
 
 @serial_kernel
-def step_bound(table):
-    """`causal_step.step_bound`, the table beginning with ``q, k`` and arrays for their features."""
-    in_its_dtype(_step_bound, table)
+def step_bound_32(table):
+    """`causal_step.step_bound_32`, the table beginning with ``q, k`` and arrays for their features."""
+    in_turn(_step_bound, table, np.float32)
+
+
+@serial_kernel
+def step_bound_64(table):
+    """The same in float64."""
+    in_turn(_step_bound, table, np.float64)
 
 
 @njit

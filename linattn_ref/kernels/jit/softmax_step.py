@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 
 from linattn_ref.kernels.jit.cache import serial_kernel
-from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_its_dtype
+from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_turn
 from linattn_ref.kernels.jit.panel import new_panel
 from linattn_ref.kernels.jit.row_sums import add_products, prefetch_rows, store_totals
 from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, largest_lane, load, maximum, spread, store, total
@@ -43,7 +43,8 @@ def step(q, k, v, length, scale):
 
 def bind_step(q, k_t, v_t, k, v, length, rows, scale, out):
     """A token a call, as the reference's, of these arrays, all contiguous: a function without arguments."""
-    return bind(step_bound, (rows, length), q, k_t, v_t, k, v, np.full((1, 1), scale, q.dtype), out, length)
+    kernel = step_bound_32 if q.dtype == np.float32 else step_bound_64
+    return bind(kernel, (rows, length), q, k_t, v_t, k, v, np.full((1, 1), scale, q.dtype), out, length)
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
@@ -56,11 +57,23 @@ def step_heads(q, k, v, length, scale, out):
 
 
 @serial_kernel
-def step_bound(table):
+def step_bound_32(table):
     """The arrays of :func:`bind_step`, from the table at this address."""
+    _check_length(table)
+    in_turn(_step_bound, table, np.float32)
+
+
+@serial_kernel
+def step_bound_64(table):
+    """The same in float64."""
+    _check_length(table)
+    in_turn(_step_bound, table, np.float64)
+
+
+@njit
+def _check_length(table):
     heads, rows = len(bound_rows(table, 0, np.float32)), len(bound_rows(table, 3, np.float32))  # of any dtype
     _check_room(bound_rows(table, 7, np.int64)[0], rows // heads)
-    in_its_dtype(_step_bound, table)
 
 
 @njit

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from looks import each_look
 
 from linattn_ref.experiments.benches import bench_reformer
 from linattn_ref.experiments.publishing import record, style
@@ -29,7 +30,7 @@ def test_every_setting_has_a_row_and_the_missing_peer_is_told():
     record.plain(results)
 
 
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_beside_the_peer(look):
     pytest.importorskip("transformers", reason="needs the extra: peers")
     pytest.importorskip("torch", reason="needs the extra: peers")

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.experiments.benches import harness
 from linattn_ref.experiments.benches.harness import Curve
@@ -95,7 +96,7 @@ def test_who_took_part_is_said_and_who_did_not():
 
 
 @pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_a_panel_a_title_a_line_a_curve_and_a_name_on_each(look, log):
     points = [(4, 1.0), (8, 30.0)]
     one, two = Curve("one", style.BLUE, "o-", points), Curve("two", style.GREY, "s--", points[:1])

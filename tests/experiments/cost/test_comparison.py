@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.experiments.cost import comparison, comparison_ways
 from linattn_ref.experiments.measuring.heads import random_heads
@@ -33,7 +34,7 @@ def test_results_come_back_from_a_record(results):
     assert json.dumps(record.plain(comparison.from_record(stored))) == json.dumps(record.plain(results))
 
 
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_drawing(results, look):
     with style.use(look):
         figure = comparison.draw(results)

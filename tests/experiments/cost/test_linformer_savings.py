@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.experiments.cost import linformer_savings
@@ -68,9 +69,9 @@ def test_table_has_a_row_a_length_and_leaves_out_what_was_not_run(results):
     assert blocks[3].endswith("| 4 | 0.50x |  |\n| 8 | 0.12x | 0.80x |")
 
 
-@pytest.mark.parametrize("style_name", style.STYLES)
-def test_the_figure_shows_every_number(results, style_name):
-    with style.use(style_name):
+@each_look
+def test_the_figure_shows_every_number(results, look):
+    with style.use(look):
         figure = linformer_savings.draw(results)
         figure.canvas.draw()
     shown = [[text.get_text() for text in axis.texts] for axis in figure.axes]

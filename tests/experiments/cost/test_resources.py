@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.cli import main
 from linattn_ref.experiments.cost import resource_results, resources
@@ -126,9 +127,9 @@ def test_what_is_always_below_is_told_as_such(measured):
         resources.draw(found)
 
 
-@pytest.mark.parametrize("style_name", style.STYLES)
-def test_the_figure_shows_every_method_with_its_name_and_exponent(results, style_name):
-    with style.use(style_name):
+@each_look
+def test_the_figure_shows_every_method_with_its_name_and_exponent(results, look):
+    with style.use(look):
         figure = resources.draw(results)
     assert {name for names in resources.COLUMNS.values() for name in names} == set(METHODS)
     for column, names in enumerate(resources.COLUMNS.values()):

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.attention import feature_maps
 from linattn_ref.experiments.features import feature_maps as figure_module
@@ -78,7 +79,7 @@ def test_results_are_json_and_depend_on_the_seed_only_in_rounding(results):
     np.testing.assert_array_equal(other.softmax, results.softmax)
 
 
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_drawing(results, look):
     with style.use(look):
         figure = figure_module.draw(results)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.attention import feature_maps, performer
 from linattn_ref.experiments.features import random_features, random_features_attention
@@ -27,7 +28,7 @@ def test_results_are_json_and_the_same_for_the_same_seed(results, name):
 
 
 @each_module
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_drawing(results, name, look):
     with style.use(look):
         figure = MODULES[name].draw(results[name])

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import softmax
@@ -35,7 +36,7 @@ def test_results_are_json_and_the_same_for_the_same_seed(results):
     assert json.dumps(record.plain(linformer.compute(quick=True, seed=1))) != text
 
 
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_drawing(results, look):
     with style.use(look):
         figure = linformer.draw(results)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.experiments.fewer_keys import moving_content
 from linattn_ref.experiments.publishing import record, style
@@ -63,7 +64,7 @@ def test_results_are_json_and_the_same_for_the_same_seed(results):
     assert json.dumps(record.plain(moving_content.compute(quick=True, seed=0))) == text
 
 
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_drawing(results, look):
     with style.use(look):
         figure = moving_content.draw(results)

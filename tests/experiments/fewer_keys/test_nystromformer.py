@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import depthwise, nystromformer, softmax
@@ -32,7 +33,7 @@ def test_results_are_json_and_the_same_for_the_same_seed(results):
     assert json.dumps(record.plain(figure.compute(quick=True, seed=1))) != text
 
 
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_drawing(results, look):
     with style.use(look):
         drawn = figure.draw(results)

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.experiments.publishing import record, style
 from linattn_ref.experiments.rank import spectrum
@@ -134,11 +135,11 @@ def test_drawing_shows_the_numbers(tiny_model, tiny_text):
         ((14, 2, 9, 9), 1, 3),  # many layers
     ],
 )
-@pytest.mark.parametrize("name", style.STYLES)
-def test_every_shape_can_be_drawn(tmp_path, shape, baselines, panels, name):
+@each_look
+def test_every_shape_can_be_drawn(tmp_path, shape, baselines, panels, look):
     p = np.random.default_rng(0).random(shape, np.float32)
     results = of_arrays(tmp_path, p, baselines=baselines)
-    with style.use(name):
+    with style.use(look):
         figure = spectrum.draw(results)
         figure.draw_without_rendering()
     assert len(figure.axes) == panels

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.experiments.publishing import record, style
 
@@ -28,7 +29,7 @@ def test_results_are_json_and_the_same_for_the_same_seed(results, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_drawing(results, name, look):
     with style.use(look):
         figure = module(name).draw(results[name])

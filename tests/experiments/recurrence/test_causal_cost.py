@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref import gradcheck
 from linattn_ref.experiments.publishing import record, style
@@ -68,7 +69,7 @@ def test_the_record_is_json(results):
     assert json.loads(record.json_text(record.plain(results)))["naive"]["kept"][0] == results.naive.kept[0]
 
 
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_the_figure_shows_the_results(results, look):
     with style.use(look):
         figure = causal_cost.draw(results)

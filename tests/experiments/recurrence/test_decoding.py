@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.publishing import record, style
@@ -61,7 +62,7 @@ def test_quick_is_early():
     assert 2 <= len(quick.positions) < len(decoding.POSITIONS)
 
 
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_the_figure_shows_the_results(results, look):
     with style.use(look):
         figure = decoding.draw(results)

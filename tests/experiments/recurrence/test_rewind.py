@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.experiments.publishing import record, style
 from linattn_ref.experiments.recurrence import rewind
@@ -84,7 +85,7 @@ def test_the_record_is_small_and_the_same_for_the_same_seed(results):
     assert len(text) < 100_000
 
 
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_the_figure_shows_the_results(results, look):
     with style.use(look):
         figure = rewind.draw(results)

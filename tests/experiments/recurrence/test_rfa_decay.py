@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.attention import rfa
 from linattn_ref.attention.feature_maps import gaussian
@@ -66,7 +67,7 @@ def test_results_are_json_and_the_same_for_the_same_seed(results):
     assert json.dumps(record.plain(rfa_decay.compute(quick=True, seed=0))) == text
 
 
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_drawing(results, look):
     with style.use(look):
         figure = rfa_decay.draw(results)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.experiments.publishing import record, style
 from linattn_ref.experiments.recurrence import write_fade_erase
@@ -47,7 +48,7 @@ def test_results_are_json_and_the_same_for_the_same_seed(results):
     assert json.dumps(record.plain(write_fade_erase.compute(quick=True, seed=0))) == text
 
 
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_drawing(results, look):
     with style.use(look):
         figure = write_fade_erase.draw(results)

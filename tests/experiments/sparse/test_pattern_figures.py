@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from looks import each_look
 
 from linattn_ref.attention import patterns
 from linattn_ref.experiments.publishing import record, style
@@ -33,7 +34,7 @@ def test_results_are_json_and_the_same_for_the_same_seed(results, module):
 
 
 @pytest.mark.parametrize("module", MODULES)
-@pytest.mark.parametrize("look", style.STYLES)
+@each_look
 def test_drawing(results, module, look):
     with style.use(look):
         figure = module.draw(results[module])
