@@ -15,6 +15,7 @@ from linattn_ref.nn import mechanism, no_norm, positions, post_norm, pre_norm, r
 STEP = 1e-6  # shorter than for a layer: the third derivatives of a network are some hundred times as large
 CAUSAL = [inside for inside in MECHANISMS if inside.causal]
 RECURRENT = [inside for inside in CAUSAL if inside.mechanism.step]
+NETWORKS = {"pre": {}, "post": {"block": post_norm, "activation": relu}, "none": {"block": no_norm}}
 READ = np.random.default_rng(0).integers(0, 5, (2, TOKENS))
 
 
@@ -40,11 +41,16 @@ def model_of(inside, **more):
     return causal.Model(inside.mechanism, heads=2, **more)
 
 
-@pytest.mark.parametrize("inside", CAUSAL, ids=str)
+# Every mechanism in one network, every network with one mechanism; the slow tests have the rest of the pairs.
 @pytest.mark.parametrize(
-    "more", [{}, {"block": post_norm, "activation": relu}, {"block": no_norm}], ids=["pre", "post", "none"]
+    ("more", "inside"),
+    [
+        pytest.param(more, inside, id=f"{name}-{inside}", marks=[pytest.mark.slow] * bool(i and more))
+        for name, more in NETWORKS.items()
+        for i, inside in enumerate(CAUSAL)
+    ],
 )
-def test_gradients(inside, more):
+def test_gradients(more, inside):
     forward = partial(causal.forward, model=model_of(inside, **more))
 
     def of(tokens, params):
