@@ -123,6 +123,21 @@ def test_a_bound_step_is_the_step(kernels, start, scale):
     np.testing.assert_array_equal(bound.state.v, X)
 
 
+@pytest.mark.slow
+@ROOMS
+def test_a_bound_step_in_float32(kernels):
+    """A kernel of its own in ``jit``; some ten roundings of numbers of size 1."""
+    token = [X[:, 0].astype(np.float32) for _ in range(3)]
+    state = softmax.init_state((2,), 4, 4, capacity=5, dtype=np.float32)
+    bound = softmax.bind_step(*token, state, kernels=kernels)
+    for t in range(5):
+        for x in token:
+            x[...] = X[:, t]
+        bound.run()
+        assert bound.out_t.dtype == np.float32
+        np.testing.assert_allclose(bound.out_t, expected_of([*range(t + 1)]), rtol=0, atol=2e-6)
+
+
 @ROOMS
 def test_a_bound_step_appends_in_place(kernels):
     state = cache_of(2)
