@@ -165,6 +165,7 @@ def forward(
     eps: float = 1e-6,
     state: State | None = None,
     out: Array | None = None,
+    spend: bool = False,
     kernels: CausalProductRoom = reference,
 ) -> tuple[Array, Saved | linear_scaled.Saved]:
     """Linear attention, equations (1)-(4).
@@ -178,16 +179,17 @@ def forward(
         close to 0 or below, and the output far outside the range of the values.
     eps : float
         Added to the denominator; must be 0 with an exponential feature map, whose scale cancels in (3).
+    spend : bool
+        ``q`` and ``k`` are not needed any more: where the room has a loop for ``phi``, their memory is taken for it.
     """
     if is_exponential(feature_map):
         return linear_scaled.forward(q, k, v, feature_map, causal, key_mask, state, kernels, out)
     phi = in_room(feature_map, kernels)
-    if key_mask is not None:
-        k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    phi_q, saved_q = phi.forward(q)  # (..., N, C)
-    phi_k, saved_k = phi.forward(k)  # (..., L, C)
-    if key_mask is not None:
-        phi_k = zero_masked(phi_k, key_mask)
+    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
+    here = [{"out": x} if spend and phi is not feature_map else {} for x in (q, k)]
+    phi_q, saved_q = phi.forward(q, **here[0])  # (..., N, C)
+    phi_k, saved_k = phi.forward(k, **here[1])  # (..., L, C)
+    phi_k = zero_masked(phi_k, key_mask)
 
     shared = k.shape[-2] - q.shape[-2] if causal else k.shape[-2]  # so many keys are seen by all queries
     s = phi_k[..., :shared, :].swapaxes(-1, -2) @ v[..., :shared, :]  # (1)  (..., C, M)

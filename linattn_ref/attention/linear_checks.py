@@ -36,6 +36,7 @@ def check_forward(
     eps: Any = 1e-6,
     state: Any = None,
     out: Any = None,
+    spend: Any = False,
     kernels: Any = reference,
 ) -> None:
     """Of `linear.forward`."""

@@ -82,6 +82,7 @@ def forward(
     pool: pooling.Pool = "mean",
     types: Tokens | None = None,
     key_mask: Mask | None = None,
+    rng: np.random.Generator | None = None,
     work: Work = fresh,
 ) -> tuple[Array, Saved]:
     """Equations (1)-(3).
@@ -91,7 +92,7 @@ def forward(
     tokens : ndarray of int ``(B, N)``
     params : Params
     pool : {"mean", "first"}
-    model, types, key_mask, work
+    model, types, key_mask, rng, work
         As in `encoder.forward`.
 
     Returns
@@ -100,7 +101,7 @@ def forward(
     saved : Saved
     """
     x, below = encoder.forward.unchecked(
-        tokens, params.encoder, model, types=types, key_mask=key_mask, work=work
+        tokens, params.encoder, model, types=types, key_mask=key_mask, rng=rng, work=work
     )  # (1)  (B, N, E)
     y, pooled = pooling.forward.unchecked(x, pool=pool, key_mask=key_mask, work=work)  # (2)  (B, E)
     scores, head = affine.forward.unchecked(y, params.head, work=work)  # (3)  (B, classes)

@@ -38,7 +38,18 @@ from linattn_ref.attention.arguments import Array, Mask, check_bool, check_shape
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.rooms import name_of_room, room_of
-from linattn_ref.nn import affine, block, embedding, gelu, layer_norm, multi_head, positions, post_norm, pre_norm
+from linattn_ref.models.refit import refit
+from linattn_ref.nn import (
+    block,
+    dropout,
+    embedding,
+    gelu,
+    layer_norm,
+    multi_head,
+    positions,
+    post_norm,
+    pre_norm,
+)
 from linattn_ref.nn.block import EPS
 from linattn_ref.nn.buffers import Work, fresh
 from linattn_ref.nn.mechanism import Mechanism
@@ -47,13 +58,6 @@ __all__ = ["Gradients", "Model", "Params", "Saved", "backward", "draw", "forward
 
 Tokens = NDArray[np.integer[Any]]
 JIT = "linattn_ref.kernels.jit"  # imported when it is first used
-
-# Of a mechanism that reads so many arrays: which of queries, keys and values (0, 1, 2) it is given for each.
-PROJECTIONS = {
-    2: (0, 2),  # Reformer: queries are keys too
-    3: (0, 1, 2),
-    6: (0, 1, 2, 0, 1, 2),  # Longformer: tokens that see all begin as the others
-}
 
 
 @documented
@@ -67,6 +71,8 @@ class Model(NamedTuple):
     eps: float = EPS  # of the norms
     first: int = 0  # the row of the table of positions that the first token has
     kernels: Any = JIT  # the room of the layers' loops, or its name; the mechanism's is an option of its own
+    dropout: float = 0.0  # the probability that a number of the embedding, or one that a layer adds, is left out
+    recompute: bool = False  # hidden units in the backward pass: a ninth more products, two fifths less kept
 
 
 @documented
@@ -88,6 +94,7 @@ class Saved(NamedTuple):
     positions: positions.Saved
     types: embedding.Saved | None
     norm: layer_norm.Saved
+    drop: dropout.Saved
     blocks: tuple[block.Saved, ...]
     kind: Any  # the module of the blocks, by its name
 
@@ -107,6 +114,7 @@ def check_forward(
     *,
     types: Tokens | None = None,
     key_mask: Mask | None = None,
+    rng: np.random.Generator | None = None,
     **_: Any,
 ) -> None:
     """Arguments of :func:`forward`."""
@@ -115,6 +123,7 @@ def check_forward(
         raise ValueError(f"tokens: expected shape (B, N) of at least one token, got {tokens.shape}")
     if not isinstance(model, Model):
         raise TypeError(f"model: expected an encoder.Model, got {model!r}")
+    dropout.check_options(model.dropout, rng, "model.dropout")
     places = len(params.positions.table) - model.first
     if tokens.shape[1] > places:
         raise ValueError(f"tokens: there are {places} places, got {tokens.shape[1]} tokens")
@@ -138,6 +147,7 @@ def forward(
     *,
     types: Tokens | None = None,
     key_mask: Mask | None = None,
+    rng: np.random.Generator | None = None,
     work: Work = fresh,
 ) -> tuple[Array, Saved]:
     """Equations (1) and (2), and the norm.
@@ -151,6 +161,8 @@ def forward(
         All 0 unless given, if the network has types.
     key_mask : ndarray of bool ``(B, N)``, optional
         False where a token only pads its sequence: nobody sees it. Its own row is of no use.
+    rng : numpy.random.Generator, optional
+        Draws what ``model.dropout`` leaves out; without it nothing is.
     work
         See `linattn_ref.nn`.
 
@@ -169,23 +181,16 @@ def forward(
         x = x + row  # (1)
     if model.block is post_norm:
         x, norm = layer_norm.forward.unchecked(x, params.norm, eps=model.eps, kernels=kernels, work=work)
+    x, drop = dropout.forward.unchecked(x, p=model.dropout, rng=rng, work=work)
+    options = {"heads": model.heads, "activation": model.activation, "recompute": model.recompute}
+    options |= {"dropout": model.dropout, "rng": rng, "key_mask": key_mask, "eps": model.eps, "kernels": kernels}
     blocks = []
     for one, inside in zip(params.blocks, _inside(params, model), strict=True):
-        x, saved = model.block.forward.unchecked(
-            x,
-            one,
-            inside,
-            heads=model.heads,
-            activation=model.activation,
-            key_mask=key_mask,
-            eps=model.eps,
-            kernels=kernels,
-            work=work,
-        )  # (2)
+        x, saved = model.block.forward.unchecked(x, one, inside, **options, work=work)  # (2)
         blocks.append(saved)
     if model.block is not post_norm:
         x, norm = layer_norm.forward.unchecked(x, params.norm, eps=model.eps, kernels=kernels, work=work)
-    return x, Saved(embedded, placed, typed, norm, tuple(blocks), name_of_room(model.block))
+    return x, Saved(embedded, placed, typed, norm, drop, tuple(blocks), name_of_room(model.block))
 
 
 def check_backward(d_rows: Array, saved: Saved, **_: Any) -> None:
@@ -205,6 +210,7 @@ def backward(d_rows: Array, saved: Saved, *, into: Params | None = None, work: W
     for one, of_one in zip(reversed(saved.blocks), reversed(of_blocks), strict=True):
         d_x, gradient = kind.backward.unchecked(d_x, one, into=of_one, work=work)  # of (2)
         blocks.append(gradient)
+    d_x = dropout.backward.unchecked(d_x, saved.drop, work=work).x
     if kind is post_norm:
         d_x, norm = layer_norm.backward.unchecked(d_x, saved.norm, into=of_norm, work=work)
     typed = None
@@ -265,29 +271,3 @@ def draw(
         layer_norm.draw(width, dtype=dtype),
         tuple(block.draw(width, hidden, rng, reads=reads, own=each, dtype=dtype) for each in own),
     )
-
-
-def refit(params: Params, reads: int, own: Sequence[tuple[Any, ...]] | None = None) -> Params:
-    """The same network for another mechanism, which is given the projections that queries, keys and values had.
-
-    Parameters
-    ----------
-    params : Params
-        Of a network whose mechanism reads queries, keys and values.
-    reads : int
-        Of the new mechanism: `mechanism.Mechanism.reads`.
-    own : sequence of tuples, optional
-        The new mechanism's own parameters, for each block.
-    """
-    if reads not in PROJECTIONS:
-        raise ValueError(f"reads: expected one of {', '.join(map(str, PROJECTIONS))}, got {reads!r}")
-    blocks = []
-    for one, its in zip(params.blocks, own or ((),) * len(params.blocks), strict=True):
-        inner = affine.Params(
-            *(
-                np.concatenate([np.split(x, 3, axis=-1)[part] for part in PROJECTIONS[reads]], axis=-1)
-                for x in one.attention.inner
-            )
-        )
-        blocks.append(one._replace(attention=one.attention._replace(inner=inner, own=its)))
-    return params._replace(blocks=tuple(blocks))

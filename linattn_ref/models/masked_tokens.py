@@ -96,6 +96,7 @@ def forward(
     chosen: Tokens,
     types: Tokens | None = None,
     key_mask: Mask | None = None,
+    rng: np.random.Generator | None = None,
     work: Work = fresh,
 ) -> tuple[Array, Saved]:
     """Equations (1)-(3).
@@ -106,7 +107,7 @@ def forward(
     params : Params
     chosen : ndarray of int ``(places,)``
         Where scores are asked for, in ``tokens.ravel()``, in order: ``np.flatnonzero(hidden)``.
-    model, types, key_mask, work
+    model, types, key_mask, rng, work
         As in `encoder.forward`.
 
     Returns
@@ -115,7 +116,7 @@ def forward(
     saved : Saved
     """
     x, below = encoder.forward.unchecked(
-        tokens, params.encoder, model, types=types, key_mask=key_mask, work=work
+        tokens, params.encoder, model, types=types, key_mask=key_mask, rng=rng, work=work
     )  # (1)  (B, N, E)
     here = x.reshape(-1, x.shape[-1])[chosen]  # (places, E)
     kernels = room_of(model.kernels)

@@ -43,7 +43,7 @@ class Params(NamedTuple):
 class Saved(NamedTuple):
     """What the backward pass needs."""
 
-    x: Array  # (..., E)
+    x: Any  # (..., E); None where it is made again for the backward pass
     params: Params
 
 
@@ -76,18 +76,21 @@ def forward(x: Array, params: Params, *, bias: bool = True, work: Work = fresh) 
 
 def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
     """Shapes and dtypes of :func:`backward`."""
-    check_array("d_y", d_y, ndim=1, dtype=saved.x.dtype)
-    check_shape("d_y", d_y, (*saved.x.shape[:-1], saved.params.w.shape[1]), "of y")
+    check_array("d_y", d_y, ndim=1, dtype=saved.params.w.dtype)
+    leading = d_y.shape[:-1] if saved.x is None else saved.x.shape[:-1]
+    check_shape("d_y", d_y, (*leading, saved.params.w.shape[1]), "of y")
 
 
 @door(check_backward)
-def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
-    """Equations (2) and (3)."""
+def backward(
+    d_y: Array, saved: Saved, *, into: Params | None = None, spend: bool = False, work: Work = fresh
+) -> Gradients:
+    """Equations (2) and (3); with ``spend``, ``dx`` in the memory of ``x``."""
     x, (w, _) = saved
     rows, d_rows = x.reshape(-1, x.shape[-1]), d_y.reshape(-1, d_y.shape[-1])  # (rows, E), (rows, F)
     d_w = np.matmul(rows.T, d_rows, out=work(w.shape, w.dtype))  # (2)  (E, F)
     d_b = d_rows.sum(axis=0)  # (2)  (F,)
-    d_x = np.matmul(d_y, w.T, out=work(x.shape, x.dtype))  # (3)  (..., E)
+    d_x = np.matmul(d_y, w.T, out=x if spend else work(x.shape, x.dtype))  # (3)  (..., E)
     return Gradients(d_x, add_into(into, Params(d_w, d_b)))
 
 

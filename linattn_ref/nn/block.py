@@ -6,6 +6,7 @@ Each is written once, as ``layers``, of three functions that it is handed:
     attend(x, params)               -> y, saved        `multi_head`
     norm(x, params, added=None)     -> y, saved        `layer_norm`, of the sum if something is added
     feed(x, params)                 -> y, saved        `feed_forward`
+    drop(x)                         -> y, saved        `dropout`
 
 From that come ``forward``, all tokens at once, and ``step``, one token, where ``attend`` is `multi_head.step` and what
 it saves is the state. They take
@@ -20,12 +21,20 @@ heads : int
     ``H``.
 activation : module
     Of the feed-forward layer: `linattn_ref.nn.gelu`, or ``relu``.
+recompute : bool
+    Of the feed-forward layer: whether to compute its hidden units again in the backward pass, for less memory.
+dropout : float
+    The probability with which numbers that a layer adds are left out; without ``rng`` none are.
+rng : numpy.random.Generator, optional
+    That says which.
 key_mask : ndarray of bool ``(B, N)``, optional
     True = may be attended.
 eps : float
     Of the layer norms.
 kernels, work
     See `linattn_ref.nn`.
+
+What a norm gives is not kept: the backward pass makes it again (`layer_norm.recompute`).
 """
 
 from __future__ import annotations
@@ -41,6 +50,7 @@ from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.kernels import reference
+from linattn_ref.nn import dropout as dropouts
 from linattn_ref.nn import feed_forward, gelu, layer_norm, multi_head
 from linattn_ref.nn.buffers import Work, fresh
 from linattn_ref.nn.mechanism import Mechanism
@@ -53,7 +63,9 @@ __all__ = [
     "check_backward",
     "check_forward",
     "draw",
+    "forget",
     "forward_of",
+    "recall",
     "step_of",
 ]
 
@@ -78,6 +90,8 @@ class Saved(NamedTuple):
     attention: multi_head.Saved
     norm_2: layer_norm.Saved
     feed_forward: feed_forward.Saved
+    drop_1: dropouts.Saved  # of what attention says
+    drop_2: dropouts.Saved  # of what the feed-forward layer says
 
 
 @documented
@@ -96,10 +110,13 @@ def check_forward(
     heads: int,
     key_mask: Mask | None = None,
     eps: float = EPS,
+    dropout: float = 0.0,
+    rng: np.random.Generator | None = None,
     kernels: Any = reference,
     **_: Any,
 ) -> None:
     """Shapes and dtypes."""
+    dropouts.check_options(dropout, rng, "dropout")
     multi_head.check_forward(x, params.attention, mechanism, heads=heads, key_mask=key_mask)
     feed_forward.check_forward(x, params.feed_forward)
     for name in {"norm_1", "norm_2"} & set(params._fields):
@@ -111,8 +128,8 @@ def check_backward(d_y: Array, saved: Any, **_: Any) -> None:
     feed_forward.check_backward(d_y, saved.feed_forward)
 
 
-def forward_of(layers: Callable[..., tuple[Array, Any]]) -> Any:
-    """All tokens at once."""
+def forward_of(layers: Callable[..., tuple[Array, Any]], *, normed: tuple[str, ...]) -> Any:
+    """All tokens at once; of the layers ``normed``, what they read is not kept."""
 
     @wraps(layers)
     def forward(
@@ -122,14 +139,19 @@ def forward_of(layers: Callable[..., tuple[Array, Any]]) -> Any:
         *,
         heads: int,
         activation: ModuleType = gelu,
+        recompute: bool = False,
+        dropout: float = 0.0,
+        rng: np.random.Generator | None = None,
         key_mask: Mask | None = None,
         eps: float = EPS,
         kernels: Any = reference,
         work: Work = fresh,
     ) -> tuple[Array, Any]:
         attend = partial(multi_head.forward.unchecked, mechanism=mechanism, heads=heads, key_mask=key_mask, work=work)
-        feed, norm = _others(activation, eps, kernels, work)
-        return layers(x, params, attend, norm, feed)
+        feed, norm = _others(activation, recompute, eps, kernels, work)
+        drop = partial(dropouts.forward.unchecked, p=dropout, rng=rng, work=work)
+        y, saved = layers(x, params, attend, norm, feed, drop)
+        return y, saved._replace(**{name: forget(getattr(saved, name)) for name in normed})
 
     del forward.__wrapped__  # the arguments are those of this one
     forward.__name__ = forward.__qualname__ = "forward"
@@ -152,8 +174,8 @@ def step_of(layers: Callable[..., tuple[Array, Any]]) -> Any:
         kernels: Any = reference,
     ) -> tuple[Array, Any]:
         attend = partial(multi_head.step, state=state, mechanism=mechanism, heads=heads)
-        feed, norm = _others(activation, eps, kernels, fresh)
-        y_t, saved = layers(x_t, params, attend, norm, feed)
+        feed, norm = _others(activation, False, eps, kernels, fresh)
+        y_t, saved = layers(x_t, params, attend, norm, feed, partial(dropouts.forward.unchecked, p=0.0, rng=None))
         return y_t, saved.attention
 
     del step.__wrapped__
@@ -161,9 +183,21 @@ def step_of(layers: Callable[..., tuple[Array, Any]]) -> Any:
     return step
 
 
-def _others(activation: ModuleType, eps: float, kernels: Any, work: Work) -> tuple[Any, Any]:
-    feed = partial(feed_forward.forward.unchecked, activation=activation, kernels=kernels, work=work)
+def _others(activation: ModuleType, recompute: bool, eps: float, kernels: Any, work: Work) -> tuple[Any, Any]:
+    feed = partial(
+        feed_forward.forward.unchecked, activation=activation, recompute=recompute, kernels=kernels, work=work
+    )
     return feed, partial(layer_norm.forward.unchecked, eps=eps, spend=True, kernels=kernels, work=work)
+
+
+def forget(saved: Any) -> Any:
+    """What a layer saved, without the ``x`` that it read."""
+    return saved._replace(inner=saved.inner._replace(x=None))
+
+
+def recall(saved: Any, x: Array) -> Any:
+    """The same with ``x`` again."""
+    return saved._replace(inner=saved.inner._replace(x=x))
 
 
 def draw(

@@ -1,32 +1,36 @@
-"""Memory for results: new arrays, or an arena that hands out the same memory at every step of training.
+"""Memory for results: new arrays, or an arena that hands out again what nobody needs any more.
 
 A step of training makes arrays of the same shapes each time, and new memory from the system is dear: every page of it
-is first set to zero, which can take as long as the arithmetic. An arena keeps one block and hands it out piece by
-piece, until it is told that the step is over.
+is first set to zero, which can take as long as the arithmetic. An arena keeps the memory of the arrays that it has
+handed out. Once the last array in a piece of it is gone, the next array of about that size gets it.
 
 >>> arena = Arena()
->>> for _ in range(2):
-...     x, y = arena((2, 3), np.float32), arena((4,), np.float32)
-...     arena.reset()
->>> np.may_share_memory(x, arena((2, 3), np.float32))  # the same memory again
+>>> x, y = arena((2, 3), np.float32), arena((2, 3), np.float32)
+>>> np.may_share_memory(x, y)
+False
+>>> first = x.ctypes.data
+>>> del x
+>>> arena((2, 3), np.float32).ctypes.data == first
 True
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from bisect import insort
+from collections.abc import Callable
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from linattn_ref.attention.arguments import Array
 
-__all__ = ["Arena", "Work", "add_into", "fresh", "scratch"]
+__all__ = ["Arena", "Work", "add_into", "fresh"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+WASTE = 1.25  # times its size an array may be given
 
 Work = Callable[[tuple[int, ...], Any], Array]  # shape, dtype -> an array that may hold anything
 
@@ -37,50 +41,50 @@ def fresh(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
 
 
 class Arena:
-    """Arrays out of one block of memory, one after the other.
+    """Arrays in memory that is kept.
 
-    The first step finds out how much it takes: what does not fit is new memory, and :meth:`reset` makes the block large
-    enough. No array may be used after the ``reset`` that follows it; all that were handed out before it are different.
+    An array holds the piece of memory that it is a view of, and so does each view of it. That is what Python counts:
+    a piece that only the arena holds is free. So no array changes while somebody has it, and what a backward pass lets
+    go of on its way is used again at once.
     """
 
     def __init__(self) -> None:
-        self._block = np.empty(0, np.uint8)
-        self._used = self._most = 0  # bytes, also those that did not fit
+        self._pieces: list[NDArray[np.uint8]] = []  # from small to large
+
+    @property
+    def nbytes(self) -> int:
+        """Of all memory that is kept: the most that was in use at once, and what fitted no array."""
+        return sum(piece.nbytes for piece in self._pieces)
 
     def __call__(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """An array that may hold anything."""
         dtype = np.dtype(dtype)
-        start, size = self._used, math.prod(shape) * dtype.itemsize
-        self._used += -(-size // ALIGNMENT) * ALIGNMENT
-        self._most = max(self._most, self._used)
-        if start + size > self._block.size:
-            return np.empty(shape, dtype)
-        return self._block[start : start + size].view(dtype).reshape(shape)
+        size = math.prod(shape) * dtype.itemsize
+        piece = self._free(size + ALIGNMENT)
+        first = -piece.ctypes.data % ALIGNMENT
+        return piece[first : first + size].view(dtype).reshape(shape)
 
-    def reset(self) -> None:
-        """The step is over: hand out the same memory again."""
-        if self._most > self._block.size:
-            block = np.empty(self._most + ALIGNMENT, np.uint8)
-            first = -block.ctypes.data % ALIGNMENT
-            self._block = block[first : first + self._most]
-        self._used = 0
-
-    @contextmanager
-    def scratch(self) -> Iterator[None]:
-        """What is handed out inside may be used inside only: afterwards the same memory is handed out again."""
-        used = self._used
-        yield
-        self._used = used
+    def _free(self, size: int) -> NDArray[np.uint8]:
+        """The smallest piece that is free and large enough; a new one, in place of one that is too small by a bit."""
+        too_small = None
+        for index, piece_size in enumerate(map(len, self._pieces)):
+            if size <= WASTE * piece_size and piece_size <= WASTE * size and getrefcount(self._pieces[index]) == FREE:
+                if piece_size >= size:
+                    return self._pieces[index]
+                too_small = index
+        if too_small is not None:
+            del self._pieces[too_small]
+        new = np.empty(size, np.uint8)
+        insort(self._pieces, new, key=_size)
+        return new
 
 
-@contextmanager
-def scratch(work: Work) -> Iterator[None]:
-    """:meth:`Arena.scratch`, if it is one; other arrays go when nobody needs them."""
-    if isinstance(work, Arena):
-        with work.scratch():
-            yield
-    else:
-        yield
+def _size(piece: NDArray[np.uint8]) -> int:
+    return piece.size
+
+
+_ONE = [np.empty(1, np.uint8)]
+FREE = getrefcount(_ONE[0])  # of what only a list holds
 
 
 def add_into(into: Any, gradients: Any) -> Any:

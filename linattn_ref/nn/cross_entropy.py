@@ -142,4 +142,6 @@ def check_backward(d_loss: Any, saved: Saved, **_: Any) -> None:
 def backward(d_loss: Any, saved: Saved, *, work: Work = fresh) -> Gradients:
     """Equation (3)."""
     d_scores = saved.d_scores
+    if d_loss == 1:
+        return Gradients(d_scores)
     return Gradients(np.multiply(d_scores, d_loss, out=work(d_scores.shape, d_scores.dtype)))  # (3)

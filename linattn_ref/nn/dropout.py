@@ -44,8 +44,13 @@ class Gradients(NamedTuple):
 def check_forward(x: Array, *, p: float, rng: Any, **_: Any) -> None:
     """Arguments of :func:`forward`."""
     check_array("x", x, ndim=1)
+    check_options(p, rng)
+
+
+def check_options(p: float, rng: Any, name: str = "p") -> None:
+    """A probability, by the name that it has, and a generator or None."""
     if not (is_number(p) and 0 <= p < 1):
-        raise ValueError(f"p: expected a probability of at least 0 and below 1, got {p!r}")
+        raise ValueError(f"{name}: expected a probability of at least 0 and below 1, got {p!r}")
     if rng is not None and not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng: expected a numpy.random.Generator or None, got {type(rng).__name__}")
 

@@ -4,6 +4,10 @@
 
 ``f`` is GELU or ReLU: a module with a ``forward`` and a ``backward``. The gradient is that of its parts, last to first.
 
+``a`` and ``h`` are four times as wide as ``x``, as a rule, and would be half of all that a network keeps. So ``h`` is
+not kept: (2) is cheap, and the backward pass computes it again, with its slope. Where ``recompute`` asks for it, (1) is
+computed again too, which costs a product (Chen et al. 2016 do so with whole networks).
+
 >>> params = Params(*(affine.draw(*sizes, np.random.default_rng(0)) for sizes in ((2, 8), (8, 2))))
 >>> y, saved = forward(np.ones((3, 2)), params)
 >>> y.shape, backward(np.ones((3, 2)), saved).params.inner.w.shape
@@ -12,6 +16,7 @@
 References
 ----------
 Vaswani et al. (2017), "Attention is all you need", section 3.3.
+Chen et al. (2016), "Training deep nets with sublinear memory cost".
 """
 
 from __future__ import annotations
@@ -42,12 +47,14 @@ class Params(NamedTuple):
 
 @documented
 class Saved(NamedTuple):
-    """What the backward pass needs: ``x``, a number a hidden unit for the slope of ``f``, and ``h``."""
+    """What the backward pass needs: ``x``, and a number a hidden unit."""
 
     inner: affine.Saved
-    bend: Any  # f's
-    outer: affine.Saved
+    a: Array | None  # (..., F), but for b_1; None where it is computed again
+    outer: affine.Params
+    shape: tuple[int, ...]  # of y
     activation: Any  # the module of f, by its name
+    kernels: Any  # the name of the room
 
 
 @documented
@@ -69,7 +76,13 @@ def check_forward(x: Array, params: Params, **_: Any) -> None:
 
 @door(check_forward)
 def forward(
-    x: Array, params: Params, *, activation: ModuleType = gelu, kernels: Any = reference, work: Work = fresh
+    x: Array,
+    params: Params,
+    *,
+    activation: ModuleType = gelu,
+    recompute: bool = False,
+    kernels: Any = reference,
+    work: Work = fresh,
 ) -> tuple[Array, Saved]:
     """Equations (1)-(3): ``(..., E) -> (..., E)``.
 
@@ -79,26 +92,33 @@ def forward(
         See `linattn_ref.nn`.
     activation : module
         ``f``: `linattn_ref.nn.gelu`, ``relu``, or another with such a pair.
+    recompute : bool
+        Do not keep ``a``; the backward pass computes (1) again.
     """
     a, inner = affine.forward.unchecked(x, params.inner, bias=False, work=work)  # (1) but for b_1  (..., F)
-    h, bend = activation.forward.unchecked(
-        a, bias=params.inner.b, spend=True, kernels=kernels, work=work
-    )  # (1), (2)  (..., F)
-    y, outer = affine.forward.unchecked(h, params.outer, work=work)  # (3)  (..., E)
-    return y, Saved(inner, bend, outer, name_of_room(activation))
+    h, _ = activation.forward.unchecked(a, bias=params.inner.b, keep=False, kernels=kernels, work=work)  # (1), (2)
+    y, _ = affine.forward.unchecked(h, params.outer, work=work)  # (3)  (..., E)
+    kept = None if recompute else a
+    return y, Saved(inner, kept, params.outer, y.shape, name_of_room(activation), name_of_room(kernels))
 
 
 def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
     """Shape and dtype of :func:`backward`."""
-    affine.check_backward(d_y, saved.outer)
+    check_array("d_y", d_y, ndim=1, dtype=saved.outer.w.dtype)
+    check_shape("d_y", d_y, saved.shape, "of y")
 
 
 @door(check_backward)
 def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
     """Back through (3), (2) and (1)."""
     into_inner, into_outer = (None, None) if into is None else into
-    d_h, outer = affine.backward.unchecked(d_y, saved.outer, into=into_outer, work=work)  # of (3)
-    d_a = room_of(saved.activation).backward.unchecked(d_h, saved.bend, spend=True, work=work).x  # of (2)
+    a, (x, of_inner), f, kernels = saved.a, saved.inner, room_of(saved.activation), room_of(saved.kernels)
+    if a is None:
+        a, _ = affine.forward.unchecked(x, of_inner, bias=False, work=work)  # (1) again
+    h, bend = f.forward.unchecked(a, bias=of_inner.b, spend=saved.a is None, kernels=kernels, work=work)  # (2) again
+    by_outer = affine.Saved(h, saved.outer)
+    d_h, outer = affine.backward.unchecked(d_y, by_outer, into=into_outer, spend=True, work=work)  # of (3)
+    d_a = f.backward.unchecked(d_h, bend, spend=True, work=work).x  # of (2)
     d_x, inner = affine.backward.unchecked(d_a, saved.inner, into=into_inner, work=work)  # of (1)
     return Gradients(d_x, Params(inner, outer))
 

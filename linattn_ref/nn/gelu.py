@@ -57,8 +57,14 @@ def check_forward(x: Array, *, bias: Array | None = None, kernels: Any = referen
 
 @door(check_forward)
 def forward(
-    x: Array, *, bias: Array | None = None, spend: bool = False, kernels: Any = reference, work: Work = fresh
-) -> tuple[Array, Saved]:
+    x: Array,
+    *,
+    bias: Array | None = None,
+    spend: bool = False,
+    keep: bool = True,
+    kernels: Any = reference,
+    work: Work = fresh,
+) -> tuple[Array, Any]:
     """Equation (1), number by number.
 
     Parameters
@@ -68,12 +74,15 @@ def forward(
         Added to ``x`` first. Its gradient is that of ``x``, summed over all rows.
     spend : bool
         ``x`` is not needed any more: its memory is taken for the slope.
+    keep : bool
+        False where there is to be no backward pass, or another pass forward before it: nothing is saved.
     kernels, work
         See `linattn_ref.nn`.
     """
-    slope = x if spend else work(x.shape, x.dtype)
-    y, slope = kernels.gelu.forward(x, bias, out=work(x.shape, x.dtype), slope=slope)  # (1), and the bracket of (2)
-    return y, Saved(slope, name_of_room(kernels))
+    y = work(x.shape, x.dtype)
+    slope = y if not keep else x if spend else work(x.shape, x.dtype)
+    y, slope = kernels.gelu.forward(x, bias, out=y, slope=slope)  # (1), and the bracket of (2)
+    return y, Saved(slope, name_of_room(kernels)) if keep else None
 
 
 def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:

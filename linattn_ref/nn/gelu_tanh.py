@@ -35,8 +35,14 @@ S, C = math.sqrt(2 / math.pi), 0.044715
 
 @door(check_forward)
 def forward(
-    x: Array, *, bias: Array | None = None, spend: bool = False, kernels: Any = reference, work: Work = fresh
-) -> tuple[Array, Saved]:
+    x: Array,
+    *,
+    bias: Array | None = None,
+    spend: bool = False,
+    keep: bool = True,
+    kernels: Any = reference,
+    work: Work = fresh,
+) -> tuple[Array, Any]:
     """Equation (1), number by number; arguments as in `gelu`, and no room has more than this text."""
     if bias is not None:
         x = np.add(x, bias, out=x if spend else work(x.shape, x.dtype))
@@ -44,6 +50,8 @@ def forward(
     tanh = np.tanh(S * x * (1 + C * square))  # (1)
     half = np.add(tanh, 1, out=work(x.shape, x.dtype))
     half *= 0.5  # (1 + tanh u) / 2
+    if not keep:
+        return np.multiply(half, x, out=half), None  # (1)
     slope = np.multiply(x, 0.5 * S * (1 + 3 * C * square) * (1 - tanh * tanh), out=work(x.shape, x.dtype))
     slope += half  # (2)
     half *= x  # (1)

@@ -15,7 +15,8 @@ With ``G`` the gradient of ``norm(h)``, and ``P`` one that reaches ``h`` past th
     dgain = sum G * y,   dbias = sum G,   dy = gain G                         (4)  sums over all rows
     dx = da = dh = P + (dy - mean dy - y mean(dy * y)) / s                    (5)
 
-What is kept is ``h``, which the block goes on with anyway, and two numbers a row: ``y`` is made again.
+What is kept is ``h``, which the block goes on with anyway, and two numbers a row: ``y`` is made again. So can the
+result be, (3), by :func:`recompute`, and who needs it in the backward pass does not have to keep it.
 
 >>> x, params = np.array([[1.0, 2.0, 6.0]]), draw(3)
 >>> out, saved = forward(x - 1, params, added=np.ones((1, 3)))
@@ -39,7 +40,7 @@ from linattn_ref.attention.rooms import check_kernels, kernel_of, name_of_room
 from linattn_ref.kernels import reference
 from linattn_ref.nn.buffers import Work, add_into, fresh
 
-__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
+__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "recompute"]
 
 
 @documented
@@ -49,7 +50,8 @@ class Saved(NamedTuple):
     total: Array  # (..., W), h
     mean: Array  # (..., 1), of h
     s: Array  # (..., 1)
-    gain: Array  # (W,)
+    params: Params  # (W,), (W,)
+    eps: float
     kernels: Any  # the name of the room
 
 
@@ -98,7 +100,7 @@ def forward(
     total, out, mean, s = kernels.layer_norm.forward(
         x, added, *params, eps, total=total, out=work(x.shape, x.dtype)
     )  # (1)-(3)
-    return out, Saved(total, mean, s, params[0], name_of_room(kernels))
+    return out, Saved(total, mean, s, params, eps, name_of_room(kernels))
 
 
 def check_backward(d_y: Array, saved: Saved, *, past: Array | None = None, **_: Any) -> None:
@@ -130,10 +132,17 @@ def backward(
     out : ndarray ``(..., W)``, optional
         For the gradient of ``x``, which is that of ``added`` too.
     """
-    total, mean, s, gain, kernels = saved
+    total, mean, s, (gain, _), _, kernels = saved
     out = work(total.shape, total.dtype) if out is None else out
     d_x, *d_params = kernel_of(kernels, "layer_norm").backward(d_y, past, total, mean, s, gain, d_total=out)  # (4), (5)
     return Gradients(d_x, add_into(into, Params(*d_params)))
+
+
+def recompute(saved: Saved, *, work: Work = fresh) -> Array:
+    """What :func:`forward` gave, equations (2) and (3), from ``h``: ``(..., W)``."""
+    total, _, _, params, eps, kernels = saved
+    out = work(total.shape, total.dtype)
+    return kernel_of(kernels, "layer_norm").forward(total, None, *params, eps, out=out)[1]  # (2), (3)
 
 
 def draw(width: int, *, dtype: Any = np.float64) -> Params:

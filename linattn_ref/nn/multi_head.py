@@ -147,6 +147,8 @@ def forward(
         gates.append((name, pair.__name__, gate))
     if "out" in mechanism.accepts["forward"]:
         options["out"] = split_heads(work((*x.shape[:-1], params.outer.w.shape[0]), x.dtype), 1, heads)[0]
+    if "spend" in mechanism.accepts["forward"]:
+        options["spend"] = True  # nobody else reads q and k
     out, attention = unchecked(mechanism.forward)(*parts, *own, **options)  # (2)  (B, H, N, D)
     merged = merge_heads(out, work)  # (B, N, E)
     y, outer = affine.forward.unchecked(merged, params.outer, work=work)  # (3)

@@ -32,9 +32,9 @@ import numpy as np
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
-from linattn_ref.nn import feed_forward, multi_head
+from linattn_ref.nn import dropout, feed_forward, multi_head
 from linattn_ref.nn.block import check_backward, forward_of, step_of
-from linattn_ref.nn.buffers import Work, fresh, scratch
+from linattn_ref.nn.buffers import Work, fresh
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "layers", "step"]
 
@@ -53,6 +53,8 @@ class Saved(NamedTuple):
 
     attention: multi_head.Saved
     feed_forward: feed_forward.Saved
+    drop_1: dropout.Saved  # of what attention says
+    drop_2: dropout.Saved  # of what the feed-forward layer says
 
 
 @documented
@@ -63,26 +65,28 @@ class Gradients(NamedTuple):
     params: Params
 
 
-def layers(x: Array, params: Params, attend: Any, norm: Any, feed: Any) -> tuple[Array, Saved]:
+def layers(x: Array, params: Params, attend: Any, norm: Any, feed: Any, drop: Any) -> tuple[Array, Saved]:
     """Equations (1) and (2): ``(B, N, E)``; the arguments are told in `linattn_ref.nn.block`."""
     attended, attention = attend(x, params.attention)
+    attended, drop_1 = drop(attended)
     h = np.add(x, attended, out=attended)  # (1)
     y, inside = feed(h, params.feed_forward)  # (2)
-    return y, Saved(attention, inside)
+    y, drop_2 = drop(y)
+    return y, Saved(attention, inside, drop_1, drop_2)
 
 
-forward, step = forward_of(layers), step_of(layers)
+forward, step = forward_of(layers, normed=()), step_of(layers)
 
 
 @door(check_backward)
 def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
     """The same from the end."""
     of_attention, of_feed_forward = into or (None, None)
-    d_x = work(d_y.shape, d_y.dtype)
-    with scratch(work if into else fresh):
-        d_h, fed = feed_forward.backward.unchecked(d_y, saved.feed_forward, into=of_feed_forward, work=work)  # (3)
-        d_past, attention = multi_head.backward.unchecked(d_h, saved.attention, into=of_attention, work=work)
-        np.add(d_h, d_past, out=d_x)  # (4)
+    d_fed = dropout.backward.unchecked(d_y, saved.drop_2, work=work).x
+    d_h, fed = feed_forward.backward.unchecked(d_fed, saved.feed_forward, into=of_feed_forward, work=work)  # (3)
+    d_attended = dropout.backward.unchecked(d_h, saved.drop_1, work=work).x
+    d_past, attention = multi_head.backward.unchecked(d_attended, saved.attention, into=of_attention, work=work)
+    d_x = np.add(d_h, d_past, out=d_past)  # (4)
     return Gradients(d_x, Params(attention, fed))
 
 

@@ -30,35 +30,38 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.door import door
-from linattn_ref.nn import feed_forward, layer_norm, multi_head
-from linattn_ref.nn.block import Gradients, Params, Saved, check_backward, draw, forward_of, step_of
-from linattn_ref.nn.buffers import Work, fresh, scratch
+from linattn_ref.nn import dropout, feed_forward, layer_norm, multi_head
+from linattn_ref.nn.block import Gradients, Params, Saved, check_backward, draw, forward_of, recall, step_of
+from linattn_ref.nn.buffers import Work, fresh
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "layers", "step"]
 
 
-def layers(x: Array, params: Params, attend: Any, norm: Any, feed: Any) -> tuple[Array, Saved]:
+def layers(x: Array, params: Params, attend: Any, norm: Any, feed: Any, drop: Any) -> tuple[Array, Saved]:
     """Equations (1) and (2): ``(B, N, E)``; the arguments are told in `linattn_ref.nn.block`."""
     attended, attention = attend(x, params.attention)
+    attended, drop_1 = drop(attended)
     h, norm_1 = norm(x, params.norm_1, added=attended)  # (1)
     fed, inside = feed(h, params.feed_forward)
+    fed, drop_2 = drop(fed)
     y, norm_2 = norm(h, params.norm_2, added=fed)  # (2)
-    return y, Saved(norm_1, attention, norm_2, inside)
+    return y, Saved(norm_1, attention, norm_2, inside, drop_1, drop_2)
 
 
-forward, step = forward_of(layers), step_of(layers)
+forward, step = forward_of(layers, normed=("feed_forward",)), step_of(layers)
 
 
 @door(check_backward)
 def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
     """The same from the end, with what each sum hands to both of its terms."""
     of_1, of_attention, of_2, of_feed_forward = into or (None,) * 4
-    d_x = work(d_y.shape, d_y.dtype)
-    with scratch(work if into else fresh):
-        d_sum, norm_2 = layer_norm.backward.unchecked(d_y, saved.norm_2, into=of_2, work=work)
-        d_past, fed = feed_forward.backward.unchecked(d_sum, saved.feed_forward, into=of_feed_forward, work=work)
-        d_h = np.add(d_sum, d_past, out=d_past)  # (3)
-        d_sum, norm_1 = layer_norm.backward.unchecked(d_h, saved.norm_1, into=of_1, work=work)
-        d_past, attention = multi_head.backward.unchecked(d_sum, saved.attention, into=of_attention, work=work)
-        np.add(d_sum, d_past, out=d_x)  # (4)
+    d_sum, norm_2 = layer_norm.backward.unchecked(d_y, saved.norm_2, into=of_2, work=work)
+    inside = recall(saved.feed_forward, layer_norm.recompute(saved.norm_1, work=work))
+    d_fed = dropout.backward.unchecked(d_sum, saved.drop_2, work=work).x
+    d_past, fed = feed_forward.backward.unchecked(d_fed, inside, into=of_feed_forward, work=work)
+    d_h = np.add(d_sum, d_past, out=d_past)  # (3)
+    d_sum, norm_1 = layer_norm.backward.unchecked(d_h, saved.norm_1, into=of_1, work=work)
+    d_attended = dropout.backward.unchecked(d_sum, saved.drop_1, work=work).x
+    d_past, attention = multi_head.backward.unchecked(d_attended, saved.attention, into=of_attention, work=work)
+    d_x = np.add(d_sum, d_past, out=d_past)  # (4)
     return Gradients(d_x, Params(norm_1, attention, norm_2, fed))

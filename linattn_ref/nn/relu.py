@@ -46,14 +46,14 @@ def check_forward(x: Array, *, bias: Array | None = None, **_: Any) -> None:
 
 @door(check_forward)
 def forward(
-    x: Array, *, bias: Array | None = None, spend: bool = False, work: Work = fresh, **_: Any
-) -> tuple[Array, Saved]:
+    x: Array, *, bias: Array | None = None, spend: bool = False, keep: bool = True, work: Work = fresh, **_: Any
+) -> tuple[Array, Any]:
     """Equation (1), number by number; arguments as in `gelu`, with ``spend`` in the memory of ``x``."""
     y = x if spend else work(x.shape, x.dtype)
     if bias is not None:
         x = np.add(x, bias, out=y)
     np.maximum(x, 0, out=y)  # (1)
-    return y, Saved(np.greater(y, 0, out=work(y.shape, np.bool_)))
+    return y, Saved(np.greater(y, 0, out=work(y.shape, np.bool_))) if keep else None
 
 
 def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:

@@ -140,7 +140,6 @@ def run(
             clip.each(grads, settings.clip or math.inf)
         rate = settings.learning_rate(step)
         state = settings.optimiser.step(flat, total, state, learning_rate=rate, **settings.options)
-        arena.reset()
         spent += time.process_time() - begun
         if (step + 1) % settings.every == 0 or step + 1 == settings.steps:
             found_now = task.evaluate(params)

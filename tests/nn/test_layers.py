@@ -11,7 +11,7 @@ from linattn_ref.gradcheck import check_elementwise
 from linattn_ref.gradcheck_inputs import float_arrays
 from linattn_ref.nested import map_arrays
 from linattn_ref.nn import gelu, gelu_tanh, layer_norm, relu
-from linattn_ref.nn.buffers import Arena, scratch
+from linattn_ref.nn.buffers import Arena
 
 layers = pytest.mark.parametrize("layer", LAYERS, ids=str)
 with_buffers = pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer.takes("work")], ids=str)
@@ -76,7 +76,6 @@ def test_any_buffers_give_the_same_bits(layer):
         layer.forward(*other, work=work)
         got = arrays_of(np.asarray(y), layer.module.backward(d_of(y), saved, work=work))
         assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
-        arena.reset()
 
 
 @with_parameters
@@ -154,17 +153,19 @@ def test_a_layer_norm_of_a_sum_is_that_of_the_sum():
         layer_norm.forward(x, params, added=added[:1])
 
 
-def test_scratch_of_an_arena_is_handed_out_again():
+def test_memory_of_an_arena_is_handed_out_again_when_nobody_has_it():
     arena = Arena()
-    for _ in range(2):
-        kept = arena((3,), np.float64)
-        kept[:] = 1
-        with scratch(arena):
-            first = arena((4,), np.float64)
-            first[:] = 2
-        second = arena((4,), np.float64)
-        second[:] = 3
-        assert (kept == 1).all()
-        shared = np.shares_memory(first, second)
-        arena.reset()
-    assert shared
+    first = arena((1000,), np.float64)
+    first[:] = 1
+    part = first[10:20]
+    del first
+    second = arena((1000,), np.float64)  # a view of the first is still there
+    second[:] = 2
+    assert (part == 1).all()
+    address, kept = second.ctypes.data, arena.nbytes
+    del second
+    assert arena((500, 2), np.float64).ctypes.data == address  # another shape of the same size
+    assert arena((950,), np.float64).ctypes.data == address  # or a bit less
+    assert arena((100,), np.float64).ctypes.data != address  # not a tenth
+    arena((1100,), np.float64)  # a bit more takes its place
+    assert arena.nbytes == kept + 8 * 100 + 8 * 100 + 64

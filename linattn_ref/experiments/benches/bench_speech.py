@@ -182,7 +182,6 @@ def step_of(name: str, length: int, rng: np.random.Generator) -> Callable[[], ob
         scores, saved = speech.scores_of(params, given, shape, work=arena)
         _, surprise = ctc.forward(scores, given.labels, frames=given.lengths, kernels=jit, work=arena)
         network.backward(ctc.backward(np.float32(1), surprise, work=arena).scores, saved, work=arena)
-        arena.reset()
 
     return step
 

@@ -162,7 +162,6 @@ def own_step(setting: Setting, seed: int) -> Callable[[], float]:
         d_scores = cross_entropy.backward(scores.dtype.type(1), surprise, work=arena).scores
         causal.backward(d_scores, saved, into=grads, work=arena)
         state = adam.step(flat, total, state, learning_rate=RATE, kernels=jit)
-        arena.reset()
         return float(loss)
 
     return step

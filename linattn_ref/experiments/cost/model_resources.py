@@ -189,7 +189,6 @@ def step_of(name: str, n: int, seed: int) -> Callable[[], float]:
         d_scores = cross_entropy.backward(scores.dtype.type(1), surprise, work=arena).scores
         causal.backward(d_scores, saved, into=grads, work=arena)
         state = radam.step(flat, total, state, learning_rate=1e-3, kernels=jit)
-        arena.reset()
         return float(loss)
 
     return step

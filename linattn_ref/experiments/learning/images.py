@@ -167,7 +167,6 @@ def bits(
             one = slice(i, i + 1)
             nats[0, at + i] = surprise(scores[one], some[one], head, work)[0] * some.shape[1]
             nats[1, at + i] = surprise(scores[one, :1], some[one, :1], head, work)[0]
-        work.reset()
     whole, first = nats / np.log(2)
     return whole / pixels.shape[1], (whole - first) / (pixels.shape[1] - 1)
 

@@ -58,5 +58,5 @@ def _block(x, bias, y, slope):
             bell = exp(half * z * z)
             tail = bell * scaled_tail(z)  # Phi(-|a|)
             below = choose_positive(near, one - tail, tail)  # Phi(a)
-            store_row(some_y, i, a * below)  # (1)
             store_row(some_slope, i, fma(near, bell * density, below))  # (2)
+            store_row(some_y, i, a * below)  # (1)

@@ -22,14 +22,15 @@ def forward(x, bias, *, out=None, slope=None):
     bias : ndarray ``(W,)`` or None
         ``b``.
     out, slope : ndarray ``(..., W)``, optional
-        To be written to; ``slope`` may be ``x`` itself.
+        To be written to; ``slope`` may be ``x`` itself, or, where nobody wants it, ``out``.
     """
     from scipy.special import erf
 
     a = x if bias is None else x + bias
     below = 0.5 * (1 + erf(a * math.sqrt(0.5)))  # Phi(a)
     density = np.exp(-0.5 * a * a) * (1 / math.sqrt(2 * math.pi))  # Phi'(a)
-    return into(out, a * below), into(slope, below + a * density)  # (1), (2)
+    slope = into(slope, below + a * density)  # (2)
+    return into(out, a * below), slope  # (1)
 
 
 def backward(d_y, slope, *, out=None):

@@ -1,0 +1,48 @@
+"""A trained encoder with another mechanism: which of its projections that is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from linattn_ref.nn import affine
+
+if TYPE_CHECKING:
+    from linattn_ref.models.encoder import Params
+
+__all__ = ["refit"]
+
+# Of a mechanism that reads so many arrays: which of queries, keys and values (0, 1, 2) it is given for each.
+PROJECTIONS = {
+    2: (0, 2),  # Reformer: queries are keys too
+    3: (0, 1, 2),
+    6: (0, 1, 2, 0, 1, 2),  # Longformer: tokens that see all begin as the others
+}
+
+
+def refit(params: Params, reads: int, own: Sequence[tuple[Any, ...]] | None = None) -> Params:
+    """The same network for another mechanism, which is given the projections that queries, keys and values had.
+
+    Parameters
+    ----------
+    params : Params
+        Of a network whose mechanism reads queries, keys and values.
+    reads : int
+        Of the new mechanism: `mechanism.Mechanism.reads`.
+    own : sequence of tuples, optional
+        The new mechanism's own parameters, for each block.
+    """
+    if reads not in PROJECTIONS:
+        raise ValueError(f"reads: expected one of {', '.join(map(str, PROJECTIONS))}, got {reads!r}")
+    blocks = []
+    for one, its in zip(params.blocks, own or ((),) * len(params.blocks), strict=True):
+        inner = affine.Params(
+            *(
+                np.concatenate([np.split(x, 3, axis=-1)[part] for part in PROJECTIONS[reads]], axis=-1)
+                for x in one.attention.inner
+            )
+        )
+        blocks.append(one._replace(attention=one.attention._replace(inner=inner, own=its)))
+    return params._replace(blocks=tuple(blocks))
