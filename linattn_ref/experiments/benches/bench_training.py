@@ -7,15 +7,21 @@ that each cannot do without, alone, by the library that it calls: OpenBLAS under
 
 Before anything is timed, the losses of three steps are compared: they are those of the same gradients.
 
-The larger networks are run with two threads too, against one by the clock on the wall. And of them memory is measured:
-the most that building the network and three steps take beyond what there was before, parameters and the optimiser's
-state among it, freed memory handed back.
+``jit, recomputed`` computes the hidden units again in the backward pass (`causal.Model.recompute`): a ninth more
+products, for memory. Of the larger networks memory is measured: the most that building the network and three steps take
+beyond what there was before, parameters and the optimiser's state among it, freed memory handed back. What a process
+has beside (the libraries, compiled code) was there before, on either side, for a network of one layer has run.
+
+The larger networks are run with two threads too, against one by the clock on the wall. What two threads could do at
+best, on a machine that is shared, is measured beside it: the step's products, once on one thread, and once on each of
+two at the same time.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,24 +31,20 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention import linear, softmax
-from linattn_ref.experiments.benches import bench_linear_peers, bench_training_peers, harness
+from linattn_ref.experiments.benches import bench_linear_peers, bench_training_own, bench_training_peers, harness
 from linattn_ref.experiments.benches.harness import TOLD
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
-from linattn_ref.kernels import jit
 from linattn_ref.models import causal
-from linattn_ref.nn import cross_entropy, mechanism
-from linattn_ref.nn.buffers import Arena
-from linattn_ref.training import adam, parameters
 
 __all__ = ["Results", "compute", "draw", "table"]
 
 BATCH, LENGTH, TOKENS, RATE = 2, 784, 256, 1e-3
-OURS, THEIRS = "its products", "PyTorch's products"
+OURS, THEIRS, RECOMPUTED = "its products", "PyTorch's products", "jit, recomputed"
 COLOURS = {
     "jit": style.BLUE,
+    RECOMPUTED: style.BLUE,
     OURS: style.SKY,
     "pytorch": style.VERMILLION,
     "pytorch, at once": style.VERMILLION,
@@ -94,6 +96,7 @@ class Threads(NamedTuple):
     one_ms: float  # on the wall, the least: what other processes take in between says nothing of threads
     two_ms: float
     ratio: float  # one over two
+    limit: float  # what two processors do at once that share nothing, over one: the step's products, each its own
 
 
 class Memory(NamedTuple):
@@ -145,55 +148,20 @@ def compute(*, repeats: int = 5, seed: int = 0) -> Results:
 # --- Calls ----------------------------------------------------------------------------------------------------------
 
 
-def own_step(setting: Setting, seed: int) -> Callable[[], float]:
-    """A step of this package; its loss."""
+def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], Callable[[], float]]]:
+    """By name, what makes each step."""
     params, text = _start(setting, seed)
-    module = {"linear": linear, "softmax": softmax}[setting.attention]
-    model = causal.Model(mechanism.of(module, causal=True, kernels=jit), setting.heads)
-    flat, params = parameters.flatten(params)
-    total, grads = parameters.flatten(parameters.zeros_like(params))
-    state, arena = adam.init_state(flat), Arena()
-
-    def step() -> float:
-        nonlocal state
-        total[:] = 0
-        scores, saved = causal.forward(text[:, :-1], params, model, work=arena)
-        loss, surprise = cross_entropy.forward(scores, text[:, 1:], kernels=jit, work=arena)
-        d_scores = cross_entropy.backward(scores.dtype.type(1), surprise, work=arena).scores
-        causal.backward(d_scores, saved, into=grads, work=arena)
-        state = adam.step(flat, total, state, learning_rate=RATE, kernels=jit)
-        return float(loss)
-
-    return step
-
-
-def own_products(rows: int, sizes: list[tuple[int, int]]) -> Callable[[], None]:
-    """The matrix products of a step alone, into arrays that are there: ``x W``, ``G W^T``, ``x^T G``."""
-    rng = np.random.default_rng(0)
-    x, out = (
-        {size: rng.standard_normal((rows, size), np.float32) for pair in sizes for size in pair} for _ in range(2)
-    )
-    weights = [(rng.standard_normal(size, np.float32), np.empty(size, np.float32)) for size in sizes]
-
-    def call() -> None:
-        for w, d_w in weights:
-            np.matmul(x[len(w)], w, out=out[w.shape[1]])
-            np.matmul(x[w.shape[1]], w.T, out=out[len(w)])
-            np.matmul(x[len(w)].T, x[w.shape[1]], out=d_w)
-
-    return call
-
-
-def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], float]]:
-    """By name."""
-    found = {"jit": own_step(setting, seed)}
+    given = (params, setting.heads, text, RATE)
+    found: dict[str, Any] = {
+        "jit": partial(bench_training_own.training_step, setting.attention, *given),
+        RECOMPUTED: partial(bench_training_own.training_step, setting.attention, *given, recompute=True),
+    }
     if torch is not None:
-        params, text = _start(setting, seed)
         attentions = bench_training_peers.attention_by_name(
             torch, setting.attention, bench_linear_peers.find_fast_transformers()
         )
         for name, attend in attentions.items():
-            found[name] = bench_training_peers.training_step(torch, attend, params, setting.heads, text, RATE)
+            found[name] = partial(bench_training_peers.training_step, torch, attend, *given)
     return found
 
 
@@ -224,28 +192,34 @@ def times(setting: Setting, repeats: int, seed: int) -> list[Row]:
     """The rows of a setting, after the losses have been compared."""
     torch = harness.find("torch")
     with one_thread(torch):
-        calls: dict[str, Callable[[], Any]] = dict(steps(setting, seed, torch))
+        calls: dict[str, Callable[[], Any]] = {name: make() for name, make in steps(setting, seed, torch).items()}
         losses = {name: (np.array([call() for _ in range(3)]),) for name, call in calls.items()}
         harness.compare(str(setting), losses, 1e-4, outputs=("losses",))
-        calls[OURS] = own_products(BATCH * LENGTH, _sizes(setting))
+        calls[OURS] = bench_training_own.products(BATCH * LENGTH, _sizes(setting))
         if torch is not None:
             calls[THEIRS] = bench_training_peers.products(torch, BATCH * LENGTH, _sizes(setting))
         return harness.time(Row, setting, calls, repeats)
 
 
 def threads_against_one(setting: Setting, repeats: int, seed: int) -> Threads:
-    """One thread and two, in turn."""
-    step = own_step(setting, seed)
-    seconds: dict[int, list[float]] = {1: [], 2: []}
-    for _ in range(1 + repeats):
-        for count, found in seconds.items():
-            numba.set_num_threads(count)
-            with threadpool_limits(count):
-                begun = time.perf_counter()
-                step()
-                found.append(time.perf_counter() - begun)
-    one, two = (1e3 * min(found[1:]) for found in seconds.values())
-    return Threads(setting.layers, setting.attention, one, two, one / two)
+    """A step on one thread and on two, and its products alone, once and twice at once, in turn."""
+    step = steps(setting, seed, None)["jit"]()
+    calls = [bench_training_own.products(BATCH * LENGTH, _sizes(setting)) for _ in range(2)]
+    seconds: dict[str, list[float]] = {"one": [], "two": [], "alone": [], "both": []}
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(1 + repeats):
+            for name, found in seconds.items():
+                count = 2 if name == "two" else 1
+                numba.set_num_threads(count)
+                with threadpool_limits(count):
+                    begun = time.perf_counter()
+                    if name in ("one", "two"):
+                        step()
+                    else:
+                        list(pool.map(lambda call: call(), calls if name == "both" else calls[:1]))
+                    found.append(time.perf_counter() - begun)
+    one, two, alone, both = (1e3 * min(found[1:]) for found in seconds.values())
+    return Threads(setting.layers, setting.attention, one, two, one / two, 2 * alone / both)
 
 
 def peak_of(name: str, setting: Setting, seed: int) -> int:
@@ -254,7 +228,7 @@ def peak_of(name: str, setting: Setting, seed: int) -> int:
 
     def build_and_run(layers: int) -> None:
         one = setting._replace(layers=layers)
-        step = own_step(one, seed) if name == "jit" else steps(one, seed, torch)[name]
+        step = steps(one, seed, torch)[name]()
         for _ in range(3):
             step()
 
@@ -280,7 +254,8 @@ def table(results: Results) -> str:
         f"{harness.compared(results.versions, ['PyTorch', 'fast-transformers'])}"
     )
     threads = [
-        f"{one.layers} layers, {one.attention}: two threads {one.ratio:.2f} times as fast as one"
+        f"{one.layers} layers, {one.attention}: two threads {one.ratio:.2f} times as fast as one, where the products "
+        f"alone, on each of two threads, are {one.limit:.2f} times as many as on one"
         for one in results.threads
     ]
     peaks = ["| layers | attention | step | peak, MB |", "| ---: | --- | --- | ---: |"]
