@@ -173,9 +173,11 @@ np.testing.assert_allclose((d_x * saved.y).sum(axis=-1), 0, atol=1e-9)  # no str
 # $$\frac{\partial \ell}{\partial x} = G \big(\Phi(x) + x\, \Phi'(x)\big), \qquad
 # \Phi'(x) = \frac{e^{-x^2/2}}{\sqrt{2 \pi}} \qquad (9)$$
 #
-# The bracket of (9) is computed on the way forward, when $\Phi$ is at hand, and kept in the place of $x$. Between two
-# affine layers, $E \to F \to E$, it makes the feed-forward layer. (Where a loop is worth compiling, the package has it
-# as a kernel: here is its plain text. `past` in a backward pass is a gradient that is added on the way.)
+# The bracket of (9) is computed when $\Phi$ is at hand, and kept in the place of $x$. Between two affine layers,
+# $E \to F \to E$, it makes the feed-forward layer. There a number costs more to keep than to compute: (8) is done
+# twice, forward for its result, and again in the backward pass for result and slope. (Where a loop is worth compiling,
+# the package has it as a kernel: here is its plain text. `past` in a backward pass is a gradient that is added on the
+# way.)
 
 # %%
 chapter.source(reference.gelu.forward, feed_forward.forward, feed_forward.backward, doc=False)
@@ -235,7 +237,9 @@ print("multi-head:", check(two_heads, multi_head.backward, x, heads_params), "de
 # $$y = x + f(x), \qquad \frac{\partial \ell}{\partial x} = G + \big(G \text{ through } f\big) \qquad (14)$$
 #
 # since $x$ is used twice. A block is two of these: attention and feed-forward, each behind a layer norm. The backward
-# pass is the forward pass in a mirror, and where the forward pass adds, the backward pass copies:
+# pass is the forward pass in a mirror, and where the forward pass adds, the backward pass copies. What a norm gave is
+# made again there, from the sum that was kept (`recompute`; `recall` puts it where the layer looks for what it read).
+# `drop` is dropout, in training: it leaves out some numbers at random, and without a generator none:
 #
 # ![A block of a transformer, forward and backward, drawn](../figures/schematic_block.svg)
 
@@ -534,7 +538,7 @@ print(f"{len(training):,} characters; nats a character: alone {alone:.2f}, in pa
 # $$\theta \leftarrow \theta - \eta\, \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \varepsilon} \qquad (17)$$
 #
 # The rate $\eta$ rises for fifty steps and falls to 0 like half a cosine. Training is a loop of ten lines; the
-# package's compiled kernels run the loops, and an arena hands out the same memory at each step:
+# package's compiled kernels run the loops, and an arena hands out the memory of arrays that are gone:
 
 # %%
 STEPS, BATCH, PEAK = 1500, 16, 4e-3
@@ -559,7 +563,6 @@ def train(state, until):
         rate = PEAK * min(1, len(losses) / 50) * (1 + math.cos(math.pi * len(losses) / STEPS)) / 2
         state = adam.step(flat, total, state, learning_rate=rate, kernels=jit)
         losses.append(float(loss))
-        arena.reset()
     return state
 
 

@@ -2,9 +2,11 @@
 
     x = encoder(tokens)                                      (1)  (B, N, E)
     y = the mean of the rows that the mask keeps, or the first        (2)  (B, E)
-    scores = y W + b                                         (3)  (B, classes)
+    z = tanh(y W_p + b_p), or y itself                       (3)  (B, E)
+    scores = z W + b                                         (4)  (B, classes)
 
-The gradient is that of the parts, last to first.
+BERT has (3), its *pooler*, after the first row. The gradient is that of the parts, last to first; that of (3) is
+``dz (1 - z^2)`` at ``y W_p + b_p``.
 
 >>> from linattn_ref.attention import softmax
 >>> from linattn_ref.nn import mechanism
@@ -13,6 +15,11 @@ The gradient is that of the parts, last to first.
 >>> scores, saved = forward(np.array([[0, 3, 1]]), draw(below, 3, rng), model)
 >>> scores.shape, backward(scores, saved).params.head.w.shape
 ((1, 3), (8, 3))
+
+References
+----------
+Devlin et al. (2019), "BERT: pre-training of deep bidirectional transformers for language understanding", section 4.1;
+the pooler is in its code, ``BertModel`` in modeling.py.
 """
 
 from __future__ import annotations
@@ -26,7 +33,7 @@ from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.models import encoder
 from linattn_ref.models.encoder import Model, Tokens
-from linattn_ref.nn import affine, pooling
+from linattn_ref.nn import affine, dropout, pooling
 from linattn_ref.nn.buffers import Work, fresh
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
@@ -38,6 +45,7 @@ class Params(NamedTuple):
 
     encoder: encoder.Params
     head: affine.Params  # (E, classes)
+    pooler: affine.Params | None = None  # (E, E), (E,)
 
 
 @documented
@@ -46,7 +54,10 @@ class Saved(NamedTuple):
 
     encoder: encoder.Saved
     pooling: pooling.Saved
+    pooler: affine.Saved | None
+    drop: dropout.Saved  # of z
     head: affine.Saved
+    z: Array  # (B, E)
 
 
 @documented
@@ -70,6 +81,8 @@ def check_forward(
     encoder.check_forward(tokens, params.encoder, model, key_mask=key_mask, **more)
     table = params.encoder.embedding.table
     affine.check_forward(table, params.head)
+    if params.pooler is not None:
+        affine.check_forward(table, params.pooler)
     pooling.check_forward(np.broadcast_to(table[:1], (*tokens.shape, table.shape[1])), pool=pool, key_mask=key_mask)
 
 
@@ -85,7 +98,7 @@ def forward(
     rng: np.random.Generator | None = None,
     work: Work = fresh,
 ) -> tuple[Array, Saved]:
-    """Equations (1)-(3).
+    """Equations (1)-(4).
 
     Parameters
     ----------
@@ -104,8 +117,13 @@ def forward(
         tokens, params.encoder, model, types=types, key_mask=key_mask, rng=rng, work=work
     )  # (1)  (B, N, E)
     y, pooled = pooling.forward.unchecked(x, pool=pool, key_mask=key_mask, work=work)  # (2)  (B, E)
-    scores, head = affine.forward.unchecked(y, params.head, work=work)  # (3)  (B, classes)
-    return scores, Saved(below, pooled, head)
+    z, pooler = y, None
+    if params.pooler is not None:
+        a, pooler = affine.forward.unchecked(y, params.pooler, work=work)  # (3)
+        z = np.tanh(a, out=a)  # (3)  (B, E)
+    kept, drop = dropout.forward.unchecked(z, p=model.dropout, rng=rng, work=work)
+    scores, head = affine.forward.unchecked(kept, params.head, work=work)  # (4)  (B, classes)
+    return scores, Saved(below, pooled, pooler, drop, head, z)
 
 
 def check_backward(d_scores: Array, saved: Saved, **_: Any) -> None:
@@ -115,15 +133,24 @@ def check_backward(d_scores: Array, saved: Saved, **_: Any) -> None:
 
 @door(check_backward)
 def backward(d_scores: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
-    """Back through (3), (2) and (1)."""
-    of_encoder, of_head = into or (None, None)
-    d_y, head = affine.backward.unchecked(d_scores, saved.head, into=of_head, work=work)  # of (3)
+    """Back through (4), (3), (2) and (1)."""
+    of_encoder, of_head, of_pooler = into or (None, None, None)
+    d_kept, head = affine.backward.unchecked(d_scores, saved.head, into=of_head, work=work)  # of (4)
+    d_y, pooler = dropout.backward.unchecked(d_kept, saved.drop, work=work).x, None
+    if saved.pooler is not None:
+        d_a = d_y * (1 - saved.z * saved.z)  # of (3)
+        d_y, pooler = affine.backward.unchecked(d_a, saved.pooler, into=of_pooler, work=work)  # of (3)
     d_x = pooling.backward.unchecked(d_y, saved.pooling, work=work).x  # of (2)
     _, below = encoder.backward.unchecked(d_x, saved.encoder, into=of_encoder, work=work)  # of (1)
-    return Gradients(None, Params(below, head))
+    return Gradients(None, Params(below, head, pooler))
 
 
-def draw(below: encoder.Params, classes: int, rng: np.random.Generator) -> Params:
-    """A head to start from, over an encoder that is drawn too or was pretrained; see `affine.draw`."""
+def draw(
+    below: encoder.Params, classes: int, rng: np.random.Generator, *, pooler: affine.Params | None = None
+) -> Params:
+    """A head to start from, over an encoder that is drawn too or was pretrained; see `affine.draw`.
+
+    ``pooler`` is a pretrained one (`bert.pooler`), or drawn like the head.
+    """
     table = below.embedding.table
-    return Params(below, affine.draw(table.shape[1], classes, rng, dtype=table.dtype))
+    return Params(below, affine.draw(table.shape[1], classes, rng, dtype=table.dtype), pooler)

@@ -14,8 +14,8 @@ blocks stand in one. ``linattn-ref bench generation`` says how much time that ta
 >>> bool(np.allclose(scores, causal.forward(np.array([[3]]), params, model)[0][:, 0]))
 True
 
-There is such a step of linear attention with ``elu_plus_one`` and of softmax with its cache, where the mechanism is
-given ``kernels=jit``; :func:`lacks` says what is in the way of any other.
+There is such a step of linear attention with ``elu_plus_one`` or ``relu`` and of softmax with its cache, where the
+mechanism is given ``kernels=jit``; :func:`lacks` says what is in the way of any other, and `causal.step` runs it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention import linear, linear_state, softmax, softmax_cache
+from linattn_ref.attention import feature_maps, linear, linear_state, softmax, softmax_cache
 from linattn_ref.attention.arguments import Array, check_sizes, resolve_scale
-from linattn_ref.attention.feature_maps import elu_plus_one
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.ownership import new_count
 from linattn_ref.attention.rooms import name_of_room, room_of
@@ -40,6 +39,7 @@ __all__ = ["Packed", "State", "init_state", "lacks", "pack", "stacked", "step"]
 
 Tokens = NDArray[np.integer[Any]]
 EPS = 1e-6  # of linear attention, unless its options say another
+FEATURES = (feature_maps.elu_plus_one, feature_maps.relu)
 # What else a mechanism's options may be.
 OPTIONS = {linear.__name__: {"feature_map", "eps"}, softmax.__name__: {"scale"}}
 
@@ -56,6 +56,7 @@ class Packed(NamedTuple):
     number: float  # eps of the one, scale of the other
     norms_first: bool
     activation: str  # "gelu" or "relu"
+    features: str  # of linear attention, the map's name
     heads: int
     width: int  # E
     hidden: int  # of the feed-forward layers
@@ -82,8 +83,8 @@ def lacks(params: Params, model: Model) -> str | None:
         return f"kernels={getattr(kernels, '__name__', None)} of the mechanism has none"
     if more:
         return f"there is none of {name} with {', '.join(sorted(more))}"
-    if options.get("feature_map", elu_plus_one) != elu_plus_one:
-        return f"there is none with {options['feature_map'].name}"
+    if _features(model) not in FEATURES:
+        return f"there is none with the feature map {options['feature_map'].name}"
     if model.block not in (pre_norm, post_norm) or model.activation not in (gelu, relu):
         return f"there is none of {model.block.__name__} with {model.activation.__name__}"
     return None
@@ -117,12 +118,17 @@ def pack(params: Params, model: Model) -> Packed:
         number=float(number),
         norms_first=model.block is pre_norm,
         activation="gelu" if model.activation is gelu else "relu",
+        features=_features(model).name,
         heads=model.heads,
         width=width,
         hidden=len(params.blocks[0].feed_forward.inner.b),
         outputs=len(params.head.b),
         kernels=name_of_room(room),
     )
+
+
+def _features(model: Model) -> feature_maps.FeatureMap:
+    return model.mechanism.options.get("feature_map", feature_maps.elu_plus_one)
 
 
 def _positions(params: Params, model: Model, width: int) -> tuple[Array, Array]:

@@ -56,6 +56,8 @@ class Task(NamedTuple):
     evaluate: Callable[[Any], dict[str, float]]  # params -> numbers, of which "loss" is to become small
     # What a forward pass saves, in the order of its layers: (params, batch) -> NamedTuple. Asked when a run fails.
     look: Callable[[Any, Any], Any] | None = None
+    # How many things the loss of a batch is the mean of; without it all batches count the same.
+    weigh: Callable[[Any], float] | None = None
 
 
 class Settings(NamedTuple):
@@ -165,9 +167,14 @@ def read_times(out: Path) -> list[dict[str, float]]:
 
 
 def _gradient(task: Task, params: Any, grads: Any, settings: Settings, step: int, work: Work) -> float:
-    """The loss of a step, the mean over its batches; the gradient is added to ``grads``."""
-    rng, share = np.random.default_rng([settings.seed, step]), 1 / settings.accumulate
-    return math.fsum(task.learn(params, task.batch(rng), grads, share, work) for _ in range(settings.accumulate))
+    """The loss of a step, the mean over all that its batches have; the gradient is added to ``grads``."""
+    rng = np.random.default_rng([settings.seed, step])
+    batches = [task.batch(rng) for _ in range(settings.accumulate)]
+    counts = [1.0 if task.weigh is None else task.weigh(batch) for batch in batches]
+    whole = math.fsum(counts)
+    return math.fsum(
+        task.learn(params, batch, grads, count / whole, work) for batch, count in zip(batches, counts, strict=True)
+    )
 
 
 def _what_failed(task: Task, settings: Settings, step: int, loss: float, usual: float, params: Any, grads: Any) -> str:

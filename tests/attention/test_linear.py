@@ -924,3 +924,17 @@ def test_a_query_that_sees_nothing_gets_0_whatever_its_gradient():
     out, saved = linear.forward(q, k, v, feature_map=feature_maps.relu, key_mask=key_mask, eps=0)
     for x in (out, *linear.backward(d_out, saved)):
         assert not x.any()
+
+
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+def test_features_may_stand_where_queries_and_keys_were(kernels):
+    """As a layer asks for, whose heads have gaps between rows. Of a map without a loop in the room, nothing changes."""
+    projected = np.random.default_rng(0).standard_normal((2, 5, 3, 4, 6))
+    for feature_map, own in ((feature_maps.elu_plus_one, True), (feature_maps.relu, False)):
+        rows = projected.copy()
+        q, k, v = rows.transpose(2, 0, 3, 1, 4)  # (B, H, N, D)
+        expected, _ = linear.forward(q, k, v, causal=True, kernels=kernels, feature_map=feature_map)
+        out, saved = linear.forward(q, k, v, causal=True, kernels=kernels, feature_map=feature_map, spend=True)
+        np.testing.assert_array_equal(out, expected)
+        assert np.shares_memory(saved.phi_q, rows) == np.shares_memory(saved.phi_k, rows) == own
+        assert np.array_equal(rows, projected) != own

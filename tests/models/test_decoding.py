@@ -53,6 +53,11 @@ def test_is_the_step_of_the_text(module, batch, more):
     compare(*network(module, more=more, options=OPTIONS[module]), batch, 1e-13)
 
 
+@pytest.mark.parametrize("width", [6, 64])
+def test_features_may_be_rectified_linear(width):
+    compare(*network(linear, width, heads=2, options={"feature_map": feature_maps.relu}), 2, 1e-13)
+
+
 @pytest.mark.parametrize("module", [linear, softmax])
 @pytest.mark.parametrize("batch", [1, 4, 8, 17])
 @pytest.mark.parametrize("more", [{}, OTHER], ids=["pre", "post"])
@@ -99,7 +104,7 @@ def test_a_state_of_sums_has_one_owner_and_rows_can_be_shared():
 def test_what_has_no_compiled_step_is_said():
     params, model = network(linear)
     for options, reason in (
-        ({"feature_map": feature_maps.relu}, "there is none with relu"),
+        ({"feature_map": feature_maps.quadratic(1.0)}, r"there is none with the feature map quadratic\(1\)"),
         ({"kernels": reference}, "kernels=linattn_ref.kernels.reference of the mechanism has none"),
         ({"key_mask": None}, "there is none of linattn_ref.attention.linear with key_mask"),
     ):

@@ -11,7 +11,7 @@ from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.gradcheck_inputs import float_arrays
 from linattn_ref.models import classifier, encoder, masked_tokens
 from linattn_ref.nested import map_arrays
-from linattn_ref.nn import mechanism, post_norm
+from linattn_ref.nn import affine, mechanism, post_norm
 from linattn_ref.nn.buffers import Arena
 from linattn_ref.training import parameters
 
@@ -102,6 +102,22 @@ def test_gradients_of_masked_tokens(untie):
 def test_the_first_row_is_a_pool_too():
     pair = pair_of(classifier, model_of(INSIDE["linear"]), pool="first", key_mask=MASK)
     check_directions(*pair, READ, above(classifier, drawn()), rng=0, step=STEP).assert_ok()
+
+
+def test_gradients_of_a_classifier_with_berts_pooler_and_dropout():
+    params = above(classifier, drawn())
+    rng = np.random.default_rng(6)
+    params = params._replace(pooler=affine.Params(rng.standard_normal((8, 8)), rng.standard_normal(8)))
+    model = model_of(INSIDE["softmax"], dropout=0.3, recompute=True)
+
+    def forward(tokens, params):
+        return classifier.forward(tokens, params, model, pool="first", rng=np.random.default_rng(7))
+
+    check_directions(forward, classifier.backward, READ, params, rng=0, step=STEP).assert_ok()
+    scores, _ = classifier.forward(READ, params, model, pool="first")
+    rows, _ = encoder.forward(READ, params.encoder, model)
+    expected = np.tanh(rows[:, 0] @ params.pooler.w + params.pooler.b) @ params.head.w + params.head.b
+    np.testing.assert_allclose(scores, expected, rtol=1e-12)
 
 
 PADDED = [name for name in INSIDE if name not in ("linformer", "nystromformer", "bigbird")]  # of any length

@@ -132,6 +132,9 @@ def test_an_activation_adds_a_bias_and_takes_memory_that_is_not_needed(activatio
         np.testing.assert_array_equal(y, expected)
         np.testing.assert_array_equal(activation.backward(of_d_y, saved, spend=spend).x, d_x)
         assert np.array_equal(of_d_y, d_y) != spend
+    y, saved = activation.forward(x, bias=bias, keep=False)
+    np.testing.assert_array_equal(y, expected)
+    assert saved is None
 
 
 def test_a_layer_norm_of_a_sum_is_that_of_the_sum():

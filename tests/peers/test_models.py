@@ -261,6 +261,7 @@ def assert_bert_has_the_same(folder, tokens, mask, types=None, rtol=1e-9):
 
 @pytest.mark.parametrize("family", ["Bert", "Roberta"])
 def test_berts_gradients(tmp_path, family):
+    """Without a pooler, and of a Bert its class for sequences, which has one."""
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
     config = getattr(transformers, f"{family}Config")(
@@ -281,6 +282,24 @@ def test_berts_gradients(tmp_path, family):
     tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0}, "[UNK]")).save(str(tmp_path / "tokenizer.json"))
     tokens = np.where(MASK, RNG.integers(3, 40, MASK.shape), config.pad_token_id)
     assert_bert_has_the_same(tmp_path, tokens, MASK, types=RNG.integers(0, 2, MASK.shape))
+    if family == "Bert":
+        assert_the_pooler_is_the_same(tmp_path, tokens, MASK)
+
+
+def assert_the_pooler_is_the_same(folder, tokens, mask):
+    transformers = pytest.importorskip("transformers")
+    peer = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3).eval().double()
+    loaded = bert.load(folder)
+    how, params = bert.network(loaded)
+    params = classifier.draw(params, 3, np.random.default_rng(0), pooler=bert.pooler(loaded))
+    params = map_arrays(lambda x: x.astype(np.float64), params)
+    theirs = bert_parts(peer.bert, peer.classifier) + affine(peer.bert.pooler.dense)
+    put(params.head, affine(peer.classifier))
+    expected = peer(torch.tensor(tokens), attention_mask=torch.tensor(mask)).logits
+    scores, saved = classifier.forward(tokens, params, how, pool="first", key_mask=mask)
+    np.testing.assert_allclose(scores, expected.detach().numpy(), rtol=1e-9)
+    u = RNG.standard_normal(scores.shape)
+    assert_same_gradients(classifier.backward(u, saved).params, expected, u, theirs)
 
 
 @pytest.mark.network

@@ -13,7 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import small_run
 
-from linattn_ref.training import checkpoint, loop, parameters
+from linattn_ref.nn import feed_forward
+from linattn_ref.training import checkpoint, loop, parameters, sgd
 
 
 def run(out, *, facts=small_run.FACTS, resume=False, task=small_run.TASK, **changed):
@@ -33,6 +34,34 @@ def test_it_learns_and_the_record_says_so(tmp_path):
     assert lines[-1]["training_loss"] < lines[0]["training_loss"]
     best = checkpoint.load(tmp_path / "best.safetensors")
     assert float(best.facts["best"]) == min(line["loss"] for line in lines)
+
+
+@pytest.mark.parametrize("weigh", [None, len])
+def test_batches_of_a_step_count_by_what_they_have(tmp_path, weigh):
+    """Three rows and five in two batches, or eight in one: the same step if they are weighed, another if not."""
+    rows = np.random.default_rng(3).standard_normal((2, 8, 3))
+
+    def learn(params, given, into, share, work):
+        x, goal = given.transpose(1, 0, 2)
+        y, saved = feed_forward.forward(x, params, work=work)
+        d_y = 2 * share * (y - goal) / len(x)  # of the mean over the rows
+        feed_forward.backward(d_y, saved, into=into, work=work)
+        return share * np.square(y - goal).sum() / len(x)
+
+    def parameters_after(name, parts):
+        task = loop.Task(learn, lambda _: next(parts), lambda _: {"loss": 0.0}, weigh=weigh)
+        start, how = feed_forward.draw(3, 5, np.random.default_rng(0)), small_run.settings(optimiser=sgd, steps=1)
+        how = how._replace(accumulate=len(rows_of), every=1)
+        found = loop.run(task, start, how, tmp_path / name, facts=small_run.FACTS)
+        return parameters.flatten(found)[0], loop.read_record(tmp_path / name)[-1]["training_loss"]
+
+    given = rows.transpose(1, 0, 2)  # (8, 2, 3)
+    rows_of = [given]
+    whole = parameters_after("whole", iter(rows_of))
+    rows_of = [given[:3], given[3:]]
+    parts = parameters_after("parts", iter(rows_of))
+    same = [np.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(whole, parts, strict=True)]
+    assert same == [weigh is len] * 2
 
 
 def test_killed_at_any_moment_it_goes_on_to_the_same_numbers(tmp_path):

@@ -271,6 +271,6 @@ def draw(results: Results) -> Figure:
         names = [row.kernel.replace(", ", ",\n").replace("'s ", "'s\n") for row in rows]
         bars = axis.barh(names, [row.ratio_median for row in rows], color=[COLOURS[row.kernel] for row in rows])
         axis.bar_label(bars, fmt="%.2f", padding=2)
-        axis.set(title=f"{setting.layers} layers of {setting.width},\n{setting.attention}", xlabel="time over jit's")
+        axis.set(title=f"{setting.layers} layers,\n{setting.width}, {setting.attention}", xlabel="time over jit's")
         axis.margins(x=0.3)
     return figure

@@ -1,7 +1,10 @@
-"""The few ratios that README.md shows, taken from the records of the benches: what, against whom, how much, where."""
+"""The few ratios that README.md shows, taken from the records of the benches: what, against whom, how much, where.
+
+Then some shares: of memory, and of what the processor gives at best, measured in the same run.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,6 +78,60 @@ HEADLINES = (
 )
 
 
+class Share(NamedTuple):
+    """A part of something that the same record has."""
+
+    what: str
+    whole: str
+    bench: str
+    share: Callable[[Mapping[str, Any]], float]  # of its results
+
+
+def memory(attention: str, kernel: str) -> Callable[[Mapping[str, Any]], float]:
+    """The peak of a training step over PyTorch's least."""
+
+    def share(results: Mapping[str, Any]) -> float:
+        peaks = {row["kernel"]: row["megabytes"] for row in results["memory"] if row["attention"] == attention}
+        return peaks[kernel] / min(peak for name, peak in peaks.items() if not name.startswith("jit"))
+
+    return share
+
+
+def threads(attention: str) -> Callable[[Mapping[str, Any]], float]:
+    """What two threads gain over one, over what they would if they shared nothing."""
+
+    def share(results: Mapping[str, Any]) -> float:
+        row = next(row for row in results["threads"] if row["attention"] == attention)
+        return row["ratio"] / row["limit"]
+
+    return share
+
+
+def reading(results: Mapping[str, Any]) -> float:
+    """The time in which every weight is read once, over that of a token."""
+    row = next(row for row in results["rows"] if row["batch"] == 1 and row["kernel"] == "weights read once")
+    return row["ratio_median"]
+
+
+SHARES = (
+    Share("Memory of that training step, linear", "PyTorch's least", "bench_training", memory("linear", "jit")),
+    Share(
+        "Memory, softmax, hidden units recomputed",
+        "PyTorch's",
+        "bench_training",
+        memory("softmax", "jit, recomputed"),
+    ),
+    Share(
+        "What that step gains by a second thread, linear",
+        "what products on two threads that share nothing gain",
+        "bench_training",
+        threads("linear"),
+    ),
+    Share("The same, softmax", "the same", "bench_training", threads("softmax")),
+    Share("A token, B = 1", "the time to read every weight once", "bench_generation", reading),
+)
+
+
 def table(figures: Path) -> str:
     """As Markdown, from the records in ``figures``."""
     lines = ["| what | against | ratio | processor |", "| --- | --- | ---: | --- |"]
@@ -83,6 +140,10 @@ def table(figures: Path) -> str:
         row = find(record["results"]["rows"], headline)
         ratio = f"{row['ratio_median']:.1f} ({row['ratio_min']:.1f})"
         lines.append(f"| {headline.what} | {headline.whom} | {ratio} | {record['machine']['processor']} |")
+    lines += ["", "| share | of | |", "| --- | --- | ---: |"]
+    for each in SHARES:
+        record = json.loads((figures / f"{each.bench}.json").read_text(encoding="utf-8"))
+        lines.append(f"| {each.what} | {each.whole} | {each.share(record['results']):.0%} |")
     return "\n".join(lines)
 
 

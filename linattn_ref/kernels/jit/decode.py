@@ -29,9 +29,10 @@ from linattn_ref.kernels.jit.row_sums import prefetch_rows
 from linattn_ref.kernels.jit.softmax_step import append, attend
 from linattn_ref.kernels.jit.vector import broadcast, fma, keep_lanes, lanes, load, maximum, spread, store, total
 from linattn_ref.kernels.jit.vector_block import ROWS, add_outer, load_block, store_block
-from linattn_ref.kernels.jit.views import columns_from, rows_at
+from linattn_ref.kernels.jit.views import columns_from, load_row, rows_at, store_row
 
 AHEAD = 64  # rows of a panel
+RELU_EPS = 1e-3  # of the feature map relu
 EPS = 1e-5  # of the norms
 
 
@@ -84,7 +85,7 @@ def step(tokens, place, packed, memory, length, scores):
         packed.weights,
         packed.norms,
         (packed.width, packed.hidden, packed.heads),
-        (packed.norms_first, packed.activation == "gelu", packed.attention == "linear"),
+        (packed.norms_first, packed.activation == "gelu", packed.attention == "linear", packed.features == "relu"),
         packed.tokens.dtype.type(packed.number),
         first,
         second,
@@ -99,7 +100,7 @@ def step(tokens, place, packed, memory, length, scores):
 @serial_kernel
 def write_scores(tokens, place, table, places, weights, norms, sizes, kinds, number, first, second, length, scores):
     """:func:`step`; ``number`` is the eps of linear attention, or the scale of softmax."""
-    (width, hidden, heads), (norms_first, _, is_linear) = sizes, kinds
+    (width, hidden, heads), norms_first = sizes, kinds[0]
     batch = len(tokens)
     rows = 1 if batch == 1 else batch + -batch % ROWS
     blocks = len(norms) // 2
@@ -114,7 +115,7 @@ def write_scores(tokens, place, table, places, weights, norms, sizes, kinds, num
         for b in range(batch):
             one, q, o = block * batch + b, _row(qkv, b, 0, heads, width), _row(merged, b, 0, heads, width)
             k, v = _row(qkv, b, 1, heads, width), _row(qkv, b, 2, heads, width)
-            _attend(q, k, v, _part(first, one, parts), _part(second, one, parts), number, length, is_linear, o)
+            _attend(q, k, v, _part(first, one, parts), _part(second, one, parts), number, length, kinds, o)
         at = _affine(x, merged, weights, at, True)
         if not norms_first:
             _norm(x, x, norms[2 * block], width)
@@ -160,16 +161,29 @@ def _part(x, i, parts):
 
 
 @njit
-def _attend(q, k, v, first, second, number, length, is_linear, out):
+def _attend(q, k, v, first, second, number, length, kinds, out):
     """One sequence's attention in one block, ``(heads, D)`` each; ``first, second`` are its memory."""
-    if is_linear:
-        write_features(q, q)
-        write_features(k, k)
+    if kinds[2]:
+        for x in (q, k):
+            if kinds[3]:
+                _write_relu(x)
+            else:
+                write_features(x, x)
         step_rows(q, k, v, first, second, number, out)
     else:
         append(first, k, length)
         append(second, v, length)
         attend(q, first, second, length, number, out)
+
+
+@njit
+def _write_relu(x):
+    """The features ``max(x, 0) + RELU_EPS`` of rows, in place."""
+    zero, eps = broadcast(x.dtype.type(0)), broadcast(x.dtype.type(RELU_EPS))
+    for c in range(0, x.shape[1], lanes(x)):
+        some = columns_from(x, c)
+        for r in range(len(x)):
+            store_row(some, r, maximum(zero, load_row(some, r)) + eps)
 
 
 @njit

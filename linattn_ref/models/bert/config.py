@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from linattn_ref.nn import gelu, gelu_tanh, relu
 
-__all__ = ["ACTIVATIONS", "Config", "parameter_shapes", "parse_config"]
+__all__ = ["ACTIVATIONS", "Config", "parameter_shapes", "parse_config", "pooler_shapes"]
 
 # By the names that config.json's "hidden_act" uses.
 ACTIVATIONS: dict[str, ModuleType] = {
@@ -120,6 +120,11 @@ def parameter_shapes(config: Config) -> dict[str, tuple[int, ...]]:
             shapes[f"{layer}.{name}.weight"] = (width,)
             shapes[f"{layer}.{name}.bias"] = (width,)
     return shapes
+
+
+def pooler_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """The same of what a classifier reads of the first row."""
+    return {"pooler.dense.weight": (config.width, config.width), "pooler.dense.bias": (config.width,)}
 
 
 def _check_family(fields: dict[str, Any]) -> None:

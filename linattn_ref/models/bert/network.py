@@ -48,7 +48,7 @@ from linattn_ref.nn import (
 )
 from linattn_ref.nn.mechanism import Mechanism
 
-__all__ = ["Layer", "embed", "encode", "layers", "network"]
+__all__ = ["Layer", "embed", "encode", "layers", "network", "pooler"]
 
 
 # --- As an encoder --------------------------------------------------------------------------------------------------
@@ -97,6 +97,11 @@ def network(
     )
     reads = (inside if isinstance(inside, Mechanism) else inside[0]).reads
     return how, params if reads == 3 and own is None else encoder.refit(params, reads, own)
+
+
+def pooler(model: Model) -> affine.Params | None:
+    """``W`` and ``b`` of the layer that `linattn_ref.models.classifier` calls the pooler; None if it was not stored."""
+    return None if model.pooler is None else _affine(model.pooler, "pooler.dense")
 
 
 def _block(weights: Parameters) -> block.Params:

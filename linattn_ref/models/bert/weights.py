@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.models.bert.config import Config, parameter_shapes, parse_config
+from linattn_ref.models.bert.config import Config, parameter_shapes, parse_config, pooler_shapes
 
 __all__ = ["Model", "Parameters", "load", "untrained"]
 
@@ -34,6 +34,7 @@ class Model(NamedTuple):
     parameters: Parameters  # the names and shapes of `parameter_shapes(config)`, float32
     tokenizer: Tokenizer | None  # None in an untrained model
     sha256: str  # of model.safetensors; "" in an untrained model
+    pooler: Parameters | None = None  # "pooler.dense.weight" and "pooler.dense.bias", if they were stored
 
 
 def load(folder: str | os.PathLike[str] | zipfile.Path) -> Model:
@@ -60,9 +61,12 @@ def load(folder: str | os.PathLike[str] | zipfile.Path) -> Model:
     _check_files(place)
     config = parse_config((place / "config.json").read_bytes())
     weights = (place / "model.safetensors").read_bytes()
+    stored = _canonical(_parse_safetensors(weights))
+    with_pooler = "pooler.dense.weight" in stored
     return Model(
         config=config,
-        parameters=_parse_weights(weights, config),
+        parameters=_parse_weights(stored, parameter_shapes(config)),
+        pooler=_parse_weights(stored, pooler_shapes(config)) if with_pooler else None,
         tokenizer=_parse_tokenizer((place / "tokenizer.json").read_bytes()),
         sha256=hashlib.sha256(weights).hexdigest(),
     )
@@ -101,11 +105,10 @@ def _check_files(place: Path | zipfile.Path) -> None:
             raise FileNotFoundError(f"model: {name} is not in {place} (needed: {', '.join(FILES)})")
 
 
-def _parse_weights(content: bytes, config: Config) -> Parameters:
-    """The tensors that the forward pass reads, under the names of `parameter_shapes`, checked, in float32."""
-    stored = _canonical(_parse_safetensors(content))
+def _parse_weights(stored: dict[str, NDArray[Any]], shapes: dict[str, tuple[int, ...]]) -> Parameters:
+    """The tensors of these names, checked, in float32."""
     parameters: Parameters = {}
-    for name, shape in parameter_shapes(config).items():
+    for name, shape in shapes.items():
         if name not in stored:
             raise ValueError(f"model.safetensors: the tensor {name} is missing")
         if stored[name].shape != shape:

@@ -13,11 +13,26 @@ def test_a_row_is_the_records(tmp_path):
     """Whatever the record says, the table says too."""
     for bench in {headline.bench for headline in HEADLINES}:
         rows = [{**headline.row, "ratio_median": 2.345, "ratio_min": 1.98} for headline in HEADLINES]
-        record = {"results": {"rows": rows}, "machine": {"processor": "a chip"}}
+        rows.append({"batch": 1, "kernel": "weights read once", "ratio_median": 0.5})
+        peaks = {"jit": 3.0, "jit, recomputed": 2.0, "pytorch": 6.0, "pytorch, loop": 5.0}
+        results = {
+            "rows": rows,
+            "memory": [
+                {"attention": attention, "kernel": kernel, "megabytes": peak}
+                for attention in ("linear", "softmax")
+                for kernel, peak in peaks.items()
+            ],
+            "threads": [
+                {"attention": "linear", "ratio": 1.2, "limit": 1.6},
+                {"attention": "softmax", "ratio": 1.5, "limit": 2.0},
+            ],
+        }
+        record = {"results": results, "machine": {"processor": "a chip"}}
         (tmp_path / f"{bench}.json").write_text(json.dumps(record), encoding="utf-8")
-    lines = table(tmp_path).splitlines()[2:]
+    lines, shares = (part.splitlines()[2:] for part in table(tmp_path).split("\n\n"))
     assert len(lines) == len(HEADLINES)
     assert all(line.endswith("| 2.3 (2.0) | a chip |") for line in lines)
+    assert [line.split("|")[3].strip() for line in shares] == ["60%", "40%", "75%", "75%", "50%"]
 
 
 @pytest.mark.parametrize("rows", [[], [ROW, ROW]])
