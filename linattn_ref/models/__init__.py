@@ -1,9 +1,10 @@
 """Whole transformers in plain NumPy.
 
-``causal``         an autoregressive one, with any causal mechanism: all positions at once, or token by token
+``causal``         an autoregressive one, with any causal mechanism: all positions at once, or token by token; what it
+                   is made of is in ``causal_network``, its steps are in ``causal_recurrent``
 ``decoding``       a step of it in one compiled call
 ``generate``       writes with it
-``encoder``        a bidirectional one, with any mechanism
+``encoder``        a bidirectional one, with any mechanism; ``refit`` gives a trained one another
 ``classifier``     says with it to which class a text belongs
 ``masked_tokens``  says with it which tokens were hidden
 ``speech``         one that hears, for CTC; ``speech_lstm`` has LSTMs in the place of the blocks
@@ -12,6 +13,19 @@
 
 from linattn_ref import lazy
 
-__all__ = ["bert", "causal", "classifier", "decoding", "encoder", "generate", "masked_tokens", "speech", "speech_lstm"]
+__all__ = [
+    "bert",
+    "causal",
+    "causal_network",
+    "causal_recurrent",
+    "classifier",
+    "decoding",
+    "encoder",
+    "generate",
+    "masked_tokens",
+    "refit",
+    "speech",
+    "speech_lstm",
+]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -28,6 +28,7 @@ __all__ = [
     "bench_spectrum",
     "bench_speech",
     "bench_training",
+    "bench_training_own",
     "bench_training_peers",
     "harness",
 ]

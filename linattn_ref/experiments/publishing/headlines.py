@@ -128,7 +128,7 @@ SHARES = (
         threads("linear"),
     ),
     Share("The same, softmax", "the same", "bench_training", threads("softmax")),
-    Share("A token, B = 1", "the time to read every weight once", "bench_generation", reading),
+    Share("The time to read every weight once", "that of a token, B = 1", "bench_generation", reading),
 )
 
 
