@@ -109,7 +109,7 @@ def threads(attention: str) -> Callable[[Mapping[str, Any]], float]:
 
 def reading(results: Mapping[str, Any]) -> float:
     """The time in which every weight is read once, over that of a token."""
-    row = next(row for row in results["rows"] if row["batch"] == 1 and row["kernel"] == "weights read once")
+    row = next(row for row in results["rows"] if row.get("batch") == 1 and row.get("kernel") == "weights read once")
     return row["ratio_median"]
 
 
