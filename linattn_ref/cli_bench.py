@@ -92,6 +92,19 @@ BENCHES = {
         And with the gated causal product. CPU time, the kernels in turn in one process.""",
         shared([1024, 4096], of_width="C = M", repeats=3),
     ),
+    "steps": Bench(
+        """Time one token of each recurrent form on one thread, beside five lines of NumPy and the memory's own speed.
+
+        CPU time, in turn in one process.""",
+        (
+            Number("lengths", [512, 4096, 16384], "N", "tokens in the cache"),
+            Number("widths", [32, 64], "D", "D = M = m of the sums"),
+            Number("heads", 8, "H", "heads"),
+            Number("width", 32, "D", "D = M of the cache"),
+            Number("repeats", 31, "ROUNDS", "of timing"),
+            Number("seed", 0, "SEED", "of the tokens", least=0),
+        ),
+    ),
     "generation": Bench(
         """Compare a token of a whole network with PyTorch and fast-transformers on one thread, if installed; a minute.
 

@@ -178,19 +178,20 @@ def _fits(q_t: Any, k_t: Any, v_t: Any, state: Any) -> bool:
     k, v, length, rows = state
     if not type(q_t) is type(k_t) is type(v_t) is type(k) is type(v) is np.ndarray:
         return False
-    if q_t.ndim == 0 or v.ndim < 2:
-        return False
-    (*leading, width), (*_, capacity, value_width) = q_t.shape, v.shape
+    shape, k_shape, v_shape = q_t.shape, k.shape, v.shape  # (..., D), (..., capacity, D), (..., capacity, M)
     return (
-        q_t.dtype is k_t.dtype is v_t.dtype is k.dtype is v.dtype
+        len(shape) > 0
+        and k_t.shape == shape
+        and k_shape[-1:] == shape[-1:]
+        and k_shape[:-2] == shape[:-1]
+        and v_shape[:-1] == k_shape[:-1]
+        and v_t.shape == shape[:-1] + v_shape[-1:]
+        and q_t.dtype is k_t.dtype is v_t.dtype is k.dtype is v.dtype
         and q_t.dtype in FLOATS
-        and k_t.shape == q_t.shape
-        and v_t.shape == (*leading, value_width)
-        and k.shape == (*leading, capacity, width)
-        and v.shape == (*leading, capacity, value_width)
-        and v.size > 0 < k.size
+        and 0 not in v_t.shape
+        and 0 not in shape
         and type(length) is int
-        and 0 <= length < capacity
+        and 0 <= length < k_shape[-2]
         and (rows is None or length <= rows[0])
         and k.flags.writeable
         and v.flags.writeable

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from linattn_ref.kernels.jit import panel, vector, vector_block, vector_exp, vector_prefetch, vector_trig
+from linattn_ref.kernels.jit import panel, vector, vector_block, vector_exp, vector_part, vector_prefetch, vector_trig
 
 DTYPES = (np.float32, np.float64)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
@@ -80,7 +80,7 @@ def outer_products(c, a, row, b, out):
 
 @njit
 def first_lanes(x, count, out):
-    vector.store_first(out, 0, vector.load_first(x, 0, count) + vector.broadcast(x.dtype.type(1)), count + 1)
+    vector_part.store_first(out, 0, vector_part.load_first(x, 0, count) + vector.broadcast(x.dtype.type(1)), count + 1)
 
 
 @njit

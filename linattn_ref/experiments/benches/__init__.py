@@ -3,8 +3,8 @@
 ``harness`` is what they share: how results are compared and time is measured, the table, the drawing.
 
 ``bench_softmax``, ``bench_linear``, ``bench_performer``, ``bench_patterns``, ``bench_reformer``, ``bench_delta``,
-``bench_training``, ``bench_generation`` and ``bench_speech`` of whole networks, ``bench_cuda``, and ``bench_spectrum``,
-the main job beside a bare loop.
+``bench_steps`` of single tokens, ``bench_training``, ``bench_generation`` and ``bench_speech`` of whole networks,
+``bench_cuda``, and ``bench_spectrum``, the main job beside a bare loop.
 """
 
 from linattn_ref import lazy
@@ -27,6 +27,8 @@ __all__ = [
     "bench_softmax",
     "bench_spectrum",
     "bench_speech",
+    "bench_steps",
+    "bench_steps_limit",
     "bench_training",
     "bench_training_own",
     "bench_training_peers",

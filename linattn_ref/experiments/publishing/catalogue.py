@@ -78,6 +78,7 @@ BENCHES = (
     "bench_delta",
     "bench_generation",
     "bench_speech",
+    "bench_steps",
 )
 # Compiled by NVIDIA's compiler (extra "cuda12"), and left as they are where it is missing.
 COMPILED = {"cuda_occupancy": "cost"}

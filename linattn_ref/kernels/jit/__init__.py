@@ -1,7 +1,7 @@
 """Kernels in Numba for the CPU, float32 and float64, same names as in ``linattn_ref.kernels.reference``.
 
-``vector``                short vectors as Numba values; more that they can do is in ``vector_block``, ``vector_exp``,
-                          ``vector_trig`` and ``vector_prefetch``
+``vector``                short vectors as Numba values; more that they can do is in ``vector_block``, ``vector_part``,
+                          ``vector_exp``, ``vector_trig`` and ``vector_prefetch``
 ``panel``                 matrix products on them
 ``transposed``            panels transposed in registers
 ``triangle``              triangular products and systems of equations

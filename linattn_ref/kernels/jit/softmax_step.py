@@ -28,8 +28,8 @@ from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.jit.views import columns_from, load_row, rows_of, store_row
 from linattn_ref.kernels.turns import check_room
 
-TILE = 256  # keys; their scores stay in the first-level cache
-AHEAD = 64  # rows
+TILE = 1024  # keys; their scores stay in the first-level cache
+AHEAD = 48  # rows
 
 _check_room = njit(check_room)
 

@@ -11,7 +11,8 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array, populate_array
 
-from linattn_ref.kernels.jit.vector import lanes, load, load_first, store, store_first
+from linattn_ref.kernels.jit.vector import lanes, load, store
+from linattn_ref.kernels.jit.vector_part import load_first, store_first
 
 # --- A row as a Vector ----------------------------------------------------------------------------------------------
 

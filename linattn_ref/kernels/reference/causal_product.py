@@ -193,9 +193,7 @@ def _gate_gradient(g, q, k, u, decay, s, a):
     row_start = ((q @ s) * g).sum(axis=-1, keepdims=True)  # (..., T, 1)
     end_row = ((k @ a) * u).sum(axis=-1)[..., None, :]  # (..., 1, T)
     end_start = (a * s).sum(axis=(-2, -1))[..., None, None]  # (..., 1, 1)
-    x = np.concatenate(
-        [np.concatenate([row_row, row_start], axis=-1), np.concatenate([end_row, end_start], axis=-1)], axis=-2
-    )  # (..., T + 1, T + 1)
+    x = np.block([[row_row, row_start], [end_row, end_start]])  # (..., T + 1, T + 1)
     later = np.concatenate([decay.ratio.swapaxes(-1, -2), decay.until_end], axis=-1)  # (..., T, T + 1)
     earlier = np.zeros(later.shape, later.dtype)  # (..., T, T + 1)
     earlier[..., 1:, :] = np.concatenate([decay.ratio, decay.since_start], axis=-1)[..., :-1, :]

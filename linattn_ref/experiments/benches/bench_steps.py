@@ -1,0 +1,239 @@
+"""One token of each recurrent form, called from Python, beside the least that it could take; one thread, float32.
+
+==========  =========================================================================================================
+key/values  `softmax.step` after so many tokens, beside the reference and five lines of NumPy without any check.
+            ``cache read once`` loads the same numbers and adds them up: no kernel that looks at them all is faster.
+sums        `linear.step`, called ``jit`` here, beside `performer.step` and `rfa.step` with as many directions as the
+            keys are wide. ``state passed over`` reads and writes rfa's state, twice as large as linear's, and does
+            nothing else.
+==========  =========================================================================================================
+
+``bound`` is what `bind_step` makes of each: the arrays are looked at once, not in every call. All write into the same
+cache, or each into its own sums, again and again. `harness` says how time is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.random import Generator
+
+from linattn_ref.attention import linear, performer, rfa, softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.benches import harness
+from linattn_ref.experiments.benches.bench_steps_limit import pass_over, read_once
+from linattn_ref.experiments.benches.harness import TOLD
+from linattn_ref.experiments.measuring.timing import one_thread
+from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.kernels import jit, reference
+
+__all__ = ["Results", "compute", "draw", "table"]
+
+CAPTION = (
+    "A step of softmax attention with its key/value cache on one thread of a CPU, float32: time against the tokens in "
+    "the cache, and the bytes of the cache over that time. Dashed: what reading the cache takes, and nothing else."
+)
+READING = (
+    "One token, called from Python. *key/values* after so many tokens: `jit` is `softmax.step`, beside five lines of "
+    "NumPy; `cache read once` loads the cache and adds it up. *sums* of heads so wide: `jit` is `linear.step`, beside "
+    "`performer.step` and `rfa.step` with as many directions; `state passed over` reads and writes rfa's state, twice "
+    "as large as linear's. `bound`: `bind_step`."
+)
+CACHE, SUMS = "key/values", "sums"
+CALLS = 40  # timed together at 4096 tokens, fewer after more, and more after fewer
+TOLERANCE = 1e-4  # of the largest number
+LOOKS = {
+    "jit": (style.BLUE, "o-"),
+    "jit, bound": (style.SKY, "s-"),
+    "reference": (style.GREY, "^-"),
+    "plain NumPy": (style.VERMILLION, "D-"),
+    "cache read once": (style.BLACK, "--"),
+}
+
+
+class Row(NamedTuple):
+    """One way to make a token."""
+
+    task: str  # CACHE or SUMS
+    size: int  # tokens in the cache; D = M = m
+    kernel: str
+    median_ms: float  # CPU time
+    min_ms: float
+    ratio_median: float  # its time over jit's in the same round
+    ratio_min: float
+
+
+class Results(NamedTuple):
+    heads: int
+    width: int  # D = M, of the cache
+    repeats: int
+    rows: tuple[Row, ...]
+
+
+def compute(
+    *,
+    lengths: Sequence[int] = (512, 4096, 16384),
+    widths: Sequence[int] = (32, 64),
+    heads: int = 8,
+    width: int = 32,
+    repeats: int = 31,
+    seed: int = 0,
+) -> Results:
+    """Time one token at batch size 1.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Tokens in the cache, this one's among them.
+    widths : sequence of int
+        ``D = M = m`` of the sums.
+    heads, width : int
+        ``H``, and ``D = M`` of the cache.
+    repeats : int
+        Rounds, after one that is not counted.
+    seed : int
+
+    Raises
+    ------
+    ValueError
+        A count below 1.
+    RuntimeError
+        Two results disagree.
+    """
+    harness.check_counts(lengths=lengths, widths=widths, heads=heads, width=width, repeats=repeats)
+    rng = np.random.default_rng(seed)
+    rows: list[Row] = []
+    with one_thread():
+        for length in lengths:
+            calls = of_cache(length, heads, width, rng)
+            results = {name: call() for name, call in calls.items()}
+            harness.compare(CACHE, results, TOLERANCE)
+            rows += _timed((CACHE, length), calls, repeats, max(CALLS * 4096 // length, 4))
+        for each in widths:
+            rows += _timed((SUMS, each), of_sums(each, heads, rng), repeats, 10 * CALLS)
+    return Results(heads, width, repeats, tuple(rows))
+
+
+def _timed(setting: tuple[str, int], calls: dict[str, Callable[[], object]], repeats: int, often: int) -> list[Row]:
+    many = {name: partial(_often, call, often) for name, call in calls.items()}
+    return harness.time(Row, setting, many, repeats, calls=often)
+
+
+def _often(call: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
+# --- A key/value cache ----------------------------------------------------------------------------------------------
+
+
+def of_cache(length: int, heads: int, width: int, rng: Generator) -> dict[str, Callable[[], Any]]:
+    """The token after ``length - 1`` others, by name; each returns ``(out,)``, or nothing."""
+    q, k, v = rng.standard_normal((3, heads, length, width)).astype(np.float32)
+    token = q[:, -1].copy(), k[:, -1].copy(), v[:, -1].copy()
+    state = softmax.init_state((heads,), width, width, capacity=length, dtype=np.float32)
+    if length > 1:
+        state = softmax.append(k[:, :-1], v[:, :-1], state)
+    bound = softmax.bind_step(*token, state, kernels=jit)
+    return {
+        "jit": partial(_step, jit, token, state),
+        "jit, bound": partial(_run, bound, length - 1),
+        "reference": partial(_step, reference, token, state),
+        "plain NumPy": partial(_plain, *token, state.k, state.v, length),
+        "cache read once": partial(_read, state.k, state.v),
+    }
+
+
+def _step(room: Any, token: tuple[Array, ...], state: softmax.State) -> Sequence[Array]:
+    state.rows[0] = state.length  # type: ignore[index]  # as if nobody had gone on from it
+    return (softmax.step(*token, state, kernels=room)[0],)
+
+
+def _run(bound: softmax.BoundStep, length: int) -> Sequence[Array]:
+    bound.rows[0] = bound.length[0] = length
+    bound.run()
+    return (bound.out_t,)
+
+
+def _plain(q: Array, k: Array, v: Array, k_cache: Array, v_cache: Array, length: int) -> Sequence[Array]:
+    """The step in five lines of NumPy: what one would write who wants no more than the numbers."""
+    k_cache[:, length - 1], v_cache[:, length - 1] = k, v
+    scores = (k_cache[:, :length] @ q[..., None])[..., 0] / math.sqrt(q.shape[-1])  # (H, t)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))  # (H, t)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return ((weights[:, None] @ v_cache[:, :length])[:, 0],)  # (H, M)
+
+
+def _read(k: Array, v: Array) -> Sequence[Array]:
+    read_once(k)
+    read_once(v)
+    return ()
+
+
+# --- Sums -----------------------------------------------------------------------------------------------------------
+
+
+def of_sums(width: int, heads: int, rng: Generator) -> dict[str, Callable[[], object]]:
+    """A token by each mechanism that keeps two sums."""
+    q, k, v = rng.standard_normal((3, heads, width)).astype(np.float32)
+    omega = rng.standard_normal((width, width)).astype(np.float32)
+    calls: dict[str, Callable[[], object]] = {}
+    for name, module, more in (("jit", linear, ()), ("performer", performer, (omega,)), ("rfa", rfa, (omega,))):
+        start = partial(module.init_state, (heads,), width, width, *more, dtype=np.float32)
+        calls[name] = _going_on(partial(module.step, kernels=jit), (q, k, v), start(), more)
+        calls[f"{name}, bound"] = module.bind_step(q, k, v, start(), *more, kernels=jit).run
+    calls["state passed over"] = partial(pass_over, start().s)
+    return calls
+
+
+def _going_on(
+    step: Callable[..., Any], token: tuple[Array, ...], state: Any, more: tuple[Array, ...]
+) -> Callable[[], object]:
+    def go_on() -> None:
+        nonlocal state
+        _, state = step(*token, state, *more)
+
+    return go_on
+
+
+# --- Showing --------------------------------------------------------------------------------------------------------
+
+
+def times(rows: Iterable[Row], kernel: str) -> list[tuple[int, float]]:
+    """Microseconds against the tokens in the cache."""
+    return [(row.size, 1e3 * row.median_ms) for row in rows if (row.task, row.kernel) == (CACHE, kernel)]
+
+
+def table(results: Results) -> str:
+    """Two Markdown tables, of the cache and of the sums, and below them what stands in them."""
+    parts = [
+        harness.table((task, size), [row for row in results.rows if row.task == task], LOOKS, unit=("µs", 1e3))
+        for task, size in ((CACHE, "tokens"), (SUMS, "D = M = m"))
+    ]
+    setting = f"B = 1, H = {results.heads}, D = M = {results.width} (key/values), float32, one thread"
+    return "\n".join([*parts[0], "", *parts[1], "", f"{setting}, {results.repeats} rounds. {TOLD}"])
+
+
+def draw(results: Results) -> Figure:
+    """Time against the tokens in the cache, and bytes of the cache over it."""
+    token = 8 * results.heads * results.width  # bytes of its key and value
+    figure, axes = style.figure(1, 2, height=0.42)
+    for axis, unit in zip(axes, ("µs a token", "GB of the cache a second"), strict=True):
+        axis.set(title=unit, xlabel="tokens in the cache", xscale="log")
+        for name, (colour, look) in LOOKS.items():
+            size, micro = map(np.array, zip(*times(results.rows, name), strict=True))
+            y = micro if axis is axes[0] else token * size / micro / 1e3
+            axis.plot(size, y, look, color=colour, label=name)
+            axis.set_xticks(size, [str(n) for n in size])
+        axis.minorticks_off()
+    axes[0].set_yscale("log")
+    axes[1].set_ylim(bottom=0)
+    for axis in axes:
+        axis.set_ylim(axis.get_ylim())
+        labels.at_ends(axis, axis.lines, [str(line.get_label()) for line in axis.lines])
+    return figure

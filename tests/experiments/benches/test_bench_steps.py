@@ -1,0 +1,52 @@
+"""The bench of single tokens: what it runs and says. No time is tested."""
+
+import numpy as np
+import pytest
+
+from linattn_ref.experiments.benches import bench_steps, bench_steps_limit
+from linattn_ref.experiments.publishing import style
+
+pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
+
+SMALL = {"lengths": (1, 9), "widths": (4,), "heads": 2, "width": 32, "repeats": 2}
+OF_SUMS = {"jit", "jit, bound", "performer", "performer, bound", "rfa", "rfa, bound", "state passed over"}
+
+
+@pytest.fixture(scope="module")
+def results():
+    return bench_steps.compute(**SMALL)
+
+
+def test_every_setting_has_a_row(results):
+    expected = {("key/values", n, name) for n in SMALL["lengths"] for name in bench_steps.LOOKS}
+    assert {row[:3] for row in results.rows} == expected | {("sums", 4, name) for name in OF_SUMS}
+    assert len(results.rows) == len(expected) + len(OF_SUMS)
+
+
+def test_table_and_figure_show_all(results):
+    lines = bench_steps.table(results).splitlines()
+    assert sum(line.startswith("| key/values") for line in lines) == 1 + len(SMALL["lengths"])
+    assert sum(line.startswith("| sums") for line in lines) == 2
+    with style.use("paper"):
+        figure = bench_steps.draw(results)
+    assert [len(axis.lines) for axis in figure.axes] == [len(bench_steps.LOOKS)] * 2
+
+
+def test_a_wrong_token_is_no_result(monkeypatch):
+    monkeypatch.setattr(bench_steps.reference.softmax, "step", lambda q, k, v, length, scale: v[:, 0] + 1)
+    with pytest.raises(RuntimeError, match="key/values: reference and jit differ in out"):
+        bench_steps.compute(**SMALL)
+
+
+def test_limits_look_at_every_number():
+    x = np.random.default_rng(0).standard_normal((3, 64, 32)).astype(np.float32)
+    assert bench_steps_limit.read_once(x) == pytest.approx(x.sum(), rel=1e-4)
+    before = x.copy()
+    bench_steps_limit.pass_over(x)
+    np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize("name", ["lengths", "widths", "heads", "width", "repeats"])
+def test_counts_are_at_least_one(name):
+    with pytest.raises(ValueError, match=f"{name}: expected at least 1, got 0"):
+        bench_steps.compute(**{**SMALL, name: (0,) if name.endswith("hs") else 0})
