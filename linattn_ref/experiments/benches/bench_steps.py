@@ -149,7 +149,7 @@ def of_cache(length: int, heads: int, width: int, rng: Generator) -> dict[str, C
     }
 
 
-def _step(room: Any, token: tuple[Array, ...], state: softmax.State) -> Sequence[Array]:
+def _step(room: Any, token: tuple[Array, Array, Array], state: softmax.State) -> Sequence[Array]:
     state.rows[0] = state.length  # type: ignore[index]  # as if nobody had gone on from it
     return (softmax.step(*token, state, kernels=room)[0],)
 
