@@ -532,9 +532,12 @@ def test_the_page_is_what_the_kernels_compute(room, rng):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("function", "most", "in_all"), [(linear.forward, 25, 42), (linear.forward.unchecked, 5, 22)])
+@pytest.mark.parametrize(("function", "most", "in_all"), [(linear.forward, 25, 40), (linear.forward.unchecked, 5, 20)])
 def test_a_class_can_step_through_it(function, most, in_all, causal, rng):
-    """From the call to the end: in calls within ``attention``, and in all, compiled loops and NumPy's among them."""
+    """From the call to the end: in calls within ``attention``, and in all, compiled loops and NumPy's among them.
+
+    Not the two named tuples, whose making has no text to step into.
+    """
     q, k, v = draw(rng, 8, 8)
     call, files = partial(function, q, k, v, causal=causal, kernels=jit), []
     call()
@@ -545,7 +548,7 @@ def test_a_class_can_step_through_it(function, most, in_all, causal, rng):
         sys.setprofile(None)
     folder = str(Path(linear.__file__).parent)
     assert 0 < sum(file.startswith(folder) for file in files) <= most
-    assert len(files) <= in_all
+    assert sum(not file.startswith("<") for file in files) <= in_all
 
 
 # --- States ---------------------------------------------------------------------------------------------------------
