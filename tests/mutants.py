@@ -113,8 +113,8 @@ MUTANTS = (
     Mutant(
         "a masked key has the features of the zero vector",
         "attention/linear.py",
-        "phi_k = zero_masked(phi_k, key_mask)",
-        "phi_k = phi_k.copy()",
+        "zero_masked(phi_k, key_mask)",
+        "phi_k.copy()",
         "linear-reference",
     ),
     Mutant(

@@ -185,11 +185,12 @@ def forward(
     if is_exponential(feature_map):
         return linear_scaled.forward(q, k, v, feature_map, causal, key_mask, state, kernels, out)
     phi = in_room(feature_map, kernels)
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    here = [{"out": x} if spend and phi is not feature_map else {} for x in (q, k)]
-    phi_q, saved_q = phi.forward(q, **here[0])  # (..., N, C)
-    phi_k, saved_k = phi.forward(k, **here[1])  # (..., L, C)
-    phi_k = zero_masked(phi_k, key_mask)
+    if key_mask is not None:
+        k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
+    here = spend and phi is not feature_map
+    phi_q, saved_q = phi.forward(q, out=q) if here else phi.forward(q)  # (..., N, C)
+    phi_k, saved_k = phi.forward(k, out=k) if here else phi.forward(k)  # (..., L, C)
+    phi_k = phi_k if key_mask is None else zero_masked(phi_k, key_mask)
 
     shared = k.shape[-2] - q.shape[-2] if causal else k.shape[-2]  # so many keys are seen by all queries
     s = phi_k[..., :shared, :].swapaxes(-1, -2) @ v[..., :shared, :]  # (1)  (..., C, M)
