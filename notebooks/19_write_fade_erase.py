@@ -29,6 +29,7 @@ from linattn_ref.attention import decay_gate, delta, feature_maps, gated_linear,
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.experiments.publishing import chapter
 from linattn_ref.experiments.recurrence import write_fade_erase
+from linattn_ref.kernels import jit
 from linattn_ref.kernels.reference import delta_product
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
@@ -455,6 +456,34 @@ same(system @ u, v)  # (17), the whole sequence as one chunk, from S = 0
 same(
     delta_product.backward(d_out, last, **inputs, u=u)[2], delta_product.backward_by_row(d_out, last, **inputs, u=u)[2]
 )
+
+# %% [markdown]
+# These functions exist three times, under the same names. `kernels.reference.delta_product` is what you see.
+# `kernels.jit.delta_product` is for a CPU: chunks of 32 rows, products and triangular solve in the processor's
+# registers; with one gate for all channels $c_i$ and $\rho_{Ti}$ are factors of rows, so that nothing of a chunk is
+# copied. `kernels.cuda.delta_product` is for a GPU, in chunks of 64 rows: pairs, outputs and gradients of all chunks at
+# once, and only (17) and the state of (18) from chunk to chunk, a block for each 64 columns of a head (chapter 16 says
+# how such kernels are tested without a GPU). Each is a `kernels` that `delta` and `gated_linear` take.
+
+# %%
+for found, expected in zip(jit.delta_product.forward(**inputs), (out, last, u), strict=True):
+    same(found, expected)
+gradients = (room.backward(d_out, last, **inputs, u=u) for room in (jit.delta_product, delta_product))
+for found, expected in zip(*gradients, strict=True):
+    same(found, expected)
+
+# Beside `causal_product` with a gate a head, on one thread, eight heads of 64, 4096 tokens, float32: the kept record.
+SHOWN = "jit", "gated product", "multiply-adds alone"
+rows = [row for row in chapter.record("bench_delta")["results"]["rows"] if row["size"] == 4096]
+milliseconds = {(row["task"], row["passes"], row["kernel"]): row["median_ms"] for row in rows}
+shown = []
+for task in ("delta", "gated delta", "channels"):
+    forward, both = ({k: milliseconds[task, p, k] for k in SHOWN} for p in ("forward", "forward + backward"))
+    ratios = [forward["jit"] / forward["gated product"]]
+    ratios += [(both["jit"] - forward["jit"]) / (both["gated product"] - forward["gated product"])]
+    shares = (x["multiply-adds alone"] / x["jit"] for x in (forward, both))
+    shown.append((task, *(f"{x:.2f}" for x in ratios), *(f"{x:.0%}" for x in shares)))
+chapter.table(("times the gated product", "forward", "backward", "of the limit, forward", "both passes"), shown)
 
 # %% [markdown]
 # Two traps. **Ratios are products.** $\rho_{ij} = c_i / c_j$ looks cheaper, or the

@@ -223,9 +223,9 @@ MUTANTS = (
     ),
     Mutant(
         "a state that does not fade from chunk to chunk",
-        "kernels/jit/delta_forward.py",
-        "store(s, t, load(s, t) * spread(chunk.whole, 0, t))",
-        "store(s, t, load(s, t))",
+        "kernels/jit/delta_state.py",
+        "add_scaled(zero_block(s), load_block(s, row), factors, row)",
+        "load_block(s, row)",
         "both_passes and float32 and True-True and head",
         "kernels/test_jit_delta_product.py",
         thorough=True,
@@ -242,7 +242,7 @@ MUTANTS = (
     Mutant(
         "a state whose gradient forgets what was erased",
         "kernels/jit/delta_backward.py",
-        "        product(a, chunk.e_since[:rows, :c].T, r, True)",
+        "        product(a, chunk.e_since[:rows].T, faded, True)",
         "        pass",
         "both_passes and float32 and True-True and head",
         "kernels/test_jit_delta_product.py",

@@ -94,11 +94,11 @@ def test_a_gate_of_zero_has_no_gradient(gate):
     assert (d_log_gate != 0).any()
 
 
-@pytest.mark.parametrize("gate", SHAPES)
-def test_gates_of_a_long_sequence(gate):
+@pytest.mark.parametrize(("gate", "erases"), [("a head", True), ("a head", False), ("a channel", True)])
+def test_gates_of_a_long_sequence(gate, erases):
     """(12) adds up the shares of all later rows: what rounding loses does not grow with them."""
     for n in (64, 4096):
-        inputs = draw(n, 16, 8, gate, dtype=np.float32, slowest=0.9)
+        inputs = draw(n, 16, 8, gate, erases=erases, dtype=np.float32, slowest=0.9)
         assert_close(run(kernel, *inputs), run(expected, *in_float64(inputs)), np.float32)
 
 

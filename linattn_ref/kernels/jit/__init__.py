@@ -13,7 +13,7 @@
 ``pattern_softmax``       the same over an allowed set of pairs
 ``softmax_tile``          what these two share
 ``causal_product``        linear attention's causal product; its kernels are in ``causal_scan``, ``causal_parts``,
-                          ``gate_gradient`` and ``causal_step``
+                          ``gate_gradient``, ``log_gate_gradient`` and ``causal_step``
 ``causal_product_plain``  the same in a few lines
 ``elu_plus_one``          its feature map
 ``delta_product``         the product of states that fade and correct themselves; its kernels are in ``delta_forward``

@@ -18,31 +18,39 @@ from typing import Any, NamedTuple
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
-from linattn_ref.kernels.jit.causal_scan import panels_of, write_back
+from linattn_ref.kernels.jit.causal_scan import write_back
 from linattn_ref.kernels.jit.delta_chunk import (
     CHUNK,
     fade_pairs,
     fetch,
-    fill,
     give_rows,
     load_chunk,
     make_pairs,
-    new_chunk,
+    new_room,
     new_rows,
     rounded_up,
+    whole_rows,
 )
-from linattn_ref.kernels.jit.delta_gradients import add_to_keys, add_to_rows, own_share, sum_up
+from linattn_ref.kernels.jit.delta_gradients import (
+    add_shares,
+    add_to_keys,
+    add_to_rows,
+    begin_shares,
+    give_shares,
+    sum_up,
+)
+from linattn_ref.kernels.jit.delta_state import fade_and_add, scale_rows, whole_panels
 from linattn_ref.kernels.jit.heads import head_of
 from linattn_ref.kernels.jit.panel import product
 from linattn_ref.kernels.jit.transposed import transpose
 from linattn_ref.kernels.jit.triangle import add_terms, solve_up
-from linattn_ref.kernels.jit.vector import lanes, load, spread, store
-from linattn_ref.kernels.jit.vector_block import ROWS, store_block, zero_block
+from linattn_ref.kernels.jit.vector import lanes, load, store
+from linattn_ref.kernels.jit.vector_block import ROWS, add_scaled, store_block, zero_block
 from linattn_ref.kernels.jit.views import columns_from
 
 
 class Values(NamedTuple):
-    """Room for what a chunk's rows have of the values' width, and for the gradients of its pairs."""
+    """Memory for what a chunk's rows have of the values' width, and for the gradients of its pairs."""
 
     g: Any  # (CHUNK, M rounded up to whole Vectors), d_out
     u: Any
@@ -52,6 +60,7 @@ class Values(NamedTuple):
     d_a: Any
     x: Any  # (CHUNK, lanes), one panel of results
     y: Any
+    shares: Any  # (CHUNK, lanes), of the gate's gradient
 
 
 @njit
@@ -60,10 +69,10 @@ def _new_values(m, like):
     rows, pairs, panels = (
         new_rows(3, CHUNK, width, like),
         new_rows(2, CHUNK, CHUNK, like),
-        new_rows(2, CHUNK, lanes(like), like),
+        new_rows(3, CHUNK, lanes(like), like),
     )
     u_t = new_rows(1, width, lanes(like), like)[0]
-    return Values(rows[0], rows[1], rows[2], u_t, pairs[0], pairs[1], panels[0], panels[1])
+    return Values(rows[0], rows[1], rows[2], u_t, pairs[0], pairs[1], panels[0], panels[1], panels[2])
 
 
 @kernel
@@ -81,10 +90,10 @@ def backward_heads(table, states, d_states):
         d_q, d_k = head_of(table, 6, head, dtype), head_of(table, 7, head, dtype)
         d_e, d_gate = head_of(table, 8, head, dtype), head_of(table, 9, head, dtype)
         d_v = head_of(table, 10, head, dtype)
-        chunk, values, state_t = new_chunk(k.shape[1], k), _new_values(u.shape[1], k), states[head].T.copy()
+        room, values, state_t = new_room(k.shape[1], k), _new_values(u.shape[1], k), states[head].T.copy()
         end = d_states[head].T.copy()
-        _from_the_end(chunk, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_states[head])
-        _from_the_start(chunk, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t)
+        _from_the_end(room, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_states[head])
+        _from_the_start(room, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t)
         if log_gate.shape[1]:
             sum_up(d_gate, log_gate, state_t, end)
 
@@ -93,37 +102,36 @@ def backward_heads(table, states, d_states):
 
 
 @njit
-def _from_the_end(chunk, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_state):
+def _from_the_end(room, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_state):
     (n, c), m, erases, per_channel = k.shape, u.shape[1], e.shape[1] > 0, log_gate.shape[1] > 1
-    a = panels_of(d_state)
-    a_t = new_rows(1, chunk.k.shape[1], values.u.shape[1], k)[0]  # by rows of A; then transposed
-    by_rows = new_rows(1, values.u.shape[1], chunk.k.shape[1], k)[0]
-    a_t[:] = 0
+    a = whole_panels(d_state)
+    by_rows = new_rows(1, values.u.shape[1], room.gate.shape[1], k)[0]  # A^T
+    by_rows[:] = 0
     for first in range((n - 1) // CHUNK * CHUNK, -1, -CHUNK):
         count = min(CHUNK, n - first)
         rows = rounded_up(count, ROWS)
-        load_chunk(chunk, q, k, e, log_gate, first, count)
+        chunk = load_chunk(room, q, k, e, log_gate, first, count)
         make_pairs(chunk, rows, c, erases, per_channel)
-        fill(values.g, g, first, count)
-        fill(values.u, u, first, count)
+        some_g, some_u = whole_rows(g, values.g, first, count, True), whole_rows(u, values.u, first, count, True)
         for p in range(len(a)):
             column = p * lanes(a)
             later = (q, k, e, log_gate, g, u, d_k, d_v), first - CHUNK, p, len(a)
-            r, g_rows = columns_from(values.r, column), columns_from(values.g, column)
-            _solve(r, g_rows, chunk, a[p], rows, c, erases, later)
-            give_rows(d_v, first, count, columns_from(values.r, column), column)
-            _to_rows(columns_from(a_t, column), a[p], c)
-        transpose(by_rows, a_t)
-        _pairs_gradients(chunk, values, rows, m, erases, per_channel)
+            r = columns_from(values.r, column)
+            _solve(r, columns_from(some_g, column), chunk, a[p], rows, c, erases, later)
+            give_rows(d_v, first, count, r, column)
+            transpose(by_rows[column : column + lanes(a)], a[p])
+        _pairs_gradients(chunk, values, some_g, some_u, values.r, rows, m, erases, per_channel)
+        begin_shares(values.shares, d_gate)
         for column in range(0, c, lanes(a)):
-            product(values.x, values.u[:rows, :m], columns_from(by_rows, column), False)
+            product(values.x, some_u[:rows, :m], columns_from(by_rows, column), False)
             add_to_keys(values.x, chunk, values.d_p, values.d_a, column, rows, erases, per_channel)  # (21)
             give_rows(d_k, first, count, values.x, column)
-            own_share(d_gate, first, count, values.x, chunk.k, column, -1, column == 0)
+            add_shares(values.shares, d_gate, first, count, values.x, chunk.k, column, -1)
+        give_shares(values.shares, d_gate, first, count, -1)
         for p in range(len(a)):
-            _step_back(
-                a[p], chunk, columns_from(values.g, p * lanes(a)), columns_from(values.r, p * lanes(a)), rows, c, erases
-            )
+            column = p * lanes(a)
+            of_g, of_r = columns_from(some_g, column), columns_from(values.r, column)
+            _step_back(a[p], chunk, of_g, of_r, values.x, rows, erases)
     write_back(d_state, a)
 
 
@@ -134,7 +142,8 @@ def _solve(r, g, chunk, a, rows, c, erases, later):
     p_t, a_t = chunk.p.T, chunk.a.T
     for row in range(rows - ROWS, -1, -ROWS):
         fetch(arrays, first + row, p, panels)
-        block = add_terms(zero_block(r), chunk.k_until, row, a, 0, c)
+        there = add_terms(zero_block(r), chunk.k_until, row, a, 0, c)
+        block = add_scaled(zero_block(r), there, chunk.until, row)
         block = add_terms(block, p_t, row, g, row, rows)
         if erases:
             block = add_terms(block, a_t, row, r, row + ROWS, rows)
@@ -143,31 +152,25 @@ def _solve(r, g, chunk, a, rows, c, erases, later):
 
 
 @njit
-def _to_rows(target, panel, c):
-    for t in range(c):
-        store(target, t, load(panel, t))
-
-
-@njit
-def _step_back(a, chunk, g, r, rows, c, erases):
+def _step_back(a, chunk, g, r, faded, rows, erases):
     """``dS = (c * Q)^T G - (c * E)^T R + c_T dS'`` (18)."""
-    for t in range(c):
-        store(a, t, load(a, t) * spread(chunk.whole, 0, t))
-    product(a, chunk.q_since[:rows, :c].T, g, True)
+    scale_rows(faded, g, chunk.since, rows)
+    fade_and_add(a, chunk.whole, chunk.q_since[:rows], faded[:rows])
     if erases:
-        product(a, chunk.e_since[:rows, :c].T, r, True)
+        scale_rows(faded, r, chunk.minus, rows)
+        product(a, chunk.e_since[:rows].T, faded, True)
 
 
 @njit
-def _pairs_gradients(chunk, values, rows, m, erases, per_channel):
+def _pairs_gradients(chunk, values, g, u, r, rows, m, erases, per_channel):
     """``dP = tril(G U^T)`` and ``dA = -tril(R U^T, -1)`` (17), times ``ratio`` if there is one for all channels."""
-    for first in range(0, rows, lanes(values.u)):
-        transpose(values.u_t, values.u[first : first + lanes(values.u)])
+    for first in range(0, rows, lanes(u)):
+        transpose(values.u_t, u[first : first + lanes(u)])
         d_p, d_a = columns_from(values.d_p, first), columns_from(values.d_a, first)
         for row in range(first, rows, ROWS):
-            store_block(d_p, row, add_terms(zero_block(d_p), values.g, row, values.u_t, 0, m))
+            store_block(d_p, row, add_terms(zero_block(d_p), g, row, values.u_t, 0, m))
             if erases:
-                store_block(d_a, row, add_terms(zero_block(d_a), values.r, row, values.u_t, 0, m))
+                store_block(d_a, row, add_terms(zero_block(d_a), r, row, values.u_t, 0, m))
         fade_pairs(chunk, d_p, d_a, first, rows, erases, not per_channel)
 
 
@@ -175,40 +178,40 @@ def _pairs_gradients(chunk, values, rows, m, erases, per_channel):
 
 
 @njit
-def _from_the_start(chunk, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t):
+def _from_the_start(room, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t):
     n, m, erases, per_channel = len(k), u.shape[1], e.shape[1] > 0, log_gate.shape[1] > 1
-    s_t = panels_of(state_t)
+    s_t = whole_panels(state_t)
     for first in range(0, n, CHUNK):
         count = min(CHUNK, n - first)
         rows = rounded_up(count, ROWS)
-        load_chunk(chunk, q, k, e, log_gate, first, count)
-        fill(values.g, g, first, count)
-        fill(values.u, u, first, count)
-        if erases:
-            fill(values.r, d_v, first, count)
-        _pairs_gradients(chunk, values, rows, m, erases, per_channel)
+        chunk = load_chunk(room, q, k, e, log_gate, first, count)
+        some_g, some_u = whole_rows(g, values.g, first, count, True), whole_rows(u, values.u, first, count, True)
+        some_r = whole_rows(d_v, values.r, first, count, True)
+        _pairs_gradients(chunk, values, some_g, some_u, some_r, rows, m, erases, per_channel)
+        begin_shares(values.shares, d_gate)
         for p in range(len(s_t)):
             column = p * lanes(s_t)
             for row in range(0, rows, ROWS):
                 fetch((q, k, e, log_gate, g, u, d_v, d_q, d_e), first + CHUNK + row, p, len(s_t))
-                some_g = values.g[row : row + ROWS, :m]
-                product(values.x[row : row + ROWS], some_g, s_t[p], False)
+                product(values.x[row : row + ROWS], some_g[row : row + ROWS, :m], s_t[p], False)
             if erases:
-                product(values.y, values.r[:rows, :m], s_t[p], False)
+                product(values.y, some_r[:rows, :m], s_t[p], False)
             add_to_rows(values.x, values.y, chunk, values.d_p, values.d_a, column, rows, erases, per_channel)
             give_rows(d_q, first, count, values.x, column)
-            own_share(d_gate, first, count, values.x, chunk.q, column, 1, False)
+            add_shares(values.shares, d_gate, first, count, values.x, chunk.q, column, 1)
             if erases:
                 give_rows(d_e, first, count, values.y, column)
-                own_share(d_gate, first, count, values.y, chunk.e, column, 1, False)
-            _step_on(s_t[p], chunk, values.u, column, rows, m)
+                add_shares(values.shares, d_gate, first, count, values.y, chunk.e, column, 1)
+            _step_on(s_t[p], chunk, some_u, values.x, column, rows, m)
+        give_shares(values.shares, d_gate, first, count, 1)
     write_back(state_t, s_t)
 
 
 @njit
-def _step_on(s_t, chunk, u, column, rows, m):
+def _step_on(s_t, chunk, u, faded, column, rows, m):
     """``S'^T = c_T S^T + U^T (ratio_T * K)``, the transpose of (15)."""
     whole = load(columns_from(chunk.whole, column), 0)
     for t in range(m):
         store(s_t, t, load(s_t, t) * whole)
-    product(s_t, u[:rows, :m].T, columns_from(chunk.k_until, column), True)
+    scale_rows(faded, columns_from(chunk.k_until, column), chunk.until, rows)
+    product(s_t, u[:rows, :m].T, faded, True)

@@ -1,11 +1,16 @@
 """What both passes of the delta product need of a chunk: its rows as they meet the state, and as they meet each other.
 
-The formulas are the reference's. Of each row ``i`` of a chunk, with the products ``c_i = g_1 ... g_i`` and ``ratio_Ti =
-g_{i+1} ... g_T``, one number a channel, made by running over the rows forward and backward:
+The formulas are the reference's. Rows ``i`` of a chunk meet the state through the products ``c_i = g_1 ... g_i`` and
+``ratio_Ti = g_{i+1} ... g_T``, which are made by running over the rows forward and backward:
 
-    (c * Q)_i,   -(c * E)_i,   (ratio_T * K)_i
+    c * Q,   c * E,   ratio_T * K                                                   (CHUNK, C)
 
-and of each pair of rows ``P_ij`` and ``-A_ij``: signs are turned here, so that all that follows adds. The pairs have
+With a gate a channel these are arrays of their own. One gate for all channels is a factor a row: it multiplies what a
+row finds in the state, ``c_i (q_i S)``, or what it sends there, ``k_i (ratio_Ti u_i)``, and queries, keys and ``E`` are
+read where the caller has them, if there they follow one another. That matters: the rows of a chunk and the state are
+more than a first-level cache holds, so that each copy less is time saved (a tenth of both passes).
+
+Of each pair of rows there are ``P_ij`` and ``-A_ij``: signs are turned here, so that all that follows adds. They have
 ``j`` in the lanes, so that they need the keys transposed, a panel for each ``lanes`` rows. With one gate for all
 channels they are two matrix products times ``ratio``, which is one Vector that goes from row to row:
 
@@ -30,33 +35,48 @@ from linattn_ref.kernels.jit.vector import broadcast, fma, keep_lanes, lanes, lo
 from linattn_ref.kernels.jit.vector_block import ROWS, store_block, zero_block
 from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.jit.vector_prefetch import prefetch_early
-from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
+from linattn_ref.kernels.jit.views import columns_from, load_row, rows_apart, store_row
 
 CHUNK = 32  # rows, as many as a Vector has lanes at most: with more of them there are more pairs for each row
 
 
-class Chunk(NamedTuple):
-    """Room for the rows of a chunk; ``width`` is ``C`` rounded up to whole Vectors."""
+class Room(NamedTuple):
+    """Memory for a chunk; ``width`` is ``C`` rounded up to whole Vectors."""
 
-    q: Any  # (CHUNK, width)
+    rows: Any  # (6, CHUNK, width)
+    gate: Any  # (CHUNK, width)
+    factors: Any  # (3, CHUNK, 1)
+    whole: Any  # (1, width)
+    keys: Any  # (width, lanes)
+    pairs: Any  # (2, CHUNK, CHUNK)
+
+
+class Chunk(NamedTuple):
+    """The rows of a chunk, the products of its gates, and its pairs."""
+
+    q: Any  # (CHUNK, C or width)
     k: Any
     e: Any
-    gate: Any  # g
-    q_since: Any  # c * Q
-    e_since: Any  # -c * E
-    k_until: Any  # ratio_T * K
-    whole: Any  # c_T, in the first row
+    q_since: Any  # c * Q, or Q
+    e_since: Any  # c * E, or E
+    k_until: Any  # ratio_T * K, or K
+    since: Any  # (CHUNK, 1), 1, or c_i
+    minus: Any  # -1, or -c_i
+    until: Any  # 1, or ratio_Ti
+    gate: Any  # (CHUNK, width), g; of one for all channels only the first Vector
+    whole: Any  # (1, width), c_T
     keys: Any  # (width, lanes), transposed
     p: Any  # (CHUNK, CHUNK), P; rows below a Block's own that it does not reach are not written
     a: Any  # -A
 
 
 @njit
-def new_chunk(c, like):
+def new_room(c, like):
     width = rounded_up(c, lanes(like))
-    rows, pairs = new_rows(8, CHUNK, width, like), new_rows(2, CHUNK, CHUNK, like)
-    keys = new_rows(1, width, lanes(like), like)[0]
-    return Chunk(rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7], keys, pairs[0], pairs[1])
+    rows, factors, pairs = new_rows(7, CHUNK, width, like), new_rows(3, CHUNK, 1, like), new_rows(2, CHUNK, CHUNK, like)
+    factors[:2], factors[2] = 1, -1
+    whole, keys = new_rows(1, 1, width, like)[0], new_rows(1, width, lanes(like), like)[0]
+    return Room(rows[:6], rows[6], factors, whole, keys, pairs)
 
 
 @njit
@@ -77,15 +97,57 @@ def rounded_up(n, multiple):
 
 
 @njit
-def load_chunk(chunk, q, k, e, log_gate, first, count):
-    """Rows ``first .. first + count`` of a head: the arrays themselves, and all products of gates."""
-    fill(chunk.q, q, first, count)
-    fill(chunk.k, k, first, count)
-    if e.shape[1]:
-        fill(chunk.e, e, first, count)
-    for column in range(0, chunk.k.shape[1], lanes(chunk.k)):
-        _fill_gates(columns_from(chunk.gate, column), log_gate, first, count, column)
-        _fade(chunk, e.shape[1] > 0, column)
+def load_chunk(room, q, k, e, log_gate, first, count):
+    """Rows ``first .. first + count`` of a head and all products of their gates; pairs are not made yet."""
+    per_channel = log_gate.shape[1] > 1
+    some_q = whole_rows(q, room.rows[0], first, count, not per_channel)
+    some_k = whole_rows(k, room.rows[1], first, count, not per_channel)
+    some_e = whole_rows(e, room.rows[2], first, count, not per_channel)
+    q_since, e_since, k_until = some_q, some_e, some_k
+    if per_channel:
+        q_since, e_since, k_until = _all_rows(room.rows[3]), _all_rows(room.rows[4]), _all_rows(room.rows[5])
+    since, until, minus = room.factors
+    chunk = Chunk(
+        some_q,
+        some_k,
+        some_e,
+        q_since,
+        e_since,
+        k_until,
+        since,
+        minus,
+        until,
+        room.gate,
+        room.whole,
+        room.keys,
+        room.pairs[0],
+        room.pairs[1],
+    )
+    if per_channel:
+        for column in range(0, room.gate.shape[1], lanes(k)):
+            _fill_gates(columns_from(chunk.gate, column), log_gate, first, count, column)
+            _fade_by_channel(chunk, e.shape[1] > 0, column)
+    else:
+        _fill_gates(columns_from(chunk.gate, 0), log_gate, first, count, 0)
+        _fade(chunk)
+    return chunk
+
+
+@njit
+def whole_rows(x, room, first, count, in_place):
+    """Rows of ``x`` where they lie, if they are whole and follow one another; else a copy, filled up with zeros."""
+    follow = x.strides[0] == x.shape[1] * x.itemsize and x.shape[1] == room.shape[1]
+    if in_place and follow and count == CHUNK:
+        return rows_apart(x.ctypes.data + first * x.strides[0], CHUNK, x.shape[1], x.strides[0], x.dtype)
+    if x.shape[1]:
+        fill(room, x, first, count)
+    return _all_rows(room)
+
+
+@njit
+def _all_rows(room):
+    """The same, as the type of array that a part of the inputs has."""
+    return rows_apart(room.ctypes.data, room.shape[0], room.shape[1], room.strides[0], room.dtype)
 
 
 @njit
@@ -134,22 +196,31 @@ def _fill_gates(gate, log_gate, first, count, column):
 
 
 @njit
-def _fade(chunk, erases, column):
-    """``c * Q, -c * E, ratio_T * K`` and ``c_T`` of one Vector of channels."""
-    gate, since, until = (
-        columns_from(chunk.gate, column),
-        broadcast(chunk.k.dtype.type(1)),
-        broadcast(chunk.k.dtype.type(1)),
-    )
-    zero = broadcast(chunk.k.dtype.type(0))
+def _fade(chunk):
+    """The factors ``c_i, ratio_Ti`` and ``c_T``, of one gate for all channels."""
+    since = until = chunk.k.dtype.type(1)
+    for i in range(CHUNK):
+        since *= chunk.gate[i, 0]
+        chunk.since[i, 0], chunk.minus[i, 0] = since, -since
+    for i in range(CHUNK - 1, -1, -1):
+        chunk.until[i, 0] = until
+        until *= chunk.gate[i, 0]
+    chunk.whole[:] = since
+
+
+@njit
+def _fade_by_channel(chunk, erases, column):
+    """``c * Q, c * E, ratio_T * K`` and ``c_T`` of one Vector of channels."""
+    gate, one = columns_from(chunk.gate, column), broadcast(chunk.k.dtype.type(1))
     q, q_since = columns_from(chunk.q, column), columns_from(chunk.q_since, column)
     e, e_since = columns_from(chunk.e, column), columns_from(chunk.e_since, column)
     k, k_until = columns_from(chunk.k, column), columns_from(chunk.k_until, column)
+    since = until = one
     for i in range(CHUNK):
         since = since * load(gate, i)
         store(q_since, i, since * load(q, i))
         if erases:
-            store(e_since, i, zero - since * load(e, i))
+            store(e_since, i, since * load(e, i))
     store(columns_from(chunk.whole, column), 0, since)
     for i in range(CHUNK - 1, -1, -1):
         store(k_until, i, until * load(k, i))

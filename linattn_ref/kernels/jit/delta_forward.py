@@ -3,9 +3,9 @@
 The columns of ``S``, ``V``, ``U`` and ``out`` are independent of one another once the pairs are there. They are cut
 into panels, one Vector wide, and for each panel a Block of rows at a time stays in registers::
 
-    block  = V rows - (c * E) S                 C terms
+    block  = V rows - c * (E S)                 C terms
     block -= A U, whole Blocks above, then row by row       (13)
-    block  = (c * Q) S + P U                    C terms, and those up to the Block's own rows   (14)
+    block  = c * (Q S) + P U                    C terms, and those up to the Block's own rows   (14)
 
 then ``S`` is brought to the end of the chunk, a Block of its rows at a time (15).
 """
@@ -13,13 +13,22 @@ then ``S`` is brought to the end of the chunk, a Block of its rows at a time (15
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
-from linattn_ref.kernels.jit.causal_scan import panels_of, write_back
-from linattn_ref.kernels.jit.delta_chunk import CHUNK, fetch, give_rows, load_chunk, make_pairs, new_chunk, rounded_up
+from linattn_ref.kernels.jit.causal_scan import write_back
+from linattn_ref.kernels.jit.delta_chunk import (
+    CHUNK,
+    fetch,
+    give_rows,
+    load_chunk,
+    make_pairs,
+    new_room,
+    rounded_up,
+)
+from linattn_ref.kernels.jit.delta_state import fade_and_add, scale_rows, whole_panels
 from linattn_ref.kernels.jit.heads import head_of
-from linattn_ref.kernels.jit.panel import new_panel, product
+from linattn_ref.kernels.jit.panel import new_panel
 from linattn_ref.kernels.jit.triangle import add_terms, solve_down
-from linattn_ref.kernels.jit.vector import broadcast, lanes, load, spread, store
-from linattn_ref.kernels.jit.vector_block import ROWS, load_block, store_block, zero_block
+from linattn_ref.kernels.jit.vector import broadcast, lanes, store
+from linattn_ref.kernels.jit.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
 from linattn_ref.kernels.jit.views import columns_from, load_row
 
 
@@ -46,12 +55,12 @@ def forward_heads(table, states):
 @njit
 def _forward(q, k, v, e, log_gate, out, u, state):
     (n, c), erases, per_channel = k.shape, e.shape[1] > 0, log_gate.shape[1] > 1
-    chunk, s = new_chunk(c, state), panels_of(state)
-    some_u, some_out = new_panel(CHUNK, state), new_panel(CHUNK, state)
+    room, s = new_room(c, state), whole_panels(state)
+    some_u, some_out, faded = new_panel(CHUNK, state), new_panel(CHUNK, state), new_panel(CHUNK, state)
     for first in range(0, n, CHUNK):
         count = min(CHUNK, n - first)
         rows = rounded_up(count, ROWS)
-        load_chunk(chunk, q, k, e, log_gate, first, count)
+        chunk = load_chunk(room, q, k, e, log_gate, first, count)
         make_pairs(chunk, rows, c, erases, per_channel)
         for p in range(len(s)):
             column = p * lanes(s)
@@ -62,7 +71,7 @@ def _forward(q, k, v, e, log_gate, out, u, state):
             later = (q, k, e, v, out, u), first + CHUNK, p, len(s)
             _read(some_out, chunk, s[p], some_u, rows, c, later)
             give_rows(out, first, count, some_out, column)
-            advance(s[p], chunk, some_u, rows, c)
+            _advance(s[p], chunk, some_u, faded, rows)
     write_back(state, s)
 
 
@@ -79,7 +88,8 @@ def _load_panel(panel, x, first, count, column):
 def _solve(u, chunk, s, rows, c):
     """``(I + A) U = V - (c * E) S``, ``V`` in and ``U`` out (13)."""
     for row in range(0, rows, ROWS):
-        block = add_terms(load_block(u, row), chunk.e_since, row, s, 0, c)
+        there = add_terms(zero_block(u), chunk.e_since, row, s, 0, c)
+        block = add_scaled(load_block(u, row), there, chunk.minus, row)
         block = add_terms(block, chunk.a, row, u, 0, row)
         store_block(u, row, solve_down(block, chunk.a, row))
 
@@ -90,13 +100,13 @@ def _read(out, chunk, s, u, rows, c, later):
     arrays, first, p, panels = later
     for row in range(0, rows, ROWS):
         fetch(arrays, first + row, p, panels)
-        block = add_terms(zero_block(out), chunk.q_since, row, s, 0, c)
+        there = add_terms(zero_block(out), chunk.q_since, row, s, 0, c)
+        block = add_scaled(zero_block(out), there, chunk.since, row)
         store_block(out, row, add_terms(block, chunk.p, row, u, 0, row + ROWS))
 
 
 @njit
-def advance(s, chunk, u, rows, c):
+def _advance(s, chunk, u, faded, rows):
     """``S' = c_T S + (ratio_T * K)^T U`` (15)."""
-    for t in range(c):
-        store(s, t, load(s, t) * spread(chunk.whole, 0, t))
-    product(s, chunk.k_until[:rows, :c].T, u, True)
+    scale_rows(faded, u, chunk.until, rows)
+    fade_and_add(s, chunk.whole, chunk.k_until[:rows], faded[:rows])

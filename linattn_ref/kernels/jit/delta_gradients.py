@@ -15,7 +15,7 @@ from numba import njit
 
 from linattn_ref.kernels.jit.triangle import add_terms
 from linattn_ref.kernels.jit.vector import broadcast, fma, keep_between, lanes, load, spread, store, total
-from linattn_ref.kernels.jit.vector_block import ROWS, load_block, store_block
+from linattn_ref.kernels.jit.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
 from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
 
 
@@ -33,12 +33,9 @@ def add_to_keys(x, chunk, d_p, d_a, column, rows, erases, per_channel):
                     share = fma(spread(d_a, i, j), e_i, share)
                 store(x, j, share * g_i)
         return
-    until = broadcast(x.dtype.type(1))
-    for i in range(rows - 1, -1, -1):
-        store(x, i, load(x, i) * until)
-        until = until * load(gate, i)
     for row in range(0, rows, ROWS):
-        block = add_terms(load_block(x, row), d_p.T, row, q, row, rows)
+        block = add_scaled(zero_block(x), load_block(x, row), chunk.until, row)
+        block = add_terms(block, d_p.T, row, q, row, rows)
         if erases:
             block = add_terms(block, d_a.T, row, e, row, rows)
         store_block(x, row, block)
@@ -47,27 +44,26 @@ def add_to_keys(x, chunk, d_p, d_a, column, rows, erases, per_channel):
 @njit
 def add_to_rows(x, y, chunk, d_p, d_a, column, rows, erases, per_channel):
     """``x_i = c_i * x_i + sum_j dP_ij ratio_ij * k_j`` (19); ``y_i`` with ``-c_i`` and ``dA`` (20)."""
-    gate, k, since = columns_from(chunk.gate, column), columns_from(chunk.k, column), broadcast(x.dtype.type(1))
-    zero = broadcast(x.dtype.type(0))
-    for i in range(rows):
-        since = since * load(gate, i)
-        store(x, i, load(x, i) * since)
-        if erases:
-            store(y, i, zero - load(y, i) * since)
+    k = columns_from(chunk.k, column)
     if per_channel:
-        _add_faded_keys(x, y, gate, k, d_p, d_a, rows, erases)
+        _add_faded_keys(x, y, columns_from(chunk.gate, column), k, d_p, d_a, rows, erases)
         return
     for row in range(0, rows, ROWS):
-        store_block(x, row, add_terms(load_block(x, row), d_p, row, k, 0, row + ROWS))
+        block = add_scaled(zero_block(x), load_block(x, row), chunk.since, row)
+        store_block(x, row, add_terms(block, d_p, row, k, 0, row + ROWS))
         if erases:
-            store_block(y, row, add_terms(load_block(y, row), d_a, row, k, 0, row + ROWS))
+            block = add_scaled(zero_block(y), load_block(y, row), chunk.minus, row)
+            store_block(y, row, add_terms(block, d_a, row, k, 0, row + ROWS))
 
 
 @njit
 def _add_faded_keys(x, y, gate, k, d_p, d_a, rows, erases):
     """The keys fade in place: those of the chunk are not needed again in these channels, but ``ratio_T * K`` is."""
+    zero, since = broadcast(x.dtype.type(0)), broadcast(x.dtype.type(1))
     for i in range(rows):
-        g_i, x_i, y_i = load(gate, i), fma(spread(d_p, i, i), load(k, i), load(x, i)), load(y, i)
+        g_i = load(gate, i)
+        since = since * g_i
+        x_i, y_i = fma(spread(d_p, i, i), load(k, i), load(x, i) * since), zero - load(y, i) * since
         for j in range(i):
             k_j = load(k, j) * g_i
             store(k, j, k_j)
@@ -82,20 +78,33 @@ def _add_faded_keys(x, y, gate, k, d_p, d_a, rows, erases):
 
 
 @njit
-def own_share(d_gate, first, count, d_x, x, column, sign, is_first):
-    """Add ``sign x_i * d_x_i`` of one Vector of channels to rows of ``d_gate``, or begin with it (12)."""
-    if d_gate.shape[1] == 0:
-        return
+def begin_shares(shares, d_gate):
+    """Of one gate for all channels the shares of (12) are summed over channels: lanes first, then ``give_shares``."""
+    if d_gate.shape[1] == 1:
+        shares[:] = 0
+
+
+@njit
+def add_shares(shares, d_gate, first, count, d_x, x, column, sign):
+    """Add ``sign x_i * d_x_i`` of one Vector of channels; for a gate a channel to rows of ``d_gate`` (12)."""
     columns, factor = columns_from(x, column), broadcast(x.dtype.type(sign))
     if d_gate.shape[1] == 1:
         for i in range(count):
-            share = total(load(columns, i) * load(d_x, i) * factor)
-            d_gate[first + i, 0] = share if is_first else d_gate[first + i, 0] + share
-        return
-    target = columns_from(d_gate, column)
-    for i in range(count):
-        share = load(columns, i) * load(d_x, i) * factor
-        store_row(target, first + i, share if sign < 0 else load_row(target, first + i) + share)
+            store(shares, i, fma(load(columns, i) * factor, load(d_x, i), load(shares, i)))
+    elif d_gate.shape[1] > 1:
+        target = columns_from(d_gate, column)
+        for i in range(count):
+            share = load(columns, i) * load(d_x, i) * factor
+            store_row(target, first + i, share if sign < 0 else load_row(target, first + i) + share)
+
+
+@njit
+def give_shares(shares, d_gate, first, count, sign):
+    """What the loop from the end has, which comes first, is written; what that from the start has is added."""
+    if d_gate.shape[1] == 1:
+        for i in range(count):
+            share = total(load(shares, i))
+            d_gate[first + i, 0] = share if sign < 0 else d_gate[first + i, 0] + share
 
 
 @njit

@@ -12,8 +12,8 @@ The state is taken a panel at a time (see `causal_scan`) and ``d_g`` summed over
 columns of ``S``, the notes of step 1 are ``lanes / CHUNK`` of the size of ``phi_k``: they go into the array for
 ``d_phi_k``, which is written only afterwards. Those of step 2 are ``CHUNK / 4`` panels.
 
-`delta_product` has a gate's gradient for next to nothing, as a sum of ``q_i * d_q_i - k_i * d_k_i`` over later rows.
-But that is the one in ``log g``: here it would have to be divided by ``g``, and so would its rounding. For 16384 rows,
+Where gates come as logarithms, `log_gate_gradient` has their gradient for next to nothing, as a sum of ``q_i * d_q_i -
+k_i * d_k_i`` over later rows. Here it would have to be divided by ``g``, and so would its rounding. For 16384 rows,
 ``C = M = 64``, that is off by these shares of the largest number:
 
     gates, uniform      this, float32    by the sum, float32    float64
@@ -21,7 +21,8 @@ But that is the one in ``log g``: here it would have to be divided by ``g``, and
     0.5 .. 1            2e-7             2e-6                   3e-15
     0 .. 1              2e-7             9e-3                   2e-11
 
-So it is not used: gates come as ``g``, of any size, and 0 too, where the sum says nothing.
+So it is not used: gates come as ``g``, of any size, as random feature attention's do, and 0 too, where the sum says
+nothing.
 
 Each head is a task; of a single head each panel is, as many as there is room for notes.
 """

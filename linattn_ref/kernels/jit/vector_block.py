@@ -96,3 +96,19 @@ def add_outer(typing_context, block, a, row, column, x):
         return value
 
     return block(block, a, types.intp, types.intp, Vector(a.dtype)), generate
+
+
+@intrinsic
+def add_scaled(typing_context, block, x, a, row):
+    """``block[r] + a[row + r, 0] * x[r]`` for each of the ROWS rows of two Blocks."""
+
+    def generate(context, builder, signature, arguments):
+        value, x_, a_, row_ = arguments
+        for r in range(ROWS):
+            at = builder.add(row_, _integer(r)), _integer(0)
+            number = builder.load(_pointer(context, builder, a, a_, *at, NUMBERS[a.dtype]))
+            x_r, sum_r = builder.extract_value(x_, r), builder.extract_value(value, r)
+            value = builder.insert_value(value, _fma(builder, _splat(builder, number, x_r.type), x_r, sum_r), r)
+        return value
+
+    return block(block, block, a, types.intp), generate
