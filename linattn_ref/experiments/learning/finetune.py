@@ -35,13 +35,13 @@ from linattn_ref.models import bert, classifier, encoder
 from linattn_ref.models.classifier import Params
 from linattn_ref.models.encoder import Model
 from linattn_ref.nn import cross_entropy
-from linattn_ref.nn.buffers import Work
+from linattn_ref.nn.buffers import Arena, Work
 from linattn_ref.training import adam, checkpoint, loop, parameters
 
 __all__ = ["RESULT", "Examples", "Shape", "interval", "learn", "run", "task"]
 
 RESULT = "result.json"
-ROWS = 32  # texts that an evaluation reads at a time
+ROWS = 16  # texts that an evaluation reads at a time
 
 
 class Shape(NamedTuple):
@@ -50,8 +50,8 @@ class Shape(NamedTuple):
     length: int = 128  # tokens a text
     batch: int = 16  # texts a step
     examples: int = 8000  # texts of the training part
-    watched: int = 400  # texts of the validation part, at each evaluation
-    tested: int = 2000  # texts of the test part, at the end
+    watched: int = 300  # texts of the validation part, at each evaluation
+    tested: int = 1000  # texts of the test part, at the end
 
 
 class Examples(NamedTuple):
@@ -80,10 +80,11 @@ def learn(params: Params, given: Examples, into: Params, share: float, work: Wor
 
 def scores_of(params: Params, given: Examples, model: Model) -> Array:
     """``(S, classes)``."""
-    parts = [
-        classifier.forward(given.tokens[i : i + ROWS], params, model, key_mask=given.key_mask[i : i + ROWS])[0]
-        for i in range(0, len(given.labels), ROWS)
-    ]
+    parts, work = [], Arena()
+    for i in range(0, len(given.labels), ROWS):
+        tokens, key_mask = given.tokens[i : i + ROWS], given.key_mask[i : i + ROWS]
+        parts.append(classifier.forward(tokens, params, model, key_mask=key_mask, work=work)[0].copy())
+        work.reset()
     return np.concatenate(parts)
 
 
@@ -180,7 +181,7 @@ def run(
             raise ValueError(f"data: {len(parts[part].texts)} texts are for {part}, at least {least} are needed")
         given[part] = examples(parts[part], pretrained.tokenizer, shape.length, count)
     how, below = bert.network(pretrained)
-    how = how._replace(mechanism=inside.mechanisms)
+    how = how._replace(mechanism=inside.mechanisms, kernels=jit)
     params = classifier.draw(below, classes, np.random.default_rng([seed, 0]))
     if start is not None:
         _, params = parameters.flatten(params)
@@ -192,7 +193,7 @@ def run(
         optimiser=adam,
         options={"kernels": jit, "weight_decay": 0.01, "decoupled": True},
         clip=1.0,
-        every=max(1, min(100, steps // 4)),
+        every=max(1, min(100, steps // 2)),
         seed=seed,
     )
     facts = runs.facts(
