@@ -76,6 +76,7 @@ def add_finetune(tasks: Any) -> None:
     option("--start", type=Path, metavar="DIR", help="go on from what a run with softmax attention has learned")
     option("--length", type=at_least(8), metavar="N", help="tokens a text (default: 128)")
     add_price(option)
+    option("--fitted", action="store_true", help="linformer's E and F begin fitted to the network, not as mean pooling")
     option("--examples", type=at_least(1), metavar="S", help="texts to learn from (default: 8000)")
     option("--batch", type=at_least(1), metavar="B", help="texts a step (default: 16)")
     option("--peak", type=float, default=1e-4, metavar="RATE", help="the highest learning rate (default: %(default)s)")
@@ -97,6 +98,7 @@ def run_finetune(arguments: argparse.Namespace) -> None:
         source=arguments.source,
         k=arguments.k,
         sharing=arguments.sharing,
+        fitted=arguments.fitted,
         start=arguments.start,
         peak=arguments.peak,
         shape=shape_of(finetune.Shape(), arguments, **quick),

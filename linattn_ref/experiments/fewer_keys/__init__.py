@@ -1,7 +1,7 @@
 """Attention to fewer keys than there are.
 
-``linformer``         mixtures of keys: random, pooled and fitted (``linformer_fit``), on a pretrained network's heads;
-                      ``linformer_ways`` are its curves
+``linformer``         mixtures of keys: random, pooled and fitted, on a pretrained network's heads; ``linformer_ways``
+                      are its curves
 ``nystromformer``     landmarks, on the same heads
 ``pinv_convergence``  how many iterations its pseudo-inverse needs
 ``moving_content``    a mixture that depends on the keys (long-short transformer) beside one fixed by position
@@ -9,6 +9,6 @@
 
 from linattn_ref import lazy
 
-__all__ = ["linformer", "linformer_fit", "linformer_ways", "moving_content", "nystromformer", "pinv_convergence"]
+__all__ = ["linformer", "linformer_ways", "moving_content", "nystromformer", "pinv_convergence"]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

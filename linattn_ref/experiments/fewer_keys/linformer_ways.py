@@ -10,7 +10,8 @@ from numpy.random import Generator
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.fewer_keys.linformer_fit import (
+from linattn_ref.experiments.measuring.heads import Heads, Spread, each_error, spread
+from linattn_ref.experiments.measuring.linformer_fit import (
     CONVOLUTIONS,
     MATRICES,
     MATRIX,
@@ -18,7 +19,6 @@ from linattn_ref.experiments.fewer_keys.linformer_fit import (
     Parameters,
     fit,
 )
-from linattn_ref.experiments.measuring.heads import Heads, Spread, each_error, spread
 from linattn_ref.kernels import jit
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
 

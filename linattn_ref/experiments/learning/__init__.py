@@ -12,6 +12,7 @@ __all__ = [
     "duplication_curves",
     "encoder_attention",
     "finetune",
+    "finetune_fit",
     "images",
     "images_bits",
     "images_drawn",

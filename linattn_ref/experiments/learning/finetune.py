@@ -2,8 +2,9 @@
 
 The network reads a review, the mean of its last rows goes through one affine layer, and all parameters learn. Any
 mechanism can stand in all its layers in place of softmax attention, with the projections that were trained for that;
-Linformer's begin as mean pooling. With ``start``, it goes on from a network that has learned the same task with
-softmax attention, and what that knows before any further training is measured too.
+Linformer's ``E`` and ``F`` begin as mean pooling, or fitted to the network's own attention (`finetune_fit`). With
+``start``, it goes on from a network that has learned the same task with softmax attention, and what that knows before
+any further training is measured too.
 
 References
 ----------
@@ -25,16 +26,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.atomic import write_all
+from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.experiments.learning import encoder_attention, runs
+from linattn_ref.experiments.learning.finetune_fit import fit_projections
 from linattn_ref.experiments.learning.mlm import rate
 from linattn_ref.kernels import jit
 from linattn_ref.models import bert, classifier, encoder
 from linattn_ref.models.classifier import Params
 from linattn_ref.models.encoder import Model
-from linattn_ref.nn import cross_entropy
+from linattn_ref.nn import cross_entropy, mechanism
 from linattn_ref.nn.buffers import Arena, Work
 from linattn_ref.training import adam, checkpoint, loop, parameters
 
@@ -50,8 +53,8 @@ class Shape(NamedTuple):
     length: int = 128  # tokens a text
     batch: int = 16  # texts a step
     examples: int = 8000  # texts of the training part
-    watched: int = 300  # texts of the validation part, at each evaluation
-    tested: int = 1000  # texts of the test part, at the end
+    watched: int = 160  # texts of the validation part, at each evaluation
+    tested: int = 800  # texts of the test part, at the end
 
 
 class Examples(NamedTuple):
@@ -125,6 +128,7 @@ def run(
     attention: str = "softmax",
     k: int = 64,
     sharing: Sharing = "headwise",
+    fitted: bool = False,
     start: Path | None = None,
     steps: int = 500,
     peak: float = 1e-4,
@@ -147,6 +151,8 @@ def run(
         Of the texts: "imdb" or "rotten_tomatoes".
     attention, k, sharing
         As in `encoder_attention`.
+    fitted : bool
+        Whether Linformer's projections are fitted to the network, on texts of the training part, before it learns.
     start : Path, optional
         The folder of a run with softmax attention, whose best parameters are taken.
     steps, peak, seed : int, float, int
@@ -161,8 +167,11 @@ def run(
     Returns
     -------
     dict
-        What is written to `RESULT`: accuracy on the test part after training, and with ``start`` before it.
+        What is written to `RESULT`: accuracy on the test part after training, and with ``start`` before it; the
+        errors of mean pooling and of fitted projections.
     """
+    if fitted and attention != "linformer":
+        raise ValueError(f"fitted: linformer has projections to fit, got attention {attention!r}")
     pretrained = bert.load(fetch.open_content(fetch.MODEL) if model is None else model)
     config = pretrained.config
     if shape.length > config.max_tokens:
@@ -181,12 +190,18 @@ def run(
             raise ValueError(f"data: {len(parts[part].texts)} texts are for {part}, at least {least} are needed")
         given[part] = examples(parts[part], pretrained.tokenizer, shape.length, count)
     how, below = bert.network(pretrained)
-    how = how._replace(mechanism=inside.mechanisms, kernels=jit)
+    exact = how._replace(mechanism=mechanism.of(softmax, kernels=jit), kernels=jit)
+    how = exact._replace(mechanism=inside.mechanisms)
     params = classifier.draw(below, classes, np.random.default_rng([seed, 0]))
     if start is not None:
         _, params = parameters.flatten(params)
         checkpoint.restore(params, checkpoint.load(start / loop.BEST), "params")
-    params = params._replace(encoder=encoder.refit(params.encoder, inside.reads, inside.own))
+    own, fit = inside.own, None
+    if fitted:
+        texts, rng = given["training"], np.random.default_rng([seed, 2])
+        found_fit = fit_projections(params.encoder, exact, texts.tokens, texts.key_mask, k=k, sharing=sharing, rng=rng)
+        own, fit = found_fit.own, {"pooled": found_fit.pooled, "fitted": found_fit.fitted}
+    params = params._replace(encoder=encoder.refit(params.encoder, inside.reads, own))
     settings = loop.Settings(
         steps=steps,
         learning_rate=partial(rate, peak=peak, steps=steps),
@@ -204,6 +219,7 @@ def run(
         attention=attention,
         k=None if attention in encoder_attention.WITHOUT_K else k,
         sharing=sharing if attention == "linformer" else None,
+        fitted=fitted,
         shape=shape._asdict(),
         model=pretrained.sha256,
         data={"source": found.name, "sha256": found.sha256, **{part: len(x.labels) for part, x in given.items()}},
@@ -212,6 +228,7 @@ def run(
     before = None if start is None else tested(params, given["test"], how)
     learned = task(given["training"], given["validation"], how, shape.batch)
     params = loop.run(learned, params, settings, out, facts=facts, resume=resume, progress=progress)
-    result = {"before": before, "after": tested(params, given["test"], how), "texts": len(given["test"].labels)}
+    after = tested(params, given["test"], how)
+    result = {"before": before, "after": after, "texts": len(given["test"].labels), "fit": fit}
     write_all({out / RESULT: lambda path: path.write_text(json.dumps(result) + "\n", encoding="utf-8")})
     return result

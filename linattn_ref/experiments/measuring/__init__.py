@@ -1,17 +1,18 @@
 """What experiments measure with.
 
-``pretrained``    a pretrained network, and sentences of a real text
-``heads``         its attention heads, and random ones
-``counting``      multiply-adds, and bytes kept for the gradient
-``timing``        calls in turn in one process, on one thread
-``memory``        the peak of a process
-``scaling``       growth fitted to measurements
-``parts``         a result in parts on disk, so that a stop loses none
-``measurements``  many measurements, kept so
+``pretrained``     a pretrained network, and sentences of a real text
+``heads``          its attention heads, and random ones
+``linformer_fit``  mixtures of keys fitted to such heads
+``counting``       multiply-adds, and bytes kept for the gradient
+``timing``         calls in turn in one process, on one thread
+``memory``         the peak of a process
+``scaling``        growth fitted to measurements
+``parts``          a result in parts on disk, so that a stop loses none
+``measurements``   many measurements, kept so
 """
 
 from linattn_ref import lazy
 
-__all__ = ["counting", "heads", "measurements", "memory", "parts", "pretrained", "scaling", "timing"]
+__all__ = ["counting", "heads", "linformer_fit", "measurements", "memory", "parts", "pretrained", "scaling", "timing"]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -8,8 +8,9 @@ from looks import each_look
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import softmax
-from linattn_ref.experiments.fewer_keys import linformer, linformer_fit, linformer_ways
+from linattn_ref.experiments.fewer_keys import linformer, linformer_ways
 from linattn_ref.experiments.measuring import heads as heads_module
+from linattn_ref.experiments.measuring import linformer_fit
 from linattn_ref.experiments.publishing import record, style
 
 WAYS_WITH_MATRIX = {"gaussian", "mean", "fitted", "one_sentence", "theorem_1", "svd"}

@@ -1,0 +1,103 @@
+"""Linformer's ``E`` and ``F`` fitted to a network's own attention, before the network learns with them.
+
+The network reads texts with softmax attention. The queries, keys and values of all its heads are kept, and mixtures of
+keys, which begin as mean pooling, are fitted to what softmax attention makes of them, as in chapter 4: `linformer_fit`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention import linformer
+from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.linformer_projections import Sharing
+from linattn_ref.experiments.measuring.heads import Heads, each_error, heads_of
+from linattn_ref.experiments.measuring.linformer_fit import MATRICES, MATRIX, Parameters, fit
+from linattn_ref.models import encoder
+from linattn_ref.nn.buffers import Arena
+
+__all__ = ["Fitted", "fit_projections"]
+
+TEXTS, UNSEEN, EPOCHS = 96, 16, 4
+RATE = 1e-3  # of Adam
+ROWS = 16  # texts that the network reads at a time
+# What is fitted: how many matrices a layer, and whether layers and heads have their own.
+MODES = {
+    "none": (MATRICES, True, True),
+    "headwise": (MATRICES, True, False),
+    "key_value": (MATRIX, True, False),
+    "layerwise": (MATRIX, False, False),
+}
+
+
+class Fitted(NamedTuple):
+    """Projections, and how near they bring Linformer to softmax attention."""
+
+    own: list[tuple[Array, Array]]  # (e, f) of each layer; what is shared is the same array
+    pooled: float  # median relative error of a head's output on texts that were not fitted to, with mean pooling
+    fitted: float  # with these
+
+
+def fit_projections(
+    params: encoder.Params,
+    model: encoder.Model,
+    tokens: Array,
+    key_mask: Array,
+    *,
+    k: int,
+    sharing: Sharing,
+    rng: np.random.Generator,
+) -> Fitted:
+    """Fit to the network's heads on some of the texts that fill the whole length.
+
+    Parameters
+    ----------
+    params, model : encoder.Params, encoder.Model
+        With softmax attention.
+    tokens, key_mask : ndarray ``(S, N)``
+    k, sharing
+        As `linformer.draw_projections` takes them.
+    rng : numpy.random.Generator
+        Of the order of the texts.
+
+    Raises
+    ------
+    ValueError
+        Fewer than 4 texts fill the length.
+    """
+    full = np.flatnonzero(key_mask.all(axis=-1))[:TEXTS]
+    if len(full) < 4:
+        raise ValueError(f"length: 4 texts that fill {tokens.shape[1]} tokens are needed to fit to, got {len(full)}")
+    heads = read_heads(params, model, tokens[full])
+    unseen = min(UNSEEN, len(full) // 2)
+    order = [unseen + int(s) for _ in range(EPOCHS) for s in rng.permutation(len(full) - unseen)]
+    _, layers, count, length, _ = heads.k.shape
+    mixing, by_layer, by_head = MODES[sharing]
+    leading = (layers if by_layer else 1, count if by_head else 1)
+    pool = linformer.mean_pool(k, length, np.float32)
+    start = (np.broadcast_to(pool, (*leading, *pool.shape)),) * (2 if mixing is MATRICES else 1)
+    found = fit(mixing, start, heads, order, rate=RATE)
+    errors = [float(np.median(each_error(heads, range(unseen), mixing.applied(x))[0])) for x in (start, found)]
+    return Fitted(_by_layer(found, layers, by_head), *errors)
+
+
+def read_heads(params: encoder.Params, model: encoder.Model, tokens: Array) -> Heads:
+    """Queries, keys and values of all heads on ``tokens (S, N)``, which pad nothing."""
+    parts: list[list[Array]] = []
+    work = Arena()
+    for i in range(0, len(tokens), ROWS):
+        _, saved = encoder.forward(tokens[i : i + ROWS], params, model, work=work)
+        each = [one.attention.attention[:3] for one in saved.blocks]  # q, k, v (S, H, N, D) of each layer
+        parts.append([np.stack(x, axis=1) for x in zip(*each, strict=True)])  # (S, T, H, N, D) each
+        work.reset()
+    return heads_of(*(np.concatenate(x) for x in zip(*parts, strict=True)))
+
+
+def _by_layer(found: Parameters, layers: int, by_head: bool) -> list[tuple[Array, Array]]:
+    """``e`` and ``f`` of each layer; one array where they are the same matrix."""
+    matrices = [[x if by_head else x[0] for x in each] for each in found]  # of e, and of f: a matrix a layer, or one
+    e = matrices[0] * layers if len(matrices[0]) == 1 else matrices[0]
+    f = matrices[-1] * layers if len(matrices[-1]) == 1 else matrices[-1]
+    return list(zip(e, f, strict=True))
