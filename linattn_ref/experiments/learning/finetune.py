@@ -53,8 +53,8 @@ class Shape(NamedTuple):
     length: int = 128  # tokens a text
     batch: int = 16  # texts a step
     examples: int = 8000  # texts of the training part
-    watched: int = 160  # texts of the validation part, at each evaluation
-    tested: int = 800  # texts of the test part, at the end
+    watched: int = 80  # texts of the validation part, at each evaluation
+    tested: int = 500  # texts of the test part, at the end
 
 
 class Examples(NamedTuple):
@@ -208,7 +208,7 @@ def run(
         optimiser=adam,
         options={"kernels": jit, "weight_decay": 0.01, "decoupled": True},
         clip=1.0,
-        every=max(1, min(100, steps // 2)),
+        every=min(steps, 100),
         seed=seed,
     )
     facts = runs.facts(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention import linformer
-from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.experiments.measuring.heads import Heads, each_error, heads_of
 from linattn_ref.experiments.measuring.linformer_fit import MATRICES, MATRIX, Parameters, fit
@@ -43,8 +43,8 @@ class Fitted(NamedTuple):
 def fit_projections(
     params: encoder.Params,
     model: encoder.Model,
-    tokens: Array,
-    key_mask: Array,
+    tokens: encoder.Tokens,
+    key_mask: Mask,
     *,
     k: int,
     sharing: Sharing,
@@ -83,7 +83,7 @@ def fit_projections(
     return Fitted(_by_layer(found, layers, by_head), *errors)
 
 
-def read_heads(params: encoder.Params, model: encoder.Model, tokens: Array) -> Heads:
+def read_heads(params: encoder.Params, model: encoder.Model, tokens: encoder.Tokens) -> Heads:
     """Queries, keys and values of all heads on ``tokens (S, N)``, which pad nothing."""
     parts: list[list[Array]] = []
     work = Arena()
