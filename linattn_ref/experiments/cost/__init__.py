@@ -1,7 +1,7 @@
 """What the mechanisms cost beside one another.
 
 ``attention_cost``     softmax attention, with and without the matrix: counted
-``linformer_savings``  Linformer's share of it: time and memory
+``linformer_savings``  Linformer's share of it: time and memory; ``layer_savings``, of a whole layer
 ``resources``          time and memory of all, against the length; ``resource_methods`` are its curves,
                        ``resource_results`` its numbers
 ``comparison``         error against cost on a pretrained network; ``comparison_ways`` are its curves,
@@ -17,6 +17,7 @@ __all__ = [
     "comparison_calls",
     "comparison_ways",
     "cuda_occupancy",
+    "layer_savings",
     "linformer_savings",
     "model_resources",
     "resource_methods",

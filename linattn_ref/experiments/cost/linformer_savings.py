@@ -7,6 +7,9 @@ fit). Both sides are run in the same form, because the answer depends on it:
     ``P (N, N)`` against ``P~ (N, R)``, both by NumPy as the formulas print them. This is what the paper compares.
 ``online``
     No matrix on either side, both by the Numba kernel.
+``whole layer``
+    A block of an encoder around them, with its projections, norms and feed-forward layer, which cost the same on both
+    sides; attention by the Numba kernel. `layer_savings` measures it.
 
 Time is CPU time on one thread; a ratio is taken within a round, and the median of the rounds is given. Memory is the
 most in use at once beyond the inputs, measured in a process of its own (`memory`); ``E`` and ``F`` are inputs.
@@ -35,12 +38,15 @@ from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
+from linattn_ref.nn import block, mechanism, pre_norm
+from linattn_ref.nn.buffers import Arena
 
-__all__ = ["Results", "compute", "draw", "from_record", "table"]
+__all__ = ["FORMS", "LAYER", "Results", "compute", "draw", "from_record", "table"]
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 REDUCED = (128, 256, 512, 1024, 2048)
 FORMS = ("matrix kept", "online")
+LAYER = "whole layer"
 WARM_UP = 128  # tokens
 CAPTION = (
     "What Linformer saves over softmax attention: forward pass, 8 heads of width 64, float32, one sequence, one "
@@ -65,7 +71,7 @@ class Results(NamedTuple):
     lengths: tuple[int, ...]  # the paper's n
     reduced: tuple[int, ...]  # the paper's k
     rounds: int
-    forms: dict[str, Savings]  # FORMS
+    forms: dict[str, Savings]  # FORMS, or LAYER
 
 
 def compute(
@@ -75,6 +81,7 @@ def compute(
     rounds: int = 5,
     seed: int = 0,
     setting: Setting = Setting(),  # noqa: B008  # a tuple
+    forms: Sequence[str] = FORMS,
     quick: bool = False,
     parts: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -92,6 +99,7 @@ def compute(
         Of the inputs.
     setting : Setting
         Heads and width.
+    forms : sequence of str
     quick : bool
         One length: for tests.
     parts, resume, progress
@@ -110,8 +118,9 @@ def compute(
         if count < 1:
             raise ValueError(f"{name}: expected at least 1, got {count}")
     settings = {"lengths": lengths, "reduced": reduced, "rounds": rounds, "seed": seed, **setting._asdict()}
+    settings["forms"] = list(forms)
     tasks: dict[str, Callable[[], Array]] = {}
-    for form in FORMS:
+    for form in forms:
         for n in lengths:
             tasks[f"time-{form}-{n}"] = partial(
                 in_new_process, measure_time, form, n, _columns(n, reduced), rounds, setting, seed, malloc=KEEP
@@ -121,8 +130,8 @@ def compute(
                     in_new_process, measure_memory, form, n, r, setting, seed, malloc=HAND_BACK
                 )
     found = measure_all(tasks, settings, parts=parts, resume=resume, progress=progress)
-    forms = {form: _savings(form, found, lengths, reduced) for form in FORMS}
-    return Results(setting, "float32", tuple(lengths), tuple(reduced), rounds, forms)
+    savings = {form: _savings(form, found, lengths, reduced) for form in forms}
+    return Results(setting, "float32", tuple(lengths), tuple(reduced), rounds, savings)
 
 
 def _columns(n: int, reduced: Sequence[int]) -> list[int]:
@@ -142,6 +151,24 @@ def attend(form: str, inputs: tuple[Array, ...]) -> Array:
     return softmax.dense_forward(q, k, v)[0]
 
 
+def prepared(form: str, n: int, r: int, setting: Setting, seed: int) -> Callable[[], Array]:
+    """What is measured: attention, or a whole layer, of ``n`` tokens; softmax's where ``r`` is 0."""
+    if form != LAYER:
+        return partial(attend, form, draw_inputs(n, r, setting, seed))
+    rng, width, arena = np.random.default_rng(seed), setting.heads * setting.width, Arena()
+    own = tuple(rng.standard_normal((2, r, n), np.float32) / np.float32(r**0.5)) if r else ()
+    params = block.draw(width, 4 * width, rng, own=own, dtype=np.float32)
+    x = rng.standard_normal((1, n, width), np.float32)
+    inside = mechanism.of(linformer if r else softmax, kernels=jit)
+
+    def call() -> Array:
+        y, _ = pre_norm.forward.unchecked(x, params, inside, heads=setting.heads, kernels=jit, work=arena)
+        arena.reset()
+        return y
+
+    return call
+
+
 def draw_inputs(n: int, r: int, setting: Setting, seed: int) -> tuple[Array, ...]:
     """``q, k, v (H, N, W)``, and ``e, f (R, N)`` unless ``r`` is 0."""
     rng = np.random.default_rng(seed)
@@ -151,7 +178,7 @@ def draw_inputs(n: int, r: int, setting: Setting, seed: int) -> tuple[Array, ...
 
 def measure_time(form: str, n: int, columns: Sequence[int], rounds: int, setting: Setting, seed: int) -> Array:
     """CPU seconds ``(columns, rounds)`` of one thread; to be called by `memory.in_new_process` with KEEP."""
-    calls = {str(r): partial(attend, form, draw_inputs(n, r, setting, seed)) for r in columns}
+    calls = {str(r): prepared(form, n, r, setting, seed) for r in columns}
     with one_thread():
         return np.array(list(in_turn(calls, rounds).values()))
 
@@ -159,9 +186,8 @@ def measure_time(form: str, n: int, columns: Sequence[int], rounds: int, setting
 def measure_memory(form: str, n: int, r: int, setting: Setting, seed: int) -> Array:
     """Bytes in use at the peak, ``()``; to be called by `memory.in_new_process` with HAND_BACK."""
     with one_thread():
-        attend(form, draw_inputs(WARM_UP, r and min(r, WARM_UP), setting, seed))
-        inputs = draw_inputs(n, r, setting, seed)
-        return np.array(peak_resident(lambda: attend(form, inputs)))
+        prepared(form, WARM_UP, r and min(r, WARM_UP), setting, seed)()
+        return np.array(peak_resident(prepared(form, n, r, setting, seed)))
 
 
 def _savings(form: str, found: dict[str, Array], lengths: Sequence[int], reduced: Sequence[int]) -> Savings:
@@ -185,12 +211,13 @@ def from_record(record: Mapping[str, Any]) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """Four tables as heat maps: time and memory saved, in both forms."""
-    figure, axes = style.figure(2, 2, height=0.62, sharex=True, sharey=True)
+    """Tables as heat maps: time and memory saved, a row a form."""
+    rows = len(results.forms)
+    figure, axes = style.figure(rows, 2, height=0.31 * rows, sharex=True, sharey=True, squeeze=False)
     for axis, (form, title, saved) in zip(axes.flat, _panels(results), strict=True):
         _heat_map(axis, results, saved)
         axis.set_title(f"{title} saved, {form}")
-    for axis in axes[1]:
+    for axis in axes[-1]:
         axis.set_xlabel("k")
     for axis in axes[:, 0]:
         axis.set_ylabel("n")
@@ -221,7 +248,7 @@ def _times(ratio: np.floating[Any]) -> str:
 
 
 def table(results: Results) -> str:
-    """The four tables as Markdown."""
+    """The tables as Markdown."""
     lines = []
     for form, title, saved in _panels(results):
         lines += [

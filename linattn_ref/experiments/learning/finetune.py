@@ -53,7 +53,7 @@ class Shape(NamedTuple):
     length: int = 128  # tokens a text
     batch: int = 16  # texts a step
     examples: int = 8000  # texts of the training part
-    watched: int = 80  # texts of the validation part, at each evaluation
+    watched: int = 100  # texts of the validation part, at each evaluation
     tested: int = 500  # texts of the test part, at the end
 
 

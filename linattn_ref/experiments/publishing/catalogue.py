@@ -38,6 +38,7 @@ FIGURES = {
     "linear_self_attention": "rank",
     "linformer": "fewer_keys",
     "linformer_savings": "cost",
+    "layer_savings": "cost",
     "attention_cost": "cost",
     "feature_maps": "features",
     "random_features": "features",
@@ -64,6 +65,9 @@ FIGURES = {
     "duplication_attention": "learning",
     "speech_curves": "learning",
     "speech_utterance": "learning",
+    "downstream": "learning",
+    "every_mechanism": "learning",
+    "mechanism_time": "learning",
 }
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which the
 # gallery's page shows; `READING`, if there, says how to read it.
@@ -79,6 +83,7 @@ BENCHES = (
     "bench_generation",
     "bench_speech",
     "bench_steps",
+    "bench_encoder",
 )
 # Compiled by NVIDIA's compiler (extra "cuda12"), and left as they are where it is missing.
 COMPILED = {"cuda_occupancy": "cost"}

@@ -1,0 +1,220 @@
+"""The encoder of the authors' slides: 12 layers, 12 heads of 64, 10 sequences of 4000 tokens, linear and softmax.
+
+A forward pass without gradients, float32, one thread, beside PyTorch and the authors' fast-transformers, whose builder
+the slides call. All have the same weights, and before anything is timed their outputs are compared. A layer costs what
+the next one does and a sequence what the next one does; so one layer reads one sequence here, and what is told of the
+whole is that times 12 and times 10. Of this package all 12 layers are run as well, on one sequence.
+
+Memory is the most in use beyond weights and inputs while one layer reads one sequence, in a process of its own that
+hands freed memory back. Who keeps nothing for a gradient needs no more of it for 12 layers.
+
+References
+----------
+Katharopoulos et al. (2020), "Transformers are RNNs: fast autoregressive transformers with linear attention"; the
+authors' slides at ICML, the last one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from linattn_ref.attention import linear, softmax
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.benches import bench_encoder_peers, bench_linear_peers, harness
+from linattn_ref.experiments.benches.harness import TOLD
+from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
+from linattn_ref.experiments.measuring.timing import one_thread
+from linattn_ref.experiments.publishing import style
+from linattn_ref.kernels import jit
+from linattn_ref.nn import block, mechanism, post_norm, relu
+from linattn_ref.nn.buffers import Arena
+
+__all__ = ["LAYERS", "SEQUENCES", "Results", "compute", "draw", "table"]
+
+LAYERS, SEQUENCES = 12, 10
+WARM_UP = 64  # tokens
+COLOURS = {"jit": style.BLUE, "pytorch": style.VERMILLION, "fast-transformers": style.GREEN}
+CAPTION = (
+    "A forward pass of one layer on one sequence: 12 heads of 64, feed-forward layer of 3072, float32, one thread. "
+    "Left: CPU time. Right: the most memory in use beyond weights and inputs. fast-transformers' full attention keeps "
+    "its matrix; PyTorch's kernel and this package's keep none. PyTorch has no linear attention."
+)
+
+
+class Sizes(NamedTuple):
+    """Of the network."""
+
+    length: int = 4000
+    heads: int = 12
+    width: int = 768  # E
+    hidden: int = 3072
+
+
+class Row(NamedTuple):
+    """One layer, one sequence."""
+
+    attention: str
+    kernel: str
+    median_ms: float  # CPU time
+    min_ms: float
+    ratio_median: float  # its time over jit's in the same round
+    ratio_min: float
+
+
+class Memory(NamedTuple):
+    attention: str
+    kernel: str
+    megabytes: float
+
+
+class Results(NamedTuple):
+    sizes: Sizes
+    repeats: int
+    versions: dict[str, str]
+    rows: tuple[Row, ...]
+    memory: tuple[Memory, ...]
+    all_layers: dict[str, float]  # CPU seconds of 12 layers of this package on one sequence, by attention
+
+
+def compute(*, length: int = Sizes().length, repeats: int = 3, seed: int = 0) -> Results:
+    """Time a layer of each, and measure its memory.
+
+    Parameters
+    ----------
+    length : int
+        Tokens.
+    repeats : int
+        Rounds of timing, after one that is not counted.
+    seed : int
+
+    Raises
+    ------
+    ValueError
+        A count below 1.
+    RuntimeError
+        Two outputs differ.
+    ChildProcessError
+        A measuring process failed.
+    """
+    harness.check_counts(length=length, repeats=repeats)
+    sizes, rows, memory, whole = Sizes(length), [], [], {}
+    for attention in ("linear", "softmax"):
+        mine = in_new_process(times, attention, sizes, repeats, seed, malloc=KEEP)
+        rows += mine
+        for row in mine:
+            peak = in_new_process(peak_of, attention, row.kernel, sizes, seed, malloc=HAND_BACK)
+            memory.append(Memory(attention, row.kernel, peak / 1e6))
+        whole[attention] = in_new_process(time_all_layers, attention, sizes, seed, malloc=KEEP)
+    torch = harness.find("torch")
+    versions = bench_linear_peers.versions(torch, bench_linear_peers.find_fast_transformers() if torch else {})
+    return Results(sizes, repeats, versions, tuple(rows), tuple(memory), whole)
+
+
+# --- Calls ----------------------------------------------------------------------------------------------------------
+
+
+def own_layers(attention: str, params: tuple[block.Params, ...], x: Array, heads: int) -> Callable[[], Array]:
+    """Layer by layer; what a layer saves is gone before the next one begins."""
+    inside = mechanism.of({"linear": linear, "softmax": softmax}[attention], kernels=jit)
+    rows, arena = np.empty_like(x), Arena()
+
+    def call() -> Array:
+        rows[...] = x
+        for one in params:
+            y, _ = post_norm.forward.unchecked(rows, one, inside, heads=heads, activation=relu, kernels=jit, work=arena)
+            rows[...] = y
+            arena.reset()
+        return rows
+
+    return call
+
+
+def layers_of(attention: str, sizes: Sizes, seed: int, count: int = 1) -> dict[str, Callable[[], Array]]:
+    """By name: ``count`` layers on one sequence, the same numbers for all."""
+    params, x = _drawn(sizes, seed, count)
+    found = {"jit": own_layers(attention, params, x, sizes.heads)}
+    torch = harness.find("torch")
+    if torch is not None:
+        found |= bench_encoder_peers.layers(torch, attention, params, x, sizes.heads)
+    return found
+
+
+def _drawn(sizes: Sizes, seed: int, count: int) -> tuple[tuple[block.Params, ...], Array]:
+    rng = np.random.default_rng(seed)
+    params = tuple(block.draw(sizes.width, sizes.hidden, rng, dtype=np.float32) for _ in range(count))
+    return params, rng.random((1, sizes.length, sizes.width), np.float32)
+
+
+# --- In a process of its own ----------------------------------------------------------------------------------------
+
+
+def times(attention: str, sizes: Sizes, repeats: int, seed: int) -> list[Row]:
+    """The rows of one attention, after the outputs have been compared."""
+    with one_thread(harness.find("torch")):
+        calls = layers_of(attention, sizes, seed)
+        harness.compare(attention, {name: (call().copy(),) for name, call in calls.items()}, 1e-4, outputs=("rows",))
+        return harness.time(Row, (attention,), calls, repeats)
+
+
+def peak_of(attention: str, kernel: str, sizes: Sizes, seed: int) -> int:
+    """Bytes."""
+    with one_thread(harness.find("torch")):
+        layers_of(attention, sizes._replace(length=WARM_UP), seed)[kernel]()
+        return peak_resident(layers_of(attention, sizes, seed)[kernel])
+
+
+def time_all_layers(attention: str, sizes: Sizes, seed: int) -> float:
+    """CPU seconds of all layers of this package on one sequence."""
+    with one_thread():
+        own_layers(attention, *_drawn(sizes._replace(length=WARM_UP), seed, 1), sizes.heads)()
+        call = own_layers(attention, *_drawn(sizes, seed, LAYERS), sizes.heads)
+        begun = time.process_time()
+        call()
+        return time.process_time() - begun
+
+
+# --- Showing --------------------------------------------------------------------------------------------------------
+
+
+def table(results: Results) -> str:
+    """The table, a note, and what all of it comes to."""
+    sizes = results.sizes
+    lines = harness.table(("attention",), results.rows, COLOURS, unit=("s", 1e-3))
+    note = (
+        f"One layer, one sequence of {sizes.length} tokens; {sizes.heads} heads, width {sizes.width}, feed-forward "
+        f"layer of {sizes.hidden}, forward, float32, one thread, {results.repeats} rounds. {TOLD} "
+        f"{harness.compared(results.versions, ['PyTorch', 'fast-transformers'])}"
+    )
+    rows = [
+        "| attention | who | 12 layers on 10 sequences, s | peak of a layer on one, MB |",
+        "| --- | --- | ---: | ---: |",
+    ]
+    for row, memory in zip(results.rows, results.memory, strict=True):
+        seconds = LAYERS * SEQUENCES * row.median_ms / 1e3
+        rows.append(f"| {row.attention} | {row.kernel} | {seconds:.0f} | {memory.megabytes:.0f} |")
+    whole = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in results.all_layers.items())
+    return "\n".join([*lines, "", note, "", *rows, "", f"All 12 layers of this package on one sequence: {whole}."])
+
+
+def draw(results: Results) -> Figure:
+    """Bars: time at the left, memory at the right."""
+    figure, axes = style.figure(1, 2, height=0.4, sharey=True)
+    names = [f"{row.attention},\n{row.kernel}" for row in results.rows]
+    colours = [COLOURS.get(row.kernel, style.GREY) for row in results.rows]
+    seconds = [row.median_ms / 1e3 for row in results.rows]
+    megabytes = [one.megabytes for one in results.memory]
+    for axis, values, form, label in (
+        (axes[0], seconds, "%.2f", "CPU seconds of a layer"),
+        (axes[1], megabytes, "%.0f", "peak of a layer, MB"),
+    ):
+        bars = axis.barh(names, values, color=colours)
+        axis.bar_label(bars, fmt=form, padding=2)
+        axis.set_xlabel(label)
+        axis.margins(x=0.15)
+    axes[0].invert_yaxis()
+    return figure

@@ -1,0 +1,30 @@
+"""What Linformer saves in a whole encoder layer, by length and ``k``: `linformer_savings` around attention.
+
+Table 3 of the paper is of a whole network. Projections, norms and the feed-forward layer cost as much with Linformer as
+without, and they cost most at short lengths.
+
+References
+----------
+Wang et al. (2020), "Linformer: self-attention with linear complexity", Table 3.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from linattn_ref.experiments.cost import linformer_savings
+from linattn_ref.experiments.cost.linformer_savings import LAYER, Results, draw, from_record, table
+
+__all__ = ["Results", "compute", "draw", "from_record", "table"]
+
+CAPTION = (
+    "What Linformer saves over softmax attention in a whole encoder layer: forward pass of one sequence, 8 heads of "
+    "64, feed-forward layer of 2,048, float32, one thread. No matrix is kept on either side. What is not attention "
+    "costs the same on both. Memory is the most in use beyond weights and inputs. A number below 1 is a loss. No "
+    "entry: k is more than half of n."
+)
+
+
+def compute(*, rounds: int = 3, seed: int = 0, quick: bool = False, **where: Any) -> Results:
+    """Measure a layer at every length and every ``k`` up to half of it; some 2 minutes. See `linformer_savings`."""
+    return linformer_savings.compute(rounds=rounds, seed=seed, quick=quick, forms=(LAYER,), **where)

@@ -1,0 +1,79 @@
+"""One pretrained network, every mechanism put in: what it still knows, and what a little training brings back.
+
+``linattn-ref train finetune`` was run once for each mechanism, from one and the same network that had learned the task
+with softmax attention; ``linattn-ref gather`` made the record. Linformer begins as mean pooling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from linattn_ref.experiments.learning import finetune_result, runs
+from linattn_ref.experiments.learning.finetune_result import Network, Source
+from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import restore
+
+__all__ = ["TITLES", "compute", "draw", "from_record", "ordered", "table_rows"]
+
+TITLES = {
+    "softmax": "softmax",
+    "linformer": "Linformer",
+    "nystromformer": "Nyströmformer",
+    "performer": "Performer",
+    "rfa": "RFA",
+    "linear": "linear, elu + 1",
+    "local": "local window",
+    "longformer": "Longformer",
+    "bigbird": "BigBird",
+    "long-short": "Long-Short",
+    "reformer": "Reformer (LSH)",
+}
+CAPTION = (
+    "One pretrained network (all-MiniLM-L6-v2, 6 layers of 384), fine-tuned with softmax attention to tell praise from "
+    "blame; then softmax attention is replaced in all layers. Grey: test accuracy at once, before anything is learned "
+    "with the new mechanism. Blue: after a few updates of all weights, the same number and rate for each. Bars are "
+    "95 % intervals; all read the same test texts. The dashed line is guessing. A quarter of the length is the price: "
+    "keys, mixtures, landmarks or features a query. One run each."
+)
+
+
+def compute(*, record: Path = runs.RECORDS / "finetune.json") -> dict[str, Source]:
+    """The committed runs, or those in another file of `runs.gather`; of each source those of every mechanism."""
+    return {key: source for key, source in finetune_result.read(record).items() if len(ordered(source)) > 3}
+
+
+def from_record(record: Mapping[str, Any]) -> dict[str, Source]:
+    """The results in the figure's ``.json``, as they were."""
+    return restore(dict[str, Source], record["results"])
+
+
+def ordered(source: Source) -> dict[str, Network]:
+    """A run for each mechanism, at one price, best after training first."""
+    found = {one.attention: one for name, one in source.networks.items() if name in TITLES}
+    return dict(sorted(found.items(), key=lambda item: (-item[1].after.accuracy, -_before(item[1]))))
+
+
+def _before(one: Network) -> float:
+    return one.before.accuracy if one.before else 0.0
+
+
+def table_rows(source: Source) -> list[tuple[str, str, str, str]]:
+    """Of each mechanism: what stands in the figure, and CPU seconds of an update."""
+    return [
+        (TITLES[name], finetune_result.told(one.before), finetune_result.told(one.after), f"{one.step_seconds:.2f}")
+        for name, one in ordered(source).items()
+    ]
+
+
+def draw(results: Mapping[str, Source]) -> Figure:
+    """A panel for each source, a line a mechanism."""
+    figure, axes = style.figure(1, len(results), height=0.62, squeeze=False)
+    for axis, source in zip(axes[0], results.values(), strict=True):
+        finetune_result.draw_rows(axis, source, {TITLES[name]: one for name, one in ordered(source).items()})
+        axis.axvline(50, color=style.GREY, linestyle="--", linewidth=1)
+        axis.set_xlabel("right, % of the test texts")
+    return figure

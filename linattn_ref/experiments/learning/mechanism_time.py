@@ -1,0 +1,165 @@
+"""What a sequence costs a whole encoder, forward and backward, with each mechanism in its layers.
+
+The network has the size of the one that is fine-tuned, 6 layers of 384 and 12 heads of 32, its weights are drawn: what
+a product costs does not depend on its numbers. So it can read longer texts than the pretrained one has places for.
+CPU time on one thread, all mechanisms in turn in one process that keeps freed memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.learning import encoder_attention
+from linattn_ref.experiments.learning.every_mechanism import TITLES
+from linattn_ref.experiments.measuring.measurements import measure_all
+from linattn_ref.experiments.measuring.memory import KEEP, in_new_process
+from linattn_ref.experiments.measuring.timing import in_turn, one_thread
+from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import restore
+from linattn_ref.kernels import jit
+from linattn_ref.models import encoder
+from linattn_ref.nn import post_norm
+from linattn_ref.nn.buffers import Arena
+from linattn_ref.training import parameters
+
+__all__ = ["POINTS", "Point", "Results", "compute", "draw", "from_record"]
+
+LAYERS, WIDTH, HEADS, HIDDEN, TOKENS = 6, 384, 12, 1536, 100
+
+
+class Point(NamedTuple):
+    """Where it is measured."""
+
+    length: int
+    k: int  # keys, mixtures, landmarks or features a query
+    sequences: int  # in a batch
+
+
+POINTS = (Point(128, 32, 8), Point(2048, 128, 1))
+CAPTION = (
+    "Both passes of a whole encoder, 6 layers of 384 with 12 heads, with each mechanism in place of softmax "
+    "attention: CPU time a sequence on one thread, over that with softmax attention in the same round, which keeps no "
+    "matrix here. Below 1 is faster. Left: the length and the price of the fine-tuned networks, a quarter of the "
+    "length. Right: 2,048 tokens, a sixteenth. All that is not attention costs the same in each."
+)
+
+
+class Results(NamedTuple):
+    """Medians of the rounds."""
+
+    rounds: int
+    points: tuple[Point, ...]
+    seconds: dict[str, tuple[float, ...]]  # of a sequence, a number a point
+    ratio: dict[str, tuple[float, ...]]  # over softmax attention's in the same round
+
+
+def compute(
+    *,
+    points: Sequence[Point] = POINTS,
+    rounds: int = 3,
+    seed: int = 0,
+    quick: bool = False,
+    parts: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: bool = False,
+) -> Results:
+    """Time both passes with every mechanism; two minutes of one core.
+
+    Parameters
+    ----------
+    points : sequence of Point
+    rounds : int
+        Of timing, after one that is not counted.
+    seed : int
+    quick : bool
+        One short length and one round: for tests.
+    parts, resume, progress
+        As in `measure_all`.
+
+    Raises
+    ------
+    ValueError
+        A number of rounds below 1, or ``resume`` with other settings than those of ``parts``.
+    """
+    if quick:
+        points, rounds = (Point(32, 8, 1),), 1
+    if rounds < 1:
+        raise ValueError(f"rounds: expected at least 1, got {rounds}")
+    settings = {"points": [tuple(point) for point in points], "rounds": rounds, "seed": seed}
+    tasks: dict[str, Callable[[], Array]] = {
+        f"length-{point.length}": partial(in_new_process, measure, point, rounds, seed, malloc=KEEP) for point in points
+    }
+    found = measure_all(tasks, settings, parts=parts, resume=resume, progress=progress)
+    seconds = [
+        np.atleast_2d(found[name]) / point.sequences for name, point in zip(tasks, points, strict=True)
+    ]  # (mechanisms, rounds) each
+    softmax = list(TITLES).index("softmax")
+    return Results(
+        rounds,
+        tuple(points),
+        {name: tuple(float(np.median(x[i])) for x in seconds) for i, name in enumerate(TITLES)},
+        {name: tuple(float(np.median(x[i] / x[softmax])) for x in seconds) for i, name in enumerate(TITLES)},
+    )
+
+
+def measure(point: Point, rounds: int, seed: int) -> Array:
+    """CPU seconds ``(mechanisms, rounds)`` of a batch; to be called by `memory.in_new_process` with KEEP."""
+    with one_thread():
+        return np.array(list(in_turn({name: both_passes(name, point, seed) for name in TITLES}, rounds).values()))
+
+
+def both_passes(name: str, point: Point, seed: int) -> Callable[[], None]:
+    """Forward and backward, ready to be called."""
+    rng = np.random.default_rng(seed)
+    setting = encoder_attention.Setting(LAYERS, HEADS, WIDTH // HEADS, point.length, point.k, pooled=True)
+    inside = encoder_attention.make(name, setting, rng)
+    drawn = encoder.draw(
+        rng,
+        tokens=TOKENS,
+        places=point.length,
+        width=WIDTH,
+        hidden=HIDDEN,
+        layers=LAYERS,
+        reads=inside.reads,
+        own=inside.own,
+        dtype=np.float32,
+    )
+    _, params = parameters.flatten(drawn)
+    _, grads = parameters.flatten(parameters.zeros_like(params))
+    model = encoder.Model(inside.mechanisms, HEADS, post_norm, kernels=jit)
+    tokens, arena = rng.integers(TOKENS, size=(point.sequences, point.length)), Arena()
+    d_rows = rng.standard_normal((*tokens.shape, WIDTH)).astype(np.float32)
+
+    def call() -> None:
+        _, saved = encoder.forward(tokens, params, model, work=arena)
+        encoder.backward(d_rows, saved, into=grads, work=arena)
+        arena.reset()
+
+    return call
+
+
+def from_record(record: Mapping[str, Any]) -> Results:
+    """The results in the figure's ``.json``, as they were."""
+    return restore(Results, record["results"])
+
+
+def draw(results: Results) -> Figure:
+    """Bars, a panel a length."""
+    figure, axes = style.figure(1, len(results.points), height=0.55, sharey=True, squeeze=False)
+    names = sorted(TITLES, key=lambda name: results.ratio[name][-1], reverse=True)
+    for i, (axis, point) in enumerate(zip(axes[0], results.points, strict=True)):
+        colours = [style.GREY if name == "softmax" else style.BLUE for name in names]
+        bars = axis.barh([TITLES[name] for name in names], [results.ratio[name][i] for name in names], color=colours)
+        axis.bar_label(bars, fmt="%.2f", padding=2)
+        axis.axvline(1, color=style.GREY, linestyle="--", linewidth=1)
+        axis.margins(x=0.15)
+        axis.set(title=f"{point.length:,} tokens, k = {point.k}", xlabel="time of both passes over softmax's")
+        axis.grid(axis="y", visible=False)
+    return figure
