@@ -11,8 +11,9 @@ fit). Both sides are run in the same form, because the answer depends on it:
     A block of an encoder around them, with its projections, norms and feed-forward layer, which cost the same on both
     sides; attention by the Numba kernel. `layer_savings` measures it.
 
-Time is CPU time on one thread; a ratio is taken within a round, and the median of the rounds is given. Memory is the
-most in use at once beyond the inputs, measured in a process of its own (`memory`); ``E`` and ``F`` are inputs.
+Time is CPU time on one thread; a ratio is taken within a round, and the median of the rounds is given; of a whole
+layer, the least times. Memory is the most in use at once beyond the inputs, measured in a process of its own
+(`memory`); ``E`` and ``F`` are inputs.
 
 References
 ----------
@@ -125,6 +126,7 @@ def compute(
             tasks[f"time-{form}-{n}"] = partial(
                 in_new_process, measure_time, form, n, _columns(n, reduced), rounds, setting, seed, malloc=KEEP
             )
+        for n in lengths:
             for r in _columns(n, reduced):
                 tasks[f"memory-{form}-{n}-{r}"] = partial(
                     in_new_process, measure_memory, form, n, r, setting, seed, malloc=HAND_BACK
@@ -195,11 +197,17 @@ def _savings(form: str, found: dict[str, Array], lengths: Sequence[int], reduced
     for i, n in enumerate(lengths):
         seconds, peak = found[f"time-{form}-{n}"], found[f"memory-{form}-{n}-0"]
         for row, r in enumerate(_columns(n, reduced)[1:], start=1):
-            time[i, reduced.index(r)] = np.median(seconds[0] / seconds[row])
+            time[i, reduced.index(r)] = _ratio(form, seconds[0], seconds[row])
             memory[i, reduced.index(r)] = peak / found[f"memory-{form}-{n}-{r}"]
-    softmax_seconds = [np.median(found[f"time-{form}-{n}"][0]) for n in lengths]
+    typical = np.min if form == LAYER else np.median
+    softmax_seconds = [typical(found[f"time-{form}-{n}"][0]) for n in lengths]
     softmax_peak = [found[f"memory-{form}-{n}-0"] for n in lengths]
     return Savings(time, memory, np.array(softmax_seconds), np.array(softmax_peak))
+
+
+def _ratio(form: str, softmax_seconds: Array, seconds: Array) -> Any:
+    """Of the least of the rounds for a layer, which has few; else the median of the rounds' ratios."""
+    return softmax_seconds.min() / seconds.min() if form == LAYER else np.median(softmax_seconds / seconds)
 
 
 def from_record(record: Mapping[str, Any]) -> Results:

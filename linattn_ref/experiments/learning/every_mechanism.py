@@ -43,7 +43,7 @@ CAPTION = (
 
 def compute(*, record: Path = runs.RECORDS / "finetune.json") -> dict[str, Source]:
     """The committed runs, or those in another file of `runs.gather`; of each source those of every mechanism."""
-    return {key: source for key, source in finetune_result.read(record).items() if len(ordered(source)) > 3}
+    return {key: source for key, source in finetune_result.read(record).items() if len(ordered(source)) >= 3}
 
 
 def from_record(record: Mapping[str, Any]) -> dict[str, Source]:

@@ -7,7 +7,7 @@ import pytest
 from looks import each_look
 
 from linattn_ref.attention import linformer, softmax
-from linattn_ref.experiments.cost import linformer_savings
+from linattn_ref.experiments.cost import layer_savings, linformer_savings
 from linattn_ref.experiments.cost.linformer_savings import FORMS, Results, attend, draw_inputs, table
 from linattn_ref.experiments.cost.resource_methods import Setting
 from linattn_ref.experiments.publishing import record, style
@@ -100,3 +100,14 @@ def test_bad_arguments(name):
         linformer_savings.compute(**{name: (4, 0)})
     with pytest.raises(ValueError, match="rounds: expected at least 1, got 0"):
         linformer_savings.compute(rounds=0)
+
+
+@pytest.mark.slow
+def test_a_whole_layer_is_measured_in_the_same_way():
+    results = layer_savings.compute(quick=True)
+    (savings,) = results.forms.values()
+    assert list(results.forms) == [linformer_savings.LAYER]
+    assert np.isfinite(savings.time).all()
+    assert savings.softmax_peak[0] > 512 * 2048 * 4  # the feed-forward layer's rows, at least
+    with style.use():
+        assert len(layer_savings.draw(results).axes) == 2

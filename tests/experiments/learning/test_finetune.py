@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.experiments.learning import encoder_attention, finetune
+from linattn_ref.experiments.learning import encoder_attention, finetune, finetune_fit
+from linattn_ref.models import bert
 
 SHAPE = finetune.Shape(length=16, batch=8, examples=200, watched=20, tested=40)
 
@@ -48,6 +49,28 @@ def test_every_mechanism_goes_on_from_softmax(tmp_path, tiny_model, data):
             assert then["before"]["accuracy"] > 0.75
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sharing", ["none", "headwise", "key_value", "layerwise"])
+def test_fitted_projections_are_nearer_and_shared_as_they_should(tiny_model, sharing):
+    pretrained = bert.load(tiny_model)
+    model, params = bert.network(pretrained)
+    tokens = np.random.default_rng(0).integers(0, 10, (80, 16))
+    mask = np.ones(tokens.shape, bool)
+    mask[:2, 9:] = False  # texts that do not fill the length are left out
+    fitted = finetune_fit.fit_projections(
+        params, model, tokens, mask, k=4, sharing=sharing, rng=np.random.default_rng(0)
+    )
+    assert fitted.fitted < fitted.pooled
+    (e, f), (other, _) = fitted.own[:2]
+    assert (e is f) == (sharing in ("key_value", "layerwise"))
+    assert (e is other) == (sharing == "layerwise")
+    assert e.shape == ((pretrained.config.heads, 4, 16) if sharing == "none" else (4, 16))
+    with pytest.raises(ValueError, match="4 texts that fill 16 tokens are needed to fit to, got 1"):
+        finetune_fit.fit_projections(
+            params, model, tokens[:3], mask[:3], k=4, sharing=sharing, rng=np.random.default_rng(0)
+        )
+
+
 def _tuples(found):
     return {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
 
@@ -65,6 +88,8 @@ def test_the_command_says_what_is_wrong(tmp_path, tiny_model, data, capsys):
         (["--attention", "linformer", "--k", "33"], "k: expected 8 to the length, 32, got 33"),
         (["--start", str(tmp_path / "nowhere")], "no checkpoint at"),
         (["--batch", "500"], "texts are for training, at least 500 are needed"),
+        (["--fitted"], "fitted: linformer has projections to fit, got attention 'softmax'"),
+        (["--attention", "linformer", "--fitted"], "4 texts that fill 32 tokens are needed to fit to, got 0"),
     ):
         assert cli.main([*words, *more]) == 2, message
         told = capsys.readouterr().err

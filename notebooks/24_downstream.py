@@ -1,0 +1,361 @@
+# %% [markdown]
+# # 24. Downstream: Linformer put into a pretrained network
+#
+# A network was pretrained with softmax attention. Replace that by Linformer, and how much of what it learned is left,
+# what brings it back, and what does the whole network save?
+#
+# Linformer's authors pretrain *with* Linformer, fine-tune, and print a table in which nothing is lost (Wang et al.
+# 2020, section 5.2, Table 2). Pretraining networks of that size is out of reach here. What can be had is a network that
+# somebody else pretrained, with softmax attention. In this chapter you will
+#
+# 1. put a class on top of an encoder, and take the gradient through it;
+# 2. see that mean pooling with $k = n$ is softmax attention, and fit $E$ and $F$ to a network for smaller $k$;
+# 3. derive what an accuracy on so many texts can say;
+# 4. read the table, beside the paper's (claim 11);
+# 5. see what is saved in a whole layer, and in the encoder of the authors' last slide (claim 45).
+#
+# You need chapters 4 (Linformer) and 17 (the layers); 23 is pretraining. Length $n$, $k$ mixed keys, $S$ texts.
+
+# %%
+import math
+from functools import partial
+
+import numpy as np
+
+from linattn_ref import gradcheck
+from linattn_ref.attention import linformer, softmax
+from linattn_ref.data import reported
+from linattn_ref.experiments.benches import bench_encoder
+from linattn_ref.experiments.cost import layer_savings
+from linattn_ref.experiments.learning import downstream, finetune, finetune_fit
+from linattn_ref.experiments.publishing import chapter, style
+from linattn_ref.experiments.publishing.restore import restore
+from linattn_ref.models import classifier, encoder
+from linattn_ref.nn import mechanism, post_norm
+
+# Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
+same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
+rng = np.random.default_rng(0)
+
+# %% [markdown]
+# ## A class for a text
+#
+# The encoder makes a row $x_i$ of each token. The mean of the rows that pad nothing goes through one affine layer:
+#
+# $$y = \frac{1}{\sum_i m_i} \sum_i m_i x_i, \qquad \text{scores} = y W + b \qquad (1)$$
+#
+# with $m_i = 0$ for padding. Backwards, the mean hands the same gradient to each of its rows,
+#
+# $$dy = d\text{scores}\; W^\top, \qquad dx_i = \frac{m_i}{\sum_j m_j}\, dy \qquad (2)$$
+#
+# and from there it goes through the blocks, the norms and the embedding, as in chapter 17. All parameters learn.
+
+# %%
+chapter.source(classifier.forward, classifier.backward, doc=False)
+
+below = encoder.draw(rng, tokens=20, places=12, width=8, hidden=16, layers=2)
+params = classifier.draw(below, 2, rng)
+exact = encoder.Model(mechanism.of(softmax), heads=2, block=post_norm)
+tokens = rng.integers(0, 20, (3, 12))
+mask = np.arange(12) < np.array([[12], [9], [5]])
+
+
+def scores_of(table):
+    """The scores as a function of the embedding's table, at the far end of the network."""
+    changed = params.encoder._replace(embedding=params.encoder.embedding._replace(table=table))
+    return classifier.forward(tokens, params._replace(encoder=changed), exact, key_mask=mask)
+
+
+def gradient(d_scores, saved):
+    return classifier.backward(d_scores, saved).params.encoder.embedding.table
+
+
+print(gradcheck.check_elementwise(scores_of, gradient, below.embedding.table, rng=0))
+
+# %% [markdown]
+# (The gradients of the real network, 22.6 million of them, are compared with those of Hugging Face's transformers in
+# `tests/peers`.)
+#
+# ## Linformer in place of softmax attention
+#
+# Queries, keys and values keep their projections; new are $E$ and $F$. A network that was never trained with them needs
+# some to begin with. **Mean pooling** is one choice: each of $k$ mixtures is the mean of $n / k$ neighbours. For
+# $k = n$ that is $E = F = I$, and nothing has changed, which is why there is no such row in the table below:
+
+
+# %%
+def put_in(k):
+    """The classifier's scores with Linformer by mean pooling in both layers."""
+    e = linformer.mean_pool(k, 12)
+    inside = exact._replace(mechanism=mechanism.of(linformer))
+    changed = params._replace(encoder=encoder.refit(params.encoder, 3, [(e, e)] * 2))
+    return classifier.forward(tokens[:1], changed, inside)[0]
+
+
+same(linformer.mean_pool(12, 12), np.eye(12))
+same(put_in(12), classifier.forward(tokens[:1], params, exact)[0])
+for k in (6, 3, 1):
+    print(f"k = {k}: the scores move by {abs(put_in(k) - put_in(12)).max():.3f}")
+assert abs(put_in(3) - put_in(12)).max() > 1e-3
+
+# %% [markdown]
+# **Fitting** is another, and it is chapter 4's: let the network read texts with softmax attention, keep the queries,
+# keys and values of all heads, and choose $E$ and $F$ by gradient descent so that what comes out of Linformer is near
+# what comes out of softmax attention. It needs no labels and takes seconds.
+
+# %%
+chapter.source(finetune_fit.fit_projections, doc=False)
+
+# %% [markdown]
+# The matrices of two heads in one layer can be one and the same (`headwise`), or all matrices of the network
+# (`layerwise`): the paper's section 4. Where an array stands in several places its gradient is the sum over them.
+#
+# ## What an accuracy can say
+#
+# Of $S$ test texts $s$ are right. If each is right with probability $p$, then $\hat p = s / S$ has the standard
+# deviation $\sqrt{p (1 - p) / S}$, and $p$ is believable if $\hat p$ is not more than $z = 1.96$ of these away:
+#
+# $$(\hat p - p)^2 \le z^2\, \frac{p (1 - p)}{S} \qquad (3)$$
+#
+# That is a quadratic inequality in $p$. Sort it by powers, $p^2 (1 + z^2/S) - p\, (2 \hat p + z^2/S) + \hat p^2 \le 0$,
+# and its two roots are the interval's ends:
+#
+# $$p = \frac{\hat p + \frac{z^2}{2S} \pm z \sqrt{\frac{\hat p (1 - \hat p)}{S} + \frac{z^2}{4 S^2}}}{1 + z^2/S}
+# \qquad (4)$$
+#
+# Wilson's interval (1927). It never leaves $[0, 1]$, as $\hat p \pm z \sqrt{\hat p (1 - \hat p) / S}$ does.
+
+# %%
+for right, count in ((8, 10), (410, 500), (10, 10)):
+    low, high = finetune.interval(right, count)
+    share, z = right / count, 1.96
+    for p in (low, high):
+        same((share - p) ** 2, z**2 * p * (1 - p) / count, atol=1e-9)  # (3), with equality
+    print(f"{right} of {count}: {low:.1%} to {high:.1%}")
+    assert 0 <= low < share <= high <= 1
+
+
+def panel(axes, count):
+    shares = np.linspace(0, 1, 41)
+    low, high = np.array([finetune.interval(share * count, count) for share in shares]).T
+    axes.fill_between(100 * shares, 100 * low, 100 * high, color=style.BLUE, alpha=0.3, linewidth=0)
+    axes.plot(100 * shares, 100 * shares, color=style.BLUE)
+    axes.set_xlabel("right, %")
+    if axes.get_subplotspec().is_first_col():
+        axes.set_ylabel("interval of 95 %")
+
+
+chapter.explore(
+    panel,
+    (10, 100, 500),
+    slider=(10, 20, 50, 100, 200, 500, 1000, 5000),
+    name="test texts",
+    alt="A band around the diagonal, wide with 10 texts, narrow with 500",
+)
+
+# %% [markdown]
+# With 500 texts and 80 % right it reaches 3.5 % to either side. Two networks that read the *same* texts can be compared
+# better than their intervals tell, but not by an order of magnitude: what differs by a percent in the table is not
+# known to differ.
+#
+# ## The table
+#
+# The network is all-MiniLM-L6-v2, 6 layers of 384 with 12 heads, 22.6 million parameters, pretrained by others. Tasks:
+# is a film review praise or blame? IMDB's, cut to 128 tokens, and Rotten Tomatoes' single sentences, at most 48. A
+# text is for training, validation or test by a hash of its words, so none is in two parts. First the network learns
+# the task with softmax attention, then that is replaced in all layers, and all parameters learn for a few updates more:
+# the same number for each, at the same rate, on the same batches. The rate was chosen once, among three, by the loss on
+# Rotten Tomatoes' validation part, with softmax attention. Each network was trained once.
+#
+# The runs are recorded (`linattn-ref train finetune`, `linattn-ref gather`); nothing is trained in this chapter.
+
+# %%
+results = downstream.from_record(chapter.record("downstream"))
+chapter.show(
+    downstream.draw,
+    results,
+    alt="Test accuracy before and after further training, with intervals, of softmax attention and of Linformer by k",
+)
+for source in results.values():
+    print(
+        f"{source.name}: {source.length} tokens; {source.first_steps} updates with softmax attention, then "
+        f"{source.steps} with what is put in; {source.batch} texts an update, rate {source.peak:g}; "
+        f"{source.texts} test texts"
+    )
+    chapter.table(
+        ("attention", "right before", "right after", "error of a head's output, fitted from pooled"),
+        downstream.table_rows(source),
+    )
+
+# %% [markdown]
+# What stands there:
+#
+# - **A network loses at once** when its attention is replaced, and the more, the fewer mixtures there are. Softmax
+#   attention's row is the control: it has the same further updates, and they do not change it by more than chance.
+# - **A little training brings part of it back.** Most of what the network knows is in its other weights; they were out
+#   of tune with what attention now hands them. At a quarter of the keys it does not come back to where it was.
+# - **Fitted** projections bring the outputs of the heads nearer. The classes hardly notice: with so few texts no row is
+#   known to be better than the pooled one beside it. One matrix for all layers does as well as a pair for each.
+# - Sentences are padded, most of them by half: a masked key's row is 0, and a mixture of nothing but padding is a key
+#   that scores 0 and takes its share of every query's weight. Linformer was made for texts of one length.
+
+# %%
+imdb, sentences = ({name: one for name, one in downstream.rows_of(results[key]).items()} for key in ("imdb", "rt"))
+for key, rows, quarter in (("imdb", imdb, "k = 32, pooled"), ("rt", sentences, "k = 12, pooled")):
+    control, put = rows["softmax"], rows[quarter]
+    assert abs(control.after.accuracy - control.before.accuracy) < 0.03
+    assert put.before.high < control.before.accuracy  # it loses
+    assert put.before.accuracy < put.after.accuracy < control.after.accuracy  # and part comes back
+    print(f"{results[key].name}: {control.before.accuracy - put.before.accuracy:.1%} lost, then", end=" ")
+    print(f"{put.after.accuracy - put.before.accuracy:.1%} more right")
+assert sentences["k = 24, pooled"].before.accuracy > sentences["k = 12, pooled"].before.accuracy
+for rows in (imdb, sentences):
+    for title, one in rows.items():
+        if one.fitted:
+            assert one.fitted_error < one.pooled_error
+            if (pooled := rows.get(title.replace("fitted", "pooled").removesuffix(", all layers share"))) is not None:
+                assert pooled.after.low < one.after.accuracy < pooled.after.high  # not known to be better
+
+# %% [markdown]
+# And what the paper prints, of networks that were *pretrained* with Linformer at length 512, and then fine-tuned (Wang
+# et al. 2020, Table 2; per cent):
+
+# %%
+chapter.table(
+    ("paper", "n", "SST-2", "IMDB", "QNLI", "QQP", "average"),
+    [(name, n, *numbers) for (n, name), numbers in reported.LINFORMER_ACCURACY.items()],
+)
+softmax_average = reported.LINFORMER_ACCURACY[512, "RoBERTa-base"][-1]
+averages = [
+    row[-1] for (_, name), row in reported.LINFORMER_ACCURACY.items() if name.startswith("Linformer")
+]  # claim 11
+assert max(abs(x - softmax_average) for x in averages) <= 0.5
+
+# %% [markdown]
+# The paper's rows lie within half a percent of RoBERTa's, whatever is shared. The two tables do not contradict each
+# other, because they answer different questions. Theirs: can a network that has *learned to live* with $k$ mixtures do
+# the task? Ours: can one that has not, after minutes of training on one processor? Their networks are larger too, and
+# read four times as much of each review.
+#
+# ## What a whole layer saves
+#
+# Chapter 4 measured attention alone. A layer has more to do: projections, norms, the feed-forward layer, whose cost
+# grows with $n$ and not with $n^2$, and which Linformer leaves as they are. So at short lengths there is little to
+# save. Per token and layer of width $W$ with $4W$ inside, that is $12 W^2$ multiply-adds against $2 n W$ for softmax
+# attention and $2 k W$ for Linformer, with another $2 k W$ for $E K$ and $F V$. So at best the layer is faster by
+#
+# $$\frac{12 W + 2 n}{12 W + 4 k} \qquad (5)$$
+
+# %%
+savings = layer_savings.from_record(chapter.record("layer_savings"))
+chapter.show(
+    layer_savings.draw,
+    savings,
+    alt="Two tables by n and k, of time and of memory: softmax attention's over Linformer's, in a whole layer",
+)
+(layer,) = savings.forms.values()
+W = savings.setting.heads * savings.setting.width
+counted = [(12 * W + 2 * n) / (12 * W + 4 * savings.reduced[0]) for n in savings.lengths]
+chapter.table(
+    ("n", f"time saved, k = {savings.reduced[0]}", "by (5)", "softmax layer, s"),
+    [
+        (n, f"{saved:.2f}", f"{count:.2f}", f"{seconds:.3f}")
+        for n, saved, count, seconds in zip(
+            savings.lengths, layer.time[:, 0], counted, layer.softmax_seconds, strict=True
+        )
+    ],
+)
+assert layer.time[-1, 0] > 1.5 > layer.time[0, 0]
+assert (np.diff(layer.time[:, 0]) > -0.1).all()  # the longer, the more
+
+# %% [markdown]
+# ### The encoder of the last slide
+#
+# The authors of linear attention end their slides (E of this course's [sources](README.md)) with a call of their
+# package: an encoder of 12 layers and 12 heads, 10 sequences of 4000 tokens. Here is what that takes, in linear and in
+# softmax attention, beside PyTorch and their own package with the same weights. One layer reads one sequence; the next
+# layers and sequences cost the same, so that the whole is 120 times that.
+
+# %%
+bench = restore(bench_encoder.Results, chapter.record("bench_encoder")["results"])
+chapter.show(
+    bench_encoder.draw, bench, alt="CPU seconds and peak memory of a layer, by attention and package"
+)  # claim 45
+whole = bench_encoder.LAYERS * bench_encoder.SEQUENCES
+of_layer = {(row.attention, row.kernel): row.median_ms / 1e3 for row in bench.rows}
+chapter.table(
+    ("attention", "by", "a layer, one sequence, s", "12 layers, 10 sequences, s", "peak of a layer, MB"),
+    [
+        (
+            row.attention,
+            row.kernel,
+            f"{row.median_ms / 1e3:.2f}",
+            f"{whole * row.median_ms / 1e3:.0f}",
+            f"{one.megabytes:.0f}",
+        )
+        for row, one in zip(bench.rows, bench.memory, strict=True)
+    ],
+)
+for attention, seconds in bench.all_layers.items():
+    print(
+        f"{attention}: all 12 layers on one sequence in {seconds:.1f} s,"
+        f" 12 times one: {12 * of_layer[attention, 'jit']:.1f} s"
+    )
+    assert 0.8 < 12 * of_layer[attention, "jit"] / seconds < 1.25  # what is multiplied is a fair account
+assert 1.2 < of_layer["softmax", "jit"] / of_layer["linear", "jit"] < 3
+
+# %% [markdown]
+# At 4000 tokens softmax attention without a matrix makes the whole encoder less than twice as slow: 12 heads of 64 are
+# a width of 768, and by (5)'s count $12 W = 9216$ stands beside $2 n = 8000$. Memory is hardly different, unless
+# somebody keeps the matrix: fast-transformers' full attention does.
+#
+# ## Exercises
+#
+# **1.** From which length on does softmax attention take more than half of a layer's multiply-adds, for $W = 768$ and
+# for $W = 384$?
+#
+# <details><summary>Solution</summary>
+#
+# $2 n W \ge 12 W^2$ at $n = 6 W$: 4,608 tokens and 2,304. At the 128 tokens of the table it is
+# $128 / (6 \cdot 384 + 128)$, one twentieth: nothing is to be saved there, by no mechanism.
+#
+# </details>
+
+# %%
+for width in (768, 384):
+    assert 2 * (6 * width) * width == 12 * width**2
+same(2 * 128 / (12 * 384 + 2 * 128), 128 / (6 * 384 + 128))
+assert 2 * 128 / (12 * 384 + 2 * 128) < 0.06
+
+# %% [markdown]
+# **2.** Two networks read the same 500 texts; one has 410 right, the other 400, and on 460 of the texts they agree.
+# Are the ten texts more than chance?
+#
+# <details><summary>Solution</summary>
+#
+# Only the 40 texts on which they differ tell anything: of these one has 25 right, the other 15. If neither were
+# better, each would be right on such a text as often as the other, a coin thrown 40 times: 25 or more heads, or 15 or
+# fewer, have a probability of 15 %. Ten texts are not enough, although the comparison is sharper than the intervals,
+# which overlap nearly everywhere. (McNemar's test.)
+#
+# </details>
+
+# %%
+tail = sum(math.comb(40, heads) for heads in range(25, 41)) / 2**40
+assert 0.14 < 2 * tail < 0.16
+one, other = finetune.interval(410, 500), finetune.interval(400, 500)
+assert other[1] > 410 / 500
+
+# %% [markdown]
+# ## What to remember
+#
+# - Mean pooling with $k = n$ is softmax attention; with fewer, a network that never saw it loses at once, and updates
+#   bring back what they can.
+# - Fitting $E$ and $F$ to the network's own heads needs no labels and takes seconds.
+# - An accuracy on 500 texts has an interval of some 7 % from end to end. Say it.
+# - The paper pretrains with Linformer and loses nothing. That is another experiment than putting it in.
+# - In a whole layer what is saved is bounded by what is not attention: $(12 W + 2n) / (12 W + 4k)$.
+#
+# **Sources.** Wang et al. (2020), *Linformer: self-attention with linear complexity*, sections 4 and 5.2, Tables 2 and
+# 3. Devlin et al. (2019), *BERT*, section 4. Wilson (1927), *Probable inference, the law of succession, and statistical
+# inference*. Katharopoulos, Vyas, Pappas and Fleuret (2020), *Transformers are RNNs*, and the authors' slides.
