@@ -200,7 +200,7 @@ for source in results.values():
 #   that scores 0 and takes its share of every query's weight. Linformer was made for texts of one length.
 
 # %%
-imdb, sentences = ({name: one for name, one in downstream.rows_of(results[key]).items()} for key in ("imdb", "rt"))
+imdb, sentences = (downstream.rows_of(results[key]) for key in ("imdb", "rt"))
 for key, rows, quarter in (("imdb", imdb, "k = 32, pooled"), ("rt", sentences, "k = 12, pooled")):
     control, put = rows["softmax"], rows[quarter]
     assert abs(control.after.accuracy - control.before.accuracy) < 0.03
