@@ -128,7 +128,7 @@ def own_layers(attention: str, params: tuple[block.Params, ...], x: Array, heads
         for one in params:
             y, _ = post_norm.forward.unchecked(rows, one, inside, heads=heads, activation=relu, kernels=jit, work=arena)
             rows[...] = y
-            arena.reset()
+            del y, _  # so that the next layer has their memory
         return rows
 
     return call

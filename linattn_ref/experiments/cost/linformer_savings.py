@@ -165,7 +165,6 @@ def prepared(form: str, n: int, r: int, setting: Setting, seed: int) -> Callable
 
     def call() -> Array:
         y, _ = pre_norm.forward.unchecked(x, params, inside, heads=setting.heads, kernels=jit, work=arena)
-        arena.reset()
         return y
 
     return call

@@ -87,7 +87,6 @@ def scores_of(params: Params, given: Examples, model: Model) -> Array:
     for i in range(0, len(given.labels), ROWS):
         tokens, key_mask = given.tokens[i : i + ROWS], given.key_mask[i : i + ROWS]
         parts.append(classifier.forward(tokens, params, model, key_mask=key_mask, work=work)[0].copy())
-        work.reset()
     return np.concatenate(parts)
 
 

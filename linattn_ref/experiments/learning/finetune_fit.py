@@ -91,7 +91,6 @@ def read_heads(params: encoder.Params, model: encoder.Model, tokens: encoder.Tok
         _, saved = encoder.forward(tokens[i : i + ROWS], params, model, work=work)
         each = [one.attention.attention[:3] for one in saved.blocks]  # q, k, v (S, H, N, D) of each layer
         parts.append([np.stack(x, axis=1) for x in zip(*each, strict=True)])  # (S, T, H, N, D) each
-        work.reset()
     return heads_of(*(np.concatenate(x) for x in zip(*parts, strict=True)))
 
 

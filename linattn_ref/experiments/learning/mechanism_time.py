@@ -140,7 +140,6 @@ def both_passes(name: str, point: Point, seed: int) -> Callable[[], None]:
     def call() -> None:
         _, saved = encoder.forward(tokens, params, model, work=arena)
         encoder.backward(d_rows, saved, into=grads, work=arena)
-        arena.reset()
 
     return call
 
