@@ -15,6 +15,10 @@ A single row ``x`` goes through a panel in four sums, which do not wait for one 
 a time, so that a row of the panel that was read is used for all of these; for that, the batch is filled up. ``AHEAD``
 rows before they are needed, weights are asked for, those of the next matrix during the last of this one.
 
+At batch size 1 no step can be faster than to read every weight once. ``linattn-ref bench generation`` measures that in
+the same run, and README says what share of a token it is. How many times as slow a peer is, divided by that share, is
+the most that could be reached beside it.
+
 Widths are filled up to whole Vectors, by zeros. (Reference: the text itself, `linattn_ref.models.causal.step`.)
 """
 
