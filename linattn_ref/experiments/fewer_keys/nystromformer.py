@@ -36,10 +36,10 @@ from linattn_ref.attention import (
     softmax,
 )
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.fewer_keys.linformer_fit import MATRICES, fit
 from linattn_ref.experiments.fewer_keys.linformer_ways import RATE
 from linattn_ref.experiments.measuring import heads as of_network
 from linattn_ref.experiments.measuring.heads import Heads, Spread, each_error, relative_error, spread, truncated_svd
+from linattn_ref.experiments.measuring.linformer_fit import MATRICES, fit
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import band, over_reduced
