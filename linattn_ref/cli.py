@@ -152,7 +152,8 @@ def _add_spectrum(commands: Any) -> None:
 def run_figures(arguments: argparse.Namespace) -> None:
     """Draw the committed figures again, and write their gallery and the tables of README.md.
 
-    To be run where README.md and figures/ are. A name for --only is that of a file in figures/, or "tables".
+    To be run where README.md and figures/ are. A name for --only is that of a file in figures/,
+    or how several begin ("speech"), or "tables".
     """
     from linattn_ref.experiments.publishing import gallery
 

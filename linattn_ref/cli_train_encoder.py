@@ -30,8 +30,12 @@ def add_mlm(tasks: Any) -> None:
     option = add_task(tasks, "mlm", run_mlm, attention=ENCODER, steps=2000, default="softmax")
     option("--text", type=Path, metavar="FILE", help="UTF-8 text to learn from (default: film reviews, fetched once)")
     option("--length", type=at_least(8), metavar="N", help="tokens a sequence (default: 512)")
+    option("--tokens", type=at_least(8), metavar="S", help="a step, in sequences of that length (default: 8192)")
     add_price(option)
+    option("--pooled", action="store_true", help="linformer's projections begin as mean pooling; drawn, otherwise")
+    option("--held", action="store_true", help="linformer's projections stay what they begin as")
     option("--width", type=at_least(2), metavar="E", help="(default: 128)")
+    option("--hidden", type=at_least(1), metavar="F", help="width within the feed-forward layers (default: 512)")
     option("--heads", type=at_least(1), metavar="H", help="(default: 4)")
     option("--layers", type=at_least(1), metavar="L", help="(default: 4)")
     option("--peak", type=float, default=2e-3, metavar="RATE", help="the highest learning rate (default: %(default)s)")
@@ -52,6 +56,8 @@ def run_mlm(arguments: argparse.Namespace) -> None:
         text=arguments.text,
         k=arguments.k,
         sharing=arguments.sharing,
+        pooled=arguments.pooled,
+        held=arguments.held,
         shape=shape,
         peak=arguments.peak,
         cut=300 if arguments.quick else None,

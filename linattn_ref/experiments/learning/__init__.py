@@ -23,6 +23,7 @@ __all__ = [
     "images_state",
     "mechanism_time",
     "mlm",
+    "mlm_curves",
     "ngrams",
     "runs",
     "speech",

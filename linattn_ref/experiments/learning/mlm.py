@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.atomic import write_all
+from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.data.text import read_text
@@ -31,7 +32,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import encoder, masked_tokens
 from linattn_ref.models.encoder import Model
 from linattn_ref.models.masked_tokens import Params
-from linattn_ref.nn import cross_entropy
+from linattn_ref.nn import cross_entropy, embedding, positions
 from linattn_ref.nn.buffers import Work
 from linattn_ref.training import adam, loop, schedule
 
@@ -39,6 +40,7 @@ __all__ = ["Corpus", "Hidden", "Shape", "corpus", "hide", "run", "task"]
 
 HIDDEN = 0.15  # of the tokens
 TO_MASK, TO_RANDOM = 0.8, 0.1  # of the hidden ones
+START = 0.3  # the spread of tokens' numbers at the beginning; those of places are twice as large; see `begun`
 HELD_OUT = 65_536  # tokens of the validation part that are read at each evaluation, or as many as there are
 TOKENIZER = "tokenizer.json"
 
@@ -132,8 +134,8 @@ def yardsticks(found: Corpus, shape: Shape) -> dict[str, float]:
     return ngrams.surprise(found.training, np.concatenate(before), np.concatenate(targets), shape.vocabulary)
 
 
-def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
-    """Cross-entropy of the hidden tokens."""
+def task(found: Corpus, model: Model, shape: Shape, *, held: bool = False) -> loop.Task:
+    """Cross-entropy of the hidden tokens; what the mechanism has of its own is ``held`` or learned."""
     last, rows = len(found.training) - shape.length + 1, max(1, shape.tokens // shape.length)
 
     def batch(rng: np.random.Generator) -> Hidden:
@@ -145,20 +147,47 @@ def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
         loss, surprise = cross_entropy.forward(scores, given.targets, kernels=jit, work=work)
         d_scores = cross_entropy.backward(scores.dtype.type(share), surprise, work=work).scores
         masked_tokens.backward(d_scores, saved, into=into, work=work)
+        for block in into.encoder.blocks if held else ():
+            for gradient in block.attention.own:
+                gradient[...] = 0
         return share * float(loss)
 
     asked = held_out(found, shape)
 
     def evaluate(params: Params) -> dict[str, float]:
-        total, right, count = 0.0, 0, 0
+        """Of all hidden tokens, and of those alone that are shown as ``[MASK]``."""
+        total, masked, right = np.zeros(2), np.zeros(2), 0
         for read, chosen, targets in asked:
             scores, _ = masked_tokens.forward(read, params, model, chosen=chosen)
-            total += len(targets) * float(cross_entropy.forward(scores, targets)[0])
+            total += _sum(scores, targets)
+            unseen = read.ravel()[chosen] == subwords.MASK
+            masked += _sum(scores[unseen], targets[unseen])
             right += int((scores.argmax(axis=-1) == targets).sum())
-            count += len(targets)
-        return {"loss": total / count, "accuracy": right / count}
+        return {"loss": total[0] / total[1], "masked": masked[0] / masked[1], "accuracy": right / total[1]}
 
     return loop.Task(learn, batch, evaluate)
+
+
+def _sum(scores: Array, targets: Tokens) -> Array:
+    """The sum of cross-entropies, and their number, ``(2,)``."""
+    return np.array([len(targets) * float(cross_entropy.forward(scores, targets, kernels=jit)[0]), len(targets)])
+
+
+def begun(below: encoder.Params, rng: np.random.Generator) -> encoder.Params:
+    """An encoder in which near tokens begin with larger weight, or in so few updates it would not look at any.
+
+    Tokens and places begin as large as what the layers add to them. Places begin as sinusoids, the faster half of them,
+    and keys are projected as queries are: so the score of two places is largest where they are the same.
+    """
+    count, width = below.embedding.table.shape
+    dtype, places = below.embedding.table.dtype, len(below.positions.table)
+    drawn = embedding.draw(count, width, rng, scale=START, dtype=dtype)
+    waves = 2 * START * 2**0.5 * positions.sinusoidal(places, 2 * width, dtype=dtype)[:, :width]
+    for one in below.blocks:
+        inner = one.attention.inner.w  # (E, 3 E), of most mechanisms
+        if inner.shape[1] == 3 * width:
+            inner[:, width : 2 * width] = inner[:, :width]
+    return below._replace(embedding=drawn, positions=positions.Params(waves))
 
 
 def rate(t: int, *, peak: float, steps: int) -> float:
@@ -173,6 +202,8 @@ def run(
     attention: str = "softmax",
     k: int = 64,
     sharing: Sharing = "headwise",
+    pooled: bool = False,
+    held: bool = False,
     steps: int = 2000,
     peak: float = 2e-3,
     seed: int = 0,
@@ -189,8 +220,10 @@ def run(
     out : Path
     text : Path, optional
         UTF-8; film reviews, fetched once, unless given.
-    attention, k, sharing
+    attention, k, sharing, pooled
         As in `encoder_attention`.
+    held : bool
+        Linformer's projections stay what they were at the beginning (weight decay makes them a little smaller).
     steps, peak, seed : int, float, int
         ``peak`` is the highest learning rate.
     shape : Shape
@@ -204,7 +237,8 @@ def run(
     """
     if shape.width % shape.heads:
         raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
-    setting = encoder_attention.Setting(shape.layers, shape.heads, shape.width // shape.heads, shape.length, k, sharing)
+    head_width = shape.width // shape.heads
+    setting = encoder_attention.Setting(shape.layers, shape.heads, head_width, shape.length, k, sharing, pooled)
     inside = encoder_attention.make(attention, setting, np.random.default_rng([seed, 1]))
     found = corpus(text, shape, cut)
     rng = np.random.default_rng([seed, 0])
@@ -225,7 +259,7 @@ def run(
         optimiser=adam,
         options={"betas": (0.9, 0.98), "kernels": jit, "weight_decay": 0.01, "decoupled": True},
         clip=1.0,
-        every=max(1, min(100, steps // 4)),
+        every=max(1, steps // 20),
         seed=seed,
     )
     facts = runs.facts(
@@ -236,14 +270,15 @@ def run(
         attention=attention,
         k=None if attention in encoder_attention.WITHOUT_K else k,
         sharing=sharing if attention == "linformer" else None,
+        pooled=pooled if attention == "linformer" else None,
+        held=held if attention == "linformer" else None,
         shape=shape._asdict(),
         text={"name": found.name, "sha256": found.sha256, "pieces": len(found.training)},
         vocabulary=found.vocabulary,
         yardsticks=yardsticks(found, shape),
     )
-    learned = task(found, Model(inside.mechanisms, shape.heads), shape)
-    params = loop.run(
-        learned, masked_tokens.draw(below, rng), settings, out, facts=facts, resume=resume, progress=progress
-    )
+    learned = task(found, Model(inside.mechanisms, shape.heads), shape, held=held)
+    params = masked_tokens.draw(begun(below, rng), rng)
+    params = loop.run(learned, params, settings, out, facts=facts, resume=resume, progress=progress)
     write_all({out / TOKENIZER: lambda path: path.write_bytes(found.tokenizer)})
     return params

@@ -65,6 +65,7 @@ FIGURES = {
     "duplication_attention": "learning",
     "speech_curves": "learning",
     "speech_utterance": "learning",
+    "mlm_curves": "learning",
     "downstream": "learning",
     "every_mechanism": "learning",
     "mechanism_time": "learning",

@@ -40,7 +40,8 @@ def make(
     Parameters
     ----------
     only : sequence of str, optional
-        Names in the `catalogue`, or ``"tables"``; everything unless given.
+        Names in the `catalogue`, or how some of them begin (``speech``: all of that task), or ``"tables"``; everything
+        unless given.
     out : Path
     quick : bool
         Small figures, for a test; the tables are then left alone unless asked for.
@@ -59,11 +60,8 @@ def make(
     FileNotFoundError
         The tables are to be written, and there is no README.md here; there is no record to draw from.
     """
-    names = list(only) if only is not None else [*FIGURES, *([] if quick else [*BENCHES, *COMPILED, "tables"])]
-    unknown = sorted(set(names) - {*FIGURES, *BENCHES, *COMPILED, "tables"})
-    if unknown:
-        known = ", ".join((*FIGURES, *BENCHES, *COMPILED))
-        raise ValueError(f"only: no figure named {', '.join(unknown)}; there are {known} and tables")
+    everything = [*FIGURES, *([] if quick else [*BENCHES, *COMPILED, "tables"])]
+    names = everything if only is None else list(dict.fromkeys(name for word in only for name in _called(word)))
     if "tables" in names:
         tables.check_readme(Path("README.md"))  # first: the figures take long
     for name in names:
@@ -83,6 +81,15 @@ def make(
     if "tables" in names:
         tables.update(Path("README.md"))
         say("tables: README.md")
+
+
+def _called(word: str) -> list[str]:
+    """The figures of that name or, if there is none, those whose names begin so."""
+    known = (*FIGURES, *BENCHES, *COMPILED)
+    found = [word] if word in (*known, "tables") else [name for name in known if name.startswith(f"{word}_")]
+    if not found:
+        raise ValueError(f"only: no figure named {word}; there are {', '.join(known)} and tables")
+    return found
 
 
 def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int) -> None:

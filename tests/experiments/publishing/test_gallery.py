@@ -88,6 +88,14 @@ def test_signs_of_markdown_in_a_caption_are_shown_as_they_are():
     assert r"P\~ by \|p\_i\| is \*not\* \<b\>" in gallery.page([record])
 
 
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [("speech", ["speech_curves", "speech_utterance"]), ("mlm", ["mlm_curves"]), ("linformer", ["linformer"])],
+)
+def test_a_name_or_how_several_begin(word, names):
+    assert gallery._called(word) == names
+
+
 def test_unknown_name_lists_those_there_are(tmp_path):
     with pytest.raises(ValueError, match=r"only: no figure named mona_lisa; there are .*spectrum, .* and tables"):
         gallery.make(["spectrum", "mona_lisa"], out=tmp_path)

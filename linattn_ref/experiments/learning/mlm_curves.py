@@ -1,0 +1,201 @@
+"""Learning to say hidden tokens with softmax attention and with Linformer's: the panels of its Figure 3, in small.
+
+``linattn-ref train mlm`` was run once for each attention, length, ``k``, sharing and seed; ``linattn-ref gather`` made
+the record, whose runs say themselves what they are.
+
+References
+----------
+Wang et al. (2020), "Linformer: self-attention with linear complexity", section 5.1, Figure 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.learning import runs
+from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import restore
+
+__all__ = ["SHARINGS", "Curve", "Results", "compute", "draw", "from_record", "panels", "table_rows"]
+
+SHARINGS = {"none": "each its own", "headwise": "heads share", "key_value": "E = F too", "layerwise": "one for all"}
+Kind = tuple[str, int, int | None, str | None, bool | None, bool]  # the first fields of a curve
+HEADS, DRAWN = SHARINGS["headwise"], "drawn"
+CAPTION = (
+    "Saying which tokens were hidden, in film reviews that are not trained on, against updates: the four panels of "
+    "Linformer's Figure 3 with networks of 2 layers of width 64 and 1,500 updates of 4,096 tokens, where the paper's "
+    "are RoBERTa's and 250,000 updates: none of these curves has converged, and there is one seed of each. Perplexity "
+    "at the places shown as [MASK]. (a), (b): two lengths, softmax beside Linformer, whose heads share projections "
+    "that begin as mean pooling; dotted: they stay that. (c): one projection for all layers, heads, keys and values. "
+    "(d): one k at two lengths. Dashed: what the frequencies of pieces alone say. Where curves meet on that line, "
+    "nothing has been learned yet that attention is needed for."
+)
+
+
+class Curve(NamedTuple):
+    """The runs that differ in their seed alone; all evaluated after the same updates."""
+
+    attention: str
+    length: int  # N
+    k: int | None  # None for softmax
+    sharing: str | None
+    pooled: bool | None  # whether E and F began as mean pooling
+    held: bool  # and stayed so
+    seeds: tuple[int, ...]
+    steps: Array  # (T,)
+    cpu_seconds: Array  # (S, T)
+    loss: Array  # (S, T), nats a hidden token
+    masked: Array  # (S, T), of those that are shown as [MASK]
+    accuracy: Array  # (S, T), share of the hidden tokens that are told
+
+    @property
+    def perplexity(self) -> Array:
+        """Of the tokens shown as ``[MASK]``, at the end, ``(S,)``."""
+        return np.exp(self.masked[:, -1])
+
+
+class Results(NamedTuple):
+    """All runs."""
+
+    shape: dict[str, int]  # of the networks: width, hidden, heads, layers, tokens a step, vocabulary
+    steps: int
+    peak: float
+    pieces: int  # of the training text
+    yardsticks: dict[str, float]  # of counts, nats, at the longest length that softmax has
+    curves: tuple[Curve, ...]
+
+    def find(self, **wanted: Any) -> tuple[Curve, ...]:
+        """Those whose fields are so, in order: ``find(attention="linformer", length=512)``."""
+        return tuple(c for c in self.curves if all(getattr(c, name) == x for name, x in wanted.items()))
+
+
+def compute(*, record: Path = runs.RECORDS / "mlm.json") -> Results:
+    """The curves of the committed runs, or those in another file of `runs.gather`.
+
+    Raises
+    ------
+    ValueError
+        Runs that differ in more than attention, length, ``k``, sharing and seed cannot be compared.
+    """
+    found = runs.gathered(record)
+    first = next(iter(found.values()))
+    kinds: dict[Kind, list[runs.Run]] = {}
+    for name, run in found.items():
+        if _common(run) != _common(first):
+            raise ValueError(f"record: {name} is not of the size and length of training of the others")
+        kinds.setdefault(_kind(run), []).append(run)
+    counted = max(found.values(), key=lambda run: (run.facts["attention"] == "softmax", run.facts["shape"]["length"]))
+    return Results(
+        {name: size for name, size in first.facts["shape"].items() if name != "length"},
+        first.facts["steps"],
+        first.facts["peak"],
+        first.facts["text"]["pieces"],
+        counted.facts["yardsticks"],
+        tuple(_curve(kinds[kind]) for kind in sorted(kinds, key=str)),
+    )
+
+
+def _common(run: runs.Run) -> tuple[Any, ...]:
+    """What has to be the same."""
+    shape = {name: size for name, size in run.facts["shape"].items() if name != "length"}
+    return shape, *(run.facts[name] for name in ("steps", "peak", "text", "vocabulary")), run.steps.tolist()
+
+
+def _kind(run: runs.Run) -> Kind:
+    """What a curve's runs have in common."""
+    said = run.facts
+    return (
+        said["attention"],
+        said["shape"]["length"],
+        said["k"],
+        said["sharing"],
+        said["pooled"],
+        bool(said.get("held")),  # not said where it could not be asked for
+    )
+
+
+def _curve(found: Sequence[runs.Run]) -> Curve:
+    measured = [np.array([run.curves[name] for run in found]) for name in ("loss", "masked", "accuracy")]
+    seeds = tuple(run.facts["seed"] for run in found)
+    return Curve(*_kind(found[0]), seeds, found[0].steps, np.array([run.cpu_seconds for run in found]), *measured)
+
+
+def from_record(record: Mapping[str, Any]) -> Results:
+    """The results in the figure's ``.json``, as they were."""
+    return restore(Results, record["results"])
+
+
+def panels(results: Results) -> dict[str, dict[str, Curve]]:
+    """Which curves each panel has, by the names that stand at their ends."""
+    short, *_, long = sorted({c.length for c in results.find(attention="softmax")})
+    linformer = results.find(attention="linformer", held=False)
+    ((length, k),) = {(c.length, c.k) for c in linformer if c.sharing != "headwise"}
+    shared = {_shared(c): c for c in linformer if (c.length, c.k) == (length, k)}
+    by_length = {c.length: c for c in sorted(linformer, key=lambda c: c.length) if c.k == k and _shared(c) == HEADS}
+    return {
+        "a": _by_k(results.find(length=short)),
+        "b": _by_k(results.find(length=long)),
+        "c": {name: shared[name] for name in (*SHARINGS.values(), DRAWN) if name in shared},
+        "d": {f"n = {length}": curve for length, curve in by_length.items()},
+    }
+
+
+def _shared(curve: Curve) -> str:
+    return SHARINGS[curve.sharing or ""] if curve.pooled else DRAWN
+
+
+def _by_k(found: Sequence[Curve]) -> dict[str, Curve]:
+    """Softmax, and those whose heads share and began as mean pooling."""
+    ordered = sorted((c for c in found if c.k is None or _shared(c) == HEADS), key=lambda c: (c.k or 0, c.held))
+    return {f"k = {c.k}{', held' * c.held}" if c.k else "softmax": c for c in ordered}
+
+
+def table_rows(results: Results, panel: str) -> list[tuple[str, str, str, str]]:
+    """Of each curve of a panel, at the end: perplexity at ``[MASK]``, of all hidden tokens, CPU seconds; by seed."""
+    return [
+        (
+            name,
+            " and ".join(f"{x:.0f}" for x in curve.perplexity),
+            " and ".join(f"{x:.0f}" for x in np.exp(curve.loss[:, -1])),
+            " and ".join(f"{x:.0f}" for x in curve.cpu_seconds[:, -1]),
+        )
+        for name, curve in panels(results)[panel].items()
+    ]
+
+
+def draw(results: Results) -> Figure:
+    """Perplexity against updates, a panel each."""
+    figure, axes = style.figure(2, 2, height=0.8, sharex=True, sharey=True)
+    shown = panels(results)
+    a, b, c, d = (next(iter(curves.values())) for curves in shown.values())
+    titles = (f"(a) n = {a.length}", f"(b) n = {b.length}", f"(c) n = {c.length}, k = {c.k}", f"(d) k = {d.k}")
+    for axis, title, curves in zip(axes.flat, titles, shown.values(), strict=True):
+        shades = style.sequence(len(curves) + 1)[1:]  # the first is nearly black, and softmax is
+        lines = [
+            _draw_curve(axis, curve, style.MECHANISMS["softmax"] if curve.k is None else shade)
+            for curve, shade in zip(curves.values(), shades, strict=True)
+        ]
+        alone = float(np.exp(results.yardsticks["pieces alone"]))
+        axis.axhline(alone, color=style.GREY, linewidth=0.6, linestyle="--")
+        axis.set(title=title)
+        labels.at_ends(axis, lines, list(curves), rows=2)
+    for axis in axes[1]:
+        axis.set_xlabel("updates")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("perplexity at [MASK]")
+    return figure
+
+
+def _draw_curve(axes: Axes, curve: Curve, colour: Any) -> Line2D:
+    (mean,) = axes.plot(curve.steps, np.exp(curve.masked.mean(axis=0)), ":" if curve.held else "-", color=colour)
+    low, high = (np.exp(bound(curve.masked, axis=0)) for bound in (np.min, np.max))
+    axes.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
+    return mean

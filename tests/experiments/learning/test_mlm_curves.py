@@ -1,0 +1,89 @@
+"""The four panels, from a record of runs that were never run."""
+
+import json
+
+import numpy as np
+import pytest
+
+from linattn_ref.experiments.learning import mlm_curves
+from linattn_ref.experiments.publishing import record as saving
+from linattn_ref.experiments.publishing import style
+
+KINDS = [  # attention, length, k, sharing, pooled, held, perplexity at the end by seed
+    ("softmax", 8, None, None, None, None, (300, 320)),
+    ("linformer", 8, 2, "headwise", True, False, (500,)),
+    ("linformer", 8, 2, "headwise", True, True, (450,)),
+    ("softmax", 16, None, None, None, None, (400,)),
+    ("linformer", 16, 4, "headwise", True, False, (600, 620)),
+    ("linformer", 16, 8, "headwise", True, False, (590,)),
+    ("linformer", 16, 4, "layerwise", True, False, (610,)),
+    ("linformer", 16, 4, "headwise", False, False, (790,)),
+    ("linformer", 32, 4, "headwise", True, False, (700,)),
+]
+
+
+@pytest.fixture
+def made_up():
+    """As `runs.gather` writes it."""
+    found = {}
+    for attention, length, k, sharing, pooled, held, ends in KINDS:
+        for seed, end in enumerate(ends):
+            facts = {"attention": attention, "k": k, "sharing": sharing, "pooled": pooled, "seed": seed, "steps": 20}
+            facts |= {
+                "held": held,
+                "peak": 0.01,
+                "shape": {"length": length, "width": 4},
+                "text": {"pieces": 99},
+                "vocabulary": "v",
+            }
+            facts["yardsticks"] = {"pieces alone": float(np.log(800)), "pairs of pieces": float(np.log(100))}
+            masked = np.log([800, end]).tolist()
+            curves = {"loss": [0.9 * x for x in masked], "masked": masked, "accuracy": [0.1, 0.2]}
+            name = f"{attention}-{length}-{k}-{sharing}-{pooled}-{held}-{seed}"
+            found[name] = {"facts": facts, "steps": [10, 20], "cpu_seconds": [1.0, 2.0], "curves": curves}
+    return found
+
+
+@pytest.fixture
+def results(made_up, tmp_path):
+    return _computed(made_up, tmp_path)
+
+
+def _computed(made_up, tmp_path):
+    path = tmp_path / "mlm.json"
+    path.write_text(json.dumps(made_up), encoding="utf-8")
+    return mlm_curves.compute(record=path)
+
+
+def test_each_curve_is_in_its_panels(results):
+    found = {panel: list(curves) for panel, curves in mlm_curves.panels(results).items()}
+    assert found == {
+        "a": ["softmax", "k = 2", "k = 2, held"],
+        "b": ["softmax", "k = 4", "k = 8"],
+        "c": ["heads share", "one for all", "drawn"],
+        "d": ["n = 16", "n = 32"],
+    }
+    assert mlm_curves.panels(results)["b"]["k = 4"] is mlm_curves.panels(results)["d"]["n = 16"]
+    (soft,) = results.find(attention="softmax", length=8)
+    np.testing.assert_allclose(soft.perplexity, [300, 320])
+    assert mlm_curves.table_rows(results, "a")[0] == ("softmax", "300 and 320", "170 and 180", "2 and 2")
+
+
+def test_what_is_stored_is_what_was_computed(results):
+    again = mlm_curves.from_record({"results": saving.plain(results)})
+    for panel in "abcd":
+        assert mlm_curves.table_rows(again, panel) == mlm_curves.table_rows(results, panel)
+    assert again._replace(curves=()) == results._replace(curves=())
+
+
+def test_drawn(results):
+    with style.use("paper"):
+        drawn = mlm_curves.draw(results).axes
+    assert [len(axes.lines) - 1 for axes in drawn] == [3, 3, 3, 2]  # and the dashed one
+    assert [text.get_text() for text in drawn[0].texts] == ["softmax", "k = 2", "k = 2, held"]
+
+
+def test_runs_that_cannot_be_compared_are_told(made_up, tmp_path):
+    made_up["softmax-8-None-None-None-None-1"]["facts"]["peak"] = 0.02
+    with pytest.raises(ValueError, match="record: softmax-8-None-None-None-None-1 is not of the size"):
+        _computed(made_up, tmp_path)
