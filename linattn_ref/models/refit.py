@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from linattn_ref.nn import affine
 
-if TYPE_CHECKING:
-    from linattn_ref.models.encoder import Params
-
 __all__ = ["refit"]
 
+Network = TypeVar("Network")  # `encoder.Params`, which is not imported here, because `encoder` imports this
 # Of a mechanism that reads so many arrays: which of queries, keys and values (0, 1, 2) it is given for each.
 PROJECTIONS = {
     2: (0, 2),  # Reformer: queries are keys too
@@ -22,12 +20,12 @@ PROJECTIONS = {
 }
 
 
-def refit(params: Params, reads: int, own: Sequence[tuple[Any, ...]] | None = None) -> Params:
+def refit(params: Network, reads: int, own: Sequence[tuple[Any, ...]] | None = None) -> Network:
     """The same network for another mechanism, which is given the projections that queries, keys and values had.
 
     Parameters
     ----------
-    params : Params
+    params : `encoder.Params`
         Of a network whose mechanism reads queries, keys and values.
     reads : int
         Of the new mechanism: `mechanism.Mechanism.reads`.
@@ -36,8 +34,9 @@ def refit(params: Params, reads: int, own: Sequence[tuple[Any, ...]] | None = No
     """
     if reads not in PROJECTIONS:
         raise ValueError(f"reads: expected one of {', '.join(map(str, PROJECTIONS))}, got {reads!r}")
+    network: Any = params
     blocks = []
-    for one, its in zip(params.blocks, own or ((),) * len(params.blocks), strict=True):
+    for one, its in zip(network.blocks, own or ((),) * len(network.blocks), strict=True):
         inner = affine.Params(
             *(
                 np.concatenate([np.split(x, 3, axis=-1)[part] for part in PROJECTIONS[reads]], axis=-1)
@@ -45,4 +44,4 @@ def refit(params: Params, reads: int, own: Sequence[tuple[Any, ...]] | None = No
             )
         )
         blocks.append(one._replace(attention=one.attention._replace(inner=inner, own=its)))
-    return params._replace(blocks=tuple(blocks))
+    return network._replace(blocks=tuple(blocks))
