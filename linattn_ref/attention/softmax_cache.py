@@ -4,7 +4,8 @@
     p_t = softmax(scale K_t q_t)                             (2)  (t,)
     out_t = V_t^T p_t                                        (3)  (M,)
 
-``O(t max(D, M))`` time a token. Nothing is computed twice, and nothing is forgotten.
+``O(t max(D, M))`` time a token. Nothing is computed twice, and nothing is forgotten. What share of a step it is to read
+the cache, `linattn_ref.kernels.jit.softmax_step` says.
 
 The rows of a cache never change once they are written, so that any number of states can share them, each with a
 ``length`` of its own; what becomes of two that go on from the same row, `ownership` says.
