@@ -22,8 +22,8 @@ four or six are no faster, since more of these additions wait for one another.) 
 M`` multiply-adds a row of (1) and (2): what limits the loop is how many of them the core can do. Of that it reaches, by
 `linattn-ref bench linear` at 4096 rows of eight heads of 64, forward and with the backward pass, 72 and 75 % with
 AVX-512, and 86 % both if the same kind of processor is told to have 16 registers of 256 bits, as one with AVX2 has
-(figures/records/bench_linear_avx2.json). A Zen 3, with AVX2 alone, was at 53 and 55 % when it was last measured; what it
-waits for, a processor that is only told so does not show.
+(figures/records/bench_linear_avx2.json). A Zen 3, with AVX2 alone, was at 53 and 55 % when it was last measured; what
+it waits for, a processor that is only told so does not show.
 
 The column of ones
 ------------------
