@@ -1,19 +1,21 @@
 # %% [markdown]
-# # 15. The comparison: three families, what each mechanism makes of P, and what it costs
+# # 15. The comparison: three families, one network, and when to use which
 #
 # Thirteen mechanisms in fourteen chapters, two more in chapter 19, and each avoids the $N \times N$ matrix: which of
-# them come near softmax attention at an equal cost, which replace it by something else, and what does one have to
-# keep for the gradient?
+# them come near softmax attention at an equal cost, what is left of a trained network when one is put in, and when
+# should you use which?
 #
 # Here you will
 #
 # 1. sort the mechanisms into three families, and see all their matrices side by side;
 # 2. derive one gradient that two of the families share, and the one of the third;
 # 3. read what each of them costs, in a table that is made from the code and measured;
-# 4. put each in the place of softmax attention in a pretrained network, at equal cost;
-# 5. set what a paper prints of trained networks beside it.
+# 4. put each in the place of softmax attention in a pretrained network, at equal cost, and see how far heads are off;
+# 5. see what the whole network still knows then, and what a little training brings back;
+# 6. set what a paper prints of trained networks beside it, and come to a choice.
 #
-# You need chapters 1, 4 and 5, and of the others the first page.
+# You need chapters 1, 4 and 5, and of the others the first page. How a network is fine-tuned is chapter 24's matter;
+# here its results are read.
 
 # %%
 from functools import partial
@@ -23,6 +25,7 @@ import numpy as np
 from linattn_ref.attention import bigbird, feature_maps, linear, linformer, local, nystromformer, patterns, softmax
 from linattn_ref.data import reported
 from linattn_ref.experiments.cost import comparison, comparison_calls, comparison_ways, resources
+from linattn_ref.experiments.learning import every_mechanism, mechanism_time
 from linattn_ref.experiments.publishing import chapter, style, tables
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
@@ -467,8 +470,100 @@ for cost, medians, best in ((0.1, cheap, "nystromformer"), (0.4, dear, "bigbird"
 #   order.
 # - None of this is about networks *trained* with a mechanism, and nothing was trained here. The papers train theirs
 #   with it, from the start or for some time more, and report results near those of softmax attention on their tasks.
-#   Put into a network that was trained without it, none is free.
 #
+# ## One network, every mechanism
+#
+# An error of a head's output is not what a network is for. The same pretrained network learned to tell praise from
+# blame in film reviews, with softmax attention; then each mechanism took its place in all six layers, with the
+# projections that were trained for softmax attention. How many test texts does it still get right, and how many after a
+# few more updates of all its parameters, the same number for each, on the same batches, at one rate?
+#
+# Each has the same price: a query looks at $k$ keys, mixtures or landmarks, or is described by $k$ features, a quarter
+# of the length; linear attention has as many features as a head is wide. The runs are recorded (`linattn-ref train
+# finetune`, `linattn-ref gather`); nothing is trained in this chapter.
+
+# %%
+trained = every_mechanism.from_record(chapter.record("every_mechanism"))
+chapter.show(
+    every_mechanism.draw,
+    trained,
+    alt="Test accuracy of one network with each mechanism, before and after further training, with intervals",
+)
+for source in trained.values():
+    print(
+        f"{source.name}: {source.length} tokens; {source.first_steps} updates with softmax attention, then "
+        f"{source.steps} with each mechanism; {source.batch} texts an update, rate {source.peak:g}; "
+        f"{source.texts} test texts"
+    )
+    chapter.table(
+        ("mechanism", "right before training", "right after", "CPU s an update"), every_mechanism.table_rows(source)
+    )
+
+# %% [markdown]
+# What the two tables say, on sentences with all mechanisms, on the longer reviews with two:
+#
+# - **Near softmax attention at once**: Nyström attention, the window and Longformer. Softmax attention's accuracy is
+#   within their intervals. They keep the exponential, and its pairs or landmarks from the text itself; and in a
+#   sentence a window of a quarter of the length sees much of what there is to see. BigBird, whose blocks are single
+#   tokens at this price, comes next.
+# - **Far from it**: the three kernels, and Linformer with mixtures by position, which nobody has trained. Their
+#   intervals end below it. Reformer too: it has one projection for queries and keys, and the network was trained with
+#   two. Long-Short is hardly better than guessing: its mixtures are drawn, and its norms are new.
+# - **A little training** brings much back on the reviews, where most was lost: more than ten percent for linear
+#   attention and for Linformer. On sentences the same number of updates brings back next to nothing, but for
+#   Long-Short.
+# - Neighbours in the table are not known to differ; the two groups are. Softmax attention's own row says how much
+#   further updates change by themselves.
+
+# %%
+rows = every_mechanism.ordered(trained["rt"])
+before = {name: one.before for name, one in rows.items()}
+reference = before.pop("softmax").accuracy
+near = ("nystromformer", "local", "longformer")
+far = ("linear", "performer", "rfa", "linformer", "reformer", "long-short")
+assert set(before) == {*near, *far, "bigbird"}
+for name in near:
+    assert before[name].low < reference < before[name].high
+for name in far:
+    assert before[name].high < reference
+assert min(before[name].accuracy for name in near) > 0.03 + max(before[name].accuracy for name in far)
+assert max(before[name].accuracy for name in far) < before["bigbird"].accuracy < reference
+assert rows["long-short"].before.low < 0.55 < rows["long-short"].after.low
+for name in ("linear", "linformer"):
+    one = every_mechanism.ordered(trained["imdb"])[name]
+    assert one.after.accuracy - one.before.accuracy > 0.1
+    assert abs(rows[name].after.accuracy - rows[name].before.accuracy) < 0.03
+
+# %% [markdown]
+# ### And what it costs
+#
+# Both passes of a whole network of that size, at the length of the table and at a longer one, over the same with
+# softmax attention that keeps no matrix. At 128 tokens attention is a twentieth of a layer's multiply-adds (chapter 24
+# counts them), and nothing can be saved; what is more complicated only costs more. At 2,048 tokens the order is another
+# one.
+
+# %%
+of_network = mechanism_time.from_record(chapter.record("mechanism_time"))
+chapter.show(
+    mechanism_time.draw,
+    of_network,
+    alt="Bars: time of both passes over softmax attention's, by mechanism, at 128 and at 2,048 tokens",
+)
+chapter.table(
+    ("mechanism", *(f"ms a sequence of {point.length}, k = {point.k}" for point in of_network.points)),
+    [
+        (every_mechanism.TITLES[name], *(f"{1e3 * seconds:.0f}" for seconds in of_network.seconds[name]))
+        for name in every_mechanism.TITLES
+    ],
+)
+short, long = ({name: ratio[i] for name, ratio in of_network.ratio.items() if name != "softmax"} for i in range(2))
+print(f"128 tokens: {sum(x < 0.95 for x in short.values())} of {len(short)} save more than 5 % of the time;", end=" ")
+print(f"2,048 tokens: {sum(x < 0.95 for x in long.values())}")
+assert max(long.values()) < 1  # at 2,048 tokens all are faster,
+assert min(short.values()) > 0.9  # at 128 none by much
+assert min(long, key=long.get) == "linear"
+
+# %% [markdown]
 # ### What training made of three of them
 #
 # Here are the numbers of one paper. The authors of linear attention trained four networks to recognise speech on the
@@ -504,6 +599,36 @@ for n in (512, 1024, 2048):  # the order of the epochs, at each length
 # %% [markdown]
 # The order is the same: linear attention, LSH, softmax attention. Their ratios are smaller than those at 1,024 tokens
 # here, since an epoch is more than attention; and they are from a GPU, these from one thread of a processor.
+#
+# ## When to use which
+#
+# What this course has measured comes to a few questions, to be asked in this order.
+#
+# 1. **Is it attention that costs?** Below some thousand tokens most of a layer is its products with weights, and a
+#    softmax attention that keeps no matrix (chapter 1) is the answer: exact, and no slower than the others.
+# 2. **Is a token generated after the other?** Then what counts is the state. Linear attention, RFA and the delta rule
+#    have one of fixed size (chapters 7, 8, 10 and 19); what is given up is pointing at one token far back (chapter 20).
+# 3. **Was the network trained already?** Then stay near what it was trained with: the table above. Mechanisms that keep
+#    the exponential and the pairs that matter, or that choose their landmarks from the text, need the least repair.
+#    Another kernel asks for training.
+# 4. **Is it trained from the start?** Then the errors of this chapter say little, for a network learns what its
+#    attention can do. Take what fits the data: windows and blocks where neighbours matter (chapter 12), with global
+#    tokens where everybody needs something of everybody; mixtures where the length is fixed (chapter 4), or that
+#    depend on the text where it is not (11 and 13); hashing where few keys matter and nobody knows which (14).
+# 5. **What can be measured?** One length, one network, one thread are three choices. Put yours in: `attention` takes
+#    one line in a table (`encoder_attention`), and the same commands make the same figures.
+#
+# ### What the table cannot say
+#
+# - It is **one network**, of 22.6 million parameters, pretrained by others for sentences' similarity, on **one task**
+#   that asks for little: whether a review is praise can be told from many words, each by itself. A task that needs one
+#   token found among thousands would punish others.
+# - The texts are **short**. A window of a quarter of 128 tokens sees much; at 4,000 the same number of keys is nothing.
+# - **Each was trained once**, for a few updates at a rate that was chosen for softmax attention. More training, or a
+#   rate of its own, would bring some of them nearer; the intervals are those of the test texts alone and know nothing
+#   of another seed.
+# - Equal $k$ is not equal time, and time is that of **one processor**. Chapter 16 has other kernels.
+# - It says nothing about networks that are *pretrained* with a mechanism, which is what the papers do.
 #
 # Sliders: how the matrix of the Nyström method, of the Performer or of a window fills in with size.
 
@@ -627,7 +752,10 @@ assert lengths[lengths**2 * (D_ + M_) >= 2 * lengths * m_ * (D_ + M_)][0] == 2 *
 #   is nearest, at 0.4 BigBird, on average over the heads of the one network measured here.
 # - The truncated SVD is far below all of them. That the matrices are near low rank does not tell how to find the
 #   subspace.
-# - None of this says how well a network does that is *trained* with a mechanism.
+# - Put into a trained network, those that keep the exponential and take their pairs or landmarks from the text lose
+#   little; other kernels, and mixtures by position, lose much. How much training brings back differs from task to task.
+# - At the lengths of sentences nothing is to be saved, at thousands of tokens much is.
+# - None of this says how well a network does that is *pretrained* with a mechanism.
 #
 # **Sources.** Each mechanism's are at the end of its chapter. Katharopoulos et al. (2020), *Transformers are RNNs*,
 # table 3. Tay et al. (2020), *Efficient transformers: a survey*, has the families in more detail, and Tay et al.
