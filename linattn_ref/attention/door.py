@@ -59,10 +59,11 @@ def door(check: Callable[..., None]) -> Callable[[Callable[P, R]], Checked[P, R]
             if args and type(args[0]) is np.ndarray and not (len(args) > 1 and _is_saved_on_gpu(args[1])):
                 try:
                     check(*args, **kwargs)
-                except TypeError:  # told below
+                except TypeError:
                     pass
                 else:
                     return function(*args, **kwargs)
+                return check_then_call(*args, **kwargs)  # which says what was wrong
             return through_the_door(check_then_call, *args, **kwargs)
 
         checked.unchecked, checked.check = function, check  # type: ignore[attr-defined]
