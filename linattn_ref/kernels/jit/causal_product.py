@@ -22,8 +22,7 @@ With the denominator there is a column of ones beside ``v``. Beside ``G`` that m
 
 Each head is a task, and of a single head each panel, which costs nothing. A single head of a single panel is cut into
 up to ``PARTS`` parts of at least ``ROWS`` rows. What each adds to the state has to be summed up first, half as much
-arithmetic again; in return all cores work. All this depends on shapes alone, so that the result is the same to the last
-bit for any number of threads.
+arithmetic again; in return all cores work. It depends on shapes alone: the same bits for any number of threads.
 """
 
 import math
