@@ -161,9 +161,10 @@ def task(found: Corpus, model: Model, shape: Shape, *, held: bool = False) -> lo
             scores, _ = masked_tokens.forward(read, params, model, chosen=chosen)
             total += _sum(scores, targets)
             unseen = read.ravel()[chosen] == subwords.MASK
-            masked += _sum(scores[unseen], targets[unseen])
+            if unseen.any():
+                masked += _sum(scores[unseen], targets[unseen])
             right += int((scores.argmax(axis=-1) == targets).sum())
-        return {"loss": total[0] / total[1], "masked": masked[0] / masked[1], "accuracy": right / total[1]}
+        return {"loss": total[0] / total[1], "masked": masked[0] / max(masked[1], 1.0), "accuracy": right / total[1]}
 
     return loop.Task(learn, batch, evaluate)
 
