@@ -26,7 +26,9 @@ def test_layers_are_the_packages_and_the_peers(attention):
 
 
 @pytest.mark.slow
-def test_the_table_multiplies_layers_and_sequences():
+def test_the_table_multiplies_layers_and_sequences(monkeypatch):
+    monkeypatch.setattr(bench_encoder, "in_new_process", lambda function, *arguments, malloc: function(*arguments))
+    monkeypatch.setattr(bench_encoder, "Sizes", lambda length=20: SMALL._replace(length=length))
     results = bench_encoder.compute(length=20, repeats=1)
     lines = bench_encoder.table(results).splitlines()
     assert {row.kernel for row in results.rows} >= {"jit"}
