@@ -31,6 +31,10 @@ def test_both_set_up_commands_are_one_line_each() -> None:
     assert f"\n{install}.venv/bin/python -m pytest -n auto --dist worksteal\n" in README
 
 
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) < 220
+
+
 def test_links_lead_somewhere() -> None:
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)", README + CONTRIBUTING)
     assert targets

@@ -1,10 +1,10 @@
 """The few ratios that README.md shows, taken from the records of the benches: what, against whom, how much, where.
 
-Then some shares: of memory, and of what the processor gives at best, measured in the same run.
+Then one sentence of shares: of memory, and of what the processor gives at best, measured in the same run.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,28 +46,10 @@ HEADLINES = (
         {"layers": 8, "attention": "linear", "kernel": "fast-transformers"},
     ),
     Headline(
-        "The same, softmax",
-        "PyTorch's eager mode",
-        "bench_training",
-        {"layers": 8, "attention": "softmax", "kernel": "pytorch"},
-    ),
-    Headline(
-        "Performer, all keys, forward, N = 4096",
-        "performer-pytorch",
-        "bench_performer",
-        {"size": 4096, "task": "all keys", "passes": "forward", "name": "performer-pytorch"},
-    ),
-    Headline(
         "Longformer, forward + backward, N = 4096",
         "Hugging Face's transformers",
         "bench_patterns",
         {"length": 4096, "mechanism": "longformer", "passes": "forward + backward", "kernel": "transformers"},
-    ),
-    Headline(
-        "Reformer's LSH attention, forward + backward, N = 4096",
-        "Hugging Face's transformers",
-        "bench_reformer",
-        {"length": 4096, "causal": False, "passes": "forward + backward", "name": "transformers"},
     ),
     Headline(
         "A token of a transformer of 8 layers, linear attention, B = 1",
@@ -78,58 +60,37 @@ HEADLINES = (
 )
 
 
-class Share(NamedTuple):
-    """A part of something that the same record has."""
-
-    what: str
-    whole: str
-    bench: str
-    share: Callable[[Mapping[str, Any]], float]  # of its results
-
-
-def memory(attention: str, kernel: str) -> Callable[[Mapping[str, Any]], float]:
+def memory(results: Mapping[str, Any], attention: str, kernel: str) -> float:
     """The peak of a training step over PyTorch's least."""
-
-    def share(results: Mapping[str, Any]) -> float:
-        peaks = {row["kernel"]: row["megabytes"] for row in results["memory"] if row["attention"] == attention}
-        return peaks[kernel] / min(peak for name, peak in peaks.items() if not name.startswith("jit"))
-
-    return share
+    peaks = {row["kernel"]: row["megabytes"] for row in results["memory"] if row["attention"] == attention}
+    return float(peaks[kernel] / min(peak for name, peak in peaks.items() if not name.startswith("jit")))
 
 
-def threads(attention: str) -> Callable[[Mapping[str, Any]], float]:
+def threads(results: Mapping[str, Any], attention: str) -> float:
     """What two threads gain over one, over what they would if they shared nothing."""
-
-    def share(results: Mapping[str, Any]) -> float:
-        row = next(row for row in results["threads"] if row["attention"] == attention)
-        return row["ratio"] / row["limit"]
-
-    return share
+    row = next(row for row in results["threads"] if row["attention"] == attention)
+    return float(row["ratio"] / row["limit"])
 
 
 def reading(results: Mapping[str, Any]) -> float:
     """The time in which every weight is read once, over that of a token."""
     row = next(row for row in results["rows"] if row.get("batch") == 1 and row.get("kernel") == "weights read once")
-    return row["ratio_median"]
+    return float(row["ratio_median"])
 
 
-SHARES = (
-    Share("Memory of that training step, linear", "PyTorch's least", "bench_training", memory("linear", "jit")),
-    Share(
-        "Memory, softmax, hidden units recomputed",
-        "PyTorch's",
-        "bench_training",
-        memory("softmax", "jit, recomputed"),
-    ),
-    Share(
-        "What that step gains by a second thread, linear",
-        "what products on two threads that share nothing gain",
-        "bench_training",
-        threads("linear"),
-    ),
-    Share("The same, softmax", "the same", "bench_training", threads("softmax")),
-    Share("The time to read every weight once", "that of a token, B = 1", "bench_generation", reading),
-)
+def shares(figures: Path) -> str:
+    """In one sentence, from the records in ``figures``."""
+    training, generation = (
+        json.loads((figures / f"{name}.json").read_text(encoding="utf-8"))["results"]
+        for name in ("bench_training", "bench_generation")
+    )
+    linear, recomputed = memory(training, "linear", "jit"), memory(training, "softmax", "jit, recomputed")
+    gained = [threads(training, attention) for attention in ("linear", "softmax")]
+    return (
+        f"That training step takes {linear:.0%} of PyTorch's memory (softmax, with hidden units recomputed, "
+        f"{recomputed:.0%}); a second thread gains {gained[0]:.0%} (softmax {gained[1]:.0%}) of what products that share nothing gain; "
+        f"{reading(generation):.0%} of that token's time is needed to read every weight once."
+    )
 
 
 def table(figures: Path) -> str:
@@ -140,10 +101,7 @@ def table(figures: Path) -> str:
         row = find(record["results"]["rows"], headline)
         ratio = f"{row['ratio_median']:.1f} ({row['ratio_min']:.1f})"
         lines.append(f"| {headline.what} | {headline.whom} | {ratio} | {record['machine']['processor']} |")
-    lines += ["", "| share | of | |", "| --- | --- | ---: |"]
-    for each in SHARES:
-        record = json.loads((figures / f"{each.bench}.json").read_text(encoding="utf-8"))
-        lines.append(f"| {each.what} | {each.whole} | {each.share(record['results']):.0%} |")
+    lines += ["", shares(figures)]
     return "\n".join(lines)
 
 

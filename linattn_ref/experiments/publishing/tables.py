@@ -29,7 +29,7 @@ __all__ = ["check_readme", "mechanisms", "update"]
 
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.
-COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "pattern", "out"}
+COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "pattern", "out", "spend"}
 
 
 class Mechanism(NamedTuple):
