@@ -88,7 +88,8 @@ def shares(figures: Path) -> str:
     gained = [threads(training, attention) for attention in ("linear", "softmax")]
     return (
         f"That training step takes {linear:.0%} of PyTorch's memory (softmax, with hidden units recomputed, "
-        f"{recomputed:.0%}); a second thread gains {gained[0]:.0%} (softmax {gained[1]:.0%}) of what products that share nothing gain; "
+        f"{recomputed:.0%}); a second thread gains "
+        f"{gained[0]:.0%} (softmax {gained[1]:.0%}) of what products that share nothing gain; "
         f"{reading(generation):.0%} of that token's time is needed to read every weight once."
     )
 
