@@ -32,11 +32,12 @@ HEADS, DRAWN = SHARINGS["headwise"], "drawn"
 CAPTION = (
     "Saying which tokens were hidden, in film reviews that are not trained on, against updates: the four panels of "
     "Linformer's Figure 3 with networks of 2 layers of width 64 and 1,500 updates of 4,096 tokens, where the paper's "
-    "are RoBERTa's and 250,000 updates: none of these curves has converged, and there is one seed of each. Perplexity "
-    "at the places shown as [MASK]. (a), (b): two lengths, softmax beside Linformer, whose heads share projections "
-    "that begin as mean pooling; dotted: they stay that. (c): one projection for all layers, heads, keys and values. "
-    "(d): one k at two lengths. Dashed: what the frequencies of pieces alone say. Where curves meet on that line, "
-    "nothing has been learned yet that attention is needed for."
+    "are RoBERTa's and 250,000 updates: none of these curves has converged. Two seeds in (a), but for k = 16 held, "
+    "their mean and what lies between; one elsewhere. Perplexity at the places shown as [MASK]. (a), (b): two "
+    "lengths, softmax beside Linformer, whose heads share projections that begin as mean pooling; dotted: they stay "
+    "that. (c): one projection for all layers, heads, keys and values. (d): one k at two lengths. Dashed: what the "
+    "frequencies of pieces alone say. Where curves meet on that line, nothing has been learned yet that attention is "
+    "needed for."
 )
 
 
