@@ -183,3 +183,14 @@ def test_transpose(dtype):
     target = np.full((3 * side, 2 * side), np.nan, dtype)
     transpose(target, x)
     np.testing.assert_array_equal(target, x.T)
+
+
+@pytest.mark.parametrize("c", [4, WIDTH + 1])
+def test_no_panel_of_the_state_is_written_past_its_end(c):
+    """Behind a panel of columns lies the next one: what is infinite in the first would be NaN there, as 0 times it."""
+    d_out, _, *inputs = draw(64, c, 2 * WIDTH, "a head", dtype=np.float32)
+    u = kernel.forward(*inputs)[2]
+    right = kernel.backward(d_out, None, *inputs, u)[2]
+    d_out[..., 0] = np.inf
+    found = kernel.backward(d_out, None, *inputs, u)[2]  # d_v, of which no column depends on another
+    np.testing.assert_array_equal(found[..., WIDTH:], right[..., WIDTH:])

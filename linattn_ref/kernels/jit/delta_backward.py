@@ -158,7 +158,7 @@ def _step_back(a, chunk, g, r, faded, rows, erases):
     fade_and_add(a, chunk.whole, chunk.q_since[:rows], faded[:rows])
     if erases:
         scale_rows(faded, r, chunk.minus, rows)
-        product(a, chunk.e_since[:rows].T, faded, True)
+        product(a, chunk.e_since[:rows, : len(a)].T, faded, True)
 
 
 @njit
