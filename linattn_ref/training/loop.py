@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -72,6 +72,8 @@ class Settings(NamedTuple):
     clip_each: bool = False  # of each array's by itself
     every: int = 100  # steps from one evaluation, and checkpoint, to the next
     seed: int = 0
+    # Multiplies the rate, by the record's lines of all evaluations so far: `schedule.plateau`, for instance
+    factor: Callable[[Sequence[Mapping[str, Any]]], float] = lambda lines: 1.0
 
 
 def run(
@@ -140,7 +142,7 @@ def run(
             raise TrainingError(_what_failed(task, settings, step, losses[-1], usual, params, grads))
         if settings.clip_each:
             clip.each(grads, settings.clip or math.inf)
-        rate = settings.learning_rate(step)
+        rate = settings.learning_rate(step) * settings.factor(lines[1:])
         state = settings.optimiser.step(flat, total, state, learning_rate=rate, **settings.options)
         spent += time.process_time() - begun
         if (step + 1) % settings.every == 0 or step + 1 == settings.steps:

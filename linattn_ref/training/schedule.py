@@ -1,9 +1,11 @@
-"""Learning rates over time: functions from a step's number, counted from 0, to the rate of that step.
+"""Learning rates over time: functions from a step's number, counted from 0, to the rate of that step; (5) goes by what
+was found in evaluations instead.
 
     warm-up   peak (t + 1) / warm-up steps, then peak                                        (1)
     steps     rate factor^(number of milestones passed)                                      (2)
     cosine    last + (peak - last) (1 + cos(pi t / T)) / 2                                   (3)
     Noam      factor E^(-1/2) min((t + 1)^(-1/2), (t + 1) W^(-3/2))                          (4)
+    plateau   factor^(how often so many evaluations in a row brought nothing lower)          (5)
 
 >>> [round(cosine(t, peak=1.0, steps=4), 2) for t in range(5)]
 [1.0, 0.85, 0.5, 0.15, 0.0]
@@ -12,6 +14,8 @@ References
 ----------
 Loshchilov and Hutter (2017), "SGDR: stochastic gradient descent with warm restarts", equation 5 (cosine).
 Vaswani et al. (2017), "Attention is all you need", equation 3 (Noam).
+Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3, has a rate that is "divided by 2 when the validation
+error stops decreasing" (plateau).
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from collections.abc import Sequence
 
 from linattn_ref.attention.arguments import check_sizes
 
-__all__ = ["cosine", "milestones", "noam", "warm_up"]
+__all__ = ["cosine", "milestones", "noam", "plateau", "warm_up"]
 
 
 def warm_up(t: int, *, peak: float, warmup: int) -> float:
@@ -45,3 +49,18 @@ def noam(t: int, *, width: int, warmup: int, factor: float = 1.0) -> float:
     """Equation (4) for ``E = width`` and ``W = warmup``."""
     check_sizes(width=width, warmup=warmup)
     return factor * width**-0.5 * min((t + 1) ** -0.5, (t + 1) * warmup**-1.5)
+
+
+def plateau(found: Sequence[float], *, factor: float = 0.5, patience: int = 1) -> float:
+    """Equation (5): what to multiply a rate with after evaluations that gave ``found``, in their order.
+
+    >>> plateau([0.9, 0.5, 0.6, 0.4, 0.4, 0.4], patience=2)
+    0.5
+    """
+    check_sizes(patience=patience)
+    times, best, waited = 0, math.inf, 0
+    for value in found:
+        best, waited = (value, 0) if value < best else (best, waited + 1)
+        if waited == patience:
+            times, waited = times + 1, 0
+    return factor**times

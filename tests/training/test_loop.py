@@ -64,6 +64,21 @@ def test_batches_of_a_step_count_by_what_they_have(tmp_path, weigh):
     assert same == [weigh is len] * 2
 
 
+def test_the_rate_goes_by_what_evaluations_found(tmp_path):
+    """Each line has the rate that its last step was taken with; a run that is resumed knows what was found before."""
+
+    def factor(lines):
+        return 0.5 ** len(lines)
+
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    how = {"every": 3, "factor": factor, "learning_rate": lambda t: 0.02}
+    run(whole, steps=12, **how)
+    assert [line["rate"] for line in loop.read_record(whole)[1:]] == [0.02, 0.01, 0.005, 0.0025]
+    run(parts, steps=6, **how)
+    run(parts, steps=12, **how, resume=True)
+    assert content(parts) == content(whole)
+
+
 def test_killed_at_any_moment_it_goes_on_to_the_same_numbers(tmp_path):
     """kill -9, again and again, until it comes to its end; the bytes are those of a run that never stopped."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"

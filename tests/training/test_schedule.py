@@ -32,6 +32,16 @@ def test_noam_rises_to_its_warm_up_and_falls_as_a_root():
     assert rates[999] == pytest.approx(rates[9] / 10)
 
 
+def test_a_plateau_counts_evaluations_that_brought_nothing_lower():
+    """Each time so many in a row are no lower than the lowest before them; then it counts anew."""
+    found = [5.0, 4.0, 4.0, 4.5, 3.0, 3.1, 2.9, 3.0, 3.0, 3.0, 3.0]
+    rates = [schedule.plateau(found[:count], factor=0.1, patience=2) for count in range(len(found) + 1)]
+    assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.001])
+    assert schedule.plateau(found) == 0.5**7
+
+
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="warmup: expected an integer of at least 1, got 0"):
         schedule.warm_up(0, peak=1.0, warmup=0)
+    with pytest.raises(ValueError, match="patience: expected an integer of at least 1, got 0"):
+        schedule.plateau([1.0], patience=0)
