@@ -23,7 +23,13 @@ def add_speech(tasks: Any) -> None:
     option("--width", type=at_least(2), metavar="E", help="and the units of an LSTM in each direction (default: 128)")
     option("--heads", type=at_least(1), metavar="H", help="(default: 4)")
     option("--layers", type=at_least(1), metavar="L", help="of a transformer (default: 4)")
-    option("--peak", type=float, default=2e-3, metavar="RATE", help="the first, and highest, learning rate (default: %(default)s)")
+    option(
+        "--peak",
+        type=float,
+        default=2e-3,
+        metavar="RATE",
+        help="the first, and highest, learning rate (default: %(default)s)",
+    )
 
 
 def run_speech(arguments: argparse.Namespace) -> None:
