@@ -8,7 +8,7 @@ result says so; `linattn_ref.data.recordings` reads a real one. What is made to 
 * Each utterance goes through a filter of its own, as if by another microphone, and noise of another colour is added, 5
   to 25 dB below it.
 
-It is made once, by a seed, and kept in the cache directory with its hash: some 140 MB of features
+It is made once, by a seed, and kept in the cache directory with its hash: some 500 MB of features
 (`linattn_ref.data.filterbank`), not the sound, which a second call of :func:`speaker` makes again.
 """
 
@@ -36,7 +36,7 @@ __all__ = ["RATE", "Corpus", "Utterances", "corpus", "draw_voice", "sentences", 
 RATE = 16000  # samples a second
 VERSION = 1  # of what is made; a change of it makes the corpus anew
 EACH = 25  # sentences a speaker
-SPEAKERS = {"training": 240, "validation": 12, "test": 12}
+SPEAKERS = {"training": 960, "validation": 12, "test": 12}
 HELD_OUT = {"validation": ("m4", "f3"), "test": ("m7", "f5")}  # variants; all others are for training
 WORDS = range(4, 13)  # a sentence
 LOUDER = 8.0  # dB, up or down, by the filter of a microphone

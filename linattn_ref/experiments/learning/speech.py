@@ -8,7 +8,7 @@ The speech is *synthesised* (`linattn_ref.data.speech`) unless a folder with rec
 for some 20 minutes of one core: error rates can be compared with one another, and not with the paper's. They are those
 of utterances whose voices and sentences are not in the training part. As in the paper, transformers learn by RAdam and
 LSTMs by Adam, at a rate that is halved when the error rate of the validation part has stopped falling. That is looked
-at every 200 updates; two looks in a row that find no new lowest one count as stopped.
+at every 200 updates; three looks in a row that find no new lowest one count as stopped.
 
 References
 ----------
@@ -40,7 +40,7 @@ __all__ = ["NAMES", "Batch", "Shape", "batch_of", "batches", "draw", "in_order",
 NAMES = ("lstm", "softmax", "linear", "lsh-4", "lsh-1")
 SIDE, EVERY = 7, 3  # frames that are one, and from one such to the next
 CHUNK = 32  # of lsh, as in the authors' code
-PATIENCE = 2  # evaluations
+PATIENCE = 3  # evaluations
 
 
 class Shape(NamedTuple):
@@ -70,7 +70,7 @@ class Batch(NamedTuple):
 def stack(features: Array) -> Array:
     """Seven frames around every third: ``(T, 40)`` to ``(T / 3, 280)``, rounded up; beyond the ends 0, the mean."""
     around = SIDE // 2
-    padded = np.pad(features.astype(np.float32), ((around, around + EVERY), (0, 0)))
+    padded = np.pad(features, ((around, around + EVERY), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, SIDE, axis=0)[: len(features) : EVERY]  # (T/3, 40, 7)
     return windows.swapaxes(1, 2).reshape(len(windows), -1)
 
