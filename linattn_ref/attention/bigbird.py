@@ -48,7 +48,7 @@ array([[1.58, 1.58, 0.75, 0.75, 0.58, 0.58, 1.08, 1.08]])
 
 References
 ----------
-Zaheer et al. (2020), "Big Bird: Transformers for longer sequences", section 2, appendix D and Figure 1.
+Zaheer et al. (2020), "Big Bird: Transformers for longer sequences", section 2, appendix D and Figure 3 (in blocks).
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ array([[0., 0., 1.]])
 References
 ----------
 Yang et al. (2024), "Parallelizing linear transformers with the delta rule over sequence length".
-Yang et al. (2025), "Gated delta networks: improving Mamba2 with delta rule".
+Yang et al. (2025), "Gated delta networks: improving Mamba2 with delta rule", equation 10.
 Kimi Team (2025), "Kimi Linear: an expressive, efficient attention architecture".
 Schlag et al. (2021), "Linear transformers are secretly fast weight programmers", section 4.2 (the rule).
 Grazzi et al. (2025), "Unlocking state-tracking in linear RNNs through negative eigenvalues" (``beta`` up to 2).

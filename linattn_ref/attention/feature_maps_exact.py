@@ -22,7 +22,7 @@ Of (4), from the highest order down: ``t_{p-1}`` receives ``d_t_p x / sqrt(p)``,
 References
 ----------
 Katharopoulos et al. (2020), "Transformers are RNNs", section 3.2.1 (elu + 1, polynomial kernels).
-Choromanski et al. (2021), "Rethinking attention with Performers", section 4 (relu).
+Choromanski et al. (2021), "Rethinking attention with Performers", section 4.4 (relu).
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ where ``sin`` and ``cos`` are the halves of (1), ``+`` and ``-`` those of (3). A
 
 References
 ----------
-Choromanski et al. (2021), "Rethinking attention with Performers", section 2 and appendix B.
+Choromanski et al. (2021), "Rethinking attention with Performers", section 2.3 and Lemma 1; section 4.4
+(relu).
 """
 
 from __future__ import annotations

@@ -38,8 +38,10 @@ array([[8., 4., 2., 0.]])
 
 References
 ----------
-Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training".
-Sun et al. (2023), "Retentive network: a successor to transformer for large language models", section 2.2 (the gate).
+Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training", sections 4.1
+and 4.4 (a sigmoid to the power 1/16).
+Sun et al. (2023), "Retentive network: a successor to transformer for large language models", section 2.2,
+equation 8 (the gate).
 Dao and Gu (2024), "Transformers are SSMs".
 """
 

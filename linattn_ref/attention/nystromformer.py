@@ -59,7 +59,8 @@ what the mean query gets from all keys.
 
 References
 ----------
-Xiong et al. (2021), "Nyströmformer: a Nyström-based algorithm for approximating self-attention", equations 9 to 15.
+Xiong et al. (2021), "Nyströmformer: a Nyström-based algorithm for approximating self-attention", equations 13 to 17,
+Figure 4 (the convolution).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Example
 
 References
 ----------
-Child et al. (2019), "Generating long sequences with sparse Transformers", section 4.2.
+Child et al. (2019), "Generating long sequences with sparse Transformers", section 4.3.
 Beltagy et al. (2020), "Longformer: the long-document Transformer", section 3.1 and Figure 2.
 Zaheer et al. (2020), "Big Bird: Transformers for longer sequences", section 2 and Figure 1.
 """

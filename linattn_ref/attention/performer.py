@@ -69,7 +69,8 @@ Few directions give a rough estimate, many a good one.
 
 References
 ----------
-Choromanski et al. (2021), "Rethinking attention with Performers", sections 2.2-2.4: equations 4-9.
+Choromanski et al. (2021), "Rethinking attention with Performers", sections 2.2 to 2.4, equations 4 to 7; for
+``relu`` section 4.4.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Segment means (Xiong et al. 2021, equation 9): a few rows, *landmarks*, that stand for a sequence.
+"""Segment means (Xiong et al. 2021, equation 16): a few rows, *landmarks*, that stand for a sequence.
 
-Any length: the sequence is cut as ``numpy.array_split`` cuts it, the first ``N mod R`` segments being one longer.
+Any length: the sequence is cut as ``numpy.array_split`` cuts it, the first ``N mod R`` segments being one longer. (The
+paper prints a sum of ``m`` rows over ``m``, the number of landmarks; meant is the mean over a segment.)
 
     x~_r = sum of the unmasked x_j in segment r / their number            (1)
     dx_j = dx~_r / that number,   r the segment of j, 0 if j is masked    (2)

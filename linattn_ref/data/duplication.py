@@ -18,7 +18,8 @@ separator before the first copy, and ``n`` is drawn evenly from ``S // 4`` to ``
 
 References
 ----------
-Katharopoulos et al. (2020), "Transformers are RNNs", section 4.1.
+Katharopoulos et al. (2020), "Transformers are RNNs", section 4.1.1.
+Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", section 2.1 (a task like it).
 """
 
 from __future__ import annotations

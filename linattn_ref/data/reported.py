@@ -1,7 +1,8 @@
 """Numbers that papers print, with the table each stands in. Nothing here was measured by this package.
 
 The chapters set them beside what is measured here. They come from other machines and, for whole networks, from a
-training that is not repeated here: what can be compared is ratios and orders, not seconds.
+training that is not repeated here: what can be compared is ratios and orders, not seconds. All of them were compared,
+the first paper's with a transcription of its tables, the second's with its text.
 
 Katharopoulos et al. (2020), "Transformers are RNNs: fast autoregressive transformers with linear attention". Networks
 that write an image pixel by pixel (MNIST: 784 pixels, 8 layers of 8 heads of 32, 250 epochs; CIFAR-10: 3072 numbers, 16

@@ -20,7 +20,7 @@ The only way past the attention is in (1), and there is none past the feed-forwa
 
 References
 ----------
-Katharopoulos et al. (2020), "Transformers are RNNs: fast autoregressive transformers with linear attention".
+Katharopoulos et al. (2020), "Transformers are RNNs", section 3.1, equation 1.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ References
 ----------
 Watts and Strogatz (1998), "Collective dynamics of 'small-world' networks".
 Zaheer et al. (2020), "Big Bird: Transformers for longer sequences", sections 2 and 3.
-Child et al. (2019), "Generating long sequences with sparse Transformers", section 4.2.
+Child et al. (2019), "Generating long sequences with sparse Transformers", sections 4.2 (two steps) and 4.3.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from linattn_ref.kernels import jit
 __all__ = ["METHODS", "REDUCED", "Setting", "draw_inputs", "measure_memory", "measure_time", "methods_at", "run"]
 
 REDUCED = 256  # R, Linformer's k
-# Reformer as in Katharopoulos et al. (2020), section 4
+# Reformer as in Katharopoulos et al. (2020), section 4.2.1
 LSH_CHUNK, LSH_BUCKETS = 32, 64
 WARM_UP = 256  # tokens, in a first pass that loads kernels and that no measure sees
 

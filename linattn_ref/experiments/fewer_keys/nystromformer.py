@@ -13,7 +13,7 @@ other sentences: a least squares problem, solved exactly.
 
 References
 ----------
-Xiong et al. (2021), "Nyströmformer", section 3 and figure 5.
+Xiong et al. (2021), "Nyströmformer", "Linearized self-attention via Nyström method" (the sections have no numbers).
 """
 
 from __future__ import annotations

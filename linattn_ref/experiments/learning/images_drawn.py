@@ -4,7 +4,7 @@ Nothing is chosen: the images are the first that are drawn from the seed, and of
 
 References
 ----------
-Katharopoulos et al. (2020), "Transformers are RNNs", appendix C.3, figures 7 and 8.
+Katharopoulos et al. (2020), "Transformers are RNNs", appendix D, figures 6 and 7.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ it the share of *all* others that it meets, which is the recall of chunks cut at
 
 References
 ----------
-Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", section 2 and Figure 4.
+Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", sections 2 and 5, Figure 4.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ float16 go to `half_causal_product`: the same on tensor cores, without gates and
 
 References
 ----------
-Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training", section 4.
+Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training", sections 3.3
+and 4.2.
 """
 
 import math

@@ -21,6 +21,10 @@ width 64 the gradient is off by these shares of the largest number, summed with 
 
 It is the gradient in the logarithm: divided by a gate near 0, as for gates given as ``g``, its rounding would be
 divided too, which `gate_gradient` has in numbers. After a gate of 0, whose own gradient is 0, the sum starts anew.
+
+References
+----------
+Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training", section 4.3.
 """
 
 import numpy as np

@@ -44,8 +44,8 @@ and (3)-(9) are the transposes of these two.
 References
 ----------
 Katharopoulos et al. (2020), "Transformers are RNNs", section 3.3.1 and Algorithm 1.
-Peng et al. (2021), "Random feature attention", section 3.3 (the gate).
-Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training", section 4 (chunks).
+Peng et al. (2021), "Random feature attention", section 3 (the gate).
+Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training", section 4.2 (chunks).
 """
 
 from typing import Any, NamedTuple

@@ -69,7 +69,7 @@ sends what arrives there through the transposed system, solved from the last row
 References
 ----------
 Yang et al. (2024), "Parallelizing linear transformers with the delta rule over sequence length".
-Yang et al. (2025), "Gated delta networks: improving Mamba2 with delta rule".
+Yang et al. (2025), "Gated delta networks: improving Mamba2 with delta rule", section 3.3 (chunks).
 Kimi Team (2025), "Kimi Linear: an expressive, efficient attention architecture" (a gate a channel).
 """
 
