@@ -206,9 +206,9 @@ online = cost_of(softmax.forward, softmax.backward, *tokens)
 assert online.kept == 4096 * (width + 1) * 4 < linear[4096, 128].kept
 
 # %% [markdown]
-# Wang et al. (2020, table 3) print the time and memory saved by $n$ and $k$, measured on a GPU with a whole network of
-# 12 layers. Here it is attention alone, on a CPU: what softmax attention takes over what Linformer takes, forward pass,
-# 8 heads.
+# Wang et al. (2020, section 5.3, table 3) print the time and memory saved by $n$ and $k$, measured on a GPU with a
+# whole network, whose layers share one projection. Here it is attention alone, on a CPU: what softmax attention takes
+# over what Linformer takes, forward pass, 8 heads.
 
 # %%
 savings = linformer_savings.from_record(chapter.record("linformer_savings"))

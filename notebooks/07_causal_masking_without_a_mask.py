@@ -1031,8 +1031,8 @@ assert causal_cost.multiply_adds(lambda *x: causal_cost.rows_backward(x[0], x[1:
 #
 # $$e_i = e_{i+1} + \phi(q_i)^\top \nabla_{\phi(q_i)} \ell - \phi(k_i)^\top \nabla_{\phi(k_i)} \ell$$
 #
-# so that, after (4) and (5), a running sum from the end gives all of (8) with no state at all. Yang et al. (2024)
-# train their gates so. When would you not?
+# so that, after (4) and (5), a running sum from the end gives all of (8) with no state at all. Yang et al. (2024,
+# section 4.3) train their gates so. When would you not?
 #
 # <details><summary>Solution</summary>
 #

@@ -749,9 +749,9 @@ print(f"{len(off)} lines of the record, computed again: {np.median([error for *_
 # times as large as what they estimate.
 #
 # So a Performer does not *replace* softmax attention in a network that was trained with it. Its authors fine-tune
-# such networks, or train them with it from the start: then the network learns queries and keys that its features can
-# tell apart. What is computed is then simply linear attention with a positive map, and that it would be softmax's if
-# $m$ were $10^9$ does not matter.
+# such networks (section 4.3), or train them with it from the start: then the network learns queries and keys that its
+# features can tell apart. What is computed is then simply linear attention with a positive map, and that it would be
+# softmax's if $m$ were $10^9$ does not matter.
 #
 # How many features would it take? For a relative error $\epsilon$ of one weight, (8) says $m = (e^{\lVert x + y
 # \rVert^2} - 1) / \epsilon^2$:

@@ -75,7 +75,7 @@ np.testing.assert_allclose(P_22 - rebuilt[3:, 3:], P_22 - F_2 @ np.linalg.inv(A)
 # $$P_{ij} = \frac{e^{s\,q_i \cdot k_j}}{\sum_l e^{s\,q_i \cdot k_l}}$$
 #
 # and the sum in the denominator runs over *all* keys. One column of $P$ costs as much as the whole matrix. So the
-# softmax cannot be applied before a Nyström factorisation (Xiong et al. 2021, section 3, make the same point). And it
+# softmax cannot be applied before a Nyström factorisation (Xiong et al. 2021, figure 1, make the same point). And it
 # cannot be applied after one: $\mathrm{softmax}(F_S A_S^+ B_S)$ of a factorisation of the scores $S$ is again an
 # $N \times L$ matrix. (Rows are no problem: row $i$ of $P$ needs $q_i$ and the keys, and nothing else.)
 
@@ -269,7 +269,7 @@ assert not nothing_to_see.any()
 # ## The pseudo-inverse, with products alone
 #
 # A singular value decomposition of thousands of small matrices is slow on a GPU; products are fast. The paper takes an
-# iteration of Razavi et al. (2014):
+# iteration of Razavi et al. (2014), its equation 14:
 #
 # $$Z_0 = \frac{A^\top}{\lVert A \rVert_1 \lVert A \rVert_\infty} \qquad (i1) \qquad\qquad
 # Z \leftarrow \tfrac14 Z\, \big(13 I - AZ\, (15 I - AZ\, (7 I - AZ))\big) \qquad (i2)$$
@@ -724,8 +724,8 @@ for pinv in nystromformer.PSEUDO_INVERSES:
 # %% [markdown]
 # ## A convolution beside it
 #
-# The paper adds a convolution of $V$ along the sequence, with $K = 33$ weights for each head, the same for all features
-# (the number $K$ and the matrix $C$ belong to this section alone):
+# The paper adds a convolution of $V$ along the sequence (its figure 4, without a length). Here it has $K = 33$ weights
+# for each head, the same for all features (the number $K$ and the matrix $C$ belong to this section alone):
 #
 # $$O_i \mathrel{+}= \sum_{\tau=0}^{K-1} c_\tau\, v_{i + \tau - \lfloor K/2 \rfloor} \qquad (7)$$
 #

@@ -478,8 +478,7 @@ report.assert_ok()
 # blocks into an array $(N/b,\, b,\, D)$, **roll** it by one block up, by none and by one down, and lay the three copies
 # side by side. Row $n$ then holds blocks $n - 1$, $n$, $n + 1$: all that query block $n$ needs, in one dense array
 # $(N/b,\, 3b,\, D)$. One batched product gives all scores of the window, no gathering, no band. What was rolled around
-# the end is not in the window and has to be masked. (The paper's first and last block are global, and so are treated by
-# themselves.)
+# the end is not in the window and has to be masked. (The rows of the paper's global blocks are computed by themselves.)
 
 
 # %%
@@ -585,7 +584,7 @@ column = patterns.sparse_transformer(n, kind="strided_only", stride=l)
 nearby = patterns.sparse_transformer(n, kind="local_only", stride=l)
 assert (nearby @ column == past).all()  # the two in turns: one step of each reaches everything
 
-# Child et al. (2019), section 4.2, typed anew: which keys one query sees in the first head, and which in the second.
+# Child et al. (2019), section 4.3, typed anew: which keys one query sees in the first head, and which in the second.
 strided, fixed = (patterns.sparse_transformer(n, kind=kind, stride=l, summary=2) for kind in ("strided", "fixed"))
 for i in range(n):
     earlier = range(i + 1)
@@ -636,8 +635,8 @@ for kind in patterns.KINDS:
 # With $l = \sqrt N$ (and $c = 1$) that is $\frac32 N^{1.5}$ and $N^{1.5}$.
 #
 # **The same notes head them "memory $O(N \log N)$". That is not what this pattern has.** With $l$ fixed it is
-# quadratic, with $l = \sqrt N$ it is $N^{1.5}$, and for no $l$ less than that, as exercise 1 shows. Counted without the
-# matrix, to lengths where there could be none:
+# quadratic, with $l = \sqrt N$ it is $N^{1.5}$, as the paper says (section 4.2), and for no $l$ less than that, as
+# exercise 1 shows. Counted without the matrix, to lengths where there could be none:
 
 # %%
 chapter.source(pattern_graphs.pairs_per_row, doc=False)

@@ -474,8 +474,10 @@ print(f"recall and cost of up to {FIRST} rounds in {len(read.k.reshape(-1, 512, 
 #
 # The paper says (section 5) that LSH attention approximates full attention, the better the more rounds there are, and
 # that with eight it nearly matches it: it compares networks that were *trained* with either. That can hold only where
-# attention is sharp, as a network trained with LSH can learn to make it. Without training, both cases: 512 tokens in 64
-# groups of eight neighbours. With a large scale a token attends to its neighbours alone, with a small one to all.
+# attention is sharp, as a network trained with LSH can learn to make it. (A small one that was trained with full
+# attention, and then run with eight rounds, gets 95% of a copying task right instead of all: section 2.1, table 2.)
+# Without training, both cases: 512 tokens in 64 groups of eight neighbours. With a large scale a token attends to its
+# neighbours alone, with a small one to all.
 
 # %%
 rng, ROUNDS = np.random.default_rng(20), (1, 2, 4, 8, 16)

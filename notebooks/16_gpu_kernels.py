@@ -990,8 +990,8 @@ assert steps == 10
 #   been run on one when this was written.
 # - `linattn_ref/kernels/cuda/pattern_tiles.py` and `lsh_tiles.py`: the softmax tile for chapters 12 and 14, whose
 #   keys are not neighbours.
-# - Yang et al. (2024), *Gated linear attention transformers with hardware-efficient training*, section 4: the chunks
-#   on tensor cores. Dao et al. (2022), *FlashAttention*: softmax by tiles.
+# - Yang et al. (2024), *Gated linear attention transformers with hardware-efficient training*, sections 3.3 and 4.3:
+#   the chunks on tensor cores. Dao et al. (2022), *FlashAttention*: softmax by tiles.
 
 # %% [markdown]
 # ## What to remember

@@ -51,8 +51,8 @@ numba.set_num_threads(1)
 # $n + 1$ targets from the separator on. Each of the second copy stands exactly $n$ places before the query that has to
 # find it, and $n$ is another one each time.
 #
-# Kitaev et al. (2020) have invented the task for Reformer; Katharopoulos et al. (2020, section 4.1.1) compare softmax,
-# linear and lsh on it. Here it is as the authors' code has it (idiap/linear-transformer-experiments,
+# Kitaev et al. (2020, section 2.1) study Reformer on such a task; Katharopoulos et al. (2020, section 4.1.1) compare
+# softmax, linear and lsh on theirs. Here it is as the authors' code has it (idiap/linear-transformer-experiments,
 # `causal-copy/main.py`), where it differs from that folder's README: no separator before the first copy, ten symbols,
 # and $n$ from $S/4$ to $(S - 1)/2 - 1$.
 
