@@ -7,8 +7,8 @@ size. The mean over ``t`` steps is as sure as one of ``rho_t`` independent squar
     rho_t = rho_inf - 2 t beta_2^t / (1 - beta_2^t)          (2)
     r_t = sqrt((rho_t - 4)(rho_t - 2) rho_inf / ((rho_inf - 4)(rho_inf - 2) rho_t))          (3)
 
-is how much of a step it can be trusted with. While ``rho_t`` is at most 5 the variance of (3) is not known at all, and
-steps are those of momentum alone:
+is how much of a step it can be trusted with. Up to ``rho_t = 4`` (3) says nothing, and steps are those of momentum
+alone; here, as in the authors' code and PyTorch, up to 5:
 
     p_t = p_{t-1} - eta m_t / c_1 * (r_t sqrt(c_2) / (sqrt(v_t) + eps)   if rho_t > 5, else 1)      (4)
 
@@ -23,7 +23,8 @@ array([0.497])
 
 References
 ----------
-Liu et al. (2020), "On the variance of the adaptive learning rate and beyond", Algorithm 2.
+Liu et al. (2020), "On the variance of the adaptive learning rate and beyond", section 4, Algorithm 2 (there it
+is 4).
 """
 
 from __future__ import annotations
