@@ -206,6 +206,14 @@ MUTANTS = (
         "every_gradient",
         "kernels/test_delta_product.py",
     ),
+    Mutant(
+        "an LSTM whose way back begins in the padding",
+        "nn/lstm.py",
+        "rows[:n, b] = x[b, :n][:: -1 if backwards else 1]",
+        "rows[:n, b] = x[b, -n:][:: -1 if backwards else 1]",
+        "pads_a_sequence",
+        "nn/test_lstm.py",
+    ),
     # --- The compiled ones ---
     Mutant(
         "a buffer that is not cleared",
@@ -246,6 +254,24 @@ MUTANTS = (
         "        pass",
         "both_passes and float32 and True-True and head",
         "kernels/test_jit_delta_product.py",
+        thorough=True,
+    ),
+    Mutant(
+        "an LSTM that multiplies the inputs of one step less together",
+        "kernels/jit/lstm.py",
+        "count = min(together, len(x) - t) * (last - first)",
+        "count = (min(together, len(x) - t) - 1) * (last - first)",
+        "jit_is_the_reference and float32 and 1-2-1",
+        "nn/test_lstm.py",
+        thorough=True,
+    ),
+    Mutant(
+        "an outer product that begins anew with each panel of terms",
+        "kernels/jit/outer_product.py",
+        "a_some.T, panel, True)",
+        "a_some.T, panel, False)",
+        "outer_product and float32",
+        "nn/test_lstm.py",
         thorough=True,
     ),
     Mutant(

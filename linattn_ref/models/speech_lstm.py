@@ -76,7 +76,7 @@ def forward(
     """Equations (1) and (2); arguments as in `speech.forward`, and ``kernels`` as in `linattn_ref.nn`."""
     x, layers = frames, []
     for one in params.layers:
-        x, saved = lstm.forward.unchecked(x, one, lengths=lengths, kernels=kernels)  # (1)  (B, T, 2 H)
+        x, saved = lstm.forward.unchecked(x, one, lengths=lengths, kernels=kernels, work=work)  # (1)  (B, T, 2 H)
         layers.append(saved)
     scores, head = affine.forward.unchecked(x, params.head, work=work)  # (2)  (B, T, V)
     return scores, Saved(tuple(layers), head)
@@ -94,7 +94,7 @@ def backward(d_scores: Array, saved: Saved, *, into: Params | None = None, work:
     d_x, head = affine.backward.unchecked(d_scores, saved.head, into=of_head, work=work)  # of (2)
     layers = []
     for one, of_one in zip(reversed(saved.layers), reversed(of_layers), strict=True):
-        d_x, gradient = lstm.backward.unchecked(d_x, one, into=of_one)  # of (1)
+        d_x, gradient = lstm.backward.unchecked(d_x, one, into=of_one, work=work)  # of (1)
         layers.append(gradient)
     return Gradients(d_x, Params(tuple(reversed(layers)), head))
 

@@ -25,7 +25,7 @@ and the rest is that of an affine layer, all steps together:
     dx_t = da_t W^T,   dW = sum x_t^T da_t,   dU = sum h_(t-1)^T da_t,   db = sum da_t           (9)
 
 Along ``c``, (7) multiplies by ``f`` alone, which can be near to 1: that is why the gradient of what came long ago does
-not vanish. The plain text of (1) to (4) and (6) to (8) is `linattn_ref.kernels.reference.lstm`.
+not vanish. The plain text of (1) to (4) and (6) to (9) is `linattn_ref.kernels.reference.lstm`.
 
 >>> params = draw(2, 3, np.random.default_rng(0))
 >>> y, saved = forward(np.ones((1, 5, 2)), params)
@@ -50,7 +50,7 @@ from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.rooms import check_kernels, kernel_of, name_of_room
 from linattn_ref.kernels import reference
-from linattn_ref.nn.buffers import add_into
+from linattn_ref.nn.buffers import Work, add_into, fresh
 from linattn_ref.nn.lengths import Lengths, check_lengths, lengths_or_all
 
 __all__ = ["Direction", "Gradients", "Params", "Saved", "backward", "draw", "forward"]
@@ -124,27 +124,25 @@ def check_forward(
 
 @door(check_forward)
 def forward(
-    x: Array, params: Params, *, lengths: Lengths | None = None, kernels: Any = reference
+    x: Array, params: Params, *, lengths: Lengths | None = None, kernels: Any = reference, work: Work = fresh
 ) -> tuple[Array, Saved]:
     """Equations (1)-(5): ``(B, T, E) -> (B, T, 2 H)``.
 
     Parameters
     ----------
-    x, params, kernels
+    x, params, kernels, work
         See `linattn_ref.nn`.
     lengths : ndarray of int ``(B,)``, optional
         How many steps each sequence has; the rows behind them are padding, of which output and gradient are 0.
     """
-    n = lengths_or_all(lengths, x.shape[:1], x.shape[1])
-    steps, halves = [], []
-    for direction, backwards in zip(params, (False, True), strict=True):
-        rows = _ordered(x, n, backwards)  # (T, B, E)
-        a = rows.reshape(-1, rows.shape[-1]) @ direction.w  # (1)  (T B, 4 H)
-        a += direction.b  # (1)
-        h, c, gates = kernels.lstm.forward(a.reshape(*rows.shape[:2], -1), direction.u)  # (1)-(4)
+    n, steps = lengths_or_all(lengths, x.shape[:1], x.shape[1]), []
+    y = work((*x.shape[:2], 2 * len(params.ahead.u)), x.dtype)
+    for direction, half, backwards in zip(params, np.split(y, 2, axis=-1), (False, True), strict=True):
+        rows = _ordered(x, n, backwards, work)  # (T, B, E)
+        h, c, gates = kernels.lstm.forward(rows, *direction, work=work)  # (1)-(4)
         steps.append(Steps(rows, h, c, gates))
-        halves.append(_in_place(h[1:], n, backwards))  # (B, T, H)
-    return np.concatenate(halves, axis=-1), Saved(steps[0], steps[1], n, params, name_of_room(kernels))  # (5)
+        _in_place(half, h[1:], n, backwards)  # (5)
+    return y, Saved(steps[0], steps[1], n, params, name_of_room(kernels))
 
 
 def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
@@ -155,21 +153,20 @@ def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
 
 
 @door(check_backward)
-def backward(d_y: Array, saved: Saved, *, into: Params | None = None) -> Gradients:
+def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
     """Equations (6)-(9), in both directions."""
     kernel, d_x, d_params = kernel_of(saved.kernels, "lstm"), [], []
     for half, steps, direction, backwards in zip(
         np.split(d_y, 2, axis=-1), (saved.ahead, saved.back), saved.params, (False, True), strict=True
     ):
-        d_h = _ordered(half, saved.lengths, backwards)  # of (5)  (T, B, H)
-        d_a = kernel.backward(d_h, direction.u, steps.c, steps.gates)  # (6)-(8)  (T, B, 4 H)
-        rows = d_a.reshape(-1, d_a.shape[-1])  # (T B, 4 H)
-        d_rows = (rows @ direction.w.T).reshape(steps.x.shape)  # (9)  (T, B, E)
-        d_x.append(_in_place(d_rows, saved.lengths, backwards))  # (B, T, E)
-        d_w = steps.x.reshape(len(rows), -1).T @ rows  # (9)  (E, 4 H)
-        d_u = steps.h[:-1].reshape(len(rows), -1).T @ rows  # (9)  (H, 4 H)
-        d_params.append(Direction(d_w, d_u, rows.sum(axis=0)))  # (9)
-    return Gradients(d_x[0] + d_x[1], add_into(into, Params(*d_params)))
+        d_h = _ordered(half, saved.lengths, backwards, work)  # of (5)  (T, B, H)
+        x, h, c, gates = steps
+        d_rows, *d_direction = kernel.backward(d_h, x, direction.w, direction.u, h, c, gates, work=work)  # (6)-(9)
+        d_x.append(work((*d_y.shape[:2], x.shape[-1]), x.dtype))
+        _in_place(d_x[-1], d_rows, saved.lengths, backwards)  # (B, T, E)
+        d_params.append(Direction(*d_direction))
+    d_x[0] += d_x[1]
+    return Gradients(d_x[0], add_into(into, Params(*d_params)))
 
 
 def draw(width: int, hidden: int, rng: np.random.Generator, *, dtype: Any = np.float64) -> Params:
@@ -190,24 +187,17 @@ def draw(width: int, hidden: int, rng: np.random.Generator, *, dtype: Any = np.f
 # --- The order of steps ---------------------------------------------------------------------------------------------
 
 
-def _ordered(x: Array, lengths: NDArray[np.intp], backwards: bool) -> Array:
+def _ordered(x: Array, lengths: NDArray[np.intp], backwards: bool, work: Work) -> Array:
     """``(B, T, E)`` step by step, ``(T, B, E)``, each sequence from its first or its last step on; padding is 0."""
-    steps, batch = _steps(lengths, x.shape[1], backwards)
-    rows = x[batch, steps]  # (T, B, E)
-    rows[np.arange(len(rows))[:, None] >= lengths] = 0
+    rows = work((x.shape[1], x.shape[0], x.shape[2]), x.dtype)
+    for b, n in enumerate(lengths):
+        rows[:n, b] = x[b, :n][:: -1 if backwards else 1]
+        rows[n:, b] = 0
     return rows
 
 
-def _in_place(rows: Array, lengths: NDArray[np.intp], backwards: bool) -> Array:
-    """The way back, ``(T, B, E)`` to ``(B, T, E)``; padding is 0."""
-    steps, batch = _steps(lengths, len(rows), backwards)
-    x = rows[steps.T, batch[:, None]]  # (B, T, E), since to turn round twice changes nothing
-    x[np.arange(len(rows)) >= lengths[:, None]] = 0
-    return x
-
-
-def _steps(lengths: NDArray[np.intp], longest: int, backwards: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Which step of a sequence comes when, ``(T, B)``, and the number of each sequence, ``(B,)``."""
-    t = np.arange(longest)[:, None]
-    steps = np.where(t < lengths, lengths - 1 - t, t) if backwards else np.broadcast_to(t, (longest, len(lengths)))
-    return steps, np.arange(len(lengths))
+def _in_place(x: Array, rows: Array, lengths: NDArray[np.intp], backwards: bool) -> None:
+    """The way back, ``(T, B, E)`` to ``x (B, T, E)``; padding is 0."""
+    for b, n in enumerate(lengths):
+        x[b, :n] = rows[:n, b][:: -1 if backwards else 1]
+        x[b, n:] = 0

@@ -48,27 +48,29 @@ def test_wrong_arguments_are_named():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("batch", "hidden"), [(1, 1), (3, 5), (9, 16), (17, 37)])
-def test_jit_is_the_reference(batch, hidden, dtype):
+@pytest.mark.parametrize(("batch", "width", "hidden"), [(1, 2, 1), (3, 40, 5), (9, 1, 16), (17, 33, 37)])
+def test_jit_is_the_reference(batch, width, hidden, dtype):
     """Whole Vectors and Blocks, and parts of them; the same bits with any number of threads."""
     from linattn_ref.kernels import jit
 
-    a = 2 * RNG.standard_normal((6, batch, 4 * hidden)).astype(dtype)
-    u, d_h = (RNG.standard_normal(shape).astype(dtype) for shape in ((hidden, 4 * hidden), (6, batch, hidden)))
-    exact = reference.lstm.forward(a.astype(float), u.astype(float))
-    d_exact = reference.lstm.backward(d_h.astype(float), u.astype(float), *exact[1:])
-    results, threads = [], numba.get_num_threads()
+    shapes = (6, batch, width), (width, 4 * hidden), (hidden, 4 * hidden), (4 * hidden,), (6, batch, hidden)
+    x, w, u, b, d_h = given = [RNG.standard_normal(shape).astype(dtype) for shape in shapes]
+
+    def both(room, x, w, u, b, d_h):
+        kept = room.lstm.forward(x, w, u, b)
+        return *kept, *room.lstm.backward(d_h, x, w, u, *kept)
+
+    exact, results, threads = both(reference, *(each.astype(float) for each in given)), [], numba.get_num_threads()
     try:
         for count in (threads, 1):
             numba.set_num_threads(count)
-            h, c, gates = jit.lstm.forward(a, u)
-            results.append((h, c, gates, jit.lstm.backward(d_h, u, c, gates)))
+            results.append(both(jit, x, w, u, b, d_h))
     finally:
         numba.set_num_threads(threads)
-    for got, alone, expected in zip(*results, (*exact, d_exact), strict=True):
+    for got, alone, expected in zip(*results, exact, strict=True):
         np.testing.assert_array_equal(got, alone)
         assert got.dtype == dtype
-        # Six steps, each of them a product of as many terms as there are units, whose weights are about 1.
+        # Six steps, each of them a product of as many terms as there are inputs and units, whose weights are about 1.
         error = 256 * np.finfo(dtype).eps * max(1, abs(expected).max())
         np.testing.assert_allclose(got, expected, rtol=0, atol=error)
 
@@ -77,9 +79,22 @@ def test_jit_is_the_reference(batch, hidden, dtype):
 def test_jit_at_its_ends():
     from linattn_ref.kernels import jit
 
-    a = np.array([1e300, -1e300, np.inf, -np.inf, 1e4, -1e4, 0.0, np.nan])[:, None].repeat(4, axis=1)[None]  # H = 1
-    h, _, gates = jit.lstm.forward(a, np.zeros((1, 4)))
+    x = np.array([1e300, -1e300, np.inf, -np.inf, 1e4, -1e4, 0.0, np.nan])[None, :, None]
+    given = x, np.ones((1, 4)), np.zeros((1, 4)), np.zeros(4)  # all gates of a sequence from one number
+    h, _, gates = jit.lstm.forward(*given)
     with np.errstate(invalid="ignore"):
-        expected, _, expected_gates = reference.lstm.forward(a, np.zeros((1, 4)))
+        expected, _, expected_gates = reference.lstm.forward(*given)
     np.testing.assert_allclose(gates, expected_gates, rtol=0, atol=1e-15)
     np.testing.assert_allclose(h, expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (256, 8, 512), (257, 13, 259), (700, 40, 33)])
+def test_outer_product(shape, dtype):
+    """Terms, rows and columns that fill their pieces, and such that do not; integers, so that sums are exact."""
+    from linattn_ref.kernels.jit.outer_product import outer_product
+
+    terms, rows, columns = shape
+    a, b = (RNG.integers(-4, 5, (terms, width)).astype(dtype) for width in (rows, columns))
+    np.testing.assert_array_equal(outer_product(a, b), a.T @ b)

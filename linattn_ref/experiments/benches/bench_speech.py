@@ -1,8 +1,9 @@
 """What recognising speech takes: CTC and a bidirectional LSTM beside PyTorch's, and networks against the length.
 
-Forward and backward, float32, one thread. CTC hears 32 utterances of 800 frames, the mean of the paper's, with 60
-symbols and 40 to 100 labels; PyTorch's time has the softmax in it, as ours has. The LSTMs are `linattn_ref.nn.lstm`
-and ``torch.nn.LSTM`` with the same numbers in them.
+Float32, one thread. CTC hears 32 utterances of 800 frames, the mean of the paper's, with 60 symbols and 40 to 100
+labels; PyTorch's time has the softmax in it, as ours has. The LSTMs are `linattn_ref.nn.lstm` and ``torch.nn.LSTM``
+with the same numbers in them. Ours always keeps what the backward pass needs; ``torch.no_grad`` has PyTorch keep
+nothing, and choose another kernel.
 
 The networks are those of ``linattn-ref train speech``, and hear frames of 10 ms that are *not* stacked: 2400 of them,
 as one utterance or as several shorter ones. Sounds are random numbers, which take as long as speech. Time is told as
@@ -21,7 +22,7 @@ from matplotlib.figure import Figure
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data.filterbank import CHANNELS
 from linattn_ref.experiments.benches import harness
-from linattn_ref.experiments.benches.harness import TOLD
+from linattn_ref.experiments.benches.harness import BOTH, FORWARD, TOLD
 from linattn_ref.experiments.learning import speech
 from linattn_ref.experiments.learning.speech import Batch, Shape
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
@@ -52,6 +53,7 @@ class Row(NamedTuple):
     """A piece, at one size."""
 
     piece: str
+    passes: str
     size: str
     kernel: str
     median_ms: float
@@ -83,7 +85,7 @@ def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3,
     lengths : sequence of int
         Frames an utterance, up to 2400.
     repeats : int
-        Rounds of timing, after one that is not counted.
+        Rounds of timing, after one that is not counted; five times as many of CTC and the LSTMs, which are short.
     seed : int
     """
     harness.check_counts(lengths=lengths, repeats=repeats)
@@ -91,9 +93,9 @@ def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3,
         raise ValueError(f"lengths: expected numbers up to {FRAMES}, got {max(lengths)}")
     torch, rng = harness.find("torch"), np.random.default_rng(seed)
     with one_thread(torch):
-        rows = time_ctc(rng, repeats, torch)
+        rows = time_ctc(rng, 5 * repeats, torch)
         for sizes in LSTMS:
-            rows += time_lstm(sizes, rng, repeats, torch)
+            rows += time_lstm(sizes, rng, 5 * repeats, torch)
         epochs = [epoch for length in lengths for epoch in time_networks(length, rng, repeats)]
     versions = {"PyTorch": torch.__version__} if torch else {}
     return Results(repeats, versions, tuple(rows), tuple(epochs))
@@ -123,11 +125,11 @@ def time_ctc(rng: np.random.Generator, repeats: int, torch: Any) -> list[Row]:
         calls["pytorch"] = theirs
     # Of the gradient in float64, PyTorch's in float32 is 4e-3 of the largest entry away, and ours 5e-5.
     harness.compare("ctc", {name: call() for name, call in calls.items()}, 1e-2, outputs=("loss", "d_scores"))
-    return harness.time(Row, ("CTC", f"{b} x {t} frames"), calls, repeats)
+    return harness.time(Row, ("CTC", BOTH, f"{b} x {t} frames"), calls, repeats)
 
 
 def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeats: int, torch: Any) -> list[Row]:
-    """A bidirectional layer, both passes."""
+    """A bidirectional layer."""
     b, t, e, h = sizes
     params = lstm.draw(e, h, rng, dtype=np.float32)
     x, d_y = (rng.standard_normal((b, t, width)).astype(np.float32) for width in (e, 2 * h))
@@ -136,14 +138,12 @@ def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeat
         y, saved = lstm.forward(x, params, kernels=jit)
         return y, lstm.backward(d_y, saved).x
 
-    calls: dict[str, Callable[[], Sequence[Array]]] = {"jit": ours}
+    calls: dict[str, dict[str, Callable[[], Sequence[Array]]]] = {
+        FORWARD: {"jit": lambda: lstm.forward(x, params, kernels=jit)[:1]},
+        BOTH: {"jit": ours},
+    }
     if torch is not None:
-        layer = torch.nn.LSTM(e, h, bidirectional=True, batch_first=True)
-        with torch.no_grad():
-            for suffix, own in (("", params.ahead), ("_reverse", params.back)):
-                for name, array in (("weight_ih", own.w.T), ("weight_hh", own.u.T), ("bias_ih", own.b)):
-                    getattr(layer, f"{name}_l0{suffix}").copy_(torch.tensor(array))
-                getattr(layer, f"bias_hh_l0{suffix}").zero_()
+        layer = in_torch(torch, params)
         given, outside = torch.tensor(x, requires_grad=True), torch.tensor(d_y)
 
         def theirs() -> Sequence[Array]:
@@ -153,9 +153,26 @@ def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeat
             y.backward(outside)
             return y.detach().numpy(), given.grad.numpy()
 
-        calls["pytorch"] = theirs
-    harness.compare("lstm", {name: call() for name, call in calls.items()}, 1e-4, outputs=("y", "d_x"))
-    return harness.time(Row, ("bidirectional LSTM", f"{b} x {t}, E = {e}, H = {h}"), calls, repeats)
+        calls[FORWARD]["pytorch"] = lambda: [layer(given)[0].detach().numpy()]
+        calls[FORWARD]["pytorch, no_grad"] = torch.no_grad()(calls[FORWARD]["pytorch"])
+        calls[BOTH]["pytorch"] = theirs
+    rows = []
+    for passes, each in calls.items():
+        harness.compare("lstm", {name: call() for name, call in each.items()}, 1e-4, outputs=("y", "d_x"))
+        size = f"{b} x {t}, E = {e}, H = {h}"
+        rows += harness.time(Row, ("bidirectional LSTM", passes, size), each, repeats)
+    return rows
+
+
+def in_torch(torch: Any, params: lstm.Params) -> Any:
+    """PyTorch's layer with these parameters."""
+    layer = torch.nn.LSTM(len(params.ahead.w), len(params.ahead.u), bidirectional=True, batch_first=True)
+    with torch.no_grad():
+        for suffix, own in (("", params.ahead), ("_reverse", params.back)):
+            for name, array in (("weight_ih", own.w.T), ("weight_hh", own.u.T), ("bias_ih", own.b)):
+                getattr(layer, f"{name}_l0{suffix}").copy_(torch.tensor(array))
+            getattr(layer, f"bias_hh_l0{suffix}").zero_()
+    return layer
 
 
 def time_networks(length: int, rng: np.random.Generator, repeats: int) -> list[Epoch]:
@@ -191,8 +208,9 @@ def step_of(name: str, length: int, rng: np.random.Generator) -> Callable[[], ob
 
 def table(results: Results) -> str:
     """Both tables as Markdown, and below them what stands there."""
-    lines = harness.table(("forward + backward", "size"), results.rows, ("jit", "pytorch"))
-    told = f"{TOLD} {harness.compared(results.versions, ['PyTorch'])} {results.repeats} rounds, float32, one thread."
+    lines = harness.table(("piece", "passes", "size"), results.rows, ("jit", "pytorch"))
+    peers = harness.compared(results.versions, ["PyTorch"])
+    told = f"{TOLD} {peers} {5 * results.repeats} rounds, of the networks {results.repeats}; float32, one thread."
     lengths = sorted({epoch.length for epoch in results.epochs})
     seconds = {(epoch.network, epoch.length): epoch.seconds for epoch in results.epochs}
     epochs = [

@@ -1,8 +1,9 @@
 """The loop of an LSTM in Numba: `linattn_ref.kernels.reference.lstm`.
 
-Sequences know nothing of one another: a task takes some of them from the first step to the last. A step is a matrix
-product, ``h U`` or ``da U^T``, and what happens to each unit alone. The matrix is packed once, in panels that stay near
-while all sequences of a task are multiplied with them.
+Sequences know nothing of one another: a task takes some of them from the first step to the last. A step is a product
+with ``U``, or ``U^T``, and what happens to each unit alone; a product with ``W``, or ``W^T``, is for several steps at
+once if sequences are few. The matrices are packed once, in panels that stay near while many rows are multiplied with
+them. The gradients of ``W`` and ``U`` are sums over all steps, taken after the loop.
 """
 
 import numba
@@ -10,76 +11,122 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
-from linattn_ref.kernels.jit.panel import product
-from linattn_ref.kernels.jit.vector import broadcast, lanes
-from linattn_ref.kernels.jit.vector_block import ROWS
+from linattn_ref.kernels.jit.outer_product import outer_product
+from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, spread, store
+from linattn_ref.kernels.jit.vector_block import ROWS, add_outer, load_block, store_block
 from linattn_ref.kernels.jit.vector_exp import exp
-from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
+from linattn_ref.kernels.jit.views import columns_from, load_row, rows_apart, rows_at, store_row
 
 __all__ = ["backward", "forward"]
 
+TOGETHER = 4 * ROWS  # rows of a product with W, at least
 
-def forward(a, u):
+
+def forward(x, w, u, b, *, work=np.empty):
     """``h``, ``c`` and the gates; arguments are the reference's."""
-    h, c = np.empty((2, len(a) + 1, a.shape[1], len(u)), a.dtype)
+    (steps, batch, _), hidden = x.shape, len(u)
+    w, u, bias = _panels(w), _panels(u), _panels(b[None]).reshape(1, -1)
+    h, c = work((2, steps + 1, batch, hidden), x.dtype)
     h[0] = c[0] = 0
-    panels = _panels(u)
-    gates = np.zeros((*a.shape[:2], len(panels) * lanes(a)), a.dtype)  # whole panels
-    gates[..., : a.shape[2]] = a
-    _forward(gates, h, c, panels, _sequences_a_task(a.shape[1]))
-    return h, c, gates[..., : a.shape[2]]
+    gates = work((steps, batch, bias.size), x.dtype)  # whole panels
+    _forward(np.ascontiguousarray(x), w, u, bias, h, c, gates, *_shares(batch))
+    return h, c, gates[..., : 4 * hidden]
 
 
-def backward(d_h, u, c, gates):
-    """The gradient of ``a``; arguments are the reference's."""
-    d_a, panels = np.empty(gates.shape, gates.dtype), _panels(u.T)
-    past = np.zeros((d_h.shape[1], len(panels) * lanes(u)), u.dtype)
+def backward(d_h, x, w, u, h, c, gates, *, work=np.empty):
+    """The gradients; arguments are the reference's."""
+    (steps, batch, width), w, u = x.shape, _panels(w.T), _panels(u.T)
     d_h, gates = np.require(d_h, requirements="CW"), np.require(gates, requirements="CW")
-    _backward(d_h, panels, c, gates, d_a, past, np.zeros_like(c[0]), _sequences_a_task(d_h.shape[1]))
-    return d_a
+    d_a, d_x = work(gates.shape, x.dtype), work((steps, batch, len(w) * lanes(x)), x.dtype)
+    zeros, past = np.zeros((1, max(len(w), len(u)) * lanes(x)), x.dtype), np.zeros((batch, len(u) * lanes(x)), x.dtype)
+    _backward(d_h, w, u, zeros, c, gates, d_a, d_x, past, np.zeros_like(c[0]), *_shares(batch))
+    rows, inputs, states = (z.reshape(steps * batch, z.shape[-1]) for z in (d_a, x, h[:-1]))
+    return d_x[..., :width], outer_product(inputs, rows), outer_product(states, rows), rows.sum(axis=0)
 
 
-def _panels(u):
+def _panels(matrix):
     """The columns of a matrix, as many as a Vector has lanes to a panel, and 0 after the last of them."""
-    width = lanes(u)
-    count = -(-u.shape[1] // width)
-    panels = np.zeros((len(u), count, width), u.dtype)
-    panels.reshape(len(u), -1)[:, : u.shape[1]] = u
-    return np.ascontiguousarray(panels.swapaxes(0, 1))  # (panels, rows of u, lanes)
+    rows, columns = matrix.shape
+    panels = np.zeros((-(-columns // lanes(matrix)), rows, lanes(matrix)), matrix.dtype)
+    for panel, first in zip(panels, range(0, columns, lanes(matrix)), strict=True):
+        some = matrix[:, first : first + lanes(matrix)]
+        panel[:, : some.shape[1]] = some
+    return panels
 
 
-def _sequences_a_task(batch):
-    """As many tasks as threads, each of whole Blocks if there are enough."""
-    return -(-batch // (ROWS * numba.get_num_threads())) * ROWS
+def _shares(batch):
+    """Sequences a task, whole Blocks, and as many tasks as threads; steps whose inputs are multiplied together."""
+    sequences = -(-batch // (ROWS * numba.get_num_threads())) * ROWS
+    return sequences, -(-TOGETHER // batch) if batch <= sequences else 1
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
 @kernel
-def _forward(gates, h, c, panels, sequences):
+def _forward(x, w, u, bias, h, c, gates, sequences, together):
     for task in prange((h.shape[1] + sequences - 1) // sequences):
-        some = slice(task * sequences, min((task + 1) * sequences, h.shape[1]))
-        for t in range(len(gates)):
-            _times(gates[t, some], h[t, some], panels, True)  # (1)
-            _step(gates[t, some], c[t, some], c[t + 1, some], h[t + 1, some])
+        first, last = task * sequences, min((task + 1) * sequences, h.shape[1])
+        for t in range(len(x)):
+            if t % together == 0:
+                count = min(together, len(x) - t) * (last - first)
+                _times(_rows(gates, t, first, count), _repeated(bias, count), _rows(x, t, first, count), w)  # (1)
+            now = gates[t, first:last]
+            _times(now, now, h[t, first:last], u)  # (1)
+            _step(now, c[t, first:last], c[t + 1, first:last], h[t + 1, first:last])
 
 
 @kernel
-def _backward(d_h, panels, c, gates, d_a, past, d_c, sequences):
+def _backward(d_h, w, u, zeros, c, gates, d_a, d_x, past, d_c, sequences, together):
     for task in prange((len(d_c) + sequences - 1) // sequences):
-        some = slice(task * sequences, min((task + 1) * sequences, len(d_c)))
+        first, last = task * sequences, min((task + 1) * sequences, len(d_c))
+        some, d_some = past[first:last], d_c[first:last]
         for t in range(len(gates) - 1, -1, -1):
-            _step_back(gates[t, some], d_a[t, some], c[t, some], c[t + 1, some], d_h[t, some], past[some], d_c[some])
-            _times(past[some], d_a[t, some], panels, False)  # (5), for the step before
+            now, c_before, c_now = d_a[t, first:last], c[t, first:last], c[t + 1, first:last]
+            _step_back(gates[t, first:last], now, c_before, c_now, d_h[t, first:last], some, d_some)
+            _times(some, _repeated(zeros, last - first), now, u)  # (5), for the step before
+            if t % together == 0:
+                count = min(together, len(gates) - t) * (last - first)
+                _times(_rows(d_x, t, first, count), _repeated(zeros, count), _rows(d_a, t, first, count), w)  # (8)
 
 
 @njit
-def _times(out, x, panels, accumulate):
-    """``out = x @ u``, or ``+=``."""
-    width = panels.shape[2]
+def _rows(x, t, first, count):
+    """So many rows of ``x`` from ``x[t, first]`` on."""
+    before = (t * x.shape[1] + first) * x.shape[2]
+    return rows_at(x.ctypes.data + before * x.itemsize, count, x.shape[2], x.dtype)
+
+
+@njit
+def _repeated(x, count):
+    """The one row of ``x``, so many times."""
+    return rows_apart(x.ctypes.data, count, x.shape[1], 0, x.dtype)
+
+
+@njit
+def _times(out, start, x, panels):
+    """``out = start + x @ panels``; ``start`` may be ``out``."""
+    rows, terms = x.shape
+    whole = rows - rows % ROWS
     for p in range(len(panels)):
-        product(out[:, p * width : (p + 1) * width], x, panels[p], accumulate)
+        panel = panels[p]
+        into, begin = columns_from(out, p * panels.shape[2]), columns_from(start, p * panels.shape[2])
+        for r in range(0, whole, ROWS):
+            block = load_block(begin, r)
+            for t in range(terms):
+                block = add_outer(block, x, r, t, load(panel, t))
+            store_block(into, r, block)
+        for r in range(whole, rows, 4):  # sums enough to keep the multipliers busy; the last row may be there again
+            r_1, r_2, r_3 = min(r + 1, rows - 1), min(r + 2, rows - 1), min(r + 3, rows - 1)
+            sum_0, sum_1, sum_2, sum_3 = load(begin, r), load(begin, r_1), load(begin, r_2), load(begin, r_3)
+            for t in range(terms):
+                term = load(panel, t)
+                sum_0, sum_1 = fma(spread(x, r, t), term, sum_0), fma(spread(x, r_1, t), term, sum_1)
+                sum_2, sum_3 = fma(spread(x, r_2, t), term, sum_2), fma(spread(x, r_3, t), term, sum_3)
+            store(into, r, sum_0)
+            store(into, r_1, sum_1)
+            store(into, r_2, sum_2)
+            store(into, r_3, sum_3)
 
 
 @njit

@@ -6,6 +6,7 @@ c_t = f_t c_(t-1) + i_t g_t,   h_t = o_t tanh(c_t)       (3), (4)
 dh_t = G_t + da_(t+1) U^T                                (5)
 dc_t = dh_t o_t (1 - tanh(c_t)^2) + f_(t+1) dc_(t+1)     (6)
 da_t                                                     (7)
+dx_t = da_t W^T,   dW = sum x_t^T da_t,   dU = sum h_(t-1)^T da_t,   db = sum da_t           (8)
 """
 
 import numpy as np
@@ -13,14 +14,16 @@ import numpy as np
 __all__ = ["backward", "forward"]
 
 
-def forward(a, u):
-    """From the part of (1) that knows no past, all steps.
+def forward(x, w, u, b, *, work=np.empty):
+    """(1) to (4), all steps.
 
     Parameters
     ----------
-    a : ndarray ``(T, B, 4 H)``
-        ``x W + b``, the columns of i, then those of f, g and o.
-    u : ndarray ``(H, 4 H)``
+    x : ndarray ``(T, B, E)``
+    w, u, b : ndarray ``(E, 4 H)``, ``(H, 4 H)``, ``(4 H,)``
+        The columns of i, then those of f, g and o.
+    work : callable
+        Gives an array of a shape and dtype, in which may be anything.
 
     Returns
     -------
@@ -29,10 +32,11 @@ def forward(a, u):
     gates : ndarray ``(T, B, 4 H)``
         i, f, g and o.
     """
-    h = np.zeros((len(a) + 1, a.shape[1], len(u)), a.dtype)
-    c, gates = np.zeros_like(h), np.empty_like(a)
-    for t in range(len(a)):
-        i, f, g, o = np.split(a[t] + h[t] @ u, 4, axis=-1)  # (1)  (B, H)
+    h, c = work((2, len(x) + 1, x.shape[1], len(u)), x.dtype)
+    gates = work((*x.shape[:2], len(b)), x.dtype)
+    h[0] = c[0] = 0
+    for t in range(len(x)):
+        i, f, g, o = np.split(x[t] @ w + b + h[t] @ u, 4, axis=-1)  # (1)  (B, H)
         i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)  # (2)
         c[t + 1] = f * c[t] + i * g  # (3)
         h[t + 1] = o * np.tanh(c[t + 1])  # (4)
@@ -40,9 +44,17 @@ def forward(a, u):
     return h, c, gates
 
 
-def backward(d_h, u, c, gates):
-    """The gradient of ``a``, ``(T, B, 4 H)``; ``d_h (T, B, H)`` is ``G``, the others are those of :func:`forward`."""
-    d_a, d_c, past = np.empty_like(gates), np.zeros_like(c[0]), np.zeros_like(c[0])
+def backward(d_h, x, w, u, h, c, gates, *, work=np.empty):
+    """The gradients of ``x``, ``w``, ``u`` and ``b``.
+
+    Parameters
+    ----------
+    d_h : ndarray ``(T, B, H)``
+        ``G``.
+    x, w, u, h, c, gates, work
+        Those of :func:`forward`.
+    """
+    d_a, d_c, past = work(gates.shape, gates.dtype), np.zeros_like(c[0]), np.zeros_like(c[0])
     for t in reversed(range(len(gates))):
         i, f, g, o = np.split(gates[t], 4, axis=-1)  # (B, H)
         tanh_c = np.tanh(c[t + 1])
@@ -53,7 +65,8 @@ def backward(d_h, u, c, gates):
         )  # (7)
         d_c = d_c * f  # (6), for the step before
         past = d_a[t] @ u.T  # (5), for the step before
-    return d_a
+    rows, inputs, states = (z.reshape(-1, z.shape[-1]) for z in (d_a, x, h[:-1]))  # (T B, 4 H), (T B, E), (T B, H)
+    return d_a @ w.T, inputs.T @ rows, states.T @ rows, rows.sum(axis=0)  # (8)
 
 
 def sigmoid(x):
