@@ -2,8 +2,8 @@
 
 Float32, one thread. CTC hears 32 utterances of 800 frames, the mean of the paper's, with 60 symbols and 40 to 100
 labels; PyTorch's time has the softmax in it, as ours has. The LSTMs are `linattn_ref.nn.lstm` and ``torch.nn.LSTM``
-with the same numbers in them. Ours always keeps what the backward pass needs; ``torch.no_grad`` has PyTorch keep
-nothing, and choose another kernel.
+with the same numbers in them. Ours always keeps what the backward pass needs, and takes its arrays from an arena, as in
+training; ``torch.no_grad`` has PyTorch keep nothing, and choose another kernel.
 
 The networks are those of ``linattn-ref train speech``, and hear frames of 10 ms that are *not* stacked: 2400 of them,
 as one utterance or as several shorter ones. Sounds are random numbers, which take as long as speech. Time is told as
@@ -133,13 +133,14 @@ def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeat
     b, t, e, h = sizes
     params = lstm.draw(e, h, rng, dtype=np.float32)
     x, d_y = (rng.standard_normal((b, t, width)).astype(np.float32) for width in (e, 2 * h))
+    arena = Arena()
 
     def ours() -> Sequence[Array]:
-        y, saved = lstm.forward(x, params, kernels=jit)
-        return y, lstm.backward(d_y, saved).x
+        y, saved = lstm.forward(x, params, kernels=jit, work=arena)
+        return y, lstm.backward(d_y, saved, work=arena).x
 
     calls: dict[str, dict[str, Callable[[], Sequence[Array]]]] = {
-        FORWARD: {"jit": lambda: lstm.forward(x, params, kernels=jit)[:1]},
+        FORWARD: {"jit": lambda: lstm.forward(x, params, kernels=jit, work=arena)[:1]},
         BOTH: {"jit": ours},
     }
     if torch is not None:
