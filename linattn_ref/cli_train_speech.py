@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,15 @@ def run_speech(arguments: argparse.Namespace) -> None:
     from linattn_ref.experiments.learning import runs, speech, speech_result
 
     if arguments.data:
-        corpus = recordings.read(arguments.data, say=lambda line: print(line, file=sys.stderr))
+        bar = partial(tqdm, unit="sound", file=sys.stderr, disable=None)
+        corpus = recordings.read(arguments.data, say=partial(print, file=sys.stderr), progress=bar)
     else:
         small: dict[str, Any] = {"speakers": dict.fromkeys(data.SPEAKERS, 2), "each": 4} if arguments.quick else {}
-        corpus = data.corpus(**small, progress=lambda of: tqdm(of, unit="voice", file=sys.stderr, disable=None))
+        corpus = data.corpus(**small, progress=partial(tqdm, unit="voice", file=sys.stderr, disable=None))
+    for part, count in speech.left_out(corpus).items():
+        if count:
+            of = f"{count} of {len(corpus.parts[part].texts)} utterances for {part}"
+            print(f"{of} have more {corpus.unit} than frames, and are left out", file=sys.stderr)
     shape = shape_of(speech.Shape(), arguments, width=16, hidden=32, heads=2, layers=1, frames=400, lstms=1)
     params = speech.run(arguments.out, corpus, shape=shape, peak=arguments.peak, **common(arguments))
     result = speech_result.write(arguments.out, params, arguments.attention, shape, corpus)

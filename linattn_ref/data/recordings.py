@@ -9,7 +9,8 @@ is for validation, each tenth speaker of the training part is. The speaker is th
 LibriSpeech's layout the number that its name begins with.
 
 TIMIT's 61 phones are told as 39, as is usual since Lee and Hon (1989); of a transcript the letters, the apostrophe and
-the space are learned. Sounds of another rate than 16 kHz are resampled, and it is said.
+the space are learned. Sounds of another rate than 16 kHz are resampled, of several channels the first is taken, and it
+is said.
 
 References
 ----------
@@ -19,6 +20,7 @@ Lee and Hon (1989), "Speaker-independent phone recognition using hidden Markov m
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,9 +32,10 @@ from linattn_ref.data import filterbank
 from linattn_ref.data.speech import RATE, Corpus, Utterances
 from linattn_ref.data.splits import PARTS, Part
 
-__all__ = ["FOLDED", "LETTERS", "PHONES", "read", "read_sound"]
+__all__ = ["FOLDED", "LETTERS", "PHONES", "Sound", "read", "read_sound"]
 
 SOUNDS = (".wav", ".flac")
+LEAST = 4000  # samples a second: of speech, what is above 2 kHz is lost then
 LETTERS = (*"abcdefghijklmnopqrstuvwxyz", "'", " ")
 # The 39 of Lee and Hon; what is told as one of them; q, the glottal stop, is left out.
 PHONES = (
@@ -67,50 +70,79 @@ class Recording(NamedTuple):
     speaker: str
     text: str
     symbols: list[str]
-    starts: list[float]  # seconds; empty where nobody says them
+    starts: list[int]  # samples; empty where nobody says them
 
 
-def read(folder: Path, *, say: Callable[[str], object] = lambda line: None) -> Corpus:
+def read(
+    folder: Path,
+    *,
+    say: Callable[[str], object] = lambda line: None,
+    progress: Callable[[Iterable[Any]], Iterable[Any]] = iter,
+) -> Corpus:
     """A corpus of recordings.
 
     Parameters
     ----------
     folder : Path
     say : callable
-        Told, in a line, what was resampled.
+        Told, in a line, of how many sounds not all is taken as it is.
+    progress : callable
+        Wraps the sounds: ``tqdm.tqdm``, say.
 
     Raises
     ------
     FileNotFoundError
-        No sound in the folder, or one without anything beside it that says what is said.
+        No such folder, no sound in it, or one without anything beside it that says what is said.
     ValueError
-        A file that is no sound, a symbol that is unknown, a part with nothing in it, phones here and letters there.
+        A file that is no sound or no text, a symbol that is unknown, a part with nothing in it.
     """
-    found = [_recording(path, folder) for path in sorted(folder.rglob("*")) if path.suffix.lower() in SOUNDS]
-    if not found:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: there is no such folder")
+    paths = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SOUNDS]
+    if not paths:
         raise FileNotFoundError(f"{folder}: there is no sound in it (.wav or .flac)")
-    phones = [bool(each.starts) for each in found]
+    phones = [_beside(path, ".phn") is not None for path in paths]
     if any(phones) and not all(phones):
-        raise ValueError(
-            f"{folder}: some sounds have phones and others a transcript, such as {found[phones.index(False)].path}"
-        )
-    found = _with_validation(found)
-    names = PHONES if all(phones) else LETTERS
-    rates: dict[int, int] = {}
-    content = hashlib.sha256()
-    parts = {part: _part([each for each in found if each.part == part], names, rates, content) for part in PARTS}
-    for part, inside in parts.items():
-        if not inside.texts:
+        one = paths[phones.index(False)]
+        raise FileNotFoundError(f"{one}: there is no .phn beside it that says what is said, as beside others")
+    found = _with_validation([_recording(path, folder) for path in paths])
+    for part in PARTS:
+        if not any(each.part == part for each in found):
             raise ValueError(f"{folder}: nothing in it is for {part}; folders are called train, dev or valid, and test")
-    for rate, count in rates.items():
-        if rate != RATE:
-            say(f"{folder}: {count} sounds of {rate} samples a second were resampled to {RATE}")
+    heard = [_hear(each) for each in progress(found)]
+    names = PHONES if all(phones) else LETTERS
+    parts = {
+        part: _part([one for one in zip(found, heard, strict=True) if one[0].part == part], names) for part in PARTS
+    }
+    for note, count in Counter(note for each in heard for note in each.notes).items():
+        say(f"{folder}: {count} of {len(heard)} sounds {note}")
+    content = hashlib.sha256("".join(each.sha256 for each in heard).encode())
     unit = "phonemes" if all(phones) else "letters"
     return Corpus(parts, ("", *names), f"recordings in {folder.name}", content.hexdigest(), unit)
 
 
-def read_sound(path: Path) -> tuple[Array, int]:
-    """A sound's first channel, from -1 to 1, and its samples a second; WAV, FLAC, or TIMIT's NIST SPHERE.
+# --- Sounds -----------------------------------------------------------------------------------------------------------
+
+
+class Sound(NamedTuple):
+    """A sound as it is in a file."""
+
+    samples: Array  # (samples,), the first channel, from -1 to 1
+    rate: int
+    channels: int
+
+
+class Heard(NamedTuple):
+    """A sound as networks get it."""
+
+    features: Array  # (T, 40)
+    starts: Array  # seconds
+    notes: list[str]  # what was changed
+    sha256: str
+
+
+def read_sound(path: Path) -> Sound:
+    """WAV, FLAC, or TIMIT's NIST SPHERE.
 
     Raises
     ------
@@ -127,33 +159,48 @@ def read_sound(path: Path) -> tuple[Array, int]:
         samples, rate = soundfile.read(path, always_2d=True)
     except soundfile.LibsndfileError as error:
         raise ValueError(f"{path}: not a sound that can be read ({error.error_string})") from None
-    return samples[:, 0], rate
+    return Sound(samples[:, 0], rate, samples.shape[1])
 
 
-def _part(found: list[Recording], names: Iterable[str], rates: dict[int, int], content: Any) -> Utterances:
+def _hear(one: Recording) -> Heard:
+    samples, rate, channels = read_sound(one.path)
+    if rate < LEAST:
+        raise ValueError(f"{one.path}: expected at least {LEAST} samples a second, got {rate}")
+    if not np.isfinite(samples).all():
+        raise ValueError(f"{one.path}: expected samples that are numbers, got NaN or infinity")
+    if one.starts and max(one.starts) >= len(samples):
+        raise ValueError(f"{one.path}: a phone begins at sample {max(one.starts)}, and there are {len(samples)}")
+    notes = [f"have {channels} channels, of which the first is taken"] if channels > 1 else []
+    if rate != RATE:
+        from scipy import signal
+
+        common = int(np.gcd(rate, RATE))
+        samples = signal.resample_poly(samples, RATE // common, rate // common)
+        notes.append(f"have {rate} samples a second and are resampled to {RATE}")
+    try:
+        features = filterbank.log_mel(samples, RATE)
+    except ValueError as error:
+        raise ValueError(f"{one.path}: {error}") from None
+    sha256 = hashlib.sha256(one.path.read_bytes() + " ".join(one.symbols).encode()).hexdigest()
+    return Heard(features, np.array(one.starts) / rate, notes, sha256)
+
+
+def _part(found: list[tuple[Recording, Heard]], names: Iterable[str]) -> Utterances:
     places = {name: i for i, name in enumerate(names, 1)}
     features: dict[str, list[Array]] = {}
-    for each in found:
-        samples, rate = read_sound(each.path)
-        rates[rate] = rates.get(rate, 0) + 1
-        if rate != RATE:
-            from scipy import signal
-
-            common = int(np.gcd(rate, RATE))
-            samples = signal.resample_poly(samples, RATE // common, rate // common)
-        content.update(each.path.read_bytes() + " ".join(each.symbols).encode())
-        try:
-            features.setdefault(each.speaker, []).append(filterbank.log_mel(samples, RATE))
-        except ValueError as error:
-            raise ValueError(f"{each.path}: {error}") from None
+    for each, heard in found:
+        features.setdefault(each.speaker, []).append(heard.features)
     normalised = {name: iter(filterbank.normalise(of_one)) for name, of_one in features.items()}
     return Utterances(
-        [next(normalised[each.speaker]) for each in found],
-        [np.array([places[name] for name in each.symbols], np.int64) for each in found],
-        [np.array(each.starts) for each in found],
-        [each.text for each in found],
-        [each.speaker for each in found],
+        [next(normalised[each.speaker]) for each, _ in found],
+        [np.array([places[name] for name in each.symbols], np.int64) for each, _ in found],
+        [heard.starts for _, heard in found],
+        [each.text for each, _ in found],
+        [each.speaker for each, _ in found],
     )
+
+
+# --- What stands beside them ------------------------------------------------------------------------------------------
 
 
 def _recording(path: Path, folder: Path) -> Recording:
@@ -161,17 +208,19 @@ def _recording(path: Path, folder: Path) -> Recording:
     part, speaker = _part_of(path, folder), path.parent.name
     phones, own = (_beside(path, suffix) for suffix in (".phn", ".txt"))
     if phones is not None:
-        rows = [line.split() for line in phones.read_text(encoding="utf-8").splitlines() if line.strip()]
+        rows = [line.split() for line in _lines(phones)]
         wrong = [row for row in rows if len(row) != 3 or not row[0].isdecimal() or row[2] not in FOLDED]
         if wrong:
             raise ValueError(f"{phones}: expected a first sample, a last one and one of TIMIT's phones, got {wrong[0]}")
-        kept = [(int(row[0]) / RATE, FOLDED[row[2]]) for row in rows if FOLDED[row[2]]]
+        kept = [(int(row[0]), FOLDED[row[2]]) for row in rows if FOLDED[row[2]]]
+        if not kept:
+            raise ValueError(f"{phones}: there is no phone in it")
         return Recording(path, part, speaker, "", [name for _, name in kept], [start for start, _ in kept])
     together = path.parent / f"{path.stem.rpartition('-')[0]}.trans.txt"
     if own is not None:
-        text = own.read_text(encoding="utf-8").strip()
+        text = " ".join(_lines(own)).strip()
     elif together.is_file():
-        lines = dict(line.partition(" ")[::2] for line in together.read_text(encoding="utf-8").splitlines())
+        lines = dict(line.partition(" ")[::2] for line in _lines(together))
         if path.stem not in lines:
             raise FileNotFoundError(f"{together}: there is no line for {path.name}")
         text, speaker = lines[path.stem].strip(), path.stem.partition("-")[0]
@@ -183,6 +232,14 @@ def _recording(path: Path, folder: Path) -> Recording:
             f"{own or together}: expected letters, apostrophes and spaces, got {unknown[0]!r} in {text[:60]!r}"
         )
     return Recording(path, part, speaker, text, list(" ".join(text.lower().split())), [])
+
+
+def _lines(path: Path) -> list[str]:
+    """A text's lines with something in them; a mark of the byte order, as Windows has it, is none of it."""
+    try:
+        return [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text in UTF-8 ({error.reason} at byte {error.start})") from None
 
 
 def _beside(path: Path, suffix: str) -> Path | None:

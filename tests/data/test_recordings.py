@@ -58,7 +58,22 @@ def test_letters_and_another_rate(librispeech):
     validation = found.parts["validation"]
     assert "".join(found.symbols[i] for i in validation.labels[0]) == "northanger abbey's"
     assert (found.unit, validation.speakers, validation.features[0].shape) == ("letters", ["19"], (18, 40))
-    assert told == [f"{librispeech}: 1 sounds of 8000 samples a second were resampled to 16000"]
+    assert told == [f"{librispeech}: 1 of 3 sounds have 8000 samples a second and are resampled to 16000"]
+
+
+@pytest.mark.slow
+def test_phones_begin_at_samples_of_their_own_sound(timit):
+    sound(timit / "TEST" / "DR1" / "MC" / "SA1.WAV", rate=32000, seconds=0.1)
+    np.testing.assert_allclose(recordings.read(timit).parts["test"].starts[0], [0, 0.025, 0.05, 2500 / 32000])
+
+
+def test_of_several_channels_the_first_is_taken_and_it_is_said(timit):
+    told, path = [], timit / "TEST" / "DR1" / "MC" / "SA1.WAV"
+    before = recordings.read(timit, say=told.append).parts["test"].features[0]
+    rate, samples = wavfile.read(path)
+    wavfile.write(path, rate, np.stack([samples, samples[::-1]], axis=1))
+    np.testing.assert_array_equal(recordings.read(timit, say=told.append).parts["test"].features[0], before)
+    assert told == [f"{timit}: 1 of 3 sounds have 2 channels, of which the first is taken"]
 
 
 def spoil(folder, name, content):
@@ -72,10 +87,29 @@ def spoil(folder, name, content):
         ("SA1.WAV", b"no sound", "not a sound that can be read"),
         ("SA1.PHN", b"0 800 zz\n", "one of TIMIT's phones, got .*zz"),
         ("SA1.PHN", b"800 aa\n", "expected a first sample"),
+        ("SA1.PHN", b"", "SA1.PHN: there is no phone in it"),
+        ("SA1.PHN", b"0 800 h\xe9\n", "SA1.PHN: not a text in UTF-8 .invalid continuation byte at byte 7"),
+        ("SA1.PHN", b"0 800 aa\n9000 9500 iy\n", "SA1.WAV: a phone begins at sample 9000, and there are 3200"),
     ],
 )
 def test_a_file_that_is_wrong(timit, name, content, message):
     spoil(timit, name, content)
+    with pytest.raises(ValueError, match=message):
+        recordings.read(timit)
+
+
+@pytest.mark.parametrize(
+    ("samples", "rate", "message"),
+    [
+        (np.full(4000, np.nan, np.float32), 16000, "SA1.WAV: expected samples that are numbers"),
+        (np.zeros(4000, np.int16), 1, "SA1.WAV: expected at least 4000 samples a second, got 1"),
+        (np.zeros(100, np.int16), 16000, "SA1.WAV: .*at least 400 samples .25 ms., got .100,"),
+    ],
+)
+def test_a_sound_that_is_wrong(timit, samples, rate, message):
+    path = next(timit.rglob("SA1.WAV"))
+    wavfile.write(path, rate, samples)
+    path.with_suffix(".PHN").write_text("0 50 aa\n")
     with pytest.raises(ValueError, match=message):
         recordings.read(timit)
 
@@ -86,9 +120,24 @@ def test_a_transcript_with_a_symbol_that_is_unknown(librispeech):
         recordings.read(librispeech)
 
 
+def test_a_mark_of_the_byte_order_is_no_symbol(tmp_path):
+    for part in ("train", "dev", "test"):
+        sound(tmp_path / part / "anna" / "1.wav")
+        (tmp_path / part / "anna" / "1.txt").write_bytes(b"\xef\xbb\xbfa film\r\n")
+    assert recordings.read(tmp_path).parts["test"].texts == ["a film"]
+
+
 def test_what_is_missing(timit, tmp_path_factory):
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        recordings.read(timit / "none")
     with pytest.raises(FileNotFoundError, match="there is no sound in it"):
         recordings.read(tmp_path_factory.mktemp("empty"))
-    next(timit.rglob("SA1.PHN")).unlink()
-    with pytest.raises(FileNotFoundError, match="that says what is said"):
+    first, *others = timit.rglob("SA1.PHN")
+    first.rename(first.with_suffix(".TXT"))
+    with pytest.raises(FileNotFoundError, match=r"no \.phn beside it that says what is said, as beside others"):
+        recordings.read(timit)
+    first.with_suffix(".TXT").unlink()
+    for path in others:
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"there is no \.phn, \.txt or \.trans\.txt beside it"):
         recordings.read(timit)

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention import linear, reformer, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data.speech import Corpus, Utterances
+from linattn_ref.data.splits import Part
 from linattn_ref.experiments.learning import runs
 from linattn_ref.kernels import jit
 from linattn_ref.models import speech, speech_lstm
@@ -35,7 +36,20 @@ from linattn_ref.nn.buffers import Work
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.training import adam, loop, radam, schedule
 
-__all__ = ["NAMES", "Batch", "Shape", "batch_of", "batches", "draw", "in_order", "run", "scores_of", "stack", "task"]
+__all__ = [
+    "NAMES",
+    "Batch",
+    "Shape",
+    "batch_of",
+    "batches",
+    "draw",
+    "in_order",
+    "left_out",
+    "run",
+    "scores_of",
+    "stack",
+    "task",
+]
 
 NAMES = ("lstm", "softmax", "linear", "lsh-4", "lsh-1")
 SIDE, EVERY = 7, 3  # frames that are one, and from one such to the next
@@ -104,10 +118,28 @@ class Sorted(NamedTuple):
 def in_order(found: Utterances) -> Sorted:
     """Stacked and sorted; of those with more labels than frames, nothing could be learned."""
     stacked = [stack(each) for each in found.features]
-    fits = [i for i, labels in enumerate(found.labels) if needed(labels) <= len(stacked[i])]
-    order = sorted(fits, key=lambda i: len(stacked[i]))
+    order = sorted(fitting(found), key=lambda i: len(stacked[i]))
     ends = np.cumsum([len(stacked[i]) for i in order])
     return Sorted([stacked[i] for i in order], [found.labels[i] for i in order], ends, order)
+
+
+def fitting(found: Utterances) -> list[int]:
+    """Which utterances have as many stacked frames as their labels need."""
+    pairs = enumerate(zip(found.labels, found.features, strict=True))
+    return [i for i, (labels, features) in pairs if needed(labels) <= -(-len(features) // EVERY)]
+
+
+def left_out(corpus: Corpus) -> dict[Part, int]:
+    """How many utterances of each part do not fit; if it is all of them, an error."""
+    counts: dict[Part, int] = {}
+    for part, found in corpus.parts.items():
+        counts[part] = len(found.labels) - len(fitting(found))
+        if counts[part] == len(found.labels):
+            each = 10 * EVERY
+            raise ValueError(
+                f"corpus: each utterance for {part} has more labels than frames, of which one is {each} ms"
+            )
+    return counts
 
 
 def needed(labels: NDArray[np.int64]) -> int:
@@ -231,6 +263,7 @@ def run(
     """
     if shape.width % shape.heads:
         raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
+    left_out(corpus)
     training, validation = (in_order(corpus.parts[part]) for part in ("training", "validation"))
     rng, inputs = np.random.default_rng([seed, 0]), training.stacked[0].shape[1]
     first = draw(attention, shape, inputs, len(corpus.symbols), rng)

@@ -48,10 +48,18 @@ def test_what_cannot_be_said_in_so_few_frames_is_left_out(corpus):
     assert len(found.stacked) == 59
     assert (np.diff([len(each) for each in found.stacked]) >= 0).all()
     assert speech.needed(np.array([1, 1, 2, 2, 2])) == 8
+    assert speech.left_out(corpus) == {"training": 1, "validation": 0, "test": 0}
     for first in (0, 30, 58):
         rows = found.rows(first, 100)
         assert rows.start == first < rows.stop
         assert len(found.stacked[rows][-1]) * (rows.stop - first) <= 100
+
+
+def test_a_part_of_which_nothing_is_left(tmp_path, corpus):
+    test = corpus.parts["test"]
+    test.labels[:] = [np.tile([1, 1], 20)] * len(test.labels)
+    with pytest.raises(ValueError, match="each utterance for test has more labels than frames, of which one is 30 ms"):
+        speech.run(tmp_path, corpus, shape=TINY)
 
 
 @pytest.mark.slow
@@ -101,10 +109,13 @@ def test_the_command_reads_recordings_and_says_what_is_wrong(tmp_path, capsys):
             path.parent.mkdir(parents=True, exist_ok=True)
             soundfile.write(path, 0.1 * rng.standard_normal(16000), 16000)
             path.with_suffix(".txt").write_text("a film")
+    path.with_suffix(".txt").write_text("a film of so many letters that a second has no time for them")
     out = tmp_path / "run"
     words = ["train", "speech", "--quick", "--data", str(tmp_path / "data"), "--steps", "4", "--out", str(out)]
     assert cli.main(words) == 0
-    assert "3 test utterances (recordings in data)" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "2 test utterances (recordings in data)" in told.out
+    assert told.err == "1 of 3 utterances for test have more letters than frames, and are left out\n"
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     assert cli.main([*words, "--resume"]) == 0
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
