@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.ownership import new_count
 from linattn_ref.experiments.benches import bench_generation_peers as peers
 from linattn_ref.experiments.benches import harness
 from linattn_ref.experiments.benches.bench_generation_limit import read_once
@@ -39,7 +40,7 @@ from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
 from linattn_ref.nn import mechanism, post_norm
 
-__all__ = ["Results", "compute", "draw", "network", "seconds_per_token", "table"]
+__all__ = ["Results", "compiled", "compute", "draw", "network", "seconds_per_token", "table"]
 
 Tokens = NDArray[np.integer[Any]]
 LAYERS, HEADS, WIDTH, HIDDEN, VALUES, PIXELS = 8, 8, 256, 1024, 256, 784
@@ -147,41 +148,50 @@ def _calls(
 ) -> dict[str, Callable[[], Sequence[Array]]]:
     """By name, ``jit`` first; each goes on by ``STEPS`` tokens a call."""
     batch, packed = tokens.shape[1], decoding.pack(params, model)
-    calls: dict[str, Call] = {
-        "jit": going_on(tokens, partial(decoding.init_state, batch, packed), partial(_compiled, packed)),
-        "causal.step": going_on(
-            tokens, partial(causal.init_state, batch, params, model), partial(_by_text, params, model)
-        ),
-        "weights read once": partial(_read, packed.weights),
-    }
+    ways = {"jit": compiled(packed), "causal.step": _by_text(params, model)}
     if torch is not None:
-        calls["pytorch"] = peers.by_hand(torch, params, HEADS, tokens, STEPS)
+        ways["pytorch"] = peers.by_hand(torch, params, HEADS)
     if package is not None:
-        calls["fast-transformers"] = peers.recurrent_encoder(torch, package, params, HEADS, tokens, STEPS)
-    return calls
+        ways["fast-transformers"] = peers.recurrent_encoder(torch, package, params, HEADS)
+    calls = {name: going_on(tokens, way.states(batch), way.step) for name, way in ways.items()}
+    return calls | {"weights read once": partial(_read, packed.weights)}
 
 
-def going_on(tokens: Tokens, start: Callable[[], Any], step: Callable[..., Any]) -> Call:
+def going_on(tokens: Tokens, state_at: Callable[[int], Any], step: Callable[..., Any]) -> Call:
     """``STEPS`` tokens a call from where the last call was, from the start again where no place is left."""
-    state = start()
+    place, state = 0, state_at(0)
 
     def call() -> Sequence[Array]:
-        nonlocal state
-        if state.place + STEPS > len(tokens):
-            state = start()
+        nonlocal place, state
+        if place + STEPS > len(tokens):
+            place, state = 0, state_at(0)
         for _ in range(STEPS):
-            scores, state = step(tokens[state.place], state)
+            scores, state = step(tokens[place], place, state)
+            place += 1
         return (scores,)
 
     return call
 
 
-def _compiled(packed: decoding.Packed, tokens_t: Any, state: decoding.State) -> Any:
-    return decoding.step(tokens_t, packed, state)
+def compiled(packed: decoding.Packed) -> peers.Stateful:
+    """`linattn_ref.models.decoding`, from any place on: what is in a cache until then is of no note."""
+
+    def states(batch: int) -> Callable[[int], decoding.State]:
+        blocks = decoding.init_state(batch, packed).blocks
+        if not isinstance(blocks, softmax.State):
+            return lambda place: decoding.init_state(batch, packed)._replace(place=place)
+        for memory in blocks[:2]:
+            memory[...] = 1  # its pages are there before the clock starts
+        return lambda place: decoding.State(softmax.State(*blocks[:2], place, new_count(place)), place)
+
+    return peers.Stateful(states, lambda tokens_t, _, state: decoding.step(tokens_t, packed, state))
 
 
-def _by_text(params: causal.Params, model: causal.Model, tokens_t: Any, state: causal.State) -> Any:
-    return causal.step(tokens_t, params, state, model)
+def _by_text(params: causal.Params, model: causal.Model) -> peers.Stateful:
+    return peers.Stateful(
+        lambda batch: lambda _: causal.init_state(batch, params, model),
+        lambda tokens_t, _, state: causal.step(tokens_t, params, state, model),
+    )
 
 
 def _read(weights: Array) -> Sequence[Array]:

@@ -1,29 +1,57 @@
-"""A token of a whole network in PyTorch, by hand and by fast-transformers, as `bench_generation` calls them.
+"""Whole networks that write, in PyTorch, by hand and by fast-transformers: for `bench_generation` and `bench_drawing`.
 
-Both get the parameters of a `linattn_ref.models.causal` network with norms last, GELU and linear attention. By hand, it
-is, of four forms that were tried, the fastest at batch sizes 1 and 64 and within 2 % of it at 16: ``torch.addmm`` with
-weights ``(E, F)`` (at batch size 1 ``F.linear`` takes 1.3 times as long), the state moved on where it is by
-``baddbmm_``. All run in ``torch.inference_mode``.
+All get the parameters of a `linattn_ref.models.causal` network with norms last and GELU. Token by token (`Stateful`):
+
+by hand             linear attention's sums, moved on where they are by ``baddbmm_``, or keys and values in arrays with
+                    room for all that will come
+fast-transformers   its recurrent encoder, with ``"linear"`` or ``"full"`` attention
+
+and all tokens anew (`Anew`), of which the scores after the last are wanted:
+
+by hand             ``scaled_dot_product_attention``, causal
+fast-transformers   its encoder, with ``"full"`` or ``"reformer"`` attention and a causal mask
+
+By hand is the fastest form found: ``torch.addmm`` with weights ``(E, F)`` (at batch size 1 ``F.linear`` takes 1.3 times
+as long), linear attention's of four at batch sizes 1 and 64, and the cache, with its keys transposed, of six or within
+the noise of it (``scaled_dot_product_attention`` among them). All run in ``torch.inference_mode``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import bench_linear_peers, harness
-from linattn_ref.experiments.benches.harness import Call
 from linattn_ref.models.causal import Params
 
-__all__ = ["by_hand", "find_fast_transformers", "recurrent_encoder", "versions"]
+__all__ = [
+    "NAME",
+    "Anew",
+    "Stateful",
+    "anew_by_hand",
+    "by_hand",
+    "encoder",
+    "find_fast_transformers",
+    "recurrent_encoder",
+    "versions",
+]
 
 Tokens = NDArray[np.integer[Any]]
+Anew = Callable[[Tokens], Array]  # tokens (B, t) to the scores of what comes next, (B, V)
 EPS = 1e-6  # of linear attention
 NAME = "fast-transformers"
+CHUNK = 32  # of its Reformer, which reads whole chunks
+
+
+class Stateful(NamedTuple):
+    """A network that reads a token at a time."""
+
+    states: Callable[[int], Callable[[int], Any]]  # of a batch: by the place of the next token, a state to go on from
+    step: Callable[[Tokens, int, Any], tuple[Array, Any]]  # tokens (B,), their place, the state: scores and a state
 
 
 def find_fast_transformers() -> Any:
@@ -40,23 +68,31 @@ def versions(torch: Any, package: Any) -> dict[str, str]:
 # --- PyTorch --------------------------------------------------------------------------------------------------------
 
 
-def by_hand(torch: Any, params: Params, heads: int, tokens: Tokens, steps: int) -> Call:
-    """Some steps a call, from where the last call was; from the first token again where no place is left."""
+def by_hand(torch: Any, params: Params, heads: int, attention: str = "linear") -> Stateful:
+    """Token by token, with ``"linear"`` or ``"softmax"`` attention."""
     network = _tensors(torch, params)
-    given = torch.from_numpy(tokens)
-    states, place = _new_states(torch, network, heads, given), 0
+    d, layers = len(network.norm.gain) // heads, range(len(network.blocks))
+    room = len(network.positions.table)
+    attend = {"linear": _sums, "softmax": _cache}[attention]
 
-    def call() -> Sequence[Array]:
-        nonlocal states, place
+    def states(batch: int) -> Callable[[int], Any]:
+        rows = batch * heads
+        if attention == "linear":
+            return lambda _: [(torch.zeros(rows, d, d), torch.zeros(rows, d)) for _ in layers]
+        kept = [(torch.ones(rows, d, room), torch.ones(rows, room, d)) for _ in layers]
+        return lambda _: kept
+
+    def step(tokens_t: Tokens, place: int, state: Any) -> tuple[Array, Any]:
         with torch.inference_mode():
-            if place + steps > len(given):
-                states, place = _new_states(torch, network, heads, given), 0
-            for _ in range(steps):
-                scores = _step(torch, network, heads, given[place], place, states)
-                place += 1
-            return (scores.numpy(),)
+            x = network.embedding.table[torch.from_numpy(tokens_t)] + network.positions.table[place]
+            for one, of_layer in zip(network.blocks, state, strict=True):
+                projected = torch.addmm(one.attention.inner.b, x, one.attention.inner.w)
+                q, k, v = projected.view(len(x), 3, heads, -1).transpose(0, 1).flatten(1, 2)  # (B H, D) each
+                out = attend(torch, q, k, v, place, *of_layer)
+                x = _rest(torch, one, x, out.view(len(x), -1))
+            return _scores(torch, network, x).numpy(), state
 
-    return call
+    return Stateful(states, step)
 
 
 def _tensors(torch: Any, params: Any) -> Any:
@@ -66,58 +102,102 @@ def _tensors(torch: Any, params: Any) -> Any:
     return tuple(_tensors(torch, each) for each in params) if isinstance(params, tuple) else torch.from_numpy(params)
 
 
-def _new_states(torch: Any, network: Params, heads: int, tokens: Any) -> list[Any]:
-    rows, d = tokens.shape[1] * heads, len(network.norm.gain) // heads
-    return [(torch.zeros(rows, d, d), torch.zeros(rows, d)) for _ in network.blocks]
+def _sums(torch: Any, q: Any, k: Any, v: Any, place: int, s: Any, z: Any) -> Any:
+    phi_q, phi_k = torch.nn.functional.elu(q).add_(1), torch.nn.functional.elu(k).add_(1)
+    s.baddbmm_(phi_k.unsqueeze(2), v.unsqueeze(1))
+    z.add_(phi_k)
+    return torch.bmm(phi_q.unsqueeze(1), s).squeeze(1).div_((phi_q * z).sum(1, keepdim=True).add_(EPS))
 
 
-def _step(torch: Any, network: Params, heads: int, tokens_t: Any, place: int, states: list[Any]) -> Any:
-    functional, width = torch.nn.functional, (len(network.norm.gain),)
-    x = network.embedding.table[tokens_t] + network.positions.table[place]  # type: ignore[union-attr]
-    for one, (s, z) in zip(network.blocks, states, strict=True):
-        projected = torch.addmm(one.attention.inner.b, x, one.attention.inner.w)
-        q, k, v = projected.view(len(x), 3, heads, -1).transpose(0, 1).flatten(1, 2)  # (B H, D) each
-        phi_q, phi_k = functional.elu(q).add_(1), functional.elu(k).add_(1)
-        s.baddbmm_(phi_k.unsqueeze(2), v.unsqueeze(1))
-        z.add_(phi_k)
-        out = torch.bmm(phi_q.unsqueeze(1), s).squeeze(1).div_((phi_q * z).sum(1, keepdim=True).add_(EPS))
-        attended = torch.addmm(one.attention.outer.b, out.view(len(x), -1), one.attention.outer.w)
-        x = functional.layer_norm(attended.add_(x), width, *one.norm_1)
-        h = functional.gelu(torch.addmm(one.feed_forward.inner.b, x, one.feed_forward.inner.w))
-        fed = torch.addmm(one.feed_forward.outer.b, h, one.feed_forward.outer.w)
-        x = functional.layer_norm(fed.add_(x), width, *one.norm_2)
-    return torch.addmm(network.head.b, functional.layer_norm(x, width, *network.norm), network.head.w)
+def _cache(torch: Any, q: Any, k: Any, v: Any, place: int, keys: Any, values: Any) -> Any:
+    keys[:, :, place], values[:, place] = k, v
+    scores = torch.bmm(q.unsqueeze(1), keys[:, :, : place + 1]).mul_(q.shape[1] ** -0.5)  # (B H, 1, t)
+    return torch.bmm(scores.softmax(-1), values[:, : place + 1])
+
+
+def _rest(torch: Any, one: Any, x: Any, out: Any) -> Any:
+    """Of a block with norms last, what is left to do with attention's ``out (rows, E)``."""
+    functional, width = torch.nn.functional, x.shape[-1:]
+    attended = torch.addmm(one.attention.outer.b, out, one.attention.outer.w)
+    x = functional.layer_norm(attended.add_(x), width, *one.norm_1)
+    h = functional.gelu(torch.addmm(one.feed_forward.inner.b, x, one.feed_forward.inner.w))
+    fed = torch.addmm(one.feed_forward.outer.b, h, one.feed_forward.outer.w)
+    return functional.layer_norm(fed.add_(x), width, *one.norm_2)
+
+
+def _scores(torch: Any, network: Params, x: Any) -> Any:
+    normed = torch.nn.functional.layer_norm(x, x.shape[-1:], *network.norm)
+    return torch.addmm(network.head.b, normed, network.head.w)
+
+
+def anew_by_hand(torch: Any, params: Params, heads: int) -> Anew:
+    """All tokens, with softmax attention."""
+    network = _tensors(torch, params)
+
+    def scores(tokens: Tokens) -> Array:
+        with torch.inference_mode():
+            x = network.embedding.table[torch.from_numpy(tokens)] + network.positions.table[: tokens.shape[1]]
+            x = x.flatten(0, 1)  # (B t, E)
+            for one in network.blocks:
+                projected = torch.addmm(one.attention.inner.b, x, one.attention.inner.w)
+                q, k, v = projected.view(*tokens.shape, 3, heads, -1).permute(2, 0, 3, 1, 4)  # (B, H, t, D) each
+                out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+                x = _rest(torch, one, x, out.transpose(1, 2).reshape(x.shape))
+            last = x.view(*tokens.shape, -1)[:, -1]
+            return np.asarray(_scores(torch, network, last).numpy())
+
+    return scores
 
 
 # --- fast-transformers ----------------------------------------------------------------------------------------------
 
 
-def recurrent_encoder(torch: Any, package: Any, params: Params, heads: int, tokens: Tokens, steps: int) -> Call:
-    """Its recurrent encoder, between an embedding and a head by hand; some steps a call, as :func:`by_hand`."""
-    network, given = _tensors(torch, params), torch.from_numpy(tokens)
-    encoder = _encoder(torch, package, network, heads)
-    state, place = None, 0
+def recurrent_encoder(torch: Any, package: Any, params: Params, heads: int, attention: str = "linear") -> Stateful:
+    """Its recurrent encoder, between an embedding and a head by hand; its cache is copied in each step."""
+    network = _tensors(torch, params)
+    kind = {"linear": "linear", "softmax": "full"}[attention]
+    built = _built(torch, package.RecurrentEncoderBuilder, network, heads, kind)
+    d, layers = len(network.norm.gain) // heads, range(len(network.blocks))
 
-    def call() -> Sequence[Array]:
-        nonlocal state, place
+    def states(batch: int) -> Callable[[int], Any]:
+        if attention == "linear":
+            return lambda _: None
+        kept = [torch.ones(batch, heads, len(network.positions.table), d) for _ in layers]
+        return lambda place: [[each[:, :, :place]] * 2 for each in kept] if place else None
+
+    def step(tokens_t: Tokens, place: int, state: Any) -> tuple[Array, Any]:
         with torch.inference_mode():
-            if place + steps > len(given):
-                state, place = None, 0
-            for _ in range(steps):
-                x = network.embedding.table[given[place]] + network.positions.table[place]
-                x, state = encoder(x, state)
-                scores = torch.addmm(network.head.b, x, network.head.w)
-                place += 1
-            return (scores.numpy(),)
+            x = network.embedding.table[torch.from_numpy(tokens_t)] + network.positions.table[place]
+            x, state = built(x, state)
+            return torch.addmm(network.head.b, x, network.head.w).numpy(), state
 
-    return call
+    return Stateful(states, step)
 
 
-def _encoder(torch: Any, package: Any, network: Params, heads: int) -> Any:
+def encoder(torch: Any, package: Any, params: Params, heads: int, kind: str, **options: Any) -> Anew:
+    """Its encoder; attention of this ``kind`` gets the options, and ``"reformer"`` whole chunks of tokens."""
+    network = _tensors(torch, params)
+    built = _built(torch, package.TransformerEncoderBuilder, network, heads, kind, **options)
+    masking = harness.find("fast_transformers.masking")
+
+    def scores(tokens: Tokens) -> Array:
+        count = tokens.shape[1]
+        more = -count % CHUNK if kind == "reformer" else 0
+        with torch.inference_mode():
+            x = network.embedding.table[torch.from_numpy(tokens)] + network.positions.table[:count]
+            x = torch.nn.functional.pad(x, (0, 0, 0, more))
+            last = built(x, attn_mask=masking.TriangularCausalMask(count + more))[:, count - 1]
+            return np.asarray(torch.addmm(network.head.b, last, network.head.w).numpy())
+
+    return scores
+
+
+def _built(torch: Any, builder: Any, network: Params, heads: int, kind: str, **options: Any) -> Any:
     """With our parameters: its linear maps have them transposed, and queries, keys and values apart."""
     width = len(network.norm.gain)
-    encoder = package.RecurrentEncoderBuilder.from_kwargs(
-        attention_type="linear",
+    reads = len(network.blocks[0].attention.inner.b) // width  # 2 where queries are keys, of which it computes both
+    encoder = builder.from_kwargs(
+        attention_type=kind,
         n_layers=len(network.blocks),
         n_heads=heads,
         query_dimensions=width // heads,
@@ -125,12 +205,13 @@ def _encoder(torch: Any, package: Any, network: Params, heads: int) -> Any:
         feed_forward_dimensions=len(network.blocks[0].feed_forward.inner.b),
         activation="gelu",
         dropout=0.0,
+        **options,
     ).get()
     with torch.no_grad():
         for layer, one in zip(encoder.layers, network.blocks, strict=True):
             attention = layer.attention
             read = attention.query_projection, attention.key_projection, attention.value_projection
-            for i, projection in enumerate(read):
+            for projection, i in zip(read, (0, reads - 2, reads - 1), strict=True):
                 columns = slice(i * width, (i + 1) * width)
                 _set(projection, one.attention.inner.w[:, columns].T, one.attention.inner.b[columns])
             _set(attention.out_projection, one.attention.outer.w.T, one.attention.outer.b)

@@ -47,8 +47,13 @@ def test_a_wrong_answer_is_found(monkeypatch):
     by_text = bench_generation._by_text
 
     def wrong(*arguments):
-        scores, state = by_text(*arguments)
-        return 1.01 * scores, state
+        right = by_text(*arguments)
+
+        def step(*given):
+            scores, state = right.step(*given)
+            return 1.01 * scores, state
+
+        return right._replace(step=step)
 
     monkeypatch.setattr(bench_generation, "_by_text", wrong)
     with pytest.raises(RuntimeError, match=r"B = 1: causal\.step and jit differ in out"):
