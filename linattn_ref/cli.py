@@ -164,6 +164,7 @@ def run_figures(arguments: argparse.Namespace) -> None:
         style_name=arguments.style,
         workers=workers_of(arguments),
         redraw=arguments.redraw,
+        parts=arguments.parts,
         say=print,
     )
 
@@ -174,5 +175,6 @@ def _add_figures(commands: Any) -> None:
     option("--only", nargs="+", metavar="NAME", help="these alone")
     option("--quick", action="store_true", help="small ones, for a test: into out/figures")
     option("--redraw", action="store_true", help="from the records in figures/: nothing is measured anew")
+    option("--parts", type=Path, metavar="DIR", help="keep what takes minutes piece by piece, and go on from there")
     option("--workers", type=at_least(1), metavar="W", help="processes (default: all cores)")
     add_drawing(command, out=None)

@@ -33,6 +33,7 @@ def make(
     style_name: str = "paper",
     workers: int = 1,
     redraw: bool = False,
+    parts: Path | None = None,
     say: Callable[[str], object] = lambda line: None,
 ) -> None:
     """Draw figures into ``out``, write the gallery there, and the tables into the README.md beside ``out``.
@@ -50,6 +51,8 @@ def make(
         Processes, where a figure can use them.
     redraw : bool
         From the records in ``out``: only the drawing is new, nothing is measured.
+    parts : Path, optional
+        A folder for the measurements of figures that take minutes, each as it comes; those that are there are taken.
     say : callable
         Told what is done, a line a figure.
 
@@ -73,7 +76,7 @@ def make(
         elif name in COMPILED and importlib.util.find_spec("numba_cuda") is None:
             say(f"{name}: left as it is, since NVIDIA's compiler is missing (extra cuda12)")
         elif name != "tables":
-            draw(name, out, quick=quick, style_name=style_name, workers=workers)
+            draw(name, out, quick=quick, style_name=style_name, workers=workers, parts=parts)
             say(f"{name}: {out / name}.svg, .png, .pdf, .json")
     if set(names) != {"tables"}:
         write_page(out)
@@ -92,10 +95,12 @@ def _called(word: str) -> list[str]:
     return found
 
 
-def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int) -> None:
+def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int, parts: Path | None = None) -> None:
     """Compute and draw one figure and save it with its numbers."""
     module = module_of(name)
     offered = {"seed": SEED, "rng": np.random.default_rng(SEED), "quick": quick, "workers": workers}
+    if parts is not None:
+        offered |= {"parts": parts / name, "resume": True}
     taken = inspect.signature(module.compute).parameters
     results = module.compute(**{key: value for key, value in offered.items() if key in taken})
     command = f"linattn-ref figures --only {name}"
