@@ -117,6 +117,15 @@ BENCHES = {
             Number("seed", 0, "SEED", "of the network and tokens", least=0),
         ),
     ),
+    "drawing": Bench(
+        """Time an image in five ways beside PyTorch and fast-transformers, if installed (Table 5); seven minutes.
+
+        Networks of the paper's sizes, MNIST's and CIFAR-10's, at some positions and batch sizes. CPU time, in turn.""",
+        (
+            Number("rounds", 3, "ROUNDS", "of timing"),
+            Number("seed", 0, "SEED", "of the networks", least=0),
+        ),
+    ),
     "speech": Bench(
         """Compare CTC and a bidirectional LSTM with PyTorch's on one thread, if that is installed; a minute.
 

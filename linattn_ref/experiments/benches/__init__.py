@@ -3,8 +3,8 @@
 ``harness`` is what they share: how results are compared and time is measured, the table, the drawing.
 
 ``bench_softmax``, ``bench_linear``, ``bench_performer``, ``bench_patterns``, ``bench_reformer``, ``bench_delta``,
-``bench_steps`` of single tokens, ``bench_training``, ``bench_encoder``, ``bench_generation`` and ``bench_speech`` of
-whole networks, ``bench_cuda``, and ``bench_spectrum``, the main job beside a bare loop.
+``bench_steps`` of single tokens, ``bench_training``, ``bench_encoder``, ``bench_generation``, ``bench_drawing`` and
+``bench_speech`` of whole networks, ``bench_cuda``, and ``bench_spectrum``, the main job beside a bare loop.
 """
 
 from linattn_ref import lazy
@@ -13,6 +13,8 @@ __all__ = [
     "bench_cuda",
     "bench_cuda_peers",
     "bench_delta",
+    "bench_drawing",
+    "bench_drawing_ways",
     "bench_encoder",
     "bench_encoder_peers",
     "bench_generation",

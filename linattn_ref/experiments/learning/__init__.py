@@ -7,7 +7,6 @@ __all__ = [
     "characters",
     "downstream",
     "drawing",
-    "drawing_time",
     "duplication",
     "duplication_attention",
     "duplication_curves",
