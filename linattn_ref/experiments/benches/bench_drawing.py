@@ -265,4 +265,4 @@ def _draw_rates(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def _short(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:,.0f} s"
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:,.0f} s"
