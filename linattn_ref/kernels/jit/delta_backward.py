@@ -46,7 +46,7 @@ from linattn_ref.kernels.jit.transposed import transpose
 from linattn_ref.kernels.jit.triangle import add_terms, solve_up
 from linattn_ref.kernels.jit.vector import lanes, load, store
 from linattn_ref.kernels.jit.vector_block import ROWS, add_scaled, store_block, zero_block
-from linattn_ref.kernels.jit.views import columns_from
+from linattn_ref.kernels.jit.views import columns_from, hold, unowned
 
 
 class Values(NamedTuple):
@@ -92,8 +92,11 @@ def backward_heads(table, states, d_states):
         d_v = head_of(table, 10, head, dtype)
         room, values, state_t = new_room(k.shape[1], k), _new_values(u.shape[1], k), states[head].T.copy()
         end = d_states[head].T.copy()
-        _from_the_end(room, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_states[head])
-        _from_the_start(room, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t)
+        some_room, some_values = unowned(room), unowned(values)
+        _from_the_end(some_room, some_values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_states[head])
+        _from_the_start(some_room, some_values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t)
+        hold(room)
+        hold(values)
         if log_gate.shape[1]:
             sum_up(d_gate, log_gate, state_t, end)
 

@@ -96,7 +96,7 @@ def rounded_up(n, multiple):
 # --- Rows -----------------------------------------------------------------------------------------------------------
 
 
-@njit
+@njit(forceinline=True)
 def load_chunk(room, q, k, e, log_gate, first, count):
     """Rows ``first .. first + count`` of a head and all products of their gates; pairs are not made yet."""
     per_channel = log_gate.shape[1] > 1
@@ -133,7 +133,7 @@ def load_chunk(room, q, k, e, log_gate, first, count):
     return chunk
 
 
-@njit
+@njit(forceinline=True)
 def whole_rows(x, room, first, count, in_place):
     """Rows of ``x`` where they lie, if they are whole and follow one another; else a copy, filled up with zeros."""
     follow = x.strides[0] == x.shape[1] * x.itemsize and x.shape[1] == room.shape[1]
@@ -144,7 +144,7 @@ def whole_rows(x, room, first, count, in_place):
     return _all_rows(room)
 
 
-@njit
+@njit(forceinline=True)
 def _all_rows(room):
     """The same, as the type of array that a part of the inputs has."""
     return rows_apart(room.ctypes.data, room.shape[0], room.shape[1], room.strides[0], room.dtype)
@@ -162,7 +162,7 @@ def fill(rows, x, first, count):
             store(target, i, zero)
 
 
-@njit
+@njit(forceinline=True)
 def give_rows(x, first, count, rows, column):
     """``x[first : first + count, column:] = rows[:count]``, for rows one Vector wide."""
     target = columns_from(x, column)
@@ -170,7 +170,7 @@ def give_rows(x, first, count, rows, column):
         store_row(target, first + i, load(rows, i))
 
 
-@njit
+@njit(forceinline=True)
 def fetch(rows, row, share, shares):
     """Have ``ROWS`` rows from ``row`` on of some arrays come near, or of each the ``share``-th part of its columns.
 
@@ -183,7 +183,7 @@ def fetch(rows, row, share, shares):
                 prefetch_early(x, i, column)
 
 
-@njit
+@njit(forceinline=True)
 def _fill_gates(gate, log_gate, first, count, column):
     one = broadcast(gate.dtype.type(1))
     for i in range(len(gate)):
@@ -195,7 +195,7 @@ def _fill_gates(gate, log_gate, first, count, column):
         store(gate, i, g)
 
 
-@njit
+@njit(forceinline=True)
 def _fade(chunk):
     """The factors ``c_i, ratio_Ti`` and ``c_T``, of one gate for all channels."""
     since = until = chunk.k.dtype.type(1)
@@ -230,7 +230,7 @@ def _fade_by_channel(chunk, erases, column):
 # --- Pairs of rows --------------------------------------------------------------------------------------------------
 
 
-@njit
+@njit(forceinline=True)
 def make_pairs(chunk, rows, c, erases, per_channel):
     """``P`` and ``-A`` of the first ``rows`` rows, ``C`` channels."""
     for first in range(0, rows, lanes(chunk.k)):
@@ -242,7 +242,7 @@ def make_pairs(chunk, rows, c, erases, per_channel):
             _pairs_by_product(chunk, p, a, first, rows, c, erases)
 
 
-@njit
+@njit(forceinline=True)
 def _pairs_by_product(chunk, p, a, first, rows, c, erases):
     for row in range(first, rows, ROWS):
         store_block(p, row, add_terms(zero_block(p), chunk.q, row, chunk.keys, 0, c))
@@ -251,7 +251,7 @@ def _pairs_by_product(chunk, p, a, first, rows, c, erases):
     fade_pairs(chunk, p, a, first, rows, erases, True)
 
 
-@njit
+@njit(forceinline=True)
 def fade_pairs(chunk, p, a, first, rows, erases, by_ratio):
     """``p_ij = ratio_ij p_ij`` for ``j <= i``, ``a_ij = -ratio_ij a_ij`` for ``j < i``, else 0; ``j`` in the lanes."""
     one, zero = p.dtype.type(1), p.dtype.type(0)

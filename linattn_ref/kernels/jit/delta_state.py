@@ -22,7 +22,7 @@ def whole_panels(state):
     return panels
 
 
-@njit
+@njit(forceinline=True)
 def fade_and_add(s, whole, a, x):
     """``s_t = whole_t s_t + sum_i a_it x_i`` for the rows of a panel of the state, ``whole (1, rows)``."""
     factors, a_t = whole.T, a.T
