@@ -133,7 +133,7 @@ def compute(
     parts: str | os.PathLike[str] | None = None,
     resume: bool = False,
 ) -> Results:
-    """Time a pixel at some positions, in every way that is installed; six minutes.
+    """Time a pixel at some positions, in every way that is installed; seven minutes.
 
     Parameters
     ----------
@@ -142,7 +142,8 @@ def compute(
     quick : bool
         Small networks: for tests.
     rounds : int
-        Of timing, of which the median counts, after one that does not; at more than 0.3 s each, one.
+        Of timing, of which the median counts, after one that does not. A pixel that took 0.3 s in that one is timed
+        once more, and one that took 3 s not again: then that one counts.
     parts, resume
         As in `measure_all`: a part is a way and a batch size, of all packages, which are timed in turn.
 

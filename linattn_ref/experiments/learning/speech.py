@@ -253,7 +253,7 @@ def run(
     attention : str
         One of :data:`NAMES`; ``lstm`` has none.
     steps, peak, seed : int, float, int
-        ``peak`` is the highest learning rate.
+        ``peak`` is the first learning rate, and the highest.
     shape : Shape
     resume : bool
     command : str
