@@ -50,21 +50,24 @@ def test_wrong_arguments_are_named():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("batch", "width", "hidden"), [(1, 2, 1), (3, 40, 5), (9, 1, 16), (17, 33, 37)])
 def test_jit_is_the_reference(batch, width, hidden, dtype):
-    """Whole Vectors and Blocks, and parts of them; the same bits with any number of threads."""
+    """Whole Vectors and Blocks, and parts of them, in memory full of NaN; the same bits with any number of threads."""
     from linattn_ref.kernels import jit
 
     shapes = (6, batch, width), (width, 4 * hidden), (hidden, 4 * hidden), (4 * hidden,), (6, batch, hidden)
-    x, w, u, b, d_h = given = [RNG.standard_normal(shape).astype(dtype) for shape in shapes]
+    given = [RNG.standard_normal(shape).astype(dtype) for shape in shapes]
+
+    def poisoned(shape, dtype):
+        return np.full(shape, np.nan, dtype)
 
     def both(room, x, w, u, b, d_h):
-        kept = room.lstm.forward(x, w, u, b)
-        return *kept, *room.lstm.backward(d_h, x, w, u, *kept)
+        kept = room.lstm.forward(x, w, u, b, work=poisoned)
+        return *kept, *room.lstm.backward(d_h, x, w, u, *kept, work=poisoned)
 
     exact, results, threads = both(reference, *(each.astype(float) for each in given)), [], numba.get_num_threads()
     try:
         for count in (threads, 1):
             numba.set_num_threads(count)
-            results.append(both(jit, x, w, u, b, d_h))
+            results.append(both(jit, *given))
     finally:
         numba.set_num_threads(threads)
     for got, alone, expected in zip(*results, exact, strict=True):
