@@ -54,7 +54,7 @@ def add_duplication(tasks: Any) -> None:
 
 
 def run_duplication(arguments: argparse.Namespace) -> None:
-    """Train a small transformer to copy a word ("Transformers are RNNs", section 4.1).
+    """Train a small transformer to copy a word ("Transformers are RNNs", section 4.1.1).
 
     Writes record.jsonl (the command, seed and versions; then losses), times.jsonl and the checkpoints.
     """
