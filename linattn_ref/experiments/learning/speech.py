@@ -7,8 +7,9 @@ second, and a third of the frames is a third of the work.
 The speech is *synthesised* (`linattn_ref.data.speech`) unless a folder with recordings is given, and a network learns
 for some 20 minutes of one core: error rates can be compared with one another, and not with the paper's. They are those
 of utterances whose voices and sentences are not in the training part. As in the paper, transformers learn by RAdam and
-LSTMs by Adam, at a rate that is halved when the error rate of the validation part has stopped falling. That is looked
-at every 200 updates; three looks in a row that find no new lowest one count as stopped.
+LSTMs by Adam, at a rate that is halved when the error rate of the validation part has stopped falling (by how much that
+of LSTMs is reduced, the paper does not say). That is looked at every 200 updates; three looks in a row that find no new
+lowest one count as stopped.
 
 References
 ----------

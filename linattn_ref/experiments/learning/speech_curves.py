@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import runs
@@ -114,7 +115,10 @@ def draw(results: Results) -> Figure:
             left.plot(one.steps, 100 * row, color=COLOURS[name])
             (line,) = right.plot(seconds, 100 * row, color=COLOURS[name])
         lines.append(line)
-    left.set(xlabel="updates", ylabel="phonemes wrong, % (synthesised speech)", ylim=(0, None))
+    left.set(xlabel="updates", ylabel="phonemes wrong, % (synthesised speech)", yscale="log")
+    left.yaxis.set_major_locator(FixedLocator([1, 2, 3, 4, 5, 7, 10, 20, 30, 50, 100]))
+    left.yaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
+    left.yaxis.set_minor_locator(NullLocator())
     right.set(xlabel="CPU time (s)")
     labels.at_ends(right, lines, [TITLES[name] for name in results.networks])
     return figure
