@@ -151,9 +151,9 @@ for i in range(1, 40):
 #
 # The first factor has the eigenvalue $1 - \beta_i$ along the key and 1 across it. For $\beta$ in $[0, 2]$ none is
 # larger than 1: the state cannot explode, however long the sequence. Above 1 one of them is negative, and a negative
-# number is what it takes to count modulo two (Grazzi et al. 2025, who prove that positive eigenvalues cannot). Flip
-# the sign for every 1, leave it for every 0: with $\beta = 2$ times the bit, and nothing written, the state is the
-# parity.
+# number is what it takes to count modulo two (Grazzi et al. 2025, who prove that in finite precision positive
+# eigenvalues cannot). Flip the sign for every 1, leave it for every 0: with $\beta = 2$ times the bit, and nothing
+# written, the state is the parity.
 
 # %%
 bits = rng.integers(2, size=50)
@@ -541,8 +541,9 @@ for i in range(N):
 #
 # Four more of the family. `delta_product` takes any $e$, so that three of them are a call of it.
 #
-# **1. RWKV-7** (Peng et al. 2025) has the transition $\mathrm{diag}(w) + b\, \alpha^\top$, with free vectors $\alpha$
-# and $b$: $S_i = \mathrm{diag}(w_i) S_{i-1} + b_i\, (S_{i-1}^\top \alpha_i)^\top + k_i v_i^\top$. It looks at the
+# **1. RWKV-7** (Peng et al. 2025) has the transition $\mathrm{diag}(w) + b\, \alpha^\top$, where $\alpha$ is a
+# normalised key with its sign turned and $b$ that key times a rate for each channel (its equation 17); take any two
+# vectors: $S_i = \mathrm{diag}(w_i) S_{i-1} + b_i\, (S_{i-1}^\top \alpha_i)^\top + k_i v_i^\top$. It looks at the
 # state *before* it fades. Write it as (7)-(10). How many rows a token does it take?
 #
 # <details><summary>Solution</summary>

@@ -289,7 +289,7 @@ chapter.explore(
 # ## Halves that are finished, and what a state holds
 #
 # The first 50 images from one seed, none left out; and the first test image of each digit, of which the upper half is
-# given. (As the paper's figures 7 and 8.) Many samples are digits; some are only strokes that begin like one. That is
+# given. (As the paper's figures 6 and 7.) Many samples are digits; some are only strokes that begin like one. That is
 # what two epochs buy.
 
 # %%
@@ -529,6 +529,6 @@ print(f"PixelCNN++'s tail is {ways[0] - ways[1]:.2f} nats too low")
 # - Two numbers are never compared without asking how many images each network has seen.
 # - A pixel costs the same at every position, and a state of 34 kB is enough to finish a digit.
 #
-# **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*, section 4.2, tables 1, 2, 4, 5, appendix C; their
-# code, idiap/linear-transformer-experiments, `image-generation`. Salimans et al. (2017), *PixelCNN++*, section 2.1.
-# LeCun et al. (1998), *Gradient-based learning applied to document recognition*.
+# **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*, section 4.2, tables 1, 2, 4, 5, appendices C and
+# D; their code, idiap/linear-transformer-experiments, `image-generation`. Salimans et al. (2017), *PixelCNN++*, section
+# 2.1. LeCun et al. (1998), *Gradient-based learning applied to document recognition*.
