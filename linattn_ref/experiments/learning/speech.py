@@ -236,7 +236,7 @@ def run(
     corpus: Corpus,
     *,
     attention: str = "linear",
-    steps: int = 4000,
+    steps: int = 10_000,
     peak: float = 2e-3,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
@@ -268,11 +268,12 @@ def run(
     training, validation = (in_order(corpus.parts[part]) for part in ("training", "validation"))
     rng, inputs = np.random.default_rng([seed, 0]), training.stacked[0].shape[1]
     first = draw(attention, shape, inputs, len(corpus.symbols), rng)
+    optimiser = adam if attention == "lstm" else radam
     settings = loop.Settings(
         steps=steps,
         learning_rate=lambda step: peak,
         factor=halved,
-        optimiser=adam if attention == "lstm" else radam,
+        optimiser=optimiser,
         options={"kernels": jit},
         clip=1.0,
         every=max(1, min(200, steps // 4)),
@@ -283,6 +284,8 @@ def run(
         seed,
         steps=steps,
         peak=peak,
+        patience=PATIENCE,
+        optimiser=optimiser.__name__.rpartition(".")[2],
         attention=attention,
         shape=shape._asdict(),
         corpus={"name": corpus.name, "sha256": corpus.sha256, "symbols": list(corpus.symbols)},

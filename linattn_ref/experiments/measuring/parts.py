@@ -47,7 +47,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
     except ValueError:
         settings = None
     if not isinstance(settings, dict):
-        raise ValueError(f"resume: {path} is damaged; without --resume the run begins anew")
+        raise ValueError(f"resume: {path} is damaged; without that file the run begins anew")
     return settings
 
 

@@ -79,7 +79,7 @@ def test_resume_clears_away_what_was_half_written(tmp_path):
 @pytest.mark.parametrize("content", ["", "{", "[]"])
 def test_resume_says_that_settings_are_damaged(tmp_path, content):
     (tmp_path / "settings.json").write_text(content)
-    with pytest.raises(ValueError, match=r"^resume: .*settings\.json is damaged; without --resume"):
+    with pytest.raises(ValueError, match=r"^resume: .*settings\.json is damaged; without that file"):
         run(noise(), tmp_path, SETTINGS, resume=True)
 
 
