@@ -394,10 +394,10 @@ assert seconds["linear", 2400] < 1.2 * seconds["linear", 100]  # its state is no
 #
 # **What it does not.** eSpeak NG makes a phoneme by tables and rules, nearly the same each time; people do not. It has
 # a dozen mouths, no mumbling, no hesitation, no room. An error rate on it says nothing about people, and the paper's
-# recordings are over three times as long, where what stands far away may count. Fifteen hours of speech and twenty minutes
-# of training say little about large collections and long trainings, and first rates were hardly searched for. Whoever
-# has recordings gets a table of their own: `linattn-ref train speech --data DIR` reads TIMIT's and LibriSpeech's
-# layout.
+# recordings are over three times as long, where what stands far away may count. Fifteen hours of speech and twenty
+# minutes of training say little about large collections and long trainings, and first rates were hardly searched for.
+# Whoever has recordings gets a table of their own: `linattn-ref train speech --data DIR` reads TIMIT's and
+# LibriSpeech's layout.
 #
 # ## Exercises
 #
