@@ -154,7 +154,7 @@ assert linear.loss[:, -1].max() < 0.05
 assert max(softmax.cpu_seconds.max(), linear.cpu_seconds.max()) < 360  # six minutes
 shared = np.flatnonzero(np.isin(linear.steps, softmax.steps))
 assert 50 * softmax.loss[:, -1].max() < linear.loss[:, shared[-1]].min()  # after as many updates
-assert curves.mechanisms["lsh-1"].loss[:, -1].min() > linear.loss[:, shared[-1]].max()
+assert curves.mechanisms["lsh-1"].loss[:, -1].min() > 3 * linear.loss[:, -1].max()
 
 # %% [markdown]
 # **The paper** says of its Figure 2 (section 4.1.1; $S = 128$, 4 layers, 8 heads, 64 sequences an update, the loss over
@@ -168,10 +168,10 @@ assert curves.mechanisms["lsh-1"].loss[:, -1].min() > linear.loss[:, shared[-1]]
 # theirs has 32, and what that costs is the question after the next. The authors' own README warns: the task "requires
 # very sparse random attention and is a hard task for dense attentions like linear attention".
 #
-# Of lsh there is one run, of one round of hashing and 4000 updates. Its loss is by then above that of linear attention,
-# as the paper has it: whenever the hash, drawn anew in each update, sorts a query and its key into chunks that are not
-# neighbours, there is nothing to copy. (At $S = 68$ and chunks of 32 a query sees up to 64 keys in any case: what
-# hashing does to long sequences is not to be seen here.)
+# With one round of hashing the loss ends above that of linear attention, as the paper has it, and the seeds are far
+# apart: whenever the hash, drawn anew in each update, sorts a query and its key into chunks that are not neighbours,
+# there is nothing to copy. (At $S = 68$ and chunks of 32 a query sees up to 64 keys in any case: what hashing does to
+# long sequences is not to be seen here.)
 #
 # ## What it looks at
 #

@@ -39,10 +39,9 @@ LOOK = {  # colour, line
 }
 CAPTION = (
     "Learning to copy a word of 17 to 32 symbols: cross-entropy of the second copy, of 512 sequences that are not "
-    "trained on. Two layers of width 64, two heads, 32 sequences an update. A line is the median over the seeds "
-    "(softmax and linear three, lsh-1 one), its band goes from the least to the greatest. Left: against updates. "
-    "Right: against the CPU time of one thread. The rate falls to a tenth after eight tenths of a run: that is the "
-    "last drop."
+    "trained on. Two layers of width 64, two heads, 32 sequences an update. A line is the median over "
+    "three seeds, its band goes from the least to the greatest. Left: against updates. Right: against the CPU time of "
+    "one thread. The rate falls to a tenth after eight tenths of a run: that is the last drop."
 )
 
 
