@@ -43,7 +43,7 @@ def run_speech(arguments: argparse.Namespace) -> None:
 
     from linattn_ref.data import recordings
     from linattn_ref.data import speech as data
-    from linattn_ref.experiments.learning import runs, speech, speech_result
+    from linattn_ref.experiments.learning import runs, speech, speech_frames, speech_result
 
     if arguments.data:
         bar = partial(tqdm, unit="sound", file=sys.stderr, disable=None)
@@ -51,7 +51,7 @@ def run_speech(arguments: argparse.Namespace) -> None:
     else:
         small: dict[str, Any] = {"speakers": dict.fromkeys(data.SPEAKERS, 2), "each": 4} if arguments.quick else {}
         corpus = data.corpus(**small, progress=partial(tqdm, unit="voice", file=sys.stderr, disable=None))
-    for part, count in speech.left_out(corpus).items():
+    for part, count in speech_frames.left_out(corpus).items():
         if count:
             of = f"{count} of {len(corpus.parts[part].texts)} utterances for {part}"
             print(f"{of} have more {corpus.unit} than frames, and are left out", file=sys.stderr)

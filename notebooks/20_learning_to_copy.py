@@ -129,7 +129,7 @@ chapter.table(("", f"loss after {learned.steps[0]} updates", f"after {learned.st
 # ## Longer words
 #
 # $S = 68$: words of 17 to 32 symbols; two layers of width 64, two heads, 32 sequences an update. Such a run takes two
-# to four CPU minutes, so what follows comes from a record of `linattn-ref train duplication`; the loss is that of 512
+# to five CPU minutes, so what follows comes from a record of `linattn-ref train duplication`; the loss is that of 512
 # sequences nobody trained on.
 
 # %%

@@ -301,9 +301,10 @@ chapter.source(speech.forward, doc=False)
 # (the LSTMs with `--peak 3e-3`), with two seeds; `linattn-ref gather out/speech figures/records/speech.json` makes one
 # record of all. They learn as the paper's networks do (section 4.3): transformers by RAdam, LSTMs by Adam, at a rate
 # that is halved when the error of the validation part has stopped falling (the paper says halved for its transformers,
-# reduced for its LSTMs). The first rate is 0.002, of the LSTMs 0.003, each the better of two that were tried for 450
-# updates. The paper begins with $10^{-4}$ and $10^{-3}$, for networks of 9 layers of 6 heads, and of three LSTMs of 320
-# units. It trained them on 80 hours of recordings, the Wall Street Journal collection, and prints (table 3):
+# reduced for its LSTMs). The first rate is 0.002, of the LSTMs 0.003: of two that were tried with linear attention
+# and two with LSTMs, for 450 updates, the better. The paper begins with $10^{-4}$ and $10^{-3}$, for networks of 9
+# layers of 6 heads, and of three LSTMs of 320 units. It trained them on 80 hours of recordings, the Wall Street
+# Journal collection, and prints (table 3):
 
 # %%
 rows = [

@@ -27,6 +27,7 @@ __all__ = [
     "runs",
     "speech",
     "speech_curves",
+    "speech_frames",
     "speech_result",
     "speech_utterance",
 ]

@@ -1,8 +1,7 @@
 """Networks learn which phonemes are said: ``linattn-ref train speech``.
 
-A network hears an utterance as a filterbank and scores the blank and each phoneme in every frame; it learns by CTC. Of
-ten milliseconds each, seven frames side by side are one that it is given, every 30 ms: speech has some 15 phonemes a
-second, and a third of the frames is a third of the work.
+A network hears an utterance as a filterbank, its frames stacked (`speech_frames`), and scores the blank and each
+phoneme in every frame; it learns by CTC.
 
 The speech is *synthesised* (`linattn_ref.data.speech`) unless a folder with recordings is given, and a network learns
 for some 20 minutes of one core: error rates can be compared with one another, and not with the paper's. They are those
@@ -27,9 +26,9 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, reformer, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.data.speech import Corpus, Utterances
-from linattn_ref.data.splits import Part
+from linattn_ref.data.speech import Corpus
 from linattn_ref.experiments.learning import runs
+from linattn_ref.experiments.learning.speech_frames import Sorted, in_order, left_out, steps_per_epoch
 from linattn_ref.kernels import jit
 from linattn_ref.models import speech, speech_lstm
 from linattn_ref.nn import ctc, ctc_decoding, mechanism
@@ -37,23 +36,9 @@ from linattn_ref.nn.buffers import Work
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.training import adam, loop, radam, schedule
 
-__all__ = [
-    "NAMES",
-    "Batch",
-    "Shape",
-    "batch_of",
-    "batches",
-    "draw",
-    "in_order",
-    "left_out",
-    "run",
-    "scores_of",
-    "stack",
-    "task",
-]
+__all__ = ["NAMES", "Batch", "Shape", "batch_of", "batches", "draw", "run", "scores_of", "task"]
 
 NAMES = ("lstm", "softmax", "linear", "lsh-4", "lsh-1")
-SIDE, EVERY = 7, 3  # frames that are one, and from one such to the next
 CHUNK = 32  # of lsh, as in the authors' code
 PATIENCE = 3  # evaluations
 
@@ -82,14 +67,6 @@ class Batch(NamedTuple):
 # --- What is heard ----------------------------------------------------------------------------------------------------
 
 
-def stack(features: Array) -> Array:
-    """Seven frames around every third: ``(T, 40)`` to ``(T / 3, 280)``, rounded up; beyond the ends 0, the mean."""
-    around = SIDE // 2
-    padded = np.pad(features, ((around, around + EVERY), (0, 0)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, SIDE, axis=0)[: len(features) : EVERY]  # (T/3, 40, 7)
-    return windows.swapaxes(1, 2).reshape(len(windows), -1)
-
-
 def batch_of(stacked: Sequence[Array], labels: Sequence[NDArray[np.int64]], inside: Mechanism | None) -> Batch:
     """Utterances side by side, padded with 0."""
     lengths, counts = (np.array([len(each) for each in many]) for many in (stacked, labels))
@@ -98,59 +75,6 @@ def batch_of(stacked: Sequence[Array], labels: Sequence[NDArray[np.int64]], insi
     for row, (heard, said) in enumerate(zip(stacked, labels, strict=True)):
         frames[row, : len(heard)], meant[row, : len(said)] = heard, said
     return Batch(frames, lengths, meant, counts, inside)
-
-
-class Sorted(NamedTuple):
-    """Utterances in the order of their lengths."""
-
-    stacked: list[Array]
-    labels: list[NDArray[np.int64]]
-    ends: NDArray[np.int64]  # (utterances,), frames up to the end of each
-    order: list[int]  # which utterance of the part each is
-
-    def rows(self, first: int, frames: int) -> slice:
-        """From the ``first`` on, as many as make so many frames, padded; at least one."""
-        last = first + 1
-        while last < len(self.stacked) and len(self.stacked[last]) * (last + 1 - first) <= frames:
-            last += 1
-        return slice(first, last)
-
-
-def in_order(found: Utterances) -> Sorted:
-    """Stacked and sorted; of those with more labels than frames, nothing could be learned."""
-    stacked = [stack(each) for each in found.features]
-    order = sorted(fitting(found), key=lambda i: len(stacked[i]))
-    ends = np.cumsum([len(stacked[i]) for i in order])
-    return Sorted([stacked[i] for i in order], [found.labels[i] for i in order], ends, order)
-
-
-def fitting(found: Utterances) -> list[int]:
-    """Which utterances have as many stacked frames as their labels need."""
-    pairs = enumerate(zip(found.labels, found.features, strict=True))
-    return [i for i, (labels, features) in pairs if needed(labels) <= -(-len(features) // EVERY)]
-
-
-def left_out(corpus: Corpus) -> dict[Part, int]:
-    """How many utterances of each part do not fit; if it is all of them, an error."""
-    counts: dict[Part, int] = {}
-    for part, found in corpus.parts.items():
-        counts[part] = len(found.labels) - len(fitting(found))
-        if counts[part] == len(found.labels):
-            each = 10 * EVERY
-            raise ValueError(
-                f"corpus: each utterance for {part} has more labels than frames, of which one is {each} ms"
-            )
-    return counts
-
-
-def needed(labels: NDArray[np.int64]) -> int:
-    """Frames that the labels need: one each, and a blank between two that are the same."""
-    return len(labels) + int((np.diff(labels) == 0).sum())
-
-
-def steps_per_epoch(found: Sorted, frames: int) -> int:
-    """Steps that hear about as much as there is."""
-    return max(1, round(int(found.ends[-1]) / frames))
 
 
 # --- Who hears it -----------------------------------------------------------------------------------------------------

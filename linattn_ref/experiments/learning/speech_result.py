@@ -14,9 +14,10 @@ import numpy as np
 from linattn_ref.atomic import write_all
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data.speech import Corpus
-from linattn_ref.experiments.learning import speech
+from linattn_ref.experiments.learning import speech, speech_frames
 from linattn_ref.experiments.learning.runs import RESULT
-from linattn_ref.experiments.learning.speech import Shape, Sorted
+from linattn_ref.experiments.learning.speech import Shape
+from linattn_ref.experiments.learning.speech_frames import Sorted
 from linattn_ref.nn import ctc_decoding
 
 __all__ = ["error_rates", "probabilities", "utterance", "write"]
@@ -28,7 +29,7 @@ SEEN = 0.05  # a symbol that is nowhere as likely is left out
 
 def write(out: Path, params: Any, attention: str, shape: Shape, corpus: Corpus) -> dict[str, Any]:
     """Both, also as ``result.json`` in the folder of the run."""
-    found = speech.in_order(corpus.parts["test"])
+    found = speech_frames.in_order(corpus.parts["test"])
     result = {
         "corpus": corpus.name,
         **error_rates(params, attention, shape, found),

@@ -5,7 +5,7 @@ import pytest
 
 from linattn_ref import cli
 from linattn_ref.data.speech import Corpus, Utterances
-from linattn_ref.experiments.learning import runs, speech, speech_result
+from linattn_ref.experiments.learning import runs, speech, speech_frames, speech_result
 from linattn_ref.nn import ctc
 
 TINY = speech.Shape(width=16, hidden=32, heads=2, layers=1, frames=120, lstms=1)
@@ -34,7 +34,7 @@ def corpus():
 def test_stacked_frames():
     """Row ``i`` is frames ``3 i - 3`` to ``3 i + 3``, 0 beyond the ends."""
     features = np.arange(1, 11, dtype=np.float32)[:, None] * np.ones(2, np.float32)
-    stacked = speech.stack(features)
+    stacked = speech_frames.stack(features)
     assert stacked.shape == (4, 14)
     np.testing.assert_array_equal(stacked[1, ::2], [1, 2, 3, 4, 5, 6, 7])
     np.testing.assert_array_equal(stacked[0, ::2], [0, 0, 0, 1, 2, 3, 4])
@@ -43,12 +43,12 @@ def test_stacked_frames():
 
 def test_what_cannot_be_said_in_so_few_frames_is_left_out(corpus):
     training = corpus.parts["training"]
-    training.labels[0] = np.tile([1, 1], 20)
-    found = speech.in_order(training)
+    training.labels[0] = np.tile([1, 2], 15)  # fewer than its frames, more than its stacked ones
+    found = speech_frames.in_order(training)
     assert len(found.stacked) == 59
     assert (np.diff([len(each) for each in found.stacked]) >= 0).all()
-    assert speech.needed(np.array([1, 1, 2, 2, 2])) == 8
-    assert speech.left_out(corpus) == {"training": 1, "validation": 0, "test": 0}
+    assert speech_frames.needed(np.array([1, 1, 2, 2, 2])) == 8
+    assert speech_frames.left_out(corpus) == {"training": 1, "validation": 0, "test": 0}
     for first in (0, 30, 58):
         rows = found.rows(first, 100)
         assert rows.start == first < rows.stop
@@ -78,7 +78,7 @@ def test_every_network_takes_a_step(tmp_path, corpus, attention):
 def test_it_learns_which_channel_is_loud(tmp_path, corpus):
     shape = TINY._replace(width=32)
     params = speech.run(tmp_path, corpus, attention="softmax", steps=250, peak=1e-2, shape=shape)
-    result = speech_result.error_rates(params, "softmax", shape, speech.in_order(corpus.parts["test"]))
+    result = speech_result.error_rates(params, "softmax", shape, speech_frames.in_order(corpus.parts["test"]))
     assert result["greedy"] < 0.1
     assert result["beam"] < 0.1
 
@@ -86,7 +86,7 @@ def test_it_learns_which_channel_is_loud(tmp_path, corpus):
 @pytest.mark.slow
 def test_a_batch_has_the_gradient_of_the_loss(corpus):
     """Along one direction, by a difference: padding and counts are handed on."""
-    given = speech.in_order(corpus.parts["validation"])
+    given = speech_frames.in_order(corpus.parts["validation"])
     shape = TINY._replace(frames=10_000)
     (batch,) = speech.batches("softmax", shape, given)
     params = speech.draw("softmax", shape, 280, 5, np.random.default_rng(0))
