@@ -33,7 +33,7 @@ def add_mlm(tasks: Any) -> None:
     option("--tokens", type=at_least(8), metavar="S", help="a step, in sequences of that length (default: 8192)")
     add_price(option)
     option("--pooled", action="store_true", help="linformer's projections begin as mean pooling; drawn, otherwise")
-    option("--held", action="store_true", help="linformer's projections stay what they begin as")
+    option("--own-rate", type=float, metavar="R", help="of linformer's projections, times the others' (default: 1 / N)")
     option("--width", type=at_least(2), metavar="E", help="(default: 128)")
     option("--hidden", type=at_least(1), metavar="F", help="width within the feed-forward layers (default: 512)")
     option("--heads", type=at_least(1), metavar="H", help="(default: 4)")
@@ -57,7 +57,7 @@ def run_mlm(arguments: argparse.Namespace) -> None:
         k=arguments.k,
         sharing=arguments.sharing,
         pooled=arguments.pooled,
-        held=arguments.held,
+        own_rate=arguments.own_rate,
         shape=shape,
         peak=arguments.peak,
         cut=300 if arguments.quick else None,

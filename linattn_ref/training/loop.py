@@ -74,6 +74,8 @@ class Settings(NamedTuple):
     seed: int = 0
     # Multiplies the rate, by the record's lines of all evaluations so far: `schedule.plateau`, for instance
     factor: Callable[[Sequence[Mapping[str, Any]]], float] = lambda lines: 1.0
+    # Arrays with a rate of their own, and its ratio to the others': (params) -> [(array, ratio)]
+    own_rates: Callable[[Any], Sequence[tuple[Array, float]]] = lambda params: ()
 
 
 def run(
@@ -143,7 +145,10 @@ def run(
         if settings.clip_each:
             clip.each(grads, settings.clip or math.inf)
         rate = settings.learning_rate(step) * settings.factor(lines[1:])
+        before = [(array, array.copy(), ratio) for array, ratio in settings.own_rates(params)]
         state = settings.optimiser.step(flat, total, state, learning_rate=rate, **settings.options)
+        for array, old, ratio in before:  # a step at a tenth of the rate is a tenth of the step
+            array[...] = old + array.dtype.type(ratio) * (array - old)
         spent += time.process_time() - begun
         if (step + 1) % settings.every == 0 or step + 1 == settings.steps:
             found_now = task.evaluate(params)

@@ -34,13 +34,14 @@ from linattn_ref.models.encoder import Model
 from linattn_ref.models.masked_tokens import Params
 from linattn_ref.nn import cross_entropy, embedding, positions
 from linattn_ref.nn.buffers import Work
-from linattn_ref.training import adam, loop, schedule
+from linattn_ref.training import adam, loop, parameters, schedule
 
 __all__ = ["Corpus", "Hidden", "Shape", "corpus", "hide", "run", "task"]
 
 HIDDEN = 0.15  # of the tokens
 TO_MASK, TO_RANDOM = 0.8, 0.1  # of the hidden ones
 START = 0.3  # the spread of tokens' numbers at the beginning; those of places are twice as large; see `begun`
+SHARPNESS, GAIN = 1.4, 0.1  # of queries, and of what is compared with each piece, at the beginning
 HELD_OUT = 65_536  # tokens of the validation part that are read at each evaluation, or as many as there are
 TOKENIZER = "tokenizer.json"
 
@@ -134,8 +135,8 @@ def yardsticks(found: Corpus, shape: Shape) -> dict[str, float]:
     return ngrams.surprise(found.training, np.concatenate(before), np.concatenate(targets), shape.vocabulary)
 
 
-def task(found: Corpus, model: Model, shape: Shape, *, held: bool = False) -> loop.Task:
-    """Cross-entropy of the hidden tokens; what the mechanism has of its own is ``held`` or learned."""
+def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
+    """Cross-entropy of the hidden tokens."""
     last, rows = len(found.training) - shape.length + 1, max(1, shape.tokens // shape.length)
 
     def batch(rng: np.random.Generator) -> Hidden:
@@ -147,9 +148,6 @@ def task(found: Corpus, model: Model, shape: Shape, *, held: bool = False) -> lo
         loss, surprise = cross_entropy.forward(scores, given.targets, kernels=jit, work=work)
         d_scores = cross_entropy.backward(scores.dtype.type(share), surprise, work=work).scores
         masked_tokens.backward(d_scores, saved, into=into, work=work)
-        for block in into.encoder.blocks if held else ():
-            for gradient in block.attention.own:
-                gradient[...] = 0
         return share * float(loss)
 
     asked = held_out(found, shape)
@@ -174,21 +172,46 @@ def _sum(scores: Array, targets: Tokens) -> Array:
     return np.array([len(targets) * float(cross_entropy.forward(scores, targets, kernels=jit)[0]), len(targets)])
 
 
-def begun(below: encoder.Params, rng: np.random.Generator) -> encoder.Params:
-    """An encoder in which near tokens begin with larger weight, or in so few updates it would not look at any.
+def begun(params: Params, heads: int, rng: np.random.Generator) -> Params:
+    """A network whose heads look at the places beside, or in so few updates it would not come to look at any.
 
-    Tokens and places begin as large as what the layers add to them. Places begin as sinusoids, the faster half of them,
-    and keys are projected as queries are: so the score of two places is largest where they are the same.
+    Places begin as sinusoids, the faster quarter of them: to go on by a place is to turn each pair (sine, cosine), by
+    the matrix ``turn``. A head's keys are what its queries would be so many places further on: the score is largest
+    where these meet, one place before, one behind, two before, two behind, ... And all pieces begin equally likely,
+    nearly: scores of the size that tokens' numbers have would have to be unlearned first, and with them the tokens.
     """
+    below = params.encoder
     count, width = below.embedding.table.shape
     dtype, places = below.embedding.table.dtype, len(below.positions.table)
     drawn = embedding.draw(count, width, rng, scale=START, dtype=dtype)
-    waves = 2 * START * 2**0.5 * positions.sinusoidal(places, 2 * width, dtype=dtype)[:, :width]
+    waves = positions.sinusoidal(max(places, 2), 4 * width)[:, :width]
+    sine, cosine = waves[1, ::2], waves[1, 1::2]  # of one place's angles
+    turn, even = np.zeros((width, width)), np.arange(0, width, 2)
+    turn[even, even] = turn[even + 1, even + 1] = cosine
+    turn[even + 1, even], turn[even, even + 1] = sine, -sine
     for one in below.blocks:
         inner = one.attention.inner.w  # (E, 3 E), of most mechanisms
-        if inner.shape[1] == 3 * width:
-            inner[:, width : 2 * width] = inner[:, :width]
-    return below._replace(embedding=drawn, positions=positions.Params(waves))
+        if inner.shape[1] != 3 * width:
+            continue
+        q, k, _ = np.split(inner, 3, axis=1)
+        q *= SHARPNESS
+        for head, (of_q, of_k) in enumerate(zip(*(np.split(x, heads, axis=1) for x in (q, k)), strict=True)):
+            before = np.linalg.matrix_power(turn, head // 2 + 1)
+            of_k[...] = (before.T if head % 2 else before) @ of_q
+    params.norm.gain[...] = GAIN
+    places_begin = positions.Params((2 * 2**0.5 * START * waves[:places]).astype(dtype))
+    return params._replace(encoder=below._replace(embedding=drawn, positions=places_begin))
+
+
+def own_rates(params: Params, ratio: float) -> list[tuple[Array, float]]:
+    """Linformer's projections, each once, with ``ratio`` for their rate.
+
+    A step of Adam moves each number by about the rate. A row of a projection is a sum over ``n`` tokens: moved by the
+    rate, all in the gradient's sign, it changes ``n`` times as much, and with it what the layers above have learned.
+    """
+    blocks = params.encoder.blocks if ratio != 1 else ()
+    arrays = {id(array): array for block in blocks for _, array in parameters.leaves(block.attention.own)}
+    return [(array, ratio) for array in arrays.values()]
 
 
 def rate(t: int, *, peak: float, steps: int) -> float:
@@ -204,7 +227,7 @@ def run(
     k: int = 64,
     sharing: Sharing = "headwise",
     pooled: bool = False,
-    held: bool = False,
+    own_rate: float | None = None,
     steps: int = 2000,
     peak: float = 2e-3,
     seed: int = 0,
@@ -223,8 +246,9 @@ def run(
         UTF-8; film reviews, fetched once, unless given.
     attention, k, sharing, pooled
         As in `encoder_attention`.
-    held : bool
-        Linformer's projections stay what they were at the beginning (weight decay makes them a little smaller).
+    own_rate : float, optional
+        The learning rate of Linformer's projections, as a share of the others': ``1 / n`` unless given, see `own_rates`;
+        with 0 they stay what they were at the beginning.
     steps, peak, seed : int, float, int
         ``peak`` is the highest learning rate.
     shape : Shape
@@ -254,6 +278,7 @@ def run(
         own=inside.own,
         dtype=np.float32,
     )
+    own_rate = (1 / shape.length if own_rate is None else own_rate) if attention == "linformer" else None
     settings = loop.Settings(
         steps=steps,
         learning_rate=partial(rate, peak=peak, steps=steps),
@@ -262,6 +287,7 @@ def run(
         clip=1.0,
         every=max(1, steps // 20),
         seed=seed,
+        own_rates=partial(own_rates, ratio=1.0 if own_rate is None else own_rate),
     )
     facts = runs.facts(
         command,
@@ -272,14 +298,14 @@ def run(
         k=None if attention in encoder_attention.WITHOUT_K else k,
         sharing=sharing if attention == "linformer" else None,
         pooled=pooled if attention == "linformer" else None,
-        held=held if attention == "linformer" else None,
+        own_rate=own_rate,
         shape=shape._asdict(),
         text={"name": found.name, "sha256": found.sha256, "pieces": len(found.training)},
         vocabulary=found.vocabulary,
         yardsticks=yardsticks(found, shape),
     )
-    learned = task(found, Model(inside.mechanisms, shape.heads), shape, held=held)
-    params = masked_tokens.draw(begun(below, rng), rng)
+    learned = task(found, Model(inside.mechanisms, shape.heads), shape)
+    params = begun(masked_tokens.draw(below, rng), shape.heads, rng)
     params = loop.run(learned, params, settings, out, facts=facts, resume=resume, progress=progress)
     write_all({out / TOKENIZER: lambda path: path.write_bytes(found.tokenizer)})
     return params
