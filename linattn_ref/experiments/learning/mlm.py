@@ -28,20 +28,20 @@ from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.data.text import read_text
 from linattn_ref.experiments.learning import encoder_attention, ngrams, runs
+from linattn_ref.experiments.learning.mlm_start import begun
 from linattn_ref.kernels import jit
 from linattn_ref.models import encoder, masked_tokens
 from linattn_ref.models.encoder import Model
 from linattn_ref.models.masked_tokens import Params
-from linattn_ref.nn import cross_entropy, embedding, positions
+from linattn_ref.nn import cross_entropy
 from linattn_ref.nn.buffers import Work
 from linattn_ref.training import adam, loop, parameters, schedule
+from linattn_ref.training.checks import check_rate
 
 __all__ = ["Corpus", "Hidden", "Shape", "corpus", "hide", "run", "task"]
 
 HIDDEN = 0.15  # of the tokens
 TO_MASK, TO_RANDOM = 0.8, 0.1  # of the hidden ones
-START = 0.3  # the spread of tokens' numbers at the beginning; those of places are twice as large; see `begun`
-SHARPNESS, GAIN = 1.4, 0.1  # of queries, and of what is compared with each piece, at the beginning
 HELD_OUT = 65_536  # tokens of the validation part that are read at each evaluation, or as many as there are
 TOKENIZER = "tokenizer.json"
 
@@ -172,37 +172,6 @@ def _sum(scores: Array, targets: Tokens) -> Array:
     return np.array([len(targets) * float(cross_entropy.forward(scores, targets, kernels=jit)[0]), len(targets)])
 
 
-def begun(params: Params, heads: int, rng: np.random.Generator) -> Params:
-    """A network whose heads look at the places beside, or in so few updates it would not come to look at any.
-
-    Places begin as sinusoids, the faster quarter of them: to go on by a place is to turn each pair (sine, cosine), by
-    the matrix ``turn``. A head's keys are what its queries would be so many places further on: the score is largest
-    where these meet, one place before, one behind, two before, two behind, ... And all pieces begin equally likely,
-    nearly: scores of the size that tokens' numbers have would have to be unlearned first, and with them the tokens.
-    """
-    below = params.encoder
-    count, width = below.embedding.table.shape
-    dtype, places = below.embedding.table.dtype, len(below.positions.table)
-    drawn = embedding.draw(count, width, rng, scale=START, dtype=dtype)
-    waves = positions.sinusoidal(max(places, 2), 4 * width)[:, :width]
-    sine, cosine = waves[1, ::2], waves[1, 1::2]  # of one place's angles
-    turn, even = np.zeros((width, width)), np.arange(0, width, 2)
-    turn[even, even] = turn[even + 1, even + 1] = cosine
-    turn[even + 1, even], turn[even, even + 1] = sine, -sine
-    for one in below.blocks:
-        inner = one.attention.inner.w  # (E, 3 E), of most mechanisms
-        if inner.shape[1] != 3 * width:
-            continue
-        q, k, _ = np.split(inner, 3, axis=1)
-        q *= SHARPNESS
-        for head, (of_q, of_k) in enumerate(zip(*(np.split(x, heads, axis=1) for x in (q, k)), strict=True)):
-            before = np.linalg.matrix_power(turn, head // 2 + 1)
-            of_k[...] = (before.T if head % 2 else before) @ of_q
-    params.norm.gain[...] = GAIN
-    places_begin = positions.Params((2 * 2**0.5 * START * waves[:places]).astype(dtype))
-    return params._replace(encoder=below._replace(embedding=drawn, positions=places_begin))
-
-
 def own_rates(params: Params, ratio: float) -> list[tuple[Array, float]]:
     """Linformer's projections, each once, with ``ratio`` for their rate.
 
@@ -247,8 +216,8 @@ def run(
     attention, k, sharing, pooled
         As in `encoder_attention`.
     own_rate : float, optional
-        The learning rate of Linformer's projections, as a share of the others': ``1 / n`` unless given, see `own_rates`;
-        with 0 they stay what they were at the beginning.
+        The learning rate of Linformer's projections, times the others': ``1 / n`` unless given, see `own_rates`; with
+        0 they stay what they were at the beginning.
     steps, peak, seed : int, float, int
         ``peak`` is the highest learning rate.
     shape : Shape
@@ -262,6 +231,7 @@ def run(
     """
     if shape.width % shape.heads:
         raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
+    check_rate(own_rate=own_rate or 0.0)
     head_width = shape.width // shape.heads
     setting = encoder_attention.Setting(shape.layers, shape.heads, head_width, shape.length, k, sharing, pooled)
     inside = encoder_attention.make(attention, setting, np.random.default_rng([seed, 1]))

@@ -24,11 +24,13 @@ from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["SHARINGS", "Curve", "Results", "compute", "draw", "from_record", "panels", "table_rows"]
+__all__ = ["RATES", "SHARINGS", "Curve", "Results", "compute", "draw", "from_record", "panels", "table_rows"]
 
 SHARINGS = {"none": "each its own", "headwise": "heads share", "key_value": "E = F too", "layerwise": "one for all"}
-Kind = tuple[str, int, int | None, str | None, bool | None, bool]  # the first fields of a curve
+Kind = tuple[str, int, int | None, str | None, bool | None, str | None]  # the first fields of a curve
 HEADS, DRAWN = SHARINGS["headwise"], "drawn"
+RATES = {None: "", "own": "", "same": ", one rate", "held": ", held"}  # of E and F: 1 / n of the others', theirs, 0
+STYLES = {None: "-", "own": "-", "same": "--", "held": ":"}
 CAPTION = (
     "Saying which tokens were hidden, in film reviews that are not trained on, against updates: the four panels of "
     "Linformer's Figure 3 with networks of 2 layers of width 64 and 1,500 updates of 4,096 tokens, where the paper's "
@@ -49,7 +51,7 @@ class Curve(NamedTuple):
     k: int | None  # None for softmax
     sharing: str | None
     pooled: bool | None  # whether E and F began as mean pooling
-    held: bool  # and stayed so
+    rate: str | None  # theirs: one of `RATES`
     seeds: tuple[int, ...]
     steps: Array  # (T,)
     cpu_seconds: Array  # (S, T)
@@ -119,8 +121,18 @@ def _kind(run: runs.Run) -> Kind:
         said["k"],
         said["sharing"],
         said["pooled"],
-        bool(said.get("held")),  # not said where it could not be asked for
+        _rate(said["own_rate"], said["shape"]["length"]),
     )
+
+
+def _rate(own_rate: float | None, length: int) -> str | None:
+    """What is said of it."""
+    if own_rate is None:
+        return None
+    found = {0.0: "held", 1.0: "same", 1 / length: "own"}
+    if own_rate not in found:
+        raise ValueError(f"record: a rate of {own_rate} of the others' stands in no panel; there are 0, 1 and 1 / n")
+    return found[own_rate]
 
 
 def _curve(found: Sequence[runs.Run]) -> Curve:
@@ -137,7 +149,7 @@ def from_record(record: Mapping[str, Any]) -> Results:
 def panels(results: Results) -> dict[str, dict[str, Curve]]:
     """Which curves each panel has, by the names that stand at their ends."""
     short, *_, long = sorted({c.length for c in results.find(attention="softmax")})
-    linformer = results.find(attention="linformer", held=False)
+    linformer = results.find(attention="linformer", rate="own")
     ((length, k),) = {(c.length, c.k) for c in linformer if c.sharing != "headwise"}
     shared = {_shared(c): c for c in linformer if (c.length, c.k) == (length, k)}
     by_length = {c.length: c for c in sorted(linformer, key=lambda c: c.length) if c.k == k and _shared(c) == HEADS}
@@ -155,8 +167,8 @@ def _shared(curve: Curve) -> str:
 
 def _by_k(found: Sequence[Curve]) -> dict[str, Curve]:
     """Softmax, and those whose heads share and began as mean pooling."""
-    ordered = sorted((c for c in found if c.k is None or _shared(c) == HEADS), key=lambda c: (c.k or 0, c.held))
-    return {f"k = {c.k}{', held' * c.held}" if c.k else "softmax": c for c in ordered}
+    ordered = sorted((c for c in found if c.k is None or _shared(c) == HEADS), key=lambda c: (c.k or 0, c.rate or ""))
+    return {f"k = {c.k}{RATES[c.rate]}" if c.k else "softmax": c for c in ordered}
 
 
 def table_rows(results: Results, panel: str) -> list[tuple[str, str, str, str]]:
@@ -196,7 +208,7 @@ def draw(results: Results) -> Figure:
 
 
 def _draw_curve(axes: Axes, curve: Curve, colour: Any) -> Line2D:
-    (mean,) = axes.plot(curve.steps, np.exp(curve.masked.mean(axis=0)), ":" if curve.held else "-", color=colour)
+    (mean,) = axes.plot(curve.steps, np.exp(curve.masked.mean(axis=0)), STYLES[curve.rate], color=colour)
     low, high = (np.exp(bound(curve.masked, axis=0)) for bound in (np.min, np.max))
     axes.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
     return mean

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.attention import linformer
+from linattn_ref.attention import linformer, softmax
 from linattn_ref.data import subwords
-from linattn_ref.experiments.learning import encoder_attention, mlm, ngrams
-from linattn_ref.models import encoder
+from linattn_ref.experiments.learning import encoder_attention, mlm, mlm_start, ngrams
+from linattn_ref.models import encoder, masked_tokens
+from linattn_ref.nn import mechanism
 
 TINY = mlm.Shape(width=16, hidden=32, heads=2, layers=1, length=16, tokens=128, vocabulary=300)
 
@@ -56,29 +57,56 @@ def test_counts_of_pieces_and_pairs_are_probabilities():
     assert never["pairs of pieces"] == never["pieces alone"]
 
 
-def test_near_places_begin_with_the_larger_score():
-    """Without tokens, and of a hundred heads: the score of a place falls with its distance."""
-    rng, far = np.random.default_rng(0), np.array([0, 1, 3, 9, 27])
-    scores = np.zeros((100, 64, 64))
-    for head in scores:
-        drawn = encoder.draw(rng, tokens=5, places=64, width=16, hidden=16, layers=1)
-        begun = mlm.begun(drawn, rng)
-        q, k, _ = np.split(begun.positions.table @ begun.blocks[0].attention.inner.w, 3, axis=-1)
-        head[...] = q @ k.T
-    fall = [np.mean([np.diagonal(head, d).mean() for head in scores]) for d in far]
-    assert (np.diff(fall) < 0).all()
-    assert begun.embedding.table.std() == pytest.approx(mlm.START, rel=0.3)  # 80 numbers
-    assert begun.positions.table.std() == pytest.approx(2 * mlm.START, rel=0.1)
+def test_a_head_begins_by_looking_beside():
+    """Without tokens, the mean over draws: the best score is one place before, one behind, two before, two behind."""
+    rng, best = np.random.default_rng(0), np.zeros((4, 64, 64))
+    for _ in range(200):
+        below = encoder.draw(rng, tokens=5, places=64, width=32, hidden=16, layers=1)
+        params = mlm_start.begun(masked_tokens.draw(below, rng), 4, rng).encoder
+        q, k, _ = np.split(params.positions.table @ params.blocks[0].attention.inner.w, 3, axis=-1)
+        best += np.stack([a @ b.T for a, b in zip(np.split(q, 4, axis=1), np.split(k, 4, axis=1), strict=True)])
+    inner = np.arange(3, 61)
+    for scores, offset in zip(best, (-1, 1, -2, 2), strict=True):
+        np.testing.assert_array_equal(scores[inner].argmax(axis=1), inner + offset)
+    assert params.embedding.table[:, 16:].std() == pytest.approx(mlm_start.SPREAD, rel=0.3)  # 80 numbers
+    assert params.positions.table[:, :16].std() == pytest.approx(mlm_start.SPREAD, rel=0.1)
+
+
+def test_a_mechanism_of_other_projections_keeps_them():
+    """Reformer's two are as they were drawn."""
+    rng = np.random.default_rng(0)
+    below = encoder.draw(rng, tokens=5, places=16, width=16, hidden=16, layers=1, reads=2)
+    drawn = below.blocks[0].attention.inner.w.copy()
+    begun = mlm_start.begun(masked_tokens.draw(below, rng), 2, rng)
+    np.testing.assert_array_equal(begun.encoder.blocks[0].attention.inner.w, drawn)
+
+
+def test_all_pieces_begin_nearly_equal():
+    rng = np.random.default_rng(0)
+    below = encoder.draw(rng, tokens=50, places=16, width=32, hidden=32, layers=1)
+    params = mlm_start.begun(masked_tokens.draw(below, rng), 2, rng)
+    tokens, chosen = rng.integers(0, 50, (4, 16)), np.arange(64)
+    scores, _ = masked_tokens.forward(tokens, params, encoder.Model(mechanism.of(softmax), 2), chosen=chosen)
+    assert scores.std() < 0.3  # nats
 
 
 @pytest.mark.slow
-def test_projections_that_are_held_stay_mean_pooling(tmp_path, text):
-    """But for weight decay; learned ones move by about the rate in an update, also where they ought to be 0."""
+def test_projections_have_a_rate_of_their_own(tmp_path, text):
+    """Held, they stay to the bit; each of 8 updates at 1 / n of the rate moves a number by that at most, nearly."""
     pool, how = linformer.mean_pool(8, TINY.length), {"attention": "linformer", "k": 8, "pooled": True, "steps": 8}
-    for held in (False, True):
-        params = mlm.run(tmp_path / f"run-{held}", text=text, held=held, shape=TINY, **how)
-        for matrix in params.encoder.blocks[0].attention.own:
-            assert (np.abs(matrix - pool).max() < 1e-4) == held
+    moved = {}
+    for ratio in (0.0, None, 1.0):
+        params = mlm.run(tmp_path / f"run-{ratio}", text=text, own_rate=ratio, shape=TINY, peak=1e-2, **how)
+        moved[ratio] = max(np.abs(matrix - pool).max() for matrix in params.encoder.blocks[0].attention.own)
+    assert moved[0.0] == 0
+    assert 0 < moved[None] < 1.5 * 8 * 1e-2 / TINY.length
+    assert moved[1.0] > 8 * moved[None]
+
+
+def test_a_rate_that_is_none_is_told(tmp_path, text):
+    with pytest.raises(ValueError, match="own_rate: expected a finite number of at least 0, got -1"):
+        mlm.run(tmp_path / "run", text=text, attention="linformer", own_rate=-1.0, shape=TINY)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

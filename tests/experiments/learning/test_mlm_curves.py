@@ -9,16 +9,17 @@ from linattn_ref.experiments.learning import mlm_curves
 from linattn_ref.experiments.publishing import record as saving
 from linattn_ref.experiments.publishing import style
 
-KINDS = [  # attention, length, k, sharing, pooled, held, perplexity at the end by seed
+KINDS = [  # attention, length, k, sharing, pooled, rate of E and F, perplexity at the end by seed
     ("softmax", 8, None, None, None, None, (300, 320)),
-    ("linformer", 8, 2, "headwise", True, False, (500,)),
-    ("linformer", 8, 2, "headwise", True, True, (450,)),
+    ("linformer", 8, 2, "headwise", True, 1 / 8, (500,)),
+    ("linformer", 8, 2, "headwise", True, 0, (450,)),
+    ("linformer", 8, 2, "headwise", True, 1, (550,)),
     ("softmax", 16, None, None, None, None, (400,)),
-    ("linformer", 16, 4, "headwise", True, False, (600, 620)),
-    ("linformer", 16, 8, "headwise", True, False, (590,)),
-    ("linformer", 16, 4, "layerwise", True, False, (610,)),
-    ("linformer", 16, 4, "headwise", False, False, (790,)),
-    ("linformer", 32, 4, "headwise", True, False, (700,)),
+    ("linformer", 16, 4, "headwise", True, 1 / 16, (600, 620)),
+    ("linformer", 16, 8, "headwise", True, 1 / 16, (590,)),
+    ("linformer", 16, 4, "layerwise", True, 1 / 16, (610,)),
+    ("linformer", 16, 4, "headwise", False, 1 / 16, (790,)),
+    ("linformer", 32, 4, "headwise", True, 1 / 32, (700,)),
 ]
 
 
@@ -26,11 +27,11 @@ KINDS = [  # attention, length, k, sharing, pooled, held, perplexity at the end 
 def made_up():
     """As `runs.gather` writes it."""
     found = {}
-    for attention, length, k, sharing, pooled, held, ends in KINDS:
+    for attention, length, k, sharing, pooled, own_rate, ends in KINDS:
         for seed, end in enumerate(ends):
             facts = {"attention": attention, "k": k, "sharing": sharing, "pooled": pooled, "seed": seed, "steps": 20}
             facts |= {
-                "held": held,
+                "own_rate": own_rate,
                 "peak": 0.01,
                 "shape": {"length": length, "width": 4},
                 "text": {"pieces": 99},
@@ -39,7 +40,7 @@ def made_up():
             facts["yardsticks"] = {"pieces alone": float(np.log(800)), "pairs of pieces": float(np.log(100))}
             masked = np.log([800, end]).tolist()
             curves = {"loss": [0.9 * x for x in masked], "masked": masked, "accuracy": [0.1, 0.2]}
-            name = f"{attention}-{length}-{k}-{sharing}-{pooled}-{held}-{seed}"
+            name = f"{attention}-{length}-{k}-{sharing}-{pooled}-{own_rate}-{seed}"
             found[name] = {"facts": facts, "steps": [10, 20], "cpu_seconds": [1.0, 2.0], "curves": curves}
     return found
 
@@ -58,7 +59,7 @@ def _computed(made_up, tmp_path):
 def test_each_curve_is_in_its_panels(results):
     found = {panel: list(curves) for panel, curves in mlm_curves.panels(results).items()}
     assert found == {
-        "a": ["softmax", "k = 2", "k = 2, held"],
+        "a": ["softmax", "k = 2, held", "k = 2", "k = 2, one rate"],
         "b": ["softmax", "k = 4", "k = 8"],
         "c": ["heads share", "one for all", "drawn"],
         "d": ["n = 16", "n = 32"],
@@ -79,11 +80,17 @@ def test_what_is_stored_is_what_was_computed(results):
 def test_drawn(results):
     with style.use("paper"):
         drawn = mlm_curves.draw(results).axes
-    assert [len(axes.lines) - 1 for axes in drawn] == [3, 3, 3, 2]  # and the dashed one
-    assert [text.get_text() for text in drawn[0].texts] == ["softmax", "k = 2", "k = 2, held"]
+    assert [len(axes.lines) - 1 for axes in drawn] == [4, 3, 3, 2]  # and the dashed one
+    assert [text.get_text() for text in drawn[0].texts] == ["softmax", "k = 2, held", "k = 2", "k = 2, one rate"]
 
 
 def test_runs_that_cannot_be_compared_are_told(made_up, tmp_path):
     made_up["softmax-8-None-None-None-None-1"]["facts"]["peak"] = 0.02
     with pytest.raises(ValueError, match="record: softmax-8-None-None-None-None-1 is not of the size"):
+        _computed(made_up, tmp_path)
+
+
+def test_a_rate_that_no_panel_has_is_told(made_up, tmp_path):
+    made_up["linformer-8-2-headwise-True-0-0"]["facts"]["own_rate"] = 0.5
+    with pytest.raises(ValueError, match=r"record: a rate of 0.5 of the others' stands in no panel"):
         _computed(made_up, tmp_path)
