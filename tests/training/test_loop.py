@@ -79,6 +79,23 @@ def test_the_rate_goes_by_what_evaluations_found(tmp_path):
     assert content(parts) == content(whole)
 
 
+def test_arrays_with_a_rate_of_their_own(tmp_path):
+    """As in a run in which all have that rate, for a first step; with 0 they stay to the bit; the others are as ever."""
+
+    def after(name, learning_rate=0.02, own_rates=None, steps=1):
+        how = {"learning_rate": lambda t: learning_rate, "steps": steps, "every": steps}
+        if own_rates is not None:
+            how["own_rates"] = lambda params: [(params.inner.w, own_rates)]
+        return run(tmp_path / name, **how)
+
+    usual, slow, own = after("usual"), after("slow", 0.002), after("own", own_rates=0.1)
+    np.testing.assert_allclose(own.inner.w, slow.inner.w, rtol=0, atol=1e-15)
+    np.testing.assert_array_equal(own.outer.w, usual.outer.w)
+    assert np.abs(usual.inner.w - slow.inner.w).max() > 1e-3
+    held = after("held", own_rates=0.0, steps=5)
+    np.testing.assert_array_equal(held.inner.w, small_run.START.inner.w)
+
+
 def test_killed_at_any_moment_it_goes_on_to_the_same_numbers(tmp_path):
     """kill -9, again and again, until it comes to its end; the bytes are those of a run that never stopped."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"

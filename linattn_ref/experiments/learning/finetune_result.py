@@ -1,7 +1,8 @@
 """What fine-tuning made of a pretrained network, run by run, from the record of `linattn-ref train finetune`.
 
-A run of the name ``imdb-linformer-64-fitted`` is one on IMDB's reviews; ``imdb-start`` and ``rt-start`` are those with
-softmax attention from which the others go on; ``rate-1e-4`` is one of those that chose the learning rate.
+A run of the name ``imdb-linformer-64-fitted`` is one on IMDB's reviews, ``imdb256-linformer-64-fitted`` on more of each;
+``imdb-start``, ``imdb256-start`` and ``rt-start`` are those with softmax attention from which the others go on;
+``rate-1e-4`` is one of those that chose the learning rate.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from linattn_ref.experiments.publishing import style
 
 __all__ = ["SOURCES", "Measured", "Network", "Source", "draw_rows", "read", "source_of", "told"]
 
-SOURCES = {"imdb": "IMDB", "rt": "Rotten Tomatoes"}
+SOURCES = {"imdb": "IMDB", "imdb256": "IMDB", "rt": "Rotten Tomatoes"}  # of the first, 128 tokens a text
 
 
 class Measured(NamedTuple):

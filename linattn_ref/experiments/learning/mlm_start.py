@@ -26,7 +26,7 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.models.masked_tokens import Params
 from linattn_ref.nn import embedding, positions
 
-__all__ = ["SPREAD", "begun"]
+__all__ = ["SPREAD", "begun", "turning"]
 
 SPREAD = 0.5  # of tokens' and places' numbers
 SHARPNESS = 2.0  # of queries, and of keys
@@ -39,7 +39,7 @@ def begun(params: Params, heads: int, rng: np.random.Generator) -> Params:
     dtype, places = below.embedding.table.dtype, len(below.positions.table)
     half = width // 4 * 2  # pairs of a sine and a cosine
     waves = positions.sinusoidal(max(places, 2), 4 * half)[:, :half]
-    turn = _turn(sine=waves[1, ::2], cosine=waves[1, 1::2])
+    turn = turning(sine=waves[1, ::2], cosine=waves[1, 1::2])
     for one in below.blocks:
         inner = one.attention.inner.w  # (E, 3 E), of most mechanisms
         if inner.shape[1] != 3 * width:
@@ -58,7 +58,7 @@ def begun(params: Params, heads: int, rng: np.random.Generator) -> Params:
     return params._replace(encoder=below._replace(embedding=drawn, positions=positions.Params(table)))
 
 
-def _turn(sine: Array, cosine: Array) -> Array:
+def turning(sine: Array, cosine: Array) -> Array:
     """Equation (1)'s ``T (E, E)``, of the angles of one place ``(E / 2,)``."""
     even = np.arange(0, 2 * len(sine), 2)
     turn = np.zeros((2 * len(sine),) * 2)
