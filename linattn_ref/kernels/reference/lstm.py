@@ -3,10 +3,10 @@
 a_t = x_t W + b + h_(t-1) U                              (1)
 i, f, o = sigma(a^i, a^f, a^o),   g = tanh(a^g)          (2)
 c_t = f_t c_(t-1) + i_t g_t,   h_t = o_t tanh(c_t)       (3), (4)
-dh_t = G_t + da_(t+1) U^T                                (5)
-dc_t = dh_t o_t (1 - tanh(c_t)^2) + f_(t+1) dc_(t+1)     (6)
-da_t                                                     (7)
-dx_t = da_t W^T,   dW = sum x_t^T da_t,   dU = sum h_(t-1)^T da_t,   db = sum da_t           (8)
+dh_t = G_t + da_(t+1) U^T                                (6)
+dc_t = dh_t o_t (1 - tanh(c_t)^2) + f_(t+1) dc_(t+1)     (7)
+da_t                                                     (8)
+dx_t = da_t W^T,   dW = sum x_t^T da_t,   dU = sum h_(t-1)^T da_t,   db = sum da_t           (9)
 """
 
 import numpy as np
@@ -58,15 +58,15 @@ def backward(d_h, x, w, u, h, c, gates, *, work=np.empty):
     for t in reversed(range(len(gates))):
         i, f, g, o = np.split(gates[t], 4, axis=-1)  # (B, H)
         tanh_c = np.tanh(c[t + 1])
-        d = d_h[t] + past  # (5)
-        d_c = d_c + d * o * (1 - tanh_c * tanh_c)  # (6)
+        d = d_h[t] + past  # (6)
+        d_c = d_c + d * o * (1 - tanh_c * tanh_c)  # (7)
         d_a[t] = np.concatenate(
             [d_c * g * i * (1 - i), d_c * c[t] * f * (1 - f), d_c * i * (1 - g * g), d * tanh_c * o * (1 - o)], axis=-1
-        )  # (7)
-        d_c = d_c * f  # (6), for the step before
-        past = d_a[t] @ u.T  # (5), for the step before
+        )  # (8)
+        d_c = d_c * f  # (7), for the step before
+        past = d_a[t] @ u.T  # (6), for the step before
     rows, inputs, states = (z.reshape(-1, z.shape[-1]) for z in (d_a, x, h[:-1]))  # (T B, 4 H), (T B, E), (T B, H)
-    return d_a @ w.T, inputs.T @ rows, states.T @ rows, rows.sum(axis=0)  # (8)
+    return d_a @ w.T, inputs.T @ rows, states.T @ rows, rows.sum(axis=0)  # (9)
 
 
 def sigmoid(x):
