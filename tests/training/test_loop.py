@@ -80,7 +80,7 @@ def test_the_rate_goes_by_what_evaluations_found(tmp_path):
 
 
 def test_arrays_with_a_rate_of_their_own(tmp_path):
-    """As in a run in which all have that rate, for a first step; with 0 they stay to the bit; the others are as ever."""
+    """Their first step is that of a run in which all have that rate; with 0 they stay; the others do as ever."""
 
     def after(name, learning_rate=0.02, own_rates=None, steps=1):
         how = {"learning_rate": lambda t: learning_rate, "steps": steps, "every": steps}

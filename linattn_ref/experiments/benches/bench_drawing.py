@@ -100,10 +100,11 @@ CAPTION = (
     "package, dashed: PyTorch, dotted: fast-transformers."
 )
 READING = (
-    "CPU time of one thread, integrated over positions; a pixel that takes over 0.3 s is timed once, after a first time "
-    "that does not count, and one that takes over 3 s once, the first time. *Best B* is the batch size, of those in the record, that gives "
-    "most images a second, and *times softmax* is over the same package's softmax that reads everything again. In "
-    "print: the paper's tables 5 (one image on a CPU) and 4 (a GPU, and as many images as fit)."
+    "CPU time of one thread, integrated over positions; a pixel that takes over 0.3 s is timed once, after a first "
+    "time that does not count, and one that takes over 3 s once, the first time. *Best B* is the batch size, of those "
+    "in the record, that gives most images a second, and *times softmax* is over the same package's softmax that "
+    "reads everything again. In print: the paper's tables 5 (one image on a CPU) and 4 (a GPU, and as many images as "
+    "fit)."
 )
 
 

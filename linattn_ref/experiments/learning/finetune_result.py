@@ -1,7 +1,7 @@
 """What fine-tuning made of a pretrained network, run by run, from the record of `linattn-ref train finetune`.
 
-A run of the name ``imdb-linformer-64-fitted`` is one on IMDB's reviews, ``imdb256-linformer-64-fitted`` on more of each;
-``imdb-start``, ``imdb256-start`` and ``rt-start`` are those with softmax attention from which the others go on;
+A run of the name ``imdb-linformer-64-fitted`` is one on IMDB's reviews, ``imdb256-linformer-64-fitted`` one on more of
+each; ``imdb-start``, ``imdb256-start`` and ``rt-start`` are those with softmax attention from which the others go on;
 ``rate-1e-4`` is one of those that chose the learning rate.
 """
 
