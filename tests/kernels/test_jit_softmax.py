@@ -298,7 +298,7 @@ def test_processors_without_avx512():
     kept = ",".join(f"{'+' if on and 'avx512' not in name else '-'}{name}" for name, on in features.items())
     environment = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": kept}
     chosen = "agrees or zero or lanes or between or product or exp or blocks or dense"
-    names = ("test_vector.py", "test_jit_softmax.py", "test_pattern_softmax.py")
+    names = ("test_vector.py", "test_panel.py", "test_jit_softmax.py", "test_pattern_softmax.py")
     files = [str(Path(__file__).with_name(name)) for name in names]
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-k", chosen, *files]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
