@@ -34,6 +34,7 @@ def add_mlm(tasks: Any) -> None:
     add_price(option)
     option("--pooled", action="store_true", help="linformer's projections begin as mean pooling; drawn, otherwise")
     option("--own-rate", type=float, metavar="R", help="of linformer's projections, times the others' (default: 1 / N)")
+    option("--drawn", action="store_true", help="the network begins as drawn; its heads look beside, otherwise")
     option("--width", type=at_least(2), metavar="E", help="(default: 128)")
     option("--hidden", type=at_least(1), metavar="F", help="width within the feed-forward layers (default: 512)")
     option("--heads", type=at_least(1), metavar="H", help="(default: 4)")
@@ -58,6 +59,7 @@ def run_mlm(arguments: argparse.Namespace) -> None:
         sharing=arguments.sharing,
         pooled=arguments.pooled,
         own_rate=arguments.own_rate,
+        drawn=arguments.drawn,
         shape=shape,
         peak=arguments.peak,
         cut=300 if arguments.quick else None,

@@ -197,6 +197,7 @@ def run(
     sharing: Sharing = "headwise",
     pooled: bool = False,
     own_rate: float | None = None,
+    drawn: bool = False,
     steps: int = 2000,
     peak: float = 2e-3,
     seed: int = 0,
@@ -218,6 +219,8 @@ def run(
     own_rate : float, optional
         The learning rate of Linformer's projections, times the others': ``1 / n`` unless given, see `own_rates`; with
         0 they stay what they were at the beginning.
+    drawn : bool
+        The network begins as it is drawn, not as `mlm_start` has it.
     steps, peak, seed : int, float, int
         ``peak`` is the highest learning rate.
     shape : Shape
@@ -269,13 +272,15 @@ def run(
         sharing=sharing if attention == "linformer" else None,
         pooled=pooled if attention == "linformer" else None,
         own_rate=own_rate,
+        drawn=drawn,
         shape=shape._asdict(),
         text={"name": found.name, "sha256": found.sha256, "pieces": len(found.training)},
         vocabulary=found.vocabulary,
         yardsticks=yardsticks(found, shape),
     )
     learned = task(found, Model(inside.mechanisms, shape.heads), shape)
-    params = begun(masked_tokens.draw(below, rng), shape.heads, rng)
+    params = masked_tokens.draw(below, rng)
+    params = params if drawn else begun(params, shape.heads, rng)
     params = loop.run(learned, params, settings, out, facts=facts, resume=resume, progress=progress)
     write_all({out / TOKENIZER: lambda path: path.write_bytes(found.tokenizer)})
     return params

@@ -27,7 +27,7 @@ from linattn_ref.experiments.publishing.restore import restore
 __all__ = ["RATES", "SHARINGS", "Curve", "Results", "compute", "draw", "from_record", "panels", "table_rows"]
 
 SHARINGS = {"none": "each its own", "headwise": "heads share", "key_value": "E = F too", "layerwise": "one for all"}
-Kind = tuple[str, int, int | None, str | None, bool | None, str | None]  # the first fields of a curve
+Kind = tuple[str, int, int | None, str | None, bool | None, str | None, bool]  # the first fields of a curve
 HEADS, DRAWN = SHARINGS["headwise"], "drawn"
 RATES = {None: "", "own": "", "same": ", one rate", "held": ", held"}  # of E and F: 1 / n of the others', theirs, 0
 STYLES = {None: "-", "own": "-", "same": "--", "held": ":"}
@@ -52,6 +52,7 @@ class Curve(NamedTuple):
     sharing: str | None
     pooled: bool | None  # whether E and F began as mean pooling
     rate: str | None  # theirs: one of `RATES`
+    drawn: bool  # whether the network began as drawn
     seeds: tuple[int, ...]
     steps: Array  # (T,)
     cpu_seconds: Array  # (S, T)
@@ -122,6 +123,7 @@ def _kind(run: runs.Run) -> Kind:
         said["sharing"],
         said["pooled"],
         _rate(said["own_rate"], said["shape"]["length"]),
+        bool(said.get("drawn")),  # not said where it could not be asked for
     )
 
 
@@ -167,8 +169,10 @@ def _shared(curve: Curve) -> str:
 
 def _by_k(found: Sequence[Curve]) -> dict[str, Curve]:
     """Softmax, and those whose heads share and began as mean pooling."""
-    ordered = sorted((c for c in found if c.k is None or _shared(c) == HEADS), key=lambda c: (c.k or 0, c.rate or ""))
-    return {f"k = {c.k}{RATES[c.rate]}" if c.k else "softmax": c for c in ordered}
+    ordered = sorted(
+        (c for c in found if c.k is None or _shared(c) == HEADS), key=lambda c: (c.k or 0, c.rate or "", c.drawn)
+    )
+    return {f"k = {c.k}{RATES[c.rate]}" if c.k else f"softmax{', drawn' * c.drawn}": c for c in ordered}
 
 
 def table_rows(results: Results, panel: str) -> list[tuple[str, str, str, str]]:
@@ -208,7 +212,9 @@ def draw(results: Results) -> Figure:
 
 
 def _draw_curve(axes: Axes, curve: Curve, colour: Any) -> Line2D:
-    (mean,) = axes.plot(curve.steps, np.exp(curve.masked.mean(axis=0)), STYLES[curve.rate], color=colour)
+    (mean,) = axes.plot(
+        curve.steps, np.exp(curve.masked.mean(axis=0)), "--" if curve.drawn else STYLES[curve.rate], color=colour
+    )
     low, high = (np.exp(bound(curve.masked, axis=0)) for bound in (np.min, np.max))
     axes.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
     return mean
