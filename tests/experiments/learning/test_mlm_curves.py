@@ -42,6 +42,9 @@ def made_up():
             curves = {"loss": [0.9 * x for x in masked], "masked": masked, "accuracy": [0.1, 0.2]}
             name = f"{attention}-{length}-{k}-{sharing}-{pooled}-{own_rate}-{seed}"
             found[name] = {"facts": facts, "steps": [10, 20], "cpu_seconds": [1.0, 2.0], "curves": curves}
+    usual = found["softmax-16-None-None-None-None-0"]
+    masked = {"loss": [6.0, 6.0], "masked": [6.7, 6.7], "accuracy": [0.0, 0.1]}
+    found["softmax-16-drawn-0"] = {**usual, "facts": {**usual["facts"], "drawn": True}, "curves": masked}
     return found
 
 
@@ -60,7 +63,7 @@ def test_each_curve_is_in_its_panels(results):
     found = {panel: list(curves) for panel, curves in mlm_curves.panels(results).items()}
     assert found == {
         "a": ["softmax", "k = 2, held", "k = 2", "k = 2, one rate"],
-        "b": ["softmax", "k = 4", "k = 8"],
+        "b": ["softmax", "softmax, drawn", "k = 4", "k = 8"],
         "c": ["heads share", "one for all", "drawn"],
         "d": ["n = 16", "n = 32"],
     }
@@ -80,7 +83,7 @@ def test_what_is_stored_is_what_was_computed(results):
 def test_drawn(results):
     with style.use("paper"):
         drawn = mlm_curves.draw(results).axes
-    assert [len(axes.lines) - 1 for axes in drawn] == [4, 3, 3, 2]  # and the dashed one
+    assert [len(axes.lines) - 1 for axes in drawn] == [4, 4, 3, 2]  # and the dashed one
     assert [text.get_text() for text in drawn[0].texts] == ["softmax", "k = 2, held", "k = 2", "k = 2, one rate"]
 
 
