@@ -9,6 +9,7 @@ In the folder of a run::
     last.safetensors   the last checkpoint: parameters, the optimiser's state, the step
     best.safetensors   the one with the lowest loss in an evaluation
     times.jsonl        a line an evaluation: the CPU seconds of all steps so far, without evaluations
+    result.json        what a task has measured in the end, if it does
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ from linattn_ref.atomic import write_all
 from linattn_ref.attention.arguments import Array, check_sizes
 from linattn_ref.nn.buffers import Arena, Work
 from linattn_ref.training import adam, checkpoint, clip, parameters
+from linattn_ref.training.checks import check_rate
 
-__all__ = ["BEST", "LAST", "RECORD", "Settings", "Task", "TrainingError", "read_record", "read_times", "run"]
+__all__ = ["BEST", "LAST", "RECORD", "RESULT", "Settings", "Task", "TrainingError", "read_record", "read_times", "run"]
 
-RECORD, LAST, BEST = "record.jsonl", "last.safetensors", "best.safetensors"
+RECORD, LAST, BEST, RESULT = "record.jsonl", "last.safetensors", "best.safetensors", "result.json"
 TIMES = "times.jsonl"  # apart from the record, which is the same bytes each time
 EXPLODED = 10.0  # times the first loss
 
 
 class TrainingError(RuntimeError):
-    """A loss or a gradient that is no number any more, or a loss that exploded. The last checkpoint is good."""
+    """A loss or a gradient that is no number any more, or a loss that exploded. Checkpoints are of the time before."""
 
 
 class Trees(NamedTuple):
@@ -99,7 +101,8 @@ def run(
     out : Path
         The folder of the run; made if it is not there.
     facts : mapping
-        What the record says first: the command and all that the numbers depend on. To resume, it has to be the same.
+        What the record says first: the command and all that the numbers depend on. To resume, all but the command has
+        to be the same.
     resume : bool
         Go on from the last checkpoint in ``out``; from the beginning, if there is none.
     progress : callable
@@ -115,6 +118,7 @@ def run(
         A file cannot be written; the last checkpoint stays.
     """
     check_sizes(steps=settings.steps, accumulate=settings.accumulate, every=settings.every)
+    check_rate(learning_rate=settings.learning_rate(0))
     flat, params = parameters.flatten(params)
     total, grads = parameters.flatten(parameters.zeros_like(params))
     state, first, best = settings.optimiser.init_state(flat), 0, math.inf
@@ -122,15 +126,19 @@ def run(
     times: list[dict[str, float]] = []
     if resume and (out / LAST).exists():
         found = checkpoint.load(out / LAST)
-        if found.facts["facts"] != lines[0]["facts"]:
-            changed = [key for key, value in lines[0]["facts"].items() if found.facts["facts"].get(key) != value]
-            raise ValueError(f"resume: the run in {out} is one with other settings: {', '.join(changed) or 'fewer'}")
+        said, before = lines[0]["facts"], found.facts["facts"]
+        changed = [key for key in {**said, **before} if said.get(key) != before.get(key) and key != "command"]
+        if changed:
+            raise ValueError(f"resume: the run in {out} is one with other settings: {', '.join(changed)}")
         checkpoint.restore(params, found, "params")
         checkpoint.restore(state, found, "state")
         first, best = found.facts["step"], float(found.facts["best"])
         state = state._replace(steps=first)
         lines = [line for line in read_record(out) if line.get("step", 0) <= first]
         times = [line for line in read_times(out) if line["step"] <= first]
+    else:  # of a former run nothing is kept that this one could be taken for
+        for name in (LAST, BEST, RESULT):
+            (out / name).unlink(missing_ok=True)
     write_all({out / RECORD: partial(_write_lines, lines=lines), out / TIMES: partial(_write_lines, lines=times)})
 
     arena, losses, spent = Arena(), [], times[-1]["cpu_seconds"] if times else 0.0
@@ -141,7 +149,7 @@ def run(
         norm = clip.by_global_norm(total, math.inf if settings.clip_each else settings.clip or math.inf)
         usual = lines[1]["training_loss"] if lines[1:] else losses[0]
         if not math.isfinite(losses[-1] + norm) or losses[-1] > EXPLODED * max(abs(usual), 1.0):
-            raise TrainingError(_what_failed(task, settings, step, losses[-1], usual, params, grads))
+            raise TrainingError(_what_failed(task, settings, step, losses[-1], usual, params, grads) + _kept(lines))
         if settings.clip_each:
             clip.each(grads, settings.clip or math.inf)
         rate = settings.learning_rate(step) * settings.factor(lines[1:])
@@ -153,7 +161,8 @@ def run(
         if (step + 1) % settings.every == 0 or step + 1 == settings.steps:
             found_now = task.evaluate(params)
             if not math.isfinite(found_now["loss"]):
-                raise TrainingError(_what_failed(task, settings, step, found_now["loss"], usual, params, grads))
+                failed = _what_failed(task, settings, step, found_now["loss"], usual, params, grads)
+                raise TrainingError(failed + _kept(lines))
             line = {"step": step + 1, "training_loss": float(np.mean(losses)), "rate": rate, "norm": norm, **found_now}
             lines, losses = [*lines, _plain(line)], []
             better = found_now["loss"] < best
@@ -191,7 +200,12 @@ def _what_failed(task: Task, settings: Settings, step: int, loss: float, usual: 
         where = f"exploded, from {usual:.3g} to {loss:.3g}, and {name} has the largest gradient"
     else:
         where = f"is {loss:.3g}{_no_number(task, settings, step, params, grads)}"
-    return f"step {step}: the loss {where}; the last checkpoint is good"
+    return f"step {step}: the loss {where}"
+
+
+def _kept(lines: Sequence[Mapping[str, Any]]) -> str:
+    """What is left of a run that fails."""
+    return f"; the checkpoint of step {lines[-1]['step']} is good" if lines[1:] else "; there is no checkpoint yet"
 
 
 def _no_number(task: Task, settings: Settings, step: int, params: Any, grads: Any) -> str:
@@ -221,10 +235,10 @@ def _save(
     better: bool,
     best: float,
 ) -> None:
-    """The record first: a checkpoint without its line would be missed, a line without its checkpoint is taken back."""
+    """The record first, the last checkpoint last: from that one a run goes on, and does again what came before it."""
     write_all({out / RECORD: partial(_write_lines, lines=lines), out / TIMES: partial(_write_lines, lines=times)})
     facts = {"facts": lines[0]["facts"], "step": lines[-1]["step"], "best": str(best)}
-    for name in (LAST, BEST) if better else (LAST,):
+    for name in (BEST, LAST) if better else (LAST,):
         checkpoint.save(out / name, Trees(params, state), facts)
 
 

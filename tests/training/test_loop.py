@@ -117,19 +117,20 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_numbers(tmp_path):
     assert content(killed) == content(whole)
 
 
+def stop_at(step):
+    """The task, stopped as it draws the first batch of a step."""
+    calls = iter(range(10**6))
+
+    def batch(rng):
+        if next(calls) == 2 * step:
+            raise KeyboardInterrupt
+        return small_run.batch(rng)
+
+    return small_run.TASK._replace(batch=batch)
+
+
 def test_resume_in_the_middle_gives_the_same_bytes(tmp_path):
-    """Stopped at each step in turn by an error in the batch."""
-
-    def stop_at(step):
-        calls = iter(range(10**6))
-
-        def batch(rng):
-            if next(calls) == 2 * step:
-                raise KeyboardInterrupt
-            return small_run.batch(rng)
-
-        return small_run.TASK._replace(batch=batch)
-
+    """Stopped at each step in turn."""
     whole = tmp_path / "whole"
     run(whole, steps=12)
     for step in range(0, 12, 3):
@@ -144,6 +145,58 @@ def test_other_settings_cannot_be_resumed(tmp_path):
     run(tmp_path, steps=4)
     with pytest.raises(ValueError, match=r"resume: the run in .* is one with other settings: seed"):
         run(tmp_path, steps=8, resume=True, facts={**small_run.FACTS, "seed": 8})
+    with pytest.raises(ValueError, match=r"is one with other settings: width, seed$|settings: seed, width$"):
+        run(tmp_path, steps=8, resume=True, facts={"command": "small run", "width": 3})
+
+
+def test_the_command_may_be_written_otherwise(tmp_path):
+    """In another order, say; the record keeps the one that the run began with."""
+    run(tmp_path / "whole", steps=8)
+    run(tmp_path / "parts", steps=4)
+    run(tmp_path / "parts", steps=8, resume=True, facts={**small_run.FACTS, "command": "run, small"})
+    assert content(tmp_path / "parts") == content(tmp_path / "whole")
+
+
+def test_a_rate_that_is_none_leaves_a_former_run(tmp_path):
+    run(tmp_path, steps=4)
+    before = content(tmp_path)
+    with pytest.raises(ValueError, match="learning_rate: expected a finite number of at least 0, got nan"):
+        run(tmp_path, steps=4, learning_rate=lambda t: np.nan)
+    assert content(tmp_path) == before
+
+
+def test_a_run_that_begins_anew_is_not_taken_for_the_former(tmp_path):
+    """Stopped before its first checkpoint, it goes on from its own beginning; what the former measured is gone."""
+    run(tmp_path / "whole", steps=8)
+    run(tmp_path / "new", steps=12)
+    (tmp_path / "new" / loop.RESULT).write_text("{}")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "new", steps=8, task=stop_at(1))
+    assert set(content(tmp_path / "new")) == {loop.RECORD}
+    run(tmp_path / "new", steps=8, resume=True)
+    assert content(tmp_path / "new") == content(tmp_path / "whole")
+
+
+def test_stopped_between_two_checkpoints_the_best_is_that_of_the_whole_run(tmp_path, monkeypatch):
+    """An evaluation writes two files. Whichever was the last to be written, the run goes on to the same bytes."""
+    run(tmp_path / "whole", steps=12)
+    save, count = checkpoint.save, 0
+
+    def stopped(path, *given):
+        nonlocal count
+        count += 1
+        if count == stop:
+            raise KeyboardInterrupt
+        save(path, *given)
+
+    for stop in range(1, 7):
+        count, out = 0, tmp_path / str(stop)
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoint, "save", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                run(out, steps=12)
+        run(out, steps=12, resume=True)
+        assert content(out) == content(tmp_path / "whole")
 
 
 def test_a_number_that_is_none_stops_it_and_names_where(tmp_path):
@@ -175,13 +228,13 @@ def test_parameters_that_are_none_are_not_saved(tmp_path):
     def evaluate(params):
         return {"loss": np.nan}
 
-    with pytest.raises(loop.TrainingError, match="the loss is nan; the last checkpoint is good"):
+    with pytest.raises(loop.TrainingError, match="the loss is nan; there is no checkpoint yet"):
         run(tmp_path, task=small_run.TASK._replace(evaluate=evaluate))
     assert not (tmp_path / "last.safetensors").exists()
 
 
 def test_a_loss_that_explodes_stops_it(tmp_path):
-    named = r"the loss exploded, from .* to .*, and \w+\.\w has the largest gradient; the last checkpoint is good"
+    named = r"the loss exploded, from .* to .*, and \w+\.\w has the largest gradient; (the checkpoint|there is)"
     with pytest.raises(loop.TrainingError, match=named):
         run(tmp_path, learning_rate=lambda t: 10.0 * 2**t, steps=100, clip=None)
 
@@ -218,7 +271,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match=r"cannot write: No space left on device.*last\.safetensors"):
+    with pytest.raises(OSError, match=r"cannot write: No space left on device.*best\.safetensors"):
         run(tmp_path, steps=8, resume=True)
     assert content(tmp_path)["last.safetensors"] == before["last.safetensors"]
     assert json.loads(content(tmp_path)["record.jsonl"].splitlines()[0]) == {"facts": small_run.FACTS}

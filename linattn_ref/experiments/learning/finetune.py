@@ -40,10 +40,10 @@ from linattn_ref.models.encoder import Model
 from linattn_ref.nn import cross_entropy, mechanism
 from linattn_ref.nn.buffers import Arena, Work
 from linattn_ref.training import adam, checkpoint, loop, parameters
+from linattn_ref.training.checks import check_rate
 
-__all__ = ["RESULT", "Examples", "Shape", "interval", "learn", "run", "task"]
+__all__ = ["Examples", "Shape", "interval", "learn", "run", "task"]
 
-RESULT = "result.json"
 ROWS = 16  # texts that an evaluation reads at a time
 
 
@@ -166,11 +166,12 @@ def run(
     Returns
     -------
     dict
-        What is written to `RESULT`: accuracy on the test part after training, and with ``start`` before it; the
+        What is written to `loop.RESULT`: accuracy on the test part after training, and with ``start`` before it; the
         errors of mean pooling and of fitted projections.
     """
     if fitted and attention != "linformer":
         raise ValueError(f"fitted: linformer has projections to fit, got attention {attention!r}")
+    check_rate(peak=peak)
     pretrained = bert.load(fetch.open_content(fetch.MODEL) if model is None else model)
     config = pretrained.config
     if shape.length > config.max_tokens:
@@ -229,5 +230,5 @@ def run(
     params = loop.run(learned, params, settings, out, facts=facts, resume=resume, progress=progress)
     after = tested(params, given["test"], how)
     result = {"before": before, "after": after, "texts": len(given["test"].labels), "fit": fit}
-    write_all({out / RESULT: lambda path: path.write_text(json.dumps(result) + "\n", encoding="utf-8")})
+    write_all({out / loop.RESULT: lambda path: path.write_text(json.dumps(result) + "\n", encoding="utf-8")})
     return result

@@ -33,6 +33,7 @@ from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, logistic_mixture, positions
 from linattn_ref.nn.buffers import Arena, Work, fresh
 from linattn_ref.training import adam, loop, schedule
+from linattn_ref.training.checks import check_rate
 
 __all__ = ["BEGIN", "COLLECTIONS", "HEADS", "Shape", "bits", "model_of", "read", "run", "start", "task"]
 
@@ -226,6 +227,7 @@ def run(
     """
     if head not in HEADS:
         raise ValueError(f"head: expected one of {', '.join(HEADS)}, got {head!r}")
+    check_rate(peak=peak)
     found = read(data, collection)
     side, colours = cut or COLLECTIONS[collection], 1 if found.training.ndim == 3 else found.training.shape[-1]
     training, watched = (middle(part, side) for part in (found.training, found.test[:WATCHED]))

@@ -234,7 +234,10 @@ def run(
     """
     if shape.width % shape.heads:
         raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
-    check_rate(own_rate=own_rate or 0.0)
+    check_rate(peak=peak, own_rate=own_rate or 0.0)
+    for name, said in (("pooled", pooled), ("own_rate", own_rate is not None)):
+        if said and attention != "linformer":
+            raise ValueError(f"{name}: linformer alone has projections, got attention {attention!r}")
     head_width = shape.width // shape.heads
     setting = encoder_attention.Setting(shape.layers, shape.heads, head_width, shape.length, k, sharing, pooled)
     inside = encoder_attention.make(attention, setting, np.random.default_rng([seed, 1]))

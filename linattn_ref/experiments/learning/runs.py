@@ -16,14 +16,13 @@ import linattn_ref
 from linattn_ref.atomic import write_all
 from linattn_ref.attention.arguments import Array
 from linattn_ref.training import checkpoint
-from linattn_ref.training.loop import LAST, RECORD, read_record, read_times
+from linattn_ref.training.loop import LAST, RECORD, RESULT, read_record, read_times
 
 __all__ = ["RECORDS", "Run", "facts", "gather", "gathered", "keep_weights", "kept_weights", "read", "read_all"]
 
 Tree = TypeVar("Tree")
 
 RECORDS = Path(linattn_ref.__file__).parents[1] / "figures" / "records"  # those that are committed
-RESULT = "result.json"
 MOST = 100  # evaluations of a run that are gathered
 
 

@@ -43,7 +43,7 @@ def test_every_mechanism_goes_on_from_softmax(tmp_path, tiny_model, data):
     for attention in encoder_attention.NAMES:
         out = tmp_path / attention
         then = finetune.run(out, attention=attention, start=tmp_path / "first", steps=1, **common)
-        assert then == json.loads((out / finetune.RESULT).read_text(), object_hook=_tuples)
+        assert then == json.loads((out / "result.json").read_text(), object_hook=_tuples)
         assert np.isfinite(json.loads((out / "record.jsonl").read_text().splitlines()[-1])["training_loss"])
         if attention == "softmax":
             assert then["before"]["accuracy"] > 0.75

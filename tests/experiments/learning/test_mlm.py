@@ -154,7 +154,10 @@ def test_the_command_trains_goes_on_and_says_what_is_wrong(tmp_path, text, capsy
     for more, message in (
         (["--resume", "--seed", "1"], "resume: the run in"),
         (["--resume", "--vocabulary", "290"], "resume: the run in"),
-        (["--resume", "--text", str(other)], "is one with other settings: command, text, vocabulary"),
+        (["--resume", "--text", str(other)], "is one with other settings: text, vocabulary"),
+        (["--peak", "nan"], "peak: expected a finite number of at least 0, got nan"),
+        (["--attention", "softmax", "--pooled"], "pooled: linformer alone has projections, got attention 'softmax'"),
+        (["--attention", "linear", "--own-rate", "1"], "own_rate: linformer alone has projections"),
         (["--k", "65"], "k: expected 8 to the length, 64, got 65"),
         (["--vocabulary", "7000"], "texts: a vocabulary of 7000 pieces was asked for"),
         (["--length", "5000", "--k", "16"], "pieces of it are for training, one sequence has 5000"),
