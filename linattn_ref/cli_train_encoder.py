@@ -87,6 +87,8 @@ def add_finetune(tasks: Any) -> None:
     option("--fitted", action="store_true", help="linformer's E and F begin fitted to the network, not as mean pooling")
     option("--examples", type=at_least(1), metavar="S", help="texts to learn from (default: 8000)")
     option("--batch", type=at_least(1), metavar="B", help="texts a step (default: 16)")
+    option("--watched", type=at_least(1), metavar="S", help="validation texts at each evaluation (default: 100)")
+    option("--tested", type=at_least(1), metavar="S", help="test texts in the end (default: 500)")
     option("--peak", type=float, default=1e-4, metavar="RATE", help="the highest learning rate (default: %(default)s)")
 
 

@@ -78,8 +78,9 @@ assert (read.ravel()[np.setdiff1d(np.arange(read.size), chosen)] == np.delete(wi
 #
 # Believe what you see, *if the context makes it likelier than chance would*, $p(x) > 1/V$. A word that does not fit is
 # to be doubted: the network has to know what fits even where it sees a word. That is what the random 10% are for; with
-# $r = 0$, (1) is 1 whatever the context, and to copy would do. What the kept 10% are for, $s = 0$ shows: then a word
-# that is shown never is the right one. Counted, with frequencies by Zipf's law as the only context:
+# $r = 0$, (1) is 1 whatever the context, and to copy would do. What the kept 10% are for, $s = 0$ shows: then (1) is
+# $p(x)$, and a word that is shown says nothing of what stood there; the network would learn to overlook it. Counted,
+# with frequencies by Zipf's law as the only context:
 
 # %%
 zipf = 1 / (np.arange(V) + 3.0)
