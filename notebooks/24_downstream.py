@@ -17,6 +17,7 @@
 # You need chapters 4 (Linformer) and 17 (the layers); 23 is pretraining. Length $n$, $k$ mixed keys, $S$ texts.
 
 # %%
+import itertools
 import math
 from functools import partial
 
@@ -222,7 +223,7 @@ for key, rows, quarter in (
 for rows, fewer_first in ((imdb, (32, 64)), (longer, (32, 64, 128)), (sentences, (12, 24))):
     pooled = [rows[f"k = {k}, pooled"].before for k in fewer_first]
     fitted = [rows[f"k = {k}, fitted"].before for k in fewer_first]
-    assert all(fewer.accuracy < more.accuracy for fewer, more in zip(pooled, pooled[1:], strict=False))
+    assert all(fewer.accuracy < more.accuracy for fewer, more in itertools.pairwise(pooled))
     if rows is not sentences:  # fitted, as good as twice as many that are not, or better
         assert all(one.accuracy > twice.accuracy for one, twice in zip(fitted, pooled[1:], strict=False))
     for title, one in rows.items():
