@@ -10,6 +10,7 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", section 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,13 +25,11 @@ from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["RATES", "SHARINGS", "Curve", "Results", "compute", "draw", "from_record", "panels", "table_rows"]
+__all__ = ["SHARINGS", "Curve", "Results", "compute", "draw", "from_record", "panels", "table_rows"]
 
 SHARINGS = {"none": "each its own", "headwise": "heads share", "key_value": "E = F too", "layerwise": "one for all"}
-Kind = tuple[str, int, int | None, str | None, bool | None, str | None, bool]  # the first fields of a curve
+Kind = tuple[str, int, int | None, str | None, bool | None, float | None, bool]  # the first fields of a curve
 HEADS, DRAWN = SHARINGS["headwise"], "drawn"
-RATES = {None: "", "own": "", "same": ", one rate", "held": ", held"}  # of E and F: 1 / n of the others', theirs, 0
-STYLES = {None: "-", "own": "-", "same": "--", "held": ":"}
 CAPTION = (
     "Saying which tokens were hidden, in film reviews that are not trained on, against updates: the four panels of "
     "Linformer's Figure 3 with networks of 2 layers of width 64 and 1,500 updates of 4,096 tokens, where the paper's "
@@ -51,7 +50,7 @@ class Curve(NamedTuple):
     k: int | None  # None for softmax
     sharing: str | None
     pooled: bool | None  # whether E and F began as mean pooling
-    rate: str | None  # theirs: one of `RATES`
+    own_rate: float | None  # the rate that they learned at, times the others'
     drawn: bool  # whether the network began as drawn
     seeds: tuple[int, ...]
     steps: Array  # (T,)
@@ -59,6 +58,13 @@ class Curve(NamedTuple):
     loss: Array  # (S, T), nats a hidden token
     masked: Array  # (S, T), of those that are shown as [MASK]
     accuracy: Array  # (S, T), share of the hidden tokens that are told
+
+    @property
+    def rate(self) -> str:
+        """What is to be said of the rate of E and F; nothing, if it is the usual, 1 / n of the others'."""
+        if self.own_rate is None or self.own_rate * self.length == 1:
+            return ""
+        return f", rate {self.own_rate:g}" if self.own_rate else ", held"
 
     @property
     def perplexity(self) -> Array:
@@ -122,19 +128,9 @@ def _kind(run: runs.Run) -> Kind:
         said["k"],
         said["sharing"],
         said["pooled"],
-        _rate(said["own_rate"], said["shape"]["length"]),
+        said["own_rate"],
         bool(said.get("drawn")),  # not said where it could not be asked for
     )
-
-
-def _rate(own_rate: float | None, length: int) -> str | None:
-    """What is said of it."""
-    if own_rate is None:
-        return None
-    found = {0.0: "held", 1.0: "same", 1 / length: "own"}
-    if own_rate not in found:
-        raise ValueError(f"record: a rate of {own_rate} of the others' stands in no panel; there are 0, 1 and 1 / n")
-    return found[own_rate]
 
 
 def _curve(found: Sequence[runs.Run]) -> Curve:
@@ -151,15 +147,16 @@ def from_record(record: Mapping[str, Any]) -> Results:
 def panels(results: Results) -> dict[str, dict[str, Curve]]:
     """Which curves each panel has, by the names that stand at their ends."""
     short, *_, long = sorted({c.length for c in results.find(attention="softmax")})
-    linformer = results.find(attention="linformer", rate="own")
-    ((length, k),) = {(c.length, c.k) for c in linformer if c.sharing != "headwise"}
-    shared = {_shared(c): c for c in linformer if (c.length, c.k) == (length, k)}
-    by_length = {c.length: c for c in sorted(linformer, key=lambda c: c.length) if c.k == k and _shared(c) == HEADS}
+    linformer = results.find(attention="linformer")
+    places = Counter((c.length, c.k, c.own_rate) for c in linformer if c.sharing != "headwise")
+    length, k, own_rate = places.most_common(1)[0][0]
+    shared = {_shared(c): c for c in results.find(length=length, k=k, own_rate=own_rate)}
+    usual = [c for c in linformer if c.k == k and _shared(c) == HEADS and not c.rate]
     return {
         "a": _by_k(results.find(length=short)),
         "b": _by_k(results.find(length=long)),
         "c": {name: shared[name] for name in (*SHARINGS.values(), DRAWN) if name in shared},
-        "d": {f"n = {length}": curve for length, curve in by_length.items()},
+        "d": {f"n = {c.length}": c for c in sorted(usual, key=lambda c: c.length)},
     }
 
 
@@ -169,10 +166,9 @@ def _shared(curve: Curve) -> str:
 
 def _by_k(found: Sequence[Curve]) -> dict[str, Curve]:
     """Softmax, and those whose heads share and began as mean pooling."""
-    ordered = sorted(
-        (c for c in found if c.k is None or _shared(c) == HEADS), key=lambda c: (c.k or 0, c.rate or "", c.drawn)
-    )
-    return {f"k = {c.k}{RATES[c.rate]}" if c.k else f"softmax{', drawn' * c.drawn}": c for c in ordered}
+    shown = (c for c in found if c.k is None or _shared(c) == HEADS)
+    ordered = sorted(shown, key=lambda c: (c.k or 0, c.own_rate or 0, c.drawn))
+    return {f"k = {c.k}{c.rate}" if c.k else f"softmax{', drawn' * c.drawn}": c for c in ordered}
 
 
 def table_rows(results: Results, panel: str) -> list[tuple[str, str, str, str]]:
@@ -193,7 +189,8 @@ def draw(results: Results) -> Figure:
     figure, axes = style.figure(2, 2, height=0.8, sharex=True, sharey=True)
     shown = panels(results)
     a, b, c, d = (next(iter(curves.values())) for curves in shown.values())
-    titles = (f"(a) n = {a.length}", f"(b) n = {b.length}", f"(c) n = {c.length}, k = {c.k}", f"(d) k = {d.k}")
+    said = (f"n = {a.length}", f"n = {b.length}", f"n = {c.length}, k = {c.k}{c.rate}", f"k = {d.k}")
+    titles = [f"({panel}) {what}" for panel, what in zip(shown, said, strict=True)]
     for axis, title, curves in zip(axes.flat, titles, shown.values(), strict=True):
         shades = style.sequence(len(curves) + 1)[1:]  # the first is nearly black, and softmax is
         lines = [
@@ -212,9 +209,8 @@ def draw(results: Results) -> Figure:
 
 
 def _draw_curve(axes: Axes, curve: Curve, colour: Any) -> Line2D:
-    (mean,) = axes.plot(
-        curve.steps, np.exp(curve.masked.mean(axis=0)), "--" if curve.drawn else STYLES[curve.rate], color=colour
-    )
+    line = ":" if curve.own_rate == 0 else "--" if curve.drawn or curve.rate else "-"
+    (mean,) = axes.plot(curve.steps, np.exp(curve.masked.mean(axis=0)), line, color=colour)
     low, high = (np.exp(bound(curve.masked, axis=0)) for bound in (np.min, np.max))
     axes.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
     return mean

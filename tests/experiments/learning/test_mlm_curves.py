@@ -62,7 +62,7 @@ def _computed(made_up, tmp_path):
 def test_each_curve_is_in_its_panels(results):
     found = {panel: list(curves) for panel, curves in mlm_curves.panels(results).items()}
     assert found == {
-        "a": ["softmax", "k = 2, held", "k = 2", "k = 2, one rate"],
+        "a": ["softmax", "k = 2, held", "k = 2", "k = 2, rate 1"],
         "b": ["softmax", "softmax, drawn", "k = 4", "k = 8"],
         "c": ["heads share", "one for all", "drawn"],
         "d": ["n = 16", "n = 32"],
@@ -84,16 +84,10 @@ def test_drawn(results):
     with style.use("paper"):
         drawn = mlm_curves.draw(results).axes
     assert [len(axes.lines) - 1 for axes in drawn] == [4, 4, 3, 2]  # and the dashed one
-    assert [text.get_text() for text in drawn[0].texts] == ["softmax", "k = 2, held", "k = 2", "k = 2, one rate"]
+    assert [text.get_text() for text in drawn[0].texts] == ["softmax", "k = 2, held", "k = 2", "k = 2, rate 1"]
 
 
 def test_runs_that_cannot_be_compared_are_told(made_up, tmp_path):
     made_up["softmax-8-None-None-None-None-1"]["facts"]["peak"] = 0.02
     with pytest.raises(ValueError, match="record: softmax-8-None-None-None-None-1 is not of the size"):
-        _computed(made_up, tmp_path)
-
-
-def test_a_rate_that_no_panel_has_is_told(made_up, tmp_path):
-    made_up["linformer-8-2-headwise-True-0-0"]["facts"]["own_rate"] = 0.5
-    with pytest.raises(ValueError, match=r"record: a rate of 0.5 of the others' stands in no panel"):
         _computed(made_up, tmp_path)
