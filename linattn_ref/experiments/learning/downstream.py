@@ -72,7 +72,7 @@ def draw(results: Mapping[str, Source]) -> Figure:
     """A panel for each source."""
     counts = [len(rows_of(source)) for source in results.values()]
     options = {"squeeze": False, "sharex": True, "height_ratios": counts}
-    figure, axes = style.figure(len(results), 1, height=0.12 + 0.065 * sum(counts), **options)
+    figure, axes = style.figure(len(results), 1, height=0.14 + 0.036 * sum(counts), **options)
     for axis, source in zip(axes[:, 0], results.values(), strict=True):
         finetune_result.draw_rows(axis, source, rows_of(source))
     axes[-1, 0].set_xlabel("right, % of the test texts")
