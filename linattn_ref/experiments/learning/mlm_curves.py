@@ -32,13 +32,13 @@ Kind = tuple[str, int, int | None, str | None, bool | None, float | None, bool] 
 HEADS, DRAWN = SHARINGS["headwise"], "drawn"
 CAPTION = (
     "Saying which tokens were hidden, in film reviews that are not trained on, against updates: the four panels of "
-    "Linformer's Figure 3 with networks of 2 layers of width 64 and 1,500 updates of 4,096 tokens, where the paper's "
-    "are RoBERTa's and 250,000 updates: none of these curves has converged. Two seeds in (a), but for k = 16 held, "
-    "their mean and what lies between; one elsewhere. Perplexity at the places shown as [MASK]. (a), (b): two "
-    "lengths, softmax beside Linformer, whose heads share projections that begin as mean pooling; dotted: they stay "
-    "that. (c): one projection for all layers, heads, keys and values. (d): one k at two lengths. Dashed: what the "
-    "frequencies of pieces alone say. Where curves meet on that line, nothing has been learned yet that attention is "
-    "needed for."
+    "Linformer's Figure 3 with networks of 2 layers of width 64 and 4,000 updates of 2,048 tokens, where the paper's "
+    "are RoBERTa's and 250,000 updates. Perplexity at the places shown as [MASK]; a line is the mean over two seeds, "
+    "with a band from one to the other, or one seed: drawn, held, the rates of (b), and (c). (a), (b): two lengths, "
+    "softmax beside Linformer, whose heads share projections that begin as mean pooling and learn at 1 / n of the rate "
+    "of all else, unless another is said (dashed), or none (dotted: they are held). Drawn: the network does not begin "
+    "with heads that look beside. (c): who shares E and F. (d): one k at three lengths. Grey, dashed: what the "
+    "frequencies of pieces alone say."
 )
 
 
