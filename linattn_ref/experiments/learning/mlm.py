@@ -234,6 +234,9 @@ def run(
     """
     if shape.width % shape.heads:
         raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
+    if shape.width < 4 and not drawn:
+        told = f"a width of {shape.width} cannot be halved into pairs, for places and for tokens"
+        raise ValueError(f"shape: {told}; expected at least 4, unless the network begins as drawn")
     check_rate(own_rate=own_rate or 0.0)
     head_width = shape.width // shape.heads
     setting = encoder_attention.Setting(shape.layers, shape.heads, head_width, shape.length, k, sharing, pooled)

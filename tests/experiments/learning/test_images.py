@@ -76,6 +76,22 @@ def test_a_head_that_is_none_is_an_error(tmp_path):
         images.run(tmp_path, head="gauss")
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--width", "5", "--heads", "1"], "a width of 5 cannot be halved, for a pixel's row and its column"),
+        (["--width", "10", "--heads", "4"], "a width of 10 cannot be cut into 4 heads"),
+        (["--heads", "3"], "a width of 16 cannot be cut into 3 heads"),
+    ],
+)
+def test_a_width_that_does_not_fit_is_an_error(tmp_path, words, told, capsys):
+    """Before images are read, and before anything is written."""
+    words += ["--data", str(tmp_path / "nowhere"), "--out", str(tmp_path / "run")]
+    assert cli.main(["train", "images", "--quick", *words]) == 2
+    assert capsys.readouterr().err == f"linattn-ref: error: shape: {told}\n"
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_collection_that_is_none_is_an_error():
     with pytest.raises(ValueError, match="collection: expected one of mnist, cifar-10, got 'svhn'"):
         images.read(None, "svhn")

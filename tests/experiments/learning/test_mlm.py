@@ -103,6 +103,16 @@ def test_projections_have_a_rate_of_their_own(tmp_path, text):
     assert moved[1.0] > 8 * moved[None]
 
 
+@pytest.mark.parametrize(
+    ("width", "heads", "told"),
+    [(10, 4, "cannot be cut into 4 heads"), (2, 1, "cannot be halved into pairs"), (3, 1, "cannot be halved into")],
+)
+def test_a_width_that_does_not_fit_is_told(tmp_path, width, heads, told):
+    with pytest.raises(ValueError, match=f"^shape: a width of {width} {told}"):
+        mlm.run(tmp_path / "run", text=tmp_path / "nowhere", shape=TINY._replace(width=width, heads=heads))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_rate_that_is_none_is_told(tmp_path, text):
     with pytest.raises(ValueError, match="own_rate: expected a finite number of at least 0, got -1"):
         mlm.run(tmp_path / "run", text=text, attention="linformer", own_rate=-1.0, shape=TINY)
