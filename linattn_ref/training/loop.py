@@ -221,10 +221,10 @@ def _save(
     better: bool,
     best: float,
 ) -> None:
-    """The record first: a checkpoint without its line would be missed, a line without its checkpoint is taken back."""
+    """The last checkpoint last, since it is where a run goes on: what stands before it is then written again."""
     write_all({out / RECORD: partial(_write_lines, lines=lines), out / TIMES: partial(_write_lines, lines=times)})
     facts = {"facts": lines[0]["facts"], "step": lines[-1]["step"], "best": str(best)}
-    for name in (LAST, BEST) if better else (LAST,):
+    for name in (BEST, LAST) if better else (LAST,):
         checkpoint.save(out / name, Trees(params, state), facts)
 
 

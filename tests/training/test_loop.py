@@ -140,6 +140,20 @@ def test_resume_in_the_middle_gives_the_same_bytes(tmp_path):
         assert content(out) == content(whole)
 
 
+def test_stopped_between_two_files_it_gives_the_same_bytes(tmp_path, monkeypatch):
+    """Before each checkpoint in turn: what is best and what is last are two files."""
+    save, whole = checkpoint.save, tmp_path / "whole"
+    run(whole, steps=6, every=2)
+    for before in range(6):
+        out, left = tmp_path / str(before), iter([save] * before)
+        monkeypatch.setattr(checkpoint, "save", lambda *given, left=left: next(left)(*given))
+        with pytest.raises(StopIteration):
+            run(out, steps=6, every=2)
+        monkeypatch.setattr(checkpoint, "save", save)
+        run(out, steps=6, every=2, resume=True)
+        assert content(out) == content(whole)
+
+
 def test_other_settings_cannot_be_resumed(tmp_path):
     run(tmp_path, steps=4)
     with pytest.raises(ValueError, match=r"resume: the run in .* is one with other settings: seed"):
@@ -218,7 +232,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match=r"cannot write: No space left on device.*last\.safetensors"):
+    with pytest.raises(OSError, match=r"cannot write: No space left on device.*best\.safetensors"):
         run(tmp_path, steps=8, resume=True)
     assert content(tmp_path)["last.safetensors"] == before["last.safetensors"]
     assert json.loads(content(tmp_path)["record.jsonl"].splitlines()[0]) == {"facts": small_run.FACTS}
