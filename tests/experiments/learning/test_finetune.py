@@ -1,6 +1,5 @@
 """A tiny BERT learns two kinds of text, with one mechanism and then with another."""
 
-import csv
 import json
 
 import numpy as np
@@ -11,19 +10,6 @@ from linattn_ref.experiments.learning import encoder_attention, finetune, finetu
 from linattn_ref.models import bert
 
 SHAPE = finetune.Shape(length=16, batch=8, examples=200, watched=20, tested=40)
-
-
-@pytest.fixture
-def data(tmp_path):
-    """Texts of the first or of the last words of the tiny model."""
-    rng, path = np.random.default_rng(0), tmp_path / "data.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["text", "label", "source"])
-        for i in range(400):
-            words = list("abcdefgh" if i % 2 else "jklmnopq")
-            writer.writerow([" ".join(rng.choice(words, rng.integers(5, 12))), i % 2, "here"])
-    return path
 
 
 def test_the_interval_of_a_share():

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.data import cifar
 from linattn_ref.data.digits import Digits
 from linattn_ref.experiments.learning import drawing, images
 from linattn_ref.experiments.learning.images import Shape
@@ -100,14 +99,9 @@ def test_a_collection_that_is_none_is_an_error():
 
 
 @pytest.mark.slow
-def test_colours_are_numbers_of_their_own(tmp_path, capsys):
-    rng = np.random.default_rng(0)
-    for name in (*cifar.TRAINING, *cifar.TEST):
-        records = rng.integers(0, 256, (4, cifar.RECORD), np.uint8)
-        records[:, 0] = 1
-        (tmp_path / name).write_bytes(records.tobytes())
+def test_colours_are_numbers_of_their_own(tmp_path, colours, capsys):
     out = tmp_path / "run"
-    words = ["train", "images", "--quick", "--collection", "cifar-10", "--data", str(tmp_path), "--out", str(out)]
+    words = ["train", "images", "--quick", "--collection", "cifar-10", "--data", str(colours), "--out", str(out)]
     assert cli.main(words) == 0
     assert "bits a pixel of 4 test images" in capsys.readouterr().out
     assert drawing.load(out / "last.safetensors").shape == (8, 8, 3)
