@@ -7,22 +7,11 @@ from typing import Any
 
 from linattn_ref.cli_options import at_least
 from linattn_ref.cli_task import add_price, add_task, common, k_of, say_files, shape_of
+from linattn_ref.experiments.learning.encoder_names import TITLES
 
 __all__ = ["ENCODER", "add_finetune", "add_mlm"]
 
-ENCODER = (
-    "softmax",
-    "linformer",
-    "nystromformer",
-    "performer",
-    "rfa",
-    "linear",
-    "local",
-    "longformer",
-    "bigbird",
-    "long-short",
-    "reformer",
-)  # encoder_attention.NAMES
+ENCODER = tuple(TITLES)
 
 
 def add_mlm(tasks: Any) -> None:

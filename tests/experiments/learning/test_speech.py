@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linattn_ref import cli
+from linattn_ref import cli, cli_train_speech
 from linattn_ref.data.speech import Corpus, Utterances
 from linattn_ref.experiments.learning import runs, speech, speech_frames, speech_result
 from linattn_ref.nn import ctc
@@ -29,6 +29,11 @@ def corpus():
     rng = np.random.default_rng(0)
     parts = {part: made_up(count, rng) for part, count in (("training", 60), ("validation", 8), ("test", 8))}
     return Corpus(parts, ("", "a", "b", "c", "d"), "made up", "0" * 64)
+
+
+def test_the_command_offers_every_network():
+    """It names them itself, so that ``--help`` need not import them."""
+    assert cli_train_speech.HEARING == speech.NAMES
 
 
 def test_stacked_frames():
