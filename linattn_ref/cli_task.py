@@ -7,9 +7,10 @@ from typing import Any
 
 from linattn_ref.cli_options import add_command, at_least
 
-__all__ = ["QUICK_STEPS", "add_price", "add_task", "common", "say_files", "shape_of"]
+__all__ = ["QUICK_STEPS", "add_price", "add_task", "common", "k_of", "say_files", "shape_of"]
 
 QUICK_STEPS = 40
+K = 64
 
 
 def add_task(
@@ -31,13 +32,19 @@ def add_task(
 
 def add_price(option: Any) -> None:
     """What a mechanism may cost, and how Linformer's projections are shared."""
-    option("--k", type=at_least(1), default=64, help="keys, mixtures or features a query (default: %(default)s)")
+    told = f"keys, mixtures or features a query (default: {K}, or a quarter of the length with --quick)"
+    option("--k", type=at_least(1), help=told)
     option(
         "--sharing",
         choices=("none", "headwise", "key_value", "layerwise"),
         default="headwise",
         help="of linformer's projections (default: %(default)s)",
     )
+
+
+def k_of(arguments: argparse.Namespace, length: int) -> int:
+    """The price asked for, or one that fits."""
+    return arguments.k or (max(8, length // 4) if arguments.quick else K)  # 8: the least that every mechanism takes
 
 
 def common(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -6,23 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from linattn_ref.cli_options import at_least
-from linattn_ref.cli_task import add_price, add_task, common, say_files, shape_of
+from linattn_ref.cli_task import add_price, add_task, common, k_of, say_files, shape_of
+from linattn_ref.experiments.learning.encoder_names import TITLES
 
 __all__ = ["ENCODER", "add_finetune", "add_mlm"]
 
-ENCODER = (
-    "softmax",
-    "linformer",
-    "nystromformer",
-    "performer",
-    "rfa",
-    "linear",
-    "local",
-    "longformer",
-    "bigbird",
-    "long-short",
-    "reformer",
-)  # encoder_attention.NAMES
+ENCODER = tuple(TITLES)
 
 
 def add_mlm(tasks: Any) -> None:
@@ -55,7 +44,7 @@ def run_mlm(arguments: argparse.Namespace) -> None:
     mlm.run(
         arguments.out,
         text=arguments.text,
-        k=arguments.k,
+        k=k_of(arguments, shape.length),
         sharing=arguments.sharing,
         pooled=arguments.pooled,
         own_rate=arguments.own_rate,
@@ -101,17 +90,18 @@ def run_finetune(arguments: argparse.Namespace) -> None:
     from linattn_ref.experiments.learning import finetune
 
     quick = {"length": 32, "batch": 4, "examples": 64, "watched": 32, "tested": 32}
+    shape = shape_of(finetune.Shape(), arguments, **quick)
     result = finetune.run(
         arguments.out,
         model=arguments.model,
         data=arguments.data,
         source=arguments.source,
-        k=arguments.k,
+        k=k_of(arguments, shape.length),
         sharing=arguments.sharing,
         fitted=arguments.fitted,
         start=arguments.start,
         peak=arguments.peak,
-        shape=shape_of(finetune.Shape(), arguments, **quick),
+        shape=shape,
         **common(arguments),
     )
     for when in ("before", "after"):

@@ -620,8 +620,9 @@ for n in (512, 1024, 2048):  # the order of the epochs, at each length
 #    attention can do. Take what fits the data: windows and blocks where neighbours matter (chapter 12), with global
 #    tokens where everybody needs something of everybody; mixtures where the length is fixed (chapter 4), or that
 #    depend on the text where it is not (11 and 13); hashing where few keys matter and nobody knows which (14).
-# 5. **What can be measured?** One length, one network, one thread are three choices. Put yours in: `attention` takes
-#    one line in a table (`encoder_attention`), and the same commands make the same figures.
+# 5. **What can be measured?** One length, one network, one thread are three choices. Put yours in: a function with its
+#    line in the table of `encoder_attention`, and its title in that of `encoder_names`; the same commands then take it
+#    for `--attention`, and the same figures show it.
 #
 # ### What the table cannot say
 #

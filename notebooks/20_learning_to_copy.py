@@ -26,9 +26,11 @@ from pathlib import Path
 import numba
 import numpy as np
 
+from linattn_ref.attention import patterns
 from linattn_ref.data import duplication as words
 from linattn_ref.experiments.cost import model_resources
 from linattn_ref.experiments.learning import (
+    causal_attention,
     duplication,
     duplication_attention,
     duplication_curves,
@@ -382,14 +384,31 @@ chapter.table(
 #
 # </details>
 #
-# **4.** `linattn-ref train duplication --attention local --length 20`: how long are the words, and can a window of 16
-# keys copy them? And with the default length, 68?
+# **4.** `linattn-ref train duplication --attention local --length 20`: how long are the words, and can attention copy
+# them that sees 16 places back and no further? And with the default length, 68, in one layer, in two?
 #
 # <details><summary>Solution</summary>
 #
 # With $S = 20$, $n$ goes from 5 to 8: the key stands inside the window, and local attention can do whatever softmax
-# attention does here. With $S = 68$ it stands 17 to 32 places back, outside of it. A place in between would have to
-# hand the symbol on without knowing for whom: two layers of window 16 reach far enough for the shorter words only, and
-# would have to carry half of a word in each place.
+# attention does here. With $S = 68$ it stands 17 to 32 places back, outside of it, and one layer cannot copy. Two
+# layers reach $2 \cdot 16 = 32$ places, just far enough for the longest word: a place in between has to hand the symbol
+# on. It need not know for whom. If in layer 1 each place takes along the symbol 16 places before it, a row finds in
+# layer 2 what it needs $n - 16$ places back. But $n$ is harder to know: only rows at most 16 places behind the
+# separator see it in layer 1. For the others the *key* sees it, and can say which row it has something for. So the
+# window does not forbid copying; whether training finds that way is another question.
 #
 # </details>
+
+# %%
+length, window = duplication.Shape().length, causal_attention.WINDOW
+one_layer = patterns.local(length, window=window, causal=True)
+two_layers = one_layer @ one_layer
+assert duplication.Shape().layers == 2
+for n in range(length // 4, (length - 1) // 2):
+    rows = np.arange(n, 2 * n)  # from the separator on, each has to find the symbol n places back
+    assert not one_layer[rows, rows - n].any()
+    assert two_layers[rows, rows - n].all()
+    between = rows - n + window
+    assert (one_layer[rows, n] | one_layer[between, n]).all()  # the row sees the separator, or the key does
+assert n == 2 * window
+assert not two_layers[length - 1, length - 1 - (n + 1)]

@@ -58,11 +58,13 @@ def _read(folder: Path, names: tuple[str, ...]) -> tuple[Bytes, Bytes]:
 
 def _records(path: Path) -> Bytes:
     if not path.is_file():
-        raise FileNotFoundError(f"{path.parent}: there is no {path.name}")
+        raise FileNotFoundError(f"data: {path.parent}: there is no {path.name}")
     content = np.fromfile(path, np.uint8)
     if content.size == 0 or content.size % RECORD:
-        raise ValueError(f"{path}: expected records of {RECORD} bytes, got {content.size} bytes")
+        raise ValueError(f"data: {path}: expected records of {RECORD} bytes, got {content.size} bytes")
     records = content.reshape(-1, RECORD)
     if (highest := records[:, 0].max()) >= LABELS:
-        raise ValueError(f"{path}: expected labels 0 to {LABELS - 1}, got {highest}: not CIFAR-10's binary version")
+        raise ValueError(
+            f"data: {path}: expected labels 0 to {LABELS - 1}, got {highest}: not CIFAR-10's binary version"
+        )
     return records

@@ -16,6 +16,7 @@ import hashlib
 import io
 import pickle
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +67,7 @@ def read_package(file: zipfile.Path | Path) -> Digits:
         training = np.concatenate([first, second])  # 50,000 and 10,000: the original order
         labels = np.concatenate([first_labels, second_labels])
         found = Digits(_to_bytes(training), labels.astype(np.uint8), _to_bytes(test), test_labels.astype(np.uint8))
-    except (OSError, EOFError, pickle.UnpicklingError, TypeError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, pickle.UnpicklingError, TypeError, ValueError) as error:
         raise ValueError(f"{file.name}: no pickle of MNIST, or a damaged one ({error})") from error
     for part, array in found._asdict().items():
         _check(file.name, part, _header(array) + array.tobytes())
@@ -85,15 +86,14 @@ def read_folder(folder: Path) -> Digits:
     """
     found = {}
     for part, (name, _) in FILES.items():
-        path = Path(folder) / name
-        zipped = path.with_name(f"{name}.gz")
-        if not path.is_file() and not zipped.is_file():
-            raise FileNotFoundError(f"{folder}: there is no {name}, nor {name}.gz")
+        path = next((path for path in (Path(folder) / name, Path(folder) / f"{name}.gz") if path.is_file()), None)
+        if path is None:
+            raise FileNotFoundError(f"data: {folder}: there is no {name}, nor {name}.gz")
         try:
-            content = path.read_bytes() if path.is_file() else gzip.decompress(zipped.read_bytes())
-        except (EOFError, gzip.BadGzipFile) as error:
-            raise ValueError(f"{zipped}: not a gzip file, or a damaged one ({error})") from error
-        _check(str(path), part, content)
+            content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:  # cut short, no gzip file, damaged within
+            raise ValueError(f"data: {path}: not a gzip file, or a damaged one ({error})") from error
+        _check(f"data: {path}", part, content)
         shape = (-1, SIDE, SIDE) if part in ("training", "test") else (-1,)
         found[part] = np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
     return Digits(**found)

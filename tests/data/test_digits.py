@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
+from linattn_ref import cli
 from linattn_ref.data import digits, npm
 from linattn_ref.data.fetch import DIGITS, open_content
 
@@ -18,6 +19,11 @@ ORIGINALS = npm.NpmPackage(
     megabytes=11,
     licence="ISC",
 )
+
+
+def altered(zipped):
+    """With other bytes behind the header of ten: none of them is compressed data."""
+    return zipped[:10] + bytes([255]) * 20 + zipped[30:]
 
 
 class Calls:
@@ -40,9 +46,11 @@ def test_other_digits_are_refused(tmp_path):
     path.write_bytes(gzip.compress(pickle.dumps((part, part, part), protocol=3)))
     with pytest.raises(ValueError, match="not MNIST's train-images-idx3-ubyte: expected SHA-256 ba891046"):
         digits.read_package(path)
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ValueError, match="or a damaged one"):
-        digits.read_package(path)
+    whole = path.read_bytes()
+    for damaged in (whole[:100], altered(whole)):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="or a damaged one"):
+            digits.read_package(path)
 
 
 def test_a_folder_without_a_file_says_which(tmp_path):
@@ -53,6 +61,23 @@ def test_a_folder_without_a_file_says_which(tmp_path):
     (tmp_path / "train-images-idx3-ubyte").write_bytes(b"\0")
     with pytest.raises(ValueError, match="not MNIST's train-images-idx3-ubyte"):
         digits.read_folder(tmp_path)
+
+
+def damages():
+    whole = gzip.compress(bytes(100_000))
+    return {"cut short": whole[:60], "no gzip file": b"digits", "altered": altered(whole), "empty": b""}
+
+
+@pytest.mark.parametrize("damage", damages())
+def test_a_damaged_file_of_a_folder_is_one_line_of_the_command(tmp_path, damage, capsys):
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    path.write_bytes(damages()[damage])
+    words = ["train", "images", "--quick", "--data", str(tmp_path), "--out", str(tmp_path / "run")]
+    assert cli.main(words) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"linattn-ref: error: data: {path}: not ")
+    assert told.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.network

@@ -123,14 +123,19 @@ def read_image(path: Path, shape: tuple[int, ...]) -> Bytes:
     Raises
     ------
     OSError
-        There is none, or it is no image.
+        There is none, or it may not be read.
     ValueError
-        It is of another size.
+        It is no image, a damaged one, or one of another size.
     """
     import PIL.Image
 
-    with PIL.Image.open(path) as image:
-        pixels = np.array(image.convert("L" if len(shape) == 2 else "RGB"))
+    try:
+        with PIL.Image.open(path) as image:
+            pixels = np.array(image.convert("L" if len(shape) == 2 else "RGB"))
+    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
+        if getattr(error, "errno", None):  # of the system: it names the file
+            raise
+        raise ValueError(f"{path}: not an image, or a damaged one ({error})") from error
     if pixels.shape != shape:
         raise ValueError(f"{path}: expected {shape[1]} x {shape[0]} pixels, got {pixels.shape[1]} x {pixels.shape[0]}")
     return pixels

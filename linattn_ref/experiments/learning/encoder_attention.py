@@ -148,6 +148,7 @@ def _mixtures(s: Setting, rng: np.random.Generator) -> tuple[Any, ...]:
 
 
 WITHOUT_K = ("softmax", "linear")
+# Of each, `encoder_names` has the title.
 NAMES: dict[str, Callable[[Setting, np.random.Generator], Any]] = {
     "softmax": _softmax,
     "linformer": _linformer,

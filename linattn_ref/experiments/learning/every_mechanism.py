@@ -13,25 +13,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from linattn_ref.experiments.learning import finetune_result, runs
+from linattn_ref.experiments.learning.encoder_names import TITLES
 from linattn_ref.experiments.learning.finetune_result import Network, Source
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.restore import restore
 
 __all__ = ["TITLES", "compute", "draw", "from_record", "ordered", "table_rows"]
 
-TITLES = {
-    "softmax": "softmax",
-    "linformer": "Linformer",
-    "nystromformer": "Nyströmformer",
-    "performer": "Performer",
-    "rfa": "RFA",
-    "linear": "linear, elu + 1",
-    "local": "local window",
-    "longformer": "Longformer",
-    "bigbird": "BigBird",
-    "long-short": "Long-Short",
-    "reformer": "Reformer (LSH)",
-}
 CAPTION = (
     "One pretrained network (all-MiniLM-L6-v2, 6 layers of 384), fine-tuned with softmax attention to tell praise from "
     "blame; then softmax attention is replaced in all layers. Grey: test accuracy at once, before anything is learned "

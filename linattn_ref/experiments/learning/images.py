@@ -227,6 +227,10 @@ def run(
     """
     if head not in HEADS:
         raise ValueError(f"head: expected one of {', '.join(HEADS)}, got {head!r}")
+    if shape.width % 2:
+        raise ValueError(f"shape: a width of {shape.width} cannot be halved, for a pixel's row and its column")
+    if shape.width % shape.heads:
+        raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
     check_rate(peak=peak)
     found = read(data, collection)
     side, colours = cut or COLLECTIONS[collection], 1 if found.training.ndim == 3 else found.training.shape[-1]

@@ -10,6 +10,7 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2.1, table 1.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,6 @@ from linattn_ref.experiments.publishing import labels, style
 
 __all__ = ["Curve", "Results", "compute", "draw"]
 
-RECORD = "images.json"
 COLOURS = {"linear": style.BLUE, "softmax": style.BLACK}
 CAPTION = (
     "Learning to draw MNIST digits: bits a pixel of the first 512 test images against images seen and against CPU time "
@@ -48,9 +48,9 @@ class Results(NamedTuple):
     printed: dict[str, float]  # bits a pixel in the paper, over 783
 
 
-def compute() -> Results:
-    """What the gathered records say; nothing is trained."""
-    found = runs.gathered(runs.RECORDS / RECORD)
+def compute(*, record: Path = runs.RECORDS / "images.json") -> Results:
+    """The curves of the committed runs, or those in another file of `runs.gather`; nothing is trained."""
+    found = runs.gathered(record)
     printed = {name: reported.MNIST[name].bits_per_dim for name in ("softmax", "linear")}
     return Results(tuple(_curve(name, run) for name, run in found.items()), printed)
 

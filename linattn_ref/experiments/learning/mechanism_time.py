@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import encoder_attention
-from linattn_ref.experiments.learning.every_mechanism import TITLES
+from linattn_ref.experiments.learning.encoder_names import TITLES
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import KEEP, in_new_process
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread

@@ -234,6 +234,9 @@ def run(
     """
     if shape.width % shape.heads:
         raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
+    if shape.width < 4 and not drawn:
+        told = f"a width of {shape.width} cannot be halved into pairs, for places and for tokens"
+        raise ValueError(f"shape: {told}; expected at least 4, unless the network begins as drawn")
     check_rate(peak=peak, own_rate=own_rate or 0.0)
     for name, said in (("pooled", pooled), ("own_rate", own_rate is not None)):
         if said and attention != "linformer":

@@ -88,13 +88,19 @@ def test_wrong_options_are_one_line(tmp_path, capsys):
     PIL.Image.fromarray(np.zeros((5, 4), np.uint8)).save(tmp_path / "tall.png")
     PIL.Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "fits.png")
     (tmp_path / "text.png").write_text("no image")
+    whole = (tmp_path / "fits.png").read_bytes()
+    length = whole.index(b"IDAT") - 1  # the last byte of that chunk's
+    (tmp_path / "cut.png").write_bytes(whole[: length + 10])
+    (tmp_path / "altered.png").write_bytes(whole[:length] + b"\4" + whole[length + 1 :])
     words = ["generate", "--weights", str(tmp_path / "w.safetensors"), "--out", str(tmp_path / "drawn.png")]
     for more, told in (
         (["--weights", str(tmp_path / "none")], "no checkpoint at"),
         (["--weights", str(tmp_path / "fits.png")], "is no checkpoint, or a damaged one"),
         (["--rows", "2"], "--rows: those of which image?"),
         (["--prefix-image", str(tmp_path / "none.png")], "No such file"),
-        (["--prefix-image", str(tmp_path / "text.png")], "cannot identify image file"),
+        (["--prefix-image", str(tmp_path / "text.png")], "text.png: not an image, or a damaged one (cannot identify"),
+        (["--prefix-image", str(tmp_path / "cut.png")], "cut.png: not an image, or a damaged one"),
+        (["--prefix-image", str(tmp_path / "altered.png")], "altered.png: not an image, or a damaged one"),
         (["--prefix-image", str(tmp_path / "tall.png")], "tall.png: expected 4 x 4 pixels, got 4 x 5"),
         (["--prefix-image", str(tmp_path / "fits.png"), "--rows", "4"], "--rows: expected fewer than the 4"),
     ):

@@ -1,29 +1,15 @@
 """A tiny BERT learns two kinds of text, with one mechanism and then with another."""
 
-import csv
 import json
 
 import numpy as np
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.experiments.learning import encoder_attention, finetune, finetune_fit
+from linattn_ref.experiments.learning import encoder_attention, finetune, finetune_fit, runs
 from linattn_ref.models import bert
 
 SHAPE = finetune.Shape(length=16, batch=8, examples=200, watched=20, tested=40)
-
-
-@pytest.fixture
-def data(tmp_path):
-    """Texts of the first or of the last words of the tiny model."""
-    rng, path = np.random.default_rng(0), tmp_path / "data.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["text", "label", "source"])
-        for i in range(400):
-            words = list("abcdefgh" if i % 2 else "jklmnopq")
-            writer.writerow([" ".join(rng.choice(words, rng.integers(5, 12))), i % 2, "here"])
-    return path
 
 
 def test_the_interval_of_a_share():
@@ -81,6 +67,7 @@ def test_the_command_says_what_is_wrong(tmp_path, tiny_model, data, capsys):
     words += ["--steps", "4", "--k", "8", "--out", str(tmp_path / "run")]
     assert cli.main(words) == 0
     assert "after training:" in capsys.readouterr().out
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     for more, message in (
         (["--resume", "--peak", "0.01"], "resume: the run in"),
         (["--length", "41"], "length: the model has positions for 40 tokens, got 41"),
@@ -88,6 +75,7 @@ def test_the_command_says_what_is_wrong(tmp_path, tiny_model, data, capsys):
         (["--attention", "linformer", "--k", "33"], "k: expected 8 to the length, 32, got 33"),
         (["--start", str(tmp_path / "nowhere")], "no checkpoint at"),
         (["--batch", "500"], "texts are for training, at least 500 are needed"),
+        (["--attention", "linformer", "--k", "7"], "k: expected 8 to the length, 32, got 7"),
         (["--fitted"], "fitted: linformer has projections to fit, got attention 'softmax'"),
         (["--attention", "linformer", "--fitted"], "4 texts that fill 32 tokens are needed to fit to, got 0"),
     ):
@@ -95,3 +83,15 @@ def test_the_command_says_what_is_wrong(tmp_path, tiny_model, data, capsys):
         told = capsys.readouterr().err
         assert message in told
         assert told.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "k"), [([], 8), (["--k", "16"], 16), (["--length", "8"], 8), (["--length", "40"], 10)]
+)
+def test_the_quick_command_chooses_a_price_that_fits(tmp_path, tiny_model, data, more, k):
+    words = ["train", "finetune", "--quick", "--model", str(tiny_model), "--data", str(data), "--source", "here"]
+    words += ["--attention", "linformer", "--steps", "1", "--out", str(tmp_path / "run"), *more]
+    assert cli.main(words) == 0
+    assert runs.read(tmp_path / "run").facts["k"] == k

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from linattn_ref.experiments.learning import downstream, every_mechanism, finetune_result, mechanism_time
+from linattn_ref.experiments.learning import (
+    downstream,
+    encoder_attention,
+    encoder_names,
+    every_mechanism,
+    finetune_result,
+    mechanism_time,
+)
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.experiments.publishing import style
 
@@ -42,6 +49,11 @@ def test_every_mechanism_stands_once_the_best_first(found):
         "75.0% (65.0% to 85.0%)",
         "0.50",
     )
+
+
+def test_every_mechanism_has_a_title():
+    """Commands and figures have the names from there, so that ``--help`` need not import what they stand for."""
+    assert list(encoder_names.TITLES) == list(encoder_attention.NAMES)
 
 
 def test_linformers_stand_by_k_softmax_first(found):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.data import cifar
 from linattn_ref.data.digits import Digits
 from linattn_ref.experiments.learning import drawing, images
 from linattn_ref.experiments.learning.images import Shape
@@ -76,6 +75,22 @@ def test_a_head_that_is_none_is_an_error(tmp_path):
         images.run(tmp_path, head="gauss")
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--width", "5", "--heads", "1"], "a width of 5 cannot be halved, for a pixel's row and its column"),
+        (["--width", "10", "--heads", "4"], "a width of 10 cannot be cut into 4 heads"),
+        (["--heads", "3"], "a width of 16 cannot be cut into 3 heads"),
+    ],
+)
+def test_a_width_that_does_not_fit_is_an_error(tmp_path, words, told, capsys):
+    """Before images are read, and before anything is written."""
+    words += ["--data", str(tmp_path / "nowhere"), "--out", str(tmp_path / "run")]
+    assert cli.main(["train", "images", "--quick", *words]) == 2
+    assert capsys.readouterr().err == f"linattn-ref: error: shape: {told}\n"
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_collection_that_is_none_is_an_error():
     with pytest.raises(ValueError, match="collection: expected one of mnist, cifar-10, got 'svhn'"):
         images.read(None, "svhn")
@@ -84,14 +99,9 @@ def test_a_collection_that_is_none_is_an_error():
 
 
 @pytest.mark.slow
-def test_colours_are_numbers_of_their_own(tmp_path, capsys):
-    rng = np.random.default_rng(0)
-    for name in (*cifar.TRAINING, *cifar.TEST):
-        records = rng.integers(0, 256, (4, cifar.RECORD), np.uint8)
-        records[:, 0] = 1
-        (tmp_path / name).write_bytes(records.tobytes())
+def test_colours_are_numbers_of_their_own(tmp_path, colours, capsys):
     out = tmp_path / "run"
-    words = ["train", "images", "--quick", "--collection", "cifar-10", "--data", str(tmp_path), "--out", str(out)]
+    words = ["train", "images", "--quick", "--collection", "cifar-10", "--data", str(colours), "--out", str(out)]
     assert cli.main(words) == 0
     assert "bits a pixel of 4 test images" in capsys.readouterr().out
     assert drawing.load(out / "last.safetensors").shape == (8, 8, 3)

@@ -1,12 +1,6 @@
 """Masked language modelling: what is hidden, what counts say, a run, its command."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from functools import partial
 
 import numpy as np
 import pytest
@@ -19,15 +13,6 @@ from linattn_ref.models import encoder, masked_tokens
 from linattn_ref.nn import mechanism
 
 TINY = mlm.Shape(width=16, hidden=32, heads=2, layers=1, length=16, tokens=128, vocabulary=300)
-
-
-@pytest.fixture
-def text(tmp_path):
-    """Two hundred paragraphs in which each word says what the next is."""
-    path, words = tmp_path / "text.txt", [f"w{chr(97 + i)}" for i in range(12)]
-    lines = [" ".join(words[(start + step) % 12] for step in range(20 + start % 7)) for start in range(200)]
-    path.write_text("\n\n".join(f"{line} {i}" for i, line in enumerate(lines)), encoding="utf-8")
-    return path
 
 
 def test_what_is_hidden():
@@ -103,6 +88,16 @@ def test_projections_have_a_rate_of_their_own(tmp_path, text):
     assert moved[1.0] > 8 * moved[None]
 
 
+@pytest.mark.parametrize(
+    ("width", "heads", "told"),
+    [(10, 4, "cannot be cut into 4 heads"), (2, 1, "cannot be halved into pairs"), (3, 1, "cannot be halved into")],
+)
+def test_a_width_that_does_not_fit_is_told(tmp_path, width, heads, told):
+    with pytest.raises(ValueError, match=f"^shape: a width of {width} {told}"):
+        mlm.run(tmp_path / "run", text=tmp_path / "nowhere", shape=TINY._replace(width=width, heads=heads))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_rate_that_is_none_is_told(tmp_path, text):
     with pytest.raises(ValueError, match="own_rate: expected a finite number of at least 0, got -1"):
         mlm.run(tmp_path / "run", text=text, attention="linformer", own_rate=-1.0, shape=TINY)
@@ -168,29 +163,3 @@ def test_the_command_trains_goes_on_and_says_what_is_wrong(tmp_path, text, capsy
         assert message in told
         assert told.count("\n") == 1
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="sends signals to a process group")
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_at_any_moment_the_command_goes_on_to_the_same_numbers(tmp_path, text, sent):
-    """After its first checkpoint; the record's bytes and the parameters are those of a run that was not stopped."""
-    words = ["train", "mlm", "--quick", "--text", str(text), "--vocabulary", "300", "--steps", "60", "--debug"]
-    words += ["--attention", "linformer", "--k", "16", "--out", "run"]
-    program = [sys.executable, "-m", "linattn_ref", *words]
-    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # in the background of a shell it is ignored
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    for folder in (whole, stopped):
-        folder.mkdir()
-    subprocess.run(program, cwd=whole, check=True, capture_output=True)
-    with subprocess.Popen(
-        program, cwd=stopped, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, preexec_fn=heed
-    ) as child:
-        while not (stopped / "run" / "last.safetensors").exists():
-            time.sleep(0.01)
-        os.killpg(child.pid, sent)
-        child.communicate()
-    assert child.returncode != 0
-    subprocess.run([*program, "--resume"], cwd=stopped, check=True, capture_output=True)
-    for name in ("record.jsonl", "last.safetensors", "best.safetensors", "tokenizer.json"):
-        assert (stopped / "run" / name).read_bytes() == (whole / "run" / name).read_bytes(), name

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linattn_ref import cli
+from linattn_ref import cli, cli_train_speech
 from linattn_ref.data.speech import Corpus, Utterances
 from linattn_ref.experiments.learning import runs, speech, speech_frames, speech_result
 from linattn_ref.nn import ctc
@@ -29,6 +29,11 @@ def corpus():
     rng = np.random.default_rng(0)
     parts = {part: made_up(count, rng) for part, count in (("training", 60), ("validation", 8), ("test", 8))}
     return Corpus(parts, ("", "a", "b", "c", "d"), "made up", "0" * 64)
+
+
+def test_the_command_offers_every_network():
+    """It names them itself, so that ``--help`` need not import them."""
+    assert cli_train_speech.HEARING == speech.NAMES
 
 
 def test_stacked_frames():
@@ -100,18 +105,9 @@ def test_a_batch_has_the_gradient_of_the_loss(corpus):
 
 
 @pytest.mark.slow
-def test_the_command_reads_recordings_and_says_what_is_wrong(tmp_path, capsys):
-    soundfile = pytest.importorskip("soundfile", reason="needs the extra speech")
-    rng = np.random.default_rng(0)
-    for part in ("train", "dev", "test"):
-        for i in range(3):
-            path = tmp_path / "data" / part / "anna" / f"{i}.flac"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            soundfile.write(path, 0.1 * rng.standard_normal(16000), 16000)
-            path.with_suffix(".txt").write_text("a film")
-    path.with_suffix(".txt").write_text("a film of so many letters that a second has no time for them")
+def test_the_command_reads_recordings_and_says_what_is_wrong(tmp_path, recordings, capsys):
     out = tmp_path / "run"
-    words = ["train", "speech", "--quick", "--data", str(tmp_path / "data"), "--steps", "4", "--out", str(out)]
+    words = ["train", "speech", "--quick", "--data", str(recordings), "--steps", "4", "--out", str(out)]
     assert cli.main(words) == 0
     told = capsys.readouterr()
     assert "2 test utterances (recordings in data)" in told.out
@@ -119,7 +115,7 @@ def test_the_command_reads_recordings_and_says_what_is_wrong(tmp_path, capsys):
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     assert cli.main([*words, "--resume"]) == 0
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-    spoilt = tmp_path / "data" / "test" / "anna" / "0"
+    spoilt = recordings / "test" / "anna" / "0"
     for suffix, content, message in (
         (".txt", b"film 2", "expected letters, apostrophes and spaces, got '2'"),
         (".flac", b"none", "not a sound that can be read"),
