@@ -433,6 +433,9 @@ assert over_softmax[4, 128, 32] > 2
 assert mean(length=512, k=64, own_rate=1 / 512) < 0.8 * alone
 still = mean(length=128, k=64, own_rate=0.0) / mean(length=128, k=64, own_rate=1 / 128)
 assert abs(still - 1) < 0.05  # held, or at 1 / n: the same
+way = sum(mlm.rate(t, peak=results.peak, steps=results.steps) for t in range(results.steps)) / 512
+print(f"all steps of a number of E at the rate of 1 / n, n = 512: {way:.3f} at most, about; it begins as 0.25 or 0")
+assert way < 0.1 * 0.25
 by_rate = [mean(length=512, k=128, own_rate=rate, **usual) for rate in (1 / 512, 0.02, 0.1)]
 assert by_rate == sorted(by_rate)
 assert mean(length=128, k=64, own_rate=1.0) > 1.1 * mean(length=128, k=64, own_rate=1 / 128)
@@ -454,7 +457,7 @@ assert min(longer[1:]) > 0.9 * alone
 #   is (4): what there is to be learned first is the token beside, and a mixture does not tell which of its tokens that
 #   is.
 # * **Moving $E$ and $F$ does not help here.** Held as mean pooling they do as well as at the rate $\eta / n$, at which
-#   they hardly move; the higher their rate, the higher the curve, at either length.
+#   they go a short way; the higher their rate, the higher the curve, at either length.
 # * **Who shares makes no difference**, (c): to have something to share, these learn at a tenth of the rate of all else.
 # * **Curves of different length do not meet**, (d). With 128 mixtures a window of 512 is learned, one of 1024 or 2048
 #   not yet: there the network is where the frequencies are.
