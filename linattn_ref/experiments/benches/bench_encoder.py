@@ -1,12 +1,13 @@
 """The encoder of the authors' slides: 12 layers, 12 heads of 64, 10 sequences of 4000 tokens, linear and softmax.
 
 A forward pass without gradients, float32, one thread, beside PyTorch and the authors' fast-transformers, whose builder
-the slides call. All have the same weights, and before anything is timed their outputs are compared. A layer costs what
-the next one does and a sequence what the next one does; so one layer reads one sequence here, and what is told of the
-whole is that times 12 and times 10. Of this package all 12 layers are run as well, on one sequence.
+the slides call. All have the same weights, and before anything is timed their outputs are compared.
 
-Memory is the most in use beyond weights and inputs while one layer reads one sequence, in a process of its own that
-hands freed memory back. Who keeps nothing for a gradient needs no more of it for 12 layers.
+All layers read one sequence here. Sequences know nothing of each other: ten of them, one after the other, take ten
+times as long and no more memory. Ten at once would take ten times the memory too, for whatever is computed has a row a
+token; only the weights are there once.
+
+Memory is the most in use beyond weights and inputs, in a process of its own that hands freed memory back.
 
 References
 ----------
@@ -16,7 +17,6 @@ authors' slides at ICML, the last one.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,7 +26,6 @@ from matplotlib.figure import Figure
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import bench_encoder_peers, bench_linear_peers, harness
-from linattn_ref.experiments.benches.harness import TOLD
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
@@ -34,13 +33,13 @@ from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, post_norm, relu
 from linattn_ref.nn.buffers import Arena
 
-__all__ = ["LAYERS", "SEQUENCES", "Results", "compute", "draw", "table"]
+__all__ = ["SEQUENCES", "Results", "compute", "draw", "table"]
 
-LAYERS, SEQUENCES = 12, 10
-WARM_UP = 64  # tokens
+SEQUENCES = 10
+WARM_UP = {"layers": 1, "length": 64}
 COLOURS = {"jit": style.BLUE, "pytorch": style.VERMILLION, "fast-transformers": style.GREEN}
 CAPTION = (
-    "A forward pass of one layer on one sequence: 12 heads of 64, feed-forward layer of 3072, float32, one thread. "
+    "A forward pass of all layers on one sequence: 12 heads of 64, feed-forward layers of 3072, float32, one thread. "
     "Left: CPU time. Right: the most memory in use beyond weights and inputs. fast-transformers' full attention keeps "
     "its matrix; PyTorch's kernel and this package's keep none. PyTorch has no linear attention."
 )
@@ -49,6 +48,7 @@ CAPTION = (
 class Sizes(NamedTuple):
     """Of the network."""
 
+    layers: int = 12
     length: int = 4000
     heads: int = 12
     width: int = 768  # E
@@ -56,7 +56,7 @@ class Sizes(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One layer, one sequence."""
+    """All layers on one sequence."""
 
     attention: str
     kernel: str
@@ -78,14 +78,14 @@ class Results(NamedTuple):
     versions: dict[str, str]
     rows: tuple[Row, ...]
     memory: tuple[Memory, ...]
-    all_layers: dict[str, float]  # CPU seconds of 12 layers of this package on one sequence, by attention
 
 
-def compute(*, length: int = Sizes().length, repeats: int = 3, seed: int = 0) -> Results:
-    """Time a layer of each, and measure its memory.
+def compute(*, layers: int = Sizes().layers, length: int = Sizes().length, repeats: int = 3, seed: int = 0) -> Results:
+    """Time all layers on one sequence, and measure their memory.
 
     Parameters
     ----------
+    layers : int
     length : int
         Tokens.
     repeats : int
@@ -101,18 +101,17 @@ def compute(*, length: int = Sizes().length, repeats: int = 3, seed: int = 0) ->
     ChildProcessError
         A measuring process failed.
     """
-    harness.check_counts(length=length, repeats=repeats)
-    sizes, rows, memory, whole = Sizes(length), [], [], {}
+    harness.check_counts(layers=layers, length=length, repeats=repeats)
+    sizes, rows, memory = Sizes(layers, length), [], []
     for attention in ("linear", "softmax"):
         mine = in_new_process(times, attention, sizes, repeats, seed, malloc=KEEP)
         rows += mine
         for row in mine:
             peak = in_new_process(peak_of, attention, row.kernel, sizes, seed, malloc=HAND_BACK)
             memory.append(Memory(attention, row.kernel, peak / 1e6))
-        whole[attention] = in_new_process(time_all_layers, attention, sizes, seed, malloc=KEEP)
     torch = harness.find("torch")
     versions = bench_linear_peers.versions(torch, bench_linear_peers.find_fast_transformers() if torch else {})
-    return Results(sizes, repeats, versions, tuple(rows), tuple(memory), whole)
+    return Results(sizes, repeats, versions, tuple(rows), tuple(memory))
 
 
 # --- Calls ----------------------------------------------------------------------------------------------------------
@@ -134,20 +133,16 @@ def own_layers(attention: str, params: tuple[block.Params, ...], x: Array, heads
     return call
 
 
-def layers_of(attention: str, sizes: Sizes, seed: int, count: int = 1) -> dict[str, Callable[[], Array]]:
-    """By name: ``count`` layers on one sequence, the same numbers for all."""
-    params, x = _drawn(sizes, seed, count)
+def layers_of(attention: str, sizes: Sizes, seed: int) -> dict[str, Callable[[], Array]]:
+    """By name: all layers on one sequence, the same numbers for all."""
+    rng = np.random.default_rng(seed)
+    params = tuple(block.draw(sizes.width, sizes.hidden, rng, dtype=np.float32) for _ in range(sizes.layers))
+    x = rng.random((1, sizes.length, sizes.width), np.float32)
     found = {"jit": own_layers(attention, params, x, sizes.heads)}
     torch = harness.find("torch")
     if torch is not None:
         found |= bench_encoder_peers.layers(torch, attention, params, x, sizes.heads)
     return found
-
-
-def _drawn(sizes: Sizes, seed: int, count: int) -> tuple[tuple[block.Params, ...], Array]:
-    rng = np.random.default_rng(seed)
-    params = tuple(block.draw(sizes.width, sizes.hidden, rng, dtype=np.float32) for _ in range(count))
-    return params, rng.random((1, sizes.length, sizes.width), np.float32)
 
 
 # --- In a process of its own ----------------------------------------------------------------------------------------
@@ -164,41 +159,31 @@ def times(attention: str, sizes: Sizes, repeats: int, seed: int) -> list[Row]:
 def peak_of(attention: str, kernel: str, sizes: Sizes, seed: int) -> int:
     """Bytes."""
     with one_thread(harness.find("torch")):
-        layers_of(attention, sizes._replace(length=WARM_UP), seed)[kernel]()
+        layers_of(attention, sizes._replace(**WARM_UP), seed)[kernel]()
         return peak_resident(layers_of(attention, sizes, seed)[kernel])
-
-
-def time_all_layers(attention: str, sizes: Sizes, seed: int) -> float:
-    """CPU seconds of all layers of this package on one sequence."""
-    with one_thread():
-        own_layers(attention, *_drawn(sizes._replace(length=WARM_UP), seed, 1), sizes.heads)()
-        call = own_layers(attention, *_drawn(sizes, seed, LAYERS), sizes.heads)
-        begun = time.process_time()
-        call()
-        return time.process_time() - begun
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
 def table(results: Results) -> str:
-    """The table, a note, and what all of it comes to."""
+    """A row a kernel, and a note."""
     sizes = results.sizes
-    lines = harness.table(("attention",), results.rows, COLOURS, unit=("s", 1e-3))
-    note = (
-        f"One layer, one sequence of {sizes.length} tokens; {sizes.heads} heads, width {sizes.width}, feed-forward "
-        f"layer of {sizes.hidden}, forward, float32, one thread, {results.repeats} rounds. {TOLD} "
-        f"{harness.compared(results.versions, ['PyTorch', 'fast-transformers'])}"
-    )
-    rows = [
-        "| attention | who | 12 layers on 10 sequences, s | peak of a layer on one, MB |",
-        "| --- | --- | ---: | ---: |",
+    lines = [
+        f"| attention | who | {sizes.layers} layers on one sequence, s | times jit's | on {SEQUENCES}, s | peak, MB |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
     for row, memory in zip(results.rows, results.memory, strict=True):
-        seconds = LAYERS * SEQUENCES * row.median_ms / 1e3
-        rows.append(f"| {row.attention} | {row.kernel} | {seconds:.0f} | {memory.megabytes:.0f} |")
-    whole = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in results.all_layers.items())
-    return "\n".join([*lines, "", note, "", *rows, "", f"All 12 layers of this package on one sequence: {whole}."])
+        seconds, ratio = row.median_ms / 1e3, f"{row.ratio_median:.2f} ({row.ratio_min:.2f})"
+        numbers = f"{seconds:.1f} | {ratio} | {SEQUENCES * seconds:.0f} | {memory.megabytes:.0f}"
+        lines.append(f"| {row.attention} | {row.kernel} | {numbers} |")
+    note = (
+        f"Sequences of {sizes.length} tokens; {sizes.heads} heads, width {sizes.width}, feed-forward layers of "
+        f"{sizes.hidden}, forward, float32, one thread. CPU time, median of {results.repeats} rounds; times jit's: "
+        f"median (least); {SEQUENCES} sequences: {SEQUENCES} times one. The peak is that of one sequence. "
+        f"{harness.compared(results.versions, ['PyTorch', 'fast-transformers'])}"
+    )
+    return "\n".join([*lines, "", note])
 
 
 def draw(results: Results) -> Figure:
@@ -209,8 +194,8 @@ def draw(results: Results) -> Figure:
     seconds = [row.median_ms / 1e3 for row in results.rows]
     megabytes = [one.megabytes for one in results.memory]
     for axis, values, form, label in (
-        (axes[0], seconds, "%.2f", "CPU seconds of a layer"),
-        (axes[1], megabytes, "%.0f", "peak of a layer, MB"),
+        (axes[0], seconds, "%.1f", f"CPU seconds of {results.sizes.layers} layers"),
+        (axes[1], megabytes, "%.0f", "peak, MB"),
     ):
         bars = axis.barh(names, values, color=colours)
         axis.bar_label(bars, fmt=form, padding=2)

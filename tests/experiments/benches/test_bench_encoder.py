@@ -1,40 +1,71 @@
 """The bench of the slides' encoder: layers that give the same rows, by whomever; no time is tested."""
 
+import json
+
 import numpy as np
 import pytest
 
+from linattn_ref import cli
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import bench_encoder
 from linattn_ref.experiments.publishing import style
-from linattn_ref.nn import mechanism, post_norm, relu
+from linattn_ref.experiments.publishing.restore import restore
+from linattn_ref.nn import block, mechanism, post_norm, relu
 
-SMALL = bench_encoder.Sizes(length=20, heads=2, width=16, hidden=24)
+SMALL = bench_encoder.Sizes(layers=2, length=20, heads=2, width=16, hidden=24)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
 def test_layers_are_the_packages_and_the_peers(attention):
     """Some thousand roundings in float32 in each of two layers."""
-    params, x = bench_encoder._drawn(SMALL, 0, 2)
-    inside, expected = mechanism.of({"linear": linear, "softmax": softmax}[attention]), x
+    rng = np.random.default_rng(0)
+    params = [block.draw(SMALL.width, SMALL.hidden, rng, dtype=np.float32) for _ in range(2)]
+    inside, expected = mechanism.of({"linear": linear, "softmax": softmax}[attention]), rng.random((1, 20, 16), "f")
     for one in params:
         expected, _ = post_norm.forward(expected, one, inside, heads=2, activation=relu)
-    calls = bench_encoder.layers_of(attention, SMALL, 0, 2)
+    calls = bench_encoder.layers_of(attention, SMALL, 0)
     for name, call in calls.items():
         for _ in range(2):  # nothing is left over from the first call
             np.testing.assert_allclose(call(), expected, rtol=0, atol=2e-5, err_msg=name)
 
 
-@pytest.mark.slow
-def test_the_table_multiplies_layers_and_sequences(monkeypatch):
-    monkeypatch.setattr(bench_encoder, "in_new_process", lambda function, *arguments, malloc: function(*arguments))
-    monkeypatch.setattr(bench_encoder, "Sizes", lambda length=20: SMALL._replace(length=length))
-    results = bench_encoder.compute(length=20, repeats=1)
-    lines = bench_encoder.table(results).splitlines()
-    assert {row.kernel for row in results.rows} >= {"jit"}
-    assert [line for line in lines if line.startswith("| linear | jit |")]
-    assert set(results.all_layers) == {"linear", "softmax"}
+def test_the_table_multiplies_sequences():
+    rows = (
+        bench_encoder.Row("linear", "jit", 1500.0, 1400.0, 1.0, 1.0),
+        bench_encoder.Row("linear", "pytorch", 3100.0, 3000.0, 2.07, 2.0),
+    )
+    memory = tuple(bench_encoder.Memory("linear", row.kernel, 10.0) for row in rows)
+    results = bench_encoder.Results(SMALL, 1, {"PyTorch": "3"}, rows, memory)
+    text = bench_encoder.table(results)
+    assert "| 2 layers on one sequence, s |" in text
+    assert "| linear | jit | 1.5 | 1.00 (1.00) | 15 | 10 |" in text
+    assert "| linear | pytorch | 3.1 | 2.07 (2.00) | 31 | 10 |" in text
+    assert "PyTorch 3. Not installed, so not compared: fast-transformers." in text
     with style.use():
-        assert len(bench_encoder.draw(results).axes[0].patches) == len(results.rows)
-    with pytest.raises(ValueError, match="length: expected at least 1, got 0"):
-        bench_encoder.compute(length=0)
+        bars, _ = bench_encoder.draw(results).axes
+    assert [bar.get_width() for bar in bars.patches] == [1.5, 3.1]
+
+
+@pytest.mark.parametrize("name", ["layers", "length", "repeats"])
+def test_bad_arguments(name):
+    with pytest.raises(ValueError, match=f"{name}: expected at least 1, got 0"):
+        bench_encoder.compute(**{name: 0})
+
+
+@pytest.mark.slow
+def test_the_command_measures_time_and_memory_of_each(tmp_path, capsys):
+    words = ["bench", "encoder", "--layers", "2", "--length", "256", "--repeats", "1", "--out", str(tmp_path)]
+    assert cli.main(words) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {f"bench_encoder.{x}" for x in ("svg", "png", "pdf", "json")}
+    document = json.loads((tmp_path / "bench_encoder.json").read_text(encoding="utf-8"))
+    results = restore(bench_encoder.Results, document["results"])
+    assert bench_encoder.table(results) in capsys.readouterr().out
+    assert results.sizes == bench_encoder.Sizes(layers=2, length=256)
+    measured = [(row.attention, row.kernel) for row in results.rows]
+    assert measured == [(one.attention, one.kernel) for one in results.memory]
+    assert {("linear", "jit"), ("softmax", "jit")} <= set(measured)
+    hidden_units = 4 * results.sizes.length * results.sizes.hidden / 1e6  # of one layer, which all have to compute
+    for row, one in zip(results.rows, results.memory, strict=True):
+        assert 0 < row.min_ms <= row.median_ms
+        assert one.megabytes > hidden_units
