@@ -146,7 +146,7 @@ BENCHES = {
         ),
     ),
     "encoder": Bench(
-        """Compare an encoder with PyTorch and fast-transformers on one thread, if installed; six minutes.
+        """Compare an encoder with PyTorch and fast-transformers on one thread, if installed; seven minutes.
 
         12 heads, width 768, one sequence, linear and softmax, forward; the most memory in use. CPU time, in turn.""",
         (

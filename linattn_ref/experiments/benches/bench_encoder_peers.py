@@ -1,6 +1,6 @@
-"""The layer of `bench_encoder` in PyTorch and in fast-transformers, with the same weights.
+"""The layers of `bench_encoder` in PyTorch and in fast-transformers, with the same weights.
 
-PyTorch's is written with its own kernel for softmax attention, which keeps no matrix. fast-transformers' is what its
+PyTorch's are written with its own kernel for softmax attention, which keeps no matrix. fast-transformers' are what its
 builder makes of the slides' arguments, without the norm after the last layer and without dropout.
 """
 
