@@ -240,10 +240,11 @@ assert [row[1] for row in rows] == [8, 4, 2, 1]  # 2 L H, 2 L, L, 1
 # %% [markdown]
 # ## Where a small network begins
 #
-# For softmax attention looking beside is not out of reach, and yet a small network takes its time to come to it. Drawn
-# as usual, its heads look everywhere, what they bring is noise, and the fastest way down is to say the frequencies at
-# every mask: then nothing that a head brings has an effect, and so it has hardly a gradient. The networks of this
-# chapter begin with heads that look at the token beside, which costs one identity.
+# For softmax attention looking beside is not out of reach, and yet a small network takes its time to come to it: one of
+# the curves below says so. A likely reason: drawn as usual, its heads look everywhere, and what they bring is noise.
+# The fastest way down is to say the frequencies at every mask; then nothing that a head brings has an effect, and so it
+# has hardly a gradient. The networks of this chapter begin with heads that look at the token beside, which takes no
+# more than an identity.
 #
 # Let half of the width be for places, sinusoids, the other half for tokens, and let queries and keys begin to read
 # places alone. To go on by one place turns each pair of a sine and a cosine by its angle:
@@ -296,8 +297,8 @@ chapter.table(("n", "weight of the token before, head 1", "of the token behind, 
 # $$\Big| \sum_j \Delta E_{rj}\, k_j \Big| \;\le\; \eta \sum_j |k_j| \;\approx\; \eta\, n\, |k| \qquad (7)$$
 #
 # in each component, while a weight matrix of the layer sums over its width, 64 here. Give $E$ and $F$ the rate $\eta/n$
-# and a step moves a mixture by about $\eta$, at any length. That is the default of `linattn-ref train mlm`; the next
-# table has what happens without.
+# and a step moves a mixture by about $\eta$, at any length. That is the default of `linattn-ref train mlm`; what
+# other rates do, the panels will show.
 #
 # ## Networks in seconds
 #
@@ -405,7 +406,7 @@ for panel_name, curves in shown.items():
     )
 
 alone = math.exp(results.yardsticks["pieces alone"])
-a, b, c, d = ({name: curve.perplexity for name, curve in curves.items()} for curves in shown.values())
+sharing, lengths = ([curve.perplexity for curve in shown[panel_name].values()] for panel_name in ("c", "d"))
 
 
 def mean(**wanted):
@@ -439,9 +440,8 @@ assert way < 0.1 * 0.25
 by_rate = [mean(length=512, k=128, own_rate=rate, **usual) for rate in (1 / 512, 0.02, 0.1)]
 assert by_rate == sorted(by_rate)
 assert mean(length=128, k=64, own_rate=1.0) > 1.1 * mean(length=128, k=64, own_rate=1 / 128)
-shared = np.concatenate(list(c.values()))
-assert np.ptp(shared) < 0.1 * shared.mean()
-longer = [x.mean() for x in d.values()]
+assert np.ptp(np.concatenate(sharing)) < 0.1 * np.mean(np.concatenate(sharing))
+longer = [perplexity.mean() for perplexity in lengths]
 assert longer == sorted(longer)
 assert min(longer[1:]) > 0.9 * alone
 
