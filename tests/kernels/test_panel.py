@@ -15,11 +15,6 @@ def rng():
     return np.random.default_rng(0)
 
 
-def numbers(rng, rows, dtype):
-    """``(rows, lanes)``: a panel of random numbers."""
-    return rng.standard_normal((rows, vector.lanes(np.empty(0, dtype)))).astype(dtype)
-
-
 @njit
 def outer_products(c, a, row, b, out):
     block, sums = vector_block.load_block(c, 1), vector_block.zero_block(c)
@@ -32,7 +27,7 @@ def outer_products(c, a, row, b, out):
 
 @dtypes
 @pytest.mark.parametrize("transposed", [False, True])
-def test_blocks(rng, dtype, transposed):
+def test_blocks(rng, dtype, transposed, numbers):
     rows, terms, row = vector_block.ROWS, 5, 3
     # Small whole numbers: every product and sum is exact, so that the order of adding does not matter.
     whole = [rng.integers(-8, 9, shape).astype(dtype) for shape in ((row + rows, terms), (terms, row + rows))]
@@ -52,7 +47,7 @@ def test_blocks(rng, dtype, transposed):
     "rows", [1, vector_block.ROWS - 1, vector_block.ROWS, vector_block.ROWS + 1, 2 * vector_block.ROWS + 3]
 )
 @pytest.mark.parametrize("accumulate", [False, True])
-def test_product(rng, dtype, rows, accumulate):
+def test_product(rng, dtype, rows, accumulate, numbers):
     """Any number of rows; the rows of the result beyond them keep what they had. Whole numbers again."""
     terms = 7
     a = rng.integers(-8, 9, (rows, terms)).astype(dtype)
@@ -64,7 +59,7 @@ def test_product(rng, dtype, rows, accumulate):
 
 
 @dtypes
-def test_pack_and_unpack(rng, dtype):
+def test_pack_and_unpack(rng, dtype, numbers):
     rows = rng.standard_normal((3, 5)).astype(dtype)
     packed, unpacked = numbers(rng, 6, dtype), np.full((3, 5), np.nan, dtype)
     below = packed[5].copy()

@@ -22,11 +22,6 @@ def rng():
     return np.random.default_rng(0)
 
 
-def numbers(rng, rows, dtype):
-    """``(rows, lanes)``: a panel of random numbers."""
-    return rng.standard_normal((rows, vector.lanes(np.empty(0, dtype)))).astype(dtype)
-
-
 @njit
 def arithmetic(x, out):
     a, b, c = vector.load(x, 0), vector.load(x, 1), vector.load(x, 2)
@@ -94,7 +89,7 @@ def test_lanes(dtype):
 
 
 @dtypes
-def test_arithmetic_is_numpys_to_the_bit(rng, dtype):
+def test_arithmetic_is_numpys_to_the_bit(rng, dtype, numbers):
     x, out = numbers(rng, 3, dtype), numbers(rng, 6, dtype)
     arithmetic(x, out)
     a, b, c = x
@@ -110,7 +105,7 @@ def test_arithmetic_is_numpys_to_the_bit(rng, dtype):
 
 
 @dtypes
-def test_fma_does_not_round_the_product(rng, dtype):
+def test_fma_does_not_round_the_product(rng, dtype, numbers):
     eps = np.finfo(dtype).eps
     x, out = numbers(rng, 3, dtype), numbers(rng, 6, dtype)
     x[0], x[1], x[2] = 1 + eps, 1 - eps, -1  # (1 + eps)(1 - eps) - 1 = -eps^2; rounded in between it would be 0
@@ -119,7 +114,7 @@ def test_fma_does_not_round_the_product(rng, dtype):
 
 
 @dtypes
-def test_infinities_and_nan(rng, dtype):
+def test_infinities_and_nan(rng, dtype, numbers):
     values = np.array([-np.inf, -1, 0, 1, np.inf, np.nan], dtype)
     pairs = np.array(list(itertools.product(values, values)), dtype).T  # (2, 36)
     width = vector.lanes(pairs)
@@ -213,7 +208,7 @@ def test_sine_and_cosine_of_what_has_none(dtype):
 
 
 @dtypes
-def test_keep_lanes(rng, dtype):
+def test_keep_lanes(rng, dtype, numbers):
     x, out = numbers(rng, 1, dtype), numbers(rng, 1, dtype)
     width = vector.lanes(x)
     lane = np.arange(width)
@@ -223,7 +218,7 @@ def test_keep_lanes(rng, dtype):
 
 
 @dtypes
-def test_keep_between(rng, dtype):
+def test_keep_between(rng, dtype, numbers):
     """Limits of its own for each lane, also some that leave nothing, and some that are no number."""
     x, out = numbers(rng, 1, dtype), numbers(rng, 1, dtype)
     limits = rng.integers(0, 9, (2, vector.lanes(x))).astype(dtype)
@@ -234,7 +229,7 @@ def test_keep_between(rng, dtype):
 
 
 @dtypes
-def test_first_lanes(rng, dtype):
+def test_first_lanes(rng, dtype, numbers):
     """Nothing beyond is read, and nothing beyond is written: the row has ``count`` numbers and no more."""
     for count in range(vector.lanes(np.empty(0, dtype))):
         x, out = rng.standard_normal((1, count)).astype(dtype), numbers(rng, 1, dtype)
@@ -246,7 +241,7 @@ def test_first_lanes(rng, dtype):
 
 
 @dtypes
-def test_spread_and_total(rng, dtype):
+def test_spread_and_total(rng, dtype, numbers):
     x, out = np.rint(8 * numbers(rng, 3, dtype)), numbers(rng, 1, dtype)
     for column in (0, 3, vector.lanes(x) - 1):
         assert spread_and_total(x, 2, column, out) == x[2].sum()  # whole numbers: exact in any order

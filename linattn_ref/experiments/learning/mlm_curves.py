@@ -147,10 +147,10 @@ def from_record(record: Mapping[str, Any]) -> Results:
 def panels(results: Results) -> dict[str, dict[str, Curve]]:
     """Which curves each panel has, by the names that stand at their ends."""
     short, *_, long = sorted({c.length for c in results.find(attention="softmax")})
-    linformer = results.find(attention="linformer")
+    linformer = results.find(attention="linformer", drawn=False)
     places = Counter((c.length, c.k, c.own_rate) for c in linformer if c.sharing != "headwise")
     length, k, own_rate = places.most_common(1)[0][0]
-    shared = {_shared(c): c for c in results.find(length=length, k=k, own_rate=own_rate)}
+    shared = {_shared(c): c for c in linformer if (c.length, c.k, c.own_rate) == (length, k, own_rate)}
     usual = [c for c in linformer if c.k == k and _shared(c) == HEADS and not c.rate]
     return {
         "a": _by_k(results.find(length=short)),
@@ -168,7 +168,7 @@ def _by_k(found: Sequence[Curve]) -> dict[str, Curve]:
     """Softmax, and those whose heads share and began as mean pooling."""
     shown = (c for c in found if c.k is None or _shared(c) == HEADS)
     ordered = sorted(shown, key=lambda c: (c.k or 0, c.own_rate or 0, c.drawn))
-    return {f"k = {c.k}{c.rate}" if c.k else f"softmax{', drawn' * c.drawn}": c for c in ordered}
+    return {f"{f'k = {c.k}' if c.k else 'softmax'}{c.rate}{', drawn' * c.drawn}": c for c in ordered}
 
 
 def table_rows(results: Results, panel: str) -> list[tuple[str, str, str, str]]:

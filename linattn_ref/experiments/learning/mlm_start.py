@@ -59,9 +59,9 @@ def begun(params: Params, heads: int, rng: np.random.Generator) -> Params:
 
 
 def turning(sine: Array, cosine: Array) -> Array:
-    """Equation (1)'s ``T (E, E)``, of the angles of one place ``(E / 2,)``."""
+    """Equation (1)'s ``T (C, C)``, ``C`` the width that places have; of the angles of one place ``(C / 2,)``."""
     even = np.arange(0, 2 * len(sine), 2)
     turn = np.zeros((2 * len(sine),) * 2)
-    turn[even, even] = turn[even + 1, even + 1] = cosine
+    turn[even, even] = turn[even + 1, even + 1] = cosine  # (1)
     turn[even, even + 1], turn[even + 1, even] = -sine, sine
     return turn
