@@ -3,6 +3,7 @@
 import argparse
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,15 @@ def run_generate(arguments: argparse.Namespace) -> None:
     """
     import numpy as np
 
+    from linattn_ref.atomic import check_writable
     from linattn_ref.experiments.learning import drawing
 
+    drawing.check_png(arguments.out)  # before minutes of drawing
     network = drawing.load(arguments.weights or drawing.SHIPPED)
     begun = shown = None
     if arguments.prefix_image:
+        if arguments.out.resolve() == arguments.prefix_image.resolve():
+            raise ValueError(f"--out: {arguments.out} is the image to go on from; give another file")
         shown = drawing.read_image(arguments.prefix_image, network.shape)
         rows = network.shape[0] // 2 if arguments.rows is None else arguments.rows
         if rows >= network.shape[0]:
@@ -40,8 +45,10 @@ def run_generate(arguments: argparse.Namespace) -> None:
         begun = shown[:rows].ravel()
     elif arguments.rows is not None:
         raise ValueError("--rows: those of which image? Give --prefix-image")
+    check_writable(arguments.out)
     rng = np.random.default_rng(arguments.seed)
-    drawn = drawing.draw(network, arguments.count, rng, begun=begun, temperature=arguments.temperature)
+    options = {"temperature": arguments.temperature, "progress": partial(_progress, unit="pixel")}
+    drawn = drawing.draw(network, arguments.count, rng, begun=begun, **options)
     if shown is not None:
         drawn = np.concatenate([shown[None], drawn])
     drawing.write_grid(arguments.out, drawn, math.ceil(math.sqrt(len(drawn))))
@@ -59,6 +66,12 @@ def _add_generate(commands: Any) -> None:
     option("--rows", type=at_least(1), metavar="R", help="that are kept of it (default: half)")
     option("--seed", type=at_least(0), default=0, help="(default: 0)")
     option("--out", type=Path, default=Path("out/drawn.png"), metavar="FILE.png", help="(default: %(default)s)")
+
+
+def _progress(steps: Any, unit: str) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(steps, unit=unit, file=sys.stderr, disable=None)
 
 
 def _add_weights(option: Any) -> None:
@@ -80,28 +93,23 @@ def run_bits(arguments: argparse.Namespace) -> None:
     Over all pixels and, as in "Transformers are RNNs", without the first, of which nothing has been seen. Writes the
     numbers with their standard errors over the images as JSON.
     """
-    from linattn_ref.atomic import write_all
+    from linattn_ref.atomic import check_writable, write_all
     from linattn_ref.experiments.learning import drawing, images_bits
     from linattn_ref.experiments.publishing.record import json_text, plain
 
+    check_writable(arguments.out)  # before a minute of counting
     found = images_bits.compute(
         arguments.weights or drawing.SHIPPED,
         data=arguments.data,
         images=arguments.images,
         command=arguments.command_line,
-        progress=_progress,
+        progress=partial(_progress, unit="batch"),
     )
     text = json_text(plain(found)) + "\n"
     write_all({arguments.out: lambda path: path.write_text(text, encoding="utf-8")})
     print(f"{found.bits:.4f} +- {found.error:.4f} bits a pixel of {found.images} test images, over all pixels")
     print(f"{found.bits_without_first:.4f} +- {found.error_without_first:.4f} without the first pixel")
     print(f"wrote {arguments.out}")
-
-
-def _progress(steps: Any) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(steps, unit="batch", file=sys.stderr, disable=None)
 
 
 def _add_bits(commands: Any) -> None:

@@ -441,7 +441,8 @@ beyond = []
 for n in (100, 400, 1600, 6400):
     phi_q, phi_k, v, d_out = draw_inputs(8, n, 16, 16, np.float32)
     outputs = sum(x.nbytes for x in (phi_q, phi_k, v))  # the gradients have these shapes
-    beyond.append(peak_bytes(causal_product.backward_by_row, d_out, None, phi_q, phi_k, v, None) - outputs)
+    peaks = [peak_bytes(causal_product.backward_by_row, d_out, None, phi_q, phi_k, v, None) for _ in range(3)]
+    beyond.append(min(peaks) - outputs)  # the least: other threads of the notebook's kernel allocate too
 assert max(beyond) - min(beyond) < 1000  # claim 22: bytes of Python's own small objects, and no state more
 kib = [round(each / 1024) for each in beyond]  # a state has 16 * 16 * 4 bytes, 1 KiB
 print("KiB that the backward pass needs beyond its outputs, at N = 100, 400, 1600, 6400:", kib)

@@ -22,7 +22,7 @@ A given prefix is read at once. :func:`ways` says which of the three a network h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,8 @@ Tokens = NDArray[np.integer[Any]]
 
 def pick(scores: Array, rng: np.random.Generator, *, temperature: float = 1.0, top_k: int | None = None) -> Tokens:
     """Equation (1): a token for each row of ``scores (B, V)``, ``(B,)``."""
-    if not (is_number(temperature) and temperature >= 0):
-        raise ValueError(f"temperature: expected a number of at least 0, got {temperature!r}")
+    if not (is_number(temperature) and 0 <= temperature < np.inf):
+        raise ValueError(f"temperature: expected a finite number of at least 0, got {temperature!r}")
     if top_k is not None:
         check_sizes(top_k=top_k)
         least = np.sort(scores, axis=-1)[:, -min(top_k, scores.shape[-1]), None]  # (B, 1)
@@ -63,6 +63,7 @@ def generate(
     rng: np.random.Generator,
     sample: Callable[..., Tokens] = pick,
     way: str | None = None,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
     **options: Any,
 ) -> Tokens:
     """``prefix (B, N)`` and ``count`` more tokens: ``(B, N + count)``.
@@ -80,6 +81,8 @@ def generate(
         ``(scores (B, V), rng, **options) -> tokens (B,)``.
     way : str, optional
         One of :func:`ways`; the first of them unless given. Compiled is what has a mechanism with ``kernels=jit``.
+    progress : callable
+        ``tqdm.tqdm``, say.
     **options
         Of ``sample``: ``temperature``, 0 to take the likeliest token each time, and ``top_k``, to draw from so many
         tokens only.
@@ -100,7 +103,7 @@ def generate(
     tokens = np.empty((len(prefix), length + count), prefix.dtype)
     tokens[:, :length] = prefix
     scores = WAYS[way or there[0]](tokens, length, params, model)
-    for i in range(length, length + count):
+    for i in progress(range(length, length + count)):
         tokens[:, i] = sample(next(scores), rng, **options)  # (1)
     return tokens
 

@@ -182,8 +182,8 @@ def sample(params: Array, rng: np.random.Generator, *, temperature: float = 1.0)
         Above 0. ``w`` is divided by it and ``s`` multiplied: below 1 what is likely becomes likelier.
     """
     check_params(params)
-    if not temperature > 0:
-        raise ValueError(f"temperature: expected a number above 0, got {temperature!r}")
+    if not 0 < temperature < np.inf:
+        raise ValueError(f"temperature: expected a finite number above 0, got {temperature!r}")
     w, mu, log_s = np.split(params, 3, axis=-1)  # (..., K)
     component = (w / temperature + rng.gumbel(size=w.shape)).argmax(axis=-1)[..., None]  # drawn from softmax(w)
     mu_k, log_s_k = (np.take_along_axis(x, component, axis=-1)[..., 0] for x in (mu, np.maximum(log_s, LOWEST)))

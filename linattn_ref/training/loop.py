@@ -174,12 +174,12 @@ def run(
 
 def read_record(out: Path) -> list[dict[str, Any]]:
     """The lines of a run's record, the facts first."""
-    return [json.loads(line) for line in (out / RECORD).read_text(encoding="utf-8").splitlines()]
+    return _read_lines(out / RECORD)
 
 
 def read_times(out: Path) -> list[dict[str, float]]:
     """CPU seconds of the training alone, a line an evaluation."""
-    return [json.loads(line) for line in (out / TIMES).read_text(encoding="utf-8").splitlines()]
+    return _read_lines(out / TIMES)
 
 
 def _gradient(task: Task, params: Any, grads: Any, settings: Settings, step: int, work: Work) -> float:
@@ -240,6 +240,13 @@ def _save(
     facts = {"facts": lines[0]["facts"], "step": lines[-1]["step"], "best": str(best)}
     for name in (BEST, LAST) if better else (LAST,):
         checkpoint.save(out / name, Trees(params, state), facts)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except ValueError as error:  # no JSON, or no text
+        raise ValueError(f"{path}: damaged, or no record of a run ({error})") from error
 
 
 def _write_lines(path: Path, lines: list[dict[str, Any]]) -> None:

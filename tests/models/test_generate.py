@@ -38,6 +38,13 @@ def test_both_ways_write_the_same(inside, options):
     assert written[0].shape == (2, PLACES + 1)
 
 
+def test_each_new_token_is_a_step_of_the_progress():
+    seen = []
+    model = causal.Model(RECURRENT[0].mechanism, heads=2)
+    generate(PREFIX, 2, drawn(), model, rng=np.random.default_rng(0), progress=lambda steps: seen.extend(steps) or seen)
+    assert len(seen) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [linear, softmax])
 @pytest.mark.parametrize("length", [1, 3])
@@ -79,5 +86,6 @@ def test_wrong_arguments_are_named():
         write(2, way="steps")
     with pytest.raises(ValueError, match=r"got 'compiled' \(there is none of linattn_ref.attention.local\)"):
         write(2, way="compiled")
-    with pytest.raises(ValueError, match="temperature: expected a number of at least 0, got -1"):
-        pick(np.zeros((1, 3)), np.random.default_rng(0), temperature=-1)
+    for wrong in (-1, np.inf, np.nan):
+        with pytest.raises(ValueError, match=f"temperature: expected a finite number of at least 0, got {wrong}"):
+            pick(np.zeros((1, 3)), np.random.default_rng(0), temperature=wrong)

@@ -102,5 +102,6 @@ def test_bad_arguments_are_named():
         logistic_mixture.forward(PARAMS, np.array([0, 256]))
     with pytest.raises(TypeError, match="values: expected an array of integers"):
         logistic_mixture.forward(PARAMS, np.array([0.0, 1.0]))
-    with pytest.raises(ValueError, match="temperature: expected a number above 0, got 0"):
-        logistic_mixture.sample(PARAMS, np.random.default_rng(0), temperature=0)
+    for wrong in (0, np.inf, np.nan):
+        with pytest.raises(ValueError, match=f"temperature: expected a finite number above 0, got {wrong}"):
+            logistic_mixture.sample(PARAMS, np.random.default_rng(0), temperature=wrong)

@@ -241,6 +241,18 @@ def test_damage_is_an_error_and_nothing_is_lost(tmp_path):
     assert content(tmp_path)["record.jsonl"] == before["record.jsonl"]
 
 
+@pytest.mark.parametrize("name", ["record.jsonl", "times.jsonl"])
+@pytest.mark.parametrize("more", [b'{"step": 5, "lo', b"\xff\xfe"])
+def test_a_damaged_record_is_named(tmp_path, name, more):
+    run(tmp_path, steps=4)
+    with (tmp_path / name).open("ab") as file:
+        file.write(more)
+    before = content(tmp_path)
+    with pytest.raises(ValueError, match=rf"{name}: damaged, or no record of a run"):
+        run(tmp_path, steps=4, resume=True)
+    assert content(tmp_path) == before
+
+
 def test_a_checkpoint_of_another_model_says_which_array(tmp_path):
     run(tmp_path, steps=4)
     found = checkpoint.load(tmp_path / "last.safetensors")

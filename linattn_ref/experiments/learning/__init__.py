@@ -27,6 +27,7 @@ __all__ = [
     "mlm_start",
     "ngrams",
     "runs",
+    "seeds",
     "speech",
     "speech_curves",
     "speech_frames",

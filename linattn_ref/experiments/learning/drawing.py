@@ -25,7 +25,7 @@ from linattn_ref.models.generate import generate, pick
 from linattn_ref.nn import logistic_mixture
 from linattn_ref.training import checkpoint
 
-__all__ = ["SHIPPED", "Network", "bits", "draw", "load", "read_image", "write_grid"]
+__all__ = ["SHIPPED", "Network", "bits", "check_png", "draw", "load", "read_image", "write_grid"]
 
 SHIPPED = Path(linattn_ref.data.__file__).with_name("digits_linear.safetensors")
 GAP = 2  # pixels between two images of a grid
@@ -84,6 +84,7 @@ def draw(
     begun: Pixels | None = None,
     temperature: float = 1.0,
     way: str | None = None,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Bytes:
     """Images, each pixel drawn from what the network says after those before it.
 
@@ -98,6 +99,8 @@ def draw(
         Below 1 what is likely becomes likelier; 0 takes the likeliest, of scores alone.
     way : str, optional
         See `linattn_ref.models.generate`.
+    progress : callable
+        ``tqdm.tqdm``, say.
 
     Returns
     -------
@@ -107,10 +110,9 @@ def draw(
     if begun is not None:
         first = np.concatenate([first, np.broadcast_to(begun, (count, np.shape(begun)[-1]))], axis=1)
     left = int(np.prod(network.shape)) + 1 - first.shape[1]
-    sample = pick if network.head == "softmax" else logistic_mixture.sample
-    drawn = generate(
-        first, left, network.params, network.model, rng=rng, sample=sample, temperature=temperature, way=way
-    )
+    options: dict[str, Any] = {"temperature": temperature, "way": way, "progress": progress}
+    options["sample"] = pick if network.head == "softmax" else logistic_mixture.sample
+    drawn = generate(first, left, network.params, network.model, rng=rng, **options)
     return drawn[:, 1:].reshape(count, *network.shape).astype(np.uint8)
 
 
@@ -145,10 +147,15 @@ def write_grid(path: Path, drawn: Bytes, columns: int) -> None:
     """A PNG of images ``(count, side, side)`` or with colours, row by row."""
     import PIL.Image
 
-    if path.suffix.lower() != ".png":
-        raise ValueError(f"out: expected a file name that ends in .png, got {path.name}")
+    check_png(path)
     picture = PIL.Image.fromarray(grid(drawn, columns))
     write_all({path: partial(picture.save, format="PNG")})
+
+
+def check_png(path: Path) -> None:
+    """What :func:`write_grid` can write."""
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"out: expected a file name that ends in .png, got {path.name}")
 
 
 def grid(drawn: Bytes, columns: int) -> Bytes:

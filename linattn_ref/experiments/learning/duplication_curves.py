@@ -1,8 +1,7 @@
 """How a transformer learns to copy, by its attention: the loss against updates, and against CPU time.
 
-``linattn-ref train duplication`` was run once for each mechanism and seed; ``linattn-ref gather`` made the record. A
-run of the name ``linear-0`` is one of linear attention with seed 0, and ``heads4-0`` one of linear attention with four
-heads instead of two, which are then half as wide; if there are such, a third panel shows them beside ``linear``.
+``linattn-ref train duplication`` was run once for each mechanism and seed, with the usual network, with more and
+narrower heads, and for longer words; ``linattn-ref gather`` made the record, and its runs say what they are.
 
 References
 ----------
@@ -21,13 +20,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.learning import runs
+from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.learning.causal_attention import NAMES
+from linattn_ref.experiments.learning.duplication import Shape
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 
 __all__ = ["LOOK", "Curve", "Results", "compute", "draw", "from_record"]
 
+SHAPE = Shape()
+LONGER = Shape(length=128)  # the paper's, of which the words have up to 62 symbols
 M = style.MECHANISMS
 LOOK = {  # colour, line
     "softmax": (M["softmax"], "-"),
@@ -38,11 +40,12 @@ LOOK = {  # colour, line
     "local": (M["local"], "-"),
 }
 CAPTION = (
-    "Learning to copy a word of 17 to 32 symbols: cross-entropy of the second copy, of 512 sequences that are not "
-    "trained on. Two layers of width 64, two heads, 32 sequences an update. A line is the median over "
-    "three seeds, its band goes from the least to the greatest. Left: against updates. Middle: against the CPU time of "
-    "one thread. Right: linear attention with more heads, which are narrower, one seed each. The rate falls to a tenth "
-    "after eight tenths of a run: that is the last drop."
+    "Learning to copy a word: cross-entropy of the second copy, of 512 sequences that are not trained on. Two layers "
+    "of width 64, two heads, 32 sequences an update. Above: words of 17 to 32 symbols, against updates and against the "
+    "CPU time of one thread (of those with a star, another processor's); a line is the median over three seeds, its "
+    "band goes from the least to the greatest. Below, one seed each but for D = 32: linear attention with more heads, "
+    "which are narrower; and words of 32 to 62 symbols. The rate falls to a tenth after eight tenths of a run: that is "
+    "the last drop."
 )
 
 
@@ -54,42 +57,37 @@ class Curve(NamedTuple):
     cpu_seconds: Array  # (S, T)
     loss: Array  # (S, T), nats a symbol
     accuracy: Array  # (S, T), share of the symbols that are told
+    processor: str
 
 
 class Results(NamedTuple):
     """All runs."""
 
-    width: int  # E
-    mechanisms: dict[str, Curve]
+    mechanisms: dict[str, Curve]  # by attention, in the network SHAPE
     widths: dict[str, Curve]  # linear attention, by the width of a head
+    longer: dict[str, Curve]  # by attention, for the words of LONGER
 
 
 def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
     """The curves of the committed runs, or those in another file of `runs.gather`."""
     found = runs.gathered(record)
-    kinds: dict[str, dict[str, runs.Run]] = {}
-    for name, run in found.items():
-        kinds.setdefault(name.rpartition("-")[0], {})[name] = run
-    mechanisms = {kind: _curve(kinds[kind]) for kind in NAMES if kind in kinds}
-    width = next(iter(found.values())).facts["shape"]["width"]
-    heads = {kind: next(iter(of.values())).facts["shape"]["heads"] for kind, of in kinds.items()}
-    narrower = sorted((kind for kind in kinds if kind.startswith("heads")), key=heads.__getitem__)
-    widths = {str(width // heads[kind]): _curve(kinds[kind]) for kind in ["linear", *narrower] if narrower}
-    return Results(width, mechanisms, widths)
+    curves = {}
+    for of_one_kind in seeds.kinds(found).values():
+        facts = of_one_kind[0].facts
+        curves[facts["attention"], Shape(**facts["shape"])] = _curve(of_one_kind)
+
+    def by_attention(shape: Shape) -> dict[str, Curve]:
+        return {name: curves[name, shape] for name in NAMES if (name, shape) in curves}
+
+    narrower = [shape for name, shape in curves if name == "linear" and shape._replace(heads=SHAPE.heads) == SHAPE]
+    widths = {str(shape.width // shape.heads): curves["linear", shape] for shape in sorted(narrower)}
+    return Results(by_attention(SHAPE), widths, by_attention(LONGER))
 
 
-def _curve(of_one_kind: Mapping[str, runs.Run]) -> Curve:
-    found = list(of_one_kind.values())
-    for name, run in of_one_kind.items():
-        if not np.array_equal(run.steps, found[0].steps):
-            raise ValueError(f"record: {name} was not evaluated after the steps of the others of its kind")
-    return Curve(
-        tuple(run.facts["seed"] for run in found),
-        found[0].steps,
-        np.array([run.cpu_seconds for run in found]),
-        np.array([run.curves["loss"] for run in found]),
-        np.array([run.curves["accuracy"] for run in found]),
-    )
+def _curve(of_one_kind: list[runs.Run]) -> Curve:
+    seconds, loss, accuracy = seeds.stacked(of_one_kind, "loss", "accuracy")
+    seeds_of = tuple(run.facts["seed"] for run in of_one_kind)
+    return Curve(seeds_of, of_one_kind[0].steps, seconds, loss, accuracy, seeds.processors(of_one_kind))
 
 
 def from_record(record: Mapping[str, Any]) -> Results:
@@ -98,28 +96,37 @@ def from_record(record: Mapping[str, Any]) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """Loss against updates, against CPU time, and for heads of other widths."""
-    figure, axes = style.figure(1, 2 + bool(results.widths), height=0.42, sharey=True)
-    left, middle, lines = axes[0], axes[1], []
-    for name, curve in results.mechanisms.items():
-        _draw_curve(left, curve.steps, curve, *LOOK[name])
-        lines.append(_draw_curve(middle, np.median(curve.cpu_seconds, axis=0), curve, *LOOK[name]))
-    left.set(yscale="log", xlabel="updates", ylabel="loss (nats a symbol)")
-    middle.set(xlabel="CPU time (s)")
-    for panel in (left, middle):
-        panel.axhline(np.log(10), color=style.GREY, linewidth=0.6, linestyle="--")
-    labels.at(left, left.get_xlim()[1], np.log(10), "guessing", style.GREY, ha="right")
-    labels.at_ends(middle, lines, list(results.mechanisms))
-    for right in axes[2:]:
-        shades = style.sequence(len(results.widths))
-        narrower = zip(shades, results.widths.values(), strict=True)
-        lines = [_draw_curve(right, curve.steps, curve, shade, "-") for shade, curve in narrower]
-        right.set(xlabel="updates", title="linear, heads narrower")
-        labels.at_ends(right, lines, [f"D = {width}" for width in results.widths])
+    """Loss against updates and against CPU time; below for heads of other widths, and for longer words."""
+    figure, ((updates, time), (heads, longer)) = style.figure(2, 2, height=0.8, sharey=True)
+    updates.set(yscale="log", title=f"S = {SHAPE.length}", xlabel="updates")
+    time.set(title=f"S = {SHAPE.length}", xlabel="CPU time (s)")
+    heads.set(title="linear, heads narrower", xlabel="updates")
+    longer.set(title=f"S = {LONGER.length}", xlabel="CPU time (s)")
+    _draw_panel(updates, results.mechanisms, LOOK)
+    shades = style.sequence(len(results.widths))
+    of_width = {f"D = {width}": (shade, "-") for width, shade in zip(results.widths, shades, strict=True)}
+    named = {
+        time: _draw_panel(time, results.mechanisms, LOOK, against_time=True),
+        heads: _draw_panel(heads, dict(zip(of_width, results.widths.values(), strict=True)), of_width),
+        longer: _draw_panel(longer, results.longer, LOOK, against_time=True),
+    }
+    first = next(iter(results.mechanisms.values())).processor
+    star = {name: "*" * (curve.processor != first) for name, curve in results.mechanisms.items()}
+    for axes, lines in named.items():  # now that all limits are known
+        names = [name + star.get(name, "") * (axes is time) for name in lines]
+        labels.at_ends(axes, list(lines.values()), names, rows=2)
+    labels.at(updates, updates.get_xlim()[1], np.log(10), "guessing", style.GREY, ha="right")
+    for left in (updates, heads):
+        left.set_ylabel("loss (nats a symbol)")
     return figure
 
 
-def _draw_curve(axes: Axes, x: Array, curve: Curve, colour: Any, line: str) -> Line2D:
-    (median,) = axes.plot(x, np.median(curve.loss, axis=0), line, color=colour)
-    axes.fill_between(x, curve.loss.min(axis=0), curve.loss.max(axis=0), color=colour, alpha=0.15, linewidth=0)
-    return median
+def _draw_panel(
+    axes: Axes, curves: Mapping[str, Curve], look: Mapping[str, Any], *, against_time: bool = False
+) -> dict[str, Line2D]:
+    """A line for each, and what guessing costs."""
+    axes.axhline(np.log(10), color=style.GREY, linewidth=0.6, linestyle="--")
+    return {
+        name: seeds.draw(axes, np.median(c.cpu_seconds, axis=0) if against_time else c.steps, c.loss, *look[name])
+        for name, c in curves.items()
+    }

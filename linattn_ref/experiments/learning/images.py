@@ -16,6 +16,7 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2; their code, i
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -245,6 +246,8 @@ def run(
         seed=seed,
     )
     more = {"attention": attention, "head": head, "shape": shape._asdict(), "peak": peak, "side": side}
+    if data is not None:  # so that no run goes on with other images; what is fetched is known by its sha256
+        more["training_sha256"] = hashlib.sha256(found.training.tobytes()).hexdigest()
     told = runs.facts(command, seed, steps=steps, watched=len(watched), collection=collection, **more)
     first = start(attention, head, shape, side, np.random.default_rng(seed), colours=colours)
     learned = task(attention, head, shape, training, watched)

@@ -1,7 +1,8 @@
 """Bits a pixel of test images while networks learn to draw: against images seen, and against CPU time.
 
 The runs are those of ``linattn-ref train images``, gathered in ``figures/records/images.json``; the same seed, size and
-schedule, so that at the same number of images seen attention is all that differs.
+schedule, so that at the same number of images seen attention is all that differs. Beside them, not drawn, the two short
+runs of chapter 21's exercise.
 
 References
 ----------
@@ -24,6 +25,7 @@ from linattn_ref.experiments.publishing import labels, style
 
 __all__ = ["Curve", "Results", "compute", "draw"]
 
+EXERCISE = 700  # steps
 COLOURS = {"linear": style.BLUE, "softmax": style.BLACK}
 CAPTION = (
     "Learning to draw MNIST digits: bits a pixel of the first 512 test images against images seen and against CPU time "
@@ -37,6 +39,7 @@ class Curve(NamedTuple):
 
     name: str
     attention: str
+    head: str  # what is said of a pixel
     steps_planned: int  # the rate reaches 0 there
     images: NDArray[np.int64]  # (evaluations,), seen
     cpu_minutes: Array  # (evaluations,)
@@ -44,20 +47,26 @@ class Curve(NamedTuple):
 
 
 class Results(NamedTuple):
+    """All runs."""
+
     curves: tuple[Curve, ...]
+    exercise: tuple[Curve, ...]
     printed: dict[str, float]  # bits a pixel in the paper, over 783
 
 
 def compute(*, record: Path = runs.RECORDS / "images.json") -> Results:
     """The curves of the committed runs, or those in another file of `runs.gather`; nothing is trained."""
-    found = runs.gathered(record)
-    printed = {name: reported.MNIST[name].bits_per_dim for name in ("softmax", "linear")}
-    return Results(tuple(_curve(name, run) for name, run in found.items()), printed)
+    found = [_curve(name, run) for name, run in runs.gathered(record).items()]
+    long = tuple(curve for curve in found if curve.steps_planned != EXERCISE)
+    short = tuple(curve for curve in found if curve.steps_planned == EXERCISE)
+    return Results(long, short, {name: reported.MNIST[name].bits_per_dim for name in ("softmax", "linear")})
 
 
 def _curve(name: str, run: runs.Run) -> Curve:
-    images = run.steps * run.facts["shape"]["batch"]
-    return Curve(name, run.facts["attention"], run.facts["steps"], images, run.cpu_seconds / 60, run.curves["bits"])
+    said = run.facts
+    images = run.steps * said["shape"]["batch"]
+    how = said["attention"], said["head"], said["steps"]
+    return Curve(name, *how, images, run.cpu_seconds / 60, run.curves["bits"])
 
 
 def draw(results: Results) -> Figure:

@@ -7,7 +7,8 @@ values over their sum,
 
     exp(-sum_i p_i log p_i)                                  (1)
 
-which is ``r`` where ``r`` singular values are equal and the others 0.
+which is ``r`` where ``r`` singular values are equal and the others 0. A network that has learned nothing is beside it:
+features are positive, so all sums have a large part in common, and training has to bring about the rest.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ COUNT = 64  # of ways to go on
 CAPTION = (
     "What two sums a head hold of a digit. Top: some rows of a test image are read, and of what the network draws "
     "from the state after them, 64 times, the mean is shown; at 0 rows it is the mean digit. Bottom: the effective "
-    "rank of the sums S along the pixels, the mean of a layer's two heads of width 32. The state is as large after "
-    "784 pixels as after one."
+    "rank of the sums S along the pixels, the mean of a layer's two heads of width 32; grey: of a network that has "
+    "learned nothing, all its layers. The state is as large after 784 pixels as after one."
 )
 
 
@@ -43,6 +44,7 @@ class Results(NamedTuple):
     means: tuple[str, ...]  # an image for each of `rows`
     pixels: NDArray[np.int64]  # (T,), read
     ranks: Array  # (T, layers), effective, the mean over heads
+    before: Array  # (T, layers), the same of a network as training begins with it
     state_bytes: int
     cache_bytes: int  # softmax attention would keep at the last pixel
 
@@ -64,10 +66,13 @@ def compute(*, rng: Generator, quick: bool = False) -> Results:
     for rows in chosen:
         drawn = drawing.draw(network, count, rng, begun=original[:rows].ravel())
         means.append(drawn.mean(axis=0).round().astype(np.uint8))
-    pixels, ranks, size = _ranks(network, original.ravel().astype(np.int64), side)
+    facts, flat = network.facts, original.ravel().astype(np.int64)
+    begun = images.start(facts["attention"], network.head, images.Shape(**facts["shape"]), side, rng)
+    pixels, ranks, size = _ranks(network, flat, side)
+    _, before, _ = _ranks(network._replace(params=begun), flat, side)
     heads, layers, width = network.model.heads, len(network.params.blocks), len(network.params.norm.gain)
     cache = 2 * layers * heads * side * side * (width // heads) * 4
-    return Results(to_text(original[None]), chosen, to_text(np.array(means)), pixels, ranks, size, cache)
+    return Results(to_text(original[None]), chosen, to_text(np.array(means)), pixels, ranks, before, size, cache)
 
 
 def _ranks(network: drawing.Network, pixels: NDArray[np.int64], side: int) -> tuple[NDArray[np.int64], Array, int]:
@@ -106,7 +111,9 @@ def draw(results: Results) -> Figure:
     below = figure.add_subplot(axes[1, 0].get_subplotspec().get_gridspec()[1, :])
     for layer, colour in enumerate(style.sequence(results.ranks.shape[1])):
         below.plot(results.pixels, results.ranks[:, layer], color=colour)
+    trained = list(below.lines)
+    below.plot(results.pixels, results.before, color=style.GREY, linestyle="--", linewidth=0.6)
     below.set(xlabel="pixels read", ylabel="effective rank")
     below.set_ylim(bottom=0)
-    labels.at_ends(below, below.lines, [f"layer {layer + 1}" for layer in range(results.ranks.shape[1])], rows=2)
+    labels.at_ends(below, trained, [f"layer {layer + 1}" for layer in range(results.ranks.shape[1])], rows=2)
     return figure

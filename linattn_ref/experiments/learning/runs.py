@@ -71,7 +71,8 @@ def read_all(folder: Path) -> dict[str, Run]:
 def gather(folder: Path, target: Path) -> dict[str, Run]:
     """Write the records of all runs in ``folder`` as one file, which :func:`gathered` reads.
 
-    Of more than a hundred evaluations every so many are kept, with the first and the last; of a number, five digits.
+    A run that was not evaluated yet is left out. Of more than a hundred evaluations every so many are kept, with the
+    first and the last; of a number, five digits.
 
     Raises
     ------
@@ -80,7 +81,9 @@ def gather(folder: Path, target: Path) -> dict[str, Run]:
     """
     from linattn_ref.experiments.publishing.record import json_text, plain
 
-    found = read_all(folder)
+    found = {name: run for name, run in read_all(folder).items() if len(run.steps)}
+    if not found:
+        raise FileNotFoundError(f"{folder}: none of the runs there has been evaluated yet")
     text = json_text(plain({name: _thinned(run) for name, run in found.items()})) + "\n"
     write_all({target: lambda path: path.write_text(text, encoding="utf-8")})
     return found

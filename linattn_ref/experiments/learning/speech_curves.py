@@ -10,7 +10,7 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3, Table 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.learning import runs
+from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
 
@@ -63,9 +63,7 @@ class Results(NamedTuple):
 def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
     """The curves of the committed runs, or those in another file of `runs.gather`."""
     found = runs.gathered(record)
-    kinds: dict[str, list[runs.Run]] = {}
-    for name, run in found.items():
-        kinds.setdefault(name.rpartition("-")[0], []).append(run)
+    kinds = seeds.kinds(found)
     one = next(iter(found.values())).facts
     return Results(
         one["corpus"]["name"],
@@ -77,12 +75,13 @@ def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
     )
 
 
-def _network(found: Sequence[runs.Run]) -> Network:
+def _network(found: list[runs.Run]) -> Network:
+    cpu_seconds, error_rate = seeds.stacked(found, "error_rate")
     return Network(
         tuple(run.facts["seed"] for run in found),
         found[0].steps,
-        np.array([run.cpu_seconds for run in found]),
-        np.array([run.curves["error_rate"] for run in found]),
+        cpu_seconds,
+        error_rate,
         np.array([run.facts["result"]["greedy"] for run in found]),
         np.array([run.facts["result"]["beam"] for run in found]),
         np.array([run.cpu_seconds[-1] / run.steps[-1] * run.facts["steps_per_epoch"] for run in found]),

@@ -103,6 +103,8 @@ def test_wrong_options_are_one_line(tmp_path, capsys):
         (["--prefix-image", str(tmp_path / "altered.png")], "altered.png: not an image, or a damaged one"),
         (["--prefix-image", str(tmp_path / "tall.png")], "tall.png: expected 4 x 4 pixels, got 4 x 5"),
         (["--prefix-image", str(tmp_path / "fits.png"), "--rows", "4"], "--rows: expected fewer than the 4"),
+        (["--prefix-image", str(tmp_path / "drawn.png")], "drawn.png is the image to go on from; give another file"),
+        (["--out", str(tmp_path / "drawn.jpg")], "out: expected a file name that ends in .png, got drawn.jpg"),
     ):
         assert cli.main([*words, *more]) == 2
         error = capsys.readouterr().err
@@ -140,6 +142,18 @@ def test_the_command_draws(tmp_path, capsys):
     np.testing.assert_array_equal(page[6:9, 6:], begun[:3])
     assert cli.main([*words[:-1], str(tmp_path / "drawn.jpg")]) == 2
     assert "expected a file name that ends in .png" in capsys.readouterr().err
+
+
+def test_bits_that_could_not_be_written_are_not_counted(tmp_path, monkeypatch, capsys):
+    counted = []
+    monkeypatch.setattr(images_bits, "compute", lambda *_, **__: counted.append(True))
+    (tmp_path / "file").touch()
+    for out in (tmp_path, tmp_path / "file" / "bits.json"):
+        assert cli.main(["bits", "--out", str(out)]) == 2
+        error = capsys.readouterr().err
+        assert f"{out}: cannot write: " in error
+        assert error.count("\n") == 1
+    assert not counted
 
 
 @pytest.mark.slow

@@ -77,20 +77,31 @@ def test_a_curve_has_a_row_a_seed(curves):
 
 
 def test_the_figure_has_a_line_a_mechanism(curves):
+    same = {name: curve._replace(processor="one") for name, curve in curves.mechanisms.items()}
+    curves = curves._replace(mechanisms={**same, "local": same["local"]._replace(processor="another")})
     with style.use():
-        panels = duplication_curves.draw(curves).axes
-        of_widths = duplication_curves.draw(curves._replace(widths={"16": curves.mechanisms["linear"]})).axes[2]
-    assert [text.get_text() for text in panels[1].texts] == list(curves.mechanisms)
-    assert [text.get_text() for text in of_widths.texts] == ["D = 16"]
+        _, against_time, of_widths, longer = duplication_curves.draw(curves).axes
+    starred = ["local*" if name == "local" else name for name in curves.mechanisms]
+    for panel, names in (
+        (against_time, starred),
+        (of_widths, [f"D = {width}" for width in curves.widths]),
+        (longer, list(curves.longer)),
+    ):
+        assert [text.get_text() for text in panel.texts] == names
+        assert len(panel.lines) == len(names) + 1  # that of guessing
 
 
-def test_runs_that_cannot_be_compared_are_told(tmp_path):
-    text = (runs.RECORDS / "duplication.json").read_text(encoding="utf-8")
-    found = json.loads(text)
-    found["linear-1"]["steps"][3] += 1
-    (tmp_path / "changed.json").write_text(json.dumps(found), encoding="utf-8")
-    with pytest.raises(ValueError, match="record: linear-1 was not evaluated after the steps of the others"):
-        duplication_curves.compute(record=tmp_path / "changed.json")
+def test_runs_are_told_apart_by_what_they_say_of_themselves(tmp_path):
+    """Not by their names."""
+    found = json.loads((runs.RECORDS / "duplication.json").read_text(encoding="utf-8"))
+    chosen = {}
+    for kind, change in (("a", {}), ("b", {"heads": 16}), ("c", {"length": 128}), ("d", {"layers": 3})):
+        chosen[f"{kind}-0"] = one = json.loads(json.dumps(found["linear-0"]))
+        one["facts"]["shape"].update(change)
+    (tmp_path / "few.json").write_text(json.dumps(chosen), encoding="utf-8")
+    results = duplication_curves.compute(record=tmp_path / "few.json")
+    assert (list(results.mechanisms), list(results.widths)) == (["linear"], ["32", "4"])
+    assert list(results.longer) == ["linear"]
 
 
 def test_where_a_row_has_to_look():

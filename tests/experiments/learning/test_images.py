@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
+from linattn_ref.data import cifar
 from linattn_ref.data.digits import Digits
 from linattn_ref.experiments.learning import drawing, images
 from linattn_ref.experiments.learning.images import Shape
@@ -105,3 +106,8 @@ def test_colours_are_numbers_of_their_own(tmp_path, colours, capsys):
     assert cli.main(words) == 0
     assert "bits a pixel of 4 test images" in capsys.readouterr().out
     assert drawing.load(out / "last.safetensors").shape == (8, 8, 3)
+    assert cli.main([*words, "--resume"]) == 0
+    changed = colours / cifar.TRAINING[0]
+    changed.write_bytes(changed.read_bytes()[:-1] + b"\0")
+    assert cli.main([*words, "--resume"]) == 2
+    assert "error: resume: the run in" in capsys.readouterr().err

@@ -28,6 +28,7 @@ def test_the_curves_are_those_of_the_gathered_runs():
     assert (np.diff(shipped.images) > 0).all()
     assert (np.diff(shipped.cpu_minutes) > 0).all()
     assert results.printed == {"softmax": 0.621, "linear": 0.644}
+    assert {run.head for run in results.exercise} == {"softmax", "mixture"}
     with style.use():
         images_learned.draw(results)
 

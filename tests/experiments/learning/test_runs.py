@@ -53,6 +53,18 @@ def test_the_command_gathers_and_says_where_runs_end(tmp_path, capsys):
     assert "a: 20 of 20 steps, 5 CPU seconds, loss 0.25, rate 0.001" in capsys.readouterr().out
 
 
+def test_a_run_that_was_not_evaluated_yet_is_left_out(tmp_path, capsys):
+    write_run(tmp_path / "runs" / "begun", [])
+    words = ["gather", str(tmp_path / "runs"), str(tmp_path / "all.json")]
+    assert cli.main(words) == 2
+    assert "none of the runs there has been evaluated yet" in capsys.readouterr().err
+    assert not (tmp_path / "all.json").exists()
+    write_run(tmp_path / "runs" / "done", [2.0])
+    assert cli.main(words) == 0
+    assert "begun" not in capsys.readouterr().out
+    assert list(runs.gathered(tmp_path / "all.json")) == ["done"]
+
+
 def test_a_folder_without_runs_is_one_line(tmp_path, capsys):
     assert cli.main(["gather", str(tmp_path), str(tmp_path / "all.json")]) == 2
     assert "no run there; `linattn-ref train` makes them" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import linattn_ref
-from linattn_ref.atomic import write_all
+from linattn_ref.atomic import check_writable, write_all
 from linattn_ref.experiments.publishing import record, style
 
 
@@ -147,3 +147,22 @@ def test_write_all_makes_folders_and_names_one_that_it_cannot_make(tmp_path):
     assert (tmp_path / "x" / "y").read_text() == "1"
     with pytest.raises(OSError, match=r"cannot write: .*y/z"):
         write_all({tmp_path / "x" / "y" / "z": lambda path: path.write_text("1")})
+
+
+def test_write_all_names_a_folder_that_it_cannot_replace(tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(OSError, match=r"cannot write: .*/there'"):
+        write_all({tmp_path / "there": lambda path: path.write_text("1")})
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_what_cannot_be_written_is_known_beforehand(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").write_text("kept")
+    for wrong in ("there", "file/name"):
+        with pytest.raises(OSError, match=f"cannot write: .*/{wrong}'"):
+            check_writable(tmp_path / wrong)
+    check_writable(tmp_path / "file")
+    check_writable(tmp_path / "new" / "name")
+    assert (tmp_path / "file").read_text() == "kept"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "new", "there"]

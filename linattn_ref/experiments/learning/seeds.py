@@ -1,0 +1,53 @@
+"""Runs that differ in their seed alone: put side by side, and drawn as their median in a band.
+
+A run's name ends with its seed: ``linear-0``, ``linear-1`` are two of one kind, ``linear``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.learning.runs import Run
+
+__all__ = ["draw", "kinds", "processors", "stacked"]
+
+
+def kinds(found: Mapping[str, Run]) -> dict[str, list[Run]]:
+    """The runs of each kind, by the name without its seed.
+
+    Raises
+    ------
+    ValueError
+        Runs of one kind were not evaluated after the same steps.
+    """
+    of: dict[str, list[Run]] = {}
+    for name, run in found.items():
+        others = of.setdefault(name.rpartition("-")[0], [])
+        if others and not np.array_equal(run.steps, others[0].steps):
+            raise ValueError(f"record: {name} was not evaluated after the steps of the others of its kind")
+        others.append(run)
+    return of
+
+
+def stacked(of_one_kind: list[Run], *names: str) -> tuple[Array, ...]:
+    """CPU seconds and the curves of these names, ``(S, T)`` each: a row a seed, a column an evaluation."""
+    seconds = np.array([run.cpu_seconds for run in of_one_kind])
+    return seconds, *(np.array([run.curves[name] for run in of_one_kind]) for name in names)
+
+
+def processors(of_one_kind: list[Run]) -> str:
+    """What did the work: CPU seconds of different processors are not to be compared."""
+    return " and ".join(sorted({run.facts["machine"]["processor"] for run in of_one_kind}))
+
+
+def draw(axes: Axes, x: Array, values: Array, colour: Any, line: str = "-") -> Line2D:
+    """The median of ``values (S, T)`` over the seeds, in a band from the least to the greatest."""
+    (median,) = axes.plot(x, np.median(values, axis=0), line, color=colour)
+    axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+    return median

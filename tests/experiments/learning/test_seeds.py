@@ -1,0 +1,40 @@
+"""Runs of one kind: put together by their names, in step; drawn as a median in a band."""
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from linattn_ref.experiments.learning import seeds
+from linattn_ref.experiments.learning.runs import Run
+
+
+def run_of(seed, steps=(10, 20)):
+    seconds, loss = np.array([1.0, 2.0]), np.array([3.0, 1.0])
+    return Run({"seed": seed}, np.array(steps), seconds + seed, {"loss": loss * (seed + 1)})
+
+
+def test_kinds_are_named_without_the_seed():
+    found = {"lsh-4-0": run_of(0), "linear-0": run_of(0), "lsh-4-1": run_of(1)}
+    kinds = seeds.kinds(found)
+    named = {name: [run.facts["seed"] for run in of] for name, of in kinds.items()}
+    assert named == {"lsh-4": [0, 1], "linear": [0]}
+    seconds, loss = seeds.stacked(kinds["lsh-4"], "loss")
+    np.testing.assert_array_equal(seconds, [[1, 2], [2, 3]])
+    np.testing.assert_array_equal(loss, [[3, 1], [6, 2]])
+
+
+def test_runs_out_of_step_are_an_error():
+    with pytest.raises(ValueError, match="record: linear-1 was not evaluated after the steps of the others"):
+        seeds.kinds({"linear-0": run_of(0), "linear-1": run_of(1, (10, 21))})
+
+
+def test_the_band_holds_every_seed():
+    axes = Figure().subplots()
+    values = np.random.default_rng(0).random((3, 5))
+    line = seeds.draw(axes, np.arange(5.0), values, "black")
+    np.testing.assert_array_equal(line.get_ydata(), np.median(values, axis=0))
+    (band,) = axes.collections
+    corners = band.get_paths()[0].vertices
+    for x in range(5):
+        there = corners[corners[:, 0] == x, 1]
+        assert (there.min(), there.max()) == (values[:, x].min(), values[:, x].max())
