@@ -80,6 +80,7 @@ class Settings(NamedTuple):
     own_rates: Callable[[Any], Sequence[tuple[Array, float]]] = lambda params: ()
 
 
+@np.errstate(over="ignore", invalid="ignore")  # each loss and each norm is looked at: what fails is told once, named
 def run(
     task: Task,
     params: Any,

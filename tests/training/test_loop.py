@@ -225,6 +225,16 @@ def test_parameters_that_are_none_are_not_saved(tmp_path):
     assert not (tmp_path / "last.safetensors").exists()
 
 
+def test_what_overflows_is_told_by_the_error_alone(tmp_path):
+    """Without NumPy's warnings before it, which are errors in tests."""
+
+    def learn(*args):
+        return small_run.TASK.learn(*args) + np.float64(1e308) * 1e308
+
+    with pytest.raises(loop.TrainingError, match=r"step 0: the loss is inf"):
+        run(tmp_path, task=small_run.TASK._replace(learn=learn))
+
+
 def test_a_loss_that_explodes_stops_it(tmp_path):
     named = r"the loss exploded, from .* to .*, and \w+\.\w has the largest gradient; (the checkpoint|there is)"
     with pytest.raises(loop.TrainingError, match=named):

@@ -20,6 +20,7 @@ __all__ = [
     "images_bits",
     "images_drawn",
     "images_learned",
+    "images_short",
     "images_state",
     "mechanism_time",
     "mlm",

@@ -47,6 +47,7 @@ FIGURES = {
     "rewind": "recurrence",
     "decoding": "recurrence",
     "images_learned": "learning",
+    "images_short": "learning",
     "images_drawn": "learning",
     "images_state": "learning",
     "rfa_decay": "recurrence",

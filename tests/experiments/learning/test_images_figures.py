@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linattn_ref.experiments.learning import images_drawn, images_learned, images_state
+from linattn_ref.experiments.learning import images_drawn, images_learned, images_short, images_state, runs
 from linattn_ref.experiments.publishing import style
 
 
@@ -31,6 +31,26 @@ def test_the_curves_are_those_of_the_gathered_runs():
     assert {run.head for run in results.exercise} == {"softmax", "mixture"}
     with style.use():
         images_learned.draw(results)
+
+
+def test_short_runs_are_put_together_by_kind():
+    results = images_short.compute()
+    kinds = results.kinds
+    assert kinds["linear"].seeds == (0, 1, 2)
+    assert len(np.unique(kinds["linear"].bits[:, -1])) == 3  # not one run three times
+    assert (kinds["linear"].head, kinds["mixture"].head) == ("softmax", "mixture")
+    assert (kinds["mixture"].attention, kinds["lsh-1"].attention) == ("linear", "lsh-1")
+    found = runs.gathered(runs.RECORDS / "images_short.json")
+    assert set(found) == {f"{name}-{seed}" for name, kind in kinds.items() for seed in kind.seeds}  # none is left out
+    for name, kind in kinds.items():
+        run = found[f"{name}-{kind.seeds[-1]}"]
+        np.testing.assert_array_equal(kind.bits[-1], run.curves["bits"])
+        np.testing.assert_array_equal(kind.cpu_minutes[-1], run.cpu_seconds / 60)
+        assert kind.images[-1] == 8 * run.facts["steps"]  # each was trained to its end
+    with style.use():
+        left, right = images_short.draw(results).axes
+    for axes in (left, right):
+        np.testing.assert_array_equal(axes.lines[0].get_ydata(), np.median(kinds["linear"].bits, axis=0))
 
 
 @pytest.mark.slow

@@ -1,0 +1,92 @@
+"""Short runs of drawing: by attention, by what is said of a pixel, and how far apart three seeds of one kind lie.
+
+``linattn-ref train images --steps 3000 --peak 4e-3`` was run for each, gathered in ``figures/records/images_short.json``
+under the name of its kind and its seed. The rate has come down to 0 at the end of each.
+
+References
+----------
+Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2.1, table 1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.learning import runs, seeds
+from linattn_ref.experiments.publishing import labels, style
+
+__all__ = ["Kind", "Results", "compute", "draw"]
+
+LOOK = {  # colour, line
+    "linear": (style.BLUE, "-"),
+    "softmax": (style.BLACK, "-"),
+    "lsh-1": (style.MECHANISMS["reformer"], "-"),
+    "mixture": (style.BLUE, ":"),
+}
+CAPTION = (
+    "Short runs that learn to draw MNIST digits: bits a pixel of the first 512 test images against images seen and "
+    "against CPU time of the training alone, by networks of 4 layers of 64 with 2 heads. Linear attention: the median "
+    "of three seeds in a band from the least to the greatest; of the others one seed. Dotted: linear attention that "
+    "says a mixture of ten logistic distributions of a pixel, the others a score for each of 256 values."
+)
+
+
+class Kind(NamedTuple):
+    """The runs that differ in their seed alone."""
+
+    attention: str
+    head: str  # what is said of a pixel
+    seeds: tuple[int, ...]  # (S,)
+    images: Array  # (T,), seen
+    cpu_minutes: Array  # (S, T)
+    bits: Array  # (S, T), over all 784 pixels
+    bits_without_first: Array  # (S, T), over 783
+    processor: str
+
+
+class Results(NamedTuple):
+    """All of them, by name."""
+
+    kinds: dict[str, Kind]
+
+
+def compute(*, record: Path = runs.RECORDS / "images_short.json") -> Results:
+    """The committed runs, or those in another file of `runs.gather`; nothing is trained."""
+    found = seeds.kinds(runs.gathered(record))
+    return Results({name: _kind(found[name]) for name in LOOK if name in found})
+
+
+def _kind(of_one_kind: list[runs.Run]) -> Kind:
+    seconds, bits, without_first = seeds.stacked(of_one_kind, "bits", "bits_without_first")
+    first = of_one_kind[0]
+    return Kind(
+        first.facts["attention"],
+        first.facts["head"],
+        tuple(run.facts["seed"] for run in of_one_kind),
+        first.steps * first.facts["shape"]["batch"],
+        seconds / 60,
+        bits,
+        without_first,
+        seeds.processors(of_one_kind),
+    )
+
+
+def draw(results: Results) -> Figure:
+    """Both panels."""
+    figure, panels = style.figure(1, 2, height=0.42, sharey=True)
+    for axes, against in zip(panels, ("images", "cpu_minutes"), strict=True):
+        for name, kind in results.kinds.items():
+            x = kind.images / 1000 if against == "images" else np.median(kind.cpu_minutes, axis=0)
+            seeds.draw(axes, x, kind.bits, *LOOK[name])
+    seen, spent = panels
+    seen.set(xlabel="images seen (thousands)", ylabel="bits a pixel", title="by images")
+    spent.set(xlabel="CPU minutes", title="by time")
+    names = [f"{name} {np.median(kind.bits[:, -1]):.3f}" for name, kind in results.kinds.items()]
+    for axes in panels:
+        labels.at_ends(axes, list(axes.lines), names)
+    return figure
