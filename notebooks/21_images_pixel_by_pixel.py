@@ -29,6 +29,7 @@ from linattn_ref.experiments.learning import (
     images,
     images_drawn,
     images_learned,
+    images_short,
     images_state,
     runs,
 )
@@ -83,7 +84,10 @@ assert by_place < by_value < 8
 # almost always 0, it costs next to nothing, and leaving it out makes the mean *larger*, by a part in 784:
 
 # %%
-bits = json.loads((runs.RECORDS / "images_bits.json").read_text(encoding="utf-8"))
+bits, bits_softmax = (
+    json.loads((runs.RECORDS / name).read_text(encoding="utf-8"))
+    for name in ("images_bits.json", "images_bits_softmax.json")
+)
 assert (training[:, 0] == 0).mean() > 0.999
 ratio = bits["bits_without_first"] / bits["bits"]
 assert 1 < ratio < 784 / 783 + 1e-6
@@ -183,7 +187,7 @@ chapter.source(images.smooth, images.rows_and_columns, doc=False)
 # ## What was learned
 #
 # Networks of 4 layers of 64, 2 heads of 32, a hidden layer of 256, 283,328 parameters; softmax over 256 values; Adam,
-# 8 images a step, the gradient clipped at norm 1; the rate rises to 0.004 within the first fiftieth of 14,000 steps and
+# 8 images a step, the gradient clipped at norm 1; the rate rises to 0.004 within the first fiftieth of 20,000 steps and
 # falls along a cosine to 0. Linear and softmax attention from the same seed, with the same images in the same order.
 
 # %%
@@ -208,41 +212,74 @@ print(f"linear: {after_minutes(linear, 10):.3f} bits after 10 CPU minutes, {afte
 print(f"linear: {linear.images[-1]:,} images, {linear.cpu_minutes[-1]:.0f} CPU minutes, {linear.bits[-1]:.3f} bits")
 
 # %% [markdown]
-# At the same number of images seen, which is what the paper compares:
+# Both saw the same number of images, and at the same number the paper compares them:
 
 # %%
 softmax = curves["softmax"]
-last = min(linear.images[-1], softmax.images[-1])
-at = [int(np.flatnonzero(curve.images == last)[0]) for curve in (softmax, linear)]
+assert linear.images[-1] == softmax.images[-1] == 8 * linear.steps_planned == 8 * softmax.steps_planned
 rows = [
-    (f"here, after {last:,} images", float(softmax.bits[at[0]]), float(linear.bits[at[1]])),
-    ("CPU minutes until then", float(softmax.cpu_minutes[at[0]]), float(linear.cpu_minutes[at[1]])),
+    (f"here, after {linear.images[-1]:,} images", float(softmax.bits[-1]), float(linear.bits[-1])),
+    ("CPU minutes until then", float(softmax.cpu_minutes[-1]), float(linear.cpu_minutes[-1])),
     ("in print, 250 epochs = 15,000,000 images", learned.printed["softmax"], learned.printed["linear"]),
 ]
 chapter.table(("bits per dimension, MNIST", "softmax", "linear"), rows)
-assert softmax.bits[at[0]] < linear.bits[at[1]]  # claim 28: the order is the paper's
-assert softmax.cpu_minutes[at[0]] > linear.cpu_minutes[at[1]]
+assert softmax.bits[-1] < linear.bits[-1]  # claim 28: the order is the paper's
+assert softmax.cpu_minutes[-1] > linear.cpu_minutes[-1]
 assert after_minutes(softmax, 10) < after_minutes(linear, 10)
-print(f"a step of softmax took {softmax.cpu_minutes[at[0]] / linear.cpu_minutes[at[1]]:.2f} times as long")
+print(f"a step of softmax took {softmax.cpu_minutes[-1] / linear.cpu_minutes[-1]:.2f} times as long")
 
 # %% [markdown]
 # In CPU time the two are level at first, and after ten minutes softmax is ahead here too: at 784 pixels and this width
 # the square is not yet what a step spends its time on. Linear attention wins where images are drawn, below.
 #
 # **None of this has converged.** The paper's networks have 22 times the parameters and see 15 million images; here
-# linear attention saw not quite two epochs. Softmax saw a quarter of that, and was stopped before its rate had come
-# down. These are single runs: how far another seed would lie from them was not measured, and the rate was chosen
-# from a few short runs whose test images are among those of the curves. What stands is the order of the two, and that
-# the gradients derived by hand do learn.
+# each saw two epochs and two thirds, a hundredth of that. A curve is flat at its end because the rate has come down to
+# 0, not because there was nothing left to learn. The rate was chosen from a few short runs whose test images are among
+# those of the curves. What stands is the order of the two, and that the gradients derived by hand do learn.
 #
 # On all 10,000 test images, by `linattn-ref bits`, of the weights that come with the package:
 
 # %%
 chapter.table(
-    ("test images", "bits over 784", "standard error", "over 783, as in the paper", "standard error"),
-    [(str(bits["images"]), bits["bits"], bits["error"], bits["bits_without_first"], bits["error_without_first"])],
+    ("10,000 test images", "bits over 784", "standard error", "over 783, as in the paper", "standard error"),
+    [
+        (one["attention"], one["bits"], one["error"], one["bits_without_first"], one["error_without_first"])
+        for one in (bits_softmax, bits)
+    ],
 )
+assert bits["images"] == bits_softmax["images"] == 10_000
+assert bits["step"] == bits_softmax["step"] == linear.steps_planned
 assert bits["bits"] < 0.6 * by_place  # what looking at the other pixels is worth
+assert bits["bits"] - bits_softmax["bits"] > 5 * max(bits["error"], bits_softmax["error"])  # claim 28
+
+# %% [markdown]
+# The error is of the choice of test images alone. **How far does another seed lie?** Another seed begins with other
+# parameters and sees other images. Long runs are single ones, so this is asked of short ones, of 3,000 steps, at the
+# end of which the rate has come down to 0 as well: linear attention from three seeds, and beside it softmax and LSH
+# attention with one round of hashing (lsh-1), and linear attention with the mixture in place of 256 scores.
+
+# %%
+short = restore(images_short.Results, chapter.record("images_short")["results"]).kinds
+chapter.show(
+    images_short.draw,
+    images_short.Results(short),
+    alt="Bits a pixel of short runs against images and against CPU minutes: the band of linear attention's three seeds "
+    "is hardly wider than its line",
+)
+table = []
+for name, kind in short.items():
+    last, without_first = kind.bits[:, -1], kind.bits_without_first[:, -1]
+    table.append(
+        (
+            name,
+            len(kind.seeds),
+            *(f"{ends.min():.3f} to {ends.max():.3f}" if len(ends) > 1 else f"{ends[0]:.3f}" for ends in (last, without_first)),
+            float(np.median(kind.cpu_minutes[:, -1])),
+        )
+    )
+chapter.table(("3,000 steps", "seeds", "bits over 784", "over 783", "CPU minutes"), table)
+spread = float(np.ptp(short["linear"].bits[:, -1]))
+print(f"three seeds of linear attention lie within {spread:.4f} bits")
 
 # %% [markdown]
 # ## The network, run here
@@ -290,7 +327,7 @@ chapter.explore(
 #
 # The first 50 images from one seed, none left out; and the first test image of each digit, of which the upper half is
 # given, as in the paper's appendix D (figure 6 has MNIST's samples, figure 7 its completions). Many samples are digits;
-# some are only strokes that begin like one. That is what two epochs buy.
+# some are only strokes that begin like one. That is what less than three epochs buy.
 
 # %%
 drawn = restore(images_drawn.Results, chapter.record("images_drawn")["results"])

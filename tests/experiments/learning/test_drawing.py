@@ -14,6 +14,7 @@ from linattn_ref.data.digits import Digits
 from linattn_ref.experiments.learning import drawing, images, images_bits, images_drawn
 from linattn_ref.experiments.learning.images import Shape
 from linattn_ref.experiments.publishing.restore import restore
+from linattn_ref.lecture.live import weights
 from linattn_ref.training import checkpoint
 
 FIGURES = Path(__file__).parents[3] / "figures"
@@ -54,14 +55,23 @@ def test_another_checkpoint_is_refused(tmp_path):
         drawing.load(path)
 
 
-def test_the_shipped_network_is_small_and_says_what_made_it():
-    assert drawing.SHIPPED.stat().st_size < 3e6
-    network = drawing.load()
-    assert network.facts["command"].startswith("linattn-ref train images --attention linear")
+@pytest.mark.parametrize(
+    ("path", "record"), list(zip(weights.SHIPPED, ("images_bits.json", "images_bits_softmax.json"), strict=True))
+)
+def test_the_shipped_networks_are_small_and_say_what_made_them(path, record):
+    assert path.stat().st_size < 3e6
+    network = drawing.load(path)
+    attention = path.stem.removeprefix("digits_")
+    assert network.facts["command"].startswith(f"linattn-ref train images --attention {attention}")
     assert network.shape == (28, 28)
-    assert 0 < network.step <= network.facts["steps"]
-    record = json.loads((FIGURES / "records" / "images_bits.json").read_text())
-    assert (record["sha256"], record["step"]) == (fetch.file_sha256(drawing.SHIPPED), network.step)
+    assert network.step == network.facts["steps"]
+    said = json.loads((FIGURES / "records" / record).read_text())
+    assert (said["sha256"], said["step"], said["images"]) == (fetch.file_sha256(path), network.step, 10_000)
+
+
+def test_the_shipped_networks_differ_in_their_attention_alone():
+    ours, other = (drawing.load(path).facts for path in weights.SHIPPED)
+    assert {key for key in ours if ours[key] != other[key]} == {"command", "attention"}
 
 
 @pytest.mark.slow
