@@ -273,7 +273,10 @@ for name, kind in short.items():
         (
             name,
             len(kind.seeds),
-            *(f"{ends.min():.3f} to {ends.max():.3f}" if len(ends) > 1 else f"{ends[0]:.3f}" for ends in (last, without_first)),
+            *(
+                f"{ends.min():.3f} to {ends.max():.3f}" if len(ends) > 1 else f"{ends[0]:.3f}"
+                for ends in (last, without_first)
+            ),
             float(np.median(kind.cpu_minutes[:, -1])),
         )
     )

@@ -1,7 +1,7 @@
 """The mechanisms that learn side by side, by the names that papers and commands use.
 
 Reformer's rotations and the random features are drawn anew in each step of training; for an evaluation they are drawn
-from a seed of its own, the same each time. Reformer has as many buckets as there are chunks, an even number.
+anew for each of its batches, from a seed of its own. Reformer has as many buckets as there are chunks, an even number.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ def bits(
     network: Network, pixels: Pixels, *, progress: Callable[[Iterable[int]], Iterable[int]] = iter
 ) -> tuple[Array, Array]:
     """Bits per dimension of each of the images ``(images, N)``: over all pixels, and without the first."""
-    return images.bits(network.params, network.model, network.head, pixels, progress=progress)
+    attention, shape = network.facts["attention"], Shape(**network.facts["shape"])
+    return images.bits(network.params, attention, network.head, shape, pixels, progress=progress)
 
 
 def draw(

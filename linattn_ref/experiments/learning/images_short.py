@@ -1,6 +1,6 @@
 """Short runs of drawing: by attention, by what is said of a pixel, and how far apart three seeds of one kind lie.
 
-``linattn-ref train images --steps 3000 --peak 4e-3`` was run for each, gathered in ``figures/records/images_short.json``
+``linattn-ref train images --steps 3000 --peak 4e-3`` was run for each, and gathered as ``records/images_short.json``
 under the name of its kind and its seed. The rate has come down to 0 at the end of each.
 
 References

@@ -31,7 +31,7 @@ def test_bits_are_those_of_the_probabilities(head):
     params = images.start("linear", head, TINY, 3, np.random.default_rng(0))
     pixels = np.random.default_rng(1).integers(0, 256, (5, 9))
     model = images.model_of("linear", TINY, 9, np.random.default_rng(0))
-    both = images.bits(params, model, head, pixels)
+    both = images.bits(params, "linear", head, TINY, pixels)
     scores, _ = images.causal.forward(images.shifted(pixels), params, model)
     if head == "softmax":
         p = np.exp(scores.astype(float))
@@ -40,6 +40,17 @@ def test_bits_are_those_of_the_probabilities(head):
         p = probabilities(scores.astype(float))
     surprise = -np.log2(np.take_along_axis(p, pixels[..., None], axis=-1)[..., 0])
     np.testing.assert_allclose(both, [surprise.mean(axis=1), surprise[:, 1:].mean(axis=1)], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_features_are_drawn_anew_for_each_batch_of_a_test():
+    """And the same each time."""
+    params = images.start("performer", "softmax", TINY, 3, np.random.default_rng(0))
+    pixels = np.tile(np.random.default_rng(1).integers(0, 256, 9), (images.AT_A_TIME + 1, 1))  # one image
+    each, _ = images.bits(params, "performer", "softmax", TINY, pixels)
+    np.testing.assert_allclose(each[:-1], each[0], rtol=1e-6)
+    assert abs(each[-1] / each[0] - 1) > 1e-5
+    np.testing.assert_array_equal(images.bits(params, "performer", "softmax", TINY, pixels)[0], each)
 
 
 @pytest.mark.slow
