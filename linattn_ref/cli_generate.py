@@ -62,7 +62,7 @@ def _add_generate(commands: Any) -> None:
     option(
         "--temperature", type=float, default=1.0, metavar="T", help="below 1 they are more alike (default: %(default)s)"
     )
-    option("--prefix-image", type=Path, metavar="FILE", help="an image of the network's size, of which to go on")
+    option("--prefix-image", type=Path, metavar="FILE", help="an image of the network's size, to go on from")
     option("--rows", type=at_least(1), metavar="R", help="that are kept of it (default: half)")
     option("--seed", type=at_least(0), default=0, help="(default: 0)")
     option("--out", type=Path, default=Path("out/drawn.png"), metavar="FILE.png", help="(default: %(default)s)")

@@ -108,7 +108,8 @@ print(
 # at norm 1 (their `radam.py` calls `clip_grad_norm_` on one parameter after the other). Not as they have it: the
 # network is smaller and reads fewer sequences an update (they have 64), it begins by this package's rules and not by
 # PyTorch's, there is no dropout (they have .1), and the rate, .001, is divided by ten after eight tenths of the
-# updates, where theirs is after 3000 of 10,000: so small a network is not done by then. And hashing sorts into as many
+# updates, where theirs is after 3000 of 10,000: linear attention is far from done by then, as a line below asserts. And
+# hashing sorts into as many
 # buckets as there are chunks, two at $S = 68$, where theirs has 64 at any length.
 
 # %%
@@ -135,7 +136,10 @@ chapter.table(("", f"loss after {learned.steps[0]} updates", f"after {learned.st
 # $S = 68$: words of 17 to 32 symbols; two layers of width 64, two heads, 32 sequences an update. Softmax and linear
 # attention, LSH with one round and with four, random features (64 a head, drawn anew in each update), and a window of
 # 16 places back. Such a run takes two to ten CPU minutes, so what follows comes from a record of
-# `linattn-ref train duplication`; the loss is that of 512 sequences nobody trained on.
+# `linattn-ref train duplication`. Every update reads new sequences, hashed anew and with new features, so that its loss
+# is one on words never seen; at the end it is the mean over the last tenth of the updates. The symbols told are those
+# of 512 sequences that are the same each time. There, when these runs were recorded, one draw of hashes and one of
+# features served all 512, which says more of that draw than of the network: so the table leaves them out.
 
 # %%
 curves = duplication_curves.from_record(chapter.record("duplication_curves"))
@@ -143,34 +147,39 @@ chapter.show(
     duplication_curves.draw,
     curves,
     alt="The loss falls first for softmax attention, then for the window, then for linear attention and lsh with four "
-    "rounds, which end near a hundredth of a nat; lsh with one round and random features stay above. Linear attention "
-    "with four heads of width 16 ends where two of 32 do, with eight of width 8 three times as high. At S = 128 "
-    "softmax falls as low as before, linear attention to a sixth of a nat, and the window stays at guessing",
+    "rounds, which end near a hundredth of a nat; lsh with one round and random features stay far above. "
+    "Linear attention with four heads of width 16 ends where two of 32 do, with eight of width 8 three times as high. "
+    "At S = 128 softmax falls as low as before, linear attention to a sixth of a nat, and the window stays at guessing",
 )  # claim 27
 
 # %%
+DRAWN = ("lsh-1", "lsh-4", "performer")  # what draws hashes or features
 rows = []
 for name, curve in curves.mechanisms.items():
-    final, right, seconds = curve.loss[:, -1], curve.accuracy[:, -1], curve.cpu_seconds[:, -1]
+    final, right, seconds = curve.at_the_end(), curve.accuracy[:, -1], curve.cpu_seconds[:, -1]
     spread = f"{final.min():.2g} to {final.max():.2g}" if len(final) > 1 else f"{final[0]:.2g}"
     family = curve.processor.partition("family ")[2].partition(",")[0]
     took = f"{np.median(seconds):.0f} ({family})"
-    rows.append((name, len(final), curve.steps[-1], took, spread, f"{np.median(right):.2%}"))
+    symbols = "" if name in DRAWN else f"{np.median(right):.2%}"
+    rows.append((name, len(final), curve.steps[-1], took, spread, symbols))
 head = ("", "seeds", "updates", "CPU seconds (processor's family)", "loss at the end, nats", "symbols told (median)")
 chapter.table(head, rows)
 
 softmax, linear, lsh_4, performer, local = (
     curves.mechanisms[name] for name in ("softmax", "linear", "lsh-4", "performer", "local")
 )
-assert softmax.loss[:, -1].max() < 0.01
-assert linear.loss[:, -1].max() < 0.05
+assert softmax.at_the_end().max() < 0.01
+assert linear.at_the_end().max() < 0.05
+assert linear.loss[:, linear.steps == 3000].min() > 0.4  # where the authors' rate comes down
 assert max(softmax.cpu_seconds.max(), linear.cpu_seconds.max()) < 360  # six minutes
 shared = np.flatnonzero(np.isin(linear.steps, softmax.steps))
-assert 50 * softmax.loss[:, -1].max() < linear.loss[:, shared[-1]].min()  # after as many updates
-assert curves.mechanisms["lsh-1"].loss[:, -1].min() > 3 * linear.loss[:, -1].max()
-assert lsh_4.loss[:, -1].max() < linear.loss[:, -1].min()
-assert performer.loss[:, -1].min() > 0.3
-assert local.loss[:, -1].max() < 0.01
+assert 50 * softmax.at_the_end().max() < linear.loss[:, shared[-1]].min()  # after as many updates
+lsh_1 = curves.mechanisms["lsh-1"].at_the_end()
+assert lsh_1.min() > 10 * linear.at_the_end().max()
+assert np.ptp(lsh_1) < 0.1 * lsh_1.min()
+assert 1 < np.median(lsh_4.at_the_end()) / np.median(linear.at_the_end()) < 1.5
+assert 0.37 < performer.at_the_end().min() < performer.at_the_end().max() < 0.39
+assert local.at_the_end().max() < 0.01
 
 # %% [markdown]
 # **The paper** says of its Figure 2 (section 4.1.1; $S = 128$, 4 layers, 8 heads, 64 sequences an update, the loss over
@@ -180,22 +189,23 @@ assert local.loss[:, -1].max() < 0.01
 # Here, at a quarter of the width and half of the length and depth: linear attention does learn to copy, to about a
 # hundredth of a nat, in every run. It is *not* as fast as softmax attention, neither by updates nor, at this length, by
 # time: after 4000 updates its loss is more than fifty times the other's (which has had its lower rate by then). Nor do
-# its curves end where those of softmax attention end. That is no contradiction: this network has 4 heads in all where
-# theirs has 32, and what that costs is asked below, with the width of a head. The authors' own README warns: the task
+# its curves end where those of softmax attention end. That is no contradiction: their network is larger in every
+# respect, 32 heads in all where this one has 4, and which of them matters was not measured. The authors' own README
+# warns: the task
 # "requires very sparse random attention and is a hard task for dense attentions like linear attention".
 #
-# **Hashing.** With one round the loss ends above that of linear attention, as the paper has it, and the seeds are far
-# apart: whenever the hash, drawn anew in each update, sorts a query and its key into chunks that are not neighbours,
-# there is nothing to copy. With four rounds that hardly happens, and the loss ends a little *below* that of linear
-# attention. (At $S = 68$ and chunks of 32 a query sees up to 64 keys in any case: what hashing does to long sequences
-# is not to be seen here.)
+# **Hashing.** With one round the loss ends more than ten times above that of linear attention, as the paper has it, and
+# so for each seed: whenever the hash, drawn anew in each update, sorts a query and its key into chunks that are not
+# neighbours, there is nothing to copy. With four rounds that hardly happens, and the loss ends close to that of linear
+# attention, a little above. (At $S = 68$ and chunks of 32 a query sees up to 64 keys in any case: what hashing does to
+# long sequences is not to be seen here.)
 #
-# **Random features** estimate the softmax, and stay at a third to half of a nat. The likely reason: sharp weights are
-# large exponents, and those are what they estimate worst (chapter 9), with other errors in each update. The features of
-# linear attention estimate nothing, and there is no noise in them.
+# **Random features** estimate the softmax, and stay at three eighths of a nat, whatever the seed. The likely reason:
+# sharp weights are large exponents, and those are what they estimate worst (chapter 9), with other errors in each
+# update. The features of linear attention estimate nothing, and there is no noise in them.
 #
 # **A window** of 16 places back ends as low as softmax attention, and no word has its first copy inside it. Two layers
-# reach 32 places: one hands on what the other needs (exercise 4). How sharply it points within them nothing limits.
+# reach 32 places: one hands on what the other needs (exercise 4). Nothing limits how sharply it points within them.
 #
 # ## The paper's length
 #
@@ -204,10 +214,10 @@ assert local.loss[:, -1].max() < 0.01
 # %%
 rows = []
 for name, curve in curves.longer.items():
-    minutes, loss, right = curve.cpu_seconds[0, -1] / 60, curve.loss[0, -1], curve.accuracy[0, -1]
+    minutes, loss, right = curve.cpu_seconds[0, -1] / 60, curve.at_the_end()[0], curve.accuracy[0, -1]
     rows.append((name, curve.steps[-1], f"{minutes:.0f}", f"{loss:.2g}", f"{right:.1%}"))
 chapter.table(("S = 128", "updates", "CPU minutes", "loss at the end, nats", "symbols told"), rows)
-longer = {name: curve.loss[0, -1] for name, curve in curves.longer.items()}
+longer = {name: curve.at_the_end()[0] for name, curve in curves.longer.items()}
 assert longer["softmax"] < 0.002
 assert 0.05 < longer["linear"] < 0.25
 n = words.draw(np.random.default_rng([2020, 128]), count=512, length=128).counts.sum(axis=1) - 1
@@ -310,9 +320,11 @@ for of in told.values():
 #
 # $$\operatorname{rank} P \le D \qquad (3)$$
 #
-# The identity has rank $n$. By Eckart and Young (chapter 3) no matrix of rank $D$ is closer to it than
-# $\sqrt{n - D}$, of $\sqrt n$. Heads of width 8 would have to tell 32 places apart by 8 numbers. And what is to be
-# copied has to fit into the state, which has $H D^2 = E D$ numbers. How many directions do our heads of width 32 use?
+# The identity has rank $n$. By Eckart and Young (chapter 3) no matrix of rank $D$ is closer to it than $\sqrt{n - D}$,
+# of $\sqrt n$. Heads of width 8 would have to tell 32 places apart by 8 numbers. And what is to be copied has to fit
+# into the state, which has $H D^2 = E D$ numbers. How many directions do our heads of width 32 use? With $\sigma_i$ the
+# singular values of $P$, count $(\sum_i \sigma_i^2)^2 / \sum_i \sigma_i^4$, which is $r$ if $r$ of them are equal and
+# the others 0:
 
 # %%
 ranks = {name: np.linalg.svd(copies(name, 32)[1].astype(float), compute_uv=False) for name in ("softmax", "linear")}
@@ -331,13 +343,13 @@ assert np.linalg.matrix_rank(weights, tol=1e-5 * np.linalg.norm(weights)) <= 32 
 
 # %%
 for width, curve in curves.widths.items():
-    print(f"linear, D = {width}: {np.median(curve.loss[:, -1]):.2g} nats, {np.median(curve.accuracy[:, -1]):.1%} told")
-wide, narrower, narrowest = (np.median(curve.loss[:, -1]) for curve in curves.widths.values())
-assert narrower < 2 * wide < narrowest < 5 * wide
+    print(f"linear, D = {width}: {np.median(curve.at_the_end()):.2g} nats, {np.median(curve.accuracy[:, -1]):.1%} told")
+wide, narrower, narrowest = (np.median(curve.at_the_end()) for curve in curves.widths.values())
+assert narrower < 2 * wide < narrowest < 4 * wide
 
 # %% [markdown]
 # Less than (3) suggests: it holds for one head, and the heads of a layer share the places among them. Width 16 ends
-# where width 32 does. Only at 8 the loss is some three times as high, and still nearly all symbols are told.
+# where width 32 does. Only at 8 is the loss some three times as high, and still nearly all symbols are told.
 #
 # ## Copying as a recurrent network
 #
@@ -374,11 +386,13 @@ resources = model_resources.from_record(chapter.record("model_resources"))
 chapter.show(
     model_resources.draw,
     resources,
-    alt="Time of a training step over the length: softmax bends upwards from 1024 on, lsh and linear stay straight. "
-    "Memory over the length is level for all four",
+    alt="Time of a training step over the length: softmax bends upwards from 1024 on, linear and lsh with one round "
+    "stay straight, lsh with four bends a little. Memory over the length is level for all four",
 )  # claim 26
 softmax, linear = (resources.curves[name] for name in ("softmax", "linear"))
 assert softmax.time_growth.exponent > 1.3 > linear.time_growth.exponent
+assert softmax.seconds[0] < 1.3 * linear.seconds[0]
+assert all(more > less for more, less in zip(linear.peak, softmax.peak, strict=False))
 for curve in resources.curves.values():
     assert 0.9 < curve.memory_growth.exponent < 1.1
 chapter.table(
@@ -401,9 +415,9 @@ chapter.table(
 # <details><summary>Solution</summary>
 #
 # At place $n - 1$, the last symbol of the first copy is read, and 0 is to be told. But no place before counts, and no
-# place after it has the target 0: a target that counts is 0 if and only if nothing but symbols has been read so far.
-# One head that asks whether there is a separator, which layer 1 does anyhow, tells it. (The authors divide by the
-# number of targets, so the mean over $n + 1$ is a little below the mean over the $n$ that cost something.)
+# place after it that counts has the target 0: a target that counts is 0 if and only if nothing but symbols has been
+# read so far. One head that asks whether there is a separator, which layer 1 does anyhow, tells it. (The authors divide
+# by the number of targets, so the mean over $n + 1$ is a little below the mean over the $n$ that cost something.)
 #
 # </details>
 #

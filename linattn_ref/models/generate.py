@@ -33,15 +33,14 @@ from linattn_ref.models import causal, decoding
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn.embedding import check_tokens
 
-__all__ = ["generate", "pick", "ways"]
+__all__ = ["check_temperature", "generate", "pick", "ways"]
 
 Tokens = NDArray[np.integer[Any]]
 
 
 def pick(scores: Array, rng: np.random.Generator, *, temperature: float = 1.0, top_k: int | None = None) -> Tokens:
     """Equation (1): a token for each row of ``scores (B, V)``, ``(B,)``."""
-    if not (is_number(temperature) and 0 <= temperature < np.inf):
-        raise ValueError(f"temperature: expected a finite number of at least 0, got {temperature!r}")
+    check_temperature(temperature)
     if top_k is not None:
         check_sizes(top_k=top_k)
         least = np.sort(scores, axis=-1)[:, -min(top_k, scores.shape[-1]), None]  # (B, 1)
@@ -52,6 +51,12 @@ def pick(scores: Array, rng: np.random.Generator, *, temperature: float = 1.0, t
     p = np.exp((scores - scores.max(axis=-1, keepdims=True)) / temperature)
     cumulative = np.cumsum(p, axis=-1)  # (B, V)
     return (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(axis=-1)
+
+
+def check_temperature(temperature: float) -> None:
+    """What :func:`pick` can divide by, or 0."""
+    if not (is_number(temperature) and 0 <= temperature < np.inf):
+        raise ValueError(f"temperature: expected a finite number of at least 0, got {temperature!r}")
 
 
 def generate(

@@ -51,7 +51,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array, check_array, check_shape
+from linattn_ref.attention.arguments import Array, check_array, check_shape, is_number
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.nn.embedding import check_tokens
@@ -171,6 +171,12 @@ def probabilities(params: Array) -> Array:
     return np.exp(log_sum_exp(w - log_sum_exp(w) + log_p))[..., 0]
 
 
+def check_temperature(temperature: float) -> None:
+    """What :func:`sample` can multiply by: at 0 all would be one value."""
+    if not (is_number(temperature) and 0 < temperature < np.inf):
+        raise ValueError(f"temperature: expected a finite number above 0, got {temperature!r}")
+
+
 def sample(params: Array, rng: np.random.Generator, *, temperature: float = 1.0) -> Values:
     """A value of each distribution: ``(..., 3 K) -> (...)``, uint8, with the chances of the loss.
 
@@ -182,8 +188,7 @@ def sample(params: Array, rng: np.random.Generator, *, temperature: float = 1.0)
         Above 0. ``w`` is divided by it and ``s`` multiplied: below 1 what is likely becomes likelier.
     """
     check_params(params)
-    if not 0 < temperature < np.inf:
-        raise ValueError(f"temperature: expected a finite number above 0, got {temperature!r}")
+    check_temperature(temperature)
     w, mu, log_s = np.split(params, 3, axis=-1)  # (..., K)
     component = (w / temperature + rng.gumbel(size=w.shape)).argmax(axis=-1)[..., None]  # drawn from softmax(w)
     mu_k, log_s_k = (np.take_along_axis(x, component, axis=-1)[..., 0] for x in (mu, np.maximum(log_s, LOWEST)))

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 import linattn_ref.data
 from linattn_ref.atomic import write_all
-from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.arguments import Array, check_sizes
 from linattn_ref.experiments.learning import images, runs
 from linattn_ref.experiments.learning.images import Shape
 from linattn_ref.models.causal import Model, Params
-from linattn_ref.models.generate import generate, pick
+from linattn_ref.models.generate import check_temperature, generate, pick
 from linattn_ref.nn import logistic_mixture
+from linattn_ref.nn.embedding import check_tokens
 from linattn_ref.training import checkpoint
 
 __all__ = ["SHIPPED", "Network", "bits", "check_png", "draw", "load", "read_image", "write_grid"]
@@ -60,9 +61,12 @@ def load(path: Path = SHIPPED) -> Network:
         attention, head, side = facts["attention"], facts["head"], facts["side"]
         shape = Shape(**facts["shape"])
         places = len(found.arrays["params.positions.table"])
-    except (KeyError, TypeError) as error:
+        colours = places // side**2
+        if head not in images.HEADS:
+            raise KeyError(f"head {head!r}")
+    except (KeyError, TypeError, ZeroDivisionError) as error:
         raise ValueError(f"{path}: no checkpoint of `linattn-ref train images` ({error})") from error
-    rng, colours = np.random.default_rng(0), places // side**2
+    rng = np.random.default_rng(0)
     params = images.start(attention, head, shape, side, rng, colours=colours)
     runs.kept_weights(path, params)
     model = images.model_of(attention, shape, places, rng)
@@ -106,11 +110,24 @@ def draw(
     Returns
     -------
     ndarray of uint8 ``(count, side, side)``, or with colours ``(count, side, side, 3)``
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``count``, ``begun`` or ``temperature`` does not fit: it is named before anything is drawn.
     """
+    check_sizes(count=count)
+    (check_temperature if network.head == "softmax" else logistic_mixture.check_temperature)(temperature)
+    pixels = int(np.prod(network.shape))
     first = np.full((count, 1), images.BEGIN)
     if begun is not None:
-        first = np.concatenate([first, np.broadcast_to(begun, (count, np.shape(begun)[-1]))], axis=1)
-    left = int(np.prod(network.shape)) + 1 - first.shape[1]
+        check_tokens("begun", begun, images.BEGIN)
+        if begun.ndim not in (1, 2) or begun.shape[:-1] not in ((), (count,)) or begun.shape[-1] >= pixels:
+            raise ValueError(
+                f"begun: expected shape (n,) or ({count}, n) with n less than {pixels} pixels, got {begun.shape}"
+            )
+        first = np.concatenate([first, np.broadcast_to(begun, (count, begun.shape[-1]))], axis=1)
+    left = pixels + 1 - first.shape[1]
     options: dict[str, Any] = {"temperature": temperature, "way": way, "progress": progress}
     options["sample"] = pick if network.head == "softmax" else logistic_mixture.sample
     drawn = generate(first, left, network.params, network.model, rng=rng, **options)

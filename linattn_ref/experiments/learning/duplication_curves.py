@@ -40,9 +40,10 @@ LOOK = {  # colour, line
     "local": (M["local"], "-"),
 }
 CAPTION = (
-    "Learning to copy a word: cross-entropy of the second copy, of 512 sequences that are not trained on. Two layers "
+    "Learning to copy a word: cross-entropy of the second copy. No sequence is read twice, so the loss of training is "
+    "one on new words, with new hashes and features; a point is the mean over the updates since the last. Two layers "
     "of width 64, two heads, 32 sequences an update. Above: words of 17 to 32 symbols, against updates and against the "
-    "CPU time of one thread (of those with a star, another processor's); a line is the median over three seeds, its "
+    "CPU time of one thread (with a star, of another processor); a line is the median over three seeds, its "
     "band goes from the least to the greatest. Below, one seed each but for D = 32: linear attention with more heads, "
     "which are narrower; and words of 32 to 62 symbols. The rate falls to a tenth after eight tenths of a run: that is "
     "the last drop."
@@ -55,9 +56,13 @@ class Curve(NamedTuple):
     seeds: tuple[int, ...]  # (S,)
     steps: Array  # (T,)
     cpu_seconds: Array  # (S, T)
-    loss: Array  # (S, T), nats a symbol
-    accuracy: Array  # (S, T), share of the symbols that are told
+    loss: Array  # (S, T), nats a symbol, of the sequences read since the last evaluation, each for the first time
+    accuracy: Array  # (S, T), share of the symbols that are told, of sequences that are the same each time
     processor: str
+
+    def at_the_end(self) -> Array:
+        """The loss over the last tenth of the updates, ``(S,)``."""
+        return self.loss[:, self.steps > 0.9 * self.steps[-1]].mean(axis=1)
 
 
 class Results(NamedTuple):
@@ -72,9 +77,12 @@ def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
     """The curves of the committed runs, or those in another file of `runs.gather`."""
     found = runs.gathered(record)
     curves = {}
-    for of_one_kind in seeds.kinds(found).values():
+    for name, of_one_kind in seeds.kinds(found).items():
         facts = of_one_kind[0].facts
-        curves[facts["attention"], Shape(**facts["shape"])] = _curve(of_one_kind)
+        told = facts["attention"], Shape(**facts["shape"])
+        if told in curves:
+            raise ValueError(f"record: {name} has the attention and the network of another kind")
+        curves[told] = _curve(of_one_kind)
 
     def by_attention(shape: Shape) -> dict[str, Curve]:
         return {name: curves[name, shape] for name in NAMES if (name, shape) in curves}
@@ -85,7 +93,7 @@ def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
 
 
 def _curve(of_one_kind: list[runs.Run]) -> Curve:
-    seconds, loss, accuracy = seeds.stacked(of_one_kind, "loss", "accuracy")
+    seconds, loss, accuracy = seeds.stacked(of_one_kind, "training_loss", "accuracy")
     seeds_of = tuple(run.facts["seed"] for run in of_one_kind)
     return Curve(seeds_of, of_one_kind[0].steps, seconds, loss, accuracy, seeds.processors(of_one_kind))
 
@@ -112,8 +120,10 @@ def draw(results: Results) -> Figure:
     }
     first = next(iter(results.mechanisms.values())).processor
     star = {name: "*" * (curve.processor != first) for name, curve in results.mechanisms.items()}
+    star_longer = {name: "*" * (curve.processor != first) for name, curve in results.longer.items()}
     for axes, lines in named.items():  # now that all limits are known
-        names = [name + star.get(name, "") * (axes is time) for name in lines]
+        stars = {time: star, longer: star_longer}.get(axes, {})
+        names = [name + stars.get(name, "") for name in lines]
         labels.at_ends(axes, list(lines.values()), names, rows=2)
     labels.at(updates, updates.get_xlim()[1], np.log(10), "guessing", style.GREY, ha="right")
     for left in (updates, heads):

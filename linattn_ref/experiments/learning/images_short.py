@@ -39,6 +39,7 @@ CAPTION = (
 class Kind(NamedTuple):
     """The runs that differ in their seed alone."""
 
+    command: str  # of the first of them
     attention: str
     head: str  # what is said of a pixel
     seeds: tuple[int, ...]  # (S,)
@@ -65,6 +66,7 @@ def _kind(of_one_kind: list[runs.Run]) -> Kind:
     seconds, bits, without_first = seeds.stacked(of_one_kind, "bits", "bits_without_first")
     first = of_one_kind[0]
     return Kind(
+        first.facts["command"],
         first.facts["attention"],
         first.facts["head"],
         tuple(run.facts["seed"] for run in of_one_kind),

@@ -18,21 +18,35 @@ from linattn_ref.experiments.learning.runs import Run
 __all__ = ["draw", "kinds", "processors", "stacked"]
 
 
+MAY_DIFFER = ("command", "seed", "versions", "machine", "result")  # facts of two runs of one kind
+
+
 def kinds(found: Mapping[str, Run]) -> dict[str, list[Run]]:
     """The runs of each kind, by the name without its seed.
 
     Raises
     ------
     ValueError
-        Runs of one kind were not evaluated after the same steps.
+        A name does not end with the run's seed, or runs of one kind differ in more than that: the run is named.
     """
     of: dict[str, list[Run]] = {}
     for name, run in found.items():
-        others = of.setdefault(name.rpartition("-")[0], [])
+        kind, _, seed = name.rpartition("-")
+        if not kind or seed != str(run.facts["seed"]):
+            raise ValueError(f"record: {name} should end with the seed of its run, as in {name}-{run.facts['seed']}")
+        others = of.setdefault(kind, [])
         if others and not np.array_equal(run.steps, others[0].steps):
             raise ValueError(f"record: {name} was not evaluated after the steps of the others of its kind")
+        if others and (differs := _differs(run, others[0])):
+            raise ValueError(f"record: {name} differs from the others of its kind in {', '.join(differs)}")
         others.append(run)
     return of
+
+
+def _differs(one: Run, other: Run) -> list[str]:
+    """The facts that are not the same, of those that runs of one kind share."""
+    told = sorted({*one.facts, *other.facts} - set(MAY_DIFFER))
+    return [name for name in told if one.facts.get(name) != other.facts.get(name)]
 
 
 def stacked(of_one_kind: list[Run], *names: str) -> tuple[Array, ...]:

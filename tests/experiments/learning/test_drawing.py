@@ -55,6 +55,15 @@ def test_another_checkpoint_is_refused(tmp_path):
         drawing.load(path)
 
 
+def test_a_checkpoint_with_a_head_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "w.safetensors"
+    params = write_checkpoint(path)
+    facts = {"attention": "linear", "head": "gauss", "side": 4, "shape": TINY._asdict()}
+    checkpoint.save(path, Parameters(params), {"facts": facts, "step": 7})
+    with pytest.raises(ValueError, match=r"w\.safetensors: no checkpoint of `linattn-ref train images` .*gauss"):
+        drawing.load(path)
+
+
 @pytest.mark.parametrize(
     ("path", "record"), list(zip(weights.SHIPPED, ("images_bits.json", "images_bits_softmax.json"), strict=True))
 )
@@ -95,6 +104,7 @@ def test_a_grid_has_grey_between_the_images():
 
 def test_wrong_options_are_one_line(tmp_path, capsys):
     write_checkpoint(tmp_path / "w.safetensors")
+    write_checkpoint(tmp_path / "m.safetensors", "mixture")
     PIL.Image.fromarray(np.zeros((5, 4), np.uint8)).save(tmp_path / "tall.png")
     PIL.Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "fits.png")
     (tmp_path / "text.png").write_text("no image")
@@ -107,6 +117,9 @@ def test_wrong_options_are_one_line(tmp_path, capsys):
         (["--weights", str(tmp_path / "none")], "no checkpoint at"),
         (["--weights", str(tmp_path / "fits.png")], "is no checkpoint, or a damaged one"),
         (["--rows", "2"], "--rows: those of which image?"),
+        (["--temperature", "-1"], "temperature: expected a finite number of at least 0, got -1.0"),
+        (["--temperature", "nan"], "temperature: expected a finite number of at least 0, got nan"),
+        (["--weights", str(tmp_path / "m.safetensors"), "--temperature", "0"], "temperature: expected a finite number"),
         (["--prefix-image", str(tmp_path / "none.png")], "No such file"),
         (["--prefix-image", str(tmp_path / "text.png")], "text.png: not an image, or a damaged one (cannot identify"),
         (["--prefix-image", str(tmp_path / "cut.png")], "cut.png: not an image, or a damaged one"),
@@ -121,6 +134,23 @@ def test_wrong_options_are_one_line(tmp_path, capsys):
         assert told in error
         assert error.count("\n") == 1
     assert not (tmp_path / "drawn.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("count", "begun", "told"),
+    [
+        (0, None, "count: "),
+        (2, np.zeros(16, int), r"begun: expected shape \(n,\) or \(2, n\) with n less than 16 pixels, got \(16,\)"),
+        (2, np.zeros((3, 4), int), r"begun: .* got \(3, 4\)"),
+        (2, np.zeros((1, 2, 4), int), r"begun: .* got \(1, 2, 4\)"),
+        (2, np.array([0, 256]), "begun: expected numbers from 0 to 255, got 0 to 256"),
+        (2, np.array([0, -1]), "begun: expected numbers from 0 to 255, got -1 to 0"),
+    ],
+)
+def test_what_cannot_be_begun_is_named(tmp_path, count, begun, told):
+    write_checkpoint(tmp_path / "w.safetensors")
+    with pytest.raises(ValueError, match=told):
+        drawing.draw(drawing.load(tmp_path / "w.safetensors"), count, np.random.default_rng(0), begun=begun)
 
 
 @pytest.mark.slow

@@ -72,20 +72,65 @@ def curves():
 
 
 def test_a_curve_has_a_row_a_seed(curves):
-    for curve in curves.mechanisms.values():
-        assert curve.loss.shape == curve.accuracy.shape == (len(curve.seeds), len(curve.steps))
+    found = runs.gathered(runs.RECORDS / "duplication.json")
+    for name, curve in curves.mechanisms.items():
+        assert curve.seeds == (0, 1, 2)
+        for seed, *its in zip(curve.seeds, curve.cpu_seconds, curve.loss, curve.accuracy, strict=True):
+            run = found[f"{name}-{seed}"]
+            told = run.cpu_seconds, run.curves["training_loss"], run.curves["accuracy"]
+            for got, said in zip(its, told, strict=True):
+                np.testing.assert_array_equal(got, said)
+        np.testing.assert_allclose(curve.at_the_end(), [x[-len(x) // 10 :].mean() for x in curve.loss])
+
+
+def test_two_kinds_that_say_the_same_are_an_error(tmp_path):
+    found = json.loads((runs.RECORDS / "duplication.json").read_text(encoding="utf-8"))
+    (tmp_path / "few.json").write_text(json.dumps({f"{x}-0": found["linear-0"] for x in "ab"}), encoding="utf-8")
+    with pytest.raises(ValueError, match="record: b has the attention and the network of another kind"):
+        duplication_curves.compute(record=tmp_path / "few.json")
+
+
+def test_the_rate_falls_to_a_tenth_after_eight_tenths(tmp_path, monkeypatch):
+    settings = []
+    monkeypatch.setattr(duplication.loop, "run", lambda *given, **_: settings.append(given[2]))
+    duplication.run(tmp_path, steps=1000)
+    (said,) = settings
+    np.testing.assert_allclose([said.learning_rate(t) for t in (0, 799, 800, 999)], [1e-3, 1e-3, 1e-4, 1e-4])
+
+
+@pytest.mark.slow
+def test_it_is_tested_on_the_same_words_and_other_hashes(monkeypatch):
+    """Whatever the seed of training; a part of the words has the hashes of no other."""
+    drawn = []
+    original = causal_attention.draw
+
+    def draw(name, rng, **sizes):
+        mechanism = original(name, rng, **sizes)
+        drawn.append(rng.bit_generator.state["state"]["state"])  # which numbers it has drawn
+        return mechanism
+
+    monkeypatch.setattr(causal_attention, "draw", draw)
+    tasks = [duplication.task("performer", TINY) for _ in range(2)]
+    params = duplication.start("performer", TINY, np.random.default_rng(0))
+    assert tasks[0].evaluate(params) == tasks[1].evaluate(params)
+    parts = duplication.HELD_OUT // duplication.AT_A_TIME
+    assert drawn[:parts] == drawn[parts:]
+    assert len(set(drawn)) == parts
 
 
 def test_the_figure_has_a_line_a_mechanism(curves):
     same = {name: curve._replace(processor="one") for name, curve in curves.mechanisms.items()}
-    curves = curves._replace(mechanisms={**same, "local": same["local"]._replace(processor="another")})
+    elsewhere = {name: curve._replace(processor="another") for name, curve in curves.longer.items()}
+    curves = curves._replace(
+        mechanisms={**same, "local": same["local"]._replace(processor="another")}, longer=elsewhere
+    )
     with style.use():
         _, against_time, of_widths, longer = duplication_curves.draw(curves).axes
     starred = ["local*" if name == "local" else name for name in curves.mechanisms]
     for panel, names in (
         (against_time, starred),
         (of_widths, [f"D = {width}" for width in curves.widths]),
-        (longer, list(curves.longer)),
+        (longer, [f"{name}*" for name in curves.longer]),
     ):
         assert [text.get_text() for text in panel.texts] == names
         assert len(panel.lines) == len(names) + 1  # that of guessing

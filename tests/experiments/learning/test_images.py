@@ -8,6 +8,7 @@ from linattn_ref.data import cifar
 from linattn_ref.data.digits import Digits
 from linattn_ref.experiments.learning import drawing, images
 from linattn_ref.experiments.learning.images import Shape
+from linattn_ref.nn import positions
 from linattn_ref.nn.logistic_mixture import probabilities
 
 TINY = Shape(width=8, hidden=16, heads=2, layers=1, batch=2)
@@ -69,6 +70,26 @@ def test_close_intensities_begin_with_close_embeddings():
     together = (table[100] * table).mean(axis=1)  # over 4000 columns
     expected = np.exp(-0.5 * ((np.arange(256) - 100) / images.SMOOTH) ** 2)
     np.testing.assert_allclose(together, expected, atol=5 / np.sqrt(4000) * 1.5)  # five standard deviations
+
+
+def test_a_place_has_its_row_its_column_and_its_colour():
+    table = images.rows_and_columns(3, 8).reshape(3, 3, 8)
+    half = positions.sinusoidal(3, 4)
+    for row, column in np.ndindex(3, 3):
+        np.testing.assert_array_equal(table[row, column], [*half[row], *half[column]])
+    coloured = images.rows_and_columns(3, 8, 3).reshape(3, 3, 3, 8)
+    colours = np.broadcast_to(positions.sinusoidal(3, 8), coloured.shape)
+    np.testing.assert_allclose(coloured - table[:, :, None], colours, atol=1e-15)
+
+
+def test_the_rate_rises_within_the_first_fiftieth_and_falls_to_0():
+    rates = np.array([images.rate(step, 1000, 4e-3) for step in range(1000)])
+    np.testing.assert_allclose(rates[:20] / images.rate(20, 1000, 4e-3), np.arange(1, 21) / 20, rtol=2e-3)
+    assert rates.argmax() in (19, 20)
+    assert rates.max() == pytest.approx(4e-3, rel=2e-3)
+    assert (np.diff(rates[20:]) < 0).all()
+    assert rates[500] == pytest.approx(2e-3, rel=0.01)
+    assert rates[-1] < 1e-7
 
 
 @pytest.mark.slow

@@ -3,8 +3,17 @@
 import numpy as np
 import pytest
 
-from linattn_ref.experiments.learning import images_drawn, images_learned, images_short, images_state, runs
+from linattn_ref.experiments.learning import (
+    drawing,
+    images,
+    images_drawn,
+    images_learned,
+    images_short,
+    images_state,
+    runs,
+)
 from linattn_ref.experiments.publishing import style
+from linattn_ref.models import causal
 
 
 def test_images_are_the_same_as_text():
@@ -24,13 +33,35 @@ def test_the_effective_rank_counts_equal_singular_values():
 
 def test_the_curves_are_those_of_the_gathered_runs():
     results = images_learned.compute()
-    (shipped,) = (curve for curve in results.curves if curve.name == "linear")
-    assert (np.diff(shipped.images) > 0).all()
-    assert (np.diff(shipped.cpu_minutes) > 0).all()
-    assert results.printed == {"softmax": 0.621, "linear": 0.644}
+    found = runs.gathered(runs.RECORDS / "images.json")
+    assert sorted(curve.name for curve in (*results.curves, *results.exercise)) == sorted(found)
+    for curve in (*results.curves, *results.exercise):
+        run = found[curve.name]
+        np.testing.assert_array_equal(curve.images, run.steps * 8)
+        np.testing.assert_array_equal(curve.cpu_minutes, run.cpu_seconds / 60)
+        np.testing.assert_array_equal(curve.bits, run.curves["bits"])
+        assert (curve.command, curve.head) == (run.facts["command"], run.facts["head"])
     assert {run.head for run in results.exercise} == {"softmax", "mixture"}
+    assert results.printed == {"softmax": 0.621, "linear": 0.644}
     with style.use():
-        images_learned.draw(results)
+        seen, spent = images_learned.draw(results).axes
+    for curve, left, right in zip(results.curves, seen.lines, spent.lines, strict=True):
+        np.testing.assert_array_equal(left.get_xdata(), curve.images / 1000)
+        np.testing.assert_array_equal(right.get_xdata(), curve.cpu_minutes)
+
+
+@pytest.mark.slow
+def test_a_state_after_rows_is_that_of_its_pixels_one_by_one():
+    network = drawing.load()
+    pixels = np.random.default_rng(0).integers(0, 256, 784)
+    read, ranks, size = images_state._ranks(network, pixels, 28)
+    state = causal.init_state(1, network.params, network.model)
+    for token in images.shifted(pixels[None])[0, :56]:
+        _, state = causal.step(np.array([token]), network.params, state, network.model)
+    expected = [images_state.effective_rank(one.s[0]).mean() for one in state.blocks]
+    np.testing.assert_allclose(ranks[1], expected, rtol=1e-3)  # float32, summed in another order
+    np.testing.assert_array_equal(read, 28 * np.arange(1, 29))
+    assert size == 4 * 2 * (32 * 32 + 32) * 4  # layers, heads, S and z, bytes
 
 
 def test_short_runs_are_put_together_by_kind():
@@ -46,6 +77,7 @@ def test_short_runs_are_put_together_by_kind():
         run = found[f"{name}-{kind.seeds[-1]}"]
         np.testing.assert_array_equal(kind.bits[-1], run.curves["bits"])
         np.testing.assert_array_equal(kind.cpu_minutes[-1], run.cpu_seconds / 60)
+        assert kind.command == found[f"{name}-0"].facts["command"]
         assert kind.images[-1] == 8 * run.facts["steps"]  # each was trained to its end
     with style.use():
         left, right = images_short.draw(results).axes

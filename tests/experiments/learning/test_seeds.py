@@ -28,6 +28,24 @@ def test_runs_out_of_step_are_an_error():
         seeds.kinds({"linear-0": run_of(0), "linear-1": run_of(1, (10, 21))})
 
 
+def test_names_that_lack_the_seed_are_an_error():
+    for found in ({"linear": run_of(0)}, {"linear-1": run_of(0)}, {"lsh-4": run_of(0)}):
+        with pytest.raises(ValueError, match=r"record: \S+ should end with the seed of its run, as in \S+-0"):
+            seeds.kinds(found)
+
+
+def test_runs_of_one_kind_differ_in_their_seed_alone():
+    one, other = run_of(0), run_of(1)
+    seeds.kinds({"a-0": one, "a-1": other._replace(facts={**other.facts, "command": "another"})})
+    with pytest.raises(ValueError, match="record: a-1 differs from the others of its kind in peak"):
+        seeds.kinds({"a-0": one, "a-1": other._replace(facts={**other.facts, "peak": 1.0})})
+
+
+def test_all_processors_are_named_once():
+    runs = [run_of(seed)._replace(facts={"machine": {"processor": name}}) for seed, name in enumerate("bab")]
+    assert seeds.processors(runs) == "a and b"
+
+
 def test_the_band_holds_every_seed():
     axes = Figure().subplots()
     values = np.random.default_rng(0).random((3, 5))
