@@ -229,19 +229,22 @@ rows = [
 chapter.table(("bits per dimension, MNIST", "softmax", "linear"), rows)
 assert softmax.bits[-1] < linear.bits[-1]  # claim 28: the order is the paper's
 assert softmax.cpu_minutes[-1] > linear.cpu_minutes[-1]
-assert after_minutes(softmax, 10) < after_minutes(linear, 10)
+assert after_minutes(linear, 10) < after_minutes(softmax, 10) - 0.01
+assert abs(after_minutes(linear, 30) - after_minutes(softmax, 30)) < 0.005
+assert after_minutes(softmax, linear.cpu_minutes[-1]) < linear.bits[-1] - 0.005
 print(f"a step of softmax took {softmax.cpu_minutes[-1] / linear.cpu_minutes[-1]:.2f} times as long")
 
 # %% [markdown]
-# In CPU time the two are level at first, and after ten minutes softmax is ahead here too: at 784 pixels and this width
-# the square is not yet what a step spends its time on. Linear attention wins where images are drawn, below.
+# In CPU time linear attention is ahead for a quarter of an hour, after half an hour the two are level, and when linear
+# attention is done, softmax is ahead here too: at 784 pixels and this width the square is not yet what a step spends
+# its time on. Linear attention wins where images are drawn, below.
 #
 # **None of this has converged.** The paper's networks have 22 times the parameters and see 15 million images; here each
 # saw two epochs and two thirds, a hundredth of that. A curve is flat at its end because the rate has come down to 0,
 # not because there was nothing left to learn. Nor is it the same network made smaller: the paper's has the mixture for
 # a head, concatenates positions to the embeddings, normalises last, and learns by RAdam with dropout. The rate was
-# chosen from a few short runs whose test images are among those of the curves. What stands is the order of the two, and
-# that the gradients derived by hand do learn.
+# chosen from a few short runs whose test images are among those of the curves. What stands is that
+# the gradients derived by hand do learn, and, as far as single runs can tell, the order of the two.
 #
 # On all 10,000 test images, by `linattn-ref bits`, of the weights that come with the package:
 
@@ -271,8 +274,8 @@ short = restore(images_short.Results, chapter.record("images_short")["results"])
 chapter.show(
     images_short.draw,
     images_short.Results(short),
-    alt="Bits a pixel of short runs against images and against CPU minutes: the band of linear attention's three seeds "
-    "is hardly wider than its line",
+    alt="Bits a pixel of short runs against images and against CPU minutes: linear attention's three seeds in a band of "
+    "a few hundredths of a bit, lsh-1 a tenth of a bit above it",
 )
 table = []
 for name, kind in short.items():
@@ -290,7 +293,15 @@ for name, kind in short.items():
     )
 chapter.table(("2,000 steps", "seeds", "bits over 784", "over 783", "CPU minutes"), table)
 spread = float(np.ptp(short["linear"].bits[:, -1]))
-print(f"three seeds of linear attention lie within {spread:.4f} bits")
+apart = linear.bits[-1] - softmax.bits[-1]
+print(f"three seeds of linear attention lie within {spread:.4f} bits; the two long runs are {apart:.3f} apart")
+assert 0.5 * apart < spread < apart
+assert short["lsh-1"].bits[0, -1] - short["linear"].bits[:, -1].max() > 5 * spread
+
+# %% [markdown]
+# Three seeds lie two thirds as far apart as the two long runs. So one run each tells the order of the two mechanisms,
+# if not beyond doubt; it does not tell their distance. LSH attention with one round is far outside that spread, a tenth
+# of a bit behind, as it is in the paper's table (.745 against .644); a step of it takes more time here, too.
 
 # %% [markdown]
 # ## The network, run here
