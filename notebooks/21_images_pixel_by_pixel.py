@@ -212,8 +212,8 @@ def after_minutes(curve, minutes):
 assert after_minutes(linear, 10) < 1.03
 assert after_minutes(linear, 30) < 0.95
 print(f"linear: {after_minutes(linear, 10):.3f} bits after 10 CPU minutes, {after_minutes(linear, 30):.3f} after 30")
-print("all of the first 512 test images;")
 print(f"linear: {linear.images[-1]:,} images, {linear.cpu_minutes[-1]:.0f} CPU minutes, {linear.bits[-1]:.3f} bits")
+print("of the first 512 test images, as in the figure")
 
 # %% [markdown]
 # Both saw the same number of images, and at the same number the paper compares them:
@@ -274,8 +274,8 @@ short = restore(images_short.Results, chapter.record("images_short")["results"])
 chapter.show(
     images_short.draw,
     images_short.Results(short),
-    alt="Bits a pixel of short runs against images and against CPU minutes: linear attention's three seeds in a band of "
-    "a few hundredths of a bit, lsh-1 a tenth of a bit above it",
+    alt="Bits a pixel of short runs against images and against CPU minutes: linear attention's three seeds in a band "
+    "of a few hundredths of a bit, lsh-1 a tenth of a bit above it",
 )
 table = []
 for name, kind in short.items():
