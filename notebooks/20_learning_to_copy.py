@@ -109,8 +109,7 @@ print(
 # network is smaller and reads fewer sequences an update (they have 64), it begins by this package's rules and not by
 # PyTorch's, there is no dropout (they have .1), and the rate, .001, is divided by ten after eight tenths of the
 # updates, where theirs is after 3000 of 10,000: linear attention is far from done by then, as a line below asserts. And
-# hashing sorts into as many
-# buckets as there are chunks, two at $S = 68$, where theirs has 64 at any length.
+# hashing sorts into as many buckets as there are chunks, two at $S = 68$, where theirs has 64 at any length.
 
 # %%
 chapter.source(duplication.task)
@@ -138,8 +137,8 @@ chapter.table(("", f"loss after {learned.steps[0]} updates", f"after {learned.st
 # 16 places back. Such a run takes two to ten CPU minutes, so what follows comes from a record of
 # `linattn-ref train duplication`. Every update reads new sequences, hashed anew and with new features, so that its loss
 # is one on words never seen; at the end it is the mean over the last tenth of the updates. The symbols told are those
-# of 512 sequences that are the same each time. There, when these runs were recorded, one draw of hashes and one of
-# features served all 512, which says more of that draw than of the network: so the table leaves them out.
+# of 512 sequences that are the same each time. When these runs were recorded, one draw of hashes, or of features,
+# served all 512, and such a share says more of that draw than of the network: for lsh and performer the table has none.
 
 # %%
 curves = duplication_curves.from_record(chapter.record("duplication_curves"))
@@ -191,8 +190,7 @@ assert local.at_the_end().max() < 0.01
 # time: after 4000 updates its loss is more than fifty times the other's (which has had its lower rate by then). Nor do
 # its curves end where those of softmax attention end. That is no contradiction: their network is larger in every
 # respect, 32 heads in all where this one has 4, and which of them matters was not measured. The authors' own README
-# warns: the task
-# "requires very sparse random attention and is a hard task for dense attentions like linear attention".
+# warns: the task "requires very sparse random attention and is a hard task for dense attentions like linear attention".
 #
 # **Hashing.** With one round the loss ends more than ten times above that of linear attention, as the paper has it, and
 # so for each seed: whenever the hash, drawn anew in each update, sorts a query and its key into chunks that are not

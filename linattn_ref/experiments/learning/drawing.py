@@ -117,7 +117,12 @@ def draw(
         ``count``, ``begun`` or ``temperature`` does not fit: it is named before anything is drawn.
     """
     check_sizes(count=count)
-    (check_temperature if network.head == "softmax" else logistic_mixture.check_temperature)(temperature)
+    sample: Callable[..., Pixels] = pick
+    if network.head == "softmax":
+        check_temperature(temperature)
+    else:
+        logistic_mixture.check_temperature(temperature)
+        sample = logistic_mixture.sample
     pixels = int(np.prod(network.shape))
     first = np.full((count, 1), images.BEGIN)
     if begun is not None:
@@ -128,8 +133,7 @@ def draw(
             )
         first = np.concatenate([first, np.broadcast_to(begun, (count, begun.shape[-1]))], axis=1)
     left = pixels + 1 - first.shape[1]
-    options: dict[str, Any] = {"temperature": temperature, "way": way, "progress": progress}
-    options["sample"] = pick if network.head == "softmax" else logistic_mixture.sample
+    options: dict[str, Any] = {"sample": sample, "temperature": temperature, "way": way, "progress": progress}
     drawn = generate(first, left, network.params, network.model, rng=rng, **options)
     return drawn[:, 1:].reshape(count, *network.shape).astype(np.uint8)
 

@@ -17,7 +17,6 @@ from linattn_ref.experiments.learning.runs import Run
 
 __all__ = ["draw", "kinds", "processors", "stacked"]
 
-
 MAY_DIFFER = ("command", "seed", "versions", "machine", "result")  # facts of two runs of one kind
 
 
