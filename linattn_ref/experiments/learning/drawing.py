@@ -43,7 +43,7 @@ class Network(NamedTuple):
     model: Model
     head: str  # "softmax" or "mixture"
     shape: tuple[int, ...]  # of an image: (side, side) or (side, side, 3)
-    step: int  # after which it was kept
+    step: int  # after which it was kept, of its run and of those before that it went on from
     facts: dict[str, Any]  # of the run
 
 
@@ -57,7 +57,7 @@ def load(path: Path = SHIPPED) -> Network:
     """
     found = checkpoint.load(path)
     try:
-        facts, step = found.facts["facts"], found.facts["step"]
+        facts, steps = found.facts["facts"], runs.steps_in_all(found.facts)
         attention, head, side = facts["attention"], facts["head"], facts["side"]
         shape = Shape(**facts["shape"])
         places = len(found.arrays["params.positions.table"])
@@ -70,7 +70,7 @@ def load(path: Path = SHIPPED) -> Network:
     params = images.start(attention, head, shape, side, rng, colours=colours)
     runs.kept_weights(path, params)
     model = images.model_of(attention, shape, places, rng)
-    return Network(params, model, head, (side, side) if colours == 1 else (side, side, colours), step, facts)
+    return Network(params, model, head, (side, side) if colours == 1 else (side, side, colours), steps, facts)
 
 
 def bits(

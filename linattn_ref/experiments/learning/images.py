@@ -16,6 +16,7 @@ is the default.
 References
 ----------
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2; their code, idiap/linear-transformer-experiments.
+Loshchilov and Hutter (2017), "SGDR: stochastic gradient descent with warm restarts".
 """
 
 from __future__ import annotations
@@ -205,6 +206,7 @@ def run(
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
     peak: float = PEAK,
+    begun: Path | None = None,
     cut: int | None = None,
     every: int = 500,
     resume: bool = False,
@@ -226,6 +228,10 @@ def run(
     shape : Shape
     peak : float
         The highest learning rate.
+    begun : Path, optional
+        A checkpoint of an earlier run, or its weights as `runs.keep_weights` keeps them: go on from there, with a rate
+        and an optimiser that begin anew (Loshchilov and Hutter, 2017, call it a warm restart). The same seed would
+        show it the same images again.
     cut : int, optional
         Side of the square in the middle of each image that is learned, for small tests; all of it unless given.
     every : int
@@ -258,8 +264,12 @@ def run(
     more = {"attention": attention, "head": head, "shape": shape._asdict(), "peak": peak, "side": side}
     if data is not None:  # so that no run goes on with other images; what is fetched is known by its sha256
         more["training_sha256"] = hashlib.sha256(found.training.tobytes()).hexdigest()
-    told = runs.facts(command, seed, steps=steps, watched=len(watched), collection=collection, **more)
     first = start(attention, head, shape, side, np.random.default_rng(seed), colours=colours)
+    if begun is not None:
+        network = {**shape._asdict(), "attention": attention, "head": head, "side": side, "collection": collection}
+        del network["batch"]
+        more["start"] = runs.go_on(begun, first, out, network)
+    told = runs.facts(command, seed, steps=steps, watched=len(watched), collection=collection, **more)
     learned = task(attention, head, shape, training, watched)
     return loop.run(learned, first, settings, out, facts=told, resume=resume, progress=progress)
 

@@ -7,6 +7,7 @@ the records of all runs in a folder as one file, and those in ``figures/records`
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,10 +16,23 @@ import numpy as np
 import linattn_ref
 from linattn_ref.atomic import write_all
 from linattn_ref.attention.arguments import Array
+from linattn_ref.data import fetch
 from linattn_ref.training import checkpoint
 from linattn_ref.training.loop import LAST, RECORD, RESULT, read_record, read_times
 
-__all__ = ["RECORDS", "Run", "facts", "gather", "gathered", "keep_weights", "kept_weights", "read", "read_all"]
+__all__ = [
+    "RECORDS",
+    "Run",
+    "facts",
+    "gather",
+    "gathered",
+    "go_on",
+    "keep_weights",
+    "kept_weights",
+    "read",
+    "read_all",
+    "steps_in_all",
+]
 
 Tree = TypeVar("Tree")
 
@@ -130,6 +144,42 @@ def keep_weights(out: Path, target: Path) -> None:
     learned = {name: array.astype(np.float16) for name, array in found.arrays.items() if name.startswith("params.")}
     content = save(learned, metadata={checkpoint.FACTS: json.dumps(found.facts)})
     write_all({target: lambda path: path.write_bytes(content)})
+
+
+def go_on(weights: Path, params: Any, out: Path, network: Mapping[str, Any]) -> dict[str, Any]:
+    """Write what an earlier run has learned over ``params``, and return what a record is to say of that run.
+
+    Parameters
+    ----------
+    weights : Path
+        A checkpoint, or what :func:`keep_weights` has made of one.
+    params : NamedTuple
+        Say the structure.
+    out : Path
+        The folder of the run that is to go on.
+    network : mapping
+        What both runs' facts, or the ``shape`` in them, have to say alike.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        There is none, it is damaged, of another network, or stands where the new run would write.
+    """
+    if weights.resolve().parent == out.resolve():
+        raise ValueError(f"start: {weights} would be lost; give another folder for --out")
+    kept = checkpoint.load(weights).facts
+    before = kept.get("facts", {})
+    before = {**before, **before.get("shape", {})}
+    for name, value in network.items():
+        if before.get(name) != value:
+            raise ValueError(f"start: the network in {weights} has {name} {before.get(name)}, not {value}")
+    kept_weights(weights, params)
+    return {"command": before["command"], "sha256": fetch.file_sha256(weights), "steps": steps_in_all(kept)}
+
+
+def steps_in_all(kept: Mapping[str, Any]) -> int:
+    """Those of a checkpoint's run, by the checkpoint's ``facts``, and of the earlier ones that it went on from."""
+    return kept["step"] + kept["facts"].get("start", {}).get("steps", 0)
 
 
 def kept_weights(path: Path, params: Tree) -> Tree:
