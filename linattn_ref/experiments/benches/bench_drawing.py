@@ -246,7 +246,7 @@ def draw(results: Results) -> Figure:
         rows = [row for way in WAYS if (row := alone(results, name, way))]
         for row in rows:
             pixel.plot(row.positions, 1e3 * row.seconds, "o-", color=COLOURS[row.way])
-        pixel.set(title=f"{name}, seconds an image", xlabel="position", yscale="log")
+        pixel.set(title=f"{name}, a pixel (labels: an image)", xlabel="position", yscale="log")
         ends.append([f"{row.way.replace('stateful-softmax', 'cache')}: {_short(row.image)}" for row in rows])
         _draw_rates(rate, [row for row in results.rows if row.network == name])
         rate.set(title=f"{name}, images a second", xlabel="batch size", xscale="log", yscale="log")

@@ -11,6 +11,7 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2.1, table 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,13 +37,13 @@ CAPTION = (
 
 
 class Curve(NamedTuple):
-    """One run."""
+    """One network: a run, or one that went on from another."""
 
     name: str
-    command: str  # that trained it
+    commands: tuple[str, ...]  # that trained it: the second goes on from the weights of the first
     attention: str
     head: str  # what is said of a pixel
-    steps_planned: int  # the rate reaches 0 there
+    steps_planned: int  # the rate reaches 0 there, and between two commands
     images: NDArray[np.int64]  # (evaluations,), seen
     cpu_minutes: Array  # (evaluations,)
     bits: Array  # (evaluations,), over all 784 pixels
@@ -58,17 +59,36 @@ class Results(NamedTuple):
 
 def compute(*, record: Path = runs.RECORDS / "images.json") -> Results:
     """The curves of the committed runs, or those in another file of `runs.gather`; nothing is trained."""
-    found = [_curve(name, run) for name, run in runs.gathered(record).items()]
-    long = tuple(curve for curve in found if curve.steps_planned != EXERCISE)
-    short = tuple(curve for curve in found if curve.steps_planned == EXERCISE)
+    found = runs.gathered(record)
+    chains = [runs.commands(run.facts) for run in found.values()]
+    begun = {command for chain in chains for command in chain[:-1]}
+    curves = [_curve(chain, found) for chain in chains if chain[-1] not in begun]
+    long = tuple(curve for curve in curves if curve.steps_planned != EXERCISE)
+    short = tuple(curve for curve in curves if curve.steps_planned == EXERCISE)
     return Results(long, short, {name: reported.MNIST[name].bits_per_dim for name in ("softmax", "linear")})
 
 
-def _curve(name: str, run: runs.Run) -> Curve:
-    said = run.facts
-    images = run.steps * said["shape"]["batch"]
-    how = said["attention"], said["head"], said["steps"]
-    return Curve(name, said["command"], *how, images, run.cpu_seconds / 60, run.curves["bits"])
+def _curve(commands: tuple[str, ...], found: Mapping[str, runs.Run]) -> Curve:
+    """Of runs each of which went on from the one before."""
+    names = {run.facts["command"]: name for name, run in found.items()}
+    parts = [found[names[command]] for command in commands]
+    last = parts[-1]
+    return Curve(
+        name=names[commands[0]],
+        commands=commands,
+        attention=last.facts["attention"],
+        head=last.facts["head"],
+        steps_planned=sum(part.facts["steps"] for part in parts),
+        images=_end_to_end([part.steps for part in parts]) * last.facts["shape"]["batch"],
+        cpu_minutes=_end_to_end([part.cpu_seconds / 60 for part in parts]),
+        bits=np.concatenate([part.curves["bits"] for part in parts]),
+    )
+
+
+def _end_to_end(parts: list[Array]) -> Array:
+    """Each counts on from the last of the one before."""
+    before = np.cumsum([0, *(part[-1] for part in parts[:-1])])
+    return np.concatenate([part + count for part, count in zip(parts, before, strict=True)])
 
 
 def draw(results: Results) -> Figure:

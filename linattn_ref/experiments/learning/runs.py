@@ -23,6 +23,7 @@ from linattn_ref.training.loop import LAST, RECORD, RESULT, read_record, read_ti
 __all__ = [
     "RECORDS",
     "Run",
+    "commands",
     "facts",
     "gather",
     "gathered",
@@ -174,7 +175,13 @@ def go_on(weights: Path, params: Any, out: Path, network: Mapping[str, Any]) -> 
         if before.get(name) != value:
             raise ValueError(f"start: the network in {weights} has {name} {before.get(name)}, not {value}")
     kept_weights(weights, params)
-    return {"command": before["command"], "sha256": fetch.file_sha256(weights), "steps": steps_in_all(kept)}
+    said = {"command": before["command"], "sha256": fetch.file_sha256(weights), "steps": steps_in_all(kept)}
+    return {**said, "start": before["start"]} if "start" in before else said
+
+
+def commands(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of a run by its ``facts``, and before it those of the runs that it went on from."""
+    return (*(commands(facts["start"]) if "start" in facts else ()), facts["command"])
 
 
 def steps_in_all(kept: Mapping[str, Any]) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.learning.drawing import Network
+from linattn_ref.experiments.learning.runs import commands
 from linattn_ref.lecture.live import frames, head, page, weights
 
 __all__ = ["make"]
@@ -70,7 +71,8 @@ def origin(trained: Network) -> str:
     """Where a network comes from, for a reader."""
     shape, rounded = trained.facts["shape"], weights.packed(trained)["format"]
     seen = trained.step * shape["batch"]
+    told = ", then ".join(f"“{command}”" for command in commands(trained.facts))
     return (
         f"{attention_of(trained).capitalize()}: {shape['layers']} layers of {shape['width']}, {shape['heads']} heads,"
-        f" after {trained.step:,} of the steps of “{trained.facts['command']}”, {seen:,} images; weights in {rounded}."
+        f" after {trained.step:,} steps, {seen:,} images, of {told}; weights in {rounded}."
     )

@@ -6,7 +6,7 @@ import pytest
 from linattn_ref import cli
 from linattn_ref.data import cifar
 from linattn_ref.data.digits import Digits
-from linattn_ref.experiments.learning import drawing, images
+from linattn_ref.experiments.learning import drawing, images, runs
 from linattn_ref.experiments.learning.images import Shape
 from linattn_ref.nn import positions
 from linattn_ref.nn.logistic_mixture import probabilities
@@ -101,6 +101,25 @@ def test_the_command_trains_and_goes_on(tmp_path, digits, head, capsys):
     assert "after 40 steps" in told
     assert cli.main([*words, "--resume"]) == 0
     assert capsys.readouterr().out == told
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_the_weights_of_another(tmp_path, digits, capsys):
+    """One step so small that it changes next to nothing: its bits are those of the run before."""
+    words = ["train", "images", "--quick"]
+    assert cli.main([*words, "--out", str(tmp_path / "a")]) == 0
+    before = runs.read(tmp_path / "a")
+    words += ["--steps", "1", "--peak", "1e-9", "--seed", "1", "--start", str(tmp_path / "a" / "last.safetensors")]
+    assert cli.main([*words, "--out", str(tmp_path / "b")]) == 0
+    after = runs.read(tmp_path / "b")
+    assert after.curves["bits"][-1] == pytest.approx(before.curves["bits"][-1], rel=1e-6)
+    assert after.curves["bits"][-1] < 0.9 * before.curves["bits"][0]  # and not those of a network that begins
+    assert runs.commands(after.facts) == (before.facts["command"], after.facts["command"])
+    assert drawing.load(tmp_path / "b" / "last.safetensors").step == 41
+    assert cli.main([*words, "--out", str(tmp_path / "b"), "--resume"]) == 0
+    assert cli.main([*words, "--attention", "softmax", "--out", str(tmp_path / "c")]) == 2
+    assert "has attention linear, not softmax" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_head_that_is_none_is_an_error(tmp_path):

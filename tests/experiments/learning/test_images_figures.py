@@ -34,13 +34,23 @@ def test_the_effective_rank_counts_equal_singular_values():
 def test_the_curves_are_those_of_the_gathered_runs():
     results = images_learned.compute()
     found = runs.gathered(runs.RECORDS / "images.json")
-    assert sorted(curve.name for curve in (*results.curves, *results.exercise)) == sorted(found)
-    for curve in (*results.curves, *results.exercise):
-        run = found[curve.name]
-        np.testing.assert_array_equal(curve.images, run.steps * 8)
-        np.testing.assert_array_equal(curve.cpu_minutes, run.cpu_seconds / 60)
-        np.testing.assert_array_equal(curve.bits, run.curves["bits"])
-        assert (curve.command, curve.head) == (run.facts["command"], run.facts["head"])
+    by_command = {run.facts["command"]: run for run in found.values()}
+    curves = (*results.curves, *results.exercise)
+    assert sorted(command for curve in curves for command in curve.commands) == sorted(by_command)  # each is in one
+    for curve in curves:
+        parts = [by_command[command] for command in curve.commands]
+        assert parts[0] is found[curve.name]
+        steps = minutes = at = 0
+        for part in parts:  # one behind the other
+            its = slice(at, at := at + len(part.steps))
+            np.testing.assert_array_equal(curve.images[its], 8 * (steps + part.steps))
+            np.testing.assert_allclose(curve.cpu_minutes[its], minutes + part.cpu_seconds / 60, rtol=1e-12)
+            np.testing.assert_array_equal(curve.bits[its], part.curves["bits"])
+            assert part.facts.get("start", {}).get("steps", 0) == steps
+            steps, minutes = curve.images[at - 1] // 8, curve.cpu_minutes[at - 1]
+        assert at == len(curve.bits)
+        assert curve.steps_planned == steps  # each was trained to its end
+        assert curve.head == parts[-1].facts["head"]
     assert {run.head for run in results.exercise} == {"softmax", "mixture"}
     assert results.printed == {"softmax": 0.621, "linear": 0.644}
     with style.use():

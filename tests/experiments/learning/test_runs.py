@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
+from linattn_ref.data import fetch
 from linattn_ref.experiments.learning import runs
 from linattn_ref.training import checkpoint
 
@@ -106,3 +107,46 @@ def test_weights_of_no_run_are_an_error_and_nothing_is_written(tmp_path, capsys)
     assert cli.main(["gather", str(tmp_path / "runs"), str(tmp_path / "all.json"), "--weights", "b"]) == 2
     assert "no checkpoint at" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+# --- Runs that go on from others ------------------------------------------------------------------------------------
+
+NETWORK = {"attention": "linear", "heads": 2}
+
+
+def write_weights(path, command, step, **more):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts = {"command": command, "attention": "linear", "shape": {"heads": 2, "batch": 8}, **more}
+    params = Params(np.full((2, 2), step, np.float32))
+    checkpoint.save(path, Trees(params, params), {"facts": facts, "step": step})
+
+
+def test_a_run_knows_those_it_went_on_from(tmp_path):
+    first, second = tmp_path / "a" / "last.safetensors", tmp_path / "b" / "last.safetensors"
+    write_weights(first, "one", 30)
+    params = Params(np.zeros((2, 2), np.float32))
+    said = runs.go_on(first, params, tmp_path / "b", NETWORK)
+    assert said == {"command": "one", "sha256": fetch.file_sha256(first), "steps": 30}
+    np.testing.assert_array_equal(params.w, 30)
+    write_weights(second, "two", 12, start=said)
+    said = runs.go_on(second, params, tmp_path / "c", NETWORK)
+    assert said["steps"] == 42
+    assert runs.commands({"command": "three", "start": said}) == ("one", "two", "three")
+    assert runs.commands({"command": "one"}) == ("one",)
+
+
+@pytest.mark.parametrize(
+    ("out", "network", "told"),
+    [
+        ("a", NETWORK, "would be lost; give another folder for --out"),
+        ("b", {**NETWORK, "attention": "softmax"}, "has attention linear, not softmax"),
+        ("b", {**NETWORK, "heads": 4}, "has heads 2, not 4"),
+        ("b", {**NETWORK, "side": 28}, "has side None, not 28"),
+    ],
+)
+def test_a_run_does_not_go_on_from_another_network_or_over_itself(tmp_path, out, network, told):
+    write_weights(tmp_path / "a" / "last.safetensors", "one", 30)
+    params = Params(np.zeros((2, 2), np.float32))
+    with pytest.raises(ValueError, match=f"start: .*last.safetensors {told}"):
+        runs.go_on(tmp_path / "a" / "last.safetensors", params, tmp_path / out, network)
+    assert not params.w.any()
