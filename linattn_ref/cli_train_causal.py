@@ -78,8 +78,8 @@ def add_images(tasks: Any) -> None:
     option("--batch", type=at_least(1), metavar="B", help="images a step (default: 8)")
     shipped = "of the networks that come with the package: 0.004"
     option("--peak", type=float, default=3e-3, metavar="RATE", help=f"the highest rate (default: 0.003; {shipped})")
-    begun = "weights of an earlier run to go on from, such as out/images/last.safetensors; take another --seed"
-    option("--start", type=Path, metavar="FILE", help=begun)
+    earlier = "weights of a run with another seed to go on from, such as out/images/last.safetensors"
+    option("--start", type=Path, metavar="FILE", help=earlier)
     option("--every", type=at_least(1), metavar="S", help="steps from one evaluation to the next (default: 500)")
 
 
@@ -98,7 +98,7 @@ def run_images(arguments: argparse.Namespace) -> None:
         head=arguments.head,
         shape=shape,
         peak=arguments.peak,
-        begun=arguments.start,
+        start_from=arguments.start,
         cut=8 if arguments.quick else None,
         every=arguments.every or (20 if arguments.quick else 500),
         **common(arguments),

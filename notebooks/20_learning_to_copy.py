@@ -50,8 +50,8 @@ numba.set_num_threads(1)
 # $$w_1 \ldots w_n\; 0\; w_1 \ldots w_n\; 0\; 0 \ldots$$
 #
 # and at each place the network says what comes next. The first copy is random and cannot be told; what counts are the
-# $n + 1$ targets from the separator on. Each of the second copy stands exactly $n$ places before the query that has to
-# find it, and $n$ is another one each time.
+# $n + 1$ targets from the separator on. Each symbol of the second copy stands in the first as well, exactly $n$ places
+# before the query that has to find it, and $n$ is another one each time.
 #
 # Kitaev et al. (2020, section 2.1) study Reformer on such a task; Katharopoulos et al. (2020, section 4.1.1) compare
 # softmax, linear and lsh on theirs. Here it is as the authors' code has it (idiap/linear-transformer-experiments,
@@ -95,9 +95,10 @@ there = np.stack([sine[p] * cosine[n] - cosine[p] * sine[n], cosine[p] * cosine[
 np.testing.assert_allclose(there.reshape(-1), table[p - n], atol=1e-12)  # (1), (2)
 peaks = table @ there.reshape(-1)
 assert peaks.argmax() == p - n
-softened = np.exp(peaks - peaks.max()) / np.exp(peaks - peaks.max()).sum()
+seen = peaks[: p + 1]  # nothing of the future
+softened = np.exp(seen - seen.max()) / np.exp(seen - seen.max()).sum()
 print(
-    f"weight on the right key: {peaks[p - n] / peaks.clip(0).sum():.0%} in proportion, {softened[p - n]:.0%} by softmax"
+    f"weight on the right key: {seen[p - n] / seen.clip(0).sum():.1%} in proportion, {softened[p - n]:.1%} by softmax"
 )
 
 # %% [markdown]

@@ -57,7 +57,8 @@ def load(path: Path = SHIPPED) -> Network:
     """
     found = checkpoint.load(path)
     try:
-        facts, steps = found.facts["facts"], runs.steps_in_all(found.facts)
+        facts = found.facts["facts"]
+        steps = runs.steps_in_all(facts, found.facts["step"])
         attention, head, side = facts["attention"], facts["head"], facts["side"]
         shape = Shape(**facts["shape"])
         places = len(found.arrays["params.positions.table"])

@@ -206,7 +206,7 @@ def run(
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
     peak: float = PEAK,
-    begun: Path | None = None,
+    start_from: Path | None = None,
     cut: int | None = None,
     every: int = 500,
     resume: bool = False,
@@ -228,10 +228,9 @@ def run(
     shape : Shape
     peak : float
         The highest learning rate.
-    begun : Path, optional
-        A checkpoint of an earlier run, or its weights as `runs.keep_weights` keeps them: go on from there, with a rate
-        and an optimiser that begin anew (Loshchilov and Hutter, 2017, call it a warm restart). The same seed would
-        show it the same images again.
+    start_from : Path, optional
+        A checkpoint of an earlier run with another seed, or its weights as `runs.keep_weights` keeps them: go on from
+        there. The rate begins anew, a warm restart (Loshchilov and Hutter, 2017), and so does the optimiser.
     cut : int, optional
         Side of the square in the middle of each image that is learned, for small tests; all of it unless given.
     every : int
@@ -265,10 +264,15 @@ def run(
     if data is not None:  # so that no run goes on with other images; what is fetched is known by its sha256
         more["training_sha256"] = hashlib.sha256(found.training.tobytes()).hexdigest()
     first = start(attention, head, shape, side, np.random.default_rng(seed), colours=colours)
-    if begun is not None:
-        network = {**shape._asdict(), "attention": attention, "head": head, "side": side, "collection": collection}
-        del network["batch"]
-        more["start"] = runs.go_on(begun, first, out, network)
+    if start_from is not None:
+        network = {
+            "attention": attention,
+            "head": head,
+            "shape": shape._asdict(),
+            "side": side,
+            "collection": collection,
+        }
+        more["start"] = runs.go_on(start_from, first, out, seed=seed, network=network)
     told = runs.facts(command, seed, steps=steps, watched=len(watched), collection=collection, **more)
     learned = task(attention, head, shape, training, watched)
     return loop.run(learned, first, settings, out, facts=told, resume=resume, progress=progress)

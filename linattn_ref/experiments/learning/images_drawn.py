@@ -17,7 +17,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.learning import drawing, images
+from linattn_ref.experiments.learning import drawing, images, runs
 from linattn_ref.experiments.publishing import style
 
 __all__ = ["Results", "compute", "draw", "from_text", "to_text"]
@@ -40,7 +40,7 @@ class Results(NamedTuple):
     bits: Array  # a pixel of each original, by the network
     completions: tuple[str, ...]  # COMPLETIONS of the first original, then of the next
     rows: int  # of each original that were given
-    command: str  # that trained the network
+    commands: tuple[str, ...]  # that trained the network, each going on from the one before
     step: int
 
 
@@ -60,8 +60,8 @@ def compute(*, rng: Generator, quick: bool = False) -> Results:
     given = np.repeat(originals[:, :rows].reshape(len(originals), -1), COMPLETIONS, axis=0)
     completions = drawing.draw(network, len(given), rng, begun=given)
     bits, _ = drawing.bits(network, originals.reshape(-1, side * side))
-    command = network.facts["command"]
-    return Results(to_text(samples), to_text(originals), bits, to_text(completions), rows, command, network.step)
+    commands = runs.commands(network.facts)
+    return Results(to_text(samples), to_text(originals), bits, to_text(completions), rows, commands, network.step)
 
 
 def _first_of_each() -> Bytes:

@@ -40,10 +40,10 @@ class Curve(NamedTuple):
     """One network: a run, or one that went on from another."""
 
     name: str
-    commands: tuple[str, ...]  # that trained it: the second goes on from the weights of the first
+    commands: tuple[str, ...]  # that trained it, each going on from the weights of the one before
     attention: str
     head: str  # what is said of a pixel
-    steps_planned: int  # the rate reaches 0 there, and between two commands
+    steps_planned: int  # of all commands; the rate reaches 0 at the end of each
     images: NDArray[np.int64]  # (evaluations,), seen
     cpu_minutes: Array  # (evaluations,)
     bits: Array  # (evaluations,), over all 784 pixels
@@ -60,35 +60,36 @@ class Results(NamedTuple):
 def compute(*, record: Path = runs.RECORDS / "images.json") -> Results:
     """The curves of the committed runs, or those in another file of `runs.gather`; nothing is trained."""
     found = runs.gathered(record)
-    chains = [runs.commands(run.facts) for run in found.values()]
-    begun = {command for chain in chains for command in chain[:-1]}
-    curves = [_curve(chain, found) for chain in chains if chain[-1] not in begun]
+    chains = {name: runs.commands(run.facts) for name, run in found.items()}
+    begun = {command for chain in chains.values() for command in chain[:-1]}
+    curves = [_curve(name, chain, found) for name, chain in chains.items() if chain[-1] not in begun]
     long = tuple(curve for curve in curves if curve.steps_planned != EXERCISE)
     short = tuple(curve for curve in curves if curve.steps_planned == EXERCISE)
     return Results(long, short, {name: reported.MNIST[name].bits_per_dim for name in ("softmax", "linear")})
 
 
-def _curve(commands: tuple[str, ...], found: Mapping[str, runs.Run]) -> Curve:
-    """Of runs each of which went on from the one before."""
-    names = {run.facts["command"]: name for name, run in found.items()}
-    parts = [found[names[command]] for command in commands]
-    last = parts[-1]
-    return Curve(
-        name=names[commands[0]],
-        commands=commands,
-        attention=last.facts["attention"],
-        head=last.facts["head"],
-        steps_planned=sum(part.facts["steps"] for part in parts),
-        images=_end_to_end([part.steps for part in parts]) * last.facts["shape"]["batch"],
-        cpu_minutes=_end_to_end([part.cpu_seconds / 60 for part in parts]),
-        bits=np.concatenate([part.curves["bits"] for part in parts]),
-    )
-
-
-def _end_to_end(parts: list[Array]) -> Array:
-    """Each counts on from the last of the one before."""
-    before = np.cumsum([0, *(part[-1] for part in parts[:-1])])
-    return np.concatenate([part + count for part, count in zip(parts, before, strict=True)])
+def _curve(name: str, chain: tuple[str, ...], found: Mapping[str, runs.Run]) -> Curve:
+    """Of a run, with those that it went on from before it, each as far as to the step it went on from."""
+    of = {run.facts["command"]: run for run in found.values()}
+    missing = [command for command in chain if command not in of]
+    if missing:
+        raise ValueError(f"record: {name} goes on from {missing[0]!r}, which is not in it")
+    steps: list[Array] = []
+    minutes: list[Array] = []
+    bits: list[Array] = []
+    planned = 0
+    for command, after in zip(chain, [*chain[1:], None], strict=True):
+        run = of[command]
+        first, spent = run.facts.get("start", {}).get("steps", 0), minutes[-1][-1] if minutes else 0.0
+        last = run.facts["steps"] if after is None else of[after].facts["start"]["steps"] - first
+        kept = run.steps <= last
+        steps.append(first + run.steps[kept])
+        minutes.append(spent + run.cpu_seconds[kept] / 60)
+        bits.append(run.curves["bits"][kept])
+        planned += last
+    images = np.concatenate(steps) * run.facts["shape"]["batch"]
+    how = run.facts["attention"], run.facts["head"]
+    return Curve(name, chain, *how, planned, images, np.concatenate(minutes), np.concatenate(bits))
 
 
 def draw(results: Results) -> Figure:

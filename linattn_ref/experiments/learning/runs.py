@@ -147,7 +147,7 @@ def keep_weights(out: Path, target: Path) -> None:
     write_all({target: lambda path: path.write_bytes(content)})
 
 
-def go_on(weights: Path, params: Any, out: Path, network: Mapping[str, Any]) -> dict[str, Any]:
+def go_on(weights: Path, params: Any, out: Path, *, seed: int, network: Mapping[str, Any]) -> dict[str, Any]:
     """Write what an earlier run has learned over ``params``, and return what a record is to say of that run.
 
     Parameters
@@ -158,24 +158,31 @@ def go_on(weights: Path, params: Any, out: Path, network: Mapping[str, Any]) -> 
         Say the structure.
     out : Path
         The folder of the run that is to go on.
+    seed : int
+        Its seed: with that of the earlier run it would draw the same batches again.
     network : mapping
-        What both runs' facts, or the ``shape`` in them, have to say alike.
+        What the facts of both runs have to say alike.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        There is none, it is damaged, of another network, or stands where the new run would write.
+        There is none, it is damaged, of another network or the same seed, or in the folder ``out``.
     """
     if weights.resolve().parent == out.resolve():
-        raise ValueError(f"start: {weights} would be lost; give another folder for --out")
-    kept = checkpoint.load(weights).facts
+        raise ValueError(f"start_from: {weights} is in the folder of this run; give another one for --out")
+    try:
+        kept = checkpoint.load(weights).facts
+    except (FileNotFoundError, ValueError) as error:
+        raise type(error)(f"start_from: {error}") from error
     before = kept.get("facts", {})
-    before = {**before, **before.get("shape", {})}
     for name, value in network.items():
         if before.get(name) != value:
-            raise ValueError(f"start: the network in {weights} has {name} {before.get(name)}, not {value}")
+            raise ValueError(f"start_from: {weights} has {name} {before.get(name)}, not {value}")
+    if before["seed"] == seed:
+        raise ValueError(f"seed: {weights} was trained with seed {seed}, whose batches would come again; give another")
     kept_weights(weights, params)
-    said = {"command": before["command"], "sha256": fetch.file_sha256(weights), "steps": steps_in_all(kept)}
+    steps = steps_in_all(before, kept["step"])
+    said = {"command": before["command"], "sha256": fetch.file_sha256(weights), "steps": steps}
     return {**said, "start": before["start"]} if "start" in before else said
 
 
@@ -184,9 +191,9 @@ def commands(facts: Mapping[str, Any]) -> tuple[str, ...]:
     return (*(commands(facts["start"]) if "start" in facts else ()), facts["command"])
 
 
-def steps_in_all(kept: Mapping[str, Any]) -> int:
-    """Those of a checkpoint's run, by the checkpoint's ``facts``, and of the earlier ones that it went on from."""
-    return kept["step"] + kept["facts"].get("start", {}).get("steps", 0)
+def steps_in_all(facts: Mapping[str, Any], steps: int) -> int:
+    """A run's own ``steps``, and those of the runs that it went on from by its ``facts``."""
+    return steps + facts.get("start", {}).get("steps", 0)
 
 
 def kept_weights(path: Path, params: Tree) -> Tree:

@@ -1,5 +1,7 @@
 """The figures of drawing: what is computed small, drawn and told again. No number of a training is tested."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -39,7 +41,7 @@ def test_the_curves_are_those_of_the_gathered_runs():
     assert sorted(command for curve in curves for command in curve.commands) == sorted(by_command)  # each is in one
     for curve in curves:
         parts = [by_command[command] for command in curve.commands]
-        assert parts[0] is found[curve.name]
+        assert parts[-1] is found[curve.name]
         steps = minutes = at = 0
         for part in parts:  # one behind the other
             its = slice(at, at := at + len(part.steps))
@@ -58,6 +60,31 @@ def test_the_curves_are_those_of_the_gathered_runs():
     for curve, left, right in zip(results.curves, seen.lines, spent.lines, strict=True):
         np.testing.assert_array_equal(left.get_xdata(), curve.images / 1000)
         np.testing.assert_array_equal(right.get_xdata(), curve.cpu_minutes)
+
+
+def chained(tmp_path, **start):
+    """A record of two runs with four evaluations each, the second with ``start``."""
+    first = json.loads((runs.RECORDS / "images.json").read_text())["exercise"]
+    first["facts"] |= {"command": "one", "steps": 400}
+    first |= {name: first[name][:4] for name in ("steps", "cpu_seconds")}
+    first["curves"] = {name: curve[:4] for name, curve in first["curves"].items()}
+    second = {**first, "facts": {**first["facts"], "command": "two", "start": {"command": "one", **start}}}
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"a": first, "b": second}))
+    return path
+
+
+def test_a_run_that_went_on_from_the_midst_of_another_has_its_curve_as_far_as_there(tmp_path):
+    (curve,) = images_learned.compute(record=chained(tmp_path, steps=200)).curves
+    assert (curve.name, curve.commands, curve.steps_planned) == ("b", ("one", "two"), 600)
+    np.testing.assert_array_equal(curve.images, 8 * np.array([100, 200, 300, 400, 500, 600]))
+    assert (np.diff(curve.cpu_minutes) > 0).all()
+    np.testing.assert_array_equal(curve.bits[:2], curve.bits[2:4])
+
+
+def test_a_run_that_went_on_from_an_unknown_one_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="record: b goes on from 'none', which is not in it"):
+        images_learned.compute(record=chained(tmp_path, command="none", steps=200))
 
 
 @pytest.mark.slow

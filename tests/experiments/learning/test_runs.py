@@ -111,42 +111,53 @@ def test_weights_of_no_run_are_an_error_and_nothing_is_written(tmp_path, capsys)
 
 # --- Runs that go on from others ------------------------------------------------------------------------------------
 
-NETWORK = {"attention": "linear", "heads": 2}
+NETWORK = {"attention": "linear", "shape": {"heads": 2}}
 
 
-def write_weights(path, command, step, **more):
+def write_weights(path, command, step, seed, **more):
     path.parent.mkdir(parents=True, exist_ok=True)
-    facts = {"command": command, "attention": "linear", "shape": {"heads": 2, "batch": 8}, **more}
     params = Params(np.full((2, 2), step, np.float32))
+    facts = {"command": command, "seed": seed, **NETWORK, **more}
     checkpoint.save(path, Trees(params, params), {"facts": facts, "step": step})
 
 
 def test_a_run_knows_those_it_went_on_from(tmp_path):
     first, second = tmp_path / "a" / "last.safetensors", tmp_path / "b" / "last.safetensors"
-    write_weights(first, "one", 30)
+    write_weights(first, "one", 30, 0)
     params = Params(np.zeros((2, 2), np.float32))
-    said = runs.go_on(first, params, tmp_path / "b", NETWORK)
+    said = runs.go_on(first, params, tmp_path / "b", seed=1, network=NETWORK)
     assert said == {"command": "one", "sha256": fetch.file_sha256(first), "steps": 30}
     np.testing.assert_array_equal(params.w, 30)
-    write_weights(second, "two", 12, start=said)
-    said = runs.go_on(second, params, tmp_path / "c", NETWORK)
+    write_weights(second, "two", 12, 1, start=said)
+    said = runs.go_on(second, params, tmp_path / "c", seed=0, network=NETWORK)
     assert said["steps"] == 42
+    assert runs.steps_in_all({"start": said}, 8) == 50
     assert runs.commands({"command": "three", "start": said}) == ("one", "two", "three")
     assert runs.commands({"command": "one"}) == ("one",)
 
 
 @pytest.mark.parametrize(
-    ("out", "network", "told"),
+    ("out", "seed", "network", "told"),
     [
-        ("a", NETWORK, "would be lost; give another folder for --out"),
-        ("b", {**NETWORK, "attention": "softmax"}, "has attention linear, not softmax"),
-        ("b", {**NETWORK, "heads": 4}, "has heads 2, not 4"),
-        ("b", {**NETWORK, "side": 28}, "has side None, not 28"),
+        ("a", 1, NETWORK, "start_from: .*is in the folder of this run; give another one for --out"),
+        ("b", 1, {**NETWORK, "attention": "softmax"}, "start_from: .*has attention linear, not softmax"),
+        ("b", 1, {**NETWORK, "shape": {"heads": 4}}, "start_from: .*has shape {'heads': 2}, not {'heads': 4}"),
+        ("b", 1, {**NETWORK, "side": 28}, "start_from: .*has side None, not 28"),
+        ("b", 0, NETWORK, "seed: .*was trained with seed 0, whose batches would come again"),
     ],
 )
-def test_a_run_does_not_go_on_from_another_network_or_over_itself(tmp_path, out, network, told):
-    write_weights(tmp_path / "a" / "last.safetensors", "one", 30)
+def test_a_run_does_not_go_on_from_another_network_or_over_itself(tmp_path, out, seed, network, told):
+    write_weights(tmp_path / "a" / "last.safetensors", "one", 30, 0)
     params = Params(np.zeros((2, 2), np.float32))
-    with pytest.raises(ValueError, match=f"start: .*last.safetensors {told}"):
-        runs.go_on(tmp_path / "a" / "last.safetensors", params, tmp_path / out, network)
+    with pytest.raises(ValueError, match=told):
+        runs.go_on(tmp_path / "a" / "last.safetensors", params, tmp_path / out, seed=seed, network=network)
     assert not params.w.any()
+
+
+def test_a_run_does_not_go_on_from_what_is_no_checkpoint(tmp_path):
+    path, params = tmp_path / "w.safetensors", Params(np.zeros((2, 2), np.float32))
+    with pytest.raises(FileNotFoundError, match=r"start_from: no checkpoint at"):
+        runs.go_on(path, params, tmp_path / "out", seed=1, network=NETWORK)
+    path.write_bytes(b"none")
+    with pytest.raises(ValueError, match=r"start_from: .*is no checkpoint, or a damaged one"):
+        runs.go_on(path, params, tmp_path / "out", seed=1, network=NETWORK)
