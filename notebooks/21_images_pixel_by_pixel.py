@@ -187,72 +187,86 @@ chapter.source(images.smooth, images.rows_and_columns, doc=False)
 # ## What was learned
 #
 # Networks of 4 layers of 64, 2 heads of 32, a hidden layer of 256, 283,328 parameters; softmax over 256 values; Adam,
-# 8 images a step, the gradient clipped at norm 1; the rate rises to 0.004 within the first fiftieth of 20,000 steps and
-# falls along a cosine to 0. Linear and softmax attention from the same seed, with the same images in the same order.
+# 8 images a step, the gradient clipped at norm 1. In 20,000 steps the rate rises to 0.004 within the first fiftieth
+# and falls along a cosine to 0. A second run goes on from those weights with other images, rate and optimiser anew: up
+# to 0.003, and down in 16,000 steps. That is a warm restart (Loshchilov and Hutter, 2017). It begins from the weights
+# in half precision, as `linattn-ref ship out/images/linear out/images/linear.safetensors` writes them. Linear and
+# softmax attention with the same seeds, and so with the same images in the same order.
 
 # %%
 learned = restore(images_learned.Results, chapter.record("images_learned")["results"])
-curves = {curve.name: curve for curve in learned.curves}
+curves = {curve.attention: curve for curve in learned.curves}
 for curve in curves.values():
-    print(curve.command)
+    print(*curve.commands, sep="\n")
 chapter.show(
     images_learned.draw,
     learned,
-    alt="Bits a pixel fall steeply over the first 10,000 images, then slowly; softmax lies below linear at the same "
-    "number of images",
+    alt="Bits a pixel fall steeply over the first 10,000 images, then slowly, rise a little where the rate begins "
+    "anew, and end lower than before; softmax lies below linear at the same number of images",
 )
-linear = curves["linear"]
+linear, softmax = curves["linear"], curves["softmax"]
+(anew,) = set(linear.anew + softmax.anew)
 
 
-def after_minutes(curve, minutes):
-    """On a straight line between the evaluations before and after."""
-    return float(np.interp(minutes, curve.cpu_minutes, curve.bits))
+def first_run(curve):
+    """CPU minutes and bits, until the rate begins anew."""
+    first = curve.images <= anew
+    return curve.cpu_minutes[first], curve.bits[first]
 
 
-assert after_minutes(linear, 10) < 1.03
-assert after_minutes(linear, 30) < 0.95
-print(f"linear: {after_minutes(linear, 10):.3f} bits after 10 CPU minutes, {after_minutes(linear, 30):.3f} after 30")
-print(f"linear: {linear.images[-1]:,} images, {linear.cpu_minutes[-1]:.0f} CPU minutes, {linear.bits[-1]:.3f} bits")
+for minutes, asked in ((10, 1.03), (30, 0.95)):
+    reached = np.interp(minutes, *first_run(linear))  # on a straight line between two evaluations
+    print(f"linear: {reached:.3f} bits after {minutes} CPU minutes")
+    assert reached < asked
+for name, curve in curves.items():
+    spent = f"{curve.images[-1]:,} images, {curve.cpu_minutes[-1] / 60:.1f} CPU hours"
+    print(f"{name}: {spent}, {curve.bits[-1]:.3f} bits; {first_run(curve)[1][-1]:.3f} where the rate began anew")
 print("of the first 512 test images, as in the figure")
 
 # %% [markdown]
 # Both saw the same number of images, and at the same number the paper compares them:
 
 # %%
-softmax = curves["softmax"]
 assert linear.images[-1] == softmax.images[-1] == 8 * linear.steps_planned == 8 * softmax.steps_planned
 rows = [
-    (f"here, after {linear.images[-1]:,} images", float(softmax.bits[-1]), float(linear.bits[-1])),
-    ("CPU minutes until then", float(softmax.cpu_minutes[-1]), float(linear.cpu_minutes[-1])),
-    ("in print, 250 epochs = 15,000,000 images", learned.printed["softmax"], learned.printed["linear"]),
+    (f"here, after {anew:,} images", *(float(first_run(curves[name])[1][-1]) for name in learned.printed)),
+    (f"here, after {linear.images[-1]:,} images", *(float(curves[name].bits[-1]) for name in learned.printed)),
+    ("in print, 250 epochs = 15,000,000 images", *learned.printed.values()),
 ]
-chapter.table(("bits per dimension, MNIST", "softmax", "linear"), rows)
+chapter.table(("bits per dimension, MNIST", *learned.printed), rows)
+assert all(first_run(curve)[1][-1] - curve.bits[-1] > 0.01 for curve in curves.values())
 assert softmax.bits[-1] < linear.bits[-1]  # claim 28: the order is the paper's
-assert softmax.cpu_minutes[-1] > linear.cpu_minutes[-1]
-assert after_minutes(linear, 10) < after_minutes(softmax, 10) - 0.01
-assert abs(after_minutes(linear, 30) - after_minutes(softmax, 30)) < 0.005
-assert after_minutes(softmax, linear.cpu_minutes[-1]) < linear.bits[-1] - 0.005
+assert first_run(softmax)[1][-1] < first_run(linear)[1][-1]
+at, softmax_bits = first_run(softmax)  # linear attention has more evaluations, so that straight lines are closer there
+ahead = softmax_bits - np.interp(at, *first_run(linear))
+assert (ahead[at < 20] > 0.005).all()
+assert (np.abs(ahead[(at > 20) & (at < 60)]) < 0.005).all()
 print(f"a step of softmax took {softmax.cpu_minutes[-1] / linear.cpu_minutes[-1]:.2f} times as long")
 
 # %% [markdown]
-# In CPU time linear attention is ahead for a quarter of an hour, after half an hour the two are level, and when linear
-# attention is done, softmax is ahead here too: at 784 pixels and this width the square is not yet what a step spends
-# its time on. Linear attention wins where images are drawn, below.
+# In CPU time linear attention is ahead for the first twenty minutes, and for the next forty the two are level: at 784
+# pixels and this width the square is not yet what a step spends its time on. (Further to the right the curves say
+# more of the rate, which has come down in one and not in the other.) Linear attention wins where images are drawn,
+# below.
 #
 # **None of this has converged.** The paper's networks have 22 times the parameters and see 15 million images; here each
-# saw two epochs and two thirds, a hundredth of that. A curve is flat at its end because the rate has come down to 0,
-# not because there was nothing left to learn. Nor is it the same network made smaller: the paper's has the mixture for
-# a head, concatenates positions to the embeddings, normalises last, and learns by RAdam with dropout. The rate was
-# chosen from a few short runs whose test images are among those of the curves. What stands is that
-# the gradients derived by hand do learn, and, as far as single runs can tell, the order of the two.
+# saw not quite five epochs, a fiftieth of that. A curve is flat at its end because the rate has come down to 0, not
+# because there was nothing left to learn: when it began anew, both went on to lower values. Nor is it the same network
+# made smaller: the paper's has the mixture for a head, concatenates positions to the embeddings, normalises last, and
+# learns by RAdam with dropout. The rate was chosen from a few short runs whose test images are among those of the
+# curves. What stands is that the gradients derived by hand do learn, and, as far as single runs can tell, the order of
+# the two.
 #
 # On all 10,000 test images, by `linattn-ref bits`, of the weights that come with the package:
 
 # %%
 chapter.table(
-    ("10,000 test images", "bits over 784", "standard error", "over 783, as in the paper", "standard error"),
+    ("10,000 test images", "bits over 784", "standard error", "over 783, as in the paper", "above the paper's"),
     [
-        (one["attention"], one["bits"], one["error"], one["bits_without_first"], one["error_without_first"])
+        (
+            *(one[told] for told in ("attention", "bits", "error", "bits_without_first")),
+            one["bits_without_first"] - learned.printed[one["attention"]],
+        )
         for one in (bits_softmax, bits)
     ],
 )

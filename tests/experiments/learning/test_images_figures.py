@@ -77,6 +77,7 @@ def chained(tmp_path, **start):
 def test_a_run_that_went_on_from_the_midst_of_another_has_its_curve_as_far_as_there(tmp_path):
     (curve,) = images_learned.compute(record=chained(tmp_path, steps=200)).curves
     assert (curve.name, curve.commands, curve.steps_planned) == ("b", ("one", "two"), 600)
+    assert curve.anew == (8 * 200,)
     np.testing.assert_array_equal(curve.images, 8 * np.array([100, 200, 300, 400, 500, 600]))
     assert (np.diff(curve.cpu_minutes) > 0).all()
     np.testing.assert_array_equal(curve.bits[:2], curve.bits[2:4])
