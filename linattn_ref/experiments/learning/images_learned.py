@@ -111,7 +111,7 @@ def draw(results: Results) -> Figure:
     for axes in (seen, spent):
         labels.at_ends(axes, axes.lines, names)
     for images in {images for curve in results.curves for images in curve.anew}:
-        seen.axvline(images / 1000, color=style.GREY, linewidth=0.6, linestyle="--")
+        seen.axvline(images / 1000, ymax=0.9, color=style.GREY, linewidth=0.6, linestyle="--")  # below the words
     told = ", ".join(f"{name} {bits}" for name, bits in results.printed.items())
     labels.at(seen, 0.98, 0.98, f"in print: {told}", style.GREY, xycoords="axes fraction", ha="right", va="top")
     return figure

@@ -57,7 +57,9 @@ def test_the_curves_are_those_of_the_gathered_runs():
     assert results.printed == {"softmax": 0.621, "linear": 0.644}
     with style.use():
         seen, spent = images_learned.draw(results).axes
-    for curve, left, right in zip(results.curves, seen.lines, spent.lines, strict=True):
+    *lines, dashed = seen.lines
+    assert {dashed.get_xdata()[0]} == {curve.anew[0] / 1000 for curve in results.curves}
+    for curve, left, right in zip(results.curves, lines, spent.lines, strict=True):
         np.testing.assert_array_equal(left.get_xdata(), curve.images / 1000)
         np.testing.assert_array_equal(right.get_xdata(), curve.cpu_minutes)
 
