@@ -149,7 +149,8 @@ chapter.show(
     alt="The loss falls first for softmax attention, then for the window, then for linear attention and lsh with four "
     "rounds, which end near a hundredth of a nat; lsh with one round and random features stay far above. "
     "Linear attention with four heads of width 16 ends where two of 32 do, with eight of width 8 three times as high. "
-    "At S = 128 softmax falls as low as before, linear attention to a sixth of a nat, and the window stays at guessing",
+    "At S = 128 softmax falls as low as before, linear attention nearly as low within an hour, most of it in a step "
+    "where the rate comes down, and the window stays at guessing",
 )  # claim 27
 
 # %%
@@ -218,17 +219,28 @@ for name, curve in curves.longer.items():
 chapter.table(("S = 128", "updates", "CPU minutes", "loss at the end, nats", "symbols told"), rows)
 longer = {name: curve.at_the_end()[0] for name, curve in curves.longer.items()}
 assert longer["softmax"] < 0.002
-assert 0.05 < longer["linear"] < 0.25
+line = curves.longer["linear"]
+minutes = line.cpu_seconds[0] / 60
+assert 0.9 < np.interp(15, minutes, line.accuracy[0]) < 0.93
+assert 0.03 < np.interp(45, minutes, line.loss[0]) < 0.05
+assert longer["linear"] < 0.005 < 10 * longer["linear"] < np.interp(45, minutes, line.loss[0])
+assert 3 < longer["linear"] / longer["softmax"] < 5
+assert longer["linear"] < linear.at_the_end().min()
 n = words.draw(np.random.default_rng([2020, 128]), count=512, length=128).counts.sum(axis=1) - 1
 guessed = np.log(10) * n.sum() / (n + 1).sum()  # the separator costs nothing
 assert abs(longer["local"] / guessed - 1) < 0.005
 print(f"who tells the separator and guesses the rest: {guessed:.3f} nats")
 
 # %% [markdown]
-# Softmax attention copies these as well as the shorter ones. For linear attention twice as many places have to be told
-# apart by heads that are as wide as before, and it is slower still: after a quarter of an hour it tells nine symbols of
-# ten. And the window shows that its two layers were no trick of the task: the longest word that two windows reach is
-# the shortest one here, and all that it learns is to tell the separator and to guess.
+# Softmax attention copies these as well as the shorter ones, after eight minutes. For linear attention twice as many
+# places have to be told apart by heads that are as wide as before, and it takes an hour: after a quarter of an hour it
+# tells nine symbols of ten, later its loss stays near .04 for as long as the rate stays, and where the rate comes down
+# to a tenth, so does the loss, and further. It ends at four times the loss of softmax attention, and *below* what it
+# reached on the shorter words with a sixth of the updates. So what linear attention lacks there may be time more than
+# room, and for whoever waits the paper's "reaches the same loss" is not far from true, as one run can tell.
+#
+# And the window shows that its two layers were no trick of the task: the longest word that two windows reach is the
+# shortest one here, and all that it learns is to tell the separator and to guess.
 #
 # ## What it looks at
 #
