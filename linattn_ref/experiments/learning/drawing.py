@@ -57,14 +57,14 @@ def load(path: Path = SHIPPED) -> Network:
     """
     found = checkpoint.load(path)
     try:
-        facts = found.facts["facts"]
-        steps = runs.steps_in_all(facts, found.facts["step"])
+        facts, step = found.facts["facts"], found.facts["step"]
         attention, head, side = facts["attention"], facts["head"], facts["side"]
         shape = Shape(**facts["shape"])
         places = len(found.arrays["params.positions.table"])
         colours = places // side**2
         if head not in images.HEADS:
             raise KeyError(f"head {head!r}")
+        steps = runs.steps_in_all(facts, step)
     except (KeyError, TypeError, ZeroDivisionError) as error:
         raise ValueError(f"{path}: no checkpoint of `linattn-ref train images` ({error})") from error
     rng = np.random.default_rng(0)

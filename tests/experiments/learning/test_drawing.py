@@ -50,7 +50,8 @@ def test_what_is_shipped_is_the_network_in_half_precision(tmp_path, head, colour
 
 def test_another_checkpoint_is_refused(tmp_path):
     path = tmp_path / "other.safetensors"
-    checkpoint.save(path, Parameters(np.zeros(3)), {"facts": {"attention": "linear"}, "step": 1})
+    facts = {"attention": "linear", "start": None}  # as `linattn-ref train finetune` says them
+    checkpoint.save(path, Parameters(np.zeros(3)), {"facts": facts, "step": 1})
     with pytest.raises(ValueError, match=r"other\.safetensors: no checkpoint of `linattn-ref train images`"):
         drawing.load(path)
 
