@@ -6,7 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from linattn_ref.lecture.live import frames, page, slices
+from linattn_ref.experiments.learning import runs
+from linattn_ref.lecture.live import build, frames, page, slices, weights
 
 CHAPTER = """
 import numpy as np
@@ -81,3 +82,14 @@ def test_links_lead_to_the_other_pages():
 def test_a_page_that_is_too_large_is_an_error():
     with pytest.raises(ValueError, match=r"sums.html: the page would have [\d,]+ bytes, more than 4,000,000"):
         page.inline("sums.html", {"head": "x" * 4_000_000}, links="")
+
+
+@pytest.mark.parametrize("path", weights.SHIPPED)
+def test_a_network_says_what_trained_it(path):
+    trained = weights.read(path)
+    told = build.origin(trained)
+    at = [told.index(command) for command in runs.commands(trained.facts)]
+    assert len(at) == 2
+    assert at == sorted(at)
+    seen = trained.facts["start"]["steps"] + trained.facts["steps"]
+    assert f"after {seen:,} steps, {8 * seen:,} images" in told
