@@ -62,7 +62,7 @@ def _add_generate(commands: Any) -> None:
     option(
         "--temperature", type=float, default=1.0, metavar="T", help="below 1 they are more alike (default: %(default)s)"
     )
-    option("--prefix-image", type=Path, metavar="FILE", help="an image of the network's size, to go on from")
+    option("--prefix-image", type=Path, metavar="FILE", help="to go on from, of the network's size; light on dark")
     option("--rows", type=at_least(1), metavar="R", help="that are kept of it (default: half)")
     option("--seed", type=at_least(0), default=0, help="(default: 0)")
     option("--out", type=Path, default=Path("out/drawn.png"), metavar="FILE.png", help="(default: %(default)s)")
@@ -97,9 +97,14 @@ def run_bits(arguments: argparse.Namespace) -> None:
     from linattn_ref.experiments.learning import drawing, images_bits
     from linattn_ref.experiments.publishing.record import json_text, plain
 
+    weights = arguments.weights or drawing.SHIPPED
+    if arguments.out.suffix.lower() != ".json":  # and so never the weights themselves
+        raise ValueError(f"out: expected a file name that ends in .json, got {arguments.out.name}")
+    if not weights.is_file():
+        raise FileNotFoundError(f"weights: no checkpoint at {weights}")
     check_writable(arguments.out)  # before a minute of counting
     found = images_bits.compute(
-        arguments.weights or drawing.SHIPPED,
+        weights,
         data=arguments.data,
         images=arguments.images,
         command=arguments.command_line,

@@ -26,7 +26,7 @@ def add_task(
     option("--steps", type=at_least(1), metavar="S", help=f"(default: {steps}, or {QUICK_STEPS} with --quick)")
     option("--seed", type=at_least(0), default=0, help="(default: 0)")
     option("--quick", action="store_true", help="a tiny network, for a test")
-    option("--resume", action="store_true", help="go on from the last checkpoint; without it, begin anew")
+    option("--resume", action="store_true", help="go on from the last checkpoint in that folder")
     return option
 
 
@@ -51,6 +51,9 @@ def common(arguments: argparse.Namespace) -> dict[str, Any]:
     """Those options as a task's ``run`` takes them."""
     from tqdm import tqdm
 
+    from linattn_ref.training import loop
+
+    loop.check_folder(arguments.out, resume=arguments.resume)  # before minutes of reading
     return {
         "attention": arguments.attention,
         "steps": arguments.steps or (QUICK_STEPS if arguments.quick else arguments.all_steps),

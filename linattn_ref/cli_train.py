@@ -33,11 +33,7 @@ def run_gather(arguments: argparse.Namespace) -> None:
     """
     from linattn_ref.experiments.learning import runs
 
-    for name in arguments.weights:
-        target = arguments.target.with_name(f"{arguments.target.stem}-{name}.safetensors")
-        runs.keep_weights(arguments.folder / name, target)
-        print(f"wrote {target}")
-    for name, run in runs.gather(arguments.folder, arguments.target).items():
+    for name, run in runs.gather(arguments.folder, arguments.target, arguments.weights).items():
         last = ", ".join(f"{what} {curve[-1]:.4g}" for what, curve in run.curves.items())
         print(f"{name}: {run.steps[-1]} of {run.facts['steps']} steps, {run.cpu_seconds[-1]:.0f} CPU seconds, {last}")
-    print(f"wrote {arguments.target}")
+    print("wrote", *[arguments.target, *(runs.beside(arguments.target, name) for name in arguments.weights)])

@@ -78,8 +78,8 @@ def add_images(tasks: Any) -> None:
     option("--batch", type=at_least(1), metavar="B", help="images a step (default: 8)")
     shipped = "of the networks that come with the package: 0.004"
     option("--peak", type=float, default=3e-3, metavar="RATE", help=f"the highest rate (default: 0.003; {shipped})")
-    earlier = "weights of a run with another seed to go on from, such as out/images/last.safetensors"
-    option("--start", type=Path, metavar="FILE", help=earlier)
+    earlier = "weights to go on from, say out/images/last.safetensors with --seed 1 --out out/images-on"
+    option("--start", type=Path, metavar="FILE", help=f"{earlier}; those of another run and another seed")
     option("--every", type=at_least(1), metavar="S", help="steps from one evaluation to the next (default: 500)")
 
 

@@ -190,7 +190,9 @@ def sample(params: Array, rng: np.random.Generator, *, temperature: float = 1.0)
     check_params(params)
     check_temperature(temperature)
     w, mu, log_s = np.split(params, 3, axis=-1)  # (..., K)
-    component = (w / temperature + rng.gumbel(size=w.shape)).argmax(axis=-1)[..., None]  # drawn from softmax(w)
+    with np.errstate(over="ignore"):  # in float64: a low temperature is not 0 there
+        sharper = (w - w.max(axis=-1, keepdims=True)).astype(np.float64) / temperature
+    component = (sharper + rng.gumbel(size=w.shape)).argmax(axis=-1)[..., None]  # drawn from softmax(w / temperature)
     mu_k, log_s_k = (np.take_along_axis(x, component, axis=-1)[..., 0] for x in (mu, np.maximum(log_s, LOWEST)))
     x = mu_k + temperature * np.exp(log_s_k) * rng.logistic(size=mu_k.shape)
     return np.clip(np.rint((x + 1) / (2 * HALF)), 0, VALUES - 1).astype(np.uint8)

@@ -6,7 +6,7 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array, check_array, check_shape, is_number
 
-__all__ = ["check_betas", "check_pair", "check_rate"]
+__all__ = ["check_betas", "check_pair", "check_peak", "check_rate"]
 
 
 def check_pair(params: Array, grads: Array, buffer: Array) -> None:
@@ -25,6 +25,13 @@ def check_rate(**rates: float) -> None:
     for name, rate in rates.items():
         if not (is_number(rate) and math.isfinite(rate) and rate >= 0):
             raise ValueError(f"{name}: expected a finite number of at least 0, got {rate!r}")
+
+
+def check_peak(peak: float) -> None:
+    """A rate that something is learned with."""
+    check_rate(peak=peak)
+    if peak == 0:
+        raise ValueError("peak: expected a rate above 0, with which something is learned; got 0")
 
 
 def check_betas(betas: tuple[float, float]) -> None:

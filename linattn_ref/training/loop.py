@@ -8,7 +8,7 @@ In the folder of a run::
     record.jsonl       a line of what was run with (command, settings, seed, versions), then a line an evaluation
     last.safetensors   the last checkpoint: parameters, the optimiser's state, the step
     best.safetensors   the one with the lowest loss in an evaluation
-    times.jsonl        a line an evaluation: the CPU seconds of all steps so far, without evaluations
+    times.jsonl        a line an evaluation: the CPU seconds of all steps so far, without evaluations and compiling
     result.json        what a task has measured in the end, if it does
 """
 
@@ -31,7 +31,19 @@ from linattn_ref.nn.buffers import Arena, Work
 from linattn_ref.training import adam, checkpoint, clip, parameters
 from linattn_ref.training.checks import check_rate
 
-__all__ = ["BEST", "LAST", "RECORD", "RESULT", "Settings", "Task", "TrainingError", "read_record", "read_times", "run"]
+__all__ = [
+    "BEST",
+    "LAST",
+    "RECORD",
+    "RESULT",
+    "Settings",
+    "Task",
+    "TrainingError",
+    "check_folder",
+    "read_record",
+    "read_times",
+    "run",
+]
 
 RECORD, LAST, BEST, RESULT = "record.jsonl", "last.safetensors", "best.safetensors", "result.json"
 TIMES = "times.jsonl"  # apart from the record, which is the same bytes each time
@@ -105,14 +117,16 @@ def run(
         What the record says first: the command and all that the numbers depend on. To resume, all but the command has
         to be the same.
     resume : bool
-        Go on from the last checkpoint in ``out``; from the beginning, if there is none.
+        Go on from the last checkpoint in ``out``; from the beginning, if there is none. Without it, a folder that has
+        one is left as it is.
     progress : callable
         Wraps the steps that are to be taken: ``tqdm.tqdm``, say.
 
     Raises
     ------
     ValueError
-        ``resume`` with the checkpoint of another model, a damaged one, or one of other ``facts``.
+        ``resume`` with the checkpoint of another model, a damaged one, or one of other ``facts``; or without it, where
+        there is a checkpoint.
     TrainingError
         A number that is none, or a loss more than ten times the first: the step and the layer are named.
     OSError
@@ -120,6 +134,7 @@ def run(
     """
     check_sizes(steps=settings.steps, accumulate=settings.accumulate, every=settings.every)
     check_rate(learning_rate=settings.learning_rate(0))
+    check_folder(out, resume=resume)
     flat, params = parameters.flatten(params)
     total, grads = parameters.flatten(parameters.zeros_like(params))
     state, first, best = settings.optimiser.init_state(flat), 0, math.inf
@@ -137,12 +152,14 @@ def run(
         state = state._replace(steps=first)
         lines = [line for line in read_record(out) if line.get("step", 0) <= first]
         times = [line for line in read_times(out) if line["step"] <= first]
-    else:  # of a former run nothing is kept that this one could be taken for
-        for name in (LAST, BEST, RESULT):
-            (out / name).unlink(missing_ok=True)
     write_all({out / RECORD: partial(_write_lines, lines=lines), out / TIMES: partial(_write_lines, lines=times)})
 
     arena, losses, spent = Arena(), [], times[-1]["cpu_seconds"] if times else 0.0
+    if first < settings.steps:  # Numba compiles in the first step: it is taken once on copies, before the clock
+        _gradient(task, params, grads, settings, first, arena)
+        settings.optimiser.step(
+            flat.copy(), total, settings.optimiser.init_state(flat), learning_rate=0.0, **settings.options
+        )
     for step in progress(range(first, settings.steps)):
         begun = time.process_time()
         total[:] = 0
@@ -173,13 +190,25 @@ def run(
     return params
 
 
+def check_folder(out: Path, *, resume: bool = False) -> None:
+    """Find out whether a run may begin in ``out``: what another one has learned is not written over.
+
+    Raises
+    ------
+    ValueError
+        There is a checkpoint, and it is not to be resumed.
+    """
+    if (out / LAST).exists() and not resume:
+        raise ValueError(f"out: {out} has the checkpoint of a run; resume that one, or give another folder")
+
+
 def read_record(out: Path) -> list[dict[str, Any]]:
     """The lines of a run's record, the facts first."""
     return _read_lines(out / RECORD)
 
 
 def read_times(out: Path) -> list[dict[str, float]]:
-    """CPU seconds of the training alone, a line an evaluation."""
+    """CPU seconds of the training alone, without what Numba compiles, a line an evaluation."""
     return _read_lines(out / TIMES)
 
 

@@ -89,3 +89,11 @@ def test_wrong_arguments_are_named():
     for wrong in (-1, np.inf, np.nan):
         with pytest.raises(ValueError, match=f"temperature: expected a finite number of at least 0, got {wrong}"):
             pick(np.zeros((1, 3)), np.random.default_rng(0), temperature=wrong)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-320, 1e-50, 1e-38, 1e-6])
+def test_a_temperature_close_to_0_takes_the_likeliest(temperature):
+    """Without a warning, in float32, where the first three are 0."""
+    scores = np.random.default_rng(0).standard_normal((50, 9)).astype(np.float32)
+    drawn = pick(scores, np.random.default_rng(1), temperature=temperature)
+    np.testing.assert_array_equal(drawn, scores.argmax(axis=-1))

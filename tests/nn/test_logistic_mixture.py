@@ -105,3 +105,15 @@ def test_bad_arguments_are_named():
     for wrong in (0, np.inf, np.nan):
         with pytest.raises(ValueError, match=f"temperature: expected a finite number above 0, got {wrong}"):
             logistic_mixture.sample(PARAMS, np.random.default_rng(0), temperature=wrong)
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-50, 1e-6])
+def test_a_temperature_close_to_0_takes_the_middle_of_the_likeliest(temperature):
+    """Without a warning, in float32."""
+    rng = np.random.default_rng(0)
+    params = np.concatenate(
+        [rng.standard_normal((50, 4)), rng.uniform(-1, 1, (50, 4)), np.full((50, 4), -2.0)], axis=1
+    ).astype(np.float32)
+    likeliest = np.take_along_axis(params[:, 4:8], params[:, :4].argmax(axis=1)[:, None], axis=1)[:, 0]
+    drawn = logistic_mixture.sample(params, rng, temperature=temperature)
+    np.testing.assert_array_equal(drawn, np.rint((likeliest + 1) * 127.5))

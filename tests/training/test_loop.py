@@ -5,6 +5,8 @@ import random
 import signal
 import subprocess
 import sys
+import time
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -57,9 +59,9 @@ def test_batches_of_a_step_count_by_what_they_have(tmp_path, weigh):
 
     given = rows.transpose(1, 0, 2)  # (8, 2, 3)
     rows_of = [given]
-    whole = parameters_after("whole", iter(rows_of))
+    whole = parameters_after("whole", cycle(rows_of))
     rows_of = [given[:3], given[3:]]
-    parts = parameters_after("parts", iter(rows_of))
+    parts = parameters_after("parts", cycle(rows_of))
     same = [np.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(whole, parts, strict=True)]
     assert same == [weigh is len] * 2
 
@@ -122,7 +124,7 @@ def stop_at(step):
     calls = iter(range(10**6))
 
     def batch(rng):
-        if next(calls) == 2 * step:
+        if next(calls) == 2 + 2 * step:  # the first step is taken once before the clock
             raise KeyboardInterrupt
         return small_run.batch(rng)
 
@@ -179,16 +181,34 @@ def test_a_rate_that_is_none_leaves_a_former_run(tmp_path):
     assert content(tmp_path) == before
 
 
-def test_a_run_that_begins_anew_is_not_taken_for_the_former(tmp_path):
-    """Stopped before its first checkpoint, it goes on from its own beginning; what the former measured is gone."""
+def test_what_a_run_has_learned_is_not_written_over(tmp_path):
+    """Not even by the same run, unless it is resumed; one that was stopped before its first checkpoint is."""
     run(tmp_path / "whole", steps=8)
-    run(tmp_path / "new", steps=12)
-    (tmp_path / "new" / loop.RESULT).write_text("{}")
+    before = content(tmp_path / "whole")
+    with pytest.raises(ValueError, match=r"out: .*whole has the checkpoint of a run; resume that one, or give another"):
+        run(tmp_path / "whole", steps=8)
+    assert content(tmp_path / "whole") == before
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "new", steps=8, task=stop_at(1))
+        run(tmp_path / "new", steps=12, task=stop_at(1))
     assert set(content(tmp_path / "new")) == {loop.RECORD}
-    run(tmp_path / "new", steps=8, resume=True)
-    assert content(tmp_path / "new") == content(tmp_path / "whole")
+    run(tmp_path / "new", steps=8)
+    assert content(tmp_path / "new") == before
+
+
+def test_what_is_compiled_in_the_first_step_is_not_counted(tmp_path):
+    """A first call that takes a fifth of a second."""
+    slow = iter([True])
+
+    def learn(*args):
+        if next(slow, False):
+            until = time.process_time() + 0.2
+            while time.process_time() < until:
+                pass
+        return small_run.TASK.learn(*args)
+
+    run(tmp_path, steps=2, every=1, task=small_run.TASK._replace(learn=learn))
+    assert next(slow, None) is None
+    assert loop.read_times(tmp_path)[-1]["cpu_seconds"] < 0.2
 
 
 def test_a_number_that_is_none_stops_it_and_names_where(tmp_path):

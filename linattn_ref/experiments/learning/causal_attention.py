@@ -1,7 +1,8 @@
 """The mechanisms that learn side by side, by the names that papers and commands use.
 
 Reformer's rotations and the random features are drawn anew in each step of training; for an evaluation they are drawn
-anew for each of its batches, from a seed of its own. Reformer has as many buckets as there are chunks, an even number.
+anew for each of its batches, from a seed of its own. Reformer has as many buckets as the sequence is chunks long,
+rounded to an even number: two at 68 places, four at 128, 24 at 784.
 """
 
 from __future__ import annotations

@@ -65,12 +65,12 @@ def load(path: Path = SHIPPED) -> Network:
         if head not in images.HEADS:
             raise KeyError(f"head {head!r}")
         steps = runs.steps_in_all(facts, step)
-    except (KeyError, TypeError, ZeroDivisionError) as error:
+        rng = np.random.default_rng(0)
+        params = images.start(attention, head, shape, side, rng, colours=colours)
+        model = images.model_of(attention, shape, places, rng)
+    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ValueError(f"{path}: no checkpoint of `linattn-ref train images` ({error})") from error
-    rng = np.random.default_rng(0)
-    params = images.start(attention, head, shape, side, rng, colours=colours)
     runs.kept_weights(path, params)
-    model = images.model_of(attention, shape, places, rng)
     return Network(params, model, head, (side, side) if colours == 1 else (side, side, colours), steps, facts)
 
 
@@ -150,17 +150,19 @@ def read_image(path: Path, shape: tuple[int, ...]) -> Bytes:
     OSError
         There is none, or it may not be read.
     ValueError
-        It is no image, a damaged one, or one of another size.
+        It is no image, a damaged one, one of another size, or with more than 8 bits a colour.
     """
     import PIL.Image
 
     try:
         with PIL.Image.open(path) as image:
-            pixels = np.array(image.convert("L" if len(shape) == 2 else "RGB"))
+            mode, pixels = image.mode, np.array(image.convert("L" if len(shape) == 2 else "RGB"))
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
         if getattr(error, "errno", None):  # of the system: it names the file
             raise
         raise ValueError(f"{path}: not an image, or a damaged one ({error})") from error
+    if mode[0] in "IF":  # what Pillow clips at 255
+        raise ValueError(f"{path}: expected 8 bits a colour, got more (Pillow's mode {mode})")
     if pixels.shape != shape:
         raise ValueError(f"{path}: expected {shape[1]} x {shape[0]} pixels, got {pixels.shape[1]} x {pixels.shape[0]}")
     return pixels

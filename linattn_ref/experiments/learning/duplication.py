@@ -4,8 +4,8 @@ The task and the way it is learned are those of the authors' code (idiap/linear-
 sinusoids beside the embeddings, blocks with their norms last, ReLU, RAdam with decoupled decay .01 and each array's
 gradient clipped at 1, a rate of .001 that is divided by ten on the way. What differs: the network is smaller and reads
 32 sequences at a time, theirs 64; it begins as `models.causal.draw` has it, not as PyTorch does; there is no dropout;
-the rate is divided after eight tenths of the steps, where theirs is after three; and hashing has as many buckets as
-there are chunks (`causal_attention`), where theirs has 64 at any length.
+the rate is divided after eight tenths of the steps, where theirs is after three; and hashing has two buckets at 68
+places and four at 128 (`causal_attention`), where theirs has 64 at any length.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from linattn_ref.models.encoder import Model
 from linattn_ref.nn import cross_entropy, mechanism
 from linattn_ref.nn.buffers import Arena, Work
 from linattn_ref.training import adam, checkpoint, loop, parameters
-from linattn_ref.training.checks import check_rate
+from linattn_ref.training.checks import check_peak
 
 __all__ = ["Examples", "Shape", "interval", "learn", "run", "task"]
 
@@ -171,7 +171,7 @@ def run(
     """
     if fitted and attention != "linformer":
         raise ValueError(f"fitted: linformer has projections to fit, got attention {attention!r}")
-    check_rate(peak=peak)
+    check_peak(peak)
     pretrained = bert.load(fetch.open_content(fetch.MODEL) if model is None else model)
     config = pretrained.config
     if shape.length > config.max_tokens:

@@ -39,7 +39,7 @@ from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, logistic_mixture, positions
 from linattn_ref.nn.buffers import Arena, Work, fresh
 from linattn_ref.training import adam, loop, schedule
-from linattn_ref.training.checks import check_rate
+from linattn_ref.training.checks import check_peak
 
 __all__ = ["BEGIN", "COLLECTIONS", "HEADS", "Shape", "bits", "model_of", "read", "run", "start", "task"]
 
@@ -247,7 +247,7 @@ def run(
         raise ValueError(f"shape: a width of {shape.width} cannot be halved, for a pixel's row and its column")
     if shape.width % shape.heads:
         raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
-    check_rate(peak=peak)
+    check_peak(peak)
     found = read(data, collection)
     side, colours = cut or COLLECTIONS[collection], 1 if found.training.ndim == 3 else found.training.shape[-1]
     training, watched = (middle(part, side) for part in (found.training, found.test[:WATCHED]))

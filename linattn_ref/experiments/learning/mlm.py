@@ -36,7 +36,7 @@ from linattn_ref.models.masked_tokens import Params
 from linattn_ref.nn import cross_entropy
 from linattn_ref.nn.buffers import Work
 from linattn_ref.training import adam, loop, parameters, schedule
-from linattn_ref.training.checks import check_rate
+from linattn_ref.training.checks import check_peak, check_rate
 
 __all__ = ["Corpus", "Hidden", "Shape", "corpus", "hide", "run", "task"]
 
@@ -237,7 +237,8 @@ def run(
     if shape.width < 4 and not drawn:
         told = f"a width of {shape.width} cannot be halved into pairs, for places and for tokens"
         raise ValueError(f"shape: {told}; expected at least 4, unless the network begins as drawn")
-    check_rate(peak=peak, own_rate=own_rate or 0.0)
+    check_peak(peak)
+    check_rate(own_rate=own_rate or 0.0)
     for name, said in (("pooled", pooled), ("own_rate", own_rate is not None)):
         if said and attention != "linformer":
             raise ValueError(f"{name}: linformer alone has projections, got attention {attention!r}")

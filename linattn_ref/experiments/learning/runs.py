@@ -7,7 +7,8 @@ the records of all runs in a folder as one file, and those in ``figures/records`
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +24,7 @@ from linattn_ref.training.loop import LAST, RECORD, RESULT, read_record, read_ti
 __all__ = [
     "RECORDS",
     "Run",
+    "beside",
     "commands",
     "facts",
     "gather",
@@ -59,14 +61,23 @@ def facts(command: str, seed: int, **more: Any) -> dict[str, Any]:
 
 
 def read(folder: Path) -> Run:
-    """The record of a run."""
-    first, *lines = read_record(folder)
-    times = [line["cpu_seconds"] for line in read_times(folder)]
+    """The record of a run.
+
+    Raises
+    ------
+    ValueError
+        It is empty, or damaged.
+    """
+    said, seconds = read_record(folder), [line["cpu_seconds"] for line in read_times(folder)]
+    if not said:
+        raise ValueError(f"{folder / RECORD}: empty; no record of a run")
+    first, *lines = said[: 1 + len(seconds)]  # a process killed between two files leaves a line more in one
+    times = np.array(seconds[: len(lines)])
     names = [name for name in (lines[0] if lines else {}) if name != "step"]
     curves = {name: np.array([line[name] for line in lines]) for name in names}
     result = folder / RESULT  # of a task that ends with a test
-    said = {"result": json.loads(result.read_text(encoding="utf-8"))} if result.is_file() else {}
-    return Run({**first["facts"], **said}, np.array([line["step"] for line in lines]), np.array(times), curves)
+    ended = {"result": json.loads(result.read_text(encoding="utf-8"))} if result.is_file() else {}
+    return Run({**first["facts"], **ended}, np.array([line["step"] for line in lines]), times, curves)
 
 
 def read_all(folder: Path) -> dict[str, Run]:
@@ -83,25 +94,41 @@ def read_all(folder: Path) -> dict[str, Run]:
     return found
 
 
-def gather(folder: Path, target: Path) -> dict[str, Run]:
+def gather(folder: Path, target: Path, weights: Sequence[str] = ()) -> dict[str, Run]:
     """Write the records of all runs in ``folder`` as one file, which :func:`gathered` reads.
 
     A run that was not evaluated yet is left out. Of more than a hundred evaluations every so many are kept, with the
-    first and the last; of a number, five digits.
+    first and the last; of a number, five digits. With the names of some runs as ``weights``, a file beside it has what
+    each of them has learned, as :func:`keep_weights` writes it; either all of these files are written, or none.
 
     Raises
     ------
     FileNotFoundError
-        There is none.
+        There is none, or no checkpoint of one whose weights are to be kept.
+    ValueError
+        ``target`` lies in the folder of a run, or a record is damaged.
     """
     from linattn_ref.experiments.publishing.record import json_text, plain
 
+    _check_target(target)
     found = {name: run for name, run in read_all(folder).items() if len(run.steps)}
     if not found:
         raise FileNotFoundError(f"{folder}: none of the runs there has been evaluated yet")
     text = json_text(plain({name: _thinned(run) for name, run in found.items()})) + "\n"
-    write_all({target: lambda path: path.write_text(text, encoding="utf-8")})
+    contents = {target: text.encode("utf-8")}
+    for name in weights:
+        contents[beside(target, name)] = _half(folder / name)
+    write_all({path: partial(_write, content=content) for path, content in contents.items()})
     return found
+
+
+def beside(target: Path, name: str) -> Path:
+    """Where :func:`gather` writes the weights of the run of that name."""
+    return target.with_name(f"{target.stem}-{name}.safetensors")
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
 
 
 def _thinned(run: Run) -> Run:
@@ -138,13 +165,25 @@ def keep_weights(out: Path, target: Path) -> None:
     ------
     FileNotFoundError
         The run has no checkpoint.
+    ValueError
+        ``target`` lies in the folder of a run, whose own checkpoints have such names.
     """
+    _check_target(target)
+    write_all({target: partial(_write, content=_half(out))})
+
+
+def _half(out: Path) -> bytes:
+    """A safetensors file's content."""
     from safetensors.numpy import save
 
     found = checkpoint.load(out / LAST)
     learned = {name: array.astype(np.float16) for name, array in found.arrays.items() if name.startswith("params.")}
-    content = save(learned, metadata={checkpoint.FACTS: json.dumps(found.facts)})
-    write_all({target: lambda path: path.write_bytes(content)})
+    return save(learned, metadata={checkpoint.FACTS: json.dumps(found.facts)})
+
+
+def _check_target(target: Path) -> None:
+    if (target.parent / RECORD).exists():
+        raise ValueError(f"target: {target} lies in the folder of a run, whose files stay as they are; give another")
 
 
 def go_on(weights: Path, params: Any, out: Path, *, seed: int, network: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,7 +198,7 @@ def go_on(weights: Path, params: Any, out: Path, *, seed: int, network: Mapping[
     out : Path
         The folder of the run that is to go on.
     seed : int
-        Its seed: with that of the earlier run it would draw the same batches again.
+        Its seed: with that of an earlier run it would draw the same batches again.
     network : mapping
         What the facts of both runs have to say alike.
 
@@ -169,26 +208,35 @@ def go_on(weights: Path, params: Any, out: Path, *, seed: int, network: Mapping[
         There is none, it is damaged, of another network or the same seed, or in the folder ``out``.
     """
     if weights.resolve().parent == out.resolve():
-        raise ValueError(f"start_from: {weights} is in the folder of this run; give another one for --out")
+        raise ValueError(f"start: {weights} is in the folder of this run; give another one for --out")
     try:
         kept = checkpoint.load(weights).facts
+        before = kept["facts"]
+        seeds, steps = [run.get("seed") for run in _chain(before)], steps_in_all(before, kept["step"])
+        said = {"command": before["command"], "seed": before["seed"], "sha256": fetch.file_sha256(weights)}
     except (FileNotFoundError, ValueError) as error:
-        raise type(error)(f"start_from: {error}") from error
-    before = kept.get("facts", {})
+        raise type(error)(f"start: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"start: {weights} does not say what made it ({error!r})") from error
     for name, value in network.items():
         if before.get(name) != value:
-            raise ValueError(f"start_from: {weights} has {name} {before.get(name)}, not {value}")
-    if before["seed"] == seed:
-        raise ValueError(f"seed: {weights} was trained with seed {seed}, whose batches would come again; give another")
+            raise ValueError(f"start: {weights} has {name} {before.get(name)}, not {value}")
+    if seed in seeds:
+        raise ValueError(f"seed: batches of seed {seed} would come again, {weights} has learned them; give another")
     kept_weights(weights, params)
-    steps = steps_in_all(before, kept["step"])
-    said = {"command": before["command"], "sha256": fetch.file_sha256(weights), "steps": steps}
-    return {**said, "start": before["start"]} if "start" in before else said
+    return {**said, "steps": steps, **({"start": before["start"]} if "start" in before else {})}
+
+
+def _chain(facts: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A run's facts, and what is said of those before it, the last one first."""
+    yield facts
+    if "start" in facts:
+        yield from _chain(facts["start"])
 
 
 def commands(facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Of a run by its ``facts``, and before it those of the runs that it went on from."""
-    return (*(commands(facts["start"]) if "start" in facts else ()), facts["command"])
+    return tuple(run["command"] for run in _chain(facts))[::-1]
 
 
 def steps_in_all(facts: Mapping[str, Any], steps: int) -> int:
@@ -208,5 +256,8 @@ def kept_weights(path: Path, params: Tree) -> Tree:
     """
     found = checkpoint.load(path)
     wide = {name: array.astype(np.float32) for name, array in found.arrays.items()}
-    checkpoint.restore(params, checkpoint.Checkpoint(wide, found.facts), "params")
+    try:
+        checkpoint.restore(params, checkpoint.Checkpoint(wide, found.facts), "params")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     return params

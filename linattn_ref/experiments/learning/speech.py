@@ -35,7 +35,7 @@ from linattn_ref.nn import ctc, ctc_decoding, mechanism
 from linattn_ref.nn.buffers import Work
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.training import adam, loop, radam, schedule
-from linattn_ref.training.checks import check_rate
+from linattn_ref.training.checks import check_peak
 
 __all__ = ["NAMES", "Batch", "Shape", "batch_of", "batches", "draw", "run", "scores_of", "task"]
 
@@ -189,7 +189,7 @@ def run(
     """
     if shape.width % shape.heads:
         raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
-    check_rate(peak=peak)
+    check_peak(peak)
     left_out(corpus)
     training, validation = (in_order(corpus.parts[part]) for part in ("training", "validation"))
     rng, inputs = np.random.default_rng([seed, 0]), training.stacked[0].shape[1]

@@ -66,6 +66,25 @@ def test_a_checkpoint_with_a_head_that_is_none_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("altered", "told"),
+    [
+        ({"shape": {**TINY._asdict(), "heads": 0}}, "no checkpoint of `linattn-ref train images`"),
+        ({"shape": [1, 2]}, "no checkpoint of `linattn-ref train images`"),
+        ({"start": ["out/images"]}, "no checkpoint of `linattn-ref train images`"),
+        ({"attention": "none"}, "no checkpoint of `linattn-ref train images` .*expected one of softmax"),
+        ({"shape": {**TINY._asdict(), "hidden": 17}}, "the checkpoint is of another model"),
+    ],
+)
+def test_altered_facts_are_refused_and_the_file_is_named(tmp_path, altered, told):
+    path = tmp_path / "w.safetensors"
+    params = write_checkpoint(path)
+    facts = {**checkpoint.load(path).facts["facts"], **altered}
+    checkpoint.save(path, Parameters(params), {"facts": facts, "step": 7})
+    with pytest.raises(ValueError, match=rf"w\.safetensors: {told}"):
+        drawing.load(path)
+
+
+@pytest.mark.parametrize(
     ("path", "record"), list(zip(weights.SHIPPED, ("images_bits.json", "images_bits_softmax.json"), strict=True))
 )
 def test_the_shipped_networks_are_small_and_say_what_made_them(path, record):
@@ -109,6 +128,7 @@ def test_wrong_options_are_one_line(tmp_path, capsys):
     write_checkpoint(tmp_path / "m.safetensors", "mixture")
     PIL.Image.fromarray(np.zeros((5, 4), np.uint8)).save(tmp_path / "tall.png")
     PIL.Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "fits.png")
+    PIL.Image.fromarray(np.full((4, 4), 1000, np.uint16)).save(tmp_path / "deep.png")
     (tmp_path / "text.png").write_text("no image")
     whole = (tmp_path / "fits.png").read_bytes()
     length = whole.index(b"IDAT") - 1  # the last byte of that chunk's
@@ -127,6 +147,7 @@ def test_wrong_options_are_one_line(tmp_path, capsys):
         (["--prefix-image", str(tmp_path / "cut.png")], "cut.png: not an image, or a damaged one"),
         (["--prefix-image", str(tmp_path / "altered.png")], "altered.png: not an image, or a damaged one"),
         (["--prefix-image", str(tmp_path / "tall.png")], "tall.png: expected 4 x 4 pixels, got 4 x 5"),
+        (["--prefix-image", str(tmp_path / "deep.png")], "deep.png: expected 8 bits a colour, got more (Pillow's mode"),
         (["--prefix-image", str(tmp_path / "fits.png"), "--rows", "4"], "--rows: expected fewer than the 4"),
         (["--prefix-image", str(tmp_path / "drawn.png")], "drawn.png is the image to go on from; give another file"),
         (["--out", str(tmp_path / "drawn.jpg")], "out: expected a file name that ends in .png, got drawn.jpg"),
@@ -190,12 +211,26 @@ def test_bits_that_could_not_be_written_are_not_counted(tmp_path, monkeypatch, c
     counted = []
     monkeypatch.setattr(images_bits, "compute", lambda *_, **__: counted.append(True))
     (tmp_path / "file").touch()
-    for out in (tmp_path, tmp_path / "file" / "bits.json"):
+    (tmp_path / "folder.json").mkdir()
+    for out in (tmp_path / "folder.json", tmp_path / "file" / "bits.json"):
         assert cli.main(["bits", "--out", str(out)]) == 2
         error = capsys.readouterr().err
         assert f"{out}: cannot write: " in error
         assert error.count("\n") == 1
     assert not counted
+
+
+def test_bits_are_not_written_over_the_weights(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "w.safetensors"
+    write_checkpoint(path)
+    before = path.read_bytes()
+    assert cli.main(["bits", "--weights", str(path), "--out", str(path)]) == 2
+    assert "out: expected a file name that ends in .json, got w.safetensors" in capsys.readouterr().err
+    assert path.read_bytes() == before
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["bits", "--weights", "none.safetensors"]) == 2
+    assert "weights: no checkpoint at none.safetensors" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

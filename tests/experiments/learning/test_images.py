@@ -143,6 +143,13 @@ def test_a_width_that_does_not_fit_is_an_error(tmp_path, words, told, capsys):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_rate_of_0_is_an_error(tmp_path, capsys):
+    """Hours of training would learn nothing."""
+    assert cli.main(["train", "images", "--quick", "--peak", "0", "--out", str(tmp_path / "run")]) == 2
+    assert "peak: expected a rate above 0, with which something is learned; got 0" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_collection_that_is_none_is_an_error():
     with pytest.raises(ValueError, match="collection: expected one of mnist, cifar-10, got 'svhn'"):
         images.read(None, "svhn")

@@ -72,6 +72,36 @@ def test_a_folder_without_runs_is_one_line(tmp_path, capsys):
     assert not (tmp_path / "all.json").exists()
 
 
+@pytest.mark.parametrize("name", ["record.jsonl", "times.jsonl"])
+def test_of_a_run_killed_between_two_files_what_both_have_is_gathered(tmp_path, name):
+    write_run(tmp_path / "runs" / "a", [2.0, 1.0, 0.5])
+    path = tmp_path / "runs" / "a" / name
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    (run,) = runs.gather(tmp_path / "runs", tmp_path / "all.json").values()
+    assert run.curves["loss"].tolist() == [2.0, 1.0]
+    assert run.steps.tolist() == [10, 20]
+    assert run.cpu_seconds.tolist() == [2.5, 5.0]
+
+
+def test_an_empty_record_is_named(tmp_path, capsys):
+    write_run(tmp_path / "runs" / "a", [2.0])
+    (tmp_path / "runs" / "a" / "record.jsonl").write_text("")
+    assert cli.main(["gather", str(tmp_path / "runs"), str(tmp_path / "all.json")]) == 2
+    assert "record.jsonl: empty; no record of a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["gather", "runs"], ["gather", "runs", "--weights", "a"], ["ship", "runs/a"]])
+def test_nothing_is_written_over_the_files_of_a_run(tmp_path, words, capsys, monkeypatch):
+    write_run(tmp_path / "runs" / "a", [2.0])
+    write_weights(tmp_path / "runs" / "a" / "last.safetensors", "one", 10, 0)
+    monkeypatch.chdir(tmp_path)
+    for name in ("record.jsonl", "last.safetensors", "new.json"):
+        before = {path.name: path.read_bytes() for path in (tmp_path / "runs" / "a").iterdir()}
+        assert cli.main([*words[:2], f"runs/a/{name}", *words[2:]]) == 2
+        assert "lies in the folder of a run" in capsys.readouterr().err
+        assert {path.name: path.read_bytes() for path in (tmp_path / "runs" / "a").iterdir()} == before
+
+
 def test_no_gathered_file_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         runs.gathered(tmp_path / "none.json")
@@ -106,6 +136,11 @@ def test_weights_of_no_run_are_an_error_and_nothing_is_written(tmp_path, capsys)
     write_run(tmp_path / "runs" / "a", [2.0])
     assert cli.main(["gather", str(tmp_path / "runs"), str(tmp_path / "all.json"), "--weights", "b"]) == 2
     assert "no checkpoint at" in capsys.readouterr().err
+    write_run(tmp_path / "runs" / "b", [2.0])
+    write_weights(tmp_path / "runs" / "a" / "last.safetensors", "one", 10, 0)
+    (tmp_path / "runs" / "b" / "last.safetensors").write_bytes(b"damaged")
+    assert cli.main(["gather", str(tmp_path / "runs"), str(tmp_path / "all.json"), "--weights", "a", "b"]) == 2
+    assert "is no checkpoint, or a damaged one" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
@@ -126,10 +161,13 @@ def test_a_run_knows_those_it_went_on_from(tmp_path):
     write_weights(first, "one", 30, 0)
     params = Params(np.zeros((2, 2), np.float32))
     said = runs.go_on(first, params, tmp_path / "b", seed=1, network=NETWORK)
-    assert said == {"command": "one", "sha256": fetch.file_sha256(first), "steps": 30}
+    assert said == {"command": "one", "seed": 0, "sha256": fetch.file_sha256(first), "steps": 30}
     np.testing.assert_array_equal(params.w, 30)
     write_weights(second, "two", 12, 1, start=said)
-    said = runs.go_on(second, params, tmp_path / "c", seed=0, network=NETWORK)
+    for seed in (0, 1):
+        with pytest.raises(ValueError, match=f"seed: batches of seed {seed} would come again"):
+            runs.go_on(second, params, tmp_path / "c", seed=seed, network=NETWORK)
+    said = runs.go_on(second, params, tmp_path / "c", seed=2, network=NETWORK)
     assert said["steps"] == 42
     assert runs.steps_in_all({"start": said}, 8) == 50
     assert runs.commands({"command": "three", "start": said}) == ("one", "two", "three")
@@ -139,11 +177,11 @@ def test_a_run_knows_those_it_went_on_from(tmp_path):
 @pytest.mark.parametrize(
     ("out", "seed", "network", "told"),
     [
-        ("a", 1, NETWORK, "start_from: .*is in the folder of this run; give another one for --out"),
-        ("b", 1, {**NETWORK, "attention": "softmax"}, "start_from: .*has attention linear, not softmax"),
-        ("b", 1, {**NETWORK, "shape": {"heads": 4}}, "start_from: .*has shape {'heads': 2}, not {'heads': 4}"),
-        ("b", 1, {**NETWORK, "side": 28}, "start_from: .*has side None, not 28"),
-        ("b", 0, NETWORK, "seed: .*was trained with seed 0, whose batches would come again"),
+        ("a", 1, NETWORK, "start: .*is in the folder of this run; give another one for --out"),
+        ("b", 1, {**NETWORK, "attention": "softmax"}, "start: .*has attention linear, not softmax"),
+        ("b", 1, {**NETWORK, "shape": {"heads": 4}}, "start: .*has shape {'heads': 2}, not {'heads': 4}"),
+        ("b", 1, {**NETWORK, "side": 28}, "start: .*has side None, not 28"),
+        ("b", 0, NETWORK, "seed: batches of seed 0 would come again, .*has learned them; give another"),
     ],
 )
 def test_a_run_does_not_go_on_from_another_network_or_over_itself(tmp_path, out, seed, network, told):
@@ -156,8 +194,18 @@ def test_a_run_does_not_go_on_from_another_network_or_over_itself(tmp_path, out,
 
 def test_a_run_does_not_go_on_from_what_is_no_checkpoint(tmp_path):
     path, params = tmp_path / "w.safetensors", Params(np.zeros((2, 2), np.float32))
-    with pytest.raises(FileNotFoundError, match=r"start_from: no checkpoint at"):
+    with pytest.raises(FileNotFoundError, match=r"start: no checkpoint at"):
         runs.go_on(path, params, tmp_path / "out", seed=1, network=NETWORK)
     path.write_bytes(b"none")
-    with pytest.raises(ValueError, match=r"start_from: .*is no checkpoint, or a damaged one"):
+    with pytest.raises(ValueError, match=r"start: .*is no checkpoint, or a damaged one"):
         runs.go_on(path, params, tmp_path / "out", seed=1, network=NETWORK)
+
+
+@pytest.mark.parametrize(
+    "facts", [[], {}, {"command": "one"}, {"command": "one", "seed": 0, "start": ["zero"]}, {"start": {}}]
+)
+def test_a_run_does_not_go_on_from_what_does_not_say_what_made_it(tmp_path, facts):
+    path, params = tmp_path / "w.safetensors", Params(np.zeros((2, 2), np.float32))
+    checkpoint.save(path, Trees(params, params), {"facts": facts, "step": 1})
+    with pytest.raises(ValueError, match=r"start: .*w\.safetensors does not say what made it"):
+        runs.go_on(path, params, tmp_path / "out", seed=1, network={})
