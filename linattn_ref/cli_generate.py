@@ -94,7 +94,7 @@ def run_bits(arguments: argparse.Namespace) -> None:
     numbers with their standard errors over the images as JSON.
     """
     from linattn_ref.atomic import check_writable, write_all
-    from linattn_ref.experiments.learning import drawing, images_bits
+    from linattn_ref.experiments.learning import drawing, images_bits, runs
     from linattn_ref.experiments.publishing.record import json_text, plain
 
     weights = arguments.weights or drawing.SHIPPED
@@ -102,6 +102,7 @@ def run_bits(arguments: argparse.Namespace) -> None:
         raise ValueError(f"out: expected a file name that ends in .json, got {arguments.out.name}")
     if not weights.is_file():
         raise FileNotFoundError(f"weights: no checkpoint at {weights}")
+    runs.check_target(arguments.out)
     check_writable(arguments.out)  # before a minute of counting
     found = images_bits.compute(
         weights,

@@ -44,6 +44,8 @@ def add_duplication(tasks: Any) -> None:
     option("--heads", type=at_least(1), metavar="H", help="(default: 2)")
     option("--layers", type=at_least(1), metavar="L", help="(default: 2)")
     option("--batch", type=at_least(1), metavar="B", help="sequences a step (default: 32)")
+    after = "steps after which the rate is divided by ten (default: eight tenths of all; in the paper's code: 3000)"
+    option("--reduce-after", type=at_least(1), metavar="S", help=after)
 
 
 def run_duplication(arguments: argparse.Namespace) -> None:
@@ -54,7 +56,7 @@ def run_duplication(arguments: argparse.Namespace) -> None:
     from linattn_ref.experiments.learning import duplication, runs
 
     shape = shape_of(duplication.Shape(), arguments, width=16, layers=1, length=12, batch=4)
-    duplication.run(arguments.out, shape=shape, **common(arguments))
+    duplication.run(arguments.out, shape=shape, reduce_after=arguments.reduce_after, **common(arguments))
     run = runs.read(arguments.out)
     print(
         f"{arguments.attention}, after {run.steps[-1]} steps and {run.cpu_seconds[-1]:.0f} CPU seconds:"
@@ -78,8 +80,9 @@ def add_images(tasks: Any) -> None:
     option("--batch", type=at_least(1), metavar="B", help="images a step (default: 8)")
     shipped = "of the networks that come with the package: 0.004"
     option("--peak", type=float, default=3e-3, metavar="RATE", help=f"the highest rate (default: 0.003; {shipped})")
-    earlier = "weights to go on from, say out/images/last.safetensors with --seed 1 --out out/images-on"
-    option("--start", type=Path, metavar="FILE", help=f"{earlier}; those of another run and another seed")
+    earlier = "weights of another run, with another seed, to go on from"
+    example = "out/images/last.safetensors --seed 1 --out out/images-on"
+    option("--start", type=Path, metavar="FILE", help=f"{earlier}, for instance: --start {example}")
     option("--every", type=at_least(1), metavar="S", help="steps from one evaluation to the next (default: 500)")
 
 

@@ -45,6 +45,7 @@ def run_speech(arguments: argparse.Namespace) -> None:
     from linattn_ref.data import speech as data
     from linattn_ref.experiments.learning import runs, speech, speech_frames, speech_result
 
+    options = common(arguments)
     if arguments.data:
         bar = partial(tqdm, unit="sound", file=sys.stderr, disable=None)
         corpus = recordings.read(arguments.data, say=partial(print, file=sys.stderr), progress=bar)
@@ -56,7 +57,7 @@ def run_speech(arguments: argparse.Namespace) -> None:
             of = f"{count} of {len(corpus.parts[part].texts)} utterances for {part}"
             print(f"{of} have more {corpus.unit} than frames, and are left out", file=sys.stderr)
     shape = shape_of(speech.Shape(), arguments, width=16, hidden=32, heads=2, layers=1, frames=400, lstms=1)
-    params = speech.run(arguments.out, corpus, shape=shape, peak=arguments.peak, **common(arguments))
+    params = speech.run(arguments.out, corpus, shape=shape, peak=arguments.peak, **options)
     result = speech_result.write(arguments.out, params, arguments.attention, shape, corpus)
     run = runs.read(arguments.out)
     print(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -142,13 +143,12 @@ def run(
     times: list[dict[str, float]] = []
     if resume and (out / LAST).exists():
         found = checkpoint.load(out / LAST)
-        said, before = lines[0]["facts"], found.facts["facts"]
-        changed = [key for key in {**said, **before} if said.get(key) != before.get(key) and key != "command"]
+        said, (earlier, first, best) = lines[0]["facts"], _how_far(out / LAST, found.facts)
+        changed = [key for key in {**said, **earlier} if said.get(key) != earlier.get(key) and key != "command"]
         if changed:
             raise ValueError(f"resume: the run in {out} is one with other settings: {', '.join(changed)}")
         checkpoint.restore(params, found, "params")
         checkpoint.restore(state, found, "state")
-        first, best = found.facts["step"], float(found.facts["best"])
         state = state._replace(steps=first)
         lines = [line for line in read_record(out) if line.get("step", 0) <= first]
         times = [line for line in read_times(out) if line["step"] <= first]
@@ -196,10 +196,13 @@ def check_folder(out: Path, *, resume: bool = False) -> None:
     Raises
     ------
     ValueError
-        There is a checkpoint, and it is not to be resumed.
+        There is a checkpoint or a result, and it is not to be resumed, or cannot be.
     """
-    if (out / LAST).exists() and not resume:
-        raise ValueError(f"out: {out} has the checkpoint of a run; resume that one, or give another folder")
+    found = [name for name in (LAST, BEST, RESULT) if (out / name).exists()]
+    if found and not resume:
+        raise ValueError(f"out: {out} has the {found[0]} of a run; resume that one, or give another folder")
+    if RESULT in found and LAST not in found:
+        raise ValueError(f"resume: {out} has the {RESULT} of a run, and no {LAST} to go on from; give another folder")
 
 
 def read_record(out: Path) -> list[dict[str, Any]]:
@@ -210,6 +213,14 @@ def read_record(out: Path) -> list[dict[str, Any]]:
 def read_times(out: Path) -> list[dict[str, float]]:
     """CPU seconds of the training alone, without what Numba compiles, a line an evaluation."""
     return _read_lines(out / TIMES)
+
+
+def _how_far(path: Path, said: Mapping[str, Any]) -> tuple[dict[str, Any], int, float]:
+    """A checkpoint's facts, its step, and the lowest loss so far."""
+    try:
+        return dict(said["facts"]), operator.index(said["step"]), float(said["best"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not say how far its run had come ({error!r})") from error
 
 
 def _gradient(task: Task, params: Any, grads: Any, settings: Settings, step: int, work: Work) -> float:

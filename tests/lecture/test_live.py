@@ -89,7 +89,7 @@ def test_a_network_says_what_trained_it(path):
     trained = weights.read(path)
     told = build.origin(trained)
     at = [told.index(command) for command in runs.commands(trained.facts)]
-    assert len(at) == 2
+    assert len(at) == 3
     assert at == sorted(at)
     seen = trained.facts["start"]["steps"] + trained.facts["steps"]
     assert f"after {seen:,} steps, {8 * seen:,} images" in told

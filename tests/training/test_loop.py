@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 sys.path.insert(0, str(Path(__file__).parent))
 import small_run
@@ -185,9 +186,15 @@ def test_what_a_run_has_learned_is_not_written_over(tmp_path):
     """Not even by the same run, unless it is resumed; one that was stopped before its first checkpoint is."""
     run(tmp_path / "whole", steps=8)
     before = content(tmp_path / "whole")
-    with pytest.raises(ValueError, match=r"out: .*whole has the checkpoint of a run; resume that one, or give another"):
+    with pytest.raises(ValueError, match=r"out: .*whole has the last\.safetensors of a run; resume that one"):
         run(tmp_path / "whole", steps=8)
     assert content(tmp_path / "whole") == before
+    (tmp_path / "whole" / loop.LAST).unlink()
+    with pytest.raises(ValueError, match=r"out: .*whole has the best\.safetensors of a run"):
+        run(tmp_path / "whole", steps=8)
+    (tmp_path / "whole" / loop.RESULT).write_text("{}")
+    with pytest.raises(ValueError, match=r"resume: .* has the result\.json of a run, and no last\.safetensors"):
+        run(tmp_path / "whole", steps=8, resume=True)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "new", steps=12, task=stop_at(1))
     assert set(content(tmp_path / "new")) == {loop.RECORD}
@@ -281,6 +288,17 @@ def test_a_damaged_record_is_named(tmp_path, name, more):
     with pytest.raises(ValueError, match=rf"{name}: damaged, or no record of a run"):
         run(tmp_path, steps=4, resume=True)
     assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("altered", [{}, {"step": None}, {"step": "4"}, {"best": None}, {"facts": [1]}])
+def test_a_checkpoint_that_does_not_say_how_far_it_is_is_named(tmp_path, altered):
+    run(tmp_path, steps=4)
+    path = tmp_path / "last.safetensors"
+    found = checkpoint.load(path)
+    said = {**found.facts, **altered} if altered else {}
+    save_file(found.arrays, path, metadata={checkpoint.FACTS: json.dumps(said)})
+    with pytest.raises(ValueError, match=r"last\.safetensors does not say how far its run had come"):
+        run(tmp_path, steps=8, resume=True)
 
 
 def test_a_checkpoint_of_another_model_says_which_array(tmp_path):

@@ -60,15 +60,17 @@ def load(path: Path = SHIPPED) -> Network:
         facts, step = found.facts["facts"], found.facts["step"]
         attention, head, side = facts["attention"], facts["head"], facts["side"]
         shape = Shape(**facts["shape"])
-        places = len(found.arrays["params.positions.table"])
+        places, width = found.arrays["params.positions.table"].shape
         colours = places // side**2
+        if (places, width) != (side**2 * colours, shape.width) or colours not in (1, 3):
+            raise ValueError(f"{places} places of {width} columns, side {side}, width {shape.width}")
         if head not in images.HEADS:
             raise KeyError(f"head {head!r}")
         steps = runs.steps_in_all(facts, step)
         rng = np.random.default_rng(0)
         params = images.start(attention, head, shape, side, rng, colours=colours)
         model = images.model_of(attention, shape, places, rng)
-    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (AttributeError, KeyError, MemoryError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ValueError(f"{path}: no checkpoint of `linattn-ref train images` ({error})") from error
     runs.kept_weights(path, params)
     return Network(params, model, head, (side, side) if colours == 1 else (side, side, colours), steps, facts)
@@ -150,7 +152,7 @@ def read_image(path: Path, shape: tuple[int, ...]) -> Bytes:
     OSError
         There is none, or it may not be read.
     ValueError
-        It is no image, a damaged one, one of another size, or with more than 8 bits a colour.
+        It is no image, a damaged one, one of another size, or a grey one with more than 8 bits, which would be clipped.
     """
     import PIL.Image
 
@@ -162,7 +164,7 @@ def read_image(path: Path, shape: tuple[int, ...]) -> Bytes:
             raise
         raise ValueError(f"{path}: not an image, or a damaged one ({error})") from error
     if mode[0] in "IF":  # what Pillow clips at 255
-        raise ValueError(f"{path}: expected 8 bits a colour, got more (Pillow's mode {mode})")
+        raise ValueError(f"{path}: expected 8 bits a pixel, got more (Pillow's mode {mode})")
     if pixels.shape != shape:
         raise ValueError(f"{path}: expected {shape[1]} x {shape[0]} pixels, got {pixels.shape[1]} x {pixels.shape[0]}")
     return pixels

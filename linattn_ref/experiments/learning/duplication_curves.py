@@ -30,6 +30,7 @@ __all__ = ["LOOK", "Curve", "Results", "compute", "draw", "from_record"]
 
 SHAPE = Shape()
 LONGER = Shape(length=128)  # the paper's, of which the words have up to 62 symbols
+EARLY = 3000  # updates, after which the authors' code divides the rate by ten
 M = style.MECHANISMS
 LOOK = {  # colour, line
     "softmax": (M["softmax"], "-"),
@@ -43,10 +44,10 @@ CAPTION = (
     "Learning to copy a word: cross-entropy of the second copy. No sequence is read twice, so the loss of training is "
     "one on new words, with new hashes and features; a point is the mean over the updates since the last. Two layers "
     "of width 64, two heads, 32 sequences an update. Above: words of 17 to 32 symbols, against updates and against the "
-    "CPU time of one thread (with a star, of another processor); a line is the median over three seeds, its "
-    "band goes from the least to the greatest. Below, one seed each but for D = 32: linear attention with more heads, "
-    "which are narrower; and words of 32 to 62 symbols. The rate falls to a tenth after eight tenths of a run: that is "
-    "the last drop."
+    "CPU time of one thread (with a star, of another processor than softmax attention's); a line is the median over "
+    "three seeds, its band goes from the least to the greatest. Below, one seed each but for D = 32: linear attention "
+    "with more heads, which are narrower; and words of 32 to 62 symbols, whose times include up to 16 s of compiling. "
+    "The rate falls to a tenth after eight tenths of a run: that is the last drop."
 )
 
 
@@ -71,6 +72,7 @@ class Results(NamedTuple):
     mechanisms: dict[str, Curve]  # by attention, in the network SHAPE
     widths: dict[str, Curve]  # linear attention, by the width of a head
     longer: dict[str, Curve]  # by attention, for the words of LONGER
+    early: dict[str, Curve]  # by attention, in the network SHAPE, with the rate divided after 3000 updates as in print
 
 
 def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
@@ -79,17 +81,19 @@ def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
     curves = {}
     for name, of_one_kind in seeds.kinds(found).items():
         facts = of_one_kind[0].facts
-        told = facts["attention"], Shape(**facts["shape"])
+        told = facts["attention"], Shape(**facts["shape"]), facts.get("reduce_after")
         if told in curves:
             raise ValueError(f"record: {name} has the attention and the network of another kind")
         curves[told] = _curve(of_one_kind)
 
-    def by_attention(shape: Shape) -> dict[str, Curve]:
-        return {name: curves[name, shape] for name in NAMES if (name, shape) in curves}
+    def by_attention(shape: Shape, reduce_after: int | None = None) -> dict[str, Curve]:
+        asked = {name: (name, shape, reduce_after) for name in NAMES}
+        return {name: curves[told] for name, told in asked.items() if told in curves}
 
-    narrower = [shape for name, shape in curves if name == "linear" and shape._replace(heads=SHAPE.heads) == SHAPE]
-    widths = {str(shape.width // shape.heads): curves["linear", shape] for shape in sorted(narrower)}
-    return Results(by_attention(SHAPE), widths, by_attention(LONGER))
+    late = [shape for name, shape, after in curves if name == "linear" and after is None]
+    narrower = sorted(shape for shape in late if shape._replace(heads=SHAPE.heads) == SHAPE)
+    widths = {str(shape.width // shape.heads): curves["linear", shape, None] for shape in narrower}
+    return Results(by_attention(SHAPE), widths, by_attention(LONGER), by_attention(SHAPE, EARLY))
 
 
 def _curve(of_one_kind: list[runs.Run]) -> Curve:
@@ -118,9 +122,7 @@ def draw(results: Results) -> Figure:
         heads: _draw_panel(heads, dict(zip(of_width, results.widths.values(), strict=True)), of_width),
         longer: _draw_panel(longer, results.longer, LOOK, against_time=True),
     }
-    first = next(iter(results.mechanisms.values())).processor
-    star = {name: "*" * (curve.processor != first) for name, curve in results.mechanisms.items()}
-    star_longer = {name: "*" * (curve.processor != first) for name, curve in results.longer.items()}
+    star, star_longer = (_stars(curves) for curves in (results.mechanisms, results.longer))
     for axes, lines in named.items():  # now that all limits are known
         stars = {time: star, longer: star_longer}.get(axes, {})
         names = [name + stars.get(name, "") for name in lines]
@@ -129,6 +131,12 @@ def draw(results: Results) -> Figure:
     for left in (updates, heads):
         left.set_ylabel("loss (nats a symbol)")
     return figure
+
+
+def _stars(curves: Mapping[str, Curve]) -> dict[str, str]:
+    """A star for each that was timed on another processor than the first of them, softmax attention."""
+    first = next(iter(curves.values())).processor if curves else ""
+    return {name: "*" * (curve.processor != first) for name, curve in curves.items()}
 
 
 def _draw_panel(

@@ -83,7 +83,7 @@ def from_text(text: tuple[str, ...]) -> Bytes:
 
 def draw(results: Results) -> Figure:
     """Both pages."""
-    figure, (left, right) = style.figure(1, 2, height=0.3)
+    figure, (left, right) = style.figure(1, 2, height=0.275)
     samples, originals = from_text(results.samples), from_text(results.originals)
     completions = from_text(results.completions).reshape(len(originals), COMPLETIONS, *originals.shape[1:])
     given = originals.copy()

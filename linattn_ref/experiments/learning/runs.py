@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 import linattn_ref
-from linattn_ref.atomic import write_all
+from linattn_ref.atomic import check_writable, write_all
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data import fetch
 from linattn_ref.training import checkpoint
@@ -25,6 +25,7 @@ __all__ = [
     "RECORDS",
     "Run",
     "beside",
+    "check_target",
     "commands",
     "facts",
     "gather",
@@ -68,16 +69,20 @@ def read(folder: Path) -> Run:
     ValueError
         It is empty, or damaged.
     """
-    said, seconds = read_record(folder), [line["cpu_seconds"] for line in read_times(folder)]
+    said, seconds = read_record(folder), read_times(folder)
     if not said:
         raise ValueError(f"{folder / RECORD}: empty; no record of a run")
     first, *lines = said[: 1 + len(seconds)]  # a process killed between two files leaves a line more in one
-    times = np.array(seconds[: len(lines)])
-    names = [name for name in (lines[0] if lines else {}) if name != "step"]
-    curves = {name: np.array([line[name] for line in lines]) for name in names}
     result = folder / RESULT  # of a task that ends with a test
-    ended = {"result": json.loads(result.read_text(encoding="utf-8"))} if result.is_file() else {}
-    return Run({**first["facts"], **ended}, np.array([line["step"] for line in lines]), times, curves)
+    try:
+        ended = {"result": json.loads(result.read_text(encoding="utf-8"))} if result.is_file() else {}
+        times = np.array([line["cpu_seconds"] for line in seconds[: len(lines)]])
+        steps = np.array([line["step"] for line in lines])
+        names = [name for name in (lines[0] if lines else {}) if name != "step"]
+        curves = {name: np.array([line[name] for line in lines]) for name in names}
+        return Run({"steps": first["facts"]["steps"], **first["facts"], **ended}, steps, times, curves)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder}: damaged, or no record of a run ({error!r})") from error
 
 
 def read_all(folder: Path) -> dict[str, Run]:
@@ -105,19 +110,25 @@ def gather(folder: Path, target: Path, weights: Sequence[str] = ()) -> dict[str,
     ------
     FileNotFoundError
         There is none, or no checkpoint of one whose weights are to be kept.
+    OSError
+        One of the files cannot be written.
     ValueError
-        ``target`` lies in the folder of a run, or a record is damaged.
+        ``target`` lies in the folder of a run, a record is damaged, or ``weights`` names none of the runs.
     """
     from linattn_ref.experiments.publishing.record import json_text, plain
 
-    _check_target(target)
+    check_target(target)
     found = {name: run for name, run in read_all(folder).items() if len(run.steps)}
     if not found:
         raise FileNotFoundError(f"{folder}: none of the runs there has been evaluated yet")
     text = json_text(plain({name: _thinned(run) for name, run in found.items()})) + "\n"
     contents = {target: text.encode("utf-8")}
     for name in weights:
+        if name not in found:
+            raise ValueError(f"weights: expected some of the runs {', '.join(found)}, got {name!r}")
         contents[beside(target, name)] = _half(folder / name)
+    for path in contents:
+        check_writable(path)
     write_all({path: partial(_write, content=content) for path, content in contents.items()})
     return found
 
@@ -168,7 +179,7 @@ def keep_weights(out: Path, target: Path) -> None:
     ValueError
         ``target`` lies in the folder of a run, whose own checkpoints have such names.
     """
-    _check_target(target)
+    check_target(target)
     write_all({target: partial(_write, content=_half(out))})
 
 
@@ -181,7 +192,14 @@ def _half(out: Path) -> bytes:
     return save(learned, metadata={checkpoint.FACTS: json.dumps(found.facts)})
 
 
-def _check_target(target: Path) -> None:
+def check_target(target: Path) -> None:
+    """Find out whether something may be written there: not beside a run's own files.
+
+    Raises
+    ------
+    ValueError
+        ``target`` lies in the folder of a run.
+    """
     if (target.parent / RECORD).exists():
         raise ValueError(f"target: {target} lies in the folder of a run, whose files stay as they are; give another")
 
@@ -208,19 +226,19 @@ def go_on(weights: Path, params: Any, out: Path, *, seed: int, network: Mapping[
         There is none, it is damaged, of another network or the same seed, or in the folder ``out``.
     """
     if weights.resolve().parent == out.resolve():
-        raise ValueError(f"start: {weights} is in the folder of this run; give another one for --out")
+        raise ValueError(f"start_from (--start): {weights} is in the folder of this run; give another one for --out")
     try:
         kept = checkpoint.load(weights).facts
         before = kept["facts"]
-        seeds, steps = [run.get("seed") for run in _chain(before)], steps_in_all(before, kept["step"])
+        seeds, steps = [_seed(run) for run in _chain(before)], steps_in_all(before, kept["step"])
         said = {"command": before["command"], "seed": before["seed"], "sha256": fetch.file_sha256(weights)}
     except (FileNotFoundError, ValueError) as error:
-        raise type(error)(f"start: {error}") from error
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"start: {weights} does not say what made it ({error!r})") from error
+        raise type(error)(f"start_from (--start): {error}") from error
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"start_from (--start): {weights} does not say what made it ({error!r})") from error
     for name, value in network.items():
         if before.get(name) != value:
-            raise ValueError(f"start: {weights} has {name} {before.get(name)}, not {value}")
+            raise ValueError(f"start_from (--start): {weights} has {name} {before.get(name)}, not {value}")
     if seed in seeds:
         raise ValueError(f"seed: batches of seed {seed} would come again, {weights} has learned them; give another")
     kept_weights(weights, params)
@@ -232,6 +250,12 @@ def _chain(facts: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield facts
     if "start" in facts:
         yield from _chain(facts["start"])
+
+
+def _seed(run: Mapping[str, Any]) -> int:
+    """A run's, which some have only in their command."""
+    words = run["command"].split()
+    return run["seed"] if "seed" in run else int(words[words.index("--seed") + 1]) if "--seed" in words else 0
 
 
 def commands(facts: Mapping[str, Any]) -> tuple[str, ...]:

@@ -69,6 +69,13 @@ def test_a_checkpoint_with_a_head_that_is_none_is_refused(tmp_path):
     ("altered", "told"),
     [
         ({"shape": {**TINY._asdict(), "heads": 0}}, "no checkpoint of `linattn-ref train images`"),
+        (
+            {"side": 10**6},
+            "no checkpoint of `linattn-ref train images` .*16 places of 8 columns, side 1000000",
+        ),
+        ({"side": 2}, "no checkpoint of `linattn-ref train images` .*16 places of 8 columns"),
+        ({"shape": {**TINY._asdict(), "width": 10**9}}, "no checkpoint of `linattn-ref train images`"),
+        ({"shape": {**TINY._asdict(), "hidden": 10**15}}, "no checkpoint of `linattn-ref train images`"),
         ({"shape": [1, 2]}, "no checkpoint of `linattn-ref train images`"),
         ({"start": ["out/images"]}, "no checkpoint of `linattn-ref train images`"),
         ({"attention": "none"}, "no checkpoint of `linattn-ref train images` .*expected one of softmax"),
@@ -147,7 +154,7 @@ def test_wrong_options_are_one_line(tmp_path, capsys):
         (["--prefix-image", str(tmp_path / "cut.png")], "cut.png: not an image, or a damaged one"),
         (["--prefix-image", str(tmp_path / "altered.png")], "altered.png: not an image, or a damaged one"),
         (["--prefix-image", str(tmp_path / "tall.png")], "tall.png: expected 4 x 4 pixels, got 4 x 5"),
-        (["--prefix-image", str(tmp_path / "deep.png")], "deep.png: expected 8 bits a colour, got more (Pillow's mode"),
+        (["--prefix-image", str(tmp_path / "deep.png")], "deep.png: expected 8 bits a pixel, got more (Pillow's mode"),
         (["--prefix-image", str(tmp_path / "fits.png"), "--rows", "4"], "--rows: expected fewer than the 4"),
         (["--prefix-image", str(tmp_path / "drawn.png")], "drawn.png is the image to go on from; give another file"),
         (["--out", str(tmp_path / "drawn.jpg")], "out: expected a file name that ends in .png, got drawn.jpg"),
@@ -227,6 +234,10 @@ def test_bits_are_not_written_over_the_weights(tmp_path, monkeypatch, capsys):
     assert cli.main(["bits", "--weights", str(path), "--out", str(path)]) == 2
     assert "out: expected a file name that ends in .json, got w.safetensors" in capsys.readouterr().err
     assert path.read_bytes() == before
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "record.jsonl").touch()
+    assert cli.main(["bits", "--weights", str(path), "--out", str(tmp_path / "run" / "result.json")]) == 2
+    assert "result.json lies in the folder of a run" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
     assert cli.main(["bits", "--weights", "none.safetensors"]) == 2
     assert "weights: no checkpoint at none.safetensors" in capsys.readouterr().err

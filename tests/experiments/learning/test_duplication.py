@@ -44,7 +44,15 @@ def test_it_learns_to_copy(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("duplication",), ("duplication", "--attention", "lsh-4")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("duplication",),
+        ("duplication", "--attention", "lsh-4"),
+        ("duplication", "--attention", "lsh-1", "--length", "68"),  # three chunks: of 12 places it is one
+    ],
+    ids=" ".join,
+)
 def test_the_command_trains_and_goes_on(tmp_path, words, capsys):
     words = ["train", *words, "--quick", "--out", str(tmp_path / "run")]
     assert cli.main(words) == 0
@@ -90,12 +98,22 @@ def test_two_kinds_that_say_the_same_are_an_error(tmp_path):
         duplication_curves.compute(record=tmp_path / "few.json")
 
 
+@pytest.mark.parametrize(
+    ("after", "told"), [(0, "reduce_after: "), (40, "reduce_after: expected fewer than the 40 steps, got 40")]
+)
+def test_a_rate_that_is_never_or_always_reduced_is_an_error(tmp_path, after, told):
+    with pytest.raises(ValueError, match=told):
+        duplication.run(tmp_path, steps=40, shape=TINY, reduce_after=after)
+
+
 def test_the_rate_falls_to_a_tenth_after_eight_tenths(tmp_path, monkeypatch):
     settings = []
     monkeypatch.setattr(duplication.loop, "run", lambda *given, **_: settings.append(given[2]))
     duplication.run(tmp_path, steps=1000)
     (said,) = settings
     np.testing.assert_allclose([said.learning_rate(t) for t in (0, 799, 800, 999)], [1e-3, 1e-3, 1e-4, 1e-4])
+    duplication.run(tmp_path, steps=1000, reduce_after=300)
+    np.testing.assert_allclose([settings[1].learning_rate(t) for t in (0, 299, 300, 999)], [1e-3, 1e-3, 1e-4, 1e-4])
 
 
 @pytest.mark.slow
@@ -121,6 +139,7 @@ def test_it_is_tested_on_the_same_words_and_other_hashes(monkeypatch):
 def test_the_figure_has_a_line_a_mechanism(curves):
     same = {name: curve._replace(processor="one") for name, curve in curves.mechanisms.items()}
     elsewhere = {name: curve._replace(processor="another") for name, curve in curves.longer.items()}
+    elsewhere["linear"] = elsewhere["linear"]._replace(processor="one")
     curves = curves._replace(
         mechanisms={**same, "local": same["local"]._replace(processor="another")}, longer=elsewhere
     )
@@ -130,7 +149,7 @@ def test_the_figure_has_a_line_a_mechanism(curves):
     for panel, names in (
         (against_time, starred),
         (of_widths, [f"D = {width}" for width in curves.widths]),
-        (longer, [f"{name}*" for name in curves.longer]),
+        (longer, ["linear*" if name == "linear" else name for name in curves.longer]),
     ):
         assert [text.get_text() for text in panel.texts] == names
         assert len(panel.lines) == len(names) + 1  # that of guessing
@@ -140,13 +159,17 @@ def test_runs_are_told_apart_by_what_they_say_of_themselves(tmp_path):
     """Not by their names."""
     found = json.loads((runs.RECORDS / "duplication.json").read_text(encoding="utf-8"))
     chosen = {}
-    for kind, change in (("a", {}), ("b", {"heads": 16}), ("c", {"length": 128}), ("d", {"layers": 3})):
+    for kind, change in (("a", {}), ("b", {"heads": 16}), ("c", {"length": 128}), ("d", {"layers": 3}), ("e", {})):
         chosen[f"{kind}-0"] = one = json.loads(json.dumps(found["linear-0"]))
         one["facts"]["shape"].update(change)
+    one["facts"]["reduce_after"] = duplication_curves.EARLY
+    one["steps"] = [2 * step for step in one["steps"]]
+    chosen["f-0"] = {**one, "facts": {**one["facts"], "shape": {**one["facts"]["shape"], "heads": 8}}}
     (tmp_path / "few.json").write_text(json.dumps(chosen), encoding="utf-8")
     results = duplication_curves.compute(record=tmp_path / "few.json")
     assert (list(results.mechanisms), list(results.widths)) == (["linear"], ["32", "4"])
-    assert list(results.longer) == ["linear"]
+    assert list(results.longer) == list(results.early) == ["linear"]
+    np.testing.assert_array_equal(results.early["linear"].steps, 2 * results.mechanisms["linear"].steps)
 
 
 def test_where_a_row_has_to_look():

@@ -69,6 +69,7 @@ def test_the_command_says_what_is_wrong(tmp_path, tiny_model, data, capsys):
     assert "after training:" in capsys.readouterr().out
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     for more, message in (
+        ([], "run has the last.safetensors of a run; resume that one, or give another folder"),
         (["--resume", "--peak", "0.01"], "resume: the run in"),
         (["--length", "41"], "length: the model has positions for 40 tokens, got 41"),
         (["--source", "there"], "no text whose source is 'there'"),
@@ -79,10 +80,12 @@ def test_the_command_says_what_is_wrong(tmp_path, tiny_model, data, capsys):
         (["--fitted"], "fitted: linformer has projections to fit, got attention 'softmax'"),
         (["--attention", "linformer", "--fitted"], "4 texts that fill 32 tokens are needed to fit to, got 0"),
     ):
-        assert cli.main([*words, *more]) == 2, message
+        elsewhere = ["--out", str(tmp_path / "new")] if more and "--resume" not in more else []
+        assert cli.main([*words, *more, *elsewhere]) == 2, message
         told = capsys.readouterr().err
         assert message in told
         assert told.count("\n") == 1
+    assert not (tmp_path / "new").exists()
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
 
 

@@ -57,8 +57,8 @@ def test_the_curves_are_those_of_the_gathered_runs():
     assert results.printed == {"softmax": 0.621, "linear": 0.644}
     with style.use():
         seen, spent = images_learned.draw(results).axes
-    *lines, dashed = seen.lines
-    assert {dashed.get_xdata()[0]} == {curve.anew[0] / 1000 for curve in results.curves}
+    lines, dashed = seen.lines[: len(results.curves)], seen.lines[len(results.curves) :]
+    assert {line.get_xdata()[0] for line in dashed} == {x / 1000 for curve in results.curves for x in curve.anew}
     for curve, left, right in zip(results.curves, lines, spent.lines, strict=True):
         np.testing.assert_array_equal(left.get_xdata(), curve.images / 1000)
         np.testing.assert_array_equal(right.get_xdata(), curve.cpu_minutes)
@@ -107,10 +107,13 @@ def test_a_state_after_rows_is_that_of_its_pixels_one_by_one():
 def test_short_runs_are_put_together_by_kind():
     results = images_short.compute()
     kinds = results.kinds
-    assert kinds["linear"].seeds == (0, 1, 2)
-    assert len(np.unique(kinds["linear"].bits[:, -1])) == 3  # not one run three times
+    for name in ("linear", "softmax"):
+        assert kinds[name].seeds == (0, 1, 2)
+        assert len(np.unique(kinds[name].bits[:, -1])) == 3  # not one run three times
     assert {name: (kind.attention, kind.head) for name, kind in kinds.items()} == {
         "linear": ("linear", "softmax"),
+        "softmax": ("softmax", "softmax"),
+        "mixture": ("linear", "mixture"),
         "lsh-1": ("lsh-1", "softmax"),
     }
     found = runs.gathered(runs.RECORDS / "images_short.json")

@@ -147,6 +147,7 @@ def test_the_command_trains_goes_on_and_says_what_is_wrong(tmp_path, text, capsy
     assert cli.main([*words, "--resume"]) == 0
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     for more, message in (
+        ([], "run has the last.safetensors of a run; resume that one, or give another folder"),
         (["--resume", "--seed", "1"], "resume: the run in"),
         (["--resume", "--vocabulary", "290"], "resume: the run in"),
         (["--resume", "--text", str(other)], "is one with other settings: text, vocabulary"),
@@ -158,8 +159,10 @@ def test_the_command_trains_goes_on_and_says_what_is_wrong(tmp_path, text, capsy
         (["--length", "5000", "--k", "16"], "pieces of it are for training, one sequence has 5000"),
     ):
         capsys.readouterr()
-        assert cli.main([*words, *more]) == 2
+        elsewhere = ["--out", str(tmp_path / "new")] if more and "--resume" not in more else []
+        assert cli.main([*words, *more, *elsewhere]) == 2
         told = capsys.readouterr().err
         assert message in told
         assert told.count("\n") == 1
+    assert not (tmp_path / "new").exists()
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before

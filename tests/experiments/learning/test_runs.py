@@ -90,6 +90,26 @@ def test_an_empty_record_is_named(tmp_path, capsys):
     assert "record.jsonl: empty; no record of a run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("record.jsonl", "{}"),
+        ("record.jsonl", '{"facts": {"seed": 0}}'),
+        ("record.jsonl", "[]"),
+        ("times.jsonl", '{"step": 10}'),
+        ("result.json", "{"),
+    ],
+)
+def test_what_lacks_something_is_named_and_nothing_is_written(tmp_path, name, line, capsys):
+    write_run(tmp_path / "runs" / "a", [2.0])
+    path = tmp_path / "runs" / "a" / name
+    rest = path.read_text().splitlines()[1:] if path.exists() else []
+    path.write_text("\n".join([line, *rest]) + "\n")
+    assert cli.main(["gather", str(tmp_path / "runs"), str(tmp_path / "all.json")]) == 2
+    assert f"{tmp_path / 'runs' / 'a'}: damaged, or no record of a run" in capsys.readouterr().err
+    assert not (tmp_path / "all.json").exists()
+
+
 @pytest.mark.parametrize("words", [["gather", "runs"], ["gather", "runs", "--weights", "a"], ["ship", "runs/a"]])
 def test_nothing_is_written_over_the_files_of_a_run(tmp_path, words, capsys, monkeypatch):
     write_run(tmp_path / "runs" / "a", [2.0])
@@ -135,13 +155,19 @@ def test_weights_are_kept_in_half_the_bits_without_the_optimisers_state(tmp_path
 def test_weights_of_no_run_are_an_error_and_nothing_is_written(tmp_path, capsys):
     write_run(tmp_path / "runs" / "a", [2.0])
     assert cli.main(["gather", str(tmp_path / "runs"), str(tmp_path / "all.json"), "--weights", "b"]) == 2
+    assert "weights: expected some of the runs a, got 'b'" in capsys.readouterr().err
+    assert cli.main(["gather", str(tmp_path / "runs"), str(tmp_path / "all.json"), "--weights", "a"]) == 2
     assert "no checkpoint at" in capsys.readouterr().err
     write_run(tmp_path / "runs" / "b", [2.0])
     write_weights(tmp_path / "runs" / "a" / "last.safetensors", "one", 10, 0)
     (tmp_path / "runs" / "b" / "last.safetensors").write_bytes(b"damaged")
     assert cli.main(["gather", str(tmp_path / "runs"), str(tmp_path / "all.json"), "--weights", "a", "b"]) == 2
     assert "is no checkpoint, or a damaged one" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    write_weights(tmp_path / "runs" / "b" / "last.safetensors", "one", 10, 0)
+    (tmp_path / "all-b.safetensors").mkdir()
+    assert cli.main(["gather", str(tmp_path / "runs"), str(tmp_path / "all.json"), "--weights", "a", "b"]) == 2
+    assert "all-b.safetensors: cannot write" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "all-b.safetensors"}
 
 
 # --- Runs that go on from others ------------------------------------------------------------------------------------
@@ -167,6 +193,10 @@ def test_a_run_knows_those_it_went_on_from(tmp_path):
     for seed in (0, 1):
         with pytest.raises(ValueError, match=f"seed: batches of seed {seed} would come again"):
             runs.go_on(second, params, tmp_path / "c", seed=seed, network=NETWORK)
+    without = {key: value for key, value in said.items() if key != "seed"} | {"command": "one --seed 5"}  # an older one
+    write_weights(tmp_path / "d" / "last.safetensors", "two", 12, 1, start=without)
+    with pytest.raises(ValueError, match="seed: batches of seed 5 would come again"):
+        runs.go_on(tmp_path / "d" / "last.safetensors", params, tmp_path / "c", seed=5, network=NETWORK)
     said = runs.go_on(second, params, tmp_path / "c", seed=2, network=NETWORK)
     assert said["steps"] == 42
     assert runs.steps_in_all({"start": said}, 8) == 50
@@ -177,10 +207,15 @@ def test_a_run_knows_those_it_went_on_from(tmp_path):
 @pytest.mark.parametrize(
     ("out", "seed", "network", "told"),
     [
-        ("a", 1, NETWORK, "start: .*is in the folder of this run; give another one for --out"),
-        ("b", 1, {**NETWORK, "attention": "softmax"}, "start: .*has attention linear, not softmax"),
-        ("b", 1, {**NETWORK, "shape": {"heads": 4}}, "start: .*has shape {'heads': 2}, not {'heads': 4}"),
-        ("b", 1, {**NETWORK, "side": 28}, "start: .*has side None, not 28"),
+        ("a", 1, NETWORK, r"start_from .*: .*is in the folder of this run; give another one for --out"),
+        ("b", 1, {**NETWORK, "attention": "softmax"}, r"start_from .*: .*has attention linear, not softmax"),
+        (
+            "b",
+            1,
+            {**NETWORK, "shape": {"heads": 4}},
+            r"start_from .*: .*has shape {'heads': 2}, not {'heads': 4}",
+        ),
+        ("b", 1, {**NETWORK, "side": 28}, r"start_from .*: .*has side None, not 28"),
         ("b", 0, NETWORK, "seed: batches of seed 0 would come again, .*has learned them; give another"),
     ],
 )
@@ -194,10 +229,10 @@ def test_a_run_does_not_go_on_from_another_network_or_over_itself(tmp_path, out,
 
 def test_a_run_does_not_go_on_from_what_is_no_checkpoint(tmp_path):
     path, params = tmp_path / "w.safetensors", Params(np.zeros((2, 2), np.float32))
-    with pytest.raises(FileNotFoundError, match=r"start: no checkpoint at"):
+    with pytest.raises(FileNotFoundError, match=r"start_from .*: no checkpoint at"):
         runs.go_on(path, params, tmp_path / "out", seed=1, network=NETWORK)
     path.write_bytes(b"none")
-    with pytest.raises(ValueError, match=r"start: .*is no checkpoint, or a damaged one"):
+    with pytest.raises(ValueError, match=r"start_from .*: .*is no checkpoint, or a damaged one"):
         runs.go_on(path, params, tmp_path / "out", seed=1, network=NETWORK)
 
 
@@ -207,5 +242,5 @@ def test_a_run_does_not_go_on_from_what_is_no_checkpoint(tmp_path):
 def test_a_run_does_not_go_on_from_what_does_not_say_what_made_it(tmp_path, facts):
     path, params = tmp_path / "w.safetensors", Params(np.zeros((2, 2), np.float32))
     checkpoint.save(path, Trees(params, params), {"facts": facts, "step": 1})
-    with pytest.raises(ValueError, match=r"start: .*w\.safetensors does not say what made it"):
+    with pytest.raises(ValueError, match=r"start_from .*: .*w\.safetensors does not say what made it"):
         runs.go_on(path, params, tmp_path / "out", seed=1, network={})
