@@ -373,12 +373,12 @@ assert wanted["softmax", "its sum over the first copy"] > 0.99
 assert min(read_by["linear", whole][2:]) > 0.7 > 0.4 > max(read_by["softmax", whole][2:])
 
 # %% [markdown]
-# It is all there, in the whole sum and nowhere else. The blots on the first copy cover the wanted symbol and its
-# neighbours alike: from that part of the sum the maps read it in three of four cases, and the ones after it as often.
-# The weight on the second copy is not lost either. What stands there are the symbols that have been told already; from
-# that part alone the wanted one is read in one of three, and from both together nearly always. One way to see it: one
-# part says what is near, the other what of it is done. How the layers behind take the symbol out of the sum was not
-# looked at. But a picture of the weights does not show what a network knows.
+# With linear attention it is all there in the whole sum, and nowhere else. The blots on the first copy cover the wanted
+# symbol and its neighbours alike: from that part of the sum the maps read it in three of four cases, and the ones after
+# it as often. The weight on the second copy is not lost either. What stands there are the symbols that have been told
+# already; from that part alone the wanted one is read in one of three, and from both together nearly always. One way to
+# see it: one part says what is near, the other what of it is done. How the layers behind take the symbol out of the sum
+# was not looked at. But a picture of the weights does not show what a network knows.
 #
 # And the weights need not know the word: give every word the same ones, their mean over a thousand others, and the maps
 # read as much.

@@ -122,9 +122,12 @@ def test_the_command_reads_recordings_and_says_what_is_wrong(tmp_path, recording
     ):
         spoilt.with_suffix(suffix).write_bytes(content)
         capsys.readouterr()
-        assert cli.main(words) == 2
+        assert cli.main([*words[:-1], str(tmp_path / "new")]) == 2
         told = capsys.readouterr().err
         assert message in told
         assert told.count("\n") == 1
         spoilt.with_suffix(".txt").write_bytes(b"film")
+    assert not (tmp_path / "new").exists()
+    assert cli.main(words) == 2  # before it reads the recordings, of which one is no sound now
+    assert "run has the last.safetensors of a run" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
