@@ -46,7 +46,7 @@ def pick(scores: Array, rng: np.random.Generator, *, temperature: float = 1.0, t
         least = np.sort(scores, axis=-1)[:, -min(top_k, scores.shape[-1]), None]  # (B, 1)
         scores = np.where(scores >= least, scores, -np.inf)
     uniform = rng.random(len(scores))
-    if temperature < np.finfo(scores.dtype).tiny:  # 0, or would be in their precision
+    if temperature < np.finfo(np.result_type(scores, 0.0)).tiny:  # 0, or would be in their precision
         return scores.argmax(axis=-1)
     with np.errstate(over="ignore"):  # what is infinitely less likely has chance 0
         p = np.exp((scores - scores.max(axis=-1, keepdims=True)) / temperature)

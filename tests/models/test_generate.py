@@ -91,6 +91,12 @@ def test_wrong_arguments_are_named():
             pick(np.zeros((1, 3)), np.random.default_rng(0), temperature=wrong)
 
 
+def test_whole_numbers_are_scores_too():
+    given = np.array([[3, 1, 2], [0, 5, 5]])
+    drawn, as_floats = (pick(scores, np.random.default_rng(0)) for scores in (given, given.astype(float)))
+    np.testing.assert_array_equal(drawn, as_floats)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1e-320, 1e-50, 1e-38, 1e-6])
 def test_a_temperature_close_to_0_takes_the_likeliest(temperature):
     """Without a warning, in float32, where the first three are 0."""
