@@ -80,7 +80,9 @@ def read(folder: Path) -> Run:
         steps = np.array([line["step"] for line in lines])
         names = [name for name in (lines[0] if lines else {}) if name != "step"]
         curves = {name: np.array([line[name] for line in lines]) for name in names}
-        return Run({"steps": first["facts"]["steps"], **first["facts"], **ended}, steps, times, curves)
+        if "steps" not in first["facts"]:
+            raise KeyError("steps")
+        return Run({**first["facts"], **ended}, steps, times, curves)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder}: damaged, or no record of a run ({error!r})") from error
 
