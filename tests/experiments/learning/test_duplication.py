@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from linattn_ref import cli, cli_train_causal
+from linattn_ref import cli
+from linattn_ref.cli.train_causal import AUTOREGRESSIVE
 from linattn_ref.data import duplication as words
 from linattn_ref.experiments.learning import (
     causal_attention,
@@ -66,7 +67,7 @@ def test_the_command_trains_and_goes_on(tmp_path, words, capsys):
 
 def test_the_command_offers_every_mechanism():
     """It names them itself, so that ``--help`` need not import them."""
-    assert cli_train_causal.AUTOREGRESSIVE == causal_attention.NAMES
+    assert AUTOREGRESSIVE == causal_attention.NAMES
 
 
 def test_heads_that_do_not_fit_are_an_error(tmp_path):

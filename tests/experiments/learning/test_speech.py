@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from linattn_ref import cli, cli_train_speech
+from linattn_ref import cli
+from linattn_ref.cli.train_speech import HEARING
 from linattn_ref.data.speech import Corpus, Utterances
 from linattn_ref.experiments.learning import runs, speech, speech_frames, speech_result
 from linattn_ref.nn import ctc
@@ -33,7 +34,7 @@ def corpus():
 
 def test_the_command_offers_every_network():
     """It names them itself, so that ``--help`` need not import them."""
-    assert cli_train_speech.HEARING == speech.NAMES
+    assert HEARING == speech.NAMES
 
 
 def test_stacked_frames():

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli_options import add_command, at_least
+from linattn_ref.cli.options import add_command, at_least
 
 __all__ = ["QUICK_STEPS", "add_price", "add_task", "common", "k_of", "say_files", "shape_of"]
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli_options import add_command, at_least
+from linattn_ref.cli.options import add_command, at_least
 
 __all__ = ["add_drawn"]
 

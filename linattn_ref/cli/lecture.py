@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli_options import add_command
+from linattn_ref.cli.options import add_command
 
 __all__ = ["add_lecture"]
 

@@ -5,8 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli_options import at_least
-from linattn_ref.cli_task import add_price, add_task, common, k_of, say_files, shape_of
+from linattn_ref.cli.options import at_least
+from linattn_ref.cli.task import add_price, add_task, common, k_of, say_files, shape_of
 from linattn_ref.experiments.learning.encoder_names import TITLES
 
 __all__ = ["ENCODER", "add_finetune", "add_mlm"]

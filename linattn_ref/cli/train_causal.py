@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli_options import at_least
-from linattn_ref.cli_task import add_task, common, say_files, shape_of
+from linattn_ref.cli.options import at_least
+from linattn_ref.cli.task import add_task, common, say_files, shape_of
 
 __all__ = ["AUTOREGRESSIVE", "add_characters", "add_duplication", "add_images"]
 

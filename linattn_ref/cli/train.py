@@ -4,10 +4,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli_options import add_command
-from linattn_ref.cli_train_causal import add_characters, add_duplication, add_images
-from linattn_ref.cli_train_encoder import add_finetune, add_mlm
-from linattn_ref.cli_train_speech import add_speech
+from linattn_ref.cli.options import add_command
+from linattn_ref.cli.train_causal import add_characters, add_duplication, add_images
+from linattn_ref.cli.train_encoder import add_finetune, add_mlm
+from linattn_ref.cli.train_speech import add_speech
 
 __all__ = ["add_gather", "add_tasks"]
 

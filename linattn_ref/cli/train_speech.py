@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli_options import at_least
-from linattn_ref.cli_task import add_task, common, say_files, shape_of
+from linattn_ref.cli.options import at_least
+from linattn_ref.cli.task import add_task, common, say_files, shape_of
 
 __all__ = ["HEARING", "add_speech"]
 

@@ -8,7 +8,7 @@ import argparse
 from functools import partial
 from typing import Any, NamedTuple
 
-from linattn_ref.cli_options import add_command, add_drawing, at_least, report, workers_of
+from linattn_ref.cli.options import add_command, add_drawing, at_least, report, workers_of
 
 __all__ = ["add_benches"]
 

