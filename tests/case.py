@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.nested import map_arrays
 
 DTYPES = (np.float64, np.float32)

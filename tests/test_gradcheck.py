@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-import linattn_ref.gradcheck
+from linattn_ref import gradcheck
 from linattn_ref.attention import softmax
 from linattn_ref.gradcheck import (
     GradientError,
@@ -17,6 +17,8 @@ from linattn_ref.gradcheck import (
     check_directions,
     check_elementwise,
     complex_step,
+    complex_steps,
+    differences,
 )
 
 CHECKS = pytest.mark.parametrize("check", [check_elementwise, check_directions])
@@ -150,9 +152,9 @@ def test_softmax_attention(check, causal, rng):
 
 
 def test_module_examples_run():
-    result = doctest.testmod(linattn_ref.gradcheck)
-    assert result.attempted >= 10
-    assert result.failed == 0
+    results = [doctest.testmod(module) for module in (gradcheck, differences, complex_steps)]
+    assert sum(result.attempted for result in results) >= 10
+    assert not any(result.failed for result in results)
 
 
 # --- Inputs ---------------------------------------------------------------------------------------------------------

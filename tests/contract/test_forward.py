@@ -8,7 +8,7 @@ from case import Sizes, about, assert_close
 from cases import each_setting, each_setting_and_dtype
 
 from linattn_ref.attention.masks import zero_masked
-from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.gradcheck.inputs import float_arrays
 
 SHAPES = {
     "one of everything": Sizes(1, 1, 1, 1, ()),

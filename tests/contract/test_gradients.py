@@ -8,7 +8,7 @@ from case import Sizes, about, assert_close, normal_like
 from cases import each_setting
 
 from linattn_ref.gradcheck import check_directions, check_elementwise
-from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.gradcheck.inputs import float_arrays
 
 SMALL = {
     "one of everything": Sizes(1, 1, 1, 1, ()),

@@ -7,7 +7,7 @@ import numpy as np
 from case import Sizes, about, assert_close, at, normal_like
 from cases import each_setting, each_setting_and_dtype
 
-from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.gradcheck.inputs import float_arrays
 
 
 def zero_from(d_out, n):

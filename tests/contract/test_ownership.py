@@ -13,7 +13,7 @@ import pytest
 from case import Call, Sizes, assert_close, normal_like
 from cases import each_setting
 
-from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.gradcheck.inputs import float_arrays
 
 RECURRENT = each_setting(lambda s: s.case.recurrent and not s.masked)
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda state: pickle.loads(pickle.dumps(state))}

@@ -10,7 +10,7 @@ import pytest
 from case import Sizes, normal_like
 from cases import each_setting
 
-from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.gradcheck.inputs import float_arrays
 
 ELSEWHERE = """
 import importlib, pickle, sys

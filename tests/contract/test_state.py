@@ -9,7 +9,7 @@ from case import Sizes, assert_close
 from cases import each_setting, each_setting_and_dtype
 
 from linattn_ref.gradcheck import check_elementwise
-from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.gradcheck.inputs import float_arrays
 
 RECURRENT_IN_EACH_DTYPE = each_setting_and_dtype(lambda s: s.case.recurrent and not s.masked)
 RECURRENT = each_setting(lambda s: s.case.recurrent and not s.masked)

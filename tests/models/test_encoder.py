@@ -8,7 +8,7 @@ from mechanism_cases import MECHANISMS, TOKENS
 
 from linattn_ref.attention import linear, linformer, linformer_projections, softmax
 from linattn_ref.gradcheck import check_directions, check_elementwise
-from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.models import classifier, encoder, masked_tokens
 from linattn_ref.nested import map_arrays
 from linattn_ref.nn import affine, mechanism, post_norm

@@ -5,7 +5,7 @@ import pytest
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.gradcheck import check_directions
-from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.kernels import reference
 from linattn_ref.models import speech, speech_lstm
 from linattn_ref.nn import mechanism

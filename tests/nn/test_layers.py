@@ -8,7 +8,7 @@ import pytest
 from layer_cases import LAYERS
 
 from linattn_ref.gradcheck import check_elementwise
-from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.nested import map_arrays
 from linattn_ref.nn import gelu, gelu_tanh, layer_norm, relu
 from linattn_ref.nn.buffers import Arena

@@ -9,7 +9,7 @@ from mechanism_cases import HEADS, MECHANISMS, TOKENS, WIDTH
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.gradcheck import check_directions, check_elementwise
-from linattn_ref.gradcheck_inputs import float_arrays
+from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.kernels import jit
 from linattn_ref.nested import map_arrays
 from linattn_ref.nn import mechanism, multi_head, no_norm, post_norm, pre_norm

@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.gradcheck_inputs import Array, check_output, check_some_floats, generator, match
+from linattn_ref.gradcheck.inputs import Array, check_output, check_some_floats, generator, match
 from linattn_ref.nested import map_arrays
 
-__all__ = ["Backward", "Forward", "Pair"]
+__all__ = ["MARGIN", "Backward", "Forward", "Pair"]
+
+MARGIN = 64  # units of error allowed: the constants of order one left out above, and the rounding inside a forward pass
 
 Forward = Callable[..., tuple[Any, Any]]
 Backward = Callable[[Any, Any], Any]
