@@ -2,8 +2,9 @@
 
     p = softmax(scores / temperature),   the next token ~ p                                  (1)
 
-With ``top_k`` only the ``k`` likeliest are drawn from. Where the scores are something else, the parameters of a mixture
-of logistics say, ``sample`` draws in its own way (`linattn_ref.nn.logistic_mixture.sample`).
+With ``top_k`` only the ``k`` likeliest are drawn from; of equally likely tokens, the first ones. Where the scores are
+something else, the parameters of a mixture of logistics say, ``sample`` draws in its own way
+(`linattn_ref.nn.logistic_mixture.sample`).
 
 Three ways to get the scores, which give the same sequence from the same network and seed:
 
@@ -39,19 +40,43 @@ Tokens = NDArray[np.integer[Any]]
 
 
 def pick(scores: Array, rng: np.random.Generator, *, temperature: float = 1.0, top_k: int | None = None) -> Tokens:
-    """Equation (1): a token for each row of ``scores (B, V)``, ``(B,)``."""
+    """Equation (1): a token for each row of ``scores (B, V)``, ``(B,)``.
+
+    A token whose score is -inf is never drawn.
+
+    Raises
+    ------
+    ValueError
+        A score is NaN or +inf, or all scores of a row are -inf.
+    """
     check_temperature(temperature)
+    scores = _check_scores(scores)
     if top_k is not None:
         check_sizes(top_k=top_k)
-        least = np.sort(scores, axis=-1)[:, -min(top_k, scores.shape[-1]), None]  # (B, 1)
-        scores = np.where(scores >= least, scores, -np.inf)
+        left_out = np.argsort(-scores, axis=-1, kind="stable")[:, top_k:]  # of equal ones, the first stay
+        scores = scores.copy()
+        np.put_along_axis(scores, left_out, -np.inf, axis=-1)
     uniform = rng.random(len(scores))
-    if temperature < np.finfo(np.result_type(scores, 0.0)).tiny:  # 0, or would be in their precision
+    if temperature < np.finfo(scores.dtype).tiny:  # 0, or would be in their precision
         return scores.argmax(axis=-1)
     with np.errstate(over="ignore"):  # what is infinitely less likely has chance 0
         p = np.exp((scores - scores.max(axis=-1, keepdims=True)) / temperature)
     cumulative = np.cumsum(p, axis=-1)  # (B, V)
     return (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(axis=-1)
+
+
+def _check_scores(scores: Array) -> Array:
+    """Scores that have a softmax, as floats."""
+    if not isinstance(scores, np.ndarray) or scores.ndim != 2 or scores.size == 0 or scores.dtype.kind not in "iuf":
+        got = f"{scores.dtype} {scores.shape}" if isinstance(scores, np.ndarray) else type(scores).__name__
+        raise ValueError(f"scores: expected an array of numbers (B, V), got {got}")
+    scores = scores.astype(np.result_type(scores, 0.0), copy=False)
+    largest = scores.max(axis=-1)  # NaN where one is
+    if not np.isfinite(largest).all():
+        row = int(np.flatnonzero(~np.isfinite(largest))[0])
+        found = "nothing but -inf" if largest[row] == -np.inf else str(largest[row])
+        raise ValueError(f"scores: expected finite numbers, or -inf for some tokens of a row, got {found} in row {row}")
+    return scores
 
 
 def check_temperature(temperature: float) -> None:
@@ -72,7 +97,7 @@ def generate(
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
     **options: Any,
 ) -> Tokens:
-    """``prefix (B, N)`` and ``count`` more tokens: ``(B, N + count)``.
+    """``prefix (B, N)`` and ``count`` more tokens: ``(B, N + count)``, int64 whatever integers the prefix has.
 
     Parameters
     ----------
@@ -97,6 +122,7 @@ def generate(
     if prefix.ndim != 2 or prefix.size == 0:
         raise ValueError(f"prefix: expected shape (B, N) of at least one token, got {prefix.shape}")
     check_sizes(count=count)
+    count = int(count)  # a small NumPy integer would overflow in the sums below
     length, places = prefix.shape[1], causal.places(params, model)
     if length + count - 1 > places:
         raise ValueError(
@@ -106,11 +132,15 @@ def generate(
     if way not in (None, *there):
         lack = f" ({decoding.lacks(params, model)})" if way == "compiled" else ""
         raise ValueError(f"way: expected one of {', '.join(there)}, got {way!r}{lack}")
-    tokens = np.empty((len(prefix), length + count), prefix.dtype)
+    tokens = np.empty((len(prefix), length + count), np.int64)  # the prefix's own type may not hold every token
     tokens[:, :length] = prefix
     scores = WAYS[way or there[0]](tokens, length, params, model)
     for i in progress(range(length, length + count)):
-        tokens[:, i] = sample(next(scores), rng, **options)  # (1)
+        drawn = sample(next(scores), rng, **options)  # (1)
+        check_tokens("sample", drawn, len(params.embedding.table))
+        if drawn.shape != (len(prefix),):
+            raise ValueError(f"sample: expected tokens of shape ({len(prefix)},), got {drawn.shape}")
+        tokens[:, i] = drawn
     return tokens
 
 

@@ -83,7 +83,7 @@ def check_forward(tokens: Tokens, params: Params, model: Model, *, chosen: Token
     if not (isinstance(chosen, np.ndarray) and chosen.dtype.kind in "iu" and chosen.ndim == 1 and chosen.size):
         got = getattr(chosen, "shape", type(chosen).__name__)
         raise TypeError(f"chosen: expected an array (places,) of at least one integer, got {got}")
-    if chosen.min() < 0 or chosen.max() >= tokens.size or (np.diff(chosen) <= 0).any():
+    if chosen.min() < 0 or chosen.max() >= tokens.size or (chosen[1:] <= chosen[:-1]).any():
         raise ValueError(f"chosen: expected places from 0 to {tokens.size - 1}, each larger than the last")
 
 

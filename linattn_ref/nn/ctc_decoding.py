@@ -165,4 +165,8 @@ def _sequences(scores: Array, frames: Lengths | None) -> list[Array]:
     check_array("scores", scores)
     check_lengths("frames", frames, scores.shape[:-2], scores.shape[-2])
     rows = scores.reshape(-1, *scores.shape[-2:])
-    return [row[:n] for row, n in zip(rows, lengths_or_all(frames, scores.shape[:-2], scores.shape[-2]), strict=True)]
+    heard = [row[:n] for row, n in zip(rows, lengths_or_all(frames, scores.shape[:-2], scores.shape[-2]), strict=True)]
+    for i, row in enumerate(heard):
+        if np.isnan(row).any():
+            raise ValueError(f"scores: expected numbers, got NaN in sequence {i}")
+    return heard

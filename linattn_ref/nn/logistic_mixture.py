@@ -186,8 +186,15 @@ def sample(params: Array, rng: np.random.Generator, *, temperature: float = 1.0)
     rng : numpy.random.Generator
     temperature : float
         Above 0. ``w`` is divided by it and ``s`` multiplied: below 1 what is likely becomes likelier.
+
+    Raises
+    ------
+    ValueError
+        A parameter is NaN.
     """
     check_params(params)
+    if np.isnan(params).any():
+        raise ValueError("params: expected numbers to draw from, got NaN")
     check_temperature(temperature)
     w, mu, log_s = np.split(params, 3, axis=-1)  # (..., K)
     with np.errstate(over="ignore"):  # in float64: a low temperature is not 0 there

@@ -198,7 +198,7 @@ def test_shared_projections_are_learned_as_one(sharing):
 def test_wrong_arguments_are_named():
     params, model = above(masked_tokens, drawn()), model_of(INSIDE["softmax"])
     run = partial(masked_tokens.forward, params=params, model=model)
-    for chosen in ([3, 3], [14], [-1, 2]):
+    for chosen in ([3, 3], [14], [-1, 2], np.array([7, 3], np.uint8)):  # unsigned, 3 - 7 would be 252
         with pytest.raises(ValueError, match="chosen: expected places from 0 to 13, each larger than the last"):
             run(READ, chosen=np.array(chosen))
     for chosen in ([1], np.array([]), np.array([], int), np.array([[1]])):

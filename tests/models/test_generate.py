@@ -82,6 +82,8 @@ def test_wrong_arguments_are_named():
     write = partial(generate, PREFIX, params=params, model=model, rng=np.random.default_rng(0))
     with pytest.raises(ValueError, match="count: 3 tokens and 21 more need 23 places, the network has 22"):
         write(21)
+    with pytest.raises(ValueError, match="count: 3 tokens and 254 more need 256 places, the network has 22"):
+        write(np.uint8(254))
     with pytest.raises(ValueError, match=r"way: expected one of anew, got 'steps'$"):
         write(2, way="steps")
     with pytest.raises(ValueError, match=r"got 'compiled' \(there is none of linattn_ref.attention.local\)"):
@@ -89,6 +91,66 @@ def test_wrong_arguments_are_named():
     for wrong in (-1, np.inf, np.nan):
         with pytest.raises(ValueError, match=f"temperature: expected a finite number of at least 0, got {wrong}"):
             pick(np.zeros((1, 3)), np.random.default_rng(0), temperature=wrong)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ([0.0, np.nan, 5.0], "nan"),
+        ([0.0, np.inf, 5.0], "inf"),
+        ([-np.inf] * 3, "nothing but -inf"),
+        ([np.nan] * 3, "nan"),
+        ([-np.inf, -np.inf, np.nan], "nan"),
+    ],
+)
+def test_scores_without_a_softmax_are_refused(row, found, temperature):
+    for top_k in (None, 1):
+        with pytest.raises(ValueError, match=f"scores: expected finite numbers, .* got {found} in row 1$"):
+            pick(np.array([[0.0, 1.0, -np.inf], row]), np.random.default_rng(0), temperature=temperature, top_k=top_k)
+
+
+@pytest.mark.parametrize("scores", [np.zeros(3), np.zeros((1, 3), complex), np.zeros((2, 0)), [[1.0, 2.0]]])
+def test_what_is_no_array_of_scores_is_refused(scores):
+    with pytest.raises(ValueError, match=r"scores: expected an array of numbers \(B, V\)"):
+        pick(scores, np.random.default_rng(0))
+
+
+def test_top_k_draws_from_no_more_than_k():
+    """Of equal scores the first; a score of -inf is not drawn even where ``k`` has room for it."""
+    rows = np.tile([1.0, 3.0, -np.inf, 3.0, 3.0], (500, 1))
+    for top_k, drawn in ((1, {1}), (2, {1, 3}), (np.uint8(3), {1, 3, 4}), (4, {0, 1, 3, 4}), (9, {0, 1, 3, 4})):
+        for scores in (rows, rows.astype(np.float32)):
+            assert set(pick(scores, np.random.default_rng(0), top_k=top_k).tolist()) == drawn
+    whole = np.tile(np.array([0, 200, 7], np.uint8), (50, 1))
+    assert set(pick(whole, np.random.default_rng(0), top_k=1).tolist()) == {1}
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.uint64])
+@pytest.mark.parametrize("way", ["steps", "anew"])
+def test_a_prefix_of_small_integers_does_not_narrow_what_is_written(dtype, way):
+    """Token 280 is more than a byte holds."""
+    params, model = drawn(tokens=300), causal.Model(mechanism.of(linear, causal=True), heads=2)
+    params.head.b[280] = 50
+    written = generate(
+        PREFIX.astype(dtype), dtype(4), params, model, rng=np.random.default_rng(0), temperature=0, way=way
+    )
+    assert written.dtype == np.int64
+    np.testing.assert_array_equal(written, np.pad(PREFIX, ((0, 0), (0, 4)), constant_values=280))
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (np.array([1.0, 2.0]), TypeError, "sample: expected an array of integers, got float64"),
+        (np.array([1, 5]), ValueError, "sample: expected numbers from 0 to 4, got 1 to 5"),
+        (np.array([1]), ValueError, r"sample: expected tokens of shape \(2,\), got \(1,\)"),
+    ],
+)
+def test_what_sample_returns_is_looked_at(answer, error, message):
+    model = causal.Model(mechanism.of(linear, causal=True), heads=2)
+    with pytest.raises(error, match=message):
+        generate(PREFIX, 1, drawn(), model, rng=np.random.default_rng(0), sample=lambda scores, rng: answer)
 
 
 def test_whole_numbers_are_scores_too():

@@ -63,3 +63,12 @@ def test_error_rate():
         error_rate([[1]], [[]])
     with pytest.raises(ValueError, match="width"):
         prefix_beam(SCORES, width=0)
+
+
+@pytest.mark.parametrize("decode", [greedy, prefix_beam])
+def test_scores_that_are_no_numbers_are_refused_where_they_are_heard(decode):
+    scores = np.zeros((2, 3, 4))
+    scores[1, 2, 0] = np.nan
+    with pytest.raises(ValueError, match="scores: expected numbers, got NaN in sequence 1"):
+        decode(scores)
+    assert len(decode(scores, frames=np.array([3, 2]))) == 2

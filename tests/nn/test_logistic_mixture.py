@@ -105,6 +105,8 @@ def test_bad_arguments_are_named():
     for wrong in (0, np.inf, np.nan):
         with pytest.raises(ValueError, match=f"temperature: expected a finite number above 0, got {wrong}"):
             logistic_mixture.sample(PARAMS, np.random.default_rng(0), temperature=wrong)
+    with pytest.raises(ValueError, match="params: expected numbers to draw from, got NaN"):
+        logistic_mixture.sample(np.where(np.arange(6) == 3, np.nan, PARAMS[0]), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("temperature", [1e-320, 1e-50, 1e-6])
