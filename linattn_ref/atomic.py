@@ -1,24 +1,27 @@
-"""Writing files so that nobody ever meets half of one."""
+"""Writing files so that nobody ever meets half of one, not even after a power cut."""
 
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["check_writable", "write_all"]
+__all__ = ["check_writable", "move_into_place", "write_all"]
 
 
 def write_all(writers: Mapping[Path, Callable[[Path], object]]) -> list[Path]:
     """Write several files so that they change together.
 
-    Each ``writer`` writes to a temporary path beside its file; when all are done, the files are renamed into place. If
-    anything fails before the renames (a full disk, Ctrl-C), the temporary files are removed and no file is changed.
+    Each ``writer`` writes to a temporary file in the same folder; when all are done, and on the disk itself, the files
+    are renamed into place. If anything fails before the renames (a full disk, Ctrl-C), the temporary files are removed
+    and no file is changed.
 
     Parameters
     ----------
     writers : mapping from Path to callable
-        For each file, what writes it: called with the temporary path. Missing folders are made.
+        For each file, what writes it: called with the path of an empty file of this process's own, under a name that
+        nobody can guess. Missing folders are made.
 
     Returns
     -------
@@ -30,10 +33,13 @@ def write_all(writers: Mapping[Path, Callable[[Path], object]]) -> list[Path]:
     OSError
         Naming the file that could not be written.
     """
-    temporaries = {path: _beside(path) for path in writers}
+    temporaries: dict[Path, Path] = {}
     try:
         for path, write in writers.items():
-            _write(temporaries[path], write, path)
+            with _naming(path):
+                temporaries[path] = _reserved(path)
+                write(temporaries[path])
+                _flush(temporaries[path])
         for path, temporary in temporaries.items():
             _rename(temporary, path)
     finally:
@@ -55,29 +61,57 @@ def check_writable(path: Path) -> None:
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, f"cannot write: {os.strerror(errno.EISDIR)}", str(path))
-    temporary = _beside(path)
-    _write(temporary, Path.touch, path)
-    temporary.unlink()
+    with _naming(path):
+        _reserved(path).unlink()
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
+def move_into_place(temporary: Path, path: Path) -> None:
+    """Rename a whole file, or a folder of them, once its content is on the disk itself.
 
+    A rename may reach the disk before what is renamed: then a power cut would leave an empty file of the right name.
 
-def _write(temporary: Path, write: Callable[[Path], object], path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(temporary)
-    except OSError as error:  # a full disk is reported without a file name, any other under the temporary one
-        raise _told(error, path) from error
+    Raises
+    ------
+    OSError
+        Naming ``path``.
+    """
+    with _naming(path):
+        for file in (one for one in [temporary, *temporary.rglob("*")] if one.is_file()):
+            _flush(file)
+    _rename(temporary, path)
 
 
 def _rename(temporary: Path, path: Path) -> None:
-    try:
+    with _naming(path):
         os.replace(temporary, path)
-    except OSError as error:  # a folder of that name
-        raise _told(error, path) from error
+        if os.name != "nt":  # where no folder can be opened
+            with contextlib.suppress(OSError):  # on file systems that cannot do this the file is there all the same
+                _flush(path.parent)
 
 
-def _told(error: OSError, path: Path) -> OSError:
-    return type(error)(error.errno, f"cannot write: {error.strerror or error}", str(path))
+def _reserved(path: Path) -> Path:
+    """An empty temporary file in the folder of ``path``, newly made: never one that somebody has put there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            return temporary
+
+
+def _flush(path: Path) -> None:
+    """Have the operating system write what it still keeps in memory of a file, or of a folder's names."""
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A full disk is reported without a file name, and anything else under the temporary one."""
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(error.errno, f"cannot write: {error.strerror or error}", str(path)) from error

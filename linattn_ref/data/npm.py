@@ -15,9 +15,11 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from linattn_ref.atomic import move_into_place, write_all
 from linattn_ref.data.fetch import TEMPORARY_PREFIX, FetchError, cache_directory
 
 __all__ = ["MATHJAX", "REVEAL", "NpmPackage", "extract", "fetch", "read"]
@@ -154,9 +156,7 @@ def extract(
             if file is None or ".." in PurePosixPath(name).parts or name.startswith("/"):
                 continue
             target = Path(folder, *PurePosixPath(name).parts)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.read())
-            written.append(target)
+            written += write_all({target: partial(Path.write_bytes, data=file.read())})
             missing -= answers
     if missing:
         raise FetchError(f"{package.name} {package.version} has no {', '.join(sorted(missing))}")
@@ -190,7 +190,7 @@ def _download(package: NpmPackage, path: Path) -> None:
                 f"{package.filename} as downloaded is not the pinned file: expected {package.integrity}, "
                 f"got {integrity_of(fetched)}; it was discarded"
             )
-        os.replace(fetched, path)
+        move_into_place(fetched, path)
 
 
 def _by_npm(package: NpmPackage, target: Path) -> str:

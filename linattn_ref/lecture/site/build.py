@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 
+from linattn_ref.atomic import move_into_place
 from linattn_ref.data import npm
 
 __all__ = ["make"]
@@ -163,4 +164,4 @@ def _replace(out: Path, html: Path) -> None:
     old = html.with_name("old")
     if out.exists():
         os.replace(out, old)
-    os.replace(html, out)
+    move_into_place(html, out)

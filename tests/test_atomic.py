@@ -1,0 +1,92 @@
+"""What others could do to a file while it is written, and what a power cut could."""
+
+import os
+import stat
+import sys
+
+import pytest
+
+from linattn_ref.atomic import check_writable, move_into_place, write_all
+
+
+def written(path, text="new"):
+    """Have ``path`` written; the temporary file's path."""
+    seen = []
+
+    def write(temporary):
+        assert temporary.parent == path.parent  # so that a rename is enough
+        assert temporary.read_bytes() == b""  # it is there already: nobody else can put something there
+        temporary.write_text(text)
+        seen.append(temporary)
+
+    assert write_all({path: write}) == [path]
+    return seen[0]
+
+
+def test_a_link_under_the_temporary_name_is_not_followed(tmp_path):
+    """Somebody who guesses the name could have a file of the user's written over, such as ~/.bashrc."""
+    victim, folder = tmp_path / "victim", tmp_path / "shared"
+    victim.write_text("kept")
+    folder.mkdir()
+    guessed = folder / f".record.json.{os.getpid()}.part"
+    guessed.symlink_to(victim)
+    written(folder / "record.json")
+    check_writable(folder / "record.json")
+    assert victim.read_text() == "kept"
+    assert guessed.is_symlink()
+    assert (folder / "record.json").read_text() == "new"
+
+
+def test_the_temporary_name_is_another_each_time(tmp_path):
+    names = {written(tmp_path / "file").name for _ in range(20)}
+    assert len(names) == 20
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_temporary_file_is_made_anew_or_not_at_all(tmp_path, monkeypatch):
+    opened, real = [], os.open
+
+    def noted(path, flags, *mode, **options):
+        opened.append(flags)
+        return real(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", noted)
+    check_writable(tmp_path / "file")
+    assert opened[0] & os.O_CREAT
+    assert opened[0] & os.O_EXCL
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="inode numbers")
+def test_content_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
+    """After a power cut record.jsonl was there, and empty."""
+    on_disk, fsync, replace = set(), os.fsync, os.replace
+
+    def noted(descriptor):
+        on_disk.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def checked(source, target):
+        files = [path for path in (source, *source.rglob("*")) if path.is_file()]
+        assert files
+        assert {path.stat().st_ino for path in files} <= on_disk
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "replace", checked)
+    written(tmp_path / "file")
+    assert tmp_path.stat().st_ino in on_disk  # the new name itself
+    for name in ("a", "b/c"):
+        (tmp_path / "site" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "site" / name).write_text(name)
+    move_into_place(tmp_path / "site", tmp_path / "there")
+    assert (tmp_path / "there" / "b" / "c").read_text() == "b/c"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
+def test_others_may_read_it_as_far_as_the_user_lets_them(tmp_path):
+    before = os.umask(0o027)
+    try:
+        written(tmp_path / "file")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
