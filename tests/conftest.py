@@ -14,7 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each worker has a core; mo
 
 import pytest
 
-COMPILE = Path(__file__).with_name("compile_kernels.py")
+COMPILE = Path(__file__).with_name("support") / "compile_kernels.py"
 compiled_by_workers: set[str] = set()
 
 

@@ -457,8 +457,8 @@ def test_the_backward_pass_needs_no_more_memory_than_its_results():
 @pytest.mark.slow
 def test_a_machine_without_avx512():
     """The same with the vectors of a processor that has AVX2 and no more."""
-    here = Path(__file__).parent
-    check = f"import sys; sys.path[:0] = [{str(here)!r}, {str(here.parent)!r}]; import test_jit_causal_product as t; "
+    here, support = Path(__file__).parent, Path(__file__).parents[1] / "support"
+    check = f"import sys; sys.path[:0] = [{str(here)!r}, {str(support)!r}]; import test_jit_causal_product as t; "
     check += "t.run_all_modes()"
     environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+avx,+sse4.2"}
     subprocess.run([sys.executable, "-c", check], check=True, env=environment)

@@ -169,8 +169,8 @@ def test_no_heads_and_what_is_read_only():
 @pytest.mark.thorough
 def test_a_machine_without_avx512():
     """The same with 16 registers of 256 bits, where a Vector and a Block are half as large; compiled anew."""
-    here = Path(__file__).parent
-    check = f"import sys; sys.path[:0] = [{str(here)!r}, {str(here.parent)!r}]; import test_jit_delta_product as t; "
+    here, support = Path(__file__).parent, Path(__file__).parents[1] / "support"
+    check = f"import sys; sys.path[:0] = [{str(here)!r}, {str(support)!r}]; import test_jit_delta_product as t; "
     check += "assert t.WIDTH == 16; t.test_both_passes('a head', True, True, t.np.float32)"
     environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+avx,+sse4.2"}
     subprocess.run([sys.executable, "-c", check], check=True, env=environment)

@@ -29,7 +29,7 @@ TESTS = Path(__file__).parents[2]
 def main(arguments):
     """Change the simulator, the kernels and the cases; run pytest."""
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-    sys.path.insert(0, str(TESTS))
+    sys.path[:0] = [str(TESTS), str(TESTS / "support")]
     import case
     import cases
     import numpy as np

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-TESTS = Path(__file__).parent
+SUPPORT = Path(__file__).parent
 LEADING = (), (2,), (2, 1, 3)
 SUMS = "linear", "performer", "rfa", "delta", "gated_linear"
 
@@ -93,7 +93,7 @@ def network(dtype):
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+    sys.path[:0] = [str(SUPPORT), str(SUPPORT.parents[1])]
     dtype, part, *slow = sys.argv[1:]
     compile_cases(np.dtype(dtype).type, part, slow)
     if part == "sums":
