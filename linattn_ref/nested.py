@@ -12,19 +12,20 @@ __all__ = ["leaves", "map_arrays"]
 
 
 def leaves(x: Any, name: str = "", *, strict: bool = True) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Every array with the names of the fields that lead to it, ``inner.w``, in order; not None and numbers.
+    """Every array with the names of the fields that lead to it, ``inner.w``, in order; not None and Python's numbers.
 
     Raises
     ------
     TypeError
-        There is something else in it, and it is ``strict``.
+        There is something else in it, and it is ``strict``. A NumPy number is something else: what was an array without
+        axes, a parameter, becomes one in any sum or product.
     """
     if isinstance(x, np.ndarray):
         yield name, x
     elif isinstance(x, (tuple, list)):
         for field, part in zip(getattr(x, "_fields", range(len(x))), x, strict=True):
             yield from leaves(part, f"{name}.{field}".removeprefix("."), strict=strict)
-    elif strict and x is not None and not isinstance(x, (int, float)):
+    elif strict and x is not None and (not isinstance(x, (int, float)) or isinstance(x, np.generic)):
         raise TypeError(f"{name or 'params'}: expected arrays in NamedTuples, got a {type(x).__name__}")
 
 

@@ -49,7 +49,7 @@ def save(path: str | os.PathLike[str], trees: Any, facts: dict[str, Any]) -> Non
     """
     from safetensors.numpy import save as to_bytes
 
-    arrays = {name: np.ascontiguousarray(array) for name, array in leaves(trees)}
+    arrays = {name: np.asarray(array, order="C") for name, array in leaves(trees)}  # one without axes stays so
     content = to_bytes(arrays, metadata={FACTS: json.dumps(facts)})
     write_all({Path(path): lambda temporary: temporary.write_bytes(content)})
 
@@ -82,7 +82,8 @@ def restore(tree: Tree, checkpoint: Checkpoint, name: str) -> None:
     Raises
     ------
     ValueError
-        They are those of another model: which array is missing, one too many, or of another shape. Nothing is written.
+        They are those of another model: which array is missing, one too many, or of another shape; which places of
+        ``tree`` share their memory and differ in the checkpoint. ``tree`` is left as it was.
     """
     ours = {f"{name}.{field}".removesuffix("."): array for field, array in leaves(tree)}
     theirs = {key: x for key, x in checkpoint.arrays.items() if key == name or key.startswith(f"{name}.")}
@@ -95,5 +96,15 @@ def restore(tree: Tree, checkpoint: Checkpoint, name: str) -> None:
                 f"the checkpoint is of another model: {key} is {theirs[key].dtype} {theirs[key].shape} in it,"
                 f" expected {array.dtype} {array.shape}"
             )
+    before = [array.copy() for array in ours.values()]
     for key, array in ours.items():
         array[...] = theirs[key]
+    for key, array in ours.items():
+        if not np.array_equal(array, theirs[key], equal_nan=True):  # it was written over: a place that is tied to it
+            tied = [other for other, x in ours.items() if other != key and np.may_share_memory(array, x)]
+            for x, old in zip(ours.values(), before, strict=True):
+                x[...] = old
+            raise ValueError(
+                f"the checkpoint is of another model: {key} and {', '.join(tied)} share their memory here, and are not"
+                " the same in it"
+            )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.nn import affine, feed_forward
-from linattn_ref.training import clip, parameters
+from linattn_ref.training import checkpoint, clip, loop, parameters, sgd
 
 
 def drawn(dtype=np.float64):
@@ -48,6 +48,8 @@ def test_what_is_no_parameter_is_an_error():
         TypeError, match=r"params: expected arrays all float32 or all float64, got \['float32', 'float64'\]"
     ):
         parameters.flatten((np.ones(2), np.ones(2, np.float32)))
+    with pytest.raises(TypeError, match="1: expected arrays in NamedTuples, got a float64"):
+        parameters.flatten((np.ones(2), 2 * np.array(3.0)))  # it was an array without axes
     with pytest.raises(ValueError, match=r"flat: expected shape \(38,\), the numbers of params, got \(3,\)"):
         parameters.views(np.ones(3), drawn())
 
@@ -75,3 +77,69 @@ def test_a_huge_gradient_is_clipped_and_not_lost():
 def test_a_limit_is_a_number_above_0(limit):
     with pytest.raises(ValueError, match="limit: expected a number above 0"):
         clip.by_global_norm(np.ones(2), limit)
+
+
+# --- Kept and read again --------------------------------------------------------------------------------------------
+
+
+def test_a_run_with_a_parameter_without_axes_can_be_resumed(tmp_path):
+    """y = a x, and a becomes 2: stopped in the middle it ends at the same bits."""
+
+    class Line(NamedTuple):
+        a: np.ndarray
+
+    def learn(params, x, into, share, work):
+        into.a[...] += share * 2 * (params.a - 2) * x
+        return float(share * np.square((params.a - 2) * x))
+
+    task = loop.Task(learn, lambda rng: rng.random(), lambda params: {"loss": float((params.a - 2) ** 2)})
+    start = Line(np.array(0.0))
+
+    def run(out, steps, **more):
+        settings = loop.Settings(steps, lambda t: 0.3, sgd, every=2, seed=1)
+        return loop.run(task, start, settings, tmp_path / out, facts={"seed": 1}, **more)
+
+    whole = run("whole", 8)
+    run("parts", 4)
+    parts = run("parts", 8, resume=True)
+    assert parts.a.shape == ()
+    assert parts.a == whole.a != 0
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (2, 3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_arrays_of_any_shape_come_back_as_they_were(tmp_path, shape, dtype):
+    kept = np.random.default_rng(0).standard_normal(shape[::-1]).astype(dtype).T  # of any layout too
+    checkpoint.save(tmp_path / "kept", (kept,), {})
+    found, read = checkpoint.load(tmp_path / "kept"), np.full(shape, 9, dtype)
+    checkpoint.restore((read,), found._replace(arrays={"params.0": found.arrays["0"]}), "params")
+    assert found.arrays["0"].dtype == dtype
+    np.testing.assert_array_equal(found.arrays["0"], kept, strict=True)
+    np.testing.assert_array_equal(read, kept)
+
+
+@pytest.mark.parametrize(
+    "tie", [lambda e: e, lambda e: e[:], lambda e: e.T], ids=["one array", "a view", "turned over"]
+)
+def test_arrays_that_differ_cannot_be_read_into_one(tmp_path, tie):
+    class Tied(NamedTuple):
+        table: np.ndarray
+        bias: np.ndarray
+        u: np.ndarray
+
+    rng = np.random.default_rng(0)
+    table, before = rng.standard_normal((2, 3, 3))
+    checkpoint.save(tmp_path / "own", Tied(table, np.ones(2), tie(table) + 1), {})
+    checkpoint.save(tmp_path / "tied", Tied(table, np.array([1, np.nan]), tie(table)), {})
+    own, tied = (
+        checkpoint.Checkpoint({f"params.{name}": x for name, x in checkpoint.load(tmp_path / file).arrays.items()}, {})
+        for file in ("own", "tied")
+    )
+    params = Tied(before.copy(), np.zeros(2), None)
+    params = params._replace(u=tie(params.table))
+    with pytest.raises(ValueError, match=r"of another model: params\.table and params\.u share their memory here, and"):
+        checkpoint.restore(params, own, "params")
+    np.testing.assert_array_equal(params.table, before)
+    np.testing.assert_array_equal(params.bias, 0)
+    checkpoint.restore(params, tied, "params")  # a number that is none is equal to itself here
+    np.testing.assert_array_equal(params.table, table)
