@@ -78,8 +78,9 @@ def check_forward(
     if weight is not None:
         check_array("weight", weight, ndim=0, dtype=scores.dtype)
         check_shape("weight", weight, targets.shape, "of targets")
-        if not (weight >= 0).all():
-            raise ValueError(f"weight: expected numbers of at least 0, got {weight.min()}")
+        bad = weight[~((weight >= 0) & (weight < np.inf))]
+        if bad.size:
+            raise ValueError(f"weight: expected finite numbers of at least 0, got {bad[0]}")
         counted = counted & (weight > 0)
     if not counted.any():
         raise ValueError("targets: all are ignored or have weight 0, and the mean of nothing is nothing")
@@ -106,7 +107,7 @@ def forward(
     ignore : int
         A target that is this number does not count.
     weight : ndarray ``(...)``, optional
-        ``w``, not negative.
+        ``w``, finite and not negative.
     kernels, work
         See `linattn_ref.nn`.
 
@@ -124,6 +125,7 @@ def forward(
     counted = targets != ignore
     t = np.where(counted, targets, 0)  # (...)
     w = counted.astype(scores.dtype) if weight is None else np.where(counted, weight, scores.dtype.type(0))
+    w = w / w.max()  # so that no sum of them overflows
     share = w / w.sum()  # (...)
     log_p, d_scores = kernels.cross_entropy.forward(
         scores, t, share, d_scores=work(scores.shape, scores.dtype)
@@ -142,6 +144,4 @@ def check_backward(d_loss: Any, saved: Saved, **_: Any) -> None:
 def backward(d_loss: Any, saved: Saved, *, work: Work = fresh) -> Gradients:
     """Equation (3)."""
     d_scores = saved.d_scores
-    if d_loss == 1:
-        return Gradients(d_scores)
     return Gradients(np.multiply(d_scores, d_loss, out=work(d_scores.shape, d_scores.dtype)))  # (3)

@@ -130,7 +130,7 @@ def backward(
     past : ndarray ``(..., W)``, optional
         ``P``.
     out : ndarray ``(..., W)``, optional
-        For the gradient of ``x``, which is that of ``added`` too.
+        For the gradient of ``x``, which is that of ``added`` too; it may be ``d_y`` or ``past`` itself.
     """
     total, mean, s, (gain, _), _, kernels = saved
     out = work(total.shape, total.dtype) if out is None else out

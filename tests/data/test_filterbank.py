@@ -60,6 +60,32 @@ def test_normalised_over_all_that_a_speaker_says():
     assert abs(filterbank.normalise(said)[0].mean()) > 1e-3  # not each by itself
 
 
+def test_a_channel_that_says_nothing_is_0():
+    """A constant one has no variance to be divided by; so is a speaker's only frame."""
+    rng = np.random.default_rng(0)
+    said = [np.stack([rng.standard_normal(n), np.full(n, -23.025850929940457)], axis=1) for n in (10, 30)]
+    found = np.concatenate(filterbank.normalise([each.astype(np.float32) for each in said]))
+    np.testing.assert_array_equal(found[:, 1], 0)
+    assert found[:, 0].std() == pytest.approx(1, abs=1e-6)
+    np.testing.assert_array_equal(filterbank.normalise([said[0][:1]])[0], [[0, 0]])
+
+
+def test_sums_are_float64_and_features_float32():
+    """In float32 a sum of so many frames, or what is left of a sound once the level is taken away, has few digits."""
+    rng = np.random.default_rng(0)
+    level = 1e4 + rng.standard_normal((20000, 2))
+    found = filterbank.normalise([level.astype(np.float32)])[0]
+    exact = level.astype(np.float32).astype(np.float64)
+    np.testing.assert_allclose(found, (exact - exact.mean(axis=0)) / exact.std(axis=0), rtol=0, atol=1e-6)
+    assert found.dtype == np.float32
+    x = (0.9 + 1e-5 * rng.standard_normal(470)).astype(np.float32)
+    given = x.copy()
+    features = filterbank.log_mel(x, 4000, channels=6)
+    np.testing.assert_allclose(features, by_loops(x.tolist(), 4000, 6), rtol=2e-6)
+    np.testing.assert_array_equal(x, given)
+    assert features.dtype == np.float32
+
+
 @pytest.mark.parametrize("shape", [(399,), (500, 2)])
 def test_what_is_no_sound(shape):
     with pytest.raises(ValueError, match="samples: expected one channel of at least 400 samples"):

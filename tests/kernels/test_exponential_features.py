@@ -47,6 +47,15 @@ def test_one_scale_for_all_columns_and_masked_keys(room):
 
 
 @ROOMS
+@pytest.mark.parametrize("constant", [-5000.0, 5000.0])
+def test_a_constant_in_all_exponents_of_queries_changes_nothing(room, constant):
+    """Also where 0 is far above them: a row ends before a vector of the processor does."""
+    exponent, r = draw((2, 5, WIDTH + 1), np.float64)
+    expected, got = (room.exponential_features.of_queries(exponent + c, r) for c in (0, constant))
+    np.testing.assert_allclose(got, expected, rtol=1e-11)  # 5000 has four digits
+
+
+@ROOMS
 def test_they_are_written_over_the_exponents(room):
     exponent, r = draw((2, 5, 7), np.float64)
     for function in (room.exponential_features.of_keys, room.exponential_features.of_queries):

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from mechanism_cases import MECHANISMS, TOKENS
+from scipy.special import ndtr
 
 from linattn_ref.attention import linear, linformer, linformer_projections, softmax
 from linattn_ref.gradcheck import check_directions, check_elementwise
@@ -90,13 +91,21 @@ def test_every_gradient_of_a_tiny_network(head, options):
     check_elementwise(*pair_of(head, model, **options), READ[:, :4], params, rng=0, step=STEP).assert_ok()
 
 
+@pytest.mark.parametrize("room", ["linattn_ref.kernels.reference", "linattn_ref.kernels.jit"])
 @pytest.mark.parametrize("untie", [False, True], ids=["tied", "a matrix of its own"])
-def test_gradients_of_masked_tokens(untie):
+def test_masked_tokens_by_their_formulas_and_their_gradients(untie, room):
     params = above(masked_tokens, drawn())
     if untie:
         params = params._replace(u=np.random.default_rng(3).standard_normal((8, 5)))
-    pair = pair_of(masked_tokens, model_of(INSIDE["linear"]), chosen=CHOSEN)
+    model = model_of(INSIDE["linear"], kernels=room)
+    pair = pair_of(masked_tokens, model, chosen=CHOSEN)
     check_directions(*pair, READ, params, rng=0, step=STEP).assert_ok()
+    a = encoder.forward(READ, params.encoder, model)[0].reshape(-1, 8)[CHOSEN] @ params.inner.w + params.inner.b
+    h = a * ndtr(a)
+    h = (h - h.mean(axis=-1, keepdims=True)) / np.sqrt(h.var(axis=-1, keepdims=True) + model.eps)
+    table = params.encoder.embedding.table.T if params.u is None else params.u
+    expected = (params.norm.gain * h + params.norm.bias) @ table + params.c
+    np.testing.assert_allclose(pair[0](READ, params)[0], expected, rtol=1e-11, atol=1e-12)
 
 
 def test_the_first_row_is_a_pool_too():

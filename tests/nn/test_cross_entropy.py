@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from linattn_ref.kernels import jit, reference
 from linattn_ref.nn import cross_entropy
 from linattn_ref.nn.cross_entropy import IGNORE
 
 SCORES = np.random.default_rng(0).standard_normal((6, 3))
 TARGETS = np.array([0, 1, 2, 0, 1, 2])
+rooms = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
 
 
 def test_an_ignored_target_is_one_that_is_not_there():
@@ -42,6 +44,28 @@ def test_scores_of_any_size(dtype):
     np.testing.assert_array_equal(cross_entropy.backward(dtype(1), saved).scores, [[0, -1, 1]])
 
 
+@rooms
+@pytest.mark.parametrize("constant", [-1000.0, 1000.0])
+def test_a_constant_added_to_all_scores_changes_nothing(room, constant):
+    """Also where 0 is far above or below them: a row ends before a vector of the processor does."""
+    results = []
+    for scores in (SCORES, SCORES + constant):
+        loss, saved = cross_entropy.forward(scores, TARGETS, kernels=room)
+        results.append((loss, cross_entropy.backward(1.0, saved).scores))
+    (loss, d_scores), (loss_there, d_scores_there) = results
+    assert loss_there == pytest.approx(loss, rel=1e-12)  # 1000 has three digits
+    np.testing.assert_allclose(d_scores_there, d_scores, rtol=0, atol=1e-12)
+
+
+def test_only_the_ratio_of_weights_counts():
+    """Up to the largest numbers, whose sum would be infinite."""
+    weight = np.array([1.0, 2, 0, 1, 1, 1])
+    loss, saved = cross_entropy.forward(SCORES, TARGETS, weight=weight)
+    large, saved_large = cross_entropy.forward(SCORES, TARGETS, weight=weight * 2.0**1022)
+    assert large == loss
+    np.testing.assert_array_equal(saved_large.d_scores, saved.d_scores)
+
+
 def test_what_has_no_mean_is_an_error():
     with pytest.raises(ValueError, match="targets: all are ignored"):
         cross_entropy.forward(SCORES, np.full(6, IGNORE))
@@ -49,5 +73,7 @@ def test_what_has_no_mean_is_an_error():
         cross_entropy.forward(SCORES, TARGETS, weight=np.zeros(6))
     with pytest.raises(ValueError, match="targets: expected numbers from 0 to 2, or -100"):
         cross_entropy.forward(SCORES, TARGETS + 1)
-    with pytest.raises(ValueError, match="weight: expected numbers of at least 0, got -1"):
-        cross_entropy.forward(SCORES, TARGETS, weight=np.full(6, -1.0))
+    for wrong in (-1.0, np.inf, np.nan):
+        weight = np.where(TARGETS == 1, wrong, 1.0)
+        with pytest.raises(ValueError, match=f"weight: expected finite numbers of at least 0, got {wrong}"):
+            cross_entropy.forward(SCORES, TARGETS, weight=weight)

@@ -5,12 +5,14 @@ from itertools import product
 import numba
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 
-from linattn_ref.kernels import reference
+from linattn_ref.kernels import jit, reference
 from linattn_ref.nn import ctc
 
 T, V = 4, 3
 SCORES = np.random.default_rng(0).standard_normal((T, V))
+rooms = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
 
 
 def said_by(path):
@@ -45,30 +47,50 @@ def run(scores, targets, **options):
     return loss, ctc.backward(1.0, saved).scores
 
 
-def test_every_labelling_has_the_probability_of_its_paths():
+@rooms
+def test_every_labelling_has_the_probability_of_its_paths(room):
     """Also none, repeated ones, and those that no path says: one more than there are frames, or a blank too few."""
     labels, expected = all_labels(T + 1), over_all_paths(SCORES)
     targets, lengths = batch_of(labels)
     scores = np.broadcast_to(SCORES, (len(labels), T, V))
-    losses, _ = reference.ctc.forward(scores, targets, np.full(len(labels), T), lengths, np.ones(len(labels)))
+    losses, _ = room.ctc.forward(scores, targets, np.full(len(labels), T), lengths, np.ones(len(labels)))
     np.testing.assert_allclose(np.exp(-losses), [expected.get(each, 0) for each in labels], rtol=1e-13)
     assert np.exp(-losses).sum() == pytest.approx(1, rel=1e-13)
 
 
-def test_what_pads_a_sequence_changes_nothing():
+def poisoned(shape, dtype):
+    return np.full(shape, np.nan, dtype)
+
+
+@rooms
+def test_what_pads_a_sequence_changes_nothing(room):
+    """Neither in memory that holds anything."""
     rng = np.random.default_rng(1)
     scores, targets = rng.standard_normal((3, 6, V)), rng.integers(1, V, (3, 2))
     frames, lengths = np.array([6, 4, 5]), np.array([2, 0, 1])
-    whole, d_whole = run(scores, targets, frames=frames, lengths=lengths)
-    alone = [run(s[:t], labels[:n]) for s, labels, t, n in zip(scores, targets, frames, lengths, strict=True)]
+    options = {"frames": frames, "lengths": lengths, "kernels": room, "work": poisoned}
+    whole, d_whole = run(scores, targets, **options)
+    alone = [
+        run(s[:t], labels[:n], kernels=room) for s, labels, t, n in zip(scores, targets, frames, lengths, strict=True)
+    ]
     assert whole == pytest.approx(np.mean([loss for loss, _ in alone]), rel=1e-14)
     scores[1, 4:], scores[2, 5:], targets[1], targets[2, 1:] = np.nan, np.inf, -1, 99
-    padded, d_padded = run(scores, targets, frames=frames, lengths=lengths)
+    padded, d_padded = run(scores, targets, **options)
     assert padded == whole
     np.testing.assert_array_equal(d_padded, d_whole)
     for b, (_, d_alone) in enumerate(alone):
         np.testing.assert_allclose(d_whole[b, : frames[b]], d_alone / 3, rtol=1e-13, atol=1e-16)
         assert np.all(d_whole[b, frames[b] :] == 0)
+
+
+@rooms
+def test_a_constant_added_to_all_scores_changes_nothing(room):
+    """Also where 0 is far above them: neither a frame nor the states end where a vector of the processor does."""
+    loss, d_scores = run(SCORES, np.array([1, 2]), kernels=room)
+    for constant in (-1000.0, 1000.0):
+        loss_there, d_scores_there = run(SCORES + constant, np.array([1, 2]), kernels=room)
+        assert loss_there == pytest.approx(loss, rel=1e-12)
+        np.testing.assert_allclose(d_scores_there, d_scores, rtol=0, atol=1e-12)
 
 
 def test_labels_that_no_path_says():
@@ -119,7 +141,7 @@ def test_wrong_arguments_are_named():
             ctc.forward(**{"scores": scores, "targets": labels, **options})
 
 
-# --- Compiled, which takes seconds ---
+# --- Compiled ---
 
 
 def drawn(batch=6, frames=37, symbols=21, labels=12, scale=3.0):
@@ -131,12 +153,9 @@ def drawn(batch=6, frames=37, symbols=21, labels=12, scale=3.0):
     return scale * rng.standard_normal((batch, frames, symbols)), targets, used, lengths, rng.random(batch)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each_compiled_dtype
 @pytest.mark.parametrize("scale", [1, 300])
 def test_jit_is_the_reference(dtype, scale):
-    from linattn_ref.kernels import jit
-
     scores, targets, frames, lengths, share = drawn(scale=scale)
     scores = scores.astype(dtype)
     losses, d_scores = jit.ctc.forward(scores, targets, frames, lengths, share.astype(dtype))
@@ -148,10 +167,7 @@ def test_jit_is_the_reference(dtype, scale):
     np.testing.assert_allclose(d_scores, d_exact, rtol=0, atol=64 * scale * np.finfo(dtype).eps)
 
 
-@pytest.mark.slow
 def test_jit_with_symbols_that_cannot_be():
-    from linattn_ref.kernels import jit
-
     scores, targets = SCORES.copy(), np.array([1, 2])
     scores[0, 1] = scores[2, 0] = -np.inf
     results = [run(scores, targets, kernels=kernels) for kernels in (jit, reference)]
@@ -170,8 +186,6 @@ def test_jit_with_symbols_that_cannot_be():
 @pytest.mark.slow
 def test_hundreds_of_frames_in_float32():
     """Logarithms of probabilities reach the thousands there; the gradient keeps four digits all the same."""
-    from linattn_ref.kernels import jit
-
     scores, targets, _, _, share = drawn(4, 800, 60, 100)
     arguments = targets, np.full(4, 800), np.array([100, 60, 40, 0])
     _, d_exact = jit.ctc.forward(scores.astype(np.float32).astype(float), *arguments, share)
@@ -179,10 +193,7 @@ def test_hundreds_of_frames_in_float32():
     np.testing.assert_allclose(d_scores, d_exact, rtol=0, atol=3e-4)
 
 
-@pytest.mark.slow
 def test_jit_with_any_buffers_and_threads():
-    from linattn_ref.kernels import jit
-
     scores, *rest = drawn()
     losses, d_scores = jit.ctc.forward(scores, *rest)
     scores.setflags(write=False)

@@ -1,5 +1,6 @@
-"""What every layer and loss promises: its formula, its gradient, buffers of any kind, sums of gradients, data."""
+"""What every layer and loss promises: its formula, its gradient, sums of gradients, data; what it starts from."""
 
+import math
 import pickle
 from functools import wraps
 
@@ -9,12 +10,13 @@ from layer_cases import LAYERS
 
 from linattn_ref.gradcheck import check_elementwise
 from linattn_ref.gradcheck.inputs import float_arrays
+from linattn_ref.kernels import jit, reference
 from linattn_ref.nested import map_arrays
-from linattn_ref.nn import gelu, gelu_tanh, layer_norm, relu
+from linattn_ref.nn import affine, embedding, gelu, gelu_tanh, layer_norm, lstm, multi_head, positions, relu
 from linattn_ref.nn.buffers import Arena
 
 layers = pytest.mark.parametrize("layer", LAYERS, ids=str)
-with_buffers = pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer.takes("work")], ids=str)
+rooms = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
 with_parameters = pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer.takes("into")], ids=str)
 
 
@@ -29,10 +31,6 @@ def d_of(y):
 
 def arrays_of(*results):
     return [array for _, array in float_arrays("", results)]
-
-
-def poisoned(shape, dtype):
-    return np.full(shape, np.nan, dtype)
 
 
 @layers
@@ -62,20 +60,6 @@ def test_float32_stays_and_is_near_float64(layer):
         assert narrow.dtype == np.float32
         # Some tens of roundings of the largest number.
         np.testing.assert_allclose(narrow, exact, rtol=0, atol=64 * np.finfo(np.float32).eps * max(1, abs(exact).max()))
-
-
-@with_buffers
-def test_any_buffers_give_the_same_bits(layer):
-    """New arrays, poisoned ones, and an arena, also in its second step; a second forward pass spoils no first."""
-    args, other = drawn(layer), drawn(layer, seed=5)
-    y, saved = layer.forward(*args)
-    expected = arrays_of(np.asarray(y), layer.module.backward(d_of(y), saved))
-    arena = Arena()
-    for work in (poisoned, arena, arena):
-        y, saved = layer.forward(*args, work=work)
-        layer.forward(*other, work=work)
-        got = arrays_of(np.asarray(y), layer.module.backward(d_of(y), saved, work=work))
-        assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 @with_parameters
@@ -120,21 +104,21 @@ def test_a_wrong_argument_is_named(layer):
         layer.module.backward(np.zeros((*np.shape(y), 2)), saved)
 
 
+@rooms
 @pytest.mark.parametrize("activation", [gelu, gelu_tanh, relu], ids=lambda module: module.__name__.rpartition(".")[2])
-def test_an_activation_adds_a_bias_and_takes_memory_that_is_not_needed(activation):
+def test_an_activation_adds_a_bias_and_keeps_what_it_is_told_to(activation, room):
     x, d_y = np.random.default_rng(0).standard_normal((2, 3, 4))
     bias = np.arange(4.0)
-    expected, saved = activation.forward(x + bias)
+    expected, saved = activation.forward(x + bias, kernels=room)
     d_x = activation.backward(d_y, saved).x
-    for spend in (False, True):
-        of_x, of_d_y = x.copy(), d_y.copy()
-        y, saved = activation.forward(of_x, bias=bias, spend=spend)
-        np.testing.assert_array_equal(y, expected)
-        np.testing.assert_array_equal(activation.backward(of_d_y, saved, spend=spend).x, d_x)
-        assert np.array_equal(of_d_y, d_y) != spend
-    y, saved = activation.forward(x, bias=bias, keep=False)
+    y, saved = activation.forward(x, bias=bias, kernels=room)
     np.testing.assert_array_equal(y, expected)
-    assert saved is None
+    np.testing.assert_array_equal(activation.backward(d_y, saved).x, d_x)
+    for more in ({"bias": bias}, {"bias": bias, "spend": True}, {}, {"spend": True}):
+        read = x.copy() if "bias" in more else x + bias
+        y, saved = activation.forward(read, keep=False, kernels=room, **more)
+        np.testing.assert_array_equal(y, expected)
+        assert saved is None
 
 
 def test_a_layer_norm_of_a_sum_is_that_of_the_sum():
@@ -154,6 +138,62 @@ def test_a_layer_norm_of_a_sum_is_that_of_the_sum():
         np.testing.assert_array_equal(got.params.gain, grads.params.gain)
     with pytest.raises(ValueError, match="added: expected shape of x"):
         layer_norm.forward(x, params, added=added[:1])
+
+
+@rooms
+def test_layer_norm_of_numbers_that_are_far_from_0(room):
+    """A variance by squares less the square of the mean would lose all its digits; every number here is exact."""
+    x = np.array([[3.0, -5, 1, 7, -2, 0, -6, 2], [1, -1, 1, -1, 1, -1, 1, -1]])
+    params = layer_norm.Params(np.arange(1.0, 9.0), np.ones(8))
+    expected, saved = layer_norm.forward(x, params, kernels=room)
+    far, saved_far = layer_norm.forward(x + 1e9, params, kernels=room)
+    np.testing.assert_allclose(far, expected, rtol=1e-14)
+    np.testing.assert_array_equal(saved_far.s, saved.s)
+
+
+def uniform(w, limit):
+    """Whether many numbers may be drawn evenly from ``-limit`` to ``limit``: ends, mean and variance."""
+    np.testing.assert_allclose([w.min(), w.max()], [-limit, limit], rtol=0.01)
+    np.testing.assert_allclose([w.mean() / limit, w.std() / limit], [0, 3**-0.5], atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_a_layer_starts_from(dtype):
+    """Glorot's scale, PyTorch's of an LSTM, normal numbers of a given one."""
+    rng = np.random.default_rng(0)
+    w, b = affine.draw(40, 120, rng, dtype=dtype)
+    uniform(w, math.sqrt(6 / 160))
+    assert not b.any()
+    inner = multi_head.draw(40, rng, dtype=dtype).inner
+    uniform(inner.w, math.sqrt(6 / 80))  # three matrices side by side, each 40 by 40
+    recurrent = lstm.draw(30, 50, rng, dtype=dtype)
+    for direction in recurrent:
+        uniform(direction.w, 50**-0.5)
+        uniform(direction.u, 50**-0.5)
+        assert 0.9 * 50**-0.5 < abs(direction.b).max() <= 50**-0.5
+    for table, scale in (
+        (embedding.draw(90, 60, rng, dtype=dtype).table, 0.02),
+        (positions.draw(90, 60, rng, dtype=dtype).table, 0.02),
+        (embedding.draw(90, 60, rng, scale=3.0, dtype=dtype).table, 3.0),
+        (positions.draw(90, 60, rng, scale=3.0, dtype=dtype).table, 3.0),
+    ):
+        np.testing.assert_allclose([table.mean() / scale, table.std() / scale], [0, 1], atol=0.05)
+        assert 3 < abs(table).max() / scale < 6
+    gain, bias = layer_norm.draw(5, dtype=dtype)
+    np.testing.assert_array_equal([gain, bias], [[1] * 5, [0] * 5])
+    for x in arrays_of(w, b, inner, recurrent, table, gain, bias):
+        assert x.dtype == dtype
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 64])
+def test_sinusoids_are_vaswanis(width):
+    """(3), number by number; each wave is as long in its sine as in its cosine."""
+    found = positions.sinusoidal(300, width)
+    for p in (0, 1, 9, 299):
+        for column in range(width):
+            angle = p / 10000 ** (2 * (column // 2) / width)
+            expected = math.cos(angle) if column % 2 else math.sin(angle)
+            assert found[p, column] == pytest.approx(expected, abs=1e-13)
 
 
 def test_memory_of_an_arena_is_handed_out_again_when_nobody_has_it():

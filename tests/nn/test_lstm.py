@@ -3,25 +3,28 @@
 import numba
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 
-from linattn_ref.kernels import reference
+from linattn_ref.kernels import jit, reference
 from linattn_ref.nn import lstm
 
 RNG = np.random.default_rng(0)
 PARAMS = lstm.draw(4, 3, RNG)
+rooms = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
 
 
-def test_what_pads_a_sequence_changes_nothing():
+@rooms
+def test_what_pads_a_sequence_changes_nothing(room):
     """NaN in it neither; the way back begins at the last step that counts."""
     x, d_y, lengths = RNG.standard_normal((3, 5, 4)), RNG.standard_normal((3, 5, 6)), np.array([5, 2, 0])
     x[1, 2:], x[2], d_y[1, 2:] = np.nan, np.inf, np.nan
-    y, saved = lstm.forward(x, PARAMS, lengths=lengths)
+    y, saved = lstm.forward(x, PARAMS, lengths=lengths, kernels=room)
     d_x = lstm.backward(d_y, saved).x
     for b, n in enumerate(lengths):
         assert np.all(y[b, n:] == 0)
         assert np.all(d_x[b, n:] == 0)
         if n:
-            alone, saved_alone = lstm.forward(x[b : b + 1, :n], PARAMS)
+            alone, saved_alone = lstm.forward(x[b : b + 1, :n], PARAMS, kernels=room)
             np.testing.assert_allclose(y[b, :n], alone[0], rtol=1e-13)
             np.testing.assert_allclose(d_x[b, :n], lstm.backward(d_y[b : b + 1, :n], saved_alone).x[0], rtol=1e-12)
 
@@ -46,13 +49,10 @@ def test_wrong_arguments_are_named():
             lstm.forward(**{"x": x, "params": PARAMS, **options})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each_compiled_dtype
 @pytest.mark.parametrize(("batch", "width", "hidden"), [(1, 2, 1), (3, 40, 5), (9, 1, 16), (17, 33, 37)])
 def test_jit_is_the_reference(batch, width, hidden, dtype):
     """Whole Vectors and Blocks, and parts of them, in memory full of NaN; the same bits with any number of threads."""
-    from linattn_ref.kernels import jit
-
     shapes = (6, batch, width), (width, 4 * hidden), (hidden, 4 * hidden), (4 * hidden,), (6, batch, hidden)
     given = [RNG.standard_normal(shape).astype(dtype) for shape in shapes]
 
@@ -78,10 +78,7 @@ def test_jit_is_the_reference(batch, width, hidden, dtype):
         np.testing.assert_allclose(got, expected, rtol=0, atol=error)
 
 
-@pytest.mark.slow
 def test_jit_at_its_ends():
-    from linattn_ref.kernels import jit
-
     x = np.array([1e300, -1e300, np.inf, -np.inf, 1e4, -1e4, 0.0, np.nan])[None, :, None]
     given = x, np.ones((1, 4)), np.zeros((1, 4)), np.zeros(4)  # all gates of a sequence from one number
     h, _, gates = jit.lstm.forward(*given)
@@ -91,8 +88,7 @@ def test_jit_at_its_ends():
     np.testing.assert_allclose(h, expected, rtol=0, atol=1e-15)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each_compiled_dtype
 @pytest.mark.parametrize("shape", [(1, 1, 1), (256, 8, 512), (257, 13, 259), (700, 40, 33)])
 def test_outer_product(shape, dtype):
     """Terms, rows and columns that fill their pieces, and such that do not; integers, so that sums are exact."""

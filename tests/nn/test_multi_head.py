@@ -12,7 +12,7 @@ from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.kernels import jit
 from linattn_ref.nested import map_arrays
-from linattn_ref.nn import mechanism, multi_head, no_norm, post_norm, pre_norm
+from linattn_ref.nn import dropout, feed_forward, layer_norm, mechanism, multi_head, no_norm, post_norm, pre_norm
 from linattn_ref.nn.buffers import Arena
 
 mechanisms = pytest.mark.parametrize("inside", MECHANISMS, ids=str)
@@ -72,6 +72,52 @@ def test_every_gradient_of_a_small_block(block):
     """Entry by entry, which directions can miss."""
     inside, x = MECHANISMS[3], X[:1, :3]
     check_elementwise(bound(inside, block), block.backward, x, drawn(inside, block), rng=0).assert_ok()
+
+
+def by_parts(block, x, params, inside, p, rng):
+    """A block made of its layers, in which what attention and the feed-forward layer add is dropped, in this order."""
+
+    def dropped(y):
+        return dropout.forward(y, p=p, rng=rng)[0]
+
+    def attend(x):
+        return dropped(multi_head.forward(x, params.attention, inside.mechanism, heads=HEADS)[0])
+
+    def feed(x):
+        return dropped(feed_forward.forward(x, params.feed_forward)[0])
+
+    if block is no_norm:
+        return feed(x + attend(x))
+    norm_1, norm_2 = (partial(layer_norm.forward, params=one) for one in (params.norm_1, params.norm_2))
+    if block is pre_norm:
+        h = x + attend(norm_1(x)[0])
+        return h + feed(norm_2(h)[0])
+    h = norm_1(x + attend(x))[0]
+    return norm_2(h + feed(h))[0]
+
+
+@blocks
+def test_a_block_is_its_layers_with_what_they_add_dropped(block):
+    """In training alone: without a generator nothing is."""
+    inside, params = MECHANISMS[3], drawn(MECHANISMS[3], block)
+    run = partial(block.forward, X, params, inside.mechanism, heads=HEADS)
+    for p in (0.0, 0.4):
+        y, _ = run(dropout=p, rng=np.random.default_rng(3))
+        expected = by_parts(block, X, params, inside, p, np.random.default_rng(3))
+        np.testing.assert_allclose(y, expected, rtol=1e-11, atol=1e-12)
+    np.testing.assert_array_equal(run(dropout=0.4)[0], run()[0])
+    assert abs(y - run()[0]).max() > 0.1
+
+
+@blocks
+def test_gradients_of_a_block_with_dropout(block):
+    inside, params = MECHANISMS[3], drawn(MECHANISMS[3], block)
+
+    def forward(x, params):
+        rng = np.random.default_rng(3)  # the same numbers are dropped each time
+        return block.forward(x, params, inside.mechanism, heads=HEADS, dropout=0.4, rng=rng)
+
+    check_directions(forward, block.backward, X, params, rng=0).assert_ok()
 
 
 @blocks

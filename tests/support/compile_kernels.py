@@ -35,10 +35,11 @@ def compile_cases(dtype, part, slow):
 
 
 def rest_of_sums(dtype):
-    """What the tests of single kernels call besides: the product alone, long enough for parts; steps in any layout."""
+    """What tests of single kernels call besides: a product long enough for parts; steps in any layout; an LSTM."""
     from linattn_ref.attention import performer, rfa
     from linattn_ref.kernels import jit
     from linattn_ref.kernels.jit import causal_product, elu_plus_one
+    from linattn_ref.nn import lstm
 
     x = np.ones((1, 5000, 3), dtype)
     causal_product.forward(x, x, x, None, None, None)
@@ -56,6 +57,8 @@ def rest_of_sums(dtype):
     for mechanism in (performer, rfa):
         state = mechanism.init_state((2,), 3, 3, omega, dtype=dtype)
         mechanism.bind_step(row, row, row, state, omega, kernels=jit).run()
+    y, saved = lstm.forward(x[:, :2], lstm.draw(3, 1, np.random.default_rng(0), dtype=dtype), kernels=jit)
+    lstm.backward(y, saved)
 
 
 def rest_of_scores(dtype):
@@ -78,7 +81,7 @@ def network(dtype):
     from linattn_ref.attention import linear, softmax
     from linattn_ref.kernels import jit
     from linattn_ref.models import causal, decoding
-    from linattn_ref.nn import cross_entropy, mechanism
+    from linattn_ref.nn import cross_entropy, ctc, mechanism
     from linattn_ref.training import adam
 
     sums, model = (causal.Model(mechanism.of(of, causal=True, kernels=jit), heads=1) for of in (linear, softmax))
@@ -86,6 +89,7 @@ def network(dtype):
     scores, saved = causal.forward(np.array([[0]]), params, model)
     causal.backward(scores, saved)
     cross_entropy.forward(scores, np.array([[0]]), kernels=jit)
+    ctc.forward(scores, np.array([[1]]), kernels=jit)
     p, g = np.ones((2, 2), dtype)
     adam.step(p, g, adam.init_state(p), learning_rate=0.1, kernels=jit)
     packed = decoding.pack(params, sums)

@@ -84,14 +84,16 @@ def _backward(d_out, past, with_past, total, mean, s, gain, d_total, shares):
     for task in prange(len(shares)):
         shares[task] = 0
         for i in range(task * ROWS, min((task + 1) * ROWS, len(d_out))):
-            _norm_backward(d_out[i], total[i], mean[i], s[i], gain, d_total[i], shares[task, 0], shares[task, 1])
-            if with_past:
-                _add(d_total[i], past[i], d_total[i])
+            added = past[i] if with_past else past[i, :0]
+            _norm_backward(d_out[i], added, total[i], mean[i], s[i], gain, d_total[i], shares[task, 0], shares[task, 1])
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _norm_backward(d_out, h, mean, s, gain, d_h, d_gain, d_bias):
-    """The gradient of a row, and its shares of those of gain and bias."""
+def _norm_backward(d_out, past, h, mean, s, gain, d_h, d_gain, d_bias):
+    """The gradient of a row, and its shares of those of gain and bias; ``past`` has no numbers if there is none.
+
+    The first loop reads alone, and the last writes a number where it has read: ``d_h`` may be ``d_out`` or ``past``.
+    """
     width, inverse = h.dtype.type(h.size), h.dtype.type(1) / s
     level, along = h.dtype.type(0), h.dtype.type(0)
     for j in range(h.size):
@@ -102,4 +104,5 @@ def _norm_backward(d_out, h, mean, s, gain, d_h, d_gain, d_bias):
         d_bias[j] += d_out[j]  # of (3)
     level, along = level / width, along / width
     for j in range(h.size):
-        d_h[j] = (gain[j] * d_out[j] - level - (h[j] - mean) * inverse * along) * inverse  # of (2)
+        through = (gain[j] * d_out[j] - level - (h[j] - mean) * inverse * along) * inverse  # of (2)
+        d_h[j] = through + past[j] if past.size else through

@@ -29,8 +29,9 @@ def forward(x, bias, *, out=None, slope=None):
     a = x if bias is None else x + bias
     below = 0.5 * (1 + erf(a * math.sqrt(0.5)))  # Phi(a)
     density = np.exp(-0.5 * a * a) * (1 / math.sqrt(2 * math.pi))  # Phi'(a)
-    slope = into(slope, below + a * density)  # (2)
-    return into(out, a * below), slope  # (1)
+    y, dy_da = a * below, below + a * density  # (1), (2); both before x may be overwritten
+    slope = into(slope, dy_da)
+    return into(out, y), slope
 
 
 def backward(d_y, slope, *, out=None):

@@ -52,7 +52,7 @@ def backward(d_out, past, total, mean, s, gain, *, d_total=None):
     total, mean, s, gain
         Of :func:`forward`.
     d_total : ndarray ``(..., W)``, optional
-        To be written to.
+        To be written to; it may be ``d_out`` or ``past`` itself.
     """
     rows, y = tuple(range(total.ndim - 1)), (total - mean) / s  # (2)
     d_gain, d_bias = (d_out * y).sum(axis=rows), d_out.sum(axis=rows)  # of (3)  (W,)
