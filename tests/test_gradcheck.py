@@ -3,6 +3,7 @@
 import doctest
 from collections import namedtuple
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -139,6 +140,13 @@ def test_zero_gradients_are_compared_exactly(x, rng):
     assert wrong.failed == x.size
 
 
+@CHECKS
+def test_a_constant_function_has_the_gradient_0(check, x):
+    pair = lambda x: (0 * x + 1, None), lambda d_out, saved: np.zeros_like(x)
+    check(*pair, x, rng=1).assert_ok()
+    assert check(pair[0], lambda d_out, saved: np.full_like(x, 1e-3), x, rng=1).failed
+
+
 def test_same_seed_same_report(x, w):
     reports = [check_directions(forward, backward, x, w, rng=np.random.default_rng(3)) for _ in range(2)]
     assert reports[0] == reports[1]
@@ -155,6 +163,250 @@ def test_module_examples_run():
     results = [doctest.testmod(module) for module in (gradcheck, differences, complex_steps)]
     assert sum(result.attempted for result in results) >= 10
     assert not any(result.failed for result in results)
+
+
+# --- What can be told ---------------------------------------------------------------------------------------------
+
+WRONG = {
+    "zeros": lambda gradient: 0 * gradient,
+    "sign": lambda gradient: -gradient,
+    "one percent": lambda gradient: 1.01 * gradient,
+    "one entry": lambda gradient: np.where(abs(gradient) == abs(gradient).max(), 0, gradient),
+}
+SCALES = [1e-6, 1e-3, 1.0, 1e3, 1e7]
+wrong_gradients = pytest.mark.parametrize("wrong", WRONG)
+
+
+def scaled(size_in, size_out, constant=0.0):
+    """The pair as a function of numbers of one size, with values of another."""
+
+    def scaled_forward(x, w):
+        out, saved = forward(x / size_in, w)
+        return size_out * out + constant, saved
+
+    def scaled_backward(d_out, saved):
+        gradients = backward(size_out * d_out, saved)
+        return gradients._replace(x=gradients.x / size_in)
+
+    return scaled_forward, scaled_backward
+
+
+def spoiled(backward, wrong, name="x"):
+    """``backward`` with one of its gradients wrong."""
+
+    def spoiled_backward(d_out, saved):
+        gradients = backward(d_out, saved)
+        return gradients._replace(**{name: WRONG[wrong](getattr(gradients, name))})
+
+    return spoiled_backward
+
+
+@CHECKS
+@pytest.mark.parametrize("size_out", SCALES)
+@pytest.mark.parametrize("size_in", SCALES)
+def test_any_size_of_inputs_and_outputs(check, size_in, size_out, x, w):
+    pair = scaled(size_in, size_out)
+    check(*pair, size_in * x, w, rng=1).assert_ok()
+    for wrong, name in product(WRONG, ("x", "w")):
+        report = check(pair[0], spoiled(pair[1], wrong, name), size_in * x, w, rng=1)
+        assert report.failed, (wrong, name)
+        assert report.worst.name == name
+
+
+@CHECKS
+@pytest.mark.parametrize("size", SCALES)
+def test_numbers_of_any_size_that_bend_as_those_of_size_one_do(check, size, rng):
+    """Far from 0 the first step is too long, and small numbers are not stepped by their own size."""
+    x = size * (1 + rng.random(6))
+    pair = lambda x: (np.sin(x), np.cos(x)), lambda d_out, slope: namedtuple("OfX", "x")(d_out * slope)
+    check(*pair, x, rng=1).assert_ok()
+    for wrong in WRONG:
+        assert check(pair[0], spoiled(pair[1], wrong), x, rng=1).failed, wrong
+
+
+def masked_scores(fill):
+    """Scaled products, and ``fill`` where a key is later than its query."""
+
+    def scores(x, w):
+        scores = x @ w
+        later = np.triu(np.ones(scores.shape, bool), 1)
+        return np.where(later, fill, scores), (x, w, later)
+
+    def of_scores(d_out, saved):
+        x, w, later = saved
+        d_scores = np.where(later, 0, d_out)
+        return Gradients(d_scores @ w.T, x.T @ d_scores)
+
+    return scores, of_scores
+
+
+@pytest.mark.parametrize("fill", [-1e9, float(np.finfo(np.float32).min), float(np.finfo(np.float64).min), -np.inf])
+@CHECKS
+def test_masked_scores_count_for_nothing(check, fill, x, w):
+    pair = masked_scores(fill)
+    check(*pair, x, w, rng=1).assert_ok()
+    for wrong, name in product(WRONG, ("x", "w")):
+        assert check(pair[0], spoiled(pair[1], wrong, name), x, w, rng=1).failed, (wrong, name)
+    formula = lambda x, w: np.where(np.triu(np.ones((3, 2), bool), 1), fill, x @ w)  # noqa: E731
+    check_complex_step(formula, *pair, x, w, rng=1).assert_ok()
+    for wrong in WRONG:
+        assert check_complex_step(formula, pair[0], spoiled(pair[1], wrong), x, w, rng=1).failed, wrong
+
+
+@wrong_gradients
+@CHECKS
+def test_a_constant_that_leaves_some_digits(check, wrong, x, w):
+    """Larger steps find the derivative beside it."""
+    pair = scaled(1.0, 1.0, 1e9)
+    assert check(*pair, x, w, rng=1).failed == 0
+    assert check(pair[0], spoiled(pair[1], wrong), x, w, rng=1).failed
+
+
+@pytest.mark.parametrize("constant", [1e14, 1e18, -3e38])
+@CHECKS
+def test_a_constant_that_leaves_no_digits_is_inconclusive(check, constant, x, w):
+    pair = scaled(1.0, 1.0, constant)
+    for those in (pair[1], spoiled(pair[1], "zeros"), lambda d_out, saved: Gradients(0 * x, 0 * w)):
+        report = check(pair[0], those, x, w, rng=1)
+        assert not report
+        assert not report.failed
+        assert report.inconclusive
+        assert "may be lost" in report.reason or "rounding" in report.reason
+        assert "INCONCLUSIVE in " in str(report)
+        with pytest.raises(GradientError, match="INCONCLUSIVE"):
+            report.assert_ok()
+
+
+@CHECKS
+def test_an_input_lost_beside_another_is_inconclusive(check, x, w):
+    """``w`` moves all that ``x`` does not; what ``x`` does is lost beside a constant."""
+
+    def lost(x, w):
+        return np.concatenate([x.ravel() + 1e18, w.ravel()]), None
+
+    for of_x in (0.0, 1.0):
+        of = lambda d_out, saved, of_x=of_x: Gradients(of_x * d_out[:12].reshape(3, 4), d_out[12:].reshape(4, 2))  # noqa: E731
+        report = check(lost, of, x, w, rng=1)
+        assert not report
+        assert report.worst.name == "x"
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0, 1e3, 1e6])
+@CHECKS
+def test_saturated_softmax(check, size, rng):
+    """Queries and keys move next to nothing, and one key alone nothing at all."""
+    for n_keys in (7, 1):
+        q, k, v = (rng.standard_normal(shape) for shape in [(5, 4), (n_keys, 4), (n_keys, 3)])
+        check(softmax.forward, softmax.backward, size * q, k, v, rng=1).assert_ok()
+        for wrong in WRONG:
+            assert check(softmax.forward, spoiled(softmax.backward, wrong, "v"), size * q, k, v, rng=1).failed, wrong
+        if n_keys > 1 and size == 1:
+            assert check(softmax.forward, spoiled(softmax.backward, "zeros", "k"), q, k, v, rng=1).failed
+
+
+@pytest.mark.parametrize("where", [0.0, 1e-3, 1.0, -4.0, 1e4])
+def test_the_step_is_scaled_as_documented(where):
+    """``h`` is ``step * max(1, |x_j|)``, entry by entry, and of the root mean square for a direction."""
+    seen = []
+
+    def square(x):
+        seen.append(x.copy())
+        return x**2, x
+
+    x = np.array([where, 2.0])
+    for step in (6.1e-6, 1e-3):
+        seen.clear()
+        report = check_elementwise(square, lambda d_out, x: 2 * x * d_out, x, rng=0, step=step)
+        moved = [abs(other - x) for other in seen if not np.array_equal(other, x)]
+        for index, h in enumerate([step * max(1, abs(where)), step * 2]):
+            assert moved[2 * index][index] == pytest.approx(h, rel=1e-6)
+            assert moved[2 * index + 1][index] == pytest.approx(h, rel=1e-6)
+            assert moved[2 * index][1 - index] == 0
+        assert report.ok
+        report = check_directions(square, lambda d_out, x: 2 * x * d_out, x, rng=0, step=step)
+        assert report.worst.step == pytest.approx(step * max(1, np.sqrt((where**2 + 4) / 2)))
+
+
+def test_a_tolerance_that_is_given_is_taken_as_it_is(x, w):
+    wrong = spoiled(backward, "one percent")
+    assert check_elementwise(forward, wrong, x, w, rng=1, atol=20.0).ok
+    assert not check_elementwise(forward, wrong, x, w, rng=1, atol=1e-6).ok
+
+
+# --- Passes that are no functions -----------------------------------------------------------------------------------
+
+
+def altering(index):
+    """A forward pass that writes to one of its inputs, and gives what it should."""
+
+    def altering_forward(x, w):
+        result = forward(x.copy(), w.copy())
+        (x, w)[index][0, 1] += 1.0
+        return result
+
+    return altering_forward
+
+
+@pytest.mark.parametrize(("index", "name"), [(0, "x"), (1, "w")])
+@CHECKS
+def test_a_forward_that_alters_its_inputs_is_told(check, index, name, x, w):
+    with pytest.raises(ValueError, match=rf"^forward: expected {name} to be left as it was, but it was written to"):
+        check(altering(index), backward, x, w, rng=1)
+
+
+@CHECKS
+def test_a_backward_that_alters_what_it_is_given_is_told(check, x, w):
+    def alters(d_out, saved):
+        gradients = backward(d_out, saved)
+        d_out *= 2
+        return gradients
+
+    with pytest.raises(ValueError, match=r"^backward: expected d_out to be left as it was, but it was written to"):
+        check(forward, alters, x, w, rng=1)
+    for index, name in enumerate(["x", "w", "out"]):
+
+        def alters_saved(d_out, saved, index=index):
+            gradients = backward(d_out, saved)
+            saved[index][...] = 0
+            return gradients
+
+        with pytest.raises(ValueError, match=rf"^backward: expected {name} to be left as it was"):
+            check(forward, alters_saved, x, w, rng=1)
+
+
+@CHECKS
+def test_a_forward_that_differs_from_call_to_call_is_told(check, x, w):
+    noise = np.random.default_rng(0)
+
+    def dropout(x, w):
+        return forward(x * (noise.random(x.shape) < 0.5), w)
+
+    with pytest.raises(ValueError, match=r"^forward: expected the same out for the same inputs, got another"):
+        check(dropout, backward, x, w, rng=1)
+
+
+@pytest.mark.parametrize("numbers", [[1.0, 2.0], [[1.0], [2.0]], [np.float64(1.0)]])
+@CHECKS
+def test_a_list_of_numbers_is_told(check, numbers, x):
+    pair = lambda x, w: (x * np.sum(w), None), lambda d_out, saved: Gradients(d_out, np.zeros(2))
+    for those in (pair[1], lambda d_out, saved: namedtuple("OnlyX", "x")(d_out)):
+        with pytest.raises(TypeError, match=r"^w: expected a float64 array, or a tuple of them, got list"):
+            check(pair[0], those, x, numbers, rng=1)
+
+
+@CHECKS
+def test_a_number_with_a_gradient_is_told(check, x):
+    pair = lambda x, w: (x * w, x), lambda d_out, x: Gradients(d_out, float((d_out * x).sum()))
+    with pytest.raises(TypeError, match=r"^w: expected a float64 array, or a tuple of them, got float"):
+        check(*pair, x, 2.0, rng=1)
+
+
+@CHECKS
+def test_an_array_without_axes_as_input(check, x):
+    pair = lambda x, w: (x * w, (x, w)), lambda d_out, saved: Gradients(d_out * saved[1], (d_out * saved[0]).sum())
+    with_array = lambda d_out, saved: Gradients(*map(np.asarray, pair[1](d_out, saved)))  # noqa: E731
+    check(pair[0], with_array, x, np.array(2.0), rng=1).assert_ok()
+    assert not check(pair[0], spoiled(with_array, "zeros", "w"), x, np.array(2.0), rng=1)
 
 
 # --- Inputs ---------------------------------------------------------------------------------------------------------
@@ -339,7 +591,7 @@ def test_complex_step_refuses_another_function_and_a_lost_imaginary_part(x, w, r
 def test_report_is_a_named_tuple(x, w, rng):
     report = check_elementwise(forward, backward, x, w, rng=rng)
     assert isinstance(report, Report)
-    assert report._fields == ("method", "worst_by_input", "checked", "failed", "constants")
+    assert report._fields == ("method", "worst_by_input", "checked", "failed", "constants", "inconclusive")
 
 
 def test_a_backward_that_returns_nothing_is_named(rng):

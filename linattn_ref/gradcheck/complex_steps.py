@@ -1,18 +1,18 @@
 """A gradient against the complex step, which is exact to rounding where the function takes complex numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from linattn_ref.gradcheck.inputs import Array, check_float64
-from linattn_ref.gradcheck.pair import MARGIN, Backward, Forward, Pair
+from linattn_ref.gradcheck.pair import EPS, MARGIN, Backward, Forward, Pair
 from linattn_ref.gradcheck.report import Entry, Report
+from linattn_ref.gradcheck.verdict import judge
 from linattn_ref.nested import map_arrays
 
 __all__ = ["check_complex_step", "complex_step"]
 
-EPS = float(np.finfo(np.float64).eps)
 COMPLEX_STEP = 1e-30  # its square is far below eps, and it is far above the smallest float
 
 
@@ -35,8 +35,8 @@ def check_complex_step(
     forward, backward, *inputs, rng
         As in :func:`check_elementwise`. ``forward`` only ever gets real arrays.
     rtol, atol : float
-        As in :func:`check_elementwise`. Both sides are exact to rounding: unless given, ``atol`` is
-        ``64 eps <|u|, |out|>``.
+        As in :func:`check_elementwise`. Both sides are exact to rounding: unless given, ``atol`` is 64 roundings of
+        ``<|u|, |out|>``, of what moves, over ``max(1, |x_j|)``, and of ``<|u|, |J_j|>``.
 
     Examples
     --------
@@ -57,19 +57,35 @@ def check_complex_step(
     """
     pair = Pair.run(forward, backward, inputs, rng)
     here, there = np.asarray(function(*pair.inputs)), pair.out()
-    if here.shape != there.shape or not np.allclose(here, there, rtol=1e-10, atol=1e-10 * pair.magnitude):
+    if here.shape != there.shape or not np.allclose(here, there, rtol=1e-10, atol=1e-10 * _typical(there)):
         raise ValueError("function: expected the output that forward gives for these inputs, got another")
-    atol = MARGIN * EPS * pair.magnitude if atol is None else atol
-    entries = []
+    found = []
     for name, x, gradient in pair.matched:
 
         def of_x(z: Any, x: Array = x) -> Any:
             return function(*map_arrays(lambda array: z if array is x else array, pair.inputs))
 
-        numeric = complex_step(of_x, x, pair.u)
-        for index in np.ndindex(x.shape):
-            entries.append(Entry.compare(name, index, gradient[index], numeric[index], COMPLEX_STEP, rtol, atol))
-    return Report.of("complex step, element by element", entries, pair.constants)
+        for index, slope in _slopes(of_x, x):
+            pair.moving[...] |= slope != 0
+            size = float((abs(pair.u) * abs(slope)).sum())
+            found.append((name, index, gradient[index], (pair.u * slope).sum(), max(1.0, abs(x[index])), size))
+    entries = [
+        Entry.compare(
+            name,
+            index,
+            analytic,
+            numeric,
+            COMPLEX_STEP,
+            rtol,
+            MARGIN * EPS * (pair.magnitude / length + size) if atol is None else atol,
+        )
+        for name, index, analytic, numeric, length, size in found
+    ]
+    return Report.of(
+        "complex step, element by element",
+        entries if atol is not None else judge(pair, entries, exact=True),
+        pair.constants,
+    )
 
 
 def complex_step(function: Callable[[Any], Any], x: Array, u: Any) -> Array:
@@ -97,12 +113,24 @@ def complex_step(function: Callable[[Any], Any], x: Array, u: Any) -> Array:
     array([0.25])
     """
     check_float64("x", x)
-    z, gradient = x.astype(np.complex128), np.empty_like(x)
+    gradient = np.empty_like(x)
+    for index, slope in _slopes(function, x):
+        gradient[index] = (u * slope).sum()
+    return gradient
+
+
+def _slopes(function: Callable[[Any], Any], x: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
+    """For each entry of ``x`` its index, and the derivatives of all outputs."""
+    z = x.astype(np.complex128)
     for index in np.ndindex(x.shape):
         z[index] = complex(x[index], COMPLEX_STEP)
         out = np.asarray(function(z))
         if not np.iscomplexobj(out):
             raise TypeError(f"function: expected a complex output for a complex input, got {out.dtype}")
-        gradient[index] = (u * out.imag).sum() / COMPLEX_STEP  # (3)
+        yield index, out.imag / COMPLEX_STEP  # (3)
         z[index] = x[index]
-    return gradient
+
+
+def _typical(out: Array) -> float:
+    """The median size of an output: a mask's -1e9 is none."""
+    return float(np.median(abs(out)))

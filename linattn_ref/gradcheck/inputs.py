@@ -8,7 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "check_float64", "check_output", "check_some_floats", "check_step", "generator", "match"]
+from linattn_ref.nested import leaves
+
+__all__ = [
+    "Array",
+    "arrays_in",
+    "check_float64",
+    "check_output",
+    "check_some_floats",
+    "check_step",
+    "float_arrays",
+    "generator",
+    "match",
+    "rms",
+]
 
 Array = NDArray[np.float64]
 NONE = "expected at least one float64 array with a gradient, got none"
@@ -28,12 +41,12 @@ def match(
     """
     matched, constants = [], []
     for name, x, gradient, has_field in _named(forward, inputs, gradients):
-        arrays, theirs = dict(float_arrays(name, x)), dict(float_arrays(name, gradient))
+        arrays, theirs = dict(float_arrays(name, x)), dict(float_arrays(name, _with_axes(gradient)))
         if not has_field:
             constants += list(arrays)
             continue
-        if isinstance(x, np.ndarray) and not arrays and theirs:
-            check_float64(name, x)
+        if not arrays and (theirs or gradient is not None):
+            check_float64_array(name, x)
         if arrays.keys() != theirs.keys():
             raise ValueError(
                 f"gradient of {name}: expected one for each float array in it, {sorted(arrays)}, got {sorted(theirs)}"
@@ -87,6 +100,24 @@ def float_arrays(name: str, x: Any) -> Iterator[tuple[str, Array]]:
         yield name, x
 
 
+def _with_axes(x: Any) -> Any:
+    """The gradients ``x`` with NumPy's numbers as arrays: the gradient of an array without axes may be such a sum."""
+    if isinstance(x, (tuple, list)):
+        return [_with_axes(part) for part in x]
+    return np.asarray(x) if isinstance(x, np.generic) else x
+
+
+def arrays_in(forward: Callable[..., Any], inputs: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    """Every array of any dtype in ``inputs``, with the name of its argument."""
+    for name, x in zip(_argument_names(forward, len(inputs)), inputs, strict=True):
+        yield from leaves(x, name, strict=False)
+
+
+def rms(x: Array) -> float:
+    """The root of the mean square."""
+    return float(np.sqrt(np.mean(np.square(x))))
+
+
 def check_float64(name: str, x: Any) -> None:
     """``x`` is a float64 array or number."""
     dtype = np.asarray(x).dtype
@@ -94,11 +125,24 @@ def check_float64(name: str, x: Any) -> None:
         raise TypeError(f"{name}: expected float64 (the differences of anything less are too coarse), got {dtype}")
 
 
+def check_float64_array(name: str, x: Any) -> None:
+    """``x`` is a float64 array; not a number, nor a list of numbers."""
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"{name}: expected a float64 array, or a tuple of them, got {type(x).__name__}")
+    check_float64(name, x)
+
+
 # --- What the checks are called with ----------------------------------------------------------------------------------
 
 
 def check_some_floats(forward: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
-    """There is a float array among ``inputs``: of integers alone nothing can be moved by a small step."""
+    """There is a float array among ``inputs``, for of integers alone nothing can be moved by a small step.
+
+    And no list of numbers: it would be held fixed, and nobody told.
+    """
+    for name, x in zip(_argument_names(forward, len(inputs)), inputs, strict=True):
+        if isinstance(x, list) and np.asarray(x[:1] and x[0]).dtype.kind == "f" and not [*float_arrays(name, x)]:
+            check_float64_array(name, x)
     if not any(True for _ in float_arrays("inputs", inputs)):
         names = _argument_names(forward, len(inputs))
         others = [f"; {name} is {x.dtype}" for name, x in zip(names, inputs, strict=True) if isinstance(x, np.ndarray)]

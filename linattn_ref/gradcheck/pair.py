@@ -1,22 +1,26 @@
 """A ``forward``/``backward`` pair as the checks of `gradcheck` take it: run once, with what ``backward`` says of it."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from linattn_ref.gradcheck.inputs import Array, check_output, check_some_floats, generator, match
+from linattn_ref.gradcheck.inputs import Array, arrays_in, check_output, check_some_floats, generator, match
 from linattn_ref.nested import map_arrays
 
-__all__ = ["MARGIN", "Backward", "Forward", "Pair"]
+__all__ = ["EPS", "MARGIN", "Backward", "Forward", "Pair"]
 
-MARGIN = 64  # units of error allowed: the constants of order one left out above, and the rounding inside a forward pass
+EPS = float(np.finfo(np.float64).eps)
+MARGIN = 64  # units of error allowed: constants of order one that are left out, and the rounding inside a forward pass
 
 Forward = Callable[..., tuple[Any, Any]]
 Backward = Callable[[Any, Any], Any]
 
 
-class Pair(NamedTuple):
+@dataclass(frozen=True)
+class Pair:
     """A pair run once: which arrays to move, and what ``backward`` says of them."""
 
     forward: Forward
@@ -24,19 +28,79 @@ class Pair(NamedTuple):
     matched: list[tuple[str, Array, Array]]  # name, array, gradient; the arrays are parts of inputs, moved in place
     constants: tuple[str, ...]
     u: Array  # in place of d_out, the shape of out
-    magnitude: float  # <|u|, |out|>
+    size: Array  # |u| |out|
+    moving: NDArray[np.bool_]  # where out has changed so far
 
     @classmethod
     def run(
         cls, forward: Forward, backward: Backward, inputs: tuple[Any, ...], rng: np.random.Generator | int
     ) -> "Pair":
+        """Both passes.
+
+        Raises
+        ------
+        ValueError
+            One of them alters what it was called with, or ``forward`` gives another output when it is called again.
+        """
         check_some_floats(forward, inputs)
         copies = map_arrays(np.copy, inputs)
+        theirs = dict(arrays_in(forward, copies))
+        kept = map_arrays(np.copy, theirs_as_tuple := tuple(theirs.values()))
+
+        def check_unaltered(who: str) -> None:
+            for name, x, before in zip(theirs, theirs_as_tuple, kept, strict=True):
+                if not same(x, before):
+                    raise ValueError(f"{who}: expected {name} to be left as it was, but it was written to")
+
         out, saved = check_output(forward(*copies))
+        check_unaltered("forward")
+        before = np.array(out)
         u = np.asarray(generator(rng).standard_normal(np.shape(out)))
-        magnitude = float((abs(u) * abs(out)).sum())
-        matched, constants = match(forward, copies, backward(u.copy() if u.ndim else float(u), saved))
-        return cls(forward, copies, matched, constants, u, magnitude)
+        d_out = u.copy()
+        gradients = backward(d_out if u.ndim else float(u), saved)
+        check_unaltered("backward")
+        for name, x, expected in (("d_out", d_out, u), ("out", np.asarray(out), before)):
+            if not same(x, expected):
+                raise ValueError(f"backward: expected {name} to be left as it was, but it was written to")
+        matched, constants = match(forward, copies, gradients)
+        if not same(np.asarray(forward(*copies)[0]), before):
+            raise ValueError("forward: expected the same out for the same inputs, got another in a second call")
+        with np.errstate(invalid="ignore"):  # 0 times infinity, of masked scores
+            size = np.asarray(abs(u) * abs(before))
+        return cls(forward, copies, matched, constants, u, size, np.zeros(u.shape, bool))
 
     def out(self) -> Array:
         return np.array(self.forward(*self.inputs)[0])  # a copy: out may be a view of an input that moves on
+
+    def along(self, high: Array, low: Array) -> float:
+        """``<u, high - low>``; an infinity that stays is no change."""
+        change = np.zeros(self.u.shape)
+        moved = np.asarray(high != low)
+        np.subtract(high, low, out=change, where=moved)
+        self.moving[...] |= moved
+        return float((self.u * change).sum())
+
+    @property
+    def magnitude(self) -> float:
+        """``<|u|, |out|>`` of all that has moved: what never does has no rounding that a difference sees."""
+        return float(self.size[self.moving].sum())
+
+    @property
+    def hidden(self) -> float:
+        """``<|u|, |out|>`` of all that has not moved."""
+        return float(self.size[~self.moving].sum())
+
+    def hidden_of_size(self, largest: float) -> float:
+        """The same, no value counted as larger than this or than all that have moved: a mask's -1e9 hides nothing."""
+        largest = max([largest, *(self.size / abs(self.u))[self.moving]])
+        return float(np.minimum(self.size, largest * abs(self.u))[~self.moving].sum())
+
+    @property
+    def largest_that_is_fixed(self) -> float:
+        """Of all values that have not moved."""
+        return float((self.size / abs(self.u))[~self.moving].max(initial=0.0))
+
+
+def same(x: Any, y: Any) -> bool:
+    """Bit for bit, but for the sign of zeros and the kind of NaN."""
+    return x.shape == y.shape and np.array_equal(x, y, equal_nan=x.dtype.kind in "fc")

@@ -21,14 +21,16 @@ class Entry:
     numeric: float  # what forward says
     tolerance: float
     step: float
+    noise: float = 0.0  # what of the tolerance is for rounding
+    undecided: str = ""  # why nothing can be said, if so
 
     @classmethod
     def compare(
-        cls, name: str, index: tuple[int, ...], analytic: Any, numeric: Any, step: float, rtol: float, atol: float
+        cls, name: str, index: tuple[int, ...], analytic: Any, numeric: Any, step: float, rtol: float, noise: float
     ) -> "Entry":
-        """Two values that may be off by ``atol + rtol * max(|analytic|, |numeric|)``."""
-        analytic, numeric = float(analytic), float(numeric)
-        return cls(name, index, analytic, numeric, atol + rtol * max(abs(analytic), abs(numeric)), step)
+        """Two values that may be off by ``noise + rtol * max(|analytic|, |numeric|)``."""
+        analytic, numeric, noise = float(analytic), float(numeric), float(noise)
+        return cls(name, index, analytic, numeric, noise + rtol * max(abs(analytic), abs(numeric)), step, noise)
 
     @property
     def absolute(self) -> float:
@@ -55,6 +57,7 @@ class Entry:
             f"{self.name}[{', '.join(map(str, self.index))}]: "
             f"backward {self.analytic:.6g}, numeric {self.numeric:.6g}, off by {self.absolute:.2g} "
             f"(relative {self.relative:.2g}), allowed {self.tolerance:.2g}, step {self.step:.2g}"
+            f"{'; ' * bool(self.undecided)}{self.undecided}"
         )
 
 
@@ -66,26 +69,33 @@ class Report(NamedTuple):
     checked: int  # comparisons made
     failed: int  # of them, off by more than the tolerance
     constants: tuple[str, ...]  # float inputs without a gradient: held fixed, not checked
+    inconclusive: int = 0  # comparisons that say nothing, since a wrong gradient could have passed
 
     @classmethod
     def of(cls, method: str, entries: list[Entry], constants: tuple[str, ...]) -> "Report":
         """The report of all comparisons made."""
         worst: dict[str, Entry] = {}
         for entry in entries:
-            if entry.name not in worst or entry.excess > worst[entry.name].excess:
+            if entry.name not in worst or _order(entry) > _order(worst[entry.name]):
                 worst[entry.name] = entry
-        failed = sum(entry.excess > 1.0 for entry in entries)
-        return cls(method, tuple(worst.values()), len(entries), failed, constants)
+        failed = sum(entry.excess > 1.0 and not entry.undecided for entry in entries)
+        undecided = sum(bool(entry.undecided) for entry in entries)
+        return cls(method, tuple(worst.values()), len(entries), failed, constants, undecided)
 
     @property
     def ok(self) -> bool:
-        """Whether every comparison is within its tolerance."""
-        return self.failed == 0
+        """Whether every comparison is within its tolerance, and would not be were the gradient wrong."""
+        return self.failed == 0 and self.inconclusive == 0
+
+    @property
+    def reason(self) -> str:
+        """Why nothing can be said; empty where something can."""
+        return next((entry.undecided for entry in self.worst_by_input if entry.undecided), "")
 
     @property
     def worst(self) -> Entry:
-        """The comparison that is off by the most, in units of its tolerance."""
-        return max(self.worst_by_input, key=lambda entry: entry.excess)
+        """The comparison that is off by the most, in units of its tolerance; then one that says nothing."""
+        return max(self.worst_by_input, key=_order)
 
     def assert_ok(self) -> None:
         """Raise :class:`GradientError`, with the report as its message, unless ``ok``."""
@@ -96,8 +106,15 @@ class Report(NamedTuple):
         return self.ok
 
     def __str__(self) -> str:
-        verdict = f"ok, {self.checked} compared" if self.ok else f"WRONG in {self.failed} of {self.checked}"
-        lines = [f"{self.method}: {verdict}", *(f"  {entry}" for entry in self.worst_by_input)]
+        found = (("WRONG", self.failed), ("INCONCLUSIVE", self.inconclusive))
+        verdict = ", ".join(f"{word} in {count} of {self.checked}" for word, count in found if count)
+        lines = [f"{self.method}: {verdict or f'ok, {self.checked} compared'}"]
+        lines += [f"  {entry}" for entry in self.worst_by_input]
         if self.constants:
             lines.append(f"  without a gradient, held fixed: {', '.join(self.constants)}")
         return "\n".join(lines)
+
+
+def _order(entry: Entry) -> tuple[bool, bool, float]:
+    """The worst last: right, undecided, wrong."""
+    return entry.excess > 1.0 and not entry.undecided, bool(entry.undecided), entry.excess
