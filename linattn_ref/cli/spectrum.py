@@ -56,7 +56,12 @@ def add_spectrum(commands: Any) -> None:
     option(
         "--model", type=Path, metavar="DIR", help="a BERT or RoBERTa: config.json, model.safetensors, tokenizer.json"
     )
-    option("--text", type=Path, metavar="FILE", help="UTF-8; paragraphs long enough for --length are drawn from it")
+    option(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="UTF-8; paragraphs of --length are drawn from it or, where these are too few, stretches of all of it",
+    )
     option(
         "--arrays",
         type=Path,

@@ -1,17 +1,22 @@
 """Reading texts, and cutting sentences of equal length from them."""
 
 import hashlib
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
-from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.models import WordLevel, WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer, Whitespace
 from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import WordLevelTrainer
 
 from linattn_ref.data.text import Text, choose_sentences, read_reviews, read_text
 
 CLS, SEP = 1, 2
+TEXTS = Path(__file__).with_name("texts")
 
 
 @pytest.fixture
@@ -122,9 +127,73 @@ def test_the_seed_decides_and_fewer_are_the_first_of_more(text, tokenizer):
     assert len({tuple(draw(6, seed)) for seed in range(5)}) > 1
 
 
-def test_too_few_long_documents_are_counted(text, tokenizer):
-    with pytest.raises(ValueError, match="eight: 5 of 8 documents have at least 4 word pieces, 6 are needed"):
-        choose_sentences(text, tokenizer, count=6, length=6, rng=np.random.default_rng(0))
+def of_words(text):
+    """A tokenizer that knows the words of a text, cut as BERT cuts: at spaces, punctuation and Chinese characters."""
+    tokenizer = Tokenizer(WordLevel({}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
+    tokenizer.train_from_iterator(text.documents, WordLevelTrainer(special_tokens=["[UNK]", "[CLS]", "[SEP]"]))
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
+    )
+    return tokenizer
+
+
+@pytest.mark.parametrize("length", [64, 512])
+@pytest.mark.parametrize(
+    "layout", [str, lambda content: content.replace("\n\n", "\n")], ids=["as it is", "without blank lines"]
+)
+@pytest.mark.parametrize("name", ["hard_wrapped.txt", "one_line.txt", "chinese.txt"])
+def test_any_text_of_enough_words_does(tmp_path, name, layout, length):
+    content = layout((TEXTS / name).read_text(encoding="utf-8"))
+    text, told = read_text(write(tmp_path / name, content)), []
+    tokenizer = of_words(text)
+    count = 40  # more than there are
+    sentences = choose_sentences(
+        text, tokenizer, count=count, length=length, rng=np.random.default_rng(0), say=told.append
+    )
+    pieces, begins = [], []
+    for document in text.documents:
+        begins.append(len(pieces))
+        pieces += tokenizer.encode(document, add_special_tokens=False).ids
+    there = len(pieces) // (length - 2)
+    assert 1 <= there < count
+    assert sentences.tokens.shape == (there, length)
+    assert (sentences.tokens[:, [0, -1]] == (CLS, SEP)).all()
+    stretches = [pieces[i * (length - 2) : (i + 1) * (length - 2)] for i in range(there)]
+    found = [stretches.index(tokens[1:-1].tolist()) for tokens in sentences.tokens]
+    assert sorted(found) == list(range(there))  # all of them, each once
+    for i, document in zip(found, sentences.documents, strict=True):
+        assert begins[document] <= i * (length - 2) < [*begins, len(pieces)][document + 1]
+    assert len(told) == 2
+    assert re.fullmatch(
+        rf"{name}: \d+ of {len(text.documents)} documents have at least {length - 2} word pieces.*", told[0]
+    )
+    assert told[1] == f"{name}: this makes {there} sentences of {length} tokens; 40 were asked for"
+
+
+def test_nothing_is_said_where_documents_are_long_enough(text, tokenizer):
+    choose_sentences(text, tokenizer, count=5, length=6, rng=np.random.default_rng(0), say=pytest.fail)
+
+
+def test_joined_documents_are_drawn_by_the_seed(text, tokenizer):
+    def draw(count, seed):
+        return choose_sentences(text, tokenizer, count=count, length=6, rng=np.random.default_rng(seed)).tokens
+
+    assert (draw(6, 0) == draw(6, 0)).all()
+    assert (draw(6, 0) == draw(7, 0)[:6]).all()
+    assert not all((draw(6, seed) == draw(6, 0)).all() for seed in range(1, 5))
+
+
+def test_a_text_that_is_too_short_for_one_sentence(text, tokenizer):
+    with pytest.raises(ValueError, match="eight: 28 word pieces in all, 31 are needed for a sentence"):
+        choose_sentences(text, tokenizer, count=1, length=33, rng=np.random.default_rng(0))
+
+
+def test_a_text_that_the_tokenizer_does_not_know(tokenizer):
+    told = []
+    chinese = read_text(TEXTS / "chinese.txt")
+    choose_sentences(chinese, tokenizer, count=1, length=4, rng=np.random.default_rng(0), say=told.append)
+    assert told == ["chinese.txt: the tokenizer does not know 50% of the tokens"]
 
 
 @pytest.mark.parametrize(("name", "values"), [("count", (0, 6)), ("length", (1, 2))])

@@ -48,7 +48,7 @@ def read(
     seed : int
         Of the choice of sentences.
     say : callable
-        Told in one line what is fetched.
+        Told, a line each, what is fetched, and what `text.choose_sentences` says.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def read(
     reviews = read_text(text_file, say)
     assert model.tokenizer is not None
     rng = np.random.default_rng(choice)
-    chosen = text.choose_sentences(reviews, model.tokenizer, count=sentences, length=length, rng=rng)
+    chosen = text.choose_sentences(reviews, model.tokenizer, count=sentences, length=length, rng=rng, say=say)
     name = model_name(place)
     sources = {"model": name, "model_sha256": model.sha256, "text": reviews.name, "text_sha256": reviews.sha256}
     return Pretrained(model._replace(tokenizer=None), chosen.tokens, name, sources)

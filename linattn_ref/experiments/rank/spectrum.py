@@ -97,7 +97,7 @@ def compute(
     Parameters
     ----------
     sentences, length : int
-        How many sentences and how many tokens each.
+        How many sentences, if the text has as many, and how many tokens each.
     baselines : int
         Sentences for the untrained network and draws of random queries and keys; 0 for no baselines.
     seed : int
@@ -112,7 +112,7 @@ def compute(
     quick : bool
         At most 2 sentences of 128 tokens, one for each baseline: for tests.
     say : callable
-        Told in one line what is fetched.
+        Told, a line each, what is fetched and what is not as one might expect in the text or the matrices.
 
     Returns
     -------
@@ -131,7 +131,7 @@ def compute(
                 model, text, sentences=sentences, length=length, baselines=baselines, seed=seed, say=say
             )
         settings = {
-            **({} if arrays is not None else {"sentences": sentences, "length": length}),
+            **({} if arrays is not None else {"sentences": len(inputs.tasks["given"]), "length": length}),
             **inputs.sources,
             "baselines": baselines,
             "seed": seed,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from looks import each_look
 
+from linattn_ref import cli
 from linattn_ref.experiments.publishing import record, style
 from linattn_ref.experiments.rank import spectrum
 from linattn_ref.models import bert
@@ -41,6 +42,23 @@ def _tokens_of(tiny_model, tiny_text):
 
     inputs = from_model(tiny_model, tiny_text, sentences=3, length=24, baselines=0, seed=0)
     return [task.arguments[1] for task in inputs.tasks["given"]]
+
+
+def test_prose_of_short_paragraphs_is_joined_and_what_it_makes_is_recorded(tiny_model, tmp_path, capsys):
+    """A licence or a novel was refused: none of its paragraphs had 510 word pieces."""
+    prose = tmp_path / "prose.txt"
+    prose.write_text("\n\n".join(["a b c d\ne f g", "h i", "j k l\nm n o p q"] * 10), encoding="utf-8")  # 170 words
+    words = ["spectrum", "--workers", "1", "--model", tiny_model, "--text", prose, "--length", 32, "--baselines", 0]
+    assert cli.main([*map(str, words), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr()
+    assert "tiny: 5 sentences x 2 layers x 3 heads, matrices 32 x 32" in printed.out
+    assert printed.err.splitlines() == [
+        "prose.txt: 0 of 30 documents have at least 30 word pieces, 32 are needed; so all are joined, and cut after"
+        " every 30",
+        "prose.txt: this makes 5 sentences of 32 tokens; 32 were asked for",
+    ]
+    record = json.loads((tmp_path / "out" / "spectrum.json").read_text(encoding="utf-8"))
+    assert record["results"]["settings"]["sentences"] == 5
 
 
 def test_spectra_that_are_known(tmp_path):

@@ -137,12 +137,14 @@ def test_no_baselines(tiny_model, tiny_text):
 
 
 def test_errors_of_model_and_text(tiny_model, tiny_text, tmp_path):
+    short = tmp_path / "short.txt"
+    short.write_text("a b\n\nc\n")
     with pytest.raises(ValueError, match="length: the model has positions for 40 tokens, got 41"):
         from_model(tiny_model, tiny_text, length=41)
     with pytest.raises(FileNotFoundError, match="no such directory"):
         from_model(tmp_path / "none", tiny_text)
-    with pytest.raises(ValueError, match=r"text\.txt: 8 of 8 documents have at least 18 word pieces, 9 are needed"):
-        from_model(tiny_model, tiny_text, sentences=9)
+    with pytest.raises(ValueError, match=r"short\.txt: 3 word pieces in all, 18 are needed for a sentence"):
+        from_model(tiny_model, short)
     empty = tmp_path / "empty.txt"
     empty.write_text("\n \n")
     with pytest.raises(ValueError, match=r"empty\.txt: there is no text in it"):
