@@ -18,7 +18,8 @@ from linattn_ref import cli
 
 @pytest.fixture
 def own_matrices(tmp_path):
-    np.savez(tmp_path / "p.npz", p=np.random.default_rng(0).random((3, 2, 4, 16, 16), np.float32))
+    p = np.random.default_rng(0).random((3, 2, 4, 16, 16), np.float32)
+    np.savez(tmp_path / "p.npz", p=p / p.sum(axis=-1, keepdims=True))
     return tmp_path / "p.npz"
 
 

@@ -125,7 +125,7 @@ def compute(
         sentences, length, baselines = min(sentences, 2), min(length, 128), min(baselines, 1)
     with threadpool_limits(1):
         if arrays is not None:
-            inputs = spectrum_inputs.from_arrays(arrays, baselines=baselines, seed=seed)
+            inputs = spectrum_inputs.from_arrays(arrays, baselines=baselines, seed=seed, say=say)
         else:
             inputs = spectrum_inputs.from_model(
                 model, text, sentences=sentences, length=length, baselines=baselines, seed=seed, say=say

@@ -22,6 +22,9 @@ from linattn_ref.models import bert
 __all__ = ["Inputs", "from_arrays", "from_model", "of_noise"]
 
 
+OFF = 0.01  # of a row's sum: entries that once had 8 bits of precision, as in bfloat16, leave it off by .004
+
+
 class Inputs(NamedTuple):
     """What to do, and what the results will have come from."""
 
@@ -102,18 +105,23 @@ def from_model(
     return Inputs(tasks, name, shape, sources)
 
 
-def from_arrays(file: PathLike, *, baselines: int, seed: int) -> Inputs:
+def from_arrays(
+    file: PathLike, *, baselines: int, seed: int, say: Callable[[str], object] = lambda line: None
+) -> Inputs:
     """A user's own matrices, or queries and keys, in a ``.npz`` file.
 
     Parameters
     ----------
     file : path
         Holds ``p (S, T, H, N, L)``, or ``q (S, T, H, N, D)`` and ``k (S, T, H, L, D)``: sentences, layers, heads. The
-        first axes may be left out: a matrix ``(N, L)`` is one head of one layer on one sentence. Float32 or float64.
+        first axes may be left out: a matrix ``(N, L)`` is one head of one layer on one sentence. Float32 or float64, in
+        either order of the bytes.
     baselines : int
         How many draws of random queries and keys of the same shape (of width 64 where only ``p`` is given).
     seed : int
         Of the noise.
+    say : callable
+        Told, in a line, if ``p`` is no attention matrix: entries below 0, or rows that sum to something else than 1.
 
     Raises
     ------
@@ -122,6 +130,8 @@ def from_arrays(file: PathLike, *, baselines: int, seed: int) -> Inputs:
     """
     arrays = read_arrays(Path(file))
     if "p" in arrays:
+        if remark := _unlike_attention(arrays["p"]):
+            say(f"{Path(file).name}: {remark}")
         of_one: Callable[..., Iterator[Array]] = of_matrices
         sentences: list[tuple[Array, ...]] = [(p,) for p in arrays["p"]]
         (_, _, heads, n, n_keys), width = arrays["p"].shape, 64
@@ -145,11 +155,14 @@ def read_arrays(path: Path) -> dict[str, Array]:
     """The arrays of `from_arrays`, checked, with all five axes."""
     try:
         with path.open("rb") as file, np.lib.npyio.NpzFile(file) as stored:
+            twice = [name for name in "pqk" if {name, name.upper()} <= set(stored.files)]
             arrays = {name.lower(): np.asarray(stored[name]) for name in stored.files}
     except FileNotFoundError:
         raise FileNotFoundError(f"arrays: no such file: {path}") from None
     except (EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"arrays: {path} is no .npz file of numbers, or damaged ({error})") from None
+    if twice:
+        raise ValueError(f"arrays: {path} holds both {twice[0]} and {twice[0].upper()}; leave one of them out")
     names = {"p"} if "p" in arrays else {"q", "k"}
     if not names <= set(arrays) or {"p", "q"} <= set(arrays):
         raise ValueError(f"arrays: expected p, or q and k, in {path}; it holds {', '.join(arrays) or 'nothing'}")
@@ -163,7 +176,20 @@ def read_arrays(path: Path) -> dict[str, Array]:
     return arrays
 
 
+def _unlike_attention(p: Array) -> str:
+    """What a softmax would not have made, if anything; a row of zeros is a query that sees nothing."""
+    sums = p.sum(axis=-1, dtype=np.float64)  # (S, T, H, N)
+    off = (np.abs(sums - 1) > OFF) & p.any(axis=-1)
+    found = []
+    if off.any():
+        found.append(f"{off.sum()} of {sums.size} rows of p do not sum to 1 ({sums.min():.3g} to {sums.max():.3g})")
+    if (p < 0).any():
+        found.append(f"{(p < 0).mean():.1%} of the entries of p are negative")
+    return f"{'; '.join(found)}. Scores before the softmax? They are taken as they are" if found else ""
+
+
 def _five_axes(name: str, array: Array) -> Array:
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype not in (np.float32, np.float64):
         raise ValueError(f"arrays: {name} must be float32 or float64, got {array.dtype}")
     if not 2 <= array.ndim <= 5 or 0 in array.shape:

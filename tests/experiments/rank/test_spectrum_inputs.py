@@ -44,9 +44,55 @@ def test_dtype_of_own_matrices_is_kept(tmp_path):
     assert matrices(inputs)[0].dtype == np.float64
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">f8"])
+def test_own_matrices_of_another_byte_order(tmp_path, dtype):
+    given = softmax.matrix(Q, K).astype(dtype)
+    found = np.stack(matrices(spectrum_inputs.from_arrays(write(tmp_path, p=given), baselines=0, seed=0)))
+    assert np.array_equal(found, given)
+    assert found.dtype == np.dtype(dtype).newbyteorder("=")
+    assert found.dtype.isnative
+
+
+def remarks(tmp_path, p):
+    told = []
+    spectrum_inputs.from_arrays(write(tmp_path, p=p), baselines=0, seed=0, say=told.append)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("p", "remark"),
+    [
+        ([[0.5, 0.5], [0.5, 0.6]], "1 of 2 rows of p do not sum to 1 (1 to 1.1)"),
+        ([[1.5, -0.5], [0.5, 0.5]], "25.0% of the entries of p are negative"),
+        (
+            [[2.0, -3.0], [0.5, 0.5]],
+            "1 of 2 rows of p do not sum to 1 (-1 to 1); 25.0% of the entries of p are negative",
+        ),
+        (
+            [[1.0, -1.0], [0.5, 0.5]],
+            "1 of 2 rows of p do not sum to 1 (0 to 1); 25.0% of the entries of p are negative",
+        ),
+    ],
+)
+def test_scores_in_the_place_of_attention_are_told(tmp_path, p, remark):
+    told = remarks(tmp_path, np.array(p))
+    assert told == [f"user.npz: {remark}. Scores before the softmax? They are taken as they are"]
+
+
+@pytest.mark.parametrize("bits", [24, 11, 8])  # of precision, as float32, float16 and bfloat16 have
+def test_of_attention_nothing_is_told(tmp_path, bits):
+    p = softmax.matrix(Q, K)
+    mantissa, exponent = np.frexp(p)
+    p = np.ldexp(np.round(mantissa * 2**bits) / 2**bits, exponent)
+    p[0, 0, 0, 0] = 0  # sees nothing
+    assert remarks(tmp_path, p) == []
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
+        ({"p": np.eye(3), "P": np.ones((3, 3))}, "holds both p and P; leave one of them out"),
+        ({"k": K, "Q": Q, "K": K}, "holds both k and K; leave one of them out"),
         ({"x": Q}, "expected p, or q and k, in .*user.npz; it holds x"),
         ({}, "it holds nothing"),
         ({"q": Q}, "expected p, or q and k"),
