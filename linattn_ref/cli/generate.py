@@ -38,7 +38,7 @@ def run_generate(arguments: argparse.Namespace) -> None:
     if arguments.prefix_image:
         if arguments.out.resolve() == arguments.prefix_image.resolve():
             raise ValueError(f"--out: {arguments.out} is the image to go on from; give another file")
-        shown = drawing.read_image(arguments.prefix_image, network.shape)
+        shown = drawing.read_image(arguments.prefix_image, network.shape, say=partial(print, file=sys.stderr))
         rows = network.shape[0] // 2 if arguments.rows is None else arguments.rows
         if rows >= network.shape[0]:
             raise ValueError(f"--rows: expected fewer than the {network.shape[0]} of the image, got {rows}")

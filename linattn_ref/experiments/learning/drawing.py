@@ -31,6 +31,7 @@ __all__ = ["SHIPPED", "Network", "bits", "check_png", "draw", "load", "read_imag
 SHIPPED = Path(linattn_ref.data.__file__).with_name("digits_linear.safetensors")
 GAP = 2  # pixels between two images of a grid
 GREY = 128
+ORIENTATION = 0x0112  # the EXIF tag
 
 Pixels = NDArray[np.integer]
 Bytes = NDArray[np.uint8]
@@ -144,8 +145,15 @@ def draw(
 # --- Files ----------------------------------------------------------------------------------------------------------
 
 
-def read_image(path: Path, shape: tuple[int, ...]) -> Bytes:
-    """An image file's pixels, ``(side, side)`` or ``(side, side, 3)``.
+def read_image(path: Path, shape: tuple[int, ...], say: Callable[[str], object] = lambda line: None) -> Bytes:
+    """An image file's pixels, ``(side, side)`` or ``(side, side, 3)``, as a viewer shows them on black.
+
+    Parameters
+    ----------
+    path : Path
+    shape : tuple of int
+    say : callable
+        Told, in a line, what the pixels are not as they are in the file: see `_as_shown`.
 
     Raises
     ------
@@ -158,7 +166,8 @@ def read_image(path: Path, shape: tuple[int, ...]) -> Bytes:
 
     try:
         with PIL.Image.open(path) as image:
-            mode, pixels = image.mode, np.array(image.convert("L" if len(shape) == 2 else "RGB"))
+            mode, (shown, notes) = image.mode, _as_shown(image, grey=len(shape) == 2)
+            pixels = np.array(shown.convert("L" if len(shape) == 2 else "RGB"))
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
         if getattr(error, "errno", None):  # of the system: it names the file
             raise
@@ -167,7 +176,33 @@ def read_image(path: Path, shape: tuple[int, ...]) -> Bytes:
         raise ValueError(f"{path}: expected 8 bits a pixel, got more (Pillow's mode {mode})")
     if pixels.shape != shape:
         raise ValueError(f"{path}: expected {shape[1]} x {shape[0]} pixels, got {pixels.shape[1]} x {pixels.shape[0]}")
+    for note in notes:
+        say(f"{path}: {note}")
     return pixels
+
+
+def _as_shown(image: Any, *, grey: bool) -> tuple[Any, list[str]]:
+    """A Pillow image the right way up and without see-through parts, and what had to be done."""
+    import PIL.Image
+    import PIL.ImageOps
+
+    notes = []
+    if getattr(image, "n_frames", 1) > 1:
+        notes.append(f"the first of {image.n_frames} images is taken")
+    if image.getexif().get(ORIENTATION, 1) != 1:
+        notes.append("turned as its EXIF data say")
+    image = PIL.ImageOps.exif_transpose(image)
+    if "A" in image.getbands() or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        if layer.getextrema()[3][0] < 255:
+            notes.append("parts that can be seen through are put on black")
+            image = PIL.Image.new("RGBA", image.size, "black")
+            image.alpha_composite(layer)
+    if grey and image.mode not in ("1", "L", "LA") and image.mode[0] not in "IF":
+        red, green, blue = np.moveaxis(np.array(image.convert("RGB")), -1, 0)
+        if (red != green).any() or (green != blue).any():
+            notes.append("colours are taken as grey")
+    return image, notes
 
 
 def write_grid(path: Path, drawn: Bytes, columns: int) -> None:

@@ -215,6 +215,68 @@ def test_the_command_draws(tmp_path, capsys):
     assert "expected a file name that ends in .png" in capsys.readouterr().err
 
 
+PIXELS = np.arange(0, 256, 16, np.uint8).reshape(4, 4)
+SHOWN = np.where(np.arange(4)[:, None] < 2, PIXELS, 0)  # of which the lower half is see-through, on black
+
+
+def rotated(path):
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise, as photographs taken upright are
+    PIL.Image.fromarray(np.rot90(PIXELS).copy()).save(path, exif=exif)
+
+
+def see_through(path):
+    alpha = np.where(np.arange(4)[:, None] < 2, 255, 0) + np.zeros((4, 4))
+    PIL.Image.fromarray(np.stack([PIXELS, alpha], axis=-1).astype(np.uint8), "LA").save(path)
+
+
+def see_through_by_palette(path):
+    picture = PIL.Image.fromarray(np.where(SHOWN == 0, 7, SHOWN).astype(np.uint8)).convert("P")
+    picture.save(path, transparency=7)
+
+
+def opaque(path):
+    PIL.Image.fromarray(np.dstack([PIXELS] * 3 + [np.full_like(PIXELS, 255)]), "RGBA").save(path)
+
+
+def coloured(path):
+    PIL.Image.fromarray(np.dstack([PIXELS, PIXELS, PIXELS // 2])).save(path)
+
+
+def several(path):
+    first, second = PIL.Image.fromarray(PIXELS), PIL.Image.fromarray(PIXELS[::-1].copy())
+    first.save(path, save_all=True, append_images=[second])
+
+
+@pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("write", "expected", "told"),
+    [
+        (rotated, PIXELS, ["turned as its EXIF data say"]),
+        (see_through, SHOWN, ["parts that can be seen through are put on black"]),
+        (see_through_by_palette, SHOWN, ["parts that can be seen through are put on black"]),
+        (opaque, PIXELS, []),
+        (coloured, None, ["colours are taken as grey"]),
+        (several, PIXELS, ["the first of 2 images is taken"]),
+    ],
+)
+def test_an_image_is_taken_as_a_viewer_shows_it_and_it_is_said(tmp_path, write, expected, told):
+    path, said = tmp_path / "begun.png", []
+    write(path)
+    pixels = drawing.read_image(path, (4, 4), say=said.append)
+    assert said == [f"{path}: {note}" for note in told]
+    if expected is not None:
+        np.testing.assert_array_equal(pixels, expected)
+
+
+def test_what_is_done_to_a_prefix_image_reaches_the_user(tmp_path, capsys):
+    write_checkpoint(tmp_path / "w.safetensors")
+    rotated(tmp_path / "begun.png")
+    words = ["--weights", str(tmp_path / "w.safetensors"), "--count", "1", "--out", str(tmp_path / "drawn.png")]
+    assert cli.main(["generate", *words, "--prefix-image", str(tmp_path / "begun.png")]) == 0
+    assert f"{tmp_path / 'begun.png'}: turned as its EXIF data say" in capsys.readouterr().err
+
+
 def test_bits_that_could_not_be_written_are_not_counted(tmp_path, monkeypatch, capsys):
     counted = []
     monkeypatch.setattr(images_bits, "compute", lambda *_, **__: counted.append(True))
