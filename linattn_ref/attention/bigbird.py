@@ -71,6 +71,7 @@ from linattn_ref.attention.pattern_checks import (
     resolve_random_blocks,
 )
 from linattn_ref.attention.pattern_softmax import Gradients, Saved
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import PatternSoftmaxRoom
 from linattn_ref.kernels import parts, reference
 
@@ -131,6 +132,7 @@ def forward(
 backward = pattern_softmax.backward  # (4), (5)
 
 
+@plain_numbers
 def parts_of(
     n: int,
     *,
@@ -155,6 +157,7 @@ def parts_of(
     return (parts.blocks(n, n, block, seen),)
 
 
+@plain_numbers
 def draw_random_blocks(
     n_blocks: int, r: int, rng: Generator, window_blocks: int = 3, global_blocks: ArrayLike = (0, -1)
 ) -> NDArray[np.intp]:

@@ -45,6 +45,7 @@ from linattn_ref.attention.arguments import Array, Mask, check_sizes
 from linattn_ref.attention.door import door
 from linattn_ref.attention.pattern_checks import check_forward, check_matrix
 from linattn_ref.attention.pattern_softmax import Gradients, Saved
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import PatternSoftmaxRoom
 from linattn_ref.kernels import parts, reference
 
@@ -85,6 +86,7 @@ def forward(
 backward = pattern_softmax.backward  # (3), (4)
 
 
+@plain_numbers
 def parts_of(n: int, n_keys: int, *, block: int, causal: bool = False) -> parts.Pattern:
     """The keys of each query (1), as the kernels take them: an interval."""
     check_sizes(block=block)

@@ -30,6 +30,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array, check_array, check_saved, check_shape, check_sizes
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["Gradients", "Saved", "backward", "check_conv", "forward", "matrix"]
 
@@ -85,6 +86,7 @@ def backward(d_y: Array, saved: Saved) -> Gradients:
     return Gradients(_correlate(d_y, conv[..., ::-1]), d_conv)  # (2)
 
 
+@plain_numbers
 def matrix(conv: Array, length: int) -> Array:
     """The banded matrix ``C`` of (1), for teaching: ``(H, K) -> (H, N, N)``, one weight on each diagonal."""
     check_array("conv", conv, ndim=1)

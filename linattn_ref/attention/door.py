@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 import numpy as np
 
 from linattn_ref.attention.gpu_arrays import through_the_door
+from linattn_ref.attention.plain_numbers import options_of, plain_arguments
 from linattn_ref.kernels.libraries import is_on_gpu
 
 __all__ = ["Checked", "door"]
@@ -42,9 +43,14 @@ class Checked(Protocol[P, R_co]):
 
 
 def door(check: Callable[..., None]) -> Callable[[Callable[P, R]], Checked[P, R]]:
-    """Have ``check`` look at the arguments of the function first; arrays on a GPU go through as CuPy's."""
+    """Have ``check`` look at the arguments of the function first; arrays on a GPU go through as CuPy's.
+
+    Both get Python's numbers for NumPy's: `plain_numbers`.
+    """
 
     def build(function: Callable[P, R]) -> Checked[P, R]:
+        options = options_of(function)
+
         @functools.wraps(function)
         def check_then_call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
@@ -56,6 +62,7 @@ def door(check: Callable[..., None]) -> Callable[[Callable[P, R]], Checked[P, R]
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            args, kwargs = plain_arguments(options, args, kwargs)  # type: ignore[assignment]
             if args and type(args[0]) is np.ndarray and not (len(args) > 1 and _is_saved_on_gpu(args[1])):
                 try:
                     check(*args, **kwargs)

@@ -58,6 +58,7 @@ from linattn_ref.attention.arguments import (
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.shapes import check_broadcasts, sum_to_shape
 
 __all__ = ["Gradients", "Mixtures", "Saved", "backward", "forward", "in_parts"]
@@ -162,6 +163,7 @@ def backward(d_mixed: Mixtures, saved: Saved) -> Gradients:
     return Gradients(d_k, d_v, sum_to_shape(d_w_p, w_p.shape))
 
 
+@plain_numbers
 def in_parts(x: NDArray[Any], window: int, causal: bool) -> NDArray[Any]:
     """Rows that are mixed together, ``(..., L, X) -> (..., T, W, X)``: all, or causal all segments but one. A view."""
     length = x.shape[-2]

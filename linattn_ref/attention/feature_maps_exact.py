@@ -34,6 +34,7 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array, is_number
 from linattn_ref.attention.feature_map_protocol import ExponentialMap
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["elu_plus_one", "quadratic", "relu", "taylor_exp", "taylor_gaussian"]
 
@@ -85,6 +86,7 @@ relu = Relu()
 # --- The quadratic kernel -------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def quadratic(c: float = 1.0) -> Quadratic:
     """All monomials of ``(x.y + c)^2``, so that ``phi(x) . phi(y)`` is exactly that; ``C = 1 + D + D(D+1)/2``.
 
@@ -138,6 +140,7 @@ def _pairs(x: Array) -> tuple[Any, Any, Array]:
 # --- The exponential's Taylor series --------------------------------------------------------------------------------
 
 
+@plain_numbers
 def taylor_exp(order: int) -> TaylorExp:
     """Tensor powers up to ``order``: ``phi(x) . phi(y) = sum_{p <= order} (x.y)^p / p!``.
 
@@ -174,6 +177,7 @@ class TaylorExp(NamedTuple):
         return _tensor_powers_backward(d_phi, x, self.order)
 
 
+@plain_numbers
 def taylor_gaussian(order: int, sigma: float = 1.0) -> TaylorGaussian:
     """The Gaussian kernel by Taylor features: ``phi(x) . phi(y)`` is ``exp(-|x-y|^2 / 2 sigma^2)``, cut off.
 

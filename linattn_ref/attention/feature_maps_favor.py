@@ -52,10 +52,12 @@ from linattn_ref.attention.feature_maps_random import (
     rows_for,
     sine_cosine_backward,
 )
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["favor_hyperbolic", "favor_positive", "favor_relu", "favor_trig"]
 
 
+@plain_numbers
 def favor_trig(omega: Array, scale: float = 1.0) -> FavorTrig:
     """``exp(|x|^2/2) / sqrt(m) [sin(omega x), cos(omega x)]``, ``C = 2m``; see "Range" above.
 
@@ -103,6 +105,7 @@ class FavorTrig(NamedTuple):
         return self.scale * (d_p @ like(x, self.omega) + self.scale * x * d_exponent)  # (5)
 
 
+@plain_numbers
 def favor_positive(omega: Array, scale: float = 1.0) -> FavorPositive:
     """``exp(omega x - |x|^2/2) / sqrt(m)``, ``C = m``; ``omega`` and ``scale`` as in :func:`favor_trig`."""
     check_omega(omega)
@@ -151,6 +154,7 @@ class FavorPositive(NamedTuple):
         return self.scale * (both[..., :-1] - self.scale * x * both[..., -1:])  # (6)
 
 
+@plain_numbers
 def favor_hyperbolic(omega: Array, scale: float = 1.0) -> FavorHyperbolic:
     """``exp(-|x|^2/2) / sqrt(2m) [exp(omega x), exp(-omega x)]``, ``C = 2m``; see :func:`favor_trig`."""
     check_omega(omega)
@@ -191,6 +195,7 @@ class FavorHyperbolic(NamedTuple):
         return self.scale * (d_p @ like(x, self.omega) - self.scale * x * d_exponent.sum(axis=-1, keepdims=True))  # (6)
 
 
+@plain_numbers
 def favor_relu(omega: Array, scale: float = 1.0) -> FavorRelu:
     """``(max(omega x, 0) + 1e-3) / sqrt(m)``, ``C = m``; ``omega`` and ``scale`` as in :func:`favor_trig`."""
     check_omega(omega)

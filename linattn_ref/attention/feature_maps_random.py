@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from linattn_ref.attention.arguments import Array, check_array
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = [
     "gaussian",
@@ -42,12 +43,14 @@ __all__ = [
 # --- Directions -----------------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def gaussian(m: int, D: int, rng: np.random.Generator, *, dtype: DTypeLike = np.float64) -> Array:
     """``omega (m, D)`` with independent rows from N(0, I)."""
     _check_draw(m, D, rng)
     return rng.standard_normal((m, D)).astype(dtype)
 
 
+@plain_numbers
 def orthogonal_gaussian(
     m: int, D: int, rng: np.random.Generator, regular: bool = False, *, dtype: DTypeLike = np.float64
 ) -> Array:

@@ -84,6 +84,7 @@ from linattn_ref.attention.linear_state import State, combine, combine_gradients
 from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, read_backward
 from linattn_ref.attention.masks import visible, zero_masked
 from linattn_ref.attention.ownership import new_count
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import CausalProductRoom, name_of_room, room_of
 from linattn_ref.kernels import reference
 from linattn_ref.kernels.reference.buffers import into
@@ -273,6 +274,7 @@ def _named(d_q: Array, d_k: Array, d_v: Array, d_state: State | None) -> Gradien
 # --- The matrix -------------------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def matrix(
     q: Array,
     k: Array,

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from linattn_ref.attention.arguments import Array, Mask, check_sizes
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.shapes import segment_bounds
 
 __all__ = ["SHARING", "Projection", "Sharing", "distinct_gradients", "draw_projections", "mean_pool", "parameter_count"]
@@ -46,6 +47,7 @@ class Projection(NamedTuple):
     row_mask: Mask | None  # (H, R), where the heads have a different R and are padded to the largest
 
 
+@plain_numbers
 def draw_projections(
     reduced: ArrayLike,
     length: int,
@@ -150,6 +152,7 @@ def _pad(e: list[Array], f: list[Array]) -> Projection:
 # --- Mean pooling ---------------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def mean_pool(reduced: int, length: int, dtype: DTypeLike = np.float64) -> Array:
     """Mean pooling as a projection ``(R, L)`` for ``e`` and ``f``: row ``r`` averages segment ``r``."""
     bounds = segment_bounds(length, reduced)

@@ -53,6 +53,7 @@ from linattn_ref.attention.arguments import Array, Mask, check_sizes
 from linattn_ref.attention.door import door
 from linattn_ref.attention.pattern_checks import check_forward, check_matrix
 from linattn_ref.attention.pattern_softmax import Gradients, Saved
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import PatternSoftmaxRoom
 from linattn_ref.kernels import parts, reference
 
@@ -109,6 +110,7 @@ def forward(
 backward = pattern_softmax.backward  # (3), (4)
 
 
+@plain_numbers
 def parts_of(n: int, n_keys: int, *, window: int, dilation: int = 1, causal: bool = False) -> parts.Pattern:
     """The keys of each query (1), as the kernels take them: a single band."""
     check_sizes(window=window, dilation=dilation)

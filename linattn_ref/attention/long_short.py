@@ -68,6 +68,7 @@ from linattn_ref.attention.door import door
 from linattn_ref.attention.dynamic_projection import Mixtures, in_parts
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.long_short_checks import Norm, Pair, check_forward, check_matrix
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["Gradients", "Norm", "Saved", "backward", "forward", "matrix", "pattern", "segments"]
 
@@ -196,6 +197,7 @@ class Segment(NamedTuple):
     far: int  # so many of the mixtures
 
 
+@plain_numbers
 def segments(n: int, length: int, window: int, reduced: int, causal: bool) -> Iterator[Segment]:
     """The segments that have queries: ``N`` queries at the last of ``L`` places, ``R`` mixtures a part."""
     first = length - n  # the place of the first query
@@ -224,6 +226,7 @@ def _segments(
         yield segment, keys, values, seen
 
 
+@plain_numbers
 def pattern(n: int, *, window: int, causal: bool = False) -> Mask:
     """Which query sees which key in the short term, ``(N, N)``: for teaching."""
     check_sizes(n=n, window=window)

@@ -73,6 +73,7 @@ from linattn_ref.attention.arguments import Array, Mask, backward_check, check_a
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.pattern_checks import check_forward, check_square, distinct_indices
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import PatternSoftmaxRoom, SoftmaxRoom, check_kernels
 from linattn_ref.kernels import parts, reference
 
@@ -184,6 +185,7 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     return Gradients(d_q, d_k, d_v, d_q_global, d_k_global, d_v_global)
 
 
+@plain_numbers
 def parts_of(n: int, *, window: int, global_tokens: ArrayLike, dilation: int = 1) -> parts.Pattern:
     """The keys of ordinary queries as two disjoint parts: the window without global tokens, and the global tokens.
 

@@ -36,12 +36,14 @@ from numpy.random import Generator
 from numpy.typing import DTypeLike, NDArray
 
 from linattn_ref.attention.arguments import Array, Mask, check_dtype, check_sizes
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["Integers", "buckets", "chunk_of_token", "draw_rotations", "order_by_bucket", "pattern_of"]
 
 Integers = NDArray[np.integer[Any]]
 
 
+@plain_numbers
 def draw_rotations(rounds: int, width: int, n_buckets: int, rng: Generator, dtype: DTypeLike = np.float64) -> Array:
     """Standard normal ``R``, one a round: ``(rounds, D, n_buckets/2)``.
 
@@ -101,6 +103,7 @@ def order_by_bucket(buckets: Integers, key_mask: Mask | None = None) -> Integers
     return buckets.argsort(axis=-1, kind="stable").astype(np.int32)  # stable: equal buckets by position
 
 
+@plain_numbers
 def chunk_of_token(order: Integers, chunk: int) -> Integers:
     """The chunk (3) in which each token lies in each round, ``(..., rounds, N)``."""
     chunks = np.empty_like(order)
@@ -109,6 +112,7 @@ def chunk_of_token(order: Integers, chunk: int) -> Integers:
     return chunks
 
 
+@plain_numbers
 def pattern_of(order: Integers, chunk: int, *, causal: bool = False, key_mask: Mask | None = None) -> Mask:
     """Which token attends to which in any round, ``(..., N, N)``; the self rule is its last line.
 

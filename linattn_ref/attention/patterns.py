@@ -48,6 +48,7 @@ from linattn_ref.attention.pattern_checks import (
     distinct_indices,
     resolve_random_blocks,
 )
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["KINDS", "Kind", "bigbird", "block_local", "local", "longformer", "matrix", "sparse_transformer"]
 
@@ -55,6 +56,7 @@ __all__ = ["KINDS", "Kind", "bigbird", "block_local", "local", "longformer", "ma
 # --- Windows and blocks ---------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def local(n: int, *, window: int, dilation: int = 1, causal: bool = False) -> Mask:
     """Sliding window: ``|i - j| <= window * dilation`` in steps of ``dilation``; ``j <= i`` too if causal.
 
@@ -83,6 +85,7 @@ def local(n: int, *, window: int, dilation: int = 1, causal: bool = False) -> Ma
     return near & (difference >= 0) if causal else near
 
 
+@plain_numbers
 def block_local(n: int, *, block: int, causal: bool = False) -> Mask:
     """Blocks of width ``block`` that see themselves: ``i // block == j // block``; the last one may be shorter."""
     check_sizes(n=n, block=block)
@@ -94,6 +97,7 @@ def block_local(n: int, *, block: int, causal: bool = False) -> Mask:
 # --- Longformer -----------------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def longformer(n: int, *, window: int, global_tokens: ArrayLike, dilation: int = 1) -> Mask:
     """A sliding window, and global tokens that see all and are seen by all.
 
@@ -114,6 +118,7 @@ def longformer(n: int, *, window: int, global_tokens: ArrayLike, dilation: int =
 # --- BigBird --------------------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def bigbird(
     n: int,
     *,
@@ -147,6 +152,7 @@ def bigbird(
     return blocks[number[:, None], number]  # (N, N)
 
 
+@plain_numbers
 def bigbird_blocks(
     n_blocks: int, window_blocks: int, global_blocks: ArrayLike, random_blocks: ArrayLike | None
 ) -> Mask:
@@ -171,6 +177,7 @@ def bigbird_blocks(
 # --- Sparse Transformer ---------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def sparse_transformer(n: int, *, kind: Kind, stride: int, summary: int = 1) -> Mask:
     """The causal patterns of Sparse Transformers, with ``l = stride`` and ``c = summary``.
 

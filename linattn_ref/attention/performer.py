@@ -93,6 +93,7 @@ from linattn_ref.attention.performer_checks import (
     check_init_state,
     check_step,
 )
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import CausalProductRoom
 from linattn_ref.kernels import reference
 
@@ -278,6 +279,7 @@ def bind_step(
     return linear.bind_step.unchecked(q_t, k_t, v_t, state, feature_map=phi, eps=eps, kernels=kernels)
 
 
+@plain_numbers
 def matrix(
     q: Array,
     k: Array,

@@ -72,6 +72,7 @@ from linattn_ref.attention.linear_checks import check_backward_of
 from linattn_ref.attention.linear_state import State
 from linattn_ref.attention.masks import visible, zero_masked
 from linattn_ref.attention.ownership import new_count
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rfa_checks import check_forward, check_matrix
 from linattn_ref.attention.rfa_recurrent import BoundStep, bind_step, init_state, step
 from linattn_ref.attention.rooms import CausalProductRoom, kernel_of, name_of_room
@@ -235,6 +236,7 @@ def backward(
 # --- The matrix -----------------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def matrix(
     q: Array,
     k: Array,

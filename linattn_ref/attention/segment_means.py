@@ -27,6 +27,7 @@ from linattn_ref.attention.arguments import Array, Mask, check_array, check_key_
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.shapes import segment_bounds
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "occupied"]
@@ -91,6 +92,7 @@ def backward(d_means: Array, saved: Saved) -> Gradients:
     return Gradients(zero_masked(d_x, key_mask))
 
 
+@plain_numbers
 def occupied(key_mask: Mask, landmarks: int) -> Mask:
     """Which segments have an unmasked row: ``(..., N) -> (..., R)``."""
     return _sums(key_mask[..., None], landmarks)[..., 0] > 0

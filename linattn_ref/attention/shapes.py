@@ -6,10 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array, check_sizes
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["check_broadcasts", "segment_bounds", "sum_to_shape"]
 
 
+@plain_numbers
 def segment_bounds(length: int, reduced: int) -> NDArray[np.int64]:
     """Bounds ``(R + 1,)`` of ``reduced`` segments of ``length`` positions; the first ``L mod R`` are one longer."""
     check_sizes(length=length)

@@ -16,6 +16,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array, resolve_scale
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.ownership import Count, new_count
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import SoftmaxRoom
 from linattn_ref.attention.softmax_cache import State, check_step, step_of, to_append
 from linattn_ref.kernels import reference
@@ -40,6 +41,7 @@ class BoundStep(NamedTuple):
         return State(self.k, self.v, int(self.length[0]), self.rows)
 
 
+@plain_numbers
 def bind_step(
     q_t: Array,
     k_t: Array,

@@ -59,6 +59,7 @@ from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.door import door
 from linattn_ref.attention.pattern_checks import KINDS, Kind, check_forward, check_kind, check_matrix
 from linattn_ref.attention.pattern_softmax import Gradients, Saved
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import PatternSoftmaxRoom
 from linattn_ref.kernels import parts, reference
 
@@ -103,6 +104,7 @@ def forward(
 backward = pattern_softmax.backward  # (4), (5)
 
 
+@plain_numbers
 def parts_of(n: int, n_keys: int, *, kind: Kind, stride: int, summary: int = 1) -> parts.Pattern:
     """What each query sees, as disjoint parts: of (1) the window and the column before it, of (2) the own block up to
     the query and the summaries of the blocks before.

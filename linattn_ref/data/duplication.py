@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import check_sizes
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["SYMBOLS", "Words", "draw"]
 
@@ -44,6 +45,7 @@ class Words(NamedTuple):
     counts: NDArray[np.bool_]  # (count, S), True at the n + 1 targets
 
 
+@plain_numbers
 def draw(rng: np.random.Generator, *, count: int, length: int) -> Words:
     """Words and their copies.
 

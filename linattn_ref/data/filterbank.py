@@ -31,6 +31,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["CHANNELS", "STEP", "WINDOW", "log_mel", "mel_centres", "normalise"]
 
@@ -40,6 +41,7 @@ TREBLE = 0.97
 SMALLEST = 1e-10  # eps
 
 
+@plain_numbers
 def log_mel(samples: Array, rate: int, *, channels: int = CHANNELS) -> Array:
     """Equations (1)-(5).
 
@@ -88,6 +90,7 @@ def mel(frequency: Array | float) -> Array:
     return 1127 * np.log1p(np.asarray(frequency) / 700)
 
 
+@plain_numbers
 def mel_centres(rate: int, channels: int = CHANNELS) -> Array:
     """Where each band is largest, in Hz."""
     return 700 * np.expm1(np.linspace(0, mel(rate / 2), channels + 2)[1:-1] / 1127)

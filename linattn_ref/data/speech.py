@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.atomic import write_all
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.data import espeak, fetch, filterbank, splits
 from linattn_ref.data.espeak import Spoken, Voice
 from linattn_ref.data.splits import Part
@@ -65,6 +66,7 @@ class Corpus(NamedTuple):
     unit: str = "phonemes"  # or "letters"
 
 
+@plain_numbers
 def corpus(
     *,
     seed: int = 0,
@@ -153,6 +155,7 @@ def _filter(rng: np.random.Generator) -> Array:
     return signal.firwin2(65, np.linspace(0, 1, 9), gain)
 
 
+@plain_numbers
 def speaker(part: Part, number: int, texts: Sequence[str], seed: int = 0) -> tuple[Voice, list[Spoken], list[Array]]:
     """A speaker's voice, what eSpeak NG makes of the sentences, and what a microphone records of it."""
     rng = np.random.default_rng([seed, splits.PARTS.index(part), number])

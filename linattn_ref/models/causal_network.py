@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nn import affine, embedding, gelu, layer_norm, multi_head, positions, pre_norm
 from linattn_ref.nn.mechanism import Mechanism
 
@@ -77,6 +78,7 @@ def embed(tokens: Tokens, params: Params, model: Model, first: int) -> Array:
     return positions.beside(x, model.sinusoids[first:])  # type: ignore[index]
 
 
+@plain_numbers
 def draw(
     rng: np.random.Generator,
     *,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import room_of
 from linattn_ref.models.causal_network import Model, Params, Tokens, check_tokens, embed, places
 from linattn_ref.nn import affine, embedding, layer_norm, multi_head
@@ -24,6 +25,7 @@ class State(NamedTuple):
     place: int  # of the next token
 
 
+@plain_numbers
 def init_state(batch: int, params: Params, model: Model) -> State:
     """The state before the first token of ``batch`` sequences."""
     states = (

@@ -31,6 +31,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.models import encoder
 from linattn_ref.models.encoder import Model, Tokens
 from linattn_ref.nn import affine, dropout, pooling
@@ -145,6 +146,7 @@ def backward(d_scores: Array, saved: Saved, *, into: Params | None = None, work:
     return Gradients(None, Params(below, head, pooler))
 
 
+@plain_numbers
 def draw(
     below: encoder.Params, classes: int, rng: np.random.Generator, *, pooler: affine.Params | None = None
 ) -> Params:

@@ -29,6 +29,7 @@ from linattn_ref.attention import feature_maps, linear, linear_state, softmax, s
 from linattn_ref.attention.arguments import Array, check_sizes, resolve_scale
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.ownership import new_count
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import name_of_room, room_of
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
@@ -143,6 +144,7 @@ def _positions(params: Params, model: Model, width: int) -> tuple[Array, Array]:
 # --- Token by token -------------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def init_state(batch: int, packed: Packed) -> State:
     """The state before the first token of ``batch`` sequences."""
     check_sizes(batch=batch)

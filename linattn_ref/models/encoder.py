@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention.arguments import Array, Mask, check_bool, check_shape
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import name_of_room, room_of
 from linattn_ref.models.refit import refit
 from linattn_ref.nn import (
@@ -233,6 +234,7 @@ def _inside(params: Params, model: Model) -> tuple[Mechanism, ...]:
     return model.mechanism
 
 
+@plain_numbers
 def draw(
     rng: np.random.Generator,
     *,

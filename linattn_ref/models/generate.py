@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array, check_sizes, is_number
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn.embedding import check_tokens
@@ -39,6 +40,7 @@ __all__ = ["check_temperature", "generate", "pick", "ways"]
 Tokens = NDArray[np.integer[Any]]
 
 
+@plain_numbers
 def pick(scores: Array, rng: np.random.Generator, *, temperature: float = 1.0, top_k: int | None = None) -> Tokens:
     """Equation (1): a token for each row of ``scores (B, V)``, ``(B,)``.
 
@@ -85,6 +87,7 @@ def check_temperature(temperature: float) -> None:
         raise ValueError(f"temperature: expected a finite number of at least 0, got {temperature!r}")
 
 
+@plain_numbers
 def generate(
     prefix: Tokens,
     count: int,

@@ -30,6 +30,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array, check_array
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import room_of
 from linattn_ref.models.encoder import JIT
 from linattn_ref.nn import affine, block, gelu, layer_norm, multi_head, positions, pre_norm
@@ -153,6 +154,7 @@ def backward(d_scores: Array, saved: Saved, *, into: Params | None = None, work:
     return Gradients(d_frames, Params(stem, tuple(reversed(blocks)), norm, head))
 
 
+@plain_numbers
 def draw(
     rng: np.random.Generator,
     *,

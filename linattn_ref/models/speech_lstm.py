@@ -22,6 +22,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.kernels import reference
 from linattn_ref.models.speech import check_frames
 from linattn_ref.nn import affine, lstm
@@ -99,6 +100,7 @@ def backward(d_scores: Array, saved: Saved, *, into: Params | None = None, work:
     return Gradients(d_x, Params(tuple(reversed(layers)), head))
 
 
+@plain_numbers
 def draw(
     rng: np.random.Generator, *, inputs: int, labels: int, hidden: int, layers: int, dtype: Any = np.float64
 ) -> Params:

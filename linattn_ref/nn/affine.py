@@ -26,6 +26,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array, check_array, check_shape
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nn.buffers import Work, add_into, fresh
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
@@ -94,6 +95,7 @@ def backward(
     return Gradients(d_x, add_into(into, Params(d_w, d_b)))
 
 
+@plain_numbers
 def draw(width: int, to: int, rng: np.random.Generator, *, dtype: Any = np.float64) -> Params:
     """Parameters to start from: Glorot's uniform numbers, ``|w| <= sqrt(6 / (E + F))``, and no bias.
 

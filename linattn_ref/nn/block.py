@@ -49,6 +49,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.kernels import reference
 from linattn_ref.nn import dropout as dropouts
 from linattn_ref.nn import feed_forward, gelu, layer_norm, multi_head
@@ -180,7 +181,7 @@ def step_of(layers: Callable[..., tuple[Array, Any]]) -> Any:
 
     del step.__wrapped__
     step.__name__ = step.__qualname__ = "step"
-    return step
+    return plain_numbers(step)
 
 
 def _others(activation: ModuleType, recompute: bool, eps: float, kernels: Any, work: Work) -> tuple[Any, Any]:
@@ -200,6 +201,7 @@ def recall(saved: Any, x: Array) -> Any:
     return saved._replace(inner=saved.inner._replace(x=x))
 
 
+@plain_numbers
 def draw(
     width: int,
     hidden: int,

@@ -35,6 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention.arguments import Array, check_array, check_sizes
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nn.ctc import BLANK
 from linattn_ref.nn.lengths import Lengths, check_lengths, lengths_or_all
 
@@ -71,6 +72,7 @@ def _said_by(path: Array) -> list[int]:
     return path[first_of_run & (path != BLANK)].tolist()
 
 
+@plain_numbers
 def prefix_beam(scores: Array, *, width: int = 16, frames: Lengths | None = None) -> list[list[Found]]:
     """The likeliest labels of each sequence, as far as a beam finds them.
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention.arguments import Array, check_array, check_shape
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nn.buffers import Work, fresh
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "check_tokens", "draw", "forward"]
@@ -91,6 +92,7 @@ def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work
     return Gradients(None, into)
 
 
+@plain_numbers
 def draw(count: int, width: int, rng: np.random.Generator, *, scale: float = 0.02, dtype: Any = np.float64) -> Params:
     """Parameters to start from: normal numbers times ``scale``, a row of ``width`` for each of ``count`` tokens."""
     return Params((scale * rng.standard_normal((count, width))).astype(dtype))

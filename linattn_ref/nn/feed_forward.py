@@ -29,6 +29,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array, check_array, check_shape
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import name_of_room, room_of
 from linattn_ref.kernels import reference
 from linattn_ref.nn import affine, gelu
@@ -123,6 +124,7 @@ def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work
     return Gradients(d_x, Params(inner, outer))
 
 
+@plain_numbers
 def draw(width: int, hidden: int, rng: np.random.Generator, *, dtype: Any = np.float64) -> Params:
     """Parameters to start from, ``E = width`` and ``F = hidden``; see `affine.draw`."""
     return Params(affine.draw(width, hidden, rng, dtype=dtype), affine.draw(hidden, width, rng, dtype=dtype))

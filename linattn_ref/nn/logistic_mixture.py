@@ -54,6 +54,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention.arguments import Array, check_array, check_shape, is_number
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nn.embedding import check_tokens
 
 __all__ = ["LOWEST", "VALUES", "Gradients", "Saved", "backward", "forward", "probabilities", "sample"]
@@ -177,6 +178,7 @@ def check_temperature(temperature: float) -> None:
         raise ValueError(f"temperature: expected a finite number above 0, got {temperature!r}")
 
 
+@plain_numbers
 def sample(params: Array, rng: np.random.Generator, *, temperature: float = 1.0) -> Values:
     """A value of each distribution: ``(..., 3 K) -> (...)``, uint8, with the chances of the loss.
 

@@ -48,6 +48,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention.arguments import Array, check_array, check_shape
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import check_kernels, kernel_of, name_of_room
 from linattn_ref.kernels import reference
 from linattn_ref.nn.buffers import Work, add_into, fresh
@@ -169,6 +170,7 @@ def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work
     return Gradients(d_x[0], add_into(into, Params(*d_params)))
 
 
+@plain_numbers
 def draw(width: int, hidden: int, rng: np.random.Generator, *, dtype: Any = np.float64) -> Params:
     """Parameters to start from: uniform numbers, none larger than ``1 / sqrt(H)``, as PyTorch draws them.
 

@@ -31,6 +31,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array, Mask, check_array, check_bool, check_shape, check_sizes
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import room_of
 from linattn_ref.nn import affine
 from linattn_ref.nn.buffers import Work, add_into, fresh
@@ -206,6 +207,7 @@ def merge_heads(x: Array, work: Work = fresh) -> Array:
 # --- Token by token -------------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def init_state(batch: int, params: Params, mechanism: Mechanism, *, heads: int, **more: Any) -> Any:
     """The mechanism's state before the first token.
 
@@ -227,6 +229,7 @@ def init_state(batch: int, params: Params, mechanism: Mechanism, *, heads: int, 
     return mechanism.init_state((batch, heads), width, width, **accepted)
 
 
+@plain_numbers
 def step(x_t: Array, params: Params, state: Any, mechanism: Mechanism, *, heads: int) -> tuple[Array, Any]:
     """Equations (1)-(3) for one token: ``x_t (B, E)`` to ``y_t (B, E)``, and the state after it; ``state`` is spent."""
     if mechanism.step is None:
@@ -243,6 +246,7 @@ def step(x_t: Array, params: Params, state: Any, mechanism: Mechanism, *, heads:
     return y_t, state
 
 
+@plain_numbers
 def draw(
     width: int, rng: np.random.Generator, *, reads: int = 3, own: tuple[Any, ...] = (), dtype: Any = np.float64
 ) -> Params:

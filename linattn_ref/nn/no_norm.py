@@ -32,6 +32,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nn import dropout, feed_forward, multi_head
 from linattn_ref.nn.block import check_backward, forward_of, step_of
 from linattn_ref.nn.buffers import Work, fresh
@@ -90,6 +91,7 @@ def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work
     return Gradients(d_x, Params(attention, fed))
 
 
+@plain_numbers
 def draw(
     width: int,
     hidden: int,

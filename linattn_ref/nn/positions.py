@@ -27,6 +27,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array, check_array, check_shape, check_sizes
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nn.buffers import Work, fresh
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "beside", "draw", "forward", "sinusoidal"]
@@ -95,11 +96,13 @@ def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work
     return Gradients(d_y, into)
 
 
+@plain_numbers
 def draw(places: int, width: int, rng: np.random.Generator, *, scale: float = 0.02, dtype: Any = np.float64) -> Params:
     """A table to start from: normal numbers times ``scale``."""
     return Params((scale * rng.standard_normal((places, width))).astype(dtype))
 
 
+@plain_numbers
 def sinusoidal(length: int, width: int, *, dtype: Any = np.float64) -> Array:
     """Equation (3): ``(length, width)``, constants; ``x + sinusoidal(...)`` is all there is to do with them."""
     check_sizes(length=length, width=width)

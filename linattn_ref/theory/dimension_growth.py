@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_probability, check_size, clopper_pearson
 from linattn_ref.theory.low_rank import Action, action, attention_rows, errors_at, stated_dimension
 
@@ -34,6 +35,7 @@ class Needed(NamedTuple):
     high: int  # where the upper end is
 
 
+@plain_numbers
 def needed_dimension(
     acted: Action, eps: float, event: str, *, failure: float = 0.1, confidence: float = 0.95
 ) -> Needed:
@@ -107,6 +109,7 @@ class Growth(NamedTuple):
     exponent: float  # of the least squares line of log(k) against log(n): 0 constant or logarithm, 1 proportional to n
 
 
+@plain_numbers
 def growth(actions: Mapping[int, Action], eps: float, event: str, *, failure: float = 0.1) -> Growth:
     """The dimension that each length needs, from one `Action` a length (at least two lengths)."""
     lengths = tuple(sorted(actions))
@@ -120,6 +123,7 @@ def growth(actions: Mapping[int, Action], eps: float, event: str, *, failure: fl
     return Growth(event, eps, failure, lengths, needed, stated_slope, float(slope), float(intercept), float(exponent))
 
 
+@plain_numbers
 def random_action(
     n: int,
     *,

@@ -25,6 +25,7 @@ import scipy.linalg
 from numpy.random import Generator
 
 from linattn_ref.attention.arguments import Array, check_array
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.theory.johnson_lindenstrauss import check_size, gaussian_projection
 
 __all__ = [
@@ -42,6 +43,7 @@ Competitor = Literal["johnson_lindenstrauss", "projection", "sketch", "power"]
 COMPETITORS: tuple[Competitor, ...] = get_args(Competitor)
 
 
+@plain_numbers
 def truncated_svd(matrix: Array, k: int) -> Array:
     """``P_k``, the sum of the first ``k`` singular triples of a matrix ``(N, L)``, ``0 <= k <= min(N, L)``."""
     u, values, v_t = _svd(matrix)
@@ -49,18 +51,21 @@ def truncated_svd(matrix: Array, k: int) -> Array:
     return (u[:, :k] * values[:k]) @ v_t[:k]  # (N, L)
 
 
+@plain_numbers
 def tail_frobenius(values: Array, k: int) -> float:
     """The right side of (1) from singular values ``(K,)``, largest first."""
     _check_rank(k, values.size)
     return float(np.linalg.norm(values[k:]))
 
 
+@plain_numbers
 def tail_spectral(values: Array, k: int) -> float:
     """The right side of (2) from singular values ``(K,)``, largest first; 0 at full rank."""
     _check_rank(k, values.size)
     return float(values[k]) if k < values.size else 0.0
 
 
+@plain_numbers
 def competitor(matrix: Array, k: int, kind: Competitor, rng: Generator) -> Array:
     """A random matrix of rank at most ``k`` that tries to be near ``matrix (N, L)``.
 
@@ -106,6 +111,7 @@ class RankError(NamedTuple):
     competitors_spectral: dict[str, float]
 
 
+@plain_numbers
 def rank_errors(
     matrix: Array,
     ranks: Sequence[int],

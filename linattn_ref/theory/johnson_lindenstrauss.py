@@ -56,6 +56,7 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from linattn_ref.attention.arguments import Array, check_array
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = [
     "Failure",
@@ -82,6 +83,7 @@ BLOCK = 1 << 22  # random numbers drawn at once: 32 MiB of float64
 # --- Projections ----------------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def gaussian_projection(
     k: int, n: int, rng: Generator, *, leading: tuple[int, ...] = (), dtype: DTypeLike = np.float64
 ) -> Array:
@@ -92,6 +94,7 @@ def gaussian_projection(
     return rng.standard_normal((*leading, k, n), real) * real.type(1 / math.sqrt(k))
 
 
+@plain_numbers
 def sign_projection(
     k: int, n: int, rng: Generator, *, leading: tuple[int, ...] = (), dtype: DTypeLike = np.float64
 ) -> Array:
@@ -112,6 +115,7 @@ def failure_bound(eps: ArrayLike, k: ArrayLike) -> Any:
     return 2 * np.exp(-(eps**2 - eps**3) * np.asarray(k) / 4)
 
 
+@plain_numbers
 def required_dimension(eps: float, failure: float, *, vectors: int = 1) -> int:
     """The smallest ``k`` at which the bound for ``vectors`` vectors at once is at most ``failure``.
 
@@ -136,6 +140,7 @@ def norm_failure(eps: ArrayLike, k: ArrayLike) -> Any:
     return scipy.stats.chi2.cdf(k * (1 - eps), k) + scipy.stats.chi2.sf(k * (1 + eps), k)
 
 
+@plain_numbers
 def inner_product_failure(cosine: float, eps: float, k: int) -> float:
     """The left side of (3), exactly, for normal entries and vectors at the given cosine.
 
@@ -184,6 +189,7 @@ class Failure(NamedTuple):
     trials: int
 
 
+@plain_numbers
 def clopper_pearson(failures: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
     """The exact (Clopper-Pearson) confidence interval of a probability from a count.
 
@@ -200,6 +206,7 @@ def clopper_pearson(failures: int, trials: int, confidence: float = 0.95) -> tup
     return float(low), float(high)
 
 
+@plain_numbers
 def count_failures(errors: Array, eps: float, stated: float, *, confidence: float = 0.95) -> Failure:
     """How often ``errors (trials,)`` exceed ``eps``, with the Clopper-Pearson interval, beside the ``stated`` bound."""
     check_array("errors", errors, ndim=1)
@@ -208,6 +215,7 @@ def count_failures(errors: Array, eps: float, stated: float, *, confidence: floa
     return Failure(min(1.0, float(stated)), failures / trials, low, high, failures, trials)
 
 
+@plain_numbers
 def norm_errors(
     x: Array, k: int, *, trials: int, rng: Generator, projection: Projection = gaussian_projection
 ) -> Array:
@@ -235,6 +243,7 @@ def norm_errors(
     return pairwise_errors(np.stack([np.zeros_like(x), x]), k, trials=trials, rng=rng, projection=projection)[:, 0]
 
 
+@plain_numbers
 def pairwise_errors(
     points: Array, k: int, *, trials: int, rng: Generator, projection: Projection = gaussian_projection
 ) -> Array:

@@ -67,6 +67,7 @@ from numpy.typing import DTypeLike
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.attention.arguments import Array, check_array, check_qkv, resolve_scale
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_size, gaussian_projection
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
 ]
 
 
+@plain_numbers
 def stated_dimension(n: int, d: int, eps: float) -> int:
     """``min(9 d log(d) / eps^2, 5 log(n) / eps^2)``, rounded up: the theorem's ``k`` with 1 for what Theta hides."""
     check_size("n", n)
@@ -99,6 +101,7 @@ class Projections(NamedTuple):
     r: Array  # (k, n)
 
 
+@plain_numbers
 def projections(k: int, n: int, delta: float, rng: Generator, *, dtype: DTypeLike = np.float64) -> Projections:
     """``E = delta R`` and ``F = exp(-delta) R`` for a fresh ``R``; ``delta >= 0``, the paper's is ``2.0**-n``."""
     _check_delta(delta)
@@ -120,6 +123,7 @@ class Errors(NamedTuple):
     limit: Array  # (N,)  root mean square of `linformer` as delta -> 0, by (6)
 
 
+@plain_numbers
 def attention_errors(
     q: Array, k: Array, v: Array, reduced: int, delta: float, *, trials: int, rng: Generator, scale: float | None = None
 ) -> Errors:
@@ -165,6 +169,7 @@ def attention_errors(
     return Errors(theorem, proof, low_rank, zero, uniform, limit)
 
 
+@plain_numbers
 def query_dependence(
     q: Array, k: Array, reduced: int, delta: float, *, rng: Generator, scale: float | None = None
 ) -> float:
@@ -180,6 +185,7 @@ def query_dependence(
 # --- The proof's steps, measured ------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def unnormalised_mean(x: Array, y: Array, delta: float, k: int) -> float:
     """The expectation (5) of ``exp(x E^T) F y``, for ``x, y (n,)``."""
     _check_delta(delta)
@@ -199,6 +205,7 @@ class StepB(NamedTuple):
     printed_limit: float
 
 
+@plain_numbers
 def step_b(x: Array, delta: float, k: int, *, trials: int, rng: Generator) -> StepB:
     """Measure (3), for a row of scores ``x (n,)``."""
     check_array("x", x, ndim=1)

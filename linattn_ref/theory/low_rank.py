@@ -56,6 +56,7 @@ from numpy.random import Generator
 
 from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array, check_array
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.theory.johnson_lindenstrauss import (
     Projection,
     check_eps,
@@ -77,6 +78,7 @@ __all__ = [
 ]
 
 
+@plain_numbers
 def attention_rows(q: Array, k: Array, *, scale: float | None = None, tile: int = 256) -> Iterator[Array]:
     """The rows of ``P = softmax(scale Q K^T)``, ``tile`` at a time: arrays ``(tile, L)``, the last may be shorter."""
     check_size("tile", tile)
@@ -87,6 +89,7 @@ def attention_rows(q: Array, k: Array, *, scale: float | None = None, tile: int 
 # --- What is stated -------------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def stated_dimension(n: int, eps: float) -> int:
     """The theorem's ``k = 5 log(n) / (eps^2 - eps^3)``, rounded up; nothing keeps it below ``n``."""
     check_size("n", n)
@@ -94,6 +97,7 @@ def stated_dimension(n: int, eps: float) -> int:
     return max(1, math.ceil(5 * math.log(n) / (eps**2 - eps**3)))
 
 
+@plain_numbers
 def stated_failure(n: int, eps: float, k: int) -> float:
     """The proof's bound (3) on the failure probability, at most 1."""
     return min(1.0, n * float(failure_bound(eps, k)))
@@ -111,6 +115,7 @@ class Errors(NamedTuple):
     vector_by_norms: Array  # (trials,)  |P~ v - P v| / (|P|_F |v|)        what follows for the vector
 
 
+@plain_numbers
 def projection_errors(
     rows: Iterable[Array],
     v: Array,
@@ -192,6 +197,7 @@ class Action(NamedTuple):
     uniform: Array  # (trials,)  where in its distribution c is; the same for every k, so that errors shrink smoothly
 
 
+@plain_numbers
 def action(rows: Iterable[Array], v: Array, *, trials: int, rng: Generator) -> Action:
     """One pass over the rows of ``P``: ``n`` random numbers a trial instead of ``k n``, and no ``k`` fixed yet.
 
@@ -209,6 +215,7 @@ def action(rows: Iterable[Array], v: Array, *, trials: int, rng: Generator) -> A
     return Action(product[:, 0], product[:, 1:], row_norms, v_norm, rng.uniform(size=trials))
 
 
+@plain_numbers
 def errors_at(acted: Action, k: int, event: str) -> Array:
     """The errors ``(trials,)`` called ``event`` in `Errors` at reduced dimension ``k``, by (5).
 

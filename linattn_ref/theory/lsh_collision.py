@@ -29,12 +29,14 @@ from numpy.random import Generator
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.lsh_hashing import buckets, draw_rotations
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["asymptotic_exponent", "collision_probability", "measured_collisions"]
 
 LARGEST = 7.0  # a normal number is beyond it once in 10^11 times
 
 
+@plain_numbers
 def collision_probability(cosine: float, n_buckets: int, *, points: int = 500) -> float:
     """Equation (2), by a sum over a grid of ``points x points`` midpoints.
 
@@ -74,11 +76,13 @@ def _density(x: Array, y: Array, correlation: float) -> Array:
     return np.exp(-(x**2 - 2 * correlation * x * y + y**2) / (2 * rest)) / (2 * np.pi * np.sqrt(rest))
 
 
+@plain_numbers
 def asymptotic_exponent(cosine: float) -> float:
     """``(1 - rho) / (1 + rho)`` of (4)."""
     return (1 - cosine) / (1 + cosine)
 
 
+@plain_numbers
 def measured_collisions(cosine: float, n_buckets: int, width: int, trials: int, rng: Generator) -> float:
     """The share of ``trials`` random hashes in which two vectors ``(width,)`` at a given cosine share their bucket."""
     pair = np.zeros((2, width))

@@ -32,6 +32,7 @@ from scipy.sparse.csgraph import shortest_path
 
 from linattn_ref.attention.arguments import Mask, check_bool, check_sizes
 from linattn_ref.attention.pattern_checks import Kind, check_kind
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["best_stride", "check_pattern", "clustering", "diameter", "pairs", "pairs_per_row", "steps", "within_steps"]
 
@@ -56,6 +57,7 @@ def diameter(pattern: Mask) -> float:
     return float(steps(pattern).max())
 
 
+@plain_numbers
 def within_steps(pattern: Mask, count: int) -> bool:
     """Whether every pair is at most ``count`` steps apart; with a global token it is so for two."""
     check_sizes(count=count)
@@ -86,6 +88,7 @@ def check_pattern(pattern: Mask) -> None:
 # --- Pairs ----------------------------------------------------------------------------------------------------------
 
 
+@plain_numbers
 def pairs_per_row(n: int, *, kind: Kind, stride: int, summary: int = 1) -> NDArray[np.int64]:
     """How many keys each query of a Sparse Transformer sees, ``(N,)``, counted without the matrix.
 
@@ -115,11 +118,13 @@ def pairs_per_row(n: int, *, kind: Kind, stride: int, summary: int = 1) -> NDArr
     return counts
 
 
+@plain_numbers
 def pairs(n: int, *, kind: Kind, stride: int, summary: int = 1) -> int:
     """The sum of :func:`pairs_per_row`: what the pattern costs."""
     return int(pairs_per_row(n, kind=kind, stride=stride, summary=summary).sum())
 
 
+@plain_numbers
 def best_stride(n: int) -> int:
     """The stride with the fewest pairs of the strided pattern, about ``sqrt(N / 2)``.
 

@@ -76,6 +76,7 @@ from numpy.random import Generator
 from linattn_ref.attention import feature_maps
 from linattn_ref.attention.arguments import Array, check_array, check_sizes
 from linattn_ref.attention.performer import KINDS, Kind
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = [
     "KERNELS",
@@ -142,6 +143,7 @@ def fourier_features(x: Array, omega: Array) -> Array:
     return np.concatenate([np.sin(p), np.cos(p)], axis=-1) / math.sqrt(len(omega))  # (1)
 
 
+@plain_numbers
 def fourier_mse(kernel: Kernel, delta: Array, m: int) -> Any:
     """Equation (2), for ``delta = x - y (..., D)`` and ``m`` directions."""
     check_sizes(m=m)
@@ -156,6 +158,7 @@ def softmax_kernel(x: Array, y: Array) -> Any:
     return np.exp((x * y).sum(axis=-1))
 
 
+@plain_numbers
 def mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool = False) -> Any:
     """The mean squared error of ``phi(x) . phi(y)`` as an estimate of ``exp(x.y)``, equations (4)-(6) and (8).
 
@@ -195,16 +198,19 @@ def mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool = False)
     return single / m - factor**2 * pairs_in_blocks(m, width) / m**2 * gain  # (8)
 
 
+@plain_numbers
 def relative_mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool = False) -> Any:
     """The same over ``exp(x.y)^2``: a function of ``|x - y|`` (trig) or ``|x + y|`` (the others), ``D`` and ``m``."""
     return mse(kind, x, y, m, orthogonal=orthogonal) / softmax_kernel(x, y) ** 2
 
 
+@plain_numbers
 def product_of_orthogonal(t: Any, width: int) -> Any:
     """Equation (7): ``1F1(D; D/2; t)``, the mean product of two features of orthogonal directions."""
     return scipy.special.hyp1f1(width, width / 2, t)  # (7)
 
 
+@plain_numbers
 def pairs_in_blocks(m: int, width: int) -> int:
     """Ordered pairs of different directions in one block: blocks of ``D``, and what is left over."""
     full, rest = divmod(m, width)
@@ -230,6 +236,7 @@ class Measured(NamedTuple):
     trials: int
 
 
+@plain_numbers
 def draw_directions(
     m: int, width: int, trials: int, rng: Generator, *, orthogonal: bool = False, regular: bool = False
 ) -> Array:
@@ -263,6 +270,7 @@ def estimates(kind: Kind, x: Array, y: Array, directions: Array) -> Array:
     return trials * per_direction.sum(axis=-1)  # each over its own m, not over all
 
 
+@plain_numbers
 def squared_errors(
     kind: Kind,
     x: Array,
@@ -283,6 +291,7 @@ def squared_errors(
     return found
 
 
+@plain_numbers
 def mean_of(samples: Array, *, confidence: float = 0.95) -> Measured:
     """The mean of independent samples ``(trials,)``, and the interval of the central limit theorem.
 

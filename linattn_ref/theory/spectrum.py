@@ -25,6 +25,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array, check_array
+from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["METHODS", "Method", "Spread", "cumulative_share", "rank_for_share", "singular_values", "spread"]
 
@@ -104,6 +105,7 @@ def cumulative_share(values: Array) -> Array:
     return sums / sums[..., -1:]  # (1)
 
 
+@plain_numbers
 def rank_for_share(values: Array, share: float) -> NDArray[np.int64]:
     """The smallest ``k`` with ``c_k >= share``: how many singular triples hold that share of the spectrum.
 
@@ -133,6 +135,7 @@ class Spread(NamedTuple):
     observations: int  # averaged into each mean
 
 
+@plain_numbers
 def spread(
     x: Array, axis: int | tuple[int, ...] = 0, *, levels: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)
 ) -> Spread:

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import check_kernels
 from linattn_ref.kernels import reference
 from linattn_ref.training.checks import check_betas, check_pair, check_rate
@@ -49,6 +50,7 @@ def init_state(params: Array) -> State:
     return State(np.zeros_like(params), np.zeros_like(params), 0)
 
 
+@plain_numbers
 def step(
     params: Array,
     grads: Array,
@@ -96,6 +98,7 @@ def step(
     return State(m, v, steps)
 
 
+@plain_numbers
 def decays(learning_rate: float, weight_decay: float, decoupled: bool) -> dict[str, float]:
     """What is added to the gradient, and what is kept of the weights, times these."""
     return {"keep": 1 - learning_rate * weight_decay} if decoupled else {"decay": weight_decay}

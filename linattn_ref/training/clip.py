@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.attention.arguments import Array, is_number
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nested import leaves
 
 __all__ = ["by_global_norm", "each"]
@@ -25,6 +26,7 @@ EPS = 1e-6  # PyTorch's
 PIECE = 1 << 14  # numbers
 
 
+@plain_numbers
 def by_global_norm(grads: Array, limit: float) -> float:
     """Equation (1) for the flat array of all gradients, in place; the length that it had.
 
@@ -43,6 +45,7 @@ def by_global_norm(grads: Array, limit: float) -> float:
     return length
 
 
+@plain_numbers
 def each(grads: Any, limit: float) -> None:
     """Equation (1) for each array of a nested NamedTuple by itself, in place."""
     for _, array in leaves(grads):

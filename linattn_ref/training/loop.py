@@ -28,6 +28,7 @@ import numpy as np
 
 from linattn_ref.atomic import write_all
 from linattn_ref.attention.arguments import Array, check_sizes
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nn.buffers import Arena, Work
 from linattn_ref.training import adam, checkpoint, clip, parameters
 from linattn_ref.training.checks import check_rate
@@ -93,6 +94,7 @@ class Settings(NamedTuple):
     own_rates: Callable[[Any], Sequence[tuple[Array, float]]] = lambda params: ()
 
 
+@plain_numbers
 @np.errstate(over="ignore", invalid="ignore")  # each loss and each norm is looked at: what fails is told once, named
 def run(
     task: Task,

@@ -33,12 +33,14 @@ import math
 from typing import Any
 
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.kernels import reference
 from linattn_ref.training.adam import State, check_step, decays, init_state
 
 __all__ = ["State", "init_state", "rectification", "step"]
 
 
+@plain_numbers
 def step(
     params: Array,
     grads: Array,
@@ -74,6 +76,7 @@ def step(
     return State(m, v, steps)
 
 
+@plain_numbers
 def rectification(t: int, beta_2: float) -> float | None:
     """``r_t`` of (3); None while nothing is known."""
     rho_inf = 2 / (1 - beta_2) - 1  # (1)

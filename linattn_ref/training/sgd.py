@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.training.checks import check_pair, check_rate
 
 __all__ = ["State", "init_state", "step"]
@@ -36,6 +37,7 @@ def init_state(params: Array) -> State:
     return State(np.zeros_like(params), 0)
 
 
+@plain_numbers
 def step(
     params: Array,
     grads: Array,
