@@ -145,7 +145,7 @@ def forward(
     buckets : ndarray of integers ``(..., rounds, N)``, optional
         Hold the hash fixed at this, for finite differences and the like; by default the hash of ``qk``.
     """
-    scale = resolve_scale(scale, qk.shape[-1])
+    scale, chunk = resolve_scale(scale, qk.shape[-1]), min(chunk, qk.shape[-2])  # a chunk of all tokens is the largest
     order = find_order(qk, rotations, key_mask, buckets)  # (..., rounds, N)
     qk, v = zero_masked(qk, key_mask), zero_masked(v, key_mask)
     length = length_of(qk)  # (..., N, 1)

@@ -1,6 +1,7 @@
 """LSH attention: the hash, who meets whom, and that several rounds are one softmax."""
 
 import math
+import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -239,3 +240,21 @@ def test_buckets_of_few_bits_leave_room_for_masked_tokens():
     expected, _ = reformer.forward(qk, v, buckets=buckets, chunk=4, key_mask=key_mask)
     got, _ = reformer.forward(qk, v, buckets=buckets.astype(np.uint8), chunk=4, key_mask=key_mask)
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("kernels", [reference, jit])
+def test_a_chunk_longer_than_the_sequence_is_one_chunk(kernels):
+    """In memory too, which would be the square of the chunk."""
+    qk, v = np.random.default_rng(0).standard_normal((2, 7, 4))
+    d_out, buckets = np.ones((7, 4)), np.arange(7)[None]
+    expected, saved = reformer.forward(qk, v, chunk=7, buckets=buckets, kernels=kernels)
+    gradients = reformer.backward(d_out, saved)
+    tracemalloc.start()
+    out, saved = reformer.forward(qk, v, chunk=20_000, buckets=buckets, kernels=kernels)
+    found = reformer.backward(d_out, saved)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_array_equal(out, expected)
+    for a, b in zip(found, gradients, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert peak < 100_000

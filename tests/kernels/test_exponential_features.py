@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from cases import each_compiled_dtype
 
+from linattn_ref.attention import performer
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.exponential_features import ROWS
 from linattn_ref.kernels.jit.vector import lanes
@@ -89,3 +90,15 @@ def test_over_keys_of_which_none_is_seen(room):
     *_, out, denominator = room.exponential_features.over_all_keys(x, [1, -np.inf] * x, np.ones((4, 2)), x)
     assert not out.any()
     assert not denominator.any()
+
+
+@pytest.mark.parametrize("room", [reference, jit])
+def test_a_masked_key_is_no_invalid_number(room):
+    """Its exponent is -inf, which times the zeros that a matrix product is filled up with would be NaN."""
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 2, 9, 4)).astype(np.float32)
+    key_mask = np.arange(9) % 2 == np.arange(2)[:, None]
+    with np.errstate(invalid="raise"):
+        out, saved = performer.forward(q, k, v, rng.standard_normal((6, 4)), key_mask=key_mask, kernels=room)
+        performer.backward(np.ones_like(out), saved)
+    assert np.isfinite(out).all()

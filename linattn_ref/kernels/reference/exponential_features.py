@@ -50,7 +50,7 @@ def over_all_keys(x_q, x_k, directions, v):
     Parameters
     ----------
     x_q, x_k, v : ndarray, ``(..., N, W)``, ``(..., L, W)``, ``(..., L, M)``
-        A key whose exponents are ``-inf`` is not seen.
+        A key with ``-inf`` in its last column is not seen.
     directions : ndarray ``(C, W)``
 
     Returns
@@ -59,7 +59,11 @@ def over_all_keys(x_q, x_k, directions, v):
         ``(..., N, C)``, ``(..., L, C)``, ``(..., C)``, ``(..., C, M)``, ``(..., C)``, ``(..., N, M)``, ``(..., N)``.
         ``r`` is ``-inf`` where no key is seen, and there ``out`` is 0.
     """
-    exponent = x_k @ directions.T
+    seen = ~np.isneginf(
+        x_k[..., -1:]
+    )  # (..., L, 1); a product with -inf may warn of NaN where BLAS fills up with zeros
+    exponent = np.where(seen, x_k, x_k.dtype.type(0)) @ directions.T
+    exponent = np.where(seen, exponent, exponent.dtype.type(-np.inf))
     r = largest(exponent)
     scale = np.where(np.isneginf(r), r.dtype.type(0), r)
     phi_q, phi_k = of_queries(x_q @ directions.T, scale), of_keys(exponent, scale)
