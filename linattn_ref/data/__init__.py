@@ -2,7 +2,8 @@
 ``splits`` reads texts with labels and splits them for good, ``subwords`` turns texts into numbers,
 ``digits`` MNIST's images, ``cifar`` CIFAR-10's, ``duplication`` draws words to be copied, ``reported`` has the numbers
 that papers print, ``npm`` brings the front-end libraries of the web pages, ``espeak`` synthesises speech and ``speech``
-makes a corpus of it, ``recordings`` reads a real one, ``filterbank`` turns sounds into features."""
+makes a corpus of it, ``recordings`` reads a real one, ``transcripts`` turns what is said into letters,
+``filterbank`` sounds into features."""
 
 from linattn_ref import lazy
 
@@ -20,6 +21,7 @@ __all__ = [
     "splits",
     "subwords",
     "text",
+    "transcripts",
 ]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -9,8 +9,10 @@ is for validation, each tenth speaker of the training part is. The speaker is th
 LibriSpeech's layout the number that its name begins with.
 
 TIMIT's 61 phones are told as 39, as is usual since Lee and Hon (1989); of a transcript the letters, the apostrophe and
-the space are learned. Sounds of another rate than 16 kHz are resampled, of several channels the first is taken, and it
-is said.
+the space are learned: see `linattn_ref.data.transcripts` for what becomes of punctuation and digits. Sounds of another
+rate than 16 kHz are resampled, of several channels the first is taken. A sound that is there twice, as TIMIT's
+``SA1.WAV`` is in ``SA1.WAV.wav``, is taken once; what macOS leaves behind, ``._SA1.WAV``, is no sound; and sounds in
+other formats, such as MP3, are left out. All of this is said.
 
 References
 ----------
@@ -28,15 +30,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.data import filterbank
+from linattn_ref.data import filterbank, transcripts
 from linattn_ref.data.speech import RATE, Corpus, Utterances
 from linattn_ref.data.splits import PARTS, Part
 
-__all__ = ["FOLDED", "LETTERS", "PHONES", "Sound", "read", "read_sound"]
+__all__ = ["FOLDED", "PHONES", "Sound", "read", "read_sound"]
 
 SOUNDS = (".wav", ".flac")
+OTHERS = (
+    *(".aac", ".aif", ".aifc", ".aiff", ".amr", ".au", ".caf", ".m4a", ".mp3", ".mp4", ".oga", ".ogg", ".opus", ".sph"),
+    *(".w64", ".webm", ".wma"),
+)
+LEFTOVER = "._"  # what the name of a file begins with in which macOS keeps what other systems have no place for
 LEAST = 4000  # samples a second: of speech, what is above 2 kHz is lost then
-LETTERS = (*"abcdefghijklmnopqrstuvwxyz", "'", " ")
 # The 39 of Lee and Hon; what is told as one of them; q, the glottal stop, is left out.
 PHONES = (
     *("aa", "ae", "ah", "aw", "ay", "b", "ch", "d", "dh", "dx", "eh", "er", "ey", "f", "g", "hh", "ih", "iy", "jh"),
@@ -71,6 +77,7 @@ class Recording(NamedTuple):
     text: str
     symbols: list[str]
     starts: list[int]  # samples; empty where nobody says them
+    unlike: tuple[str, ...] = ()  # of the text, what the symbols have not: see `transcripts.plain`
 
 
 def read(
@@ -85,7 +92,7 @@ def read(
     ----------
     folder : Path
     say : callable
-        Told, in a line, of how many sounds not all is taken as it is.
+        Told, a line each, what is left out, and of how many sounds and transcripts not all is taken as it is.
     progress : callable
         Wraps the sounds: ``tqdm.tqdm``, say.
 
@@ -98,9 +105,11 @@ def read(
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such folder")
-    paths = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SOUNDS]
+    paths, left_out = _sounds(folder)
     if not paths:
-        raise FileNotFoundError(f"{folder}: there is no sound in it (.wav or .flac)")
+        raise FileNotFoundError("; ".join([f"{folder}: there is no sound in it (.wav or .flac)", *left_out]))
+    for note in left_out:
+        say(f"{folder}: {note}")
     phones = [_beside(path, ".phn") is not None for path in paths]
     if any(phones) and not all(phones):
         one = paths[phones.index(False)]
@@ -109,8 +118,13 @@ def read(
     for part in PARTS:
         if not any(each.part == part for each in found):
             raise ValueError(f"{folder}: nothing in it is for {part}; folders are called train, dev or valid, and test")
+    changed = [each for each in found if each.unlike]
+    if changed:
+        kinds = ", ".join(sorted({kind for each in changed for kind in each.unlike}))
+        example = f"{changed[0].text[:60]!r} is learned as {''.join(changed[0].symbols)[:80]!r}"
+        say(f"{folder}: {len(changed)} of {len(found)} transcripts have {kinds}: {example}")
     heard = [_hear(each) for each in progress(found)]
-    names = PHONES if all(phones) else LETTERS
+    names = PHONES if all(phones) else transcripts.LETTERS
     parts = {
         part: _part([one for one in zip(found, heard, strict=True) if one[0].part == part], names) for part in PARTS
     }
@@ -216,22 +230,21 @@ def _recording(path: Path, folder: Path) -> Recording:
         if not kept:
             raise ValueError(f"{phones}: there is no phone in it")
         return Recording(path, part, speaker, "", [name for _, name in kept], [start for start, _ in kept])
-    together = path.parent / f"{path.stem.rpartition('-')[0]}.trans.txt"
+    together = path.parent / f"{_stem(path).rpartition('-')[0]}.trans.txt"
     if own is not None:
         text = " ".join(_lines(own)).strip()
     elif together.is_file():
         lines = dict(line.partition(" ")[::2] for line in _lines(together))
-        if path.stem not in lines:
+        if _stem(path) not in lines:
             raise FileNotFoundError(f"{together}: there is no line for {path.name}")
-        text, speaker = lines[path.stem].strip(), path.stem.partition("-")[0]
+        text, speaker = lines[_stem(path)].strip(), _stem(path).partition("-")[0]
     else:
         raise FileNotFoundError(f"{path}: there is no .phn, .txt or .trans.txt beside it that says what is said")
-    unknown = sorted(set(text.lower()) - set(LETTERS))
-    if unknown:
-        raise ValueError(
-            f"{own or together}: expected letters, apostrophes and spaces, got {unknown[0]!r} in {text[:60]!r}"
-        )
-    return Recording(path, part, speaker, text, list(" ".join(text.lower().split())), [])
+    try:
+        letters, unlike = transcripts.plain(text)
+    except ValueError as error:
+        raise ValueError(f"{own or together}: {error}") from None
+    return Recording(path, part, speaker, text, list(letters), [], unlike)
 
 
 def _lines(path: Path) -> list[str]:
@@ -242,9 +255,34 @@ def _lines(path: Path) -> list[str]:
         raise ValueError(f"{path}: not a text in UTF-8 ({error.reason} at byte {error.start})") from None
 
 
+def _sounds(folder: Path) -> tuple[list[Path], list[str]]:
+    """The sounds in a folder, each once, and what else there is, in words."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    sounds = [path for path in files if path.suffix.lower() in SOUNDS and not path.name.startswith(LEFTOVER)]
+    first = {path.parent / _stem(path): path for path in reversed(sounds)}
+    twins = len(sounds) - len(first)
+    leftovers = sum(path.suffix.lower() in SOUNDS and path.name.startswith(LEFTOVER) for path in files)
+    others = Counter(path.suffix.lower() for path in files if path.suffix.lower() in OTHERS)
+    kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(others.items()))
+    notes = {
+        f"{twins} sounds are there twice, as SA1.WAV and SA1.WAV.wav are, and are taken once": twins,
+        f"{leftovers} files of macOS ({LEFTOVER}*) are no sounds and are left out": leftovers,
+        f"sounds in other formats are left out: {kinds}": len(others),
+    }
+    return sorted(first.values()), [note for note, count in notes.items() if count]
+
+
+def _stem(path: Path) -> str:
+    """The name without what says that it is a sound."""
+    name = path.name
+    while Path(name).suffix.lower() in SOUNDS:
+        name = Path(name).stem
+    return name
+
+
 def _beside(path: Path, suffix: str) -> Path | None:
     """The file of the same name, in capitals or not."""
-    for name in (path.with_suffix(suffix), path.with_suffix(suffix.upper())):
+    for name in (path.with_name(_stem(path) + ending) for ending in (suffix, suffix.upper())):
         if name.is_file():
             return name
     return None

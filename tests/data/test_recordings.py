@@ -115,9 +115,71 @@ def test_a_sound_that_is_wrong(timit, samples, rate, message):
 
 
 def test_a_transcript_with_a_symbol_that_is_unknown(librispeech):
-    spoil(librispeech, "19-198.trans.txt", b"19-198-0000 CHAPTER 2\n")
-    with pytest.raises(ValueError, match="expected letters, apostrophes and spaces, got '2'"):
+    spoil(librispeech, "19-198.trans.txt", b"19-198-0000 CHAPTER 50%\n")
+    with pytest.raises(ValueError, match=r"19-198\.trans\.txt: expected letters, digits and punctuation, got '%'"):
         recordings.read(librispeech)
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A sound a part, with its transcript beside it."""
+    for part in ("train", "dev", "test"):
+        sound(tmp_path / part / "anna" / "1.wav")
+        (tmp_path / part / "anna" / "1.txt").write_text("a film", encoding="utf-8")
+    return tmp_path
+
+
+def read(folder):
+    """The corpus and what was said of it."""
+    told = []
+    return recordings.read(folder, say=told.append), told
+
+
+def test_punctuation_and_digits_of_a_transcript_go_by_rule_and_it_is_said(own):
+    (own / "test" / "anna" / "1.txt").write_text("Chapter 2: the café.", encoding="utf-8")
+    found, told = read(own)
+    assert "".join(found.symbols[i] for i in found.parts["test"].labels[0]) == "chapter two the cafe"
+    assert found.parts["test"].texts == ["Chapter 2: the café."]
+    assert told == [
+        f"{own}: 1 of 3 transcripts have accents, digits, punctuation:"
+        " 'Chapter 2: the café.' is learned as 'chapter two the cafe'"
+    ]
+    (own / "test" / "anna" / "1.txt").write_text("...", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"1\.txt: expected words, got '\.\.\.'"):
+        recordings.read(own)
+
+
+def test_sounds_in_other_formats_are_left_out_and_it_is_said(own):
+    before, told = read(own)
+    assert told == []
+    for name in ("2.mp3", "3.MP3", "4.ogg"):
+        (own / "train" / "anna" / name).write_bytes(b"a sound")
+    after, told = read(own)
+    assert after.sha256 == before.sha256
+    assert told == [f"{own}: sounds in other formats are left out: 2 .mp3, 1 .ogg"]
+    for path in own.rglob("*.wav"):
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"no sound in it .*; sounds in other formats .*: 2 \.mp3, 1 \.ogg"):
+        recordings.read(own)
+
+
+def test_a_sound_that_is_there_twice_is_taken_once(timit):
+    """As a copy of TIMIT has it: ``SA1.WAV`` as it came, and ``SA1.WAV.wav`` as others can read it."""
+    before, _ = read(timit)
+    for path in list(timit.rglob("SA1.WAV")):
+        path.with_name("SA1.WAV.wav").write_bytes(path.read_bytes())
+        path.with_name("._SA1.WAV").write_bytes(b"\0\5\x16\7")
+        path.with_name("._SA1.PHN").write_bytes(b"\0\5\x16\7")
+    after, told = read(timit)
+    assert after.sha256 == before.sha256
+    assert {part: len(of.texts) for part, of in after.parts.items()} == dict.fromkeys(after.parts, 1)
+    assert told == [
+        f"{timit}: 3 sounds are there twice, as SA1.WAV and SA1.WAV.wav are, and are taken once",
+        f"{timit}: 3 files of macOS (._*) are no sounds and are left out",
+    ]
+    for path in timit.rglob("SA1.WAV"):
+        path.unlink()
+    assert read(timit)[0].sha256 == before.sha256  # the other one, by the same phones
 
 
 def test_a_mark_of_the_byte_order_is_no_symbol(tmp_path):

@@ -1,0 +1,52 @@
+"""Transcripts as letters, by rule."""
+
+import pytest
+
+from linattn_ref.data import transcripts
+
+
+@pytest.mark.parametrize(
+    ("text", "letters", "unlike"),
+    [
+        ("NORTHANGER  ABBEY'S", "northanger abbey's", ()),
+        ("Don’t - really, “don’t”!", "don't really don't", ("punctuation",)),
+        ("twenty-one_films", "twenty one films", ("punctuation",)),
+        ("Äpfel straße naïve", "apfel strasse naive", ("accents",)),
+        ("0 films", "zero films", ("digits",)),
+        ("in 1984", "in one thousand nine hundred eighty four", ("digits",)),
+        ("agent 007", "agent zero zero seven", ("digits",)),
+        ("1,500,000 of them", "one million five hundred thousand of them", ("digits",)),
+        ("15 or 3.05", "fifteen or three point zero five", ("digits",)),
+        ("chapter 2.", "chapter two", ("digits", "punctuation")),
+        ("at 10:30", "at ten thirty", ("digits", "punctuation")),
+        ("9999999999999 a", " ".join(["nine"] * 13) + " a", ("digits",)),
+        ("999999999999 a", "nine hundred ninety nine billion nine hundred ninety nine million nine hundred ninety nine"
+         " thousand nine hundred ninety nine a", ("digits",)),
+    ],
+)  # fmt: skip
+def test_by_rule(text, letters, unlike):
+    assert transcripts.plain(text) == (letters, unlike)
+    assert set(letters) <= set(transcripts.LETTERS)
+    assert transcripts.plain(letters) == (letters, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("50% of it", "got '%' in '50% of it'"),
+        ("$ 5", r"got '\$'"),
+        ("a & b", "got '&'"),
+        ("1/2", "got '/'"),
+        ("2² films", "got '2' in '2² films'"),
+        ("the 2nd film", "how '2nd' in 'the 2nd film' is spoken is not known: write it in words"),
+        ("mp3", "how 'mp3'"),
+        ("фильм", "got 'ф'"),
+        ("世界", "got '世'"),
+        ("", "expected words, got ''"),
+        (" ... ", "expected words"),
+        ("'", "expected words"),
+    ],
+)
+def test_what_no_rule_is_for(text, message):
+    with pytest.raises(ValueError, match=message):
+        transcripts.plain(text)
