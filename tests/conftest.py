@@ -12,10 +12,36 @@ from pathlib import Path
 os.environ.setdefault("NUMBA_NUM_THREADS", "4")  # the number of cores otherwise, and one core could not show a race
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each worker has a core; more threads would wait for one another
 
+import called
 import pytest
 
-COMPILE = Path(__file__).with_name("support") / "compile_kernels.py"
-compiled_by_workers: set[str] = set()
+SUPPORT = Path(__file__).with_name("support")
+
+seen: dict[str, set[str]] = {}  # by this process, or by xdist's workers together
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("mutants")
+    group.addoption("--mutants", type=int, default=14, help="how many mistakes -m mutants draws")
+    group.addoption("--seed", type=int, default=0, help="from which seed")
+
+
+def is_default_run(config):
+    """README's test command, and no part of it."""
+    option = config.option
+    chosen = option.keyword or option.deselect or option.ignore or getattr(option, "lf", False) or option.collectonly
+    return config.args_source is config.ArgsSource.TESTPATHS and "not slow" in option.markexpr and not chosen
+
+
+def pytest_configure(config):
+    given = getattr(config, "workerinput", None)
+    if is_default_run(config) if given is None else given["watch"]:
+        called.watch()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    node.workerinput["watch"] = is_default_run(node.config)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -28,7 +54,10 @@ def pytest_xdist_setupnodes(config):
         return
     slow = [] if "not slow" in config.option.markexpr else ["slow"]
     dtypes = ("float32", "float64") if slow else ("float64",)
-    commands = [[sys.executable, str(COMPILE), *one, *slow] for one in product(dtypes, ("sums", "scores"))]
+    commands = [
+        [sys.executable, str(SUPPORT / "compile_kernels.py"), *one, *slow]
+        for one in product(dtypes, ("sums", "scores"))
+    ]
     for process in [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in commands]:
         process.wait()
 
@@ -64,28 +93,35 @@ def pytest_collection_finish():
 
 
 def pytest_sessionfinish(session):
-    """A worker says what it had to compile all the same."""
-    if hasattr(session.config, "workeroutput"):
-        package = "linattn_ref.kernels.jit."
-        session.config.workeroutput["compiled"] = [
-            f"{name.removeprefix(package)}.{title}{signature}"
-            for name, module in list(sys.modules.items())
-            if name.startswith(package)
-            for title, value in vars(module).items()
-            for kernel in [getattr(value, "threaded", value)]
-            if getattr(kernel, "__module__", None) == name
-            and getattr(getattr(kernel, "_cache", None), "cache_path", None)
-            for signature in kernel.stats.cache_misses
-        ]
+    """A worker says what it called; the first process, whether that is everything."""
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["seen"] = {word: sorted(names) for word, names in called.seen().items()}
+        return
+    if not seen:
+        seen.update(called.seen())
+    if is_default_run(config) and not (session.shouldstop or session.shouldfail):
+        seen["never called"] = set(called.all_functions()) - seen["called"]
+        seen["never compiled"] = seen["kernels"] - seen["signatures"]
+        if session.exitstatus == pytest.ExitCode.OK and (seen["never called"] or seen["never compiled"]):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
-    compiled_by_workers.update(getattr(node, "workeroutput", {}).get("compiled", []))
+    for word, names in getattr(node, "workeroutput", {}).get("seen", {}).items():
+        seen.setdefault(word, set()).update(names)
 
 
-def pytest_terminal_summary(terminalreporter):
-    if compiled_by_workers:
-        terminalreporter.section("compiled by a worker: compile_kernels.py can do so once for all of them")
-        for signature in sorted(compiled_by_workers):
-            terminalreporter.line(signature)
+def pytest_terminal_summary(terminalreporter, config):
+    titles = {
+        "never called": "public functions that no test of a default run calls",
+        "never compiled": "compiled kernels that no test of a default run calls",
+    }
+    if config.option.dist != "no":
+        titles["anew"] = "compiled by a worker: compile_kernels.py can do so once for all of them"
+    for word, title in titles.items():
+        if seen.get(word):
+            terminalreporter.section(title)
+            for name in sorted(seen[word]):
+                terminalreporter.line(name)

@@ -1,0 +1,111 @@
+"""Which public functions a run called: one statement more at the beginning of each, put in when its module is imported.
+
+What the default tests leave out is found so: `conftest.py` lists what nothing called, and compiled kernels that nothing
+compiled. Functions that Numba compiles stay as they are, since their text is part of the cache's key.
+"""
+
+import ast
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "linattn_ref"
+MARK = "__called__"
+called: set[str] = set()
+
+
+def public_functions(text):
+    """The functions of a module's text that stand in its ``__all__``, and what is public in such a class."""
+    module = ast.parse(text)
+    public = {
+        name
+        for node in module.body
+        if isinstance(node, ast.Assign) and any(getattr(target, "id", None) == "__all__" for target in node.targets)
+        for name in (ast.literal_eval(node.value) if isinstance(node.value, ast.List | ast.Tuple) else ())
+    }
+    for node in module.body:
+        if getattr(node, "name", None) not in public:
+            continue
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef) and not any(
+            getattr(base, "id", "") == "Protocol" for base in ast.walk(node)
+        ):
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef) and not inner.name.startswith("_"):
+                    yield f"{node.name}.{inner.name}", inner
+
+
+def is_compiled(function, path):
+    """In the folder of compiled kernels, whatever has a decorator."""
+    words = [ast.unparse(each) for each in function.decorator_list]
+    return any("jit" in word for word in words) or (Path(path).parent.name == "jit" and words != [])
+
+
+class Loader(SourceFileLoader):
+    """Each public function of the module says that it was called."""
+
+    def get_code(self, fullname):
+        path = self.get_filename(fullname)
+        text = self.get_data(path)
+        module = ast.parse(text)
+        functions = {
+            (node.lineno, node.col_offset): name for name, node in public_functions(text) if not is_compiled(node, path)
+        }
+        for node in ast.walk(module):
+            name = functions.get((getattr(node, "lineno", 0), getattr(node, "col_offset", 0)))
+            if name and isinstance(node, ast.FunctionDef):
+                has_docstring = ast.get_docstring(node) is not None
+                call = ast.parse(f"{MARK}({fullname + '.' + name!r})").body[0]
+                for part in ast.walk(call):
+                    ast.copy_location(part, node.body[0])
+                node.body.insert(has_docstring, call)
+        return compile(module, path, "exec", dont_inherit=True)
+
+    def exec_module(self, module):
+        setattr(module, MARK, called.add)
+        super().exec_module(module)
+
+
+class Finder(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] != PACKAGE.name:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec and type(spec.loader) is SourceFileLoader:
+            spec.loader = Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+def watch():
+    """From now on; before the package is imported."""
+    assert PACKAGE.name not in sys.modules
+    sys.meta_path.insert(0, Finder())
+
+
+def all_functions():
+    """The names of all there are; those of ``kernels.cuda`` need a GPU or a simulator, which is another process."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        *folders, last = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        if folders[1:3] != ["kernels", "cuda"]:
+            module = ".".join(folders if last == "__init__" else [*folders, last])
+            functions = public_functions(path.read_text(encoding="utf-8"))
+            yield from (f"{module}.{name}" for name, node in functions if not is_compiled(node, path))
+
+
+def seen():
+    """What this process called; its compiled kernels; those with a signature; and what it had to compile itself."""
+    package = f"{PACKAGE.name}.kernels.jit."
+    kernels, signatures, anew = set(), set(), set()
+    for name, module in list(sys.modules.items()):
+        for title, value in vars(module).items() if name.startswith(package) else ():
+            dispatchers = [getattr(value, each, value) for each in ("threaded", "serial")]
+            if getattr(value, "__module__", None) != name or not hasattr(dispatchers[0], "_cache"):
+                continue
+            if getattr(dispatchers[0]._cache, "cache_path", None):  # others are compiled into these
+                title = f"{name.removeprefix(package)}.{title}"
+                kernels.add(title)
+                signatures |= {title for each in dispatchers if each.signatures}
+                anew |= {f"{title}{signature}" for signature in dispatchers[0].stats.cache_misses}
+    return {"called": called, "kernels": kernels, "signatures": signatures, "anew": anew}
