@@ -4,6 +4,7 @@ import ast
 import importlib
 import os
 import pkgutil
+import re
 import shutil
 import subprocess
 import sys
@@ -104,6 +105,65 @@ def home(module, name):
                 if (alias.asname or alias.name) == name:
                     return home(node.module, alias.name) if node.module.startswith("linattn_ref") else node.module
     return module
+
+
+# --- Where it cannot be written or read -----------------------------------------------------------------------------
+
+ONCE = """
+import numba
+import numpy as np
+from linattn_ref.kernels import jit, reference
+
+x = np.random.default_rng(0).standard_normal(1 << 16)
+def features():
+    return jit.elu_plus_one.forward(x)[0]
+np.testing.assert_allclose(features(), reference.elu_plus_one.forward(x)[0], rtol=1e-12)
+assert numba.threading_layer() == "omp"
+"""
+# The child has to compile it for one thread.
+AND_IN_A_FORKED_CHILD = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+    for _ in range(2):
+        assert (pool.submit(features).result() == features()).all()
+"""
+NO_FOLDER = (
+    r"RuntimeWarning: linattn_ref\.kernels\.jit: no folder for compiled kernels can be written to: .* NUMBA_CACHE_DIR"
+)
+CANNOT_BE_READ = r"RuntimeWarning: linattn_ref\.kernels\.jit: compiled kernels in .* cannot be read"
+IN_A_CHILD = r"RuntimeWarning: linattn_ref\.kernels\.jit: this forked process has none of GNU's OpenMP threads"
+
+
+def warned(script, folder, **environment):
+    """How often each of the three is told."""
+    environment = {**os.environ, "NUMBA_THREADING_LAYER": "omp", "NUMBA_NUM_THREADS": "2", **environment}
+    command = [sys.executable, "-W", "default::RuntimeWarning", "-c", script]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return [len(re.findall(told, result.stderr)) for told in (NO_FOLDER, CANNOT_BE_READ, IN_A_CHILD)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_without_a_cache_kernels_are_compiled_and_a_warning_says_so_once(tmp_path):
+    """All places where one could lie are files, in which not even root can write."""
+    copy, file = tmp_path / "linattn_ref", tmp_path / "file"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(linattn_ref.__file__).parent, copy, ignore=ignored, copy_function=os.symlink)
+    for path in (file, copy / "kernels" / "jit" / "__pycache__"):
+        path.touch()
+    places = dict.fromkeys(("NUMBA_CACHE_DIR", "HOME", "XDG_CACHE_HOME"), str(file / "none"))
+    assert warned(ONCE + AND_IN_A_FORKED_CHILD, tmp_path, PYTHONPATH=str(tmp_path), **places) == [1, 0, 1]
+
+
+def test_a_damaged_cache_is_told_and_written_anew(tmp_path):
+    """As a power cut leaves it."""
+    place = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    assert warned(ONCE, tmp_path, **place) == [0, 0, 0]
+    for path in tmp_path.rglob("*.nb[ic]"):
+        path.write_bytes(b"\0" * 100)
+    assert warned(ONCE, tmp_path, **place) == [0, 1, 0]
+    assert warned(ONCE, tmp_path, **place) == [0, 0, 0]
 
 
 # --- From end to end ------------------------------------------------------------------------------------------------

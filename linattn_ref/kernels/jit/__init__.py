@@ -25,7 +25,8 @@
 ``lstm``                  an LSTM through time and back; the gradients of its matrices by ``outer_product``
 ``lsh``                   Reformer's attention within sorted chunks; ``lsh_meet`` says who meets whom
 
-The first call in each dtype compiles (a few seconds); later processes read the result from the cache.
+The first call in each dtype compiles (a few seconds); later processes read the result from the cache, which lies beside
+these files or where the environment variable ``NUMBA_CACHE_DIR`` says; see ``cache``.
 """
 
 try:

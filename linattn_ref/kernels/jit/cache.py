@@ -4,9 +4,17 @@ Numba's own cache looks only at the file that holds the kernel. A kernel here al
 `panel`, and numbers like ``TILE`` of `linattn_ref.kernels.parts`, so after an edit there it would go on running the old
 machine code. The text of all these files is therefore part of the cache's key; the processor, its features and Numba's
 version are already.
+
+The cache lies where Numba finds a folder to write to: in ``NUMBA_CACHE_DIR`` if that is set, else in ``__pycache__``
+beside these files, else in the user's cache directory. Where it finds none (an installation that only its owner may
+write to, a container with a user who has no home), or where the disk is full, kernels are compiled without a cache, and
+a warning says so. A cache that a power cut has left damaged is written anew.
 """
 
+import contextlib
+import functools
 import hashlib
+import warnings
 from pathlib import Path
 
 from numba import njit
@@ -41,6 +49,32 @@ class PackageCache(FunctionCache):
     def _index_key(self, sig, codegen):
         return (*super()._index_key(sig, codegen), SOURCES, self.parallel)
 
+    def load_overload(self, sig, target_context):
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # a damaged pickle may raise anything
+            _say(f"compiled kernels in {self.cache_path} cannot be read ({error!r}): they are compiled anew")
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig, data):
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            _say(f"compiled kernels cannot be kept in {self.cache_path} ({error.strerror or error}): {WITHOUT}")
+
+
+WITHOUT = (
+    "each process compiles those that it calls, which takes seconds or minutes;"
+    " the environment variable NUMBA_CACHE_DIR may name a folder that can be written to"
+)
+
+
+@functools.cache  # once, not for each kernel
+def _say(what):
+    warnings.warn(f"linattn_ref.kernels.jit: {what}", RuntimeWarning, stacklevel=2)
+
 
 def kernel(function):
     """Compile ``function`` with ``numba.njit(parallel=True)`` and keep the result in the cache.
@@ -56,6 +90,9 @@ def serial_kernel(function):
 
 
 def _compiled(function, parallel):
-    dispatcher = njit(parallel=parallel, cache=True)(function)
-    dispatcher._cache = PackageCache(function, parallel)
+    dispatcher = njit(parallel=parallel)(function)
+    try:
+        dispatcher._cache = PackageCache(function, parallel)
+    except RuntimeError:  # no folder that can be written to
+        _say(f"no folder for compiled kernels can be written to: {WITHOUT}")
     return dispatcher
