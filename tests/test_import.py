@@ -72,7 +72,7 @@ ADDED = {"linattn_ref": 0, "linattn_ref.attention.softmax": 5, "linattn_ref.grad
 def test_importing_adds_little_to_numpy(name):
     """Though Numba, SciPy and matplotlib are installed here."""
     code = f"""
-    import json, sys
+    import importlib, json, linecache, sys  # NumPy 2.0 leaves two of them out
     import numpy
     before = set(sys.modules)
     import {name}

@@ -14,6 +14,7 @@ import gc
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import BuiltinFunctionType
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,8 @@ class CountedArray(np.ndarray):
             return np.vecdot(*arguments[1:])
         if function in UNCOUNTED or function.__module__ == "numpy.linalg":
             raise TypeError(REFUSED.format(function.__name__))
+        if isinstance(function, BuiltinFunctionType):  # what takes ``like``: NumPy 2.0 can do no more than call it
+            return self.wrap(function(*arguments, **options), self.counts)
         return self.wrap(super().__array_function__(function, types, arguments, options), self.counts)
 
 
