@@ -22,6 +22,7 @@ from functools import partial
 import numba
 import numpy as np
 
+from linattn_ref import clone
 from linattn_ref.data import reported
 from linattn_ref.experiments.benches import bench_drawing
 from linattn_ref.experiments.learning import (
@@ -85,7 +86,7 @@ assert by_place < by_value < 8
 
 # %%
 bits, bits_softmax = (
-    json.loads((runs.RECORDS / name).read_text(encoding="utf-8"))
+    json.loads(clone.needed(runs.RECORDS / name).read_text(encoding="utf-8"))
     for name in ("images_bits.json", "images_bits_softmax.json")
 )
 assert (training[:, 0] == 0).mean() > 0.999

@@ -1,4 +1,5 @@
 import errno
+import io
 import json
 import os
 import re
@@ -127,6 +128,21 @@ def test_resume_with_other_settings_is_refused(own_matrices, out, capsys):
     assert snapshot(out) == before
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="file names of any bytes")
+@pytest.mark.parametrize(
+    "name", ["a$b_{x$.npz", "\x1b[2J.npz", "\udcff.npz"], ids=["formula", "escape sequence", "not UTF-8"]
+)
+def test_file_names_that_are_no_mathematics_and_no_text(own_matrices, out, capfd, name):
+    """After all the work, matplotlib took what is between two dollar signs for a formula, and refused it."""
+    matrices = own_matrices.rename(own_matrices.with_name(name))
+    assert spectrum("--arrays", matrices, "--out", out, "--baselines", 0) == 0
+    printed = capfd.readouterr()
+    shown = name.replace("\x1b", "\\x1b").replace("\udcff", "\\udcff")
+    assert f"{shown}: 3 sentences x 2 layers" in printed.out
+    assert "\x1b" not in printed.out + printed.err
+    assert json.loads((out / "spectrum.json").read_text(encoding="utf-8"))["results"]["settings"]["arrays"] == name
+
+
 def test_full_disk(own_matrices, out, capsys, monkeypatch):
     from matplotlib.figure import Figure
 
@@ -240,6 +256,44 @@ def test_bench_patterns_prints_a_table_and_draws(out, capsys, monkeypatch):
     assert {path.suffix for path in out.iterdir()} == {".svg", ".png", ".pdf", ".json"}
     text = capsys.readouterr().out
     assert all(f"| {mechanism} | 32 |" in text for mechanism in ("local", "longformer", "bigbird"))
+
+
+@pytest.fixture
+def sample(monkeypatch, tmp_path):
+    """``train characters`` after a second of training, of which nothing but its end is run; called with its sample."""
+    from linattn_ref.experiments.learning import characters
+    from linattn_ref.training import loop
+
+    record = [{"facts": {"yardsticks": {"none": 4.0}}}, {"step": 8, "loss": 3.0, "training_loss": 3.0}]
+    monkeypatch.setattr(characters, "run", lambda *_, **__: (None, None, None))
+    monkeypatch.setattr(loop, "read_record", lambda folder: record)
+
+    def run(text, encoding="utf-8"):
+        monkeypatch.setattr(characters, "write", lambda *_, **__: text)
+        written = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        monkeypatch.setattr(sys, "stdout", written)
+        assert cli.main(["train", "characters", "--quick", "--out", str(tmp_path / "run")]) == 0
+        written.flush()
+        return written.buffer.getvalue().decode(encoding)
+
+    return run
+
+
+def test_a_sample_that_the_encoding_of_the_terminal_has_no_letters_for(sample):
+    """``PYTHONIOENCODING=cp1252``: it was status 2, after the training."""
+    assert "\n\na film of \\u4e16\\u754c, à voir\n\n" in sample("a film of 世界, à voir", "cp1252")
+    assert "\n\na film of 世界, à voir\n\n" in sample("a film of 世界, à voir")
+
+
+def test_escape_sequences_of_a_text_do_not_reach_the_terminal(sample, own_matrices, out, capsys):
+    written = sample("a\x1b[2J\x9b31m\r\x07\ttab\nline\x7f")
+    assert "a\\x1b[2J\\x9b31m\\r\\x07\ttab\nline\\x7f" in written
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", written)
+    told = fails(capsys, "--model", "no\x1b[2Jmodel")
+    assert told == r"model: no such directory: no\x1b[2Jmodel"
+    with pytest.raises(SystemExit):
+        cli.main(["spectrum", "no\x1b[2J"])
+    assert capsys.readouterr().err.endswith("unrecognized arguments: no\\x1b[2J\n")
 
 
 def test_missing_extra_says_what_to_install():

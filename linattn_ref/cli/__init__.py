@@ -5,9 +5,11 @@ what the user gave ends in one line on standard error and exit status 2.
 """
 
 import argparse
+import io
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from linattn_ref import __version__
 from linattn_ref.cli.bench import add_benches
@@ -15,8 +17,10 @@ from linattn_ref.cli.figures import add_figures
 from linattn_ref.cli.generate import add_drawn
 from linattn_ref.cli.lecture import add_lecture
 from linattn_ref.cli.live import add_live
+from linattn_ref.cli.options import tell
 from linattn_ref.cli.spectrum import add_spectrum
 from linattn_ref.cli.train import add_gather, add_tasks
+from linattn_ref.visible import visible
 
 __all__ = ["main"]
 
@@ -32,6 +36,9 @@ EXTRAS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit status: 0 done, 2 an error that was told, 130 stopped by Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whose encoding may have no sign for what a network wrote
+            stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = parser().parse_args(words)
     # What a record says makes the figure again; a run that was resumed ends with the same record as one that was not.
@@ -39,13 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments.run(arguments)
     except KeyboardInterrupt:
-        print(f"linattn-ref: interrupted{arguments.if_interrupted}", file=sys.stderr)
+        tell(f"linattn-ref: interrupted{arguments.if_interrupted}")
         return 130
     except (ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
         if arguments.debug:
             raise
         by_others = isinstance(error, (ChildProcessError, ConnectionError))  # as Ctrl-C, they may come at any time
-        print(f"linattn-ref: error: {one_line(error)}{arguments.if_interrupted * by_others}", file=sys.stderr)
+        tell(f"linattn-ref: error: {one_line(error)}{arguments.if_interrupted * by_others}")
         return 2
     return 0
 
@@ -64,9 +71,16 @@ def one_line(error: Exception) -> str:
     return told or type(error).__name__
 
 
+class Parser(argparse.ArgumentParser):
+    """One whose errors show what was typed, and do not send it to the terminal."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(visible(message))
+
+
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
-    top = argparse.ArgumentParser(prog="linattn-ref", description="Efficient attention, written to be read.")
+    top = Parser(prog="linattn-ref", description="Efficient attention, written to be read.")
     top.add_argument("--version", action="version", version=f"linattn-ref {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_spectrum(commands)

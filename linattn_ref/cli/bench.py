@@ -8,7 +8,7 @@ import argparse
 from functools import partial
 from typing import Any, NamedTuple
 
-from linattn_ref.cli.options import add_command, add_drawing, at_least, report, workers_of
+from linattn_ref.cli.options import add_command, add_drawing, at_least, report, say, workers_of
 
 __all__ = ["add_benches"]
 
@@ -219,7 +219,7 @@ def run_bench_spectrum(arguments: argparse.Namespace) -> None:
     results = bench_spectrum.compute(
         sentences=arguments.sentences, length=arguments.length, workers=workers_of(arguments), method=arguments.method
     )
-    print(bench_spectrum.table(results))
+    say(bench_spectrum.table(results))
 
 
 def _add_bench_spectrum(commands: Any) -> None:

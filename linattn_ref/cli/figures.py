@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import add_command, add_drawing, at_least, workers_of
+from linattn_ref.cli.options import add_command, add_drawing, at_least, say, workers_of
 
 __all__ = ["add_figures"]
 
@@ -25,7 +25,7 @@ def run_figures(arguments: argparse.Namespace) -> None:
         workers=workers_of(arguments),
         redraw=arguments.redraw,
         parts=arguments.parts,
-        say=print,
+        say=say,
     )
 
 

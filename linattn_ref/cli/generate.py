@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import add_command, at_least
+from linattn_ref.cli.options import add_command, at_least, say, tell
 
 __all__ = ["add_drawn"]
 
@@ -38,7 +38,7 @@ def run_generate(arguments: argparse.Namespace) -> None:
     if arguments.prefix_image:
         if arguments.out.resolve() == arguments.prefix_image.resolve():
             raise ValueError(f"--out: {arguments.out} is the image to go on from; give another file")
-        shown = drawing.read_image(arguments.prefix_image, network.shape, say=partial(print, file=sys.stderr))
+        shown = drawing.read_image(arguments.prefix_image, network.shape, say=tell)
         rows = network.shape[0] // 2 if arguments.rows is None else arguments.rows
         if rows >= network.shape[0]:
             raise ValueError(f"--rows: expected fewer than the {network.shape[0]} of the image, got {rows}")
@@ -52,7 +52,7 @@ def run_generate(arguments: argparse.Namespace) -> None:
     if shown is not None:
         drawn = np.concatenate([shown[None], drawn])
     drawing.write_grid(arguments.out, drawn, math.ceil(math.sqrt(len(drawn))))
-    print(f"wrote {arguments.out}")
+    say(f"wrote {arguments.out}")
 
 
 def _add_generate(commands: Any) -> None:
@@ -113,9 +113,9 @@ def run_bits(arguments: argparse.Namespace) -> None:
     )
     text = json_text(plain(found)) + "\n"
     write_all({arguments.out: lambda path: path.write_text(text, encoding="utf-8")})
-    print(f"{found.bits:.4f} +- {found.error:.4f} bits a pixel of {found.images} test images, over all pixels")
-    print(f"{found.bits_without_first:.4f} +- {found.error_without_first:.4f} without the first pixel")
-    print(f"wrote {arguments.out}")
+    say(f"{found.bits:.4f} +- {found.error:.4f} bits a pixel of {found.images} test images, over all pixels")
+    say(f"{found.bits_without_first:.4f} +- {found.error_without_first:.4f} without the first pixel")
+    say(f"wrote {arguments.out}")
 
 
 def _add_bits(commands: Any) -> None:
@@ -134,7 +134,7 @@ def run_ship(arguments: argparse.Namespace) -> None:
     from linattn_ref.experiments.learning import runs
 
     runs.keep_weights(arguments.source, arguments.target)
-    print(f"wrote {arguments.target}")
+    say(f"wrote {arguments.target}")
 
 
 def _add_ship(commands: Any) -> None:

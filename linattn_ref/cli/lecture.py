@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import add_command
+from linattn_ref.cli.options import add_command, say
 
 __all__ = ["add_lecture"]
 
@@ -21,11 +21,11 @@ def add_lecture(commands: Any) -> None:
 def run_site(arguments: argparse.Namespace) -> None:
     """Build the web pages: chapters, formulas beside code, gallery, API; they need no network and no Python.
 
-    To be run in a checkout, whose chapters have been executed. The folder is replaced when the new one is whole.
+    To be run in a clone, whose chapters have been executed. The folder is replaced when the new one is whole.
     """
     from linattn_ref.lecture.site import build
 
-    build.make(arguments.out, say=print)
+    build.make(arguments.out, say=say)
 
 
 def _add_site(commands: Any) -> None:
@@ -41,12 +41,12 @@ def _add_site(commands: Any) -> None:
 def run_slides(arguments: argparse.Namespace) -> None:
     """Make slides of chapters, or of the whole course: one HTML file each, with notes for the speaker.
 
-    To be run in a checkout. The files need no network. In the browser `s` opens the speaker's window; with `?print-pdf`
+    To be run in a clone. The files need no network. In the browser `s` opens the speaker's window; with `?print-pdf`
     at the end of the address the browser prints them as PDF, a page a slide.
     """
     from linattn_ref.lecture.slides import build
 
-    build.make(arguments.chapters, arguments.out, say=print)
+    build.make(arguments.chapters, arguments.out, say=say)
 
 
 def _add_slides(commands: Any) -> None:

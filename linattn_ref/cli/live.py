@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import add_command
+from linattn_ref.cli.options import add_command, say
 
 __all__ = ["add_live"]
 
@@ -12,21 +12,24 @@ __all__ = ["add_live"]
 def run_live(arguments: argparse.Namespace) -> None:
     """Write the pages that run in a browser: digits pixel by pixel, a real head token by token, the chapters' sliders.
 
-    To be run in a checkout, from whose records and frames they are made. They need neither Python nor a network. With
+    To be run in a clone, from whose records and frames they are made. They need neither Python nor a network. With
     --head, --draw or --speed no page is written, but what these options say is done.
     """
+    from linattn_ref import clone
     from linattn_ref.lecture.live import build, frames, head, speed
 
+    if arguments.head or arguments.draw or not arguments.speed:
+        clone.check("live")
     if arguments.head:
-        head.save(head.compute(print), arguments.command_line)
-        print(f"wrote {head.RECORD}")
+        head.save(head.compute(say), arguments.command_line)
+        say(f"wrote {head.RECORD}")
     for number in arguments.draw or ():
-        print(f"wrote {frames.draw(number, arguments.command_line)}")
+        say(f"wrote {frames.draw(number, arguments.command_line)}")
     if arguments.speed:
         for line in speed.told(speed.measure(arguments.networks)):
-            print(line)
+            say(line)
     if not (arguments.head or arguments.draw or arguments.speed):
-        print("wrote", *build.make(arguments.out, runs=arguments.networks))
+        say("wrote", *build.make(arguments.out, runs=arguments.networks))
 
 
 def add_live(commands: Any) -> None:

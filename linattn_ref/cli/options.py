@@ -2,11 +2,14 @@
 
 import argparse
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-__all__ = ["add_command", "add_drawing", "at_least", "report", "workers_of"]
+from linattn_ref.visible import visible
+
+__all__ = ["add_command", "add_drawing", "at_least", "report", "say", "tell", "workers_of"]
 
 
 def add_command(
@@ -47,6 +50,16 @@ def workers_of(arguments: argparse.Namespace) -> int:
     return arguments.workers or joblib.cpu_count()
 
 
+def say(*words: object, sep: str = " ", file: TextIO | None = None) -> None:
+    """Print; control characters of a text or a file name are shown, and not sent to the terminal."""
+    print(visible(sep.join(map(str, words))), file=file)
+
+
+def tell(line: str) -> None:
+    """Say it on standard error."""
+    say(line, file=sys.stderr)
+
+
 def report(name: str, results: Any, arguments: argparse.Namespace, *lines: str) -> None:
     """Save the figure of that name as the options say; print its table, further lines, and the files."""
     from linattn_ref.experiments.publishing import catalogue, gallery
@@ -59,5 +72,5 @@ def report(name: str, results: Any, arguments: argparse.Namespace, *lines: str) 
         seed=arguments.seed,
         style_name=arguments.style,
     )
-    print(catalogue.module_of(name).table(results), *lines, sep="\n")
-    print("wrote", *files)
+    say(catalogue.module_of(name).table(results), *lines, sep="\n")
+    say("wrote", *files)

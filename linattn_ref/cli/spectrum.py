@@ -1,12 +1,11 @@
 """``linattn-ref spectrum``: how low the rank of a transformer's attention is."""
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import add_command, add_drawing, at_least, report, workers_of
+from linattn_ref.cli.options import add_command, add_drawing, at_least, report, tell, workers_of
 
 __all__ = ["add_spectrum"]
 
@@ -37,7 +36,7 @@ def run_spectrum(arguments: argparse.Namespace) -> None:
         workers=workers,
         dask=arguments.dask,
         progress=True,
-        say=lambda line: print(line, file=sys.stderr),
+        say=tell,
     )
     who = f"{workers} workers" if arguments.dask is None else "without the Dask workers"
     took = f"wall {time.perf_counter() - start:.1f} s, CPU {spectrum_job.cpu_seconds():.1f} s, {who}"

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import add_command, at_least
+from linattn_ref.cli.options import add_command, at_least, say
 
 __all__ = ["QUICK_STEPS", "add_price", "add_task", "common", "k_of", "say_files", "shape_of"]
 
@@ -73,4 +73,4 @@ def shape_of(shape: Any, arguments: argparse.Namespace, **quick: int) -> Any:
 
 
 def say_files(out: Path) -> None:
-    print("wrote", *sorted(str(path) for path in out.glob("[!.]*")))
+    say("wrote", *sorted(str(path) for path in out.glob("[!.]*")))

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import add_command
+from linattn_ref.cli.options import add_command, say
 from linattn_ref.cli.train_causal import add_characters, add_duplication, add_images
 from linattn_ref.cli.train_encoder import add_finetune, add_mlm
 from linattn_ref.cli.train_speech import add_speech
@@ -35,5 +35,5 @@ def run_gather(arguments: argparse.Namespace) -> None:
 
     for name, run in runs.gather(arguments.folder, arguments.target, arguments.weights).items():
         last = ", ".join(f"{what} {curve[-1]:.4g}" for what, curve in run.curves.items())
-        print(f"{name}: {run.steps[-1]} of {run.facts['steps']} steps, {run.cpu_seconds[-1]:.0f} CPU seconds, {last}")
-    print("wrote", *[arguments.target, *(runs.beside(arguments.target, name) for name in arguments.weights)])
+        say(f"{name}: {run.steps[-1]} of {run.facts['steps']} steps, {run.cpu_seconds[-1]:.0f} CPU seconds, {last}")
+    say("wrote", *[arguments.target, *(runs.beside(arguments.target, name) for name in arguments.weights)])

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import at_least
+from linattn_ref.cli.options import at_least, say
 from linattn_ref.cli.task import add_task, common, say_files, shape_of
 
 __all__ = ["AUTOREGRESSIVE", "add_characters", "add_duplication", "add_images"]
@@ -30,9 +30,9 @@ def run_characters(arguments: argparse.Namespace) -> None:
     params, model, found = characters.run(arguments.out, text=arguments.text, shape=shape, **common(arguments))
     facts, *lines = read_record(arguments.out)
     for what, loss in facts["facts"]["yardsticks"].items():
-        print(f"{what}: {loss:.3f} nats a character")
-    print(f"after {lines[-1]['step']} steps: {lines[-1]['loss']:.3f} (training {lines[-1]['training_loss']:.3f})")
-    print(f"\n{characters.write(params, model, found, seed=arguments.seed)}\n")
+        say(f"{what}: {loss:.3f} nats a character")
+    say(f"after {lines[-1]['step']} steps: {lines[-1]['loss']:.3f} (training {lines[-1]['training_loss']:.3f})")
+    say(f"\n{characters.write(params, model, found, seed=arguments.seed)}\n")
     say_files(arguments.out)
 
 
@@ -58,7 +58,7 @@ def run_duplication(arguments: argparse.Namespace) -> None:
     shape = shape_of(duplication.Shape(), arguments, width=16, layers=1, length=12, batch=4)
     duplication.run(arguments.out, shape=shape, reduce_after=arguments.reduce_after, **common(arguments))
     run = runs.read(arguments.out)
-    print(
+    say(
         f"{arguments.attention}, after {run.steps[-1]} steps and {run.cpu_seconds[-1]:.0f} CPU seconds:"
         f" {run.curves['loss'][-1]:.4f} nats a symbol, {run.curves['accuracy'][-1]:.2%} of them right"
     )
@@ -107,7 +107,7 @@ def run_images(arguments: argparse.Namespace) -> None:
         **common(arguments),
     )
     run = runs.read(arguments.out)
-    print(
+    say(
         f"{arguments.attention}, after {run.steps[-1]} steps and {run.cpu_seconds[-1]:.0f} CPU seconds:"
         f" {run.curves['bits'][-1]:.3f} bits a pixel of {run.facts['watched']} test images"
         f" ({run.curves['bits_without_first'][-1]:.3f} without the first pixel)"

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import at_least
+from linattn_ref.cli.options import at_least, say
 from linattn_ref.cli.task import add_price, add_task, common, k_of, say_files, shape_of
 from linattn_ref.experiments.learning.encoder_names import TITLES
 
@@ -56,8 +56,8 @@ def run_mlm(arguments: argparse.Namespace) -> None:
     )
     run = runs.read(arguments.out)
     for what, loss in run.facts["yardsticks"].items():
-        print(f"{what}: perplexity {math.exp(loss):.1f}")
-    print(
+        say(f"{what}: perplexity {math.exp(loss):.1f}")
+    say(
         f"{arguments.attention}, after {run.steps[-1]} steps and {run.cpu_seconds[-1]:.0f} CPU seconds:"
         f" perplexity {math.exp(run.curves['loss'][-1]):.1f}, {run.curves['accuracy'][-1]:.1%} of the hidden right"
     )
@@ -107,5 +107,5 @@ def run_finetune(arguments: argparse.Namespace) -> None:
     for when in ("before", "after"):
         if found := result[when]:
             low, high = found["interval"]
-            print(f"{when} training: {found['accuracy']:.1%} of {result['texts']} test texts ({low:.1%} to {high:.1%})")
+            say(f"{when} training: {found['accuracy']:.1%} of {result['texts']} test texts ({low:.1%} to {high:.1%})")
     say_files(arguments.out)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import at_least
+from linattn_ref.cli.options import at_least, say, tell
 from linattn_ref.cli.task import add_task, common, say_files, shape_of
 
 __all__ = ["HEARING", "add_speech"]
@@ -48,19 +48,19 @@ def run_speech(arguments: argparse.Namespace) -> None:
     options = common(arguments)
     if arguments.data:
         bar = partial(tqdm, unit="sound", file=sys.stderr, disable=None)
-        corpus = recordings.read(arguments.data, say=partial(print, file=sys.stderr), progress=bar)
+        corpus = recordings.read(arguments.data, say=tell, progress=bar)
     else:
         small: dict[str, Any] = {"speakers": dict.fromkeys(data.SPEAKERS, 2), "each": 4} if arguments.quick else {}
         corpus = data.corpus(**small, progress=partial(tqdm, unit="voice", file=sys.stderr, disable=None))
     for part, count in speech_frames.left_out(corpus).items():
         if count:
             of = f"{count} of {len(corpus.parts[part].texts)} utterances for {part}"
-            print(f"{of} have more {corpus.unit} than frames, and are left out", file=sys.stderr)
+            tell(f"{of} have more {corpus.unit} than frames, and are left out")
     shape = shape_of(speech.Shape(), arguments, width=16, hidden=32, heads=2, layers=1, frames=400, lstms=1)
     params = speech.run(arguments.out, corpus, shape=shape, peak=arguments.peak, **options)
     result = speech_result.write(arguments.out, params, arguments.attention, shape, corpus)
     run = runs.read(arguments.out)
-    print(
+    say(
         f"{arguments.attention}, after {run.steps[-1]} steps and {run.cpu_seconds[-1]:.0f} CPU seconds, on"
         f" {result['utterances']} test utterances ({corpus.name}): {result['greedy']:.1%} of the {corpus.unit} wrong"
         f" by the likeliest path, {result['beam']:.1%} by a beam of {result['width']}"

@@ -158,13 +158,6 @@ def test_an_unknown_chapter_is_an_error_of_one_line(word, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_outside_of_a_checkout_it_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(build, "ROOT", tmp_path)
-    assert cli.main(["slides", "1", "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err.startswith(f"linattn-ref: error: no decks in {tmp_path}")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_without_the_libraries_nothing_is_written(tmp_path, monkeypatch, capsys):
     def refuse(*_):
         raise FetchError("cannot fetch mathjax 3.2.2 from npm's registry")

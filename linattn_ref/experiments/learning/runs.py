@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-import linattn_ref
+from linattn_ref import clone
 from linattn_ref.atomic import check_writable, write_all
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data import fetch
@@ -40,7 +40,7 @@ __all__ = [
 
 Tree = TypeVar("Tree")
 
-RECORDS = Path(linattn_ref.__file__).parents[1] / "figures" / "records"  # those that are committed
+RECORDS = clone.ROOT / "figures" / "records"  # those that are committed
 MOST = 100  # evaluations of a run that are gathered
 
 
@@ -165,7 +165,7 @@ def gathered(path: Path) -> dict[str, Run]:
     """
     from linattn_ref.experiments.publishing.restore import restore
 
-    return restore(dict[str, Run], json.loads(path.read_text(encoding="utf-8")))
+    return restore(dict[str, Run], json.loads(clone.needed(path).read_text(encoding="utf-8")))
 
 
 # --- What was learned -----------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def kept_weights(path: Path, params: Tree) -> Tree:
     ValueError
         It holds those of another model.
     """
-    found = checkpoint.load(path)
+    found = checkpoint.load(clone.needed(path))
     wide = {name: array.astype(np.float32) for name, array in found.arrays.items()}
     try:
         checkpoint.restore(params, checkpoint.Checkpoint(wide, found.facts), "params")

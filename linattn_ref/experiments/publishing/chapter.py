@@ -29,7 +29,7 @@ import PIL.Image
 from IPython.display import Image, Markdown, clear_output, display
 from matplotlib.figure import Figure
 
-import linattn_ref
+from linattn_ref import clone
 from linattn_ref.experiments.publishing import style
 
 __all__ = ["SOURCE_OF", "cell_text", "draw_alone", "explore", "record", "show", "source", "source_text", "table"]
@@ -37,7 +37,7 @@ __all__ = ["SOURCE_OF", "cell_text", "draw_alone", "explore", "record", "show", 
 # The page that nbconvert makes shows code inside an output in the font of its surroundings; hence the div.
 IN_CODE_FONT = '<div style="font-family: var(--jp-code-font-family, monospace)">\n\n```python\n{}\n```\n\n</div>'
 SOURCE_OF = "linattn_ref_source"  # the key under which an output says whose source it shows
-FIGURES = Path(linattn_ref.__file__).parents[1] / "figures"  # the committed figures, with their records
+FIGURES = clone.ROOT / "figures"  # the committed figures, with their records
 DPI = 160  # of a figure's PNG; browsers show it at DISPLAY_DPI, so that it is sharp on a fine screen
 DISPLAY_DPI = 110
 
@@ -145,7 +145,7 @@ def record(name: str) -> dict[str, Any]:
 
     The line names the command and the machine: what follows in the chapter was measured there and then, not now.
     """
-    found: dict[str, Any] = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(clone.needed(FIGURES / f"{name}.json").read_text(encoding="utf-8"))
     command, machine = found["command"], found["machine"]
     where = f"{machine['processor']}, {machine['cores']} cores"
     display(Markdown(f"*From record `figures/{name}.json`, made by `{command}` on {where}; not measured now.*"))

@@ -96,7 +96,9 @@ def write(figure: Figure, document: Mapping[str, Any], out_dir: str | os.PathLik
     writers: dict[Path, Callable[[Path], object]] = {
         out / f"{name}.{format}": partial(_draw, figure, format) for format in METADATA
     }
-    writers[out / f"{name}.json"] = partial(Path.write_text, data=json_text(dict(document)) + "\n", encoding="utf-8")
+    writers[out / f"{name}.json"] = partial(
+        Path.write_bytes, data=(json_text(dict(document)) + "\n").encode(errors="backslashreplace")
+    )
     return write_all(writers)
 
 

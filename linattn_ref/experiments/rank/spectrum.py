@@ -27,6 +27,7 @@ from linattn_ref.experiments.publishing import record, style
 from linattn_ref.experiments.rank import spectrum_inputs, spectrum_job
 from linattn_ref.experiments.rank.spectrum_inputs import PathLike
 from linattn_ref.theory.spectrum import METHODS, Method, cumulative_share, rank_for_share, singular_values, spread
+from linattn_ref.visible import visible
 
 __all__ = ["Results", "compute", "draw", "table"]
 
@@ -221,7 +222,8 @@ def draw(results: Results) -> Figure:
     widths = [1, 1, 1.45] if baselines else [1, 1.45]
     figure, axes = style.figure(1, len(widths), height=0.36 if baselines else 0.45, width_ratios=widths)
     _draw_layers(axes[0], results, given)
-    axes[0].set(title=given.title, ylabel="normalised cumulative\nsingular value")
+    axes[0].set_title(visible(given.title), parse_math=False)  # a file may be called "$x$"
+    axes[0].set_ylabel("normalised cumulative\nsingular value")
     if baselines:
         _draw_baselines(axes[1], results, given, baselines)
         axes[1].set_title("Baselines")

@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from linattn_ref import clone
 from linattn_ref.atomic import write_all
 from linattn_ref.lecture.live import page, slices
 
 __all__ = ["KEPT", "draw", "is_current", "pages", "source_hash"]
 
-ROOT = Path(__file__).parents[3]
-CHAPTERS, KEPT = ROOT / "notebooks", ROOT / "figures" / "frames"
+CHAPTERS, KEPT = clone.ROOT / "notebooks", clone.ROOT / "figures" / "frames"
 DPI = 190
 COLOURS = 128
 
@@ -34,9 +34,8 @@ COLOURS = 128
 
 def chapters() -> dict[str, Path]:
     """The chapters with sliders, by number."""
+    clone.check("live")
     found = {path.name[:2]: path for path in sorted(CHAPTERS.glob("[0-9][0-9]_*.py"))}
-    if not found:
-        raise FileNotFoundError(f"no chapters in {CHAPTERS}: the pages are made in a checkout")
     return {number: path for number, path in found.items() if slices.source(path)}
 
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from linattn_ref import clone
 from linattn_ref.atomic import write_all
 from linattn_ref.attention import softmax
 
 __all__ = ["RECORD", "compute", "read", "save"]
 
-RECORD = Path(__file__).parents[3] / "figures" / "records" / "live_head.json"
+RECORD = clone.ROOT / "figures" / "records" / "live_head.json"
 TEXT = (
     "The animal did not cross the street because it was too tired. The children who had waited on the other side"
     " called to it, and when the last car was gone it stood up, looked at them, and slowly came across."
@@ -47,9 +48,11 @@ def compute(say: Callable[[str], object] = lambda line: None) -> dict[str, Any]:
 
 
 def save(found: dict[str, Any], command: str, path: Path = RECORD) -> None:
-    """Write the record: the head, and what it was made with."""
+    """Write the record: the head, and what it was made with; without a clone there is no place for it."""
     from linattn_ref.experiments.publishing.record import machine, versions
 
+    if path == RECORD:
+        clone.check("live --head")
     document = {
         "command": command,
         "versions": versions(("numpy", "tokenizers")),
@@ -65,11 +68,9 @@ def read(path: Path = RECORD) -> dict[str, Any]:
     Raises
     ------
     FileNotFoundError
-        There is no record: outside a checkout.
+        There is no record: outside a clone.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"no {path}: the pages are made in a checkout, from its records")
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = json.loads(clone.needed(path).read_text(encoding="utf-8"))
     found: dict[str, Any] = document["results"]
     origin = (
         f"Layer {found['layer'] + 1} of 6, head {found['head'] + 1} of 12 of {found['model']}, a network that was"

@@ -4,14 +4,13 @@ import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import linattn_ref
+from linattn_ref import clone
 from linattn_ref.atomic import write_all
 from linattn_ref.lecture.slides import deck, page
 
 __all__ = ["decks", "make", "rendered"]
 
 COURSE = "00"
-ROOT = Path(linattn_ref.__file__).parents[1]
 
 
 def make(wanted: Sequence[str], out: Path, *, say: Callable[[str], object] = lambda line: None) -> list[Path]:
@@ -35,7 +34,7 @@ def make(wanted: Sequence[str], out: Path, *, say: Callable[[str], object] = lam
     ValueError
         No such chapter, or a deck that names what there is not.
     FileNotFoundError
-        This is not a checkout.
+        There is no clone.
     FetchError
         The libraries from npm cannot be had.
     """
@@ -61,19 +60,17 @@ def decks() -> dict[str, Path]:
     Raises
     ------
     FileNotFoundError
-        They are not installed with the package: this is not a checkout.
+        There is no clone: they are not installed with the package.
     """
-    folder = ROOT / "notebooks" / "slides"
-    found = {path.name[:2]: path for path in sorted(folder.glob("[0-9][0-9]_*.md"))}
-    if not found:
-        raise FileNotFoundError(f"no decks in {folder}: slides are made in a checkout, with `pip install -e .`")
-    return found
+    clone.check("slides")
+    folder = clone.ROOT / "notebooks" / "slides"
+    return {path.name[:2]: path for path in sorted(folder.glob("[0-9][0-9]_*.md"))}
 
 
 def rendered(path: Path, found: page.Libraries) -> str:
     """The HTML of one deck."""
     titles = {number: deck.read(file).title for number, file in decks().items()}
-    return page.page(deck.read(path), titles, ROOT, found)
+    return page.page(deck.read(path), titles, clone.ROOT, found)
 
 
 def _write(text: str, path: Path) -> None:
