@@ -125,7 +125,7 @@ def find(folder, near, **environment):
 
 
 def tests_near(file):
-    """The default tests that name the file's module, and those of its folder."""
+    """First the tests of a file's name, then a few that name it, then those of its folder."""
     *folders, stem = Path(file).with_suffix("").parts
     stem = folders.pop() if stem == "__init__" else stem
     files = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if path != Path(__file__)]
@@ -133,7 +133,8 @@ def tests_near(file):
     named.sort(
         key=lambda path: (stem not in path.stem, path.parent.name not in folders, path.parent.name != "contract")
     )
-    return [str(path.relative_to(ROOT)) for path in named[:6]]
+    near = dict.fromkeys([*named[:6], *(path for path in files if folders[0] in path.relative_to(ROOT).parts)])
+    return [str(path.relative_to(ROOT)) for path in near]
 
 
 TEXT = '''"""A sum - of 1."""
