@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MASK", "PAD", "SEP", "SPECIAL", "Padded", "fingerprint", "pad", "stream", "train"]
+from linattn_ref.attention.plain_numbers import plain_numbers
+
+__all__ = ["MASK", "PAD", "SEP", "SPECIAL", "Padded", "check_tokenizers", "fingerprint", "pad", "stream", "train"]
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -34,6 +36,18 @@ class Padded(NamedTuple):
     key_mask: NDArray[np.bool_]  # (S, N), False where it only pads
 
 
+def check_tokenizers() -> None:
+    """Raise an ImportError if the installed tokenizers is 1.0 or newer, where calls made here are gone or renamed."""
+    import tokenizers
+
+    if not tokenizers.__version__.startswith("0."):
+        raise ImportError(
+            f"tokenizers: expected a version from 0.20 to below 1, got {tokenizers.__version__}: pip install"
+            " 'tokenizers<1'"
+        )
+
+
+@plain_numbers
 def train(texts: Sequence[str], size: int) -> Tokenizer:
     """A vocabulary of ``size`` pieces, the special ones first; the same texts give the same one.
 
@@ -42,6 +56,7 @@ def train(texts: Sequence[str], size: int) -> Tokenizer:
     ValueError
         The texts have not so many pieces.
     """
+    check_tokenizers()
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -73,6 +88,7 @@ def stream(texts: Sequence[str], tokenizer: Tokenizer) -> NDArray[np.int32]:
     return np.concatenate([np.array(part, np.int32) for part in parts])
 
 
+@plain_numbers
 def pad(texts: Sequence[str], tokenizer: Tokenizer, length: int) -> Padded:
     """Each text with the special tokens that the tokenizer puts around it, cut or padded to ``length``.
 

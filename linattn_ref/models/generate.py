@@ -125,7 +125,6 @@ def generate(
     if prefix.ndim != 2 or prefix.size == 0:
         raise ValueError(f"prefix: expected shape (B, N) of at least one token, got {prefix.shape}")
     check_sizes(count=count)
-    count = int(count)  # a small NumPy integer would overflow in the sums below
     length, places = prefix.shape[1], causal.places(params, model)
     if length + count - 1 > places:
         raise ValueError(

@@ -11,8 +11,8 @@ from linattn_ref.attention import linear, linformer, linformer_projections, soft
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.models import classifier, encoder, masked_tokens
-from linattn_ref.nested import map_arrays
-from linattn_ref.nn import affine, mechanism, post_norm
+from linattn_ref.nested import leaves, map_arrays
+from linattn_ref.nn import affine, feed_forward, mechanism, multi_head, post_norm, pre_norm
 from linattn_ref.nn.buffers import Arena
 from linattn_ref.training import parameters
 
@@ -155,6 +155,37 @@ def test_where_the_norm_beside_the_blocks_stands():
         first = saved.blocks[0].attention.inner.x if block else rows
         np.testing.assert_allclose(first.mean(axis=-1), 0, atol=1e-12)
         np.testing.assert_allclose((first**2).mean(axis=-1), 1, rtol=1e-4)
+
+
+@pytest.mark.parametrize("block", [pre_norm, post_norm])
+def test_the_models_eps_is_in_every_norm(block):
+    """As large as a variance, so that it moves every row: the network put together from its layers, and both heads."""
+    params, model, eps = above(masked_tokens, drawn()), model_of(INSIDE["softmax"], block=block, eps=0.7), 0.7
+    below = params.encoder
+
+    def norm(x, params):
+        centred = x - x.mean(axis=-1, keepdims=True)
+        return params.gain * centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps) + params.bias
+
+    rng = np.random.default_rng(4)
+    for _, array in leaves(params):  # gains that begin as 1, biases that begin as 0
+        array += 0.1 * rng.standard_normal(array.shape)
+    x = below.embedding.table[READ] + below.positions.table + below.types.table[0]
+    x = norm(x, below.norm) if block is post_norm else x
+    for one in below.blocks:
+        attend = partial(multi_head.forward, params=one.attention, mechanism=model.mechanism, heads=model.heads)
+        if block is post_norm:
+            x = norm(x + attend(x)[0], one.norm_1)
+            x = norm(x + feed_forward.forward(x, one.feed_forward)[0], one.norm_2)
+        else:
+            x = x + attend(norm(x, one.norm_1))[0]
+            x = x + feed_forward.forward(norm(x, one.norm_2), one.feed_forward)[0]
+    x = x if block is post_norm else norm(x, below.norm)
+    np.testing.assert_allclose(encoder.forward(READ, below, model)[0], x, rtol=1e-10, atol=1e-12)
+    a = x.reshape(-1, 8)[CHOSEN] @ params.inner.w + params.inner.b
+    expected = norm(a * ndtr(a), params.norm) @ below.embedding.table.T + params.c
+    scores, _ = masked_tokens.forward(READ, params, model, chosen=CHOSEN)
+    np.testing.assert_allclose(scores, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_each_block_may_have_a_mechanism_of_its_own():

@@ -11,7 +11,11 @@ __all__ = ["ACTIVATIONS", "Config", "parameter_shapes", "parse_config", "pooler_
 # By the names that config.json's "hidden_act" uses.
 ACTIVATIONS: dict[str, ModuleType] = {
     "gelu": gelu,
+    "gelu_python": gelu,
+    "gelu_accurate": gelu_tanh,
+    "gelu_fast": gelu_tanh,  # its constant has ten digits: the same number in float32
     "gelu_new": gelu_tanh,
+    "gelu_python_tanh": gelu_tanh,
     "gelu_pytorch_tanh": gelu_tanh,
     "relu": relu,
 }

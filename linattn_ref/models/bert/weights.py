@@ -1,19 +1,23 @@
 """A BERT-family encoder's parameters: read from a checkpoint, or drawn as they were before training.
 
-A checkpoint is a directory of three files: ``config.json``, ``model.safetensors``, ``tokenizer.json``.
+A checkpoint is a directory of three files: ``config.json``, ``model.safetensors``, ``tokenizer.json``. In the place of
+the second, there may be several such files and ``model.safetensors.index.json``, which says which tensor is in which;
+in the place of the third, a BERT's ``vocab.txt``.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linattn_ref.models.bert import tokenizer
 from linattn_ref.models.bert.config import Config, parameter_shapes, parse_config, pooler_shapes
 
 __all__ = ["Model", "Parameters", "load", "untrained"]
@@ -23,7 +27,11 @@ if TYPE_CHECKING:
 
 Parameters: TypeAlias = "dict[str, NDArray[np.float32]]"
 
-FILES = ("config.json", "model.safetensors", "tokenizer.json")
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# Weights in formats that are not read: PyTorch's pickles, TensorFlow's, JAX's.
+OTHERS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
+# Floating types by their names in safetensors; "BF16" is the upper half of a float32, and NumPy has none.
+FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 ANCHOR = "embeddings.word_embeddings.weight"  # found in every checkpoint; what stands before it is the prefix
 
 
@@ -33,7 +41,7 @@ class Model(NamedTuple):
     config: Config
     parameters: Parameters  # the names and shapes of `parameter_shapes(config)`, float32
     tokenizer: Tokenizer | None  # None in an untrained model
-    sha256: str  # of model.safetensors; "" in an untrained model
+    sha256: str  # of model.safetensors, or of all its parts in the order of their names; "" in an untrained model
     pooler: Parameters | None = None  # "pooler.dense.weight" and "pooler.dense.bias", if they were stored
 
 
@@ -43,32 +51,41 @@ def load(folder: str | os.PathLike[str] | zipfile.Path) -> Model:
     Parameters
     ----------
     folder : path of a directory, or a :class:`zipfile.Path` inside an archive
-        Holds ``config.json``, ``model.safetensors`` and ``tokenizer.json``.
+        Holds ``config.json``, ``model.safetensors`` (or its parts and their index) and ``tokenizer.json`` (or a BERT's
+        ``vocab.txt``).
 
     Returns
     -------
     Model
-        Parameters in float32, whatever floating type they were stored in. The tokenizer neither cuts nor pads.
+        Parameters in float32, whatever floating type they were stored in, bfloat16 too. The tokenizer neither cuts nor
+        pads.
 
     Raises
     ------
     FileNotFoundError
-        No such directory, or one of the three files is not in it.
+        No such directory, or a file is not in it.
+    ImportError
+        The installed tokenizers is too new.
     ValueError
-        A file is damaged, or the model is none that :mod:`linattn_ref.models.bert` computes.
+        A file is damaged or of a format that is not read, or the model is none that :mod:`linattn_ref.models.bert`
+        computes.
     """
     place = folder if isinstance(folder, zipfile.Path) else Path(folder)
-    _check_files(place)
-    config = parse_config((place / "config.json").read_bytes())
-    weights = (place / "model.safetensors").read_bytes()
-    stored = _canonical(_parse_safetensors(weights))
+    if not place.is_dir():
+        raise FileNotFoundError(f"model: no such directory: {place}")
+    if not (place / "config.json").is_file():
+        raise FileNotFoundError(f"model: config.json is not in {place}")
+    config = parse_config((place / "config.json").read_bytes())  # first: of another model, the rest does not matter
+    reader = tokenizer.read(place, config.model_type)
+    stored, sha256 = _read_weights(place)
+    stored = _canonical(stored)
     with_pooler = "pooler.dense.weight" in stored
     return Model(
         config=config,
         parameters=_parse_weights(stored, parameter_shapes(config)),
         pooler=_parse_weights(stored, pooler_shapes(config)) if with_pooler else None,
-        tokenizer=_parse_tokenizer((place / "tokenizer.json").read_bytes()),
-        sha256=hashlib.sha256(weights).hexdigest(),
+        tokenizer=reader,
+        sha256=sha256,
     )
 
 
@@ -97,43 +114,97 @@ def untrained(config: Config, rng: np.random.Generator) -> Model:
     return Model(config, parameters, tokenizer=None, sha256="")
 
 
-def _check_files(place: Path | zipfile.Path) -> None:
-    if not place.is_dir():
-        raise FileNotFoundError(f"model: no such directory: {place}")
-    for name in FILES:
+def _read_weights(place: Path | zipfile.Path) -> tuple[dict[str, Stored], str]:
+    """All tensors of ``place``, and the hash of their files."""
+    if (place / WEIGHTS).is_file():
+        content = (place / WEIGHTS).read_bytes()
+        return _parse_safetensors(content, WEIGHTS), hashlib.sha256(content).hexdigest()
+    if not (place / INDEX).is_file():
+        raise _no_weights(place)
+    file_of, stored, sha256 = _parse_index((place / INDEX).read_bytes()), {}, hashlib.sha256()
+    for name in sorted(set(file_of.values())):
         if not (place / name).is_file():
-            raise FileNotFoundError(f"model: {name} is not in {place} (needed: {', '.join(FILES)})")
+            raise FileNotFoundError(f"model: {name}, a part of the weights by {INDEX}, is not in {place}")
+        content = (place / name).read_bytes()
+        sha256.update(content)
+        part = _parse_safetensors(content, name)
+        for tensor in (tensor for tensor, file in file_of.items() if file == name):
+            if tensor not in part:
+                raise ValueError(f"{name}: the tensor {tensor}, which is in it by {INDEX}, is missing")
+            stored[tensor] = part[tensor]
+    return stored, sha256.hexdigest()
 
 
-def _parse_weights(stored: dict[str, NDArray[Any]], shapes: dict[str, tuple[int, ...]]) -> Parameters:
+def _no_weights(place: Path | zipfile.Path) -> Exception:
+    """Why there is nothing to read, and what to do."""
+    for name in OTHERS:
+        if (place / name).is_file():
+            is_pickle = name.startswith("pytorch")
+            why = (
+                "a pickle, which can run any code when it is read" if is_pickle else "of a format that is not read here"
+            )
+            return ValueError(
+                f"model: {name} in {place} is {why}; if you trust it, convert it: `transformers.AutoModel"
+                f".from_pretrained(folder).save_pretrained(folder)` writes {WEIGHTS}"
+            )
+    return FileNotFoundError(f"model: {WEIGHTS} is not in {place}, and no {INDEX}")
+
+
+def _parse_index(content: bytes) -> dict[str, str]:
+    """The file of each tensor."""
+    try:
+        file_of = json.loads(content)["weight_map"]
+        files = set(file_of.values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{INDEX}: expected an object with weight_map, the file of each tensor") from None
+    for name in files:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise ValueError(f"{INDEX}: expected names of files in the same folder, got {name!r}")
+    return file_of
+
+
+class Stored(NamedTuple):
+    """A tensor as safetensors has it."""
+
+    file: str
+    dtype: str  # "F32", say
+    shape: tuple[int, ...]
+    data: bytearray
+
+    def as_float32(self) -> NDArray[np.float32]:
+        """The numbers, if they are of a floating type that is read."""
+        if self.dtype == "BF16":
+            halves = np.frombuffer(self.data, "<u2").astype(np.uint32)
+            return (halves << 16).view(np.float32).reshape(self.shape)
+        return np.frombuffer(self.data, FLOATS[self.dtype]).reshape(self.shape).astype(np.float32, copy=False)
+
+
+def _parse_weights(stored: dict[str, Stored], shapes: dict[str, tuple[int, ...]]) -> Parameters:
     """The tensors of these names, checked, in float32."""
     parameters: Parameters = {}
     for name, shape in shapes.items():
         if name not in stored:
-            raise ValueError(f"model.safetensors: the tensor {name} is missing")
-        if stored[name].shape != shape:
-            raise ValueError(
-                f"model.safetensors: {name} must have shape {shape} by config.json, got {stored[name].shape}"
-            )
-        if not np.issubdtype(stored[name].dtype, np.floating):
-            raise ValueError(f"model.safetensors: {name} must be floating-point, got {stored[name].dtype}")
-        parameters[name] = stored[name].astype(np.float32, copy=False)
+            raise ValueError(f"{WEIGHTS}: the tensor {name} is missing")
+        found = stored[name]
+        if found.shape != shape:
+            raise ValueError(f"{found.file}: {name} must have shape {shape} by config.json, got {found.shape}")
+        if found.dtype not in (*FLOATS, "BF16"):
+            raise ValueError(f"{found.file}: {name} must be of type {', '.join(FLOATS)} or BF16, got {found.dtype}")
+        parameters[name] = found.as_float32()
     return parameters
 
 
-def _parse_safetensors(content: bytes) -> dict[str, NDArray[Any]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load as parse
+def _parse_safetensors(content: bytes, file: str) -> dict[str, Stored]:
+    from safetensors import SafetensorError, deserialize
 
     try:
-        return parse(content)
+        tensors = deserialize(content)
     except SafetensorError as error:
-        raise ValueError(f"model.safetensors: damaged or cut short: {error}") from None
-    except KeyError as error:  # the reader's table of types has none for it, bfloat16 for one
-        raise ValueError(f"model.safetensors: NumPy has no type {error.args[0]}; save the model in float32") from None
+        raise ValueError(f"{file}: damaged or cut short: {error}") from None
+    return {name: Stored(file, x["dtype"], tuple(x["shape"]), x["data"]) for name, x in tensors}
 
 
-def _canonical(stored: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def _canonical(stored: dict[str, Stored]) -> dict[str, Stored]:
     """Drop what stands before every name ("bert.", "roberta.", "encoder."); the oldest files say gamma and beta."""
     prefixes = [name.removesuffix(ANCHOR) for name in stored if name.endswith(ANCHOR)]
     if len(prefixes) != 1:
@@ -145,16 +216,3 @@ def _canonical(stored: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         for name, tensor in stored.items()
         if name.startswith(prefixes[0])
     }
-
-
-def _parse_tokenizer(content: bytes) -> Tokenizer:
-    """The tokenizer, without the cutting and padding that a checkpoint's file may ask for."""
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_buffer(content)
-    except Exception as error:  # its own errors have no class of their own
-        raise ValueError(f"tokenizer.json: damaged: {error}") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer

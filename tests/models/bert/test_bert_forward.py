@@ -73,10 +73,23 @@ def test_every_layer_against_the_equations_written_out(checkpoint):
     np.testing.assert_array_equal(bert.encode(model, TOKENS), computed[-1].hidden)
 
 
+def test_the_eps_of_the_configuration_is_in_every_norm(checkpoint):
+    """As large as a variance, it moves every row."""
+    checkpoint.write_config(checkpoint.fields | {"layer_norm_eps": 0.7})
+    expected = token_by_token(checkpoint.fields, checkpoint.tensors, TOKENS, exact_gelu)
+    for layer, (_, hidden) in zip(bert.layers(bert.load(checkpoint.folder), TOKENS), expected, strict=True):
+        np.testing.assert_allclose(layer.hidden, hidden, atol=TOLERANCE)
+
+
+def tanh_gelu(x):
+    return x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
 @pytest.mark.parametrize(
     ("name", "nonlinearity"),
     [
-        ("gelu_new", lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+        *[(name, exact_gelu) for name in ("gelu", "gelu_python")],
+        *[(f"gelu_{name}", tanh_gelu) for name in ("accurate", "fast", "new", "python_tanh", "pytorch_tanh")],
         ("relu", lambda x: max(x, 0.0)),
     ],
 )

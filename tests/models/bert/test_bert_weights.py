@@ -7,6 +7,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from linattn_ref.models.bert.config import parameter_shapes, parse_config
 from linattn_ref.models.bert.weights import load, untrained
@@ -58,6 +59,46 @@ def test_names_of_other_files(bert_checkpoint, prefix, old):
     heads = {"cls.predictions.bias": np.zeros(3, np.float32), f"{prefix}pooler.dense.bias": np.zeros(3, np.float32)}
     bert_checkpoint.write_tensors(renamed(bert_checkpoint.tensors, prefix, old) | heads)
     assert_same_parameters(load(bert_checkpoint.folder), bert_checkpoint.tensors)
+
+
+def test_bfloat16_becomes_float32(bert_checkpoint):
+    """As a file has it: the upper half of a float32's bits, of which zeros, infinities and NaN are told apart."""
+    tensors = dict(bert_checkpoint.tensors)
+    name = "embeddings.position_embeddings.weight"
+    tensors[name] = tensors[name].copy()
+    tensors[name][0, :6] = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40]
+    header, data = {}, b""
+    for key, tensor in tensors.items():
+        halves = (tensor.view(np.uint32) >> 16).astype("<u2").tobytes()
+        header[key] = {"dtype": "BF16", "shape": tensor.shape, "data_offsets": [len(data), len(data) + len(halves)]}
+        data += halves
+    start = json.dumps(header).encode()
+    content = len(start).to_bytes(8, "little") + start + data
+    (bert_checkpoint.folder / "model.safetensors").write_bytes(content)
+    cut = {key: (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32) for key, x in tensors.items()}
+    model = load(bert_checkpoint.folder)
+    assert_same_parameters(model, cut)
+    assert (np.signbit(model.parameters[name][0, :2]) == [False, True]).all()
+    spread = np.abs(cut[NAME] - tensors[NAME]) / np.abs(tensors[NAME])
+    assert 2**-9 < spread.max() < 2**-7  # eight bits of each number are kept
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_weights_in_several_files(bert_checkpoint, tmp_path, zipped):
+    """Which tensor is in which the index says; the one of another file is not read, even of the same name."""
+    folder, tensors = bert_checkpoint.folder, bert_checkpoint.tensors
+    stale = {NAME: np.zeros((12, 12), np.float32)}
+    bert_checkpoint.write_parts(3, also=dict.fromkeys([f"model-{i}.safetensors" for i in range(3)], stale))
+    if zipped:
+        with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+            for path in folder.glob("*.*"):
+                if path.suffix != ".zip":
+                    archive.write(path, f"model/{path.name}")
+        folder = zipfile.Path(tmp_path / "all.zip", "model/")
+    model = load(folder)
+    assert_same_parameters(model, tensors)
+    parts = sorted(bert_checkpoint.folder.glob("model-*.safetensors"))
+    assert model.sha256 == hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
@@ -135,16 +176,77 @@ def test_a_tensor_of_another_shape_is_named(bert_checkpoint):
 
 def test_a_tensor_of_integers_is_named(bert_checkpoint):
     bert_checkpoint.write_tensors({**bert_checkpoint.tensors, NAME: np.zeros((12, 12), np.int64)})
-    with pytest.raises(ValueError, match=f"{NAME} must be floating-point, got int64"):
+    with pytest.raises(ValueError, match=f"{NAME} must be of type F64, F32, F16 or BF16, got I64"):
         load(bert_checkpoint.folder)
 
 
-def test_a_type_that_numpy_has_not(bert_checkpoint):
-    header = json.dumps({"a": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}).encode()
-    content = len(header).to_bytes(8, "little") + header + b"\0\0"
-    (bert_checkpoint.folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(ValueError, match="NumPy has no type BF16; save the model in float32"):
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("pytorch_model.bin", "is a pickle, which can run any code when it is read; if you trust it, convert it: "),
+        ("pytorch_model.bin.index.json", "is a pickle"),
+        ("tf_model.h5", "is of a format that is not read here"),
+    ],
+)
+def test_weights_of_another_format_are_not_read(bert_checkpoint, name, why):
+    """Nor anything in a pickle run."""
+
+    class Run:
+        def __reduce__(self):
+            return (pytest.fail, ("the pickle was read",))
+
+    (bert_checkpoint.folder / "model.safetensors").unlink()
+    (bert_checkpoint.folder / name).write_bytes(pickle.dumps(Run()))
+    with pytest.raises(ValueError, match=rf"model: {name} in .* {why}.*save_pretrained.*writes model\.safetensors$"):
         load(bert_checkpoint.folder)
+
+
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"{}", b"\xff", b'{"weight_map": 3}', b'{"weight_map": ["a"]}', b'{"weight_map": {"a": [1]}}'],
+)
+def test_an_index_that_is_none_is_named(bert_checkpoint, content):
+    bert_checkpoint.write_parts(2)
+    (bert_checkpoint.folder / INDEX).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{INDEX}: expected an object with weight_map"):
+        load(bert_checkpoint.folder)
+
+
+@pytest.mark.parametrize("file", ["../model-1.safetensors", "/etc/passwd", 3])
+def test_an_index_reads_nothing_outside_its_folder(bert_checkpoint, file):
+    bert_checkpoint.write_parts(2)
+    found = json.loads((bert_checkpoint.folder / INDEX).read_text())
+    found["weight_map"][NAME] = file
+    (bert_checkpoint.folder / INDEX).write_text(json.dumps(found))
+    with pytest.raises(ValueError, match=rf"{INDEX}: expected names of files in the same folder, got {file!r}"):
+        load(bert_checkpoint.folder)
+
+
+def test_a_part_that_is_missing_or_damaged_is_named(bert_checkpoint):
+    bert_checkpoint.write_parts(2)
+    part = bert_checkpoint.folder / "model-1.safetensors"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-5])
+    with pytest.raises(ValueError, match=r"model-1\.safetensors: damaged or cut short"):
+        load(bert_checkpoint.folder)
+    save_file({"other": np.zeros(1)}, part)
+    with pytest.raises(
+        ValueError, match=rf"model-1\.safetensors: the tensor .*, which is in it by {INDEX}, is missing"
+    ):
+        load(bert_checkpoint.folder)
+    part.unlink()
+    with pytest.raises(FileNotFoundError, match=r"model: model-1\.safetensors, a part of the weights by"):
+        load(bert_checkpoint.folder)
+
+
+def test_of_another_model_its_kind_is_told_first(tmp_path):
+    """Not that it has no tokenizer.json, for which nobody has to look then."""
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ValueError, match=r"model_type must be one of bert, .* got 'gpt2'"):
+        load(tmp_path)
 
 
 def test_no_encoder_or_two(bert_checkpoint):

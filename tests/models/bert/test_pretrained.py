@@ -29,3 +29,20 @@ def test_attention_of_real_text_is_low_rank():
                 shares[s, index, head] = values[:128].sum() / values.sum()
     np.testing.assert_allclose(shares.mean(axis=(0, 2)), [0.80, 0.70, 0.76, 0.86, 0.86, 0.98], atol=0.02)
     assert abs(shares.mean() - 0.83) < 0.01
+
+
+@pytest.mark.network
+def test_its_vocabulary_alone_makes_the_same_tokenizer(tmp_path):
+    whole = open_content(MODEL)
+    for name in ("config.json", "model.safetensors", "vocab.txt"):
+        (tmp_path / name).write_bytes((whole / name).read_bytes())
+    texts = [
+        "Hello, World! Caf\u00e9 na\u00efve [MASK] [unused3] unaffable",
+        "\u6771\u4eac x\u200by \t don't 3.14 " + "a" * 120,
+        "",
+    ]
+    both = [bert.load(place).tokenizer for place in (whole, tmp_path)]
+    assert both[0].get_vocab() == both[1].get_vocab()
+    for text in [*texts, *read_reviews(open_content(REVIEWS)).documents[:200]]:
+        given, made = (each.encode(text, "second").ids for each in both)
+        assert given == made, text
