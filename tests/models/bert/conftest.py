@@ -54,13 +54,13 @@ class Checkpoint:
     def write_tensors(self, tensors):
         save_file(tensors, self.folder / "model.safetensors")
 
-    def write_parts(self, count, also=()):
-        """The tensors in so many files and an index, in place of one file; ``also`` says what is in a file besides."""
+    def write_parts(self, count):
+        """The tensors in so many files and an index, in place of one file; zeros under the names of the others."""
         (self.folder / "model.safetensors").unlink()
         file_of = {name: f"model-{i % count}.safetensors" for i, name in enumerate(self.tensors)}
         for file in set(file_of.values()):
-            its = {name: x for name, x in self.tensors.items() if file_of[name] == file}
-            save_file({**dict(also).get(file, {}), **its}, self.folder / file)
+            its = {name: x if file_of[name] == file else np.zeros_like(x) for name, x in self.tensors.items()}
+            save_file(its, self.folder / file)
         index = {"metadata": {"total_size": 0}, "weight_map": file_of}
         (self.folder / "model.safetensors.index.json").write_text(json.dumps(index))
 

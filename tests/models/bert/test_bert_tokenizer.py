@@ -126,8 +126,8 @@ def test_a_version_with_other_calls_is_told_and_no_file_is_blamed(bert_checkpoin
             call()
 
 
-def test_an_error_of_ones_own_is_no_damage_of_the_file(bert_checkpoint, monkeypatch):
-    """What goes wrong after the file was read is not said of the file."""
-    monkeypatch.setattr(tokenizers, "Tokenizer", SimpleNamespace(from_buffer=lambda content: object()))
-    with pytest.raises(AttributeError, match="no_truncation"):
+@pytest.mark.parametrize("calls", [{}, {"from_buffer": lambda content: object()}], ids=["from_buffer", "no_truncation"])
+def test_a_call_that_is_gone_is_no_damage_of_the_file(bert_checkpoint, monkeypatch, request, calls):
+    monkeypatch.setattr(tokenizers, "Tokenizer", SimpleNamespace(**calls))
+    with pytest.raises(AttributeError, match=request.node.callspec.id):
         bert.load(bert_checkpoint.folder)
