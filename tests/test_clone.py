@@ -40,31 +40,25 @@ drawing.load()  # is in the package
 SAYS = "this needs a clone of the repository, with its notebooks and figures, and linattn_ref was installed without, in"
 
 
-@pytest.fixture
-def installed(tmp_path):
-    """Runs code with the package as it lies in a folder of packages, and says what the code has written there."""
-    packages, work = tmp_path / "site-packages", tmp_path / "work"
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """What both say, run with the package as it lies in a folder of packages; and that folder."""
+    folder = tmp_path_factory.mktemp("installed")
+    packages, work = folder / "site-packages", folder / "work"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(linattn_ref.__file__).parent, packages / "linattn_ref", ignore=ignored)
     work.mkdir()
+    before = set(packages.rglob("*"))
     environment = {**os.environ, "PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
-
-    def run(code):
-        before = set(packages.rglob("*"))
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env=environment, cwd=work, capture_output=True, text=True)
-        made = {path for path in packages.rglob("*") if "__pycache__" not in path.parts} - before
-        assert made == set(), made
-        assert done.returncode == 0, done.stderr
-        return done, packages
-
-    return run
+    command = [sys.executable, "-c", COMMANDS + LIBRARY]
+    done = subprocess.run(command, env=environment, cwd=work, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done, packages, before
 
 
-def test_commands_that_need_a_clone_say_so_and_write_nothing(installed):
-    """``live --head`` wrote its record to ``site-packages/figures``."""
-    done, packages = installed(COMMANDS)
-    assert done.stdout.splitlines() == [
+def test_commands_that_need_a_clone_say_so(installed):
+    done, packages, _ = installed
+    assert done.stdout.splitlines()[:4] == [
         f"{words} ends with 2" for words in ("live --head", "live --draw 02", "live", "slides 1")
     ]
     assert done.stderr.splitlines() == [
@@ -74,7 +68,7 @@ def test_commands_that_need_a_clone_say_so_and_write_nothing(installed):
 
 
 def test_what_chapters_read_says_that_a_clone_is_needed(installed):
-    done, packages = installed(LIBRARY)
+    done, packages, _ = installed
     names = {
         "chapter.record": "figures/decoding.json",
         "compute": "figures/records/mlm.json",
@@ -82,9 +76,15 @@ def test_what_chapters_read_says_that_a_clone_is_needed(installed):
         "learned": "figures/records/duplication-linear-0.safetensors",
         "save": "live --head",
     }
-    assert done.stdout.splitlines() == [
+    assert done.stdout.splitlines()[4:] == [
         f"{name}: {file}: {SAYS} {packages}: run `pip install -e .` in a clone" for name, file in names.items()
     ]
+
+
+def test_nothing_is_written_among_the_packages(installed):
+    """``live --head`` wrote its record to ``site-packages/figures``."""
+    _, packages, before = installed
+    assert {path for path in packages.rglob("*") if "__pycache__" not in path.parts} == before
 
 
 def test_in_a_clone_nothing_is_said(tmp_path):
