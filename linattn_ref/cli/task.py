@@ -26,7 +26,7 @@ def add_task(
     option("--steps", type=at_least(1), metavar="S", help=f"(default: {steps}, or {QUICK_STEPS} with --quick)")
     option("--seed", type=at_least(0), default=0, help="(default: 0)")
     option("--quick", action="store_true", help="a tiny network, for a test")
-    option("--resume", action="store_true", help="go on from the last checkpoint in that folder")
+    option("--resume", action="store_true", help="go on from the last checkpoint there; an ended run, with more steps")
     return option
 
 

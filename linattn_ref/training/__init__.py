@@ -12,6 +12,6 @@ for _ in range(steps):
 
 from linattn_ref import lazy
 
-__all__ = ["adam", "checkpoint", "clip", "loop", "parameters", "radam", "schedule", "sgd"]
+__all__ = ["adam", "checkpoint", "clip", "folder", "loop", "parameters", "radam", "schedule", "sgd"]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -3,13 +3,8 @@
 All that is random in step ``t`` is drawn from a generator made of the seed and ``t``. So a run that was stopped at any
 moment, by Ctrl-C or by kill -9, goes on from its last checkpoint to the same numbers as one that never stopped.
 
-In the folder of a run::
-
-    record.jsonl       a line of what was run with (command, settings, seed, versions), then a line an evaluation
-    last.safetensors   the last checkpoint: parameters, the optimiser's state, the step
-    best.safetensors   the one with the lowest loss in an evaluation
-    times.jsonl        a line an evaluation: the CPU seconds of all steps so far, without evaluations and compiling
-    result.json        what a task has measured in the end, if it does
+A run that has come to its end may be lengthened: resumed with more steps, it goes on with the rates that a run of that
+length has there. `linattn_ref.training.folder` says what lies in a run's folder, where one run at a time writes.
 """
 
 from __future__ import annotations
@@ -19,25 +14,25 @@ import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.atomic import write_all
 from linattn_ref.attention.arguments import Array, check_sizes
 from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nn.buffers import Arena, Work
-from linattn_ref.training import adam, checkpoint, clip, parameters
+from linattn_ref.training import adam, checkpoint, clip, folder, parameters
 from linattn_ref.training.checks import check_rate
+from linattn_ref.training.folder import BEST, LAST, RECORD, RESULT, TIMES, check_folder, read_record, read_times
 
 __all__ = [
     "BEST",
     "LAST",
     "RECORD",
     "RESULT",
+    "TIMES",
     "Settings",
     "Task",
     "TrainingError",
@@ -47,8 +42,6 @@ __all__ = [
     "run",
 ]
 
-RECORD, LAST, BEST, RESULT = "record.jsonl", "last.safetensors", "best.safetensors", "result.json"
-TIMES = "times.jsonl"  # apart from the record, which is the same bytes each time
 EXPLODED = 10.0  # times the first loss
 
 
@@ -115,10 +108,11 @@ def run(
         Where to start: the structure of the parameters and their first values, which are copied.
     settings : Settings
     out : Path
-        The folder of the run; made if it is not there.
+        The folder of the run; made if it is not there. No other run may write there at the same time.
     facts : mapping
         What the record says first: the command and all that the numbers depend on. To resume, all but the command has
-        to be the same.
+        to be the same; a run that has come to its end may have more ``steps``, which are then added to its record with
+        the command.
     resume : bool
         Go on from the last checkpoint in ``out``; from the beginning, if there is none. Without it, a folder that has
         one is left as it is.
@@ -128,8 +122,8 @@ def run(
     Raises
     ------
     ValueError
-        ``resume`` with the checkpoint of another model, a damaged one, or one of other ``facts``; or without it, where
-        there is a checkpoint.
+        ``resume`` with the checkpoint of another model, a damaged one, or one of other ``facts``, or with a record that
+        does not reach to the checkpoint; or without it, where there is a checkpoint. Or another run writes in ``out``.
     TrainingError
         A number that is none, or a loss more than ten times the first: the step and the layer are named.
     OSError
@@ -137,26 +131,41 @@ def run(
     """
     check_sizes(steps=settings.steps, accumulate=settings.accumulate, every=settings.every)
     check_rate(learning_rate=settings.learning_rate(0))
-    check_folder(out, resume=resume)
+    with folder.alone(out):
+        folder.check_files(out, resume=resume)
+        return _run(task, params, settings, out, facts, resume, progress)
+
+
+def _run(
+    task: Task,
+    params: Any,
+    settings: Settings,
+    out: Path,
+    facts: Mapping[str, Any],
+    resume: bool,
+    progress: Callable[[Iterable[int]], Iterable[int]],
+) -> Any:
     flat, params = parameters.flatten(params)
     total, grads = parameters.flatten(parameters.zeros_like(params))
     state, first, best = settings.optimiser.init_state(flat), 0, math.inf
     lines: list[dict[str, Any]] = [{"facts": _plain(facts)}]
-    times: list[dict[str, float]] = []
+    times: list[dict[str, Any]] = []
     if resume and (out / LAST).exists():
         found = checkpoint.load(out / LAST)
-        said, (earlier, first, best) = lines[0]["facts"], _how_far(out / LAST, found.facts)
-        changed = [key for key in {**said, **earlier} if said.get(key) != earlier.get(key) and key != "command"]
-        if changed:
-            raise ValueError(f"resume: the run in {out} is one with other settings: {', '.join(changed)}")
+        earlier, first, best = _how_far(out / LAST, found.facts)
+        said = folder.earlier_facts(out, earlier, lines[0]["facts"], first)
+        if first > settings.steps:
+            raise ValueError(f"steps: the run in {out} has come to step {first} already, got {settings.steps}")
         checkpoint.restore(params, found, "params")
         checkpoint.restore(state, found, "state")
         state = state._replace(steps=first)
-        lines = [line for line in read_record(out) if line.get("step", 0) <= first]
-        times = [line for line in read_times(out) if line["step"] <= first]
-    write_all({out / RECORD: partial(_write_lines, lines=lines), out / TIMES: partial(_write_lines, lines=times)})
+        evaluations, times = folder.lines_until(out, first)
+        lines = [{"facts": said}, *evaluations]
+        if said != earlier:  # lengthened: what was measured in the end is of fewer steps
+            (out / RESULT).unlink(missing_ok=True)
+    folder.write_lines(out, lines, times)
 
-    arena, losses, spent = Arena(), [], times[-1]["cpu_seconds"] if times else 0.0
+    arena, losses, spent = Arena(), [], folder.seconds_of(times)
     if first < settings.steps:  # Numba compiles in the first step: it is taken once on copies, before the clock
         _gradient(task, params, grads, settings, first, arena)
         settings.optimiser.step(
@@ -187,34 +196,9 @@ def run(
             lines, losses = [*lines, _plain(line)], []
             better = found_now["loss"] < best
             best = min(best, found_now["loss"])
-            times = [*times, {"step": step + 1, "cpu_seconds": round(spent, 3)}]
-            _save(out, lines, times, params, state, better, best)
+            times = [*times, {"step": step + 1, "cpu_seconds": None if math.isnan(spent) else round(spent, 3)}]
+            folder.save(out, lines, times, Trees(params, state), better=better, best=best)
     return params
-
-
-def check_folder(out: Path, *, resume: bool = False) -> None:
-    """Find out whether a run may begin in ``out``: what another one has learned is not written over.
-
-    Raises
-    ------
-    ValueError
-        There is a checkpoint or a result, and it is not to be resumed, or cannot be.
-    """
-    found = [name for name in (LAST, BEST, RESULT) if (out / name).exists()]
-    if found and not resume:
-        raise ValueError(f"out: {out} has the {found[0]} of a run; resume that one, or give another folder")
-    if RESULT in found and LAST not in found:
-        raise ValueError(f"resume: {out} has the {RESULT} of a run, and no {LAST} to go on from; give another folder")
-
-
-def read_record(out: Path) -> list[dict[str, Any]]:
-    """The lines of a run's record, the facts first."""
-    return _read_lines(out / RECORD)
-
-
-def read_times(out: Path) -> list[dict[str, float]]:
-    """CPU seconds of the training alone, without what Numba compiles, a line an evaluation."""
-    return _read_lines(out / TIMES)
 
 
 def _how_far(path: Path, said: Mapping[str, Any]) -> tuple[dict[str, Any], int, float]:
@@ -267,33 +251,6 @@ def _no_number(task: Task, settings: Settings, step: int, params: Any, grads: An
 
 def _is_finite(array: Array) -> bool:
     return bool(np.isfinite(array).all())
-
-
-def _save(
-    out: Path,
-    lines: list[dict[str, Any]],
-    times: list[dict[str, float]],
-    params: Any,
-    state: Any,
-    better: bool,
-    best: float,
-) -> None:
-    """The record first, the last checkpoint last: from that one a run goes on, and does again what came before it."""
-    write_all({out / RECORD: partial(_write_lines, lines=lines), out / TIMES: partial(_write_lines, lines=times)})
-    facts = {"facts": lines[0]["facts"], "step": lines[-1]["step"], "best": str(best)}
-    for name in (BEST, LAST) if better else (LAST,):
-        checkpoint.save(out / name, Trees(params, state), facts)
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except ValueError as error:  # no JSON, or no text
-        raise ValueError(f"{path}: damaged, or no record of a run ({error})") from error
-
-
-def _write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -158,12 +159,117 @@ def test_stopped_between_two_files_it_gives_the_same_bytes(tmp_path, monkeypatch
         assert content(out) == content(whole)
 
 
-def test_other_settings_cannot_be_resumed(tmp_path):
-    run(tmp_path, steps=4)
-    with pytest.raises(ValueError, match=r"resume: the run in .* is one with other settings: seed"):
-        run(tmp_path, steps=8, resume=True, facts={**small_run.FACTS, "seed": 8})
-    with pytest.raises(ValueError, match=r"is one with other settings: width, seed$|settings: seed, width$"):
-        run(tmp_path, steps=8, resume=True, facts={"command": "small run", "width": 3})
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"seed": 8}, "seed (there 7, here 8)"),
+        ({"width": 3}, "width (there nothing, here 3)"),
+        ({"shape": {"heads": 2, "layers": 1}}, "shape.layers (there 4, here 1)"),
+        ({"steps": 3}, "steps (there 4, here 3)"),
+    ],
+)
+def test_other_settings_cannot_be_resumed(tmp_path, facts, told):
+    """Each that differs is told with both values."""
+    whole = {**small_run.FACTS, "steps": 4, "shape": {"heads": 2, "layers": 4}}
+    run(tmp_path, steps=4, facts=whole)
+    before = content(tmp_path)
+    with pytest.raises(ValueError, match=rf"resume: the run in .* is one with other settings: {re.escape(told)}$"):
+        run(tmp_path, steps=8, resume=True, facts={**whole, **facts})
+    assert content(tmp_path) == before
+
+
+def test_fewer_steps_than_a_run_has_taken_are_refused(tmp_path):
+    run(tmp_path, steps=8)
+    with pytest.raises(ValueError, match=r"steps: the run in .* has come to step 8 already, got 4"):
+        run(tmp_path, steps=4, resume=True)
+
+
+# --- Longer than it was meant to be ---------------------------------------------------------------------------------
+
+
+def of_length(steps, command="small run"):
+    """Facts and settings; rates that go by the number of steps."""
+    facts = {**small_run.FACTS, "steps": steps, "command": command}
+    return {"facts": facts, "steps": steps, "learning_rate": lambda t: 0.02 * (1 - t / steps)}
+
+
+def test_a_run_that_has_come_to_its_end_can_be_lengthened(tmp_path):
+    """The record says how; stopped in between it comes to the same bytes; the result of the end before it is gone."""
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    for out in (whole, stopped):
+        run(out, **of_length(8))
+        (out / loop.RESULT).write_text("{}")
+    run(whole, **of_length(20, "longer"), resume=True)
+    for step in (0, 5):  # before its first checkpoint, and after one
+        with pytest.raises(KeyboardInterrupt):
+            run(stopped, **of_length(20, "longer"), task=stop_at(step), resume=True)
+    run(stopped, **of_length(20, "longer"), resume=True)
+    assert content(stopped) == content(whole)
+    assert loop.RESULT not in content(whole)
+    (said,), lines = loop.read_record(whole)[:1], loop.read_record(whole)[1:]
+    assert said["facts"] == {**small_run.FACTS, "steps": 20, "lengthened": [{"from": 8, "command": "longer"}]}
+    assert [line["step"] for line in lines] == [4, 8, 12, 16, 20]
+    np.testing.assert_allclose([line["rate"] for line in lines], [0.0125, 0.0025, 0.009, 0.005, 0.001], rtol=1e-12)
+
+
+def test_a_run_that_has_not_come_to_its_end_cannot_be_lengthened(tmp_path):
+    """What it learned would depend on when it was stopped."""
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, **of_length(8), task=stop_at(5))
+    with pytest.raises(
+        ValueError, match=r"steps \(there 8, here 20\); it can be lengthened once it has come to its end"
+    ):
+        run(tmp_path, **of_length(20), resume=True)
+
+
+# --- Two at once, and files that are lost ---------------------------------------------------------------------------
+
+
+def test_a_second_run_in_a_folder_is_refused_until_the_first_is_gone(tmp_path):
+    """Killed by kill -9 in the end."""
+    program = [sys.executable, small_run.__file__, str(tmp_path)]
+    with subprocess.Popen(program) as first:
+        try:
+            while not (tmp_path / loop.RECORD).exists() and first.poll() is None:
+                time.sleep(0.01)
+            for resume in (False, True):
+                with pytest.raises(ValueError, match=r"out: another run is writing in .*; let it end, or give another"):
+                    run(tmp_path, resume=resume)
+                with pytest.raises(ValueError, match="out: another run is writing in"):
+                    loop.check_folder(tmp_path, resume=resume)
+        finally:
+            first.send_signal(signal.SIGKILL)
+    loop.check_folder(tmp_path, resume=True)
+    run(tmp_path, resume=True)
+    assert loop.read_record(tmp_path)[-1]["step"] == 40
+
+
+@pytest.mark.parametrize("left", [None, b"", b'{"facts": {}}\n', b"[]\n{}\n", b"\0" * 300])
+def test_without_the_record_it_does_not_go_on(tmp_path, left):
+    """A rate may go by what is in it. Nothing else is altered."""
+    run(tmp_path, steps=8)
+    record = tmp_path / loop.RECORD
+    record.unlink()
+    if left is not None:
+        record.write_bytes(left)
+    before = content(tmp_path)
+    with pytest.raises(ValueError, match=r"record\.jsonl (is missing or ends at step 0, and)|damaged, or no record of"):
+        run(tmp_path, steps=12, resume=True)
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_without_its_times_it_goes_on_and_they_are_unknown(tmp_path, empty):
+    run(tmp_path / "whole", steps=12)
+    run(tmp_path / "parts", steps=8)
+    times = tmp_path / "parts" / loop.TIMES
+    times.unlink()
+    if empty:
+        times.touch()
+    run(tmp_path / "parts", steps=12, resume=True)
+    assert content(tmp_path / "parts") == content(tmp_path / "whole")
+    unknown = [{"step": step, "cpu_seconds": None} for step in (4, 8, 12)]
+    assert loop.read_times(tmp_path / "parts") == unknown
 
 
 def test_the_command_may_be_written_otherwise(tmp_path):

@@ -62,7 +62,7 @@ class Results(NamedTuple):
 def compute(*, record: Path = runs.RECORDS / "images.json") -> Results:
     """The curves of the committed runs, or those in another file of `runs.gather`; nothing is trained."""
     found = runs.gathered(record)
-    chains = {name: runs.commands(run.facts) for name, run in found.items()}
+    chains = {name: runs.commands(run.facts, lengthened=False) for name, run in found.items()}
     begun = {command for chain in chains.values() for command in chain[:-1]}
     curves = [_curve(name, chain, found) for name, chain in chains.items() if chain[-1] not in begun]
     long = tuple(curve for curve in curves if curve.steps_planned != EXERCISE)

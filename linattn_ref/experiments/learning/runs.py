@@ -62,7 +62,7 @@ def facts(command: str, seed: int, **more: Any) -> dict[str, Any]:
 
 
 def read(folder: Path) -> Run:
-    """The record of a run.
+    """The record of a run; its seconds are NaN where they are not known.
 
     Raises
     ------
@@ -72,11 +72,14 @@ def read(folder: Path) -> Run:
     said, seconds = read_record(folder), read_times(folder)
     if not said:
         raise ValueError(f"{folder / RECORD}: empty; no record of a run")
-    first, *lines = said[: 1 + len(seconds)]  # a process killed between two files leaves a line more in one
+    first, *lines = said
     result = folder / RESULT  # of a task that ends with a test
     try:
         ended = {"result": json.loads(result.read_text(encoding="utf-8"))} if result.is_file() else {}
-        times = np.array([line["cpu_seconds"] for line in seconds[: len(lines)]])
+        spent = {line["step"]: line["cpu_seconds"] for line in seconds}
+        if seconds:  # a process killed between two files leaves a line more in one
+            lines = [line for line in lines if line["step"] in spent]
+        times = np.array([spent.get(line["step"]) for line in lines], float)
         steps = np.array([line["step"] for line in lines])
         names = [name for name in (lines[0] if lines else {}) if name != "step"]
         curves = {name: np.array([line[name] for line in lines]) for name in names}
@@ -244,7 +247,7 @@ def go_on(weights: Path, params: Any, out: Path, *, seed: int, network: Mapping[
     if seed in seeds:
         raise ValueError(f"seed: batches of seed {seed} would come again, {weights} has learned them; give another")
     kept_weights(weights, params)
-    return {**said, "steps": steps, **({"start": before["start"]} if "start" in before else {})}
+    return {**said, "steps": steps, **{name: before[name] for name in ("start", "lengthened") if name in before}}
 
 
 def _chain(facts: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -260,9 +263,11 @@ def _seed(run: Mapping[str, Any]) -> int:
     return run["seed"] if "seed" in run else int(words[words.index("--seed") + 1]) if "--seed" in words else 0
 
 
-def commands(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of a run by its ``facts``, and before it those of the runs that it went on from."""
-    return tuple(run["command"] for run in _chain(facts))[::-1]
+def commands(facts: Mapping[str, Any], *, lengthened: bool = True) -> tuple[str, ...]:
+    """Of a run by its ``facts``, and before it those of the runs that it went on from; after each those that
+    ``lengthened`` it, unless they are not asked for."""
+    chain = list(_chain(facts))[::-1]
+    return tuple(one["command"] for run in chain for one in (run, *(run.get("lengthened", ()) if lengthened else ())))
 
 
 def steps_in_all(facts: Mapping[str, Any], steps: int) -> int:

@@ -83,6 +83,20 @@ def test_of_a_run_killed_between_two_files_what_both_have_is_gathered(tmp_path, 
     assert run.cpu_seconds.tolist() == [2.5, 5.0]
 
 
+@pytest.mark.parametrize("left", [None, "", '{"step": 10, "cpu_seconds": null}\n{"step": 20, "cpu_seconds": null}\n'])
+def test_of_a_run_without_times_the_rest_is_gathered(tmp_path, left):
+    write_run(tmp_path / "runs" / "a", [2.0, 1.0])
+    path = tmp_path / "runs" / "a" / "times.jsonl"
+    path.unlink()
+    if left is not None:
+        path.write_text(left)
+    runs.gather(tmp_path / "runs", tmp_path / "all.json")
+    run = runs.gathered(tmp_path / "all.json")["a"]
+    assert run.curves["loss"].tolist() == [2.0, 1.0]
+    assert np.isnan(run.cpu_seconds).all()
+    assert len(run.cpu_seconds) == 2
+
+
 def test_an_empty_record_is_named(tmp_path, capsys):
     write_run(tmp_path / "runs" / "a", [2.0])
     (tmp_path / "runs" / "a" / "record.jsonl").write_text("")
@@ -202,6 +216,16 @@ def test_a_run_knows_those_it_went_on_from(tmp_path):
     assert runs.steps_in_all({"start": said}, 8) == 50
     assert runs.commands({"command": "three", "start": said}) == ("one", "two", "three")
     assert runs.commands({"command": "one"}) == ("one",)
+
+
+def test_what_lengthened_a_run_is_among_its_commands(tmp_path):
+    longer = [{"from": 30, "command": "one, longer"}]
+    write_weights(tmp_path / "a" / "last.safetensors", "one", 40, 0, lengthened=longer)
+    params = Params(np.zeros((2, 2), np.float32))
+    said = runs.go_on(tmp_path / "a" / "last.safetensors", params, tmp_path / "b", seed=1, network=NETWORK)
+    assert said["steps"] == 40
+    assert runs.commands({"command": "two", "start": said}) == ("one", "one, longer", "two")
+    assert runs.commands({"command": "two", "start": said}, lengthened=False) == ("one", "two")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,211 @@
+"""The folder of a run: what lies in it, who may write there, and what is read from it again.
+
+record.jsonl       a line of what was run with (command, settings, seed, versions), then a line per evaluation
+last.safetensors   the last checkpoint: parameters, the optimiser's state, the step
+best.safetensors   the one with the lowest loss in an evaluation
+times.jsonl        a line per evaluation: the CPU seconds of all steps so far, without evaluations and compiling
+result.json        what a task has measured in the end, if it does
+.lock              held by the process that writes there; the system lets go of it when that process ends
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import operator
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from reprlib import repr as shortened
+from typing import Any
+
+from linattn_ref.atomic import check_writable, write_all
+from linattn_ref.training import checkpoint
+
+try:
+    import fcntl
+except ImportError:  # Windows, where nothing keeps a second run out
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = [
+    "BEST",
+    "LAST",
+    "RECORD",
+    "RESULT",
+    "TIMES",
+    "alone",
+    "check_files",
+    "check_folder",
+    "earlier_facts",
+    "lines_until",
+    "read_record",
+    "read_times",
+    "save",
+    "seconds_of",
+    "write_lines",
+]
+
+RECORD, LAST, BEST, RESULT = "record.jsonl", "last.safetensors", "best.safetensors", "result.json"
+TIMES = "times.jsonl"  # apart from the record, which is the same bytes each time
+LOCK = ".lock"
+
+
+@contextlib.contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Keep every other run out of the folder ``out``, which is made if it is not there.
+
+    Raises
+    ------
+    ValueError
+        Another run is writing there.
+    OSError
+        The folder cannot be written to.
+    """
+    check_writable(out / RECORD)
+    with (out / LOCK).open("ab") as file:
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"out: another run is writing in {out}; let it end, or give another folder") from None
+        except OSError as error:
+            told = f"{out}: its file system has no locks ({error.strerror}), so nothing keeps a second run out"
+            warnings.warn(told, RuntimeWarning, stacklevel=3)
+        yield
+
+
+def check_folder(out: Path, *, resume: bool = False) -> None:
+    """Find out whether a run may begin in ``out``: what another one has learned is not written over.
+
+    Raises
+    ------
+    ValueError
+        Another run is writing there; or there is a checkpoint or a result, and it is not to be resumed, or cannot be.
+    """
+    if (out / LOCK).exists():
+        with alone(out):
+            pass
+    check_files(out, resume=resume)
+
+
+def check_files(out: Path, *, resume: bool) -> None:
+    """The same, without looking who is writing there."""
+    found = [name for name in (LAST, BEST, RESULT) if (out / name).exists()]
+    if found and not resume:
+        raise ValueError(f"out: {out} has the {found[0]} of a run; resume that one, or give another folder")
+    if RESULT in found and LAST not in found:
+        raise ValueError(f"resume: {out} has the {RESULT} of a run, and no {LAST} to go on from; give another folder")
+
+
+# --- Going on -------------------------------------------------------------------------------------------------------
+
+
+def earlier_facts(out: Path, earlier: Mapping[str, Any], now: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """What the record of a run in ``out`` is to say first, of which ``earlier`` was said, and now ``now``.
+
+    A run that has come to its last ``step`` may be lengthened: the number of its steps may be a larger one, and the
+    facts say so.
+
+    Raises
+    ------
+    ValueError
+        Something else than the command differs.
+    """
+    compared = {key: value for key, value in earlier.items() if key not in ("command", "lengthened")}
+    said = {key: value for key, value in now.items() if key != "command"}
+    before, after = compared.get("steps"), said.get("steps")
+    lengthened = before == step and isinstance(after, int) and after > step
+    if lengthened:
+        compared["steps"] = after
+    if differing := list(_differing(compared, said)):
+        told = f"resume: the run in {out} is one with other settings: {', '.join(differing)}"
+        unfinished = isinstance(before, int) and isinstance(after, int) and step < before < after
+        raise ValueError(told + "; it can be lengthened once it has come to its end" * unfinished)
+    if not lengthened:
+        return dict(earlier)
+    more = {"from": step, "command": now.get("command", "")}
+    return {**earlier, "steps": after, "lengthened": [*earlier.get("lengthened", []), more]}
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """Each key that does not have the same value in both, with both."""
+    for key in {**before, **now}:
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differing(old, new, f"{within}{key}.")
+        elif old != new or (key in before) != (key in now):
+            told = [shortened(side[key]) if key in side else "nothing" for side in (before, now)]
+            yield f"{within}{key} (there {told[0]}, here {told[1]})"
+
+
+def lines_until(out: Path, step: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The evaluations of a run's record up to its checkpoint of ``step``, and their times, unknown ones as None.
+
+    Raises
+    ------
+    ValueError
+        The record is damaged, or there is none to that step.
+    """
+    record = out / RECORD
+    try:
+        kept = [line for line in read_record(out)[1:] if operator.index(line["step"]) <= step]
+        seconds = {line["step"]: line["cpu_seconds"] for line in read_times(out)}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{out}: damaged, or no record of a run ({error!r})") from error
+    except FileNotFoundError:
+        kept, seconds = [], {}
+    last = kept[-1]["step"] if kept else 0
+    if last != step:
+        told = f"resume: {record} is missing or ends at step {last}, and {LAST} is of step {step}"
+        raise ValueError(f"{told}; put the whole record there, or give another folder")
+    return kept, [{"step": line["step"], "cpu_seconds": seconds.get(line["step"])} for line in kept]
+
+
+# --- Reading and writing --------------------------------------------------------------------------------------------
+
+
+def read_record(out: Path) -> list[dict[str, Any]]:
+    """The lines of a run's record, the facts first."""
+    return _read_lines(out / RECORD)
+
+
+def read_times(out: Path) -> list[dict[str, Any]]:
+    """CPU seconds of the training alone, without what Numba compiles, a line per evaluation; None if they are unknown.
+
+    Empty where there is no such file.
+    """
+    return _read_lines(out / TIMES) if (out / TIMES).exists() else []
+
+
+def seconds_of(times: list[dict[str, Any]]) -> float:
+    """All of them, NaN if they are unknown."""
+    last = times[-1]["cpu_seconds"] if times else 0.0
+    return math.nan if last is None else last
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except ValueError as error:  # no JSON, or no text
+        raise ValueError(f"{path}: damaged, or no record of a run ({error})") from error
+
+
+def write_lines(out: Path, lines: list[dict[str, Any]], times: list[dict[str, Any]]) -> None:
+    """The record and the times."""
+    write_all({out / RECORD: partial(_write, lines=lines), out / TIMES: partial(_write, lines=times)})
+
+
+def _write(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def save(
+    out: Path, lines: list[dict[str, Any]], times: list[dict[str, Any]], trees: Any, *, better: bool, best: float
+) -> None:
+    """The record first, the last checkpoint last: from that one a run goes on, and does again what came before it."""
+    write_lines(out, lines, times)
+    facts = {"facts": lines[0]["facts"], "step": lines[-1]["step"], "best": str(best)}
+    for name in (BEST, LAST) if better else (LAST,):
+        checkpoint.save(out / name, trees, facts)
