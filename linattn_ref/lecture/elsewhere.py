@@ -17,11 +17,13 @@ SET_UP = """# Set-up where the package is not there yet, as on Colab; then wheth
 import importlib.util
 import subprocess
 import sys
+import tempfile
 
 if importlib.util.find_spec("linattn_ref") is None:
-    subprocess.run(["git", "clone", "--quiet", "--depth=1", "{address}", "/tmp/linattn_ref"], check=True)
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "-e", "/tmp/linattn_ref[{extra}]"], check=True)
-    sys.path.insert(0, "/tmp/linattn_ref")
+    clone = tempfile.mkdtemp(prefix="linattn_ref-")  # a folder that is nobody else's
+    subprocess.run(["git", "clone", "--quiet", "--depth=1", "{address}", clone], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "-e", clone + "[{extra}]"], check=True)
+    sys.path.insert(0, clone)
 
 from linattn_ref.lecture import elsewhere
 

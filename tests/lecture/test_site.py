@@ -2,6 +2,10 @@
 
 import importlib.util
 import re
+import stat
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -90,6 +94,22 @@ def test_links_are_made_from_the_one_address(tmp_path):
     }
     (tmp_path / "pyproject.toml").write_text("[project]\n")
     assert elsewhere.set_up_cell(elsewhere.repository(tmp_path)) == ""
+
+
+def test_the_set_up_cell_clones_into_a_folder_that_is_nobody_elses(tmp_path, monkeypatch):
+    """``/tmp/linattn_ref`` could be there already, with somebody else's code in it."""
+    commands = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = {}
+    exec(elsewhere.set_up_cell("https://github.com/a/b"), names)
+    (folder,) = tmp_path.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert commands[0][-2:] == ["https://github.com/a/b", str(folder)]
+    assert commands[1][-1] == f"{folder}[notebooks]"
+    assert sys.path[0] == str(folder)
 
 
 def test_the_first_cell_is_python_and_checks_what_is_installed(monkeypatch):
