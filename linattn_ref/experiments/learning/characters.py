@@ -7,6 +7,7 @@ of the last character and the next. What it has learned it writes as a recurrent
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -60,8 +61,8 @@ class Shape(NamedTuple):
 def corpus(text: Text) -> Corpus:
     """All documents one after the other, with an empty line between."""
     joined = "\n\n".join(text.documents)
-    found, counts = np.unique(np.array(list(joined)), return_counts=True)
-    alphabet = "".join(found[np.argsort(-counts, kind="stable")][:ALPHABET])
+    counts = Counter(joined)  # an array of characters would lose NUL
+    alphabet = "".join(sorted(counts, key=lambda character: (-counts[character], character))[:ALPHABET])
     number = {character: i for i, character in enumerate(alphabet)}
     numbers = np.array([number.get(character, len(alphabet) - 1) for character in joined])
     cut = len(numbers) - len(numbers) // VALIDATION
@@ -150,6 +151,7 @@ def run(
         raise ValueError(f"attention: expected one of {', '.join(MECHANISMS)}, got {attention!r}")
     found = corpus(read_reviews(fetch.open_content(fetch.REVIEWS)) if text is None else read_text(text))
     model = Model(mechanism.of(MECHANISMS[attention], causal=True, kernels=jit), shape.heads)
+    learned = task(found, model, shape)
     start = causal.draw(
         np.random.default_rng(seed),
         tokens=len(found.alphabet),
@@ -177,7 +179,6 @@ def run(
         text={"name": found.name, "sha256": found.sha256, "characters": len(found.training)},
         yardsticks=yardsticks(found),
     )
-    learned = task(found, model, shape)
     return loop.run(learned, start, settings, out, facts=facts, resume=resume, progress=progress), model, found
 
 

@@ -47,10 +47,22 @@ def test_windows_read_what_comes_before_what_is_said():
     np.testing.assert_array_equal(read, [[0, 1, 2, 3], [6, 7, 8, 9]])
 
 
-def test_a_short_text_is_an_error():
-    found = characters.corpus(Text("x", ["ab" * 20], ""))
-    with pytest.raises(ValueError, match="text: 2 characters of it are for validation, more than 12 are needed"):
-        characters.task(found, None, TINY)
+@pytest.mark.parametrize("text", ["ab" * 20, "a"])
+def test_a_short_text_is_an_error(tmp_path, text):
+    """And nothing besides: no warning of a mean over nothing."""
+    (tmp_path / "text.txt").write_text(text)
+    with pytest.raises(ValueError, match=r"text: \d characters of it are for \w+, more than 12 are needed"):
+        characters.run(tmp_path / "run", text=tmp_path / "text.txt", shape=TINY, steps=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_text_of_nul_characters_is_a_text():
+    """As a power cut leaves a file: each of its characters is in the alphabet, alone or among others."""
+    for text, alphabet in (("\0" * 400, "\0"), ("\0ab\0" * 100, "\0ab")):
+        found = characters.corpus(Text("x", [text], ""))
+        assert found.alphabet == alphabet
+        assert "".join(found.alphabet[i] for i in [*found.training, *found.validation]) == text
+        assert all(np.isfinite(loss) for loss in characters.yardsticks(found).values())
 
 
 @pytest.mark.slow
