@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from linattn_ref.kernels import jit, reference
 from linattn_ref.training import adam, radam, sgd
 
 STEPS = 12
@@ -90,3 +91,23 @@ def test_bad_arguments_are_named(optimiser):
     p.setflags(write=False)
     with pytest.raises(ValueError, match="params: expected an array that can be written to"):
         optimiser.step(p, np.ones(5), state, learning_rate=0.1)
+
+
+@pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+@pytest.mark.parametrize("optimiser", [sgd, adam, radam])
+@pytest.mark.parametrize("view", [np.s_[4:8], np.s_[:, 1:3], np.s_[::2, ::-1], np.s_[2], np.s_[:, 3]], ids=str)
+def test_a_parameter_may_be_any_part_of_a_larger_array(optimiser, room, view):
+    """One or two axes, with gaps or without: it alone is moved, and as if it lay by itself."""
+    everything = np.random.default_rng(1).standard_normal((40, 5))
+    before, grads = everything.copy(), np.random.default_rng(2).standard_normal((7, *everything[view].shape))
+    alone, p = everything[view].ravel(), everything[view]
+    options = {"learning_rate": 0.1, "weight_decay": 0.1}
+    if optimiser is not sgd:
+        options["kernels"] = room
+    state, of_alone = optimiser.init_state(p), optimiser.init_state(alone)
+    for g in grads:
+        state = optimiser.step(p, g, state, **options)
+        of_alone = optimiser.step(alone, g.ravel(), of_alone, **options)
+    np.testing.assert_allclose(p.ravel(), alone, rtol=1e-13)
+    everything[view] = before[view]
+    np.testing.assert_array_equal(everything, before)

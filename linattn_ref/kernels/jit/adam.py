@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
+from linattn_ref.kernels.jit.rows import without_gaps
 
 __all__ = ["step"]
 
@@ -15,12 +16,17 @@ BLOCK = 1 << 14  # numbers a task
 
 
 def step(params, grads, m, v, *, betas, size, root, eps, decay=0.0, keep=1.0):
-    """The reference's."""
+    """The reference's, for arrays with any axes and layout."""
     numbers = np.array([*betas, *(1 - beta for beta in betas), size, root, eps, decay, keep], params.dtype)
-    _step(params, np.require(grads, requirements="W"), m, v, numbers)
+    moved = params, m, v
+    rows = [without_gaps(x).reshape(-1) for x in moved]
+    _step(rows[0], without_gaps(grads).reshape(-1), *rows[1:], numbers)
+    for x, row in zip(moved, rows, strict=True):
+        if not x.flags.carray:  # then the row is a copy
+            x[...] = row.reshape(x.shape)
 
 
-@kernel
+@kernel(params="n", grads="n", m="n", v="n", numbers="9")
 def _step(params, grads, m, v, numbers):
     for task in prange((params.size + BLOCK - 1) // BLOCK):
         some = slice(task * BLOCK, min((task + 1) * BLOCK, params.size))

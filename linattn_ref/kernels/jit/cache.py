@@ -21,6 +21,7 @@ from numba import njit
 from numba.core.caching import FunctionCache
 
 from linattn_ref.kernels import parts, turns
+from linattn_ref.kernels.jit.entrance import Entrance
 from linattn_ref.kernels.jit.threads import Kernel
 
 
@@ -76,21 +77,34 @@ def _say(what):
     warnings.warn(f"linattn_ref.kernels.jit: {what}", RuntimeWarning, stacklevel=2)
 
 
-def kernel(function):
+def kernel(function=None, **said):
     """Compile ``function`` with ``numba.njit(parallel=True)`` and keep the result in the cache.
 
-    For the entry points called from Python. What they call is plain ``@njit``: it is compiled into them.
+    For the entry points called from Python. What they call is plain ``@njit``: it is compiled into them. The axes of
+    arrays are ``said`` as in `entrance`.
     """
-    return Kernel(_compiled(function, parallel=True), serial_kernel(function))
+    if function is None:
+        return functools.partial(kernel, **said)
+    entrance = Entrance(function, said)
+    return Kernel(*(_compiled(function, entrance, parallel) for parallel in (True, False)), entrance.check_lengths)
 
 
-def serial_kernel(function):
-    """The same without threads, for what is done sooner than a thread is woken."""
-    return _compiled(function, parallel=False)
+def serial_kernel(function=None, *, gaps=False, **said):
+    """The same without threads, for what is done sooner than a thread is woken; ``gaps``: for arrays of any layout."""
+    if function is None:
+        return functools.partial(serial_kernel, gaps=gaps, **said)
+    return _compiled(function, Entrance(function, said, gaps), parallel=False)
 
 
-def _compiled(function, parallel):
+def _compiled(function, entrance, parallel):
     dispatcher = njit(parallel=parallel)(function)
+    compile_for = dispatcher._compile_for_args  # Numba calls it for types that it has no machine code for
+
+    def check_then_compile(*arguments):
+        entrance.check_types(arguments)
+        return compile_for(*arguments)
+
+    dispatcher._compile_for_args = check_then_compile
     try:
         dispatcher._cache = PackageCache(function, parallel)
     except RuntimeError:  # no folder that can be written to

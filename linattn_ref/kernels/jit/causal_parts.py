@@ -22,7 +22,14 @@ from linattn_ref.kernels.jit.views import load_row
 BLOCK = 64  # rows that are summed up at a time
 
 
-@kernel
+@kernel(
+    table=("heads N C", "heads N C", "heads N M", "heads N M"),
+    states="heads parts S M",
+    gate="heads N",
+    x="heads N",
+    b_beside="heads N",
+    z="heads parts *",
+)
 def states_before_parts(table, states, step, gate, x, b_beside, z):
     """From the state before part 0 those before all parts, ``states (heads, parts, C, M)`` and ``z (heads, parts, C)``.
 

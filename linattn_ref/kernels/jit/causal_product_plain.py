@@ -13,7 +13,7 @@ from numba import prange
 from linattn_ref.kernels.jit.cache import kernel
 
 
-@kernel
+@kernel(a="heads N C", b="heads N C", u="heads N M", out="heads N M", s="heads C M")
 def scan_plain(a, b, u, out, s, step):
     """``S += b_i u_i^T``, ``out_i = S^T a_i``, for each head; ``step`` 1 from the first row on, -1 from the last.
 

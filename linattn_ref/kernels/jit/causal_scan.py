@@ -49,7 +49,14 @@ BLOCK = 96  # rows that all panels go over before the next rows: what the panels
 # --- Tasks ----------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(
+    table=("heads N C", "heads N C", "heads N M", "heads N M"),
+    states="heads parts S M",
+    gate="heads N",
+    rows="heads N",
+    z="heads parts tasks *",
+    denominator="heads tasks *",
+)
 def scan(table, states, step, columns, gate, rows, z, eps, denominator):
     """Equations (1) and (2) for every head.
 

@@ -24,7 +24,7 @@ from linattn_ref.kernels.jit.views import columns_from, give_back, load_row, row
 from linattn_ref.kernels.turns import take_turn as take_turn_in_python
 
 
-@serial_kernel
+@serial_kernel(phi_q="... C", phi_k="... C", v="... M", s="... C M", z="... C", out="... M", gaps=True)
 def step_heads(phi_q, phi_k, v, s, z, eps, out):
     """Write ``out (..., M)`` and bring ``s (..., C, M)`` and ``z (..., C)`` up to date."""
     rows_s, rows_z = rows_of(s), rows_of(z)
@@ -58,6 +58,11 @@ def step_rows(q, k, v, s, z, eps, out, gate=None):
 
     With ``gate (heads, 1)``, or ``(1, 1)`` for all, ``S`` and ``Z`` are multiplied by it first.
     """
+    heads, width = q.shape
+    if k.shape != q.shape or z.shape != q.shape or v.shape != out.shape or s.shape != (heads * width, v.shape[1]):
+        raise ValueError("expected q, k and z (..., C), v and out (..., M), s (..., C, M)")
+    if len(v) != heads or (gate is not None and len(gate) != heads and len(gate) != 1):
+        raise ValueError("expected the same leading axes of q, k, z, v, out, s and gate")
     for head in range(len(q)):
         share = q.dtype.type(eps)
         for first in range(0, q.shape[1], lanes(q)):

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
-from linattn_ref.kernels.jit.rows import as_rows, give_rows, rows_to_write
+from linattn_ref.kernels.jit.rows import as_rows, give_rows, rows_to_write, without_gaps
 from linattn_ref.kernels.jit.vector import broadcast, keep_lanes, lanes, largest_lane, maximum, total
 from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
@@ -21,11 +21,11 @@ def forward(scores, targets, share, *, d_scores=None):
     """The log-probability of each target, and the gradient; arguments are the reference's."""
     rows, written = as_rows(scores), rows_to_write(d_scores, scores)
     log_p = np.empty(len(rows), scores.dtype)
-    _forward(rows, np.asarray(targets, np.intp).ravel(), share.ravel(), written, log_p)
+    _forward(rows, without_gaps(targets, np.intp).ravel(), without_gaps(share).ravel(), written, log_p)
     return log_p.reshape(targets.shape), give_rows(d_scores, written, scores.shape)
 
 
-@kernel
+@kernel(scores="rows V", targets="rows", share="rows", d_scores="rows V", log_p="rows")
 def _forward(scores, targets, share, d_scores, log_p):
     for i in prange(len(scores)):
         some = slice(i, i + 1)

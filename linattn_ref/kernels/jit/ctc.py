@@ -21,7 +21,7 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.log_sum import log_sum_exp
-from linattn_ref.kernels.jit.rows import as_rows, rows_to_write
+from linattn_ref.kernels.jit.rows import rows_to_write, without_gaps
 from linattn_ref.kernels.jit.vector import broadcast, keep_lanes, lanes, largest_lane, load, maximum, store, total
 from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
@@ -35,9 +35,8 @@ def forward(scores, targets, frames, lengths, share, *, d_scores=None):
     """Loss of each sequence, and the gradient; arguments are the reference's."""
     written = rows_to_write(d_scores, scores).reshape(scores.shape)
     losses = np.empty(len(scores), scores.dtype)
-    _forward(
-        as_rows(scores).reshape(scores.shape), np.asarray(targets, np.intp), frames, lengths, share, losses, written
-    )
+    counts = [without_gaps(x, np.intp) for x in (targets, frames, lengths)]
+    _forward(without_gaps(scores), *counts, without_gaps(share), losses, written)
     if d_scores is not None and not np.may_share_memory(d_scores, written):
         d_scores[...] = written
     return losses, written if d_scores is None else d_scores
@@ -46,7 +45,7 @@ def forward(scores, targets, frames, lengths, share, *, d_scores=None):
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(scores="B T V", targets="B S", frames="B", lengths="B", share="B", losses="B", d_scores="B T V")
 def _forward(scores, targets, frames, lengths, share, losses, d_scores):
     for b in prange(len(scores)):
         d_scores[b, frames[b] :] = 0

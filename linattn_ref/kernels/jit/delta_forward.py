@@ -37,7 +37,10 @@ from linattn_ref.kernels.jit.vector_block import ROWS, add_scaled, load_block, s
 from linattn_ref.kernels.jit.views import columns_from, hold, load_row, rows_apart, unowned
 
 
-@kernel
+@kernel(
+    table=("heads N C", "heads N C", "heads N M", "heads N E", "heads N G", "heads N M", "heads N U"),
+    states="heads C M",
+)
 def forward_heads(table, states):
     """Write ``out`` and, where there is ``erase``, ``u``; ``states (heads, C, M)`` go from ``S_0`` to ``S_N``.
 

@@ -63,7 +63,7 @@ def _run(kernel, x, phi):
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(table=("heads N W", "heads N W"), zero="1")
 def write_phi(table, heads, zero):
     """``phi(x)`` of the arrays ``x`` and ``phi`` in a table, ``heads`` of them; ``zero (1,)`` in their dtype."""
     n, tasks = _tasks(table)
@@ -75,7 +75,7 @@ def write_phi(table, heads, zero):
                 store_row(some_phi, i, _phi(load_row(some_x, i), broadcast(zero[0])))
 
 
-@kernel
+@kernel(table=("heads N W", "heads N W"), zero="1")
 def multiply_by_slope(table, heads, zero):
     """``d_phi *= phi'`` of the arrays ``d_phi`` and ``phi``, likewise."""
     n, tasks = _tasks(table)
@@ -107,7 +107,7 @@ def _phi(x, zero):
     return exp(minimum(zero, x)) + maximum(zero, x)
 
 
-@serial_kernel
+@serial_kernel(q="... C", k="... C", v="... M", s="... C M", z="... C", out="... M", gaps=True)
 def step_heads(q, k, v, s, z, eps, out):
     """`causal_step.step_heads` of the features."""
     rows_q, rows_k, rows_s, rows_z = rows_of(q), rows_of(k), rows_of(s), rows_of(z)

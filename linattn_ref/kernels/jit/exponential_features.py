@@ -71,7 +71,7 @@ def _scale(r, a):
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(a="heads rows C", parts="heads tasks C")
 def largest_of_parts(a, parts):
     """The largest of each column in each ``ROWS`` rows, ``parts (heads, tasks, C)``."""
     tasks = parts.shape[1]
@@ -85,7 +85,7 @@ def largest_of_parts(a, parts):
             store_row(columns_from(top, first), 0, x)
 
 
-@kernel
+@kernel(a="heads rows C", r="heads C")
 def exp_of_keys(a, r):
     """Equation (1) for ``a (heads, rows, C)``, ``r (heads, C)``."""
     tasks = (a.shape[1] + ROWS - 1) // ROWS
@@ -98,7 +98,7 @@ def exp_of_keys(a, r):
                 store_row(columns, i, exp(load_row(columns, i) - shift))  # (1)
 
 
-@kernel
+@kernel(a="heads rows C", r="heads C")
 def exp_of_queries(a, r):
     """Equation (2) for ``a (heads, rows, C)``, ``r (heads, C)``."""
     tasks = (a.shape[1] + ROWS - 1) // ROWS
@@ -145,7 +145,7 @@ def _copy_columns(panel, x, first):
         store(panel, i, load_row(columns, i))
 
 
-@kernel
+@kernel(x="heads L W", directions="W C", v="heads L M", phi="heads L C", r="heads C", s="heads C M", z="heads C")
 def add_up_keys(x, directions, v, phi, r, s, z):
     """``phi``, ``r``, and the sums of equation (3), for every head; ``directions (W, C)``."""
     for head in prange(len(x)):
@@ -195,7 +195,16 @@ def _features(phi, r, z):
         store_row(sums, 0, added)
 
 
-@kernel
+@kernel(
+    x="heads N W",
+    directions="W C",
+    r="heads C",
+    s="heads C M",
+    z="heads C",
+    phi="heads N C",
+    out="heads N M",
+    denominator="heads N",
+)
 def read_queries(x, directions, r, s, z, phi, out, denominator):
     """``phi`` and equation (4), for every head; ``directions (W, C)``."""
     for head in prange(len(x)):

@@ -59,7 +59,9 @@ def bind_step(q, k, v, s, z, r, rise, feature_map, out, *, turns=None):
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@serial_kernel
+@serial_kernel(
+    q="heads D", k="heads D", v="heads M", s="states M", z="heads C", r="heads C", omega="C D", out="heads M"
+)
 def step_rows_of_heads(q, k, v, s, z, r, rise, omega, scale, out):
     """Write ``out`` and bring ``s``, ``z`` and ``r`` up to date."""
     _step_rows(q, k, v, s, z, r, rise, omega, scale, out)
@@ -88,6 +90,10 @@ def _step_bound(table, dtype):
 @njit
 def _step_rows(q, k, v, s, z, r, rise, omega, scale, out):
     """On rows: ``q, k (heads, D)``, ``z, r (heads, C)``, ``v, out (heads, M)``, ``s (heads * C, M)``."""
+    if k.shape != q.shape or r.shape != z.shape or len(q) != len(z) or omega.shape != (z.shape[1], q.shape[1]):
+        raise ValueError("expected q and k (..., D), z and the scale (..., C), omega (C, D)")
+    if s.shape != (z.size, v.shape[1]):
+        raise ValueError("expected s (..., C, M), z (..., C) and v (..., M)")
     phi_q, phi_k, shift = np.empty_like(z), np.empty_like(z), np.empty_like(r[:1])
     _exponents(q, k, omega, q.dtype.type(scale), phi_q, phi_k)
     for head in range(len(q)):

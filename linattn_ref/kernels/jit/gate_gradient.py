@@ -41,7 +41,17 @@ from linattn_ref.kernels.jit.views import load_row
 CHUNK = 64  # a multiple of 4, and no less than a Vector has lanes
 
 
-@kernel
+@kernel(
+    d_gate="heads N",
+    spare="heads N C",
+    table=("heads N C", "heads N C", "heads N M", "heads N M"),
+    gate="heads N",
+    e="heads N",
+    x="heads N",
+    w="heads N",
+    s="heads C S",
+    a="heads C S",
+)
 def gate_gradient(d_gate, spare, table, gate, e, x, w, s, a):
     """Write ``d_gate (heads, N)``, and notes into ``spare (heads, N, C)``.
 

@@ -8,7 +8,7 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.normal import DENSITY, choose_positive, scaled_tail
-from linattn_ref.kernels.jit.rows import as_rows, give_rows, rows_to_write
+from linattn_ref.kernels.jit.rows import as_rows, give_rows, rows_to_write, without_gaps
 from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, maximum, minimum
 from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.jit.views import columns_from, load_row, store_row
@@ -22,7 +22,7 @@ FAR = 40.0  # the density is 0 there, and a square is not yet inf
 def forward(x, bias, *, out=None, slope=None):
     """``y`` and the slope; arguments are the reference's."""
     rows = as_rows(x)
-    bias = np.zeros(rows.shape[1], x.dtype) if bias is None else bias
+    bias = np.zeros(rows.shape[1], x.dtype) if bias is None else without_gaps(bias)
     y, slopes = rows_to_write(out, x), rows_to_write(slope, x)
     _forward(rows, bias[None], y, slopes)
     return give_rows(out, y, x.shape), give_rows(slope, slopes, x.shape)
@@ -36,7 +36,7 @@ def backward(d_y, slope, *, out=None):
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(x="rows W", bias="1 W", y="rows W", slope="rows W")
 def _forward(x, bias, y, slope):
     n = max(BLOCK // x.shape[1], 1)
     for task in prange((len(x) + n - 1) // n):

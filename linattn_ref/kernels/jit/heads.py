@@ -19,10 +19,16 @@ from linattn_ref.kernels.reference.buffers import check_out
 
 def table_of(*arrays):
     """The table of arrays ``(..., rows, width)`` with the same leading axes and dtype, each :func:`side_by_side`."""
-    entries, dtype = [(0, 0, 0, 0, *arrays[0].shape[:-2])], arrays[0].dtype
+    leading, dtype = arrays[0].shape[:-2], arrays[0].dtype
+    entries = [(0, 0, 0, 0, *leading)]
     for x in arrays:  # in a loop, and without x.ctypes: a small kernel is done in the time of a few calls in Python
         if x.dtype != dtype:
             raise TypeError(f"expected arrays of one dtype, got {dtype} and {x.dtype}")
+        if x.shape[:-2] != leading or (x.strides[-1] != x.itemsize and x.shape[-1] > 1):
+            raise ValueError(
+                f"expected arrays (..., rows, width) with the leading axes {leading} and without gaps in a row, got"
+                f" shape {x.shape} and strides {x.strides}"
+            )
         entries.append((x.__array_interface__["data"][0], *x.shape[-2:], x.strides[-2], *x.strides[:-2]))
     return np.array(entries, np.intp)
 

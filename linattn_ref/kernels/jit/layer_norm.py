@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
-from linattn_ref.kernels.jit.rows import as_rows, give_rows, rows_to_write
+from linattn_ref.kernels.jit.rows import as_rows, give_rows, rows_to_write, without_gaps
 
 __all__ = ["backward", "forward"]
 
@@ -29,6 +29,7 @@ def forward(x, added, gain, bias, eps, *, total=None, out=None):
     else:
         sums = rows_to_write(total, x)
     others = rows if added is None else as_rows(added)
+    gain, bias = without_gaps(gain), without_gaps(bias)
     _forward(rows, others, added is not None, gain, bias, x.dtype.type(eps), sums, written, mean, s)
     if added is not None:
         total = give_rows(total, sums, x.shape)
@@ -40,7 +41,8 @@ def backward(d_out, past, total, mean, s, gain, *, d_total=None):
     rows, written = as_rows(d_out), rows_to_write(d_total, total)
     shares = np.empty((-(-len(rows) // ROWS), 2, rows.shape[1]), rows.dtype)  # (tasks, 2, W)
     others = rows if past is None else as_rows(past)
-    _backward(rows, others, past is not None, as_rows(total), mean.ravel(), s.ravel(), gain, written, shares)
+    mean, s, gain = without_gaps(mean).ravel(), without_gaps(s).ravel(), without_gaps(gain)
+    _backward(rows, others, past is not None, as_rows(total), mean, s, gain, written, shares)
     d_gain, d_bias = shares.sum(axis=0)
     return give_rows(d_total, written, total.shape), d_gain, d_bias
 
@@ -48,7 +50,7 @@ def backward(d_out, past, total, mean, s, gain, *, d_total=None):
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(x="rows W", added="rows W", gain="W", bias="W", total="rows W", out="rows W", mean="rows", s="rows")
 def _forward(x, added, with_added, gain, bias, eps, total, out, mean, s):
     for task in prange((len(x) + ROWS - 1) // ROWS):
         for i in range(task * ROWS, min((task + 1) * ROWS, len(x))):
@@ -79,7 +81,9 @@ def _norm(h, gain, bias, eps, out):
     return mean, s
 
 
-@kernel
+@kernel(
+    d_out="rows W", past="rows W", total="rows W", mean="rows", s="rows", gain="W", d_total="rows W", shares="tasks 2 W"
+)
 def _backward(d_out, past, with_past, total, mean, s, gain, d_total, shares):
     for task in prange(len(shares)):
         shares[task] = 0

@@ -12,6 +12,7 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.cache import kernel
 from linattn_ref.kernels.jit.outer_product import outer_product
+from linattn_ref.kernels.jit.rows import without_gaps
 from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, spread, store
 from linattn_ref.kernels.jit.vector_block import ROWS, add_outer, load_block, store_block
 from linattn_ref.kernels.jit.vector_exp import exp
@@ -29,14 +30,14 @@ def forward(x, w, u, b, *, work=np.empty):
     h, c = work((2, steps + 1, batch, hidden), x.dtype)
     h[0] = c[0] = 0
     gates = work((steps, batch, bias.size), x.dtype)  # whole panels
-    _forward(np.ascontiguousarray(x), w, u, bias, h, c, gates, *_shares(batch))
+    _forward(without_gaps(x), w, u, bias, h, c, gates, *_shares(batch))
     return h, c, gates[..., : 4 * hidden]
 
 
 def backward(d_h, x, w, u, h, c, gates, *, work=np.empty):
     """The gradients; arguments are the reference's."""
     (steps, batch, width), w, u = x.shape, _panels(w.T), _panels(u.T)
-    d_h, gates = np.require(d_h, requirements="CW"), np.require(gates, requirements="CW")
+    d_h, x, h, c, gates = (without_gaps(each) for each in (d_h, x, h, c, gates))
     d_a, d_x = work(gates.shape, x.dtype), work((steps, batch, len(w) * lanes(x)), x.dtype)
     zeros, past = np.zeros((1, max(len(w), len(u)) * lanes(x)), x.dtype), np.zeros((batch, len(u) * lanes(x)), x.dtype)
     _backward(d_h, w, u, zeros, c, gates, d_a, d_x, past, np.zeros_like(c[0]), *_shares(batch))
@@ -63,7 +64,9 @@ def _shares(batch):
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(
+    x="T B E", w="panels E lanes", u="panels H lanes", bias="1 columns", h="T+1 B H", c="T+1 B H", gates="T B columns"
+)
 def _forward(x, w, u, bias, h, c, gates, sequences, together):
     for task in prange((h.shape[1] + sequences - 1) // sequences):
         first, last = task * sequences, min((task + 1) * sequences, h.shape[1])
@@ -76,7 +79,18 @@ def _forward(x, w, u, bias, h, c, gates, sequences, together):
             _step(now, c[t, first:last], c[t + 1, first:last], h[t + 1, first:last])
 
 
-@kernel
+@kernel(
+    d_h="T B H",
+    w="inputs columns lanes",
+    u="units columns lanes",
+    zeros="1 *",
+    c="T+1 B H",
+    gates="T B columns",
+    d_a="T B columns",
+    d_x="T B *",
+    past="B *",
+    d_c="B H",
+)
 def _backward(d_h, w, u, zeros, c, gates, d_a, d_x, past, d_c, sequences, together):
     for task in prange((len(d_c) + sequences - 1) // sequences):
         first, last = task * sequences, min((task + 1) * sequences, len(d_c))

@@ -29,7 +29,7 @@ def outer_product(a, b):
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(out="rows *", a="terms rows", b="terms columns")
 def _outer_product(out, a, b):
     width = lanes(b)
     for task in prange((out.shape[1] + PANELS * width - 1) // (PANELS * width)):

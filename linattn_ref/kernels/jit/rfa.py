@@ -67,7 +67,9 @@ def _directions(feature_map, q):
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@serial_kernel
+@serial_kernel(
+    q="heads D", k="heads D", v="heads M", s="states M", z="heads C", gate="gates 1", directions="D *", out="heads M"
+)
 def step_heads(q, k, v, s, z, gate, directions, m, eps, out):
     """Write ``out`` and bring ``s`` and ``z`` up to date."""
     _step_rows(q, k, v, s, z, gate, directions, m, eps, out)
@@ -96,6 +98,10 @@ def _step_bound(table, dtype):
 @njit
 def _step_rows(q, k, v, s, z, gate, directions, m, eps, out):
     """On rows: ``q, k (heads, D)``, ``z (heads, C)``, ``v, out (heads, M)``, ``s (heads * C, M)``."""
+    if k.shape != q.shape or len(z) != len(q) or len(directions) != q.shape[1] or z.shape[1] not in (m, 2 * m):
+        raise ValueError("expected q and k (..., D), omega (m, D), z (..., m or 2 m)")
+    if len(gate) != 0 and len(gate) != len(q):
+        raise ValueError("expected a gate for each of the leading axes of q")
     phi_q, phi_k, y, panel = np.empty_like(z), np.empty_like(z), np.empty_like(q), new_panel(len(q), q)
     for x, phi in ((q, phi_q), (k, phi_k)):
         for row in range(len(x)):

@@ -4,12 +4,17 @@ import numpy as np
 
 from linattn_ref.kernels.reference.buffers import check_out
 
-__all__ = ["as_rows", "give_rows", "rows_to_write"]
+__all__ = ["as_rows", "give_rows", "rows_to_write", "without_gaps"]
+
+
+def without_gaps(x, dtype=None):
+    """``x``, or a copy where that has gaps or is read-only, for which Numba would compile anew."""
+    return np.require(x, dtype, "CAW")
 
 
 def as_rows(x):
     """``x (..., W)`` as ``(rows, W)``: the same memory, or a copy where that has gaps or is read-only."""
-    return np.require(x, requirements="CAW").reshape(-1, x.shape[-1])
+    return without_gaps(x).reshape(-1, x.shape[-1])
 
 
 def rows_to_write(out, like, name="out"):

@@ -37,13 +37,14 @@ process = SimpleNamespace(layer=None, turn=threading.Lock())
 
 
 class Kernel:
-    """A function compiled with threads, and without them for where there can be none."""
+    """A function compiled with threads, and without them for where there can be none; ``check`` looks at arguments."""
 
-    def __init__(self, threaded, serial):
+    def __init__(self, threaded, serial, check):
         functools.update_wrapper(self, threaded.py_func)
-        self.threaded, self.serial = threaded, serial
+        self.threaded, self.serial, self.check = threaded, serial, check
 
     def __call__(self, *arguments):
+        self.check(arguments)
         layer = process.layer or _start_threads()
         if layer == "serial":
             return self.serial(*arguments)
