@@ -175,9 +175,9 @@ def step(tokens_t: Tokens, packed: Packed, state: State) -> tuple[Array, State]:
         There is no place left; sums that another step has gone on from.
     """
     check_tokens("tokens_t", tokens_t, len(packed.tokens))
+    kernel = room_of(packed.kernels).decode
+    kernel.check(packed)
     _check_state(tokens_t, packed, state)
-    if state.place >= len(packed.places):
-        raise ValueError(f"state: there are {len(packed.places)} places, and all are taken")
     after: linear.State | softmax.State
     if isinstance(state.blocks, linear.State):
         after, length = linear_state.spend(state.blocks), 0
@@ -186,7 +186,7 @@ def step(tokens_t: Tokens, packed: Packed, state: State) -> tuple[Array, State]:
         rows[0] = length = length + 1
         after = softmax.State(k, v, length, rows)
     scores = np.empty((len(tokens_t), packed.outputs), packed.tokens.dtype)
-    room_of(packed.kernels).decode.step(tokens_t.astype(np.int64), state.place, packed, after[:2], length, scores)
+    kernel.step(tokens_t.astype(np.int64), state.place, packed, after[:2], length, scores)
     return scores, State(after, state.place + 1)
 
 
@@ -202,5 +202,12 @@ def _check_state(tokens_t: Tokens, packed: Packed, state: State) -> None:
     fits = isinstance(state.blocks, linear.State) == is_linear and (first.shape, second.shape) == shapes
     if not (fits and first.dtype == second.dtype == packed.tokens.dtype):
         raise ValueError(f"state: expected one of this network, with arrays of shapes {shapes}, got {first.shape}, ...")
-    if not (first.flags.c_contiguous and second.flags.c_contiguous):
-        raise ValueError("state: expected C-contiguous arrays")
+    if not all(x.flags.c_contiguous and x.flags.writeable for x in (first, second)):
+        raise ValueError("state: expected C-contiguous arrays that can be written to")
+    if not 0 <= state.place < capacity:
+        taken = "all are taken" if state.place == capacity else f"place is {state.place}"
+        raise ValueError(f"state: there are {capacity} places, and {taken}")
+    if isinstance(state.blocks, softmax.State) and state.blocks.length != state.place:
+        raise ValueError(
+            f"state: expected caches of as many tokens as its place, {state.place}, got {state.blocks.length}"
+        )

@@ -13,10 +13,10 @@ from linattn_ref.models import causal, decoding
 from linattn_ref.nested import leaves
 from linattn_ref.nn import mechanism, positions, post_norm, relu
 
-pytestmark = pytest.mark.slow  # a whole network's step is compiled for no other test
 PLACES = 5
 OTHER = {"block": post_norm, "activation": relu}
-OPTIONS = {linear: {"eps": 0.01}, softmax: {"scale": 0.7}}
+# Softmax's usual scale, of the width of one head, is another than that of all of them; eps is as large as its sums.
+OPTIONS = [(linear, {}), (linear, {"eps": 0.5}), (softmax, {}), (softmax, {"scale": 0.7})]
 
 
 def network(module, width=12, hidden=50, heads=3, dtype=np.float64, more=(), options=(), **fixed):
@@ -46,11 +46,11 @@ def compare(params, model, batch, tolerance):
         decoding.step(tokens_t, packed, state)
 
 
-@pytest.mark.parametrize("module", [linear, softmax])
+@pytest.mark.parametrize(("module", "options"), OPTIONS)
 @pytest.mark.parametrize("batch", [1, 9])
 @pytest.mark.parametrize("more", [{}, OTHER], ids=["pre", "post"])
-def test_is_the_step_of_the_text(module, batch, more):
-    compare(*network(module, more=more, options=OPTIONS[module]), batch, 1e-13)
+def test_is_the_step_of_the_text(module, options, batch, more):
+    compare(*network(module, more=more, options=options), batch, 1e-13)
 
 
 @pytest.mark.parametrize("width", [6, 64])
@@ -58,6 +58,7 @@ def test_features_may_be_rectified_linear(width):
     compare(*network(linear, width, heads=2, options={"feature_map": feature_maps.relu}), 2, 1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [linear, softmax])
 @pytest.mark.parametrize("batch", [1, 4, 8, 17])
 @pytest.mark.parametrize("more", [{}, OTHER], ids=["pre", "post"])
@@ -99,6 +100,42 @@ def test_a_state_of_sums_has_one_owner_and_rows_can_be_shared():
     scores, _ = decoding.step(tokens_t, packed, state)
     decoding.step(others_t, packed, state)
     np.testing.assert_array_equal(decoding.step(tokens_t, packed, state)[0], scores)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])
+def test_tokens_of_any_integers_are_read(dtype):
+    params, model = network(linear)
+    packed, tokens_t = decoding.pack(params, model), np.array([3, 0, 6])
+    scores, given = (
+        decoding.step(t, packed, decoding.init_state(3, packed))[0] for t in (tokens_t, tokens_t.astype(dtype))
+    )
+    np.testing.assert_array_equal(given, scores)
+
+
+def test_what_would_be_read_or_written_elsewhere_is_refused():
+    """Compiled code looks at no index: a place or a length from outside, arrays of another network, without room."""
+    tokens_t = np.array([1, 2])
+    for module in (linear, softmax):
+        params, model = network(module)
+        packed = decoding.pack(params, model)
+        state = decoding.init_state(2, packed)
+        with pytest.raises(ValueError, match=f"state: there are {PLACES} places, and place is -1"):
+            decoding.step(tokens_t, packed, state._replace(place=-1))
+        for name, cut in (("weights", slice(-1)), ("norms", slice(-1)), ("places", (..., slice(-1)))):
+            with pytest.raises(ValueError, match=f"packed: expected {name} of shape"):
+                decoding.step(tokens_t, packed._replace(**{name: getattr(packed, name)[cut]}), state)
+        with pytest.raises(ValueError, match="packed: expected C-contiguous tokens"):
+            decoding.step(tokens_t, packed._replace(tokens=np.asfortranarray(packed.tokens)), state)
+        with pytest.raises(TypeError, match="packed: expected norms of float64, got float32"):
+            decoding.step(tokens_t, packed._replace(norms=packed.norms.astype(np.float32)), state)
+        for x in state.blocks[:2]:
+            x.flags.writeable = False
+        with pytest.raises(ValueError, match="state: expected C-contiguous arrays that can be written to"):
+            decoding.step(tokens_t, packed, state)
+    state = decoding.init_state(2, packed)
+    full = state.blocks._replace(length=PLACES)
+    with pytest.raises(ValueError, match=f"state: expected caches of as many tokens as its place, 0, got {PLACES}"):
+        decoding.step(tokens_t, packed, state._replace(blocks=full))
 
 
 def test_what_has_no_compiled_step_is_said():

@@ -45,7 +45,6 @@ def test_each_new_token_is_a_step_of_the_progress():
     assert len(seen) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("module", [linear, softmax])
 @pytest.mark.parametrize("length", [1, 3])
 def test_the_compiled_step_writes_the_same(module, length):

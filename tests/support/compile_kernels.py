@@ -77,21 +77,23 @@ def rest_of_scores(dtype):
 
 
 def network(dtype):
-    """A training step's kernels, and the step that writes a token."""
+    """A training step's kernels, and those that read a prefix and write a token."""
     from linattn_ref.attention import linear, softmax
     from linattn_ref.kernels import jit
     from linattn_ref.models import causal, decoding
     from linattn_ref.nn import cross_entropy, ctc, mechanism
     from linattn_ref.training import adam
 
-    sums, model = (causal.Model(mechanism.of(of, causal=True, kernels=jit), heads=1) for of in (linear, softmax))
-    params = causal.draw(np.random.default_rng(0), tokens=2, places=1, width=2, hidden=2, layers=1, dtype=dtype)
+    sums, model = (causal.Model(mechanism.of(of, causal=True, kernels=jit), heads=2) for of in (linear, softmax))
+    params = causal.draw(np.random.default_rng(0), tokens=2, places=2, width=4, hidden=2, layers=1, dtype=dtype)
     scores, saved = causal.forward(np.array([[0]]), params, model)
     causal.backward(scores, saved)
     cross_entropy.forward(scores, np.array([[0]]), kernels=jit)
     ctc.forward(scores, np.array([[1]]), kernels=jit)
     p, g = np.ones((2, 2), dtype)
     adam.step(p, g, adam.init_state(p), learning_rate=0.1, kernels=jit)
+    for each in (sums, model):
+        causal.read(np.array([[0, 1]]), params, causal.init_state(1, params, each), each)
     packed = decoding.pack(params, sums)
     decoding.step(np.array([0]), packed, decoding.init_state(1, packed))
 

@@ -22,6 +22,8 @@ the most that could be reached beside it.
 Widths are filled up to whole Vectors, by zeros. (Reference: the text itself, `linattn_ref.models.causal.step`.)
 """
 
+from functools import lru_cache
+
 import numpy as np
 from numba import njit
 
@@ -60,8 +62,46 @@ def widened(x):
     return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % lanes(x))])
 
 
+def check(packed):
+    """Compiled code looks at no index: the arrays must have the sizes that the numbers beside them say."""
+    n, width = lanes(packed.weights), packed.width
+    if packed.weights.shape[1] != n:
+        raise ValueError(
+            f"packed: expected weights in panels of {n} columns, as wide as this processor's"
+            f" vectors, got {packed.weights.shape[1]}; pack the network again here"
+        )
+    blocks, wide = len(packed.norms) // 2, width + -width % n
+    rows = _rows_of_weights(blocks, width, packed.hidden, packed.outputs, n)
+    for name, shape in (
+        ("tokens", (len(packed.tokens), wide)),
+        ("places", (len(packed.places), wide)),
+        ("norms", (2 * blocks + 1, 2, wide)),
+        ("weights", (rows, n)),
+    ):
+        x = getattr(packed, name)
+        if x.shape != shape:
+            raise ValueError(f"packed: expected {name} of shape {shape}, got {x.shape}; pack the network again")
+        if not x.flags.c_contiguous:
+            raise ValueError(f"packed: expected C-contiguous {name}; pack the network again")
+        if x.dtype != packed.tokens.dtype:
+            raise TypeError(f"packed: expected {name} of {packed.tokens.dtype}, got {x.dtype}; pack the network again")
+
+
+@lru_cache
+def _rows_of_weights(blocks, width, hidden, outputs, n):
+    """Of all panels: a bias and as many rows as there are inputs, filled up, for each Vector of columns."""
+
+    def panels(columns, inputs):
+        return -(-columns // n) * (1 + inputs + -inputs % n)
+
+    of_block = panels(3 * width, width) + panels(width, width) + panels(hidden, width) + panels(width, hidden)
+    return blocks * of_block + panels(outputs, width)
+
+
 def step(tokens, place, packed, memory, length, scores):
     """Write ``scores (B, V)`` of what comes after ``tokens (B,)``, all at ``place``; brings ``memory`` up to date.
+
+    `linattn_ref.models.decoding.step` has looked at all of them, at ``packed`` by :func:`check`.
 
     Parameters
     ----------
@@ -75,11 +115,6 @@ def step(tokens, place, packed, memory, length, scores):
         Rows of the caches with this token's.
     scores : ndarray ``(B, V)``
     """
-    if packed.weights.shape[1] != lanes(packed.weights):
-        raise ValueError(
-            f"packed: expected weights in panels of {lanes(packed.weights)} columns, as wide as this processor's"
-            f" vectors, got {packed.weights.shape[1]}; pack the network again here"
-        )
     first, second = (x.reshape(-1, x.shape[-1]) for x in memory)
     write_scores(
         tokens,
