@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 import numpy as np
 
 from linattn_ref.attention.gpu_arrays import through_the_door
-from linattn_ref.attention.plain_numbers import options_of, plain_arguments
+from linattn_ref.attention.plain_numbers import PLAIN, PLAIN_BY_PLACE, options_of, plain_arguments
 from linattn_ref.kernels.libraries import is_on_gpu
 
 __all__ = ["Checked", "door"]
@@ -62,7 +62,8 @@ def door(check: Callable[..., None]) -> Callable[[Callable[P, R]], Checked[P, R]
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            args, kwargs = plain_arguments(options, args, kwargs)  # type: ignore[assignment]
+            if not (PLAIN_BY_PLACE.issuperset(map(type, args)) and PLAIN.issuperset(map(type, kwargs.values()))):
+                args, kwargs = plain_arguments(options, args, kwargs)  # type: ignore[assignment]
             if args and type(args[0]) is np.ndarray and not (len(args) > 1 and _is_saved_on_gpu(args[1])):
                 try:
                     check(*args, **kwargs)

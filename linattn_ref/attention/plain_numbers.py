@@ -20,12 +20,13 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-__all__ = ["options_of", "plain_arguments", "plain_numbers"]
+__all__ = ["PLAIN", "PLAIN_BY_PLACE", "options_of", "plain_arguments", "plain_numbers"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PLAIN = {bool, int, float, str, type(None), ModuleType}
+PLAIN = {bool, int, float, str, type(None), ModuleType}  # there is nothing to change in these
+PLAIN_BY_PLACE = {*PLAIN, np.ndarray}  # nor, where it is no option, in an array
 
 
 def plain_numbers(function: Callable[P, R]) -> Callable[P, R]:
