@@ -100,6 +100,48 @@ def test_arrays_with_a_rate_of_their_own(tmp_path):
     np.testing.assert_array_equal(held.inner.w, small_run.START.inner.w)
 
 
+def test_runs_of_neighbouring_seeds_share_no_batch(tmp_path):
+    """As they would if step ``t`` of seed ``s`` drew what step ``t + 1`` of seed ``s - 1`` draws."""
+    drawn = {}
+    for seed in (7, 8, 9):
+        drawn[seed] = []
+
+        def batch(rng, seen=drawn[seed]):
+            seen.append(rng.standard_normal((4, 3)))
+            return seen[-1]
+
+        run(tmp_path / str(seed), task=small_run.TASK._replace(batch=batch), seed=seed, steps=6)
+    values = {seed: {float(x) for one in batches for x in one.flat} for seed, batches in drawn.items()}
+    assert [len(found) for found in values.values()] == [6 * 2 * 12] * 3  # no two alike within a run either
+    assert not values[7] & values[8]
+    assert not values[8] & values[9]
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_a_gradient_is_clipped_as_one_or_each_array_by_itself(tmp_path, each):
+    """A step of plain descent shows how much of each was left; one is short enough by itself."""
+    slopes = feed_forward.Params(*(layer._replace(w=0 * layer.w, b=0 * layer.b) for layer in small_run.START))
+    for array, number in ((slopes.inner.w, 3.0), (slopes.inner.b, 0.1), (slopes.outer.b, -2.0)):
+        array[...] = number
+
+    def learn(params, x, into, share, work):
+        for (_, total), (_, slope) in zip(parameters.leaves(into), parameters.leaves(slopes), strict=True):
+            total += share * slope
+        return share
+
+    def norm(*arrays):
+        return np.sqrt(sum(np.square(array).sum() for array in arrays))
+
+    how = {"optimiser": sgd, "steps": 1, "every": 1, "learning_rate": lambda t: 0.5, "clip": 1.0, "clip_each": each}
+    found = run(tmp_path, task=small_run.TASK._replace(learn=learn), **how)
+    whole = norm(*(slope for _, slope in parameters.leaves(slopes)))
+    of_three = map(parameters.leaves, (found, small_run.START, slopes))
+    for (name, after), (_, before), (_, slope) in zip(*of_three, strict=True):
+        kept = min(1.0, 1 / ((norm(slope) if each else whole) + 1e-6))
+        np.testing.assert_allclose(before - after, 0.5 * kept * slope, rtol=1e-12, atol=1e-15, err_msg=name)
+    assert loop.read_record(tmp_path)[-1]["norm"] == pytest.approx(whole)  # what it was before
+
+
 def test_killed_at_any_moment_it_goes_on_to_the_same_numbers(tmp_path):
     """kill -9, again and again, until it comes to its end; the bytes are those of a run that never stopped."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -15,6 +15,7 @@ def test_warm_up_reaches_its_peak_at_its_last_step():
 def test_milestones_multiply():
     rates = [schedule.milestones(t, rate=1.0, at=(2, 4), factor=0.5) for t in range(6)]
     assert rates == [1, 1, 0.5, 0.5, 0.25, 0.25]
+    assert schedule.milestones(4, rate=3.0, at=(2, 4)) == pytest.approx(0.03)
 
 
 def test_cosine_falls_from_peak_to_last():
@@ -23,6 +24,8 @@ def test_cosine_falls_from_peak_to_last():
     assert rates[5] == pytest.approx(0.6)
     assert rates[10:] == pytest.approx([0.2] * 3)
     assert all(a > b for a, b in pairwise(rates[:11]))
+    assert schedule.cosine(10, peak=1.0, steps=30) == pytest.approx(0.75)
+    assert schedule.cosine(30, peak=1.0, steps=30) == 0
 
 
 def test_noam_rises_to_its_warm_up_and_falls_as_a_root():
@@ -30,6 +33,7 @@ def test_noam_rises_to_its_warm_up_and_falls_as_a_root():
     assert max(rates) == rates[9] == pytest.approx((64 * 10) ** -0.5)
     assert rates[0] == pytest.approx(rates[9] / 10)
     assert rates[999] == pytest.approx(rates[9] / 10)
+    assert schedule.noam(999, width=64, warmup=10, factor=3.0) == pytest.approx(3 * rates[999])
 
 
 def test_a_plateau_counts_evaluations_that_brought_nothing_lower():

@@ -1,0 +1,34 @@
+"""What a training pass leaves out: numbers of the embedding once, of a layer twice, of a classifier's summary once."""
+
+import numpy as np
+import pytest
+
+from linattn_ref.attention import softmax
+from linattn_ref.models import causal, classifier, encoder
+from linattn_ref.nn import dropout, mechanism
+
+READ = np.random.default_rng(0).integers(5, size=(2, 6))
+WIDTH, LAYERS = 8, 3
+
+
+def drawn_for(masks, p):
+    """A generator's state after masks of these shapes were drawn."""
+    rng = np.random.default_rng(5)
+    for shape in masks:
+        dropout.forward(np.ones(shape), p=p, rng=rng)
+    return rng.bit_generator.state
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("module", [causal, encoder, classifier])
+def test_every_layer_of_a_model_drops(module, p):
+    inside = mechanism.of(softmax, **({"causal": True} if module is causal else {}))
+    below = causal if module is causal else encoder
+    params = below.draw(np.random.default_rng(1), tokens=5, places=6, width=WIDTH, hidden=16, layers=LAYERS)
+    if module is classifier:
+        params = classifier.draw(params, 3, np.random.default_rng(2))
+    model = below.Model(inside, heads=2, dropout=p)
+    rng = np.random.default_rng(5)
+    module.forward(READ, params, model, rng=rng)
+    masks = [(*READ.shape, WIDTH)] * (1 + 2 * LAYERS) + [(len(READ), WIDTH)] * (module is classifier)
+    assert rng.bit_generator.state == drawn_for(masks, p)
