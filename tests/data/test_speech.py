@@ -27,7 +27,6 @@ def test_voices_of_the_parts_have_nothing_in_common():
     assert drawn["training"] == set(espeak.VARIANTS) - drawn["validation"] - drawn["test"]
 
 
-@pytest.mark.slow
 def test_a_microphone_adds_noise_as_far_below_as_it_says():
     """A tone at the middle of the range; what is left beside it is the noise."""
     t = np.arange(4 * espeak.RATE) / espeak.RATE
@@ -46,7 +45,6 @@ def test_no_such_voice():
         espeak.speak(SAID, espeak.Voice("en-us", "m99"))
 
 
-@pytest.mark.slow
 @needs_espeak
 def test_the_same_bytes_each_time_and_phonemes_in_their_places():
     first, again = (espeak.speak(SAID, espeak.Voice("en-us", "f2")) for _ in range(2))
@@ -68,7 +66,6 @@ def test_the_same_bytes_each_time_and_phonemes_in_their_places():
         espeak.speak(["..."])
 
 
-@pytest.mark.slow
 @needs_espeak
 def test_a_corpus_is_made_once_and_again_where_it_is_damaged(tmp_path, monkeypatch):
     reviews = [f"{' '.join(words)} and a {noun} too." for words, noun in _pairs()]

@@ -1,7 +1,10 @@
 """Which public functions a run called: one statement more at the beginning of each, put in when its module is imported.
 
 What the default tests leave out is found so: `conftest.py` lists what nothing called, and compiled kernels that nothing
-compiled. Functions that Numba compiles stay as they are, since their text is part of the cache's key.
+compiled. Functions that Numba compiles stay as they are, and so does what kernels take from the folder above them.
+
+Left out are CUDA kernels, which need a GPU or a simulator in another process, and :data:`COMMANDS`: figures, benches
+and web pages, whose measuring takes minutes or needs packages that README's command does not install.
 """
 
 import ast
@@ -11,6 +14,7 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "linattn_ref"
+COMMANDS = "cli", "experiments", "lecture"
 MARK = "__called__"
 called: set[str] = set()
 
@@ -38,9 +42,10 @@ def public_functions(text):
 
 
 def is_compiled(function, path):
-    """In the folder of compiled kernels, whatever has a decorator."""
+    """In the folder of compiled kernels, whatever has a decorator; whatever they take from the folder above."""
     words = [ast.unparse(each) for each in function.decorator_list]
-    return any("jit" in word for word in words) or (Path(path).parent.name == "jit" and words != [])
+    folder = Path(path).parent.name
+    return folder == "kernels" or any("jit" in word for word in words) or (folder == "jit" and words != [])
 
 
 class Loader(SourceFileLoader):
@@ -85,10 +90,10 @@ def watch():
 
 
 def all_functions():
-    """The names of all there are; those of ``kernels.cuda`` need a GPU or a simulator, which is another process."""
+    """The names of all that a default run has to call."""
     for path in sorted(PACKAGE.rglob("*.py")):
         *folders, last = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        if folders[1:3] != ["kernels", "cuda"]:
+        if folders[1:3] != ["kernels", "cuda"] and not {*folders[1:2]} & {*COMMANDS}:
             module = ".".join(folders if last == "__init__" else [*folders, last])
             functions = public_functions(path.read_text(encoding="utf-8"))
             yield from (f"{module}.{name}" for name, node in functions if not is_compiled(node, path))
@@ -104,7 +109,7 @@ def seen():
             if getattr(value, "__module__", None) != name or not hasattr(dispatchers[0], "_cache"):
                 continue
             if getattr(dispatchers[0]._cache, "cache_path", None):  # others are compiled into these
-                title = f"{name.removeprefix(package)}.{title}"
+                title = f"{name.removeprefix(package)}.{title}".removesuffix("_32").removesuffix("_64")  # one text
                 kernels.add(title)
                 signatures |= {title for each in dispatchers if each.signatures}
                 anew |= {f"{title}{signature}" for signature in dispatchers[0].stats.cache_misses}
