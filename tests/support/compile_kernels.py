@@ -38,7 +38,7 @@ def rest_of_sums(dtype):
     """What tests of single kernels call besides: a product long enough for parts; steps in any layout; an LSTM."""
     from linattn_ref.attention import performer, rfa
     from linattn_ref.kernels import jit
-    from linattn_ref.kernels.jit import causal_product, elu_plus_one
+    from linattn_ref.kernels.jit import causal_product, delta_product, elu_plus_one
     from linattn_ref.nn import lstm
 
     x = np.ones((1, 5000, 3), dtype)
@@ -57,6 +57,9 @@ def rest_of_sums(dtype):
     for mechanism in (performer, rfa):
         state = mechanism.init_state((2,), 3, 3, omega, dtype=dtype)
         mechanism.bind_step(row, row, row, state, omega, kernels=jit).run()
+    few, gate, state = x[:, :2], np.zeros((1, 2), dtype), np.ones((1, 3, 3), dtype)
+    *_, u = delta_product.forward(few, few, few, few, gate, state)
+    delta_product.backward(few, state, few, few, few, few, gate, state, u)
     y, saved = lstm.forward(x[:, :2], lstm.draw(3, 1, np.random.default_rng(0), dtype=dtype), kernels=jit)
     lstm.backward(y, saved)
 
