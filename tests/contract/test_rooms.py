@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from case import SIZES, Setting, Sizes, about, assert_close, normal_like
 from cases import CASES, each_setting, each_setting_and_dtype
+from threads import several_threads
 
 from linattn_ref.attention.rooms import ROOMS
 
@@ -60,10 +61,10 @@ def test_every_room_that_has_the_kernel_is_tested(case):
     assert set(case.left_to_slow) <= slow_rooms
 
 
+@several_threads
 @each_setting_and_dtype(lambda s: s.room == "jit")
 def test_any_number_of_threads_gives_the_same_bits(setting, dtypes):
     most = numba.config.NUMBA_NUM_THREADS
-    assert most > 1, "conftest.py asks for four"
     for dtype in dtypes:
         call = setting.call(Sizes(90, 140, 5, 6, (3,)), dtype=dtype)
         try:

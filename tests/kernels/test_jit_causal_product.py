@@ -13,6 +13,7 @@ import numba
 import numpy as np
 import pytest
 from cases import each_compiled_dtype
+from threads import several_threads
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import linear
@@ -336,7 +337,7 @@ def test_any_strides(run):
         np.testing.assert_array_equal(got[name], array, err_msg=name)
 
 
-@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one thread is all there is")
+@several_threads
 @both
 @pytest.mark.parametrize("case", [Case((3,), 200, 40, 50), Case((), 200, 40, 50), Case((), 200, 4, 5)])
 def test_any_number_of_threads_gives_the_same_bits(monkeypatch, case, run):

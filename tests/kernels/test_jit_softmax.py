@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cases import each_compiled_dtype
 from llvmlite.binding import get_host_cpu_features, get_process_triple
+from threads import several_threads
 
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit import softmax as kernel
@@ -197,6 +198,7 @@ def test_what_is_not_finite_shows(dtype, value):
 # --- What it promises beyond them -----------------------------------------------------------------------------------
 
 
+@several_threads
 @each_compiled_dtype
 @causal_or_not
 @pytest.mark.parametrize("heads", [1, 3])

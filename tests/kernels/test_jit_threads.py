@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import numba
 import pytest
 from numba.np.ufunc.parallel import _check_tbb_version_compatible
 
@@ -70,6 +72,18 @@ def test_a_child_forked_while_a_kernel_runs():
 @pytest.mark.parametrize("layer", layers())
 def test_several_threads_at_once(layer):
     run(AT_ONCE, layer)
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="is itself what such a run skips")
+def test_where_one_thread_is_allowed_tests_of_several_are_skipped():
+    """And none fails: the module with most of them, in a process of its own."""
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-k", "threads and linear", "contract/test_rooms.py"]
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "1"}
+    folder = Path(__file__).parents[1]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert "NUMBA_NUM_THREADS allows only one" in result.stdout
+    assert "passed" not in result.stdout
+    assert result.returncode == 0, result.stdout
 
 
 def run(script, layer):

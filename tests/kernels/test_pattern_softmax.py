@@ -8,6 +8,7 @@ import numba
 import numpy as np
 import pytest
 from cases import each_compiled_dtype
+from threads import several_threads
 
 from linattn_ref.attention import bigbird
 from linattn_ref.kernels import jit, parts, reference
@@ -226,6 +227,7 @@ def test_what_is_not_finite_shows_where_it_is_seen(room, value, dtype):
 # --- What the Numba kernel promises beyond them ---------------------------------------------------------------------
 
 
+@several_threads
 @each_compiled_dtype
 @pytest.mark.parametrize("leading", [(1,), (3,)], ids=str)
 @patterns
