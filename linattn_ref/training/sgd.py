@@ -51,7 +51,7 @@ def step(
 
     Parameters
     ----------
-    params, grads : ndarray ``(parameters,)``
+    params, grads : ndarray ``(parameters,)``, or of any shape
     state : State
         From :func:`init_state` or the last step. It is spent.
     learning_rate, momentum : float

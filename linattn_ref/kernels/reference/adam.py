@@ -14,7 +14,7 @@ __all__ = ["step"]
 
 
 def step(params, grads, m, v, *, betas, size, root, eps, decay=0.0, keep=1.0):
-    """Bring ``params``, ``m`` and ``v``, all ``(n,)``, up to date in place."""
+    """Bring ``params``, ``m`` and ``v``, all ``(n,)`` or of another shape, up to date in place."""
     beta_1, beta_2 = betas
     g = grads + decay * params if decay else grads
     params *= keep
