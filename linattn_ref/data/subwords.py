@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.versions import check_tokenizers
 
-__all__ = ["MASK", "PAD", "SEP", "SPECIAL", "Padded", "check_tokenizers", "fingerprint", "pad", "stream", "train"]
+__all__ = ["MASK", "PAD", "SEP", "SPECIAL", "Padded", "fingerprint", "pad", "stream", "train"]
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -34,17 +35,6 @@ class Padded(NamedTuple):
 
     tokens: NDArray[np.int64]  # (S, N)
     key_mask: NDArray[np.bool_]  # (S, N), False where it only pads
-
-
-def check_tokenizers() -> None:
-    """Raise an ImportError if the installed tokenizers is 1.0 or newer, where calls made here are gone or renamed."""
-    import tokenizers
-
-    if not tokenizers.__version__.startswith("0."):
-        raise ImportError(
-            f"tokenizers: expected a version from 0.20 to below 1, got {tokenizers.__version__}: pip install"
-            " 'tokenizers<1'"
-        )
 
 
 @plain_numbers

@@ -8,6 +8,7 @@
 
 ``config``   what ``config.json`` says
 ``weights``  the parameters, as a checkpoint names them
+``tokenizer``  what makes tokens of a text
 ``network``  the same as layers take them, with any mechanism in place of softmax attention
 """
 

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linattn_ref.data.subwords import check_tokenizers
+from linattn_ref.versions import check_tokenizers
 
 __all__ = ["read"]
 
