@@ -118,7 +118,7 @@ def pytest_terminal_summary(terminalreporter, config):
         "never called": "public functions that no test of a default run calls",
         "never compiled": "compiled kernels that no test of a default run calls",
     }
-    if config.option.dist != "no":
+    if getattr(config.option, "dist", "no") != "no":
         titles["anew"] = "compiled by a worker: compile_kernels.py can do so once for all of them"
     for word, title in titles.items():
         if seen.get(word):
