@@ -36,7 +36,7 @@ can be checked, and one such as ``f + 1e9``, of which differences keep few digit
 An entry is *right* where both sides agree and an error of one percent in the largest gradient of its input would have
 been found, *wrong* where they differ by more than rounding can, and *inconclusive* where neither can be said, as for
 ``f + 1e18``. Only if all are right is the report ``ok``; ``report.reason`` says what could not be told. An input whose
-gradients all lie below 1e-9 of another's (queries of a saturated softmax beside its values) may pass with zeros.
+gradients all lie below 1e-8 of another's (queries of a saturated softmax beside its values) may pass with zeros.
 
 Both passes have to be functions: that they leave ``d_out`` and their inputs alone, and that ``forward`` gives the same
 output again, is checked first.

@@ -13,7 +13,7 @@ from linattn_ref.gradcheck.report import Entry
 __all__ = ["judge", "negligible", "settled"]
 
 RESOLUTION = 0.004  # of the largest gradient of the same input: an error of one percent in it is found
-NEGLIGIBLE = 1e-9  # of the largest gradient of all inputs, each times the size of its input
+NEGLIGIBLE = 1e-8  # of the largest gradient of all inputs, each times the size of its input
 CONSTANT = 1e3  # times an input that moves nothing: outputs that never move are taken for constants up to that size
 
 

@@ -192,7 +192,10 @@ class Call:
         def cast(x: Any) -> Any:
             return x.astype(dtype) if x.dtype.kind == "f" else x
 
-        return replace(self, arrays=map_arrays(cast, self.arrays), options=map_arrays(cast, self.options))
+        arrays, options = (
+            {name: map_arrays(cast, x) for name, x in those.items()} for those in (self.arrays, self.options)
+        )
+        return replace(self, arrays=arrays, options=options)
 
     def change(self, *, sizes: Sizes | None = None, arrays: Mapping[str, Any] | None = None, **options: Any) -> "Call":
         """The same call with some arguments in place of its own."""
