@@ -46,7 +46,7 @@ and through (4), with ``y = n(x) = r x`` (``unit_rows.py``):
 
     d_x = r (d_y - y (y . d_y))                              (9)
 
-A masked key has ``k^ = v = 0``: it writes nothing and erases nothing, and the state fades all the same.
+A masked key has ``k^ = v = 0`` and the gate 1: it leaves the state as it is.
 
 Example
 -------
@@ -79,7 +79,7 @@ from linattn_ref.attention.arguments import Array, Mask, resolve_scale
 from linattn_ref.attention.delta_checks import check_backward, check_beta, check_flag, check_forward, check_matrix
 from linattn_ref.attention.delta_recurrent import step, summarise
 from linattn_ref.attention.door import door
-from linattn_ref.attention.fading_state import Piece, State, apply, apply_backward, combine, init_state
+from linattn_ref.attention.fading_state import Piece, State, apply, apply_backward, combine, init_state, unfaded
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.ownership import new_count
@@ -116,7 +116,7 @@ class Saved(NamedTuple):
     k: Array  # (..., N, C), masked rows 0
     v: Array  # (..., N, M), masked rows 0
     beta: Array  # (..., N)
-    log_gate: Array | None  # (..., N) or (..., N, C)
+    log_gate: Array | None  # (..., N) or (..., N, C), masked rows 0
     u: Array  # (..., N, M), beta_i (v_i - S~_i^T k^_i)
     s: Array | None  # (..., C, M), S_0; None for 0
     normalise: bool
@@ -214,7 +214,7 @@ def forward(
     """
     scale = resolve_scale(scale, q.shape[-1])
     s = None if state is None else state.s.copy()  # a copy: a step may spend the state
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
+    k, v, log_gate = zero_masked(k, key_mask), zero_masked(v, key_mask), unfaded(log_gate, key_mask)
     unit_q, unit_k = (unit(x) if normalise else x for x in (q, k))  # (4)  (..., N, C)
     result, s_last, u = kernels.delta_product.forward(
         q=scale * unit_q, k=unit_k, v=beta[..., None] * v, erase=beta[..., None] * unit_k, log_gate=log_gate, state=s
@@ -262,7 +262,7 @@ def backward(
     gradients = d_q, zero_masked(d_k, saved.key_mask), d_v, d_beta
     if d_log_gate is None:
         return Gradients(*gradients) if saved.s is None else GradientsWithState(*gradients, State(d_s))
-    with_gate = GradientsWithGate(*gradients, d_log_gate)
+    with_gate = GradientsWithGate(*gradients, unfaded(d_log_gate, saved.key_mask))  # type: ignore[arg-type]
     return with_gate if saved.s is None else GradientsWithGateAndState(*with_gate, State(d_s))
 
 
@@ -292,6 +292,7 @@ def matrix(
     token writes its value, less what those before it have written at its key.
     """
     scale, k = resolve_scale(scale, q.shape[-1]), zero_masked(k, key_mask)
+    log_gate = unfaded(log_gate, key_mask)
     unit_q, unit_k = (unit(x) if normalise else x for x in (q, k))  # (4)  (..., N, C)
     p = gated_linear.matrix.unchecked(unit_q, unit_k, log_gate, scale=scale)  # type: ignore[arg-type]
     a = gated_linear.matrix.unchecked(beta[..., None] * unit_k, unit_k, log_gate, scale=1.0)  # type: ignore[arg-type]

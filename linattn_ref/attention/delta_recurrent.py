@@ -18,7 +18,7 @@ from typing import Any
 from linattn_ref.attention.arguments import Array, Mask, check_qkv, resolve_scale
 from linattn_ref.attention.delta_checks import check_beta, check_flag, check_log_gate, check_step
 from linattn_ref.attention.door import door
-from linattn_ref.attention.fading_state import Piece, State, piece_of, spend
+from linattn_ref.attention.fading_state import Piece, State, piece_of, spend, unfaded
 from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.rooms import DeltaProductRoom, check_kernels
 from linattn_ref.attention.unit_rows import unit
@@ -116,4 +116,4 @@ def summarise(
     """
     k, v, beta = zero_masked(k, key_mask), zero_masked(v, key_mask), beta[..., None]
     k = unit(k) if normalise else k  # (4)
-    return piece_of(k, beta * v, beta * k, log_gate, kernels)
+    return piece_of(k, beta * v, beta * k, unfaded(log_gate, key_mask), kernels)

@@ -28,6 +28,7 @@ from numpy.typing import DTypeLike
 
 from linattn_ref.attention.arguments import (
     Array,
+    Mask,
     check_array,
     check_dtype,
     check_leading,
@@ -151,6 +152,17 @@ def spend(state: State) -> State:
     check_unspent("state", state)
     state.steps[0] += 1
     return State(state.s, state.steps, state.taken + 1)
+
+
+def unfaded(log_gate: Array | None, key_mask: Mask | None) -> Array | None:
+    """Log gates ``(..., N)`` or ``(..., N, C)``, and 0 for masked tokens, where the state stays as it is.
+
+    Their gradients, too, are 0 there.
+    """
+    if log_gate is None or key_mask is None:
+        return log_gate
+    shown = key_mask if log_gate.ndim == key_mask.ndim else key_mask[..., None]
+    return np.where(shown, log_gate, log_gate.dtype.type(0))
 
 
 def piece_of(k: Array, v: Array, erase: Array | None, log_gate: Array | None, kernels: DeltaProductRoom) -> Piece:

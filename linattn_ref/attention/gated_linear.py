@@ -25,7 +25,7 @@ The gradient, by hand
 ---------------------
 That of (1) and (2), and of the same with a correction, is in ``kernels/reference/delta_product.py``: ``A_i``, the
 gradient with respect to ``S_i``, fades on its way back as ``S`` does on its way forward, ``A_i = scale q_i G_i^T +
-diag(g_{i+1}) A_{i+1}``. A masked key has ``k = v = 0``; the state fades there all the same.
+diag(g_{i+1}) A_{i+1}``. A masked key has ``k = v = 0`` and the gate 1: it leaves the state as it is.
 
 Example
 -------
@@ -70,6 +70,7 @@ from linattn_ref.attention.fading_state import (
     init_state,
     piece_of,
     spend,
+    unfaded,
 )
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked
@@ -104,7 +105,7 @@ class Saved(NamedTuple):
     q: Array  # (..., N, C)
     k: Array  # (..., N, C), masked rows 0
     v: Array  # (..., N, M), masked rows 0
-    log_gate: Array  # (..., N) or (..., N, C)
+    log_gate: Array  # (..., N) or (..., N, C), masked rows 0
     s: Array | None  # (..., C, M), S_0; None for 0
     scale: float
     key_mask: Mask | None  # (..., N)
@@ -167,7 +168,7 @@ def forward(
     """
     scale = resolve_scale(scale, q.shape[-1])
     s = None if state is None else state.s.copy()  # a copy: a step may spend the state
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
+    k, v, log_gate = zero_masked(k, key_mask), zero_masked(v, key_mask), unfaded(log_gate, key_mask)
     result, s_last, _ = kernels.delta_product.forward(
         q=scale * q, k=k, v=v, erase=None, log_gate=log_gate, state=s
     )  # (1), (2)
@@ -200,7 +201,7 @@ def backward(d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gra
         d_out=d_out, d_state=None if d_state is None else d_state.s, **rows, state=saved.s, u=saved.v
     )
     d_k, d_v = zero_masked(d_k, saved.key_mask), zero_masked(d_v, saved.key_mask)
-    gradients = Gradients(saved.scale * d_q, d_k, d_v, d_log_gate)
+    gradients = Gradients(saved.scale * d_q, d_k, d_v, unfaded(d_log_gate, saved.key_mask))
     return gradients if saved.s is None else GradientsWithState(*gradients, State(d_s))
 
 
@@ -248,7 +249,7 @@ def step(
 @door(check_matrix)
 def matrix(q: Array, k: Array, log_gate: Array, *, scale: float | None = None, key_mask: Mask | None = None) -> Array:
     """The matrix ``P (..., N, N)`` of (3), arguments as in :func:`forward`; ``(..., N, N, C)`` numbers on the way."""
-    k = zero_masked(k, key_mask)
+    k, log_gate = zero_masked(k, key_mask), unfaded(log_gate, key_mask)
     weights = resolve_scale(scale, q.shape[-1]) * (faded(k, log_gate) @ q[..., :, :, None])[..., 0]  # (3)
     return np.tril(weights)  # (..., N, N)
 
@@ -280,7 +281,8 @@ def summarise(
     k, v, log_gate, key_mask, kernels
         As in :func:`forward`.
     """
-    return piece_of(zero_masked(k, key_mask), zero_masked(v, key_mask), None, log_gate, kernels)
+    k, v, log_gate = zero_masked(k, key_mask), zero_masked(v, key_mask), unfaded(log_gate, key_mask)
+    return piece_of(k, v, None, log_gate, kernels)
 
 
 def _check_retention_gate(heads: Any, *, dtype: Any = np.float64) -> None:

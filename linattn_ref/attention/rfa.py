@@ -36,9 +36,9 @@ of ``z`` added to each. Here ``w_t = 1 - g_t``, so that
 
     dgate_t = dg_t - dw_t                                    (7)
 
-which asks whether the loss would rather have the state before or the new token. Where a key is masked ``phi(k_t)`` is
-0: it adds nothing, and the state fades all the same. The gradient of (1) and (2), through the division by the length
-too, is in ``feature_maps_random.py``.
+which asks whether the loss would rather have the state before or the new token. Where a key is masked ``g_t = 1``: the
+state stays as it is. The gradient of (1) and (2), through the division by the length too, is in
+``feature_maps_random.py``.
 
 Example
 -------
@@ -104,7 +104,7 @@ class Saved(NamedTuple):
     phi_q: Array  # (..., N, C)
     phi_k: Array  # (..., N, C), masked rows 0
     v: Array  # (..., N, M), masked rows 0
-    gate: Array  # (..., N)
+    gate: Array  # (..., N), masked rows 1
     s: Array | None  # (..., C, M), S_0; None for 0
     z: Array | None  # (..., C)
     out: Array  # (..., N, M)
@@ -160,7 +160,7 @@ def forward(
     ----------
     q, k, v, causal, key_mask, state, out, kernels
         The common arguments: ``help(linattn_ref.attention)``. Of queries and keys only the directions matter; one of
-        length 0 stays 0. With a gate the state fades at a masked key too.
+        length 0 stays 0.
     omega : ndarray ``(m, D)``
         From `feature_maps.gaussian` or `feature_maps.orthogonal_gaussian`; used in the dtype of ``q``. A constant.
     gate : ndarray ``(..., N)``, optional
@@ -183,7 +183,7 @@ def forward(
             q, k, v, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps, state=state, out=out, kernels=kernels
         )
     s, z = (None, None) if state is None else (state.s.copy(), state.z.copy())  # copies: a step may spend the state
-    v, (phi_q, saved_q) = zero_masked(v, key_mask), phi.forward(q)  # (1), (2)  (..., N, C)
+    v, gate, (phi_q, saved_q) = zero_masked(v, key_mask), _unfaded(gate, key_mask), phi.forward(q)  # (1), (2)
     phi_k, saved_k = phi.forward(zero_masked(k, key_mask))  # (1), (2)  (..., N, C)
     phi_k = zero_masked(phi_k, key_mask)
     buffer = {} if out is None else {"out": out}  # a room of one's own need not know of it
@@ -225,6 +225,8 @@ def backward(
         **given, **rows, out=saved.out, denominator=saved.denominator
     )
     d_gate = d_g - d_w  # (7)  (..., N)
+    if saved.key_mask is not None:
+        d_gate = np.where(saved.key_mask, d_gate, gate.dtype.type(0))
     d_q = phi.backward(d_phi_q, saved.saved_q)  # (..., N, D)
     d_k = phi.backward(zero_masked(d_phi_k, saved.key_mask), saved.saved_k)  # (..., N, D)
     d_v = zero_masked(d_v, saved.key_mask)  # (..., N, M)
@@ -255,9 +257,14 @@ def matrix(
         return linear.matrix(q, k, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps)
     phi_q, phi_k = phi.forward(q)[0], phi.forward(zero_masked(k, key_mask))[0]  # (..., N, C)
     allowed = visible(q.shape[-2], k.shape[-2], causal=causal, key_mask=key_mask)
-    weights = recency(gate) * (phi_q @ phi_k.swapaxes(-1, -2))  # (6)  (..., N, N)
+    weights = recency(_unfaded(gate, key_mask)) * (phi_q @ phi_k.swapaxes(-1, -2))  # (6)  (..., N, N)
     weights = np.where(allowed, weights, q.dtype.type(0))
     return divide(weights, weights.sum(axis=-1) + eps)
+
+
+def _unfaded(gate: Array, key_mask: Mask | None) -> Array:
+    """Gates ``(..., N)``, and 1 for masked tokens, where the state stays as it is."""
+    return gate if key_mask is None else np.where(key_mask, gate, gate.dtype.type(1))
 
 
 def recency(gate: Array) -> Array:

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from gate_cases import LOG_GATES, assert_gradient_of_gates
 from joblib import Parallel, delayed
 
 from linattn_ref.attention import decay_gate, delta, gated_linear, linear
 from linattn_ref.gradcheck import check_elementwise
+from linattn_ref.kernels import jit, reference
 
 N, C, M = 37, 5, 3
 MEMBERS = {
@@ -115,6 +117,27 @@ def test_gates_near_0_and_1(gate, rng):
     assert all(np.isfinite(x).all() for x in module.backward(np.ones_like(out), saved))
 
 
+# --- The gradient of gates ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("log_gate", LOG_GATES)
+@pytest.mark.parametrize(
+    ("kernels", "dtype"),
+    [
+        (reference, np.float64),
+        (reference, np.float32),
+        (jit, np.float64),
+        pytest.param(jit, np.float32, marks=pytest.mark.slow),  # compiled anew
+    ],
+    ids=["reference-float64", "reference-float32", "jit-float64", "jit-float32"],
+)
+def test_gradient_of_strong_gates(kernels, dtype, log_gate):
+    """Each entry is right, however small it is beside others: from one that a gate of 1 has to one of 1e-18."""
+    for module in (delta, gated_linear):
+        for per_channel in (False, True):
+            assert_gradient_of_gates(module, kernels, dtype, log_gate, per_channel, 75)
+
+
 # --- States ---------------------------------------------------------------------------------------------------------
 
 
@@ -147,7 +170,7 @@ def test_pieces_compose_in_any_grouping(member, rng):
 
 @EACH
 def test_a_piece_is_what_it_does_to_any_state(member, rng):
-    """With a key mask: masked keys write nothing and erase nothing, and the state fades there."""
+    """With a key mask: masked keys leave it as it is."""
     module, arrays = draw(member, rng, 9)
     key_mask = rng.random((2, 9)) < 0.5
     before = module.State(rng.standard_normal((2, C, M)))

@@ -4,9 +4,10 @@ from functools import partial
 from itertools import product
 
 import numpy as np
-from case import Sizes, about, assert_close, at, normal_like
+from case import Result, Sizes, about, assert_close, at, normal_like
 from cases import each_setting, each_setting_and_dtype
 
+from linattn_ref.attention import delta, gated_linear, linear, linformer, linformer_linear, performer, rfa, softmax
 from linattn_ref.gradcheck.inputs import float_arrays
 
 
@@ -133,6 +134,53 @@ def pad(call, lengths):
     for leaf, x in padded.named().items():
         if leaf != "out":
             assert_close(x, expected[leaf], call.case, leaf)
+
+
+WITHOUT_POSITIONS = (softmax, linear, linformer, linformer_linear, performer, rfa, gated_linear, delta)
+MASKED = {"in front": (0, 5), "in the middle": (14, 19), "at the end": (35, 40), "all but some": (2, 38)}
+
+
+@each_setting_and_dtype(lambda s: s.masked and s.case.module in WITHOUT_POSITIONS)
+def test_masked_tokens_are_as_if_they_were_absent(setting, dtypes):
+    """Where no place is counted: outputs, all gradients and the state after the last token, from a state too."""
+    for dtype, (name, (start, stop)) in product(dtypes, MASKED.items()):
+        call = setting.call(Sizes(40, 40), dtype=dtype)
+        for begins in (False, True) if setting.case.recurrent else (False,):
+            with about(dtype, f"masked {name}", f"from a state: {begins}"):
+                leave_out(call, (np.arange(40) < start) | (np.arange(40) >= stop), begins)
+
+
+def leave_out(call, seen, begins):
+    case, aligned = call.case, call.case.causal or call.case.square
+    absent = call.change(
+        sizes=call.sizes._replace(n=seen.sum() if aligned else call.sizes.n, n_keys=seen.sum()),
+        arrays={
+            name: at(call.arrays[name], axis, seen) for name, axis in (call.axes if aligned else case.key_axes).items()
+        },
+        key_mask=None,
+    )
+    d_out = normal_like(call.run().out)
+    if aligned:
+        d_out[..., ~seen, :] = 0
+    masked = call.change(key_mask=np.broadcast_to(seen, call.options["key_mask"].shape))
+    before = {"state": call.change(key_mask=None).block(1, 6).forward()[1].state} if begins else {}
+    found, state = passes(masked, d_out, before)
+    expected, other_state = passes(absent, d_out[..., seen, :] if aligned else d_out, before)
+    for leaf, x in found.items():
+        axis = (call.axes if aligned else case.key_axes).get(leaf.partition("[")[0])
+        axis = -2 if leaf == "out" and aligned else axis
+        assert_close(x if axis is None else at(x, axis, seen), expected[leaf], case, leaf)
+        if leaf != "out" and axis is not None:
+            assert not at(x, axis, ~seen).any(), leaf
+    if state is not None and case.module is not softmax:  # its cache keeps what is masked
+        for (leaf, x), (_, other) in zip(*(float_arrays("state", each) for each in (state, other_state)), strict=True):
+            assert_close(x, other, case, leaf)
+
+
+def passes(call, d_out, before):
+    """The output and all gradients by name, and the state after the last token; ``before`` may have a state."""
+    out, saved = call.forward(**before)
+    return Result(out, saved, call.case.backward(d_out, saved)).named(), getattr(saved, "state", None)
 
 
 # --- Nothing to see -------------------------------------------------------------------------------------------------

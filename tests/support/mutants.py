@@ -22,9 +22,16 @@ MUTANTS = (
     Mutant(
         "a masked key erases",
         "attention/delta.py",
-        "    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)\n    unit_q",
-        "    v = zero_masked(v, key_mask)\n    unit_q",
+        "    k, v, log_gate = zero_masked(k, key_mask), zero_masked(v, key_mask), unfaded(log_gate, key_mask)\n    unit_q",
+        "    v, log_gate = zero_masked(v, key_mask), unfaded(log_gate, key_mask)\n    unit_q",
         "delta-channels-reference-masked",
+    ),
+    Mutant(
+        "the state fades at a masked key",
+        "attention/fading_state.py",
+        "np.where(shown, log_gate, log_gate.dtype.type(0))",
+        "log_gate",
+        "absent and delta-channels-reference-masked",
     ),
     Mutant(
         "beta gets no gradient through what it erases",
@@ -199,11 +206,19 @@ MUTANTS = (
         "kernels/test_delta_product.py",
     ),
     Mutant(
-        "the gradient of the gate without that of the state after",
+        "a backward pass with states that have not faded",
         "kernels/reference/delta_product_plain.py",
-        "(d_state * s).sum(axis=-1)[..., None, :]",
-        "(0 * s).sum(axis=-1)[..., None, :]",
+        "few.append((i, gate[..., i, :, None] * s))",
+        "few.append((i, s))",
         "every_gradient",
+        "kernels/test_delta_product.py",
+    ),
+    Mutant(
+        "a gate that has nothing to do with its own row",
+        "kernels/reference/delta_product.py",
+        "np.tri(total.shape[-2], dtype=np.bool_)",
+        "np.tri(total.shape[-2], k=-1, dtype=np.bool_)",
+        "chunks_are_rows",
         "kernels/test_delta_product.py",
     ),
     Mutant(

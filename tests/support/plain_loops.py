@@ -161,11 +161,13 @@ def rfa(q, k, v, omega, gate=None, *, kind="gaussian", causal=False, key_mask=No
 
     if gate is None:
         return linear(q, k, v, phi=phi, causal=causal, key_mask=key_mask, eps=eps)
-    out, s, z = np.zeros((len(q), v.shape[1])), 0.0, 0.0
+    width = len(phi(q[0])[1])
+    out, s, z = np.zeros((len(q), v.shape[1])), np.zeros((width, v.shape[1])), np.zeros(width)
     for t in range(len(q)):
-        new = phi(k[t])[1] * (key_mask is None or key_mask[t])
-        s = gate[t] * s + (1 - gate[t]) * np.outer(new, v[t])
-        z = gate[t] * z + (1 - gate[t]) * new
+        if key_mask is None or key_mask[t]:
+            new = phi(k[t])[1]
+            s = gate[t] * s + (1 - gate[t]) * np.outer(new, v[t])
+            z = gate[t] * z + (1 - gate[t]) * new
         numerator, denominator = phi(q[t])[1] @ s, phi(q[t])[1] @ z + eps
         out[t] = numerator / denominator if denominator else 0
     return out
@@ -180,13 +182,35 @@ def delta(q, k, v, beta, log_gate=None, *, normalise=True, key_mask=None, scale=
     scale = 1 / sqrt(q.shape[1]) if scale is None else scale
     out, s = np.zeros((len(q), v.shape[1])), np.zeros((q.shape[1], v.shape[1]))
     for t in range(len(q)):
-        if log_gate is not None:
-            s = np.diag(np.broadcast_to(np.exp(log_gate[t]), q.shape[1])) @ s
         if key_mask is None or key_mask[t]:
+            if log_gate is not None:
+                s = np.diag(np.broadcast_to(np.exp(log_gate[t]), q.shape[1])) @ s
             key = k[t] / sqrt(k[t] @ k[t] + 1e-6) if normalise else k[t]
             s = s + np.outer(key, v[t] if beta is None else beta[t] * (v[t] - s.T @ key))
         out[t] = scale * (s.T @ (q[t] / sqrt(q[t] @ q[t] + 1e-6) if normalise else q[t]))
     return out
+
+
+def log_gate_gradient(d_out, q, k, v, beta, log_gate):
+    """``rowsum(A~_i * S~_i)`` of `delta` or `gated_linear`, of one head, in long double, with every state kept.
+
+    Without ``normalise``, with a scale of 1. Also the sum of the absolute values of its terms, an entry's own size.
+    """
+    d_out, q, k, v, log_gate = (x.astype(np.longdouble) for x in (d_out, q, k, v, log_gate))
+    beta = np.zeros(len(q)) if beta is None else beta.astype(np.longdouble)
+    e, value = (k, beta[:, None] * v) if beta.any() else (0 * k, v)
+    e, gate = beta[:, None] * e, np.exp(log_gate.reshape(len(q), -1))[:, :, None]  # (N, C or 1, 1)
+    s, states = np.zeros((q.shape[1], v.shape[1]), np.longdouble), []
+    for i in range(len(q)):
+        states.append(gate[i] * s)
+        s = states[i] + np.outer(k[i], value[i] - states[i].T @ e[i])
+    a, gradient, size = np.zeros_like(s), np.zeros_like(q), np.zeros_like(q)
+    for i in reversed(range(len(q))):
+        a = a + np.outer(q[i], d_out[i])
+        a = a - np.outer(e[i], a.T @ k[i])
+        gradient[i], size[i] = (a * states[i]).sum(axis=1), abs(a * states[i]).sum(axis=1)
+        a = gate[i] * a
+    return (gradient, size) if log_gate.ndim == 2 else (gradient.sum(axis=1), size.sum(axis=1))
 
 
 # --- Fewer keys -----------------------------------------------------------------------------------------------------

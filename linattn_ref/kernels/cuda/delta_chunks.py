@@ -204,13 +204,14 @@ def load_rows_and_gates(t, panel, b, gate, head, row, first):
 
 
 @kernel(threads=THREADS, blocks=2)
-def gradient(g, u, states, b, gate, out, sign, adds, backwards):
+def gradient(g, u, states, b, gate, out, of_state, sign, adds, backwards, keeps):
     """``z_i = sign c_i * (S g_i) + sum_j d_ij ratio_ij * b_j``, ``d_ij = sign g_i . u_j``: (19) and (20), and (21).
 
     It is the state's own recurrence, a row of ``out`` at a time: from ``z = S g_i`` on ``z <- gate_j * z + d_ij b_j``,
     for ``j`` up to ``i``. Backwards ``j`` goes from the end down to ``i``, and ``z`` fades after each but row ``i``.
     If it ``adds``, ``z`` begins with 0 and is added to ``out``, and row ``i`` does not meet itself. A sign of -1 is
-    that of ``e``, which meets no row that is its own. Grid: heads * chunks, tiles of ``C``.
+    that of ``e``, which meets no row that is its own. If it ``keeps``, ``of_state`` gets ``sign S g_i``. Grid: heads *
+    chunks, tiles of ``C``.
     """
     tile = cuda.shared.array((TILE, PITCH), g.dtype)
     panel = cuda.shared.array((STEP, PITCH), g.dtype)
@@ -240,6 +241,8 @@ def gradient(g, u, states, b, gate, out, sign, adds, backwards):
             tile[i, j] = 0
             if (i != j or sign > 0) and (j >= i if backwards else j <= i):
                 tile[i, j] = sign * scores[r, s]  # (17)
+            if keeps and row + i < n and first_c + j < out.shape[2]:
+                of_state[head, row + i, first_c + j] = acc[r, s]
     for turn in range(0, TILE, HALF):
         first = TILE - HALF - turn if backwards else turn
         cuda.syncthreads()

@@ -1,6 +1,6 @@
 """A causal product whose state fades and corrects itself, on a GPU: `linattn_ref.kernels.reference.delta_product`.
 
-The formulas are the reference's, (13)-(21) and (12), with chunks of ``TILE`` rows. What a chunk is before any state,
+The formulas are the reference's, (13)-(22), with chunks of ``TILE`` rows. What a chunk is before any state,
 its faded rows and pairs, takes no turns (`delta_rows`), nor does what it reads once the states are there, ``out`` and
 all gradients (`delta_chunks`). In between a loop over the chunks carries the state. Where nothing is erased it is a
 scan of sums; else each chunk needs the state for what it writes, ``U`` forward and ``R`` backward, and a block for each
@@ -10,7 +10,8 @@ scan of sums; else each chunk needs the state for what it writes, ``U`` forward 
     backward    faded rows, P, A  ->  states from U;   P^T G, (c * Q)^T G  ->  R, dS' of each chunk  ->  gradients
 
 Beside inputs and results, a call holds ``N (4 C + 2 TILE)`` numbers a head for the first part and ``N C M / TILE`` for
-the states before all chunks, backward two times. Every sum has one order.
+the states before all chunks, backward two times. With gates the backward pass holds ``N (3 C + 2 TILE)`` numbers more,
+what rows read of states alone and the gradients of pairs, which (22) needs by themselves. Every sum has one order.
 
 Arrays are of float32 or float64, NumPy's, which are copied to the GPU and back, or a GPU library's (`arrays`).
 
@@ -23,7 +24,7 @@ from linattn_ref.kernels.cuda import causal_states, delta_chunks, delta_rows
 from linattn_ref.kernels.cuda.arrays import Call, dtype_of
 from linattn_ref.kernels.cuda.delta_step import step
 from linattn_ref.kernels.cuda.rows import dot_rows, filled, move_rows
-from linattn_ref.kernels.cuda.tile import BLOCK, THREADS, tiles
+from linattn_ref.kernels.cuda.tile import BLOCK, THREADS, TILE, tiles
 
 __all__ = ["backward", "forward", "step"]
 
@@ -103,14 +104,18 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
         _read(call, k_until, p, g, later, r, transposed=True, reads_state=False)  # P^T G
         r = _correct(call, r, k_until, e_since, minus_a, whole, later, d_s, backwards=True)  # (16), (18)
 
-    d_q, d_k = _gradient(call, g, u, states, k, gate), _gradient(call, u, g, later, q, gate, backwards=True)  # (19)
-    d_e = None
+    keeps = log_gate is not None
+    d_q, of_q = _gradient(call, g, u, states, k, gate, keeps=keeps)  # (19)
+    d_k, of_k = _gradient(call, u, g, later, q, gate, keeps=keeps, backwards=True)
+    d_e = of_e = None
     if e is not None:
-        d_e = _gradient(call, r, u, states, k, gate, sign=-1)  # (20)
+        d_e, of_e = _gradient(call, r, u, states, k, gate, sign=-1, keeps=keeps)  # (20)
         _gradient(call, u, r, later, e, gate, sign=-1, backwards=True, out=d_k)  # (21)
     d_log_gate = None
     if log_gate is not None:
-        d_log_gate = _gate_gradient(call, q, k, e, d_q, d_k, d_e, gate, states, s, later)  # (12)
+        ungated = filled(call, u.shape[1:], dtype_of(u), 1)
+        d_pairs = delta_rows.pairs_of_rows(call, g, u, None if e is None else r, ungated)
+        d_log_gate = _gate_gradient(call, (q, k, e), (of_q, of_k, of_e), d_pairs, gate, states, later)  # (22)
         d_log_gate = d_log_gate if channels else _row_sums(call, d_log_gate)
     return call.results(d_q, d_k, r, d_e, d_log_gate, d_s)
 
@@ -146,21 +151,25 @@ def _read(call, a, pairs, u, states, out, *, reads_state=True, transposed=False)
     call.launch(delta_chunks.read, grid, BLOCK, a, pairs, u, states, out, reads_state, transposed)
 
 
-def _gradient(call, g, u, states, b, gate, *, sign=1, backwards=False, out=None):
-    """What :func:`delta_chunks.gradient` writes to a new array, or adds to ``out``."""
+def _gradient(call, g, u, states, b, gate, *, sign=1, keeps=False, backwards=False, out=None):
+    """What :func:`delta_chunks.gradient` writes to a new array, or adds to ``out``; and what it keeps, or None."""
     adds, dtype = out is not None, dtype_of(g)
     out = out if adds else call.empty(b.shape[1:], dtype)
-    grid = call.heads * states.shape[1], tiles(b.shape[2])
-    call.launch(delta_chunks.gradient, grid, BLOCK, g, u, states, b, gate, out, dtype.type(sign), adds, backwards)
-    return out
+    of_state = call.empty(b.shape[1:], dtype) if keeps else None
+    grid, options = (call.heads * states.shape[1], tiles(b.shape[2])), (dtype.type(sign), adds, backwards, keeps)
+    written = out, of_state if keeps else out
+    call.launch(delta_chunks.gradient, grid, BLOCK, g, u, states, b, gate, *written, *options)
+    return out, of_state
 
 
-def _gate_gradient(call, q, k, e, d_q, d_k, d_e, gate, states, s, later):
+def _gate_gradient(call, rows, of_states, d_pairs, gate, states, later):
     """A number a row and channel."""
-    d_log_gate, erases = call.empty(k.shape[1:], dtype_of(k)), e is not None
-    rows = (q, k, e, d_q, d_k, d_e) if erases else (q, k, q, d_q, d_k, d_q)
-    grid = call.heads * states.shape[1], -(-k.shape[2] // THREADS)
-    call.launch(delta_rows.gate_gradient, grid, (THREADS,), *rows, gate, states, s, later, d_log_gate, erases)
+    (q, k, e), (of_q, of_k, of_e), (d_p, d_a), erases = rows, of_states, d_pairs, rows[2] is not None
+    d_log_gate = call.empty(k.shape[1:], dtype_of(k))
+    given = (e, of_e, d_a) if erases else (q, of_q, d_p)  # what is not there is not read
+    arrays = q, k, given[0], of_q, of_k, given[1], d_p, given[2], gate, states, later, d_log_gate
+    grid = call.heads * states.shape[1], tiles(k.shape[2])
+    call.launch(delta_rows.gate_gradient, grid, (TILE,), *arrays, erases)
     return d_log_gate
 
 

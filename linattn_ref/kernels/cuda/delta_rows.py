@@ -2,7 +2,7 @@
 
     fade            g, c * Q, -(c * E), ratio_T * K and c_T        a thread a chunk and channel
     pairs           P and -A                                       a thread a key
-    gate_gradient   (12), a chunk at a time                        a thread a channel
+    gate_gradient   (22), a chunk at a time                        a thread a channel
 
 The formulas are the reference's; signs are turned here, so that all that follows adds. ``ratio_ij`` is a number a
 channel, so that ``P`` and ``A`` are no matrix products: a thread holds key ``j``, ``STEP`` channels at a time, which
@@ -118,28 +118,44 @@ def pairs(q, k, e, gate, p, a, erases):
 
 
 @kernel
-def gate_gradient(q, k, e, d_q, d_k, d_e, gate, states, end, later, d_log_gate, erases):
-    """Equation (12), from ``rowsum(dS' * S')`` after each chunk on; a gate of 0 has 0, and what is before starts anew.
+def gate_gradient(q, k, e, of_q, of_k, of_e, d_p, d_a, gate, states, later, d_log_gate, erases):
+    """Equation (22); ``of_q, of_e, of_k (heads, N, C)`` are ``S G_i``, ``-S R_i`` and ``dS' u_i``.
 
-    States before and gradients after all chunks are there, so that no sum is longer than a chunk. Grid: heads *
-    chunks, blocks of ``THREADS`` channels.
+    A thread goes from row to row with the keys before it, which fade as the state would. While ``d_q_i`` is summed up,
+    ``q_i`` times what has come from the state and from rows up to ``j`` is row ``i``'s part in the gate of row ``j +
+    1``. So no state is divided, and a gate of 0 has exactly 0. Grid: heads * chunks, tiles of
+    ``C``.
     """
-    total = cuda.local.array(1, k.dtype)
+    keys = cuda.shared.array((TILE, TILE), k.dtype)  # a column a thread
+    sums = cuda.local.array(4, k.dtype)  # c_i, those of q and of e, and past all rows
     chunks = states.shape[1]
     head, chunk = cuda.blockIdx.x // chunks, cuda.blockIdx.x % chunks
     start, stop = chunk * TILE, min(chunk * TILE + TILE, k.shape[1])
-    c = cuda.blockIdx.y * THREADS + cuda.threadIdx.x
+    t = cuda.threadIdx.x
+    c = cuda.blockIdx.y * TILE + t
     if c < k.shape[2]:
-        total[0] = 0
-        for m in range(states.shape[3]):
-            if chunk + 1 < chunks:
-                total[0] += later[head, chunk, c, m] * states[head, chunk + 1, c, m]
-            else:
-                total[0] += later[head, chunk, c, m] * end[head, c, m]
-        for i in range(stop - 1, start - 1, -1):
-            total[0] += q[head, i, c] * d_q[head, i, c] - k[head, i, c] * d_k[head, i, c]
+        for i in range(start, stop):
+            d_log_gate[head, i, c] = 0
+        sums[0] = 1
+        for i in range(start, stop):
+            sums[0] *= gate[head, i, c]
+            sums[1] = sums[0] * of_q[head, i, c]
+            d_log_gate[head, start, c] += q[head, i, c] * sums[1]
             if erases:
-                total[0] += e[head, i, c] * d_e[head, i, c]
-            if gate[head, i, c] == 0:
-                total[0] = 0
-            d_log_gate[head, i, c] = total[0]
+                sums[2] = sums[0] * of_e[head, i, c]
+                d_log_gate[head, start, c] += e[head, i, c] * sums[2]
+            for j in range(i - start):
+                keys[j, t] *= gate[head, i, c]
+                sums[1] += d_p[head, i, j] * keys[j, t]
+                d_log_gate[head, start + j + 1, c] += q[head, i, c] * sums[1]
+                if erases:
+                    sums[2] += d_a[head, i, j] * keys[j, t]
+                    d_log_gate[head, start + j + 1, c] += e[head, i, c] * sums[2]
+            keys[i - start, t] = k[head, i, c]
+        sums[3] = 0
+        for m in range(states.shape[3]):
+            sums[3] += later[head, chunk, c, m] * states[head, chunk, c, m]
+        sums[3] *= sums[0]
+        for i in range(start, stop):
+            d_log_gate[head, i, c] += sums[3]
+            sums[3] += keys[i - start, t] * of_k[head, i, c]

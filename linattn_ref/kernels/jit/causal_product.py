@@ -35,7 +35,6 @@ from linattn_ref.kernels.jit.causal_scan import scan
 from linattn_ref.kernels.jit.causal_step import bind, step_bound_32, step_bound_64, step_heads
 from linattn_ref.kernels.jit.gate_gradient import gate_gradient
 from linattn_ref.kernels.jit.heads import give, gradients_to_write, side_by_side, table_of, to_write
-from linattn_ref.kernels.jit.log_gate_gradient import log_gate_gradient
 from linattn_ref.kernels.jit.reciprocal import go_on, reciprocals
 from linattn_ref.kernels.jit.vector import lanes
 
@@ -105,18 +104,6 @@ def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state, *, gradients=
         Shaped like their inputs; ``d_gate`` and ``d_weight`` are None where the input is, ``d_state`` never is.
     """
     return _backward(gradients, d_out, d_state, None, phi_q, phi_k, v, gate, weight, state, None, None)[:-1]
-
-
-def log_gate_backward(d_out, d_state, q, k, v, log_gate, state):
-    """Gradients of ``forward(q, k, v, exp(log_gate), None, state)``, of the gate's logarithm in place of the gate.
-
-    Returns
-    -------
-    d_q, d_k, d_v, d_log_gate, d_state : ndarray
-    """
-    rows = d_out, d_state, None, q, k, v, np.exp(log_gate), None, state, None, None
-    d_q, d_k, d_v, d_log_gate, _, d_state, _ = _backward((None,) * 3, *rows, log_gate=log_gate)
-    return d_q, d_k, d_v, d_log_gate, d_state
 
 
 # --- With the denominator -------------------------------------------------------------------------------------------
@@ -206,7 +193,7 @@ def bind_step(phi_q, phi_k, v, s, z, eps, out, *, turns=None):
 # --- Both -----------------------------------------------------------------------------------------------------------
 
 
-def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones, *, log_gate=None):
+def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones):
     """The scans of the table above; ``ones`` is ``1 / denominator`` and ``e``, or None."""
     d_out, phi_q, phi_k, v = side_by_side(d_out, phi_q, phi_k, v)
     gate, weight, one = _flat_rows(gate), _flat_rows(weight), _ones(v)  # (heads, N)
@@ -222,14 +209,13 @@ def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, o
     d_gate, d_weight, later = None, None, None
     if gate is not None:
         later = np.concatenate([gate[:, 1:], one[:, :1]], axis=1)  # (heads, N)
-    if gate is not None and log_gate is None:
         d_gate = np.empty_like(gate)
         spare = d_phi_k if d_phi_k.flags.c_contiguous else np.empty(d_phi_k.shape, d_phi_k.dtype)
         states = (np.ascontiguousarray(state.swapaxes(1, 2)) for state in (s_t, a_t))  # (heads, C, M or M + 1)
         table = table_of(phi_q, phi_k, d_out, v)
         gate_gradient(d_gate, spare.reshape(-1, *spare.shape[-2:]), table, gate, e, x, w, *states)  # (8)
 
-    last_t, d_last_t = _scan(d_out, v, phi_k, d_phi_q, s_t, gate, rows_q), a_t  # (4)  (heads, M, C)
+    _scan(d_out, v, phi_k, d_phi_q, s_t, gate, rows_q)  # (4)
     a_t = _scan(v, d_out, phi_q, d_phi_k, a_t, later, rows_k, step=-1)  # (5), but for w
     a = _scan(phi_k, phi_q, d_out, d_v, a, later, rows_v, step=-1)  # (6)
     if weight is not None:
@@ -237,8 +223,6 @@ def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, o
         d_phi_k *= weight.reshape(*v.shape[:-1], 1)
     if gate is not None:
         a, a_t = gate[:, :1, None] * a, gate[:, :1, None] * a_t  # (9)
-    if log_gate is not None:
-        d_gate = _flat_rows(log_gate_gradient(log_gate, phi_q, phi_k, d_phi_q, d_phi_k, last_t, d_last_t))
     d_phi = tuple(give(*each) for each in zip(gradients, (d_phi_q, d_phi_k, d_v), strict=True))
     return d_phi + _with_axes(v, d_gate, d_weight, a, None if ones is None else a_t[:, -1])
 

@@ -1,16 +1,14 @@
 """The delta product in Numba: `linattn_ref.kernels.reference.delta_product` in chunks, at the speed of matrix products.
 
-The formulas are the reference's, (13)-(21) and (12). A head is a task, and nothing in it depends on the number of
+The formulas are the reference's, (13)-(22). A head is a task, and nothing in it depends on the number of
 threads. Heads may lie anywhere in memory (`heads`); none is copied but a chunk at a time.
 
     `delta_chunk`       rows and pairs of a chunk, products of gates
     `delta_state`       the state between chunks
     `delta_forward`     the forward pass
-    `delta_backward`    the backward pass; `delta_gradients` what pairs send to queries, keys and gates
+    `delta_backward`    the backward pass; `delta_gradients` what pairs send to queries and keys;
+    `delta_log_gate`    the gradient of gates
     `triangle`          pieces of triangular products and systems of equations
-
-Where nothing is erased and there is one gate for all channels it is a causal product, and `causal_product` does it: a
-scan has fewer multiply-adds, ``2 C M`` a row forward and ``6 C M`` backward, and (12) is `log_gate_gradient`.
 
 With ``T = CHUNK`` rows a chunk the formulas have ``3 C M + T (C + M)`` multiply-adds a row forward and
 ``7 C M + 3 T (C + M)`` backward; without ``erase`` a third less. Products of pairs are made of whole Blocks, and half
@@ -24,7 +22,6 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit import causal_product
 from linattn_ref.kernels.jit.delta_backward import backward_heads
 from linattn_ref.kernels.jit.delta_forward import forward_heads
 from linattn_ref.kernels.jit.heads import side_by_side, table_of
@@ -54,8 +51,6 @@ def forward(q, k, v, erase, log_gate, state):
     u : ndarray ``(..., N, M)``
         What was written, for :func:`backward`; ``v`` itself where ``erase`` is None.
     """
-    if _fades_by_head(erase, log_gate, v):
-        return *causal_product.forward(q, k, v, np.exp(log_gate), None, state), v
     q, k, values = side_by_side(q, k, v)
     out, written = np.empty(v.shape, v.dtype), None if erase is None else np.empty(v.shape, v.dtype)
     s = _copy_or_zeros(state, k, v)
@@ -82,9 +77,6 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
     d_q, d_k, d_v, d_erase, d_log_gate, d_state : ndarray
         Shaped like their inputs; ``d_erase`` and ``d_log_gate`` are None where the input is, ``d_state`` never is.
     """
-    if _fades_by_head(erase, log_gate, v):
-        *d_rows, d_log_gate, d_state = causal_product.log_gate_backward(d_out, d_state, q, k, v, log_gate, state)
-        return *d_rows, None, d_log_gate, d_state
     d_out, q, k, u = side_by_side(d_out, q, k, u)
     d_q, d_k, d_v, d_erase, d_log_gate = (
         None if x is None else np.empty(x.shape, x.dtype) for x in (q, k, v, erase, log_gate)
@@ -97,11 +89,6 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
 
 
 # --- At the door ----------------------------------------------------------------------------------------------------
-
-
-def _fades_by_head(erase, log_gate, v):
-    """Is it a causal product with a gate a head? Then a scan, row by row, is faster than chunks."""
-    return erase is None and log_gate is not None and log_gate.ndim < v.ndim
 
 
 def _channels(log_gate, v):

@@ -25,21 +25,15 @@ Let ``G_i`` be the gradient of a loss with respect to ``out_i``, and ``A_i, A~_i
     r_i = A_i^T k_i = d_v_i                                  (6)
     A~_i = A_i - e_i r_i^T                                   (7)
 
-This is the same rule, backward in time, with ``k`` and ``e`` exchanged. What remains is read off (3), (2) and (4),
+This is the same rule, backward in time, with ``k`` and ``e`` exchanged. What remains is read off (3), (2), (4) and (1),
 
     d_k_i = A_i u_i,   d_e_i = -S~_i r_i,   d_q_i = S_i G_i                             (8) (9) (10)
-
-so a loop from the end carries ``A`` and leaves ``r``, and a loop from the start carries ``S``, with the ``u`` that the
-forward pass kept: no state a row, nothing rewound. Only the gate's gradient needs both states at once, since (1) gives
-
     d_log_g_i = rowsum(A~_i * S~_i)                          (11)  (C,), summed up where one gate serves all channels
 
-but (7) and (3) turn it into ``rowsum(A_i * S_i) + e_i * d_e_i - k_i * d_k_i``, and (5), (1) and (11) for the next row
-turn the first term into ``q_i * d_q_i + d_log_g_{i+1}``. What is there anyway is enough:
-
-    d_log_g_i = d_log_g_{i+1} + q_i * d_q_i + e_i * d_e_i - k_i * d_k_i                 (12)
-
-starting after the last row with ``rowsum(d_state * S_N)``. And ``d_state = diag(g_1) A~_1``.
+and ``d_state = diag(g_1) A~_1``. There is another formula for the gate, which needs no states:
+``rowsum(d_state * S_N)`` and the sum of ``q * d_q + e * d_e - k * d_k`` over the rows from ``i`` on. With strong gates
+it is a small difference of large numbers. At a log gate of -20 no digit of it is right in float32, at -40 none in
+float64, so it is not used.
 
 A chunk
 -------
@@ -66,6 +60,17 @@ sends what arrives there through the transposed system, solved from the last row
     d_e_i = -c_i * (S R_i) + sum_j dA_ij ratio_ij * k_j                                 (20)
     d_k_j = ratio_Tj * (dS' u_j) + sum_i ratio_ij * (dP_ij q_i + dA_ij e_i)             (21)
 
+Gate ``i`` multiplies all that a row ``l >= i`` reads of a row ``j < i``, and its gradient is a sum over these pairs.
+Let ``W_lj`` be what the pair gives. With ``S`` as row 0, before the rows 1 ... T of the chunk, and ``S'`` as row T + 1,
+
+    W_lj = ratio_lj * k_j * (dP_lj q_l + dA_lj e_l),   W_l0 = c_l * (q_l * (S G_l) - e_l * (S R_l)),
+    W_{T+1,j} = ratio_Tj * k_j * (dS' u_j),            W_{T+1,0} = c_T * rowsum(dS' * S),
+    d_log_g_i = sum of W_lj over j < i <= l                                             (22)
+
+This is (11) without the states of rows. No pair is in it that no gate ``i`` stands between, so nothing cancels, and
+after a gate of 0 it is exactly 0. The sum over ``j < i`` of ``W_lj`` is ``q_l`` times what of ``d_q_l`` comes from rows
+before ``i``, and likewise with ``e``.
+
 References
 ----------
 Yang et al. (2024), "Parallelizing linear transformers with the delta rule over sequence length".
@@ -84,10 +89,10 @@ from linattn_ref.kernels.reference.delta_product_plain import (
     chunks_of,
     copy_or_zeros,
     forward_by_row,
-    gate_gradient,
     gate_of,
     read,
     step,
+    sum_to_gates,
 )
 
 __all__ = ["CHUNK", "backward", "backward_by_row", "forward", "forward_by_row", "step"]
@@ -129,7 +134,7 @@ def forward(q, k, v, erase, log_gate, state):
 
 
 def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
-    """Gradients of :func:`forward`, equations (16)-(21) and (12).
+    """Gradients of :func:`forward`, equations (16)-(22).
 
     Parameters
     ----------
@@ -147,35 +152,49 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
         Shaped like their inputs; ``d_erase`` and ``d_log_gate`` are None where the input is, ``d_state`` never is.
     """
     d_q, d_k, d_v = (np.empty(x.shape, x.dtype) for x in (q, k, v))
-    d_erase, gates = None if erase is None else np.empty(erase.shape, erase.dtype), by_channel(log_gate, v)
-    n = v.shape[-2]
+    d_erase, d_log_gate = (None if x is None else np.empty(x.shape, x.dtype) for x in (erase, log_gate))
+    gates, target, s, noted = by_channel(log_gate, v), by_channel(d_log_gate, v), copy_or_zeros(state, k, v), []
+    for rows in chunks_of(v.shape[-2]):
+        noted.append(s)
+        s = _advance(s, _faded(k, gates, rows), u[..., rows, :])
 
     d_s = copy_or_zeros(d_state, k, v)
-    for rows in chunks_of(n, backwards=True):
-        chunk, q_rows, g, u_rows = _faded(k, gates, rows), q[..., rows, :], d_out[..., rows, :], u[..., rows, :]
+    for rows in chunks_of(v.shape[-2], backwards=True):
+        chunk, s, q_rows = _faded(k, gates, rows), noted.pop(), q[..., rows, :]
+        g, u_rows = d_out[..., rows, :], u[..., rows, :]
         d_u = _pairs(q_rows, chunk, 0).swapaxes(-1, -2) @ g + chunk.at_end @ d_s  # (..., T, M)
-        d_k_rows = chunk.until_end * (u_rows @ d_s.swapaxes(-1, -2))  # (21)  (..., T, C)
-        d_k_rows += _pairs_for_keys(np.tril(g @ u_rows.swapaxes(-1, -2)), q_rows, chunk)  # (17), (21)
+        d_p = np.tril(g @ u_rows.swapaxes(-1, -2))  # (17)  (..., T, T)
+        of_s = chunk.since_start * (g @ s.swapaxes(-1, -2))  # (..., T, C)
+        d_q[..., rows, :] = of_s + _pairs_for_rows(d_p, chunk)  # (19)
+        of_d_s = u_rows @ d_s.swapaxes(-1, -2)  # (..., T, C)
+        d_k[..., rows, :] = chunk.until_end * of_d_s + _pairs_for_keys(d_p, q_rows, chunk)  # (21)
+        of_both, reads = (chunk.whole * d_s * s).sum(axis=-1), [(q_rows, of_s, d_p)]  # (..., C)
         d_s = chunk.whole * d_s + (chunk.since_start * q_rows).swapaxes(-1, -2) @ g  # (18)
         if erase is not None:
             e = erase[..., rows, :]
             d_u = _solve_transposed(_pairs(e, chunk, -1), d_u)  # (16)
-            d_k_rows -= _pairs_for_keys(np.tril(d_u @ u_rows.swapaxes(-1, -2), -1), e, chunk)  # (17), (21)
+            d_a = -np.tril(d_u @ u_rows.swapaxes(-1, -2), -1)  # (17)
+            of_s = -chunk.since_start * (d_u @ s.swapaxes(-1, -2))
+            d_erase[..., rows, :] = of_s + _pairs_for_rows(d_a, chunk)  # (20)
+            d_k[..., rows, :] += _pairs_for_keys(d_a, e, chunk)  # (21)
             d_s -= (chunk.since_start * e).swapaxes(-1, -2) @ d_u  # (18)
-        d_v[..., rows, :], d_k[..., rows, :] = d_u, d_k_rows
-
-    s = copy_or_zeros(state, k, v)
-    for rows in chunks_of(n):
-        chunk, g, u_rows = _faded(k, gates, rows), d_out[..., rows, :], u[..., rows, :]
-        d_pairs = np.tril(g @ u_rows.swapaxes(-1, -2))  # (17)  (..., T, T)
-        d_q[..., rows, :] = chunk.since_start * (g @ s.swapaxes(-1, -2)) + _pairs_for_rows(d_pairs, chunk)  # (19)
-        if erase is not None:
-            r = d_v[..., rows, :]
-            d_pairs = np.tril(r @ u_rows.swapaxes(-1, -2), -1)  # (17), but for the sign
-            d_erase[..., rows, :] = -chunk.since_start * (r @ s.swapaxes(-1, -2)) - _pairs_for_rows(d_pairs, chunk)
-        s = _advance(s, chunk, u_rows)
-    d_log_gate = gate_gradient(q, k, erase, log_gate, d_q, d_k, d_erase, d_state, s)  # (12)
+            reads.append((e, of_s, d_a))
+        d_v[..., rows, :] = d_u
+        if target is not None:
+            between = _between(reads, chunk, chunk.at_end * of_d_s, of_both)  # (22)
+            target[..., rows, :] = sum_to_gates(between, target)
     return d_q, d_k, d_v, d_erase, d_log_gate, d_s
+
+
+def _between(reads, chunk, of_d_s, of_both):
+    """Equation (22), ``(..., T, C)``, given ``W_{T+1,j}`` and ``W_{T+1,0}``; first all that is before each gate."""
+    total = np.cumsum(np.concatenate([of_both[..., None, :], of_d_s[..., :-1, :]], axis=-2), axis=-2)  # (..., T, C)
+    after = np.tri(total.shape[-2], dtype=np.bool_)[..., None]  # l >= i
+    for x, of_s, d_pairs in reads:
+        terms = d_pairs[..., :-1, None] * chunk.keys[..., :-1, :]  # (..., T, T - 1, C)
+        before = np.cumsum(np.concatenate([of_s[..., None, :], terms], axis=-2), axis=-2)  # j < i  (..., T, T, C)
+        total += np.where(after, x[..., None, :] * before, x.dtype.type(0)).sum(axis=-3)
+    return total
 
 
 class Faded(NamedTuple):

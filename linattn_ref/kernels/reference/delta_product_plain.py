@@ -1,6 +1,9 @@
-"""The product of states that fade and correct themselves, row by row: equations (1)-(12) as they stand.
+"""The product of states that fade and correct themselves, row by row: equations (1)-(11) as they stand.
 
-The numbers are those of `delta_product`, and so are arguments and results.
+The numbers are those of `delta_product`, and so are arguments and results. Equations (9)-(11) need the states, the last
+one first. No state can be computed from the next, for that would divide by gates, and all of them would be ``N C M``
+numbers. So every ``C``-th is noted, together as many numbers as ``v`` has, and the others are made again, ``C`` at a
+time.
 """
 
 import numpy as np
@@ -24,27 +27,39 @@ def forward_by_row(q, k, v, erase, log_gate, state):
 
 
 def backward_by_row(d_out, d_state, q, k, v, erase, log_gate, state, u):
-    """Equations (5)-(12) as they stand; arguments and results are those of `delta_product.backward`."""
+    """Equations (5)-(11) as they stand; arguments and results are those of `delta_product.backward`."""
     d_q, d_k, d_v = (np.empty(x.shape, x.dtype) for x in (q, k, v))
-    d_erase = None if erase is None else np.empty(erase.shape, erase.dtype)
-    gate = gate_of(by_channel(log_gate, v), v)
+    d_erase, d_log_gate = (None if x is None else np.empty(x.shape, x.dtype) for x in (erase, log_gate))
+    log_gate, target = by_channel(log_gate, v), by_channel(d_log_gate, v)
+    gate = gate_of(log_gate, v)
     a = copy_or_zeros(d_state, k, v)
-    for i in reversed(range(v.shape[-2])):
+    for i, faded in _faded_states(gate, k, u, state):  # the last first
         a += outer(q[..., i, :], d_out[..., i, :])  # (5)  (..., C, M)
         d_v[..., i, :] = read(a, k[..., i, :])  # (6)  (..., M)
         d_k[..., i, :] = answer(a, u[..., i, :])  # (8)  (..., C)
         if erase is not None:
             a -= outer(erase[..., i, :], d_v[..., i, :])  # (7)
+            d_erase[..., i, :] = -answer(faded, d_v[..., i, :])  # (9)  (..., C)
+        d_q[..., i, :] = answer(faded + outer(k[..., i, :], u[..., i, :]), d_out[..., i, :])  # (10), by (3)  (..., C)
+        if target is not None:
+            target[..., i, :] = sum_to_gates((a * faded).sum(axis=-1), target)  # (11)
         a *= gate[..., i, :, None]  # of (5) for the row before
-    s = copy_or_zeros(state, k, v)
-    for i in range(v.shape[-2]):
-        s *= gate[..., i, :, None]  # (1)
-        if erase is not None:
-            d_erase[..., i, :] = -answer(s, d_v[..., i, :])  # (9)  (..., C)
-        s += outer(k[..., i, :], u[..., i, :])  # (3)
-        d_q[..., i, :] = answer(s, d_out[..., i, :])  # (10)  (..., C)
-    d_log_gate = gate_gradient(q, k, erase, log_gate, d_q, d_k, d_erase, d_state, s)  # (12)
     return d_q, d_k, d_v, d_erase, d_log_gate, a
+
+
+def _faded_states(gate, k, u, state):
+    """Every ``i`` and ``S~_i``, the last first, as if all had been kept."""
+    (n, c), s, noted = k.shape[-2:], copy_or_zeros(state, k, u), []
+    for i in range(n):
+        if i % c == 0:
+            noted.append(s)
+        s = gate[..., i, :, None] * s + outer(k[..., i, :], u[..., i, :])  # (1), (3)
+    for first, s in reversed([*zip(range(0, n, c), noted, strict=True)]):
+        few = []
+        for i in range(first, min(first + c, n)):
+            few.append((i, gate[..., i, :, None] * s))  # (1)
+            s = few[-1][1] + outer(k[..., i, :], u[..., i, :])  # (3)
+        yield from reversed(few)
 
 
 def step(q, k, v, erase, log_gate, s):
@@ -88,24 +103,9 @@ def gate_of(log_gate, rows):
     return np.ones((*rows.shape[:-1], 1), rows.dtype) if log_gate is None else np.exp(log_gate)
 
 
-def gate_gradient(q, k, erase, log_gate, d_q, d_k, d_erase, d_state, s):
-    """Equation (12), with ``S_N`` in ``s``; where the gate is 0, and rounding would leave a little, exactly 0."""
-    if log_gate is None:
-        return None
-    d_log_gate = np.empty(log_gate.shape, log_gate.dtype)
-    target, log_gate = by_channel(d_log_gate, q), by_channel(log_gate, q)  # (..., N, C or 1)
-    later = np.zeros_like(q[..., :1, :]) if d_state is None else (d_state * s).sum(axis=-1)[..., None, :]
-    for rows in chunks_of(q.shape[-2], backwards=True):
-        own = q[..., rows, :] * d_q[..., rows, :] - k[..., rows, :] * d_k[..., rows, :]  # (..., T, C)
-        if erase is not None:
-            own += erase[..., rows, :] * d_erase[..., rows, :]
-        own[..., -1:, :] += later
-        sums = np.cumsum(own[..., ::-1, :], axis=-2)[..., ::-1, :]
-        later = sums[..., :1, :]  # (..., 1, C), for the row before
-        if target.shape[-1] == 1:
-            sums = sums.sum(axis=-1, keepdims=True)  # (..., T, 1)
-        target[..., rows, :] = np.where(np.isneginf(log_gate[..., rows, :]), q.dtype.type(0), sums)
-    return d_log_gate
+def sum_to_gates(x, gates):
+    """``x (..., C)``, summed up if ``gates`` has one for all channels, ``(..., 1)``."""
+    return x.sum(axis=-1, keepdims=True) if gates.shape[-1] == 1 else x
 
 
 def chunks_of(n, *, backwards=False):

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from case import Setting, Sizes
 from cases import CASES
+from gate_cases import assert_gradient_of_gates
 from kernels.cuda import strict_arrays
 from kernels.cuda.on_gpu import both_passes
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
-from linattn_ref.attention import exponents, linear, softmax
+from linattn_ref.attention import delta, exponents, gated_linear, linear, softmax
 from linattn_ref.attention.ownership import new_count
 from linattn_ref.kernels import cuda, libraries, reference
 from linattn_ref.kernels.cuda import device
@@ -136,6 +137,13 @@ def test_delta_product(gate, erases, begins):
             assert_close(got, want)
     if gate is not None:
         assert (results[0][7][np.isneginf(log_gate)] == 0).all()
+
+
+@pytest.mark.parametrize("module", [delta, gated_linear])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gradient_of_strong_gates(module, dtype):
+    for log_gate in (-0.01, -40.0, None):
+        assert_gradient_of_gates(module, cuda, dtype, log_gate, log_gate != -40, 14, 7, 5)
 
 
 # --- Arrays that are on the GPU -------------------------------------------------------------------------------------
