@@ -13,7 +13,7 @@ from linattn_ref.gradcheck.report import Entry
 __all__ = ["judge", "negligible", "settled"]
 
 RESOLUTION = 0.004  # of the largest gradient of the same input: an error of one percent in it is found
-NEGLIGIBLE = 1e-8  # of the largest gradient of all inputs, each times the size of its input
+NEGLIGIBLE = 1e-8  # of the largest gradient of all inputs, each times the size of its input, or of what moves if less
 CONSTANT = 1e3  # times an input that moves nothing: outputs that never move are taken for constants up to that size
 
 
@@ -26,7 +26,7 @@ def settled(entries: list[Entry]) -> list[bool]:
 def negligible(pair: Pair, entries: list[Entry]) -> dict[str, float]:
     """For each input, what its gradient may be off by beside the others': they too are rounded, in ``backward``."""
     sizes, lengths = _sizes(entries), _lengths(pair)
-    largest = max((size * lengths[name] for name, size in sizes.items()), default=0.0)
+    largest = min(pair.magnitude, max((size * lengths[name] for name, size in sizes.items()), default=0.0))
     return {name: NEGLIGIBLE * largest / lengths[name] for name in sizes}
 
 
