@@ -1,0 +1,293 @@
+"""Compiled kernels between guard pages: memory that ends the process if it is touched lies right behind an array, or
+right before it, and what shares its pages stays what it was. Run in a process of its own; and what a kernel refuses."""
+
+import ctypes
+import ctypes.util
+import subprocess
+import sys
+from inspect import isfunction
+
+import numpy as np
+
+from linattn_ref.kernels import jit, parts, reference
+
+PAGE = 4096
+CANARY = 0xA5
+
+
+class Guarded:
+    """Makes arrays whose memory begins where a page that nobody may touch ends, or ends where one begins."""
+
+    def __init__(self, at_end):
+        self.at_end, self.libc, self.pieces = at_end, ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True), []
+        self.libc.mmap.restype = ctypes.c_void_p
+        self.libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        self.libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+    def __call__(self, x):
+        """A copy of ``x``, contiguous."""
+        room = max(-(-x.nbytes // PAGE), 1) * PAGE
+        address = self.libc.mmap(None, room + 2 * PAGE, 3, 0x22, -1, 0)  # private memory to read and write
+        assert address not in (None, ctypes.c_void_p(-1).value)
+        for guard in (address, address + PAGE + room):
+            assert self.libc.mprotect(guard, PAGE, 0) == 0
+        memory = np.ctypeslib.as_array((ctypes.c_uint8 * room).from_address(address + PAGE))
+        memory[:] = CANARY
+        first = room - x.nbytes if self.at_end else 0
+        self.pieces.append((memory, slice(first, first + x.nbytes)))
+        array = memory[self.pieces[-1][1]].view(x.dtype).reshape(x.shape)
+        array[...] = x
+        return array
+
+    def check(self):
+        """That nothing beside the arrays has changed."""
+        for memory, used in self.pieces:
+            beside = np.ones(len(memory), bool)
+            beside[used] = False
+            assert (memory[beside] == CANARY).all()
+
+
+def heads_last(place, x):
+    """A view of a larger array: heads of rows that lie side by side."""
+    return place(np.ascontiguousarray(x.swapaxes(-2, -3))).swapaxes(-2, -3) if x.ndim > 2 else place(x)
+
+
+def gaps(place, x):
+    """Every second number of an array that has the first or the last of them at its edge."""
+    wide = np.repeat(x, 2, axis=-1)
+    return place(wide)[..., 1::2] if place.at_end else place(wide)[..., ::2]
+
+
+LAYOUTS = {"contiguous": lambda place, x: place(x), "heads last": heads_last, "gaps": gaps}
+
+
+class Rooms:
+    """Calls a kernel of each room with the same arguments, the compiled one's between guard pages, and compares."""
+
+    def __init__(self, place, layout):
+        self.place, self.layout, self.called = place, layout, set()
+
+    def put(self, x):
+        if isinstance(x, tuple) and type(x) is tuple:
+            return tuple(self.put(one) for one in x)
+        return self.layout(self.place, x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim else x
+
+    def __call__(self, kernel, function, *arguments, into=None, written=(), expected=None, **options):
+        """``into`` are names of buffers with arrays like what they get; ``written`` are places of what is changed."""
+        compiled = getattr(getattr(jit, kernel), function)
+        self.called.add(compiled)
+        given = [self.put(x) for x in arguments]
+        results = compiled(*given, **options, **{name: self.put(x) for name, x in (into or {}).items()})
+        if expected is None:
+            copies = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
+            expected = getattr(getattr(reference, kernel), function)(*copies, **options), *(copies[i] for i in written)
+            results = results, *(given[i] for i in written)
+        compare(results, expected)
+        self.place.check()
+        return expected
+
+
+def compare(got, expected):
+    if isinstance(expected, tuple):
+        for a, b in zip(got, expected, strict=True):
+            compare(a, b)
+    elif expected is not None:
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-11)
+
+
+def attention_kernels(call, rng, leading, n, d, m):
+    """What works on heads of queries, keys and values."""
+
+    def drawn(*shape):
+        return rng.standard_normal((*leading, *shape))
+
+    q, k, v, d_out, d_s = drawn(n, d), drawn(n, d), drawn(n, m), drawn(n, m), drawn(d, m)
+    nothing = (np.zeros((*leading, n, d)), np.zeros((*leading, n, d)), np.zeros((*leading, n, m)))
+    into, backward_into = {"out": nothing[2]}, {"gradients": nothing}
+    pattern = (parts.band(n, n, -3, 2, dilation=2, without=[1]), parts.columns(n, n, [1]))
+    order = rng.permuted(np.broadcast_to(np.arange(n, dtype=np.int32), (*leading, 2, n)), axis=-1)
+    kinds = {
+        "softmax": (np.arange(n) != n // 2) & np.ones((*leading, n), bool),
+        "pattern_softmax": np.ones((*leading, n), bool),
+    }
+    for kernel, mask in kinds.items():
+        more = (mask, True, 0.5) if kernel == "softmax" else (mask, pattern, 0.5)
+        (out, log_sum_exp), *_ = call(kernel, "forward", q, k, v, *more, into=into)
+        call(kernel, "backward", d_out, q, k, v, out, log_sum_exp, *more, into=backward_into)
+    more = order, np.full(leading, n), 4, True, 0.5
+    (out, log_sum_exp), *_ = call("lsh", "forward", q, k, v, *more, into=into)
+    call("lsh", "backward", d_out, q, k, v, out, log_sum_exp, *more, into=backward_into)
+
+    gate, weight, z = rng.uniform(0.2, 1, (*leading, n)), rng.uniform(0, 1, (*leading, n)), abs(drawn(d))
+    for g, w, s in ((None, None, None), (gate, weight, d_s)):
+        call("causal_product", "forward", q, k, v, g, w, s, into=into)
+        call("causal_product", "backward", d_out, s, q, k, v, g, w, s, into=backward_into)
+        call("causal_product", "normalised_forward", q * q, k * k, v, g, w, s, None if s is None else z, 0.5, into=into)
+        more = q * q, k * k, v, g, w, s, None if s is None else z
+        out, denominator, *_ = reference.causal_product.normalised_forward(*more, 0.5)
+        d_z = None if s is None else z
+        call("causal_product", "normalised_backward", d_out, s, d_z, *more, out, denominator, into=backward_into)
+    call("causal_product", "forward_by_row", q, k, v, d_s)
+    call("causal_product", "backward_by_row", d_out, d_s, q, k, v, d_s)
+    erase, log_gate = 0.3 * drawn(n, d) / d, np.log(rng.uniform(0.5, 1, (*leading, n, d)))
+    for e, g in ((None, log_gate[..., 0]), (erase, None), (erase, log_gate[..., 0]), (erase, log_gate)):
+        (_, _, u), *_ = call("delta_product", "forward", q, k, v, e, g, d_s)
+        call("delta_product", "backward", d_out, d_s, q, k, v, e, g, d_s, u)
+    phi = reference.elu_plus_one.forward(q)[0]
+    call("elu_plus_one", "forward", q, expected=(phi, phi), into={"out": nothing[0]})
+    call("elu_plus_one", "backward", q.copy(), phi)
+    c = 2 * d + 1
+    exponent, scale = drawn(n, c), drawn(c)
+    for function, more in (("largest", ()), ("of_keys", (scale,)), ("of_queries", (scale,))):
+        call("exponential_features", function, exponent.copy(), *more)
+    call("exponential_features", "over_all_keys", q, k, rng.standard_normal((c, d)), v)
+
+
+def steps(call, rng, leading, d, m):
+    """One token."""
+
+    def drawn(*shape):
+        return rng.standard_normal((*leading, *shape))
+
+    q, k, v, s, z = drawn(d), drawn(d), drawn(m), drawn(d, m), abs(drawn(d)) + 1
+    out = np.zeros_like(v)
+    for kernel in ("causal_product", "elu_plus_one"):
+        call(kernel, "step", abs(q), abs(k), v, s.copy(), z.copy(), 0.5, written=(3, 4))
+    keys, values = drawn(6, d), drawn(6, m)
+    from linattn_ref.kernels.reference import softmax_step
+
+    call("softmax", "step", q, keys, values, 4, 0.5, expected=softmax_step.step(q, keys, values, 4, 0.5))
+    erase, log_gate = 0.3 * drawn(d) / d, np.log(rng.uniform(0.5, 1, leading))
+    call("delta_product", "step", q, k, v, erase, log_gate, s.copy())
+    if call.layout is not LAYOUTS["contiguous"]:
+        return
+    bound = [call.put(x) for x in (abs(q), abs(k), v, s.copy(), z.copy())]
+    for kernel in ("causal_product", "elu_plus_one"):
+        call.called.add(getattr(jit, kernel).bind_step)
+        copies, room = [x.copy() for x in bound], call.put(out)
+        getattr(jit, kernel).bind_step(*bound, 0.5, room)()
+        compare((room, *bound[3:]), (getattr(reference, kernel).step(*copies, 0.5), *copies[3:]))
+    cache = [call.put(x) for x in (q, k, v, keys.copy(), values.copy())]
+    length, rows, room = np.array([4]), np.array([4]), call.put(out)
+    call.called.add(jit.softmax.bind_step)
+    jit.softmax.bind_step(*cache, length, rows, 0.5, room)()
+    compare(room, softmax_step.step(q, *cache[3:], 5, 0.5))
+    random_features(call, rng, leading, d, m)
+    call.place.check()
+
+
+def random_features(call, rng, leading, d, m):
+    """Those of the Performer and of RFA, of which the texts are `linattn_ref.attention`'s."""
+    from linattn_ref.attention import performer, rfa
+
+    c = 2 * d + 1
+    omega = rng.standard_normal((c, d))
+    q, k, v = (rng.standard_normal((*leading, width)) for width in (d, d, m))
+    for mechanism, kernel in ((performer, jit.favor_positive), (rfa, jit.rfa)):
+        results = []
+        for room, put in ((reference, np.copy), (jit, call.put)):
+            state = mechanism.init_state(leading, d, m, put(omega))
+            state = state._replace(s=put(state.s), z=put(state.z))
+            for _ in range(2):
+                out, state = mechanism.step(put(q), put(k), put(v), state, put(omega), kernels=room)
+            out_bound = mechanism.bind_step(put(q), put(k), put(v), state, put(omega), kernels=room).run()
+            results.append((out, out_bound) if out_bound is not None else (out,))
+        compare(results[1], results[0])
+        call.called |= {kernel.step, kernel.bind_step}
+
+
+def layers(call, rng, shape):
+    """What works on rows."""
+
+    def drawn(*shape):
+        return rng.standard_normal(shape)
+
+    width, rows = shape[-1], int(np.prod(shape[:-1]))
+    x, added, d_y, past = drawn(4, *shape)
+    gain, bias, buffer = drawn(width), drawn(width), np.zeros(shape)
+    for a, p in ((added, past), (None, None)):
+        (total, _, mean, s), *_ = call("layer_norm", "forward", x, a, gain, bias, 1e-3, into={"out": buffer})
+        call("layer_norm", "backward", d_y, p, total, mean, s, gain, into={"d_total": buffer})
+    for b in (bias, None):
+        (_, slope), *_ = call("gelu", "forward", x, b, into={"out": buffer, "slope": buffer})
+    call("gelu", "backward", d_y, slope, into={"out": buffer})
+    targets, share = rng.integers(0, width, shape[:-1]), rng.random(shape[:-1])
+    call("cross_entropy", "forward", x, targets, share, into={"d_scores": buffer})
+    scores, labels = drawn(2, rows, width), rng.integers(1, max(width, 2), (2, 2)) % width
+    frames, lengths = np.array([rows, max(rows - 1, 1)]), np.array([min(2, rows // 2), 0])
+    if width > 1:
+        call("ctc", "forward", scores, labels, frames, lengths, share.ravel()[:1].repeat(2),
+             into={"d_scores": np.zeros_like(scores)})  # fmt: skip
+    hidden = width + 1
+    steps = drawn(rows, 2, width)
+    w, u, b = drawn(width, 4 * hidden), drawn(hidden, 4 * hidden), drawn(4 * hidden)
+
+    def work(shape, dtype):
+        return call.place(np.full(shape, np.nan, dtype))
+
+    kept = jit.lstm.forward(*(call.put(x) for x in (steps, w, u, b)), work=work)
+    exact = reference.lstm.forward(steps, w, u, b)
+    compare(kept, exact)
+    d_h = drawn(rows, 2, hidden)
+    got = jit.lstm.backward(*(call.put(x) for x in (d_h, steps, w, u)), *kept, work=work)
+    compare(got, reference.lstm.backward(d_h, steps, w, u, *exact))
+    call.called |= {jit.lstm.forward, jit.lstm.backward}
+    for shape in ((width,), (3, width)):  # of one axis, and of two: a parameter that is moved by itself
+        p, g, m, v = (abs(drawn(*shape)) for _ in range(4))
+        more = {"betas": (0.8, 0.9), "size": 0.1, "root": 1.5, "eps": 1e-3}
+        call("adam", "step", p, g, m, v, written=(0, 2, 3), **more)
+
+
+def decoding(call):
+    """A token of a small network."""
+    from linattn_ref.attention import linear, softmax
+    from linattn_ref.models import causal, decoding
+    from linattn_ref.nn import mechanism
+
+    params = causal.draw(np.random.default_rng(0), tokens=5, places=3, width=6, hidden=7, layers=1)
+    for module in (linear, softmax):
+        model = causal.Model(mechanism.of(module, causal=True, kernels=jit), heads=2)
+        packed = decoding.pack(params, model)
+        plain, _ = decoding.step(np.array([1, 3]), packed, decoding.init_state(2, packed))
+        put = {name: call.place(x) for name, x in packed._asdict().items() if isinstance(x, np.ndarray)}
+        state = decoding.init_state(2, packed)
+        blocks = type(state.blocks)(*(call.place(x) if isinstance(x, np.ndarray) else x for x in state.blocks))
+        scores, _ = decoding.step(np.array([1, 3]), packed._replace(**put), state._replace(blocks=blocks))
+        compare(scores, plain)
+    call.called |= {jit.decode.pack, jit.decode.widened, jit.decode.step}
+
+
+def public_kernels():
+    """Every function that a module in ``jit.__all__`` lists, or defines."""
+    for name in jit.__all__:
+        module = getattr(jit, name)
+        defined = [word for word, x in vars(module).items() if isfunction(x) and x.__module__ == module.__name__]
+        for word in getattr(module, "__all__", [word for word in defined if not word.startswith("_")]):
+            yield f"{name}.{word}", getattr(module, word)
+
+
+def main():
+    """Ends with 0 if nothing was touched."""
+    called = set()
+    for at_end in (True, False):
+        for layout in LAYOUTS.values():
+            rng = np.random.default_rng(0)
+            for leading, n, d, m in (((2, 1), 7, 3, 5), ((3,), 37, 16, 8)):
+                call = Rooms(Guarded(at_end), layout)
+                attention_kernels(call, rng, leading, n, d, m)
+                steps(call, rng, leading, d, m)
+                layers(call, rng, (*leading, 5, d))
+                decoding(call)
+                call.place.check()
+                called |= call.called
+    missing = [name for name, function in public_kernels() if function not in called]
+    assert not missing, missing
+
+
+def test_no_kernel_touches_what_is_beside_its_arrays():
+    found = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, f"{found.returncode}: {found.stderr[-3000:]}"
+
+
+if __name__ == "__main__":
+    main()
