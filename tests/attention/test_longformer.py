@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import longformer, patterns, softmax
-from linattn_ref.kernels import parts, reference
+from linattn_ref.kernels import jit, parts, reference
 
 ROUNDING = 1e-13  # numbers up to 10, some hundred roundings
 
@@ -58,9 +58,11 @@ def test_with_one_set_of_projections_it_is_the_pattern():
     np.testing.assert_allclose(out, patterns.matrix(q, k, longformer.pattern(40, **options)) @ v, atol=ROUNDING)
 
 
-def test_all_tokens_global():
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+def test_all_tokens_global(kernels):
+    """So that the window's part is empty."""
     *arrays, d_out = draw(10)
-    out, gradients = run(arrays, d_out, window=1, global_tokens=range(10))
+    out, gradients = run(arrays, d_out, window=1, global_tokens=range(10), kernels=kernels)
     expected, saved = softmax.forward(*arrays[3:])
     np.testing.assert_allclose(out, expected, atol=ROUNDING)
     assert not any(x.any() for x in gradients[:3])

@@ -24,7 +24,7 @@ def table_of(*arrays):
     for x in arrays:  # in a loop, and without x.ctypes: a small kernel is done in the time of a few calls in Python
         if x.dtype != dtype:
             raise TypeError(f"expected arrays of one dtype, got {dtype} and {x.dtype}")
-        if x.shape[:-2] != leading or (x.strides[-1] != x.itemsize and x.shape[-1] > 1):
+        if x.shape[:-2] != leading or (x.strides[-1] != x.itemsize and x.shape[-1] > 1 and x.size):
             raise ValueError(
                 f"expected arrays (..., rows, width) with the leading axes {leading} and without gaps in a row, got"
                 f" shape {x.shape} and strides {x.strides}"
