@@ -39,6 +39,8 @@ def restore(kind: type[T], stored: Any) -> T:
 
 def _restored(kind: Any, stored: Any) -> Any:
     origin, inside = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if hasattr(origin, "__value__"):  # a name for a type, as NDArray is since NumPy 2.5
+        return _restored(origin.__value__[inside] if inside else origin.__value__, stored)
     if kind is Any or stored is None:
         return stored
     if origin in (typing.Union, types.UnionType):

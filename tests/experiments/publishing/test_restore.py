@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
 from linattn_ref.experiments.publishing import catalogue, record
 from linattn_ref.experiments.publishing.restore import restore
@@ -56,6 +57,16 @@ def test_every_record_holds_all_that_its_drawing_needs(name):
     stored = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))["results"]
     results = restore(typing.get_type_hints(catalogue.module_of(name).compute)["return"], stored)
     assert json.loads(json.dumps(record.plain(results))) == stored
+
+
+def test_a_type_may_have_a_name():
+    """As ``type Numbers[X] = ...`` gives it one, and NumPy 2.5 its ``NDArray``."""
+    number = typing.TypeVar("number", bound=np.generic)
+    named = TypeAliasType("named", np.ndarray[Any, np.dtype[number]], type_params=(number,))
+    found = restore(named[np.int8], [1, 2])
+    assert found.dtype == np.int8
+    assert found.tolist() == [1, 2]
+    assert restore(TypeAliasType("pair", tuple[float, int]), ["nan", 2])[1] == 2
 
 
 def test_a_record_that_lacks_a_field_says_which():
