@@ -53,6 +53,13 @@ saved : Saved
 grads : Gradients
     A NamedTuple whose fields have the names of the inputs.
 
+Numbers at the edges
+--------------------
+A score beyond the range of its dtype counts as the largest, or the smallest, finite number. So the weights of a query
+that sees a key sum to 1 whatever the size of its scores, and keys whose scores are equally out of range share the
+weight. (A score that is inf - inf on the way is NaN.) NaN and infinity at one token reach no query that does not see
+that token, neither its output nor its gradient. Options that are numbers of NumPy's count as Python's.
+
 Errors
 ------
 ``TypeError`` (the wrong kind of thing) and ``ValueError`` (the wrong shape or value) name the argument, say what was

@@ -60,6 +60,7 @@ from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import zero_masked
 from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.shapes import check_broadcasts, sum_to_shape
+from linattn_ref.kernels.reference.saturation import saturate
 
 __all__ = ["Gradients", "Mixtures", "Saved", "backward", "forward", "in_parts"]
 
@@ -132,7 +133,8 @@ def forward(
     """
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
     k_parts, v_parts = in_parts(k, window, causal), in_parts(v, window, causal)  # (..., T, W, D), (..., T, W, M)
-    scores = k_parts @ w_p[..., None, :, :]  # (1)  (..., T, W, R)
+    w = w_p[..., None, :, :]
+    scores = saturate(k_parts @ w, k_parts, w.swapaxes(-1, -2))  # (1)  (..., T, W, R)
     if key_mask is not None:
         scores = np.where(in_parts(key_mask[..., None], window, causal), scores, scores.dtype.type(-np.inf))
     p = _softmax_over_sequence(scores)  # (1)

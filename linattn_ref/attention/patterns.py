@@ -49,6 +49,7 @@ from linattn_ref.attention.pattern_checks import (
     resolve_random_blocks,
 )
 from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.kernels.reference.saturation import saturate
 
 __all__ = ["KINDS", "Kind", "bigbird", "block_local", "local", "longformer", "matrix", "sparse_transformer"]
 
@@ -221,7 +222,8 @@ def matrix(q: Array, k: Array, allowed: Mask, *, key_mask: Mask | None = None, s
 
     Exactly 0 where a pair is not in ``allowed (N, L)``; a query that sees nothing has a row of zeros.
     """
-    scores = (resolve_scale(scale, q.shape[-1]) * q) @ zero_masked(k, key_mask).swapaxes(-1, -2)  # (..., N, L)
+    k = zero_masked(k, key_mask)
+    scores = saturate((resolve_scale(scale, q.shape[-1]) * q) @ k.swapaxes(-1, -2), q, k)  # (..., N, L)
     allowed = np.asarray(allowed, like=scores)
     if key_mask is not None:
         allowed = allowed & key_mask[..., None, :]  # (..., N, L)

@@ -84,6 +84,7 @@ from linattn_ref.attention.reformer_checks import check_forward, check_pattern
 from linattn_ref.attention.rooms import LshRoom, kernel_of, name_of_room
 from linattn_ref.attention.unit_keys import add_rows, dot, inverse, key_of, length_of
 from linattn_ref.kernels import reference
+from linattn_ref.kernels.reference.saturation import saturate
 
 __all__ = ["Gradients", "Saved", "backward", "buckets", "draw_rotations", "forward", "matrix", "pattern"]
 
@@ -228,8 +229,9 @@ def matrix(
     """The dense matrix ``P (..., N, N)`` of (6) and (7): ``out == matrix @ v``."""
     allowed = pattern.unchecked(qk, rotations=rotations, chunk=chunk, causal=causal, key_mask=key_mask, buckets=buckets)
     qk = zero_masked(qk, key_mask)
-    scores = resolve_scale(scale, qk.shape[-1]) * (qk @ key_of(qk, length_of(qk)).swapaxes(-1, -2))  # (..., N, N)
-    scores = np.where(allowed, scores, -np.inf)
+    k = key_of(qk, length_of(qk))
+    scores = saturate(resolve_scale(scale, qk.shape[-1]) * (qk @ k.swapaxes(-1, -2)), qk, k)  # (..., N, N)
+    scores = np.where(allowed, scores, scores.dtype.type(-np.inf))
     row_max = np.where(allowed.any(axis=-1), scores.max(axis=-1), qk.dtype.type(0))[..., None]
     p = np.exp(scores - row_max)
     return p / np.maximum(p.sum(axis=-1, keepdims=True), np.finfo(p.dtype).tiny)  # (6)

@@ -4,7 +4,8 @@
     P_ij = exp(A_ij) / sum_l exp(A_il)                       (2)
     O = P V                                                  (3)
 
-``P`` is kept for the backward pass: ``O(N L)`` memory. Without it the same is computed in ``softmax.py``.
+``P`` is kept for the backward pass: ``O(N L)`` memory. Without it the same is computed in ``softmax.py``. A score of
+(1) beyond the range of its dtype counts as the largest or smallest finite number, so that (2) sums to 1 all the same.
 
 The gradient, by hand
 ---------------------
@@ -45,6 +46,8 @@ from linattn_ref.attention.arguments import Array, Mask, check_d_out, check_qk, 
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.masks import visible, zero_masked
+from linattn_ref.kernels.reference.saturation import saturate
+from linattn_ref.kernels.reference.seen_product import product_of_seen
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "matrix"]
 
@@ -93,7 +96,9 @@ def matrix(
         Rows sum to 1; the row of a query that sees nothing is 0.
     """
     scale = resolve_scale(scale, q.shape[-1])
-    p = (scale * q) @ zero_masked(k, key_mask).swapaxes(-1, -2)  # (1)  (..., N, L); one such array, worked on in place
+    k = zero_masked(k, key_mask)
+    p = (scale * q) @ k.swapaxes(-1, -2)  # (1)  (..., N, L); one such array, worked on in place
+    saturate(p, q, k)
     if causal or key_mask is not None:
         seen = visible(q.shape[-2], k.shape[-2], causal=causal, key_mask=key_mask, like=q)  # (..., N, L)
         np.copyto(p, -np.inf, where=~seen)
@@ -140,7 +145,7 @@ def forward(
     scale = resolve_scale(scale, q.shape[-1])
     k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
     p = matrix.unchecked(q, k, causal=causal, key_mask=key_mask, scale=scale)  # (1), (2)
-    return p @ v, Saved(q, k, v, p, scale)  # (3)
+    return product_of_seen(p, v), Saved(q, k, v, p, scale)  # (3)
 
 
 def check_backward(d_out: Array, saved: Saved, **_: Any) -> None:
@@ -152,9 +157,9 @@ def check_backward(d_out: Array, saved: Saved, **_: Any) -> None:
 def backward(d_out: Array, saved: Saved) -> Gradients:
     """Gradients of :func:`forward`, equations (4)-(8)."""
     q, k, v, p, scale = saved
-    d_v = p.swapaxes(-1, -2) @ d_out  # (4)  (..., L, M)
-    d_p = d_out @ v.swapaxes(-1, -2)  # (5)  (..., N, L)
+    d_v = product_of_seen(p.swapaxes(-1, -2), d_out)  # (4)  (..., L, M)
+    d_p = np.where(p == 0, p, d_out @ v.swapaxes(-1, -2))  # (5)  (..., N, L); what is not seen may be NaN
     d_scores = p * (d_p - (d_p * p).sum(axis=-1, keepdims=True))  # (6)  (..., N, L)
-    d_q = scale * (d_scores @ k)  # (7)  (..., N, D)
-    d_k = scale * (d_scores.swapaxes(-1, -2) @ q)  # (8)  (..., L, D)
+    d_q = scale * product_of_seen(d_scores, k)  # (7)  (..., N, D)
+    d_k = scale * product_of_seen(d_scores.swapaxes(-1, -2), q)  # (8)  (..., L, D)
     return Gradients(d_q, d_k, d_v)

@@ -13,6 +13,8 @@ from numba import get_num_threads
 from linattn_ref.kernels.jit.heads import give, gradients_to_write, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.lsh_meet import check_length
 from linattn_ref.kernels.jit.lsh_runs import backward_round, forward_round, run_length
+from linattn_ref.kernels.reference.lsh import sums_of_weights
+from linattn_ref.kernels.reference.saturation import is_saturated, without_zero
 
 __all__ = ["backward", "forward"]
 
@@ -66,11 +68,14 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     ``gradients`` are arrays for them to be written to, or None.
     """
     check_length(q)
+    if is_saturated(log_sum_exp):
+        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, order, seen, chunk, causal, scale))
     d_out, out, q, k, v = side_by_side(d_out, out, q, k, v)
     order, seen = _flat(order, 2), _flat_count(seen)
     # einsum's axes lie in memory as its inputs' do, which would be machine code of their own.
     row_sum = np.einsum("...nm,...nm->...n", d_out, out, order="C").reshape(order.shape[::2])  # (heads, N)
     shift = np.where(np.isneginf(log_sum_exp), q.dtype.type(0), log_sum_exp).reshape(row_sum.shape)  # (heads, N)
+    careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
     chunks = _chunks(order, chunk, q.dtype)
     d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)
     for x in (d_q, d_k, d_v):
@@ -80,7 +85,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
         who, rows = (order[some], chunks[some], seen[some]), (shift[some], row_sum[some])
         for r in range(order.shape[1]):
             for parity in (0, 1):
-                backward_round(r, parity, table, some.start, *who, chunk, causal, q.dtype.type(scale), *rows)
+                backward_round(r, parity, table, some.start, *who, chunk, causal, q.dtype.type(scale), *rows, careful)
     return tuple(give(*each) for each in zip(gradients, (d_q, d_k, d_v), strict=True))
 
 

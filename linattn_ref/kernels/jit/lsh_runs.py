@@ -45,6 +45,7 @@ from linattn_ref.kernels.jit.lsh_meet import (
     where_greater,
 )
 from linattn_ref.kernels.jit.panel import new_panel, product
+from linattn_ref.kernels.jit.softmax_tile import forget_unseen, product_of_seen, saturate
 from linattn_ref.kernels.jit.vector import broadcast, keep_lanes, lanes, load, maximum, store
 from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.jit.views import without_gaps
@@ -101,9 +102,17 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
             into_lanes(my_chunks, their_chunks[:, mine])
             product(some, k_rows[keys, : q.shape[1]], q_t, False)
             _hide(some, first - keys.start, causal, my_place, places[0, keys], my_chunks, their_chunks[:, keys], sums)
+            if _is_beyond(sums, end - first):
+                product(some, k_rows[keys, : q.shape[1]], q_t, False)
+                saturate(some, k_rows[keys, : q.shape[1]], q_t)
+                _hide(
+                    some, first - keys.start, causal, my_place, places[0, keys], my_chunks, their_chunks[:, keys], sums
+                )
             _softmax(some, sums)
             for c in range(0, v_rows.shape[1], width):
                 product(rows[:, c : c + width], some.T, v_rows[keys, c : c + width], False)
+                if not np.isfinite(rows[: min(width, end - first), c : c + width]).all():
+                    product_of_seen(rows[:, c : c + width], some.T, v_rows[keys, c : c + width], False)
             _combine(tokens[mine], rows, sums, results)
 
 
@@ -120,6 +129,15 @@ def _hide(scores, first, causal, my_place, places, my_chunks, their_chunks, sums
         store(scores, j, score)
         highest = maximum(score, highest)
     store(sums, MAXIMUM, highest)
+
+
+@njit
+def _is_beyond(sums, queries):
+    """Whether one of the queries has met a score beyond the range, or no other, or none: see `softmax_tile`."""
+    for i in range(min(queries, sums.shape[1])):
+        if sums[MAXIMUM, i] == np.inf or sums[MAXIMUM, i] == np.finfo(sums.dtype).min:
+            return True
+    return False
 
 
 @njit
@@ -153,7 +171,7 @@ def _combine(queries, rows, sums, results):
 
 
 @kernel
-def backward_round(r, parity, table, first_head, order, chunks, seen, chunk, causal, scale, shift, row_sum):
+def backward_round(r, parity, table, first_head, order, chunks, seen, chunk, causal, scale, shift, row_sum, careful):
     """Likewise ``d_out, q, k, v, d_q, d_k, d_v``."""
     heads, _, n = order.shape
     run, dtype = run_length(chunk), shift.dtype
@@ -168,11 +186,11 @@ def backward_round(r, parity, table, first_head, order, chunks, seen, chunk, cau
             d_q, d_k = head_of(table, 4, first_head + h, dtype), head_of(table, 5, first_head + h, dtype)
             d_v = head_of(table, 6, first_head + h, dtype)
             mine = d_out, q, shift[h], row_sum[h], d_q
-            _backward_run(r, mine, k, v, tokens, keys, chunks[h], chunk, causal, scale, d_k, d_v)
+            _backward_run(r, mine, k, v, tokens, keys, chunks[h], chunk, causal, scale, d_k, d_v, careful)
 
 
 @njit
-def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d_k, d_v):
+def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d_k, d_v, careful):
     """The keys ``tokens[:n_keys]``, chunk by chunk, and what they give to the queries ``tokens``."""
     width = lanes(k)
     g_rows, q_rows = gather(rows[0], tokens), gather(rows[1], tokens)  # (queries, M), (queries, D)
@@ -195,18 +213,29 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
             into_lanes(my_place, places[:, mine])
             into_lanes(my_chunks, their_chunks[:, mine])
             product(some_p, q_rows[queries, : k.shape[1]], k_t, False)
+            if careful:
+                saturate(some_p, q_rows[queries, : k.shape[1]], k_t)
             product(some_d_s, g_rows[queries, : v.shape[1]], v_t, False)
             _hide_keys(
                 some_p, first - start, keys, causal, my_place, places[0, queries], my_chunks, their_chunks[:, queries]
             )
             _weights(some_p, some_d_s, shift[queries], row_sum[queries])
+            if careful:
+                forget_unseen(some_p, some_d_s, len(some_p))
             for c in range(0, v.shape[1], width):
-                product(columns, some_p.T, g_rows[queries, c : c + width], False)
+                if careful:
+                    product_of_seen(columns, some_p.T, g_rows[queries, c : c + width], False)
+                else:
+                    product(columns, some_p.T, g_rows[queries, c : c + width], False)
                 _add_rows(d_v, tokens[mine], c, columns, k.dtype.type(1))
             for c in range(0, k.shape[1], width):
-                product(columns, some_d_s.T, q_rows[queries, c : c + width], False)
+                if careful:
+                    product_of_seen(columns, some_d_s.T, q_rows[queries, c : c + width], False)
+                    product_of_seen(d_q[queries, c : c + width], some_d_s[:, :keys], k_rows[mine, c : c + width], True)
+                else:
+                    product(columns, some_d_s.T, q_rows[queries, c : c + width], False)
+                    product(d_q[queries, c : c + width], some_d_s[:, :keys], k_rows[mine, c : c + width], True)
                 _add_rows(d_k, tokens[mine], c, columns, scale)
-                product(d_q[queries, c : c + width], some_d_s[:, :keys], k_rows[mine, c : c + width], True)
     _add_rows(rows[4], tokens, 0, d_q, scale)
 
 

@@ -9,8 +9,8 @@ The formulas (1)-(6) are the reference's. A part of the pattern is run after the
 What is streamed is put in the part's order beforehand, unless it is in order already. Only tiles at the ends of a run
 compare a column with the ``low`` and ``high`` of a row.
 
-Forward, a task begins with what its queries have seen in earlier parts: output ``o`` and log-sum-exp ``s`` are an
-online softmax with maximum ``s``, sum 1 and weighted sum ``o``. Backward, each part adds to the gradients. A part has a
+Forward, a task begins with what its queries have seen in earlier parts: the maximum, the sum, and the output times the
+sum. Backward, each part adds to the gradients. A part has a
 query or key no more than once, so every number is written by one task, and the result is the same to the last bit for
 any number of threads.
 """
@@ -30,16 +30,22 @@ from linattn_ref.kernels.jit.softmax_tile import (
     add_gradients,
     add_shares,
     flat_mask,
+    has_none,
+    is_beyond,
     key_panels,
     mask_bias,
     online_softmax,
+    product_of_seen,
     room_for_shares,
+    saturate,
     shift_and_row_sum,
     write_row,
 )
 from linattn_ref.kernels.jit.vector import broadcast, keep_between, keep_lanes, lanes, load, store
 from linattn_ref.kernels.jit.vector_exp import exp
 from linattn_ref.kernels.parts import TILE
+from linattn_ref.kernels.reference.pattern_softmax import sums_of_weights
+from linattn_ref.kernels.reference.saturation import is_saturated, without_zero
 
 LOW, HIGH = 0, 1  # rows of the panel with each query's limits
 
@@ -69,10 +75,13 @@ def forward(q, k, v, key_mask, pattern, scale, *, out=None):
     (q, k, v), key_mask = side_by_side(q, k, v), flat_mask(key_mask, k)
     written = to_write(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
     written[...] = 0
-    log_sum_exp = np.full((len(key_mask), q.shape[-2]), -np.inf, q.dtype)  # (heads, N)
+    row_max = np.full((len(key_mask), q.shape[-2]), np.finfo(q.dtype).min, q.dtype)  # (heads, N), below any score
+    row_sum = np.zeros_like(row_max)  # (heads, N)
     for part in pattern:
         some_k, some_v, mask = (_in_order(x, part.keys, axis) for x, axis in ((k, -2), (v, -2), (key_mask, -1)))
-        _forward(table_of(q, some_k, some_v, written), mask, part, q.dtype.type(scale), log_sum_exp)
+        _forward(table_of(q, some_k, some_v, written), mask, part, q.dtype.type(scale), row_max, row_sum)
+    some = row_sum != 0  # not "> 0": a NaN must stay one
+    log_sum_exp = np.where(some, row_max, -np.inf) + np.log(row_sum, out=np.zeros_like(row_sum), where=some)
     return give(out, written), log_sum_exp.reshape(q.shape[:-1])
 
 
@@ -86,11 +95,11 @@ def _ascending(order, length):
 
 
 @kernel
-def _forward(table, key_mask, part, scale, log_sum_exp):
-    width, dtype = lanes(log_sum_exp), log_sum_exp.dtype
+def _forward(table, key_mask, part, scale, row_max, row_sum):
+    width, dtype = lanes(row_max), row_max.dtype
     pieces = TILE // width  # tasks a tile
     tasks = (part.tiles.size - 1) * pieces
-    for task in prange(len(log_sum_exp) * tasks):
+    for task in prange(len(row_max) * tasks):
         head, turn = task // tasks, task % tasks
         tile, piece = turn // pieces, turn % pieces
         first = part.tiles[tile] + piece * width
@@ -100,35 +109,55 @@ def _forward(table, key_mask, part, scale, log_sum_exp):
             rows = part.queries[first:last], part.low[first:last], part.high[first:last]
             q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
             v, out = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
-            _forward_tile(q, k, v, key_mask[head], rows, runs, scale, out, log_sum_exp[head])
+            results = out, row_max[head], row_sum[head]
+            if not _forward_tile(q, k, v, key_mask[head], rows, runs, scale, results, False):
+                _forward_tile(q, k, v, key_mask[head], rows, runs, scale, results, True)
 
 
 @njit
-def _forward_tile(q, k, v, key_mask, rows, runs, scale, out, log_sum_exp):
-    """The queries of one head that stand in ``rows``, at most ``lanes``, and the keys in ``runs``."""
+def _forward_tile(q, k, v, key_mask, rows, runs, scale, results, careful):
+    """The queries of one head that stand in ``rows``, at most ``lanes``, and the keys in ``runs``.
+
+    False, and nothing is written, if it has to be ``careful``.
+    """
     queries, low, high = rows
+    out, row_max, row_sum = results
     q_t, out_t, state = (
         new_panel(q.shape[1], q),
         new_panel(v.shape[1], q),
         new_panel(2, q),
     )  # (D, queries), (M, queries)
-    _start(queries, q, out, log_sum_exp, scale, q_t, out_t, state)
+    _start(queries, q, results, scale, q_t, out_t, state)
     scores, limits = new_panel(KEYS, q), new_panel(2, q)  # (keys, queries)
     for run in range(len(runs)):
         begin, end = max(runs[run, 0], low.min()), min(runs[run, 1], high.max())
         for start in range(begin, end, KEYS):
             stop = min(start + KEYS, end)
             product(scores, k[start:stop], q_t, False)
+            if careful:
+                saturate(scores, k[start:stop], q_t)
             _hide(scores, key_mask[start:stop], low, high, start, limits)
             online_softmax(scores, stop - start, state, out_t)
-            product(out_t, v[start:stop].T, scores, True)  # (3)
+            if careful:
+                product_of_seen(out_t, v[start:stop].T, scores, True)  # (3)
+            else:
+                product(out_t, v[start:stop].T, scores, True)  # (3)
+    if not careful:
+        if has_none(out_t, queries.size):
+            return False
+        for i in range(queries.size):
+            if is_beyond(state, i):
+                return False
     for i in range(queries.size):
-        log_sum_exp[queries[i]] = write_row(out[queries[i]], i, out_t, state)
+        write_row(out[queries[i]], i, out_t, state)
+        row_max[queries[i]], row_sum[queries[i]] = state[MAXIMUM, i], state[SUM, i]
+    return True
 
 
 @njit
-def _start(queries, q, out, log_sum_exp, scale, q_t, out_t, state):
+def _start(queries, q, results, scale, q_t, out_t, state):
     """The queries, transposed, and what they have seen so far."""
+    out, row_max, row_sum = results
     q_t[:] = 0
     out_t[:] = 0
     state[MAXIMUM] = np.finfo(q.dtype).min  # below any score, yet exp(-inf - it) is 0, not NaN
@@ -137,11 +166,9 @@ def _start(queries, q, out, log_sum_exp, scale, q_t, out_t, state):
         row = queries[i]
         for t in range(q_t.shape[0]):
             q_t[t, i] = scale * q[row, t]
-        if log_sum_exp[row] != -np.inf:
-            state[MAXIMUM, i] = log_sum_exp[row]
-            state[SUM, i] = 1
-            for m in range(out_t.shape[0]):
-                out_t[m, i] = out[row, m]
+        state[MAXIMUM, i], state[SUM, i] = row_max[row], row_sum[row]
+        for m in range(out_t.shape[0]):
+            out_t[m, i] = row_sum[row] * out[row, m]
 
 
 @njit
@@ -169,8 +196,11 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, grad
 
     ``gradients`` are arrays for them to be written to, or None.
     """
+    if is_saturated(log_sum_exp):
+        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, key_mask, pattern, scale))
     d_out, q, k, v = side_by_side(d_out, q, k, v)
     (shift, row_sum), key_mask = shift_and_row_sum(log_sum_exp, d_out, out), flat_mask(key_mask, k)
+    careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
     d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)
     tasks = min(-(-TASKS // max(len(shift), 1)), -(-k.shape[-2] // TILE))  # a head
     shares = room_for_shares(d_q, tasks)  # (..., tasks, N, D or more)
@@ -180,7 +210,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, grad
         rows = [_in_order(x, part.queries, axis) for x, axis in ((d_out, -2), (q, -2), (shift, -1), (row_sum, -1))]
         own = shares if _ascending(part.queries, q.shape[-2]) else np.zeros_like(shares)
         table = table_of(*rows[:2], k, v, d_k, d_v)
-        _backward(table, table_of(own), tasks, *rows[2:], key_mask, part, *part.by_key, q.dtype.type(scale))
+        _backward(table, table_of(own), tasks, *rows[2:], key_mask, part, *part.by_key, q.dtype.type(scale), careful)
         if own is not shares:
             _add_rows(table_of(shares, own), len(shift) * tasks, part.queries, shift)
     add_shares(d_q, shares)
@@ -188,7 +218,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, grad
 
 
 @kernel
-def _backward(table, shares, tasks, shift, row_sum, key_mask, part, first_run, runs, scale):
+def _backward(table, shares, tasks, shift, row_sum, key_mask, part, first_run, runs, scale, careful):
     dtype = shift.dtype
     for task in prange(len(shift) * tasks):
         h, share = task // tasks, task % tasks
@@ -201,11 +231,11 @@ def _backward(table, shares, tasks, shift, row_sum, key_mask, part, first_run, r
             for first in range(part.key_tiles[tile], part.key_tiles[tile + 1], lanes(shift)):
                 keys = part.keys[first : min(first + lanes(shift), part.key_tiles[tile + 1])]
                 if len(own_runs) > 0:
-                    _backward_tile(rows, own_runs, keys, first, k, v, key_mask[h], scale, d_k, d_v)
+                    _backward_tile(rows, own_runs, keys, first, k, v, key_mask[h], scale, d_k, d_v, careful)
 
 
 @njit
-def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v):
+def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v, careful):
     """What one head's ``keys``, the columns from ``first`` on, add to the gradients of the rows in ``runs``, and these
     to theirs."""
     d_out, q, shift, row_sum, low, high, d_q = rows
@@ -219,9 +249,11 @@ def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v):
         for start in range(runs[run, 0], runs[run, 1], QUERIES):
             here = slice(start, min(start + QUERIES, runs[run, 1]))
             product(p, q[here], k_t, False)
+            if careful:
+                saturate(p, q[here], k_t)
             product(d_s, d_out[here], v_t, False)
             _weights(p, d_s, shift[here], row_sum[here], bias, low[here], high[here], first, first + keys.size)
-            add_gradients(q[here], d_out[here], p, d_s, k_columns, keys.size, d_q[here], d_k_t, d_v_t)
+            add_gradients(q[here], d_out[here], p, d_s, k_columns, keys.size, d_q[here], d_k_t, d_v_t, careful)
     _add(d_k, keys, d_k_t, scale)
     _add(d_v, keys, d_v_t, q.dtype.type(1))
 

@@ -50,15 +50,21 @@ from linattn_ref.kernels.jit.softmax_tile import (
     add_gradients,
     add_shares,
     flat_mask,
+    has_none,
+    is_beyond,
     key_panels,
     mask_bias,
     online_softmax,
+    product_of_seen,
     room_for_shares,
+    saturate,
     shift_and_row_sum,
     write_row,
 )
 from linattn_ref.kernels.jit.vector import broadcast, keep_lanes, lanes, load, store
 from linattn_ref.kernels.jit.vector_exp import exp
+from linattn_ref.kernels.reference.saturation import is_saturated, without_zero
+from linattn_ref.kernels.reference.softmax import sums_of_weights
 
 __all__ = ["backward", "bind_step", "forward", "step"]
 
@@ -103,12 +109,14 @@ def _forward(table, key_mask, causal, scale, log_sum_exp):
         tile = tiles - 1 - turn // 2 if turn % 2 else turn // 2
         q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
         v, out = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
-        _forward_tile(q, k, v, key_mask[head], causal, scale, tile * width, out, log_sum_exp[head])
+        first = tile * width
+        if not _forward_tile(q, k, v, key_mask[head], causal, scale, first, out, log_sum_exp[head], False):
+            _forward_tile(q, k, v, key_mask[head], causal, scale, first, out, log_sum_exp[head], True)
 
 
 @njit
-def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp):
-    """One head's queries ``first .. first + lanes - 1``."""
+def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp, careful):
+    """One head's queries ``first .. first + lanes - 1``; False if it has to be ``careful``."""
     n, n_keys = q.shape[0], k.shape[0]
     last = min(first + lanes(q), n)
     see = first + (n_keys - n)  # the causal query in lane i sees keys j <= see + i
@@ -124,11 +132,21 @@ def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp):
     for start in range(0, end, KEYS):
         stop = min(start + KEYS, end)
         product(scores, k[start:stop], q_t, False)
+        if careful:
+            saturate(scores, k[start:stop], q_t)
         _hide(scores, key_mask[start:stop], causal, see - start)
         online_softmax(scores, stop - start, state, out_t)
-        product(out_t, v[start:stop].T, scores, True)  # (3)
+        if careful:
+            product_of_seen(out_t, v[start:stop].T, scores, True)  # (3)
+        else:
+            product(out_t, v[start:stop].T, scores, True)  # (3)
+    if not careful and has_none(out_t, last - first):
+        return False
     for i in range(last - first):
+        if not careful and is_beyond(state, i) and key_mask[: min(see + i + 1, n_keys) if causal else n_keys].any():
+            return False
         log_sum_exp[first + i] = write_row(out[first + i], i, out_t, state)
+    return True
 
 
 @njit
@@ -149,19 +167,22 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale, *, gradi
 
     ``gradients`` are arrays for them to be written to, or None.
     """
+    if is_saturated(log_sum_exp):
+        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, key_mask, causal, scale))
     d_out, q, k, v = side_by_side(d_out, q, k, v)
     shift, row_sum = shift_and_row_sum(log_sum_exp, d_out, out)
+    careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
     d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)
     tasks = min(-(-TASKS // max(len(shift), 1)), -(-k.shape[-2] // lanes(q)))  # a head
     shares = room_for_shares(d_q, tasks)  # (..., tasks, N, D or more)
     table, key_mask = table_of(d_out, q, k, v, d_k, d_v), flat_mask(key_mask, k)
-    _backward(table, table_of(shares), tasks, shift, row_sum, key_mask, bool(causal), q.dtype.type(scale))
+    _backward(table, table_of(shares), tasks, shift, row_sum, key_mask, bool(causal), q.dtype.type(scale), careful)
     add_shares(d_q, shares)
     return tuple(give(*each) for each in zip(gradients, (d_q, d_k, d_v), strict=True))
 
 
 @kernel
-def _backward(table, shares, tasks, shift, row_sum, key_mask, causal, scale):
+def _backward(table, shares, tasks, shift, row_sum, key_mask, causal, scale, careful):
     width, dtype = lanes(shift), shift.dtype
     for task in prange(len(shift) * tasks):
         h, part = task // tasks, task % tasks
@@ -171,11 +192,11 @@ def _backward(table, shares, tasks, shift, row_sum, key_mask, causal, scale):
         rows = (d_out, q, shift[h], row_sum[h], d_q)
         d_q[:] = 0
         for first in range(part * width, k.shape[0], tasks * width):
-            _backward_tile(rows, k, v, key_mask[h], causal, scale, first, d_k, d_v)
+            _backward_tile(rows, k, v, key_mask[h], causal, scale, first, d_k, d_v, careful)
 
 
 @njit
-def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v):
+def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v, careful):
     """What one head's keys ``first .. first + lanes - 1`` give to ``d_q``, and their own ``d_k`` and ``d_v``."""
     d_out, q, shift, row_sum, d_q = rows
     n, width, one = q.shape[0], lanes(q), q.dtype.type(1)
@@ -191,9 +212,11 @@ def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v):
     for start in range(max(0, -see) if causal else 0, n, QUERIES):
         stop = min(start + QUERIES, n)
         product(p, q[start:stop], k_t, False)
+        if careful:
+            saturate(p, q[start:stop], k_t)
         product(d_s, d_out[start:stop], v_t, False)
         _weights(p, d_s, shift[start:stop], row_sum[start:stop], bias, see + start if causal else width)
-        add_gradients(q[start:stop], d_out[start:stop], p, d_s, k_columns, keys, d_q[start:stop], d_k_t, d_v_t)
+        add_gradients(q[start:stop], d_out[start:stop], p, d_s, k_columns, keys, d_q[start:stop], d_k_t, d_v_t, careful)
     unpack(d_k[first:last], d_k_t, scale)
     unpack(d_v[first:last], d_v_t, one)
 

@@ -129,6 +129,9 @@ def _attend_head(query, k, v, first, length, scores, out):
         keys = min(TILE, first + length - start)
         _score(scores, k, query, start, keys)
         new_largest = _largest(scores, keys, largest)
+        if new_largest == np.inf or new_largest == np.finfo(query.dtype).min:  # scores beyond the range
+            _saturate(scores, keys)
+            new_largest = _largest(scores, keys, largest)
         decay = query.dtype.type(math.exp(largest - new_largest))
         largest, weight = new_largest, decay * weight + _weigh(scores, keys, new_largest)
         for c in range(0, v.shape[1], lanes(v)):
@@ -156,6 +159,18 @@ def _score(scores, k, query, start, keys):
         scores[j // width, j % width] = total(x)
     if keys % width:
         scores[keys // width, keys % width :] = -np.inf
+
+
+@njit
+def _saturate(scores, keys):
+    """As `softmax_tile`'s, of the keys there are."""
+    largest, width = scores.dtype.type(np.finfo(scores.dtype).max), lanes(scores)
+    for j in range(keys):
+        r, lane = j // width, j % width
+        if scores[r, lane] > largest:
+            scores[r, lane] = largest
+        elif scores[r, lane] < -largest:
+            scores[r, lane] = -largest
 
 
 @njit

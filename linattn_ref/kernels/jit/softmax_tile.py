@@ -1,6 +1,11 @@
 """What the softmax kernels share: a tile of scores made into weights, forward and backward.
 
 The lanes hold queries in the forward pass and keys in the backward pass; the pictures are in `softmax`.
+
+Scores beyond the range of their dtype (`linattn_ref.kernels.reference.saturation`) and NaN in what is not seen are
+rare, so no score is compared with the end of the range, and weights of 0 are multiplied like others. A forward task
+looks at the maxima and outputs that it comes to, and where one tells of such numbers it is done once more *carefully*:
+each tile saturated, and only what is not 0 multiplied. The backward pass knows from the log-sum-exp and the row sums.
 """
 
 import math
@@ -10,7 +15,7 @@ from numba import njit
 
 from linattn_ref.kernels.jit.heads import side_by_side
 from linattn_ref.kernels.jit.panel import new_panel, pack, product
-from linattn_ref.kernels.jit.vector import lanes, load, maximum, store
+from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, load, maximum, store
 from linattn_ref.kernels.jit.vector_exp import exp
 
 KEYS = 128  # keys a tile in the forward pass: their scores, 16 KiB, stay in the first-level cache
@@ -39,6 +44,47 @@ def online_softmax(scores, keys, state, out_t):
         store(out_t, m, load(out_t, m) * decay)
     store(state, MAXIMUM, new_maximum)
     store(state, SUM, total)
+
+
+@njit
+def saturate(scores, rows, columns):
+    """Scores of ``rows`` that are finite, by panel ``columns (D, lanes)`` that are, go to the end of the range."""
+    largest = scores.dtype.type(np.finfo(scores.dtype).max)
+    for j in range(len(rows)):
+        for i in range(scores.shape[1]):
+            if np.isinf(scores[j, i]) and np.isfinite(rows[j]).all() and np.isfinite(columns[:, i]).all():
+                scores[j, i] = largest if scores[j, i] > 0 else -largest
+
+
+@njit
+def is_beyond(state, i):
+    """Whether the query in lane ``i`` has met a score beyond the range, or has met no other: it may have met none."""
+    return state[MAXIMUM, i] == np.inf or state[MAXIMUM, i] == np.finfo(state.dtype).min
+
+
+@njit
+def has_none(out_t, queries):
+    """Whether an output of the first so many queries is NaN or infinite: what they do not see may be the reason."""
+    for m in range(out_t.shape[0]):
+        for i in range(queries):
+            if not np.isfinite(out_t[m, i]):
+                return True
+    return False
+
+
+@njit
+def product_of_seen(c, a, b, accumulate):
+    """``c[:rows] = a @ b``, or ``+=``, without the terms in which a factor is 0, whatever the other one is."""
+    for r in range(a.shape[0]):
+        if not accumulate:
+            c[r] = 0
+        for t in range(a.shape[1]):
+            if np.isfinite(a[r, t]) and a[r, t] != 0:  # the same bits as in `product`
+                store(c, r, fma(broadcast(a[r, t]), load(b, t), load(c, r)))
+            elif a[r, t] != 0:
+                for i in range(c.shape[1]):
+                    if b[t, i] != 0:
+                        c[r, i] += a[r, t] * b[t, i]
 
 
 @njit
@@ -73,8 +119,24 @@ def key_panels(k, v, width, scale):
 
 
 @njit
-def add_gradients(q, d_out, p, d_s, k_columns, keys, d_q, d_k_t, d_v_t):
+def forget_unseen(p, d_s, rows):
+    """No gradient where the weight is 0: there it may be NaN."""
+    for j in range(rows):
+        for i in range(p.shape[1]):
+            if p[j, i] == 0:
+                d_s[j, i] = 0
+
+
+@njit
+def add_gradients(q, d_out, p, d_s, k_columns, keys, d_q, d_k_t, d_v_t, careful):
     """What a tile of ``p`` and ``d_s (queries, lanes)`` gives to the gradients of its queries and ``keys`` keys."""
+    if careful:
+        forget_unseen(p, d_s, q.shape[0])
+        product_of_seen(d_v_t, d_out.T, p, True)
+        product_of_seen(d_k_t, q.T, d_s, True)
+        for c in range(0, d_q.shape[1], lanes(q)):
+            product_of_seen(d_q[:, c : c + lanes(q)], d_s[: q.shape[0], :keys], k_columns[c : c + lanes(q)], True)
+        return
     product(d_v_t, d_out.T, p, True)
     product(d_k_t, q.T, d_s, True)
     for c in range(0, d_q.shape[1], lanes(q)):

@@ -56,6 +56,7 @@ from linattn_ref.kernels.reference.buffers import empty, into
 from linattn_ref.kernels.reference.causal_product_plain import backward_by_row, copy_or_zeros, forward_by_row
 from linattn_ref.kernels.reference.causal_step import bind_step, step
 from linattn_ref.kernels.reference.division import divide
+from linattn_ref.kernels.reference.seen_product import product_of_seen
 
 __all__ = [
     "CHUNK",
@@ -100,7 +101,7 @@ def forward(phi_q, phi_k, v, gate, weight, state, *, out=None):
     for rows in _chunks(v.shape[-2], CHUNK):
         q, k, u, decay = phi_q[..., rows, :], phi_k[..., rows, :], _weighted(v, weight, rows), _decay(gate, rows)
         scores = np.tril(q @ k.swapaxes(-1, -2)) * decay.ratio  # (..., T, T)
-        out[..., rows, :] = scores @ u + decay.since_start * (q @ s)  # (10)  (..., T, M)
+        out[..., rows, :] = product_of_seen(scores, u) + decay.since_start * (q @ s)  # (10)  (..., T, M)
         s = _advance(s, k, u, decay)
     return out, s
 
@@ -132,7 +133,7 @@ def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state, *, gradients=
     for rows in chunks:
         g, k, u, decay = d_out[..., rows, :], phi_k[..., rows, :], _weighted(v, weight, rows), _decay(gate, rows)
         d_scores = np.tril(g @ u.swapaxes(-1, -2)) * decay.ratio  # (..., T, T)
-        d_phi_q[..., rows, :] = d_scores @ k + decay.since_start * (g @ s.swapaxes(-1, -2))  # (4)
+        d_phi_q[..., rows, :] = product_of_seen(d_scores, k) + decay.since_start * (g @ s.swapaxes(-1, -2))  # (4)
         if rows is not chunks[-1]:
             if d_gate is not None:
                 _unwritten(d_phi_k, d_v, rows)[...] = s

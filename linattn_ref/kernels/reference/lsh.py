@@ -7,17 +7,18 @@ A chunk of queries meets the ``2 C`` keys of the chunk before and its own:
     chunk g [ q q q q ]  meets [ k k k k | k k k k ]         scores (G, C, 2 C)
                                  chunk g-1  chunk g
 
-    a_ij = scale q_i . k_j - log c_ij                        (1)  c_ij the number of rounds in which i meets j
-    z_r = log sum_j exp(a_ij)                                (2)
-    o_r = sum_j exp(a_ij - z_r) v_j                          (3)
-    z' = log(exp z + exp z_r)                                (4)
-    o' = (exp z o + exp z_r o_r) / (exp z + exp z_r)         (5)
+    a_ij = scale q_i . k_j                                   (1)
+    m_r = max_j a_ij                                         (2)
+    s_r = sum_j exp(a_ij - m_r) / c_ij                       (3)  c_ij the number of rounds in which i meets j
+    o_r = sum_j exp(a_ij - m_r) / c_ij v_j                   (4)
+    m' = max(m, m_r),   x' = exp(m - m') x + exp(m_r - m') x_r  for x = s and o                              (5)
+    out = o / s,   z = m + log s                             (6)
 
 To count ``c_ij`` takes no ``(N, N)`` array: for each pair in a chunk the numbers of the chunks in which its two tokens
 lie in the other rounds are compared.
 
-Backward, a pair has the share ``P_ij / c_ij = exp(a_ij - z)`` (6) in each round where it is met, with the ``z`` of all
-rounds; so no round needs to know another's sum.
+Backward, a pair has the share ``P_ij / c_ij = exp(a_ij - z) / c_ij`` (7) in each round where it is met, with the ``z``
+of all rounds; so no round needs to know another's sum.
 
 References
 ----------
@@ -30,8 +31,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.kernels.reference.buffers import all_into, into
+from linattn_ref.kernels.reference.saturation import is_saturated, saturate, without_zero
+from linattn_ref.kernels.reference.seen_product import product_of_seen
 
-__all__ = ["Meeting", "backward", "forward"]
+__all__ = ["Meeting", "backward", "forward", "sums_of_weights"]
 
 
 def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
@@ -60,21 +63,20 @@ def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
     """
     shape = v.shape
     q, k, v, order, seen = _flat(q, k, v, order, seen)
-    o = np.zeros(v.shape, v.dtype)
-    log_sum_exp = np.full(v.shape[:2], -np.inf, v.dtype)
+    o, s = np.zeros(v.shape, v.dtype), np.zeros(v.shape[:2], v.dtype)
+    m = np.full(v.shape[:2], -np.inf, v.dtype)
     for r in range(order.shape[1]):
         met = _meet(r, order, seen, chunk, causal, q.dtype)
-        scores = _scores(q, k, met, scale)  # (heads, G, C, 2 C)
-        row_max = _minus_infinity_to_zero(scores.max(axis=-1, keepdims=True))  # (heads, G, C, 1)
-        weights = np.exp(scores - row_max)
-        total = weights.sum(axis=-1, keepdims=True)  # (heads, G, C, 1)
-        z_r = _unsorted((row_max + _log(total))[..., 0], order[:, r])  # (2)  (heads, N)
-        o_r = _unsorted(weights @ v[met.heads, met.keys] / _zero_to_one(total), order[:, r])  # (3)  (heads, N, M)
-        shift = _minus_infinity_to_zero(np.maximum(log_sum_exp, z_r))  # (heads, N)
-        old, new = np.exp(log_sum_exp - shift), np.exp(z_r - shift)
-        log_sum_exp = shift + _log(old + new)  # (4)
-        o = (old[..., None] * o + new[..., None] * o_r) / _zero_to_one(old + new)[..., None]  # (5)
-    return into(out, o.reshape(shape)), log_sum_exp.reshape(shape[:-1])
+        scores = _scores(q, k, met, scale)  # (1)  (heads, G, C, 2 C)
+        row_max = scores.max(axis=-1, keepdims=True)  # (2)  (heads, G, C, 1)
+        weights = np.exp(scores - _minus_infinity_to_zero(row_max)) / met.rounds
+        m_r, s_r = (_unsorted(x, order[:, r]) for x in (row_max[..., 0], weights.sum(axis=-1)))  # (3)  (heads, N)
+        o_r = _unsorted(product_of_seen(weights, v[met.heads, met.keys]), order[:, r])  # (4)  (heads, N, M)
+        highest = np.maximum(m, m_r)
+        old, new = (np.exp(x - _minus_infinity_to_zero(highest)) for x in (m, m_r))  # (heads, N)
+        m, s, o = highest, old * s + new * s_r, old[..., None] * o + new[..., None] * o_r  # (5)
+    o /= _zero_to_one(s)[..., None]  # (6)
+    return into(out, o.reshape(shape)), (_minus_infinity_to_zero(m) + _log(s)).reshape(shape[:-1])
 
 
 def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale, *, gradients=(None, None, None)):
@@ -83,6 +85,8 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     ``gradients`` are arrays for them to be written to, or None.
     """
     shapes = q.shape, k.shape, v.shape
+    if is_saturated(log_sum_exp):
+        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, order, seen, chunk, causal, scale))
     row_sum = (d_out * out).sum(axis=-1).reshape(-1, q.shape[-2])  # (heads, N)
     shift = _minus_infinity_to_zero(log_sum_exp).reshape(row_sum.shape)
     d_out = d_out.reshape(-1, *d_out.shape[-2:])
@@ -93,14 +97,25 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
         met = _meet(r, order, seen, chunk, causal, q.dtype)
         q_r, g = (x[met.heads, met.queries] for x in (q, d_out))  # (heads, G, C, D), (heads, G, C, M)
         k_r, v_r = (x[met.heads, met.keys] for x in (k, v))  # (heads, G, 2 C, D), (heads, G, 2 C, M)
-        p = np.exp(_scores(q, k, met, scale) - shift[met.heads, met.queries][..., None])  # (6)  (heads, G, C, 2 C)
+        p = _weights(q, k, met, scale, shift)  # (7)  (heads, G, C, 2 C)
         d_p = g @ v_r.swapaxes(-1, -2)  # (heads, G, C, 2 C)
-        d_scores = p * (d_p - row_sum[met.heads, met.queries][..., None])
+        d_scores = np.where(p == 0, p, p * (d_p - row_sum[met.heads, met.queries][..., None]))  # NaN may not be seen
         tokens = met.heads[..., 0], order[:, r]  # each token once, so that += meets no index twice
-        d_q[tokens] += _in_order(scale * (d_scores @ k_r), n)
-        d_k[tokens] += _in_order(_both_shares(scale * (d_scores.swapaxes(-1, -2) @ q_r)), n)
-        d_v[tokens] += _in_order(_both_shares(p.swapaxes(-1, -2) @ g), n)
+        d_q[tokens] += _in_order(scale * product_of_seen(d_scores, k_r), n)
+        d_k[tokens] += _in_order(_both_shares(scale * product_of_seen(d_scores.swapaxes(-1, -2), q_r)), n)
+        d_v[tokens] += _in_order(_both_shares(product_of_seen(p.swapaxes(-1, -2), g)), n)
     return all_into(gradients, [x.reshape(shape) for x, shape in zip((d_q, d_k, d_v), shapes, strict=True)])
+
+
+def sums_of_weights(q, k, log_sum_exp, order, seen, chunk, causal, scale):
+    """``sum_j exp(a_ij - z_i)``, ``(..., N)``: 1, but for `saturation`."""
+    shift = _minus_infinity_to_zero(log_sum_exp).reshape(-1, q.shape[-2])
+    q, k, _, order, seen = _flat(q, k, q, order, seen)
+    total = np.zeros_like(shift)
+    for r in range(order.shape[1]):
+        met = _meet(r, order, seen, chunk, causal, q.dtype)
+        total += _unsorted(_weights(q, k, met, scale, shift).sum(axis=-1), order[:, r])
+    return total.reshape(log_sum_exp.shape)
 
 
 class Meeting(NamedTuple):
@@ -110,7 +125,7 @@ class Meeting(NamedTuple):
     queries: Any  # (heads, G, C), tokens
     keys: Any  # (heads, G, 2 C), tokens
     allowed: Any  # (heads, G, C, 2 C) bool
-    log_rounds: Any  # (heads, G, C, 2 C), log c_ij where allowed
+    rounds: Any  # (heads, G, C, 2 C), c_ij; 1 where not allowed
 
 
 def _meet(r, order, seen, chunk, causal, dtype):
@@ -130,7 +145,7 @@ def _meet(r, order, seen, chunk, causal, dtype):
         np.put_along_axis(chunks, order[:, other], np.arange(n, dtype=order.dtype)[None] // chunk, axis=-1)
         ahead = chunks[head, queries][..., None] - chunks[head, keys][..., None, :]  # (heads, G, C, 2 C)
         count += (ahead == 0) | (ahead == 1)
-    return Meeting(head, queries, keys, allowed, np.log(count, out=np.zeros_like(count), where=allowed))
+    return Meeting(head, queries, keys, allowed, np.where(allowed, count, count.dtype.type(1)))
 
 
 def _with_the_one_before(x):
@@ -142,8 +157,14 @@ def _with_the_one_before(x):
 
 def _scores(q, k, met, scale):
     """Equation (1), ``-inf`` where not allowed: ``(heads, G, C, 2 C)``."""
-    scores = scale * (q[met.heads, met.queries] @ k[met.heads, met.keys].swapaxes(-1, -2)) - met.log_rounds
-    return np.where(met.allowed, scores, -np.inf)
+    some_q, some_k = q[met.heads, met.queries], k[met.heads, met.keys]
+    scores = saturate(scale * (some_q @ some_k.swapaxes(-1, -2)), some_q, some_k)
+    return np.where(met.allowed, scores, scores.dtype.type(-np.inf))
+
+
+def _weights(q, k, met, scale, shift):
+    """Equation (7): ``(heads, G, C, 2 C)``."""
+    return np.exp(_scores(q, k, met, scale) - shift[met.heads, met.queries][..., None]) / met.rounds
 
 
 def _both_shares(x):

@@ -1,20 +1,18 @@
 """Softmax attention over an allowed set of (query, key) pairs, in NumPy: cost proportional to the pairs.
 
 The set is a tuple of disjoint parts (`linattn_ref.kernels.parts`), and each part is read in tiles: some queries, and
-the keys that any of them sees. What a query has seen so far is summed up in two things, its output ``o`` and the
-log-sum-exp ``s`` of its scores, and goes into the next softmax *as one more key, with score s and value o*. With the
-tile's scores ``a_j``:
+the keys that any of them sees. Online softmax, as in `softmax`, goes on from tile to tile and from part to part. What a
+query has seen so far is three things: its largest score ``m``, the sum ``s`` of ``exp(score - m)``, and the sum ``o``
+of the values with these weights. With the tile's scores ``a_j``:
 
-    m = max(s, max_j a_j)                                    (1)
-    z = exp(s - m) + sum_j exp(a_j - m)                      (2)
-    o' = (exp(s - m) o + sum_j exp(a_j - m) v_j) / z         (3)
-    s' = m + log z                                           (4)
+    m' = max(m, max_j a_j)                                   (1)
+    s' = exp(m - m') s + sum_j exp(a_j - m')                 (2)
+    o' = exp(m - m') o + sum_j exp(a_j - m') v_j             (3)
+    out = o / s,   log_sum_exp = m + log s                   (4)
 
-which is exact: one softmax over all that was seen, in whatever pieces it came.
-
-Backward is the same in any number of pieces. ``P_ij = exp(a_ij - s_i)`` (5) and ``rowsum(dP * P)``, which equals
-``rowsum(d_out * out)`` (6), hold with the log-sum-exp ``s`` and the output of *all* parts; then each tile gives its own
-pairs' share, and the shares add up.
+Backward is the same in any number of pieces. ``P_ij = exp(a_ij - log_sum_exp_i)`` (5) and ``rowsum(dP * P)``, which
+equals ``rowsum(d_out * out)`` (6), hold with the log-sum-exp and the output of *all* parts; then each tile gives its
+own pairs' share, and the shares add up.
 
 References
 ----------
@@ -26,8 +24,10 @@ import numpy as np
 
 from linattn_ref.kernels.parts import tiles_of
 from linattn_ref.kernels.reference.buffers import all_into, into
+from linattn_ref.kernels.reference.saturation import is_saturated, saturate, without_zero
+from linattn_ref.kernels.reference.seen_product import product_of_seen
 
-__all__ = ["backward", "forward"]
+__all__ = ["backward", "forward", "sums_of_weights"]
 
 
 def forward(q, k, v, key_mask, pattern, scale, *, out=None):
@@ -50,22 +50,25 @@ def forward(q, k, v, key_mask, pattern, scale, *, out=None):
         ``-inf`` for a query that sees nothing, whose output is 0.
     """
     o = np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
-    log_sum_exp = np.full(q.shape[:-1], -np.inf, q.dtype)
+    maximum, total = np.full((*q.shape[:-1], 1), -np.inf, q.dtype), np.zeros((*q.shape[:-1], 1), q.dtype)
     for part in pattern:
         for rows, columns, allowed in tiles_of(part):
             queries, keys = part.queries[rows], part.keys[columns]
             scores = _scores(q, k, key_mask, queries, keys, allowed, scale)  # (..., queries, keys)
-            so_far = log_sum_exp[..., queries, None]  # (..., queries, 1)
-            largest = np.maximum(so_far, scores.max(axis=-1, keepdims=True))  # (1)
+            before = maximum[..., queries, :]  # (..., queries, 1)
+            largest = np.maximum(before, scores.max(axis=-1, keepdims=True))  # (1)
             shift = _minus_infinity_to_zero(largest)
-            old, weights = np.exp(so_far - shift), np.exp(scores - shift)
-            total = old + weights.sum(axis=-1, keepdims=True)  # (2)
-            seen = total != 0  # not "> 0": a NaN must stay one
-            mixed = old * o[..., queries, :] + weights @ np.take(v, keys, axis=-2)  # (..., queries, M)
-            o[..., queries, :] = np.divide(mixed, total, out=np.zeros_like(mixed), where=seen)  # (3)
-            log_sum = np.log(total, out=np.full_like(total, -np.inf), where=seen)
-            log_sum_exp[..., queries] = (shift + log_sum)[..., 0]  # (4)
-    return into(out, o), log_sum_exp
+            decay, weights = np.exp(before - shift), np.exp(scores - shift)
+            maximum[..., queries, :] = largest
+            total[..., queries, :] = decay * total[..., queries, :] + weights.sum(axis=-1, keepdims=True)  # (2)
+            mixed = decay * o[..., queries, :] + product_of_seen(
+                weights, np.take(v, keys, axis=-2)
+            )  # (..., queries, M)
+            o[..., queries, :] = mixed  # (3)
+    seen = total != 0  # not "> 0": a NaN must stay one
+    o = np.divide(o, total, out=np.zeros_like(o), where=seen)  # (4)
+    log_sum = np.log(total, out=np.full_like(total, -np.inf), where=seen)
+    return into(out, o), (_minus_infinity_to_zero(maximum) + log_sum)[..., 0]
 
 
 def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, gradients=(None, None, None)):
@@ -73,6 +76,8 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, grad
 
     ``gradients`` are arrays for them to be written to, or None.
     """
+    if is_saturated(log_sum_exp):
+        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, key_mask, pattern, scale))
     d_q, d_k, d_v = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     row_sum = (d_out * out).sum(axis=-1, keepdims=True)  # (6)  (..., N, 1)
     shift = _minus_infinity_to_zero(log_sum_exp)[..., None]
@@ -82,16 +87,28 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, grad
             d_o, scores = np.take(d_out, queries, axis=-2), _scores(q, k, key_mask, queries, keys, allowed, scale)
             p = np.exp(scores - shift[..., queries, :])  # (5)  (..., queries, keys)
             d_p = d_o @ np.take(v, keys, axis=-2).swapaxes(-1, -2)  # (..., queries, keys)
-            d_scores = p * (d_p - row_sum[..., queries, :])
-            d_q[..., queries, :] += scale * (d_scores @ np.take(k, keys, axis=-2))
-            d_k[..., keys, :] += scale * (d_scores.swapaxes(-1, -2) @ np.take(q, queries, axis=-2))
-            d_v[..., keys, :] += p.swapaxes(-1, -2) @ d_o
+            d_scores = np.where(p == 0, p, p * (d_p - row_sum[..., queries, :]))  # what is not seen may be NaN
+            d_q[..., queries, :] += scale * product_of_seen(d_scores, np.take(k, keys, axis=-2))
+            d_k[..., keys, :] += scale * product_of_seen(d_scores.swapaxes(-1, -2), np.take(q, queries, axis=-2))
+            d_v[..., keys, :] += product_of_seen(p.swapaxes(-1, -2), d_o)
     return all_into(gradients, (d_q, d_k, d_v))
+
+
+def sums_of_weights(q, k, log_sum_exp, key_mask, pattern, scale):
+    """``sum_j exp(a_ij - log_sum_exp_i)``, ``(..., N)``: 1, but for `saturation`."""
+    shift, total = _minus_infinity_to_zero(log_sum_exp), np.zeros_like(log_sum_exp)
+    for part in pattern:
+        for rows, columns, allowed in tiles_of(part):
+            queries, keys = part.queries[rows], part.keys[columns]
+            scores = _scores(q, k, key_mask, queries, keys, allowed, scale)  # (..., queries, keys)
+            total[..., queries] += np.exp(scores - shift[..., queries, None]).sum(axis=-1)
+    return total
 
 
 def _scores(q, k, key_mask, queries, keys, allowed, scale):
     """``scale q k^T`` of one tile, ``-inf`` where the query may not look: ``(..., queries, keys)``."""
-    scores = scale * (np.take(q, queries, axis=-2) @ np.take(k, keys, axis=-2).swapaxes(-1, -2))
+    some_q, some_k = np.take(q, queries, axis=-2), np.take(k, keys, axis=-2)
+    scores = saturate(scale * (some_q @ some_k.swapaxes(-1, -2)), some_q, some_k)
     if key_mask is not None:
         allowed = allowed & key_mask[..., None, keys]
     scores[~np.broadcast_to(allowed, scores.shape)] = -np.inf

@@ -22,9 +22,11 @@ Dao et al. (2022), "FlashAttention", Algorithms 1 and 4.
 import numpy as np
 
 from linattn_ref.kernels.reference.buffers import all_into, into
+from linattn_ref.kernels.reference.saturation import is_saturated, saturate, without_zero
+from linattn_ref.kernels.reference.seen_product import product_of_seen
 from linattn_ref.kernels.reference.softmax_step import bind_step, step
 
-__all__ = ["backward", "bind_step", "forward", "step"]
+__all__ = ["backward", "bind_step", "forward", "step", "sums_of_weights"]
 
 TILE = 128  # keys a tile: scores take N * TILE numbers a head, whatever L is
 
@@ -59,7 +61,7 @@ def forward(q, k, v, key_mask, causal, scale, *, out=None):
         decay = np.exp(running_max - shift)  # (..., N, 1)
         weights = np.exp(scores - shift)  # (..., N, TILE)
         running_sum = decay * running_sum + weights.sum(axis=-1, keepdims=True)  # (2)
-        o = decay * o + weights @ v[..., tile, :]  # (3)  (..., N, M)
+        o = decay * o + product_of_seen(weights, v[..., tile, :])  # (3)  (..., N, M)
         running_max = new_max
     seen = running_sum != 0  # not "> 0": a NaN must stay one
     out = into(out, np.divide(o, running_sum, out=np.zeros_like(o), where=seen))  # (4)
@@ -72,17 +74,27 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale, *, gradi
 
     ``gradients`` are arrays for them to be written to, or None.
     """
+    if is_saturated(log_sum_exp):
+        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, key_mask, causal, scale))
     d_q, d_k, d_v = np.zeros_like(q), np.empty_like(k), np.empty_like(v)
     row_sum = (d_out * out).sum(axis=-1, keepdims=True)  # (6)  (..., N, 1)
     shift = _minus_infinity_to_zero(log_sum_exp)[..., None]
     for tile in _tiles(k):
         p = np.exp(_scores(q, k, key_mask, causal, scale, tile) - shift)  # (5)  (..., N, TILE)
         d_p = d_out @ v[..., tile, :].swapaxes(-1, -2)  # (..., N, TILE)
-        d_scores = p * (d_p - row_sum)  # (..., N, TILE)
-        d_q += scale * (d_scores @ k[..., tile, :])
-        d_k[..., tile, :] = scale * (d_scores.swapaxes(-1, -2) @ q)
-        d_v[..., tile, :] = p.swapaxes(-1, -2) @ d_out
+        d_scores = np.where(p == 0, p, p * (d_p - row_sum))  # (..., N, TILE); what is not seen may be NaN
+        d_q += scale * product_of_seen(d_scores, k[..., tile, :])
+        d_k[..., tile, :] = scale * product_of_seen(d_scores.swapaxes(-1, -2), q)
+        d_v[..., tile, :] = product_of_seen(p.swapaxes(-1, -2), d_out)
     return all_into(gradients, (d_q, d_k, d_v))
+
+
+def sums_of_weights(q, k, log_sum_exp, key_mask, causal, scale):
+    """``sum_j exp(a_ij - log_sum_exp_i)``, ``(..., N)``: 1, but for `saturation`."""
+    shift, total = _minus_infinity_to_zero(log_sum_exp)[..., None], np.zeros_like(log_sum_exp)
+    for tile in _tiles(k):
+        total += np.exp(_scores(q, k, key_mask, causal, scale, tile) - shift).sum(axis=-1)
+    return total
 
 
 def _tiles(k):
@@ -92,7 +104,8 @@ def _tiles(k):
 def _scores(q, k, key_mask, causal, scale, tile):
     """``scale q k^T`` over one tile of keys, ``-inf`` where the query may not look: ``(..., N, TILE)``."""
     n, n_keys = q.shape[-2], k.shape[-2]
-    scores = scale * (q @ k[..., tile, :].swapaxes(-1, -2))
+    keys = k[..., tile, :]
+    scores = saturate(scale * (q @ keys.swapaxes(-1, -2)), q, keys)
     if key_mask is not None:
         scores[~np.broadcast_to(key_mask[..., None, tile], scores.shape)] = -np.inf
     if causal:

@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from linattn_ref.kernels.reference.saturation import saturate
 from linattn_ref.kernels.turns import check_room, take_turn
 
 __all__ = ["bind_step", "step"]
@@ -35,6 +36,7 @@ def step(q, k, v, length, scale):
     """
     keys, values = k[..., :length, :], v[..., :length, :]  # (..., t, D), (..., t, M)
     w = (keys @ (scale * q)[..., None])[..., 0]  # (1)  (..., t); one such array, worked on in place
+    saturate(w[..., None, :], q[..., None, :], keys)
     w -= w.max(axis=-1, keepdims=True)
     np.exp(w, out=w)  # (2)
     return (w[..., None, :] @ values)[..., 0, :] / w.sum(axis=-1, keepdims=True)  # (3)  (..., M)

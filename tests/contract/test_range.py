@@ -1,0 +1,103 @@
+"""Scores beyond the range of their dtype, and numbers that are none: what they reach, and what they do not."""
+
+import numpy as np
+import pytest
+from case import assert_close, at
+from cases import each_setting
+
+from linattn_ref.attention import patterns, softmax, softmax_dense
+from linattn_ref.kernels import jit, reference
+
+# --- Beyond the range -------------------------------------------------------------------------------------------------
+
+
+def is_softmax(setting):
+    """Whether the weights of every query sum to 1, of values as they came."""
+    call, names = setting.call(), {"q", "k", "v"}
+    if not (setting.case.takes("scale") and names <= {*call.arrays}) or setting.case.bounded:
+        return False
+    out, _ = call.change(arrays={"v": np.ones_like(call.arrays["v"])}).forward()
+    return bool((np.isclose(out, 1) | (out == 0)).all())
+
+
+def huge(call, signs=1):
+    """Queries above 0, and keys above and below it: all scores are beyond the range, and none is inf - inf."""
+    q, k = (1e200 * (abs(call.arrays[name]) + 1) for name in "qk")  # finite, but not their product
+    return call.change(arrays={"q": q, "k": signs * k})
+
+
+@each_setting(lambda s: is_softmax(s))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # gradients of keys and queries are beyond the range too
+def test_weights_sum_to_one_whatever_the_size_of_the_scores(setting):
+    for sign in (1, -1):
+        call = huge(setting.call(), sign)
+        call = call.change(arrays={"v": np.ones_like(call.arrays["v"])})
+        seen = setting.call().change(arrays={"v": call.arrays["v"]}).forward()[0]
+        out, saved = call.forward()
+        np.testing.assert_allclose(out, seen, rtol=1e-14)
+        gradients = setting.case.backward(np.ones_like(out), saved)
+        # each query's weights once more, as what it hands to the values
+        np.testing.assert_allclose(gradients.v.sum(axis=(-1, -2)), out.sum(axis=(-1, -2)), rtol=1e-13)
+
+
+@each_setting(lambda s: s.room == "jit" and is_softmax(s))
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_beyond_the_range_all_rooms_are_the_same(setting):
+    call = setting.call()
+    call = huge(call, np.where(np.arange(call.sizes.n_keys) % 3 == 1, 1, -1)[:, None])
+    found, expected = call.run(), call.change(kernels=reference).run()
+    assert_close(found.out, expected.out, setting.case)
+    assert_close(found.gradients.v, expected.gradients.v, setting.case)
+
+
+@pytest.mark.parametrize("kernels", [None, reference, jit], ids=["dense", "reference", "jit"])
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_equal_scores_at_the_end_of_the_range_share(kernels):
+    """150 keys, more than a tile: the largest score is that of the first 100, whose values have the mean 49.5."""
+    q, v = np.full((3, 1), 1e200), np.arange(150.0)[:, None]
+    for k, mean in ((np.where(v < 100, 1e200, 1.0), 49.5), (np.full((150, 1), -1e200), 74.5)):
+        if kernels is None:
+            out, _ = softmax_dense.forward(q, k, v)
+        else:
+            out, _ = softmax.forward(q, k, v, kernels=kernels)
+        np.testing.assert_allclose(out, mean, rtol=1e-14)
+        np.testing.assert_allclose(patterns.matrix(q, k, np.ones((3, 150), bool)) @ v, mean, rtol=1e-14)
+
+
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_steps_beyond_the_range(kernels):
+    q, v = np.full((5, 1), 1e200), np.arange(5.0)[:, None]
+    for keys in ([1, -1, 1, 1, -1], [-1, -1, -1, 1, 0]):
+        k = 1e200 * np.array(keys)[:, None]
+        expected, _ = softmax_dense.forward(q, k, v, causal=True)
+        state = softmax.init_state((), 1, 1, capacity=5)
+        for t in range(5):
+            out, state = softmax.step(q[t], k[t], v[t], state, kernels=kernels)
+            np.testing.assert_allclose(out, expected[t], rtol=1e-14)
+
+
+# --- NaN --------------------------------------------------------------------------------------------------------------
+
+
+# Open: within a chunk, the delta rule's triangular products with one gate per channel still multiply 0 by NaN in NumPy.
+@each_setting(lambda s: s.case.causal and not s.masked and (str(s.case), s.room) != ("delta-channels", "reference"))
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_a_number_that_is_none_reaches_no_earlier_query(setting):
+    """In the last token but one, and in all that belongs to it."""
+    call = setting.call().held()
+    late = -2
+
+    def spoil(name, x):
+        x = x.copy()
+        at(x, call.axes[name], slice(late, late + 1))[...] = np.nan
+        return x
+
+    arrays = {name: x for name, x in call.arrays.items() if name in call.axes and name not in call.case.bounded}
+    before, after = call.run(), call.change(arrays={name: spoil(name, x) for name, x in arrays.items()}).run()
+    assert_close(after.out[..., :late, :], before.out[..., :late, :], call.case)
+    for name in call.case.query_axes:
+        if name in call.case.bounded:
+            continue
+        found, expected = (at(getattr(x.gradients, name), call.axes[name], slice(None, late)) for x in (after, before))
+        assert_close(found, expected, call.case, name)
