@@ -419,8 +419,8 @@ assert rows[2][2] < 0.05 < 0.99 < rows[2][3]
 # %% [markdown]
 # ## The recurrent form, masks, and an $\varepsilon$ that is not small
 #
-# (6) is a recurrence already: a step costs the same at every position. A padded token adds nothing, but time goes on
-# and the state fades.
+# (6) is a recurrence already: a step costs the same at every position. A padded token leaves the state as it is: it adds
+# nothing, and nothing fades.
 
 # %%
 state, costs = rfa.init_state((), D, M, omega), set()
@@ -438,7 +438,7 @@ assert not masked[:, [2, 3]].any()
 similarity = phi_q @ phi_k.T
 same(
     masked[5, 1] / similarity[5, 1] * similarity[5, 4] / masked[5, 4],
-    (1 - gates[1]) * math.prod(gates[2:5]) / (1 - gates[4]),  # the gates of the masked tokens are among the factors
+    (1 - gates[1]) * gates[4] / (1 - gates[4]),  # the masked tokens let nothing fade
 )
 
 # %% [markdown]

@@ -370,7 +370,7 @@ same(-found[1::2][::-1], d_v)  # r_i is what the erasing rows find, with its sig
 #
 # The first needs $A$, which runs backward, and $u$; the others need $S$, which runs forward, and $r$. So keep $u$, an
 # $N \times M$ array, from the forward pass; run $A$ once from the end and leave $r$; run $S$ once more from the start.
-# No state is kept for every row, none is noted on the way, and none is rewound by dividing by a gate.
+# No state is kept for every row, and none is rewound by dividing by a gate.
 
 # %%
 _, saved = delta.forward(q, k, v, beta, log_gate)
@@ -390,7 +390,8 @@ report.assert_ok()
 # $$d_i := \frac{\partial \ell}{\partial \log g_i} = \mathrm{rowsum}(\tilde A_i * \tilde S_i) \qquad (15)$$
 #
 # ($\mathrm{rowsum}$ leaves one number a channel.) Alas, this needs $A$ and $S$ of the same row, and one runs
-# backward. But put (13) in, then (9):
+# backward. The code notes a state now and then, and makes the others again. There is a shorter way. Put (13) in,
+# then (9):
 #
 # $$d_i = \mathrm{rowsum}(A_i * \tilde S_i) - e_i * (\tilde S_i r_i)
 # = \mathrm{rowsum}(A_i * S_i) - k_i * (A_i u_i) - e_i * (\tilde S_i r_i)$$
@@ -402,7 +403,9 @@ report.assert_ok()
 # $$d_i = d_{i+1} + q_i * \frac{\partial \ell}{\partial q_i} + e_i * \frac{\partial \ell}{\partial e_i}
 # - k_i * \frac{\partial \ell}{\partial k_i} \qquad (16)$$
 #
-# The gradient of every gate is a running sum of products that are there anyway. It has a reason: multiply the channel
+# The gradient of every gate is a running sum of products that are there anyway. The code does not use it, for with
+# strong gates the sum is a small difference of large numbers: at $\log g = -20$ no digit of it is right in float32.
+# It has a reason: multiply the channel
 # $c$ of $q$ and $e$ by $t$ from row $i$ on, and that of $k$ by $1/t$. Inside, nothing changes but the scale in which
 # the channel of the state is kept; against what comes in from before it is a gate of $t$ at row $i$.
 

@@ -262,7 +262,7 @@ def backward(
     gradients = d_q, zero_masked(d_k, saved.key_mask), d_v, d_beta
     if d_log_gate is None:
         return Gradients(*gradients) if saved.s is None else GradientsWithState(*gradients, State(d_s))
-    with_gate = GradientsWithGate(*gradients, unfaded(d_log_gate, saved.key_mask))  # type: ignore[arg-type]
+    with_gate = GradientsWithGate(*gradients, unfaded(d_log_gate, saved.key_mask))
     return with_gate if saved.s is None else GradientsWithGateAndState(*with_gate, State(d_s))
 
 

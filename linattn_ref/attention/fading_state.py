@@ -21,7 +21,7 @@ Yang et al. (2024), "Parallelizing linear transformers with the delta rule over 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -42,6 +42,8 @@ from linattn_ref.attention.ownership import Count, check_unspent, new_count
 from linattn_ref.attention.rooms import DeltaProductRoom
 
 __all__ = ["Piece", "State", "apply", "apply_backward", "combine", "init_state"]
+
+Gate = TypeVar("Gate", Array, Array | None)
 
 
 @documented
@@ -154,7 +156,7 @@ def spend(state: State) -> State:
     return State(state.s, state.steps, state.taken + 1)
 
 
-def unfaded(log_gate: Array | None, key_mask: Mask | None) -> Array | None:
+def unfaded(log_gate: Gate, key_mask: Mask | None) -> Gate:
     """Log gates ``(..., N)`` or ``(..., N, C)``, and 0 for masked tokens, where the state stays as it is.
 
     Their gradients, too, are 0 there.

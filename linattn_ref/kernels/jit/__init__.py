@@ -14,11 +14,11 @@
 ``pattern_softmax``       the same over an allowed set of pairs
 ``softmax_tile``          what these two share
 ``causal_product``        linear attention's causal product; its kernels are in ``causal_scan``, ``causal_parts``,
-                          ``gate_gradient``, ``log_gate_gradient`` and ``causal_step``
+                          ``gate_gradient`` and ``causal_step``
 ``causal_product_plain``  the same in a few lines
 ``elu_plus_one``          its feature map
-``delta_product``         the product of states that fade and correct themselves; its kernels are in ``delta_forward``
-                          and ``delta_backward``
+``delta_product``         the product of states that fade and correct themselves; its kernels are in ``delta_forward``,
+                          ``delta_backward`` and ``delta_log_gate``
 ``exponential_features``  those of the Performer; a token of decoding with the positive ones is in ``favor_positive``
 ``decode``                a token of a whole transformer; its GELU is in ``normal``
 ``rfa``                   a token of decoding with random feature attention

@@ -12,8 +12,8 @@ The state is taken a panel at a time (see `causal_scan`) and ``d_g`` summed over
 columns of ``S``, the notes of step 1 are ``lanes / CHUNK`` of the size of ``phi_k``: they go into the array for
 ``d_phi_k``, which is written only afterwards. Those of step 2 are ``CHUNK / 4`` panels.
 
-Where gates come as logarithms, `log_gate_gradient` has their gradient for next to nothing, as a sum of ``q_i * d_q_i -
-k_i * d_k_i`` over later rows. Here it would have to be divided by ``g``, and so would its rounding. For 16384 rows,
+The gradient of the gate's logarithm would cost next to nothing as a sum of ``q_i * d_q_i - k_i * d_k_i`` over later
+rows. That is a difference of large numbers where gates are strong, and it would be divided by ``g``. For 16384 rows,
 ``C = M = 64``, that is off by these shares of the largest number:
 
     gates, uniform      this, float32    by the sum, float32    float64
