@@ -419,8 +419,8 @@ assert rows[2][2] < 0.05 < 0.99 < rows[2][3]
 # %% [markdown]
 # ## The recurrent form, masks, and an $\varepsilon$ that is not small
 #
-# (6) is a recurrence already: a step costs the same at every position. A padded token leaves the state as it is: it adds
-# nothing, and nothing fades.
+# (6) is a recurrence already: a step costs the same at every position. A padded token leaves the state as it is: it
+# adds nothing, and nothing fades.
 
 # %%
 state, costs = rfa.init_state((), D, M, omega), set()
