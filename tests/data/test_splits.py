@@ -24,6 +24,12 @@ def test_each_text_is_in_one_part_and_keeps_its_label():
         assert abs(len(parts[name].texts) - 3000 * share) < 5 * np.sqrt(3000 * share * (1 - share))
 
 
+def test_a_text_stays_in_its_part_from_version_to_version():
+    """Another rule of the same shares would train on what earlier runs were tested on."""
+    parts = {text: splits.part_of(text) for text in ("a film", "a plot", "a joke", "a story", "a face")}
+    assert list(parts.values()) == ["training", "validation", "test", "test", "training"]
+
+
 def test_duplicates_are_kept_once_and_never_in_two_parts():
     twice = [*TEXTS, *(f"  {text.upper()} " for text in TEXTS)]
     parts = splits.split(labelled(twice, np.tile(LABELS, 2)))

@@ -185,6 +185,16 @@ def test_what_a_layer_starts_from(dtype):
         assert x.dtype == dtype
 
 
+def test_positions_begin_at_the_first_that_is_given():
+    """Also where that is 0, as at the beginning of a text."""
+    table = np.arange(12.0).reshape(6, 2)
+    for first in (0, np.int64(1), 2):
+        y, _ = positions.forward(np.ones((4, 2)), positions.Params(table), first=first)
+        np.testing.assert_array_equal(y, 1 + table[first : first + 4])
+    with pytest.raises(ValueError, match="first: expected an integer of at least 0, got -1"):
+        positions.forward(np.ones((4, 2)), positions.Params(table), first=-1)
+
+
 @pytest.mark.parametrize("width", [1, 2, 7, 64])
 def test_sinusoids_are_vaswanis(width):
     """(3), number by number; each wave is as long in its sine as in its cosine."""
