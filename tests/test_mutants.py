@@ -124,7 +124,7 @@ def find(folder, near, **environment):
     return process.returncode, said
 
 
-def tests_near(file):
+def files_near(file):
     """First the tests of a file's name, then a few that name it, then those of its folder."""
     *folders, stem = Path(file).with_suffix("").parts
     stem = folders.pop() if stem == "__init__" else stem
@@ -188,7 +188,7 @@ def test_a_drawn_mistake_is_found(drawn, whole_copy, tmp_path):
     caches = {"NUMBA_CACHE_DIR": str(tmp_path)} if drawn.file.startswith(COMPILED) else {}
     try:
         path.write_bytes(drawn.apply(text))
-        code, _ = find(whole_copy, tests_near(drawn.file), **caches)
+        code, _ = find(whole_copy, files_near(drawn.file), **caches)
     finally:
         path.write_bytes(text)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))

@@ -185,8 +185,8 @@ MUTANTS = (
     Mutant(
         "a pair that meets in several rounds counts in each",
         "kernels/reference/lsh.py",
-        ".swapaxes(-1, -2)) - met.log_rounds",
-        ".swapaxes(-1, -2))",
+        "_minus_infinity_to_zero(row_max)) / met.rounds",
+        "_minus_infinity_to_zero(row_max))",
         "reformer-reference",
     ),
     Mutant(
