@@ -1,4 +1,4 @@
-"""The text: one mechanism a file, its formula, forward pass and hand-derived backward pass, in plain NumPy.
+"""The pages: one mechanism per file, its formula, forward pass and hand-derived backward pass, in plain NumPy.
 
     from linattn_ref.attention import linear
     out, saved = linear.forward(q, k, v, causal=True)
@@ -7,17 +7,25 @@
 Each mechanism
 --------------
 ``forward(...) -> (out, saved)``       ``saved`` is what the backward pass needs: its size is the memory story
-``backward(d_out, saved) -> grads``    the gradient of every array that ``forward`` was given, under the same name
-``matrix(q, k, ...)``                  the dense matrix that it applies without forming it, ``out == matrix @ v``
-``init_state(...)``, ``step(...)``     the recurrent form, of those that have one; ``ownership`` says who owns a state
+``backward(d_out, saved) -> grads``    the gradient of every array that was passed to ``forward``, under the same name
+``matrix(q, k, ...)``                  the dense matrix that is applied to the values, ``out == matrix @ v``
+``init_state(...)``, ``step(...)``     the recurrent form, one token per call, of those that have one
+
+A page **is** the reference: a reader needs nothing else to follow it, and compiled backends are held against it. What
+changes no number stands around the pages (`linattn_ref.op`): arguments are checked once, at the outermost call, by the
+shapes in the signature, and ``forward.page`` is the page's function alone. Some mechanisms have other forms:
+`online_softmax` of `softmax`, `chunked_linear` of `linear`, `exponential` of `linear` with exponential features, and
+`delta_rule` and `chunked_delta` of the rule that `delta` and `gated_linear` share.
+
+A state is a value: ``step`` returns a new one, and leaves the old one as it is, so that it can be continued again.
 
 The common arguments
 --------------------
-What they mean is the same everywhere, and a mechanism's own text only names them.
+Their meaning is the same everywhere, and a mechanism's own text only names them.
 
 q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``
-    Queries, keys and values, a token a row; float32 or float64, all the same, which is the dtype of the work and of the
-    result. Leading axes, usually batch and heads, are equal in all three. Any ``N``, ``L`` of at least 1.
+    Queries, keys and values, one token per row. All are float32 or all float64, and so are the work and the result.
+    Leading axes, usually batch and heads, are equal in all three. ``N`` and ``L`` are at least 1.
 causal : bool
     Query ``i`` sees keys ``j <= i + (L - N)``: aligned at the end, so that new queries see what was cached. Needs
     ``N <= L``.
@@ -25,24 +33,33 @@ key_mask : ndarray of bool ``(..., L)``, optional
     True = may be attended. A masked key has weight and gradient exactly 0; what is in it (inf and NaN
     excepted) changes nothing.
 scale : float, optional
-    Of the scores ``q . k``; ``1/sqrt(D)`` unless given.
+    Factor of the scores ``q . k``; ``1/sqrt(D)`` unless given.
 pattern : tuple of `linattn_ref.kernels.parts.Part`, optional
-    Of sparse mechanisms: what ``parts_of`` gives for ``N`` and ``L``, for who calls more than once with the same
-    lengths and builds it once. Then it alone says who sees whom, and the options it was built from are not looked at.
-out : ndarray ``(..., N, M)``, optional
-    What the output is written into, with any strides, for who keeps an array for it. It shares no memory with an input,
-    and the backward pass needs what is in it. Not on a GPU.
+    Of sparse mechanisms: what ``parts_of`` returns for ``N`` and ``L``, for callers that build it once and call often.
+    It alone then decides which query sees which key, and the options it was built from are ignored.
 eps : float
     Added to the denominator of linear attention.
 state : State, optional
     A state to continue from (needs ``causal=True``). It is left alone, and ``saved.state`` is the one after the last
     token.
-kernels : module
-    The room that the loops are taken from: ``linattn_ref.kernels.reference`` (NumPy), ``.jit`` (Numba, CPU) or
-    ``.cuda``, which also takes arrays of CuPy, PyTorch or Numba that are on a GPU and gives back such arrays; or one of
-    your own. Nothing falls back silently.
 d_out : ndarray ``(..., N, M)``
     The gradient of a loss with respect to ``out``.
+
+Options of the call
+-------------------
+They change no number, and so they are on no page.
+
+kernels : module
+    The backend: ``linattn_ref.kernels.reference``, the pages themselves, ``.jit`` (Numba, CPU) or ``.cuda``, which also
+    takes arrays of CuPy, PyTorch or Numba that are on a GPU and returns such arrays; or one of your own, with pages by
+    name. Nothing falls back silently. ``backward`` runs where ``forward`` ran.
+out : ndarray ``(..., N, M)``, optional
+    What the output is written into, with any strides, for callers that keep an array for it. It shares no memory with
+    an input, and the backward pass needs what is in it. Not on a GPU.
+overwrite_state : bool
+    Of ``step``: a backend may work in the arrays of the state it is given, whose content is undefined afterwards.
+capacity : int, optional
+    Of ``init_state``: for how many tokens a backend whose state grows sets memory aside.
 
 The common results
 ------------------
@@ -51,21 +68,19 @@ out : ndarray ``(..., N, M)``
 saved : Saved
     Data: arrays, numbers and names. It can be pickled, copied, sent to another process.
 grads : Gradients
-    A NamedTuple whose fields have the names of the inputs.
+    A NamedTuple whose fields have the names of the inputs; None where there was no such input.
 
 Numbers at the edges
 --------------------
 A score beyond the range of its dtype counts as the largest, or the smallest, finite number. So the weights of a query
 that sees a key sum to 1 whatever the size of its scores, and keys whose scores are equally out of range share the
 weight. (A score that is inf - inf on the way is NaN.) NaN and infinity at one token reach no query that does not see
-that token, neither its output nor its gradient. Options that are numbers of NumPy's count as Python's.
+that token, neither its output nor its gradient. NumPy's numbers are accepted as options like Python's.
 
 Errors
 ------
 ``TypeError`` (the wrong kind of thing) and ``ValueError`` (the wrong shape or value) name the argument, say what was
 expected and what came.
-
-Who has checked the arguments once can skip the checks: ``linear.forward.unchecked`` is the function behind its door.
 """
 
 from linattn_ref import lazy
@@ -73,7 +88,11 @@ from linattn_ref import lazy
 __all__ = [
     "bigbird",
     "block_local",
+    "chunked_delta",
+    "chunked_linear",
     "delta",
+    "delta_rule",
+    "exponential",
     "feature_maps",
     "gated_linear",
     "linear",
@@ -83,6 +102,7 @@ __all__ = [
     "long_short",
     "longformer",
     "nystromformer",
+    "online_softmax",
     "patterns",
     "performer",
     "reformer",

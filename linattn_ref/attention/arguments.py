@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.gpu_arrays import is_inside
 from linattn_ref.kernels.reference.buffers import check_out
+from linattn_ref.op.gpu_arrays import is_inside
 
 __all__ = [
     "FLOATS",

@@ -17,9 +17,9 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import numpy as np
 
-from linattn_ref.attention.gpu_arrays import through_the_door
-from linattn_ref.attention.plain_numbers import PLAIN, PLAIN_BY_PLACE, options_of, plain_arguments
-from linattn_ref.kernels.libraries import is_on_gpu
+from linattn_ref.attention.plain_numbers import PLAIN, PLAIN_BY_PLACE, kinds_of, plain_arguments
+from linattn_ref.op.gpu_arrays import through_the_door
+from linattn_ref.op.libraries import is_on_gpu
 
 __all__ = ["Checked", "door"]
 
@@ -49,7 +49,7 @@ def door(check: Callable[..., None]) -> Callable[[Callable[P, R]], Checked[P, R]
     """
 
     def build(function: Callable[P, R]) -> Checked[P, R]:
-        options = options_of(function)
+        kinds = kinds_of(function)
 
         @functools.wraps(function)
         def check_then_call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -63,7 +63,7 @@ def door(check: Callable[..., None]) -> Callable[[Callable[P, R]], Checked[P, R]
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             if not (PLAIN_BY_PLACE.issuperset(map(type, args)) and PLAIN.issuperset(map(type, kwargs.values()))):
-                args, kwargs = plain_arguments(options, args, kwargs)  # type: ignore[assignment]
+                args, kwargs = plain_arguments(kinds, args, kwargs)
             if args and type(args[0]) is np.ndarray and not (len(args) > 1 and _is_saved_on_gpu(args[1])):
                 try:
                     check(*args, **kwargs)

@@ -10,13 +10,13 @@ from typing import Any, Protocol, TypeGuard
 
 from linattn_ref.attention.arguments import Array
 
-__all__ = ["ExponentialMap", "FeatureMap", "check_feature_map", "in_room", "is_exponential"]
+__all__ = ["ExponentialMap", "FeatureMap", "check_feature_map", "check_linear", "in_room", "is_exponential"]
 
 MEMBERS = ("name", "positive", "width", "forward", "backward")
 
 
 class FeatureMap(Protocol):
-    """The members of a map. One that a kernel room may do faster also has ``kernel``, the name of the module there."""
+    """The members of a map. One that a backend may compute faster also has ``kernel``, the name of its module there."""
 
     @property
     def name(self) -> str:
@@ -39,9 +39,9 @@ class FeatureMap(Protocol):
 class ExponentialMap(FeatureMap, Protocol):
     """A map ``phi = exp(exponent) * factor``, which float32 cannot hold for large ``x``.
 
-    Linear attention subtracts from the exponent what cancels in its ratio (see ``exponents.py``). What the backward
+    Linear attention subtracts from the exponent what cancels in its ratio (see ``exponential.py``). What the backward
     function of such a map needs is ``(x, phi)``, and ``phi`` may be the scaled one: the scale is a constant, so the
-    gradient is the same expression in it. The module that its ``kernel`` names has a ``step`` and a ``bind_step``.
+    gradient is the same expression in it. The module that its ``kernel`` names has a ``step``.
     """
 
     def split(self, x: Array) -> tuple[Array, Array | None]:
@@ -54,7 +54,7 @@ def is_exponential(feature_map: FeatureMap) -> TypeGuard[ExponentialMap]:
 
 
 def in_room(feature_map: FeatureMap, kernels: Any, function: str = "forward") -> Any:
-    """The module of the room ``kernels`` that has this function of ``feature_map``; where it has none, the map itself.
+    """The module of the backend ``kernels`` that has this function of ``feature_map``; without one, the map itself.
 
     Its ``backward`` may write the gradient of ``x`` over that of ``phi(x)``.
     """
@@ -70,3 +70,23 @@ def check_feature_map(feature_map: Any) -> None:
                 f"feature_map: expected a FeatureMap such as feature_maps.elu_plus_one or feature_maps.quadratic(1.0),"
                 f" with {', '.join(MEMBERS)}, got {feature_map!r}"
             )
+
+
+def check_linear(
+    feature_map: Any, k: Any = None, k_t: Any = None, eps: float = 0.0, state: Any = None, **_: Any
+) -> None:
+    """The checks of linear attention: ``eps`` is 0 with an exponential map, and ``state`` is one of this map."""
+    check_feature_map(feature_map)
+    exponential = is_exponential(feature_map)
+    if eps != 0 and exponential:
+        raise ValueError(
+            f"eps: must be 0 with the exponential map {feature_map.name}, whose scale would not cancel, got {eps!r}"
+        )
+    if state is None:
+        return
+    if (state.log_scale is None) == exponential:
+        got = "without" if state.log_scale is None else "with"
+        raise ValueError(f"state: expected a state made for {feature_map.name}, got one {got} a log_scale")
+    wanted = feature_map.width((k_t if k is None else k).shape[-1])
+    if state.s.shape[-2] != wanted:
+        raise ValueError(f"state.s: expected C = {wanted} for {feature_map.name}, got shape {state.s.shape}")

@@ -34,6 +34,7 @@ from linattn_ref.attention.feature_map_protocol import (
     ExponentialMap,
     FeatureMap,
     check_feature_map,
+    check_linear,
     in_room,
     is_exponential,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "ExponentialMap",
     "FeatureMap",
     "check_feature_map",
+    "check_linear",
     "elu_plus_one",
     "favor_hyperbolic",
     "favor_positive",

@@ -1,25 +1,24 @@
 """Linformer (Wang et al. 2020): softmax attention over ``R`` mixed keys instead of ``L`` single ones.
 
     K~ = E K,   V~ = F V                                     (1)  E, F (R, L)
-    P~ = softmax(scale Q K~^T)                               (2)  (N, R)
-    O = P~ V~                                                (3)
+    O = softmax(scale Q K~^T) V~                             (2)  (N, M)
 
 ``O(N R)`` time and space where softmax attention takes ``O(N L)``. The context mapping matrix ``P`` is close to low
-rank (``linattn_ref.theory.low_rank``), which is why so few mixed keys can do. ``E`` and ``F`` are learned; their ``L``
+rank (``linattn_ref.theory.low_rank``), which is why so few mixed keys suffice. ``E`` and ``F`` are learned; their ``L``
 columns fix the sequence length.
 
 :Time: ``O((N + L) R max(D, M))``
-:Memory: ``O(N M + R (D + M))``
+:Memory: ``O(N R + R (D + M))``
 :Causal: no
 :Exact: no
 :Gives: softmax attention of low rank, with learned projections
 
 The gradient, by hand
 ---------------------
-(2) and (3) are softmax attention, whose backward pass gives ``dQ``, ``dK~`` and ``dV~``. From (1),
+(2) is softmax attention, whose backward pass returns ``dQ``, ``dK~`` and ``dV~``. From (1),
 
-    dE = dK~ K^T,    dF = dV~ V^T                            (4)
-    dK = E^T dK~,    dV = F^T dV~                            (5)
+    dE = dK~ K^T,    dF = dV~ V^T                            (3)
+    dK = E^T dK~,    dV = F^T dV~                            (4)
 
 and where one ``E`` serves several heads or examples, its gradients are summed over them.
 
@@ -30,9 +29,8 @@ Every row of ``E K`` mixes all positions, so each query would see the future thr
 Example
 -------
 Four keys that score alike, mixed into two by mean pooling: the query gets the mean of both means. The gradient of ``F``
-says what a larger weight of each value would do.
+shows what a larger weight of each value would do.
 
->>> import numpy as np
 >>> q, k, v = np.zeros((1, 2)), np.zeros((4, 2)), np.array([[1.0], [3.0], [6.0], [10.0]])
 >>> out, saved = forward(q, k, v, mean_pool(2, 4), mean_pool(2, 4))
 >>> print(out, saved.attention.v.T)
@@ -48,141 +46,97 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", equation
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array, Mask, backward_check
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.linformer_checks import check_forward, check_matrix
 from linattn_ref.attention.linformer_projections import Projection, distinct_gradients, draw_projections, mean_pool
-from linattn_ref.attention.masks import zero_masked
-from linattn_ref.attention.max_pool import forward as max_pool
-from linattn_ref.attention.rooms import SoftmaxRoom
-from linattn_ref.attention.strided_convolution import forward as convolution
-from linattn_ref.kernels import reference
+from linattn_ref.attention.parts.heads import product_for
+from linattn_ref.attention.parts.masks import shown
+from linattn_ref.attention.parts.max_pool import forward as max_pool
+from linattn_ref.attention.parts.strided_convolution import forward as convolution
+from linattn_ref.op import Array, Bool, Float, op
 
-__all__ = [
-    "Gradients",
-    "Projection",
-    "Saved",
-    "backward",
-    "convolution",
-    "distinct_gradients",
-    "draw_projections",
-    "forward",
-    "matrix",
-    "max_pool",
-    "mean_pool",
-]
+__all__ = ["Gradients", "Projection", "Saved", "backward", "convolution", "distinct_gradients", "draw_projections"]
+__all__ += ["forward", "matrix", "max_pool", "mean_pool"]
 
 
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs: the inputs and ``O(N + R)`` rows a head."""
+    """What the backward pass needs: the inputs and ``O(N + R)`` rows per head."""
 
-    k: Array  # (..., L, D), masked rows 0
-    v: Array  # (..., L, M), masked rows 0
-    e: Array  # (R, L) or (..., R, L)
-    f: Array  # (R, L) or (..., R, L)
-    key_mask: Mask | None  # (..., L)
-    attention: softmax.Saved  # of softmax attention over the R mixed keys
+    k: Float[Array, "... L D"]  # masked rows 0
+    v: Float[Array, "... L M"]  # masked rows 0
+    e: Float[Array, "#... R L"]
+    f: Float[Array, "#... R L"]
+    key_mask: Bool[Array, "... L"] | None
+    attention: Any  # softmax attention's, over the R mixed keys
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradients of the inputs of ``forward``."""
-
-    q: Array  # (..., N, D)
-    k: Array  # (..., L, D)
-    v: Array  # (..., L, M)
-    e: Array  # like e
-    f: Array  # like f
+    q: Float[Array, "... N D"]
+    k: Float[Array, "... L D"]
+    v: Float[Array, "... L M"]
+    e: Float[Array, "#... R L"]
+    f: Float[Array, "#... R L"]
 
 
-@door(check_forward)
+def look(k: Any, e: Any, causal: bool = False, **_: Any) -> None:
+    if causal:
+        raise ValueError(
+            "causal: not defined for Linformer; every row of E K mixes all positions, so a query would see the future"
+        )
+    if e.shape[-2] > k.shape[-2]:
+        raise ValueError(f"e: expected R <= L = {k.shape[-2]}, got R = {e.shape[-2]}")
+
+
+@op(look=look)
 def forward(
-    q: Array,
-    k: Array,
-    v: Array,
-    e: Array,
-    f: Array,
+    q: Float[Array, "... N D"],
+    k: Float[Array, "... L D"],
+    v: Float[Array, "... L M"],
+    e: Float[Array, "#... R L"],
+    f: Float[Array, "#... R L"],
     *,
     causal: bool = False,
-    key_mask: Mask | None = None,
-    row_mask: Mask | None = None,
+    key_mask: Bool[Array, "... L"] | None = None,
+    row_mask: Bool[Array, "#... R"] | None = None,
     scale: float | None = None,
-    out: Array | None = None,
-    kernels: SoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
-    """Linformer attention.
+    """Equations (1) and (2). A masked key is 0 before it is mixed.
 
-    Parameters
-    ----------
-    q, k, v, key_mask, scale, out, kernels
-        The common arguments: ``help(linattn_ref.attention)``. A masked key's rows of ``K`` and ``V`` are 0 before the
-        projection.
-    e, f : ndarray ``(R, L)`` or ``(..., R, L)``, ``R <= L``
-        Projections of keys and values. Leading axes broadcast against those of ``k``: ``(R, L)`` serves every head,
-        ``(H, R, L)`` gives each head its own.
-    causal : bool
-        Must be False: see the top of this file.
-    row_mask : ndarray of bool ``(R,)`` or ``(..., R)``, optional
-        Which rows of ``e`` and ``f`` are in use, where heads with a different ``R`` are padded to the largest.
+    ``row_mask`` says which rows of ``e`` and ``f`` are in use, where heads with a different ``R`` are padded to the
+    largest.
     """
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    out, attention = softmax.forward.unchecked(
-        q, e @ k, f @ v, key_mask=_for_all_heads(row_mask, k), scale=scale, out=out, kernels=kernels
-    )  # (1)-(3)
+    k, v, rows = shown(k, key_mask), shown(v, key_mask), for_all_heads(row_mask, k)
+    out, attention = softmax.forward(q, e @ k, f @ v, key_mask=rows, scale=scale)  # (1), (2)
     return out, Saved(k, v, e, f, key_mask, attention)
 
 
-@door(backward_check(Saved, "attention.out"))
-def backward(d_out: Array, saved: Saved) -> Gradients:
-    """Gradients of :func:`forward`, equations (4) and (5)."""
+@op
+def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
+    """Equations (3) and (4)."""
     k, v, e, f, key_mask, attention = saved
-    d_q, d_mixed_k, d_mixed_v = softmax.backward.unchecked(d_out, attention)  # (..., N, D), (..., R, D), (..., R, M)
-    d_e = product_for(e.shape, d_mixed_k, k)  # (4)  (R, L) or (..., R, L)
-    d_f = product_for(f.shape, d_mixed_v, v)  # (4)
-    d_k = zero_masked(e.swapaxes(-1, -2) @ d_mixed_k, key_mask)  # (5)  (..., L, D)
-    d_v = zero_masked(f.swapaxes(-1, -2) @ d_mixed_v, key_mask)  # (5)  (..., L, M)
-    return Gradients(d_q, d_k, d_v, d_e, d_f)
+    d_q, d_mixed_k, d_mixed_v = softmax.backward(d_out, attention)
+    d_e, d_f = product_for(e.shape, d_mixed_k, k), product_for(f.shape, d_mixed_v, v)  # (3)
+    d_k, d_v = e.mT @ d_mixed_k, f.mT @ d_mixed_v  # (4)
+    return Gradients(d_q, shown(d_k, key_mask), shown(d_v, key_mask), d_e, d_f)
 
 
-@door(check_matrix)
+@op(look=look)
 def matrix(
-    q: Array,
-    k: Array,
-    e: Array,
+    q: Float[Array, "... N D"],
+    k: Float[Array, "... L D"],
+    e: Float[Array, "#... R L"],
     *,
-    key_mask: Mask | None = None,
-    row_mask: Mask | None = None,
+    key_mask: Bool[Array, "... L"] | None = None,
+    row_mask: Bool[Array, "#... R"] | None = None,
     scale: float | None = None,
 ) -> Array:
-    """The context mapping matrix ``P~`` of equation (2), ``(..., N, R)``: ``out == matrix @ (f @ v)``."""
-    rows = _for_all_heads(row_mask, k)
-    return softmax.matrix.unchecked(q, e @ zero_masked(k, key_mask), key_mask=rows, scale=scale)  # (1), (2)
+    """The context mapping matrix of the mixed keys, ``(..., N, R)``: ``out == matrix @ (f @ v)``."""
+    return softmax.matrix(q, e @ shown(k, key_mask), key_mask=for_all_heads(row_mask, k), scale=scale)  # (1), (2)
 
 
-def _for_all_heads(row_mask: Mask | None, k: Array) -> Mask | None:
+def for_all_heads(row_mask: Array | None, k: Array) -> Array | None:
     """The key mask of the mixed keys, ``(..., R)``."""
     return None if row_mask is None else np.broadcast_to(row_mask, (*k.shape[:-2], row_mask.shape[-1]))
-
-
-def product_for(shape: tuple[int, ...], a: Array, b: Array) -> Array:
-    """``a b^T`` for ``a (..., R, D)``, ``b (..., L, D)``, summed to ``shape``: over the heads that one matrix serves.
-
-    Those heads stand beside one another along the inner axis, ``(R, H D) (H D, L)``, so that the sum is part of one
-    product, and the ``(R, L)`` numbers of each head are never there.
-    """
-    heads = a.ndim - 2
-    sizes = (1,) * (a.ndim - len(shape)) + shape
-    served = [axis for axis in range(heads) if sizes[axis] == 1]
-    own = [axis for axis in range(heads) if sizes[axis] != 1]
-    order = (*own, heads, *served, heads + 1)
-    leading = [a.shape[axis] for axis in own]
-    a = a.transpose(order).reshape(*leading, a.shape[-2], -1)  # (own heads, R, served heads * D)
-    b = b.transpose(order).reshape(*leading, b.shape[-2], -1)  # (own heads, L, served heads * D)
-    return (a @ b.swapaxes(-1, -2)).reshape(shape)

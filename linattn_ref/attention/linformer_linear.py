@@ -11,8 +11,8 @@ What it costs
 -------------
 (3) takes ``N C M`` multiplications, as in linear attention. The sums take ``L C M`` there, and ``R L (C + M) + R C M``
 here, (1) and (2): less only where ``R`` is below ``C M / (C + M)``, which is 32 for ``C = M = 64``, and even ``R = 1``
-saves less than half of the whole. ``E`` and ``F`` are ``2 R L`` parameters more. Either way cost is linear in the
-length: Linformer's mixing removed a square, and here there was none left.
+saves less than half of the whole, for ``N = L``. ``E`` and ``F`` are ``2 R L`` more parameters. Either way the cost is
+linear in the length: Linformer's mixing removed a square, and here there was none left.
 
 What it loses
 -------------
@@ -29,7 +29,7 @@ any more, and the denominator may come out negative or close to 0. Nor can it be
 
 The gradient, by hand
 ---------------------
-(2) and (3) are linear attention over the ``R`` mixed keys, whose backward pass gives ``dK~`` and ``dV~``; from (1), as
+(2) and (3) are linear attention over the ``R`` mixed keys, whose backward pass gives ``dK~`` and ``dV~``. From (1), as
 for Linformer,
 
     dE = dK~ phi(K)^T,   dF = dV~ V^T                        (4)
@@ -37,8 +37,8 @@ for Linformer,
 
 Example
 -------
-All similarities are 1. ``E`` adds the first two of three keys, and ``F`` their values: the sum of two values, over a
-weight of two. Of an ``E`` with both signs the denominator is 0 but for ``eps``.
+All features are 1. ``E`` adds the first two of three keys and ``F`` their values, so the similarity is 2 and the output
+6. With ``E = [1, -2, 0]`` instead, every similarity would be ``1 - 2 = -1``.
 
 >>> import numpy as np
 >>> x, v = np.zeros((3, 1)), np.array([[1.0], [5.0], [9.0]])
@@ -50,8 +50,6 @@ weight of two. Of an ``E`` with both signs the denominator is 0 but for ``eps``.
 >>> print(negative_similarity_fraction(x, x, np.array([[1.0, -2.0, 0.0]])))
 1.0
 
-No ``kernels``: there is no loop. All of it is products of whole matrices, which are NumPy's.
-
 References
 ----------
 Merali (2020), "Linearizing Transformers", last section.
@@ -61,122 +59,96 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from linattn_ref.attention.arguments import Array, Mask, backward_check, check_qk, check_qkv
-from linattn_ref.attention.door import door
-from linattn_ref.attention.exponents import Features, features, features_backward
-from linattn_ref.attention.feature_maps import FeatureMap, check_feature_map, elu_plus_one
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.linear_checks import check_eps
-from linattn_ref.attention.linear_sums import add_up, add_up_backward, read, read_backward
-from linattn_ref.attention.linformer import product_for
-from linattn_ref.attention.linformer_checks import check_projection, check_projections
-from linattn_ref.attention.masks import zero_masked
-from linattn_ref.kernels.reference.buffers import into
+from linattn_ref.attention.exponential import features
+from linattn_ref.attention.feature_maps import FeatureMap, check_linear, elu_plus_one
+from linattn_ref.attention.linformer import look as look_at_e
+from linattn_ref.attention.parts.heads import product_for
+from linattn_ref.attention.parts.masks import divide, shown
+from linattn_ref.op import Array, Bool, Float, op
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "negative_similarity_fraction"]
 
-EPS = 1e-6  # unless given, as in linear attention
 
-
-@documented
 class Saved(NamedTuple):
     """What the backward pass needs: ``O(N + L + R)`` rows."""
 
-    phi: Features  # of queries (..., N, C) and keys (..., L, C)
-    v: Array  # (..., L, M), masked rows 0
-    e: Array  # (R, L) or (..., R, L)
-    f: Array  # (R, L) or (..., R, L)
-    mixed_k: Array  # (..., R, C)
-    mixed_v: Array  # (..., R, M)
-    s: Array  # (..., C, M)
-    z: Array  # (..., C)
-    out: Array  # (..., N, M)
-    denominator: Array  # (..., N)
+    phi_q: Float[Array, "... N C"]
+    phi_k: Float[Array, "... L C"]  # masked rows 0
+    v: Float[Array, "... L M"]  # masked rows 0
+    e: Float[Array, "#... R L"]
+    f: Float[Array, "#... R L"]
+    mixed_k: Float[Array, "... R C"]
+    mixed_v: Float[Array, "... R M"]
+    s: Float[Array, "... C M"]
+    z: Float[Array, "... C 1"]
+    out: Float[Array, "... N M"]
+    d: Float[Array, "... N 1"]
+    features: tuple[FeatureMap, Any, Any]  # phi, and what its gradient needs of q and of k
+    key_mask: Bool[Array, "... L"] | None
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradients of the inputs of ``forward``."""
-
-    q: Array  # (..., N, D)
-    k: Array  # (..., L, D)
-    v: Array  # (..., L, M)
-    e: Array  # like e
-    f: Array  # like f
+    q: Float[Array, "... N D"]
+    k: Float[Array, "... L D"]
+    v: Float[Array, "... L M"]
+    e: Float[Array, "#... R L"]
+    f: Float[Array, "#... R L"]
 
 
-def _check_forward(
-    q: Array, k: Array, v: Array, e: Array, f: Array, *, key_mask: Mask | None = None, **options: Any
-) -> None:
-    check_qkv(q, k, v, key_mask=key_mask, out=options.get("out"))
-    check_projections(e, f, k)
-    check_eps(options.get("eps", EPS), options.get("feature_map", elu_plus_one))
+def look(**arguments: Any) -> None:
+    look_at_e(**arguments)
+    check_linear(**arguments)
 
 
-@door(_check_forward)
+@op(look=look)
 def forward(
-    q: Array,
-    k: Array,
-    v: Array,
-    e: Array,
-    f: Array,
+    q: Float[Array, "... N D"],
+    k: Float[Array, "... L D"],
+    v: Float[Array, "... L M"],
+    e: Float[Array, "#... R L"],
+    f: Float[Array, "#... R L"],
     *,
     feature_map: FeatureMap = elu_plus_one,
-    key_mask: Mask | None = None,
-    eps: float = EPS,
-    out: Array | None = None,
+    key_mask: Bool[Array, "... L"] | None = None,
+    eps: float = 1e-6,
 ) -> tuple[Array, Saved]:
-    """Linear attention over mixed keys and values.
-
-    Parameters
-    ----------
-    q, k, v, key_mask, eps, out
-        The common arguments: ``help(linattn_ref.attention)``. A masked key's rows of ``phi(K)`` and ``V`` are 0 before
-        the projection; ``eps`` must be 0 with an exponential feature map.
-    e, f : ndarray ``(R, L)`` or ``(..., R, L)``, ``R <= L``
-        Projections of the features of the keys, and of the values; as in ``linformer.forward``.
-    feature_map : FeatureMap
-    """
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    phi = features(q, k, feature_map, key_mask)
-    mixed_k, mixed_v = e @ phi.k, f @ v  # (1)  (..., R, C), (..., R, M)
-    s, z = add_up(mixed_k, mixed_v)  # (2)  (..., C, M), (..., C)
-    result, denominator = read(phi.q, s, z, eps)  # (3)
-    out = into(out, result)
-    return out, Saved(phi, v, e, f, mixed_k, mixed_v, s, z, out, denominator)
+    """Equations (1)-(3). A masked key's rows of ``phi(K)`` and ``V`` are 0 before they are mixed."""
+    k, v = shown(k, key_mask), shown(v, key_mask)
+    (phi_q, of_q), (phi_k, of_k) = features(feature_map, q, k, key_mask)
+    mixed_k, mixed_v = e @ phi_k, f @ v  # (1)
+    s, z = mixed_k.mT @ mixed_v, mixed_k.sum(axis=-2)[..., None]  # (2)
+    d = phi_q @ z + eps
+    out = divide(phi_q @ s, d)  # (3)
+    return out, Saved(phi_q, phi_k, v, e, f, mixed_k, mixed_v, s, z, out, d, (feature_map, of_q, of_k), key_mask)
 
 
-@door(backward_check(Saved))
-def backward(d_out: Array, saved: Saved) -> Gradients:
-    """Gradients of :func:`forward`, equations (4) and (5)."""
-    phi, v, e, f, mixed_k, mixed_v, s, z, out, denominator = saved
-    d_phi_q, d_s, d_z = read_backward(d_out, phi.q, out, denominator, s, z)
-    d_mixed_k, d_mixed_v = add_up_backward(d_s, d_z, mixed_k, mixed_v)  # (..., R, C), (..., R, M)
-    d_e = product_for(e.shape, d_mixed_k, phi.k)  # (4)
-    d_f = product_for(f.shape, d_mixed_v, v)  # (4)
-    d_phi_k = e.swapaxes(-1, -2) @ d_mixed_k  # (5)  (..., L, C)
-    d_v = zero_masked(f.swapaxes(-1, -2) @ d_mixed_v, phi.key_mask)  # (5)  (..., L, M)
-    d_q, d_k = features_backward(d_phi_q, d_phi_k, phi)
-    return Gradients(d_q, d_k, d_v, d_e, d_f)
+@op
+def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
+    """Linear attention's (5)-(9), then (4) and (5) here."""
+    phi_q, phi_k, v, e, f, mixed_k, mixed_v, s, z, out, d, (feature_map, of_q, of_k), key_mask = saved
+    d_n = divide(d_out, d)  # linear (5)
+    d_d = -(d_n * out).sum(axis=-1, keepdims=True)  # linear (5)
+    d_phi_q = d_n @ s.mT + d_d @ z.mT  # linear (6)
+    d_s, d_z = phi_q.mT @ d_n, phi_q.mT @ d_d  # linear (7)
+    d_mixed_k, d_mixed_v = mixed_v @ d_s.mT + d_z.mT, mixed_k @ d_s  # linear (8), (9)
+    d_e, d_f = product_for(e.shape, d_mixed_k, phi_k), product_for(f.shape, d_mixed_v, v)  # (4)
+    d_phi_k, d_v = shown(e.mT @ d_mixed_k, key_mask), shown(f.mT @ d_mixed_v, key_mask)  # (5)
+    return Gradients(feature_map.backward(d_phi_q, of_q), feature_map.backward(d_phi_k, of_k), d_v, d_e, d_f)
 
 
-def _check_similarity(
-    q: Array, k: Array, e: Array, feature_map: FeatureMap = elu_plus_one, *, key_mask: Mask | None = None
-) -> None:
-    check_qk(q, k, key_mask=key_mask)
-    check_projection("e", e, k)
-    check_feature_map(feature_map)
-
-
-@door(_check_similarity)
+@op(look=look)
 def negative_similarity_fraction(
-    q: Array, k: Array, e: Array, feature_map: FeatureMap = elu_plus_one, *, key_mask: Mask | None = None
+    q: Float[Array, "... N D"],
+    k: Float[Array, "... L D"],
+    e: Float[Array, "#... R L"],
+    feature_map: FeatureMap = elu_plus_one,
+    *,
+    key_mask: Bool[Array, "... L"] | None = None,
 ) -> float:
     """The share of the similarities ``phi(q_i)^T (E phi(K))_r``, over all ``i`` and ``r``, that are below 0.
 
     In linear attention it is 0 for every map with ``FeatureMap.positive``; so it is here for an ``e`` without negative
     entries, such as ``linformer.mean_pool``.
     """
-    phi = features(q, zero_masked(k, key_mask), feature_map, key_mask)
-    similarity = phi.q @ (e @ phi.k).swapaxes(-1, -2)  # (..., N, R); its positive scales do not change a sign
-    return float((similarity < 0).mean())
+    (phi_q, _), (phi_k, _) = features(feature_map, q, shown(k, key_mask), key_mask)
+    return float((phi_q @ (e @ phi_k).mT < 0).mean())  # positive scales do not change a sign

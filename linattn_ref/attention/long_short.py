@@ -62,12 +62,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention import dynamic_projection, layer_norm, softmax_dense
+from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array, Mask, check_d_out, check_saved, check_sizes, resolve_scale
 from linattn_ref.attention.door import door
-from linattn_ref.attention.dynamic_projection import Mixtures, in_parts
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.long_short_checks import Norm, Pair, check_forward, check_matrix
+from linattn_ref.attention.parts import dynamic_projection, layer_norm
+from linattn_ref.attention.parts.dynamic_projection import Mixtures, in_parts
 from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["Gradients", "Norm", "Saved", "backward", "forward", "matrix", "pattern", "segments"]
@@ -144,7 +145,7 @@ def _attend(saved: Saved, out: Array | None = None) -> Array:
     if out is None:
         out = np.empty_like(saved.q, shape=(*saved.q.shape[:-1], saved.mixing.v.shape[-1]))
     for (rows, _, _), keys, values, mask in _segments(saved, *normed):
-        out[..., rows, :], _ = softmax_dense.forward.unchecked(
+        out[..., rows, :], _ = softmax.forward.unchecked(
             saved.q[..., rows, :], keys, values, causal=saved.mixing.causal, key_mask=mask, scale=saved.scale
         )  # (4)
     return out
@@ -162,10 +163,10 @@ def backward(d_out: Array, saved: Saved) -> Gradients:
     d_q = np.empty_like(saved.q)
     d_normed = d_near_k, d_near_v, d_far_k, d_far_v = tuple(np.zeros_like(x) for x in normed)
     for (rows, near, far), keys, values, mask in _segments(saved, *normed):
-        _, kept = softmax_dense.forward.unchecked(
+        _, kept = softmax.forward.unchecked(
             saved.q[..., rows, :], keys, values, causal=saved.mixing.causal, key_mask=mask, scale=saved.scale
         )
-        d_q[..., rows, :], d_keys, d_values = softmax_dense.backward.unchecked(d_out[..., rows, :], kept)  # of (4)
+        d_q[..., rows, :], d_keys, d_values = softmax.backward.unchecked(d_out[..., rows, :], kept)  # of (4)
         for d, d_near, d_far in ((d_keys, d_near_k, d_far_k), (d_values, d_near_v, d_far_v)):
             d_far[..., :far, :] += d[..., :far, :]
             d_near[..., near, :] += d[..., far:, :]

@@ -14,7 +14,7 @@ from linattn_ref.attention.arguments import (
     check_sizes,
     resolve_scale,
 )
-from linattn_ref.attention.dynamic_projection import check_w_p
+from linattn_ref.attention.shapes import check_broadcasts
 
 __all__ = ["Norm", "Pair", "check_forward", "check_matrix"]
 
@@ -46,6 +46,14 @@ def check_matrix(
     _check_norm("norm_local", norm_local, k, v)
     _check_norm("norm_global", norm_global, k, v)
     resolve_scale(scale, q.shape[-1])
+
+
+def check_w_p(w_p: Array, k: Array) -> None:
+    """``w_p`` is ``(D, R)`` or ``(..., D, R)`` with leading axes that broadcast to those of ``k (..., L, D)``."""
+    check_array("w_p", w_p, dtype=k.dtype)
+    if w_p.shape[-2] != k.shape[-1]:
+        raise ValueError(f"w_p: expected one row per entry of a key, (D, R) with D = {k.shape[-1]}, got {w_p.shape}")
+    check_broadcasts("w_p", w_p.shape[:-2], k.shape[:-2])
 
 
 def _check_norm(name: str, norm: Norm | None, k: Array, v: Array | None) -> None:

@@ -16,11 +16,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-__all__ = ["PLAIN", "PLAIN_BY_PLACE", "options_of", "plain_arguments", "plain_numbers"]
+__all__ = ["PLAIN", "PLAIN_BY_PLACE", "kinds_of", "plain_arguments", "plain_numbers"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,32 +31,40 @@ PLAIN_BY_PLACE = {*PLAIN, np.ndarray}  # nor, where it is no option, in an array
 
 def plain_numbers(function: Callable[P, R]) -> Callable[P, R]:
     """The function, called with Python's numbers for NumPy's."""
-    options = options_of(function)
+    kinds = kinds_of(function)
 
     @functools.wraps(function)
     def with_plain_numbers(*args: P.args, **kwargs: P.kwargs) -> R:
-        args, kwargs = plain_arguments(options, args, kwargs)  # type: ignore[assignment]
+        args, kwargs = plain_arguments(kinds, args, kwargs)
         return function(*args, **kwargs)
 
     return with_plain_numbers
 
 
-def options_of(function: Callable[..., Any]) -> frozenset[str]:
-    """The names of what a function takes by keyword only: there an array without axes is a number too."""
+class Kinds(NamedTuple):
+    """Of the parameters of a function, those that are taken in another way."""
+
+    options: frozenset[str]  # by keyword only: there an array without axes is a number too
+    arrays: frozenset[str | int]  # names and places: there a number is what indexing leaves of an array
+
+
+def kinds_of(function: Callable[..., Any]) -> Kinds:
+    """By its signature."""
     code = function.__code__
-    return frozenset(code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount])
+    names, options = code.co_varnames[: code.co_argcount], code.co_varnames[code.co_argcount :]
+    arrays = [x for x in enumerate(names) if str(function.__annotations__.get(x[1])).startswith("Array")]
+    return Kinds(frozenset(options[: code.co_kwonlyargcount]), frozenset(part for pair in arrays for part in pair))
 
 
-def plain_arguments(options: frozenset[str], args: Any, kwargs: Any) -> tuple[Any, Any]:
+def plain_arguments(kinds: Kinds, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments of a call with Python's numbers; the same objects, if there is nothing to change."""
-    for x in args:
-        if type(x) is not np.ndarray and _plain(x) is not x:
-            args = tuple(map(_plain, args))
-            break
+    for place, x in enumerate(args):
+        if type(x) is not np.ndarray and place not in kinds.arrays and (plain := _plain(x)) is not x:
+            args = (*args[:place], plain, *args[place + 1 :])
     for name, x in kwargs.items():
-        if type(x) in PLAIN:
+        if type(x) in PLAIN or name in kinds.arrays:
             continue
-        number = x[()] if type(x) is np.ndarray and x.ndim == 0 and name in options else x
+        number = x[()] if type(x) is np.ndarray and x.ndim == 0 and name in kinds.options else x
         if (plain := _plain(number)) is not x:
             kwargs = {**kwargs, name: plain}
     return args, kwargs

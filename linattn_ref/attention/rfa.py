@@ -1,26 +1,15 @@
-"""Random feature attention (Peng et al. 2021): linear attention whose random features estimate a Gaussian, with a gate.
+"""Random feature attention (Peng et al. 2021): linear attention of directions, with a gate that prefers the recent.
 
-Queries and keys are divided by their lengths, ``x^ = x / |x|``. Between vectors of length 1 the Gaussian kernel is the
-exponential of softmax attention, ``exp(-|q^ - k^|^2 / 2) = exp(q^ . k^) / e``, and an inner product of random features
-estimates it:
+``phi`` is one of the random feature maps of ``feature_maps_random.py``. Without a gate the rest is linear attention,
+causal or not, and the first token counts as much as the last. The gate ``g_t`` in (0, 1) lets both sums decay, and the
+new token enters with the weight ``1 - g_t``:
 
-    phi(x) = [sin(omega x^), cos(omega x^)] / sqrt(m)        (1)  C = 2m
-    phi(x) = max(omega x^, 0) / sqrt(m)                      (2)  C = m, arc-cosine
+    S_t = g_t S_{t-1} + (1 - g_t) phi(k_t)^T v_t             (1)  (C, M)
+    z_t = g_t z_{t-1} + (1 - g_t) phi(k_t)^T                 (2)  (C,)
+    out_t = phi(q_t) S_t / (phi(q_t) z_t + eps)              (3)  (M,)
 
-Without a gate the rest is linear attention, ``linear.py``, causal or not. A sum over all earlier keys weighs the first
-as much as the last. The gate ``g_t`` in (0, 1) lets the state fade instead, and what comes in gets the rest:
-
-    S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) v_t^T             (3)  (C, M)
-    z_t = g_t z_{t-1} + (1 - g_t) phi(k_t)                   (4)  (C,)
-    out_t = phi(q_t)^T S_t / (phi(q_t)^T z_t + eps)          (5)
-
-so that token ``j`` has the weight
-
-    P_tj = r_tj phi(q_t) . phi(k_j) / (sum_l r_tl phi(q_t) . phi(k_l) + eps),
-    r_tj = (1 - g_j) g_{j+1} ... g_t                         (6)
-
-With one gate for all, ``r_tj = (1 - g) g^(t-j)``: exponential decay. In the paper the gate is learned and looks at the
-token, ``g_t = sigmoid(x_t . w_g + b_g)``, see ``gate.py``. A token at a time, it is ``rfa_recurrent.py``.
+Both sums are one gated linear attention, with keys ``(1 - g_t) phi(k_t)`` and values ``[v_t, 1]``: ``z`` is the column
+for a value that is always 1. In the paper ``g_t`` is a sigmoid of the token. A masked token leaves both sums alone.
 
 :Time: ``O((N + L) C M)``
 :Memory: ``O((N + L) C + N M)``
@@ -30,30 +19,27 @@ token, ``g_t = sigmoid(x_t . w_g + b_g)``, see ``gate.py``. A token at a time, i
 
 The gradient, by hand
 ---------------------
-That of (3)-(5) with a gate ``g`` and a weight ``w`` of their own is in ``kernels/reference/causal_product.py``. With
-``A_t`` the gradient with respect to ``S_t``, ``dg_t = <A_t, S_{t-1}>`` and ``dw_t = phi(k_t)^T A_t v_t``, and the same
-of ``z`` added to each. Here ``w_t = 1 - g_t``, so that
+Let ``out_t = n_t / d_t``, and ``G_t`` its gradient. As in linear attention,
 
-    dgate_t = dg_t - dw_t                                    (7)
+    dn_t = G_t / d_t,   dd_t = -dn_t . out_t                 (4)
 
-which asks whether the loss would rather have the state before or the new token. Where a key is masked ``g_t = 1``: the
-state stays as it is. The gradient of (1) and (2), through the division by the length too, is in
-``feature_maps_random.py``.
+which together are the gradient of gated linear attention's output ``[n_t, d_t]``. Its backward pass returns ``dkey_t``
+and ``d log g_t = g_t dg_t``. As the gate is in the keys too,
 
-Example
--------
-A gate of 1/2 halves the past at every token: of three equal keys the last has half of the weight.
+    dphi(k_t) = (1 - g_t) dkey_t                             (5)
+    dgate_t = d log g_t / g_t - phi(k_t) . dkey_t            (6)
 
->>> zeros, omega = np.zeros((3, 2)), np.eye(2)
->>> matrix(zeros, zeros, omega, np.full(3, 0.5), causal=True, eps=0.0)[2].round(3)
-array([0.143, 0.286, 0.571])
->>> out, saved = forward(zeros, zeros, np.arange(3.0)[:, None], omega, np.full(3, 0.5), causal=True, eps=0.0)
->>> out[2].round(3)
-array([1.429])
+which compares the past with the new token. A gate of 1/2 halves the past at every token: of three equal keys, the last
+has four times the weight of the first.
+
+>>> zeros, gate = np.zeros((3, 1)), np.full(3, 0.5)
+>>> out, saved = forward(zeros, zeros, np.array([[0.0], [1.0], [2.0]]), np.ones((1, 1)), gate, causal=True, eps=0.0)
+>>> out.T.round(3)  # (0.125 * 0 + 0.25 * 1 + 0.5 * 2) / 0.875
+array([[0.   , 0.667, 1.429]])
 
 References
 ----------
-Peng et al. (2021), "Random feature attention", section 3 and the appendix (arc-cosine).
+Peng et al. (2021), "Random feature attention", section 3.
 """
 
 from __future__ import annotations
@@ -61,214 +47,147 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from linattn_ref.attention import linear
-from linattn_ref.attention.arguments import Array, Mask
-from linattn_ref.attention.door import door
-from linattn_ref.attention.feature_maps import FeatureMap
-from linattn_ref.attention.feature_maps_random import KINDS, Kind
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.linear_checks import check_backward_of
-from linattn_ref.attention.linear_state import State
-from linattn_ref.attention.masks import visible, zero_masked
-from linattn_ref.attention.ownership import new_count
-from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.attention.rfa_checks import check_forward, check_matrix
-from linattn_ref.attention.rfa_recurrent import BoundStep, bind_step, init_state, step
-from linattn_ref.attention.rooms import CausalProductRoom, kernel_of, name_of_room
-from linattn_ref.kernels import reference
-from linattn_ref.kernels.reference.division import divide
+from linattn_ref.attention import exponential, feature_maps, gated_linear, linear
+from linattn_ref.attention.feature_maps_random import KINDS, Kind, check_omega
+from linattn_ref.attention.linear import State
+from linattn_ref.attention.parts.masks import divide, shown
+from linattn_ref.attention.parts.recurrent import matrix_of
+from linattn_ref.attention.parts.sums import check_d_state
+from linattn_ref.op import Array, Bool, Constant, Float, op
 
-__all__ = [
-    "KINDS",
-    "BoundStep",
-    "Gradients",
-    "GradientsWithState",
-    "Kind",
-    "Saved",
-    "State",
-    "backward",
-    "bind_step",
-    "forward",
-    "init_state",
-    "matrix",
-    "recency",
-    "step",
-]
+__all__ = ["KINDS", "Gradients", "Kind", "Saved", "State", "backward", "forward"]
+__all__ += ["init_state", "matrix", "recency", "step"]
 
 
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs with a gate: rows, and the state at both ends. Without one: `linear.Saved`."""
+    """What the backward pass needs with a gate. Without one it is linear attention's."""
 
-    phi_q: Array  # (..., N, C)
-    phi_k: Array  # (..., N, C), masked rows 0
-    v: Array  # (..., N, M), masked rows 0
-    gate: Array  # (..., N), masked rows 1
-    s: Array | None  # (..., C, M), S_0; None for 0
-    z: Array | None  # (..., C)
-    out: Array  # (..., N, M)
-    denominator: Array  # (..., N)
-    saved_q: Any  # what feature_map.backward needs
-    saved_k: Any
-    key_mask: Mask | None  # (..., N)
-    feature_map: FeatureMap
-    kernels: Any  # the name of the room
+    gated: Any  # gated_linear.Saved
+    phi_k: Float[Array, "... N C"]
+    gate: Float[Array, "... N"]
+    out: Float[Array, "... N M"]
+    d: Float[Array, "... N 1"]
+    features: tuple[Any, Any, Any]
+    key_mask: Bool[Array, "... N"] | None
     state: State  # after the last token
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradients of the inputs of ``forward`` with a gate. Without one: `linear.Gradients`, the first three."""
-
-    q: Array  # (..., N, D)
-    k: Array  # (..., N, D)
-    v: Array  # (..., N, M)
-    gate: Array  # (..., N)
-
-
-@documented
-class GradientsWithState(NamedTuple):
-    """The same, where ``forward`` continued from a state. Without a gate: `linear.GradientsWithState`."""
-
-    q: Array  # (..., N, D)
-    k: Array  # (..., N, D)
-    v: Array  # (..., N, M)
-    gate: Array  # (..., N)
-    state: State  # of s and z
+    q: Float[Array, "... N D"]
+    k: Float[Array, "... N D"]
+    v: Float[Array, "... N M"]
+    gate: Float[Array, "... N"]
+    state: State | None = None
 
 
-@door(check_forward)
+def check_values(omega: Any, gate: Any = None, gate_t: Any = None, **_: Any) -> None:
+    """Directions are finite numbers, gates strictly between 0 and 1."""
+    check_omega(omega)
+    for name, x in (("gate", gate), ("gate_t", gate_t)):
+        if x is not None and not ((x > 0) & (x < 1)).all():
+            raise ValueError(f"{name}: expected numbers strictly between 0 and 1, got {x.min()} to {x.max()}")
+
+
+def look(omega: Any, kind: Any = "gaussian", gate: Any = None, causal: bool = True, **others: Any) -> None:
+    """``kind`` is one of two, and what has a gate is causal, with a query for each key."""
+    if not (isinstance(kind, str) and kind in KINDS):
+        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+    if gate is not None and not causal:
+        raise ValueError("gate: needs causal=True, since it lets the past decay")
+    if gate is not None and others["q"].shape[-2] != others["k"].shape[-2]:
+        n, keys = others["q"].shape[-2], others["k"].shape[-2]
+        raise ValueError(f"gate: needs N = L, a gate per token, got N = {n} and L = {keys}")
+    feature_maps.check_linear(KINDS[kind](omega), **others)
+
+
+@op(look=look, values=check_values)
 def forward(
-    q: Array,
-    k: Array,
-    v: Array,
-    omega: Array,
-    gate: Array | None = None,
+    q: Float[Array, "... N D"],
+    k: Float[Array, "... L D"],
+    v: Float[Array, "... L M"],
+    omega: Constant[Array, "m D"],
+    gate: Float[Array, "... N"] | None = None,
     *,
     kind: Kind = "gaussian",
     causal: bool = False,
-    key_mask: Mask | None = None,
+    key_mask: Bool[Array, "... L"] | None = None,
     eps: float = 1e-6,
     state: State | None = None,
-    out: Array | None = None,
-    kernels: CausalProductRoom = reference,
-) -> tuple[Array, Saved | linear.Saved]:
-    """Random feature attention.
-
-    Parameters
-    ----------
-    q, k, v, causal, key_mask, state, out, kernels
-        The common arguments: ``help(linattn_ref.attention)``. Of queries and keys only the directions matter; one of
-        length 0 stays 0.
-    omega : ndarray ``(m, D)``
-        From `feature_maps.gaussian` or `feature_maps.orthogonal_gaussian`; used in the dtype of ``q``. A constant.
-    gate : ndarray ``(..., N)``, optional
-        ``g_t``, strictly between 0 and 1 (on a GPU that is not checked); needs ``causal=True`` and ``N = L``. None is
-        no gate: ``S`` and ``z`` are plain sums.
-    kind : {"gaussian", "arccos"}
-        The features, (1) or (2). Gaussian ones estimate similarities of either sign; with few of them a denominator
-        can come out near 0.
-    eps : float
-        Added to the denominator. With gates close to 1 the first weights ``1 - g`` are small, and it should be smaller.
-
-    Returns
-    -------
-    out : ndarray ``(..., N, M)``
-    saved : Saved or linear.Saved
-    """
+) -> tuple[Array, Saved | linear.Saved | exponential.Saved]:
+    """Equations (1)-(3); ``omega`` is a constant, and a gate needs ``causal=True`` and ``N = L``."""
     phi = KINDS[kind](omega)
     if gate is None:
-        return linear.forward.unchecked(  # type: ignore[return-value]
-            q, k, v, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps, state=state, out=out, kernels=kernels
-        )
-    s, z = (None, None) if state is None else (state.s.copy(), state.z.copy())  # copies: a step may spend the state
-    v, gate, (phi_q, saved_q) = zero_masked(v, key_mask), _unfaded(gate, key_mask), phi.forward(q)  # (1), (2)
-    phi_k, saved_k = phi.forward(zero_masked(k, key_mask))  # (1), (2)  (..., N, C)
-    phi_k = zero_masked(phi_k, key_mask)
-    buffer = {} if out is None else {"out": out}  # a room of one's own need not know of it
-    out, denominator, s_last, z_last = kernels.causal_product.normalised_forward(
-        phi_q=phi_q, phi_k=phi_k, v=v, gate=gate, weight=1 - gate, s=s, z=z, eps=eps, **buffer
-    )  # (3)-(5)
-    last = State(s_last, z_last, steps=new_count())
-    kept = phi_q, phi_k, v, gate, s, z, out, denominator, saved_q, saved_k, key_mask
-    return out, Saved(*kept, phi, name_of_room(kernels), last)
+        return linear.forward(q, k, v, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps, state=state)
+    (phi_q, of_q), (phi_k, of_k) = phi.forward(q), phi.forward(shown(k, key_mask))
+    keys, values = (1 - gate)[..., None] * phi_k, np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)
+    before = state and gated_linear.State(beside(state))
+    both, gated = gated_linear.forward(phi_q, keys, values, np.log(gate), scale=1.0, key_mask=key_mask, state=before)
+    n, d = both[..., :-1], both[..., -1:] + eps  # (1), (2)
+    out, s = divide(n, d), gated.state.s  # (3)
+    return out, Saved(gated, phi_k, gate, out, d, (phi, of_q, of_k), key_mask, State(s[..., :-1], s[..., -1]))
 
 
-def _check_backward(d_out: Any, saved: Any, *, d_state: Any = None) -> None:
-    check_backward_of(d_out, saved, linear.Saved if isinstance(saved, linear.Saved) else Saved, d_state)
+@op(look=check_d_state)
+def backward(d_out: Float[Array, "... N M"], saved: Saved | linear.Saved, *, d_state: State | None = None) -> Gradients:
+    """Equations (4)-(6)."""
+    gated, phi_k, gate, out, d, (phi, of_q, of_k), key_mask, _ = saved  # type: ignore[misc]
+    d_n = divide(d_out, d)  # (4)
+    d_both = np.concatenate([d_n, -(d_n * out).sum(axis=-1, keepdims=True)], axis=-1)  # (4)
+    after = d_state and gated_linear.State(beside(d_state))
+    d_phi_q, d_keys, d_values, d_log_gate, d_s = gated_linear.backward(d_both, gated, d_state=after)
+    d_phi_k = (1 - gate)[..., None] * d_keys  # (5)
+    d_gate = d_log_gate / gate - (phi_k * d_keys).sum(axis=-1)  # (6)
+    d_q, d_k = phi.backward(d_phi_q, of_q), shown(phi.backward(d_phi_k, of_k), key_mask)
+    d_first = d_s and State(d_s.s[..., :-1], d_s.s[..., -1])
+    return Gradients(d_q, d_k, d_values[..., :-1], d_gate, d_first)
 
 
-@door(_check_backward)
-def backward(
-    d_out: Array, saved: Saved | linear.Saved, *, d_state: State | None = None
-) -> Gradients | GradientsWithState | linear.Gradients | linear.GradientsWithState:
-    """Gradients of :func:`forward`.
-
-    Parameters
-    ----------
-    d_out, saved, d_state
-        As in `linear.backward`.
-
-    Returns
-    -------
-    Gradients, GradientsWithState or those of `linear`
-        Of ``q``, ``k``, ``v``, of ``gate`` where there is one, and of ``state`` where ``forward`` was given one.
-    """
-    if isinstance(saved, linear.Saved):
-        return linear.backward.unchecked(d_out, saved, d_state=d_state)
-    kernel, gate, phi = kernel_of(saved.kernels, "causal_product"), saved.gate, saved.feature_map
-    d_s, d_z = (None, None) if d_state is None else (d_state.s, d_state.z)
-    rows = {"phi_q": saved.phi_q, "phi_k": saved.phi_k, "v": saved.v, "gate": gate, "weight": 1 - gate}
-    given = {"d_out": d_out, "d_s": d_s, "d_z": d_z, "s": saved.s, "z": saved.z}
-    d_phi_q, d_phi_k, d_v, d_g, d_w, d_s, d_z = kernel.normalised_backward(
-        **given, **rows, out=saved.out, denominator=saved.denominator
-    )
-    d_gate = d_g - d_w  # (7)  (..., N)
-    if saved.key_mask is not None:
-        d_gate = np.where(saved.key_mask, d_gate, gate.dtype.type(0))
-    d_q = phi.backward(d_phi_q, saved.saved_q)  # (..., N, D)
-    d_k = phi.backward(zero_masked(d_phi_k, saved.key_mask), saved.saved_k)  # (..., N, D)
-    d_v = zero_masked(d_v, saved.key_mask)  # (..., N, M)
-    if saved.s is None:
-        return Gradients(d_q, d_k, d_v, d_gate)
-    return GradientsWithState(d_q, d_k, d_v, d_gate, State(d_s, d_z))
+def beside(state: State) -> Array:
+    """``z`` as one more column of ``s``."""
+    return np.concatenate([state.s, state.z[..., None]], axis=-1)
 
 
-# --- The matrix -----------------------------------------------------------------------------------------------------
+matrix = matrix_of(forward)
 
 
-@plain_numbers
-def matrix(
-    q: Array,
-    k: Array,
-    omega: Array,
-    gate: Array | None = None,
+@op(look=look, values=check_values)
+def step(
+    q_t: Float[Array, "... D"],
+    k_t: Float[Array, "... D"],
+    v_t: Float[Array, "... M"],
+    state: State,
+    omega: Constant[Array, "m D"],
+    gate_t: Float[Array, "..."] | None = None,
     *,
     kind: Kind = "gaussian",
-    causal: bool = False,
-    key_mask: Mask | None = None,
     eps: float = 1e-6,
-) -> Array:
-    """The context mapping matrix ``(..., N, L)`` of (6), arguments as in :func:`forward`."""
-    check_matrix(q, k, omega, gate, kind=kind, causal=causal, key_mask=key_mask, eps=eps)
-    phi = KINDS[kind](omega)
-    if gate is None:
-        return linear.matrix(q, k, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps)
-    phi_q, phi_k = phi.forward(q)[0], phi.forward(zero_masked(k, key_mask))[0]  # (..., N, C)
-    allowed = visible(q.shape[-2], k.shape[-2], causal=causal, key_mask=key_mask)
-    weights = recency(_unfaded(gate, key_mask)) * (phi_q @ phi_k.swapaxes(-1, -2))  # (6)  (..., N, N)
-    weights = np.where(allowed, weights, q.dtype.type(0))
-    return divide(weights, weights.sum(axis=-1) + eps)
+) -> tuple[Array, State]:
+    """The output for one token, ``(..., M)``, and the state after it."""
+    if gate_t is None:
+        return linear.step(q_t, k_t, v_t, state, feature_map=KINDS[kind](omega), eps=eps)
+    row = (x[..., None, :] for x in (q_t, k_t, v_t))
+    out, saved = forward(*row, omega, gate_t[..., None], kind=kind, causal=True, eps=eps, state=state)
+    return out[..., 0, :], saved.state
 
 
-def _unfaded(gate: Array, key_mask: Mask | None) -> Array:
-    """Gates ``(..., N)``, and 1 for masked tokens, where the state stays as it is."""
-    return gate if key_mask is None else np.where(key_mask, gate, gate.dtype.type(1))
+@op(look=look)
+def init_state(
+    leading: tuple[int, ...],
+    key_width: int,
+    value_width: int,
+    omega: Constant[Array, "m D"],
+    *,
+    kind: Kind = "gaussian",
+    dtype: DTypeLike = np.float64,
+) -> State:
+    """The state before any key, for arrays with the ``leading`` axes."""
+    return linear.init_state(leading, key_width, value_width, feature_map=KINDS[kind](omega), dtype=dtype)
 
 
 def recency(gate: Array) -> Array:
-    """``r_tj`` of (6) for gates ``(..., N)``: ``(..., N, N)``, its rows sum to less than 1."""
+    """The weights ``(1 - g_j) g_{j+1} ... g_t`` of the keys ``j <= t``, ``(..., N, N)``, for gates ``(..., N)``."""
     below = np.tri(gate.shape[-1], k=-1, dtype=np.bool_)
     factors = np.where(below, gate[..., None], gate.dtype.type(1))  # g_t for j < t, else 1  (..., N, N)
     return np.tril(np.cumprod(factors, axis=-2)) * (1 - gate[..., None, :])

@@ -1,164 +1,148 @@
-"""Softmax attention (Vaswani et al. 2017): the yardstick, and the form every other mechanism approximates.
+"""Softmax attention (Vaswani et al. 2017): each query takes a mean of the values, weighted by how alike the keys are.
 
-    A = scale Q K^T                                          (1)
-    P_ij = exp(A_ij) / sum_l exp(A_il)                       (2)
-    O = P V                                                  (3)
+    A = scale Q K^T                                          (1)  (N, L)
+    P_ij = exp(A_ij) / sum_l exp(A_il)                       (2)  (N, L)
+    O = P V                                                  (3)  (N, M)
 
-Every query looks at every key: ``O(N L max(D, M))`` time. Three forms of the same function:
-
-``softmax_dense.py``
-    Equations (1)-(3) as printed, and the gradient derived from them, (4)-(8). ``P`` is kept for the backward pass:
-    ``O(N L)`` memory.
-``forward``, ``backward``, here
-    Online: the keys are read tile by tile and only ``O`` and one number a row, the log-sum-exp of ``A``, are kept;
-    ``P`` is recomputed in the backward pass: ``O(N)`` memory beyond the inputs. The loop is a kernel.
-``softmax_cache.py``
-    Token by token: the state is a key/value cache, which grows with every token.
+Causal, query ``i`` sees the keys up to its own, and the sum in (2) runs over the keys that it sees. A query that sees
+none gets 0. The other pages avoid what this one pays: `online_softmax` does not keep ``P`` and computes the same.
 
 :Time: ``O(N L max(D, M))``
-:Memory: ``O(N M)``
+:Memory: ``O(N L)``
 :Causal: yes
 :Exact: yes
-:Gives: softmax attention itself
+:Gives: softmax attention
 
-Two keys, of which the query is twice as similar to the first as to the second, ``exp(A) = (2, 1)``:
+The gradient, by hand
+---------------------
+Let ``dO`` be the gradient of a loss with respect to ``O``. From (3),
 
->>> import numpy as np
->>> from linattn_ref.attention import softmax
+    dV = P^T dO                                              (4)
+    dP = dO V^T                                              (5)
+
+From (2), ``dP_ij/dA_il = P_ij (delta_jl - P_il)``, so that ``dA_il = sum_j dP_ij P_ij (delta_jl - P_il)``, that is
+
+    dA = P * (dP - rowsum(dP * P))                           (6)
+
+and from (1),
+
+    dQ = scale dA K                                          (7)
+    dK = scale dA^T Q                                        (8)
+
+Two keys; the query is twice as similar to the first as to the second, ``exp(A) = (2, 1)``:
+
 >>> q, k, v = np.array([[1.0]]), np.log([[2.0], [1.0]]), np.array([[3.0], [6.0]])
->>> out, saved = softmax.forward(q, k, v)
->>> print(out, np.exp(saved.log_sum_exp))
-[[4.]] [3.]
->>> print(softmax.backward(np.ones((1, 1)), saved).v.round(3))  # of a sum, the gradient of its terms: P
-[[0.667]
- [0.333]]
+>>> out, saved = forward(q, k, v)
+>>> print(saved.p.round(3), out)
+[[0.667 0.333]] [[4.]]
+>>> print(backward(np.ones((1, 1)), saved).k.T.round(3))  # more of the first key would lower the output
+[[-0.667  0.667]]
 
 References
 ----------
 Vaswani et al. (2017), "Attention is all you need", section 3.2.1.
-Rabe and Staats (2021), "Self-attention does not need O(n^2) memory".
-Katharopoulos et al. (2020), "Transformers are RNNs", supplementary C.1 (stateful softmax).
+Katharopoulos et al. (2020), "Transformers are RNNs", supplementary C.1 (the cache as a state).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from linattn_ref.attention import softmax_dense
-from linattn_ref.attention.arguments import Array, Mask, check_d_out, check_saved, resolve_scale
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.masks import zero_masked
-from linattn_ref.attention.rooms import SoftmaxRoom, check_kernels, kernel_of, name_of_room
-from linattn_ref.attention.softmax_bound import BoundStep, bind_step
-from linattn_ref.attention.softmax_cache import State, append, check_room_for, init_state, step
-from linattn_ref.attention.softmax_dense import Gradients, matrix
-from linattn_ref.attention.softmax_dense import Saved as DenseSaved
-from linattn_ref.attention.softmax_dense import backward as dense_backward
-from linattn_ref.attention.softmax_dense import forward as dense_forward
-from linattn_ref.kernels import reference
-from linattn_ref.kernels.reference.buffers import check_out
+import numpy as np
+from numpy.typing import DTypeLike
 
-__all__ = [
-    "BoundStep",
-    "DenseSaved",
-    "Gradients",
-    "Saved",
-    "State",
-    "append",
-    "backward",
-    "bind_step",
-    "dense_backward",
-    "dense_forward",
-    "forward",
-    "init_state",
-    "matrix",
-    "step",
-]
+from linattn_ref.attention.parts.masks import divide, mix, scores, shown, visible
+from linattn_ref.attention.parts.recurrent import matrix_of, step_of
+from linattn_ref.op import Array, Bool, Float, op
+
+__all__ = ["Gradients", "Saved", "State", "append", "backward", "forward", "init_state", "matrix", "softmax", "step"]
 
 
-@documented
+class State(NamedTuple):
+    """All keys and values so far."""
+
+    k: Float[Array, "... t D"]
+    v: Float[Array, "... t M"]
+    key_mask: Bool[Array, "... t"] | None = None
+
+
 class Saved(NamedTuple):
-    """What the backward pass needs: the inputs, the output and one number a row."""
+    """What the backward pass needs."""
 
-    q: Array  # (..., N, D)
-    k: Array  # (..., L, D), masked rows 0
-    v: Array  # (..., L, M), masked rows 0
-    out: Array  # (..., N, M)
-    log_sum_exp: Array  # (..., N), log sum_l exp(A_il); -inf where a query sees nothing
-    key_mask: Mask | None  # (..., L)
-    causal: bool
+    q: Float[Array, "... N D"]
+    k: Float[Array, "... L D"]  # masked rows 0, those of the state first
+    v: Float[Array, "... L M"]  # the same
+    p: Float[Array, "... N L"]
     scale: float
-    kernels: Any  # the room's name
-    cached: int  # how many of the L keys came from the cache
-    state: State | None  # the cache after the last token, where forward was given one
+    earlier: int  # of the L keys, how many came with a state
+    state: State | None  # after the last key, where there was one
 
 
-def check_forward(
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    causal: bool = False,
-    key_mask: Mask | None = None,
-    scale: float | None = None,
-    state: State | None = None,
-    out: Array | None = None,
-    kernels: SoftmaxRoom = reference,
-) -> None:
-    softmax_dense.check_forward(q, k, v, causal=causal, key_mask=key_mask, scale=scale)
-    check_kernels(kernels, "softmax")
-    if state is not None:
-        check_room_for(k, v, state)
-        if not causal or key_mask is not None:
-            raise ValueError("state: continuing from a cache needs causal=True and no key_mask")
-    if out is not None:
-        check_out(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
+class Gradients(NamedTuple):
+    q: Float[Array, "... N D"]
+    k: Float[Array, "... L D"]
+    v: Float[Array, "... L M"]
 
 
-@door(check_forward)
+@op
 def forward(
-    q: Array,
-    k: Array,
-    v: Array,
+    q: Float[Array, "... N D"],
+    k: Float[Array, "... L D"],
+    v: Float[Array, "... L M"],
     *,
     causal: bool = False,
-    key_mask: Mask | None = None,
+    key_mask: Bool[Array, "... L"] | None = None,
     scale: float | None = None,
     state: State | None = None,
-    out: Array | None = None,
-    kernels: SoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
-    """Softmax attention without the ``(N, L)`` matrix.
-
-    Parameters
-    ----------
-    q, k, v, causal, key_mask, scale, out, kernels
-        The common arguments: ``help(linattn_ref.attention)``.
-    state : State, optional
-        A cache to continue from (needs ``causal=True``, no ``key_mask``): ``k`` and ``v`` are appended to it and the
-        queries see all of it. Gradients are those of this call's ``k`` and ``v``; the cache is a constant.
-    """
-    scale = resolve_scale(scale, q.shape[-1])
-    cached = 0
+    """Equations (1)-(3); ``scale`` is ``1/sqrt(D)`` unless given. The keys of a ``state`` come before the others."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    k, v = shown(k, key_mask), shown(v, key_mask)
+    earlier = 0 if state is None else state.k.shape[-2]
     if state is not None:
-        cached, state = state.length, append.unchecked(k, v, state)
-        k, v = state.k[..., : state.length, :], state.v[..., : state.length, :]
-    k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
-    buffer = {} if out is None else {"out": out}  # a room of one's own need not know of it
-    out, log_sum_exp = kernels.softmax.forward(q, k, v, key_mask, causal, scale, **buffer)
-    return out, Saved(q, k, v, out, log_sum_exp, key_mask, causal, scale, name_of_room(kernels), cached, state)
+        k, v, key_mask = state = append(state, k, v, key_mask)
+    a = np.where(visible(q, k, causal, key_mask), scores(q, k, scale), q.dtype.type(-np.inf))  # (1)
+    p = softmax(a)  # (2)
+    return mix(p, v), Saved(q, k, v, p, scale, earlier, state)  # (3)
 
 
-def check_backward(d_out: Array, saved: Saved) -> None:
-    check_saved(saved, Saved)
-    check_d_out(d_out, saved.out.shape, saved.out.dtype)
+@op
+def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
+    """Equations (4)-(8); the keys and values of a state are constants."""
+    q, k, v, p, scale, earlier, _ = saved
+    d_v = p.mT @ d_out  # (4)
+    d_p = np.where(p > 0, d_out @ v.mT, p)  # (5), where there is weight
+    d_a = p * (d_p - (d_p * p).sum(axis=-1, keepdims=True))  # (6)
+    d_q = scale * mix(d_a, k)  # (7)
+    d_k = scale * (d_a.mT @ q)  # (8)
+    return Gradients(d_q, d_k[..., earlier:, :], d_v[..., earlier:, :])
 
 
-@door(check_backward)
-def backward(d_out: Array, saved: Saved) -> Gradients:
-    """Gradients of :func:`forward`, equations (4)-(8) with ``P`` recomputed from the row log-sum-exp."""
-    q, k, v, out, log_sum_exp, key_mask, causal, scale, kernels, cached, _ = saved
-    kernel = kernel_of(kernels, "softmax")
-    d_q, d_k, d_v = kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale)
-    return Gradients(d_q, d_k[..., cached:, :], d_v[..., cached:, :])
+def softmax(a: Array) -> Array:
+    """Equation (2), the largest ``A_il`` taken off all, which cancels; a row of -inf becomes 0."""
+    e = np.exp(a - np.maximum(a.max(axis=-1, keepdims=True), np.finfo(a.dtype).min))
+    return divide(e, e.sum(axis=-1, keepdims=True))
+
+
+step, matrix = step_of(forward), matrix_of(forward)
+
+
+@op
+def init_state(leading: tuple[int, ...], key_width: int, value_width: int, *, dtype: DTypeLike = np.float64) -> State:
+    """The state before any key, for arrays with the ``leading`` axes."""
+    return State(np.zeros((*leading, 0, key_width), dtype), np.zeros((*leading, 0, value_width), dtype))
+
+
+def append(state: State, k: Array, v: Array, key_mask: Array | None) -> State:
+    """The state with more keys and values."""
+    k_all, v_all = (np.concatenate(pair, axis=-2) for pair in ((state.k, k), (state.v, v)))
+    return State(k_all, v_all, joined_masks(state, k, key_mask))
+
+
+def joined_masks(state: State, k: Array, key_mask: Array | None) -> Array | None:
+    """Which of all keys, those of the state first, may be seen; None for all."""
+    if state.key_mask is None and key_mask is None:
+        return None
+    pairs = (state.key_mask, state.k), (key_mask, k)
+    masks = [np.ones_like(x[..., 0], bool) if mask is None else mask for mask, x in pairs]
+    return np.concatenate(masks, axis=-1)

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -72,6 +73,9 @@ def _named(forward: Callable[..., Any], inputs: tuple[Any, ...], gradients: Any)
         raise TypeError(f"backward: expected a NamedTuple of gradients or one array, got {type(gradients).__name__}")
     arguments = _argument_names(forward, len(inputs))
     fields = getattr(gradients, "_fields", None)
+    if fields is not None:  # None stands for what forward was not given
+        pairs = [(f, x) for f, x in zip(fields, gradients, strict=True) if x is not None or f in arguments]
+        fields, gradients = tuple(f for f, _ in pairs), namedtuple("Gradients", dict(pairs))(*dict(pairs).values())
     if fields is not None and set(fields) <= set(arguments):
         return [(a, x, getattr(gradients, a, None), a in fields) for a, x in zip(arguments, inputs, strict=True)]
     floats = [i for i, x in enumerate(inputs) if any(True for _ in float_arrays("", x))]

@@ -35,8 +35,12 @@ def init_state(batch: int, params: Params, model: Model) -> State:
     return State(tuple(states), 0)
 
 
-def step(tokens_t: Tokens, params: Params, state: State, model: Model) -> tuple[Array, State]:
-    """One token of each sequence: ``(B,)`` to scores ``(B, V)``, and the state after it; ``state`` is spent.
+def step(
+    tokens_t: Tokens, params: Params, state: State, model: Model, *, overwrite_state: bool = False
+) -> tuple[Array, State]:
+    """One token of each sequence: ``(B,)`` to scores ``(B, V)``, and the state after it.
+
+    With ``overwrite_state`` it may work in the arrays of the state, whose content is undefined afterwards.
 
     Raises
     ------
@@ -47,18 +51,18 @@ def step(tokens_t: Tokens, params: Params, state: State, model: Model) -> tuple[
     if state.place >= places(params, model):
         raise ValueError(f"state: there are {places(params, model)} places, and all are taken")
     x_t = embed(tokens_t[:, None], params, model, state.place)[:, 0]  # (1)  (B, E)
-    states, kernels = [], room_of(model.kernels)
+    states: list[Any] = []
+    options = {"heads": model.heads, "activation": model.activation, "overwrite_state": overwrite_state}
+    kernels = room_of(model.kernels)
     for one, before in zip(params.blocks, state.blocks, strict=True):
-        x_t, after = model.block.step(
-            x_t, one, before, model.mechanism, heads=model.heads, activation=model.activation, kernels=kernels
-        )  # (2)
+        x_t, after = model.block.step(x_t, one, before, model.mechanism, kernels=kernels, **options)  # (2)
         states.append(after)
     scores, _ = affine.forward(layer_norm.forward(x_t, params.norm, kernels=kernels)[0], params.head)  # (3)  (B, V)
     return scores, State(tuple(states), state.place + 1)
 
 
 def read(tokens: Tokens, params: Params, state: State, model: Model) -> State:
-    """The state after more tokens, ``(B, N)``, all at once: as by N steps, and ``state`` is left alone."""
+    """The state after more tokens, ``(B, N)``, all at once: as by N steps."""
     check_tokens(tokens, params, model)
     if state.place + tokens.shape[1] > places(params, model):
         raise ValueError(

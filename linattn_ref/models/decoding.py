@@ -25,10 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention import feature_maps, linear, linear_state, softmax, softmax_cache
+from linattn_ref.attention import feature_maps, linear, softmax
 from linattn_ref.attention.arguments import Array, check_sizes, resolve_scale
 from linattn_ref.attention.fields import documented
-from linattn_ref.attention.ownership import new_count
 from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import name_of_room, room_of
 from linattn_ref.models import causal
@@ -67,10 +66,11 @@ class Packed(NamedTuple):
 
 @documented
 class State(NamedTuple):
-    """What is carried from token to token."""
+    """What is carried from token to token, in arrays of all blocks."""
 
-    blocks: linear.State | softmax.State  # of all of them: (blocks, B, H, ...)
-    place: int  # of the next token
+    first: Array  # linear attention's s (blocks, B, H, D, D), or softmax's keys (blocks, B, H, places, D)
+    second: Array  # z (blocks, B, H, D), or values (blocks, B, H, places, D)
+    place: int  # of the next token; so many keys and values are there
 
 
 def lacks(params: Params, model: Model) -> str | None:
@@ -148,66 +148,60 @@ def _positions(params: Params, model: Model, width: int) -> tuple[Array, Array]:
 def init_state(batch: int, packed: Packed) -> State:
     """The state before the first token of ``batch`` sequences."""
     check_sizes(batch=batch)
+    first, second = (np.zeros(shape, packed.tokens.dtype) for shape in _shapes(batch, packed))
+    return State(first, second, 0)
+
+
+def _shapes(batch: int, packed: Packed) -> tuple[tuple[int, ...], ...]:
+    """Of the arrays in a state."""
     leading, d = (len(packed.norms) // 2, batch, packed.heads), packed.width // packed.heads
-    if packed.attention == "linear":
-        return State(linear.init_state(leading, d, d, dtype=packed.tokens.dtype), 0)
-    return State(softmax.init_state(leading, d, d, capacity=len(packed.places), dtype=packed.tokens.dtype), 0)
+    return (
+        ((*leading, d, d), (*leading, d)) if packed.attention == "linear" else ((*leading, len(packed.places), d),) * 2
+    )
 
 
-def stacked(state: causal.State) -> State:
+def stacked(state: causal.State, packed: Packed) -> State:
     """A state of `causal`, of a prefix that was read at once say, for :func:`step`; a copy."""
-    first, *_ = blocks = state.blocks
-    if isinstance(first, linear.State):
-        s, z = np.stack([one.s for one in blocks]), np.stack([one.z for one in blocks])
-        return State(linear.State(s, z, None, new_count()), state.place)
-    k, v = np.stack([one.k for one in blocks]), np.stack([one.v for one in blocks])
-    return State(softmax.State(k, v, first.length, new_count(first.length)), state.place)
+    batch = len(state.blocks[0][0])
+    stacked = init_state(batch, packed)._replace(place=state.place)
+    rows = np.s_[...] if packed.attention == "linear" else np.s_[:, :, : state.place]
+    for own, one in zip(zip(*stacked[:2], strict=True), state.blocks, strict=True):
+        own[0][rows], own[1][rows] = one[:2]
+    return stacked
 
 
-def step(tokens_t: Tokens, packed: Packed, state: State) -> tuple[Array, State]:
-    """One token of each sequence: ``(B,)`` to scores ``(B, V)``, and the state after it; ``state`` is spent.
+def step(tokens_t: Tokens, packed: Packed, state: State, *, overwrite_state: bool = False) -> tuple[Array, State]:
+    """One token of each sequence: ``(B,)`` to scores ``(B, V)``, and the state after it.
 
-    Who owns a state, `linattn_ref.attention.ownership` says.
+    With ``overwrite_state`` it works in the arrays of the state, whose content is undefined afterwards.
 
     Raises
     ------
     ValueError
-        There is no place left; sums that another step has gone on from.
+        There is no place left.
     """
     check_tokens("tokens_t", tokens_t, len(packed.tokens))
     kernel = room_of(packed.kernels).decode
     kernel.check(packed)
     _check_state(tokens_t, packed, state)
-    after: linear.State | softmax.State
-    if isinstance(state.blocks, linear.State):
-        after, length = linear_state.spend(state.blocks), 0
-    else:
-        k, v, length, rows = softmax_cache.to_append(state.blocks)
-        rows[0] = length = length + 1
-        after = softmax.State(k, v, length, rows)
-    scores = np.empty((len(tokens_t), packed.outputs), packed.tokens.dtype)
-    kernel.step(tokens_t.astype(np.int64), state.place, packed, after[:2], length, scores)
-    return scores, State(after, state.place + 1)
+    after = state[:2] if overwrite_state else (state.first.copy(), state.second.copy())
+    if not all(x.flags.c_contiguous and x.flags.writeable for x in after):
+        raise ValueError("state: expected C-contiguous arrays that can be written to")
+    scores, place = np.empty((len(tokens_t), packed.outputs), packed.tokens.dtype), state.place + 1
+    kernel.step(tokens_t.astype(np.int64), state.place, packed, after, place, scores)
+    return scores, State(*after, place)
 
 
 def _check_state(tokens_t: Tokens, packed: Packed, state: State) -> None:
     """Compiled code looks at no index: what it is given must have the network's shapes."""
-    first, second = state.blocks[:2]
-    batch, d = first.shape[1], packed.width // packed.heads
-    if tokens_t.shape != (batch,):
-        raise ValueError(f"tokens_t: expected shape ({batch},) of the state, got {tokens_t.shape}")
-    leading, capacity = (len(packed.norms) // 2, batch, packed.heads), len(packed.places)
-    is_linear = packed.attention == "linear"
-    shapes = ((*leading, d, d), (*leading, d)) if is_linear else ((*leading, capacity, d),) * 2
-    fits = isinstance(state.blocks, linear.State) == is_linear and (first.shape, second.shape) == shapes
-    if not (fits and first.dtype == second.dtype == packed.tokens.dtype):
-        raise ValueError(f"state: expected one of this network, with arrays of shapes {shapes}, got {first.shape}, ...")
-    if not all(x.flags.c_contiguous and x.flags.writeable for x in (first, second)):
-        raise ValueError("state: expected C-contiguous arrays that can be written to")
+    shapes, capacity = _shapes(state.first.shape[1], packed), len(packed.places)
+    if tokens_t.shape != (state.first.shape[1],):
+        raise ValueError(f"tokens_t: expected shape ({state.first.shape[1]},) of the state, got {tokens_t.shape}")
+    kinds = (state.first.shape, state.second.shape), state.first.dtype, state.second.dtype
+    if kinds != (shapes, packed.tokens.dtype, packed.tokens.dtype):
+        raise ValueError(
+            f"state: expected one of this network, with arrays of shapes {shapes}, got {state.first.shape}, ..."
+        )
     if not 0 <= state.place < capacity:
         taken = "all are taken" if state.place == capacity else f"place is {state.place}"
         raise ValueError(f"state: there are {capacity} places, and {taken}")
-    if isinstance(state.blocks, softmax.State) and state.blocks.length != state.place:
-        raise ValueError(
-            f"state: expected caches of as many tokens as its place, {state.place}, got {state.blocks.length}"
-        )

@@ -160,16 +160,16 @@ def _compiled(tokens: Tokens, start: int, params: Params, model: Model) -> Itera
     if start == 1:
         state = decoding.init_state(len(tokens), packed)
     else:
-        state = decoding.stacked(_read(tokens[:, : start - 1], params, model))
+        state = decoding.stacked(_read(tokens[:, : start - 1], params, model), packed)
     for i in range(start - 1, tokens.shape[1] - 1):
-        scores, state = decoding.step(tokens[:, i], packed, state)
+        scores, state = decoding.step(tokens[:, i], packed, state, overwrite_state=True)
         yield scores
 
 
 def _steps(tokens: Tokens, start: int, params: Params, model: Model) -> Iterator[Array]:
     state = _read(tokens[:, : start - 1], params, model)
     for i in range(start - 1, tokens.shape[1] - 1):
-        scores, state = causal.step(tokens[:, i], params, state, model)
+        scores, state = causal.step(tokens[:, i], params, state, model, overwrite_state=True)
         yield scores
 
 

@@ -14,7 +14,7 @@ it saves is the state. They take
 x : ndarray ``(B, N, E)``, or in ``step`` ``(B, E)``
 params : Params
 state
-    In ``step``; it is spent.
+    In ``step``; with ``overwrite_state`` its arrays may be worked in, and their content is undefined afterwards.
 mechanism : Mechanism
     From `linattn_ref.nn.mechanism.of`.
 heads : int
@@ -173,8 +173,11 @@ def step_of(layers: Callable[..., tuple[Array, Any]]) -> Any:
         activation: ModuleType = gelu,
         eps: float = EPS,
         kernels: Any = reference,
+        overwrite_state: bool = False,
     ) -> tuple[Array, Any]:
-        attend = partial(multi_head.step, state=state, mechanism=mechanism, heads=heads)
+        attend = partial(
+            multi_head.step, state=state, mechanism=mechanism, heads=heads, overwrite_state=overwrite_state
+        )
         feed, norm = _others(activation, False, eps, kernels, fresh)
         y_t, saved = layers(x_t, params, attend, norm, feed, partial(dropouts.forward.unchecked, p=0.0, rng=None))
         return y_t, saved.attention

@@ -5,7 +5,7 @@
     norm(h) = gain y + bias                                  (3)
 
 In one pass over the memory, because all three have little arithmetic. Without ``a`` it is the norm of ``x``, and as
-that it stands with its derivation in `linattn_ref.attention.layer_norm`. The plain text of this one is
+that it stands with its derivation in `linattn_ref.attention.parts.layer_norm`. The plain text of this one is
 `linattn_ref.kernels.reference.layer_norm`.
 
 The gradient, by hand
@@ -35,7 +35,7 @@ import numpy as np
 from linattn_ref.attention.arguments import Array, check_array, check_shape, is_number
 from linattn_ref.attention.door import door
 from linattn_ref.attention.fields import documented
-from linattn_ref.attention.layer_norm import Gradients, Params
+from linattn_ref.attention.parts.layer_norm import Gradients, Params
 from linattn_ref.attention.rooms import check_kernels, kernel_of, name_of_room
 from linattn_ref.kernels import reference
 from linattn_ref.nn.buffers import Work, add_into, fresh

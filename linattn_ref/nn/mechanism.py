@@ -1,9 +1,10 @@
 """An attention mechanism as `multi_head` takes it: its functions, and what they are always called with.
 
-    linear = mechanism.of(linattn_ref.attention.linear, causal=True, kernels=jit)
-    linformer = mechanism.of(linattn_ref.attention.linformer)           # E and F are learned: Params.own
-    performer = mechanism.of(linattn_ref.attention.performer, omega=omega, causal=True)
-    rfa = mechanism.of(linattn_ref.attention.rfa, gates={"gate": linattn_ref.attention.gate}, omega=omega, causal=True)
+    linear = mechanism.of(attention.linear, causal=True, kernels=jit)
+    linformer = mechanism.of(attention.linformer)           # E and F are learned: Params.own
+    performer = mechanism.of(attention.performer, omega=omega, causal=True)
+    gates = {"gate": linattn_ref.attention.parts.gate}
+    rfa = mechanism.of(attention.rfa, gates=gates, omega=omega, causal=True)
 
 >>> from linattn_ref.attention import longformer, softmax
 >>> [of(module).step is not None for module in (softmax, longformer)], of(longformer).reads
@@ -41,7 +42,7 @@ class Mechanism(NamedTuple):
     options: Mapping[str, Any]  # of forward
     reads: int  # arrays (..., H, N, D) that forward takes first: 3 for q, k, v
     # Found out once, by `of`: names of the arguments of each of the four, and the options that step takes.
-    accepts: Mapping[str, frozenset[str]]
+    accepts: Mapping[str, tuple[str, ...]]
     step_options: Mapping[str, Any]
     gates: Mapping[str, ModuleType]  # arguments of forward, (B, H, N), and the pairs that make them of x
 
@@ -66,7 +67,7 @@ def of(
     step, init_state = getattr(module, "step", None), getattr(module, "init_state", None)
     count = READS.get(name, 3) if reads is None else reads
     functions = {"forward": module.forward, "backward": module.backward, "step": step, "init_state": init_state}
-    accepts = {name: frozenset(_parameters(function)) for name, function in functions.items()}
+    accepts = {name: _parameters(function) for name, function in functions.items()}
     step_options = {name: value for name, value in options.items() if name in accepts["step"]}
     return Mechanism(
         module.forward, module.backward, step, init_state, options, count, accepts, step_options, gates or {}

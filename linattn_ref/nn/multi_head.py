@@ -58,6 +58,7 @@ class Saved(NamedTuple):
     outer: affine.Saved
     gates: tuple[tuple[str, str, Any], ...]  # the argument, the module of its pair, what that saved
     mechanism: str  # the module of its functions
+    own: tuple[str, ...]  # the arguments that were `Params.own`
     reads: int
     heads: int
 
@@ -82,9 +83,8 @@ def check_forward(
         check_bool("key_mask", key_mask)
         check_shape("key_mask", key_mask, x.shape[:-1], "(B, N)")  # type: ignore[arg-type]
         options["key_mask"] = np.broadcast_to(key_mask[:, None], (b, heads, n))
-    own, of_gates = split_own(params, mechanism)
-    for (name, pair), its in zip(mechanism.gates.items(), of_gates, strict=True):
-        pair.forward.check(x[:, None], *its)
+    own = split_own(params, mechanism)[0]
+    for name in mechanism.gates:
         options[name] = np.broadcast_to(x.dtype.type(0.5), (b, heads, n))
     check = getattr(mechanism.forward, "check", None)
     if check is not None:
@@ -148,13 +148,12 @@ def forward(
         gates.append((name, pair.__name__, gate))
     if "out" in mechanism.accepts["forward"]:
         options["out"] = split_heads(work((*x.shape[:-1], params.outer.w.shape[0]), x.dtype), 1, heads)[0]
-    if "spend" in mechanism.accepts["forward"]:
-        options["spend"] = True  # nobody else reads q and k
     out, attention = unchecked(mechanism.forward)(*parts, *own, **options)  # (2)  (B, H, N, D)
     merged = merge_heads(out, work)  # (B, N, E)
     y, outer = affine.forward.unchecked(merged, params.outer, work=work)  # (3)
+    names = mechanism.accepts["forward"][mechanism.reads :][: len(own)]
     module = mechanism.forward.__module__
-    return y, Saved(inner, attention, outer, tuple(gates), module, mechanism.reads, heads)
+    return y, Saved(inner, attention, outer, tuple(gates), module, names, mechanism.reads, heads)
 
 
 def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
@@ -170,10 +169,10 @@ def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work
     d_out = split_heads(d_merged, 1, saved.heads)[0]  # (B, H, N, D)
     grads = unchecked(room_of(saved.mechanism).backward)(d_out, saved.attention)  # of (2)
     d_projected = work((*d_y.shape[:-1], saved.inner.params.w.shape[1]), d_y.dtype)  # (B, N, reads E)
-    for part, gradient in zip(split_heads(d_projected, saved.reads, saved.heads), grads, strict=False):
+    for part, gradient in zip(split_heads(d_projected, saved.reads, saved.heads), grads[: saved.reads], strict=True):
         part[...] = gradient
     d_x, inner = affine.backward.unchecked(d_projected, saved.inner, into=into_inner, work=work)  # of (1)
-    own = tuple(grads[saved.reads :][: len(grads) - saved.reads - len(saved.gates)])
+    own = tuple(getattr(grads, name) for name in saved.own)
     for name, pair, its in saved.gates:
         gate = unchecked(room_of(pair).backward)(getattr(grads, name), its)
         d_x += gate[0][:, 0]
@@ -230,18 +229,25 @@ def init_state(batch: int, params: Params, mechanism: Mechanism, *, heads: int, 
 
 
 @plain_numbers
-def step(x_t: Array, params: Params, state: Any, mechanism: Mechanism, *, heads: int) -> tuple[Array, Any]:
-    """Equations (1)-(3) for one token: ``x_t (B, E)`` to ``y_t (B, E)``, and the state after it; ``state`` is spent."""
+def step(
+    x_t: Array, params: Params, state: Any, mechanism: Mechanism, *, heads: int, overwrite_state: bool = False
+) -> tuple[Array, Any]:
+    """Equations (1)-(3) for one token: ``x_t (B, E)`` to ``y_t (B, E)``, and the state after it.
+
+    With ``overwrite_state`` a backend may work in the arrays of the state, whose content is undefined afterwards.
+    """
     if mechanism.step is None:
         raise ValueError(f"mechanism: {mechanism.forward.__module__} has no recurrent form")
     check_array("x_t", x_t)
     check_params(x_t, params, mechanism, heads)
     projected, _ = affine.forward.unchecked(x_t, params.inner)  # (1)  (B, 3 E)
     q_t, k_t, v_t = projected.reshape(len(x_t), 3, heads, -1).swapaxes(0, 1)  # (B, H, D) each
-    gates = {}
+    more: dict[str, Any] = dict(mechanism.step_options)
+    if overwrite_state and "overwrite_state" in mechanism.accepts["step"]:
+        more["overwrite_state"] = True
     for (name, pair), its in zip(mechanism.gates.items(), split_own(params, mechanism)[1], strict=True):
-        gates[f"{name}_t"] = unchecked(pair.forward)(x_t[:, None, None], *its)[0][..., 0]  # (B, H)
-    out_t, state = mechanism.step(q_t, k_t, v_t, state, **mechanism.step_options, **gates)  # (2)
+        more[f"{name}_t"] = unchecked(pair.forward)(x_t[:, None, None], *its)[0][..., 0]  # (B, H)
+    out_t, state = mechanism.step(q_t, k_t, v_t, state, **more)  # (2)
     y_t, _ = affine.forward.unchecked(out_t.reshape(len(x_t), -1), params.outer)  # (3)
     return y_t, state
 

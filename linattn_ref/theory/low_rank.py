@@ -83,7 +83,8 @@ def attention_rows(q: Array, k: Array, *, scale: float | None = None, tile: int 
     """The rows of ``P = softmax(scale Q K^T)``, ``tile`` at a time: arrays ``(tile, L)``, the last may be shorter."""
     check_size("tile", tile)
     for start in range(0, len(q), tile):
-        yield softmax.matrix(q[start : start + tile], k, scale=scale)  # (tile, L)
+        _, saved = softmax.forward(q[start : start + tile], k, k[:, :1], scale=scale)  # of any values, for P alone
+        yield saved.p  # (tile, L)
 
 
 # --- What is stated -------------------------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ from linattn_ref.experiments.benches.bench_linear_limit import multiply_adds
 from linattn_ref.experiments.benches.harness import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve, per_token
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
-from linattn_ref.kernels.jit import causal_product
-from linattn_ref.kernels.jit import delta_product as fast
-from linattn_ref.kernels.jit.delta_chunk import CHUNK
+from linattn_ref.kernels.jit.loops import causal_product
+from linattn_ref.kernels.jit.loops import delta_product as fast
+from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK
 from linattn_ref.kernels.reference import delta_product as reference
 
 __all__ = ["Results", "compute", "draw", "table"]

@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.ownership import new_count
 from linattn_ref.experiments.benches import bench_generation_peers as peers
 from linattn_ref.experiments.benches import harness
 from linattn_ref.experiments.benches.bench_generation_limit import read_once
@@ -177,20 +176,21 @@ def compiled(packed: decoding.Packed) -> peers.Stateful:
     """`linattn_ref.models.decoding`, from any place on: what is in a cache until then is of no note."""
 
     def states(batch: int) -> Callable[[int], decoding.State]:
-        blocks = decoding.init_state(batch, packed).blocks
-        if not isinstance(blocks, softmax.State):
+        if packed.attention == "linear":
             return lambda place: decoding.init_state(batch, packed)._replace(place=place)
-        for memory in blocks[:2]:
+        cache = decoding.init_state(batch, packed)
+        for memory in cache[:2]:
             memory[...] = 1  # its pages are there before the clock starts
-        return lambda place: decoding.State(softmax.State(*blocks[:2], place, new_count(place)), place)
+        return lambda place: cache._replace(place=place)
 
-    return peers.Stateful(states, lambda tokens_t, _, state: decoding.step(tokens_t, packed, state))
+    in_place = partial(decoding.step, overwrite_state=True)
+    return peers.Stateful(states, lambda tokens_t, _, state: in_place(tokens_t, packed, state))
 
 
 def _by_text(params: causal.Params, model: causal.Model) -> peers.Stateful:
     return peers.Stateful(
         lambda batch: lambda _: causal.init_state(batch, params, model),
-        lambda tokens_t, _, state: causal.step(tokens_t, params, state, model),
+        lambda tokens_t, _, state: causal.step(tokens_t, params, state, model, overwrite_state=True),
     )
 
 
@@ -219,12 +219,12 @@ def seconds_per_token(
     """
     packed = decoding.pack(params, model)
     state = decoding.init_state(batch, packed)
-    for memory in state.blocks[:2]:
+    for memory in state[:2]:
         memory[...] = 0  # its pages are there before the clock starts
     tokens_t: Tokens = np.zeros(batch, np.int64)
     seconds, start = [], time.process_time()
     for i in range(1, count + 1):
-        scores, state = decoding.step(tokens_t, packed, state)
+        scores, state = decoding.step(tokens_t, packed, state, overwrite_state=True)
         tokens_t = pick(scores, rng)
         if i % every == 0:
             now = time.process_time()

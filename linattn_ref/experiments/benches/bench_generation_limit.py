@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from linattn_ref.kernels.jit.cache import serial_kernel
-from linattn_ref.kernels.jit.row_sums import prefetch_rows
-from linattn_ref.kernels.jit.vector import broadcast, load, total
-from linattn_ref.kernels.jit.vector_block import ROWS
+from linattn_ref.kernels.jit.loops.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.row_sums import prefetch_rows
+from linattn_ref.kernels.jit.loops.vector import broadcast, load, total
+from linattn_ref.kernels.jit.loops.vector_block import ROWS
 
 __all__ = ["read_once"]
 
-AHEAD = 64  # rows, as `linattn_ref.kernels.jit.decode` asks for them
+AHEAD = 64  # rows, as `linattn_ref.kernels.jit.loops.decode` asks for them
 
 
 @serial_kernel

@@ -40,8 +40,8 @@ from linattn_ref.experiments.benches.harness import PER_TOKEN, TOLD, Call, Curve
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.jit import causal_product as fast
-from linattn_ref.kernels.jit import causal_product_plain as plain
+from linattn_ref.kernels.jit.loops import causal_product as fast
+from linattn_ref.kernels.jit.loops import causal_product_plain as plain
 from linattn_ref.kernels.reference import causal_product as chunked
 
 __all__ = ["Results", "compute", "draw", "table"]
@@ -55,8 +55,8 @@ READING = (
     "would cost as much again as `jit`'s forward pass. *product* is the causal product alone, from features; "
     "*attention* all of linear attention, with elu + 1 and the denominator. *step* is one token of the recurrent form, "
     "*kernel step* the same from features and without checks. `jit plain` is the paper's loop in a few lines of Numba, "
-    "`jit float64` the fast kernel in float64. A step of `jit` is bound to its arrays once (`linear.bind_step`); "
-    "`jit, not bound` is the ordinary call. fast-transformers is the package of the paper's authors (with the `peers` "
+    "`jit float64` the fast kernel in float64. A step of `jit` works in the arrays of the state (`overwrite_state`); "
+    "`jit, new state` leaves them alone. fast-transformers is the package of the paper's authors (with the `peers` "
     "extra in place, `pip install --no-build-isolation pytorch-fast-transformers`); *native* is the same source built "
     'with `CFLAGS="-O3 -march=native"`, and its folder renamed to `fast_transformers_native`. Told to have the 16 '
     "registers of 256 bits of a processor with AVX2 (`NUMBA_CPU_NAME=haswell`), `jit` reaches 86 % of the "
@@ -149,8 +149,8 @@ def compute(
                 rows += harness.time(Row, (task, length), calls, repeats if length <= LONG else min(repeats, FEW))
         for batch in batches:
             recurrent = packages.get("fast-transformers")
-            for task, steps_of, out in steps(batch, heads, step_width, torch, recurrent, rng):
-                results = {name: [np.asarray(x) for x in step() or (out,)] for name, step in steps_of.items()}
+            for task, steps_of in steps(batch, heads, step_width, torch, recurrent, rng):
+                results = {name: [np.asarray(x) for x in step()] for name, step in steps_of.items()}
                 harness.compare(task, results, TOLERANCE)
                 often = {name: partial(_often, step) for name, step in steps_of.items()}
                 rows += harness.time(Row, (task, batch), often, repeats, calls=STEPS)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.kernels.jit.cache import serial_kernel
-from linattn_ref.kernels.jit.vector import broadcast, fma, lanes, total
+from linattn_ref.kernels.jit.loops.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, total
 
 __all__ = ["multiply_adds"]
 

@@ -1,7 +1,7 @@
 """One token of the recurrent form, by each package, called from Python: as `bench_linear` times it.
 
-Decoding makes one small step after another, so that what a call costs before any arithmetic counts. ``jit`` is bound to
-its arrays once (`linear.bind_step`); ``jit, not bound`` finds out about them, and makes ``out``, in every call.
+Decoding makes one small step after another, so that what a call costs before any arithmetic counts. ``jit`` works in
+the arrays of the state (``overwrite_state=True``); ``jit, new state`` leaves them alone, and copies.
 PyTorch's step is written in two ways: ``pytorch, new state`` as one would, with matrix products and a new state,
 ``S = S + bmm(k^T, v)``; and ``pytorch, in place`` with the fewest calls, the state moved on where it is.
 fast-transformers has a module for it, ``RecurrentLinearAttention``, which takes queries and keys, also in place where
@@ -24,45 +24,44 @@ from linattn_ref.kernels import jit, reference
 
 __all__ = ["STEP", "STEP_KERNEL", "steps"]
 
-Call = Callable[[], Sequence[Array] | None]  # -> (out,), or None; each moves on a state of its own
+Call = Callable[[], Sequence[Array]]  # -> (out,); each moves on a state of its own
 STEP_KERNEL, STEP = "kernel step", "step"
 EPS = 1e-6  # of the denominator
 
 
 def steps(
     batch: int, heads: int, width: int, torch: Any, package: Any, rng: Generator
-) -> Iterator[tuple[str, dict[str, Call], Array]]:
-    """The two tasks of one token, each with its calls by name, ``jit`` first, and the array that this one writes to.
+) -> Iterator[tuple[str, dict[str, Call]]]:
+    """The two tasks of one token, each with its calls by name, ``jit`` first.
 
     ``package`` is fast-transformers.
     """
     q, k, v = rng.standard_normal((3, batch, heads, width)).astype(np.float32)
     phi_q, phi_k = elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0]
     start = partial(linear.init_state, (batch, heads), width, width, dtype=v.dtype)
-    out, state = np.empty_like(v), start()
-    bound = linear.bind_step(q, k, v, start(), eps=EPS, kernels=jit)
-    alone: dict[str, Call] = {"jit": jit.causal_product.bind_step(phi_q, phi_k, v, state.s, state.z, EPS, out)}
-    whole: dict[str, Call] = {"jit": bound.run}
-    for name, room in (("jit, not bound", jit), ("reference", reference)):
-        alone[name] = partial(_kernel_step, room, phi_q, phi_k, v, start())
-        whole[name] = _step(room, q, k, v, start())
+    alone: dict[str, Call] = {}
+    whole: dict[str, Call] = {}
+    for name, backend in (("jit", jit), ("reference", reference)):
+        alone[name] = partial(_kernel_step, backend, phi_q, phi_k, v, start())
+        whole[name] = _step(backend, q, k, v, start(), overwrite_state=True)
+    whole["jit, new state"] = _step(jit, q, k, v, start(), overwrite_state=False)
     if torch is not None:
         for name, make in (("pytorch, new state", new_state), ("pytorch, in place", in_place)):
             alone[name] = make(torch, phi_q, phi_k, v, *start()[:2], features=False)
             whole[name] = make(torch, q, k, v, *start()[:2], features=True)
     if package is not None:
         whole["fast-transformers"] = recurrent_module(torch, package, q, k, v, *start()[:2])
-    yield from ((STEP_KERNEL, alone, out), (STEP, whole, bound.out_t))
+    yield from ((STEP_KERNEL, alone), (STEP, whole))
 
 
-def _kernel_step(room: Any, phi_q: Array, phi_k: Array, v: Array, state: linear.State) -> Sequence[Array]:
-    return (room.causal_product.step(phi_q, phi_k, v, state.s, state.z, EPS),)
+def _kernel_step(backend: Any, phi_q: Array, phi_k: Array, v: Array, state: linear.State) -> Sequence[Array]:
+    return (backend.causal_product.step(phi_q, phi_k, v, state.s, state.z, EPS),)
 
 
-def _step(room: Any, q: Array, k: Array, v: Array, state: linear.State) -> Call:
+def _step(backend: Any, q: Array, k: Array, v: Array, state: linear.State, *, overwrite_state: bool) -> Call:
     def step() -> Sequence[Array]:
         nonlocal state
-        out, state = linear.step(q, k, v, state, eps=EPS, kernels=room)
+        out, state = linear.step(q, k, v, state, eps=EPS, kernels=backend, overwrite_state=overwrite_state)
         return (out,)
 
     return step

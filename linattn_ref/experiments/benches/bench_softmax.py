@@ -5,7 +5,6 @@ Batch size 1. `harness` says how time is measured.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import DTypeLike
 
+from linattn_ref.attention import online_softmax, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import harness
 from linattn_ref.experiments.benches.harness import BOTH, FORWARD, PASSES, TOLD, Call, Curve
@@ -111,7 +111,8 @@ def compute(
 def kernels_of(inputs: Inputs, causal: bool, passes: str, torch: Any) -> dict[str, Call]:
     """By name."""
     found: dict[str, Call] = {
-        name: partial(_run, room, inputs, causal, passes) for name, room in (("jit", jit), ("reference", reference))
+        name: partial(_run, backend, inputs, causal, passes)
+        for name, backend in (("jit", jit), ("reference", reference))
     }
     if torch is not None:
         attention = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=causal)
@@ -119,13 +120,11 @@ def kernels_of(inputs: Inputs, causal: bool, passes: str, torch: Any) -> dict[st
     return found
 
 
-def _run(room: Any, inputs: Inputs, causal: bool, passes: str) -> Sequence[Array]:
-    q, k, v, d_out = inputs
-    scale = 1 / math.sqrt(q.shape[-1])
-    out, log_sum_exp = room.softmax.forward(q, k, v, None, causal, scale)
-    if passes == FORWARD:
-        return (out,)
-    return out, *room.softmax.backward(d_out, q, k, v, out, log_sum_exp, None, causal, scale)
+def _run(backend: Any, inputs: Inputs, causal: bool, passes: str) -> Sequence[Array]:
+    *qkv, d_out = inputs
+    page = online_softmax if backend is reference else softmax  # neither keeps P
+    out, saved = page.forward(*qkv, causal=causal, kernels=backend)
+    return (out,) if passes == FORWARD else (out, *page.backward(d_out, saved))
 
 
 def gigaflops(row: Row, heads: int, width: int) -> float:

@@ -8,8 +8,9 @@ sums        `linear.step`, called ``jit`` here, beside `performer.step` and `rfa
             nothing else.
 ==========  =========================================================================================================
 
-``bound`` is what `bind_step` makes of each: the arrays are looked at once, not in every call. All write into the same
-cache, or each into its own sums, again and again. `harness` says how time is measured.
+Steps that keep sums work in the arrays of the state (``overwrite_state=True``); ``linear, new state`` leaves them
+alone, and copies. All write into the same cache, or each into its own sums, again and again. `harness` says how time is
+measured.
 """
 
 from __future__ import annotations
@@ -42,14 +43,13 @@ READING = (
     "One token, called from Python. *key/values* after so many tokens: `jit` is `softmax.step`, beside five lines of "
     "NumPy; `cache read once` loads the cache and adds it up. *sums* of heads so wide: `jit` is `linear.step`, beside "
     "`performer.step` and `rfa.step` with as many directions; `state passed over` reads and writes rfa's state, twice "
-    "as large as linear's. `bound`: `bind_step`."
+    "as large as linear's. All work in the arrays of the state but for `linear, new state`, which copies."
 )
 CACHE, SUMS = "key/values", "sums"
 CALLS = 40  # timed together at 4096 tokens, fewer after more, and more after fewer
 TOLERANCE = 1e-4  # of the largest number
 LOOKS = {
     "jit": (style.BLUE, "o-"),
-    "jit, bound": (style.SKY, "s-"),
     "reference": (style.GREY, "^-"),
     "plain NumPy": (style.VERMILLION, "D-"),
     "cache read once": (style.BLACK, "--"),
@@ -136,28 +136,21 @@ def of_cache(length: int, heads: int, width: int, rng: Generator) -> dict[str, C
     """The token after ``length - 1`` others, by name; each returns ``(out,)``, or nothing."""
     q, k, v = rng.standard_normal((3, heads, length, width)).astype(np.float32)
     token = q[:, -1].copy(), k[:, -1].copy(), v[:, -1].copy()
-    state = softmax.init_state((heads,), width, width, capacity=length, dtype=np.float32)
+    state: Any = softmax.init_state((heads,), width, width, capacity=length, dtype=np.float32, kernels=jit)
     if length > 1:
-        state = softmax.append(k[:, :-1], v[:, :-1], state)
-    bound = softmax.bind_step(*token, state, kernels=jit)
+        state = softmax.forward(q[:, :1], k[:, :-1], v[:, :-1], causal=True, state=state, kernels=jit)[1].state
+    rows = state.rows
     return {
         "jit": partial(_step, jit, token, state),
-        "jit, bound": partial(_run, bound, length - 1),
         "reference": partial(_step, reference, token, state),
-        "plain NumPy": partial(_plain, *token, state.k, state.v, length),
-        "cache read once": partial(_read, state.k, state.v),
+        "plain NumPy": partial(_plain, *token, rows.k, rows.v, length),
+        "cache read once": partial(_read, rows.k, rows.v),
     }
 
 
-def _step(room: Any, token: tuple[Array, Array, Array], state: softmax.State) -> Sequence[Array]:
-    state.rows[0] = state.length  # type: ignore[index]  # as if nobody had gone on from it
-    return (softmax.step(*token, state, kernels=room)[0],)
-
-
-def _run(bound: softmax.BoundStep, length: int) -> Sequence[Array]:
-    bound.rows[0] = bound.length[0] = length
-    bound.run()
-    return (bound.out_t,)
+def _step(backend: Any, token: tuple[Array, Array, Array], state: Any) -> Sequence[Array]:
+    state.rows.written = state.k.shape[-2]  # as if nobody had gone on from it
+    return (softmax.step(*token, state, kernels=backend)[0],)
 
 
 def _plain(q: Array, k: Array, v: Array, k_cache: Array, v_cache: Array, length: int) -> Sequence[Array]:
@@ -185,8 +178,10 @@ def of_sums(width: int, heads: int, rng: Generator) -> dict[str, Callable[[], ob
     calls: dict[str, Callable[[], object]] = {}
     for name, module, more in (("jit", linear, ()), ("performer", performer, (omega,)), ("rfa", rfa, (omega,))):
         start = partial(module.init_state, (heads,), width, width, *more, dtype=np.float32)
-        calls[name] = _going_on(partial(module.step, kernels=jit), (q, k, v), start(), more)
-        calls[f"{name}, bound"] = module.bind_step(q, k, v, start(), *more, kernels=jit).run
+        in_place = partial(module.step, kernels=jit, overwrite_state=True)
+        calls[name] = _going_on(in_place, (q, k, v), start(), more)
+    at_first = linear.init_state((heads,), width, width, dtype=np.float32)
+    calls["linear, new state"] = _going_on(partial(linear.step, kernels=jit), (q, k, v), at_first, ())
     calls["state passed over"] = partial(pass_over, start().s)
     return calls
 

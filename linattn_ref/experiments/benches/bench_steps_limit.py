@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from linattn_ref.experiments.benches import bench_generation_limit
-from linattn_ref.kernels.jit.cache import serial_kernel
-from linattn_ref.kernels.jit.vector import broadcast, lanes, load, store
+from linattn_ref.kernels.jit.loops.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, load, store
 
 __all__ = ["pass_over", "read_once"]
 

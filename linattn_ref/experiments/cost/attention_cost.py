@@ -3,20 +3,22 @@
 Nothing is timed. Multiply-adds are counted while the code runs, the bytes that ``forward`` keeps for ``backward`` are
 added up, the most memory in use at once is measured. Beside each stands what a reader of the code computes.
 
-With ``N`` queries and ``L`` keys, from equations (1) and (3)-(8) of `linattn_ref.attention.softmax`, in numbers:
+With ``N`` queries and ``L`` keys, from the equations of `linattn_ref.attention.softmax` and `online_softmax`, in
+numbers:
 
 =======================  =========================  ==========================================
 ..                       dense                      online
 =======================  =========================  ==========================================
 multiply-adds, forward   ``N L (D + M)``            ``N L (D + M)``
 multiply-adds, backward  ``2 N L (D + M)``          ``2 N L (D + M) + N L D``: again (1)
-kept beyond the inputs   ``N L``                    ``N (M + 1)``: the output, log-sum-exp
-in use at once, about    ``3 N L + N (D + 2 M)``    ``5 N TILE + N (2 D + 2 M)``
+kept beyond the inputs   ``N L``                    ``N (M + 2)``
+in use at once, about    ``4 N L``                  ``5 N TILE + N (2 D + 2 M)``
 =======================  =========================  ==========================================
 
-The first three rows are exact. In the last, the dense form has P, dP and dA, the output and two gradients. The online
-form reads ``TILE`` keys at a time: three ``(N, TILE)`` arrays of the last tile are still there when the next one's
-scores are made, which takes two more, beside the output and three gradients.
+The first three rows are exact; what the online form keeps of a row is its output, the largest score and the sum. In the
+last, the dense form has the scores, their exponentials, the quotients of these, and P, which are the quotients again
+where the sum is not 0. The online form reads ``TILE`` keys at a time: three arrays ``(N, TILE)`` of the last tile
+are still there when the next one's scores are made, which takes two more, beside the output and three gradients.
 """
 
 from collections.abc import Sequence
@@ -28,12 +30,11 @@ from matplotlib.lines import Line2D
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from linattn_ref.attention import softmax
+from linattn_ref.attention import online_softmax, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.experiments.measuring.scaling import growth_exponent
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.kernels.reference.softmax import TILE
 
 __all__ = ["Results", "compute", "draw"]
 
@@ -77,7 +78,7 @@ def compute(
     Parameters
     ----------
     lengths : sequence of int
-        ``N = L``. The longest takes about ``3 N^2`` numbers of memory in the dense form.
+        ``N = L``. The longest takes about ``4 N^2`` numbers of memory in the dense form.
     rng : numpy.random.Generator
         Draws the inputs, which nothing depends on.
     key_width, value_width : int
@@ -86,16 +87,20 @@ def compute(
     """
     n = np.array(lengths, np.int64)
     pairs, d, m, size = n * n, key_width, value_width, np.dtype(dtype).itemsize
-    dense_formulas = 3 * pairs * (d + m), pairs * size, (3 * pairs + n * (d + 2 * m)) * size
-    online_formulas = 3 * pairs * (d + m) + pairs * d, n * (m + 1) * size, n * (5 * TILE + 2 * d + 2 * m) * size
+    dense_formulas = 3 * pairs * (d + m), pairs * size, 4 * pairs * size
+    online_formulas = (
+        3 * pairs * (d + m) + pairs * d,
+        n * (m + 2) * size,
+        n * (5 * online_softmax.TILE + 2 * d + 2 * m) * size,
+    )
     inputs = [[rng.standard_normal((i, w)).astype(dtype) for w in (d, d, m, m)] for i in lengths]  # q, k, v, d_out
     return Results(
         n,
         d,
         m,
         np.dtype(dtype).name,
-        dense=_costs(softmax.dense_forward, softmax.dense_backward, inputs, dense_formulas),
-        online=_costs(softmax.forward, softmax.backward, inputs, online_formulas),
+        dense=_costs(softmax.forward, softmax.backward, inputs, dense_formulas),
+        online=_costs(online_softmax.forward, online_softmax.backward, inputs, online_formulas),
     )
 
 

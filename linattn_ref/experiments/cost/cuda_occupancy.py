@@ -37,8 +37,8 @@ KERNELS = (
     ("causal_states", "scan", "x3 x2 x2 x2 bool"),
     ("causal_chunks", "forward", "x3 x3 x3 x2 x2 x2 x4 x3 x x3 x2 bool bool"),
     ("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x2 x2 x2 x2 x4 x3 x3 bool bool bool"),
-    ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x3 x2"),
-    ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x2 x2 x x3 bool bool"),
+    ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2"),
+    ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool"),
 )
 IN_WORDS = {
     ("causal_states", "sums"): "linear: sums of each chunk",
@@ -128,7 +128,7 @@ def compute() -> Results:
     ImportError
         The compiler is missing (extra cuda12).
     """
-    offline: Any = importlib.import_module("linattn_ref.kernels.cuda.offline")
+    offline: Any = importlib.import_module("linattn_ref.kernels.cuda.loops.offline")
     rows = []
     for module, name, arguments in KERNELS:
         kernel = getattr(importlib.import_module(f"linattn_ref.kernels.cuda.{module}"), name)
@@ -160,7 +160,7 @@ def float64_instructions(ptx: str) -> tuple[str, ...]:
 
 
 def _one_line_kernels() -> Mapping[str, Any]:
-    from linattn_ref.kernels.cuda.device import cuda, kernel
+    from linattn_ref.kernels.cuda.loops.device import cuda, kernel
 
     @kernel
     def a_tenth(x, factor, out):  # type: ignore[no-untyped-def]

@@ -150,7 +150,7 @@ def attend(form: str, inputs: tuple[Array, ...]) -> Array:
     if projections:
         e, f = projections
         k, v = e @ k, f @ v  # (H, R, D), (H, R, M)
-    return softmax.dense_forward(q, k, v)[0]
+    return softmax.forward(q, k, v)[0]
 
 
 def prepared(form: str, n: int, r: int, setting: Setting, seed: int) -> Callable[[], Array]:

@@ -5,11 +5,11 @@ One entry in `METHODS` adds a curve to the figure. In numbers, all heads ``H`` t
 ================  ==========================  =================================================================
 method            kept by forward             in use at once, about
 ================  ==========================  =================================================================
-dense             ``H N^2``                   ``H (3 N^2 + 5 N W)``: P, dP, dA; the output, dV, dQ, dK twice
+dense             ``H N^2``                   ``4 H N^2``: the scores, their exponentials, the quotients, P
 online            ``H N (W + 1)``             ``H N (W + 1)`` and dQ, dK, dV, two sums a row
 linformer         ``H (N + 2 R) W + H N``     kept, dQ, dK, dV, dK~, dV~, dE, dF
-linear            ``H (3 N W + 2 W (W + 1))`` ``7 H N W``: phi of Q and K, the output, dQ, dK, dV, phi'; two states
-linear_causal     the same                    ``6 H N W``: the same but for phi', which is not kept by a kernel
+linear            ``H (3 N W + W (W + 1))``   ``6 H N W``: phi of Q and K, the output, dQ, dK, dV; two states
+linear_causal     a state more                the same
 lsh_1, 4, 8       ``H N (W + 2 + r)``         ``H N (5 W + 8 + 2 r)``: kept, K, dQ, dK, dV, sums and chunks by row
 ================  ==========================  =================================================================
 
@@ -32,6 +32,7 @@ from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.experiments.measuring.memory import peak_resident
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.kernels import jit
+from linattn_ref.kernels.jit import loops
 
 __all__ = ["METHODS", "REDUCED", "Setting", "draw_inputs", "measure_memory", "measure_time", "methods_at", "run"]
 
@@ -118,7 +119,7 @@ def online_kept(n: int, s: Setting) -> int:
 
 
 def online_peak(n: int, s: Setting) -> int:
-    parts = -(-jit.softmax.TASKS // s.heads)  # copies of dQ, where there are fewer heads than tasks
+    parts = -(-loops.softmax.TASKS // s.heads)  # copies of dQ, where there are fewer heads than tasks
     return online_kept(n, s) + s.heads * n * ((parts + 2) * s.width + 2)
 
 
@@ -131,15 +132,11 @@ def linformer_peak(n: int, s: Setting) -> int:
     return linformer_kept(n, s) + 3 * s.heads * n * s.width + mixed_gradients + 2 * REDUCED * n
 
 
-def linear_kept(n: int, s: Setting) -> int:
-    return s.heads * (3 * n * s.width + n + 2 * s.width * (s.width + 1))
+def linear_kept(states: int, n: int, s: Setting) -> int:
+    return s.heads * (3 * n * s.width + n + states * s.width * (s.width + 1))
 
 
 def linear_peak(n: int, s: Setting) -> int:
-    return s.heads * (7 * n * s.width + 2 * s.width * (s.width + 1))
-
-
-def linear_causal_peak(n: int, s: Setting) -> int:
     return s.heads * (6 * n * s.width + 2 * s.width * (s.width + 1))
 
 
@@ -163,10 +160,10 @@ def lsh(rounds: int) -> Method:
 
 METHODS = {
     "dense": Method(
-        softmax.dense_forward,
-        softmax.dense_backward,
+        softmax.forward,
+        softmax.backward,
         kept=lambda n, s: s.heads * n * n,
-        peak=lambda n, s: s.heads * (3 * n * n + 5 * n * s.width),
+        peak=lambda n, s: s.heads * max(4 * n * n, 3 * n * n + 5 * n * s.width),  # the backward pass of few tokens
         longest=2**12,
     ),
     "online": Method(
@@ -187,9 +184,14 @@ METHODS = {
         shortest=REDUCED,
         parameters=linformer_parameters,
     ),
-    "linear": Method(linear.forward, linear.backward, kept=linear_kept, peak=linear_peak),
+    "linear": Method(
+        partial(linear.forward, kernels=jit), linear.backward, kept=partial(linear_kept, 1), peak=linear_peak
+    ),
     "linear_causal": Method(
-        partial(linear.forward, kernels=jit, causal=True), linear.backward, kept=linear_kept, peak=linear_causal_peak
+        partial(linear.forward, kernels=jit, causal=True),
+        linear.backward,
+        kept=partial(linear_kept, 2),
+        peak=linear_peak,
     ),
     "lsh_1": lsh(1),
     "lsh_4": lsh(4),

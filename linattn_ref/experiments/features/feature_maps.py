@@ -141,7 +141,7 @@ def remainder_bound(score: NDArray[np.float64], order: int) -> NDArray[np.float6
 def softmax_multiply_adds(n: int, key_width: int, value_width: int) -> int:
     """Of a forward pass over ``N = L = n``, counted."""
     qk, v = np.zeros((n, key_width), np.float32), np.zeros((n, value_width), np.float32)
-    return count(softmax.dense_forward, qk, qk, v).multiply_adds
+    return count(softmax.forward, qk, qk, v).multiply_adds
 
 
 def linear_multiply_adds(feature_map: FeatureMap, n: int, key_width: int, value_width: int) -> int:

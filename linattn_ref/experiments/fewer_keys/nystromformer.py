@@ -26,16 +26,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention import (
-    depthwise,
-    linformer,
-    nystromformer,
-    pinv_exact,
-    pinv_iterative,
-    segment_means,
-    softmax,
-)
+from linattn_ref.attention import linformer, nystromformer, softmax
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.parts import depthwise, pinv_exact, pinv_iterative, segment_means
 from linattn_ref.experiments.fewer_keys.linformer_ways import RATE
 from linattn_ref.experiments.measuring import heads as of_network
 from linattn_ref.experiments.measuring.heads import Heads, Spread, each_error, relative_error, spread, truncated_svd

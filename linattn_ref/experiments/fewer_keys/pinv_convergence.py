@@ -1,7 +1,7 @@
 """How many iterations the pseudo-inverse needs: the matrix's condition decides, and real landmarks' is large.
 
-Iteration (2) of ``linattn_ref.attention.pinv_iterative`` acts on each singular value ``sigma`` alone. Let ``t`` be what
-it has been inverted to, times ``sigma``: 0 at first, 1 when done. Then, with ``c = |A|_1 |A|_inf``,
+Iteration (2) of ``linattn_ref.attention.parts.pinv_iterative`` acts on each singular value ``sigma`` alone. Let ``t``
+be what it has been inverted to, times ``sigma``: 0 at first, 1 when done. Then, with ``c = |A|_1 |A|_inf``,
 
     t_0 = sigma^2 / c                                        (1)
     t <- t (13 - 15 t + 7 t^2 - t^3) / 4                     (2)
@@ -31,8 +31,9 @@ from matplotlib.figure import Figure
 from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention import pinv_exact, pinv_iterative, segment_means, softmax
+from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.parts import pinv_exact, pinv_iterative, segment_means
 from linattn_ref.experiments.measuring.heads import (
     Heads,
     given_or_read,

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.ownership import is_count
 
 __all__ = ["count", "kept_bytes", "peak_bytes"]
 
@@ -114,14 +113,11 @@ def _plain(x: Any) -> Any:
 
 
 def kept_bytes(saved: Any) -> int:
-    """Bytes of all arrays in ``saved``, an array or nested tuples of anything; an array met twice counts once.
-
-    The count that a state carries (see `linattn_ref.attention.ownership`) is bookkeeping, and left out.
-    """
+    """Bytes of all arrays in ``saved``, an array or nested tuples of anything; an array met twice counts once."""
     found: dict[int, int] = {}
 
     def visit(x: Any) -> None:
-        if isinstance(x, np.ndarray) and not is_count(x):
+        if isinstance(x, np.ndarray):
             found[id(x)] = x.nbytes
         elif isinstance(x, (tuple, list)):
             for part in x:

@@ -3,7 +3,7 @@
 A chapter is a ``.py`` file in jupytext's percent format; ``notebooks/execute.py`` makes the ``.ipynb`` beside it. The
 functions here display something and return nothing, so a cell may end in any of them::
 
-    chapter.source(softmax.dense_forward, softmax.dense_backward, doc=False)
+    chapter.source(softmax.forward, softmax.backward, doc=False)
     chapter.show(attention_cost.draw, results, alt="Three panels over the length: ...")
     chapter.table(("form", "bytes"), [("dense", 4_194_304), ("online", 16_640)])
     chapter.explore(panel, (0.25, 1, 4), name="temperature T", alt="Rows of P at three temperatures")

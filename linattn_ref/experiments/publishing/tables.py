@@ -1,8 +1,8 @@
 """The tables of README.md: mechanisms and chapters, made from the code, and some ratios, from the benches' records.
 
-A mechanism is a module of `linattn_ref.attention` with ``forward``, ``backward`` and ``Saved``. Adding one adds a row:
-its docstring begins with its name, and its source if it has one, ``Linformer (Wang et al. 2020): ...``, and has the
-fields
+A mechanism is a module of `linattn_ref.attention` with ``forward``, ``backward`` and ``Gradients``. Adding one adds a
+row: its docstring begins with its name, and its source if it has one, ``Linformer (Wang et al. 2020): ...``, and has
+the fields
 
     :Time: ``O(N R max(D, M))``
     :Memory: ``O(N + R)``
@@ -29,7 +29,11 @@ __all__ = ["check_readme", "mechanisms", "update"]
 
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.
-COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "pattern", "out", "spend"}
+COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "pattern", "out"}
+
+
+# Other forms of a mechanism, each a page beside it: they have no row of their own.
+FORMS = {"chunked_delta", "chunked_linear", "delta_rule", "exponential", "online_softmax"}
 
 
 class Mechanism(NamedTuple):
@@ -53,9 +57,9 @@ class Chapter(NamedTuple):
 
 def mechanisms() -> list[Mechanism]:
     """Every mechanism of `linattn_ref.attention`, softmax first; what they are made of has pairs too, and no row."""
-    names = sorted(linattn_ref.attention.__all__, key=_softmax_first)
+    names = sorted(set(linattn_ref.attention.__all__) - FORMS, key=_softmax_first)
     modules = (importlib.import_module(f"linattn_ref.attention.{name}") for name in names)
-    return [mechanism(module) for module in modules if {"forward", "backward", "Saved"} <= set(vars(module))]
+    return [mechanism(module) for module in modules if {"forward", "backward", "Gradients"} <= set(vars(module))]
 
 
 def _softmax_first(name: str) -> tuple[bool, str]:

@@ -10,12 +10,13 @@ numbers in the state      ``H C (M + 1)``        ``H t (D + M)``
 multiply-adds, about      ``2 H C M``            ``H t (D + M)``
 ========================  =====================  ================
 
-A multiply-add is counted as in `causal_cost`; what the second row leaves out are features, exponentials and
-divisions, linear in ``C``, ``D``, ``M`` or ``t``. The first row is exact.
+Multiply-adds are those of the matrix products of the text; what is left out are features, exponentials and divisions,
+linear in ``C``, ``D``, ``M`` or ``t``. The first row is exact.
 
-The times are CPU time of the NumPy form of both, on one thread. Up to some position they say what it costs to call
-NumPy at all. Beside them stands what a token costs where all ``t`` are known and linear attention takes them in one
-pass: what is between that and a step is the price of the loop, which writing cannot do without.
+The times are CPU time of the compiled backend, on one thread, whose steps work in the arrays of the state: the text
+copies the whole cache for each token. Up to some position they say what a call costs at all. Beside them stands what a
+token costs where all ``t`` are known and linear attention takes them in one pass: what is between that and a step is
+the price of the loop, which writing cannot do without.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.measuring.counting import kept_bytes
+from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
-from linattn_ref.experiments.recurrence.causal_cost import multiply_adds
+from linattn_ref.kernels import jit, reference
 
 __all__ = ["Results", "compute", "draw", "from_record", "make", "setup"]
 
@@ -52,9 +53,9 @@ CAPTION = (
 class Costs(NamedTuple):
     """One network's costs, an entry a position."""
 
-    state: NDArray[np.int64]  # (T,), bytes of its arrays
+    state: NDArray[np.int64]  # (T,), bytes of its arrays after the token
     state_formula: NDArray[np.int64]  # (T,)
-    multiply_adds: NDArray[np.float64]  # (T,), counted, of one step
+    multiply_adds: NDArray[np.int64]  # (T,), counted, of one step
     multiply_adds_formula: NDArray[np.int64]  # (T,), about
     seconds: NDArray[np.float64]  # (T,), CPU time of one step, the median of the rounds
 
@@ -76,8 +77,6 @@ class Step(NamedTuple):
     step: Callable[..., Any]  # (q_t, k_t, v_t, state) -> out_t, state
     state: Any  # before it
     arrays: tuple[Array, ...]  # q_t (H, D), k_t (H, D), v_t (H, M)
-    rows: Any  # the count of the state's arrays
-    taken: int  # what it is before the token
 
 
 class Setup(NamedTuple):
@@ -116,7 +115,8 @@ def compute(
     """
     positions = [t for t in positions if t <= 128] if quick else list(positions)
     setups = [setup(t, heads, width, dtype, rng) for t in positions]
-    seconds = _seconds(setups, rounds)
+    compiled = [setup(t, heads, width, dtype, rng, kernels=jit) for t in positions]
+    seconds = _seconds(compiled, rounds)
     t, size, one = np.array(positions, np.int64), np.dtype(dtype).itemsize, np.ones(len(positions), np.int64)
     state, products = heads * width * (width + 1) * size * one, 2 * heads * width * width * one
     cache, scores = heads * 2 * width * size * t, heads * 2 * width * t
@@ -132,24 +132,29 @@ def compute(
     )
 
 
-def setup(position: int, heads: int, width: int, dtype: type[np.floating[Any]], rng: Generator) -> Setup:
+def setup(
+    position: int, heads: int, width: int, dtype: type[np.floating[Any]], rng: Generator, *, kernels: Any = reference
+) -> Setup:
     """All is ready for the token at ``position``."""
     q, k, v = (rng.standard_normal((heads, position, width)).astype(dtype) for _ in range(3))
-    last, seen = (q[:, -1], k[:, -1], v[:, -1]), slice(0, position - 1)
-    sums = linear.init_state((heads,), width, width, dtype=dtype)
-    cache = softmax.init_state((heads,), width, width, capacity=position, dtype=dtype)
-    if position > 1:
-        sums, cache = linear.summarise(k[:, seen], v[:, seen]), softmax.append(k[:, seen], v[:, seen], cache)
-    by_linear = Step(linear.step, sums, last, sums.steps, sums.taken)
-    return Setup(by_linear, Step(softmax.step, cache, last, cache.rows, cache.length), (q, k, v))
+    last, seen = (q[:, -1], k[:, -1], v[:, -1]), (q[:, :1], k[:, :-1], v[:, :-1])
+    steps = {}
+    for name, module in (("linear", linear), ("softmax", softmax)):
+        state = module.init_state((heads,), width, width, dtype=dtype, capacity=position, kernels=kernels)
+        if position > 1:
+            state = module.forward(*seen, causal=True, state=state, kernels=kernels)[1].state
+        steps[name] = Step(partial(module.step, kernels=kernels, overwrite_state=True), state, last)
+    return Setup(**steps, qkv=(q, k, v))
 
 
 def make(token: Step, *arrays: Array) -> Any:
-    """Its output and the state after it; once more, if it was made before: a state's arrays are not another's by then.
+    """Its output and the state after it; once more, if it was made before.
 
-    The count is set back, since only what a token costs is asked for here, which is the same whatever stands in them.
+    A cache is told that nobody has gone on from it, and sums are moved on where they are, since only what a token costs
+    is asked for here, which is the same whatever stands in them.
     """
-    token.rows[0] = token.taken
+    if hasattr(token.state, "rows"):
+        token.state.rows.written = token.state.k.shape[-2]
     return token.step(*arrays, token.state)
 
 
@@ -164,7 +169,7 @@ def _seconds(setups: list[Setup], rounds: int) -> dict[str, NDArray[np.float64]]
     for i, (by_linear, by_softmax, qkv) in enumerate(setups):
         calls[f"linear {i}"] = partial(_make_some, by_linear)
         calls[f"softmax {i}"] = partial(_make_some, by_softmax)
-        calls[f"at once {i}"] = partial(linear.forward, *qkv, causal=True)
+        calls[f"at once {i}"] = partial(linear.forward, *qkv, causal=True, kernels=jit)
     with one_thread():
         seconds = in_turn(calls, rounds)
     tokens = {"linear": STEPS, "softmax": STEPS, "at once": np.array([[each.qkv[0].shape[1]] for each in setups])}
@@ -177,8 +182,8 @@ def _costs(
     multiply_adds_formula: NDArray[np.int64],
     seconds: NDArray[np.float64],
 ) -> Costs:
-    counted = [multiply_adds(partial(make, each), *each.arrays) for each in steps]
-    held = [kept_bytes(each.state) for each in steps]
+    counted = [count(partial(make, each), *each.arrays).multiply_adds for each in steps]
+    held = [kept_bytes(make(each, *each.arrays)[1]) for each in steps]
     return Costs(np.array(held), state_formula, np.array(counted), multiply_adds_formula, np.median(seconds, axis=1))
 
 

@@ -23,10 +23,10 @@ from matplotlib.figure import Figure
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from linattn_ref.attention import gate as learned_gate
 from linattn_ref.attention import rfa
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.feature_maps import orthogonal_gaussian
+from linattn_ref.attention.parts import gate as learned_gate
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.training import adam
 
@@ -183,7 +183,7 @@ def latch_loss(form: str, w_g: Array, b_g: Array, omega: Array, batch: Batch) ->
     if form == "none":
         return float((error**2).mean()), np.ones_like(gate), np.zeros_like(w_g), np.zeros_like(b_g)
     grads = rfa.backward(2 * error / error.size, saved)
-    of_gate = learned_gate.backward(grads.gate, gate_saved)  # type: ignore[union-attr]
+    of_gate = learned_gate.backward(grads.gate, gate_saved)
     return float((error**2).mean()), gate, of_gate.w_g, of_gate.b_g
 
 

@@ -1,31 +1,27 @@
-"""Kernels for NVIDIA GPUs, same names as in ``linattn_ref.kernels.reference``; float32 and float64.
+"""The cuda backend: pages by their names, on an NVIDIA GPU, float32 and float64.
 
-``device``          every CUDA import; what to install
-``arrays``          NumPy, CuPy, PyTorch and Numba arrays at the door
-``tile``            sizes, tiles in shared memory, products of tiles
-``rows``            small kernels that go once over their arrays
-``causal_product``  linear attention's causal product; kernels in ``causal_states``, ``causal_chunks``,
-                    ``gate_gradient`` and ``causal_step``; ``causal_product_plain`` is Algorithm 1 as it stands
-``elu_plus_one``    its feature map
-``delta_product``   the product of states that fade and correct themselves; kernels in ``delta_rows``, ``delta_chunks``
-                    and ``delta_step``
-``softmax``         softmax attention; kernels in ``softmax_tiles``
-``pattern_softmax`` softmax attention over pairs of a pattern: ``pattern_tasks``, ``pattern_tiles``, ``pattern_pieces``
-``lsh``             Reformer's LSH attention; kernels in ``lsh_tiles``
-``tensor_cores``    products of bfloat16 and float16, and ``simulated_warp``, the same in the simulator; with them
-                    ``causal_product`` and ``softmax`` take arrays of 16 bits: the modules called ``half_...``
-``online_softmax``  the steps of an online softmax, for kernels
-``gather``          tiles of queries and keys fetched by their numbers
-``offline``         compiling them without a GPU
+``cuda.linear.forward`` is what ``linear.forward(..., kernels=cuda)`` runs. The loops are in ``loops/``; what a page
+does around them is in ``linattn_ref/kernels/common`` where the CPU does the same, and CuPy runs it on the GPU
+(`linattn_ref.op.gpu_arrays`). Arrays may be NumPy's, or those of CuPy, PyTorch and Numba on a GPU.
 
-A mechanism with ``kernels=cuda`` takes arrays of CuPy, PyTorch and Numba that are on a GPU: loops are these kernels,
-and all around them, feature maps, masks, sums, is its own text, which CuPy runs (`linattn_ref.attention.gpu_arrays`).
-
-Each call compiles once for each dtype (some seconds). Without a GPU the same kernels run in Numba's simulator, slowly:
+Each kernel compiles once per dtype (some seconds). Without a GPU the same kernels run in Numba's simulator, slowly:
 set ``NUMBA_ENABLE_CUDASIM=1`` before Numba is first imported.
 """
 
-from linattn_ref.kernels.cuda import causal_product, delta_product, elu_plus_one, lsh, pattern_softmax, softmax
-from linattn_ref.kernels.cuda.arrays import dtype_of, on_gpu
+from linattn_ref.kernels.cuda import delta_rule, exponential, linear, softmax
+from linattn_ref.kernels.cuda.loops import causal_product, delta_product, elu_plus_one, lsh, pattern_softmax
+from linattn_ref.kernels.cuda.loops.arrays import dtype_of, on_gpu
 
-__all__ = ["causal_product", "delta_product", "dtype_of", "elu_plus_one", "lsh", "on_gpu", "pattern_softmax", "softmax"]
+__all__ = [
+    "causal_product",
+    "delta_product",
+    "delta_rule",
+    "dtype_of",
+    "elu_plus_one",
+    "exponential",
+    "linear",
+    "lsh",
+    "on_gpu",
+    "pattern_softmax",
+    "softmax",
+]

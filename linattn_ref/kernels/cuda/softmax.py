@@ -1,94 +1,24 @@
-"""Softmax attention on a GPU: `linattn_ref.kernels.reference.softmax`, a block for every tile of queries, or of keys.
+"""`linattn_ref.attention.softmax` by tiles of keys, without ``P``; the loop is ``loops/softmax.py``."""
 
-The formulas (1)-(6) are the reference's; here is who computes what. Forward, a block has ``TILE`` queries of one head
-and ``TILE`` columns of ``V``, and goes over the keys a tile at a time. Scores are made in registers and become weights
-there; the maximum of a row, of which ``SIDE`` threads have a part each, goes through shared memory; the weights go into
-the square ``tile`` and are multiplied with ``V``.
+from linattn_ref.kernels.common import softmax as common
+from linattn_ref.kernels.common.softmax import init_state
+from linattn_ref.kernels.cuda.loops import softmax as loop
 
-Backward, with ``P_ij = exp(a_ij - log_sum_exp_i)`` and ``d_S = P * (d_out V^T - row_sum)``, each gradient is a sum over
-the other side of the matrix, and one kernel makes all three, each number by one block, in one order::
-
-    gradient    a row is    weights      times
-    d_v         a key       P^T          d_out
-    d_k         a key       d_S^T        scale q
-    d_q         a query     d_S          scale k
-
-That is 7 products in place of the 5 of a kernel that adds to ``d_q`` from many blocks at the same time, in an order
-that changes from run to run.
-
-A width above ``TILE`` is dealt out to several blocks, which make the same scores.
-
-Arrays of bfloat16 and float16 go to `half_softmax`, which does the same on tensor cores.
-
-References
-----------
-Dao et al. (2022), "FlashAttention", Algorithms 1 and 4.
-Dao (2023), "FlashAttention-2", section 3.2 (a block for every tile of queries).
-"""
-
-from linattn_ref.kernels.cuda import half_softmax
-from linattn_ref.kernels.cuda.arrays import Call, dtype_of, on_gpu
-from linattn_ref.kernels.cuda.half_words import format_of
-from linattn_ref.kernels.cuda.rows import dot_rows, filled
-from linattn_ref.kernels.cuda.softmax_tiles import forward_tile, gradient_tile
-from linattn_ref.kernels.cuda.tile import BLOCK, tiles
-
-__all__ = ["backward", "dtype_of", "forward", "on_gpu"]
+__all__ = ["Saved", "backward", "forward", "init_state", "step"]
 
 
-def forward(q, k, v, key_mask, causal, scale):
-    """Output and row log-sum-exp of softmax attention.
-
-    Parameters
-    ----------
-    q, k, v : array, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``
-    key_mask : array of bool ``(..., L)`` or None
-    causal : bool
-        Query ``i`` sees keys ``j <= i + (L - N)``.
-    scale : float
-
-    Returns
-    -------
-    out : array ``(..., N, M)``
-    log_sum_exp : array ``(..., N)``, float32 also beside 16-bit arrays
-        ``-inf`` for a query that sees nothing, whose output is 0.
-    """
-    if format_of(q):
-        return half_softmax.forward(q, k, v, key_mask, causal, scale)
-    call, dtype = Call(q.shape[:-2], q=q, k=k, v=v, key_mask=key_mask), dtype_of(q)
-    q, k, v = call.flat(q), call.flat(k), call.flat(v)
-    n, m = q.shape[1], v.shape[2]
-    out, log_sum_exp = call.empty((n, m), dtype), call.empty((n,), dtype)
-    grid = call.heads * tiles(n), tiles(m)
-    mask = _mask(call, key_mask, k)
-    call.launch(forward_tile, grid, BLOCK, q, k, v, mask, bool(causal), dtype.type(scale), out, log_sum_exp)
-    return call.results(out, log_sum_exp)
+class Saved(common.Saved):
+    """What the backward pass needs."""
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
-    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
-    if format_of(q):
-        return half_softmax.backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale)
-    arrays = {"q": q, "k": k, "v": v, "out": out, "log_sum_exp": log_sum_exp, "key_mask": key_mask}
-    call, dtype = Call(q.shape[:-2], d_out=d_out, **arrays), dtype_of(q)
-    g, q, k, v = call.flat(d_out), call.flat(q), call.flat(k), call.flat(v)
-    log_sum_exp, row_sum = call.flat(log_sum_exp, axes=1), dot_rows(call, g, call.flat(out))  # (6)  (heads, N)
-    d_q, d_k, d_v = (call.empty(x.shape[1:], dtype) for x in (q, k, v))
-    mask, causal, scale = _mask(call, key_mask, k), bool(causal), dtype.type(scale)
-
-    def gradient(d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative):
-        grid = call.heads * tiles(d.shape[1]), tiles(d.shape[2])
-        scores = mask, causal, scale, log_sum_exp, row_sum
-        call.launch(
-            gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *scores, factor, d, rows_are_queries, derivative
-        )
-
-    gradient(d_v, k, q, v, g, g, dtype.type(1), rows_are_queries=False, derivative=False)
-    gradient(d_k, k, q, v, g, q, scale, rows_are_queries=False, derivative=True)
-    gradient(d_q, q, k, g, v, k, scale, rows_are_queries=True, derivative=True)
-    return call.results(d_q, d_k, d_v)
+def forward(q, k, v, *, causal=False, key_mask=None, scale=None, state=None, out=None):
+    out, saved = common.forward(loop, q, k, v, causal=causal, key_mask=key_mask, scale=scale, state=state, out=out)
+    return out, Saved(*saved)
 
 
-def _mask(call, key_mask, k):
-    """``(heads, L)``; without one, all True."""
-    return filled(call, k.shape[1:2], bool, True) if key_mask is None else call.flat(key_mask, axes=1)
+def backward(d_out, saved):
+    return common.backward(loop, d_out, saved)
+
+
+def step(q_t, k_t, v_t, state, *, scale=None):
+    return common.step(loop, q_t, k_t, v_t, state, scale=scale)

@@ -1,33 +1,9 @@
-"""Kernels in Numba for the CPU, float32 and float64, same names as in ``linattn_ref.kernels.reference``.
+"""The jit backend: pages by their names, compiled by Numba for the CPU, float32 and float64.
 
-``vector``                short vectors as Numba values; more that they can do is in ``vector_block``, ``vector_part``,
-                          ``vector_exp``, ``vector_trig`` and ``vector_prefetch``
-``panel``                 matrix products on them
-``transposed``            panels transposed in registers
-``triangle``              triangular products and systems of equations
-``views``                 rows and columns of arrays, for them
-``heads``                 heads of arrays with any strides, and where results are written
-``cache``                 the compilation cache
-``entrance``              what axes and lengths a kernel may be given, looked at before it is called
-``threads``               several Python threads, forked processes
-``softmax``               softmax attention; a token of decoding is in ``softmax_step``
-``pattern_softmax``       the same over an allowed set of pairs
-``softmax_tile``          what these two share
-``causal_product``        linear attention's causal product; its kernels are in ``causal_scan``, ``causal_parts``,
-                          ``gate_gradient`` and ``causal_step``
-``causal_product_plain``  the same in a few lines
-``elu_plus_one``          its feature map
-``delta_product``         the product of states that fade and correct themselves; its kernels are in ``delta_forward``,
-                          ``delta_backward`` and ``delta_log_gate``
-``exponential_features``  those of the Performer; a token of decoding with the positive ones is in ``favor_positive``
-``decode``                a token of a whole transformer; its GELU is in ``normal``
-``rfa``                   a token of decoding with random feature attention
-``ctc``                   CTC's sums over paths, by ``log_sum``
-``lstm``                  an LSTM through time and back; the gradients of its matrices by ``outer_product``
-``lsh``                   Reformer's attention within sorted chunks; ``lsh_meet`` says who meets whom
+``jit.linear.forward`` is what ``linear.forward(..., kernels=jit)`` runs. The loops are in ``loops/``; what a page does
+around them is in ``linattn_ref/kernels/common`` where CUDA does the same.
 
-The first call in each dtype compiles (a few seconds); later processes read the result from the cache, which lies beside
-these files or where the environment variable ``NUMBA_CACHE_DIR`` says; see ``cache``.
+The first call in each dtype compiles (a few seconds); later processes read the result from the cache.
 """
 
 try:
@@ -35,7 +11,8 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn_ref.kernels.jit needs Numba ({error}): pip install 'numba>=0.61'") from error
 
-from linattn_ref.kernels.jit import (
+from linattn_ref.kernels.jit import delta, delta_rule, exponential, gated_linear, linear, rfa, softmax
+from linattn_ref.kernels.jit.loops import (
     adam,
     causal_product,
     cross_entropy,
@@ -50,8 +27,6 @@ from linattn_ref.kernels.jit import (
     lsh,
     lstm,
     pattern_softmax,
-    rfa,
-    softmax,
 )
 
 __all__ = [
@@ -60,12 +35,17 @@ __all__ = [
     "cross_entropy",
     "ctc",
     "decode",
+    "delta",
     "delta_product",
+    "delta_rule",
     "elu_plus_one",
+    "exponential",
     "exponential_features",
     "favor_positive",
+    "gated_linear",
     "gelu",
     "layer_norm",
+    "linear",
     "lsh",
     "lstm",
     "pattern_softmax",

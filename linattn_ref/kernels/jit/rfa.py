@@ -1,167 +1,35 @@
-"""One position of random feature attention, for decoding: unit vectors, features, gate and step at once.
+"""`linattn_ref.attention.rfa`, keeping less with a gate; a token at once by ``loops/rfa.py``."""
 
-    y = x / |x|                                              (1)  0 for x = 0
-    phi(x) = [sin(omega y), cos(omega y)] / sqrt(m)          (2)  C = 2m
-    phi(x) = max(omega y, 0) / sqrt(m)                       (3)  C = m, arc-cosine
-    S = g S + (1 - g) phi(k) v^T,   Z = g Z + (1 - g) phi(k) (4)
+from linattn_ref.attention import rfa as page
+from linattn_ref.attention.feature_maps_random import KINDS
+from linattn_ref.attention.linear import State
+from linattn_ref.kernels.jit.loops import rfa as loop
 
-Without a gate both ``g`` and ``1 - g`` are 1. In NumPy it is ``step_in_place`` of ``attention/rfa_recurrent.py``. Of
-features the rest is `causal_step`.
-"""
-
-import math
-
-import numpy as np
-from numba import njit
-
-from linattn_ref.kernels.jit.cache import serial_kernel
-from linattn_ref.kernels.jit.causal_step import bind, bound_rows, in_turn, step_rows
-from linattn_ref.kernels.jit.panel import new_panel, product
-from linattn_ref.kernels.jit.reciprocal import reciprocal, rest
-from linattn_ref.kernels.jit.vector import broadcast, lanes, largest_lane, load, maximum, total
-from linattn_ref.kernels.jit.vector_trig import sine_cosine
-from linattn_ref.kernels.jit.views import columns_from, load_row, rows_apart, store_row
-
-WIDEST = 128  # bytes of a Vector, on any processor
+__all__ = ["Saved", "backward", "forward", "step"]
 
 
-def step(q, k, v, s, z, gate, eps, feature_map):
-    """One token, ``(..., D)``, ``(..., D)``, ``(..., M)`` -> ``out (..., M)``; brings ``s`` and ``z`` up to date.
-
-    ``gate (...)``, or None. The map has a field ``omega (m, D)``, and one feature a direction or two, (3) or (2).
-    """
-    out, rows_s, rows_z = np.empty(v.shape, v.dtype), _rows(s), _rows(z)
-    rest = _gates(gate, q), _directions(feature_map, q), len(feature_map.omega), eps
-    step_heads(_rows(q), _rows(k), _rows(v), rows_s, rows_z, *rest, _rows(out))
-    if not (s.flags.carray and z.flags.carray):
-        s[...], z[...] = rows_s.reshape(s.shape), rows_z.reshape(z.shape)
-    return out
+class Saved(page.Saved):
+    """The page's, without the queries and keys of the gated sums, which are features, and weighted features."""
 
 
-def bind_step(q, k, v, s, z, gate, eps, feature_map, out, *, turns=None):
-    """:func:`step` of these arrays, all contiguous, as a function without arguments that writes ``out``."""
-    numbers = np.array([[len(feature_map.omega), eps]], q.dtype)
-    kernel = step_bound_32 if q.dtype == np.float32 else step_bound_64
-    return bind(kernel, turns, q, k, v, s, z, _gates(gate, q), _directions(feature_map, q), numbers, out)
+def forward(*arrays, **options):
+    out, saved = page.forward.page(*arrays, **options)
+    if not isinstance(saved, page.Saved):  # without a gate it is linear attention's
+        return out, saved
+    return out, Saved(*saved._replace(gated=with_rows(saved.gated, None, None)))
 
 
-def _rows(x):
-    """``(..., W)`` as ``(rows, W)``, contiguous; Numba would compile anew for read-only arrays."""
-    x = x if x.flags.carray else np.require(x, requirements="CW")
-    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+def backward(d_out, saved, *, d_state=None):
+    _, (*_, phi_q), _ = saved.features
+    gated = with_rows(saved.gated, phi_q, (1 - saved.gate)[..., None] * saved.phi_k)
+    return page.backward.page(d_out, page.Saved(*saved._replace(gated=gated)), d_state=d_state)
 
 
-def _gates(gate, q):
-    """A gate a row ``(rows, 1)``, or no rows."""
-    return np.empty((0, 1), q.dtype) if gate is None else _rows(gate[..., None])
+def with_rows(gated, q, k):
+    """What gated linear attention saved, with these queries and keys."""
+    return gated._replace(rule=gated.rule._replace(q=q, k=k))
 
 
-def _directions(feature_map, q):
-    """``omega^T``, and so many columns of zeros that any Vector of its columns is whole."""
-    omega, fewest = feature_map.omega, WIDEST // q.itemsize
-    directions = np.zeros((omega.shape[1], -(-len(omega) // fewest) * fewest), q.dtype)
-    directions[:, : len(omega)] = omega.T
-    return directions
-
-
-# --- Compiled -------------------------------------------------------------------------------------------------------
-
-
-@serial_kernel(
-    q="heads D", k="heads D", v="heads M", s="states M", z="heads C", gate="gates 1", directions="D *", out="heads M"
-)
-def step_heads(q, k, v, s, z, gate, directions, m, eps, out):
-    """Write ``out`` and bring ``s`` and ``z`` up to date."""
-    _step_rows(q, k, v, s, z, gate, directions, m, eps, out)
-
-
-@serial_kernel
-def step_bound_32(table):
-    """The same arrays, and ``m`` and ``eps`` in one, from the `causal_step.bind` table at this address."""
-    in_turn(_step_bound, table, np.float32)
-
-
-@serial_kernel
-def step_bound_64(table):
-    """The same in float64."""
-    in_turn(_step_bound, table, np.float64)
-
-
-@njit
-def _step_bound(table, dtype):
-    q, k, v = bound_rows(table, 0, dtype), bound_rows(table, 1, dtype), bound_rows(table, 2, dtype)
-    s, z, gate = bound_rows(table, 3, dtype), bound_rows(table, 4, dtype), bound_rows(table, 5, dtype)
-    directions, numbers, out = bound_rows(table, 6, dtype), bound_rows(table, 7, dtype), bound_rows(table, 8, dtype)
-    _step_rows(q, k, v, s, z, gate, directions, int(numbers[0, 0]), float(numbers[0, 1]), out)
-
-
-@njit
-def _step_rows(q, k, v, s, z, gate, directions, m, eps, out):
-    """On rows: ``q, k (heads, D)``, ``z (heads, C)``, ``v, out (heads, M)``, ``s (heads * C, M)``."""
-    if k.shape != q.shape or len(z) != len(q) or len(directions) != q.shape[1] or z.shape[1] not in (m, 2 * m):
-        raise ValueError("expected q and k (..., D), omega (m, D), z (..., m or 2 m)")
-    if len(gate) != 0 and len(gate) != len(q):
-        raise ValueError("expected a gate for each of the leading axes of q")
-    phi_q, phi_k, y, panel = np.empty_like(z), np.empty_like(z), np.empty_like(q), new_panel(len(q), q)
-    for x, phi in ((q, phi_q), (k, phi_k)):
-        for row in range(len(x)):
-            _write_unit(x, row, y)
-        _features(y, directions, m, panel, phi)
-    if len(gate):
-        _weigh(phi_k, gate)
-    else:
-        gate = np.ones((len(q), 1), q.dtype)
-    step_rows(phi_q, phi_k, v, s, z, eps, out, gate)  # (4)
-
-
-@njit
-def _weigh(phi, gate):
-    """Times ``1 - g``."""
-    for row in range(len(phi)):
-        for c in range(phi.shape[1]):
-            phi[row, c] *= 1 - gate[row, 0]
-
-
-@njit
-def _features(y, directions, m, panel, phi):
-    """(2) or (3)."""
-    scale = y.dtype.type(1 / math.sqrt(m))
-    sines, cosines = _columns(phi, 0, m), _columns(phi, phi.shape[1] - m, m)
-    for first in range(0, m, lanes(y)):
-        product(panel, y, columns_from(directions, first), False)
-        some_sines, some_cosines = columns_from(sines, first), columns_from(cosines, first)
-        for row in range(len(y)):
-            p = load(panel, row)
-            if phi.shape[1] == m:
-                store_row(some_sines, row, maximum(p, broadcast(y.dtype.type(0))) * broadcast(scale))  # (3)
-            else:
-                sine, cosine = sine_cosine(p)
-                store_row(some_sines, row, sine * broadcast(scale))  # (2)
-                store_row(some_cosines, row, cosine * broadcast(scale))  # (2)
-
-
-@njit(forceinline=True)
-def _columns(x, first, count):
-    """``x[:, first : first + count]``."""
-    return rows_apart(x.ctypes.data + first * x.itemsize, len(x), count, x.strides[0], x.dtype)
-
-
-@njit(forceinline=True)
-def _write_unit(x, row, y):
-    """(1), whatever the length; first over the largest entry, so that no square leaves the range."""
-    zero = x.dtype.type(0)
-    largest = broadcast(zero)
-    for first in range(0, x.shape[1], lanes(x)):
-        part = load_row(columns_from(x, first), row)
-        largest = maximum(maximum(part, broadcast(zero) - part), largest)
-    size, squares = largest_lane(largest), broadcast(zero)
-    share, more = broadcast(reciprocal(size, x)), broadcast(rest(size, x))
-    for first in range(0, x.shape[1], lanes(x)):
-        part = load_row(columns_from(x, first), row) * share * more
-        store_row(columns_from(y, first), row, part)
-        squares = squares + part * part
-    length = x.dtype.type(math.sqrt(total(squares)))
-    over = broadcast(zero if length == 0 else x.dtype.type(1) / length)
-    for first in range(0, x.shape[1], lanes(x)):
-        columns = columns_from(y, first)
-        store_row(columns, row, load_row(columns, row) * over)
+def step(q_t, k_t, v_t, state, omega, gate_t=None, *, kind="gaussian", eps=1e-6, overwrite_state=False):
+    s, z = (state.s, state.z) if overwrite_state else (state.s.copy(), state.z.copy())
+    return loop.step(q_t, k_t, v_t, s, z, gate_t, eps, KINDS[kind](omega)), State(s, z)

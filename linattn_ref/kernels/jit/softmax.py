@@ -1,233 +1,24 @@
-"""Softmax attention in Numba: `linattn_ref.kernels.reference.softmax` with a lane for every query, or every key.
+"""`linattn_ref.attention.softmax` by tiles of keys, without ``P``; the loop is ``loops/softmax.py``."""
 
-The formulas (1)-(6) are the reference's; here is where the numbers lie. ``lanes`` numbers go through every instruction
-(`vector`), and a lane never needs its neighbour, so maximum, sum and exponential take no step across lanes.
+from linattn_ref.kernels.common import softmax as common
+from linattn_ref.kernels.common.softmax import init_state
+from linattn_ref.kernels.jit.loops import softmax as loop
 
-Forward: a task is ``lanes`` queries of one head, a query a lane, and runs over the keys in tiles of ``KEYS``::
-
-           queries ->
-         +-----------+       +-----------+       +-----------+
-    keys | scores    |  =  K | tile      |   @   | scale Q^T | D      scores become weights in place, (1) (2)
-         |           |       |           |       +-----------+
-         +-----------+       +-----------+
-         +-----------+       +-----------+       +-----------+
-    M    | out^T     |  += V^T tile      |   @   | weights   | keys   (3), after out^T *= decay
-         +-----------+       +-----------+       +-----------+
-
-Backward: a task runs over tiles of ``lanes`` keys, a key a lane, and for each over the queries in tiles of ``QUERIES``.
-``scale K^T``, ``V^T``, ``d_k^T`` and ``d_v^T`` stay put as panels; ``d_q`` is added to, tile after tile::
-
-    p   = exp(Q (scale K^T) - lse)        d_s = p * (d_out V^T - row_sum)      (queries, lanes)
-    d_v^T += d_out^T p                    d_k^T += Q^T d_s                     (M, lanes), (D, lanes)
-    d_q   += d_s (scale K)                                                     (queries, D), by panels of columns
-
-That is five matrix products; with queries and keys in separate passes it would be seven. A head's keys are dealt out to
-several tasks, each with a ``d_q`` of its own, where there are fewer than ``TASKS`` heads to keep the processor busy.
-
-No array is larger than the inputs times that number of tasks. How the work is cut depends on shapes alone and every
-number is written by one task, so the result is the same to the last bit for any number of threads.
-
-References
-----------
-Dao et al. (2022), "FlashAttention", Algorithms 1 and 4.
-"""
-
-import math
-
-import numpy as np
-from numba import njit, prange
-
-from linattn_ref.kernels.jit.cache import kernel
-from linattn_ref.kernels.jit.heads import give, gradients_to_write, head_of, side_by_side, table_of, to_write
-from linattn_ref.kernels.jit.panel import new_panel, pack, product, unpack
-from linattn_ref.kernels.jit.softmax_step import bind_step, step
-from linattn_ref.kernels.jit.softmax_tile import (
-    KEYS,
-    MAXIMUM,
-    QUERIES,
-    SUM,
-    TASKS,
-    add_gradients,
-    add_shares,
-    flat_mask,
-    has_none,
-    is_beyond,
-    key_panels,
-    mask_bias,
-    online_softmax,
-    product_of_seen,
-    room_for_shares,
-    saturate,
-    shift_and_row_sum,
-    write_row,
-)
-from linattn_ref.kernels.jit.vector import broadcast, keep_lanes, lanes, load, store
-from linattn_ref.kernels.jit.vector_exp import exp
-from linattn_ref.kernels.reference.saturation import is_saturated, without_zero
-from linattn_ref.kernels.reference.softmax import sums_of_weights
-
-__all__ = ["backward", "bind_step", "forward", "step"]
-
-# --- Forward --------------------------------------------------------------------------------------------------------
+__all__ = ["Saved", "backward", "forward", "init_state", "step"]
 
 
-def forward(q, k, v, key_mask, causal, scale, *, out=None):
-    """Output and row log-sum-exp of softmax attention.
-
-    Parameters
-    ----------
-    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``
-    key_mask : ndarray of bool ``(..., L)`` or None
-    causal : bool
-        Query ``i`` sees keys ``j <= i + (L - N)``.
-    scale : float
-    out : ndarray ``(..., N, M)``, optional
-        To be written to.
-
-    Returns
-    -------
-    out : ndarray ``(..., N, M)``
-    log_sum_exp : ndarray ``(..., N)``
-        ``-inf`` for a query that sees nothing, whose output is 0.
-    """
-    q, k, v = side_by_side(q, k, v)
-    written = to_write(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
-    log_sum_exp = np.empty((math.prod(q.shape[:-2]), q.shape[-2]), q.dtype)  # (heads, N)
-    table = table_of(q, k, v, written)
-    _forward(table, flat_mask(key_mask, k), bool(causal), q.dtype.type(scale), log_sum_exp)
-    return give(out, written), log_sum_exp.reshape(q.shape[:-1])
+class Saved(common.Saved):
+    """What the backward pass needs."""
 
 
-@kernel
-def _forward(table, key_mask, causal, scale, log_sum_exp):
-    heads, n = log_sum_exp.shape
-    width, dtype = lanes(log_sum_exp), log_sum_exp.dtype
-    tiles = (n + width - 1) // width
-    for task in prange(heads * tiles):
-        head, turn = task // tiles, task % tiles
-        # A causal tile costs more the later it is: 0, last, 1, last - 1, ... gives neighbouring tasks equal work.
-        tile = tiles - 1 - turn // 2 if turn % 2 else turn // 2
-        q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
-        v, out = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
-        first = tile * width
-        if not _forward_tile(q, k, v, key_mask[head], causal, scale, first, out, log_sum_exp[head], False):
-            _forward_tile(q, k, v, key_mask[head], causal, scale, first, out, log_sum_exp[head], True)
+def forward(q, k, v, *, causal=False, key_mask=None, scale=None, state=None, out=None):
+    out, saved = common.forward(loop, q, k, v, causal=causal, key_mask=key_mask, scale=scale, state=state, out=out)
+    return out, Saved(*saved)
 
 
-@njit
-def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp, careful):
-    """One head's queries ``first .. first + lanes - 1``; False if it has to be ``careful``."""
-    n, n_keys = q.shape[0], k.shape[0]
-    last = min(first + lanes(q), n)
-    see = first + (n_keys - n)  # the causal query in lane i sees keys j <= see + i
-    end = min(n_keys, last + (n_keys - n)) if causal else n_keys
-    q_t = new_panel(q.shape[1], q)  # (D, queries)
-    pack(q_t, q[first:last], scale)
-    scores = new_panel(KEYS, q)  # (keys, queries)
-    out_t = new_panel(v.shape[1], q)  # (M, queries)
-    out_t[:] = 0
-    state = new_panel(2, q)
-    state[MAXIMUM] = np.finfo(q.dtype).min  # below any score, yet exp(-inf - it) is 0, not NaN
-    state[SUM] = 0
-    for start in range(0, end, KEYS):
-        stop = min(start + KEYS, end)
-        product(scores, k[start:stop], q_t, False)
-        if careful:
-            saturate(scores, k[start:stop], q_t)
-        _hide(scores, key_mask[start:stop], causal, see - start)
-        online_softmax(scores, stop - start, state, out_t)
-        if careful:
-            product_of_seen(out_t, v[start:stop].T, scores, True)  # (3)
-        else:
-            product(out_t, v[start:stop].T, scores, True)  # (3)
-    if not careful and has_none(out_t, last - first):
-        return False
-    for i in range(last - first):
-        if not careful and is_beyond(state, i) and key_mask[: min(see + i + 1, n_keys) if causal else n_keys].any():
-            return False
-        log_sum_exp[first + i] = write_row(out[first + i], i, out_t, state)
-    return True
+def backward(d_out, saved):
+    return common.backward(loop, d_out, saved)
 
 
-@njit
-def _hide(scores, key_mask, causal, see):
-    """``-inf`` for masked keys in all lanes, for key ``j`` in the lanes ``i`` with ``j > see + i``."""
-    for j in range(key_mask.size):
-        if not key_mask[j]:
-            scores[j] = -np.inf
-        elif causal and j > see:
-            store(scores, j, keep_lanes(load(scores, j), j - see, lanes(scores), -np.inf))
-
-
-# --- Backward -------------------------------------------------------------------------------------------------------
-
-
-def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale, *, gradients=(None, None, None)):
-    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``.
-
-    ``gradients`` are arrays for them to be written to, or None.
-    """
-    if is_saturated(log_sum_exp):
-        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, key_mask, causal, scale))
-    d_out, q, k, v = side_by_side(d_out, q, k, v)
-    shift, row_sum = shift_and_row_sum(log_sum_exp, d_out, out)
-    careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
-    d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)
-    tasks = min(-(-TASKS // max(len(shift), 1)), -(-k.shape[-2] // lanes(q)))  # a head
-    shares = room_for_shares(d_q, tasks)  # (..., tasks, N, D or more)
-    table, key_mask = table_of(d_out, q, k, v, d_k, d_v), flat_mask(key_mask, k)
-    _backward(table, table_of(shares), tasks, shift, row_sum, key_mask, bool(causal), q.dtype.type(scale), careful)
-    add_shares(d_q, shares)
-    return tuple(give(*each) for each in zip(gradients, (d_q, d_k, d_v), strict=True))
-
-
-@kernel
-def _backward(table, shares, tasks, shift, row_sum, key_mask, causal, scale, careful):
-    width, dtype = lanes(shift), shift.dtype
-    for task in prange(len(shift) * tasks):
-        h, part = task // tasks, task % tasks
-        d_out, q, d_q = head_of(table, 0, h, dtype), head_of(table, 1, h, dtype), head_of(shares, 0, task, dtype)
-        k, v = head_of(table, 2, h, dtype), head_of(table, 3, h, dtype)
-        d_k, d_v = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype)
-        rows = (d_out, q, shift[h], row_sum[h], d_q)
-        d_q[:] = 0
-        for first in range(part * width, k.shape[0], tasks * width):
-            _backward_tile(rows, k, v, key_mask[h], causal, scale, first, d_k, d_v, careful)
-
-
-@njit
-def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v, careful):
-    """What one head's keys ``first .. first + lanes - 1`` give to ``d_q``, and their own ``d_k`` and ``d_v``."""
-    d_out, q, shift, row_sum, d_q = rows
-    n, width, one = q.shape[0], lanes(q), q.dtype.type(1)
-    last = min(first + width, k.shape[0])
-    see = (k.shape[0] - n) - first  # causal query i sees the lanes j <= see + i
-    keys, key_mask = last - first, key_mask[first:last]
-    k_t, v_t, k_columns = key_panels(k[first:last], v[first:last], d_q.shape[1], scale)
-    d_k_t, d_v_t = new_panel(k.shape[1], q), new_panel(v.shape[1], q)  # (D, keys), (M, keys)
-    p, d_s = new_panel(QUERIES, q), new_panel(QUERIES, q)  # (queries, keys)
-    d_k_t[:] = 0
-    d_v_t[:] = 0
-    bias = mask_bias(key_mask, q)
-    for start in range(max(0, -see) if causal else 0, n, QUERIES):
-        stop = min(start + QUERIES, n)
-        product(p, q[start:stop], k_t, False)
-        if careful:
-            saturate(p, q[start:stop], k_t)
-        product(d_s, d_out[start:stop], v_t, False)
-        _weights(p, d_s, shift[start:stop], row_sum[start:stop], bias, see + start if causal else width)
-        add_gradients(q[start:stop], d_out[start:stop], p, d_s, k_columns, keys, d_q[start:stop], d_k_t, d_v_t, careful)
-    unpack(d_k[first:last], d_k_t, scale)
-    unpack(d_v[first:last], d_v_t, one)
-
-
-@njit
-def _weights(p, d_s, shift, row_sum, bias, see):
-    """Scores to probabilities in ``p``, the gradients of both in ``d_s``; query i sees lanes <= see + i."""
-    for i in range(shift.size):
-        score = load(p, i) + load(bias, 0)
-        if see + i + 1 < lanes(p):
-            score = keep_lanes(score, 0, see + i + 1, -np.inf)
-        weight = exp(score - broadcast(shift[i]))  # (5)
-        store(p, i, weight)
-        store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum[i])))
+def step(q_t, k_t, v_t, state, *, scale=None):
+    return common.step(loop, q_t, k_t, v_t, state, scale=scale)

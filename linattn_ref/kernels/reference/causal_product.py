@@ -9,7 +9,7 @@ with ``S_0 = state``, and ``g = w = 1`` in plain linear attention. Three forms o
     Algorithm 1 as the paper prints it, one position after the other.
 ``forward``, ``backward``
     The same numbers a chunk at a time: matrix products in place of rank-1 updates; gates ``g`` and weights ``w``.
-``normalised_forward``, ``normalised_backward``; ``step``, ``bind_step``, in ``causal_step.py``
+``normalised_forward``, ``normalised_backward``; ``step``, in ``causal_step.py``
     Numerator and denominator of linear attention at once: the same product with a column of ones beside ``V``.
 
 The gradient, by hand
@@ -54,7 +54,7 @@ import numpy as np
 
 from linattn_ref.kernels.reference.buffers import empty, into
 from linattn_ref.kernels.reference.causal_product_plain import backward_by_row, copy_or_zeros, forward_by_row
-from linattn_ref.kernels.reference.causal_step import bind_step, step
+from linattn_ref.kernels.reference.causal_step import step
 from linattn_ref.kernels.reference.division import divide
 from linattn_ref.kernels.reference.seen_product import product_of_seen
 
@@ -63,7 +63,6 @@ __all__ = [
     "Decay",
     "backward",
     "backward_by_row",
-    "bind_step",
     "forward",
     "forward_by_row",
     "normalised_backward",

@@ -11,7 +11,7 @@ import numpy as np
 from linattn_ref.kernels.reference import causal_product
 from linattn_ref.kernels.reference.buffers import into
 
-__all__ = ["backward", "bind_step", "forward", "step"]
+__all__ = ["backward", "forward", "step"]
 
 
 def forward(x, *, out=None):
@@ -29,8 +29,3 @@ def backward(d_phi, phi):
 def step(q, k, v, s, z, eps):
     """One token, ``(..., D)``, ``(..., D)``, ``(..., M)`` -> ``out (..., M)``; see `causal_product.step`."""
     return causal_product.step(forward(q)[0], forward(k)[0], v, s, z, eps)
-
-
-def bind_step(q, k, v, s, z, eps, out, *, turns=None):
-    """:func:`step` of these arrays as a function without arguments that writes ``out``."""
-    return causal_product.bind_step(q, k, v, s, z, eps, out, turns=turns, step=step)

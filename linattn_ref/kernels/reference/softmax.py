@@ -24,9 +24,8 @@ import numpy as np
 from linattn_ref.kernels.reference.buffers import all_into, into
 from linattn_ref.kernels.reference.saturation import is_saturated, saturate, without_zero
 from linattn_ref.kernels.reference.seen_product import product_of_seen
-from linattn_ref.kernels.reference.softmax_step import bind_step, step
 
-__all__ = ["backward", "bind_step", "forward", "step", "sums_of_weights"]
+__all__ = ["backward", "forward", "sums_of_weights"]
 
 TILE = 128  # keys a tile: scores take N * TILE numbers a head, whatever L is
 

@@ -18,6 +18,7 @@ from linattn_ref.lecture.site import prose
 __all__ = ["Segment", "page_html", "segments", "tags"]
 
 TAG = re.compile(r"\((\d+)\)(?:\s*-\s*\((\d+)\))?")
+ELSEWHERE = re.compile(r"\b(?:linear|softmax) \(\d.*")  # "# linear (5)": equations of another file
 
 
 class Segment(NamedTuple):
@@ -104,8 +105,9 @@ def tags(source: str) -> dict[int, list[str]]:
     """The equations that comments name, by line."""
     found = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and TAG.search(token.string):
-            found[token.start[0]] = [number for match in TAG.finditer(token.string) for number in _range(match)]
+        comment = ELSEWHERE.sub("", token.string) if token.type == tokenize.COMMENT else ""
+        if TAG.search(comment):
+            found[token.start[0]] = [number for match in TAG.finditer(comment) for number in _range(match)]
     return found
 
 
@@ -149,7 +151,9 @@ def _linked(line: str, known: dict[str, prose.Equation]) -> str:
     """A coloured line whose comment's equation numbers lead to the formula."""
     code, comment, rest = line.partition('<span class="c1">')
     link = re.compile(r"\((\d+)\)")
-    return code + comment + link.sub(lambda m: f'<a href="#eq-{m[1]}">({m[1]})</a>' if m[1] in known else m[0], rest)
+    own = ELSEWHERE.sub("", rest)
+    linked = link.sub(lambda m: f'<a href="#eq-{m[1]}">({m[1]})</a>' if m[1] in known else m[0], own)
+    return code + comment + linked + rest[len(own) :]
 
 
 def _equation_html(equation: prose.Equation, link: Callable[[str], str]) -> str:

@@ -19,7 +19,9 @@ __all__ = ["Extras", "write"]
 # Folders of the package whose files have a page with formulas beside the code.
 LITERATE = {
     "attention": "Mechanisms",
-    "kernels/reference": "The hot loops, as the papers print them",
+    "attention/parts": "What several mechanisms need",
+    "kernels/common": "What compiled backends share",
+    "kernels/reference": "Loops that are no page",
     "nn": "Layers and losses",
 }
 PARTS = {

@@ -2,9 +2,9 @@
 
 A fence says whose source it shows, and between which lines; it is read from the file when the deck is built::
 
-    ```source linattn_ref.attention.linear_sums:read
-    numerator =
-    return
+    ```source linattn_ref.attention.linear:forward
+    s, z = s
+    out[rows]
     ```
 """
 

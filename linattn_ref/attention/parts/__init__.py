@@ -1,0 +1,34 @@
+"""What several pages need, each a few lines or a small pair of passes.
+
+``masks``               who sees whom, and sums in which what is not seen counts for nothing
+``recurrent``           a step and a matrix, of any forward pass
+``sums``, ``pieces``    states: of linear attention, of gated linear attention and the delta rule
+``heads``               a matrix that serves several heads
+
+``segment_means``, ``pinv_exact``, ``pinv_iterative``, ``depthwise``      of Nyström attention
+``max_pool``, ``strided_convolution``                                     of Linformer, in place of a matrix
+``dynamic_projection``, ``layer_norm``                                    of the Long-Short Transformer
+``gate``, ``decay_gate``                                                  gates made of the layer's input
+"""
+
+from linattn_ref import lazy
+
+__all__ = [
+    "decay_gate",
+    "depthwise",
+    "dynamic_projection",
+    "gate",
+    "heads",
+    "layer_norm",
+    "masks",
+    "max_pool",
+    "pieces",
+    "pinv_exact",
+    "pinv_iterative",
+    "recurrent",
+    "segment_means",
+    "strided_convolution",
+    "sums",
+]
+
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

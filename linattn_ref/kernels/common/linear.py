@@ -1,0 +1,118 @@
+"""`linattn_ref.attention.linear` on a causal loop; over all keys its sums are BLAS's already."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from linattn_ref.attention import exponential
+from linattn_ref.attention.feature_maps import FeatureMap, elu_plus_one, in_room, is_exponential
+from linattn_ref.attention.linear import Gradients
+from linattn_ref.attention.parts.masks import divide, shown
+from linattn_ref.attention.parts.sums import State
+from linattn_ref.kernels.common import exponential as common_exponential
+from linattn_ref.kernels.common.exponential import into, sums
+from linattn_ref.kernels.common.rises import join
+from linattn_ref.op import Array, Bool, Float
+
+__all__ = ["Saved", "backward", "forward", "step"]
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs: rows, and the sums of the keys that all queries see."""
+
+    phi_q: Float[Array, "... N C"]
+    phi_k: Float[Array, "... L C"]  # masked rows 0
+    v: Float[Array, "... L M"]  # masked rows 0
+    s: Float[Array, "... C M"]
+    z: Float[Array, "... C"]
+    out: Float[Array, "... N M"]
+    denominator: Float[Array, "... N"]
+    features: tuple[FeatureMap, Any, Any]  # phi, and what its gradient needs of q and of k
+    key_mask: Bool[Array, "... L"] | None
+    causal: bool
+    first: State | None
+    state: State  # after the last key
+
+
+def forward(
+    loops: Any,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    feature_map: FeatureMap = elu_plus_one,
+    causal: bool = False,
+    key_mask: Any = None,
+    eps: float = 1e-6,
+    state: State | None = None,
+    out: Array | None = None,
+) -> tuple[Array, Any]:
+    """Equations (1)-(4) of the page."""
+    if is_exponential(feature_map):
+        return exponential.forward(q, k, v, feature_map, causal=causal, key_mask=key_mask, state=state, out=out)
+    k, v, phi = shown(k, key_mask), shown(v, key_mask), in_room(feature_map, loops)
+    (phi_q, of_q), (phi_k, of_k) = phi.forward(q), phi.forward(k)
+    phi_k, seen_by_all = shown(phi_k, key_mask), k.shape[-2] - causal * q.shape[-2]
+    s, z = sums(phi_k[..., :seen_by_all, :], v[..., :seen_by_all, :])  # (1), (2)
+    if state is not None:
+        s, z = s + state.s, z + state.z
+    if causal:
+        own = phi_k[..., seen_by_all:, :], v[..., seen_by_all:, :]
+        buffer = {} if out is None else {"out": out}
+        out, d, *last = loops.causal_product.normalised_forward(
+            phi_q, *own, None, None, s, z, eps, **buffer
+        )  # (3), (4)
+    else:
+        d = phi_q @ z[..., None] + eps
+        result, d, last = divide(phi_q @ s, d), d[..., 0], (s, z)  # (3)
+        out = into(out, result)
+    kept = phi_q, phi_k, v, s, z, out, d, (feature_map, of_q, of_k)
+    return out, Saved(*kept, key_mask, causal, state, State(*last))
+
+
+def backward(loops: Any, d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gradients:
+    """Equations (5)-(9) of the page."""
+    phi_q, phi_k, v, s, z, out, denominator, (feature_map, of_q, of_k), key_mask, causal, first, _ = saved
+    d_s, d_z = (None, None) if d_state is None else (d_state.s, d_state.z)
+    seen_by_all, d_phi_k, d_v = phi_k.shape[-2] - causal * phi_q.shape[-2], [], []
+    if causal:
+        own = phi_q, phi_k[..., seen_by_all:, :], v[..., seen_by_all:, :], None, None, s, z, out, denominator
+        d_phi_q, own_k, own_v, _, _, d_s, d_z = loops.causal_product.normalised_backward(d_out, d_s, d_z, *own)
+        d_phi_k, d_v = [own_k], [own_v]
+    else:
+        d_n = divide(d_out, denominator[..., None])  # (5)
+        d_d = -(d_n * out).sum(axis=-1, keepdims=True)  # (5)
+        d_phi_q = d_n @ s.mT
+        d_phi_q += d_d * z[..., None, :]  # (6)
+        own_s, own_z = phi_q.mT @ d_n, (phi_q.mT @ d_d)[..., 0]  # (7)
+        d_s, d_z = (own_s, own_z) if d_s is None else (own_s + d_s, own_z + d_z)
+        del d_n  # its memory is used again at once
+    if seen_by_all:
+        of_shared = v[..., :seen_by_all, :] @ d_s.mT
+        of_shared += d_z[..., None, :]  # (8)
+        d_phi_k, d_v = [of_shared, *d_phi_k], [phi_k[..., :seen_by_all, :] @ d_s, *d_v]  # (9)
+    phi = in_room(feature_map, loops)
+    d_q, d_k = phi.backward(d_phi_q, of_q), phi.backward(shown(join(d_phi_k), key_mask), of_k)
+    return Gradients(d_q, d_k, shown(join(d_v), key_mask), first and State(d_s, d_z))
+
+
+def step(
+    loops: Any,
+    q_t: Array,
+    k_t: Array,
+    v_t: Array,
+    state: State,
+    *,
+    feature_map: FeatureMap = elu_plus_one,
+    eps: float = 1e-6,
+    overwrite_state: bool = False,
+) -> tuple[Array, State]:
+    """One token, equations (3) and (4)."""
+    if is_exponential(feature_map):
+        return common_exponential.step(loops, q_t, k_t, v_t, state, feature_map, overwrite_state=overwrite_state)
+    s, z = (state.s, state.z) if overwrite_state else (state.s.copy(), state.z.copy())
+    phi = in_room(feature_map, loops)
+    if phi is not feature_map:  # a kernel for both at once
+        return phi.step(q_t, k_t, v_t, s, z, eps), State(s, z)
+    phi_q, phi_k = feature_map.forward(q_t)[0], feature_map.forward(k_t)[0]
+    return loops.causal_product.step(phi_q, phi_k, v_t, s, z, eps), State(s, z)

@@ -1,0 +1,113 @@
+"""`softmax` and `online_softmax` on a loop that keeps no ``P``, and a cache whose rows are written in place.
+
+A row of a cache never changes once it is written, so states share the memory of theirs. The next row is free for the
+state that comes first; a second continuation from the same state copies what it shares.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention import softmax as page
+from linattn_ref.attention.parts.masks import shown
+from linattn_ref.op import Array, Bool, Float
+
+__all__ = ["Cache", "Saved", "backward", "forward", "init_state", "step"]
+
+
+class Rows:
+    """The arrays that states of one cache share, and how many of their rows are written."""
+
+    def __init__(self, k: Array, v: Array, written: int) -> None:
+        self.k, self.v, self.written = k, v, written  # (..., capacity, D), (..., capacity, M)
+
+
+class Cache(page.State):
+    """A state whose ``k`` and ``v`` are the first rows of larger arrays."""
+
+    rows: Rows | None = None
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs: the inputs, the output and one number per row."""
+
+    q: Float[Array, "... N D"]
+    k: Float[Array, "... L D"]  # masked rows 0, those of the state first
+    v: Float[Array, "... L M"]
+    out: Float[Array, "... N M"]
+    log_sum_exp: Float[Array, "... N"]
+    key_mask: Bool[Array, "... L"] | None
+    causal: bool
+    scale: float
+    earlier: int  # of the L keys, how many came with a state
+    state: page.State | None
+
+
+def forward(
+    loop: Any,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool = False,
+    key_mask: Any = None,
+    scale: float | None = None,
+    state: page.State | None = None,
+    out: Array | None = None,
+) -> tuple[Array, Saved]:
+    """Equations (1)-(3) of the page, by those of `online_softmax`."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    k, v = shown(k, key_mask), shown(v, key_mask)
+    earlier = 0 if state is None else state.k.shape[-2]
+    if state is not None:
+        k, v, key_mask = state = append(state, k, v, key_mask)
+    buffer = {} if out is None else {"out": out}
+    out, log_sum_exp = loop.forward(q, k, v, key_mask, causal, scale, **buffer)
+    return out, Saved(q, k, v, out, log_sum_exp, key_mask, causal, scale, earlier, state)
+
+
+def backward(loop: Any, d_out: Array, saved: Saved) -> page.Gradients:
+    """Equations (4)-(8), with ``P`` computed again from the row log-sum-exp."""
+    d_q, d_k, d_v = loop.backward(d_out, *saved[:8])
+    return page.Gradients(d_q, d_k[..., saved.earlier :, :], d_v[..., saved.earlier :, :])
+
+
+def init_state(leading: Any, key_width: int, value_width: int, *, dtype: Any = np.float64, capacity: Any = None) -> Any:
+    """An empty cache, in arrays of ``capacity`` rows."""
+    k, v = (np.empty((*leading, capacity or 1, width), dtype) for width in (key_width, value_width))
+    return _first(Rows(k, v, 0), 0, None)
+
+
+def append(state: page.State, k: Array, v: Array, key_mask: Any) -> Any:
+    """`softmax.append`, in place where the next rows are free."""
+    start, end = state.k.shape[-2], state.k.shape[-2] + k.shape[-2]
+    rows = getattr(state, "rows", None)
+    if rows is None or rows.written != start or rows.k.shape[-2] < end:
+        rows = Rows(_enlarged(state.k, 2 * end), _enlarged(state.v, 2 * end), start)
+    rows.k[..., start:end, :], rows.v[..., start:end, :], rows.written = k, v, end
+    return _first(rows, end, page.joined_masks(state, k, key_mask))
+
+
+def _enlarged(x: Array, capacity: int) -> Array:
+    larger = np.empty_like(x, shape=(*x.shape[:-2], capacity, x.shape[-1]))
+    larger[..., : x.shape[-2], :] = x
+    return larger
+
+
+def _first(rows: Rows, count: int, key_mask: Any) -> Cache:
+    state = Cache(rows.k[..., :count, :], rows.v[..., :count, :], key_mask)
+    state.rows = rows
+    return state
+
+
+def step(loop: Any, q_t: Array, k_t: Array, v_t: Array, state: page.State, *, scale: float | None = None) -> Any:
+    """One token; where no key is masked, by a loop over the rows of the cache."""
+    row = k_t[..., None, :], v_t[..., None, :]
+    if state.key_mask is not None or not hasattr(loop, "step"):
+        out, saved = forward(loop, q_t[..., None, :], *row, causal=True, scale=scale, state=state)
+        return out[..., 0, :], saved.state
+    after = append(state, *row, None)
+    scale = q_t.shape[-1] ** -0.5 if scale is None else scale
+    return loop.step(q_t, after.rows.k, after.rows.v, after.rows.written, scale), after

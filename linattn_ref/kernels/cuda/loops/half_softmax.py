@@ -1,0 +1,53 @@
+"""Softmax attention for bfloat16 and float16, on tensor cores: `softmax` with the kernels of `half_softmax_tiles`.
+
+Same arguments and results; ``log_sum_exp`` is float32. The GPU has to be of compute capability 8.0 or later.
+"""
+
+import numpy as np
+
+from linattn_ref.kernels.cuda.loops.arrays import Call
+from linattn_ref.kernels.cuda.loops.half_rows import dot_rows
+from linattn_ref.kernels.cuda.loops.half_softmax_tiles import forward_tile, gradient_tile
+from linattn_ref.kernels.cuda.loops.half_tiles import WARP_BLOCK, edges
+from linattn_ref.kernels.cuda.loops.half_words import check_float32, check_formats, empty_words, launch, results, words
+from linattn_ref.kernels.cuda.loops.rows import filled
+
+
+def forward(q, k, v, key_mask, causal, scale):
+    """``out (..., N, M)`` of the inputs' dtype, and ``log_sum_exp (..., N)``, float32."""
+    numbers, m, like = check_formats(q=q, k=k, v=v), v.shape[-1], q
+    call = Call(q.shape[:-2], q=q, k=k, v=v, key_mask=key_mask)
+    q, k, v = words(call, q), words(call, k), words(call, v)
+    out, log_sum_exp = empty_words(call, q.shape[1], m), call.empty(q.shape[1:2], np.float32)
+    options = mask_of(call, key_mask, k), bool(causal), np.float32(scale)
+    grid = call.heads * edges(q.shape[1]), edges(m)
+    launch(call, numbers, forward_tile, grid, WARP_BLOCK, q, k, v, *options, out, log_sum_exp)
+    return results(call, out, m, like), *call.results(log_sum_exp)
+
+
+def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
+    """``d_q, d_k, d_v``, of the inputs' dtype."""
+    numbers, inputs = check_formats(q=q, k=k, v=v, out=out, d_out=d_out), (q, k, v)
+    check_float32(log_sum_exp=log_sum_exp)
+    arrays = {"q": q, "k": k, "v": v, "out": out, "log_sum_exp": log_sum_exp, "key_mask": key_mask}
+    call = Call(q.shape[:-2], d_out=d_out, **arrays)
+    g, q, k, v, out = (words(call, x) for x in (d_out, q, k, v, out))
+    log_sum_exp, row_sum = call.flat(log_sum_exp, axes=1), dot_rows(call, numbers, g, out)  # (6)  (heads, N)
+    options = mask_of(call, key_mask, k), bool(causal), np.float32(scale), log_sum_exp, row_sum
+    gradients = [empty_words(call, x.shape[-2], x.shape[-1]) for x in inputs]
+
+    def gradient(d, like, a, b, a_value, b_value, u, factor, *modes):
+        grid = call.heads * edges(like.shape[-2]), edges(like.shape[-1])
+        arrays = a, b, a_value, b_value, u, *options, np.float32(factor), d, *modes
+        launch(call, numbers, gradient_tile, grid, WARP_BLOCK, *arrays)
+        return results(call, d, like.shape[-1], like)
+
+    d_q = gradient(gradients[0], inputs[0], q, k, g, v, k, scale, True, True)  # rows are queries; d_S
+    d_k = gradient(gradients[1], inputs[1], k, q, v, g, q, scale, False, True)
+    d_v = gradient(gradients[2], inputs[2], k, q, v, g, g, 1, False, False)
+    return d_q, d_k, d_v
+
+
+def mask_of(call, key_mask, k):
+    """``(heads, L)``; without one, all True."""
+    return filled(call, k.shape[1:2], bool, True) if key_mask is None else call.flat(key_mask, axes=1)

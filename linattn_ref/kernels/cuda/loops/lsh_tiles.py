@@ -1,0 +1,298 @@
+"""The kernels of LSH attention: tiles of ``TILE`` tokens by ``TILE``, fetched in one round's sorted order.
+
+A block has ``rows`` places of a round's order, at most ``TILE`` of them; its columns are all places that one of them
+meets. Who is in a tile stands in shared memory, in ``of``, a column for each place of the tile::
+
+    QUERY   the query, or -1 for none                       KEY     the key, or -1 for none
+    LOW     the first place whose key it meets              PLACE   its place in the order, or -1, which nobody meets
+    HIGH    one past the last
+
+Whether two tokens met before is seen from the chunks in which they lay in the earlier rounds. These take the way of two
+factors of a product: ``HALF`` rounds at a time of the queries and of the keys into ``panel``, one below the other.
+"""
+
+import math
+
+import numpy as np
+
+from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.gather import (
+    HIGH,
+    KEY,
+    LOG_SUM,
+    LOW,
+    PLACE,
+    QUERY,
+    ROW_SUM,
+    gather_panel,
+    gather_rows,
+    gather_strips,
+    gather_tile,
+    scatter,
+    take,
+)
+from linattn_ref.kernels.cuda.loops.online_softmax import (
+    MAXIMUM,
+    SUM,
+    add_sum,
+    decay,
+    highest_parts,
+    raise_maximum,
+    saturated,
+    scores_to_weights,
+)
+from linattn_ref.kernels.cuda.loops.softmax_tiles import store
+from linattn_ref.kernels.cuda.loops.tile import (
+    EACH,
+    HALF,
+    PITCH,
+    SIDE,
+    STEP,
+    THREADS,
+    TILE,
+    TURNS,
+    add_rows_by_panel,
+    add_rows_by_rows,
+    add_strips,
+    clear,
+    take_turn,
+)
+
+# --- Who meets whom -------------------------------------------------------------------------------------------------
+
+
+@kernel
+def write_chunks(order, chunk, chunks):
+    """The chunk of every token in every round, ``(heads, N, rounds)``, from ``order (heads, rounds, N)``."""
+    e = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    row, place = e // order.shape[2], e % order.shape[2]
+    head, current = row // order.shape[1], row % order.shape[1]
+    if head < order.shape[0]:
+        chunks[head, order[head, current, place], current] = place // chunk
+
+
+@inlined
+def look_up_query(of, t, order, head, current, place, inside, chunk):
+    """The query at a place of the order, to place ``t`` of the tile."""
+    of[QUERY, t], of[LOW, t], of[HIGH, t] = -1, 0, 0
+    if inside:
+        own = place // chunk * chunk
+        of[QUERY, t] = order[head, current, place]
+        of[LOW, t], of[HIGH, t] = max(own - chunk, 0), own + chunk  # its own chunk and the one before
+
+
+@inlined
+def look_up_key(of, t, order, head, current, place, inside):
+    """The key at a place of the order, to place ``t`` of the tile."""
+    of[KEY, t], of[PLACE, t] = -1, -1
+    if inside:
+        of[KEY, t], of[PLACE, t] = order[head, current, place], place
+
+
+@inlined
+def hide_strangers(x, y, tile, of, scale, largest, causal, rows_are_queries):
+    """Products to scores; ``-inf`` for a pair that does not meet in this round."""
+    for i in range(y, TILE, SIDE):
+        for j in range(x, TILE, SIDE):
+            query, key = (i, j) if rows_are_queries else (j, i)
+            tile[i, j] = saturated(scale * tile[i, j], largest)
+            if not of[LOW, query] <= of[PLACE, key] < of[HIGH, query]:
+                tile[i, j] = -math.inf
+            if of[KEY, key] == of[QUERY, query] or (causal and of[KEY, key] > of[QUERY, query]):
+                tile[i, j] = -math.inf
+
+
+@inlined
+def hide_met_before(x, y, tile, panel, rounds, rows_are_queries):
+    """``-inf`` for a pair whose query was in the key's chunk, or the next, in one of the ``rounds`` in ``panel``."""
+    for i in range(y, TILE, SIDE):
+        for j in range(x, TILE, SIDE):
+            query, key = (i, j) if rows_are_queries else (j, i)
+            for c in range(rounds):
+                ahead = panel[c, query] - panel[HALF + c, key]
+                if ahead == 0 or ahead == 1:
+                    tile[i, j] = -math.inf
+
+
+# --- Forward --------------------------------------------------------------------------------------------------------
+
+
+@kernel(threads=THREADS, blocks=2)
+def forward_tile(q, k, v, order, chunks, seen, current, rows, chunk, causal, scale, largest, so_far, out, log_sum_exp):
+    """Add round ``current`` to ``out (heads, N, M)``. Grid: heads * tiles of ``rows`` places, tiles of ``M``.
+
+    The log-sum-exp of earlier rounds comes from ``so_far (heads, N)``: another block may have written the new one.
+    """
+    tile = cuda.shared.array((TILE, PITCH), q.dtype)
+    panel = cuda.shared.array((STEP, PITCH), q.dtype)
+    state = cuda.shared.array((3, TILE), q.dtype)
+    of = cuda.shared.array((5, TILE), np.int32)
+    acc = cuda.local.array((EACH, EACH), q.dtype)
+    scores = cuda.local.array((EACH, EACH), q.dtype)
+    count = (q.shape[1] + rows - 1) // rows
+    head, row, first_m = cuda.blockIdx.x // count, cuda.blockIdx.x % count * rows, cuda.blockIdx.y * TILE
+    x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
+    t = y * SIDE + x
+    last_row = min(row + rows, seen[head])
+    if t < TILE:
+        look_up_query(of, t, order, head, current, row + t, row + t < last_row, chunk)
+        state[MAXIMUM, t] = -math.inf
+        state[SUM, t] = 0
+        if of[QUERY, t] >= 0:
+            state[MAXIMUM, t] = so_far[head, of[QUERY, t]]
+            if state[MAXIMUM, t] != -math.inf:
+                state[SUM, t] = 1
+    cuda.syncthreads()
+    gather_tile(x, y, tile, out, head, of, QUERY, first_m)
+    take(x, y, acc, tile)  # one more key, with score `so_far` and value `out`: equations (4), (5) of the reference
+    start, stop = max(row // chunk - 1, 0) * chunk, 0
+    if row < last_row:
+        stop = min(((last_row - 1) // chunk + 1) * chunk, seen[head])
+    for column in range(start, stop, TILE):
+        if t < TILE:
+            look_up_key(of, t, order, head, current, column + t, column + t < stop)
+        cuda.syncthreads()
+        clear(scores)
+        for first in range(0, q.shape[2], STEP):
+            gather_rows(t, tile, 0, q, head, of, QUERY, first)
+            gather_rows(t, tile, STEP, k, head, of, KEY, first)
+            cuda.syncthreads()
+            add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE)
+            cuda.syncthreads()
+        store(x, y, scores, tile)
+        hide_strangers(x, y, tile, of, scale, largest, causal, True)
+        for first in range(0, current, HALF):
+            gather_strips(t, panel, chunks, chunks, head, of, QUERY, KEY, first)
+            cuda.syncthreads()
+            hide_met_before(x, y, tile, panel, min(HALF, current - first), True)
+            cuda.syncthreads()
+        highest_parts(x, y, tile, panel)
+        cuda.syncthreads()
+        if t < TILE:
+            raise_maximum(t, panel, state)
+        cuda.syncthreads()
+        scores_to_weights(x, y, tile, panel, state)
+        cuda.syncthreads()
+        if t < TILE:
+            add_sum(t, panel, state)
+        decay(y, acc, state)
+        for first in range(0, min(TILE, stop - column), STEP):
+            turn, turns = 0, 1
+            while turn < turns:
+                cuda.syncthreads()
+                odd = gather_panel(t, panel, v, head, of, KEY, first, first_m)
+                if cuda.syncthreads_or(odd):
+                    turns = TURNS
+                    take_turn(t, turn, tile, first, panel, largest)
+                    cuda.syncthreads()
+                add_rows_by_panel(x, y, acc, tile, first, panel)
+                turn += 1
+        cuda.syncthreads()
+
+    if t < TILE:
+        panel[0, t] = 0 if state[SUM, t] == 0 else 1 / state[SUM, t]
+        if of[QUERY, t] >= 0 and cuda.blockIdx.y == 0:
+            log_sum_exp[head, of[QUERY, t]] = state[MAXIMUM, t]
+            if state[SUM, t] != 0:
+                log_sum_exp[head, of[QUERY, t]] = state[MAXIMUM, t] + math.log(state[SUM, t])
+    cuda.syncthreads()
+    scatter(x, y, acc, panel, out, head, of, QUERY, first_m)
+
+
+# --- Backward -------------------------------------------------------------------------------------------------------
+
+
+@kernel(threads=THREADS, blocks=2)
+def gradient_tile(
+    a, b, a_value, b_value, u, order, chunks, seen, current, rows, chunk, causal, scale, largest, log_sum_exp, row_sum,
+    factor, d, rows_are_queries, derivative,
+):  # fmt: skip
+    """``d_i += factor sum_j W_ij u_j`` over the pairs of a round: ``W`` is ``P`` or, if ``derivative``, ``d_S``; or the
+    transpose of either.
+
+    ``a, a_value`` belong to the rows and ``b, b_value`` to the columns of ``W``: ``q, d_out`` of queries, ``k, v`` of
+    keys. Grid: heads * tiles of ``rows`` places, tiles of ``d``'s columns.
+    """
+    tile = cuda.shared.array((TILE, PITCH), a.dtype)
+    panel = cuda.shared.array((STEP, PITCH), a.dtype)
+    state = cuda.shared.array((2, TILE), a.dtype)
+    of = cuda.shared.array((5, TILE), np.int32)
+    product = cuda.local.array((EACH, EACH), a.dtype)
+    acc = cuda.local.array((EACH, EACH), a.dtype)
+    count = (a.shape[1] + rows - 1) // rows
+    head, row, first_m = cuda.blockIdx.x // count, cuda.blockIdx.x % count * rows, cuda.blockIdx.y * TILE
+    x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
+    t = y * SIDE + x
+    of_row, of_column = (QUERY, KEY) if rows_are_queries else (KEY, QUERY)
+    last_row = min(row + rows, seen[head])
+    start, stop = row // chunk * chunk, 0
+    if rows_are_queries:
+        start = max(start - chunk, 0)
+    if row < last_row:
+        stop = min(((last_row - 1) // chunk + (1 if rows_are_queries else 2)) * chunk, seen[head])
+    if t < TILE:
+        if rows_are_queries:
+            look_up_query(of, t, order, head, current, row + t, row + t < last_row, chunk)
+        else:
+            look_up_key(of, t, order, head, current, row + t, row + t < last_row)
+    cuda.syncthreads()
+    clear(acc)
+    for column in range(start, stop, TILE):
+        if t < TILE:
+            if rows_are_queries:
+                look_up_key(of, t, order, head, current, column + t, column + t < stop)
+            else:
+                look_up_query(of, t, order, head, current, column + t, column + t < stop, chunk)
+            state[LOG_SUM, t], state[ROW_SUM, t] = 0, 0
+            if of[QUERY, t] >= 0:
+                state[LOG_SUM, t], state[ROW_SUM, t] = log_sum_exp[head, of[QUERY, t]], row_sum[head, of[QUERY, t]]
+        cuda.syncthreads()
+        clear(product)
+        for first in range(0, a.shape[2], HALF):
+            gather_strips(t, panel, a, b, head, of, of_row, of_column, first)
+            cuda.syncthreads()
+            add_strips(x, y, product, panel)  # scores
+            cuda.syncthreads()
+        store(x, y, product, tile)
+        hide_strangers(x, y, tile, of, scale, largest, causal, rows_are_queries)
+        for first in range(0, current, HALF):
+            gather_strips(t, panel, chunks, chunks, head, of, QUERY, KEY, first)
+            cuda.syncthreads()
+            hide_met_before(x, y, tile, panel, min(HALF, current - first), rows_are_queries)
+            cuda.syncthreads()
+        for i in range(y, TILE, SIDE):
+            for j in range(x, TILE, SIDE):
+                if tile[i, j] == -math.inf:
+                    tile[i, j] = 0
+                else:
+                    tile[i, j] = math.exp(tile[i, j] - state[LOG_SUM, i if rows_are_queries else j])
+        if derivative:
+            clear(product)
+            for first in range(0, a_value.shape[2], HALF):
+                gather_strips(t, panel, a_value, b_value, head, of, of_row, of_column, first)
+                cuda.syncthreads()
+                add_strips(x, y, product, panel)  # d_P
+                cuda.syncthreads()
+            for r in range(EACH):
+                for s in range(EACH):
+                    i, j = y + SIDE * r, x + SIDE * s
+                    if tile[i, j] != 0:  # a pair that does not meet stays 0, whatever d_P is
+                        tile[i, j] *= product[r, s] - state[ROW_SUM, i if rows_are_queries else j]
+        for first in range(0, min(TILE, stop - column), STEP):
+            turn, turns = 0, 1
+            while turn < turns:
+                cuda.syncthreads()
+                odd = gather_panel(t, panel, u, head, of, of_column, first, first_m)
+                if cuda.syncthreads_or(odd):
+                    turns = TURNS
+                    take_turn(t, turn, tile, first, panel, largest)
+                    cuda.syncthreads()
+                add_rows_by_panel(x, y, acc, tile, first, panel)
+                turn += 1
+        cuda.syncthreads()
+    for r in range(EACH):
+        i = y + SIDE * r
+        for s in range(EACH):
+            m = first_m + x + SIDE * s
+            if of[of_row, i] >= 0 and m < d.shape[2]:
+                d[head, of[of_row, i], m] += factor * acc[r, s]

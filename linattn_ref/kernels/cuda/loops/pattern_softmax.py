@@ -1,0 +1,130 @@
+"""Pattern softmax on a GPU: `linattn_ref.kernels.reference.pattern_softmax` on the tiles of `softmax`.
+
+The formulas (1)-(6) are the reference's. A part of the pattern is run after the other, each with a block for every
+``TILE`` rows of a head (`pattern_tasks`)::
+
+    gradient    a row is    sums over                       weights      times
+    out         a query     the keys in its tile's runs     P            v
+    d_q         a query     the keys in its tile's runs     d_S          scale k
+    d_v         a key       the queries that see it         P^T          d_out
+    d_k         a key       the queries that see it         d_S^T        scale q
+
+Forward, a block begins with what its queries have seen in earlier parts: output ``o`` and log-sum-exp ``s`` are an
+online softmax with maximum ``s``, sum 1 and weighted sum ``o``. Backward, each part adds to the gradients. A part has a
+query or key no more than once, so every number is written by one block, and sums have one order.
+
+Where a few rows have most of the work, as global tokens do, it is dealt out to several blocks (`pattern_pieces`).
+
+References
+----------
+Dao et al. (2022), "FlashAttention", Algorithm 5 (block-sparse).
+"""
+
+import math
+
+import numpy as np
+
+from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of, on_gpu
+from linattn_ref.kernels.cuda.loops.pattern_pieces import add_pieces, join_softmax
+from linattn_ref.kernels.cuda.loops.pattern_tasks import tasks_of_keys, tasks_of_queries
+from linattn_ref.kernels.cuda.loops.pattern_tiles import forward_tile, gradient_tile
+from linattn_ref.kernels.cuda.loops.rows import dot_rows, filled, move_rows
+from linattn_ref.kernels.cuda.loops.tile import BLOCK, THREADS, TILE, tiles
+
+__all__ = ["backward", "dtype_of", "forward", "on_gpu"]
+
+
+def forward(q, k, v, key_mask, pattern, scale):
+    """Output and row log-sum-exp of softmax attention over the pairs of a pattern.
+
+    Parameters
+    ----------
+    q, k, v : array, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``
+    key_mask : array of bool ``(..., L)`` or None
+    pattern : tuple of `linattn_ref.kernels.parts.Part`
+        Disjoint, with ``N`` queries and ``L`` keys; the same for all leading axes. Of NumPy arrays always.
+    scale : float
+
+    Returns
+    -------
+    out : array ``(..., N, M)``
+    log_sum_exp : array ``(..., N)``
+        ``-inf`` for a query that sees nothing, whose output is 0.
+    """
+    call, dtype = Call(q.shape[:-2], q=q, k=k, v=v, key_mask=key_mask), dtype_of(q)
+    q, k, v = call.flat(q), call.flat(k), call.flat(v)
+    mask, n, m = _mask(call, key_mask, k), q.shape[1], v.shape[2]
+    scale = dtype.type(scale), np.finfo(dtype).max
+    out, log_sum_exp = filled(call, (n, m), dtype, 0), filled(call, (n,), dtype, -math.inf)
+    so_far = call.empty((n,), dtype)
+    for part in _with_pairs(pattern):
+        work = tasks_of_queries(part, TILE)
+        who = mask, *_on_gpu(call, work.tasks, work.runs, *_members(part))
+        pieces, piece_log_sums = call.empty((_room(work), m), dtype), call.empty((_room(work),), dtype)
+        move_rows(call, log_sum_exp, 0, so_far, 0, n)
+        seen, grid = (so_far, out, log_sum_exp), (len(work.tasks) * call.heads, tiles(m))
+        call.launch(forward_tile, grid, BLOCK, q, k, v, *who, *scale, *seen, pieces, piece_log_sums)
+        _join(call, join_softmax, work, part.queries, pieces, piece_log_sums, *seen)
+    return call.results(out, log_sum_exp)
+
+
+def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
+    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
+    arrays = {"q": q, "k": k, "v": v, "out": out, "log_sum_exp": log_sum_exp, "key_mask": key_mask}
+    call, dtype = Call(q.shape[:-2], d_out=d_out, **arrays), dtype_of(q)
+    g, q, k, v = call.flat(d_out), call.flat(q), call.flat(k), call.flat(v)
+    log_sum_exp, row_sum = call.flat(log_sum_exp, axes=1), dot_rows(call, g, call.flat(out))  # (6)  (heads, N)
+    d_q, d_k, d_v = (filled(call, x.shape[1:], dtype, 0) for x in (q, k, v))
+    mask, scale = _mask(call, key_mask, k), dtype.type(scale)
+
+    def add(d, work, numbers, who, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative):
+        grid = len(work.tasks) * call.heads, tiles(d.shape[2])
+        pieces, scores = (
+            filled(call, (_room(work), d.shape[2]), dtype, 0),
+            (scale, np.finfo(dtype).max, log_sum_exp, row_sum),
+        )
+        modes = rows_are_queries, derivative
+        call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *who, *scores, factor, d, pieces, *modes)
+        _join(call, add_pieces, work, numbers, pieces, d)
+
+    for part in _with_pairs(pattern):
+        members, one = _on_gpu(call, *_members(part)), dtype.type(1)
+        work = tasks_of_keys(part, TILE)
+        rows = work, part.keys, (mask, *_on_gpu(call, work.tasks, work.runs), *members)
+        add(d_v, *rows, k, q, v, g, g, one, rows_are_queries=False, derivative=False)
+        add(d_k, *rows, k, q, v, g, q, scale, rows_are_queries=False, derivative=True)
+        work = tasks_of_queries(part, TILE)
+        rows = work, part.queries, (mask, *_on_gpu(call, work.tasks, work.runs), *members)
+        add(d_q, *rows, q, k, g, v, k, scale, rows_are_queries=True, derivative=True)
+    return call.results(d_q, d_k, d_v)
+
+
+def _join(call, kernel, work, numbers, *arrays):
+    """Put pieces together, if there are any."""
+    if work.slots:
+        joins, numbers = _on_gpu(call, work.joins, numbers.astype(np.int32))
+        call.launch(kernel, (len(work.joins) * call.heads,), (THREADS,), joins, numbers, *arrays)
+
+
+def _room(work):
+    """Rows for all pieces, and some for none: memory of a GPU has no arrays of size 0."""
+    return max(1, work.slots) * TILE
+
+
+def _with_pairs(pattern):
+    """The parts in which a query sees anything."""
+    return [part for part in pattern if len(part.runs) > 0]
+
+
+def _members(part):
+    """The part's queries and what they see, ``(rows, 3)``, and its keys ``(columns,)``."""
+    return np.stack([part.queries, part.low, part.high], axis=1).astype(np.int32), part.keys.astype(np.int32)
+
+
+def _on_gpu(call, *indices):
+    return [call.library.constant(x) for x in indices]
+
+
+def _mask(call, key_mask, k):
+    """``(heads, L)``; without one, all True."""
+    return filled(call, k.shape[1:2], bool, True) if key_mask is None else call.flat(key_mask, axes=1)

@@ -1,0 +1,261 @@
+"""The two kernels of pattern softmax: tiles of ``TILE`` queries and keys, fetched by their numbers.
+
+A block has one task (`pattern_tasks`) of one head. Its rows stay, and tiles of columns come one by one, counted through
+the task's runs. Who is in them stands in ``of`` (`gather`).
+
+Blocks start with the first task of all heads, then comes the second: long tasks stand first.
+
+``max(cuda.threadIdx.x, 0)`` tells the compiler that no index is negative. In Python those count from the end, and the
+sums that would take keep 40 registers busy.
+"""
+
+import math
+
+import numpy as np
+
+from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.gather import (
+    HIGH,
+    KEY,
+    LOG_SUM,
+    LOW,
+    PIECE,
+    PLACE,
+    QUERY,
+    ROW_SUM,
+    gather_panel,
+    gather_rows,
+    gather_strips,
+    gather_tile,
+    look_up_key,
+    look_up_query,
+    scatter,
+    take,
+)
+from linattn_ref.kernels.cuda.loops.online_softmax import (
+    MAXIMUM,
+    SUM,
+    add_sum,
+    decay,
+    highest_parts,
+    raise_maximum,
+    saturated,
+    scores_to_weights,
+)
+from linattn_ref.kernels.cuda.loops.pattern_tasks import (
+    BEFORE,
+    COLUMN,
+    LAST_COLUMN,
+    LAST_ROW,
+    LAST_RUN,
+    ROW,
+    RUN,
+    SLOT,
+    START,
+)
+from linattn_ref.kernels.cuda.loops.softmax_tiles import store
+from linattn_ref.kernels.cuda.loops.tile import (
+    EACH,
+    HALF,
+    PITCH,
+    SIDE,
+    STEP,
+    THREADS,
+    TILE,
+    TURNS,
+    add_rows_by_panel,
+    add_rows_by_rows,
+    add_strips,
+    clear,
+    take_turn,
+)
+
+
+@inlined
+def hide(x, y, tile, of, scale, largest):
+    """Products to scores, ``-inf`` where the query does not see the key."""
+    for i in range(y, TILE, SIDE):
+        for j in range(x, TILE, SIDE):
+            tile[i, j] = saturated(scale * tile[i, j], largest)
+            if not of[LOW, i] <= of[PLACE, j] < of[HIGH, i]:
+                tile[i, j] = -math.inf
+
+
+# --- The kernels ----------------------------------------------------------------------------------------------------
+
+
+@kernel(threads=THREADS, blocks=2)
+def forward_tile(
+    q, k, v, key_mask, tasks, runs, queries, keys, scale, largest, so_far, out, log_sum_exp, pieces,
+    piece_log_sums,
+):  # fmt: skip
+    """One part's share in ``out (heads, N, M)`` and ``log_sum_exp (heads, N)``. Grid: tasks * heads, tiles of ``M``.
+
+    The log-sum-exp of earlier parts comes from ``so_far (heads, N)``: another block may have written the new one. A
+    piece knows of no earlier parts, and goes to its slot in ``pieces`` and ``piece_log_sums``.
+    """
+    tile = cuda.shared.array((TILE, PITCH), q.dtype)
+    panel = cuda.shared.array((STEP, PITCH), q.dtype)
+    state = cuda.shared.array((3, TILE), q.dtype)
+    of = cuda.shared.array((6, TILE), np.int32)
+    acc = cuda.local.array((EACH, EACH), q.dtype)
+    scores = cuda.local.array((EACH, EACH), q.dtype)
+    head, task, first_m = cuda.blockIdx.x % q.shape[0], cuda.blockIdx.x // q.shape[0], cuda.blockIdx.y * TILE
+    x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
+    t = y * SIDE + x
+    slot = tasks[task, SLOT]
+    if t < TILE:
+        row = tasks[task, ROW] + t
+        look_up_query(of, t, queries, row, row < tasks[task, LAST_ROW])
+        of[PIECE, t] = -1
+        state[MAXIMUM, t], state[SUM, t] = -math.inf, 1  # worth exp(-inf), once anything is seen
+        if of[QUERY, t] >= 0 and slot >= 0:
+            of[PIECE, t] = slot * TILE + t
+        elif of[QUERY, t] >= 0:
+            state[MAXIMUM, t] = so_far[head, of[QUERY, t]]
+    cuda.syncthreads()
+    clear(acc)
+    if slot < 0:
+        gather_tile(x, y, tile, out, head, of, QUERY, first_m)
+        take(x, y, acc, tile)  # one more key, with score `so_far` and value `out`
+    run, last_run, columns = tasks[task, RUN], tasks[task, LAST_RUN], tasks[task, LAST_COLUMN]
+    for start in range(tasks[task, COLUMN], columns, TILE):
+        if t < TILE:
+            while run + 1 < last_run and runs[run + 1, BEFORE] <= start + t:
+                run += 1
+            column = runs[run, START] + start + t - runs[run, BEFORE]
+            look_up_key(of, t, keys, column, start + t < columns, key_mask, head)
+        cuda.syncthreads()
+        clear(scores)
+        for first in range(0, q.shape[2], STEP):
+            gather_rows(t, tile, 0, q, head, of, QUERY, first)
+            gather_rows(t, tile, STEP, k, head, of, KEY, first)
+            cuda.syncthreads()
+            add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE)
+            cuda.syncthreads()
+        store(x, y, scores, tile)
+        hide(x, y, tile, of, scale, largest)
+        highest_parts(x, y, tile, panel)
+        cuda.syncthreads()
+        if t < TILE:
+            raise_maximum(t, panel, state)  # (1)
+        cuda.syncthreads()
+        scores_to_weights(x, y, tile, panel, state)
+        cuda.syncthreads()
+        if t < TILE:
+            add_sum(t, panel, state)  # (2)
+        decay(y, acc, state)
+        for first in range(0, min(TILE, columns - start), STEP):
+            turn, turns = 0, 1
+            while turn < turns:
+                cuda.syncthreads()
+                odd = gather_panel(t, panel, v, head, of, KEY, first, first_m)
+                if cuda.syncthreads_or(odd):
+                    turns = TURNS
+                    take_turn(t, turn, tile, first, panel, largest)
+                    cuda.syncthreads()
+                add_rows_by_panel(x, y, acc, tile, first, panel)  # (3)
+                turn += 1
+        cuda.syncthreads()
+
+    if t < TILE:
+        panel[0, t] = 1 / state[SUM, t]
+        state[MAXIMUM, t] += math.log(state[SUM, t])  # (4)
+        if of[PIECE, t] >= 0 and cuda.blockIdx.y == 0:
+            piece_log_sums[head, of[PIECE, t]] = state[MAXIMUM, t]
+        elif of[QUERY, t] >= 0 and cuda.blockIdx.y == 0:
+            log_sum_exp[head, of[QUERY, t]] = state[MAXIMUM, t]
+    cuda.syncthreads()
+    if slot < 0:
+        scatter(x, y, acc, panel, out, head, of, QUERY, first_m)
+    else:
+        scatter(x, y, acc, panel, pieces, head, of, PIECE, first_m)
+
+
+@kernel(threads=THREADS, blocks=2)
+def gradient_tile(
+    a, b, a_value, b_value, u, key_mask, tasks, runs, queries, keys, scale, largest, log_sum_exp, row_sum, factor, d,
+    pieces, rows_are_queries, derivative,
+):  # fmt: skip
+    """``d_i += factor sum_j W_ij u_j`` over the pairs of a part: ``W`` is ``P`` or, if ``derivative``, ``d_S``; or the
+    transpose of either.
+
+    ``a, a_value`` belong to the rows and ``b, b_value`` to the columns of ``W``: ``q, d_out`` of queries, ``k, v`` of
+    keys. Pieces go to their slots in ``pieces``. Grid: tasks * heads, tiles of ``d``'s columns.
+    """
+    tile = cuda.shared.array((TILE, PITCH), a.dtype)
+    panel = cuda.shared.array((STEP, PITCH), a.dtype)
+    state = cuda.shared.array((2, TILE), a.dtype)
+    of = cuda.shared.array((5, TILE), np.int32)
+    product = cuda.local.array((EACH, EACH), a.dtype)
+    acc = cuda.local.array((EACH, EACH), a.dtype)
+    head, task, first_m = cuda.blockIdx.x % a.shape[0], cuda.blockIdx.x // a.shape[0], cuda.blockIdx.y * TILE
+    x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
+    t = y * SIDE + x
+    rows, others = (QUERY, KEY) if rows_are_queries else (KEY, QUERY)
+    clear(acc)
+    run, last_run, columns = tasks[task, RUN], tasks[task, LAST_RUN], tasks[task, LAST_COLUMN]
+    for start in range(tasks[task, COLUMN], columns, TILE):
+        if t < TILE:
+            while run + 1 < last_run and runs[run + 1, BEFORE] <= start + t:
+                run += 1
+            row, column = tasks[task, ROW] + t, runs[run, START] + start + t - runs[run, BEFORE]
+            row_inside, column_inside = row < tasks[task, LAST_ROW], start + t < columns
+            if rows_are_queries:
+                look_up_query(of, t, queries, row, row_inside)
+                look_up_key(of, t, keys, column, column_inside, key_mask, head)
+            else:
+                look_up_query(of, t, queries, column, column_inside)
+                look_up_key(of, t, keys, row, row_inside, key_mask, head)
+            state[LOG_SUM, t], state[ROW_SUM, t] = 0, 0
+            if of[QUERY, t] >= 0:
+                state[LOG_SUM, t], state[ROW_SUM, t] = log_sum_exp[head, of[QUERY, t]], row_sum[head, of[QUERY, t]]
+        cuda.syncthreads()
+        clear(product)
+        for first in range(0, a.shape[2], HALF):
+            gather_strips(t, panel, a, b, head, of, rows, others, first)
+            cuda.syncthreads()
+            add_strips(x, y, product, panel)  # scores
+            cuda.syncthreads()
+        store(x, y, product, tile)
+        for i in range(y, TILE, SIDE):
+            for j in range(x, TILE, SIDE):
+                query, key = (i, j) if rows_are_queries else (j, i)
+                if of[LOW, query] <= of[PLACE, key] < of[HIGH, query]:
+                    tile[i, j] = math.exp(saturated(scale * tile[i, j], largest) - state[LOG_SUM, query])  # (5)
+                else:
+                    tile[i, j] = 0
+        if derivative:
+            clear(product)
+            for first in range(0, a_value.shape[2], HALF):
+                gather_strips(t, panel, a_value, b_value, head, of, rows, others, first)
+                cuda.syncthreads()
+                add_strips(x, y, product, panel)  # d_P
+                cuda.syncthreads()
+            for r in range(EACH):
+                for s in range(EACH):
+                    i, j = y + SIDE * r, x + SIDE * s
+                    if tile[i, j] != 0:  # a pair that does not see one another stays 0, whatever d_P is
+                        tile[i, j] *= product[r, s] - state[ROW_SUM, i if rows_are_queries else j]
+        for first in range(0, min(TILE, columns - start), STEP):
+            turn, turns = 0, 1
+            while turn < turns:
+                cuda.syncthreads()
+                odd = gather_panel(t, panel, u, head, of, others, first, first_m)
+                if cuda.syncthreads_or(odd):
+                    turns = TURNS
+                    take_turn(t, turn, tile, first, panel, largest)
+                    cuda.syncthreads()
+                add_rows_by_panel(x, y, acc, tile, first, panel)
+                turn += 1
+        cuda.syncthreads()
+    slot = tasks[task, SLOT]
+    for r in range(EACH):
+        i = y + SIDE * r
+        for s in range(EACH):
+            m = first_m + x + SIDE * s
+            if of[rows, i] >= 0 and m < d.shape[2]:
+                if slot < 0:
+                    d[head, of[rows, i], m] += factor * acc[r, s]
+                else:
+                    pieces[head, slot * TILE + i, m] = factor * acc[r, s]

@@ -1,0 +1,117 @@
+"""Small kernels that go over their arrays once."""
+
+import math
+
+import numpy as np
+
+from linattn_ref.kernels.cuda.loops.arrays import dtype_of
+from linattn_ref.kernels.cuda.loops.device import cuda, kernel
+from linattn_ref.kernels.cuda.loops.tile import BLOCK, PITCH, SIDE, THREADS
+
+
+def filled(call, shape, dtype, value):
+    """A new array ``(heads, *shape)`` of ``value``."""
+    x = call.empty(shape, dtype)
+    size = call.heads * math.prod(shape)
+    call.launch(fill, (-(-size // THREADS),), (THREADS,), x.reshape((size,)), np.dtype(dtype).type(value))
+    return x
+
+
+def dot_rows(call, a, b, sign=1):
+    """``sign * sum_c a_ic b_ic`` of ``a, b (heads, N, width)``: ``(heads, N)``."""
+    y = call.empty(a.shape[1:2], dtype_of(a))
+    blocks = -(-a.shape[1] // SIDE)
+    call.launch(dots, (call.heads * blocks,), BLOCK, a, b, y, dtype_of(a).type(sign))
+    return y
+
+
+def share_of(call, denominator):
+    """``1 / denominator (heads, N)``, and 0 where that is 0."""
+    y = call.empty(denominator.shape[1:], dtype_of(denominator))
+    size = math.prod(denominator.shape)
+    call.launch(reciprocal, (-(-size // THREADS),), (THREADS,), denominator.reshape((size,)), y.reshape((size,)))
+    return y
+
+
+def divided_rows(call, x, denominator):
+    """``x (heads, N, width)`` over ``denominator (heads, N)``, and 0 where that is 0: a new array."""
+    y = call.empty(x.shape[1:], dtype_of(x))
+    size, rows = math.prod(x.shape), math.prod(denominator.shape)
+    views = x.reshape((rows, x.shape[2])), denominator.reshape((rows,)), y.reshape((rows, x.shape[2]))
+    call.launch(divide, (-(-size // THREADS),), (THREADS,), *views, x.shape[2])
+    return y
+
+
+def scale_rows(call, x, factor):
+    """``x (heads, N, width)`` times ``factor (heads, N)``, in place."""
+    size = math.prod(x.shape)
+    rows = math.prod(factor.shape)
+    call.launch(
+        scale, (-(-size // THREADS),), (THREADS,), x.reshape((rows, x.shape[2])), factor.reshape((rows,)), x.shape[2]
+    )
+
+
+def move_rows(call, x, first_x, y, first_y, count):
+    """``y[:, first_y : first_y + count] = x[:, first_x : first_x + count]``."""
+    width = math.prod(x.shape[2:])
+    x, y = (array.reshape((call.heads, array.shape[1], width)) for array in (x, y))
+    call.launch(move, (-(-call.heads * count * width // THREADS),), (THREADS,), x, first_x, y, first_y, count)
+
+
+@kernel
+def move(x, first_x, y, first_y, count):
+    e = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    row, c = e // x.shape[2], e % x.shape[2]
+    head, i = row // count, row % count
+    if head < x.shape[0]:
+        y[head, first_y + i, c] = x[head, first_x + i, c]
+
+
+@kernel
+def fill(x, value):
+    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    if i < x.shape[0]:
+        x[i] = value
+
+
+@kernel
+def reciprocal(x, y):
+    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    if i < x.shape[0]:
+        y[i] = 0
+        if x[i] != 0:
+            y[i] = 1 / x[i]
+
+
+@kernel
+def divide(x, denominator, y, width):
+    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    if i < x.shape[0] * width:
+        row, c = i // width, i % width
+        y[row, c] = 0
+        if denominator[row] != 0:
+            y[row, c] = x[row, c] / denominator[row]
+
+
+@kernel
+def scale(x, factor, width):
+    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    if i < x.shape[0] * width:
+        x[i // width, i % width] *= factor[i // width]
+
+
+@kernel
+def dots(a, b, y, sign):
+    """``SIDE`` rows a block, and ``SIDE`` threads a row, whose parts are added up in order."""
+    parts = cuda.shared.array((SIDE, PITCH), a.dtype)
+    blocks = (a.shape[1] + SIDE - 1) // SIDE
+    head, i = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks * SIDE + cuda.threadIdx.y
+    parts[cuda.threadIdx.y, cuda.threadIdx.x] = 0
+    if i < a.shape[1]:
+        for c in range(cuda.threadIdx.x, a.shape[2], SIDE):
+            parts[cuda.threadIdx.y, cuda.threadIdx.x] += a[head, i, c] * b[head, i, c]
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0 and i < a.shape[1]:
+        for x in range(1, SIDE):
+            parts[cuda.threadIdx.y, 0] += parts[cuda.threadIdx.y, x]
+        y[head, i] = sign * parts[cuda.threadIdx.y, 0]

@@ -1,0 +1,176 @@
+"""What the kernels share: the sizes, and products of tiles.
+
+A block of ``SIDE x SIDE`` threads makes a tile of ``TILE x TILE`` numbers. Thread ``(x, y)`` keeps ``EACH x EACH`` of
+them in registers, in rows ``y, y + SIDE, ...`` and columns ``x, x + SIDE, ...``::
+
+              columns of b, STEP at a time
+                 +---------------+
+                 |     panel     |  STEP rows          acc[r, s] += sum_c tile[y + SIDE r, c] panel[c, x + SIDE s]
+                 +---------------+
+    +------+     +---------------+
+    |      |     |               |                     EACH + EACH numbers are read from shared memory for EACH^2
+    | tile |     |      acc      |  TILE rows          products, so the larger EACH the better; its square is the
+    |      |     |               |                     number of registers.
+    +------+     +---------------+
+      STEP             TILE
+
+Shared memory is two arrays: ``tile (TILE, PITCH)``, which holds two such strips of ``STEP`` columns beside one another
+or a square of scores, and ``panel (STEP, PITCH)``. Rows are ``PITCH = TILE + 1`` apart, so that threads that read down
+a column find their numbers in different banks. In float64 that is 41 600 bytes, in float32 half of it.
+
+A loop over ``acc`` is written with ``range(EACH)`` and a short body, so that the compiler counts it out: registers have
+no addresses. What needs conditions goes over ``tile`` instead.
+
+Python's numbers in a kernel are int64 and float64, and float64 arithmetic is 2 to 64 times slower: sums start from an
+integer 0 stored to an array of the inputs' type, and every other factor is read from one or is an argument.
+
+Thread ``(x, y)`` is number ``t = y SIDE + x``. Functions for kernels of other modules are told who they are and do not
+ask ``cuda.threadIdx``: the simulator puts that into the module of the kernel only.
+
+The sizes are plain names in every module that uses them, because Numba wants shapes that are known when it compiles.
+The simulator does not, and a test sets smaller ones there: ``SIDE, EACH, TILE, PITCH, STEP, HALF, THREADS`` of
+``3, 2, 6, 7, 3, 1, 9``.
+"""
+
+import math
+
+from linattn_ref.kernels.cuda.loops.device import inlined
+from linattn_ref.kernels.cuda.loops.half_tiles import NATURAL
+from linattn_ref.kernels.cuda.loops.tensor_cores import here
+
+SIDE = 16  # threads along either side of a block
+EACH = 4  # numbers a thread, along either side
+TILE = 64  # SIDE * EACH
+PITCH = 65  # TILE + 1
+STEP = 16  # at least SIDE and 3; divides TILE, at most half of it
+HALF = 8  # STEP / 2
+THREADS = 256  # SIDE * SIDE; at least TILE
+BLOCK = (SIDE, SIDE)
+TURNS = 3  # of a product with NaN or infinity in it
+
+
+def tiles(length):
+    """How many tiles cover ``length``."""
+    return -(-length // TILE)
+
+
+# --- From memory to shared memory -----------------------------------------------------------------------------------
+
+
+@inlined
+def load_rows(t, tile, column, x, head, row, first):
+    """``TILE`` rows and ``STEP`` columns of ``x[head]``, from ``(row, first)`` on; 0 beyond its end."""
+    for e in range(t, TILE * STEP, THREADS):
+        i, c = e // STEP, e % STEP
+        if row + i < x.shape[1] and first + c < x.shape[2]:
+            tile[i, column + c] = x[head, row + i, first + c]
+        else:
+            tile[i, column + c] = 0
+
+
+@inlined
+def load_panel(t, panel, x, head, row, first):
+    """``STEP`` rows and ``TILE`` columns of ``x[head]``, from ``(row, first)`` on; 0 beyond its end.
+
+    Returns 1 if one of the thread's numbers is NaN or infinite, else 0.
+    """
+    odd = 0
+    for e in range(t, TILE * STEP, THREADS):
+        c, j = e // TILE, e % TILE
+        if row + c < x.shape[1] and first + j < x.shape[2]:
+            panel[c, j] = x[head, row + c, first + j]
+            if not math.isfinite(panel[c, j]):
+                odd = 1
+        else:
+            panel[c, j] = 0
+    return odd
+
+
+@inlined
+def load_strips(t, panel, a, b, head, row, column, first):
+    """``HALF`` columns of ``TILE`` rows of ``a[head]`` and of ``b[head]``, transposed, one below the other."""
+    for e in range(t, TILE * HALF, THREADS):
+        i, c = e // HALF, e % HALF
+        panel[c, i], panel[HALF + c, i] = 0, 0
+        if first + c < a.shape[2]:
+            if row + i < a.shape[1]:
+                panel[c, i] = a[head, row + i, first + c]
+            if column + i < b.shape[1]:
+                panel[HALF + c, i] = b[head, column + i, first + c]
+
+
+# --- Products -------------------------------------------------------------------------------------------------------
+
+
+@inlined
+def clear(acc):
+    for r in range(EACH):
+        for s in range(EACH):
+            acc[r, s] = 0
+
+
+@inlined
+def add_rows_by_rows(x, y, acc, tile):
+    """``acc += a b^T``, of ``a`` and ``b`` the first and second ``STEP`` columns of ``tile``."""
+    for c in range(STEP):
+        for r in range(EACH):
+            for s in range(EACH):
+                acc[r, s] += tile[y + SIDE * r, c] * tile[x + SIDE * s, STEP + c]
+
+
+@inlined
+def add_rows_by_panel(x, y, acc, tile, column, panel):
+    """``acc += a @ panel``, of ``a`` the ``STEP`` columns of ``tile`` from ``column`` on."""
+    for c in range(STEP):
+        for r in range(EACH):
+            for s in range(EACH):
+                acc[r, s] += tile[y + SIDE * r, column + c] * panel[c, x + SIDE * s]
+
+
+@inlined
+def take_turn(t, turn, tile, column, panel, largest):
+    """Of a product ``a @ panel`` with NaN or infinity in ``panel``, of which a weight of 0 takes nothing, one turn.
+
+    In the first such numbers are 0. In the next two they are the ``largest`` and its negative, weights that are not 0
+    are the ``largest`` and all else is 0, so that infinity, then infinity of the other sign is added: NaN together.
+    """
+    t, column = here(t) & NATURAL, column & NATURAL  # no addresses that wait in registers for what is rare
+    for e in range(t, TILE * STEP, THREADS):
+        c, j = e // TILE, e % TILE
+        is_odd = not math.isfinite(panel[c, j])
+        if is_odd or turn > 0:
+            panel[c, j] = 0
+        if is_odd and turn > 0:
+            panel[c, j] = largest if turn == 1 else -largest
+        i, c = e // STEP, e % STEP
+        if turn == 1 and tile[i, column + c] != 0:
+            tile[i, column + c] = largest
+
+
+@inlined
+def add_panel_by_panel(x, y, acc, left, right):
+    """``acc += left^T @ right``, of two panels."""
+    for c in range(STEP):
+        for r in range(EACH):
+            for s in range(EACH):
+                acc[r, s] += left[c, y + SIDE * r] * right[c, x + SIDE * s]
+
+
+@inlined
+def add_strips(x, y, acc, panel):
+    """``acc += a b^T``, of what :func:`load_strips` has loaded."""
+    for c in range(HALF):
+        for r in range(EACH):
+            for s in range(EACH):
+                acc[r, s] += panel[c, y + SIDE * r] * panel[HALF + c, x + SIDE * s]
+
+
+@inlined
+def write(x, y, acc, panel, out, head, row, first_m):
+    """The tile ``acc`` to ``out``, its rows multiplied by the first one of ``panel``."""
+    for r in range(EACH):
+        i = y + SIDE * r
+        for s in range(EACH):
+            m = first_m + x + SIDE * s
+            if row + i < out.shape[1] and m < out.shape[2]:
+                out[head, row + i, m] = panel[0, i] * acc[r, s]

@@ -1,0 +1,34 @@
+"""`linattn_ref.attention.delta`, keeping less: the backward pass makes the rows of the rule again."""
+
+from linattn_ref.attention import delta as page
+from linattn_ref.attention.delta import unit
+from linattn_ref.kernels.jit import delta_rule
+
+__all__ = ["Saved", "backward", "forward", "step"]
+
+
+class Saved(page.Saved):
+    """The page's, whose rule lacks its rows but for ``u``."""
+
+
+def forward(*arrays, **options):
+    out, saved = page.forward.page(*arrays, **options)
+    return out, Saved(*saved._replace(rule=saved.rule._replace(q=None, k=None, v=None, e=None)))
+
+
+def backward(d_out, saved, *, d_state=None):
+    q, k, e, v = rows(saved.q, saved.k, saved.v, saved.beta, saved.normalise, saved.scale)
+    rule = saved.rule._replace(q=q, k=k, v=v, e=e)
+    return page.backward.page(d_out, page.Saved(*saved._replace(rule=rule)), d_state=d_state)
+
+
+def step(q_t, k_t, v_t, state, beta_t, log_gate_t=None, *, normalise=True, scale=None, overwrite_state=False):
+    scale = q_t.shape[-1] ** -0.5 if scale is None else scale
+    q, k, e, v = rows(q_t, k_t, v_t, beta_t[..., None], normalise, scale)
+    return delta_rule.step(q, k, v, state, e, log_gate_t, overwrite_state=overwrite_state)
+
+
+def rows(q, k, v, beta, normalise, scale):
+    """What the rule is given, (1) and (2): queries, keys, what they erase, and values."""
+    q, k = (unit(q), unit(k)) if normalise else (q, k)
+    return scale * q, k, beta * k, beta * v

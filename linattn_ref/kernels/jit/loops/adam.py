@@ -1,0 +1,44 @@
+"""A step of Adam or RAdam in Numba: `linattn_ref.kernels.reference.adam`, once over the memory.
+
+The row is cut into blocks, each a task. Within one, a slice has one axis and no gaps, which is what the compiler needs
+to know to put several numbers into an instruction.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.rows import without_gaps
+
+__all__ = ["step"]
+
+BLOCK = 1 << 14  # numbers a task
+
+
+def step(params, grads, m, v, *, betas, size, root, eps, decay=0.0, keep=1.0):
+    """The reference's, for arrays with any axes and layout."""
+    numbers = np.array([*betas, *(1 - beta for beta in betas), size, root, eps, decay, keep], params.dtype)
+    moved = params, m, v
+    rows = [without_gaps(x).reshape(-1) for x in moved]
+    _step(rows[0], without_gaps(grads).reshape(-1), *rows[1:], numbers)
+    for x, row in zip(moved, rows, strict=True):
+        if not x.flags.carray:  # then the row is a copy
+            x[...] = row.reshape(x.shape)
+
+
+@kernel(params="n", grads="n", m="n", v="n", numbers="9")
+def _step(params, grads, m, v, numbers):
+    for task in prange((params.size + BLOCK - 1) // BLOCK):
+        some = slice(task * BLOCK, min((task + 1) * BLOCK, params.size))
+        _block(params[some], grads[some], m[some], v[some], numbers)
+
+
+@njit(error_model="numpy")  # a look at every denominator would keep the loop from being vectorised
+def _block(params, grads, m, v, numbers):
+    beta_1, beta_2, rest_1, rest_2, size, root, eps, decay, keep = numbers
+    for i in range(params.size):
+        p = params[i]
+        g = grads[i] + decay * p
+        m[i] = beta_1 * m[i] + rest_1 * g  # (1)
+        v[i] = beta_2 * v[i] + rest_2 * g * g  # (2)
+        params[i] = keep * p - size * (m[i] / (root * np.sqrt(v[i]) + eps))  # (3)

@@ -1,0 +1,112 @@
+"""A compilation cache that notices a change in any file whose text is compiled in.
+
+Numba's own cache looks only at the file that holds the kernel. A kernel here also contains code from `vector` and
+`panel`, and numbers like ``TILE`` of `linattn_ref.kernels.parts`, so after an edit there it would go on running the old
+machine code. The text of all these files is therefore part of the cache's key; the processor, its features and Numba's
+version are already.
+
+The cache lies where Numba finds a folder to write to: in ``NUMBA_CACHE_DIR`` if that is set, else in ``__pycache__``
+beside these files, else in the user's cache directory. Where it finds none (an installation that only its owner may
+write to, a container with a user who has no home), or where the disk is full, kernels are compiled without a cache, and
+a warning says so. A cache that a power cut has left damaged is written anew.
+"""
+
+import contextlib
+import functools
+import hashlib
+import warnings
+from pathlib import Path
+
+from numba import njit
+from numba.core.caching import FunctionCache
+
+from linattn_ref.kernels import parts
+from linattn_ref.kernels.jit.loops.entrance import Entrance
+from linattn_ref.kernels.jit.loops.threads import Kernel
+
+
+def source_files():
+    """The files whose text may be compiled in: this folder, and what its kernels take from outside."""
+    return (*sorted(Path(__file__).parent.glob("*.py")), Path(parts.__file__))
+
+
+def _digest(files):
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+SOURCES = _digest(source_files())
+
+
+class PackageCache(FunctionCache):
+    """Numba's cache of one function, with `SOURCES` in the key, and whether it has threads."""
+
+    def __init__(self, function, parallel):
+        super().__init__(function)
+        self.parallel = parallel
+
+    def _index_key(self, sig, codegen):
+        return (*super()._index_key(sig, codegen), SOURCES, self.parallel)
+
+    def load_overload(self, sig, target_context):
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # a damaged pickle may raise anything
+            _say(f"compiled kernels in {self.cache_path} cannot be read ({error!r}): they are compiled anew")
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig, data):
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            _say(f"compiled kernels cannot be kept in {self.cache_path} ({error.strerror or error}): {WITHOUT}")
+
+
+WITHOUT = (
+    "each process compiles those that it calls, which takes seconds or minutes;"
+    " the environment variable NUMBA_CACHE_DIR may name a folder that can be written to"
+)
+
+
+@functools.cache  # once, not for each kernel
+def _say(what):
+    warnings.warn(f"linattn_ref.kernels.jit: {what}", RuntimeWarning, stacklevel=2)
+
+
+def kernel(function=None, **said):
+    """Compile ``function`` with ``numba.njit(parallel=True)`` and keep the result in the cache.
+
+    For the entry points called from Python. What they call is plain ``@njit``: it is compiled into them. The axes of
+    arrays are ``said`` as in `entrance`.
+    """
+    if function is None:
+        return functools.partial(kernel, **said)
+    entrance = Entrance(function, said)
+    return Kernel(*(_compiled(function, entrance, parallel) for parallel in (True, False)), entrance.check_lengths)
+
+
+def serial_kernel(function=None, *, gaps=False, **said):
+    """The same without threads, for what is done sooner than a thread is woken; ``gaps``: for arrays of any layout."""
+    if function is None:
+        return functools.partial(serial_kernel, gaps=gaps, **said)
+    return _compiled(function, Entrance(function, said, gaps), parallel=False)
+
+
+def _compiled(function, entrance, parallel):
+    dispatcher = njit(parallel=parallel)(function)
+    compile_for = dispatcher._compile_for_args  # Numba calls it for types that it has no machine code for
+
+    def check_then_compile(*arguments):
+        entrance.check_types(arguments)
+        return compile_for(*arguments)
+
+    dispatcher._compile_for_args = check_then_compile
+    try:
+        dispatcher._cache = PackageCache(function, parallel)
+    except RuntimeError:  # no folder that can be written to
+        _say(f"no folder for compiled kernels can be written to: {WITHOUT}")
+    return dispatcher

@@ -1,0 +1,277 @@
+"""The causal product of linear attention in Numba: `linattn_ref.kernels.reference.causal_product` by `causal_scan`.
+
+The formulas are the reference's. A scan goes over the rows of one head, first to last or last to first, with a state
+``S``, the numbers ``g, x, y`` a row, and three arrays ``a, b, u``:
+
+    S_i = g_i S_{i-1} + b_i (x_i u_i)^T,   out_i = y_i S_i^T a_i
+
+Forward, ``a, b, u`` are ``phi_q, phi_k, v`` and ``x = w``. The three gradients are scans as well, with ``G`` for
+``d_out``: that of ``phi_q`` runs forward with the transposed state, those of ``phi_k`` and ``v`` backward with ``A``:
+
+    gradient       step    a       b       u       x    y    S after the last row
+    d_phi_q  (4)    1      G       v       phi_k   w    1    S^T
+    d_phi_k  (5)   -1      v       G       phi_q   1    w    A^T
+    d_v      (6)   -1      phi_k   phi_q   G       1    w    A
+
+In a scan from the end it is ``g_{i+1}`` that comes before row ``i``. These are ``6 C M`` multiply-adds a row, where
+``5 C M`` would do, since ``A`` is made twice: once with the lanes along ``M`` for (6), and once along ``C`` for (5),
+which otherwise would be a sum across the lanes for each of its numbers, and as dear.
+
+With the denominator there is a column of ones beside ``v``. Beside ``G`` that makes ``e = -G . out``, and ``G`` and
+``e`` are divided by the denominator: by ``y`` in (4), by ``x`` in (5) and (6). No array as large as the inputs is made.
+
+Each head is a task, and of a single head each panel, which costs nothing. A single head of a single panel is cut into
+up to ``PARTS`` parts of at least ``ROWS`` rows. What each adds to the state has to be summed up first, half as much
+arithmetic again; in return all cores work. It depends on shapes alone: the same bits for any number of threads.
+"""
+
+import math
+
+import numpy as np
+
+from linattn_ref.kernels.jit.loops.causal_parts import states_before_parts
+from linattn_ref.kernels.jit.loops.causal_product_plain import backward_by_row, forward_by_row
+from linattn_ref.kernels.jit.loops.causal_scan import scan
+from linattn_ref.kernels.jit.loops.causal_step import step_heads
+from linattn_ref.kernels.jit.loops.gate_gradient import gate_gradient
+from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.reciprocal import go_on, reciprocals
+from linattn_ref.kernels.jit.loops.vector import lanes
+
+__all__ = [
+    "backward",
+    "backward_by_row",
+    "forward",
+    "forward_by_row",
+    "normalised_backward",
+    "normalised_forward",
+    "step",
+]
+
+PARTS = 8  # of a single head's rows
+ROWS = 2048  # in each of them, at least: less is done sooner than a thread is woken
+
+
+# --- Without the denominator ----------------------------------------------------------------------------------------
+
+
+def forward(phi_q, phi_k, v, gate, weight, state, *, out=None):
+    """The causal product; arguments and results are those of the reference.
+
+    Parameters
+    ----------
+    phi_q, phi_k, v : ndarray, ``(..., N, C)``, ``(..., N, C)``, ``(..., N, M)``
+    gate, weight : ndarray ``(..., N)`` or None
+        ``g`` and ``w``; None is 1 everywhere.
+    state : ndarray ``(..., C, M)`` or None
+        ``S_0``; None is 0. Not written to.
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+    state : ndarray ``(..., C, M)``
+        ``S_N``.
+    """
+    phi_q, phi_k, v = side_by_side(phi_q, phi_k, v)
+    gate, weight = _flat_rows(gate), _flat_rows(weight)
+    written, rows = to_write(out, v.shape, v.dtype), None
+    if gate is not None or weight is not None:
+        one = _ones(v)
+        rows = one if weight is None else weight, one, one, one
+    s = _scan(phi_q, phi_k, v, written, _start(state, phi_k, v), gate, rows)
+    return give(out, written), *_with_axes(v, s)
+
+
+def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state, *, gradients=(None, None, None)):
+    """Gradients of :func:`forward`.
+
+    Parameters
+    ----------
+    d_out : ndarray ``(..., N, M)``
+    d_state : ndarray ``(..., C, M)`` or None
+        Gradient of the state that :func:`forward` returned; None is 0.
+    phi_q, phi_k, v, gate, weight, state
+        What :func:`forward` was given.
+    gradients : tuple of three ndarray or None
+        To be written to with ``d_phi_q``, ``d_phi_k`` and ``d_v``.
+
+    Returns
+    -------
+    d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_state : ndarray
+        Shaped like their inputs; ``d_gate`` and ``d_weight`` are None where the input is, ``d_state`` never is.
+    """
+    return _backward(gradients, d_out, d_state, None, phi_q, phi_k, v, gate, weight, state, None, None)[:-1]
+
+
+# --- With the denominator -------------------------------------------------------------------------------------------
+
+
+def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps, *, out=None):
+    """Causal linear attention: ``out_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps)``, ``Z`` as ``S`` with ``v = 1``.
+
+    Parameters
+    ----------
+    phi_q, phi_k, v, gate, weight
+        As in :func:`forward`.
+    s, z : ndarray ``(..., C, M)``, ``(..., C)``, or None and None
+        ``S_0`` and ``Z_0``. Not written to.
+    eps : float
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+        0 where the denominator is 0, which is a query that has seen nothing.
+    denominator : ndarray ``(..., N)``
+        ``eps`` included.
+    s, z : ndarray ``(..., C, M)``, ``(..., C)``
+        ``S_N`` and ``Z_N``.
+    """
+    phi_q, phi_k, v = side_by_side(phi_q, phi_k, v)
+    (*leading, n, m), c, heads = v.shape, phi_k.shape[-1], math.prod(v.shape[:-2])
+    gate, weight = None if gate is None else _flat_rows(gate), None if weight is None else _flat_rows(weight)
+    if weight is None:
+        weight = np.empty((heads, n), v.dtype)
+        weight.fill(1)  # np.ones is slower: it is Python
+    s = np.zeros((heads, c, m), v.dtype) if s is None else s.reshape(heads, c, m)
+    z = np.zeros((heads, c), v.dtype) if z is None else z.reshape(heads, c).copy()
+    written = np.empty(v.shape, v.dtype) if out is None else to_write(out, v.shape, v.dtype)
+    denominator = np.empty((heads, n), v.dtype)
+    s = _scan(phi_q, phi_k, v, written, s, gate, (weight,) * 4, ones=(z, v.dtype.type(eps), denominator))
+    denominator, s, z = denominator.reshape(*leading, n), s.reshape(*leading, c, m), z.reshape(*leading, c)
+    return written if out is None else give(out, written), denominator, s, z
+
+
+def normalised_backward(
+    d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator, *, gradients=(None, None, None)
+):
+    """Gradients of :func:`normalised_forward`.
+
+    Parameters
+    ----------
+    d_out : ndarray ``(..., N, M)``
+    d_s, d_z : ndarray ``(..., C, M)``, ``(..., C)``, or None and None
+        Gradients of the state that :func:`normalised_forward` returned.
+    phi_q, phi_k, v, gate, weight, s, z
+        What it was given.
+    out, denominator
+        What it returned.
+    gradients : tuple of three ndarray or None
+        To be written to with ``d_phi_q``, ``d_phi_k`` and ``d_v``.
+
+    Returns
+    -------
+    d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_s, d_z : ndarray
+        As :func:`backward`.
+    """
+    d_out, out = side_by_side(go_on(d_out, denominator), out)
+    share = reciprocals(_flat_rows(denominator))  # (heads, N)
+    e = _flat_rows(-np.einsum("...nm,...nm->...n", d_out, out))  # (heads, N)
+    return _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, (share, e))
+
+
+def step(phi_q, phi_k, v, s, z, eps):
+    """One row of :func:`normalised_forward`: ``(..., C)``, ``(..., C)``, ``(..., M)`` -> ``out (..., M)``.
+
+    ``s (..., C, M)`` and ``z (..., C)`` are brought up to date in place.
+    """
+    out = np.empty(v.shape, v.dtype)
+    step_heads(phi_q, phi_k, v, s, z, float(eps), out)
+    return out
+
+
+# --- Both -----------------------------------------------------------------------------------------------------------
+
+
+def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones):
+    """The scans of the table above; ``ones`` is ``1 / denominator`` and ``e``, or None."""
+    d_out, phi_q, phi_k, v = side_by_side(d_out, phi_q, phi_k, v)
+    gate, weight, one = _flat_rows(gate), _flat_rows(weight), _ones(v)  # (heads, N)
+    w, (x, e) = one if weight is None else weight, (one, one) if ones is None else ones
+    s, a = _start(s, phi_k, v), _start(d_s, phi_k, v)  # (heads, C, M)
+    s_t, a_t = s.swapaxes(1, 2), a.swapaxes(1, 2)  # (heads, M, C)
+    if ones is not None:
+        s_t, a_t = _with_row(s_t, z), _with_row(a_t, d_z)  # (heads, M + 1, C)
+    rows_q, rows_k, rows_v = (w, x, e, one), (x, one, one, e), (x, w, one, one)
+    if gate is None and weight is None and ones is None:
+        rows_q = rows_k = rows_v = None
+    d_phi_q, d_phi_k, d_v = gradients_to_write(gradients, phi_q, phi_k, v)
+    d_gate, d_weight, later = None, None, None
+    if gate is not None:
+        later = np.concatenate([gate[:, 1:], one[:, :1]], axis=1)  # (heads, N)
+        d_gate = np.empty_like(gate)
+        spare = d_phi_k if d_phi_k.flags.c_contiguous else np.empty(d_phi_k.shape, d_phi_k.dtype)
+        states = (np.ascontiguousarray(state.swapaxes(1, 2)) for state in (s_t, a_t))  # (heads, C, M or M + 1)
+        table = table_of(phi_q, phi_k, d_out, v)
+        gate_gradient(d_gate, spare.reshape(-1, *spare.shape[-2:]), table, gate, e, x, w, *states)  # (8)
+
+    _scan(d_out, v, phi_k, d_phi_q, s_t, gate, rows_q)  # (4)
+    a_t = _scan(v, d_out, phi_q, d_phi_k, a_t, later, rows_k, step=-1)  # (5), but for w
+    a = _scan(phi_k, phi_q, d_out, d_v, a, later, rows_v, step=-1)  # (6)
+    if weight is not None:
+        d_weight = _flat_rows(np.einsum("...nc,...nc->...n", phi_k, d_phi_k))  # (7)
+        d_phi_k *= weight.reshape(*v.shape[:-1], 1)
+    if gate is not None:
+        a, a_t = gate[:, :1, None] * a, gate[:, :1, None] * a_t  # (9)
+    d_phi = tuple(give(*each) for each in zip(gradients, (d_phi_q, d_phi_k, d_v), strict=True))
+    return d_phi + _with_axes(v, d_gate, d_weight, a, None if ones is None else a_t[:, -1])
+
+
+def _scan(a, b, u, out, s, gate, rows, *, step=1, ones=None):
+    """The state after `causal_scan.scan`, from ``s`` on; ``ones`` is ``z, eps, denominator``, ``z`` in and out."""
+    heads, (n, m) = len(s), u.shape[-2:]
+    columns, tasks = m, 1
+    if heads == 1:  # a task is a panel
+        columns, tasks = lanes(u), -(-m // lanes(u))
+    parts = min(max(n // ROWS, 1), PARTS) if heads * tasks == 1 else 1
+    states = np.empty((heads, parts, *s.shape[1:]), s.dtype)  # (heads, parts, C, M)
+    states[:, 0] = s
+    z_end, eps, denominator = (s[:, :0, 0], s.dtype.type(0), s[:, 0, :0]) if ones is None else ones
+    z = np.empty((heads, parts, tasks, z_end.shape[1]), s.dtype)  # (heads, parts, tasks, C)
+    z[:, 0] = z_end[:, None]
+    denominators = np.empty((heads, tasks, denominator.shape[1]), s.dtype)  # each task writes its own, all the same
+    table = table_of(a, b, u, out)
+    if parts > 1:
+        one = np.ones((heads, n), s.dtype)
+        x, _, _, b_beside = (one,) * 4 if rows is None else rows
+        states_before_parts(table, states, step, one if gate is None else gate, x, b_beside, z[:, :, 0])
+    scan(table, states, step, columns, gate, rows, z, eps, denominators)
+    if ones is not None:
+        z_end[...], denominator[...] = z[:, -1, 0], denominators[:, 0]
+    return states[:, -1]
+
+
+# --- At the door ----------------------------------------------------------------------------------------------------
+
+
+def _flat_rows(x):
+    """``(..., N)`` as ``(heads, N)``, contiguous; Numba would compile anew for read-only arrays."""
+    return None if x is None else np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _ones(v):
+    """``(heads, N)``"""
+    ones = np.empty((math.prod(v.shape[:-2]), v.shape[-2]), v.dtype)
+    ones.fill(1)  # np.ones is slower: it is Python
+    return ones
+
+
+def _with_axes(v, *arrays):
+    """``(heads, ...)`` with the leading axes of ``v``; None as None."""
+    return tuple(None if x is None else x.reshape(*v.shape[:-2], *x.shape[1:]) for x in arrays)
+
+
+def _start(state, phi_k, v):
+    """The state ``(heads, C, M)`` to start from, not to be written to."""
+    shape = math.prod(v.shape[:-2]), phi_k.shape[-1], v.shape[-1]
+    return np.zeros(shape, v.dtype) if state is None else state.reshape(shape)
+
+
+def _with_row(s, z):
+    """``s (heads, M, C)`` and below it ``z (..., C)``, or zeros."""
+    shape = len(s), 1, s.shape[2]
+    row = np.zeros(shape, s.dtype) if z is None else z.reshape(shape)
+    return np.concatenate([s, row], axis=1)

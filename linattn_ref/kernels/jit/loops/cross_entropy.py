@@ -1,0 +1,59 @@
+"""Cross-entropy and its gradient in Numba: `linattn_ref.kernels.reference.cross_entropy`, a row in the cache.
+
+The gradient is made where the exponentials are: one array, over which a row goes three times.
+"""
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.rows import as_rows, give_rows, rows_to_write, without_gaps
+from linattn_ref.kernels.jit.loops.vector import broadcast, keep_lanes, lanes, largest_lane, maximum, total
+from linattn_ref.kernels.jit.loops.vector_exp import exp
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
+
+__all__ = ["forward"]
+
+
+def forward(scores, targets, share, *, d_scores=None):
+    """The log-probability of each target, and the gradient; arguments are the reference's."""
+    rows, written = as_rows(scores), rows_to_write(d_scores, scores)
+    log_p = np.empty(len(rows), scores.dtype)
+    _forward(rows, without_gaps(targets, np.intp).ravel(), without_gaps(share).ravel(), written, log_p)
+    return log_p.reshape(targets.shape), give_rows(d_scores, written, scores.shape)
+
+
+@kernel(scores="rows V", targets="rows", share="rows", d_scores="rows V", log_p="rows")
+def _forward(scores, targets, share, d_scores, log_p):
+    for i in prange(len(scores)):
+        some = slice(i, i + 1)
+        log_p[i] = _row(scores[some], targets[i], share[i], d_scores[some])
+
+
+@njit(error_model="numpy")
+def _row(scores, target, share, d_scores):
+    """One row, ``(1, V)``: (3) is written, (1) of the target returned."""
+    zero, lowest = scores.dtype.type(0), scores.dtype.type(-np.inf)
+    highest = broadcast(lowest)
+    for first in range(0, scores.shape[1], lanes(scores)):
+        some = columns_from(scores, first)
+        highest = maximum(keep_lanes(load_row(some, 0), 0, some.shape[1], lowest), highest)
+    shift = largest_lane(highest)
+    added = broadcast(zero)
+    for first in range(0, scores.shape[1], lanes(scores)):
+        some = columns_from(scores, first)
+        e = exp(load_row(some, 0) - broadcast(shift))
+        store_row(columns_from(d_scores, first), 0, e)
+        added = added + keep_lanes(e, 0, some.shape[1], zero)
+    of_all = total(added)
+    at_target = d_scores[0, target] / of_all
+    scale = broadcast(share / of_all)
+    for first in range(0, scores.shape[1], lanes(scores)):
+        some = columns_from(d_scores, first)
+        store_row(some, 0, scale * load_row(some, 0))  # (3)
+    d_scores[0, target] = share * (at_target - scores.dtype.type(1))  # (3)
+    if not share > 0:
+        d_scores[:] = 0
+    return scores[0, target] - shift - math.log(of_all)  # (1)

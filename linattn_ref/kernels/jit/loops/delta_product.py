@@ -1,0 +1,112 @@
+"""The delta product in Numba: `linattn_ref.kernels.reference.delta_product` in chunks, at the speed of matrix products.
+
+The formulas are the reference's, (13)-(22). A head is a task, and nothing in it depends on the number of
+threads. Heads may lie anywhere in memory (`heads`); none is copied but a chunk at a time.
+
+    `delta_chunk`       rows and pairs of a chunk, products of gates
+    `delta_state`       the state between chunks
+    `delta_forward`     the forward pass
+    `delta_backward`    the backward pass; `delta_gradients` what pairs send to queries and keys;
+    `delta_log_gate`    the gradient of gates
+    `triangle`          pieces of triangular products and systems of equations
+
+With ``T = CHUNK`` rows a chunk the formulas have ``3 C M + T (C + M)`` multiply-adds a row forward and
+``7 C M + 3 T (C + M)`` backward; without ``erase`` a third less. Products of pairs are made of whole Blocks, and half
+of ``P, A, dP, dA`` is thrown away. ``linattn-ref bench delta`` says what share of the processor's multiply-adds that
+is: with AVX-512 some three fifths forward, and half in both passes. What a chunk and its state need is twice a
+first-level cache. Chunks of 16 rows would fit, and took a sixth longer when they were tried: the state is loaded and
+stored twice as often. With chunks of 64 rows it is a tenth longer forward: there are more pairs.
+"""
+
+import math
+
+import numpy as np
+
+from linattn_ref.kernels.jit.loops.delta_backward import backward_heads
+from linattn_ref.kernels.jit.loops.delta_forward import forward_heads
+from linattn_ref.kernels.jit.loops.heads import side_by_side, table_of
+from linattn_ref.kernels.reference.delta_product import step
+
+__all__ = ["backward", "forward", "step"]
+
+
+def forward(q, k, v, erase, log_gate, state):
+    """A causal product whose state fades and corrects itself; arguments and results are those of the reference.
+
+    Parameters
+    ----------
+    q, k, v : ndarray, ``(..., N, C)``, ``(..., N, C)``, ``(..., N, M)``
+    erase : ndarray ``(..., N, C)`` or None
+        ``e``; None is 0.
+    log_gate : ndarray ``(..., N)`` or ``(..., N, C)``, or None
+        ``log g <= 0``; -inf forgets everything. None is 0.
+    state : ndarray ``(..., C, M)`` or None
+        ``S_0``; None is 0. Not written to.
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+    state : ndarray ``(..., C, M)``
+        ``S_N``.
+    u : ndarray ``(..., N, M)``
+        What was written, for :func:`backward`; ``v`` itself where ``erase`` is None.
+    """
+    q, k, values = side_by_side(q, k, v)
+    out, written = np.empty(v.shape, v.dtype), None if erase is None else np.empty(v.shape, v.dtype)
+    s = _copy_or_zeros(state, k, v)
+    arrays = q, k, values, *_rows(v, erase, _channels(log_gate, v)), out, *_rows(v, written)  # kept until it is done
+    forward_heads(table_of(*arrays), _heads(s))
+    return out, s, v if written is None else written
+
+
+def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
+    """Gradients of :func:`forward`.
+
+    Parameters
+    ----------
+    d_out : ndarray ``(..., N, M)``
+    d_state : ndarray ``(..., C, M)`` or None
+        Gradient of the state that :func:`forward` returned; None is 0.
+    q, k, v, erase, log_gate, state
+        What :func:`forward` was given.
+    u : ndarray ``(..., N, M)``
+        What it returned.
+
+    Returns
+    -------
+    d_q, d_k, d_v, d_erase, d_log_gate, d_state : ndarray
+        Shaped like their inputs; ``d_erase`` and ``d_log_gate`` are None where the input is, ``d_state`` never is.
+    """
+    d_out, q, k, u = side_by_side(d_out, q, k, u)
+    d_q, d_k, d_v, d_erase, d_log_gate = (
+        None if x is None else np.empty(x.shape, x.dtype) for x in (q, k, v, erase, log_gate)
+    )
+    s, d_s = _copy_or_zeros(state, k, v), _copy_or_zeros(d_state, k, v)
+    inputs = q, k, *_rows(v, erase, _channels(log_gate, v)), d_out, u
+    gradients = d_q, d_k, *_rows(v, d_erase, _channels(d_log_gate, v)), d_v
+    backward_heads(table_of(*inputs, *gradients), _heads(s), _heads(d_s))
+    return d_q, d_k, d_v, d_erase, d_log_gate, d_s
+
+
+# --- At the door ----------------------------------------------------------------------------------------------------
+
+
+def _channels(log_gate, v):
+    """``(..., N, 1)`` where there is one gate for all channels; a view."""
+    return log_gate[..., None] if log_gate is not None and log_gate.ndim < v.ndim else log_gate
+
+
+def _rows(v, *arrays):
+    """The arrays `side_by_side`, without columns where there is none."""
+    nothing = np.empty((*v.shape[:-1], 0), v.dtype)
+    return side_by_side(*(nothing if x is None else x for x in arrays))
+
+
+def _copy_or_zeros(state, k, v):
+    """Contiguous, to be written to."""
+    shape = *v.shape[:-2], k.shape[-1], v.shape[-1]
+    return np.zeros(shape, v.dtype) if state is None else np.array(state, order="C").reshape(shape)
+
+
+def _heads(s):
+    return s.reshape(math.prod(s.shape[:-2]), *s.shape[-2:])

@@ -1,0 +1,121 @@
+"""The feature map ``elu + 1`` in Numba: `linattn_ref.kernels.reference.elu_plus_one`, once over the memory.
+
+An array is cut into blocks of rows, about ``BLOCK`` numbers, each a task, and each block into Vectors.
+"""
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+from linattn_ref.kernels.jit.loops.cache import kernel, serial_kernel
+from linattn_ref.kernels.jit.loops.causal_step import step_rows
+from linattn_ref.kernels.jit.loops.heads import give, head_of, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.vector import VECTOR_BYTES, broadcast, lanes, maximum, minimum
+from linattn_ref.kernels.jit.loops.vector_exp import exp
+from linattn_ref.kernels.jit.loops.views import columns_from, give_back, load_row, rows_of, store_row
+
+BLOCK = 1 << 13  # numbers
+
+
+def forward(x, *, out=None):
+    """``phi(x)``, written to ``out`` if there is one; and what the gradient needs, which is the same."""
+    phi = np.empty(x.shape, x.dtype) if out is None else to_write(out, x.shape, x.dtype)
+    if x.flags.c_contiguous and phi.flags.c_contiguous and x.nbytes % VECTOR_BYTES == 0:  # rows are short, Vectors not
+        shape = -1, VECTOR_BYTES // x.itemsize
+        write_phi(table_of(x.reshape(shape), phi.reshape(shape)), 1, np.zeros(1, x.dtype))
+    else:
+        _run(write_phi, *side_by_side(x), phi)
+    phi = phi if out is None else give(out, phi)
+    return phi, phi
+
+
+def backward(d_phi, phi):
+    """The gradient of ``x``, written over that of ``phi(x)``; new where that is read-only, or its rows have gaps."""
+    d_x, phi = side_by_side(np.require(d_phi, requirements="W"), phi)
+    _run(multiply_by_slope, d_x, phi)
+    return d_x
+
+
+def step(q, k, v, s, z, eps):
+    """One token, ``(..., D)``, ``(..., D)``, ``(..., M)`` -> ``out (..., M)``; brings ``s`` and ``z`` up to date."""
+    out = np.empty(v.shape, v.dtype)
+    step_heads(q, k, v, s, z, eps, out)
+    return out
+
+
+def _run(kernel, x, phi):
+    """A kernel on the rows of two arrays, which are short; on rows as long as a Vector where there are no gaps."""
+    if x.nbytes % VECTOR_BYTES == 0 and x.flags.c_contiguous and phi.flags.c_contiguous:
+        x, phi = x.reshape(-1, VECTOR_BYTES // x.itemsize), phi.reshape(-1, VECTOR_BYTES // x.itemsize)
+    elif x.ndim < 2:
+        x, phi = x[None], phi[None]
+    kernel(table_of(x, phi), math.prod(x.shape[:-2]), np.zeros(1, x.dtype))
+
+
+# --- Compiled -------------------------------------------------------------------------------------------------------
+
+
+@kernel(table=("heads N W", "heads N W"), zero="1")
+def write_phi(table, heads, zero):
+    """``phi(x)`` of the arrays ``x`` and ``phi`` in a table, ``heads`` of them; ``zero (1,)`` in their dtype."""
+    n, tasks = _tasks(table)
+    for task in prange(heads * tasks):
+        x, phi = _block(table, 0, task, tasks, n, zero), _block(table, 1, task, tasks, n, zero)
+        for first in range(0, x.shape[1], lanes(x)):
+            some_x, some_phi = columns_from(x, first), columns_from(phi, first)
+            for i in range(len(x)):
+                store_row(some_phi, i, _phi(load_row(some_x, i), broadcast(zero[0])))
+
+
+@kernel(table=("heads N W", "heads N W"), zero="1")
+def multiply_by_slope(table, heads, zero):
+    """``d_phi *= phi'`` of the arrays ``d_phi`` and ``phi``, likewise."""
+    n, tasks = _tasks(table)
+    for task in prange(heads * tasks):
+        g, phi = _block(table, 0, task, tasks, n, zero), _block(table, 1, task, tasks, n, zero)
+        for first in range(0, g.shape[1], lanes(g)):
+            some_g, some_phi = columns_from(g, first), columns_from(phi, first)
+            for i in range(len(g)):
+                slope = minimum(broadcast(g.dtype.type(1)), load_row(some_phi, i))
+                store_row(some_g, i, load_row(some_g, i) * slope)  # (2)
+
+
+@njit
+def _tasks(table):
+    """Rows a task, and tasks a head."""
+    rows, width = table[1, 1], table[1, 2]
+    n = max(BLOCK // max(width, 1), 1)
+    return n, (rows + n - 1) // n
+
+
+@njit(forceinline=True)
+def _block(table, i, task, tasks, n, zero):
+    return head_of(table, i, task // tasks, zero.dtype)[task % tasks * n : (task % tasks + 1) * n]
+
+
+@njit(forceinline=True)
+def _phi(x, zero):
+    """(1), lane by lane; NaN stays."""
+    return exp(minimum(zero, x)) + maximum(zero, x)
+
+
+@serial_kernel(q="... C", k="... C", v="... M", s="... C M", z="... C", out="... M", gaps=True)
+def step_heads(q, k, v, s, z, eps, out):
+    """`causal_step.step_heads` of the features."""
+    rows_q, rows_k, rows_s, rows_z = rows_of(q), rows_of(k), rows_of(s), rows_of(z)
+    phi_q, phi_k = np.empty(rows_q.shape, q.dtype), np.empty(rows_k.shape, k.dtype)
+    write_features(rows_q, phi_q)
+    write_features(rows_k, phi_k)
+    step_rows(phi_q, phi_k, rows_of(v), rows_s, rows_z, eps, rows_of(out))
+    give_back(s, rows_s)
+    give_back(z, rows_z)
+
+
+@njit(forceinline=True)
+def write_features(x, phi):
+    """``phi(x)`` of rows, written to ``phi``, which may be ``x`` itself."""
+    for first in range(0, x.shape[1], lanes(x)):
+        some_x, some_phi = columns_from(x, first), columns_from(phi, first)
+        for row in range(len(x)):
+            store_row(some_phi, row, _phi(load_row(some_x, row), broadcast(x.dtype.type(0))))

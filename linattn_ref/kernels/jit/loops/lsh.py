@@ -1,0 +1,116 @@
+"""LSH attention in Numba: `linattn_ref.kernels.reference.lsh` with a lane for every query, or every key.
+
+Round after round, and within a round in tasks of some hundred sorted tokens, whose rows are fetched by their numbers
+from wherever they lie: `lsh_runs`. So heads may have any strides. A pair that meets in several rounds counts in the
+first of them alone, `lsh_meet`.
+"""
+
+import math
+
+import numpy as np
+from numba import get_num_threads
+
+from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.lsh_meet import check_length
+from linattn_ref.kernels.jit.loops.lsh_runs import backward_round, forward_round, run_length
+from linattn_ref.kernels.reference.lsh import sums_of_weights
+from linattn_ref.kernels.reference.saturation import is_saturated, without_zero
+
+__all__ = ["backward", "forward"]
+
+
+def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
+    """Output and row log-sum-exp of softmax attention to all tokens that are met in any round.
+
+    Parameters
+    ----------
+    q, k, v : ndarray, ``(..., N, D)``, ``(..., N, D)``, ``(..., N, M)``
+    order : ndarray of integers ``(..., rounds, N)``
+        The tokens in each round's sorted order: a permutation.
+    seen : ndarray of integers ``(...)``
+        How many tokens take part: the first so many of each order.
+    chunk : int
+        ``C``.
+    causal : bool
+        Token ``i`` sees tokens ``j < i``; nobody sees itself.
+    scale : float
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+    log_sum_exp : ndarray ``(..., N)``
+        ``-inf`` for a token that sees nobody, whose output is 0.
+    """
+    check_length(q)
+    q, k, v = side_by_side(q, k, v)
+    order, seen = _flat(order, 2), _flat_count(seen)
+    chunks = _chunks(order, chunk, q.dtype)
+    written = to_write(out, v.shape, v.dtype)
+    written[...] = 0
+    row_max = np.full((len(order), v.shape[-2]), -np.inf, q.dtype)  # (heads, N)
+    row_sum = np.zeros_like(row_max)  # (heads, N)
+    table = table_of(q, k, v, written)
+    for some in _heads_at_a_time(order, chunk):
+        who, sums = (order[some], chunks[some], seen[some]), (row_max[some], row_sum[some])
+        for r in range(order.shape[1]):
+            forward_round(r, table, some.start, *who, chunk, causal, q.dtype.type(scale), *sums)
+    some = row_sum != 0  # not "> 0": a NaN must stay one
+    written /= np.where(some, row_sum, q.dtype.type(1)).reshape(*v.shape[:-1], 1)
+    log_sum_exp = row_max + np.log(row_sum, out=np.zeros_like(row_sum), where=some)
+    return give(out, written), log_sum_exp.reshape(v.shape[:-1])
+
+
+def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale, *, gradients=(None, None, None)):
+    """Gradients of :func:`forward`: ``d_q``, ``d_k``, ``d_v``, shaped like their inputs.
+
+    ``gradients`` are arrays for them to be written to, or None.
+    """
+    check_length(q)
+    if is_saturated(log_sum_exp):
+        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, order, seen, chunk, causal, scale))
+    d_out, out, q, k, v = side_by_side(d_out, out, q, k, v)
+    order, seen = _flat(order, 2), _flat_count(seen)
+    # einsum's axes lie in memory as its inputs' do, which would be machine code of their own.
+    row_sum = np.einsum("...nm,...nm->...n", d_out, out, order="C").reshape(order.shape[::2])  # (heads, N)
+    shift = np.where(np.isneginf(log_sum_exp), q.dtype.type(0), log_sum_exp).reshape(row_sum.shape)  # (heads, N)
+    careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
+    chunks = _chunks(order, chunk, q.dtype)
+    d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)
+    for x in (d_q, d_k, d_v):
+        x[...] = 0
+    table = table_of(d_out, q, k, v, d_q, d_k, d_v)
+    for some in _heads_at_a_time(order, chunk):
+        who, rows = (order[some], chunks[some], seen[some]), (shift[some], row_sum[some])
+        for r in range(order.shape[1]):
+            for parity in (0, 1):
+                backward_round(r, parity, table, some.start, *who, chunk, causal, q.dtype.type(scale), *rows, careful)
+    return tuple(give(*each) for each in zip(gradients, (d_q, d_k, d_v), strict=True))
+
+
+def _heads_at_a_time(order, chunk):
+    """Slices of heads: only so many that each thread has a few runs, so that rows stay in the cache for all rounds."""
+    heads, _, n = order.shape
+    some = max(1, 4 * get_num_threads() * run_length.py_func(chunk) // n)
+    return [slice(first, first + some) for first in range(0, heads, some)]
+
+
+# --- At the door ----------------------------------------------------------------------------------------------------
+
+
+def _chunks(order, chunk, dtype):
+    """The chunk of every token in every round, ``(heads, rounds, N)``."""
+    chunks = np.empty(order.shape, dtype)
+    numbers = (np.arange(order.shape[2]) // chunk).astype(dtype)  # (N,) by rank
+    np.put_along_axis(chunks, order, np.broadcast_to(numbers, order.shape), axis=-1)
+    return chunks
+
+
+def _flat(x, axes):
+    """``(heads, ...)`` with so many axes after it, contiguous; Numba would compile anew for read-only arrays."""
+    return np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-axes]), *x.shape[-axes:])
+
+
+def _flat_count(seen):
+    return np.require(seen, np.int64, ["C", "W"]).reshape(-1)

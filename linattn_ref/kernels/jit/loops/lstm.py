@@ -1,0 +1,196 @@
+"""The loop of an LSTM in Numba: `linattn_ref.kernels.reference.lstm`.
+
+Sequences know nothing of one another: a task takes some of them from the first step to the last. A step is a product
+with ``U``, or ``U^T``, and what happens to each unit alone; a product with ``W``, or ``W^T``, is for several steps at
+once if sequences are few. The matrices are packed once, in panels that stay near while many rows are multiplied with
+them. The gradients of ``W`` and ``U`` are sums over all steps, taken after the loop.
+"""
+
+import numba
+import numpy as np
+from numba import njit, prange
+
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.outer_product import outer_product
+from linattn_ref.kernels.jit.loops.rows import without_gaps
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, spread, store
+from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_outer, load_block, store_block
+from linattn_ref.kernels.jit.loops.vector_exp import exp
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_apart, rows_at, store_row
+
+__all__ = ["backward", "forward"]
+
+TOGETHER = 4 * ROWS  # rows of a product with W, at least
+
+
+def forward(x, w, u, b, *, work=np.empty):
+    """``h``, ``c`` and the gates; arguments are the reference's."""
+    (steps, batch, _), hidden = x.shape, len(u)
+    w, u, bias = _panels(w), _panels(u), _panels(b[None]).reshape(1, -1)
+    h, c = work((2, steps + 1, batch, hidden), x.dtype)
+    h[0] = c[0] = 0
+    gates = work((steps, batch, bias.size), x.dtype)  # whole panels
+    _forward(without_gaps(x), w, u, bias, h, c, gates, *_shares(batch))
+    return h, c, gates[..., : 4 * hidden]
+
+
+def backward(d_h, x, w, u, h, c, gates, *, work=np.empty):
+    """The gradients; arguments are the reference's."""
+    (steps, batch, width), w, u = x.shape, _panels(w.T), _panels(u.T)
+    d_h, x, h, c, gates = (without_gaps(each) for each in (d_h, x, h, c, gates))
+    d_a, d_x = work(gates.shape, x.dtype), work((steps, batch, len(w) * lanes(x)), x.dtype)
+    zeros, past = np.zeros((1, max(len(w), len(u)) * lanes(x)), x.dtype), np.zeros((batch, len(u) * lanes(x)), x.dtype)
+    _backward(d_h, w, u, zeros, c, gates, d_a, d_x, past, np.zeros_like(c[0]), *_shares(batch))
+    rows, inputs, states = (z.reshape(steps * batch, z.shape[-1]) for z in (d_a, x, h[:-1]))
+    return d_x[..., :width], outer_product(inputs, rows), outer_product(states, rows), rows.sum(axis=0)
+
+
+def _panels(matrix):
+    """The columns of a matrix, as many as a Vector has lanes to a panel, and 0 after the last of them."""
+    rows, columns = matrix.shape
+    panels = np.zeros((-(-columns // lanes(matrix)), rows, lanes(matrix)), matrix.dtype)
+    for panel, first in zip(panels, range(0, columns, lanes(matrix)), strict=True):
+        some = matrix[:, first : first + lanes(matrix)]
+        panel[:, : some.shape[1]] = some
+    return panels
+
+
+def _shares(batch):
+    """Sequences a task, whole Blocks, and as many tasks as threads; steps whose inputs are multiplied together."""
+    sequences = -(-batch // (ROWS * numba.get_num_threads())) * ROWS
+    return sequences, -(-TOGETHER // batch) if batch <= sequences else 1
+
+
+# --- Compiled -------------------------------------------------------------------------------------------------------
+
+
+@kernel(
+    x="T B E", w="panels E lanes", u="panels H lanes", bias="1 columns", h="T+1 B H", c="T+1 B H", gates="T B columns"
+)
+def _forward(x, w, u, bias, h, c, gates, sequences, together):
+    for task in prange((h.shape[1] + sequences - 1) // sequences):
+        first, last = task * sequences, min((task + 1) * sequences, h.shape[1])
+        for t in range(len(x)):
+            if t % together == 0:
+                count = min(together, len(x) - t) * (last - first)
+                _times(_rows(gates, t, first, count), _repeated(bias, count), _rows(x, t, first, count), w)  # (1)
+            now = gates[t, first:last]
+            _times(now, now, h[t, first:last], u)  # (1)
+            _step(now, c[t, first:last], c[t + 1, first:last], h[t + 1, first:last])
+
+
+@kernel(
+    d_h="T B H",
+    w="inputs columns lanes",
+    u="units columns lanes",
+    zeros="1 *",
+    c="T+1 B H",
+    gates="T B columns",
+    d_a="T B columns",
+    d_x="T B *",
+    past="B *",
+    d_c="B H",
+)
+def _backward(d_h, w, u, zeros, c, gates, d_a, d_x, past, d_c, sequences, together):
+    for task in prange((len(d_c) + sequences - 1) // sequences):
+        first, last = task * sequences, min((task + 1) * sequences, len(d_c))
+        some, d_some = past[first:last], d_c[first:last]
+        for t in range(len(gates) - 1, -1, -1):
+            now, c_before, c_now = d_a[t, first:last], c[t, first:last], c[t + 1, first:last]
+            _step_back(gates[t, first:last], now, c_before, c_now, d_h[t, first:last], some, d_some)
+            _times(some, _repeated(zeros, last - first), now, u)  # (5), for the step before
+            if t % together == 0:
+                count = min(together, len(gates) - t) * (last - first)
+                _times(_rows(d_x, t, first, count), _repeated(zeros, count), _rows(d_a, t, first, count), w)  # (8)
+
+
+@njit
+def _rows(x, t, first, count):
+    """So many rows of ``x`` from ``x[t, first]`` on."""
+    before = (t * x.shape[1] + first) * x.shape[2]
+    return rows_at(x.ctypes.data + before * x.itemsize, count, x.shape[2], x.dtype)
+
+
+@njit
+def _repeated(x, count):
+    """The one row of ``x``, so many times."""
+    return rows_apart(x.ctypes.data, count, x.shape[1], 0, x.dtype)
+
+
+@njit
+def _times(out, start, x, panels):
+    """``out = start + x @ panels``; ``start`` may be ``out``."""
+    rows, terms = x.shape
+    whole = rows - rows % ROWS
+    for p in range(len(panels)):
+        panel = panels[p]
+        into, begin = columns_from(out, p * panels.shape[2]), columns_from(start, p * panels.shape[2])
+        for r in range(0, whole, ROWS):
+            block = load_block(begin, r)
+            for t in range(terms):
+                block = add_outer(block, x, r, t, load(panel, t))
+            store_block(into, r, block)
+        for r in range(whole, rows, 4):  # sums enough to keep the multipliers busy; the last row may be there again
+            r_1, r_2, r_3 = min(r + 1, rows - 1), min(r + 2, rows - 1), min(r + 3, rows - 1)
+            sum_0, sum_1, sum_2, sum_3 = load(begin, r), load(begin, r_1), load(begin, r_2), load(begin, r_3)
+            for t in range(terms):
+                term = load(panel, t)
+                sum_0, sum_1 = fma(spread(x, r, t), term, sum_0), fma(spread(x, r_1, t), term, sum_1)
+                sum_2, sum_3 = fma(spread(x, r_2, t), term, sum_2), fma(spread(x, r_3, t), term, sum_3)
+            store(into, r, sum_0)
+            store(into, r_1, sum_1)
+            store(into, r_2, sum_2)
+            store(into, r_3, sum_3)
+
+
+@njit
+def _step(gates, c_before, c, h):
+    """(2) to (4), ``gates`` being ``a`` before."""
+    one, n = broadcast(c.dtype.type(1)), c.shape[1]
+    all_i, all_f, all_g, all_o = gates[:, :n], gates[:, n : 2 * n], gates[:, 2 * n : 3 * n], gates[:, 3 * n : 4 * n]
+    for first in range(0, n, lanes(c)):
+        a_i, a_f = columns_from(all_i, first), columns_from(all_f, first)
+        a_g, a_o = columns_from(all_g, first), columns_from(all_o, first)
+        old, new, out = columns_from(c_before, first), columns_from(c, first), columns_from(h, first)
+        for b in range(len(c)):
+            i, f = _sigmoid(load_row(a_i, b), one), _sigmoid(load_row(a_f, b), one)  # (2)
+            g, o = _tanh(load_row(a_g, b), one), _sigmoid(load_row(a_o, b), one)
+            now = f * load_row(old, b) + i * g  # (3)
+            store_row(new, b, now)
+            store_row(out, b, o * _tanh(now, one))  # (4)
+            store_row(a_i, b, i)
+            store_row(a_f, b, f)
+            store_row(a_g, b, g)
+            store_row(a_o, b, o)
+
+
+@njit
+def _step_back(gates, d_a, c_before, c, d_h, past, d_c):
+    """(5) to (7); ``d_c`` becomes that of the step before."""
+    one, n = broadcast(c.dtype.type(1)), c.shape[1]
+    all_i, all_f, all_g, all_o = gates[:, :n], gates[:, n : 2 * n], gates[:, 2 * n : 3 * n], gates[:, 3 * n : 4 * n]
+    d_i, d_f, d_g, d_o = d_a[:, :n], d_a[:, n : 2 * n], d_a[:, 2 * n : 3 * n], d_a[:, 3 * n : 4 * n]
+    for first in range(0, n, lanes(c)):
+        for b in range(len(c)):
+            i, f = load_row(columns_from(all_i, first), b), load_row(columns_from(all_f, first), b)
+            g, o = load_row(columns_from(all_g, first), b), load_row(columns_from(all_o, first), b)
+            tanh_c = _tanh(load_row(columns_from(c, first), b), one)
+            later, d_state = columns_from(past[:, :n], first), columns_from(d_c, first)
+            d = load_row(columns_from(d_h, first), b) + load_row(later, b)  # (5)
+            d_now = load_row(d_state, b) + d * o * (one - tanh_c * tanh_c)  # (6)
+            store_row(columns_from(d_i, first), b, d_now * g * i * (one - i))  # (7)
+            store_row(columns_from(d_f, first), b, d_now * load_row(columns_from(c_before, first), b) * f * (one - f))
+            store_row(columns_from(d_g, first), b, d_now * i * (one - g * g))
+            store_row(columns_from(d_o, first), b, d * tanh_c * o * (one - o))
+            store_row(d_state, b, d_now * f)  # (6), for the step before
+
+
+@njit(forceinline=True)
+def _sigmoid(x, one):
+    return one / (one + exp(one - one - x))
+
+
+@njit(forceinline=True)
+def _tanh(x, one):
+    two = one + one
+    return two / (one + exp(one - one - two * x)) - one

@@ -1,0 +1,104 @@
+"""The normal distribution function on Vectors, from one exponential and one polynomial.
+
+    Phi(-z) = exp(-z^2 / 2) P(u) / (z + 4),   u = 1 - 8 / (z + 4),   z >= 0             (1)
+
+The exponential is that of the density, so who needs both pays for one. What is left of ``Phi(-z)``, a function without
+any sharp turn, is mapped from ``0 <= z < inf`` to ``-1 <= u < 1``; there a polynomial of few terms is near to it.
+
+References
+----------
+Shepherd and Laframboise (1981), "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < inf".
+"""
+
+import math
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from linattn_ref.kernels.jit.loops.vector import _fma, _splat, maximum
+from linattn_ref.kernels.jit.loops.vector_exp import exp
+
+__all__ = ["COEFFICIENTS", "DENSITY", "choose_positive", "gelu", "scaled_tail"]
+
+# P of (1), lowest first: the polynomial through (z + 4) exp(z^2 / 2) Phi(-z), 40 digits of it, at as many Chebyshev
+# points, z up to 14 or 40. Largest relative error between them: 1.2e-8 and 3.7e-17.
+COEFFICIENTS = {
+    types.float32: (
+        0.7552851383227722,
+        -0.6078966182822692,
+        0.38713668408577256,
+        -0.1865226849099879,
+        0.06040668872980527,
+        -0.0075292507030986265,
+        -0.0035261837003900368,
+        0.001572317879442563,
+        0.00020126173028404675,
+        -0.00012018440110144362,
+    ),
+    types.float64: (
+        0.7552851304157515,
+        -0.6078966419718917,
+        0.38713740074221936,
+        -0.1865218579596934,
+        0.06039657489067665,
+        -0.007540188965625017,
+        -0.0034796923618040597,
+        0.0016308184424805887,
+        0.00013334424978358428,
+        -0.00023109482414997105,
+        -1.9078434059248706e-06,
+        3.51442149682578e-05,
+        7.149308325478401e-07,
+        -5.919013186154044e-06,
+        -6.249906995369785e-07,
+        1.0200713392568465e-06,
+        2.6354310560684456e-07,
+        -1.546196819122192e-07,
+        -7.634712843441086e-08,
+        1.4842390072751344e-08,
+        1.3976528155950821e-08,
+        -1.015295717649618e-11,
+        -9.990624160023276e-10,
+    ),
+}
+CENTRE = 4.0
+DENSITY = 1 / math.sqrt(2 * math.pi)
+
+
+@njit(forceinline=True)
+def gelu(x, minus_half):
+    """``x Phi(x)``, which is ``max(x, 0) - |x| Phi(-|x|)``; ``minus_half`` is -1/2 in every lane."""
+    zero = minus_half - minus_half
+    z = maximum(zero - x, x)
+    return maximum(zero, x) - z * exp(minus_half * z * z) * scaled_tail(z)
+
+
+@intrinsic
+def scaled_tail(typing_context, z):
+    """``exp(z^2 / 2) Phi(-z)``, lane by lane, for ``z >= 0``: ``P(u) / (z + 4)`` of (1)."""
+
+    def generate(context, builder, signature, arguments):
+        def constant(value):
+            return _splat(builder, value, z.llvm)
+
+        share = builder.fdiv(constant(1.0), builder.fadd(*arguments, constant(CENTRE)))
+        u = _fma(builder, share, constant(-2 * CENTRE), constant(1.0))
+        *rest, highest = COEFFICIENTS[z.dtype]
+        polynomial = constant(highest)
+        for coefficient in reversed(rest):
+            polynomial = _fma(builder, polynomial, u, constant(coefficient))
+        return builder.fmul(polynomial, share)
+
+    return z(z), generate
+
+
+@intrinsic
+def choose_positive(typing_context, x, positive, other):
+    """``positive`` where ``x > 0``, else ``other``, lane by lane."""
+
+    def generate(context, builder, signature, arguments):
+        x_, *two = arguments
+        return builder.select(builder.fcmp_ordered(">", x_, ir.Constant(x.llvm, None)), *two)
+
+    return x(x, x, x), generate

@@ -1,0 +1,297 @@
+"""Pattern softmax in Numba: `linattn_ref.kernels.reference.pattern_softmax` on the tiles of `softmax`.
+
+The formulas (1)-(6) are the reference's. A part of the pattern is run after the other, each with a task for every
+``lanes`` queries of a head (forward) or ``lanes`` keys (backward), a query or a key a lane, as drawn in `softmax`::
+
+    forward    lanes: queries of a tile, fetched by their numbers      streamed: the keys in its runs, in tiles of KEYS
+    backward   lanes: keys of a tile, fetched by their numbers         streamed: the rows in its runs, of QUERIES
+
+What is streamed is put in the part's order beforehand, unless it is in order already. Only tiles at the ends of a run
+compare a column with the ``low`` and ``high`` of a row.
+
+Forward, a task begins with what its queries have seen in earlier parts: the maximum, the sum, and the output times the
+sum. Backward, each part adds to the gradients. A part has a
+query or key no more than once, so every number is written by one task, and the result is the same to the last bit for
+any number of threads.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, head_of, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.panel import new_panel, product
+from linattn_ref.kernels.jit.loops.softmax_tile import (
+    KEYS,
+    MAXIMUM,
+    QUERIES,
+    SUM,
+    TASKS,
+    add_gradients,
+    add_shares,
+    flat_mask,
+    has_none,
+    is_beyond,
+    key_panels,
+    mask_bias,
+    online_softmax,
+    product_of_seen,
+    room_for_shares,
+    saturate,
+    shift_and_row_sum,
+    write_row,
+)
+from linattn_ref.kernels.jit.loops.vector import broadcast, keep_between, keep_lanes, lanes, load, store
+from linattn_ref.kernels.jit.loops.vector_exp import exp
+from linattn_ref.kernels.parts import TILE
+from linattn_ref.kernels.reference.pattern_softmax import sums_of_weights
+from linattn_ref.kernels.reference.saturation import is_saturated, without_zero
+
+LOW, HIGH = 0, 1  # rows of the panel with each query's limits
+
+
+# --- Forward --------------------------------------------------------------------------------------------------------
+
+
+def forward(q, k, v, key_mask, pattern, scale, *, out=None):
+    """Output and row log-sum-exp of softmax attention over the pairs of a pattern.
+
+    Parameters
+    ----------
+    q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``
+    key_mask : ndarray of bool ``(..., L)`` or None
+    pattern : tuple of `linattn_ref.kernels.parts.Part`
+        Disjoint, with ``N`` queries and ``L`` keys; the same for all leading axes.
+    scale : float
+    out : ndarray ``(..., N, M)``, optional
+        To be written to.
+
+    Returns
+    -------
+    out : ndarray ``(..., N, M)``
+    log_sum_exp : ndarray ``(..., N)``
+        ``-inf`` for a query that sees nothing, whose output is 0.
+    """
+    (q, k, v), key_mask = side_by_side(q, k, v), flat_mask(key_mask, k)
+    written = to_write(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
+    written[...] = 0
+    row_max = np.full((len(key_mask), q.shape[-2]), np.finfo(q.dtype).min, q.dtype)  # (heads, N), below any score
+    row_sum = np.zeros_like(row_max)  # (heads, N)
+    for part in pattern:
+        some_k, some_v, mask = (_in_order(x, part.keys, axis) for x, axis in ((k, -2), (v, -2), (key_mask, -1)))
+        _forward(table_of(q, some_k, some_v, written), mask, part, q.dtype.type(scale), row_max, row_sum)
+    some = row_sum != 0  # not "> 0": a NaN must stay one
+    log_sum_exp = np.where(some, row_max, -np.inf) + np.log(row_sum, out=np.zeros_like(row_sum), where=some)
+    return give(out, written), log_sum_exp.reshape(q.shape[:-1])
+
+
+def _in_order(x, order, axis):
+    """``x`` with its rows along an axis in the order given; no copy if they are."""
+    return x if _ascending(order, x.shape[axis]) else np.take(x, order, axis=axis)
+
+
+def _ascending(order, length):
+    return np.array_equal(order, np.arange(length))
+
+
+@kernel
+def _forward(table, key_mask, part, scale, row_max, row_sum):
+    width, dtype = lanes(row_max), row_max.dtype
+    pieces = TILE // width  # tasks a tile
+    tasks = (part.tiles.size - 1) * pieces
+    for task in prange(len(row_max) * tasks):
+        head, turn = task // tasks, task % tasks
+        tile, piece = turn // pieces, turn % pieces
+        first = part.tiles[tile] + piece * width
+        last = min(first + width, part.tiles[tile + 1])
+        runs = part.runs[part.first_run[tile] : part.first_run[tile + 1]]
+        if first < last and len(runs) > 0:
+            rows = part.queries[first:last], part.low[first:last], part.high[first:last]
+            q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
+            v, out = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
+            results = out, row_max[head], row_sum[head]
+            if not _forward_tile(q, k, v, key_mask[head], rows, runs, scale, results, False):
+                _forward_tile(q, k, v, key_mask[head], rows, runs, scale, results, True)
+
+
+@njit
+def _forward_tile(q, k, v, key_mask, rows, runs, scale, results, careful):
+    """The queries of one head that stand in ``rows``, at most ``lanes``, and the keys in ``runs``.
+
+    False, and nothing is written, if it has to be ``careful``.
+    """
+    queries, low, high = rows
+    out, row_max, row_sum = results
+    q_t, out_t, state = (
+        new_panel(q.shape[1], q),
+        new_panel(v.shape[1], q),
+        new_panel(2, q),
+    )  # (D, queries), (M, queries)
+    _start(queries, q, results, scale, q_t, out_t, state)
+    scores, limits = new_panel(KEYS, q), new_panel(2, q)  # (keys, queries)
+    for run in range(len(runs)):
+        begin, end = max(runs[run, 0], low.min()), min(runs[run, 1], high.max())
+        for start in range(begin, end, KEYS):
+            stop = min(start + KEYS, end)
+            product(scores, k[start:stop], q_t, False)
+            if careful:
+                saturate(scores, k[start:stop], q_t)
+            _hide(scores, key_mask[start:stop], low, high, start, limits)
+            online_softmax(scores, stop - start, state, out_t)
+            if careful:
+                product_of_seen(out_t, v[start:stop].T, scores, True)  # (3)
+            else:
+                product(out_t, v[start:stop].T, scores, True)  # (3)
+    if not careful:
+        if has_none(out_t, queries.size):
+            return False
+        for i in range(queries.size):
+            if is_beyond(state, i):
+                return False
+    for i in range(queries.size):
+        write_row(out[queries[i]], i, out_t, state)
+        row_max[queries[i]], row_sum[queries[i]] = state[MAXIMUM, i], state[SUM, i]
+    return True
+
+
+@njit
+def _start(queries, q, results, scale, q_t, out_t, state):
+    """The queries, transposed, and what they have seen so far."""
+    out, row_max, row_sum = results
+    q_t[:] = 0
+    out_t[:] = 0
+    state[MAXIMUM] = np.finfo(q.dtype).min  # below any score, yet exp(-inf - it) is 0, not NaN
+    state[SUM] = 0
+    for i in range(queries.size):
+        row = queries[i]
+        for t in range(q_t.shape[0]):
+            q_t[t, i] = scale * q[row, t]
+        state[MAXIMUM, i], state[SUM, i] = row_max[row], row_sum[row]
+        for m in range(out_t.shape[0]):
+            out_t[m, i] = row_sum[row] * out[row, m]
+
+
+@njit
+def _hide(scores, key_mask, low, high, start, limits):
+    """``-inf`` for masked keys in all lanes, for column ``start + j`` where it is not from ``low`` to ``high``."""
+    some_hidden = low.max() > start or high.min() < start + key_mask.size
+    if some_hidden:
+        limits[:] = 0
+        for i in range(low.size):
+            limits[LOW, i] = min(max(low[i] - start, 0), KEYS)  # small numbers, which any dtype holds
+            limits[HIGH, i] = min(max(high[i] - start, 0), KEYS)
+    for j in range(key_mask.size):
+        if not key_mask[j]:
+            scores[j] = -np.inf
+        elif some_hidden:
+            column = scores.dtype.type(j)
+            store(scores, j, keep_between(load(scores, j), load(limits, LOW), column, load(limits, HIGH), -np.inf))
+
+
+# --- Backward -------------------------------------------------------------------------------------------------------
+
+
+def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, gradients=(None, None, None)):
+    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``.
+
+    ``gradients`` are arrays for them to be written to, or None.
+    """
+    if is_saturated(log_sum_exp):
+        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, key_mask, pattern, scale))
+    d_out, q, k, v = side_by_side(d_out, q, k, v)
+    (shift, row_sum), key_mask = shift_and_row_sum(log_sum_exp, d_out, out), flat_mask(key_mask, k)
+    careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
+    d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)
+    tasks = min(-(-TASKS // max(len(shift), 1)), -(-k.shape[-2] // TILE))  # a head
+    shares = room_for_shares(d_q, tasks)  # (..., tasks, N, D or more)
+    for x in (shares, d_k, d_v):
+        x[...] = 0
+    for part in pattern:
+        rows = [_in_order(x, part.queries, axis) for x, axis in ((d_out, -2), (q, -2), (shift, -1), (row_sum, -1))]
+        own = shares if _ascending(part.queries, q.shape[-2]) else np.zeros_like(shares)
+        table = table_of(*rows[:2], k, v, d_k, d_v)
+        _backward(table, table_of(own), tasks, *rows[2:], key_mask, part, *part.by_key, q.dtype.type(scale), careful)
+        if own is not shares:
+            _add_rows(table_of(shares, own), len(shift) * tasks, part.queries, shift)
+    add_shares(d_q, shares)
+    return tuple(give(*each) for each in zip(gradients, (d_q, d_k, d_v), strict=True))
+
+
+@kernel
+def _backward(table, shares, tasks, shift, row_sum, key_mask, part, first_run, runs, scale, careful):
+    dtype = shift.dtype
+    for task in prange(len(shift) * tasks):
+        h, share = task // tasks, task % tasks
+        d_out, q, d_q = head_of(table, 0, h, dtype), head_of(table, 1, h, dtype), head_of(shares, 0, task, dtype)
+        k, v = head_of(table, 2, h, dtype), head_of(table, 3, h, dtype)
+        d_k, d_v = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype)
+        rows = (d_out, q, shift[h], row_sum[h], part.low, part.high, d_q)
+        for tile in range(share, part.key_tiles.size - 1, tasks):
+            own_runs = runs[first_run[tile] : first_run[tile + 1]]
+            for first in range(part.key_tiles[tile], part.key_tiles[tile + 1], lanes(shift)):
+                keys = part.keys[first : min(first + lanes(shift), part.key_tiles[tile + 1])]
+                if len(own_runs) > 0:
+                    _backward_tile(rows, own_runs, keys, first, k, v, key_mask[h], scale, d_k, d_v, careful)
+
+
+@njit
+def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v, careful):
+    """What one head's ``keys``, the columns from ``first`` on, add to the gradients of the rows in ``runs``, and these
+    to theirs."""
+    d_out, q, shift, row_sum, low, high, d_q = rows
+    k_t, v_t, k_columns = key_panels(_take(k, keys), _take(v, keys), d_q.shape[1], scale)
+    d_k_t, d_v_t = new_panel(k.shape[1], q), new_panel(v.shape[1], q)  # (D, keys), (M, keys)
+    p, d_s = new_panel(QUERIES, q), new_panel(QUERIES, q)  # (queries, keys)
+    d_k_t[:] = 0
+    d_v_t[:] = 0
+    bias = mask_bias(key_mask[keys], q)
+    for run in range(len(runs)):
+        for start in range(runs[run, 0], runs[run, 1], QUERIES):
+            here = slice(start, min(start + QUERIES, runs[run, 1]))
+            product(p, q[here], k_t, False)
+            if careful:
+                saturate(p, q[here], k_t)
+            product(d_s, d_out[here], v_t, False)
+            _weights(p, d_s, shift[here], row_sum[here], bias, low[here], high[here], first, first + keys.size)
+            add_gradients(q[here], d_out[here], p, d_s, k_columns, keys.size, d_q[here], d_k_t, d_v_t, careful)
+    _add(d_k, keys, d_k_t, scale)
+    _add(d_v, keys, d_v_t, q.dtype.type(1))
+
+
+@njit
+def _weights(p, d_s, shift, row_sum, bias, low, high, first, last):
+    """Scores to probabilities in ``p``, the gradients of both in ``d_s``; row i sees columns ``low[i] : high[i]``."""
+    for i in range(shift.size):
+        score = load(p, i) + load(bias, 0)
+        if low[i] > first or high[i] < last:
+            score = keep_lanes(score, low[i] - first, high[i] - first, -np.inf)
+        weight = exp(score - broadcast(shift[i]))  # (5)
+        store(p, i, weight)
+        store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum[i])))
+
+
+@kernel
+def _add_rows(table, heads, numbers, like):
+    """``x[numbers] += rows`` of every head, the two arrays of a table, for which NumPy makes copies of both."""
+    for head in prange(heads):
+        x, rows = head_of(table, 0, head, like.dtype), head_of(table, 1, head, like.dtype)
+        for r in range(numbers.size):
+            for t in range(rows.shape[1]):
+                x[numbers[r], t] += rows[r, t]
+
+
+@njit
+def _take(x, numbers):
+    """``x[numbers]``, a copy."""
+    rows = np.empty((numbers.size, x.shape[1]), x.dtype)
+    for i in range(numbers.size):
+        rows[i] = x[numbers[i]]
+    return rows
+
+
+@njit
+def _add(x, numbers, panel, scale):
+    """``x[numbers[i], t] += scale * panel[t, i]``."""
+    for i in range(numbers.size):
+        for t in range(x.shape[1]):
+            x[numbers[i], t] += scale * panel[t, i]

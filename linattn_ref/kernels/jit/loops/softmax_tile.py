@@ -1,0 +1,190 @@
+"""What the softmax kernels share: a tile of scores made into weights, forward and backward.
+
+The lanes hold queries in the forward pass and keys in the backward pass; the pictures are in `softmax`.
+
+Scores beyond the range of their dtype (`linattn_ref.kernels.reference.saturation`) and NaN in what is not seen are
+rare, so no score is compared with the end of the range, and weights of 0 are multiplied like others. A forward task
+looks at the maxima and outputs that it comes to, and where one tells of such numbers it is done once more *carefully*:
+each tile saturated, and only what is not 0 multiplied. The backward pass knows from the log-sum-exp and the row sums.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from linattn_ref.kernels.jit.loops.heads import side_by_side
+from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, maximum, store
+from linattn_ref.kernels.jit.loops.vector_exp import exp
+
+KEYS = 128  # keys a tile in the forward pass: their scores, 16 KiB, stay in the first-level cache
+QUERIES = 128  # queries a tile in the backward pass: p and d_s, 16 KiB each, stay near
+TASKS = 8  # at least so many tasks in the backward pass, if there are as many tiles of keys
+MAXIMUM, SUM = 0, 1  # rows of the panel with the running maximum and sum
+
+
+# --- Forward: a query a lane ----------------------------------------------------------------------------------------
+
+
+@njit
+def online_softmax(scores, keys, state, out_t):
+    """Scores to weights; maximum, sum and output so far brought to the new maximum."""
+    old_maximum = load(state, MAXIMUM)
+    new_maximum = old_maximum
+    for j in range(keys):
+        new_maximum = maximum(load(scores, j), new_maximum)  # (1)
+    decay = exp(old_maximum - new_maximum)
+    total = load(state, SUM) * decay
+    for j in range(keys):
+        weight = exp(load(scores, j) - new_maximum)
+        store(scores, j, weight)
+        total = total + weight  # (2)
+    for m in range(out_t.shape[0]):
+        store(out_t, m, load(out_t, m) * decay)
+    store(state, MAXIMUM, new_maximum)
+    store(state, SUM, total)
+
+
+@njit
+def saturate(scores, rows, columns):
+    """Scores of ``rows`` that are finite, by panel ``columns (D, lanes)`` that are, go to the end of the range."""
+    largest = scores.dtype.type(np.finfo(scores.dtype).max)
+    for j in range(len(rows)):
+        for i in range(scores.shape[1]):
+            if np.isinf(scores[j, i]) and np.isfinite(rows[j]).all() and np.isfinite(columns[:, i]).all():
+                scores[j, i] = largest if scores[j, i] > 0 else -largest
+
+
+@njit
+def is_beyond(state, i):
+    """Whether the query in lane ``i`` has met a score beyond the range, or has met no other: it may have met none."""
+    return state[MAXIMUM, i] == np.inf or state[MAXIMUM, i] == np.finfo(state.dtype).min
+
+
+@njit
+def has_none(out_t, queries):
+    """Whether an output of the first so many queries is NaN or infinite: what they do not see may be the reason."""
+    for m in range(out_t.shape[0]):
+        for i in range(queries):
+            if not np.isfinite(out_t[m, i]):
+                return True
+    return False
+
+
+@njit
+def product_of_seen(c, a, b, accumulate):
+    """``c[:rows] = a @ b``, or ``+=``, without the terms in which a factor is 0, whatever the other one is."""
+    for r in range(a.shape[0]):
+        if not accumulate:
+            c[r] = 0
+        for t in range(a.shape[1]):
+            if np.isfinite(a[r, t]) and a[r, t] != 0:  # the same bits as in `product`
+                store(c, r, fma(broadcast(a[r, t]), load(b, t), load(c, r)))
+            elif a[r, t] != 0:
+                for i in range(c.shape[1]):
+                    if b[t, i] != 0:
+                        c[r, i] += a[r, t] * b[t, i]
+
+
+@njit
+def write_row(out, i, out_t, state):
+    """The output of the query in lane ``i``, brought to its sum; returns its log-sum-exp."""
+    total = state[SUM, i]
+    if total == 0:  # sees nothing; a NaN is not 0 and goes on
+        out[:] = 0
+        return out.dtype.type(-np.inf)
+    share = out.dtype.type(1) / total
+    for m in range(out.size):
+        out[m] = share * out_t[m, i]  # (4)
+    return state[MAXIMUM, i] + math.log(total)
+
+
+# --- Backward: a key a lane -----------------------------------------------------------------------------------------
+
+
+@njit
+def key_panels(k, v, width, scale):
+    """Of the keys of a tile: ``scale k^T (D, lanes)``, ``v^T (M, lanes)``, and ``scale k`` in panels of columns.
+
+    In the last, rows ``c .. c + lanes`` are the columns ``c .. c + lanes`` of ``scale k (keys, width)``; ``width`` is D
+    filled up to whole panels.
+    """
+    k_t, v_t, k_columns = new_panel(k.shape[1], k), new_panel(v.shape[1], k), new_panel(width, k)
+    pack(k_t, k, scale)
+    pack(v_t, v, k.dtype.type(1))
+    for c in range(0, width, lanes(k)):
+        pack(k_columns[c : c + lanes(k)], k[:, c : c + lanes(k)].T, scale)
+    return k_t, v_t, k_columns
+
+
+@njit
+def forget_unseen(p, d_s, rows):
+    """No gradient where the weight is 0: there it may be NaN."""
+    for j in range(rows):
+        for i in range(p.shape[1]):
+            if p[j, i] == 0:
+                d_s[j, i] = 0
+
+
+@njit
+def add_gradients(q, d_out, p, d_s, k_columns, keys, d_q, d_k_t, d_v_t, careful):
+    """What a tile of ``p`` and ``d_s (queries, lanes)`` gives to the gradients of its queries and ``keys`` keys."""
+    if careful:
+        forget_unseen(p, d_s, q.shape[0])
+        product_of_seen(d_v_t, d_out.T, p, True)
+        product_of_seen(d_k_t, q.T, d_s, True)
+        for c in range(0, d_q.shape[1], lanes(q)):
+            product_of_seen(d_q[:, c : c + lanes(q)], d_s[: q.shape[0], :keys], k_columns[c : c + lanes(q)], True)
+        return
+    product(d_v_t, d_out.T, p, True)
+    product(d_k_t, q.T, d_s, True)
+    for c in range(0, d_q.shape[1], lanes(q)):
+        product(d_q[:, c : c + lanes(q)], d_s[: q.shape[0], :keys], k_columns[c : c + lanes(q)], True)
+
+
+@njit
+def mask_bias(key_mask, like):
+    """A panel of one row: 0 for a key that may be seen, ``-inf`` for a masked one and in the lanes without a key."""
+    bias = new_panel(1, like)
+    bias[0] = -np.inf
+    for j in range(key_mask.size):
+        if key_mask[j]:
+            bias[0, j] = 0
+    return bias
+
+
+# --- At the door ----------------------------------------------------------------------------------------------------
+
+
+def shift_and_row_sum(log_sum_exp, d_out, out):
+    """What is subtracted: the log-sum-exp, but 0 for ``-inf``, and ``rowsum(d_out * out)``, both ``(heads, N)``."""
+    row_sum = np.einsum("...nm,...nm->...n", d_out, *side_by_side(out))  # (6)
+    shift = np.where(np.isneginf(log_sum_exp), out.dtype.type(0), log_sum_exp)
+    return tuple(np.ascontiguousarray(x).reshape(-1, out.shape[-2]) for x in (shift, row_sum))
+
+
+def room_for_shares(d_q, tasks):
+    """Where the tasks of a head add up their shares of ``d_q``, ``(..., tasks, N, D)`` with columns for whole panels.
+
+    One task's share is ``d_q`` itself if its columns fill panels.
+    """
+    *leading, n, width = d_q.shape
+    whole = -(-width // lanes(d_q)) * lanes(d_q)
+    return d_q[..., None, :, :] if (tasks, whole) == (1, width) else np.empty((*leading, tasks, n, whole), d_q.dtype)
+
+
+def add_shares(d_q, shares):
+    """``d_q`` from the shares, in their order."""
+    if shares.base is not d_q:
+        width = d_q.shape[-1]
+        d_q[...] = shares[..., 0, :, :width]
+        for task in range(1, shares.shape[-3]):
+            d_q += shares[..., task, :, :width]
+
+
+def flat_mask(key_mask, k):
+    """``(heads, L)``; all True where there is no mask."""
+    shape = k.shape[:-1]
+    mask = np.ones(shape, np.bool_) if key_mask is None else np.array(np.broadcast_to(key_mask, shape))
+    return mask.reshape(-1, shape[-1])

@@ -1,0 +1,14 @@
+"""The layer around the pages: it makes a page's function the one that users call, and holds what changes no number.
+
+``entry``       ``@op``: checks arguments, normalises options, chooses a backend; once, at the outermost call
+``shapes``      the notation of shapes in signatures, and their check
+``options``     the options that pages share, and their checks
+``backends``    which backend is in force, which pages it has, and which backward pass goes with what was saved
+``gpu_arrays``  runs the same pages on arrays of CuPy, PyTorch and Numba that are on a GPU
+``libraries``   these three libraries: whose array it is, and as whose it is returned
+"""
+
+from linattn_ref.op.entry import op
+from linattn_ref.op.shapes import Array, Bool, Constant, Float
+
+__all__ = ["Array", "Bool", "Constant", "Float", "op"]

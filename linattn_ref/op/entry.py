@@ -1,0 +1,246 @@
+"""``@op`` makes a page's function the one that users call. The page itself holds nothing else of this layer.
+
+    @op
+    def forward(q: Float[Array, "... N D"], ..., *, causal: bool = False) -> tuple[Array, Saved]:
+
+The outermost call checks the arguments by the shapes in the signature, makes NumPy's numbers Python's, and puts the
+backend in force. Calls within it, of one page by another, do none of that again. Options that change no number are
+accepted here, and are on no page:
+
+kernels
+    The backend (`linattn_ref.op.backends`). A backward pass needs no such option.
+out
+    An array for the output, for callers that keep one. The output of a backend that cannot write there is copied.
+overwrite_state
+    Of a step: a backend may work in the arrays of the state, whose content is undefined afterwards.
+capacity, like
+    Of ``init_state``: the number of tokens that a backend sets memory aside for; an array on a GPU, for a state there.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import cache
+from types import ModuleType
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+import numpy as np
+
+from linattn_ref.op.backends import IN_FORCE, PAGES, backend_of, check_backend, code_of, home_of
+from linattn_ref.op.gpu_arrays import is_gpu_call, through_the_door, to_where
+from linattn_ref.op.options import check_made_for, check_options, check_sizes, plain
+from linattn_ref.op.shapes import Sizes, check, is_array, rules_of, sizes_of
+
+__all__ = ["op"]
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Op(Protocol, Generic[R_co]):
+    """A page's function as users call it; ``page`` is the function alone, ``looks`` what its page checks."""
+
+    @property
+    def page(self) -> Callable[..., R_co]: ...
+    @property
+    def looks(self) -> dict[str, Any]: ...
+    @property
+    def unchecked(self) -> Callable[..., R_co]: ...
+    def __call__(self, *args: Any, **options: Any) -> R_co: ...
+
+
+Look = Callable[..., None]
+OVERWRITE: ContextVar[bool] = ContextVar("whether a step may work in the arrays of its state", default=False)
+REMEMBERED = 1000  # so many kinds of calls, once checked, are not checked again
+COMPARED = frozenset({int, float, bool, str, type(None), ModuleType})  # types of options that identify a kind of call
+
+# Options of the entry, by the name of the function.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "forward": {"out": None, "kernels": PAGES},
+    "step": {"overwrite_state": False, "kernels": PAGES},
+    "init_state": {"capacity": None, "like": None, "kernels": PAGES},
+}
+
+
+@overload
+def op(function: Callable[..., R]) -> Op[R]: ...
+@overload
+def op(*, look: Look | None = None, values: Look | None = None) -> Callable[[Callable[..., R]], Op[R]]: ...
+def op(function: Any = None, *, look: Look | None = None, values: Look | None = None) -> Any:
+    """The function as users call it.
+
+    Parameters
+    ----------
+    look : callable, optional
+        The page's own check of its arguments, by their names. It looks at shapes and options alone.
+    values : callable, optional
+        The same for the numbers in arrays. It is not called where these are on a GPU.
+    """
+    if function is None:
+        return functools.partial(op, look=look, values=values)
+    signature, name, page = inspect.signature(function), function.__name__, function.__module__.rpartition(".")[2]
+    names, seen = [*signature.parameters], set[Any]()
+    here = {option: default for option, default in OPTIONS.get(name, {}).items() if option not in names}
+    if name == "forward" and not {"q", "qk"} & {*names}:
+        here = {}  # a part of an attention
+    position = names.index("saved") if "saved" in names else None
+    state_at = names.index("state") if "state" in names else 0
+
+    def enter(*args: Any, **options: Any) -> Any:
+        extras = {option: options.pop(option) for option in here if option in options}
+        backend = extras.pop("kernels", PAGES)
+        if backend is not PAGES and getattr(backend, "__name__", None) == PAGES:
+            backend = PAGES
+        key = kinds_of((args, options, backend, extras, "out" not in extras or is_writeable(extras["out"])))
+        if key is None or key not in seen:
+            args, options = bound(args, options, backend, extras, key)
+        if values is not None and not is_gpu_call():
+            values(**dict(zip(names, args, strict=False)), **options)
+        token, overwrite = IN_FORCE.set(backend), OVERWRITE.set(extras.get("overwrite_state", False))
+        try:
+            return run(backend, args, options, extras)
+        finally:
+            IN_FORCE.reset(token)
+            OVERWRITE.reset(overwrite)
+
+    def bound(args: Any, options: Any, backend: Any, extras: Any, key: Any) -> Any:
+        """Check everything, and remember the kind of call, so that the next of this kind is not checked again."""
+        try:
+            call: Any = signature.bind(*args, **options)
+        except TypeError as error:
+            call, wrong = None, str(error)
+        if call is None:
+            if not hasattr(function, "__signature__"):
+                function(*args, **options)  # which raises the error in Python's own words
+            raise TypeError(f"{name}() {wrong}")
+        check_extras(extras)
+        call.apply_defaults()
+        arguments, rules = call.arguments, rules_of(function)
+        sizes = {"D": arguments["key_width"]} if "key_width" in arguments else {}
+        before = dict(arguments)
+        if position is not None:
+            home_of(arguments["saved"], function)
+            sizes_of(arguments["saved"], sizes)
+        arguments.update({key: plain(x) for key, x in arguments.items() if key not in rules})
+        if "leading" in arguments:
+            check_made_for(**arguments)
+        check(arguments, rules, sizes)
+        check_options(arguments)
+        if look is not None:
+            look(**arguments)
+        if backend is not PAGES:
+            check_backend(backend, function)
+        if extras.get("out") is not None:
+            check_out(extras["out"], sizes)
+        if all(x is before[name] for name, x in arguments.items()) and len(seen) < REMEMBERED:
+            seen.add(key)
+        return call.args, call.kwargs
+
+    def run(backend: Any, args: Any, options: Any, extras: Any) -> Any:
+        if position is not None:
+            return run_backward(args, options)
+        code = function if backend is PAGES else code_of(backend, page, name, function)
+        if not extras:
+            return code(*args, **options)
+        taken = {option: x for option, x in extras.items() if option in parameters_of(code)}
+        if taken.get("overwrite_state"):
+            state = args[state_at] if len(args) > state_at else options["state"]
+            taken["overwrite_state"] = all(map(is_writeable, state))
+        result = code(*args, **options, **taken)
+        if extras.get("out") is not None and "out" not in taken:
+            extras["out"][...] = result[0]
+            return (extras["out"], *result[1:])
+        return result if extras.get("like") is None else to_where(extras["like"], result)
+
+    def run_backward(args: Any, options: Any) -> Any:
+        saved = args[position] if len(args) > position else options["saved"]  # type: ignore[operator]
+        token = IN_FORCE.set(backend_of(saved))
+        try:
+            return home_of(saved, function)(*args, **options)
+        finally:
+            IN_FORCE.reset(token)
+
+    enter.__signature__ = shown(signature, here)  # type: ignore[attr-defined]
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        backend = IN_FORCE.get()
+        if backend is not None and "kernels" not in options:  # called by another page: checked already
+            extras = {option: options.pop(option) for option in here if option in options}
+            if OVERWRITE.get() and "overwrite_state" in here:  # a step that is made of another page's
+                extras["overwrite_state"] = True
+            return run(backend, args, options, extras)
+        if args and type(args[0]) is np.ndarray and position is None:
+            return enter(*args, **options)
+        return through_the_door(enter, *args, **options)
+
+    call.__signature__ = enter.__signature__  # type: ignore[attr-defined]
+    call.unchecked = call  # type: ignore[attr-defined]  # for callers of functions under the older `attention.door`
+    call.page, call.looks = function, {"look": look, "values": values}  # type: ignore[attr-defined]
+    return call
+
+
+def kinds_of(arguments: Any) -> Any:
+    """What the checks can see of arguments: types, shapes, dtypes and options. None where this cannot be compared."""
+    found: list[Any] = []
+    for x in arguments:
+        kind = type(x)
+        if kind is np.ndarray:
+            found.append((x.shape, x.dtype))
+        elif kind in COMPARED:
+            found.append((kind, x))
+        elif isinstance(x, (tuple, list, dict)):
+            inner = kinds_of([*x, *x.values()] if isinstance(x, dict) else x)
+            if inner is None:
+                return None
+            found.append((kind, inner))
+        else:
+            return None
+    return tuple(found)
+
+
+@cache
+def parameters_of(function: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
+def shown(signature: inspect.Signature, options: dict[str, Any]) -> inspect.Signature:
+    """The signature with the options of the entry."""
+    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in options.items()]
+    parameters = [*signature.parameters.values()]
+    at = len(parameters) - (parameters[-1:] != [] and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
+    return signature.replace(parameters=[*parameters[:at], *more, *parameters[at:]])
+
+
+def check_extras(extras: dict[str, Any]) -> None:
+    """``overwrite_state`` is True or False, and ``capacity`` a count, which is made Python's."""
+    if not isinstance(extras.get("overwrite_state", False), bool):
+        raise TypeError(f"overwrite_state: expected True or False, got {extras['overwrite_state']!r}")
+    if extras.get("capacity") is not None:
+        extras["capacity"] = plain(extras["capacity"])
+        check_sizes(capacity=extras["capacity"])
+
+
+def is_writeable(x: Any) -> bool:
+    """Whether ``x`` may be written over: not a read-only array of NumPy's, which rows that share memory are."""
+    return not isinstance(x, np.ndarray) or x.flags.writeable
+
+
+def check_out(out: Any, sizes: Sizes) -> None:
+    """``out`` can be written to and is like the output.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    shape, dtype = (*sizes["..."], sizes["N"], sizes["M"]), sizes["dtype"]
+    if not isinstance(out, np.ndarray) or not is_array(out) or out.dtype != dtype:
+        got = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
+        raise TypeError(f"out: expected a numpy.ndarray of {dtype}, got {got}")
+    if out.shape != shape:
+        raise ValueError(f"out: expected shape {shape}, got {out.shape}")
+    if not is_writeable(out):
+        raise ValueError("out: expected an array that can be written to, got a read-only one")

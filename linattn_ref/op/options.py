@@ -1,0 +1,75 @@
+"""The options that pages share: what each has to be, and NumPy's numbers made Python's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from linattn_ref.op.shapes import FLOATS
+
+__all__ = ["check_made_for", "check_options", "check_sizes", "is_number", "plain"]
+
+
+def plain(x: Any) -> Any:
+    """NumPy's number as Python's, which neither wraps around nor widens float32; anything else as it is."""
+    if isinstance(x, np.generic) or (isinstance(x, np.ndarray) and x.ndim == 0 and x.dtype.kind in "biuf"):
+        return x.item()
+    return x
+
+
+def is_number(x: Any) -> bool:
+    """Whether ``x`` is a real number, which True and False are not."""
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
+def check_sizes(**sizes: Any) -> None:
+    """Each is an integer of at least 1."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+
+
+def check_options(arguments: dict[str, Any]) -> None:
+    """``causal``, ``scale``, ``eps`` and ``state``, as far as the page has them, have the right type and value."""
+    causal = arguments.get("causal", True)
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal: expected True or False, got {causal!r}")
+    if "causal" in arguments:
+        _check_causal(causal, arguments)
+    for name, kind in (("scale", "a number or None"), ("eps", "a number")):
+        x: Any = arguments.get(name)
+        if name not in arguments or (x is None and name == "scale"):
+            continue
+        if not is_number(x):
+            raise TypeError(f"{name}: expected {kind}, got {x!r}")
+        if not math.isfinite(x):
+            raise ValueError(f"{name}: expected a finite number{' of at least 0' * (name == 'eps')}, got {x!r}")
+    if "eps" in arguments and arguments["eps"] < 0:
+        raise ValueError(f"eps: expected a finite number of at least 0, got {arguments['eps']!r}")
+
+
+def _check_causal(causal: bool, arguments: dict[str, Any]) -> None:
+    if not causal:
+        if arguments.get("state") is not None:
+            raise ValueError("state: continuing from a state needs causal=True")
+        return
+    n, keys = arguments.get("q", arguments["k"]).shape[-2], arguments["k"].shape[-2]
+    if n > keys:
+        raise ValueError(f"q: causal attention is aligned at the end and needs N <= L, got N = {n} and L = {keys}")
+
+
+def check_made_for(leading: Any, key_width: Any, value_width: Any, dtype: Any = np.float64, **_: Any) -> None:
+    """What a state is made for: leading axes, two widths and a dtype."""
+    if not isinstance(leading, (tuple, list)):
+        raise TypeError(f"leading: expected a tuple of integers, got {leading!r}")
+    check_sizes(**{f"leading[{axis}]": plain(size) for axis, size in enumerate(leading)})
+    check_sizes(key_width=key_width, value_width=value_width)
+    try:
+        dtype = np.dtype(dtype)
+        known = dtype in FLOATS
+    except TypeError:  # no dtype at all
+        known = False
+    if not known:
+        raise TypeError(f"dtype: expected float32 or float64, got {dtype}")
