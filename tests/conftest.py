@@ -22,7 +22,7 @@ seen: dict[str, set[str]] = {}  # by this process, or by xdist's workers togethe
 
 def pytest_addoption(parser):
     group = parser.getgroup("mutants")
-    group.addoption("--mutants", type=int, default=14, help="how many mistakes -m mutants draws")
+    group.addoption("--mutants", type=int, default=18, help="how many mistakes -m mutants draws")
     group.addoption("--seed", type=int, default=0, help="from which seed")
 
 
@@ -68,7 +68,8 @@ def float32_in_numpy(request):
 
     The default run compiles each kernel for float64 alone.
     """
-    from linattn_ref.kernels import jit, reference
+    from linattn_ref.kernels import common, reference
+    from linattn_ref.kernels.jit import loops
     from linattn_ref.nested import leaves
 
     def in_numpy(compiled, numpy):
@@ -79,8 +80,8 @@ def float32_in_numpy(request):
         return function
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in jit.__all__ if "not slow" in request.config.option.markexpr else ():
-            kernel, twin = getattr(jit, name), getattr(reference, name, None)
+        for name in loops.__all__ if "not slow" in request.config.option.markexpr else ():
+            kernel, twin = getattr(loops, name), getattr(reference, name, getattr(common, name, None))
             for word, compiled in list(vars(kernel).items()):
                 if isfunction(compiled) and hasattr(twin, word):
                     patch.setattr(kernel, word, in_numpy(compiled, getattr(twin, word)))

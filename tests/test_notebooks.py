@@ -73,10 +73,10 @@ CHAPTER = """# %% [markdown]
 # Is this a question?
 
 # %%
-from linattn_ref.attention import softmax_dense
+from linattn_ref.attention import softmax
 from linattn_ref.experiments.publishing import chapter
 
-chapter.source(softmax_dense.backward)
+chapter.source(softmax.backward)
 
 # %%
 import ipywidgets
@@ -184,7 +184,7 @@ def show_an_old_source(notebook):
         (show_an_address, "code cell 2 shows 'at 0x7f0123456789'"),
         (keep_a_slider, "code cell 2 holds a slider"),
         (show_what_is_gone, "code cell 1 shows linattn_ref.attention.softmax:gone as it was"),
-        (show_an_old_source, "code cell 1 shows linattn_ref.attention.softmax_dense:backward as it was"),
+        (show_an_old_source, "code cell 1 shows linattn_ref.attention.softmax:backward as it was"),
     ],
 )
 def test_problems_are_found(small, spoil, message):

@@ -3,7 +3,9 @@
 import contextlib
 import io
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -13,15 +15,16 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
-def test_examples_print_what_the_page_says(page: str) -> None:
-    """Each goes on from the one before."""
+def test_examples_print_what_the_page_says(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each goes on from the one before, as in one file."""
     examples = re.findall(r"```python\n(.*?)```\n\nprints\n\n```\n(.*?)```", page, re.DOTALL)
     assert len(examples) == page.count("```python") > 0
-    names: dict[str, object] = {}
+    file = ModuleType("examples")
+    monkeypatch.setitem(sys.modules, file.__name__, file)
     for code, printed in examples:
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            exec(compile(code, "README.md", "exec"), names)
+            exec(compile(code, "README.md", "exec"), vars(file))
         assert out.getvalue() == printed
 
 

@@ -1,4 +1,4 @@
-"""What help says about the fields of a NamedTuple."""
+"""What is said about the fields of a NamedTuple, in the annotations where shapes are, or by help."""
 
 import importlib
 import inspect
@@ -11,7 +11,7 @@ import pytest
 from linattn_ref import attention
 from linattn_ref.attention.fields import documented
 
-NAMES = {"Saved", "State", "BoundStep", "Params", "Gradients", "GradientsWithState", "GradientsWithConv"}
+NAMES = {"Saved", "State", "Params", "Piece", "Gradients", "GradientsWithConv"}
 KINDS = {
     f"{kind.__module__.rpartition('.')[2]}.{name}": kind
     for module in pkgutil.iter_modules(attention.__path__)
@@ -47,11 +47,25 @@ def test_each_kind_of_field():
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-def test_every_field_is_there_with_its_type(kind):
+def test_every_field_is_there_with_its_type_or_says_its_shape(kind):
     lines = inspect.getdoc(kind).splitlines()
+    if "Attributes" not in lines:
+        assert not without_shape(kind)
+        return
     for field in kind._fields:
         assert [line for line in lines if line.startswith(f"{field} : ")], field
     assert len([line for line in lines if " : " in line]) == len(kind._fields)
+
+
+def without_shape(kind):
+    """The fields that are arrays without their axes, which ``Float[Array, "... N D"]`` has."""
+    written = {name: getattr(x, "__forward_arg__", x) for name, x in kind.__annotations__.items()}
+    return [name for name, x in written.items() if x.split(" |")[0] == "Array"]
+
+
+def test_a_field_without_a_shape_is_told():
+    fields = {"q": 'Float[Array, "... N D"]', "k": "Array", "v": "Array | None", "noted": "tuple[Array, ...]"}
+    assert without_shape(NamedTuple("Wrong", fields.items())) == ["k", "v"]
 
 
 def test_without_its_source_a_class_is_left_as_it_is(monkeypatch):

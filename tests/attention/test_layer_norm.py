@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from linattn_ref.attention import layer_norm
-from linattn_ref.attention.layer_norm import Params
+from linattn_ref.attention.parts import layer_norm
+from linattn_ref.attention.parts.layer_norm import Params
 from linattn_ref.gradcheck import check_elementwise
 
 

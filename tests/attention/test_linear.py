@@ -1,25 +1,19 @@
 """Linear attention: its matrix, its gradients, exponential maps in float32, states."""
 
-import gc
-import pickle
 import sys
-from copy import copy as shallow_copy
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from cases import each_compiled_dtype
 from joblib import Parallel, delayed
 
-from linattn_ref.attention import feature_maps, linear, performer, rfa, softmax
-from linattn_ref.attention.exponents import RISE
+from linattn_ref.attention import feature_maps, linear, softmax
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.reference.causal_product import CHUNK
+from linattn_ref.kernels.common.rises import RISE
 
 EPS32, EPS64 = np.finfo(np.float32).eps, np.finfo(np.float64).eps
 D, M = 4, 3
@@ -40,7 +34,8 @@ EXPONENTIAL = [
 STEP = 3e-7  # of differences: max(x, 0) + 1e-3 in a denominator bends too much for the usual 6e-6
 EITHER_SIGN = ("favor_trig",)  # whose denominators may be close to 0: there an output is all rounding
 every_map = pytest.mark.parametrize("feature_map", PLAIN + EXPONENTIAL, ids=lambda m: m.name)
-exponential = pytest.mark.parametrize("feature_map", EXPONENTIAL, ids=lambda m: m.name)
+exponential_maps = pytest.mark.parametrize("feature_map", EXPONENTIAL, ids=lambda m: m.name)
+backends = pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
 positive_exponential = pytest.mark.parametrize(
     "feature_map", [m for m in EXPONENTIAL if m.name not in EITHER_SIGN], ids=lambda m: m.name
 )
@@ -110,9 +105,10 @@ def test_forward_matrix_and_gradients(feature_map, causal, n, length, masked, rn
 
 @every_map
 @pytest.mark.parametrize("causal", [False, True])
-def test_gradients_over_many_chunks(feature_map, causal, rng):
-    q, k, v = draw(rng, 2 * CHUNK + 3, 3 * CHUNK)
-    options = {"feature_map": feature_map, "causal": causal, "eps": eps_of(feature_map)}
+@backends
+def test_gradients_over_many_rows(kernels, feature_map, causal, rng):
+    q, k, v = draw(rng, 131, 192)
+    options = {"feature_map": feature_map, "causal": causal, "eps": eps_of(feature_map), "kernels": kernels}
     check_directions(partial(linear.forward, **options), linear.backward, q, k, v, rng=rng, step=STEP).assert_ok()
 
 
@@ -198,7 +194,7 @@ def test_a_query_that_sees_nothing(feature_map, causal, dtype, rng):
         assert not out[blind].any()
         assert out[~blind].all()
         assert not grads.q[blind].any()
-        assert all(np.isfinite(x).all() for x in grads)
+        assert all(np.isfinite(x).all() for x in grads[:3])
         assert not any(x[~key_mask].any() for x in (grads.k, grads.v))
         np.testing.assert_array_equal(linear.matrix(q, k, eps=eps, **options)[blind], 0)
 
@@ -212,64 +208,80 @@ def exponent_rounding(feature_map, q, k):
     return 16 * EPS32 * (size + 10)
 
 
+def rises(saved):
+    """How often the scale rose after it was first set: on the page with any key, in a backend where it has to."""
+    return sum((f != 1).any() for f in saved.f[1:]) if hasattr(saved, "f") else len(saved.phi.pieces) - 1
+
+
 @positive_exponential
 @pytest.mark.parametrize("scale", [1, 30])
 @pytest.mark.parametrize("causal", [False, True])
-def test_float32_is_right_at_any_scale(feature_map, scale, causal, rng):
+@backends
+def test_float32_is_right_at_any_scale(kernels, feature_map, scale, causal, rng):
     """At scale 30 exponents reach some thousand and float32 ends at 88; no output is 0, infinite, or another's."""
     q, k, v = draw(rng, 150, 150, scale=scale, dtype=np.float32)
     options = {"feature_map": feature_map, "causal": causal, "eps": 0.0}
-    out, saved = linear.forward(q, k, v, **options)
+    out, saved = linear.forward(q, k, v, **options, kernels=kernels)
     assert out.dtype == np.float32
     # at least 1 in the leading feature, next to which the factor of taylor_gaussian is 1 too
-    assert (saved.denominator > 0.5).all()
+    assert ((saved.d if kernels is reference else saved.denominator) > 0.5).all()
     expected = linear.matrix(*(x.astype(np.float64) for x in (q, k)), **options) @ v
     np.testing.assert_allclose(out, expected, rtol=0, atol=exponent_rounding(feature_map, q, k) * abs(v).max())
     grads = linear.backward(np.ones_like(out), saved)
-    assert all(x.dtype == np.float32 and np.isfinite(x).all() for x in grads)
+    assert all(x.dtype == np.float32 and np.isfinite(x).all() for x in grads[:3])
 
 
-@exponential
-def test_gradients_where_the_scale_rises(feature_map, rng):
+@exponential_maps
+@backends
+def test_gradients_where_the_scale_rises(kernels, feature_map, rng):
     """Many pieces, states handed from one to the next on different scales, in both directions."""
     q, k, v = draw_rising(rng, 30, 35, feature_map)
     options = {"feature_map": feature_map, "causal": True, "eps": 0.0}
-    _, saved = linear.forward(q, k, v, **options)
-    assert len(saved.phi.pieces) > 1
+    _, saved = linear.forward(q, k, v, **options, kernels=kernels)
+    assert rises(saved) >= 1
     # weights that change by orders of magnitude between keys bend even more
     check = partial(check_directions, rng=rng, step=1e-7, rtol=1e-6)
-    check(partial(linear.forward, **options), linear.backward, q, k, v).assert_ok()
+    check(partial(linear.forward, **options, kernels=kernels), linear.backward, q, k, v).assert_ok()
     np.testing.assert_allclose(linear.matrix(q, k, **options) @ v, linear.forward(q, k, v, **options)[0], atol=1e-9)
 
 
-@exponential
+@exponential_maps
 @pytest.mark.parametrize("scale", [1, 30])
-def test_a_later_key_moves_no_earlier_output(feature_map, scale, rng):
+@backends
+def test_a_later_key_moves_no_earlier_output(kernels, feature_map, scale, rng):
     q, k, v = draw(rng, 100, 100, scale=scale, dtype=np.float32)
-    options = {"feature_map": feature_map, "causal": True, "eps": 0.0}
+    options = {"feature_map": feature_map, "causal": True, "eps": 0.0, "kernels": kernels}
     out, _ = linear.forward(q, k, v, **options)
     for factor in (1000, 0):  # the exponents of one map rise with the length of a key, those of another fall
         later = k.copy()
         later[:, 60:] *= np.float32(factor)
         changed, _ = linear.forward(q, later, v, **options)
+        if kernels is reference:  # to the bit: row by row
+            np.testing.assert_array_equal(changed[:, :60], out[:, :60])
         assert_rounding_only(changed[:, :60], out[:, :60], feature_map)
         assert not np.allclose(changed[:, 60:], out[:, 60:])
 
 
-@exponential
+@exponential_maps
 @pytest.mark.parametrize("scale", [1, 30])
-def test_another_example_of_the_batch_moves_no_output(feature_map, scale, rng):
+@backends
+def test_another_example_of_the_batch_moves_no_output(kernels, feature_map, scale, rng):
     q, k, v = draw(rng, 100, 100, leading=(3,), scale=scale, dtype=np.float32)
     for causal in (False, True):
-        options = {"feature_map": feature_map, "causal": causal, "eps": 0.0}
+        options = {"feature_map": feature_map, "causal": causal, "eps": 0.0, "kernels": kernels}
         out, saved = linear.forward(q, k, v, **options)
         for factor in (1000, 0):
             others = k.copy()
             others[1:, 60:] *= np.float32(factor)
             changed, changed_saved = linear.forward(q, others, v, **options)
-            np.testing.assert_array_equal(changed_saved.phi.q[0], saved.phi.q[0])  # to the bit: a scale of its own
-            np.testing.assert_array_equal(changed_saved.phi.k[0], saved.phi.k[0])
+            for x, y in zip(scaled(changed_saved), scaled(saved), strict=True):  # to the bit: a scale of its own
+                np.testing.assert_array_equal(x[0], y[0])
             assert_rounding_only(changed[0], out[0], feature_map)
+
+
+def scaled(saved):
+    """The features of queries and keys, each on its scale."""
+    return (saved.w, saved.phi) if hasattr(saved, "w") else (saved.phi.q, saved.phi.k)
 
 
 def assert_rounding_only(changed, out, feature_map):
@@ -281,31 +293,43 @@ def assert_rounding_only(changed, out, feature_map):
     assert agrees.all() if feature_map.name not in EITHER_SIGN else agrees.mean() > 0.9
 
 
-def test_one_maximum_for_all_features_would_not_do():
+@backends
+def test_one_maximum_for_all_features_would_not_do(kernels):
     """The query is large in feature 0, the loudest key in feature 1, by far more than float32's exp can express."""
     feature_map = feature_maps.favor_positive(20 * np.eye(2, dtype=np.float32))
     k = np.array([[10.0, 0.0], [0.0, 20.0]], np.float32)  # exponents (150, -50) and (-200, 200)
     q = np.array([[20.0, 0.0]], np.float32)  # exponents (200, -200): similarities exp(350) and exp(0)
     v = np.array([[1.0], [2.0]], np.float32)
     for causal in (False, True):
-        out, _ = linear.forward(q, k, v, feature_map=feature_map, causal=causal, eps=0.0)
+        out, _ = linear.forward(q, k, v, feature_map=feature_map, causal=causal, eps=0.0, kernels=kernels)
         np.testing.assert_array_equal(out, [[1.0]])  # the second key adds exp(-350)
 
 
 def test_ordinary_inputs_need_one_scale(rng):
     q, k, v = draw(rng, 3000, 3000, scale=1, leading=(4,), dtype=np.float32)
-    _, saved = linear.forward(q, k, v, feature_map=feature_maps.favor_positive(OMEGA), causal=True, eps=0.0)
+    feature_map = feature_maps.favor_positive(OMEGA)
+    _, saved = linear.forward(q, k, v, feature_map=feature_map, causal=True, eps=0.0, kernels=jit)
     assert len(saved.phi.pieces) == 1
 
 
-def test_the_scale_rises_where_and_only_where_it_has_to():
+def test_the_scale_of_a_backend_rises_where_and_only_where_it_has_to():
     """One feature, exponents ``-k^2/2``: at rows 3 and 5 they are more than RISE above the scale."""
     feature_map = feature_maps.favor_positive(np.zeros((1, 1)))
     exponents = np.array([-200, -200 + RISE - 1, -300, -200 + RISE + 1, -200, 0, -1.0])
     k = np.sqrt(-2 * exponents)[:, None]
-    _, saved = linear.forward(k, k, k, feature_map=feature_map, causal=True, eps=0.0)
+    _, saved = linear.forward(k, k, k, feature_map=feature_map, causal=True, eps=0.0, kernels=jit)
     assert [piece.keys.start for piece in saved.phi.pieces] == [0, 3, 5]
     np.testing.assert_allclose(saved.state.log_scale, [0.0], atol=1e-12)
+
+
+def test_the_scale_of_the_page_is_the_running_maximum(rng):
+    """Equation (2) of ``exponential.py``, read off the state after each key."""
+    feature_map = feature_maps.favor_positive(OMEGA)
+    _, k, v = draw_rising(rng, 12, 12, feature_map)
+    exponents, state = feature_map.split(k)[0], linear.init_state((2,), D, M, feature_map=feature_map)
+    for i in range(12):
+        _, state = linear.step(k[:, i], k[:, i], v[:, i], state, feature_map=feature_map, eps=0.0)
+        np.testing.assert_allclose(state.log_scale, exponents[:, : i + 1].max(axis=1), rtol=1e-14)
 
 
 STEP_ERRORS = {
@@ -313,29 +337,29 @@ STEP_ERRORS = {
         (lambda q: q.tolist(), TypeError, "q_t: expected a numpy.ndarray, got list"),
         (lambda q: q.astype(np.int64), TypeError, "q_t: expected float32 or float64, got int64"),
         (lambda q: np.array(q[0, 0]), ValueError, "q_t: expected at least 1 axes"),
-        (lambda q: q[:, :-1], ValueError, r"k: expected shape"),
+        (lambda q: q[:, :-1], ValueError, r"k_t: expected shape"),
     ],
     "k_t": [
-        (lambda k: k.astype(np.float32), TypeError, "k: expected float64"),
-        (lambda k: k[:1], ValueError, r"k: expected shape"),
+        (lambda k: k.astype(np.float32), TypeError, "k_t: expected float64"),
+        (lambda k: k[:1], ValueError, r"k_t: expected shape"),
     ],
     "v_t": [
-        (lambda v: v.astype(np.float32), TypeError, "v: expected float64"),
-        (lambda v: v[:1], ValueError, "v: expected shape"),
+        (lambda v: v.astype(np.float32), TypeError, "v_t: expected float64"),
+        (lambda v: v[:1], ValueError, "v_t: expected shape"),
         (lambda v: v[:, :-1], ValueError, r"state\.s: expected shape"),
         (lambda v: v[:, :0], ValueError, "v_t: every axis needs at least one entry"),
     ],
     "state": [
-        (lambda state: tuple(state), TypeError, r"state: expected a linear\.State, got a tuple"),
+        (lambda state: tuple(state), TypeError, r"state: expected a sums\.State, got a tuple"),
         (lambda state: state._replace(s=state.s.astype(np.float32)), TypeError, r"state\.s: expected float64"),
-        (lambda state: state._replace(s=state.s[:, :-1]), ValueError, r"state\.s: expected shape"),
+        (lambda state: state._replace(s=state.s[:, :-1]), ValueError, r"state\.z: expected shape"),
         (lambda state: state._replace(z=state.z[:1]), ValueError, r"state\.z: expected shape"),
         (lambda state: state._replace(z=state.z.astype(np.float32)), TypeError, r"state\.z: expected float64"),
         (lambda state: state._replace(log_scale=state.z), ValueError, "state: expected a state made for elu_plus_one"),
     ],
     "feature_map": [(lambda _: feature_maps.quadratic, TypeError, "feature_map: expected a FeatureMap")],
     "eps": [(lambda _: -1.0, ValueError, "eps: expected a finite number of at least 0")],
-    "kernels": [(lambda _: np, TypeError, "kernels: expected a module with a 'causal_product' kernel")],
+    "kernels": [(lambda _: np, TypeError, "kernels: expected a backend with the page 'linear'")],
 }
 
 
@@ -370,176 +394,20 @@ def test_a_step_refuses_what_is_wrong_everywhere(change, error, message, room, r
         linear.step(*arrays, linear.State(change(s), change(z)), kernels=room)
 
 
-@pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
-@each_compiled_dtype
-@pytest.mark.parametrize("feature_map", [feature_maps.elu_plus_one, feature_maps.relu, feature_maps.quadratic(1.0)])
-def test_a_bound_step_decodes(feature_map, dtype, room, rng):
-    """The numbers of ``step``, in the same arrays again and again."""
-    options = {"feature_map": feature_map, "eps": 0.5, "kernels": room}
-    tokens = [x.astype(dtype) for x in draw(rng, 5, 5)]
-    buffers = [np.zeros_like(x[:, 0]) for x in tokens]
-    state, mine = (linear.init_state((2,), D, M, feature_map=feature_map, dtype=dtype) for _ in range(2))
-    run, out_t, *_ = linear.bind_step(*buffers, mine, **options)
-    for i in range(5):
-        for buffer, x in zip(buffers, tokens, strict=True):
-            buffer[...] = x[:, i]
-        run()
-        expected, state = linear.step(*buffers, state, **options)
-        np.testing.assert_array_equal(out_t, expected)
-    np.testing.assert_array_equal(mine.s, state.s)
-    np.testing.assert_array_equal(mine.z, state.z)
-
-
-@pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
-def test_a_bound_step_continues_from_a_forward_pass(room, rng):
-    q, k, v = draw(rng, 6, 6)
-    expected, _ = linear.forward(q, k, v, causal=True)
-    _, saved = linear.forward(q[:, :5], k[:, :5], v[:, :5], causal=True, kernels=room)
-    bound = linear.bind_step(*(x[:, 5].copy() for x in (q, k, v)), saved.state, kernels=room)
-    bound.run()
-    np.testing.assert_allclose(bound.out_t, expected[:, 5], rtol=1e-12)
-
-
-@pytest.mark.parametrize("duplicate", [shallow_copy, deepcopy, lambda bound: pickle.loads(pickle.dumps(bound))])
-@pytest.mark.parametrize("feature_map", [feature_maps.elu_plus_one, feature_maps.relu])
-@pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
-def test_a_copy_of_a_bound_step(duplicate, feature_map, room, rng):
-    """It has arrays that live as long as it does: those of the original, or, where these are copied, its own."""
-    q, k, v = (x[:, 0].copy() for x in draw(rng, 1, 1))
-    options = {"feature_map": feature_map, "eps": 0.5, "kernels": room}
-    _, after_one = linear.step(q, k, v, linear.init_state((2,), D, M), **options)
-    twice, _ = linear.step(q, k, v, after_one, **options)
-
-    state = linear.init_state((2,), D, M)
-    original = linear.bind_step(q, k, v, state, **options)
-    copied = duplicate(original)
-    copied.run()
-    assert copied.out_t.any()
-    shared = copied.out_t is original.out_t
-    assert bool(state.s.any()) == bool(original.out_t.any()) == shared
-    del original, q, k, v, state
-    gc.collect()
-    copied.run()
-    np.testing.assert_array_equal(copied.out_t, twice)
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "error", "message"),
-    [
-        ("q_t", lambda q: np.repeat(q, 2, axis=1)[:, ::2], ValueError, "q_t: expected a C-contiguous array"),
-        ("v_t", lambda v: v[:1], ValueError, "v: expected shape"),
-        ("state", lambda state: state._replace(s=state.s.swapaxes(1, 2)), ValueError, r"state\.s: expected"),
-        (
-            "feature_map",
-            lambda _: feature_maps.favor_positive(np.eye(D)),
-            ValueError,
-            "state: expected a state made for favor_positive, got one without a log_scale",
-        ),
-    ],
-)
-def test_binding_names_bad_arguments(name, change, error, message, rng):
-    q, k, v = (x[:, 0].copy() for x in draw(rng, 1, 1))
-    arrays = {"q_t": q, "k_t": k, "v_t": v, "state": linear.init_state((2,), D, M)}
-    given = {**arrays, "eps": 0, "feature_map": feature_maps.elu_plus_one}
-    linear.bind_step(**{**given, "state": deepcopy(arrays["state"])})
-    with pytest.raises(error, match=message):
-        linear.bind_step(**{**given, name: change(given[name])})
-
-
-# --- Decoding with other maps, and who has the state ----------------------------------------------------------------
-
-BINDS = {
-    "linear": (linear, (), {}),
-    "linear exponential": (linear, (), {"feature_map": feature_maps.favor_positive(OMEGA), "eps": 0.0}),
-    "performer": (performer, (OMEGA,), {}),
-    "performer hyperbolic": (performer, (OMEGA,), {"kind": "hyperbolic"}),
-    "performer relu": (performer, (OMEGA,), {"kind": "relu"}),
-    "rfa": (rfa, (OMEGA,), {}),
-    "rfa gated": (rfa, (OMEGA, np.array([0.3, 0.8])), {}),
-}
-each_bind = pytest.mark.parametrize("name", BINDS)
-both_rooms = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
-
-
-def bound_and_state(name, tokens, room):
-    """A bound step, and a function for the ordinary one from the same state."""
-    module, others, options = BINDS[name]
-    of_state = {key: x for key, x in options.items() if key != "eps"}
-    mine, state = (module.init_state((2,), D, M, *others[:1], **of_state) for _ in range(2))
-    bound = module.bind_step(*tokens, mine, *others, kernels=room, **options)
-    return bound, mine, state, lambda *token_and_state: module.step(*token_and_state, *others, kernels=room, **options)
-
-
-@both_rooms
-@each_bind
-def test_a_bound_step_is_a_step(name, room, rng):
-    tokens = draw_rising(rng, 30, 30, BINDS[name][2].get("feature_map", feature_maps.favor_positive(OMEGA)))
-    buffers = [x[:, 0].copy() for x in tokens]
-    bound, _, state, step = bound_and_state(name, buffers, room)
-    for i in range(30):
-        for buffer, x in zip(buffers, tokens, strict=True):
-            buffer[...] = x[:, i]
-        bound.run()
-        expected, state = step(*buffers, state)
-        np.testing.assert_allclose(bound.out_t, expected, rtol=1e-12, atol=1e-12)
-    assert_same_state(bound.state, state)
-
-
-@both_rooms
-@each_bind
-def test_nobody_else_goes_on_with_what_a_bound_step_works_in(name, room, rng):
-    tokens = [x[:, 0].copy() for x in draw(rng, 1, 1)]
-    bound, mine, _, step = bound_and_state(name, tokens, room)
-    with pytest.raises(ValueError, match=r"^state: expected a state that no step has continued from"):
-        step(*tokens, mine)
-    bound.run()
-    copied, out = deepcopy(bound), bound.out_t.copy()
-    step(*tokens, bound.state)
-    with pytest.raises(ValueError, match=r"^state: another step has continued from the state of this bound step"):
-        bound.run()
-    np.testing.assert_array_equal(bound.out_t, out)
-    copied.run()  # has arrays of its own
-
-
-def test_a_state_put_together_by_hand_is_copied(rng):
-    q, k, v = (x[:, 0].copy() for x in draw(rng, 1, 1))
-    state = linear.State(np.ones((2, D, M)), np.ones((2, D)))
-    first, _ = linear.step(q, k, v, state)
-    again, _ = linear.step(q, k, v, state)
-    np.testing.assert_array_equal(first, again)
-    assert (state.s == 1).all()
-
-
-# --- Row by row -----------------------------------------------------------------------------------------------------
-
-
-@both_rooms
-def test_the_page_is_what_the_kernels_compute(room, rng):
-    """The loops (4), (3) and (5)-(9) as they stand, and the kernels of every room."""
-    phi_q, phi_k = rng.random((2, 2, 2 * CHUNK + 3, D))
-    v, s, z = rng.standard_normal((2, 2 * CHUNK + 3, M)), rng.random((2, D, M)), rng.random((2, D))
-    rows = {"phi_q": phi_q, "phi_k": phi_k, "v": v, "s": s, "z": z}
-    expected = linear.by_row(**rows, eps=0.1)
-    found = room.causal_product.normalised_forward(**rows, gate=None, weight=None, eps=0.1)
-    for x, y in zip(found, expected, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
-    d_out, d_s, d_z = (rng.standard_normal(x.shape) for x in (v, s, z))
-    more = {"d_out": d_out, "d_s": d_s, "d_z": d_z, "out": expected[0], "denominator": expected[1]}
-    wanted = linear.by_row_backward(**more, **rows)
-    *d_rows, _, _, d_s, d_z = room.causal_product.normalised_backward(**more, **rows, gate=None, weight=None)
-    for x, y in zip((*d_rows, d_s, d_z), wanted, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-10)
+# --- Line by line ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("function", "most", "in_all"), [(linear.forward, 25, 40), (linear.forward.unchecked, 5, 20)])
+@pytest.mark.parametrize(
+    ("function", "most", "in_all"), [(partial(linear.forward, kernels=jit), 25, 60), (linear.forward.page, 25, 99)]
+)
 def test_a_class_can_step_through_it(function, most, in_all, causal, rng):
     """From the call to the end: in calls within ``attention``, and in all, compiled loops and NumPy's among them.
 
     Not the two named tuples, whose making has no text to step into.
     """
     q, k, v = draw(rng, 8, 8)
-    call, files = partial(function, q, k, v, causal=causal, kernels=jit), []
+    call, files = partial(function, q, k, v, causal=causal), []
     call()
     sys.setprofile(lambda frame, event, _: files.append(frame.f_code.co_filename) if event == "call" else None)
     try:
@@ -555,9 +423,10 @@ def test_a_class_can_step_through_it(function, most, in_all, causal, rng):
 
 
 @every_map
-def test_steps_are_blocks_are_one_pass(feature_map, rng):
+@backends
+def test_steps_are_blocks_are_one_pass(kernels, feature_map, rng):
     q, k, v = draw_rising(rng, 40, 40, feature_map)
-    options = {"feature_map": feature_map, "eps": eps_of(feature_map)}
+    options = {"feature_map": feature_map, "eps": eps_of(feature_map), "kernels": kernels}
     expected, saved = linear.forward(q, k, v, causal=True, **options)
     tolerance = {"rtol": 1e-7, "atol": 1e-7} if feature_map.name in EITHER_SIGN else {"rtol": 1e-11, "atol": 1e-11}
 
@@ -576,7 +445,7 @@ def test_steps_are_blocks_are_one_pass(feature_map, rng):
         blocks.append(out)
     np.testing.assert_allclose(np.concatenate(blocks, axis=-2), expected, **tolerance)
     assert_same_state(state, saved.state)
-    assert not feature_maps.is_exponential(feature_map) or len(saved.phi.pieces) > 1  # a test of the rescaled state too
+    assert not feature_maps.is_exponential(feature_map) or rises(saved) >= 1  # a test of the rescaled state too
 
 
 def assert_same_state(state, expected):
@@ -638,13 +507,14 @@ def test_gradients_of_and_through_the_state(feature_map, n, length, rng):
 
 @every_map
 @pytest.mark.parametrize("continue_with_fewer_queries", [False, True])
-def test_back_propagation_through_pieces_is_that_of_the_whole(feature_map, continue_with_fewer_queries, rng):
+@backends
+def test_back_propagation_through_pieces_is_that_of_the_whole(kernels, feature_map, continue_with_fewer_queries, rng):
     q, k, v = draw_rising(rng, 40, 40, feature_map)
     queries = slice(30, None) if continue_with_fewer_queries else slice(23, None)
     d_out = rng.standard_normal((2, 40, M))
     if continue_with_fewer_queries:
         d_out[:, 23:30] = 0  # those queries are left out below
-    options = {"feature_map": feature_map, "causal": True, "eps": eps_of(feature_map)}
+    options = {"feature_map": feature_map, "causal": True, "eps": eps_of(feature_map), "kernels": kernels}
     _, saved = linear.forward(q, k, v, **options)
     whole = linear.backward(d_out, saved)
 
@@ -655,7 +525,7 @@ def test_back_propagation_through_pieces_is_that_of_the_whole(feature_map, conti
     grads_a = linear.backward(d_out[:, :23], saved_a, d_state=grads_b.state)
     truncated = linear.backward(d_out[:, :23], saved_a)
 
-    scale = max(abs(x).max() for x in whole)
+    scale = max(abs(x).max() for x in whole[:3])
     for name in ("q", "k", "v"):
         a, b, expected = getattr(grads_a, name), getattr(grads_b, name), getattr(whole, name)
         start = queries.start if name == "q" else 23
@@ -668,7 +538,7 @@ def test_back_propagation_through_pieces_is_that_of_the_whole(feature_map, conti
 def test_without_a_state_there_is_no_gradient_of_one(rng):
     q, k, v = draw(rng, 4, 4)
     _, saved = linear.forward(q, k, v, causal=True)
-    assert linear.backward(np.ones((2, 4, M)), saved)._fields == ("q", "k", "v")
+    assert linear.backward(np.ones((2, 4, M)), saved).state is None
 
 
 def test_gradient_through_the_state_of_a_pass_that_is_not_causal(rng):
@@ -679,8 +549,10 @@ def test_gradient_through_the_state_of_a_pass_that_is_not_causal(rng):
     whole = linear.backward(d_out, linear.forward(both, k, v)[1])
     _, saved = linear.forward(q, k, v)
     _, reader = linear.forward(2 * q, k, v)
-    _, d_s, d_z = linear.read_backward(d_out[:, 5:], reader.phi_q, reader.out, reader.denominator, reader.s, reader.z)
-    grads = linear.backward(d_out[:, :5], saved, d_state=linear.State(d_s, d_z, None))
+    d_n = d_out[:, 5:] / reader.d
+    d_d = -(d_n * reader.out).sum(axis=-1, keepdims=True)
+    d_state = linear.State(reader.phi_q.mT @ d_n, (reader.phi_q * d_d).sum(axis=-2))  # (5) and (7)
+    grads = linear.backward(d_out[:, :5], saved, d_state=d_state)
     np.testing.assert_allclose(grads.k, whole.k, rtol=0, atol=1e-13)
     np.testing.assert_allclose(grads.v, whole.v, rtol=0, atol=1e-13)
 
@@ -708,7 +580,7 @@ def test_states_of_pieces_combine_in_any_grouping(feature_map, rng):
     assert not nothing.z.any()
 
 
-@exponential
+@exponential_maps
 def test_combined_states_hold_in_float32_at_scale_30(feature_map, rng):
     _, k, v = draw(rng, 30, 30, scale=30, dtype=np.float32)
     a, b = (linear.summarise(k[:, i], v[:, i], feature_map=feature_map) for i in (slice(0, 13), slice(13, 30)))
@@ -757,7 +629,7 @@ def test_a_sequence_shared_by_two_processes(feature_map, rng):
             for p, start, d_last in zip(pieces, starts, d_lasts, strict=False)
         )
     np.testing.assert_allclose(np.concatenate(outs, axis=-2), expected, rtol=0, atol=1e-11)
-    for part, gradient in zip(zip(*parts, strict=True), whole, strict=True):
+    for part, gradient in zip(zip(*parts, strict=True), whole[:3], strict=True):
         np.testing.assert_allclose(np.concatenate(part, axis=-2), gradient, rtol=0, atol=1e-11 * abs(gradient).max())
 
 
@@ -766,14 +638,18 @@ def test_a_sequence_shared_by_two_processes(feature_map, rng):
 
 @pytest.mark.parametrize("feature_map", [feature_maps.elu_plus_one, feature_maps.favor_positive(OMEGA)])
 @pytest.mark.parametrize("causal", [False, True])
-def test_saved_grows_by_rows_and_holds_no_state_a_position(feature_map, causal, rng):
+@backends
+def test_saved_grows_by_rows_and_holds_no_state_a_position(kernels, feature_map, causal, rng):
     kept = []
     for n in (500, 1000):
         q, k, v = draw(rng, n, n, leading=())
-        _, saved = linear.forward(q, k, v, feature_map=feature_map, causal=causal, eps=eps_of(feature_map))
+        options = {"feature_map": feature_map, "causal": causal, "eps": eps_of(feature_map), "kernels": kernels}
+        _, saved = linear.forward(q, k, v, **options)
         kept.append(kept_bytes(saved))
     width = feature_map.width(D)
-    assert kept[1] - kept[0] <= 8 * 500 * (2 * width + 2 * D + 2 * M + 1)  # phi and inputs, v, out, denominator
+    factors = width if causal and kernels is reference and feature_maps.is_exponential(feature_map) else 0
+    rows = 2 * width + 2 * D + 2 * M + 1 + factors  # phi and inputs, v, out, denominator; of the page one f a rise
+    assert kept[1] - kept[0] <= 8 * 500 * rows
 
 
 def test_inputs_are_not_written_to(rng):
@@ -789,7 +665,7 @@ def test_inputs_are_not_written_to(rng):
             d_out = np.ones_like(out)
             first = linear.backward(d_out, saved)
             linear.combine(state, saved.state)
-            linear.step(q[:, 0], k[:, 0], v[:, 0], saved.state, **options)  # spends saved.state, and nothing else
+            linear.step(q[:, 0], k[:, 0], v[:, 0], saved.state, **options)
             for x, copy in zip((q, k, v, *sums), copies + state_copies, strict=True):
                 np.testing.assert_array_equal(x, copy)
             np.testing.assert_array_equal(d_out, 1)
@@ -802,7 +678,7 @@ def test_leading_axes(leading, rng):
     for causal in (False, True):
         out, saved = linear.forward(q, k, v, causal=causal)
         grads = linear.backward(np.ones_like(out), saved)
-        assert [x.shape for x in (out, *grads)] == [(*leading, 5, M), q.shape, k.shape, v.shape]
+        assert [x.shape for x in (out, *grads[:3])] == [(*leading, 5, M), q.shape, k.shape, v.shape]
         for head in np.ndindex(leading):
             alone, _ = linear.forward(q[head], k[head], v[head], causal=causal)
             np.testing.assert_allclose(out[head], alone, rtol=0, atol=1e-14)
@@ -830,13 +706,13 @@ FAVOR = feature_maps.favor_positive(OMEGA)
         ({"feature_map": FAVOR}, ValueError, "eps: must be 0 with the exponential map favor_positive"),
         ({"eps": -1.0}, ValueError, "eps: expected a finite number of at least 0, got -1.0"),
         ({"eps": "0"}, TypeError, "eps: expected a number, got '0'"),
-        ({"kernels": np}, TypeError, "kernels: expected a module with a 'causal_product' kernel"),
+        ({"kernels": np}, TypeError, "kernels: expected a backend with the page 'linear'"),
         ({"state": ELU_STATE}, ValueError, "state: continuing from a state needs causal=True"),
-        ({"state": (1, 2), "causal": True}, TypeError, "state: expected a linear.State, got a tuple"),
+        ({"state": (1, 2), "causal": True}, TypeError, "state: expected a sums.State, got a tuple"),
         (
             {"state": linear.init_state((2,), D + 1, M), "causal": True},
             ValueError,
-            r"state.s: expected shape \(..., C, M\) = \(2, 4, 3\), got \(2, 5, 3\)",
+            r"state.s: expected C = 4 for elu_plus_one, got shape \(2, 5, 3\)",
         ),
         (
             {"state": linear.init_state((2,), D, M, dtype=np.float32), "causal": True},
@@ -856,7 +732,7 @@ FAVOR = feature_maps.favor_positive(OMEGA)
                 "eps": 0,
             },
             ValueError,
-            r"state.log_scale: expected shape \(..., 1 or C\) = \(2, 6\), got \(2, 5\)",
+            r"state.log_scale: expected shape \(..., 1\|C\) = \(2, 6\), got \(2, 5\)",
         ),
     ],
 )
@@ -868,19 +744,19 @@ def test_bad_arguments_are_named(changed, error, message):
 def test_bad_arguments_of_the_others_are_named(rng):
     q, k, v = draw(rng, 4, 4)
     out, saved = linear.forward(q, k, v, causal=True)
-    with pytest.raises(ValueError, match="d_out: expected shape of out"):
+    with pytest.raises(ValueError, match=r"d_out: expected shape \(..., N, M\) = \(2, 4, 3\), got \(2, 3, 3\)"):
         linear.backward(out[:, :3], saved)
-    with pytest.raises(ValueError, match=r"d_state\.s: expected shape of saved\.state\.s"):
+    with pytest.raises(ValueError, match=r"d_state\.s: expected shape \(..., C, M\) = \(2, 4, 3\), got \(2, 4, 4\)"):
         linear.backward(out, saved, d_state=linear.init_state((2,), D, M + 1))
     with pytest.raises(ValueError, match="key_width: expected an integer of at least 1, got 0"):
         linear.init_state((2,), 0, M)
     with pytest.raises(TypeError, match="dtype: expected float32 or float64, got int64"):
         linear.init_state((2,), D, M, dtype=np.int64)
-    with pytest.raises(ValueError, match="v: expected shape"):
+    with pytest.raises(ValueError, match="v_t: expected shape"):
         linear.step(q[:, 0], k[:, 0], v[:1, 0], ELU_STATE)
     with pytest.raises(ValueError, match="state_b: expected a state of the same"):
         linear.combine(ELU_STATE, ELU_STATE._replace(log_scale=np.zeros((2, 1))))
-    with pytest.raises(TypeError, match=r"state_a: expected a linear\.State, got a numpy.ndarray"):
+    with pytest.raises(TypeError, match=r"state_a: expected a sums\.State, got a numpy.ndarray"):
         linear.combine(q, ELU_STATE)
     with pytest.raises(ValueError, match="eps: must be 0"):
         linear.matrix(q, k, feature_map=FAVOR)
@@ -893,14 +769,14 @@ def test_states_of_two_kinds_are_not_combined(name):
     for state_a, state_b in ((plain, scaled), (scaled, plain)):
         with pytest.raises(ValueError, match=r"state_b: expected a state of the same feature map as .*state_a"):
             getattr(linear, name)(state_a, state_b)
-    with pytest.raises(TypeError, match=r"state_b: expected a linear\.State, got a softmax_cache\.State"):
+    with pytest.raises(TypeError, match=r"state_b: expected a sums\.State, got a softmax\.State"):
         getattr(linear, name)(plain, softmax.init_state((2,), 3, 4, capacity=5))
 
 
 def test_the_gradient_of_a_state_is_a_state(rng):
     out, saved = linear.forward(*draw(rng, 3, 3), causal=True, state=linear.init_state((2,), D, M))
     for d_state, error, message in (
-        (tuple(saved.state), TypeError, r"d_state: expected a linear\.State, got a tuple"),
+        (tuple(saved.state), TypeError, r"d_state: expected a sums\.State, got a tuple"),
         (
             saved.state._replace(log_scale=np.zeros((2, 1))),
             ValueError,
@@ -911,33 +787,9 @@ def test_the_gradient_of_a_state_is_a_state(rng):
             linear.backward(out, saved, d_state=d_state)
 
 
-@pytest.mark.parametrize("kernels", [reference, jit])
-def test_a_step_refuses_a_state_that_it_cannot_write_to(kernels):
-    q, k, v = np.ones((3, 2, 4))
-    state = linear.init_state((2,), 4, 4)
-    state.s.flags.writeable = False
-    with pytest.raises(ValueError, match=r"state\.s: expected an array that can be written to"):
-        linear.step(q, k, v, state, kernels=kernels)
-    assert not state.s.any()
-
-
 def test_a_query_that_sees_nothing_gets_0_whatever_its_gradient():
     q, k, v = np.ones((3, 2, 4))
     key_mask, d_out = np.zeros(2, dtype=bool), np.full((2, 4), np.nan)
     out, saved = linear.forward(q, k, v, feature_map=feature_maps.relu, key_mask=key_mask, eps=0)
-    for x in (out, *linear.backward(d_out, saved)):
+    for x in (out, *linear.backward(d_out, saved)[:3]):
         assert not x.any()
-
-
-@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
-def test_features_may_stand_where_queries_and_keys_were(kernels):
-    """As a layer asks for, whose heads have gaps between rows. Of a map without a loop in the room, nothing changes."""
-    projected = np.random.default_rng(0).standard_normal((2, 5, 3, 4, 6))
-    for feature_map, own in ((feature_maps.elu_plus_one, True), (feature_maps.relu, False)):
-        rows = projected.copy()
-        q, k, v = rows.transpose(2, 0, 3, 1, 4)  # (B, H, N, D)
-        expected, _ = linear.forward(q, k, v, causal=True, kernels=kernels, feature_map=feature_map)
-        out, saved = linear.forward(q, k, v, causal=True, kernels=kernels, feature_map=feature_map, spend=True)
-        np.testing.assert_array_equal(out, expected)
-        assert np.shares_memory(saved.phi_q, rows) == np.shares_memory(saved.phi_k, rows) == own
-        assert np.array_equal(rows, projected) != own

@@ -68,7 +68,7 @@ def test_projections_that_mix_nothing_leave_linear_attention(feature_map, rng):
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-14)
     d_out = rng.standard_normal(out.shape)
     grads = linformer_linear.backward(d_out, saved)
-    for x, y in zip(grads[:3], linear.backward(d_out, expected_saved), strict=True):
+    for x, y in zip(grads[:3], linear.backward(d_out, expected_saved)[:3], strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-12)
 
 
@@ -107,7 +107,7 @@ def test_similarities_are_no_longer_positive(rng):
     assert (inside.min(axis=-2) >= v.min(axis=-2)).all()
     outside, saved = linformer_linear.forward(q, k, v, e, e)
     assert (abs(outside) > abs(v).max()).any()
-    assert (saved.denominator < 0).any()
+    assert (saved.d < 0).any()
 
 
 def test_masked_keys_are_no_part_of_the_fraction(rng):
@@ -142,14 +142,14 @@ def test_neither_time_nor_space_improves(n, rng):
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"e": np.ones((R, 7))}, ValueError, "e: expected one column a key"),
-        ({"e": np.ones((8, 6))}, ValueError, "e: expected R <= L = 6, got R = 8"),
-        ({"f": np.ones((R + 1, 6))}, ValueError, "f: expected R = 3 rows like e"),
-        ({"f": np.ones((5, R, 6))}, ValueError, "f: leading axes"),
-        ({"e": np.ones((R, 6), np.float32)}, TypeError, "e: expected float64"),
-        ({"feature_map": "elu"}, TypeError, "feature_map: expected a FeatureMap"),
-        ({"feature_map": MAPS[-1]}, ValueError, "eps: must be 0 with the exponential map"),
-        ({"key_mask": np.ones((2, 6), np.bool_)}, ValueError, r"key_mask: expected shape \(..., L\)"),
+        ({"e": np.ones((R, 7))}, ValueError, r"^e: expected shape \(\.\.\., R, L\) = \(3, 6\), got \(3, 7\)"),
+        ({"e": np.ones((8, 6)), "f": np.ones((8, 6))}, ValueError, "^e: expected R <= L = 6, got R = 8"),
+        ({"f": np.ones((R + 1, 6))}, ValueError, r"^f: expected shape \(\.\.\., R, L\) = \(3, 6\), got \(4, 6\)"),
+        ({"f": np.ones((5, R, 6))}, ValueError, r"^f: expected shape .* = \(2, 3, 3, 6\), got \(5, 3, 6\)"),
+        ({"e": np.ones((R, 6), np.float32)}, TypeError, "^e: expected float64"),
+        ({"feature_map": "elu"}, TypeError, "^feature_map: expected a FeatureMap"),
+        ({"feature_map": MAPS[-1]}, ValueError, "^eps: must be 0 with the exponential map"),
+        ({"key_mask": np.ones((2, 6), np.bool_)}, ValueError, r"^key_mask: expected shape \(..., L\)"),
     ],
 )
 def test_bad_arguments_are_named(changed, error, message, rng):

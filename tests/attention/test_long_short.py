@@ -5,7 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from linattn_ref.attention import dynamic_projection, layer_norm, long_short, softmax
+from linattn_ref.attention import long_short, softmax
+from linattn_ref.attention.parts import dynamic_projection, layer_norm
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.gradcheck import check_elementwise
 

@@ -9,8 +9,7 @@ import pytest
 from linattn_ref import gradcheck
 from linattn_ref.attention import nystromformer, softmax
 
-# Sums of some products of numbers of size 1 in float64, in another order; the pseudo-inverse of a matrix multiplies
-# their rounding by its condition number, here some tens.
+# Sums of some products of numbers of size 1 in float64, in another order.
 close = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 each_pinv = pytest.mark.parametrize("pinv", nystromformer.PSEUDO_INVERSES)
 DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -35,7 +34,7 @@ def softmax_rows(scores):
 
 
 def by_definition(q, k, v, landmarks, pinv, iterations=6, allowed=None):
-    """One sequence, step by step, without the landmarks that have no key."""
+    """One sequence, step by step, without the landmarks that have no key; and the condition of ``A``."""
     keys = np.arange(len(k)) if allowed is None else np.flatnonzero(allowed)
     pairs = []
     for rows, columns in zip(
@@ -45,7 +44,7 @@ def by_definition(q, k, v, landmarks, pinv, iterations=6, allowed=None):
         if len(columns):
             pairs.append((q[rows].mean(axis=0), k[columns].mean(axis=0)))
     if not pairs:
-        return np.zeros((len(q), v.shape[-1]))
+        return np.zeros((len(q), v.shape[-1])), 1.0
     q_means, k_means = (np.stack(means) for means in zip(*pairs, strict=True))
     scale = 1 / np.sqrt(q.shape[-1])
     f, a, b = (softmax_rows(scale * x @ y.T) for x, y in ((q, k_means), (q_means, k_means), (q_means, k[keys])))
@@ -56,7 +55,7 @@ def by_definition(q, k, v, landmarks, pinv, iterations=6, allowed=None):
         eye = np.eye(len(a))
         for _ in range(iterations):
             z = 0.25 * z @ (13 * eye - a @ z @ (15 * eye - a @ z @ (7 * eye - a @ z)))
-    return f @ z @ b @ v[keys]
+    return f @ z @ b @ v[keys], np.linalg.cond(a)
 
 
 # --- The definition -------------------------------------------------------------------------------------------------
@@ -73,8 +72,11 @@ def test_output_is_the_definition_s(rng, landmarks, pinv, masked):
     options = {"landmarks": landmarks, "pinv": pinv, "key_mask": mask if masked else None}
     out, _ = nystromformer.forward(q, k, v, **options)
     for index in np.ndindex(2, 3):
-        expected = by_definition(q[index], k[index], v[index], landmarks, pinv, allowed=mask[index] if masked else None)
-        close(out[index], expected)
+        allowed = mask[index] if masked else None
+        expected, condition = by_definition(q[index], k[index], v[index], landmarks, pinv, allowed=allowed)
+        # A pseudo-inverse multiplies rounding by the condition number, up to 1900 here.
+        rounding = np.finfo(np.float64).eps * condition * max(1, abs(expected).max())
+        np.testing.assert_allclose(out[index], expected, rtol=0, atol=8 * rounding)
     seen = np.where(options["key_mask"][..., None], v, 0) if masked else v
     close(nystromformer.matrix(q, k, **options) @ seen, out)
 
@@ -160,7 +162,7 @@ def test_no_sequence_changes_another(rng, pinv):
     k[1:] *= 5  # sharper rows, larger column sums
     after, saved = nystromformer.forward(q, k, v, landmarks=4, pinv=pinv)
     np.testing.assert_array_equal(after[0], out[0])
-    for x, y in zip(nystromformer.backward(d_out, saved), gradients, strict=True):
+    for x, y in zip(nystromformer.backward(d_out, saved)[:3], gradients[:3], strict=True):
         np.testing.assert_array_equal(x[0], y[0])
 
 
@@ -196,7 +198,6 @@ def test_the_convolution_is_added(rng):
     seen = np.pad(np.where(mask[..., None], v, 0), [(0, 0), (0, 0), (2, 2), (0, 0)])
     close(out - without, sum(conv[:, t, None, None] * seen[:, :, t : t + 9] for t in range(5)))
     grads = nystromformer.backward(out, saved)
-    assert grads._fields == ("q", "k", "v")
     assert grads.conv is None  # there was none
 
 

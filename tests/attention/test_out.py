@@ -1,5 +1,6 @@
 """Outputs written where the caller wants them: ``out=`` of every mechanism but the sparse (`test_pattern_softmax`)."""
 
+import importlib
 import tracemalloc
 from functools import partial
 
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import (
+    chunked_delta,
     delta,
+    delta_rule,
     feature_maps,
     gated_linear,
     linear,
@@ -15,6 +18,7 @@ from linattn_ref.attention import (
     linformer_linear,
     long_short,
     nystromformer,
+    online_softmax,
     performer,
     reformer,
     rfa,
@@ -26,9 +30,10 @@ N, D, M = 40, 4, 3
 OMEGA = feature_maps.gaussian(6, D, np.random.default_rng(7))
 E = linformer.mean_pool(5, N)
 GATE = np.linspace(0.1, 0.9, 2 * N).reshape(2, N)
-CASES = {
+CASES = {  # the name of a page, and of what
     "softmax": partial(softmax.forward, causal=True),
     "softmax, all keys": softmax.forward,
+    "online_softmax": partial(online_softmax.forward, causal=True),
     "linear": partial(linear.forward, causal=True),
     "linear, all keys": linear.forward,
     "exponential": partial(linear.forward, feature_map=feature_maps.taylor_gaussian(2, 1.3), causal=True, eps=0),
@@ -41,6 +46,8 @@ CASES = {
     "rfa, gate": partial(rfa.forward, omega=OMEGA, gate=GATE, causal=True),
     "gated_linear": partial(gated_linear.forward, log_gate=np.log(GATE)),
     "delta": partial(delta.forward, beta=GATE),
+    "delta_rule": partial(delta_rule.forward, log_gate=np.log(GATE)),
+    "chunked_delta": partial(chunked_delta.forward, log_gate=np.log(GATE)),
     "linformer": partial(linformer.forward, e=E, f=2 * E),
     "linformer_linear": partial(linformer_linear.forward, e=E, f=2 * E),
     "nystromformer": partial(nystromformer.forward, landmarks=5),
@@ -51,14 +58,14 @@ CASES = {
     ),
     "long_short": partial(long_short.forward, w_p=OMEGA.T, norm_local=None, norm_global=None, window=8),
 }
-WITHOUT_ROOMS = "linformer_linear", "long_short", "gated_linear", "delta"  # NumPy alone
+WITHOUT_BACKENDS = "linformer_linear", "long_short", "online_softmax", "chunked_delta"  # NumPy alone
 each = pytest.mark.parametrize("forward", CASES.values(), ids=CASES)
-in_each_room = pytest.mark.parametrize(
-    ("forward", "options"),
+in_each_backend = pytest.mark.parametrize(
+    ("name", "options"),
     [
-        pytest.param(forward, {} if name in WITHOUT_ROOMS else {"kernels": room}, id=f"{name}-{room.__name__[20:]}")
-        for name, forward in CASES.items()
-        for room in ((reference,) if name in WITHOUT_ROOMS else (reference, jit))
+        pytest.param(name, {} if name in WITHOUT_BACKENDS else {"kernels": room}, id=f"{name}-{room.__name__[20:]}")
+        for name in CASES
+        for room in ((reference,) if name in WITHOUT_BACKENDS else (reference, jit))
     ],
 )
 rooms = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
@@ -70,10 +77,10 @@ def draw(longest=1.0):
     return q, np.linspace(longest, 1, N)[:, None] * k, v
 
 
-@in_each_room
+@in_each_backend
 @pytest.mark.parametrize("longest", [1.0, 20.0])
-def test_the_output_is_written_whole_where_the_caller_wants_it(forward, options, longest):
-    arrays = draw(longest)
+def test_the_output_is_written_whole_where_the_caller_wants_it(name, options, longest):
+    arrays, forward = draw(longest), CASES[name]
     kept = np.full((N, 2, M + 2), np.nan)
     out = kept[..., :M].swapaxes(0, 1)  # some columns of a wider array, heads side by side
     expected, expected_saved = forward(*arrays, **options)
@@ -81,21 +88,13 @@ def test_the_output_is_written_whole_where_the_caller_wants_it(forward, options,
     assert got is out
     np.testing.assert_array_equal(out, expected)
     assert np.isnan(kept[..., M:]).all()
-    backward = backward_of(saved)
+    backward = importlib.import_module(f"linattn_ref.attention.{name.partition(',')[0]}").backward
     for x, y in zip(backward(np.cos(out), saved), backward(np.cos(out), expected_saved), strict=True):
         np.testing.assert_array_equal(x, y)
 
 
-def backward_of(saved):
-    """That of the module which has this kind of ``Saved``; the Performer's is linear attention's."""
-    for module in (softmax, rfa, gated_linear, delta, linformer, linformer_linear, nystromformer, reformer, long_short):
-        if isinstance(saved, module.Saved):
-            return module.backward
-    return linear.backward
-
-
-def test_long_keys_cut_a_causal_pass_into_pieces():
-    _, saved = CASES["exponential"](*draw(20.0))
+def test_long_keys_cut_a_causal_pass_of_jit_into_pieces():
+    _, saved = CASES["exponential"](*draw(20.0), kernels=jit)
     assert len(saved.phi.pieces) > 1
 
 

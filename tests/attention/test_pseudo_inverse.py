@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import pinv_exact, pinv_iterative
+from linattn_ref.attention.parts import pinv_exact, pinv_iterative
 
 FORMS = {
     "iterative": (pinv_iterative.forward, pinv_iterative.backward),

@@ -1,12 +1,13 @@
 """Segment means of any length, with and without a mask, both passes."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import segment_means
+from linattn_ref.attention.parts import segment_means
 
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-14)
 
@@ -60,3 +61,9 @@ def test_what_is_refused(rng):
         segment_means.backward(x, segments)
     with pytest.raises(TypeError, match=r"^d_means: expected float64"):
         segment_means.backward(np.ones((2, 4, 3), np.float32), segments)
+    with pytest.raises(ValueError, match=r"^reduced: expected an integer with 1 <= R <= L = 11, got 12"):
+        segment_means.forward(x, 12)
+    with pytest.raises(TypeError, match=r"'out'"):  # its output is shaped otherwise than an attention's
+        segment_means.forward(x, 4, out=np.empty((2, 4, 3)))
+    with pytest.raises(TypeError, match=r"^kernels: expected a backend with the page 'segment_means'"):
+        segment_means.forward(x, 4, kernels=SimpleNamespace())

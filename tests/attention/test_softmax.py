@@ -1,8 +1,7 @@
-"""Softmax attention beyond the contract: what it says of a matrix, and of a cache that is none."""
+"""Softmax attention beyond the contract: what it says of a matrix, and the cache that grows."""
 
 import copy
 import pickle
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,11 +10,12 @@ from linattn_ref.attention import linear, softmax
 from linattn_ref.kernels import jit, reference
 
 X = np.random.default_rng(0).standard_normal((2, 5, 4))
+BACKENDS = pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
 
 
 @pytest.mark.parametrize(
     ("state", "got"),
-    [(linear.init_state((2,), 4, 4), r"linear_state\.State"), ((X, X, 5), "tuple"), (X, r"numpy\.ndarray")],
+    [(linear.init_state((2,), 4, 4), r"sums\.State"), ((X, X, None), "tuple"), (X, r"numpy\.ndarray")],
 )
 def test_a_state_of_another_mechanism_is_told_from_its_own(state, got):
     """Several are called ``State``."""
@@ -36,187 +36,140 @@ def test_a_matrix_is_no_array():
 # --- The cache ------------------------------------------------------------------------------------------------------
 
 
-def cache_of(length, **more):
-    """A cache of ``length`` of the tokens of ``X``, with room for as many as there are."""
-    state = softmax.init_state((2,), 4, 4, capacity=5, **more)
-    return softmax.append(X[:, :length], X[:, :length], state) if length else state
+def cache_of(length, kernels, capacity=None):
+    """A cache of the first ``length`` tokens of ``X``."""
+    state = softmax.init_state((2,), 4, 4, capacity=capacity, kernels=kernels)
+    if not length:
+        return state
+    rows = X[:, :length]
+    return softmax.forward(rows, rows, rows, causal=True, state=state, kernels=kernels)[1].state
 
 
-def test_a_cache_without_a_count_is_copied():
-    """One that was put together by hand: whose arrays these are nobody knows."""
-    state = cache_of(3)
-    by_hand = softmax.State(state.k, state.v, 3)
-    before = state.k.copy(), state.v.copy()
-    out, after = softmax.step(X[:, 3], X[:, 3], X[:, 3], by_hand)
-    np.testing.assert_array_equal(out, softmax.step(X[:, 3], X[:, 3], X[:, 3], state)[0])
-    assert not np.shares_memory(after.k, state.k)
-    assert after.rows is not None
-    np.testing.assert_array_equal((by_hand.k[:, :3], by_hand.v[:, :3]), (before[0][:, :3], before[1][:, :3]))
+def token(t, state, kernels):
+    return softmax.step(X[:, t], X[:, t], X[:, t], state, kernels=kernels)
 
 
-def test_who_is_alone_appends_in_place():
-    state = cache_of(3)
-    _, saved = softmax.forward(X[:, 3:4], X[:, 3:4], X[:, 3:4], causal=True, state=state)
-    _, after = softmax.step(X[:, 4], X[:, 4], X[:, 4], saved.state)
-    assert after.k is saved.state.k is state.k
-    assert after.v is saved.state.v is state.v
-
-
-@pytest.mark.parametrize("length", [-1, 4, 2.5, "3", None])
-def test_a_length_that_the_cache_has_not(length):
-    with pytest.raises((TypeError, ValueError), match=r"^state\.length: expected an integer from 0 to 3"):
-        softmax.step(X[:, 3], X[:, 3], X[:, 3], cache_of(3)._replace(length=length))
-
-
-def test_a_cache_that_is_full():
-    with pytest.raises(ValueError, match=r"^state: no room, 1 more tokens after 5 need a capacity of 6, got 5$"):
-        softmax.step(X[:, 3], X[:, 3], X[:, 3], cache_of(5))
-
-
-def test_a_cache_that_cannot_be_written_to():
-    state = cache_of(3)
-    for x in (state.k, state.v):
-        x.flags.writeable = False
-        with pytest.raises(ValueError, match=r"^state\.[kv]: expected an array that can be written to"):
-            softmax.step(X[:, 3], X[:, 3], X[:, 3], state)
-        x.flags.writeable = True
-
-
-# --- A bound step ---------------------------------------------------------------------------------------------------
-
-ROOMS = pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
-
-
-def bound_to(state, kernels, **more):
-    """A step bound to the state and to arrays of its own; a function that makes token ``t`` by it."""
-    arrays = tuple(np.zeros((2, 4)) for _ in range(3))
-    bound = softmax.bind_step(*arrays, state, kernels=kernels, **more)
-    return bound, partial(make, bound, arrays)
-
-
-def make(bound, arrays, t):
-    for x in arrays:
-        x[...] = X[:, t]
-    bound.run()
-    return bound.out_t.copy()
-
-
-def expected_of(tokens, scale=None):
-    """The output of the last of these tokens of ``X``."""
+def assert_is(out, tokens):
+    """The output of the last of these tokens of ``X``, in float64 and of numbers of size 1."""
     q, kv = X[:, tokens[-1:]], X[:, tokens]
-    return softmax.forward(q, kv, kv, causal=True, scale=scale)[0][:, 0]
+    np.testing.assert_allclose(out, softmax.forward(q, kv, kv, causal=True)[0][:, 0], rtol=0, atol=1e-14)
 
 
-def close(actual, expected):
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-14)  # float64, numbers of size 1
-
-
-@pytest.mark.parametrize("scale", [None, 2.0])
-@pytest.mark.parametrize("start", [0, 2])
-@ROOMS
-def test_a_bound_step_is_the_step(kernels, start, scale):
-    bound, token = bound_to(cache_of(start), kernels, scale=scale)
-    for t in range(start, 5):
-        close(token(t), expected_of([*range(t + 1)], scale))
-        assert bound.state.length == t + 1
-    np.testing.assert_array_equal(bound.state.k, X)
-    np.testing.assert_array_equal(bound.state.v, X)
-
-
-@pytest.mark.slow
-@ROOMS
-def test_a_bound_step_in_float32(kernels):
-    """A kernel of its own in ``jit``; some ten roundings of numbers of size 1."""
-    token = [X[:, 0].astype(np.float32) for _ in range(3)]
-    state = softmax.init_state((2,), 4, 4, capacity=5, dtype=np.float32)
-    bound = softmax.bind_step(*token, state, kernels=kernels)
+@pytest.mark.parametrize("capacity", [None, 1, 5, np.int8(100)])
+@BACKENDS
+def test_capacity_changes_no_number(kernels, capacity):
+    """Neither where it is too small nor where there is none: a cache grows."""
+    state = softmax.init_state((2,), 4, 4, capacity=capacity, kernels=kernels)
+    assert state.k.shape == (2, 0, 4)
     for t in range(5):
-        for x in token:
-            x[...] = X[:, t]
-        bound.run()
-        assert bound.out_t.dtype == np.float32
-        np.testing.assert_allclose(bound.out_t, expected_of([*range(t + 1)]), rtol=0, atol=2e-6)
+        out, state = token(t, state, kernels)
+        assert_is(out, [*range(t + 1)])
+        np.testing.assert_array_equal((state.k, state.v), (X[:, : t + 1],) * 2)
 
 
-@ROOMS
-def test_a_bound_step_appends_in_place(kernels):
-    state = cache_of(2)
-    bound, token = bound_to(state, kernels)
-    token(2)
-    assert bound.state.k is state.k
-    assert bound.state.v is state.v
+@pytest.mark.parametrize("capacity", [0, -1, 2.5, True, "5"])
+@BACKENDS
+def test_a_capacity_that_is_no_count(kernels, capacity):
+    with pytest.raises(ValueError, match=rf"^capacity: expected an integer of at least 1, got {capacity!r}"):
+        softmax.init_state((2,), 4, 4, capacity=capacity, kernels=kernels)
 
 
-@ROOMS
-def test_others_of_a_bound_cache_go_on_from_copies(kernels):
-    """The state that was bound, and one that the bound step left behind, while it goes on."""
-    state = cache_of(2)
-    bound, token = bound_to(state, kernels)
-    token(2)
-    then = bound.state
-    token(3)
-    close(softmax.step(X[:, 4], X[:, 4], X[:, 4], state)[0], expected_of([0, 1, 4]))
-    close(softmax.step(X[:, 0], X[:, 0], X[:, 0], then)[0], expected_of([0, 1, 2, 0]))
-    close(token(4), expected_of([0, 1, 2, 3, 4]))
+@pytest.mark.parametrize(("first", "second"), [(jit, reference), (reference, jit)], ids=["from jit", "to jit"])
+def test_one_backend_continues_from_a_state_of_another(first, second):
+    out, after = token(3, cache_of(3, first), second)
+    assert_is(out, [0, 1, 2, 3])
+    assert_is(token(4, after, first)[0], [0, 1, 2, 3, 4])
 
 
-@ROOMS
-def test_a_bound_step_whose_next_row_is_taken_says_so(kernels):
-    bound, token = bound_to(cache_of(2), kernels)
-    token(2)
-    _, after = softmax.step(X[:, 3], X[:, 3], X[:, 3], bound.state)
-    with pytest.raises(ValueError, match=r"^state: another step has continued from the state of this bound step"):
-        token(4)
-    close(softmax.step(X[:, 4], X[:, 4], X[:, 4], after)[0], expected_of([0, 1, 2, 3, 4]))
-    _, again = bound_to(bound.state, kernels)  # a branch: a copy
-    close(again(4), expected_of([0, 1, 2, 4]))
+def test_jit_appends_in_shared_memory():
+    """Rows that are written never change, so that a state and the one after it share them."""
+    state = cache_of(2, jit, capacity=5)
+    _, after = token(2, state, jit)
+    _, last = token(3, after, jit)
+    assert np.shares_memory(last.k, state.k)
+    assert np.shares_memory(last.v, state.v)
+    assert [x.k.shape[-2] for x in (state, after, last)] == [2, 3, 4]
 
 
-@ROOMS
-def test_two_steps_bound_to_one_state(kernels):
-    state = cache_of(2)
-    (_, first), (_, second) = bound_to(state, kernels), bound_to(state, kernels)
-    close(first(3), expected_of([0, 1, 3]))
-    with pytest.raises(ValueError, match=r"^state: another step has continued from the state of this bound step"):
-        second(4)
-    close(first(4), expected_of([0, 1, 3, 4]))
+def test_a_second_continuation_of_jit_copies():
+    state = cache_of(2, jit, capacity=5)
+    (_, first), (out, second) = token(2, state, jit), token(3, state, jit)
+    assert_is(out, [0, 1, 3])
+    assert np.shares_memory(first.k, state.k)
+    assert not np.shares_memory(second.k, state.k)
+    np.testing.assert_array_equal(first.k, X[:, :3])
+    np.testing.assert_array_equal(second.k, X[:, [0, 1, 3]])
+    assert_is(token(4, first, jit)[0], [0, 1, 2, 4])
+    assert_is(token(4, second, jit)[0], [0, 1, 3, 4])
 
 
-@ROOMS
-def test_a_bound_step_to_a_branch_has_a_copy(kernels):
-    state = cache_of(2)
-    softmax.step(X[:, 2], X[:, 2], X[:, 2], state)
-    bound, token = bound_to(state, kernels)
-    assert not np.shares_memory(bound.state.k, state.k)
-    close(token(4), expected_of([0, 1, 4]))
+def test_a_cache_of_jit_doubles_where_it_has_no_room():
+    state = cache_of(4, jit, capacity=4)
+    _, after = token(4, state, jit)
+    assert not np.shares_memory(after.k, state.k)
+    assert after.k.base.shape[-2] == 10
 
 
-@ROOMS
-def test_a_bound_step_without_room(kernels):
-    with pytest.raises(ValueError, match=r"^state: no room, 1 more tokens after 5"):
-        bound_to(cache_of(5), kernels)
-    bound, token = bound_to(cache_of(4), kernels)
-    token(4)
-    with pytest.raises(ValueError, match=r"^state: no room for one more token"):
-        token(4)
-    assert bound.state.length == 5
+@BACKENDS
+def test_a_state_put_together_by_hand(kernels):
+    """Whose arrays these are nobody knows: they are copied, also from a state's field replaced."""
+    state = cache_of(3, kernels, capacity=5)
+    for by_hand in (softmax.State(state.k, state.v), state._replace(k=-state.k, v=state.v.copy())):
+        kept = by_hand.k.copy(), by_hand.v.copy()
+        expected, _ = softmax.forward(
+            X[:, 3:4], *(np.concatenate([x, X[:, 3:4]], axis=1) for x in kept), causal=True, kernels=reference
+        )
+        out, after = token(3, by_hand, kernels)
+        np.testing.assert_allclose(out, expected[:, 0], rtol=0, atol=1e-14)
+        assert not np.shares_memory(after.k, by_hand.k)
+        np.testing.assert_array_equal((by_hand.k, by_hand.v), kept)
+
+
+@BACKENDS
+def test_a_cache_that_cannot_be_written_to(kernels):
+    """Nobody has to write to it."""
+    state = softmax.State(X[:, :3].copy(), X[:, :3].copy())
+    for x in state[:2]:
+        x.flags.writeable = False
+    assert_is(token(3, state, kernels)[0], [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
-@ROOMS
-def test_a_copy_of_a_bound_step_has_a_cache_of_its_own(kernels, how):
-    arrays = tuple(np.zeros((2, 4)) for _ in range(3))
-    bound = softmax.bind_step(*arrays, cache_of(2), kernels=kernels)
-    make(bound, arrays, 2)
-    other, theirs = how((bound, arrays))
-    close(make(other, theirs, 3), expected_of([0, 1, 2, 3]))
-    close(make(bound, arrays, 4), expected_of([0, 1, 2, 4]))
-    assert other.state.length == bound.state.length == 4
+@BACKENDS
+def test_a_copy_has_a_cache_of_its_own(kernels, how):
+    state = cache_of(2, kernels, capacity=5)
+    other = how(state)
+    assert type(other) is type(state)
+    (out, first), (other_out, second) = token(2, state, kernels), token(3, other, kernels)
+    assert_is(out, [0, 1, 2])
+    assert_is(other_out, [0, 1, 3])
+    assert not np.shares_memory(first.k, second.k)
 
 
-def test_a_bound_step_needs_arrays_without_gaps():
-    gaps, plain = np.zeros((4, 2)).T, np.zeros((2, 4))
-    for i, name in enumerate(("q_t", "k_t", "v_t")):
-        arrays = [gaps if i == j else plain.copy() for j in range(3)]
-        with pytest.raises(ValueError, match=rf"^{name}: expected a C-contiguous array, got strides \(8, 16\)"):
-            softmax.bind_step(*arrays, cache_of(2))
+@BACKENDS
+def test_steps_after_masked_keys(kernels):
+    """A state remembers which of its keys may be seen; the tokens of steps may all be."""
+    key_mask = np.array([[True, False, True], [False, True, True]])
+    rows, state = X[:, :3], softmax.init_state((2,), 4, 4, kernels=kernels)
+    state = softmax.forward(rows, rows, rows, causal=True, key_mask=key_mask, state=state, kernels=kernels)[1].state
+    np.testing.assert_array_equal(state.key_mask, key_mask)
+    for t in (3, 4):
+        out, state = token(t, state, kernels)
+        for head in range(2):
+            tokens = [*np.flatnonzero(key_mask[head]), *range(3, t + 1)]
+            kv = X[head, tokens]
+            expected, _ = softmax.forward(X[head, t : t + 1], kv, kv)
+            np.testing.assert_allclose(out[head], expected[0], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("key_mask", "error", "match"),
+    [
+        (np.ones((2, 2)), TypeError, r"^state\.key_mask: expected an array of bool, got float64"),
+        (np.ones((2, 4), bool), ValueError, r"^state\.key_mask: expected shape \(\.\.\., t\) = \(2, 3\), got \(2, 4\)"),
+    ],
+)
+def test_a_state_whose_mask_does_not_fit(key_mask, error, match):
+    state = cache_of(3, reference)._replace(key_mask=key_mask)
+    with pytest.raises(error, match=match):
+        token(3, state, reference)

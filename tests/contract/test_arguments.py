@@ -201,6 +201,7 @@ WRONG_D_OUT = {
     "transposed": (lambda x: x.swapaxes(-1, -2), ValueError),
     "no leading axes": (lambda x: x[0], ValueError),
     "broadcasts": (lambda x: x[..., :1], ValueError),
+    "a row too few": (lambda x: x[..., 1:, :], ValueError),
     "a number": (lambda x: 1.0, TypeError),
     "float32": (lambda x: x.astype(np.float32), TypeError),
     "integers": (lambda x: x.astype(int), TypeError),

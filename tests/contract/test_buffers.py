@@ -91,7 +91,8 @@ def promised(setting, sizes, dtype):
     """Bytes beyond the inputs: what the case says, and under a mask the keys and values with their masked rows at 0."""
     arrays = setting.call(sizes).arrays
     widths = [arrays[name].shape[-1] for name, axis in setting.case.key_axes.items() if axis == -2]
-    numbers = setting.case.saved(sizes) + setting.masked * sizes.n_keys * sum(widths)
+    saved = setting.case.saved_in.get(setting.room or "reference", setting.case.saved)
+    numbers = saved(sizes) + setting.masked * sizes.n_keys * sum(widths)
     return int(np.prod(sizes.leading)) * numbers * np.dtype(dtype).itemsize + setting.case.shared_bytes(sizes)
 
 

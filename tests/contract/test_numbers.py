@@ -22,11 +22,11 @@ from linattn_ref.attention import (
     performer,
     reformer,
     rfa,
-    segment_means,
     shapes,
     softmax,
     sparse_transformer,
 )
+from linattn_ref.attention.parts import segment_means
 from linattn_ref.models import causal_network, encoder, generate
 from linattn_ref.nn import affine, dropout, embedding, layer_norm, lstm, positions
 from linattn_ref.theory import (

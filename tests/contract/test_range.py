@@ -5,7 +5,7 @@ import pytest
 from case import assert_close, at
 from cases import each_setting
 
-from linattn_ref.attention import patterns, softmax, softmax_dense
+from linattn_ref.attention import online_softmax, patterns, softmax
 from linattn_ref.kernels import jit, reference
 
 # --- Beyond the range -------------------------------------------------------------------------------------------------
@@ -50,16 +50,17 @@ def test_beyond_the_range_all_rooms_are_the_same(setting):
     assert_close(found.gradients.v, expected.gradients.v, setting.case)
 
 
-@pytest.mark.parametrize("kernels", [None, reference, jit], ids=["dense", "reference", "jit"])
+@pytest.mark.parametrize(
+    ("page", "kernels"),
+    [(softmax, reference), (softmax, jit), (online_softmax, reference)],
+    ids=["softmax", "softmax jit", "online softmax"],
+)
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-def test_equal_scores_at_the_end_of_the_range_share(kernels):
+def test_equal_scores_at_the_end_of_the_range_share(page, kernels):
     """150 keys, more than a tile: the largest score is that of the first 100, whose values have the mean 49.5."""
     q, v = np.full((3, 1), 1e200), np.arange(150.0)[:, None]
     for k, mean in ((np.where(v < 100, 1e200, 1.0), 49.5), (np.full((150, 1), -1e200), 74.5)):
-        if kernels is None:
-            out, _ = softmax_dense.forward(q, k, v)
-        else:
-            out, _ = softmax.forward(q, k, v, kernels=kernels)
+        out, _ = page.forward(q, k, v, kernels=kernels)
         np.testing.assert_allclose(out, mean, rtol=1e-14)
         np.testing.assert_allclose(patterns.matrix(q, k, np.ones((3, 150), bool)) @ v, mean, rtol=1e-14)
 
@@ -70,8 +71,8 @@ def test_steps_beyond_the_range(kernels):
     q, v = np.full((5, 1), 1e200), np.arange(5.0)[:, None]
     for keys in ([1, -1, 1, 1, -1], [-1, -1, -1, 1, 0]):
         k = 1e200 * np.array(keys)[:, None]
-        expected, _ = softmax_dense.forward(q, k, v, causal=True)
-        state = softmax.init_state((), 1, 1, capacity=5)
+        expected, _ = softmax.forward(q, k, v, causal=True)
+        state = softmax.init_state((), 1, 1, kernels=kernels)
         for t in range(5):
             out, state = softmax.step(q[t], k[t], v[t], state, kernels=kernels)
             np.testing.assert_allclose(out, expected[t], rtol=1e-14)
@@ -80,8 +81,7 @@ def test_steps_beyond_the_range(kernels):
 # --- NaN --------------------------------------------------------------------------------------------------------------
 
 
-# Open: within a chunk, the delta rule's triangular products with one gate per channel still multiply 0 by NaN in NumPy.
-@each_setting(lambda s: s.case.causal and not s.masked and (str(s.case), s.room) != ("delta-channels", "reference"))
+@each_setting(lambda s: s.case.causal and not s.masked)
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
 def test_a_number_that_is_none_reaches_no_earlier_query(setting):
     """In the last token but one, and in all that belongs to it."""

@@ -1,4 +1,4 @@
-"""The feature map elu + 1 in both rooms: the map of `attention.feature_maps`, whatever the shape and layout."""
+"""The feature map elu + 1 in both backends: the map of `attention.feature_maps`, whatever the shape and layout."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ from cases import each_compiled_dtype
 
 from linattn_ref.attention import feature_maps, linear
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.jit.elu_plus_one import BLOCK
-from linattn_ref.kernels.jit.vector import lanes
+from linattn_ref.kernels.jit.loops.elu_plus_one import BLOCK
+from linattn_ref.kernels.jit.loops.vector import lanes
 
 ROOMS = pytest.mark.parametrize("room", [reference, jit], ids=lambda room: room.__name__.rpartition(".")[2])
 WIDTH = lanes(np.empty(0, np.float32))
@@ -78,8 +78,7 @@ def test_a_step_is_that_of_the_features(room, dtype, leading, d, m, rng):
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1, abs(want).max()))
 
 
-@ROOMS
-def test_linear_attention_asks_the_room(room, rng, monkeypatch):
+def test_linear_attention_asks_the_backend(rng):
     """Not the map's own functions, forward, backward and in a step."""
 
     def no(*_):
@@ -90,9 +89,9 @@ def test_linear_attention_asks_the_room(room, rng, monkeypatch):
 
     feature_map = Unused()
     q, k, v = rng.standard_normal((3, 2, 7, 4))
-    options = {"feature_map": feature_map, "kernels": room}
+    options = {"feature_map": feature_map, "kernels": jit}
     out, saved = linear.forward(q, k, v, causal=True, **options)
     linear.backward(out, saved)
     linear.step(q[:, 0], k[:, 0], v[:, 0], saved.state, **options)
     with pytest.raises(AssertionError):
-        linear.forward(q, k, v, feature_map=feature_map._replace(kernel=None), kernels=room)
+        linear.forward(q, k, v, feature_map=feature_map._replace(kernel=None), kernels=jit)

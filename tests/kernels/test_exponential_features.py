@@ -1,4 +1,4 @@
-"""Exponential features in both rooms: the formulas, whatever the shape, and what is out of range."""
+"""Exponential features in NumPy and in Numba: the formulas, whatever the shape, and what is out of range."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,12 @@ from cases import each_compiled_dtype
 
 from linattn_ref.attention import performer
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.jit.exponential_features import ROWS
-from linattn_ref.kernels.jit.vector import lanes
+from linattn_ref.kernels.common import exponential_features as in_numpy
+from linattn_ref.kernels.jit.loops import exponential_features as in_numba
+from linattn_ref.kernels.jit.loops.exponential_features import ROWS
+from linattn_ref.kernels.jit.loops.vector import lanes
 
-ROOMS = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+KERNELS = pytest.mark.parametrize("kernel", [in_numpy, in_numba], ids=["numpy", "numba"])
 WIDTH = lanes(np.empty(0, np.float32))
 SHAPES = [(1, 1), (3, WIDTH - 1), (2, ROWS + 1, WIDTH + 1), (2, 3, 2 * ROWS, 2 * WIDTH), (1, 5, 3)]
 
@@ -20,46 +22,46 @@ def draw(shape, dtype):
     return [30 * rng.standard_normal(size).astype(dtype) for size in (shape, (*shape[:-2], shape[-1]))]
 
 
-@ROOMS
+@KERNELS
 @each_compiled_dtype
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_formulas(room, dtype, shape):
+def test_the_formulas(kernel, dtype, shape):
     exponent, r = draw(shape, dtype)
     rounding = 200 * np.finfo(dtype).eps  # of exponents of size 100
-    largest = room.exponential_features.largest(exponent)
+    largest = kernel.largest(exponent)
     np.testing.assert_array_equal(largest, exponent.max(axis=-2))
-    keys = room.exponential_features.of_keys(exponent.copy(), largest)
+    keys = kernel.of_keys(exponent.copy(), largest)
     np.testing.assert_allclose(keys, np.exp(exponent - largest[..., None, :]), rtol=rounding, atol=1e-37)
     shifted = exponent + r[..., None, :]
-    queries = room.exponential_features.of_queries(exponent.copy(), r)
+    queries = kernel.of_queries(exponent.copy(), r)
     expected = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
     np.testing.assert_allclose(queries, expected, rtol=rounding, atol=1e-37)
     assert keys.dtype == queries.dtype == dtype
 
 
-@ROOMS
-def test_one_scale_for_all_columns_and_masked_keys(room):
+@KERNELS
+def test_one_scale_for_all_columns_and_masked_keys(kernel):
     exponent, _ = draw((2, 5, 7), np.float64)
     exponent[:, 2] = -np.inf
     r = exponent.max(axis=(-1, -2), keepdims=True)[..., 0]  # (2, 1)
-    keys = room.exponential_features.of_keys(exponent.copy(), r)
+    keys = kernel.of_keys(exponent.copy(), r)
     np.testing.assert_allclose(keys, np.exp(exponent - r[..., None]), rtol=1e-13)
     assert not keys[:, 2].any()
 
 
-@ROOMS
+@KERNELS
 @pytest.mark.parametrize("constant", [-5000.0, 5000.0])
-def test_a_constant_in_all_exponents_of_queries_changes_nothing(room, constant):
+def test_a_constant_in_all_exponents_of_queries_changes_nothing(kernel, constant):
     """Also where 0 is far above them: a row ends before a vector of the processor does."""
     exponent, r = draw((2, 5, WIDTH + 1), np.float64)
-    expected, got = (room.exponential_features.of_queries(exponent + c, r) for c in (0, constant))
+    expected, got = (kernel.of_queries(exponent + c, r) for c in (0, constant))
     np.testing.assert_allclose(got, expected, rtol=1e-11)  # 5000 has four digits
 
 
-@ROOMS
-def test_they_are_written_over_the_exponents(room):
+@KERNELS
+def test_they_are_written_over_the_exponents(kernel):
     exponent, r = draw((2, 5, 7), np.float64)
-    for function in (room.exponential_features.of_keys, room.exponential_features.of_queries):
+    for function in (kernel.of_keys, kernel.of_queries):
         mine = exponent.copy()
         assert np.shares_memory(function(mine, r), mine)
 
@@ -76,18 +78,18 @@ def test_over_all_keys(dtype, n, length, c, m, leading):
     directions[:, -1] = 1
     x_q[..., -1] -= 300  # so that what is beyond the last feature would be infinite
     x_k[..., : length // 2, -1] = -np.inf  # keys that are not seen
-    expected = reference.exponential_features.over_all_keys(x_q, x_k, directions, v)
-    for got, want in zip(jit.exponential_features.over_all_keys(x_q, x_k, directions, v), expected, strict=True):
+    expected = in_numpy.over_all_keys(x_q, x_k, directions, v)
+    for got, want in zip(in_numba.over_all_keys(x_q, x_k, directions, v), expected, strict=True):
         assert got.shape == want.shape
         assert got.dtype == dtype
         tolerance = 3000 * np.finfo(dtype).eps  # of exponents of size 300
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1, abs(v).max()))
 
 
-@ROOMS
-def test_over_keys_of_which_none_is_seen(room):
+@KERNELS
+def test_over_keys_of_which_none_is_seen(kernel):
     x = np.ones((3, 2))
-    *_, out, denominator = room.exponential_features.over_all_keys(x, [1, -np.inf] * x, np.ones((4, 2)), x)
+    *_, out, denominator = kernel.over_all_keys(x, [1, -np.inf] * x, np.ones((4, 2)), x)
     assert not out.any()
     assert not denominator.any()
 

@@ -17,9 +17,9 @@ from numba.core.registry import cpu_target
 from numba.core.typing.templates import builtin_registry
 
 import linattn_ref
-from linattn_ref.kernels import jit
-from linattn_ref.kernels.jit import cache, pattern_softmax, softmax
-from linattn_ref.kernels.jit.threads import Kernel
+from linattn_ref.kernels.jit import loops
+from linattn_ref.kernels.jit.loops import cache, pattern_softmax, softmax
+from linattn_ref.kernels.jit.loops.threads import Kernel
 
 
 def test_the_key_holds_the_text(monkeypatch):
@@ -54,8 +54,8 @@ def test_every_file_that_is_compiled_in_is_in_the_key():
 
 
 def all_kernels():
-    """Every compiled function of the room."""
-    for module in pkgutil.iter_modules(jit.__path__, "linattn_ref.kernels.jit."):
+    """Every compiled function of the backend."""
+    for module in pkgutil.iter_modules(loops.__path__, f"{loops.__name__}."):
         yield from (
             x for x in vars(importlib.import_module(module.name)).values() if isinstance(x, Dispatcher | Kernel)
         )
@@ -150,7 +150,7 @@ def test_without_a_cache_kernels_are_compiled_and_a_warning_says_so_once(tmp_pat
     copy, file = tmp_path / "linattn_ref", tmp_path / "file"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(linattn_ref.__file__).parent, copy, ignore=ignored, copy_function=os.symlink)
-    for path in (file, copy / "kernels" / "jit" / "__pycache__"):
+    for path in (file, copy / "kernels" / "jit" / "loops" / "__pycache__"):
         path.touch()
     places = dict.fromkeys(("NUMBA_CACHE_DIR", "HOME", "XDG_CACHE_HOME"), str(file / "none"))
     assert warned(ONCE + AND_IN_A_FORKED_CHILD, tmp_path, PYTHONPATH=str(tmp_path), **places) == [1, 0, 1]

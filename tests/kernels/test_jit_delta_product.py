@@ -1,4 +1,4 @@
-"""The Numba delta product against the reference's rows in float64, and what it promises beyond the numbers.
+"""The Numba delta product against the page in float64, and what it promises beyond the numbers.
 
 All of it is slow: to compile the two kernels takes some ten seconds a dtype.
 """
@@ -10,16 +10,16 @@ import sys
 from itertools import product
 from pathlib import Path
 
+import delta_page
 import numba
 import numpy as np
 import pytest
 from threads import several_threads
 
-from linattn_ref.kernels.jit import delta_product as kernel
-from linattn_ref.kernels.jit.delta_chunk import CHUNK
-from linattn_ref.kernels.jit.transposed import transpose
-from linattn_ref.kernels.jit.vector import lanes
-from linattn_ref.kernels.reference import delta_product as expected
+from linattn_ref.kernels.jit.loops import delta_product as kernel
+from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK
+from linattn_ref.kernels.jit.loops.transposed import transpose
+from linattn_ref.kernels.jit.loops.vector import lanes
 
 pytestmark = pytest.mark.slow
 
@@ -49,12 +49,9 @@ def draw(n, c, m, gate, *, erases=True, begins=True, leading=(2,), dtype=np.floa
 
 
 def run(room, d_out, d_state, *inputs):
-    """All results by name; the reference's row by row."""
-    suffix = "_by_row" if room is expected else ""
-    out, state, u = getattr(room, f"forward{suffix}")(*inputs)
-    return dict(
-        zip(NAMES, (out, state, u, *getattr(room, f"backward{suffix}")(d_out, d_state, *inputs, u)), strict=True)
-    )
+    """All results by name."""
+    out, state, u = room.forward(*inputs)
+    return dict(zip(NAMES, (out, state, u, *room.backward(d_out, d_state, *inputs, u)), strict=True))
 
 
 def assert_close(got, want, dtype):
@@ -75,7 +72,7 @@ def in_float64(inputs):
 def test_both_passes(gate, erases, begins, dtype):
     for size in SIZES:
         inputs = draw(*size, gate, erases=erases, begins=begins, dtype=dtype)
-        assert_close(run(kernel, *inputs), run(expected, *in_float64(inputs)), dtype)
+        assert_close(run(kernel, *inputs), run(delta_page, *in_float64(inputs)), dtype)
 
 
 @dtypes
@@ -85,7 +82,7 @@ def test_gates_that_forget_nothing_or_all(gate, log_gate, dtype):
     """Products of them are 1, or become 0 within a chunk, where a quotient of products would be no number."""
     inputs = draw(70, 8, 4, gate, dtype=dtype)
     inputs[6][..., ::2] = log_gate
-    assert_close(run(kernel, *inputs), run(expected, *in_float64(inputs)), dtype)
+    assert_close(run(kernel, *inputs), run(delta_page, *in_float64(inputs)), dtype)
 
 
 @pytest.mark.parametrize("gate", SHAPES)
@@ -101,7 +98,7 @@ def test_gates_of_a_long_sequence(gate, erases):
     """What rounding loses does not grow with the rows."""
     for n in (64, 4096):
         inputs = draw(n, 16, 8, gate, erases=erases, dtype=np.float32, slowest=0.9)
-        assert_close(run(kernel, *inputs), run(expected, *in_float64(inputs)), np.float32)
+        assert_close(run(kernel, *inputs), run(delta_page, *in_float64(inputs)), np.float32)
 
 
 @dtypes

@@ -1,4 +1,4 @@
-"""The Numba softmax kernel against the reference, and what it promises beyond the numbers."""
+"""The Numba softmax loop against the page, and what it promises beyond the numbers."""
 
 import os
 import subprocess
@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numba
 import numpy as np
 import pytest
+import softmax_page
 from cases import each_compiled_dtype
 from llvmlite.binding import get_host_cpu_features, get_process_triple
 from threads import several_threads
 
-from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.jit import softmax as kernel
-from linattn_ref.kernels.jit.vector import lanes
+from linattn_ref.kernels.jit.loops import softmax as kernel
+from linattn_ref.kernels.jit.loops.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float32))  # lengths around it are ragged in both dtypes
 causal_or_not = pytest.mark.parametrize("causal", [False, True])
@@ -69,11 +69,11 @@ def draw(case, dtype, seed=0):
     return Inputs(q, k, v, d_out, key_mask, case.key_width**-0.5)
 
 
-def run(room, inputs, causal, *, dtype=None):
+def run(loop, inputs, causal, *, dtype=None):
     """``out, log_sum_exp, d_q, d_k, d_v``; computed in ``dtype`` if one is given."""
     q, k, v, d_out = (x.astype(dtype or x.dtype, copy=False) for x in inputs[:4])
-    out, log_sum_exp = room.softmax.forward(q, k, v, inputs.key_mask, causal, inputs.scale)
-    gradients = room.softmax.backward(d_out, q, k, v, out, log_sum_exp, inputs.key_mask, causal, inputs.scale)
+    out, log_sum_exp = loop.forward(q, k, v, inputs.key_mask, causal, inputs.scale)
+    gradients = loop.backward(d_out, q, k, v, out, log_sum_exp, inputs.key_mask, causal, inputs.scale)
     return out, log_sum_exp, *gradients
 
 
@@ -106,14 +106,14 @@ def tolerances(inputs, log_sum_exp, causal, dtype):
 @each_compiled_dtype
 @causal_or_not
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_agrees_with_the_reference(case, causal, dtype):
-    """Against the reference in float64, whose own rounding is nothing beside float32's, and the same in float64.
+def test_agrees_with_the_page(case, causal, dtype):
+    """Against the page in float64, whose own rounding is nothing beside float32's, and the same in float64.
 
     The bounds are loose for float32; it runs the same code as float64, whose are below 1e-9.
     """
     inputs = draw(case, dtype)
-    expected = run(reference, inputs, causal, dtype=np.float64)
-    results = run(jit, inputs, causal)
+    expected = run(softmax_page, inputs, causal, dtype=np.float64)
+    results = run(kernel, inputs, causal)
     factor = 2 if dtype == np.float64 else 1  # then both sides round
     bounds = tolerances(inputs, expected[1], causal, dtype)
     for name, got, want, bound in zip(("out", "lse", "d_q", "d_k", "d_v"), results, expected, bounds, strict=True):
@@ -129,7 +129,7 @@ def test_agrees_with_the_reference(case, causal, dtype):
 @causal_or_not
 def test_what_sees_nothing_or_is_not_seen_is_exactly_zero(causal, dtype):
     inputs = draw(CASES[6]._replace(leading=(2,)), dtype)
-    out, log_sum_exp, d_q, d_k, d_v = run(jit, inputs, causal)
+    out, log_sum_exp, d_q, d_k, d_v = run(kernel, inputs, causal)
     blind = np.zeros(out.shape[:-1], bool)
     blind[-1] = True
     if causal:
@@ -145,13 +145,13 @@ def test_what_sees_nothing_or_is_not_seen_is_exactly_zero(causal, dtype):
 def test_the_future_moves_nothing(dtype):
     """Not one bit of an output, whatever later keys and values hold."""
     inputs = draw(Case((2,), 70, 90, 8, 8, False), dtype)
-    before = run(jit, inputs, True)
+    before = run(kernel, inputs, True)
     cut = 50  # query i sees keys j <= i + 20
     k, v, d_out = inputs.k.copy(), inputs.v.copy(), inputs.d_out.copy()
     k[:, cut + 20 :] *= 1e4
     v[:, cut + 20 :] = 1e6
     d_out[:, cut:] *= 1e4
-    after = run(jit, inputs._replace(k=k, v=v, d_out=d_out), True)
+    after = run(kernel, inputs._replace(k=k, v=v, d_out=d_out), True)
     for name, x, y in zip(("out", "lse", "d_q"), before, after, strict=False):
         np.testing.assert_array_equal(x[:, :cut], y[:, :cut], err_msg=name)
     assert (before[0][:, cut:] != after[0][:, cut:]).all()
@@ -163,8 +163,8 @@ def test_scores_of_any_size(causal, dtype):
     """Scores of thousands: a row is one-hot, its maximum cancels, nothing overflows."""
     inputs = draw(Case((), 65, 65, 16, 16, False), dtype)
     inputs = inputs._replace(q=np.rint(inputs.q * 64), k=np.rint(inputs.k * 64), scale=1.0)  # scores: whole, so exact
-    out, log_sum_exp, *gradients = run(jit, inputs, causal)
-    expected, largest, *_ = run(reference, inputs, causal)
+    out, log_sum_exp, *gradients = run(kernel, inputs, causal)
+    expected, largest, *_ = run(softmax_page, inputs, causal)
     # exact scores leave the rounding of exp and of the few values of weight: 8 eps of the largest value.
     np.testing.assert_allclose(out, expected, rtol=0, atol=8 * np.finfo(dtype).eps * abs(inputs.v).max())
     np.testing.assert_allclose(log_sum_exp, largest, rtol=2 * np.finfo(dtype).eps)
@@ -176,10 +176,10 @@ def test_scores_of_any_size(causal, dtype):
 def test_what_is_not_finite_shows(dtype, value):
     """A query that is not a number spoils its own row and no other; a key spoils whoever sees it."""
     inputs = draw(Case((), 70, 70, 8, 8, False), dtype)
-    clean, *_ = run(jit, inputs, False)
+    clean, *_ = run(kernel, inputs, False)
     q, v = inputs.q.copy(), inputs.v.copy()
     q[33, 2] = np.nan
-    out, log_sum_exp, d_q, d_k, _ = run(jit, inputs._replace(q=q), False)
+    out, log_sum_exp, d_q, d_k, _ = run(kernel, inputs._replace(q=q), False)
     others = np.arange(70) != 33
     np.testing.assert_array_equal(out[others], clean[others])
     assert np.isnan(out[33]).all()
@@ -187,12 +187,12 @@ def test_what_is_not_finite_shows(dtype, value):
     assert np.isnan(d_q[33]).all()
     assert np.isnan(d_k).all()
     v[40, 3] = value
-    out, *_ = run(jit, inputs._replace(v=v), False)
+    out, *_ = run(kernel, inputs._replace(v=v), False)
     assert not np.isfinite(out[:, 3]).any()
     k = inputs.k.copy()
     k[69] = value
     q[:] = 1
-    assert np.isnan(run(jit, inputs._replace(q=q, k=k), False)[0]).all()
+    assert np.isnan(run(kernel, inputs._replace(q=q, k=k), False)[0]).all()
 
 
 # --- What it promises beyond them -----------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_the_same_bits_for_any_number_of_threads(heads, causal, dtype):
     try:
         for count in {1, min(2, threads), threads}:
             numba.set_num_threads(count)
-            results.append(run(jit, inputs, causal))
+            results.append(run(kernel, inputs, causal))
     finally:
         numba.set_num_threads(threads)
     for other in results[1:]:
@@ -220,7 +220,7 @@ def test_the_same_bits_for_any_number_of_threads(heads, causal, dtype):
 @each_compiled_dtype
 def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
     inputs = draw(CASES[5], dtype)
-    expected = run(jit, inputs, True)
+    expected = run(kernel, inputs, True)
     compiled = len(kernel._forward.threaded.signatures), len(kernel._backward.threaded.signatures)
     arrays = []
     for x in inputs[:4]:
@@ -230,12 +230,12 @@ def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
         strided.flags.writeable = False
         arrays.append(strided)
     mask = np.repeat(inputs.key_mask, 2, axis=-1)[..., ::2]
-    for x, y in zip(run(jit, Inputs(*arrays, mask, inputs.scale), True), expected, strict=True):
+    for x, y in zip(run(kernel, Inputs(*arrays, mask, inputs.scale), True), expected, strict=True):
         np.testing.assert_array_equal(x, y)
     contiguous = [x.copy() for x in inputs[:4]]
     for x in contiguous:
         x.flags.writeable = False
-    run(jit, Inputs(*contiguous, inputs.key_mask, inputs.scale), True)
+    run(kernel, Inputs(*contiguous, inputs.key_mask, inputs.scale), True)
     assert (len(kernel._forward.threaded.signatures), len(kernel._backward.threaded.signatures)) == compiled
 
 
@@ -257,21 +257,21 @@ def test_inputs_stay_as_they_were(dtype):
 def test_every_element_of_a_result_is_written(case, causal, dtype, monkeypatch):
     """Memory that comes filled with NaN changes nothing."""
     inputs = draw(case, dtype)
-    expected = run(jit, inputs, causal)  # and everything is compiled now, with numpy's own functions
+    expected = run(kernel, inputs, causal)  # and everything is compiled now, with numpy's own functions
 
     monkeypatch.setattr(np, "empty", lambda shape, dtype: np.full(shape, np.nan, dtype))
     monkeypatch.setattr(np, "empty_like", lambda x: np.full(x.shape, np.nan, x.dtype))
-    for x, y in zip(run(jit, inputs, causal), expected, strict=True):
+    for x, y in zip(run(kernel, inputs, causal), expected, strict=True):
         np.testing.assert_array_equal(x, y)
 
 
 def test_no_array_of_queries_by_keys():
     """At N = L = 2048 one such array would be 32 MiB. (Scratch inside the kernel has no axis of N or L at all.)"""
     inputs = draw(Case((), 2048, 2048, 8, 8, False), np.float64)
-    run(jit, inputs, True)
+    run(kernel, inputs, True)
     tracemalloc.start()
     try:
-        run(jit, inputs, True)
+        run(kernel, inputs, True)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from cases import each_compiled_dtype
 
-from linattn_ref.kernels import jit, parts, reference
+from linattn_ref.kernels import parts, reference
+from linattn_ref.kernels.jit import loops
 
-ROOMS = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+ROOMS = pytest.mark.parametrize("room", [reference, loops], ids=["reference", "jit"])
 NOTHING = None, None, None
 
 
@@ -109,16 +110,16 @@ def draw(dtype, shape=(2, 3, 37), d=8, m=5):
 @each_compiled_dtype
 def test_the_same_bits_from_any_layout_and_no_machine_code_of_its_own(call, layout, dtype):
     arrays = draw(dtype)
-    expected = call(jit, *arrays, None, NOTHING)
+    expected = call(loops, *arrays, None, NOTHING)
     compiled = signatures()
-    for got, want in zip(call(jit, *map(layout, arrays), None, NOTHING), expected, strict=True):
+    for got, want in zip(call(loops, *map(layout, arrays), None, NOTHING), expected, strict=True):
         np.testing.assert_array_equal(got, want)
     assert signatures() == compiled
 
 
 def signatures():
     """How many have been compiled for each kernel."""
-    modules = jit.softmax, jit.pattern_softmax, jit.lsh, jit.elu_plus_one, jit.causal_product
+    modules = loops.softmax, loops.pattern_softmax, loops.lsh, loops.elu_plus_one, loops.causal_product
     return [len(x.threaded.signatures) for module in modules for x in vars(module).values() if hasattr(x, "threaded")]
 
 
@@ -167,9 +168,9 @@ def test_no_copy_of_heads_that_lie_beside_one_another(call):
     threads = numba.get_num_threads()
     numba.set_num_threads(1)  # each has rows of its own, and how many are at work at once is chance
     try:
-        call(jit, *arguments)
+        call(loops, *arguments)
         tracemalloc.start()
-        call(jit, *arguments)
+        call(loops, *arguments)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -5,7 +5,7 @@ import pytest
 from cases import each_compiled_dtype
 
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.jit.vector import lanes
+from linattn_ref.kernels.jit.loops.vector import lanes
 
 
 def draw(seen, n, rounds, dtype=np.float64, seed=0):

@@ -12,8 +12,8 @@ from threads import several_threads
 
 from linattn_ref.attention import bigbird
 from linattn_ref.kernels import jit, parts, reference
-from linattn_ref.kernels.jit import pattern_softmax as kernel
-from linattn_ref.kernels.jit.vector import lanes
+from linattn_ref.kernels.jit.loops import pattern_softmax as kernel
+from linattn_ref.kernels.jit.loops.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float32))
 rooms = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])

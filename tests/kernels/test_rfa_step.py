@@ -1,8 +1,6 @@
 """The compiled step of random feature attention: what the same step gives in NumPy."""
 
-import copy
 import itertools
-import pickle
 
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ from cases import each_compiled_dtype
 
 from linattn_ref.attention import feature_maps_random, rfa
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.jit.vector import lanes
+from linattn_ref.kernels.jit.loops.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float32))
 SIZES = [((), 1, 1, 1), ((2,), 3, 5, 2), ((9,), WIDTH + 2, WIDTH + 3, WIDTH + 1), ((2, 1, 3), 4, WIDTH, 3)]  # D, m, M
@@ -37,29 +35,24 @@ def assert_same(result, expected, dtype):
 
 @each_compiled_dtype
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_steps_and_bound_steps_are_those_of_numpy(sizes, dtype):
+def test_steps_are_those_of_numpy(sizes, dtype):
     leading, d, _, width = sizes
     q, k, v, omega, gates = draw(*sizes, dtype)
-    for kind, gated in KINDS_AND_GATES:
+    for (kind, gated), overwrite_state in itertools.product(KINDS_AND_GATES, (False, True)):
         start = rfa.init_state(leading, d, width, omega, kind=kind, dtype=dtype)
-        states = [copy.deepcopy(start) for _ in range(2)]
-        *token, gate = (np.array(x[0]) for x in (q, k, v, gates))
+        states = [start] * 2
         options = {"kind": kind, "eps": 0.1}
-        bound = rfa.bind_step(*token, start, omega, *([gate] if gated else []), kernels=jit, **options)
         for t in range(4):
             rows, more = [x[t] for x in (q, k, v)], [gates[t]] if gated else []
-            rooms = zip(states, (jit, reference), strict=True)
-            both = [rfa.step(*rows, state, omega, *more, kernels=room, **options) for state, room in rooms]
-            assert_same(*both, dtype)
-            states = [state for _, state in both]
-            for buffer, x in zip((*token, gate), (*rows, gates[t]), strict=True):
-                buffer[...] = x
-            bound.run()
-            np.testing.assert_array_equal(bound.out_t, both[0][0])
-            np.testing.assert_array_equal(bound.state.s, states[0].s)
-        other = pickle.loads(pickle.dumps(bound))  # has arrays of its own
-        other.run()
-        np.testing.assert_array_equal(bound.state.z, states[0].z)
+            ours, theirs = states
+            options["overwrite_state"] = overwrite_state and t > 0
+            got = rfa.step(*rows, ours, omega, *more, kernels=jit, **options)
+            expected = rfa.step(*rows, theirs, omega, *more, **options)
+            assert_same(got, expected, dtype)
+            assert (got[1].s is ours.s) == options["overwrite_state"]
+            states = got[1], expected[1]
+        assert not start.s.any()
+        assert not start.z.any()
 
 
 def test_nan_and_inf_stay_in_their_head():
@@ -78,12 +71,12 @@ def test_any_layout_and_dtype_of_omega_and_a_gate_in_every_second_place():
     token, gate = [x[0] for x in (q, k, v)], gates[0]
     gaps = [np.repeat(x, 2, axis=-1)[..., ::2] for x in (*token, gate)]
     start = rfa.init_state((2,), 3, 4, omega)
-    apart = start._replace(s=np.repeat(start.s, 2, axis=-1)[..., ::2], z=start.z.copy(), steps=start.steps.copy())
+    apart = start._replace(s=np.repeat(start.s, 2, axis=-1)[..., ::2])
     expected = rfa.step(*token, start, omega, gate, kernels=reference)
     other = np.asfortranarray(omega.astype(np.float32))
-    assert_same(rfa.step(*gaps[:3], apart, other, gaps[3], kernels=jit), expected, np.float64)
-    with pytest.raises(ValueError, match=r"^gate_t: expected a C-contiguous array, got strides"):
-        rfa.bind_step(*token, start, omega, gaps[3], kernels=jit)
+    for overwrite_state in (False, True):
+        got = rfa.step(*gaps[:3], apart, other, gaps[3], overwrite_state=overwrite_state, kernels=jit)
+        assert_same(got, expected, np.float64)
 
 
 def test_a_step_takes_it(monkeypatch):
@@ -93,7 +86,6 @@ def test_a_step_takes_it(monkeypatch):
     q, k, v, omega, _ = draw((2,), 3, 5, 2, np.float64)
     token = q[0], k[0], v[0]
     monkeypatch.setattr(feature_maps_random.RfaGaussian, "forward", in_numpy)
-    _, state = rfa.step(*token, rfa.init_state((2,), 3, 2, omega), omega, kernels=jit)
-    rfa.bind_step(*token, state, omega, kernels=jit).run()
+    rfa.step(*token, rfa.init_state((2,), 3, 2, omega), omega, kernels=jit)
     with pytest.raises(AssertionError, match="in NumPy"):
         rfa.step(*token, rfa.init_state((2,), 3, 2, omega), omega)

@@ -9,14 +9,13 @@ from cases import each_compiled_dtype
 from numba import njit
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.softmax_cache import step_of
-from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.jit.row_sums import add_products, store_totals
-from linattn_ref.kernels.jit.softmax_step import TILE
-from linattn_ref.kernels.jit.vector import lanes, load
-from linattn_ref.kernels.jit.vector_block import ROWS, zero_block
+from linattn_ref.kernels import jit
+from linattn_ref.kernels.jit.loops import softmax_step
+from linattn_ref.kernels.jit.loops.row_sums import add_products, store_totals
+from linattn_ref.kernels.jit.loops.softmax_step import TILE
+from linattn_ref.kernels.jit.loops.vector import lanes, load
+from linattn_ref.kernels.jit.loops.vector_block import ROWS, zero_block
 
-ROOMS = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
 LENGTHS = (1, ROWS - 1, ROWS, ROWS + 1, 31, 33, TILE - 1, TILE, TILE + 1, 2 * TILE + ROWS + 3)
 
 
@@ -47,54 +46,48 @@ def close(dtype):
 
 @each_compiled_dtype
 @pytest.mark.parametrize("length", LENGTHS)
-@ROOMS
-def test_any_length(room, length, dtype):
+def test_any_length(length, dtype):
     q, k, v = drawn(length, 5, 3, dtype=dtype)
-    out = room.softmax.step(q, k, v, length, 0.5)
+    out = softmax_step.step(q, k, v, length, 0.5)
     assert out.dtype == dtype
     close(dtype)(out, by_loops(q, k, v, length, 0.5))
 
 
 @each_compiled_dtype
 @pytest.mark.parametrize(("d", "m"), [(1, 1), (16, 33), (32, 32), (64, 16), (70, 130), (7, 64)])
-@ROOMS
-def test_any_width(room, d, m, dtype):
+def test_any_width(d, m, dtype):
     q, k, v = drawn(19, d, m, dtype=dtype)
-    close(dtype)(room.softmax.step(q, k, v, 19, 0.3), by_loops(q, k, v, 19, 0.3))
+    close(dtype)(softmax_step.step(q, k, v, 19, 0.3), by_loops(q, k, v, 19, 0.3))
 
 
 @pytest.mark.parametrize("leading", [(), (1,), (2, 1, 3)])
-@ROOMS
-def test_any_leading_axes(room, leading):
+def test_any_leading_axes(leading):
     q, k, v = drawn(9, 4, 3, leading)
-    close(float)(room.softmax.step(q, k, v, 9, 0.5), by_loops(q, k, v, 9, 0.5))
+    close(float)(softmax_step.step(q, k, v, 9, 0.5), by_loops(q, k, v, 9, 0.5))
 
 
-@ROOMS
-def test_a_later_maximum_and_scores_that_overflow(room):
+def test_a_later_maximum_and_scores_that_overflow():
     """The largest score is in the last tile, and exp of it is inf."""
     q, k, v = drawn(3 * TILE, 4, 3)
     k[:, 3 * TILE - 2] = 1e3 * q
-    out = room.softmax.step(q, k, v, 3 * TILE, 1.0)
+    out = softmax_step.step(q, k, v, 3 * TILE, 1.0)
     close(float)(out, v[:, 3 * TILE - 2])
 
 
-@ROOMS
-def test_a_nan_stays_one(room):
+def test_a_nan_stays_one():
     q, k, v = drawn(300, 4, 3)
     k[0, 7, 0] = np.nan
-    out = room.softmax.step(q, k, v, 300, 1.0)
+    out = softmax_step.step(q, k, v, 300, 1.0)
     assert np.isnan(out[0]).all()
     assert np.isfinite(out[1]).all()
 
 
-@ROOMS
-def test_arrays_with_gaps(room):
+def test_arrays_with_gaps():
     """As the heads of a projection are."""
     q, k, v = drawn(9, 4, 3)
     expected = by_loops(q, k, v, 9, 0.5)
     strided = (np.repeat(x, 2, axis=0)[::2] for x in (q, k, v))
-    close(float)(room.softmax.step(*strided, 9, 0.5), expected)
+    close(float)(softmax_step.step(*strided, 9, 0.5), expected)
 
 
 def test_sums_of_rows():
@@ -118,59 +111,21 @@ def test_sums_of_rows():
 # --- Memory ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("capacity", [4096, 6000], ids=["full", "room left"])
-@ROOMS
-def test_a_step_copies_nothing_of_the_cache(room, capacity):
-    """The cache has 4 MiB; a step may have the scores, 1/16 of that, and the odd thing."""
+@pytest.mark.parametrize("room_left", [False, True], ids=["full", "room left"])
+def test_a_step_copies_nothing_of_the_cache(room_left):
+    """The cache has 4 MiB; a step may have the scores, 1/16 of that, and the odd thing; a full one grows."""
     rng = np.random.default_rng(0)
     token = rng.standard_normal((3, 4, 16))
     rows = rng.standard_normal((2, 4, 4095, 16))
-    state = softmax.append(*rows, softmax.init_state((4,), 16, 16, capacity=capacity))
-    warm, _ = softmax.step(*token, softmax.State(*state[:3]), kernels=room)
+    start = softmax.init_state((4,), 16, 16, capacity=4096 if room_left else 4095, kernels=jit)
+    state = softmax.forward(rows[0], *rows, causal=True, state=start, kernels=jit)[1].state
+    warm, _ = softmax.step(*token, softmax.State(*state), kernels=jit)
     tracemalloc.start()
     try:
-        out, after = softmax.step(*token, state, kernels=room)
+        out, after = softmax.step(*token, state, kernels=jit)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < rows.nbytes / 12
-    assert after.k is state.k
+    assert (peak < rows.nbytes / 12) == room_left
+    assert np.shares_memory(after.k, state.k) == room_left
     np.testing.assert_array_equal(out, warm)
-
-
-# --- Rooms of one's own ---------------------------------------------------------------------------------------------
-
-
-class Room:
-    """With some of the functions of the reference, and a list of which were called."""
-
-    def __init__(self, *functions):
-        self.called = []
-        for name in functions:
-            setattr(self, name, partial(self._note, name))
-        self.softmax = self
-
-    def _note(self, name, *args):
-        self.called.append(name)
-        return getattr(reference.softmax, name)(*args)
-
-
-@pytest.mark.parametrize(
-    ("functions", "stepped_by"), [(("forward", "backward"), "forward"), (("forward", "backward", "step"), "step")]
-)
-def test_who_makes_a_step_in_a_room_of_ones_own(functions, stepped_by):
-    room, state = Room(*functions), softmax.init_state((2,), 4, 3, capacity=3)
-    q, k, v = (x[:, 0].copy() for x in np.split(np.random.default_rng(0).standard_normal((2, 1, 11)), [4, 8], axis=-1))
-    expected, _ = softmax.step(q, k, v, state)
-    out, _ = softmax.step(q, k, v, softmax.init_state((2,), 4, 3, capacity=3), kernels=room)
-    bound = softmax.bind_step(q, k, v, softmax.init_state((2,), 4, 3, capacity=3), kernels=room)
-    bound.run()
-    assert room.called == [stepped_by] * 2
-    close(float)(out, expected)
-    close(float)(bound.out_t, expected)
-
-
-@pytest.mark.parametrize("room", [reference, jit])
-def test_a_room_of_the_package_has_one(room):
-    """No way around through ``forward``, which is made for many queries."""
-    assert step_of(room.softmax) is room.softmax.step

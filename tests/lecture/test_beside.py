@@ -53,6 +53,14 @@ def test_lines_of_the_same_equation_stand_together():
     assert [(part.lines, part.numbers) for part in beside.segments(source)] == [((8, 9), ("1",)), ((10,), ())]
 
 
+def test_equations_of_another_file_are_left_alone():
+    source = '"""D.\n\n    y = x                      (5)\n\nE.\n"""\n\na = 1  # linear (5), (6)\nb = 2  # (5)\n'
+    assert beside.tags(source) == {9: ["5"]}
+    page = beside.page_html(source)
+    assert page.count('<a href="#eq-5">(5)</a>') == 1
+    assert "# linear (5), (6)" in page
+
+
 def test_numbers_lead_from_formula_to_line_and_back():
     page = beside.page_html(SOURCE)
     for number, line in (("1", 16), ("2", 25)):
@@ -62,7 +70,7 @@ def test_numbers_lead_from_formula_to_line_and_back():
         assert page.count(f'href="#eq-{number}"') == 2  # at the formula beside the line, and in the comment
 
 
-@pytest.mark.parametrize("name", ["linear", "reformer", "softmax_dense", "delta"])
+@pytest.mark.parametrize("name", ["linear", "reformer", "softmax", "delta"])
 def test_no_line_of_code_is_lost_or_shown_twice(name):
     source = (Path(linattn_ref.__file__).parent / "attention" / f"{name}.py").read_text(encoding="utf-8")
     shown = [line for part in beside.segments(source) for line in part.lines]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.attention import linear, linear_recurrent, softmax
+from linattn_ref.attention import linear, softmax
 from linattn_ref.lecture.live import head
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -215,7 +215,7 @@ def test_the_head_is_softmaxs_and_linear_attentions(opened):
     for i, step in enumerate(steps):
         np.testing.assert_allclose(step["weights"], p[i, : i + 1], rtol=0, atol=1e-13)
         np.testing.assert_allclose(step["softmax"], p[i] @ v, rtol=0, atol=1e-13)
-        out, state = linear_recurrent.step(q[i], k[i], v[i], state)
+        out, state = linear.step(q[i], k[i], v[i], state)
         np.testing.assert_allclose(step["linear"], out, rtol=0, atol=1e-13)
         np.testing.assert_allclose(step["s"], state.s, rtol=0, atol=1e-11)
         np.testing.assert_allclose(step["never"], linear.matrix(q, k, causal=True)[i, : i + 1], rtol=0, atol=1e-13)

@@ -79,27 +79,41 @@ def test_goes_on_from_a_prefix_that_was_read_at_once(module):
     params, model = network(module)
     packed, tokens = decoding.pack(params, model), np.array([[3, 1, 4, 1], [5, 2, 6, 0]])
     state = causal.read(tokens[:, :3], params, causal.init_state(2, params, model), model)
-    scores, _ = decoding.step(tokens[:, 3], packed, decoding.stacked(state))
+    scores, _ = decoding.step(tokens[:, 3], packed, decoding.stacked(state, packed))
     np.testing.assert_allclose(scores, causal.forward(tokens, params, model)[0][:, -1], rtol=1e-12, atol=1e-14)
 
 
-def test_a_state_of_sums_has_one_owner_and_rows_can_be_shared():
+@pytest.mark.parametrize("module", [linear, softmax])
+def test_states_are_values(module):
+    """Any number of steps may go on from one, whatever was done meanwhile; in its own arrays only who says so."""
     tokens_t, others_t = np.array([[1, 2], [3, 4]])
-    params, model = network(linear)
-    packed = decoding.pack(params, model)
-    state = decoding.init_state(2, packed)
-    branch = copy.deepcopy(state)
-    scores, _ = decoding.step(tokens_t, packed, state)
-    with pytest.raises(ValueError, match="state: expected a state that no step has continued from"):
-        decoding.step(tokens_t, packed, state)
-    np.testing.assert_array_equal(decoding.step(tokens_t, packed, branch)[0], scores)
-
-    params, model = network(softmax)
+    params, model = network(module)
     packed = pickle.loads(pickle.dumps(decoding.pack(params, model)))
     _, state = decoding.step(tokens_t, packed, decoding.init_state(2, packed))
-    scores, _ = decoding.step(tokens_t, packed, state)
+    before = copy.deepcopy(state)
+    scores, after = decoding.step(tokens_t, packed, state)
     decoding.step(others_t, packed, state)
+    for x, unchanged in zip(state, before, strict=True):
+        np.testing.assert_array_equal(x, unchanged)
     np.testing.assert_array_equal(decoding.step(tokens_t, packed, state)[0], scores)
+    written, there = decoding.step(tokens_t, packed, state, overwrite_state=True)
+    np.testing.assert_array_equal(written, scores)
+    for x, y, own in zip(there[:2], after[:2], state[:2], strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert np.shares_memory(x, own)
+
+
+@pytest.mark.parametrize("module", [linear, softmax])
+def test_states_of_the_text_are_values(module):
+    tokens_t, others_t = np.array([[1, 2], [3, 4]])
+    params, model = network(module)
+    _, state = causal.step(tokens_t, params, causal.init_state(2, params, model), model)
+    before = copy.deepcopy(state)
+    scores, _ = causal.step(tokens_t, params, state, model)
+    causal.step(others_t, params, state, model)
+    for (_, x), (_, unchanged) in zip(leaves(state), leaves(before), strict=True):
+        np.testing.assert_array_equal(x, unchanged)
+    np.testing.assert_array_equal(causal.step(tokens_t, params, state, model, overwrite_state=True)[0], scores)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])
@@ -128,14 +142,11 @@ def test_what_would_be_read_or_written_elsewhere_is_refused():
             decoding.step(tokens_t, packed._replace(tokens=np.asfortranarray(packed.tokens)), state)
         with pytest.raises(TypeError, match="packed: expected norms of float64, got float32"):
             decoding.step(tokens_t, packed._replace(norms=packed.norms.astype(np.float32)), state)
-        for x in state.blocks[:2]:
+        for x in state[:2]:
             x.flags.writeable = False
         with pytest.raises(ValueError, match="state: expected C-contiguous arrays that can be written to"):
-            decoding.step(tokens_t, packed, state)
-    state = decoding.init_state(2, packed)
-    full = state.blocks._replace(length=PLACES)
-    with pytest.raises(ValueError, match=f"state: expected caches of as many tokens as its place, 0, got {PLACES}"):
-        decoding.step(tokens_t, packed, state._replace(blocks=full))
+            decoding.step(tokens_t, packed, state, overwrite_state=True)
+        assert np.isfinite(decoding.step(tokens_t, packed, state)[0]).all()  # in a copy
 
 
 def test_what_has_no_compiled_step_is_said():
@@ -163,8 +174,8 @@ def test_what_has_no_compiled_step_is_said():
 def test_gelu_knows_the_normal_distribution():
     from numba import njit
 
-    from linattn_ref.kernels.jit import normal
-    from linattn_ref.kernels.jit.vector import broadcast, lanes, load, store
+    from linattn_ref.kernels.jit.loops import normal
+    from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, load, store
 
     z = np.linspace(0, 14, 1001)
     tail = erfcx(z / np.sqrt(2)) / 2  # exp(z^2 / 2) Phi(-z)

@@ -92,7 +92,7 @@ def test_jit_at_its_ends():
 @pytest.mark.parametrize("shape", [(1, 1, 1), (256, 8, 512), (257, 13, 259), (700, 40, 33)])
 def test_outer_product(shape, dtype):
     """Terms, rows and columns that fill their pieces, and such that do not; integers, so that sums are exact."""
-    from linattn_ref.kernels.jit.outer_product import outer_product
+    from linattn_ref.kernels.jit.loops.outer_product import outer_product
 
     terms, rows, columns = shape
     a, b = (RNG.integers(-4, 5, (terms, width)).astype(dtype) for width in (rows, columns))

@@ -18,7 +18,8 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra: peers")
 import torch
 
-from linattn_ref.attention import nystromformer, pinv_exact
+from linattn_ref.attention import nystromformer
+from linattn_ref.attention.parts import pinv_exact
 
 # Double precision on both sides. The pseudo-inverse multiplies rounding by A's condition number, here below a hundred.
 close = partial(np.testing.assert_allclose, rtol=0, atol=1e-11)

@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra: peers")
 import torch
 
-from linattn_ref.attention import feature_maps, gate, rfa
+from linattn_ref.attention import feature_maps, rfa
+from linattn_ref.attention.parts import gate
 from linattn_ref.kernels import jit, reference
 
 N, D, M, DIRECTIONS, E, EPS = 21, 5, 4, 48, 6, 1e-6

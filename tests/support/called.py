@@ -42,10 +42,10 @@ def public_functions(text):
 
 
 def is_compiled(function, path):
-    """In the folder of compiled kernels, whatever has a decorator; whatever they take from the folder above."""
+    """In the folder of loops, whatever has a decorator; whatever they take from the folder above."""
     words = [ast.unparse(each) for each in function.decorator_list]
     folder = Path(path).parent.name
-    return folder == "kernels" or any("jit" in word for word in words) or (folder == "jit" and words != [])
+    return folder == "kernels" or any("jit" in word for word in words) or (folder == "loops" and words != [])
 
 
 class Loader(SourceFileLoader):
@@ -101,7 +101,7 @@ def all_functions():
 
 def seen():
     """What this process called; its compiled kernels; those with a signature; and what it had to compile itself."""
-    package = f"{PACKAGE.name}.kernels.jit."
+    package = f"{PACKAGE.name}.kernels.jit.loops."
     kernels, signatures, anew = set(), set(), set()
     for name, module in list(sys.modules.items()):
         for title, value in vars(module).items() if name.startswith(package) else ():

@@ -64,9 +64,10 @@ class Case:
     oracle: Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict)  # keywords that are always the same
     draw_options: Callable[[np.random.Generator, Sizes, Any], dict[str, Any]] = lambda rng, sizes, dtype: {}
-    rooms: tuple[str, ...] = ()  # the kernel rooms it runs in; none for one without a ``kernels`` argument
+    rooms: tuple[str, ...] = ()  # the backends that it is tested in; none for NumPy alone
     # Promises.
-    saved: Callable[[Sizes], int] = lambda sizes: 0  # numbers a head that Saved may keep beyond the inputs
+    saved: Callable[[Sizes], int] = lambda sizes: 0  # numbers per head that Saved may keep beyond the inputs
+    saved_in: Mapping[str, Callable[[Sizes], int]] = field(default_factory=dict)  # the same in rooms that differ
     shared_bytes: Callable[[Sizes], int] = lambda sizes: 0  # what it may keep for all heads together: who sees whom
     causal: bool = False  # no query sees a later key
     causality: str = "bitwise"  # how little a later key may change: not a bit, or "rounding"
@@ -272,11 +273,11 @@ class Call:
         sizes = self.sizes._replace(n=stop - start, n_keys=stop - start)
         return self.change(sizes=sizes, arrays=self.positions(slice(start, stop)))
 
-    def step(self, t: int, state: Any) -> Any:
+    def step(self, t: int, state: Any, **more: Any) -> Any:
         """Token ``t``: its output and the state after it."""
         q_t, k_t, v_t, *others = self.positions(t).values()
         step = self.case.module.step
-        return step(q_t, k_t, v_t, state, *others, **self.accepted_by(step))
+        return step(q_t, k_t, v_t, state, *others, **self.accepted_by(step), **more)
 
 
 def normal_like(x: Any) -> Any:

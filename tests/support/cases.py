@@ -21,14 +21,15 @@ from pattern_cases import PATTERN_CASES
 from rfa_cases import RFA_CASES
 
 from linattn_ref.attention import (
+    chunked_linear,
     feature_maps,
     linear,
     linformer,
     linformer_linear,
     nystromformer,
+    online_softmax,
     performer,
     softmax,
-    softmax_dense,
 )
 
 REDUCED = 3  # R, unless there are fewer keys
@@ -138,7 +139,7 @@ BAD_PROJECTIONS = (
         "unequal R",
         lambda call: call.change(arrays={"f": call.arrays["f"][..., :-1, :]}),
         ValueError,
-        r"^f: expected R = 3 rows like e",
+        r"^f: expected shape \(\.\.\., R, L\) = \(.*3, 7\), got \(.*2, 7\)",
     ),
 )
 BAD_LINFORMER = (
@@ -167,6 +168,11 @@ def directions_and_row(s, per_direction=1):
     return random_features_and_row(s) * per_direction
 
 
+def factors_and_row(s, per_direction=1):
+    """On the page, causal: ``phi``, a factor for every rise of ``r``, the state after, and the rows."""
+    return per_direction * FEATURES * (2 * s.n + s.n_keys + s.m + 2) + row_and_sum(s)
+
+
 def products_and_row(s):
     """Of ReLU features phi and the products before the kink; two states and a count of steps."""
     return 1 + 2 * FEATURES * (s.n + s.n_keys) + 2 * FEATURES * (s.m + 1) + row_and_sum(s)
@@ -182,13 +188,23 @@ def around_landmarks(s):
     return row_and_sum(s) + REDUCED * (2 * s.d + 2 * s.m + 8 * REDUCED + 4) + 10
 
 
-SOFTMAX = partial(Case, module=softmax, oracle=plain_loops.softmax, draw=qkv, rooms=ROOMS, saved=row_and_sum)
-DENSE = partial(
+def weights_around_landmarks(s):
+    """On the page ``F`` and ``B`` in place of the output and its log-sum-exp."""
+    return around_landmarks(s) - row_and_sum(s) + REDUCED * (s.n + s.n_keys)
+
+
+SOFTMAX = partial(
     Case,
-    module=softmax_dense,
+    module=softmax,
     oracle=plain_loops.softmax,
     draw=qkv,
-    saved=lambda s: s.n * s.n_keys,
+    rooms=ROOMS,
+    saved=row_and_sum,
+    saved_in={"reference": lambda s: s.n * s.n_keys},
+)
+CHUNKED = partial(Case, module=chunked_linear, oracle=plain_loops.linear, draw=qkv, saved=features_and_row)
+ONLINE = partial(
+    Case, module=online_softmax, oracle=plain_loops.softmax, draw=qkv, saved=lambda s: row_and_sum(s) + s.n
 )
 LINEAR = partial(Case, module=linear, oracle=plain_loops.linear, draw=qkv, rooms=ROOMS, saved=features_and_row)
 # Exponents omega x - |x|^2/2 of up to 100, in which exp() multiplies the rounding: ten times that of softmax's scores.
@@ -207,6 +223,7 @@ LINFORMER = partial(
     key_axes=PROJECTED,
     bad=BAD_LINFORMER,
     saved=lambda s: mixed(s) + row_and_sum(s),
+    saved_in={"reference": lambda s: mixed(s) + s.n * REDUCED},
 )
 LINFORMER_LINEAR = partial(
     Case,
@@ -232,7 +249,7 @@ PERFORMER = partial(
             "wide omega",
             lambda call: call.change(arrays={"omega": np.repeat(call.arrays["omega"], 2, axis=-1)}),
             ValueError,
-            r"^omega: expected one column an entry of q, D = 4, got shape \(6, 8\)",
+            r"^omega: expected shape \(m, D\) = \(6, 4\), got \(6, 8\)",
         ),
     ),
 )
@@ -248,6 +265,10 @@ PERFORMER_KINDS = {
     "hyperbolic": {"saved": partial(directions_and_row, per_direction=2)},
     "relu": {"draw": qkv_sided_directions, "saved": products_and_row},
 }
+CAUSAL_PERFORMERS = {
+    "positive": {"reference": factors_and_row},
+    "hyperbolic": {"reference": partial(factors_and_row, per_direction=2)},
+}
 NYSTROM = partial(
     Case,
     module=nystromformer,
@@ -256,21 +277,28 @@ NYSTROM = partial(
     draw_options=few_landmarks,
     rooms=ROOMS,
     saved=around_landmarks,
+    saved_in={"reference": weights_around_landmarks},
     padding_is_truncation=False,  # padding moves the segments that landmarks are means of
 )
 CASES = (
     SOFTMAX("softmax"),
     SOFTMAX("softmax causal", **CAUSAL, recurrent=True),
-    DENSE("softmax dense"),
-    DENSE("softmax dense causal", **CAUSAL),
+    ONLINE("online softmax"),
+    ONLINE("online softmax causal", **CAUSAL),
     LINEAR("linear"),
     LINEAR("linear causal", **CAUSAL, recurrent=True),
+    CHUNKED("chunked linear", **CAUSAL, widths=(chunked_linear.T,)),
     POSITIVE("linear positive features"),
-    POSITIVE("linear positive features causal", **CAUSAL, recurrent=True),
+    POSITIVE("linear positive features causal", **CAUSAL, recurrent=True, saved_in={"reference": factors_and_row}),
     *(PERFORMER(f"performer {kind}", **rest, options={"kind": kind}) for kind, rest in PERFORMER_KINDS.items()),
     *(
         PERFORMER(
-            f"performer {kind} causal", **rest, options={"kind": kind, "causal": True}, causal=True, recurrent=True
+            f"performer {kind} causal",
+            **rest,
+            options={"kind": kind, "causal": True},
+            causal=True,
+            recurrent=True,
+            saved_in=CAUSAL_PERFORMERS.get(kind, {}),
         )
         for kind, rest in PERFORMER_KINDS.items()
     ),

@@ -15,7 +15,7 @@ import numpy as np
 
 SUPPORT = Path(__file__).parent
 LEADING = (), (2,), (2, 1, 3)
-SUMS = "linear", "performer", "rfa", "delta", "gated_linear"
+SUMS = "linear", "exponential", "performer", "rfa", "delta_rule", "delta", "gated_linear"
 
 
 def compile_cases(dtype, part, slow):
@@ -38,7 +38,7 @@ def rest_of_sums(dtype):
     """What tests of single kernels call besides: a product long enough for parts; steps in any layout; an LSTM."""
     from linattn_ref.attention import performer, rfa
     from linattn_ref.kernels import jit
-    from linattn_ref.kernels.jit import causal_product, delta_product, elu_plus_one
+    from linattn_ref.kernels.jit.loops import causal_product, delta_product, elu_plus_one
     from linattn_ref.nn import lstm
 
     x = np.ones((1, 5000, 3), dtype)
@@ -51,12 +51,10 @@ def rest_of_sums(dtype):
     row, s, gaps = np.ones((2, 3), dtype), np.ones((2, 3, 3), dtype), np.ones((2, 3, 6), dtype)[..., ::2]
     causal_product.step(gaps[:, 0], row, row, gaps, gaps[:, 1], 0.5)
     causal_product.step(gaps[:, 0], gaps[:, 0], gaps[:, 0], s, row.copy(), 0.5)
-    for module in (causal_product, elu_plus_one):
-        module.bind_step(row, row, row, s, row.copy(), 0.5, row.copy())()
     omega = row.copy()
     for mechanism in (performer, rfa):
         state = mechanism.init_state((2,), 3, 3, omega, dtype=dtype)
-        mechanism.bind_step(row, row, row, state, omega, kernels=jit).run()
+        mechanism.step(row, row, row, state, omega, kernels=jit)
     few, gate, state = x[:, :2], np.zeros((1, 2), dtype), np.ones((1, 3, 3), dtype)
     *_, u = delta_product.forward(few, few, few, few, gate, state)
     delta_product.backward(few, state, few, few, few, few, gate, state, u)
@@ -66,17 +64,13 @@ def rest_of_sums(dtype):
 
 def rest_of_scores(dtype):
     """Steps from a cache, in any layout."""
-    from linattn_ref.attention import softmax as softmax_attention
-    from linattn_ref.kernels import jit
-    from linattn_ref.kernels.jit import softmax
+    from linattn_ref.kernels.jit.loops import softmax
 
     row, keys = np.ones((2, 3), dtype), np.ones((2, 3, 3), dtype)
     softmax.step(row, keys, keys, 2, 0.5)
     softmax.step(*(np.repeat(x, 2, axis=0)[::2] for x in (row, keys, keys)), 2, 0.5)
     softmax.step(keys, np.ones((2, 3, 3, 3), dtype), np.ones((2, 3, 3, 3), dtype), 2, 0.5)
     softmax.step(np.ones((2, 1, 3, 3), dtype), *np.ones((2, 2, 1, 3, 3, 3), dtype), 2, 0.5)
-    state = softmax_attention.init_state((2,), 3, 3, capacity=2, dtype=dtype)
-    softmax_attention.bind_step(row, row, row, state, kernels=jit).run()
 
 
 def network(dtype):

@@ -40,13 +40,19 @@ def log_gates(rng, shape, dtype):
     return np.log(rng.uniform(0.05, 0.95, shape)).astype(dtype)
 
 
-def state_and_count(s):
-    return s.d * s.m + 1
+def queries_written_and_state(s):
+    """The scaled queries, ``u`` and the state; under a mask gates are copied too."""
+    return s.n * (2 * s.d + s.m) + s.d * s.m
 
 
-def written_and_state(s):
-    """``u``, and the state."""
-    return s.n * s.m + state_and_count(s)
+def rule_and_states(s):
+    """On the page also the gate, the rows to erase along, which are 0, and every ``C``-th state."""
+    return s.n * (3 * s.d + 2 * s.m) + 2 * s.d * s.m
+
+
+def units_written_and_states(s):
+    """Unit queries and keys, what is erased along and the gate; ``u``, ``beta v`` or each ``C``-th state; the state."""
+    return s.n * (4 * s.d + 2 * s.m) + 2 * s.d * s.m
 
 
 BAD_GATES = (
@@ -87,7 +93,8 @@ GATED_LINEAR = partial(
     module=gated_linear,
     oracle=plain_loops.gated_linear,
     rooms=ROOMS,
-    saved=state_and_count,
+    saved=queries_written_and_state,
+    saved_in={"reference": rule_and_states},
     causal=True,
     square=True,
     recurrent=True,
@@ -98,7 +105,7 @@ DELTA = partial(
     module=delta,
     oracle=plain_loops.delta,
     rooms=ROOMS,
-    saved=written_and_state,
+    saved=units_written_and_states,
     causal=True,
     square=True,
     recurrent=True,

@@ -63,7 +63,7 @@ LONG_SHORT = partial(
             "other rows of w_p",
             lambda call: call.change(arrays={"w_p": np.repeat(call.arrays["w_p"], 2, axis=-2)}),
             ValueError,
-            r"^w_p: expected one row an entry of a key, \(D, R\) with D = 4, got \(8, 3\)",
+            r"^w_p: expected one row per entry of a key, \(D, R\) with D = 4, got \(8, 3\)",
         ),
         Bad(
             "a bare gain",

@@ -8,7 +8,6 @@ from linattn_ref.attention import (
     bigbird,
     block_local,
     feature_maps,
-    gate,
     linear,
     linformer,
     local,
@@ -21,6 +20,7 @@ from linattn_ref.attention import (
     softmax,
     sparse_transformer,
 )
+from linattn_ref.attention.parts import gate
 from linattn_ref.nn import mechanism
 from linattn_ref.nn.mechanism import Mechanism
 

@@ -71,7 +71,9 @@ LONGFORMER = partial(
     query_axes={"q": -2, "q_global": -2},
     key_axes={"k": -2, "v": -2, "k_global": -2, "v_global": -2},
     shared_bytes=parts_bytes(2),
-    saved=lambda s: row_and_sum(s) + 2 * (s.d + s.m + 1),  # and query, output and log-sum-exp of two global rows
+    # And of two global rows the query, the output and the log-sum-exp; in the reference the query and the weights.
+    saved=lambda s: row_and_sum(s) + 2 * (s.d + s.m + 1),
+    saved_in={"reference": lambda s: row_and_sum(s) + 2 * (s.d + s.n_keys)},
     bad=(
         refuses("no window", ValueError, r"^window: expected an integer of at least 1, got 0", window=0),
         refuses("no step", ValueError, r"^dilation: expected an integer of at least 1, got 0", dilation=0),

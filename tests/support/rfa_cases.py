@@ -51,6 +51,17 @@ def unit_features_and_row(s):
     return 1 + (s.n + s.n_keys) * (s.d + 1 + FEATURES) + 2 * FEATURES * (s.m + 1) + row_and_sum(s)
 
 
+def gated_rows(s):
+    """Of queries and keys; queries, weighted keys and values of the rule with their ones; the gate, and the state."""
+    rule = s.n * (2 * FEATURES + s.m + 2) + FEATURES * (s.m + 1)
+    return 2 * s.n * (s.d + 1 + FEATURES) + rule + row_and_sum(s)
+
+
+def gated_rows_and_states(s):
+    """On the page also the rows to erase along, which are 0, and every ``C``-th state."""
+    return gated_rows(s) + s.n * FEATURES + (s.n + FEATURES) * (s.m + 1)
+
+
 RFA = partial(
     Case,
     module=rfa,
@@ -69,7 +80,7 @@ RFA = partial(
             "wide omega",
             lambda call: call.change(arrays={"omega": np.repeat(call.arrays["omega"], 2, axis=-1)}),
             ValueError,
-            r"^omega: expected one column an entry of x, D = 4, got shape \(3, 8\)",
+            r"^omega: expected shape \(m, D\) = \(3, 4\), got \(3, 8\)",
         ),
     ),
 )
@@ -78,9 +89,9 @@ BAD_GATES = (
     Bad("no causal", lambda call: call.change(causal=False), ValueError, r"^gate: needs causal=True"),
     Bad(
         "fewer queries",
-        lambda call: call.change(arrays={name: call.arrays[name][..., 1:, :] for name in "q"}),
+        lambda call: call.change(arrays={"q": call.arrays["q"][..., 1:, :], "gate": call.arrays["gate"][..., 1:]}),
         ValueError,
-        r"^gate: needs N = L, a gate a token, got N = 6 and L = 7",
+        r"^gate: needs N = L, a gate per token, got N = 6 and L = 7",
     ),
     *(
         Bad(
@@ -95,6 +106,8 @@ BAD_GATES = (
 
 GATED = partial(
     RFA,
+    saved=gated_rows,
+    saved_in={"reference": gated_rows_and_states},
     recurrent=True,
     square=True,
     query_axes={"q": -2, "gate": -1},

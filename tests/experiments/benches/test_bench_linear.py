@@ -11,7 +11,7 @@ from linattn_ref.experiments.benches import bench_linear
 from linattn_ref.experiments.benches import bench_linear_peers as peers
 from linattn_ref.experiments.benches.bench_linear_limit import SUMS, multiply_adds
 from linattn_ref.experiments.publishing import record, style
-from linattn_ref.kernels.jit.vector import lanes
+from linattn_ref.kernels.jit.loops.vector import lanes
 
 pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
 
@@ -52,8 +52,8 @@ def test_every_task_and_size_has_a_row_for_every_kernel():
             "multiply-adds alone",
         }
     assert kernels_of(results, bench_linear.ATTENTION) == {"jit", "reference"}
-    for task in STEPS:
-        assert kernels_of(results, task) == {"jit", "jit, not bound", "reference"}
+    assert kernels_of(results, bench_linear.STEP_KERNEL) == {"jit", "reference"}
+    assert kernels_of(results, bench_linear.STEP) == {"jit", "jit, new state", "reference"}
     for row in results.rows:
         assert 0 <= row.min_ms <= row.median_ms
         assert row.ratio_min <= row.ratio_median

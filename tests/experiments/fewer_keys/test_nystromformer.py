@@ -8,7 +8,8 @@ import pytest
 from looks import each_look
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import depthwise, nystromformer, softmax
+from linattn_ref.attention import nystromformer, softmax
+from linattn_ref.attention.parts import depthwise
 from linattn_ref.experiments.fewer_keys import nystromformer as figure
 from linattn_ref.experiments.measuring import heads as heads_module
 from linattn_ref.experiments.publishing import record, style

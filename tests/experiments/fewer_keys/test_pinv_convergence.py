@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from looks import each_look
 
-from linattn_ref.attention import nystromformer, pinv_iterative
+from linattn_ref.attention import nystromformer
+from linattn_ref.attention.parts import pinv_iterative
 from linattn_ref.experiments.fewer_keys import pinv_convergence as figure
 from linattn_ref.experiments.measuring import heads as heads_module
 from linattn_ref.experiments.publishing import record, style

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linattn_ref.attention import softmax
+from linattn_ref.attention import online_softmax, softmax
 from linattn_ref.experiments.measuring.counting import Counts, count, kept_bytes, peak_bytes
 
 N, L, D, M = 5, 7, 4, 3
@@ -52,12 +52,15 @@ def test_the_work_is_done_on_the_real_numbers(arrays):
 def test_softmax_attention(arrays):
     q, k, v, d_out = arrays
     pairs = 2 * 3 * N * L
-    assert count(softmax.dense_forward, q, k, v).multiply_adds == pairs * (D + M)
-    assert count(softmax.forward, q, k, v).multiply_adds == pairs * (D + M)
-    assert count(softmax.forward, q, k, v).exponentials >= pairs
-    saved = softmax.forward(q, k, v)[1]
-    backward = count(lambda d_out, q, k, v: softmax.backward(d_out, saved._replace(q=q, k=k, v=v)), d_out, q, k, v)
-    assert backward.multiply_adds == pairs * (3 * D + 2 * M)
+    for page, again in ((softmax, 0), (online_softmax, D)):  # the scores, which the one keeps
+        forward, (_, saved) = count(page.forward, q, k, v), page.forward(q, k, v)
+        assert forward.multiply_adds == pairs * (D + M)
+        assert forward.exponentials >= pairs
+
+        def backward(d_out, q, k, v, page=page, saved=saved):
+            return page.backward(d_out, saved._replace(q=q, k=k, v=v))
+
+        assert count(backward, d_out, q, k, v).multiply_adds == pairs * (2 * D + 2 * M + again)
 
 
 def test_two_counts_do_not_mix():
@@ -74,7 +77,7 @@ def test_products_that_cannot_be_counted_are_refused(product):
 
 def test_kept_bytes_counts_an_array_once(arrays):
     q, k, v, _ = arrays
-    saved = softmax.dense_forward(q, k, v)[1]
+    saved = softmax.forward(q, k, v)[1]
     assert kept_bytes(saved) == 2 * 3 * (N * D + L * D + L * M + N * L) * 8
     assert kept_bytes((q, [q, (q,)], None, 3.0)) == q.nbytes
 

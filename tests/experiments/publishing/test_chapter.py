@@ -5,9 +5,9 @@ import inspect
 import numpy as np
 import pytest
 
-from linattn_ref.attention import softmax, softmax_dense
+from linattn_ref.attention import softmax
 from linattn_ref.experiments.publishing import style
-from linattn_ref.kernels import jit
+from linattn_ref.kernels.jit import loops
 
 pytest.importorskip("IPython")
 pytest.importorskip("ipywidgets")
@@ -24,9 +24,9 @@ def shown(monkeypatch):
 
 
 def test_source_is_the_package_s_own(shown):
-    chapter.source(softmax_dense.forward, softmax_dense.backward)
-    (markdown, metadata), name = shown[0], softmax_dense.__name__
-    for function in (softmax_dense.forward, softmax_dense.backward):
+    chapter.source(softmax.forward, softmax.backward)
+    (markdown, metadata), name = shown[0], softmax.__name__
+    for function in (softmax.forward, softmax.backward):
         assert inspect.getsource(function).rstrip() in markdown.data
     assert markdown.data.count(f"# {name}\n") == 1  # once for both
     assert metadata[chapter.SOURCE_OF] == {"names": [f"{name}:forward", f"{name}:backward"], "doc": True}
@@ -34,16 +34,16 @@ def test_source_is_the_package_s_own(shown):
 
 
 def test_source_without_docstrings(shown):
-    chapter.source(softmax_dense.forward, softmax.Saved, softmax.resolve_scale, doc=False)
+    chapter.source(softmax.forward, softmax.Saved, softmax.divide, doc=False)
     text = shown[0][0].data
     assert '"""' not in text
-    assert "# (1), (2)\n" in text  # the comments stay
-    assert "class Saved(NamedTuple):\n    q: Array" in text
-    assert "# linattn_ref.attention.arguments\ndef resolve_scale" in text
+    assert "# (1)\n" in text  # the comments stay
+    assert "class Saved(NamedTuple):\n    q: Float[Array" in text
+    assert "# linattn_ref.attention.parts.masks\ndef divide" in text
 
 
 def test_source_of_a_compiled_function_a_method_and_a_module(shown):
-    chapter.source(jit.softmax._forward_tile)
+    chapter.source(loops.softmax._forward_tile)
     chapter.source(chapter.ast.NodeVisitor.visit)
     chapter.source(style, doc=False)
     compiled, method, module = (markdown.data for markdown, _ in shown)

@@ -6,16 +6,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from linattn_ref.attention import (
-    bigbird,
-    linear,
-    linformer,
-    long_short,
-    performer,
-    rfa,
-    segment_means,
-    softmax,
-)
+from linattn_ref.attention import bigbird, linear, linformer, long_short, performer, rfa, softmax
+from linattn_ref.attention.parts import segment_means
 from linattn_ref.experiments.publishing import catalogue, style, tables
 from linattn_ref.experiments.publishing.pairs import PAIRS
 from linattn_ref.experiments.schematics.drawing import Sheet

@@ -47,12 +47,14 @@ BUDGETS = (
     Budget("half_softmax_tiles", "gradient_tile", "h3 h3 h3 h3 h3 b2 bool x x2 x2 x h3 bool bool", 208, 29184),
     Budget("half_words", "copy_rows", "s3 s3", 48, 0),
     Budget("lsh_tiles", "write_chunks", "i3 int i3", 40, 0),
-    Budget("lsh_tiles", "forward_tile", "x3 x3 x3 i3 i3 i1 int int int bool x x2 x3 x2", 128, 22848),
-    Budget("lsh_tiles", "gradient_tile", "x3 x3 x3 x3 x3 i3 i3 i1 int int int bool x x2 x2 x x3 bool bool", 128, 22592),
+    Budget("lsh_tiles", "forward_tile", "x3 x3 x3 i3 i3 i1 int int int bool x x x2 x3 x2", 128, 22848),
+    Budget(
+        "lsh_tiles", "gradient_tile", "x3 x3 x3 x3 x3 i3 i3 i1 int int int bool x x x2 x2 x x3 bool bool", 128, 22592
+    ),
     Budget("pattern_pieces", "join_softmax", "i2 i1 x3 x2 x2 x3 x2", 64, 0),
     Budget("pattern_pieces", "add_pieces", "i2 i1 x3 x3", 64, 0),
-    Budget("pattern_tiles", "forward_tile", "x3 x3 x3 b2 i2 i2 i2 i1 x x2 x3 x2 x3 x2", 112, 23104),
-    Budget("pattern_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 i2 i2 i2 i1 x x2 x2 x x3 x3 bool bool", 112, 22592),
-    Budget("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x3 x2", 128, 21568),
-    Budget("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x2 x2 x x3 bool bool", 128, 20800),
+    Budget("pattern_tiles", "forward_tile", "x3 x3 x3 b2 i2 i2 i2 i1 x x x2 x3 x2 x3 x2", 112, 23104),
+    Budget("pattern_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 i2 i2 i2 i1 x x x2 x2 x x3 x3 bool bool", 112, 22592),
+    Budget("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2", 128, 21568),
+    Budget("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool", 128, 20800),
 )

@@ -5,13 +5,14 @@ inside count: of scores, weights and states before they go into another product,
 """
 
 import numpy as np
+import softmax_page
 
-from linattn_ref.kernels import cuda, reference
-from linattn_ref.kernels.cuda import tensor_cores
-from linattn_ref.kernels.cuda.device import cuda as gpu
-from linattn_ref.kernels.cuda.device import kernel
-from linattn_ref.kernels.cuda.simulated_warp import numbers as numbers_of
-from linattn_ref.kernels.cuda.simulated_warp import words as words_of
+from linattn_ref.kernels import reference
+from linattn_ref.kernels.cuda.loops import causal_product, softmax, tensor_cores
+from linattn_ref.kernels.cuda.loops.device import cuda as gpu
+from linattn_ref.kernels.cuda.loops.device import kernel
+from linattn_ref.kernels.cuda.loops.simulated_warp import numbers as numbers_of
+from linattn_ref.kernels.cuda.loops.simulated_warp import words as words_of
 
 WORD = {"bfloat16": np.dtype(tensor_cores.BFLOAT16), "float16": np.dtype(tensor_cores.FLOAT16)}
 UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12}  # the largest relative error of a rounding, half of the spacing
@@ -90,12 +91,12 @@ def check_softmax(numbers, sizes, *, causal, masked, put=same, get=same):
     )
     mask = rng.random((*leading, n_keys)) < 2 / 3 if masked else None
     options = mask, causal, d**-0.5
-    want, want_sums = reference.softmax.forward(q64, k64, v64, *options)
-    wanted = reference.softmax.backward(g64, q64, k64, v64, want, want_sums, *options)
+    want, want_sums = softmax_page.forward(q64, k64, v64, *options)
+    wanted = softmax_page.backward(g64, q64, k64, v64, want, want_sums, *options)
     q, k, v, g = (put(x) for x in (q, k, v, g))
     options = None if mask is None else put(mask), causal, d**-0.5
-    out, sums = cuda.softmax.forward(q, k, v, *options)
-    gradients = cuda.softmax.backward(g, q, k, v, out, sums, *options)
+    out, sums = softmax.forward(q, k, v, *options)
+    gradients = softmax.backward(g, q, k, v, out, sums, *options)
     check(get(out), want, numbers, get(q))
     check(get(sums), want_sums, numbers)
     for got, expected in zip(gradients, wanted, strict=True):
@@ -126,7 +127,7 @@ def check_causal_product(numbers, sizes, *, normalised, continued, put=same, get
         reference.causal_product, q64, k64, v64, g64, *(None if x is None else x.astype(float) for x in states)
     )
     arrays = [None if x is None else put(x) for x in (q, k, v, g, *states)]
-    results = both(cuda.causal_product, *arrays)
+    results = both(causal_product, *arrays)
     rows = (0, 4, 5, 6) if normalised else (0, 2, 3, 4)  # 16 bits; all else is float32
     for place, (got, want) in enumerate(zip(results, wanted, strict=True)):
         assert (got is None) == (want is None)

@@ -5,7 +5,7 @@ import pytest
 from kernels.cuda.half_cases import check_causal_product, check_instruction, check_softmax, rounded
 
 from linattn_ref.kernels import cuda
-from linattn_ref.kernels.cuda import simulated_warp, tensor_cores
+from linattn_ref.kernels.cuda.loops import simulated_warp, tensor_cores
 
 FORMATS = pytest.mark.parametrize("numbers", ["bfloat16", "float16"])
 SLOW = pytest.mark.slow
@@ -72,8 +72,8 @@ def test_a_query_that_sees_nothing():
     rng = np.random.default_rng(0)
     q, k, v, g = (rounded(rng.standard_normal((1, 3, 2)), "bfloat16")[0] for _ in range(4))
     mask = np.array([[False, True, True]])
-    out, sums = cuda.softmax.forward(q, k, v, mask, True, 1.0)
-    gradients = cuda.softmax.backward(g, q, k, v, out, sums, mask, True, 1.0)
+    out, sums = cuda.loops.softmax.forward(q, k, v, mask, True, 1.0)
+    gradients = cuda.loops.softmax.backward(g, q, k, v, out, sums, mask, True, 1.0)
     assert np.isneginf(sums[0, 0])
     for x in (out, gradients[0]):
         assert (x.view(np.int16)[0, 0] == 0).all()
@@ -83,11 +83,14 @@ def test_a_query_that_sees_nothing():
 def test_later_keys_do_not_move_earlier_outputs():
     rng = np.random.default_rng(0)
     q, k, v = (rounded(rng.uniform(size=(1, 18, 3)), "float16")[0] for _ in range(3))
-    first = cuda.softmax.forward(q, k, v, None, True, 1.0)[0], cuda.causal_product.forward(q, k, v, None, None, None)[0]
+    first = (
+        cuda.loops.softmax.forward(q, k, v, None, True, 1.0)[0],
+        cuda.loops.causal_product.forward(q, k, v, None, None, None)[0],
+    )
     k[:, 17], v[:, 17] = 60000, -60000
     second = (
-        cuda.softmax.forward(q, k, v, None, True, 1.0)[0],
-        cuda.causal_product.forward(q, k, v, None, None, None)[0],
+        cuda.loops.softmax.forward(q, k, v, None, True, 1.0)[0],
+        cuda.loops.causal_product.forward(q, k, v, None, None, None)[0],
     )
     for x, y in zip(first, second, strict=True):
         np.testing.assert_array_equal(x[:, :17], y[:, :17])
@@ -98,9 +101,9 @@ def test_errors_name_the_argument():
     x, y = np.ones((1, 2, 2), np.float16), np.ones((1, 2, 2), np.float32)
     product = cuda.causal_product
     with pytest.raises(TypeError, match=r"^k: expected float16 like q, got float32"):
-        cuda.softmax.forward(x, y, x, None, False, 1.0)
+        cuda.loops.softmax.forward(x, y, x, None, False, 1.0)
     with pytest.raises(TypeError, match=r"^log_sum_exp: expected float32 beside 16-bit arrays, got float16"):
-        cuda.softmax.backward(x, x, x, x, x, x[..., 0], None, False, 1.0)
+        cuda.loops.softmax.backward(x, x, x, x, x, x[..., 0], None, False, 1.0)
     with pytest.raises(TypeError, match=r"^s: expected float32 beside 16-bit arrays, got float16"):
         product.forward(x, x, x, None, None, x)
     for name, given in (("gate", (x[..., 0], None)), ("weight", (None, x[..., 0]))):

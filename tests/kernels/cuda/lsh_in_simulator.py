@@ -10,7 +10,7 @@ from case import assert_close
 from lsh_cases import LSH_CASES
 
 from linattn_ref.kernels import cuda, reference
-from linattn_ref.kernels.cuda import device
+from linattn_ref.kernels.cuda.loops import device
 
 WIDE = 8
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from case import normal_like
 
-from linattn_ref.kernels.libraries import is_on_gpu
 from linattn_ref.nested import map_arrays
+from linattn_ref.op.libraries import is_on_gpu
 
 
 def on_gpu(call, kernels, put):

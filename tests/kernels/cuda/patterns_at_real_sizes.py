@@ -6,8 +6,8 @@ from in_simulator import assert_close
 from patterns_in_simulator import in_both_rooms
 
 from linattn_ref.kernels import parts
-from linattn_ref.kernels.cuda import pattern_tasks
-from linattn_ref.kernels.cuda.tile import TILE
+from linattn_ref.kernels.cuda.loops import pattern_tasks
+from linattn_ref.kernels.cuda.loops.tile import TILE
 
 
 @pytest.mark.parametrize("name", ["a window and columns", "blocks"])

@@ -5,7 +5,7 @@ import pytest
 from in_simulator import assert_close, draw
 
 from linattn_ref.kernels import cuda, parts, reference
-from linattn_ref.kernels.cuda.pattern_tasks import (
+from linattn_ref.kernels.cuda.loops.pattern_tasks import (
     BEFORE,
     COLUMN,
     LAST_COLUMN,

@@ -21,6 +21,8 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
+
 SIZES = {"SIDE": 3, "EACH": 2, "TILE": 6, "PITCH": 7, "STEP": 3, "HALF": 1, "THREADS": 9, "BLOCK": (3, 3), "SHORT": 12}
 SIZES |= {"WARPS": 2, "EDGE": 32, "PARTS": 4, "STEPS": 2, "WORDS": 16, "LANES": 64, "ROUNDS": 8, "WARP_BLOCK": (32, 2)}
 TESTS = Path(__file__).parents[2]
@@ -32,7 +34,6 @@ def main(arguments):
     sys.path[:0] = [str(TESTS), str(TESTS / "support")]
     import case
     import cases
-    import numpy as np
     import pytest
     from numba.cuda.simulator import kernel as simulator
     from numba.cuda.simulator.cudadrv import devicearray
@@ -112,6 +113,7 @@ def taking_turns(thread_class):
 
         def run(self, grid_point, *arguments):
             points = [(x, y, z) for x, y, z in _points(self._block_dim)]
+            self.block_state = np.zeros(self._block_dim, bool)  # for `syncthreads_or`
             threads = [
                 Thread(lambda: self._function(*arguments), self, grid_point, point, self._debug) for point in points
             ]

@@ -16,11 +16,37 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 # Those of CuPy that mechanisms use. In the functions, which keywords.
 UFUNCS = {
     *("absolute", "add", "bitwise_and", "bitwise_or", "cos", "divide", "equal", "exp", "floor_divide", "greater"),
-    *("greater_equal", "invert", "less", "less_equal", "logical_and", "logical_or", "matmul", "maximum", "minimum"),
+    *(
+        "greater_equal",
+        "invert",
+        "isfinite",
+        "less",
+        "less_equal",
+        "log",
+        "logical_and",
+        "logical_or",
+        "matmul",
+        "maximum",
+        "minimum",
+    ),
     *("multiply", "negative", "not_equal", "sign", "sin", "sqrt", "subtract", "tanh"),
 }
 FUNCTIONS = {
-    **dict.fromkeys(("arange", "clip", "einsum", "isneginf", "may_share_memory", "pad", "where", "zeros"), ()),
+    **dict.fromkeys(
+        (
+            "arange",
+            "broadcast_to",
+            "clip",
+            "einsum",
+            "expand_dims",
+            "isneginf",
+            "may_share_memory",
+            "pad",
+            "where",
+            "zeros",
+        ),
+        (),
+    ),
     **dict.fromkeys(("empty_like", "full_like", "ones_like", "zeros_like"), ("shape",)),
     **dict.fromkeys(("concatenate", "stack", "take_along_axis"), ("axis",)),
     "asarray": ("dtype",),
@@ -79,6 +105,7 @@ class ndarray(NDArrayOperatorsMixin):
         for name in ("shape", "dtype", "ndim", "size", "strides", "nbytes")
     )
     T = property(lambda self: ndarray(self._x.T))
+    mT = property(lambda self: ndarray(self._x.mT))  # CuPy has it since version 14
     device = property(lambda self: Device())
     __cuda_array_interface__ = property(lambda self: self._x.__array_interface__)
 

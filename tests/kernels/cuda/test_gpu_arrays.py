@@ -1,4 +1,4 @@
-"""The mechanisms' own text with arrays on a GPU, without one: strict stand-ins go in, and the reference's kernels.
+"""The mechanisms' own text with arrays on a GPU, without one: strict stand-ins go in, and loops of NumPy's.
 
 What a GPU would have to wait for or copy to the host is an error here, and what CuPy does not have (`strict_arrays`).
 A new mechanism with kernels is tested by its line in ``cases.py``.
@@ -9,20 +9,27 @@ import inspect
 import operator
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
+import softmax_page
 from case import Setting, Sizes, assert_close
 from cases import CASES
 from kernels.cuda import strict_arrays
 from kernels.cuda.on_gpu import both_passes, on_host, prefill_and_steps
 from kernels.cuda.strict_arrays import Tensor, ndarray
 
-from linattn_ref.attention import exponents, feature_maps, gate, linear, performer, reformer, softmax
-from linattn_ref.kernels import libraries, reference
+import linattn_ref
+from linattn_ref.attention import feature_maps, linear, performer, reformer, softmax
+from linattn_ref.attention.parts import gate
+from linattn_ref.kernels import reference
+from linattn_ref.kernels.common import rises
+from linattn_ref.op import libraries
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 MASKS = pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
+ROOM = "linattn_ref.kernels.strict"
 WITH_KERNELS = [case for case in CASES if case.rooms]
 
 
@@ -34,27 +41,44 @@ def cupy_is(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def asked(monkeypatch):
-    """The numbers that `exponents` asks for, which nothing else may."""
+    """The numbers that `rises` asks for, which nothing else may."""
     numbers = []
 
     def told(x):
         numbers.append(getattr(x, "_x", x).item())
         return numbers[-1]
 
-    monkeypatch.setattr(exponents, "told", told)
+    monkeypatch.setattr(rises, "told", told)
     return numbers
 
 
-def room():
-    """The reference's kernels behind the door of a GPU's."""
-    strict = types.ModuleType("linattn_ref.kernels.strict")
+@pytest.fixture(autouse=True)
+def _strict_room(monkeypatch):
+    """The pages of `cuda`, their text read anew, around NumPy's loops behind the door of a GPU's."""
+
+    def module(name, package=None):
+        made = types.ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, made)
+        if package is not None:
+            setattr(package, name.rpartition(".")[2], made)
+        return made
+
+    strict = module(ROOM)
     strict.on_gpu, strict.dtype_of = libraries.is_on_gpu, None
-    for name in reference.__all__:
-        kernel = types.ModuleType(f"linattn_ref.kernels.strict.{name}")
-        for title, function in inspect.getmembers(getattr(reference, name), inspect.isfunction):
+    loops = module(f"{ROOM}.loops", strict)
+    kernels = {name: getattr(reference, name) for name in reference.__all__} | {"softmax": softmax_page}
+    for name, numpys in kernels.items():
+        kernel = module(f"{ROOM}.loops.{name}", loops)
+        for title, function in inspect.getmembers(numpys, inspect.isfunction):
             setattr(kernel, title, of_strict_arrays(function))
         setattr(strict, name, kernel)
-    return strict
+    for path in sorted((Path(linattn_ref.__file__).parent / "kernels" / "cuda").glob("[a-z]*.py")):
+        text = path.read_text(encoding="utf-8").replace("linattn_ref.kernels.cuda", ROOM)
+        exec(compile(text, path, "exec"), vars(module(f"{ROOM}.{path.stem}", strict)))
+
+
+def room():
+    return sys.modules[ROOM]
 
 
 def of_strict_arrays(function):
@@ -99,8 +123,8 @@ def test_a_state_goes_in_and_out(case, dtype):
 
 def test_a_step_writes_to_the_callers_state():
     q, k, v = (Tensor(np.ones((2, width))) for width in (4, 4, 3))
-    state = linear.init_state((2,), 4, 3, like=q)
-    _, after = linear.step(q, k, v, state, kernels=room())
+    state = linear.init_state((2,), 4, 3, like=q, kernels=room())
+    _, after = linear.step(q, k, v, state, overwrite_state=True, kernels=room())
     assert after.s is state.s
     np.testing.assert_array_equal(state.z._x, 2)
 
@@ -127,16 +151,16 @@ def test_states_are_combined_there():
 # --- What the GPU is asked ------------------------------------------------------------------------------------------
 
 
-def test_only_exponents_ask_and_little(asked):
+def test_only_rises_ask_and_little(asked):
     """Two numbers of a causal pass, does the scale rise at its start, and does it later; and three more a rise."""
     rng = np.random.default_rng(0)
     q, k, v = rng.standard_normal((3, 200, 4))
     omega = rng.standard_normal((5, 4))
     for jump, pieces in ((1, 1), (40, None)):
         k[150:] *= jump
-        expected, saved = performer.forward(q, k, v, omega, kind="trig", causal=True)
+        expected, _ = performer.forward(q, k, v, omega, kind="trig", causal=True)
         asked.clear()
-        out, _ = performer.forward(*(Tensor(x) for x in (q, k, v)), omega, kind="trig", causal=True, kernels=room())
+        out, saved = performer.forward(*(Tensor(x) for x in (q, k, v)), omega, kind="trig", causal=True, kernels=room())
         np.testing.assert_allclose(get(out), expected, rtol=1e-6)
         assert pieces in (None, len(saved.phi.pieces))
         assert len(asked) == 3 * len(saved.phi.pieces) - 1
@@ -153,9 +177,9 @@ def test_work_is_done_on_the_callers_stream_and_in_its_memory(cupy_is, monkeypat
     kernels, seen = room(), []
     forward = kernels.softmax.forward
 
-    def watched(*arguments):
+    def watched(*arguments, **options):
         seen.append((cupy_is.streams[-1], cupy_is.allocators[-1]))
-        return forward(*arguments)
+        return forward(*arguments, **options)
 
     monkeypatch.setattr(kernels.softmax, "forward", watched)
     for put in (Tensor, ndarray):
@@ -218,13 +242,9 @@ def test_other_rooms_do_not_take_them():
 
 
 def test_what_needs_no_kernels_takes_them_too():
-    arrays = np.random.default_rng(0).standard_normal((3, 2, 5, 4))
-    out, saved = softmax.dense_forward(*map(Tensor, arrays), causal=True)
-    expected, expected_saved = softmax.dense_forward(*arrays, causal=True)
-    np.testing.assert_array_equal(get(out), expected)
-    np.testing.assert_array_equal(get(softmax.matrix(*map(Tensor, arrays[:2]), causal=True)), expected_saved.p)
-    for x, y in zip(softmax.dense_backward(out, saved), softmax.dense_backward(expected, expected_saved), strict=True):
-        np.testing.assert_array_equal(get(x), y)
+    arrays = np.random.default_rng(0).standard_normal((2, 2, 5, 4))
+    expected = softmax.matrix(*arrays, causal=True)
+    np.testing.assert_array_equal(get(softmax.matrix(*map(Tensor, arrays), causal=True)), expected)
 
 
 def test_without_cupy_the_error_says_what_to_install(monkeypatch):
@@ -265,7 +285,7 @@ def test_the_stand_in_can_no_more_than_cupy(monkeypatch):
         assert isinstance(getattr(cupy, name), cupy.ufunc)
     for name, keywords in strict_arrays.FUNCTIONS.items():
         assert set(keywords) <= set(inspect.signature(operator.attrgetter(name)(cupy)).parameters), name
-    for name in strict_arrays.METHODS:
+    for name in ("T", "mT", *strict_arrays.METHODS):
         assert hasattr(cupy.ndarray, name)
 
 

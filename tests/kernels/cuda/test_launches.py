@@ -16,9 +16,9 @@ import numba
 from kernels.cuda.budgets import BUDGETS
 
 from linattn_ref.kernels import cuda, parts
-from linattn_ref.kernels.cuda import arrays, device
-from linattn_ref.kernels.cuda.offline import signature_of
-from linattn_ref.kernels.cuda.pattern_tasks import SHORT
+from linattn_ref.kernels.cuda.loops import arrays, device
+from linattn_ref.kernels.cuda.loops.offline import signature_of
+from linattn_ref.kernels.cuda.loops.pattern_tasks import SHORT
 
 EXPECTED = {(budget.module, budget.kernel): budget.arguments for budget in BUDGETS}
 HALF = {name for name in EXPECTED if name[0].startswith("half_")}
@@ -78,8 +78,8 @@ def delta_product(dtype, gated, erases, continued):
 def softmax(dtype, masked, causal):
     q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((5, 4), (7, 4), (7, 3), (5, 3)))
     mask = np.ones((2, 7), bool) if masked else None
-    out, log_sum_exp = cuda.softmax.forward(q, k, v, mask, causal, 0.5)
-    cuda.softmax.backward(g, q, k, v, out, log_sum_exp, mask, causal, 0.5)
+    out, log_sum_exp = cuda.loops.softmax.forward(q, k, v, mask, causal, 0.5)
+    cuda.loops.softmax.backward(g, q, k, v, out, log_sum_exp, mask, causal, 0.5)
 
 
 def zeros_of_16_bits(numbers, *widths):
@@ -101,8 +101,8 @@ def half_causal_product(numbers, continued, odd):
 def half_softmax(numbers, masked, causal):
     q, k, v, g = zeros_of_16_bits(numbers, 4, 4, 3, 3)
     mask = np.ones((2, 70), bool) if masked else None
-    out, log_sum_exp = cuda.softmax.forward(q, k, v, mask, causal, 0.5)
-    cuda.softmax.backward(g, q, k, v, out, log_sum_exp, mask, causal, 0.5)
+    out, log_sum_exp = cuda.loops.softmax.forward(q, k, v, mask, causal, 0.5)
+    cuda.loops.softmax.backward(g, q, k, v, out, log_sum_exp, mask, causal, 0.5)
 
 
 def pattern_softmax(dtype, masked):
@@ -123,7 +123,7 @@ def lsh(dtype):
 
 def feature_map_and_steps(dtype):
     q, k, v, s = (np.ones(shape, dtype) for shape in ((2, 4), (2, 4), (2, 3), (2, 4, 3)))
-    cuda.causal_product.step(q, k, v, s, q.copy(), 1e-6)
+    cuda.loops.causal_product.step(q, k, v, s, q.copy(), 1e-6)
     cuda.elu_plus_one.step(q, k, v, s, q.copy(), 1e-6)
     phi, saved = cuda.elu_plus_one.forward(s)
     cuda.elu_plus_one.backward(phi, saved)

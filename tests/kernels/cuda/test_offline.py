@@ -13,8 +13,8 @@ if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
 
 from kernels.cuda.budgets import BUDGETS
 
-import linattn_ref.kernels.cuda
-from linattn_ref.kernels.cuda.offline import assemble, compile_to_ptx, find_ptxas
+import linattn_ref.kernels.cuda.loops
+from linattn_ref.kernels.cuda.loops.offline import assemble, compile_to_ptx, find_ptxas
 
 pytestmark = pytest.mark.skipif(find_ptxas() is None, reason="needs ptxas: pip install 'linattn-ref[cuda12]'")
 
@@ -30,13 +30,13 @@ def kernels_of(module):
     """The kernels of a module, by name; not the functions that are put in place of their calls."""
     return {
         name: x
-        for name, x in vars(importlib.import_module(f"linattn_ref.kernels.cuda.{module}")).items()
+        for name, x in vars(importlib.import_module(f"linattn_ref.kernels.cuda.loops.{module}")).items()
         if hasattr(x, "py_func") and x.py_func.__module__.endswith(f".{module}") and not x.targetoptions.get("device")
     }
 
 
 def test_every_kernel_has_a_budget():
-    modules = (path.stem for path in Path(linattn_ref.kernels.cuda.__file__).parent.glob("[a-z]*.py"))
+    modules = (path.stem for path in Path(linattn_ref.kernels.cuda.loops.__file__).parent.glob("[a-z]*.py"))
     found = {(module, kernel) for module in modules for kernel in kernels_of(module)}
     assert found == {(budget.module, budget.kernel) for budget in BUDGETS}
 

@@ -28,6 +28,10 @@ def test_both_passes_are_the_references():
     simulate(CONTRACT / "test_rooms.py", "-k", f"both_passes and ({quick} or delta-channels-cuda-masked)", least=4)
 
 
+def test_numbers_at_the_edges():
+    simulate(Path(__file__).with_name("range_in_simulator.py"), least=42)
+
+
 @pytest.mark.slow
 def test_both_passes_in_float32():
     """The mechanisms that use the kernels most directly; patterns that are seen through parts: a window, columns,

@@ -1,0 +1,78 @@
+"""Scores beyond the range and numbers that are none, on a GPU; ``test_simulator.py`` runs it in the simulator."""
+
+import numpy as np
+import pytest
+
+from linattn_ref.kernels import cuda, parts
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:overflow encountered"),
+    pytest.mark.filterwarnings("ignore:invalid value encountered"),
+]
+DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def softmax(causal):
+    def both_passes(q, k, v, d_out):
+        out, log_sum_exp = cuda.loops.softmax.forward(q, k, v, None, causal, 1.0)
+        return out, cuda.loops.softmax.backward(d_out, q, k, v, out, log_sum_exp, None, causal, 1.0)
+
+    return both_passes
+
+
+def pattern(q, k, v, d_out):
+    """All earlier keys and its own."""
+    seen = (parts.band(q.shape[1], k.shape[1], -99, 0),)
+    out, log_sum_exp = cuda.pattern_softmax.forward(q, k, v, None, seen, 1.0)
+    return out, cuda.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, seen, 1.0)
+
+
+def lsh(q, k, v, d_out):
+    """All earlier tokens, of one chunk."""
+    order, seen = np.arange(q.shape[1], dtype=np.int32)[None, None], np.array([q.shape[1]])
+    out, log_sum_exp = cuda.lsh.forward(q, k, v, order, seen, 99, True, 1.0)
+    return out, cuda.lsh.backward(d_out, q, k, v, out, log_sum_exp, order, seen, 99, True, 1.0)
+
+
+CAUSAL = {"softmax causal": softmax(True), "pattern": pattern, "lsh": lsh}
+CALLS = pytest.mark.parametrize("call", [softmax(False), *CAUSAL.values()], ids=["softmax", *CAUSAL])
+
+
+@DTYPES
+@CALLS
+@pytest.mark.parametrize("signs", [(1, 1, 1), (-1, -1, -1), (-1, 1, 1)], ids=str)
+def test_the_last_query_shares_what_is_as_large_as_can_be(call, signs, dtype):
+    """Of three keys; its own, which LSH has it not see, is the smallest."""
+    huge = np.sqrt(np.finfo(dtype).max) * dtype(4)
+    q, v = np.full((1, 4, 1), huge), np.array([7, 1, 3, 0], dtype)[None, :, None]
+    k = np.array([*signs, -1], dtype)[None, :, None] * huge
+    out, _ = call(q, k, v, np.zeros_like(v))
+    weight = np.array([*signs, -1]) == max(signs)
+    weight[3] &= call is not lsh
+    np.testing.assert_allclose(out[0, 3, 0], v[0, weight].mean(), rtol=1e-6)
+
+
+@DTYPES
+@pytest.mark.parametrize("call", [softmax(False), softmax(True), pattern], ids=["softmax", "softmax causal", "pattern"])
+def test_one_key_has_the_weight_1(call, dtype):
+    one = np.ones((1, 1, 1), dtype)
+    for huge in (one * np.finfo(dtype).max, -one * np.finfo(dtype).max):
+        out, (_, _, d_v) = call(huge, -abs(huge), 7 * one, one)
+        assert out == 7
+        assert d_v == 1
+
+
+@DTYPES
+@pytest.mark.parametrize("none", [np.nan, np.inf])
+@pytest.mark.parametrize("call", CAUSAL.values(), ids=CAUSAL)
+def test_a_number_that_is_none_reaches_no_earlier_query(call, none, dtype):
+    """In the last token but one, in a tile with queries before it."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1, 10, 2)).astype(dtype) for _ in range(4)]
+    out, (d_q, *_) = call(*arrays)
+    for x in arrays:
+        x[:, 8, 1] = none
+    found, (found_d_q, *_) = call(*arrays)
+    np.testing.assert_array_equal(found[:, :8], out[:, :8])
+    np.testing.assert_array_equal(found_d_q[:, :8], d_q[:, :8])
+    assert not np.isfinite(found[:, 9]).all()
