@@ -28,13 +28,13 @@ from functools import partial
 import numpy as np
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import masks, softmax, softmax_dense
+from linattn_ref.attention import online_softmax, softmax
+from linattn_ref.attention.parts import masks
 from linattn_ref.experiments.cost import attention_cost
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.measuring.scaling import growth_exponent
 from linattn_ref.experiments.publishing import chapter
-from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.reference import softmax as reference_kernel
+from linattn_ref.kernels import jit
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
@@ -66,7 +66,7 @@ def draw_inputs(seed, n, n_keys, d, m, dtype=np.float64):
 # stand on the lines of code that do them. Here is the package's own source, read from the files when this cell ran:
 
 # %%
-chapter.source(softmax_dense.forward, softmax_dense.matrix, masks.visible, doc=False)
+chapter.source(softmax.forward, softmax.softmax, masks.visible, doc=False)
 
 # %% [markdown]
 # Put (2) into (3) and write $\mathrm{sim}(q, k) = e^{q^\top k / \sqrt D}$ for the weight before it is normalised:
@@ -79,7 +79,7 @@ chapter.source(softmax_dense.forward, softmax_dense.matrix, masks.visible, doc=F
 # %%
 N, L, D, M = 5, 7, 4, 3
 q, k, v, d_out = draw_inputs(0, N, L, D, M)
-out, saved = softmax_dense.forward(q, k, v)
+out, saved = softmax.forward(q, k, v)
 
 by_loops = np.zeros((N, M))
 for i in range(N):
@@ -109,7 +109,7 @@ a_constant = np.array([1.0, -2.0, 0.5, 3.0])  # added to every key, it adds q_i 
 same(softmax.matrix(q, k + a_constant), P)
 
 order = np.random.default_rng(1).permutation(L)
-same(softmax_dense.forward(q, k[order], v[order])[0], out)
+same(softmax.forward(q, k[order], v[order])[0], out)
 
 same(softmax.matrix(np.zeros((1, D)), k), np.full((1, L), 1 / L))
 
@@ -197,10 +197,10 @@ with np.errstate(invalid="ignore"):
     assert np.isnan(minus_infinity - minus_infinity.max()).all()
 
 nothing = np.zeros(L, np.bool_)
-for forward, backward in ((softmax_dense.forward, softmax_dense.backward), (softmax.forward, softmax.backward)):
-    blind, blind_saved = forward(q, k, v, key_mask=nothing)
+for page in (softmax, online_softmax):
+    blind, blind_saved = page.forward(q, k, v, key_mask=nothing)
     assert (blind == 0).all()
-    assert all((gradient == 0).all() for gradient in backward(d_out, blind_saved))
+    assert all((gradient == 0).all() for gradient in page.backward(d_out, blind_saved))
 
 # %% [markdown]
 # ## Temperature
@@ -336,13 +336,13 @@ chapter.explore(
 # Five lines of algebra, five lines of code:
 
 # %%
-chapter.source(softmax_dense.backward)
+chapter.source(softmax.backward, doc=False)
 
 # %% [markdown]
 # First check: the Jacobian in full, against what (6) does with it.
 
 # %%
-gradients = softmax_dense.backward(d_out, saved)
+gradients = softmax.backward(d_out, saved)
 d_P = d_out @ v.T  # (5)
 for i in range(N):
     p = P[i]
@@ -374,15 +374,11 @@ def formula(q, k, v):
     return exp / exp.sum(axis=1, keepdims=True) @ v
 
 
-report = gradcheck.check_elementwise(
-    softmax_dense.forward, softmax_dense.backward, q, k, v, rng=np.random.default_rng(4)
-)
+report = gradcheck.check_elementwise(softmax.forward, softmax.backward, q, k, v, rng=np.random.default_rng(4))
 print(report)
 report.assert_ok()
 
-exact = gradcheck.check_complex_step(
-    formula, softmax_dense.forward, softmax_dense.backward, q, k, v, rng=np.random.default_rng(5)
-)
+exact = gradcheck.check_complex_step(formula, softmax.forward, softmax.backward, q, k, v, rng=np.random.default_rng(5))
 print(exact)
 exact.assert_ok()
 assert exact.worst.absolute < 1e-13
@@ -394,12 +390,12 @@ assert exact.worst.absolute < 1e-13
 
 # %%
 def forgetful_backward(d_out, saved):
-    q, k, v, p, scale = saved
+    q, k, v, p, scale, *_ = saved
     d_scores = p * (d_out @ v.T)  # where is the row sum?
     return softmax.Gradients(scale * d_scores @ k, scale * d_scores.T @ q, p.T @ d_out)
 
 
-report = gradcheck.check_elementwise(softmax_dense.forward, forgetful_backward, q, k, v, rng=np.random.default_rng(4))
+report = gradcheck.check_elementwise(softmax.forward, forgetful_backward, q, k, v, rng=np.random.default_rng(4))
 print(report)
 assert not report.ok
 wrong = {entry.name for entry in report.worst_by_input if entry.excess > 1}
@@ -417,8 +413,8 @@ assert wrong == {"q", "k"}  # the gradient of v does not go through (6)
 # with them.
 
 # %%
-assert count(softmax_dense.forward, q, k, v).multiply_adds == N * L * (D + M)  # claim 1, time
-assert count(lambda d_out: softmax_dense.backward(d_out, saved), d_out).multiply_adds == 2 * N * L * (D + M)
+assert count(softmax.forward, q, k, v).multiply_adds == N * L * (D + M)  # claim 1, time
+assert count(lambda d_out: softmax.backward(d_out, saved), d_out).multiply_adds == 2 * N * L * (D + M)
 assert kept_bytes(saved) == (N * D + L * D + L * M + N * L) * 8  # claim 1, space: q, k, v and P, in float64
 
 # %% [markdown]
@@ -470,19 +466,21 @@ assert m == a.max()
 chapter.table(("scores of the tile", "m", "decay", "s", "o (1)", "o (2)", "o (3)"), rows)
 
 # %% [markdown]
-# The kernel does this for all queries at once. At the end it gives one more number a row, the log-sum-exp
-# $\lambda_i = \log \sum_l e^{A_{il}} = m_i + \log s_i$. (Its equations have their own numbers, in its docstring.)
+# The package's second page, `online_softmax`, does this for all queries at once. After the last tile it keeps $m_i$ and
+# $s_i$, two numbers per row, which are the log-sum-exp $\lambda_i = \log \sum_l e^{A_{il}} = m_i + \log s_i$. (Its
+# equations have their own numbers, in its docstring.)
 
 # %%
-chapter.source(reference_kernel.forward, reference_kernel._scores, doc=False)
+chapter.source(online_softmax.forward, online_softmax.tile_of_scores, doc=False)
 
 # %% [markdown]
 # ### Backward, without the matrix either
 #
 # Equations (4) to (8) use $P$ and the row sum $\mathrm{rowsum}(dP * P)$. Neither has to be kept.
 #
-# *The weights come back from one number a row:* $e^{A_{ij} - \lambda_i} = e^{A_{ij}} / \sum_l e^{A_{il}} = P_{ij}$.
-# So (1) is computed again, tile by tile.
+# *The weights come back from one number per row:* $e^{A_{ij} - \lambda_i} = e^{A_{ij}} / \sum_l e^{A_{il}} = P_{ij}$.
+# So (1) is computed again, tile by tile. (In floating point $e^{A_{ij} - m_i} / s_i$ is the better form: with large
+# scores $\lambda_i$ itself is rounded.)
 #
 # *The row sum runs over all keys,* so a single tile does not know it. But put (5) into it and exchange the two
 # sums:
@@ -496,18 +494,18 @@ chapter.source(reference_kernel.forward, reference_kernel._scores, doc=False)
 # %%
 same((d_P * P).sum(axis=1), (d_out * out).sum(axis=1))
 
-online_out, online_saved = softmax.forward(q, k, v)
+online_out, online_saved = online_softmax.forward(q, k, v)
 scores = q @ k.T / math.sqrt(D)
-same(np.exp(scores - online_saved.log_sum_exp[:, None]), P)
+same(np.exp(scores - online_saved.lse), P)
 
-chapter.source(reference_kernel.backward, doc=False)
+chapter.source(online_softmax.backward, doc=False)
 
 # %% [markdown]
-# What is kept between the passes is `Saved`: beside the inputs there are two arrays, the output and $\lambda$.
+# What is kept between the passes is `Saved`: beside the inputs there are the output, $m$ and $s$.
 
 # %%
-chapter.source(softmax.Saved, softmax.backward, doc=False)
-assert kept_bytes(online_saved) == (N * D + L * D + L * M + N * M + N) * 8  # no N L in it
+chapter.source(online_softmax.Saved, doc=False)
+assert kept_bytes(online_saved) == (N * D + L * D + L * M + N * M + 2 * N) * 8  # no N L in it
 
 # %% [markdown]
 # Both forms are the same function, with the same gradients: here over three tiles of keys with a ragged last one,
@@ -517,23 +515,22 @@ assert kept_bytes(online_saved) == (N * D + L * D + L * M + N * M + N) * 8  # no
 
 # %%
 rng = np.random.default_rng(6)
-big_n, big_l = 200, 2 * reference_kernel.TILE + 37
+big_n, big_l = 200, 2 * online_softmax.TILE + 37
 big_q, big_k, big_v, big_d_out = (
     rng.standard_normal((2, 3, *shape)) for shape in ((big_n, 16), (big_l, 16), (big_l, 8), (big_n, 8))
 )
 options = {"causal": True, "key_mask": rng.random((2, 3, big_l)) < 0.8}
 
-dense_out, dense_saved = softmax_dense.forward(big_q, big_k, big_v, **options)
-online_out, online_saved = softmax.forward(big_q, big_k, big_v, **options)
+dense_out, dense_saved = softmax.forward(big_q, big_k, big_v, **options)
+online_out, online_saved = online_softmax.forward(big_q, big_k, big_v, **options)
 same(online_out, dense_out)
 for online, dense in zip(
-    softmax.backward(big_d_out, online_saved), softmax_dense.backward(big_d_out, dense_saved), strict=True
+    online_softmax.backward(big_d_out, online_saved), softmax.backward(big_d_out, dense_saved), strict=True
 ):
     same(online, dense)
 
-report = gradcheck.check_directions(
-    partial(softmax.forward, **options), softmax.backward, big_q, big_k, big_v, rng=np.random.default_rng(7)
-)
+forward = partial(online_softmax.forward, **options)
+report = gradcheck.check_directions(forward, online_softmax.backward, big_q, big_k, big_v, rng=np.random.default_rng(7))
 print(report)
 report.assert_ok()
 
@@ -541,7 +538,7 @@ report.assert_ok()
 # ### Counted and measured
 #
 # Left, multiply-adds: the square in both forms; the online one does (1) twice, $3NL(D + M) + NLD$ in all instead of
-# $3NL(D + M)$. Middle, the bytes that the forward pass keeps beyond its inputs: $NL$ numbers against $N(M + 1)$.
+# $3NL(D + M)$. Middle, the bytes that the forward pass keeps beyond its inputs: $NL$ numbers against $N(M + 2)$.
 # Right, the most memory in use at any time of both passes. Points are counted or measured, lines are the formulas;
 # a slope of 2 in these logarithmic axes is growth with the square.
 
@@ -582,9 +579,9 @@ assert cost.online.multiply_adds[last] * 6 == cost.dense.multiply_adds[last] * 7
 
 # %%
 inputs = draw_inputs(9, 512, 1000, 64, 64)
-truth, _ = softmax_dense.forward(*inputs[:3])
+truth, _ = softmax.forward(*inputs[:3])
 short = [x.astype(np.float32) for x in inputs[:3]]
-dense_32, online_32 = softmax_dense.forward(*short)[0], softmax.forward(*short)[0]
+dense_32, online_32 = softmax.forward(*short)[0], online_softmax.forward(*short)[0]
 assert dense_32.dtype == online_32.dtype == np.float32
 errors = [float(abs(x - truth).max()) for x in (dense_32, online_32)]
 assert max(errors) < 16 * np.finfo(np.float32).eps  # a few roundings of numbers of size 1, most of them in the scores
@@ -593,17 +590,17 @@ chapter.table(("float32", "largest error"), zip(("dense", "online"), errors, str
 # %% [markdown]
 # ### Compiled
 #
-# The package has the online kernel twice, under the same name: as the NumPy you have read (`kernels.reference`),
-# and compiled by Numba (`kernels.jit`), with tiles that fit a processor's registers. Which one runs is said by the
-# caller. The numbers are the same, to the rounding of sums taken in another order and of another $\exp$:
+# The package has the online form once more, compiled by Numba, with tiles that fit a processor's registers. It is what
+# `softmax.forward` runs for a caller who says `kernels=jit`. The numbers are the same, to the rounding of sums taken in
+# another order and of another $\exp$:
 
 # %%
 for dtype in (np.float64, np.float32):
     arrays = [x.astype(dtype) for x in (big_q, big_k, big_v, big_d_out)]
     results = []
-    for kernels in (reference, jit):
-        kernel_out, kernel_saved = softmax.forward(*arrays[:3], **options, kernels=kernels)
-        results.append((kernel_out, *softmax.backward(arrays[3], kernel_saved)))
+    for page, kernels in ((online_softmax, {}), (softmax, {"kernels": jit})):
+        page_out, page_saved = page.forward(*arrays[:3], **options, **kernels)
+        results.append((page_out, *page.backward(arrays[3], page_saved)))
     for name, by_numpy, by_numba in zip(("out", "q", "k", "v"), *results, strict=True):
         assert by_numba.dtype == dtype
         same(by_numba, by_numpy, atol=64 * np.finfo(dtype).eps, err_msg=name)  # numbers of size 1
@@ -621,17 +618,18 @@ for dtype in (np.float64, np.float32):
 # state grows, by $D + M$ numbers a token, and so does the work of a step.
 
 # %%
-chapter.source(softmax.State, softmax.append, softmax.step, doc=False)
+chapter.source(softmax.State, softmax.append, doc=False)
 
 # %% [markdown]
-# Step by step gives what one causal pass gives. A prompt in one pass (*prefill*) and then single steps give it too.
+# A step, `softmax.step`, is the forward pass (1)-(3) for one query, over the keys of the state and its own. Step by
+# step gives what one causal pass gives. A prompt in one pass (*prefill*) and then single steps give it too.
 
 # %%
 T = 40
 q_t, k_t, v_t, _ = draw_inputs(10, T, T, D, M)
 one_pass, _ = softmax.forward(q_t, k_t, v_t, causal=True)
 
-state, total = softmax.init_state((), D, M, capacity=T), 0
+state, total = softmax.init_state((), D, M), 0
 for t in range(T):
     work = count(partial(softmax.step, state=state), q_t[t], k_t[t], v_t[t]).multiply_adds
     assert work == (t + 1) * (D + M)  # O(t): a step looks at everything before it
@@ -641,14 +639,14 @@ for t in range(T):
 assert total == T * (T + 1) // 2 * (D + M)
 
 prompt = 25
-state = softmax.init_state((), D, M, capacity=T)
+state = softmax.init_state((), D, M)
 begun, begun_saved = softmax.forward(q_t[:prompt], k_t[:prompt], v_t[:prompt], causal=True, state=state)
 same(begun, one_pass[:prompt])
 state = begun_saved.state
 for t in range(prompt, T):
     row, state = softmax.step(q_t[t], k_t[t], v_t[t], state)
     same(row, one_pass[t])
-assert state.length == T
+assert state.k.shape == (T, D)
 
 # %% [markdown]
 # All $T$ steps together take $\sum_t t (D + M) = \frac{T (T + 1)}{2} (D + M)$ multiply-adds: still the square of
@@ -667,9 +665,9 @@ assert state.length == T
 
 # %%
 features = math.comb(8 + 4, 4)  # monomials of degree up to 4 in 8 variables
-cache = softmax.init_state((), 8, 8, capacity=64)
+cache = 64 * (8 + 8)  # keys and values
 assert features == 495
-assert 4 < features * (8 + 1) / (cache.k.size + cache.v.size) < 5  # claim 25
+assert 4 < features * (8 + 1) / cache < 5  # claim 25
 
 # %% [markdown]
 # ## Exercises
@@ -734,8 +732,8 @@ def merge(first, second):
 
 
 def part(keys):
-    part_out, part_saved = softmax.forward(q, k[keys], v[keys])
-    return part_out, part_saved.log_sum_exp
+    part_out, part_saved = online_softmax.forward(q, k[keys], v[keys])
+    return part_out, part_saved.lse[:, 0]
 
 
 a_part, b_part, c_part = part(slice(0, 2)), part(slice(2, 6)), part(slice(6, 7))
@@ -747,7 +745,7 @@ for merged in (merge(merge(a_part, b_part), c_part), merge(c_part, merge(b_part,
 # %% [markdown]
 # **3. A loss that looks at the log-sum-exp too.** After exercise 2 a gradient $d\lambda$ may arrive beside $dO$.
 # Show that $\partial \lambda_i / \partial A_{ij} = P_{ij}$, and find the one place where the backward pass changes.
-# Can the kernel of this chapter be used as it is?
+# Can `online_softmax.backward` be used as it is?
 #
 # <details><summary>Solution</summary>
 #
@@ -757,7 +755,7 @@ for merged in (merge(merge(a_part, b_part), c_part), merge(c_part, merge(b_part,
 #
 # $$dA = P * \big(dP - \mathrm{rowsum}(dO * O) + d\lambda\big)$$
 #
-# Only the row sum changes, by $-d\lambda_i$. The kernel computes it as $\mathrm{rowsum}(dO * O)$. Give it, in place
+# Only the row sum changes, by $-d\lambda_i$. The code computes it as $\mathrm{rowsum}(dO * O)$. Give it, in place
 # of $O$, an $O'$ with $\mathrm{rowsum}(dO * O') = \mathrm{rowsum}(dO * O) - d\lambda$: where $dO_i \ne 0$,
 #
 # $$O'_i = O_i - d\lambda_i\, \frac{dO_i}{\lVert dO_i \rVert^2}$$
@@ -769,14 +767,14 @@ for merged in (merge(merge(a_part, b_part), c_part), merge(c_part, merge(b_part,
 
 # %%
 def forward_with_lse(q, k, v):
-    out, saved = softmax.forward(q, k, v)
-    return np.concatenate([out, saved.log_sum_exp[:, None]], axis=1), saved  # (N, M + 1)
+    out, saved = online_softmax.forward(q, k, v)
+    return np.concatenate([out, saved.lse], axis=1), saved  # (N, M + 1)
 
 
 def backward_with_lse(d_both, saved):
     d_out, d_lse = d_both[:, :-1], d_both[:, -1:]
     shifted = saved.out - d_lse * d_out / (d_out**2).sum(axis=1, keepdims=True)  # (N, M)
-    return softmax.backward(d_out, saved._replace(out=shifted))
+    return online_softmax.backward(d_out, saved._replace(out=shifted))
 
 
 report = gradcheck.check_elementwise(forward_with_lse, backward_with_lse, q, k, v, rng=np.random.default_rng(13))
@@ -790,8 +788,8 @@ report.assert_ok()
 #   maximum.
 # - $dA = P * (dP - \mathrm{rowsum}(dP * P))$, from $J = \mathrm{diag}(p) - pp^\top$; and
 #   $\mathrm{rowsum}(dP * P) = \mathrm{rowsum}(dO * O)$.
-# - Time $O(N^2 \max(D, M))$ in every form. Memory $O(N^2)$ only if $P$ is kept: the online form keeps $O$ and one
-#   number a row.
+# - Time $O(N^2 \max(D, M))$ in every form. Memory $O(N^2)$ only if $P$ is kept: the online form keeps $O$ and two
+#   numbers per row.
 # - As a recurrent network it has a state that grows with every token, because its feature map has infinitely many
 #   entries.
 #

@@ -618,14 +618,14 @@ class QueryKeyGradients(NamedTuple):
 
 
 def attention_share_forward(q, k, rank):
-    p, attention = softmax.dense_forward(q, k, np.eye(len(k)))  # (N, L)
+    p, attention = softmax.forward(q, k, np.eye(len(k)))  # (N, L)
     out, saved = share_forward(p, rank)
     return out, (attention, saved)
 
 
 def attention_share_backward(d_share, saved):
     attention, share_saved = saved
-    gradients = softmax.dense_backward(share_backward(d_share, share_saved).p, attention)
+    gradients = softmax.backward(share_backward(d_share, share_saved).p, attention)
     return QueryKeyGradients(gradients.q, gradients.k)
 
 

@@ -29,7 +29,9 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import linformer, linformer_projections, max_pool, softmax, strided_convolution
+from linattn_ref.attention import linformer, linformer_projections, online_softmax, softmax
+from linattn_ref.attention.parts import max_pool, strided_convolution
+from linattn_ref.attention.parts.heads import product_for
 from linattn_ref.data import reported
 from linattn_ref.experiments.cost import linformer_savings
 from linattn_ref.experiments.fewer_keys import linformer as linformer_figure
@@ -126,17 +128,16 @@ same(linformer.forward(q, k[order], v[order], e[:, order], f[:, order])[0], out)
 #
 # $$(N + L)\, R\, (D + M) \qquad\text{instead of}\qquad N L\, (D + M)$$
 #
-# and $N R$ exponentials instead of $N L$. Backward, softmax attention to $R$ keys takes $2 N R (D + M)$ and once
-# more $N R D$, as chapter 1's online form computes the scores again; the gradients of $E$, $F$, $K$ and $V$ are
-# four products of $L R D$ or $L R M$ (they are derived below). Between the passes, $\tilde K$, $\tilde V$, the
-# output and a number a row are kept beside the inputs: $R (D + M) + N (M + 1)$ numbers, and no $N L$. With $R$
+# and $N R$ exponentials instead of $N L$. Backward, softmax attention to $R$ keys takes $2 N R (D + M)$; the gradients
+# of $E$, $F$, $K$ and $V$ are four products of $L R D$ or $L R M$ (they are derived below). Between the passes,
+# $\tilde K$, $\tilde V$ and $\tilde P$ are kept beside the inputs: $R (D + M) + N R$ numbers, and no $N L$. With $R$
 # fixed everything is linear in the length (Wang et al. 2020, section 4), counted while the code runs:
 
 # %%
 counted = count(linformer.forward, q, k, v, e, f)
 assert counted.multiply_adds == (N + L) * R * (D + M)
-assert count(softmax.dense_forward, q, k, v).multiply_adds == N * L * (D + M)
-assert count(softmax.dense_forward, q, k, v).exponentials == N * L
+assert count(softmax.forward, q, k, v).multiply_adds == N * L * (D + M)
+assert count(softmax.forward, q, k, v).exponentials == N * L
 
 
 def both_passes(q, k, v, e, f, d_out):
@@ -144,10 +145,10 @@ def both_passes(q, k, v, e, f, d_out):
 
 
 in_both = count(both_passes, q, k, v, e, f, d_out).multiply_adds
-assert in_both - counted.multiply_adds == 2 * N * R * (D + M) + N * R * D + 2 * L * R * (D + M)
+assert in_both - counted.multiply_adds == 2 * N * R * (D + M) + 2 * L * R * (D + M)
 
 inputs = (N * D + L * (D + M) + 2 * R * L) * 8  # q, k, v, e, f in float64
-assert kept_bytes(saved) - inputs == (R * (D + M) + N * (M + 1)) * 8
+assert kept_bytes(saved) - inputs == (R * (D + M) + N * R) * 8
 chapter.source(linformer.Saved, doc=False)
 
 # %% [markdown]
@@ -177,21 +178,21 @@ def cost_of(forward: Callable, backward: Callable, *arrays: np.ndarray) -> Cost:
 width, rows, linear = 64, [], {}
 for n in (512, 1024, 2048, 4096):
     tokens = rng.standard_normal((4, n, width)).astype(np.float32)  # q, k, v, d_out
-    dense = cost_of(softmax.dense_forward, softmax.dense_backward, *tokens)
+    dense = cost_of(softmax.forward, softmax.backward, *tokens)
     assert dense.multiply_adds == 3 * n * n * 2 * width
     assert dense.kept == n * n * 4
     for r in (128, 256):
         matrices = rng.standard_normal((2, r, n)).astype(np.float32)
         reduced = cost_of(linformer.forward, linformer.backward, *tokens[:3], *matrices, tokens[3])
-        assert reduced.multiply_adds == 3 * (n + n) * r * 2 * width + n * r * width
-        assert reduced.kept == (r * 2 * width + n * (width + 1)) * 4
+        assert reduced.multiply_adds == 3 * (n + n) * r * 2 * width
+        assert reduced.kept == (r * 2 * width + n * r) * 4
         linear[n, r] = reduced
         rows.append((n, r, *(a / b for a, b in zip(dense, reduced, strict=True))))
 chapter.table(("n", "k", "multiply-adds, times less", "bytes kept, times less", "bytes at the peak, times less"), rows)
 
 # %% [markdown]
 # At a fixed $R$, twice the length costs twice as much in each respect; and at $n = 512$, $k = 256$ the two passes
-# take *more* multiply-adds than the dense form's.
+# take *as many* multiply-adds as the dense form's.
 
 # %%
 for r in (128, 256):
@@ -199,11 +200,11 @@ for r in (128, 256):
     assert long.multiply_adds == 2 * short.multiply_adds  # claim 7: linear time
     assert 1.7 < long.kept / short.kept < 2  # linear, with a constant part of R rows
     assert 1.7 < long.peak / short.peak < 2.1
-assert linear[512, 256].multiply_adds > 3 * 512 * 512 * 2 * width
+assert linear[512, 256].multiply_adds == 3 * 512 * 512 * 2 * width
 
 # The online form of softmax attention keeps less still: linear memory is no privilege of Linformer, linear time is.
-online = cost_of(softmax.forward, softmax.backward, *tokens)
-assert online.kept == 4096 * (width + 1) * 4 < linear[4096, 128].kept
+online = cost_of(online_softmax.forward, online_softmax.backward, *tokens)
+assert online.kept == 4096 * (width + 2) * 4 < linear[4096, 128].kept
 
 # %% [markdown]
 # Wang et al. (2020, section 5.3, table 3) print the time and memory saved by $n$ and $k$, measured on a GPU with a
@@ -291,7 +292,9 @@ softmax_of_columns = softmax.matrix(q, k[J])
 assert abs(softmax_of_columns - P[:, J]).max() > 0.1
 seen = P[:, J].sum(axis=1, keepdims=True)  # the share of the columns in each row's sum: known only from all columns
 same(softmax_of_columns * seen, P[:, J])
-assert count(lambda q: softmax.matrix(q, k)[:, J], q).multiply_adds == N * L * D  # three columns cost as much as all
+assert (
+    count(lambda q: softmax.softmax(q @ k.T)[:, J], q).multiply_adds == N * L * D
+)  # three columns cost as much as all
 
 # %% [markdown]
 # **From a projection.** Theorem 1's $\tilde P = P R^\top R$ has the projection on the right of $P$. To bring it to
@@ -470,7 +473,7 @@ print(f"the mean of V beats Theorem 1 in {mean_beats_theorem_1} of 6 layers, and
 # No step has an $N \times L$ array in it.
 
 # %%
-chapter.source(linformer.backward, linformer.product_for)
+chapter.source(linformer.backward, product_for, doc=False)
 
 # %%
 report = gradcheck.check_elementwise(linformer.forward, linformer.backward, q, k, v, e, f, rng=np.random.default_rng(2))
@@ -999,7 +1002,7 @@ print(message)
 # %%
 def saves(n, n_keys, r):
     arrays = [np.ones(shape) for shape in ((n, D), (n_keys, D), (n_keys, M), (r, n_keys), (r, n_keys))]
-    return count(linformer.forward, *arrays).multiply_adds < count(softmax.dense_forward, *arrays[:3]).multiply_adds
+    return count(linformer.forward, *arrays).multiply_adds < count(softmax.forward, *arrays[:3]).multiply_adds
 
 
 for n, n_keys in ((64, 64), (64, 32), (10, 90), (1, 500)):

@@ -66,8 +66,7 @@ def exponential(q, k):
 
 N, L, D, M = 5, 7, 4, 3
 q, k, v, d_out = draw_inputs(0, N, L, D, M)
-same(smooth(exponential, q, k, v), softmax.dense_forward(q, k, v)[0])  # claim 13
-same(smooth(exponential, q, k, v), softmax.forward(q, k, v)[0])
+same(smooth(exponential, q, k, v), softmax.forward(q, k, v)[0])  # claim 13
 
 # %% [markdown]
 # Statisticians have known $(\ast)$ since 1964 as the *Nadaraya-Watson kernel smoother*: $k_j$ are points at which
@@ -286,9 +285,6 @@ np.testing.assert_allclose(biased, denominator / (denominator + 1e-6), rtol=1e-1
 assert round(float(biased[0, 0]), 3) == 0.952
 
 # %%
-chapter.source(linear.add_up, linear.read, doc=False)
-
-# %%
 phi_q, phi_k = elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0]
 ones = np.ones((L, 1))
 left_numerator, right_numerator = (phi_q @ phi_k.T) @ v, phi_q @ (phi_k.T @ v)
@@ -303,8 +299,8 @@ same(out, smooth(SIMILARITIES["elu + 1"], q, k, v))
 same(linear.matrix(q, k, eps=0.0) @ v, out)  # the matrix that is applied without being formed
 
 # %% [markdown]
-# The whole forward pass: features, (1) and (2), (3). (What is said there of `causal`, `state` and pieces belongs to
-# chapter 7.)
+# The package's forward pass: features, (1) and (2), (3). Here the loop has one round, for all queries and all keys.
+# (`causal` and (4) belong to chapter 7, `state` to chapter 8, exponential feature maps to chapter 6.)
 
 # %%
 chapter.source(linear.forward, doc=False)
@@ -330,8 +326,8 @@ assert C == D
 right_first = partial(linear.forward, feature_map=elu_plus_one)
 assert count(left_first, q, k, v).multiply_adds == N * L * (C + M)  # claim 16
 assert count(right_first, q, k, v).multiply_adds == L * C * M + N * C * M + N * C  # claim 16
-assert count(softmax.dense_forward, q, k, v).multiply_adds == N * L * (D + M)
-assert count(softmax.dense_forward, q, k, v).exponentials == N * L  # an exponential a pair
+assert count(softmax.forward, q, k, v).multiply_adds == N * L * (D + M)
+assert count(softmax.forward, q, k, v).exponentials == N * L  # an exponential a pair
 assert count(right_first, q, k, v).exponentials == (N + L) * D  # an exponential an entry of Q and K
 
 
@@ -377,7 +373,7 @@ lengths = np.array([128, 256, 512, 1024])
 grown = {"softmax": [], "linear": []}
 for n in lengths:
     arrays = draw_inputs(3, n, n, 64, 64, np.float32)[:3]
-    grown["softmax"].append(count(softmax.dense_forward, *arrays).multiply_adds)
+    grown["softmax"].append(count(softmax.forward, *arrays).multiply_adds)
     grown["linear"].append(count(right_first, *arrays).multiply_adds)
 assert growth_exponent(lengths, np.array(grown["softmax"])) == 2
 assert growth_exponent(lengths, np.array(grown["linear"])) == 1
@@ -531,7 +527,7 @@ chapter.table(
 # so the gradient is linear in the length too.
 
 # %%
-chapter.source(linear.read_backward, linear.add_up_backward, linear.backward, doc=False)
+chapter.source(linear.backward, doc=False)
 
 # %% [markdown]
 # The left bracket gives the same gradient in another way, through $w_{ij} = \phi(q_i)^\top \phi(k_j)$ and
@@ -539,21 +535,33 @@ chapter.source(linear.read_backward, linear.add_up_backward, linear.backward, do
 # d_i$. (In softmax $w = e^A$, so $dA = w * dw$, which is equation (6) of chapter 1.) Then $d\phi(q_i) = \sum_j
 # dw_{ij}\, \phi(k_j)$, and so on. Both ways agree by associativity:
 
+
 # %%
+def gradients_of_features(d_out, saved):
+    """Equations (5)-(9), up to the features."""
+    S, Z, _ = saved.state
+    d_n = d_out / saved.d  # (5)
+    d_d = -(d_n * saved.out).sum(axis=1, keepdims=True)  # (5)
+    d_phi_q = d_n @ S.T + d_d * Z  # (6)
+    d_S, d_Z = saved.phi_q.T @ d_n, (saved.phi_q * d_d).sum(axis=0)  # (7)
+    return d_phi_q, saved.v @ d_S.T + d_Z, saved.phi_k @ d_S  # (8), (9)
+
+
 out, saved = linear.forward(q, k, v, eps=0.1)  # an eps large enough to be seen
-d_phi_q, d_S, d_Z = linear.read_backward(d_out, saved.phi_q, saved.out, saved.denominator, saved.s, saved.z)
-d_phi_k, d_v = linear.add_up_backward(d_S, d_Z, saved.phi_k, v)
+d_phi_q, d_phi_k, d_v = gradients_of_features(d_out, saved)
 
 P, d_P = linear.matrix(q, k, eps=0.1), d_out @ v.T
-d_w = (d_P - (d_P * P).sum(axis=1, keepdims=True)) / saved.denominator[:, None]
+d_w = (d_P - (d_P * P).sum(axis=1, keepdims=True)) / saved.d
 same(d_phi_q, d_w @ saved.phi_k)
 same(d_phi_k, d_w.T @ saved.phi_q)
 same(d_v, P.T @ d_out)
+same(d_v, linear.backward(d_out, saved).v)
 
 # %% [markdown]
-# **What it costs.** (6), (7), (8) and (9) are a product of $N C M$, $N C M$, $L C M$ and $L C M$ multiply-adds, and
-# $dZ$ takes $N C$ more: twice the forward pass, as ever. What is kept is rows, the features, $V$, the output and the
-# denominators, and two states of $C M + C$ numbers. Nothing has $N L$ entries.
+# **What it costs.** (6), (7), (8) and (9) are products of $N C M$, $N C M$, $L C M$ and $L C M$ multiply-adds: twice
+# the forward pass, as ever. The code adds up $S$ once more, for $L C M$, because a causal pass (chapter 7) keeps no
+# sums. What is kept is rows, the features, $V$, the output and the denominators, and a state of $C M + C$ numbers.
+# Nothing has $N L$ entries.
 
 
 # %%
@@ -564,9 +572,9 @@ def both(q, k, v, d_out):
 
 C = elu_plus_one.width(D)
 forward_cost = L * C * M + N * C * M + N * C
-backward_cost = 2 * (N + L) * C * M + N * C
+backward_cost = 2 * (N + L) * C * M + L * C * M
 assert count(both, q, k, v, d_out).multiply_adds == forward_cost + backward_cost
-assert kept_bytes(saved) == ((N + L) * C + L * M + N * M + N + 2 * (C * M + C)) * 8
+assert kept_bytes(saved) == ((N + L) * C + L * M + N * M + N + C * M + C) * 8
 
 # %% [markdown]
 # ### Checked
@@ -598,11 +606,11 @@ exact.assert_ok()
 
 # %%
 def forgetful_backward(d_out, saved):
-    s = saved.s
-    d_n = d_out / saved.denominator[:, None]  # where is d_d?
+    feature_map, of_q, of_k = saved.features
+    d_n = d_out / saved.d  # where is d_d?
     d_s = saved.phi_q.T @ d_n
-    d_q = elu_plus_one.backward(d_n @ s.T, saved.saved_q)
-    d_k = elu_plus_one.backward(saved.v @ d_s.T, saved.saved_k)
+    d_q = feature_map.backward(d_n @ saved.state.s.T, of_q)
+    d_k = feature_map.backward(saved.v @ d_s.T, of_k)
     return linear.Gradients(d_q, d_k, saved.phi_k @ d_s)
 
 
@@ -632,20 +640,19 @@ assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"
 
 
 # %%
-def feature_gradients(eps):
+def along_features(eps):
     _, saved = linear.forward(q, k, v, eps=eps)
-    d_phi_q, d_s, d_z = linear.read_backward(d_out, saved.phi_q, saved.out, saved.denominator, saved.s, saved.z)
-    d_phi_k, _ = linear.add_up_backward(d_s, d_z, saved.phi_k, v)
+    d_phi_q, d_phi_k, _ = gradients_of_features(d_out, saved)
     return saved, (saved.phi_q * d_phi_q).sum(axis=1), (saved.phi_k * d_phi_k).sum(axis=1)
 
 
-_, along_q, along_k = feature_gradients(eps=0.0)
+_, along_q, along_k = along_features(eps=0.0)
 same(along_q, np.zeros(N))
 same(along_k.sum(), 0)
 assert abs(along_k).max() > 0.01  # one key's length matters: it is a weight
 
-saved, along_q, _ = feature_gradients(eps=0.5)
-same(along_q, 0.5 / saved.denominator * (d_out * saved.out).sum(axis=1))
+saved, along_q, _ = along_features(eps=0.5)
+same(along_q, 0.5 / saved.d[:, 0] * (d_out * saved.out).sum(axis=1))
 
 # %% [markdown]
 # **2. One query.** How many queries must share the sums over $L$ keys before linear attention takes fewer
@@ -669,7 +676,7 @@ same(along_q, 0.5 / saved.denominator * (d_out * saved.out).sum(axis=1))
 # %%
 def pays(n, n_keys):
     arrays = draw_inputs(27, n, n_keys, 64, 64, np.float32)[:3]
-    return count(linear.forward, *arrays).multiply_adds < count(softmax.dense_forward, *arrays).multiply_adds
+    return count(linear.forward, *arrays).multiply_adds < count(softmax.forward, *arrays).multiply_adds
 
 
 for n_keys in (200, 1000, 5000):

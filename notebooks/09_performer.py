@@ -25,7 +25,7 @@ import numpy as np
 import scipy.special
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import exponents, feature_maps, feature_maps_random, linear, performer, softmax
+from linattn_ref.attention import exponential, feature_maps, feature_maps_random, linear, performer, softmax
 from linattn_ref.experiments.features import random_features, random_features_attention
 from linattn_ref.experiments.measuring import heads
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
@@ -459,7 +459,7 @@ assert in_32.dtype == np.float32
 assert (naive.sum(axis=1) == 0).any()  # keys that have lost all their features
 rounding = 16 * np.finfo(np.float32).eps * abs(exponents_of_keys).max()
 np.testing.assert_allclose(in_32, in_64, atol=rounding * abs(values).max())
-assert saved_32.denominator.min() > 0.5
+assert saved_32.d.min() > 0.5
 lost = int((naive.sum(axis=1) == 0).sum())
 print(f"exponents from {exponents_of_keys.min():.0f} to {exponents_of_keys.max():.0f}; "
       f"{lost} of 40 keys without a stabiliser are all 0")  # fmt: skip
@@ -510,7 +510,7 @@ chapter.source(feature_maps.favor_hyperbolic, feature_maps_random.sine_cosine_ba
 # for every feature $c$.
 
 # %%
-chapter.source(exponents.scaled_features, doc=False)
+chapter.source(exponential.forward, doc=False)
 
 
 # %%
@@ -539,13 +539,15 @@ for kind in ("trig", "positive", "hyperbolic"):
     report.assert_ok()
 
     _, kept = forward(q, k, v)
-    d_phi_q, d_s, d_z = linear.read_backward(d_out, kept.phi.q, kept.out, kept.denominator, *kept.starts[0])
-    d_phi_k, _ = linear.add_up_backward(d_s, d_z, kept.phi.k, v)
-    of_key_scale, of_query_scale = (d_phi_k * kept.phi.k).sum(axis=0), (d_phi_q * kept.phi.q).sum(axis=0)
+    d_n = d_out / kept.d
+    d_d = -(d_n * kept.out).sum(axis=1, keepdims=True)
+    d_phi_q = d_n @ kept.state.s.T + d_d * kept.state.z  # chapter 5: (6), and then (7) and (8)
+    d_phi_k = v @ (kept.w.T @ d_n).T + (kept.w * d_d).sum(axis=0)
+    of_key_scale, of_query_scale = (d_phi_k * kept.phi).sum(axis=0), (d_phi_q * kept.w).sum(axis=0)
     if kind == "trig":  # one exponent for all features, and so one r
         of_key_scale, of_query_scale = of_key_scale.sum(), of_query_scale.sum()
     same(of_query_scale, of_key_scale)  # r_c: what a feature of all keys loses, the same feature of the queries gains
-    same((d_phi_q * kept.phi.q).sum(axis=1), np.zeros(N))  # t_i
+    same((d_phi_q * kept.w).sum(axis=1), np.zeros(N))  # t_i
     rows.append((kind, report.worst.absolute, abs(of_query_scale - of_key_scale).max()))
 chapter.table(("kind", "worst difference from the complex step", "gradient of r"), rows)
 
@@ -625,9 +627,9 @@ assert abs(mixed - whole[20:]).max() > 0.1  # another draw in the middle: nonsen
 # ### What it costs
 #
 # $\omega x$ and $\omega y$ take $(N + L)\, m (D + 1)$ multiply-adds: $-\lVert x \rVert^2 / 2$ is one more column. The
-# sums and their reading take $(N + L)\, C M + N C$. Kept are features, values, outputs: rows. No $N \times L$ matrix,
-# and no state a position, which would be $N C M$. Implementations without a kernel of their own write out exactly that:
-# performer-pytorch's causal form on a CPU does.
+# sums and their reading take $(N + L)\, C M + N C$. Kept are features, values, outputs, and causally the factors by
+# which each key rescales the sums: rows. No $N \times L$ matrix, and no state a position, which would be $N C M$.
+# Implementations without a kernel of their own write out exactly that: performer-pytorch's causal form on a CPU does.
 
 # %%
 n, width = 1024, 32
@@ -646,7 +648,7 @@ _, saved = performer.forward(q_long, k_long, v_long, directions, causal=True)
 given = q_long, k_long, v_long
 kept = (kept_bytes((*given, saved)) - kept_bytes(given)) / 8
 peak = peak_bytes(both_passes, *given, directions) / 8
-assert kept < n * (2 * 64 + width + 1) + 4 * 64 * (width + 2)
+assert kept == n * (3 * 64 + width + 1) + 64 * (2 * width + 2)  # rows; omega, S, Z and r
 assert peak < n * 64 * width / 2  # far from a state a position
 chapter.table(
     ("numbers", "kept", "at the peak, both passes", "a state a position", "the matrix"),

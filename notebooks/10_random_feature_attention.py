@@ -26,8 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import feature_maps_random, gate, linear, rfa, softmax
+from linattn_ref.attention import feature_maps_random, linear, rfa, softmax
 from linattn_ref.attention.feature_maps import gaussian, orthogonal_gaussian, rfa_arccos, rfa_gaussian
+from linattn_ref.attention.parts import gate
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing import chapter
 from linattn_ref.experiments.recurrence import rfa_decay
@@ -244,8 +245,9 @@ same(out, rfa.matrix(q, k, omega, gates, causal=True) @ v)
 chapter.source(rfa.forward, doc=False)
 
 # %% [markdown]
-# The hot loop is chapter 7's causal product, which takes a gate and a weight for each token; RFA calls it with $g$ and
-# $1 - g$. Time and memory stay linear. Move the slider: the matrix for one gate $g$ for all tokens.
+# The loop is that of gated linear attention (chapter 19). RFA gives it $g$ for a gate, keys multiplied by $1 - g$,
+# and values with a column of ones beside them, for the denominator. Time and memory stay linear. Move the slider: the
+# matrix for one gate $g$ for all tokens.
 
 # %%
 shown = 40
@@ -319,12 +321,11 @@ np.testing.assert_allclose(decay.without, 1 / decay.length, rtol=0.1)  # and non
 #
 # Read it: the loss grows if the state moves along $A_t$. Descending the gradient, the gate grows, and keeps more of the
 # old state, if the old state lies less in that direction than the new token does. Step by step, with every $S$ and $A$
-# kept (which the kernel does not do):
+# kept (which the package does not do):
 
 # %%
 with_ones = np.concatenate([v, np.ones((N, 1))], axis=1)  # (N, M + 1)
-denominator = saved.denominator
-d_n = d_out / denominator[:, None]
+d_n = d_out / saved.d
 g_ones = np.concatenate([d_n, -(d_n * out).sum(axis=1, keepdims=True)], axis=1)  # the G of numerator and denominator
 S = [np.zeros((64, M + 1))]
 for t in range(N):

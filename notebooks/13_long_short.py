@@ -25,7 +25,8 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import dynamic_projection, layer_norm, linformer, long_short, softmax
+from linattn_ref.attention import linformer, long_short, softmax
+from linattn_ref.attention.parts import dynamic_projection, layer_norm
 from linattn_ref.experiments.fewer_keys import moving_content
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing import chapter, style
@@ -140,7 +141,7 @@ try:
     linformer.forward(q[:5], k[:5], v[:5], E, E)
 except ValueError as error:
     refused = str(error)
-assert "one column a key" in refused
+assert refused.startswith("e: expected shape (..., R, L)")
 print(refused)
 
 # %% [markdown]
@@ -389,8 +390,8 @@ same(d_v, P @ d_mixed_v)
 same(d_w_p, k.T @ d_A)
 
 # It is softmax attention of the columns of W_p; so say chapter 1's gradients.
-_, kept = softmax.dense_forward(w_p.T, k, np.concatenate([k, v], axis=1), scale=1.0)
-as_queries = softmax.dense_backward(np.concatenate([d_mixed_k, d_mixed_v], axis=1), kept)
+_, kept = softmax.forward(w_p.T, k, np.concatenate([k, v], axis=1), scale=1.0)
+as_queries = softmax.backward(np.concatenate([d_mixed_k, d_mixed_v], axis=1), kept)
 same(d_w_p, as_queries.q.T)
 same(d_k, as_queries.k + as_queries.v[:, :D])
 chapter.source(dynamic_projection.backward, long_short.backward, doc=False)

@@ -553,7 +553,8 @@ for name, curve in curves.items():  # claim 26
     assert abs(exponent(curve.memory_lengths, curve.peak) - (2 if name == "dense" else 1)) < 0.1
     method = resource_methods.METHODS[name]  # and what is kept, measured now at one of the record's lengths
     kept = resource_methods.run(method, resource_methods.draw_inputs(method, 512, measured.setting, seed=0))
-    assert kept == curve.kept[curve.memory_lengths.index(512)]
+    once_more = 8 * 64 * 65 * 4 * (name == "linear")  # when the record was made, S and Z were kept twice
+    assert kept == curve.kept[curve.memory_lengths.index(512)] - once_more
 at_4096 = {name: curve.seconds[curve.lengths.index(4096)] for name, curve in curves.items()}
 assert at_4096["linear"] < at_4096["lsh_1"] < at_4096["lsh_4"] < at_4096["lsh_8"] < at_4096["online"] < at_4096["dense"]
 crossings = {name: faster["online", name] for name in ("linear", "lsh_1", "lsh_4", "lsh_8")}

@@ -42,13 +42,13 @@ from numba import cuda
 from numba.cuda.simulator.cudadrv.devicearray import FakeWithinKernelCUDAArray
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import linear
+from linattn_ref.attention import linear, online_softmax
 from linattn_ref.experiments.cost import cuda_occupancy
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.experiments.recurrence import causal_cost
 from linattn_ref.kernels import cuda as gpu
 from linattn_ref.kernels import reference
-from linattn_ref.kernels.cuda import (
+from linattn_ref.kernels.cuda.loops import (
     causal_chunks,
     causal_product,
     causal_product_plain,
@@ -60,6 +60,7 @@ from linattn_ref.kernels.cuda import (
     softmax_tiles,
     tile,
 )
+from linattn_ref.kernels.cuda.loops import softmax as softmax_loop
 
 assert device.SIMULATED
 EPS_32 = np.finfo(np.float32).eps
@@ -271,8 +272,8 @@ assert (np.triu(transpose(a, barrier=False), 1) == 0).all()  # had not been writ
 #
 # ## Algorithm 1 on a GPU, as it stands
 #
-# Now the causal product, $S_i = S_{i-1} + \phi(k_i) v_i^\top$ and $o_i = S_i^\top \phi(q_i)$ (chapter 7, equations 1
-# and 2). Token $i$ waits for token $i - 1$. What can go on side by side is the columns of $S$: column $m$ takes part
+# Now the causal product, $S_i = S_{i-1} + \phi(k_i) v_i^\top$ and $o_i = S_i^\top \phi(q_i)$ (chapter 7, equations 4
+# and 3). Token $i$ waits for token $i - 1$. What can go on side by side is the columns of $S$: column $m$ takes part
 # in output $m$ only. One thread a column, and no barrier anywhere:
 
 # %%
@@ -579,10 +580,10 @@ for ours, expected in zip(*results, strict=True):
 # %%
 heads = draw_inputs(7, (2, 11, 8), (2, 11, 8), (2, 11, 6), (2, 11, 6))  # two heads: the grid is twice as long
 results = []
-for room in (gpu, reference):
-    out_of_heads, saved = linear.forward(*heads[:3], causal=True, kernels=room)
+for backend in (gpu, reference):
+    out_of_heads, saved = linear.forward(*heads[:3], causal=True, kernels=backend)
     results.append((out_of_heads, *linear.backward(heads[3], saved)))
-for ours, expected in zip(*results, strict=True):
+for ours, expected in zip(*(each[:4] for each in results), strict=True):
     close(ours, expected)
 
 # %% [markdown]
@@ -598,11 +599,12 @@ chapter.source(softmax_tiles.forward_tile)
 # %%
 key_mask = np.random.default_rng(8).random((2, 11)) < 0.7
 for causal in (False, True):
-    arguments = *heads[:3], key_mask, causal, 8**-0.5
-    for ours, expected in zip(gpu.softmax.forward(*arguments), reference.softmax.forward(*arguments), strict=True):
-        seen = np.isfinite(expected)  # the log-sum-exp of a query that sees nobody is -inf
-        assert (np.isfinite(ours) == seen).all()
-        close(np.where(seen, ours, 0), np.where(seen, expected, 0))
+    ours, log_sum_exp = softmax_loop.forward(*heads[:3], key_mask, causal, 8**-0.5)
+    expected, saved = online_softmax.forward(*heads[:3], key_mask=key_mask, causal=causal)
+    close(ours, expected)
+    seen = saved.s[..., 0] > 0  # the log-sum-exp of a query that sees nobody is -inf
+    assert (np.isfinite(log_sum_exp) == seen).all()
+    close(np.where(seen, log_sum_exp, 0), np.where(seen, saved.lse[..., 0], 0))
 
 # %% [markdown]
 # ## Tensor cores: sixteen bits in, thirty-two out
@@ -660,13 +662,13 @@ chapter.source(half_tiles.add_results_by_pairs, half_softmax_tiles.forward_tile)
 rng = np.random.default_rng(10)
 exact = [in_16_bits(rng.standard_normal((1, 18, 8)), "bfloat16") for _ in range(3)]
 words = [simulated_warp.words(x, bits["bfloat16"]).view("V2") for x in exact]  # NumPy has no bfloat16, only two bytes
-got, log_sum_exp = gpu.softmax.forward(*words, None, True, 8**-0.5)
-expected, expected_sums = reference.softmax.forward(*(x.astype(float) for x in exact), None, True, 8**-0.5)
+got, log_sum_exp = softmax_loop.forward(*words, None, True, 8**-0.5)
+expected, saved = online_softmax.forward(*(x.astype(float) for x in exact), causal=True)
 difference = simulated_warp.numbers(np.ascontiguousarray(got).view(np.int32)) - expected
 roundings = abs(difference).max() / abs(expected).max() / 2**-8
 print(f"largest error: {roundings:.1f} roundings of the largest number")
 assert roundings < 2
-close(log_sum_exp, expected_sums.astype(np.float32))  # a sum of float32 throughout
+close(log_sum_exp, saved.lse[..., 0].astype(np.float32))  # a sum of float32 throughout
 
 # %% [markdown]
 # `gpu.causal_product` does the same with its three steps. Its states are float32 and are rounded where a chunk reads
@@ -988,7 +990,7 @@ assert steps == 10
 # - On a machine with a GPU: `python -m pytest -m gpu` runs the tests of all mechanisms on it, and
 #   `linattn-ref bench cuda` writes time and memory against $N$ with the device's own limits beside them. Neither had
 #   been run on one when this was written.
-# - `linattn_ref/kernels/cuda/pattern_tiles.py` and `lsh_tiles.py`: the softmax tile for chapters 12 and 14, whose
+# - `linattn_ref/kernels/cuda/loops/pattern_tiles.py` and `lsh_tiles.py`: the softmax tile for chapters 12 and 14, whose
 #   keys are not neighbours.
 # - Yang et al. (2024), *Gated linear attention transformers with hardware-efficient training*, sections 3.3 and 4.3:
 #   the chunks on tensor cores. Dao et al. (2022), *FlashAttention*: softmax by tiles.

@@ -31,7 +31,7 @@ import numba
 import numpy as np
 from scipy.special import gammaln
 
-from linattn_ref.attention import linear, softmax
+from linattn_ref.attention import linear, online_softmax, softmax
 from linattn_ref.data import fetch, text
 from linattn_ref.experiments.measuring import counting
 from linattn_ref.experiments.publishing import chapter, style
@@ -672,8 +672,8 @@ def counted(module):
 
 
 products = 3 * (12 * 3 * 32**2 + 32 * 31) * 2 * 64  # (15)
-assert counted(softmax) == products + 7 * 2 * 3 * 64**2 * 32  # the reference makes the whole matrix
-print(f"products {products:,}, softmax attention {counted(softmax) - products:,}")
+assert counted(online_softmax) == products + 7 * 2 * 3 * 64**2 * 32  # the page makes the whole matrix
+print(f"products {products:,}, softmax attention {counted(online_softmax) - products:,}")
 
 # %% [markdown]
 # Counting is not timing: a norm, GELU, Adam have next to no multiply-adds, and go over all the memory there is. Here is
@@ -775,21 +775,21 @@ chapter.table(("step", "jit, ms", "its products, of it", "PyTorch's best, times 
 # | kept | numbers |
 # | --- | --- |
 # | the sum before each norm, its mean and $s$ | $2E + 4$ |
-# | $q, k, v$; linear: $\phi(q)$, $\phi(k)$ in their place, $v$ | $3E$ |
+# | $q, k, v$; linear: $\phi(q)$, $\phi(k)$ besides | $3E$; linear: $5E$ |
 # | what attention says, the last layer's input too | $E$ |
 # | linear: a denominator a head; softmax: a sum a head | $H$ |
 # | what GELU reads | $4E$ |
 #
-# $$10 E + H + 4 \qquad (16)$$
+# $$10 E + H + 4, \qquad \text{linear: } 12 E + H + 4 \qquad (16)$$
 #
-# Not kept is what costs little to compute again. Attention and feed-forward layer read what a norm gave: one pass over
-# the sum that is kept, $2E$. GELU's result and its slope: one more pass of GELU, $8E$. Linear attention's features
-# stand where queries and keys were, $2E$. A framework that keeps what each operation needs by itself keeps these
-# too: $16 E$ for softmax. What is left is largely the feed-forward layer's. Its $4E$ are a product
-# of the layer's input, a ninth of the block's products; `recompute` spends that time, and keeps $6 E + H + 4$ (Chen et
-# al. 2016 do so with whole networks).
+# Not kept is what costs little to compute again. Attention and feed-forward layer read what a norm gave: one pass
+# over the sum that is kept, $2E$. GELU's result and its slope: one more pass of GELU, $8E$. A framework that keeps
+# what each operation needs by itself keeps these too: $16 E$ for softmax. What is left is largely the feed-forward
+# layer's. Its $4E$ are a product of the layer's input, a ninth of the block's products; `recompute` spends that time,
+# and keeps $6 E + H + 4$ (Chen et al. 2016 do so with whole networks).
 #
-# Linear attention has besides $2 (D^2 + D)$ numbers a head and sequence, the state at the end, twice. The last norm
+# Linear attention has besides $2 (D^2 + D)$ numbers a head and sequence, two states. ($q$ and $k$ are of no use to it
+# any more, but $v$ is a part of the same array.) The last norm
 # keeps $E + 2$ a token, the last layer $E$.
 
 # %%
@@ -800,7 +800,7 @@ windows = np.random.default_rng(10).integers(V, size=(B, N + 1))
 
 def by_hand(module, recompute=False):
     """Bytes of Saved, (16), in float32; beside them, the tokens as they came, in int64."""
-    a_token = LAYERS * ((6 if recompute else 10) * E + H + 4) + 2 * E + 2
+    a_token = LAYERS * ((6 if recompute else 10) * E + 2 * E * (module is linear) + H + 4) + 2 * E + 2
     states = LAYERS * B * 2 * H * ((E // H) ** 2 + E // H) if module is linear else 0
     return 4 * (B * N * a_token + states)
 

@@ -25,12 +25,12 @@ from functools import partial
 import numpy as np
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import decay_gate, delta, feature_maps, gated_linear, linear
+from linattn_ref.attention import chunked_delta, delta, delta_rule, feature_maps, gated_linear, linear
+from linattn_ref.attention.parts import decay_gate
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.experiments.publishing import chapter
 from linattn_ref.experiments.recurrence import write_fade_erase
 from linattn_ref.kernels import jit
-from linattn_ref.kernels.reference import delta_product
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
@@ -46,15 +46,15 @@ def unit(x):
 #
 # Take linear attention without its feature map and its denominator: what is left is a memory.
 #
-# $$S_i = S_{i-1} + k_i v_i^\top, \qquad o_i = S_i^\top q_i \qquad (1)$$
+# $$S_i = S_{i-1} + k_i v_i^\top, \qquad o_i = S_i^\top q_i \qquad (a)$$
 #
 # Each token *writes* the value $v_i$ at the key $k_i$; a query *reads* at $q_i$. Read at a key of length 1, after $n$
 # tokens:
 #
-# $$S^\top k_i = v_i + \sum_{j \ne i} (k_j^\top k_i)\, v_j \qquad (2)$$
+# $$S^\top k_i = v_i + \sum_{j \ne i} (k_j^\top k_i)\, v_j \qquad (b)$$
 #
 # Orthogonal keys do not disturb each other, and of those there are $C$. Random ones of length 1 have
-# $\mathbb E (k_j^\top k_i)^2 = 1/C$, so that with values of length 1 the squared error of (2) is $(n - 1)/C$. At
+# $\mathbb E (k_j^\top k_i)^2 = 1/C$, so that with values of length 1 the squared error of (b) is $(n - 1)/C$. At
 # $n = C$ the noise is as long as the answer.
 
 # %%
@@ -63,7 +63,7 @@ k, v = unit(rng.standard_normal((2, 400, n, C)))
 s = k.swapaxes(-1, -2) @ v
 error = ((k @ s - v) ** 2).sum(axis=-1).mean()
 print(f"squared error of a sum of {n} keys in {C} channels: {error:.3f}; (n - 1) / C = {(n - 1) / C:.3f}")
-assert abs(error / ((n - 1) / C) - 1) < 0.02  # (2)
+assert abs(error / ((n - 1) / C) - 1) < 0.02  # (b)
 
 # %% [markdown]
 # Wrong in a worse way is what a sum does with a key that *comes back*. If $x = 3$ is followed by $x = 5$, the sum says
@@ -75,15 +75,15 @@ assert abs(error / ((n - 1) / C) - 1) < 0.02  # (2)
 # unknowns. How wrong the state is about token $i$, and in which direction that grows:
 #
 # $$\ell_i(S) = \tfrac12 \lVert v_i - S^\top k_i \rVert^2, \qquad
-# \frac{\partial \ell_i}{\partial S} = -k_i\, (v_i - S^\top k_i)^\top \qquad (3)$$
+# \frac{\partial \ell_i}{\partial S} = -k_i\, (v_i - S^\top k_i)^\top \qquad (c)$$
 #
 # One step of gradient descent of length $\beta_i$, on the token that has just come in, is the **delta rule**:
 #
-# $$S_i = S_{i-1} + \beta_i\, k_i\, (v_i - S_{i-1}^\top k_i)^\top \qquad (4)$$
+# $$S_i = S_{i-1} + \beta_i\, k_i\, (v_i - S_{i-1}^\top k_i)^\top \qquad (d)$$
 #
 # Look first, then write what is missing. With a unit key and $\beta = 1$ the state says $v_i$ at $k_i$ afterwards:
 # $S_i^\top k_i = S_{i-1}^\top k_i + (v_i - S_{i-1}^\top k_i)\, k_i^\top k_i = v_i$. And nothing changes at right angles
-# to $k_i$. Of all states that satisfy the equation it is the nearest: (4) is a projection. Kaczmarz solved systems of
+# to $k_i$. Of all states that satisfy the equation it is the nearest: (d) is a projection. Kaczmarz solved systems of
 # equations so in 1937, one after the other, round and round; Widrow and Hoff's filter of 1960 is the same step.
 #
 # ![The delta rule, drawn](../figures/schematic_delta.svg)
@@ -91,7 +91,7 @@ assert abs(error / ((n - 1) / C) - 1) < 0.02  # (2)
 # %%
 before, key, value = rng.standard_normal((C, 3)), unit(rng.standard_normal(C)), rng.standard_normal(3)
 _, after = delta.step(key, key, value, delta.State(before), np.array(1.0), normalise=False)
-same(after.s.T @ key, value)  # (4): the equation of this token holds
+same(after.s.T @ key, value)  # (d): the equation of this token holds
 across = np.eye(C) - np.outer(key, key)
 same(across @ after.s, across @ before)  # and nothing else has moved
 for _ in range(20):  # any other state that satisfies it is further away
@@ -145,9 +145,9 @@ for i in range(1, 40):
     same(last_only[i], np.eye(40)[seen])
 
 # %% [markdown]
-# Written for $S$ alone, (4) is
+# Written for $S$ alone, (d) is
 #
-# $$S_i = (I - \beta_i k_i k_i^\top)\, S_{i-1} + \beta_i k_i v_i^\top \qquad (5)$$
+# $$S_i = (I - \beta_i k_i k_i^\top)\, S_{i-1} + \beta_i k_i v_i^\top \qquad (e)$$
 #
 # The first factor has the eigenvalue $1 - \beta_i$ along the key and 1 across it. For $\beta$ in $[0, 2]$ none is
 # larger than 1: the state cannot explode, however long the sequence. Above 1 one of them is negative, and a negative
@@ -225,7 +225,7 @@ assert others_again["add"].recall < 0.75
 #
 # $$\mathbb E\, v^\top S^\top k = q^a, \qquad
 # \epsilon_{a+1} = \big(1 - \tfrac2C\big)\, \epsilon_a + \tfrac1C \big(2 + 2 (1 - q^a)\big), \qquad
-# \epsilon_0 = 0 \qquad (6)$$
+# \epsilon_0 = 0 \qquad (f)$$
 #
 # whose solution is $\epsilon_a = 2 (1 - q^a)$, as you can check by putting it in. So the last keys are held almost
 # exactly: with $C = 64$ the error passes 1, that of saying nothing, after $C \log 2 = 44$ keys.
@@ -233,12 +233,12 @@ assert others_again["add"].recall < 0.75
 # %%
 e = 0.0
 for a in range(200):
-    same(e, 2 * (1 - (1 - 1 / C) ** a))  # the solution of (6)
+    same(e, 2 * (1 - (1 - 1 / C) ** a))  # the solution of (f)
     e = (1 - 2 / C) * e + (2 + 2 * (1 - (1 - 1 / C) ** a)) / C
 assert stream["delta"].recall == 1
 assert stream["add"].recall < 0.2
 assert stream["delta"].error < stream["fade"].error < 0.35
-for rule, errors in held.stream.items():  # measured, against (6) and its like for the other two
+for rule, errors in held.stream.items():  # measured, against (f) and its like for the other two
     expected = write_fade_erase.expected_error(rule, held.ages, held.length, held.width)
     np.testing.assert_allclose(errors, expected, rtol=0.2, atol=0.02)
 
@@ -251,10 +251,10 @@ for rule, errors in held.stream.items():  # measured, against (6) and its like f
 # Both ideas together, and this is all that the rest of the chapter is about. With a gate
 # $g_i = \exp(\texttt{log\_gate}_i)$ from 0 to 1, one number a token or one for each of the $C$ channels,
 #
-# $$\tilde S_i = \mathrm{diag}(g_i)\, S_{i-1} \qquad (7)$$
-# $$u_i = v_i - \tilde S_i^\top e_i \qquad (8)$$
-# $$S_i = \tilde S_i + k_i u_i^\top \qquad (9)$$
-# $$o_i = S_i^\top q_i \qquad (10)$$
+# $$\tilde S_i = \mathrm{diag}(g_i)\, S_{i-1} \qquad (1)$$
+# $$u_i = v_i - \tilde S_i^\top e_i \qquad (2)$$
+# $$S_i = \tilde S_i + k_i u_i^\top \qquad (3)$$
+# $$o_i = S_i^\top q_i \qquad (4)$$
 #
 # Fade, look at $e_i$, write, read. Each member of the family fills in $g$, $e$ and $v$:
 #
@@ -269,10 +269,10 @@ for rule, errors in held.stream.items():  # measured, against (6) and its like f
 #
 # There is no denominator: what fades needs no mean, and a normalisation of the output follows. Queries and keys of the
 # delta rule are divided by their lengths, and queries by $\sqrt C$. `gated_linear` is the first half of the table,
-# `delta` the second; both run one loop.
+# `delta` the second; both run one loop, `delta_rule`. The numbers (1) to (11) are those of its docstring.
 
 # %%
-chapter.source(delta_product.forward_by_row, doc=False)
+chapter.source(delta_rule.forward, doc=False)
 chapter.source(delta.forward, doc=False)
 
 N, C, M = 40, 6, 4
@@ -282,10 +282,10 @@ out, _ = delta.forward(q, k, v, beta, log_gate)
 s = np.zeros((C, M))
 for i in range(N):
     k_i, q_i = k[i] / np.sqrt(k[i] @ k[i] + 1e-6), q[i] / np.sqrt(q[i] @ q[i] + 1e-6) / math.sqrt(C)
-    faded = np.diag(np.exp(log_gate[i])) @ s  # (7)
-    u_i = beta[i] * v[i] - faded.T @ (beta[i] * k_i)  # (8)
-    s = faded + np.outer(k_i, u_i)  # (9)
-    same(out[i], s.T @ q_i)  # (10)
+    faded = np.diag(np.exp(log_gate[i])) @ s  # (1)
+    u_i = beta[i] * v[i] - faded.T @ (beta[i] * k_i)  # (2)
+    s = faded + np.outer(k_i, u_i)  # (3)
+    same(out[i], s.T @ q_i)  # (4)
 same(out, delta.matrix(q, k, beta, log_gate) @ v)
 
 # RetNet's gates are numbers; nearly all others are made from the token by a softplus, a step in time, and a rate.
@@ -314,40 +314,40 @@ for document in (slice(0, 25), slice(25, N)):
     for whole, part in zip(gradients[:4], delta.backward(d_out[document], kept)[:4], strict=True):
         same(whole[document], part)
 assert not gradients.log_gate[25].any()  # throwing away is not a matter of degree
-assert all(np.isfinite(x).all() for x in gradients)
+assert all(np.isfinite(x).all() for x in gradients[:5])
 
 # %% [markdown]
 # ## The backward pass is a delta rule
 #
 # Let $G_i$ be the gradient of a loss with respect to $o_i$, and $A_i$, $\tilde A_i$, $r_i$ those with respect to
-# $S_i$, $\tilde S_i$ and $u_i$. Go through (10) to (7) from the end. $S_i$ is read by the query, and it is what row
+# $S_i$, $\tilde S_i$ and $u_i$. Go through (4) to (1) from the end. $S_i$ is read by the query, and it is what row
 # $i + 1$ lets fade:
 #
-# $$A_i = q_i G_i^\top + \mathrm{diag}(g_{i+1})\, \tilde A_{i+1} \qquad (11)$$
+# $$A_i = q_i G_i^\top + \mathrm{diag}(g_{i+1})\, \tilde A_{i+1} \qquad (5)$$
 #
-# In (9), $u_i$ is written at $k_i$. A change $\delta u$ changes $S_i$ by $k_i \delta u^\top$, and the loss by
-# $\langle A_i, k_i \delta u^\top \rangle = (A_i^\top k_i)^\top \delta u$. In (8), $v_i$ enters as it is:
+# In (3), $u_i$ is written at $k_i$. A change $\delta u$ changes $S_i$ by $k_i \delta u^\top$, and the loss by
+# $\langle A_i, k_i \delta u^\top \rangle = (A_i^\top k_i)^\top \delta u$. In (2), $v_i$ enters as it is:
 #
-# $$r_i = A_i^\top k_i = \frac{\partial \ell}{\partial v_i} \qquad (12)$$
+# $$r_i = A_i^\top k_i = \frac{\partial \ell}{\partial v_i} \qquad (6)$$
 #
-# $\tilde S_i$ is used twice, in (9) as it is, and in (8) with $-\tilde S_i^\top e_i$, where a change
+# $\tilde S_i$ is used twice, in (3) as it is, and in (2) with $-\tilde S_i^\top e_i$, where a change
 # $\delta \tilde S$ costs $-r_i^\top \delta \tilde S^\top e_i = -\langle e_i r_i^\top, \delta \tilde S \rangle$:
 #
-# $$\tilde A_i = A_i - e_i r_i^\top \qquad (13)$$
+# $$\tilde A_i = A_i - e_i r_i^\top \qquad (7)$$
 #
-# Read (12) and (13) again. *Look* at $k_i$, then *erase* along $e_i$ what was found: it is (8) and (9) with $k$ and $e$
-# exchanged, nothing written but the $q_i G_i^\top$ of (11), and time running backward. What corrects on the way forward
+# Read (6) and (7) again. *Look* at $k_i$, then *erase* along $e_i$ what was found: it is (2) and (3) with $k$ and $e$
+# exchanged, nothing written but the $q_i G_i^\top$ of (5), and time running backward. What corrects on the way forward
 # corrects on the way back, and for the same reason the gradient cannot explode.
 
 # %%
-chapter.source(delta_product.backward_by_row, doc=False)
+chapter.source(delta_rule.backward, delta_rule.faded_states, doc=False)
 
 e = rng.uniform(0, 1, (N, 1)) * unit(k)
-inputs = {"q": q, "k": unit(k), "v": v, "erase": e, "log_gate": log_gate, "state": None}
-_, last, u = delta_product.forward(**inputs)
-d_v = delta_product.backward(d_out, None, **inputs, u=u)[2]
+inputs = {"q": q, "k": unit(k), "v": v, "erase": e, "log_gate": log_gate}
+out, saved = delta_rule.forward(**inputs)
+d_v = delta_rule.backward(d_out, saved).v
 
-# The forward pass of the delta rule computes (11)-(13): two rows a token, the last token first. The first row of each
+# The forward pass of the delta rule computes (5)-(7): two rows a token, the last token first. The first row of each
 # writes G at q, after the gate of the token behind it; the second looks at k and erases along e.
 zeros = np.zeros((N, C))
 gate_behind = np.concatenate([np.zeros((1, C)), log_gate[:0:-1]])  # log g_{i+1}, from the end
@@ -357,26 +357,30 @@ rows = {
     "v": np.stack([d_out[::-1], 0 * d_out], axis=1).reshape(2 * N, M),
     "erase": np.stack([zeros, unit(k)[::-1]], axis=1).reshape(2 * N, C),
     "log_gate": np.stack([gate_behind, zeros], axis=1).reshape(2 * N, C),
-    "state": None,
 }
-_, _, found = delta_product.forward(**rows)
+found = delta_rule.forward(**rows)[1].u
 same(-found[1::2][::-1], d_v)  # r_i is what the erasing rows find, with its sign
 
 # %% [markdown]
-# What is left is read off (9), (8) and (10), each with a state at one side of the row:
+# What is left is read off (3), (2) and (4), each with a state at one side of the row:
 #
-# $$\frac{\partial \ell}{\partial k_i} = A_i u_i, \qquad \frac{\partial \ell}{\partial e_i} = -\tilde S_i r_i, \qquad
-# \frac{\partial \ell}{\partial q_i} = S_i G_i \qquad (14)$$
+# $$\frac{\partial \ell}{\partial k_i} = A_i u_i \quad (8) \qquad
+# \frac{\partial \ell}{\partial e_i} = -\tilde S_i r_i \quad (9) \qquad
+# \frac{\partial \ell}{\partial q_i} = S_i G_i \quad (10)$$
 #
 # The first needs $A$, which runs backward, and $u$; the others need $S$, which runs forward, and $r$. So keep $u$, an
-# $N \times M$ array, from the forward pass; run $A$ once from the end and leave $r$; run $S$ once more from the start.
-# No state is kept for every row, and none is rewound by dividing by a gate.
+# $N \times M$ array, from the forward pass, and every $C$-th state, together as many numbers. The backward pass
+# computes the states between two of these again, $C$ at a time. No state is kept for every row, and none is rewound by
+# dividing by a gate.
 
 # %%
 _, saved = delta.forward(q, k, v, beta, log_gate)
 beyond = kept_bytes(((q, k, v, beta, log_gate), saved)) - kept_bytes((q, k, v, beta, log_gate))
-print(f"kept beyond the inputs: {beyond} bytes; u and the last state are {8 * (N * M + C * M)}")
-assert beyond <= 8 * (N * M + C * M + 1)  # and a count of steps
+states = len(saved.rule.noted) + 1  # S_0, S_C, ..., and the last
+of_states = 8 * states * C * M
+print(f"kept beyond the inputs: {states} states of {N}, {of_states} bytes, and rows, {beyond - of_states} bytes")
+assert states == math.ceil(N / C) + 1
+assert beyond - of_states <= 8 * N * (4 * C + 2 * M)  # q, k, e, v and u as the rule has them, and gates
 report = gradcheck.check_elementwise(delta.forward, delta.backward, q, k, v, beta, log_gate, rng=2)
 print(report)
 report.assert_ok()
@@ -384,24 +388,23 @@ report.assert_ok()
 # %% [markdown]
 # ### The gradient of the gate
 #
-# By (7), $\partial \ell / \partial g_i$ is the inner product of $\tilde A_i$ and $S_{i-1}$, channel by channel, and
+# By (1), $\partial \ell / \partial g_i$ is the inner product of $\tilde A_i$ and $S_{i-1}$, channel by channel, and
 # for the logarithm
 #
-# $$d_i := \frac{\partial \ell}{\partial \log g_i} = \mathrm{rowsum}(\tilde A_i * \tilde S_i) \qquad (15)$$
+# $$d_i := \frac{\partial \ell}{\partial \log g_i} = \mathrm{rowsum}(\tilde A_i * \tilde S_i) \qquad (11)$$
 #
 # ($\mathrm{rowsum}$ leaves one number a channel.) Alas, this needs $A$ and $S$ of the same row, and one runs
-# backward. The code notes a state now and then, and makes the others again. There is a shorter way. Put (13) in,
-# then (9):
+# backward. The code has the states all the same, for (9) and (10). There is a shorter way. Put (7) in, then (3):
 #
 # $$d_i = \mathrm{rowsum}(A_i * \tilde S_i) - e_i * (\tilde S_i r_i)
 # = \mathrm{rowsum}(A_i * S_i) - k_i * (A_i u_i) - e_i * (\tilde S_i r_i)$$
 #
-# The last two are in (14). And the first, by (11), is $q_i * (S_i G_i)$ and
+# The last two are in (8) and (9). And the first, by (5), is $q_i * (S_i G_i)$ and
 # $\mathrm{rowsum}(\mathrm{diag}(g_{i+1})\, \tilde A_{i+1} * S_i)$, where the gate may as well stand at $S_i$, which
 # makes it $\mathrm{rowsum}(\tilde A_{i+1} * \tilde S_{i+1}) = d_{i+1}$:
 #
 # $$d_i = d_{i+1} + q_i * \frac{\partial \ell}{\partial q_i} + e_i * \frac{\partial \ell}{\partial e_i}
-# - k_i * \frac{\partial \ell}{\partial k_i} \qquad (16)$$
+# - k_i * \frac{\partial \ell}{\partial k_i} \qquad (g)$$
 #
 # The gradient of every gate is a running sum of products that are there anyway. The code does not use it, for with
 # strong gates the sum is a small difference of large numbers: at $\log g = -20$ no digit of it is right in float32.
@@ -410,69 +413,72 @@ report.assert_ok()
 # the channel of the state is kept; against what comes in from before it is a gate of $t$ at row $i$.
 
 # %%
-d_q, d_k, _, d_e, d_log_gate, _ = delta_product.backward(d_out, None, **inputs, u=u)
+_, saved = delta_rule.forward(**inputs)
+d_q, d_k, _, d_e, d_log_gate, _ = delta_rule.backward(d_out, saved)
 own = q * d_q + e * d_e - unit(k) * d_k
-same(d_log_gate, np.cumsum(own[::-1], axis=0)[::-1])  # (16)
+same(d_log_gate, np.cumsum(own[::-1], axis=0)[::-1])  # (g)
 
-i, t = 17, 1.3  # the reason, in numbers
-moved = {name: None if x is None else x.copy() for name, x in inputs.items()}
+i, t = 17, 0.8  # the reason, in numbers
+moved = {name: x.copy() for name, x in inputs.items()}
 moved["q"][i:, 2] *= t
 moved["erase"][i:, 2] *= t
 moved["k"][i:, 2] /= t
 gated = {**inputs, "log_gate": log_gate.copy()}
 gated["log_gate"][i, 2] += math.log(t)
-same(delta_product.forward(**moved)[0], delta_product.forward(**gated)[0])
+same(delta_rule.forward(**moved)[0], delta_rule.forward(**gated)[0])
 
 # %% [markdown]
 # ## A chunk: a triangular system
 #
 # Rows are slow: each is a product with a vector. Chapter 7 took chunks of $T$ rows and made products of matrices.
 # Here row $i$ needs what rows before it have written, $u_j$, which is what we are looking for. Let $S$ be the state
-# before the chunk, $\rho_{ij} = g_{j+1} * \cdots * g_i$ and $c_i = g_1 * \cdots * g_i$ within it. Unroll (7) and (9):
+# before the chunk, $\rho_{ij} = g_{j+1} * \cdots * g_i$ and $c_i = g_1 * \cdots * g_i$ within it. Unroll (1) and (3):
 #
 # $$\tilde S_i = \mathrm{diag}(c_i)\, S + \sum_{j < i} (\rho_{ij} * k_j)\, u_j^\top$$
 #
-# and put it into (8). With $A_{ij} = e_i^\top (\rho_{ij} * k_j)$ for $j < i$, 0 elsewhere, and rows stacked,
+# and put it into (2). With $A_{ij} = e_i^\top (\rho_{ij} * k_j)$ for $j < i$, 0 elsewhere, and rows stacked,
 #
 # $$u_i = v_i - S^\top (c_i * e_i) - \sum_{j < i} A_{ij} u_j \qquad \Longleftrightarrow \qquad
-# (I + A)\, U = V - (c * E)\, S \qquad (17)$$
+# (I + A)\, U = V - (c * E)\, S \qquad (13)$$
 #
 # A lower triangular system with ones on the diagonal: solved from the first row to the last, and always solvable.
 # With $U$ the rest is linear attention's chunk; $P_{ij} = q_i^\top (\rho_{ij} * k_j)$ for $j \le i$:
 #
-# $$O = (c * Q)\, S + P U, \qquad S' = c_T * S + (\rho_T * K)^\top U \qquad (18)$$
+# $$O = (c * Q)\, S + P U \quad (14) \qquad S' = c_T * S + (\rho_T * K)^\top U \quad (15)$$
 #
 # The backward pass is the transpose of each line, from the last to the first; that of the system is
-# $(I + A)^\top R = \ldots$, solved from the last row to the first. The file derives all of it.
+# $(I + A)^\top R = \ldots$, solved from the last row to the first. The page `chunked_delta` derives all of it.
 
 # %%
-chapter.source(delta_product.forward, delta_product._solve, doc=False)
+chapter.source(chunked_delta.forward, chunked_delta.solve, doc=False)
 
-out, last, u = delta_product.forward_by_row(**inputs)
-for found, expected in zip(delta_product.forward(**inputs), (out, last, u), strict=True):
+
+def both_passes(page):
+    out, saved = page.forward(**inputs)
+    gradients = page.backward(d_out, saved, d_state=saved.state)  # a gradient of the last state too
+    return (out, saved.u, saved.state.s, *gradients[:5])
+
+
+for found, expected in zip(both_passes(chunked_delta), both_passes(delta_rule), strict=True):
     same(found, expected)
-faded_keys = gated_linear.matrix(
-    e, unit(k), log_gate, scale=1.0
-)  # rows e_i, keys k_j, gates between: A and its diagonal
+# rows e_i, keys k_j, gates between: A and its diagonal
+faded_keys = gated_linear.matrix(e, unit(k), log_gate, scale=1.0)
 system = np.eye(N) + np.tril(faded_keys, -1)
-same(system @ u, v)  # (17), the whole sequence as one chunk, from S = 0
-same(
-    delta_product.backward(d_out, last, **inputs, u=u)[2], delta_product.backward_by_row(d_out, last, **inputs, u=u)[2]
-)
+same(system @ saved.u, v)  # (13), the whole sequence as one chunk, from S = 0
 
 # %% [markdown]
-# These functions exist three times, under the same names. `kernels.reference.delta_product` is what you see.
-# `kernels.jit.delta_product` is for a CPU: chunks of 32 rows, products and triangular solve in the processor's
-# registers; with one gate for all channels $c_i$ and $\rho_{Ti}$ are factors of rows, so that nothing of a chunk is
-# copied. `kernels.cuda.delta_product` is for a GPU, in chunks of 64 rows: pairs, outputs and gradients of all chunks at
-# once, and only (17) and the state of (18) from chunk to chunk, a block for each 64 columns of a head (chapter 16 says
-# how such kernels are tested without a GPU). Each is a `kernels` that `delta` and `gated_linear` take.
+# Compiled, the rule exists twice more, as `delta_rule` of two backends, both by chunks. `kernels.jit` is for a CPU: 32
+# rows a chunk, products and triangular solve in the processor's registers; with one gate for all channels $c_i$ and
+# $\rho_{Ti}$ are factors of rows, so that nothing of a chunk is copied. `kernels.cuda` is for a GPU, in chunks of 64
+# rows: pairs, outputs and gradients of all chunks at once, and only (13) and the state of (15) from chunk to chunk, a
+# block for each 64 columns of a head (chapter 16 says how such kernels are tested without a GPU). `delta` and
+# `gated_linear` are composed of `delta_rule`, so that `kernels=jit` reaches them too.
 
 # %%
-for found, expected in zip(jit.delta_product.forward(**inputs), (out, last, u), strict=True):
-    same(found, expected)
-gradients = (room.backward(d_out, last, **inputs, u=u) for room in (jit.delta_product, delta_product))
-for found, expected in zip(*gradients, strict=True):
+out, saved = delta.forward(q, k, v, beta, log_gate)
+fast, kept = delta.forward(q, k, v, beta, log_gate, kernels=jit)
+same(fast, out)
+for found, expected in zip(delta.backward(d_out, kept)[:5], delta.backward(d_out, saved)[:5], strict=True):
     same(found, expected)
 
 # Beside `causal_product` with a gate a head, on one thread, eight heads of 64, 4096 tokens, float32: the kept record.
@@ -501,11 +507,11 @@ assert c[-1] == 0
 with np.errstate(invalid="ignore", divide="ignore"):
     assert np.isnan(c[-1] / c[-2])  # 0/0; the ratio is 1e-6
 
-large = {name: None if x is None else x[:12].copy() for name, x in inputs.items()}
+large = {name: x[:12].copy() for name, x in inputs.items()}
 for name in ("k", "erase"):
     large[name][8:] *= 1e12
-expected = delta_product.forward(**{name: None if x is None else x[:8] for name, x in large.items()})[2]
-np.testing.assert_array_equal(delta_product.forward(**large)[2][:8], expected)  # not a bit has moved
+expected = chunked_delta.forward(**{name: x[:8] for name, x in large.items()})[1].u
+np.testing.assert_array_equal(chunked_delta.forward(**large)[1].u[:8], expected)  # not a bit has moved
 a = np.tril(gated_linear.matrix(large["erase"], large["k"], large["log_gate"], scale=1.0), -1)
 general = np.linalg.solve(np.eye(12) + a, large["v"])
 print(f"first rows by a solver with pivots: off by {abs(general[:8] - expected).max():.0e}")
@@ -517,17 +523,17 @@ assert abs(general[:8] - expected).max() > 1e-9
 # Linear attention's states are sums, so that machines can share a sequence and add theirs up (chapter 8). Not here: the
 # second piece fades and erases what the first has written. What a piece does to a state is an affine map,
 #
-# $$S' = W S + B, \qquad W_{ab} = W_b W_a, \quad B_{ab} = W_b B_a + B_b \qquad (19)$$
+# $$S' = W S + B, \qquad W_{ab} = W_b W_a, \quad B_{ab} = W_b B_a + B_b \qquad (h)$$
 #
 # and maps compose, in any grouping. $W$ is what becomes of $I$ when nothing is written, and $B$ what becomes of 0: the
-# same kernel computes both at once, as columns of one state. Backward, a gradient goes through $W^\top$.
+# same rule computes both at once, as columns of one state. Backward, a gradient goes through $W^\top$.
 
 # %%
 tokens = k, v, beta, log_gate
 first, second = (delta.summarise(*(x[rows] for x in tokens)) for rows in (slice(0, 15), slice(15, N)))
 whole = delta.summarise(*tokens)
 for found, expected in zip(delta.combine(first, second), whole, strict=True):
-    same(found, expected)  # (19)
+    same(found, expected)  # (h)
 assert abs(first.b + second.b - whole.b).max() > 0.1  # they do not add
 _, saved = delta.forward(q, k, v, beta, log_gate)
 same(delta.apply(whole, delta.init_state((), C, M)).s, saved.state.s)
@@ -542,12 +548,12 @@ for i in range(N):
 # %% [markdown]
 # ## Exercises
 #
-# Four more of the family. `delta_product` takes any $e$, so that three of them are a call of it.
+# Four more of the family. `delta_rule` takes any $e$, so that three of them are a call of it.
 #
 # **1. RWKV-7** (Peng et al. 2025) has the transition $\mathrm{diag}(w) + b\, \alpha^\top$, where $\alpha$ is a
 # normalised key with its sign turned and $b$ that key times a rate for each channel (its equation 17); take any two
 # vectors: $S_i = \mathrm{diag}(w_i) S_{i-1} + b_i\, (S_{i-1}^\top \alpha_i)^\top + k_i v_i^\top$. It looks at the
-# state *before* it fades. Write it as (7)-(10). How many rows a token does it take?
+# state *before* it fades. Write it as (1)-(4). How many rows a token does it take?
 #
 # <details><summary>Solution</summary>
 #
@@ -569,13 +575,12 @@ def in_turn(x, y):
     return np.stack([x, y], axis=1).reshape(2 * N, -1)
 
 
-two_rows = delta_product.forward(
+two_rows = delta_rule.forward(
     q=in_turn(0 * q, q),
     k=in_turn(b, k),
     v=in_turn(0 * v, v),
     erase=in_turn(-alpha / w, 0 * w),
     log_gate=in_turn(np.log(w), 0 * w),
-    state=None,
 )[0]
 np.testing.assert_allclose(two_rows[1::2], expected, rtol=1e-9, atol=1e-9)
 
@@ -598,9 +603,9 @@ for i in range(N):
     s = (np.eye(C) - np.outer(k_i, erase_gate[i] * k_i)) @ np.diag(np.exp(log_gate[i])) @ s
     s += np.outer(k_i, write_gate[i] * v[i])
     expected.append(s.T @ q[i])
-same(delta_product.forward(q, unit(k), write_gate * v, erase_gate * unit(k), log_gate, None)[0], expected)
+same(delta_rule.forward(q, unit(k), write_gate * v, erase_gate * unit(k), log_gate)[0], expected)
 same(
-    delta_product.forward(q, unit(k), beta[:, None] * v, beta[:, None] * unit(k), log_gate, None)[0],
+    delta_rule.forward(q, unit(k), beta[:, None] * v, beta[:, None] * unit(k), log_gate)[0],
     delta.forward(q, unit(k), v, beta, log_gate, normalise=False, scale=1.0)[0],
 )
 
@@ -621,7 +626,7 @@ same(
 
 # %%
 key, value = unit(rng.standard_normal((1, C))).repeat(60, axis=0), rng.standard_normal((1, M)).repeat(60, axis=0)
-repeated, _, _ = delta_product.forward(key, key, 0.8 * value, 0.8 * 0.5 * key, None, None)
+repeated, _ = delta_rule.forward(key, key, 0.8 * value, 0.8 * 0.5 * key)
 same(repeated[-1], 2 * value[0])
 
 # %% [markdown]
