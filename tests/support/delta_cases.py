@@ -41,8 +41,13 @@ def log_gates(rng, shape, dtype):
 
 
 def queries_written_and_state(s):
-    """The scaled queries, ``u`` and the state; under a mask gates are copied too."""
-    return s.n * (2 * s.d + s.m) + s.d * s.m
+    """The scaled queries and the state; under a mask gates, of a channel each, are copied too."""
+    return 2 * s.n * s.d + s.d * s.m
+
+
+def written_and_state(s):
+    """``u`` and the state; under a mask gates are copied too."""
+    return s.n * (s.m + 1) + s.d * s.m
 
 
 def rule_and_states(s):
@@ -72,7 +77,7 @@ BAD_GATES = (
         "fewer queries",
         lambda call: call.change(arrays={"q": call.arrays["q"][..., 1:, :]}),
         ValueError,
-        r"^q: a query a key is needed, got N = 6 and L = 7",
+        r"^k: expected shape \(\.\.\., N, C\) = \(2, 6, 4\), got \(2, 7, 4\)",
     ),
 )
 BAD_BETAS = (
@@ -99,6 +104,7 @@ GATED_LINEAR = partial(
     square=True,
     recurrent=True,
     bounded=("log_gate",),
+    optional=("log_gate",),
 )
 DELTA = partial(
     Case,
@@ -106,6 +112,7 @@ DELTA = partial(
     oracle=plain_loops.delta,
     rooms=ROOMS,
     saved=units_written_and_states,
+    saved_in={"jit": written_and_state},
     causal=True,
     square=True,
     recurrent=True,

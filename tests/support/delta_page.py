@@ -1,5 +1,7 @@
 """The page `delta_rule` with the arguments and results of a backend's loop, which is held against it."""
 
+import numpy as np
+
 from linattn_ref.attention import delta_rule
 from linattn_ref.attention.delta_rule import State
 
@@ -14,7 +16,7 @@ def forward(q, k, v, erase, log_gate, state):
 def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
     saved = _forward(q, k, v, erase, log_gate, state)[1]
     *gradients, d_first = delta_rule.backward(d_out, saved, d_state=None if d_state is None else State(d_state))
-    return *gradients, None if d_first is None else d_first.s
+    return *gradients, d_first.s
 
 
 def step(q, k, v, erase, log_gate, s):
@@ -24,4 +26,5 @@ def step(q, k, v, erase, log_gate, s):
 
 
 def _forward(q, k, v, erase, log_gate, state):
-    return delta_rule.forward(q, k, v, erase, log_gate, state=None if state is None else State(state))
+    state = np.zeros((*v.shape[:-2], k.shape[-1], v.shape[-1]), v.dtype) if state is None else state
+    return delta_rule.forward(q, k, v, erase, log_gate, state=State(state))

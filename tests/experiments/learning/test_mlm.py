@@ -150,7 +150,7 @@ def test_the_command_trains_goes_on_and_says_what_is_wrong(tmp_path, text, capsy
         ([], "run has the last.safetensors of a run; resume that one, or give another folder"),
         (["--resume", "--seed", "1"], "resume: the run in"),
         (["--resume", "--vocabulary", "290"], "resume: the run in"),
-        (["--resume", "--text", str(other)], "is one with other settings: text, vocabulary"),
+        (["--resume", "--text", str(other)], "is one with other settings: text"),
         (["--peak", "nan"], "peak: expected a finite number of at least 0, got nan"),
         (["--attention", "softmax", "--pooled"], "pooled: linformer alone has projections, got attention 'softmax'"),
         (["--attention", "linear", "--own-rate", "1"], "own_rate: linformer alone has projections"),

@@ -118,7 +118,7 @@ def test_the_command_reads_recordings_and_says_what_is_wrong(tmp_path, recording
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     spoilt = recordings / "test" / "anna" / "0"
     for suffix, content, message in (
-        (".txt", b"film 2", "expected letters, apostrophes and spaces, got '2'"),
+        (".txt", b"film %", "expected letters, digits and punctuation, got '%' in 'film %'"),
         (".flac", b"none", "not a sound that can be read"),
     ):
         spoilt.with_suffix(suffix).write_bytes(content)

@@ -111,7 +111,8 @@ def test_a_worker_that_is_killed_changes_no_number(cluster, long_model, long_tex
 @pytest.mark.slow
 def test_a_scheduler_that_goes_away_is_one_line_and_what_is_done_is_kept(cluster, tmp_path):
     rng = np.random.default_rng(0)
-    np.savez(tmp_path / "p.npz", p=rng.random((30, 2, 3, 128, 128), np.float32))
+    p = rng.random((30, 2, 3, 128, 128), np.float32)
+    np.savez(tmp_path / "p.npz", p=p / p.sum(axis=-1, keepdims=True))
     given = ("--arrays", tmp_path / "p.npz", "--out", tmp_path / "out")
     worker = cluster.start_worker()
     job = spectrum(*given, "--dask", cluster.address)
