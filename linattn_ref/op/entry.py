@@ -135,7 +135,9 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             check_backend(backend, function)
         if extras.get("out") is not None:
             check_out(extras["out"], sizes)
-        if all(x is before[name] for name, x in arguments.items()) and len(seen) < REMEMBERED:
+        if all(x is before[name] for name, x in arguments.items()):
+            if len(seen) == REMEMBERED:  # as of a cache that grows with every step
+                seen.clear()
             seen.add(key)
         return call.args, call.kwargs
 

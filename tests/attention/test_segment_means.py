@@ -65,5 +65,5 @@ def test_what_is_refused(rng):
         segment_means.forward(x, 12)
     with pytest.raises(TypeError, match=r"'out'"):  # its output is shaped otherwise than an attention's
         segment_means.forward(x, 4, out=np.empty((2, 4, 3)))
-    with pytest.raises(TypeError, match=r"^kernels: expected a backend with the page 'segment_means'"):
+    with pytest.raises(TypeError, match=r"'kernels'"):
         segment_means.forward(x, 4, kernels=SimpleNamespace())
