@@ -29,7 +29,7 @@ BUDGETS = (
     Budget("causal_step", "step_of_a_head", "x2 x2 x2 x3 x2 x x2 bool", 64, 0),
     Budget("delta_rows", "fade", "x3 x3 x3 x3 x3 x3 x3 x3 x3 bool bool", 80, 0),
     Budget("delta_rows", "pairs", "x3 x3 x3 x3 x3 x3 bool", 96, 12288),
-    Budget("delta_rows", "gate_gradient", "x3 x3 x3 x3 x3 x3 x3 x3 x3 x4 x4 x3 bool", 80, 16384),
+    Budget("delta_rows", "gate_gradient", "x3 x3 x3 x3 x3 x3 x3 x3 x3 x4 x4 x3 bool", 96, 16384),
     Budget("delta_chunks", "correct", "x3 x3 x3 x3 x3 x4 x3 x3 bool", 255, 20800),
     Budget("delta_chunks", "fade_on", "x4 x3 x3 bool", 64, 0),
     Budget("delta_chunks", "read", "x3 x3 x3 x4 x3 bool bool", 128, 20800),
