@@ -74,7 +74,7 @@ def pytest_generate_tests(metafunc):
         option = metafunc.config.option
         unwanted = "not mutants" in option.markexpr
         drawn = [] if unwanted else mutant_generator.draw(ROOT / "linattn_ref", option.mutants, option.seed)
-        metafunc.parametrize("drawn", drawn, ids=lambda each: f"{each.file}:{each.line}-{each.kind.replace(' ', '-')}")
+        metafunc.parametrize("drawn", drawn, ids=[f"{x.file}:{x.line}-{x.kind.replace(' ', '-')}" for x in drawn])
 
 
 @pytest.fixture(scope="module")

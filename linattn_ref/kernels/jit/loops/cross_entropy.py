@@ -25,7 +25,7 @@ def forward(scores, targets, share, *, d_scores=None):
     return log_p.reshape(targets.shape), give_rows(d_scores, written, scores.shape)
 
 
-@kernel(scores="rows V", targets="rows", share="rows", d_scores="rows V", log_p="rows")
+@kernel(scores="rows V", targets="rows < V", share="rows", d_scores="rows V", log_p="rows")
 def _forward(scores, targets, share, d_scores, log_p):
     for i in prange(len(scores)):
         some = slice(i, i + 1)

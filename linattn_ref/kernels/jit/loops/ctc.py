@@ -35,6 +35,7 @@ def forward(scores, targets, frames, lengths, share, *, d_scores=None):
     """Loss of each sequence, and the gradient; arguments are the reference's."""
     written = rows_to_write(d_scores, scores).reshape(scores.shape)
     losses = np.empty(len(scores), scores.dtype)
+    targets = np.where(np.arange(targets.shape[-1]) < lengths[:, None], targets, 0)  # the others may be anything
     counts = [without_gaps(x, np.intp) for x in (targets, frames, lengths)]
     _forward(without_gaps(scores), *counts, without_gaps(share), losses, written)
     if d_scores is not None and not np.may_share_memory(d_scores, written):
@@ -45,7 +46,7 @@ def forward(scores, targets, frames, lengths, share, *, d_scores=None):
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@kernel(scores="B T V", targets="B S", frames="B", lengths="B", share="B", losses="B", d_scores="B T V")
+@kernel(scores="B T V", targets="B S < V", frames="B <= T", lengths="B <= S", share="B", losses="B", d_scores="B T V")
 def _forward(scores, targets, frames, lengths, share, losses, d_scores):
     for b in prange(len(scores)):
         d_scores[b, frames[b] :] = 0

@@ -10,6 +10,7 @@ import math
 import numpy as np
 from numba import get_num_threads
 
+from linattn_ref.kernels.jit.loops.entrance import check_indices
 from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.lsh_meet import check_length
 from linattn_ref.kernels.jit.loops.lsh_runs import backward_round, forward_round, run_length
@@ -46,6 +47,7 @@ def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
     check_length(q)
     q, k, v = side_by_side(q, k, v)
     order, seen = _flat(order, 2), _flat_count(seen)
+    check_indices("order", order, q.shape[-2])
     chunks = _chunks(order, chunk, q.dtype)
     written = to_write(out, v.shape, v.dtype)
     written[...] = 0
