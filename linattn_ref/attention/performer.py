@@ -80,10 +80,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from linattn_ref.attention import exponential, feature_maps, linear
-from linattn_ref.attention.feature_maps import FeatureMap
-from linattn_ref.attention.feature_maps_favor import KINDS, Kind
-from linattn_ref.attention.feature_maps_random import check_omega
+from linattn_ref.attention import exponential, linear
+from linattn_ref.attention.features import feature_maps
+from linattn_ref.attention.features.feature_maps import FeatureMap
+from linattn_ref.attention.features.feature_maps_favor import KINDS, Kind
+from linattn_ref.attention.features.feature_maps_random import check_omega
 from linattn_ref.attention.linear import Gradients, State
 from linattn_ref.attention.parts.recurrent import matrix_of
 from linattn_ref.attention.parts.sums import check_d_state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from linattn_ref.attention.arguments import Array, Mask
-from linattn_ref.attention.feature_maps_random import or_infinity, unit
+from linattn_ref.attention.features.feature_maps_random import or_infinity, unit
 
 __all__ = ["add_rows", "dot", "inverse", "key_of", "length_of"]
 

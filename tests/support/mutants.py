@@ -135,7 +135,7 @@ MUTANTS = (
     ),
     Mutant(
         "the part of the gradient along a unit vector stays",
-        "attention/feature_maps_random.py",
+        "attention/features/feature_maps_random.py",
         "across = d_y - y * (y * d_y).sum(axis=-1, keepdims=True)",
         "across = d_y.copy()",
         "rfa-reference",
