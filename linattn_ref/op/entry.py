@@ -188,7 +188,7 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
 def is_numpy(arguments: Any) -> bool:
     """Whether the first of them is NumPy's, or begins with what is: so is the rest, or the checks say where not."""
     while type(arguments) is not np.ndarray:
-        if not arguments or not isinstance(arguments, tuple):
+        if not isinstance(arguments, tuple) or not arguments:
             return False
         arguments = arguments[0]
     return True
