@@ -85,7 +85,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, grad
         for rows, columns, allowed in tiles_of(part):
             queries, keys = part.queries[rows], part.keys[columns]
             d_o, scores = np.take(d_out, queries, axis=-2), _scores(q, k, key_mask, queries, keys, allowed, scale)
-            p = np.exp(scores - shift[..., queries, :])  # (5)  (..., queries, keys)
+            p = np.where(np.isneginf(scores), q.dtype.type(0), np.exp(scores - shift[..., queries, :]))  # (5)
             d_p = d_o @ np.take(v, keys, axis=-2).swapaxes(-1, -2)  # (..., queries, keys)
             d_scores = np.where(p == 0, p, p * (d_p - row_sum[..., queries, :]))  # what is not seen may be NaN
             d_q[..., queries, :] += scale * product_of_seen(d_scores, np.take(k, keys, axis=-2))

@@ -29,7 +29,7 @@ def test_both_passes_are_the_references():
 
 
 def test_numbers_at_the_edges():
-    simulate(Path(__file__).with_name("range_in_simulator.py"), least=42)
+    simulate(Path(__file__).with_name("range_in_simulator.py"), least=72)
 
 
 @pytest.mark.slow

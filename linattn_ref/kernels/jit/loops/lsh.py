@@ -46,7 +46,6 @@ def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
     check_length(q)
     q, k, v = side_by_side(q, k, v)
     order, seen = _flat(order, 2), _flat_count(seen)
-    check_indices("order", order, q.shape[-2])
     chunks = _chunks(order, chunk, q.dtype)
     written = to_write(out, v.shape, v.dtype)
     written[...] = 0
@@ -101,6 +100,7 @@ def _heads_at_a_time(order, chunk):
 def _chunks(order, chunk, dtype):
     """The chunk of every token in every round, ``(heads, rounds, N)``."""
     chunks = np.empty(order.shape, dtype)
+    check_indices("order", order, order.shape[2])  # from the end it would count negative ones
     numbers = (np.arange(order.shape[2]) // chunk).astype(dtype)  # (N,) by rank
     np.put_along_axis(chunks, order, np.broadcast_to(numbers, order.shape), axis=-1)
     return chunks
