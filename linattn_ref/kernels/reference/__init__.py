@@ -11,7 +11,6 @@ from linattn_ref.kernels.reference import (
     layer_norm,
     lsh,
     lstm,
-    pattern_softmax,
     softmax,
 )
 
@@ -26,6 +25,5 @@ __all__ = [
     "layer_norm",
     "lsh",
     "lstm",
-    "pattern_softmax",
     "softmax",
 ]

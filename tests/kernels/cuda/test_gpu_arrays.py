@@ -12,6 +12,7 @@ import types
 from pathlib import Path
 
 import numpy as np
+import pattern_page
 import pytest
 import softmax_page
 from case import Setting, Sizes, assert_close
@@ -66,7 +67,10 @@ def _strict_room(monkeypatch):
     strict = module(ROOM)
     strict.on_gpu, strict.dtype_of = libraries.is_on_gpu, None
     loops = module(f"{ROOM}.loops", strict)
-    kernels = {name: getattr(reference, name) for name in reference.__all__} | {"softmax": softmax_page}
+    kernels = {name: getattr(reference, name) for name in reference.__all__} | {
+        "softmax": softmax_page,
+        "pattern_softmax": pattern_page,
+    }
     for name, numpys in kernels.items():
         kernel = module(f"{ROOM}.loops.{name}", loops)
         for title, function in inspect.getmembers(numpys, inspect.isfunction):
