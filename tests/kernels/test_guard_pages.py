@@ -8,6 +8,7 @@ import subprocess
 import sys
 from inspect import isfunction
 
+import lsh_page
 import numpy as np
 import pattern_page
 import softmax_page
@@ -20,6 +21,7 @@ from linattn_ref.kernels.jit import loops
 IN_NUMPY = {
     "softmax": softmax_page,
     "pattern_softmax": pattern_page,
+    "lsh": lsh_page,
     "exponential_features": exponential_features,
 }  # others are in `reference`
 

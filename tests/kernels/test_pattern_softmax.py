@@ -1,4 +1,4 @@
-"""Pattern softmax, page and loop, against dense softmax under the same pairs, and what it promises beyond the numbers."""
+"""Pattern softmax, page and loop, against dense softmax over the same pairs, and what it promises besides."""
 
 import math
 import tracemalloc

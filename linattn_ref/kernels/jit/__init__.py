@@ -18,6 +18,7 @@ from linattn_ref.kernels.jit import (
     gated_linear,
     linear,
     pattern_softmax,
+    reformer,
     rfa,
     softmax,
 )
@@ -33,7 +34,6 @@ from linattn_ref.kernels.jit.loops import (
     favor_positive,
     gelu,
     layer_norm,
-    lsh,
     lstm,
 )
 
@@ -54,9 +54,9 @@ __all__ = [
     "gelu",
     "layer_norm",
     "linear",
-    "lsh",
     "lstm",
     "pattern_softmax",
+    "reformer",
     "rfa",
     "softmax",
 ]

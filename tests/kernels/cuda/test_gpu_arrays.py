@@ -11,6 +11,7 @@ import sys
 import types
 from pathlib import Path
 
+import lsh_page
 import numpy as np
 import pattern_page
 import pytest
@@ -70,6 +71,7 @@ def _strict_room(monkeypatch):
     kernels = {name: getattr(reference, name) for name in reference.__all__} | {
         "softmax": softmax_page,
         "pattern_softmax": pattern_page,
+        "lsh": lsh_page,
     }
     for name, numpys in kernels.items():
         kernel = module(f"{ROOM}.loops.{name}", loops)
@@ -210,7 +212,7 @@ def test_buckets_may_be_numpys_beside_a_mask_there():
     for given in (buckets, Tensor(buckets)):
         options = {"chunk": 4, "key_mask": Tensor(key_mask), "buckets": given, "kernels": room()}
         out, saved = reformer.forward(Tensor(x), Tensor(x), **options)
-        np.testing.assert_array_equal(get(out), expected)
+        np.testing.assert_allclose(get(out), expected, rtol=0, atol=1e-14)
         assert isinstance(saved.order, Tensor)
 
 
