@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from linattn_ref.attention import local, softmax
+from linattn_ref.attention import block_local, local, softmax
+from linattn_ref.attention.sparse import part
 from linattn_ref.kernels import jit, reference
 
 backends = pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
