@@ -82,14 +82,14 @@ def order_by_bucket(buckets: Integers, key_mask: Array | None = None) -> Integer
 
 
 @op
-def chunk_of_token(order: Int[Array, "... rounds N"], chunk: int) -> Integers:
+def chunk_of_token(order: Int[Integers, "... rounds N"], chunk: int) -> Integers:
     """The chunk (3) in which each token lies in each round, ``(..., rounds, N)``."""
     return order.argsort(axis=-1).astype(order.dtype) // chunk  # (3)
 
 
 @op
 def pattern_of(
-    order: Int[Array, "... rounds N"],
+    order: Int[Integers, "... rounds N"],
     chunk: int,
     *,
     causal: bool = False,
@@ -141,7 +141,7 @@ def pattern(
     chunk: int,
     causal: bool = False,
     key_mask: Bool[Array, "... N"] | None = None,
-    buckets: Int[Array, "... rounds N"] | None = None,
+    buckets: Int[Integers, "... rounds N"] | None = None,
 ) -> Array:
     """Which token attends to which in any round, ``(..., N, N)``, for teaching and tests."""
     order = find_order(qk, rotations, key_mask, buckets)

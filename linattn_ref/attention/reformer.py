@@ -92,7 +92,7 @@ class Saved(NamedTuple):
     out: Float[Array, "... N M"]
     m: Float[Array, "... N 1"]  # z = m + log s
     s: Float[Array, "... N 1"]  # 0 for a token that meets nobody
-    order: Int[Array, "... rounds N"]  # the tokens by rank
+    order: Int[Integers, "... rounds N"]  # the tokens by rank
     key_mask: Bool[Array, "... N"] | None
     chunk: int
     causal: bool
@@ -114,7 +114,7 @@ def forward(
     causal: bool = False,
     key_mask: Bool[Array, "... N"] | None = None,
     scale: float | None = None,
-    buckets: Int[Array, "... rounds N"] | None = None,
+    buckets: Int[Integers, "... rounds N"] | None = None,
 ) -> tuple[Array, Saved]:
     """Equations (1)-(7) for the hash of ``qk`` by ``rotations``, or held fixed at ``buckets``, in chunks of any size.
 

@@ -58,9 +58,9 @@ MUTANTS = (
     ),
     Mutant(
         "a default scale that is too small",
-        "attention/arguments.py",
-        "1.0 / math.sqrt(key_width)",
-        "1.0 / math.sqrt(key_width + 1)",
+        "attention/sparse/pattern_softmax.py",
+        "scale = q.shape[-1] ** -0.5",
+        "scale = (q.shape[-1] + 1) ** -0.5",
         "block-local-reference",
     ),
     Mutant(

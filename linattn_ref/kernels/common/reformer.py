@@ -23,7 +23,7 @@ class Saved(NamedTuple):
     v: Float[Array, "... N M"]  # masked rows 0
     out: Float[Array, "... N M"]
     log_sum_exp: Float[Array, "... N"]  # z; -inf for a token that meets nobody
-    order: Int[Array, "... rounds N"]
+    order: Int[Integers, "... rounds N"]
     key_mask: Bool[Array, "... N"] | None
     chunk: int
     causal: bool

@@ -9,9 +9,7 @@ from linattn_ref.kernels.reference import (
     elu_plus_one,
     gelu,
     layer_norm,
-    lsh,
     lstm,
-    softmax,
 )
 
 __all__ = [
@@ -23,7 +21,5 @@ __all__ = [
     "elu_plus_one",
     "gelu",
     "layer_norm",
-    "lsh",
     "lstm",
-    "softmax",
 ]
