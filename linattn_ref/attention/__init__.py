@@ -116,6 +116,7 @@ FOLDERS = {
         "feature_maps_favor",
         "feature_maps_random",
     ],
+    "parts": ["lsh_hashing"],
     "sparse": [
         "bigbird",
         "block_local",
