@@ -180,8 +180,8 @@ MUTANTS = (
     Mutant(
         "the gate acts on the state after its own key",
         "attention/delta_rule.py",
-        "        s = faded + k[row].mT @ u[row]  # (3)\n        out",
-        "        s = faded + gate[row].mT * (k[row].mT @ u[row])\n        out",
+        "        s = decayed + k[row].mT @ u[row]  # (3)\n        out",
+        "        s = decayed + gate[row].mT * (k[row].mT @ u[row])\n        out",
         "rfa-gated-reference",
     ),
     Mutant(
