@@ -61,7 +61,7 @@ def matrix_of(forward: Any, without: str = "") -> Any:
 
     def matrix(*args: Any, **options: Any) -> Array:
         given = own_signature.bind(*args, **options).arguments
-        k = given.get("k", given.get("qk"))
+        k = given["k" if "k" in given else "qk"]
         identity = np.broadcast_to(np.identity(k.shape[-2], k.dtype, like=k), (*k.shape[:-1], k.shape[-2]))
         return forward(v=identity, **given)[0]
 
