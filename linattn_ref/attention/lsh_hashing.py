@@ -32,21 +32,22 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import DTypeLike
 
+from linattn_ref.attention.parts.masks import shown
 from linattn_ref.op import Array, Bool, Constant, Float, Int, Integers, op
 from linattn_ref.op.options import check_dtype, check_sizes
 
-__all__ = ["buckets", "chunk_of_token", "cut", "draw_rotations", "order_by_bucket", "pattern_of", "put_back", "sides"]
-__all__ += ["sides_backward"]
+__all__ = ["buckets", "check_hash", "check_rotations", "chunk_of_token", "draw_rotations", "find_order"]
+__all__ += ["order_by_bucket", "pattern", "pattern_of", "put_back", "sides", "sides_backward"]
 
 
-def look(rounds: Any, width: Any, n_buckets: Any, dtype: Any, **_: Any) -> None:
+def check_counts(rounds: Any, width: Any, n_buckets: Any, dtype: Any, **_: Any) -> None:
     check_sizes(rounds=rounds, width=width, n_buckets=n_buckets)
     check_dtype(dtype)
     if n_buckets % 2:
         raise ValueError(f"n_buckets: expected an even number, one bucket for each end of an axis, got {n_buckets}")
 
 
-@op(look=look)
+@op(look=check_counts)
 def draw_rotations(rounds: int, width: int, n_buckets: int, rng: Generator, dtype: DTypeLike = np.float64) -> Array:
     """Standard normal ``R``, one per round: ``(rounds, D, n_buckets/2)``."""
     return rng.standard_normal((rounds, width, n_buckets // 2)).astype(dtype)
@@ -81,14 +82,14 @@ def order_by_bucket(buckets: Integers, key_mask: Array | None = None) -> Integer
 
 
 @op
-def chunk_of_token(order: Int[Array, "... rounds N"], chunk: int) -> Integers:
+def chunk_of_token(order: Int[Integers, "... rounds N"], chunk: int) -> Integers:
     """The chunk (3) in which each token lies in each round, ``(..., rounds, N)``."""
     return order.argsort(axis=-1).astype(order.dtype) // chunk  # (3)
 
 
 @op
 def pattern_of(
-    order: Int[Array, "... rounds N"],
+    order: Int[Integers, "... rounds N"],
     chunk: int,
     *,
     causal: bool = False,
@@ -108,6 +109,43 @@ def pattern_of(
         allowed &= key_mask[..., :, None] & key_mask[..., None, :]
         itself = itself & key_mask[..., :, None]
     return allowed | (itself & ~allowed.any(axis=-1, keepdims=True))
+
+
+def check_hash(chunk: Any, rotations: Any = None, buckets: Any = None, **_: Any) -> None:
+    """There is a hash, by one or the other, and chunks have a size."""
+    check_sizes(chunk=chunk)
+    if rotations is None and buckets is None:
+        raise TypeError("rotations: expected an array (rounds, D, buckets/2), got None and no buckets")
+    for name, x in (("rotations", rotations), ("buckets", buckets)):
+        if x is not None and 0 in x.shape:
+            raise ValueError(f"{name}: every axis needs at least one entry, got shape {x.shape}")
+
+
+def check_rotations(rotations: Any = None, buckets: Any = None, **_: Any) -> None:
+    """Rotations that are used are finite."""
+    if buckets is None and not np.isfinite(rotations).all():  # an argmax would hide it
+        raise ValueError("rotations: expected finite numbers, got NaN or infinity, which would hash all tokens alike")
+
+
+def find_order(qk: Array, rotations: Array | None, key_mask: Array | None, held: Integers | None) -> Integers:
+    """The tokens sorted in each round by their hash, or by buckets that are held fixed: ``(..., rounds, N)``."""
+    found = buckets(shown(qk, key_mask), rotations) if held is None else held.astype(np.int64)
+    return order_by_bucket(found, key_mask)
+
+
+@op(look=check_hash, values=check_rotations)
+def pattern(
+    qk: Float[Array, "... N D"],
+    *,
+    rotations: Constant[Array, "rounds D buckets/2"] | None = None,
+    chunk: int,
+    causal: bool = False,
+    key_mask: Bool[Array, "... N"] | None = None,
+    buckets: Int[Integers, "... rounds N"] | None = None,
+) -> Array:
+    """Which token attends to which in any round, ``(..., N, N)``, for teaching and tests."""
+    order = find_order(qk, rotations, key_mask, buckets)
+    return pattern_of(order, chunk, causal=causal, key_mask=key_mask)
 
 
 # --- Rows of one round, brought together and back --------------------------------------------------------------------
@@ -141,7 +179,7 @@ def sides(x: Any, order: Integers, chunk: int) -> tuple[Any, Any]:
 
 
 def sides_backward(d_keys: Array, order: Integers) -> Array:
-    """What a token gets as one that is met, by its own chunk and by the one after: ``(..., G, 2 C, W) -> (..., N, W)``."""
+    """What a token gets as one that is met, by its own chunk and the one after: to ``(..., N, W)``."""
     chunk = d_keys.shape[-2] // 2
     own = d_keys[..., chunk:, :]
     own[..., :-1, :, :] += d_keys[..., 1:, :chunk, :]

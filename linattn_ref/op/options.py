@@ -56,6 +56,8 @@ def _check_causal(causal: bool, arguments: dict[str, Any]) -> None:
             raise ValueError("state: continuing from a state needs causal=True")
         return
     k = arguments.get("k", arguments.get("qk"))
+    if k is None:  # a pattern is of places, not of arrays
+        return
     n, keys = arguments.get("q", k).shape[-2], k.shape[-2]
     if n > keys:
         raise ValueError(f"q: causal attention is aligned at the end and needs N <= L, got N = {n} and L = {keys}")

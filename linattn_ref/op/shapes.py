@@ -39,7 +39,8 @@ class Axes(NamedTuple):
     letters: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"({', '.join(filter(None, (self.leading.strip('#*'), *self.letters)))})"
+        letters = [*filter(None, (self.leading.strip("#*"), *self.letters))]
+        return f"({', '.join(letters)}{',' * (not self.leading and len(letters) == 1)})"
 
 
 def notation(hint: Any) -> Any:
@@ -47,8 +48,9 @@ def notation(hint: Any) -> Any:
     for part in (hint, *get_args(hint)):
         for axes in getattr(part, "__metadata__", ()):
             if isinstance(axes, Axes):
+                kind = "Integers" if axes.dtype == "int" else "Array"
                 text = " ".join(filter(None, (axes.leading, *axes.letters)))
-                return f"{axes.dtype.capitalize()}[Array, {text!r}]{' | None' * (type(None) in get_args(hint))}"
+                return f"{axes.dtype.capitalize()}[{kind}, {text!r}]{' | None' * (type(None) in get_args(hint))}"
     return hint
 
 

@@ -9,6 +9,7 @@ import sys
 from inspect import isfunction
 
 import causal_page
+import lsh_page
 import numpy as np
 import softmax_page
 
@@ -16,8 +17,12 @@ from linattn_ref.kernels import jit, parts, reference
 from linattn_ref.kernels.common import exponential_features
 from linattn_ref.kernels.jit import loops
 
-# Others are in `reference`.
-IN_NUMPY = {"softmax": softmax_page, "causal_product": causal_page, "exponential_features": exponential_features}
+IN_NUMPY = {
+    "softmax": softmax_page,
+    "causal_product": causal_page,
+    "lsh": lsh_page,
+    "exponential_features": exponential_features,
+}  # others are in `reference`
 
 PAGE = 4096
 CANARY = 0xA5

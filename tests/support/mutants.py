@@ -193,9 +193,9 @@ MUTANTS = (
     ),
     Mutant(
         "a pair that meets in several rounds counts in each",
-        "kernels/reference/lsh.py",
-        "_minus_infinity_to_zero(row_max)) / met.rounds",
-        "_minus_infinity_to_zero(row_max))",
+        "attention/reformer.py",
+        "np.where(meets, 1 / np.maximum(c, 1), c.dtype.type(0))",
+        "meets.astype(c.dtype)",
         "reformer-reference",
     ),
     Mutant(
