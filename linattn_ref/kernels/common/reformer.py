@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention import reformer as page
-from linattn_ref.attention.lsh_hashing import find_order
+from linattn_ref.attention.parts.lsh_hashing import find_order
 from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.kernels.common.saturation import divided_by_sums
 from linattn_ref.op import Array, Bool, Float, Int, Integers
