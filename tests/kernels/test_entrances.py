@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linattn_ref.kernels import jit, parts, reference
+from linattn_ref.attention.sparse import part
+from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit import loops
 from linattn_ref.kernels.jit.loops.entrance import Entrance
 
 X, W = np.ones((4, 6)), np.ones(6)
-HEADS, GATE, STATE = np.ones((2, 7, 3)), np.ones((2, 7)), np.ones((2, 3, 3))
+HEADS = np.ones((2, 7, 3))
 ROW, S, Z = np.ones((2, 3)), np.ones((2, 3, 3)), np.ones((2, 3))
 ADAM = {"betas": (0.9, 0.999), "size": 0.1, "root": 1.0, "eps": 1e-8}
 LSTM = np.ones((5, 2, 3)), np.ones((3, 8)), np.ones((2, 8)), np.ones(8)
@@ -20,7 +21,7 @@ TARGETS, SHARE = np.zeros(4, int), np.ones(4)
 LABELS, COUNTS = np.ones((2, 2), int), np.full(2, 3)
 SUMS, MASK = np.ones((2, 7)), np.ones((2, 7), bool)  # of queries
 ORDER, SEEN = np.broadcast_to(np.arange(7), (2, 1, 7)), np.full(2, 7)
-PART = parts.band(7, 7, -1, 1, dilation=2)
+PART = part.band(7, 7, -1, 1, dilation=2)
 DELTA = (
     HEADS,
     STATE,
@@ -53,9 +54,8 @@ def refused(call, *arguments, **options):
         refused(jit.ctc.forward, HEADS, LABELS[:1], COUNTS, COUNTS, np.ones(2)),
         refused(jit.ctc.forward, HEADS, LABELS, COUNTS[:1], COUNTS, np.ones(2)),
         refused(jit.lstm.forward, LSTM[0], LSTM[1][:2], *LSTM[2:]),
-        refused(jit.causal_product.forward, HEADS, HEADS[:1], HEADS, None, None, None),
-        refused(jit.causal_product.forward, HEADS, HEADS[:, :5], HEADS, None, None, None),
-        refused(jit.causal_product.forward, HEADS, HEADS, HEADS, GATE[:, :5], None, None),
+        refused(jit.causal_product.forward, HEADS, HEADS[:1], HEADS, None),
+        refused(jit.causal_product.forward, HEADS, HEADS[:, :5], HEADS, None),
         refused(jit.causal_product.step, ROW, ROW[:, :2].copy(), ROW, S, Z, 0.5),
         refused(jit.causal_product.step, ROW, ROW, ROW, S[:1], Z, 0.5),
         refused(jit.causal_product.step, ROW, ROW, ROW, S[..., :2].copy(), Z, 0.5),

@@ -11,7 +11,17 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn_ref.kernels.jit needs Numba ({error}): pip install 'numba>=0.61'") from error
 
-from linattn_ref.kernels.jit import delta, delta_rule, exponential, gated_linear, linear, reformer, rfa, softmax
+from linattn_ref.kernels.jit import (
+    delta,
+    delta_rule,
+    exponential,
+    gated_linear,
+    linear,
+    pattern_softmax,
+    reformer,
+    rfa,
+    softmax,
+)
 from linattn_ref.kernels.jit.loops import (
     adam,
     causal_product,
@@ -25,7 +35,6 @@ from linattn_ref.kernels.jit.loops import (
     gelu,
     layer_norm,
     lstm,
-    pattern_softmax,
 )
 
 __all__ = [

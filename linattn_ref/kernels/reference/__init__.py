@@ -9,10 +9,7 @@ from linattn_ref.kernels.reference import (
     elu_plus_one,
     gelu,
     layer_norm,
-    lsh,
     lstm,
-    pattern_softmax,
-    softmax,
 )
 
 __all__ = [
@@ -24,8 +21,5 @@ __all__ = [
     "elu_plus_one",
     "gelu",
     "layer_norm",
-    "lsh",
     "lstm",
-    "pattern_softmax",
-    "softmax",
 ]

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from linattn_ref.kernels import cuda, parts
+from linattn_ref.attention.sparse import part
+from linattn_ref.kernels import cuda
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:overflow encountered"),
@@ -22,9 +23,9 @@ def softmax(causal):
 
 def pattern(q, k, v, d_out):
     """All earlier keys and its own."""
-    seen = (parts.band(q.shape[1], k.shape[1], -99, 0),)
-    out, log_sum_exp = cuda.pattern_softmax.forward(q, k, v, None, seen, 1.0)
-    return out, cuda.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, seen, 1.0)
+    seen = (part.band(q.shape[1], k.shape[1], -99, 0),)
+    out, log_sum_exp = cuda.loops.pattern_softmax.forward(q, k, v, None, seen, 1.0)
+    return out, cuda.loops.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, seen, 1.0)
 
 
 def lsh(q, k, v, d_out):
@@ -37,9 +38,9 @@ def lsh(q, k, v, d_out):
 def two_parts(q, k, v, d_out):
     """All earlier keys, then its own, which come in pieces of which none knows the others."""
     n = q.shape[1]
-    seen = (parts.band(n, n, -99, -1), parts.band(n, n, 0, 0))
-    out, log_sum_exp = cuda.pattern_softmax.forward(q, k, v, None, seen, 1.0)
-    return out, cuda.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, seen, 1.0)
+    seen = (part.band(n, n, -99, -1), part.band(n, n, 0, 0))
+    out, log_sum_exp = cuda.loops.pattern_softmax.forward(q, k, v, None, seen, 1.0)
+    return out, cuda.loops.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, seen, 1.0)
 
 
 ROUNDS = np.array([[0, 1, 2, 3, 4, 5, 6], [6, 0, 5, 1, 4, 2, 3]], np.int32)  # in chunks of two

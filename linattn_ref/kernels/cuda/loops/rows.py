@@ -68,15 +68,6 @@ def finish(call, out, so_far):
     return log_sum_exp
 
 
-def scale_rows(call, x, factor):
-    """``x (heads, N, width)`` times ``factor (heads, N)``, in place."""
-    size = math.prod(x.shape)
-    rows = math.prod(factor.shape)
-    call.launch(
-        scale, (-(-size // THREADS),), (THREADS,), x.reshape((rows, x.shape[2])), factor.reshape((rows,)), x.shape[2]
-    )
-
-
 def move_rows(call, x, first_x, y, first_y, count):
     """``y[:, first_y : first_y + count] = x[:, first_x : first_x + count]``."""
     width = math.prod(x.shape[2:])
@@ -147,13 +138,6 @@ def finish_rows(out, so_far, log_sum_exp):
             out[row, c] = out[row, c] / so_far[row, 1]
             if c == 0:
                 log_sum_exp[row] = so_far[row, 0] + math.log(so_far[row, 1])
-
-
-@kernel
-def scale(x, factor, width):
-    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-    if i < x.shape[0] * width:
-        x[i // width, i % width] *= factor[i // width]
 
 
 @kernel
