@@ -13,7 +13,7 @@ from mechanism_cases import HEADS, MECHANISMS, TOKENS, WIDTH
 from linattn_ref.attention import feature_maps, linear, linformer, local, performer, rfa, softmax, sparse_transformer
 from linattn_ref.gradcheck import check_directions
 from linattn_ref.gradcheck.inputs import float_arrays
-from linattn_ref.kernels import jit
+from linattn_ref.kernels import jit, reference
 from linattn_ref.models import causal, classifier, encoder, masked_tokens, speech, speech_lstm
 from linattn_ref.nested import leaves, map_arrays
 from linattn_ref.nn import (
@@ -97,8 +97,11 @@ class Drawn:
 
 
 def draw(kind: Any, rng: np.random.Generator, dtype: Any, *, everything: bool) -> Drawn:
-    """A layer by its name, or what one of the functions below draws; in ``jit`` too."""
-    room = jit if (dtype == np.float64 or everything) and rng.random() < 0.4 else None
+    """A layer by its name, or what one of the functions below draws; in ``jit`` too, of which no float32 is compiled."""
+    if dtype == np.float32 and not everything:
+        room = reference
+    else:
+        room = jit if rng.random() < 0.4 else None
     return draw_layer(kind, rng, dtype, room) if isinstance(kind, str) else kind(rng, dtype, room)
 
 
