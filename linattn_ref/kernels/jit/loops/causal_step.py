@@ -4,7 +4,8 @@
     out = phi_q^T S / (phi_q^T Z + eps)                      (2)  (M,), 0 where the denominator is 0
 
 A Python function around the kernel that looked at shapes and strides would take longer than the kernel. So the kernel
-is compiled for arrays without gaps, for each number of axes, and others are copied (`cache.serial_kernel`).
+is compiled for arrays without gaps, for each number of axes. Rows with gaps are copied before it is called, which takes
+a tenth of a microsecond to find out; states with gaps behind it (`cache.serial_kernel`).
 """
 
 from numba import njit

@@ -39,8 +39,8 @@ def backward(d_phi, phi):
 
 def step(q, k, v, s, z, eps):
     """One token, ``(..., D)``, ``(..., D)``, ``(..., M)`` -> ``out (..., M)``; brings ``s`` and ``z`` up to date."""
-    out = np.empty(v.shape, v.dtype)
-    step_heads(q, k, v, s, z, eps, out)
+    out, whole = np.empty(v.shape, v.dtype), np.ascontiguousarray
+    step_heads(whole(q), whole(k), whole(v), s, z, eps, out)
     return out
 
 
