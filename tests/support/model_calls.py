@@ -97,11 +97,9 @@ class Drawn:
 
 
 def draw(kind: Any, rng: np.random.Generator, dtype: Any, *, everything: bool) -> Drawn:
-    """A layer by its name, or what one of the functions below draws; in ``jit`` too, of which no float32 is compiled."""
-    if dtype == np.float32 and not everything:
-        room = reference
-    else:
-        room = jit if rng.random() < 0.4 else None
+    """A layer by its name, or what one of the functions below draws; in ``jit`` too, but float32 is not compiled."""
+    in_numpy = dtype == np.float32 and not everything
+    room = reference if in_numpy else jit if rng.random() < 0.4 else None
     return draw_layer(kind, rng, dtype, room) if isinstance(kind, str) else kind(rng, dtype, room)
 
 
