@@ -32,7 +32,9 @@ def check_sizes(**sizes: Any) -> None:
 
 
 def check_options(arguments: dict[str, Any]) -> None:
-    """``causal``, ``scale``, ``eps`` and ``state``, as far as the page has them, have the right type and value."""
+    """``causal``, ``scale``, ``eps``, ``state`` and ``d_loss``, where the page has them, are of the right type and value."""
+    if np.ndim(arguments.get("d_loss", 0)) != 0:
+        raise ValueError(f"d_loss: expected a number, got shape {np.shape(arguments['d_loss'])}")
     causal = arguments.get("causal", True)
     if not isinstance(causal, bool):
         raise TypeError(f"causal: expected True or False, got {causal!r}")

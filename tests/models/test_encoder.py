@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from linattn_ref.nn.buffers import Arena
 from mechanism_cases import MECHANISMS, TOKENS
 from scipy.special import ndtr
 
@@ -13,7 +14,6 @@ from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.models import classifier, encoder, masked_tokens
 from linattn_ref.nested import leaves, map_arrays
 from linattn_ref.nn import affine, feed_forward, mechanism, multi_head, post_norm, pre_norm
-from linattn_ref.nn.buffers import Arena
 from linattn_ref.training import parameters
 
 STEP = 1e-6  # shorter than for a layer: the third derivatives of a network are some hundred times as large
