@@ -25,7 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention import feature_maps, linear, softmax
+from linattn_ref.attention import linear, softmax
+from linattn_ref.attention.features import feature_maps
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import gelu, post_norm, pre_norm, relu

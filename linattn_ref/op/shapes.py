@@ -33,6 +33,7 @@ __all__ += ["check", "is_array", "name_of", "notation", "rules_of", "sizes_of"]
 Array = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+KINDS = {"bool": ("an array of bool", "b"), "int": ("an array of integers", "iu")}  # and the letters of their dtypes
 
 Sizes = dict[str, Any]  # lengths by letter, the leading axes under "...", and the dtype
 
@@ -40,12 +41,13 @@ Sizes = dict[str, Any]  # lengths by letter, the leading axes under "...", and t
 class Axes(NamedTuple):
     """What an annotation says of an array."""
 
-    dtype: str  # "float", "constant", "int" or "bool"
+    dtype: str  # "float", "constant", "bool" or "int"
     leading: str  # "...", "#...", "*..." or ""
     letters: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"({', '.join(filter(None, (self.leading.strip('#*'), *self.letters)))})"
+        letters = [*filter(None, (self.leading.strip("#*"), *self.letters))]
+        return f"({', '.join(letters)}{',' * (not self.leading and len(letters) == 1)})"
 
 
 def notation(hint: Any) -> Any:
@@ -152,12 +154,12 @@ def check(arguments: dict[str, Any], rules: dict[str, Rule], sizes: Sizes, prefi
 
 
 def _check_array(name: str, x: Any, axes: Axes, sizes: Sizes) -> None:
+    kind, letters = KINDS.get(axes.dtype, ("a numpy.ndarray", ""))
     if not is_array(x):
-        kind = {"bool": "an array of bool", "int": "an array of integers"}.get(axes.dtype, "a numpy.ndarray")
         raise TypeError(f"{name}: expected {kind}, got {type(x).__name__}")
-    if axes.dtype in ("bool", "int"):
-        if x.dtype.kind not in ("b" if axes.dtype == "bool" else "iu"):
-            raise TypeError(f"{name}: expected an array of {axes.dtype.replace('int', 'integers')}, got {x.dtype}")
+    if letters:
+        if x.dtype.kind not in letters:
+            raise TypeError(f"{name}: expected {kind}, got {x.dtype}")
     elif x.dtype not in FLOATS:
         raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}")
     elif axes.dtype == "float" and x.dtype != sizes.setdefault("dtype", x.dtype):

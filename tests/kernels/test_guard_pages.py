@@ -10,6 +10,7 @@ import sys
 from inspect import isfunction
 from unittest import mock
 
+import lsh_page
 import numpy as np
 import softmax_page
 
@@ -17,7 +18,11 @@ from linattn_ref.kernels import jit, parts, reference
 from linattn_ref.kernels.common import exponential_features
 from linattn_ref.kernels.jit import loops
 
-IN_NUMPY = {"softmax": softmax_page, "exponential_features": exponential_features}  # others are in `reference`
+IN_NUMPY = {
+    "softmax": softmax_page,
+    "lsh": lsh_page,
+    "exponential_features": exponential_features,
+}  # others are in `reference`
 
 LAYERS = "layer_norm", "gelu", "cross_entropy", "ctc", "lstm"  # these make the arrays of their results themselves
 

@@ -30,7 +30,7 @@ from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.feature_maps import elu_plus_one
+from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.experiments.benches import bench_linear_peers as peers
 from linattn_ref.experiments.benches import harness
 from linattn_ref.experiments.benches.bench_linear_limit import multiply_adds

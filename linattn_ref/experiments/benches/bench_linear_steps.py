@@ -19,7 +19,7 @@ from numpy.random import Generator
 
 from linattn_ref.attention import linear
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.feature_maps import elu_plus_one
+from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.kernels import jit, reference
 
 __all__ = ["STEP", "STEP_KERNEL", "steps"]

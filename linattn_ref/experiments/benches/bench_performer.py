@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.attention import feature_maps, performer
+from linattn_ref.attention import performer
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.features import feature_maps
 from linattn_ref.experiments.benches import harness
 from linattn_ref.experiments.benches.bench_linear_peers import Inputs
 from linattn_ref.experiments.benches.harness import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve, per_token

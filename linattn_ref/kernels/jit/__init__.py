@@ -27,6 +27,7 @@ from linattn_ref.kernels.jit import (
     multi_head,
     pre_norm,
     radam,
+    reformer,
     rfa,
     softmax,
 )
@@ -37,7 +38,6 @@ from linattn_ref.kernels.jit.loops import (
     elu_plus_one,
     exponential_features,
     favor_positive,
-    lsh,
     pattern_softmax,
 )
 
@@ -59,12 +59,12 @@ __all__ = [
     "gelu",
     "layer_norm",
     "linear",
-    "lsh",
     "lstm_steps",
     "multi_head",
     "pattern_softmax",
     "pre_norm",
     "radam",
+    "reformer",
     "rfa",
     "softmax",
 ]
