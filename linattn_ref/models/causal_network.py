@@ -42,13 +42,12 @@ class Params(NamedTuple):
 
 def look(tokens: Any, params: Any, model: Any, **_: Any) -> None:
     """Check a network, and that it has places for the tokens ``(B, N)``."""
-    if not isinstance(model, Model):
-        raise TypeError(f"model: expected a causal.Model, got {model!r}")
     if (params.positions is None) == (model.sinusoids is None):
         raise ValueError("model: expected either sinusoids or params.positions, got both or neither")
     if tokens.shape[1] > places(params, model):
         raise ValueError(f"tokens: there are {places(params, model)} places, got {tokens.shape[1]} tokens")
-    if params.positions is None and params.embedding.table.shape[1] + model.sinusoids.shape[1] != len(params.norm.gain):
+    columns = 0 if model.sinusoids is None else model.sinusoids.shape[1]
+    if params.embedding.table.shape[1] + columns != len(params.norm.gain):
         raise ValueError("model.sinusoids: expected the columns that the embedding leaves, got another number of them")
     row = np.broadcast_to(params.norm.gain[:1, None], (*tokens.shape, len(params.norm.gain)))  # a shape and a dtype
     for one in params.blocks:

@@ -30,8 +30,6 @@ def init_state(batch: int, params: Params, model: Model) -> State:
 
 
 def look_at_step(params: Any, state: Any, model: Any, **_: Any) -> None:
-    if not isinstance(model, Model):
-        raise TypeError(f"model: expected a causal.Model, got {model!r}")
     if state.place >= places(params, model):
         raise ValueError(f"state: there are {places(params, model)} places, and all are taken")
     for one in params.blocks:

@@ -81,8 +81,6 @@ class Gradients(NamedTuple):
 
 
 def look(tokens: Any, params: Any, model: Any, types: Any = None, key_mask: Any = None, rng: Any = None) -> None:
-    if not isinstance(model, Model):
-        raise TypeError(f"model: expected an encoder.Model, got {model!r}")
     dropout.check_options(model.dropout, rng, "model.dropout")
     places = len(params.positions.table) - model.first
     if tokens.shape[1] > places:

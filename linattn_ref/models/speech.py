@@ -65,8 +65,6 @@ class Gradients(NamedTuple):
 
 
 def look(frames: Any, params: Any, model: Any, **_: Any) -> None:
-    if not isinstance(model, Model):
-        raise TypeError(f"model: expected a speech.Model, got {model!r}")
     row = np.broadcast_to(params.norm.gain[:1, None], (*frames.shape[:2], len(params.norm.gain)))  # a shape and a dtype
     for one in params.blocks:
         pre_norm.forward.check(row, one, model.mechanism, heads=model.heads)

@@ -25,7 +25,7 @@ __all__ = ["Gradients", "Saved", "backward", "check_options", "forward"]
 
 
 class Saved(NamedTuple):
-    kept: Bool[Array, "... E"] | None  # None where all numbers are kept
+    kept: Bool[Any, "... E"] | None  # None where all numbers are kept
     p: float
 
 

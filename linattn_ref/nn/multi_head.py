@@ -62,11 +62,12 @@ class Gradients(NamedTuple):
 def look(x: Any, params: Params, mechanism: Any, heads: Any, key_mask: Any = None, **_: Any) -> None:
     """Check that heads divide the columns, and what the mechanism checks; ``x`` counts by its shape and dtype."""
     check_heads(params, mechanism, heads)
-    columns, options = params.inner.w.shape[1] // (mechanism.reads * heads), dict(mechanism.options)
+    options: dict[str, Any] = dict(mechanism.options)
+    columns = params.inner.w.shape[1] // (mechanism.reads * heads)
     like_heads = np.broadcast_to(x.dtype.type(0), (x.shape[0], heads, x.shape[1], columns))  # no memory
     if key_mask is not None:
         options["key_mask"] = np.broadcast_to(key_mask[:, None], like_heads.shape[:-1])
-    options |= {name: np.broadcast_to(x.dtype.type(0.5), like_heads.shape[:-1]) for name in mechanism.gates}
+    options |= dict.fromkeys(mechanism.gates, np.broadcast_to(x.dtype.type(0.5), like_heads.shape[:-1]))
     if hasattr(mechanism.forward, "check"):
         own, _ = split_own(params, mechanism)
         mechanism.forward.check(*(like_heads,) * mechanism.reads, *own, **options)
@@ -113,9 +114,10 @@ def forward(
     saved : Saved
     """
     projected, inner = affine.forward(x, params.inner)  # (1)
-    o, rest = attend(split(projected, mechanism.reads, heads), x, params, mechanism, key_mask)  # (2)
+    parts = split(projected, mechanism.reads, heads)
+    o, attention, gates, own = attend(parts, x, params, mechanism, key_mask)  # (2)
     y, outer = affine.forward(merge(o), params.outer)  # (3)
-    return y, Saved(outer, inner, *rest, mechanism.reads, heads)
+    return y, Saved(outer, inner, attention, mechanism.backward, gates, own, mechanism.reads, heads)
 
 
 @op
@@ -133,7 +135,7 @@ def backward(d_y: Float[Array, "... Y"], saved: Saved) -> Gradients:
 
 
 def attend(parts: Any, x: Array, params: Params, mechanism: Mechanism, key_mask: Any, **options: Any) -> Any:
-    """Equation (2): ``o``, and what `Saved` has of it."""
+    """Equation (2): ``o``, what the mechanism and its gates saved, and the arguments that were `Params.own`."""
     own, of_gates = split_own(params, mechanism)
     options, gates = {**mechanism.options, **options}, []
     if key_mask is not None:
@@ -143,7 +145,7 @@ def attend(parts: Any, x: Array, params: Params, mechanism: Mechanism, key_mask:
         gates.append((name, pair.backward, gate))
     o, attention = mechanism.forward(*parts, *own, **options)  # (2)
     names = mechanism.accepts["forward"][mechanism.reads :][: len(own)]
-    return o, (attention, mechanism.backward, tuple(gates), names)
+    return o, attention, tuple(gates), names
 
 
 def split_own(params: Params, mechanism: Mechanism) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -205,7 +207,7 @@ def step(
     more = dict(mechanism.step_options)
     for (name, pair), its in zip(mechanism.gates.items(), split_own(params, mechanism)[1], strict=True):
         more[f"{name}_t"] = pair.forward(x_t[:, None, None], *its)[0][..., 0]  # (B, H)
-    o_t, state = mechanism.step(q_t, k_t, v_t, state, **more)  # (2)
+    o_t, state = mechanism.step(q_t, k_t, v_t, state, **more)  # type: ignore[misc]  # (2)
     y_t, _ = affine.forward(o_t.reshape(len(x_t), -1), params.outer)  # (3)
     return y_t, state
 

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ __all__ = ["Gradients", "Saved", "backward", "forward"]
 
 
 class Saved(NamedTuple):
-    positive: Bool[Array, "... E"]
+    positive: Bool[Any, "... E"]
 
 
 class Gradients(NamedTuple):

@@ -109,13 +109,13 @@ def rules_of(owner: Any, names: tuple[tuple[str, str], ...] = ()) -> dict[str, R
         parts = (hint, *(() if of_one else get_args(hint)))  # ``Float[...] | None`` too
         optional = type(None) in parts or defaults.get(name, hint) is None
         for part in parts if name not in ("return", "saved") else ():
-            kind, *more = getattr(part, "__origin__", part), *getattr(part, "__metadata__", ())
-            if more and isinstance(more[0], Axes):
-                letters = tuple(here.get(letter, letter) for letter in more[0].letters)
-                found[name] = Rule(more[0]._replace(letters=letters), optional)
+            kind, (said, *_) = getattr(part, "__origin__", part), getattr(part, "__metadata__", (None,))
+            if isinstance(said, Axes):
+                letters = tuple(here.get(letter, letter) for letter in said.letters)
+                found[name] = Rule(said._replace(letters=letters), optional)
             elif isinstance(kind, type) and hasattr(kind, "_fields"):
                 own = letters_of(kind)
-                called = more[0].letters if more and isinstance(more[0], Names) else own
+                called = said.letters if isinstance(said, Names) else own
                 inside = tuple((a, here.get(b, b)) for a, b in zip(own, called, strict=True))
                 found[name] = Rule(kind, optional, tuple(pair for pair in inside if pair[0] != pair[1]))
     return found

@@ -22,7 +22,9 @@ def forward(x: Any, params: Params, mechanism: Mechanism, *, heads: int, key_mas
     parts = [split(x @ w[:, some] + b[some], 1, heads)[0] for some in columns]  # (1)
     if "out" in mechanism.accepts["forward"]:
         buffers["out"] = split(np.empty((*x.shape[:-1], width), x.dtype), 1, heads)[0]
-    o, rest = attend(parts, x, params, mechanism, key_mask, **buffers)  # (2)
+    o, attention, gates, own = attend(parts, x, params, mechanism, key_mask, **buffers)  # (2)
     del parts
     y, outer = affine.forward(merge(o), params.outer)  # (3)
-    return y, Saved(outer, affine.Saved(x, params.inner), *rest, mechanism.reads, heads)
+    return y, Saved(
+        outer, affine.Saved(x, params.inner), attention, mechanism.backward, gates, own, mechanism.reads, heads
+    )
