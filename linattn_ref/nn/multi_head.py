@@ -67,9 +67,10 @@ def look(x: Any, params: Params, mechanism: Any, heads: Any, key_mask: Any = Non
     like_heads = np.broadcast_to(x.dtype.type(0), (x.shape[0], heads, x.shape[1], columns))  # no memory
     if key_mask is not None:
         options["key_mask"] = np.broadcast_to(key_mask[:, None], like_heads.shape[:-1])
-    options |= dict.fromkeys(mechanism.gates, np.broadcast_to(x.dtype.type(0.5), like_heads.shape[:-1]))
+    for name in mechanism.gates:
+        options[name] = np.broadcast_to(x.dtype.type(0.5), like_heads.shape[:-1])
     if hasattr(mechanism.forward, "check"):
-        own, _ = split_own(params, mechanism)
+        own = split_own(params, mechanism)[0]
         mechanism.forward.check(*(like_heads,) * mechanism.reads, *own, **options)
 
 

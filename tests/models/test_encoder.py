@@ -225,9 +225,7 @@ def test_wrong_arguments_are_named():
             run(READ, chosen=np.array(chosen))
     for chosen, error in (([1], TypeError), (np.array([]), TypeError), (np.array([], int), ValueError),
                           (np.array([[1]]), ValueError)):  # fmt: skip
-        with pytest.raises(
-            error, match=r"chosen: (expected an array of integers, got|every axis needs|expected shape)"
-        ):
+        with pytest.raises(error, match=r"chosen: (expected an array of integers|every axis needs|expected shape)"):
             run(READ, chosen=chosen)
     run = partial(classifier.forward, params=above(classifier, drawn()), model=model)
     with pytest.raises(ValueError, match="key_mask: sequence 1 has no token"):
@@ -242,5 +240,5 @@ def test_wrong_arguments_are_named():
         run(READ, types=np.full_like(READ, 2))
     with pytest.raises(ValueError, match=r"types: the network has none, params\.types is None"):
         encoder.forward(READ, drawn()._replace(types=None), model, types=TYPES)
-    with pytest.raises(TypeError, match=r"model: expected an encoder\.Model"):
+    with pytest.raises(TypeError, match=r"model: expected a encoder\.Model"):
         encoder.forward(READ, drawn(), "softmax")
