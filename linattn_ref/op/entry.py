@@ -92,10 +92,10 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         return functools.partial(op, look=look, values=values)
     signature, name, page = inspect.signature(function), function.__name__, function.__module__.rpartition(".")[2]
     names, seen = [*signature.parameters], set[Any]()
-    of_attention = bool({"q", "qk"} & {*names})
     elsewhere = {*names} | ({"kernels"} if "model" in names else set())
     elsewhere |= {"overwrite_state"} if "grads" in names else set[str]()  # an optimiser's is always worked in
-    elsewhere |= {"out"} if not of_attention else set[str]()
+    if not {"q", "qk"} & {*names}:  # a layer; a part of an attention runs on the backend of that
+        elsewhere |= {"out", "kernels"} if ".attention." in function.__module__ and name == "forward" else {"out"}
     here = {option: default for option, default in OPTIONS.get(name, {}).items() if option not in elsewhere}
     position = names.index("saved") if "saved" in names else None
     state_at = names.index("state") if "state" in names else 0
@@ -108,7 +108,8 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         backend = extras.pop("kernels", PAGES)
         if model_at is not None and (len(args) > model_at or "model" in options):
             backend = getattr(args[model_at] if len(args) > model_at else options["model"], "kernels", PAGES)
-        backend = backend_called(backend)
+            backend = importlib.import_module(backend) if isinstance(backend, str) else backend
+        backend = normal(backend)
         key = kinds_of((args, options, backend, extras, "out" not in extras or is_writeable(extras["out"])))
         if key is None or key not in seen:
             args, options = bound(args, options, backend, extras, key)
@@ -158,7 +159,7 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
 
     def check_alone(*args: Any, **options: Any) -> None:
         extras = {option: options.pop(option) for option in here if option in options}
-        backend = backend_called(extras.pop("kernels", PAGES))
+        backend = normal(extras.pop("kernels", PAGES))
         args, options = bound(args, options, backend, extras, None)
         if values is not None and not is_gpu_call():
             values(**dict(zip(names, args, strict=False)), **options)
@@ -192,7 +193,7 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         backend = IN_FORCE.get()
-        if backend is not None and "kernels" in options and backend_called(options["kernels"]) is backend:
+        if backend is not None and "kernels" in options and normal(options["kernels"]) is backend:
             del options["kernels"]
         if backend is not None and "kernels" not in options:  # called by another page: checked already
             extras = {option: options.pop(option) for option in here if option in options}
@@ -210,12 +211,9 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
     return call
 
 
-def backend_called(backend: Any) -> Any:
-    """A backend, also by the name of its module; the pages are called `PAGES`."""
-    name = backend if isinstance(backend, str) else getattr(backend, "__name__", None)
-    if name == PAGES:
-        return PAGES
-    return importlib.import_module(backend) if isinstance(backend, str) else backend
+def normal(backend: Any) -> Any:
+    """A backend; where it is the pages themselves, their name."""
+    return PAGES if getattr(backend, "__name__", None) == PAGES else backend
 
 
 def is_numpy(arguments: Any) -> bool:

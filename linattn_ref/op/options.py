@@ -37,7 +37,7 @@ def check_sizes(**sizes: Any) -> None:
 
 
 def check_options(arguments: dict[str, Any]) -> None:
-    """``causal``, ``scale``, ``eps``, ``state``, ``d_loss``, as far as a page has them, have the right type and value."""
+    """``causal``, ``scale``, ``eps``, ``state`` and ``d_loss``, if the page has them, have the right type and value."""
     if np.ndim(arguments.get("d_loss", 0)) != 0:
         raise ValueError(f"d_loss: expected a number, got shape {np.shape(arguments['d_loss'])}")
     causal = arguments.get("causal", True)

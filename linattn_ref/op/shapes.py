@@ -209,7 +209,7 @@ def sizes_of(saved: Any, sizes: Sizes, names: tuple[tuple[str, str], ...] = ()) 
             continue
         if not isinstance(kind, Axes):
             sizes_of(x, sizes, inside)
-        elif kind.dtype != "constant":
+        elif kind.dtype == "float" or ("dtype" not in sizes and kind.dtype != "constant"):  # masks alone say it too
             count = x.ndim - len(kind.letters)
             if kind.dtype == "float":
                 sizes.setdefault("dtype", x.dtype)
