@@ -340,7 +340,7 @@ assert all(np.isfinite(x).all() for x in gradients[:5])
 # corrects on the way back, and for the same reason the gradient cannot explode.
 
 # %%
-chapter.source(delta_rule.backward, delta_rule.faded_states, doc=False)
+chapter.source(delta_rule.backward, delta_rule.decayed_states, doc=False)
 
 e = rng.uniform(0, 1, (N, 1)) * unit(k)
 inputs = {"q": q, "k": unit(k), "v": v, "erase": e, "log_gate": log_gate}

@@ -91,8 +91,7 @@ def test_importing_adds_little_to_numpy(name):
 # Each may import what stands above it, and itself; those of one tuple do not know each other.
 LAYERS = (
     ("op",),
-    ("kernels.parts",),
-    ("kernels.reference",),  # loops of mechanisms that are no pages yet
+    ("kernels.reference",),  # loops of what is no page yet
     ("attention",),
     ("nn", "training"),
     ("kernels.common",),

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 import numpy as np
 
 from linattn_ref.attention.plain_numbers import PLAIN, PLAIN_BY_PLACE, kinds_of, plain_arguments
-from linattn_ref.op.gpu_arrays import through_the_door
+from linattn_ref.op.gpu_arrays import with_gpu_arrays
 from linattn_ref.op.libraries import is_on_gpu
 
 __all__ = ["Checked", "door"]
@@ -72,7 +72,7 @@ def door(check: Callable[..., None]) -> Callable[[Callable[P, R]], Checked[P, R]
                 else:
                     return function(*args, **kwargs)
                 return check_then_call(*args, **kwargs)  # which says what was wrong
-            return through_the_door(check_then_call, *args, **kwargs)
+            return with_gpu_arrays(check_then_call, *args, **kwargs)
 
         checked.unchecked, checked.check = function, check  # type: ignore[attr-defined]
         return cast("Checked[P, R]", checked)

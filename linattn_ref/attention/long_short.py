@@ -140,7 +140,7 @@ def forward(
     pairs = *(norm_local or (None, None)), *(norm_global or (None, None))
     rows = zip((mixing.k, mixing.v, *mixed), pairs, strict=True)
     (near_k, near_v, far_k, far_v), norms = zip(*(normed(x, pair) for x, pair in rows), strict=True)  # (3)
-    far_mask = None if key_mask is None else mask_of_mixtures(key_mask, window, causal, w_p.shape[-1])
+    far_mask: Any = None if key_mask is None else mask_of_mixtures(key_mask, window, causal, w_p.shape[-1])
     out, attended = np.empty_like(q, shape=(*q.shape[:-1], v.shape[-1])), []
     for segment in segments(q.shape[-2], k.shape[-2], window, w_p.shape[-1], causal):
         queries, near, far = segment

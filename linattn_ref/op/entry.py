@@ -32,7 +32,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 import numpy as np
 
 from linattn_ref.op.backends import IN_FORCE, PAGES, backend_of, check_backend, code_of, home_of
-from linattn_ref.op.gpu_arrays import is_gpu_call, through_the_door, to_where
+from linattn_ref.op.gpu_arrays import is_gpu_call, to_where, with_gpu_arrays
 from linattn_ref.op.options import check_made_for, check_options, check_sizes, plain
 from linattn_ref.op.shapes import Sizes, check, is_array, rules_of, sizes_of
 
@@ -188,7 +188,7 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         finally:
             IN_FORCE.reset(token)
 
-    enter.__signature__ = shown(signature, here)  # type: ignore[attr-defined]
+    enter.__signature__ = with_options(signature, here)  # type: ignore[attr-defined]
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -202,7 +202,7 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             return run(backend, args, options, extras)
         if is_numpy(args) and (position is None or is_numpy(args[position:])):
             return enter(*args, **options)
-        return through_the_door(enter, *args, **options)
+        return with_gpu_arrays(enter, *args, **options)
 
     call.__signature__ = enter.__signature__  # type: ignore[attr-defined]
     call.unchecked = call  # type: ignore[attr-defined]  # for callers of functions under the older `attention.door`
@@ -249,7 +249,7 @@ def parameters_of(function: Any) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
-def shown(signature: inspect.Signature, options: dict[str, Any]) -> inspect.Signature:
+def with_options(signature: inspect.Signature, options: dict[str, Any]) -> inspect.Signature:
     """The signature with the options of the entry."""
     more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in options.items()]
     parameters = [*signature.parameters.values()]

@@ -12,14 +12,17 @@ from unittest import mock
 
 import lsh_page
 import numpy as np
+import pattern_page
 import softmax_page
 
-from linattn_ref.kernels import jit, parts, reference
+from linattn_ref.attention.sparse import part
+from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.common import exponential_features
 from linattn_ref.kernels.jit import loops
 
 IN_NUMPY = {
     "softmax": softmax_page,
+    "pattern_softmax": pattern_page,
     "lsh": lsh_page,
     "exponential_features": exponential_features,
 }  # others are in `reference`
@@ -143,7 +146,7 @@ def attention_kernels(call, rng, leading, n, d, m):
     q, k, v, d_out, d_s = drawn(n, d), drawn(n, d), drawn(n, m), drawn(n, m), drawn(d, m)
     nothing = (np.zeros((*leading, n, d)), np.zeros((*leading, n, d)), np.zeros((*leading, n, m)))
     into, backward_into = {"out": nothing[2]}, {"gradients": nothing}
-    pattern = (parts.band(n, n, -3, 2, dilation=2, without=[1]), parts.columns(n, n, [1]))
+    pattern = (part.band(n, n, -3, 2, dilation=2, without=[1]), part.columns(n, n, [1]))
     order = rng.permuted(np.broadcast_to(np.arange(n, dtype=np.int32), (*leading, 2, n)), axis=-1)
     kinds = {
         "softmax": (np.arange(n) != n // 2) & np.ones((*leading, n), bool),

@@ -170,13 +170,15 @@ def test_a_damaged_cache_is_told_and_written_anew(tmp_path):
 
 RUN = """
 import numpy as np
-from linattn_ref.kernels import jit, parts, reference
+from linattn_ref.attention import pattern_softmax
+from linattn_ref.attention.sparse import part
+from linattn_ref.kernels import jit
 q, k, v = np.random.default_rng(0).standard_normal((3, 200, 4))
-pattern = (parts.band(200, 200, -20, 0),)
-out, _ = jit.pattern_softmax.forward(q, k, v, None, pattern, 0.5)
-expected, _ = reference.pattern_softmax.forward(q, k, v, None, pattern, 0.5)
+pattern = (part.band(200, 200, -20, 0),)
+out, _ = pattern_softmax.forward(q, k, v, pattern, kernels=jit)
+expected, _ = pattern_softmax.forward(q, k, v, pattern)
 np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
-print(sum(jit.pattern_softmax._forward.threaded.stats.cache_hits.values()))
+print(sum(jit.loops.pattern_softmax._forward.threaded.stats.cache_hits.values()))
 """
 
 
@@ -194,8 +196,8 @@ def test_a_constant_changed_with_a_warm_cache(tmp_path):
         return int(result.stdout)
 
     assert (run(), run()) == (0, 1)
-    parts = copy / "kernels" / "parts.py"
-    text = parts.read_text()
+    part = copy / "attention" / "sparse" / "part.py"
+    text = part.read_text()
     assert text.count("TILE = 32 ") == 1
-    parts.write_text(text.replace("TILE = 32 ", "TILE = 64 "))
+    part.write_text(text.replace("TILE = 32 ", "TILE = 64 "))
     assert run() == 0

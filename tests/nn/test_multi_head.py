@@ -194,5 +194,5 @@ def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match=r"key_mask: expected shape \(B, N\)"):
         multi_head.forward(X, params, inside.mechanism, heads=HEADS, key_mask=np.ones((3, 4), bool))
     local = next(m for m in MECHANISMS if m.name == "local")
-    with pytest.raises(ValueError, match=r"mechanism: linattn_ref\.attention\.local has no recurrent form"):
+    with pytest.raises(ValueError, match=r"mechanism: linattn_ref\.attention\.sparse\.local has no recurrent form"):
         multi_head.init_state(2, params, local.mechanism, heads=HEADS)

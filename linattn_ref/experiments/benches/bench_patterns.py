@@ -17,15 +17,16 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from linattn_ref.attention import bigbird, local, longformer
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.sparse import bigbird, local, longformer
+from linattn_ref.attention.sparse.part import Pattern, count_pairs
 from linattn_ref.experiments.benches import bench_patterns_peers as peers_of
 from linattn_ref.experiments.benches import harness
 from linattn_ref.experiments.benches.bench_patterns_peers import GLOBAL_TOKEN, Inputs, Peers
 from linattn_ref.experiments.benches.harness import BOTH, PASSES, TOLD, Call, Curve, per_token
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
-from linattn_ref.kernels import jit, parts, reference
+from linattn_ref.kernels import jit, reference
 
 __all__ = ["Results", "compute", "draw", "table"]
 
@@ -127,7 +128,7 @@ def compute(
             inputs = Inputs(*rng.standard_normal((len(Inputs._fields), 1, heads, length, width)).astype(np.float32))
             setting = Setting(window, block, bigbird.draw_random_blocks(-(-length // block), drawn, rng))
             for mechanism in MECHANISMS:
-                pairs.append((mechanism, length, parts.count_pairs(pattern(mechanism, length, setting))))
+                pairs.append((mechanism, length, count_pairs(pattern(mechanism, length, setting))))
                 for passes in PASSES:
                     kernels = calls(mechanism, peers, inputs, setting, with_gradient=passes == BOTH)
                     results = {name: call() for name, call in kernels.items() if name != ALL_PAIRS}
@@ -178,7 +179,7 @@ def _bigbird(room: Any, inputs: Inputs, setting: Setting, with_gradient: bool) -
 _OWN = {"local": _local, "longformer": _longformer, "bigbird": _bigbird}
 
 
-def pattern(mechanism: str, length: int, setting: Setting) -> parts.Pattern:
+def pattern(mechanism: str, length: int, setting: Setting) -> Pattern:
     """The pairs of a mechanism; the rows of Longformer's global token are no part of it."""
     if mechanism == "local":
         return local.parts_of(length, length, window=setting.window)

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from linattn_ref.attention import reformer
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.lsh_hashing import Integers
+from linattn_ref.attention.parts.lsh_hashing import Integers
 from linattn_ref.experiments.benches import harness
 from linattn_ref.experiments.benches.harness import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve, per_token
 from linattn_ref.experiments.measuring.timing import one_thread

@@ -4,8 +4,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.random import Generator
 
-from linattn_ref.attention import patterns
-from linattn_ref.attention.bigbird import draw_random_blocks
+from linattn_ref.attention.sparse import patterns
+from linattn_ref.attention.sparse.bigbird import draw_random_blocks
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.schematics.patterns import Results, draw_pattern, sizes
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from linattn_ref.attention import lsh_hashing
+from linattn_ref.attention.parts import lsh_hashing
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.schematics.arrays import Q

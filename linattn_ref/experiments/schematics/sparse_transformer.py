@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.attention import patterns
+from linattn_ref.attention.sparse import patterns
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.schematics.patterns import Results, draw_pattern, sizes
 

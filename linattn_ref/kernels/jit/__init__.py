@@ -25,6 +25,7 @@ from linattn_ref.kernels.jit import (
     linear,
     lstm_steps,
     multi_head,
+    pattern_softmax,
     pre_norm,
     radam,
     reformer,
@@ -38,7 +39,6 @@ from linattn_ref.kernels.jit.loops import (
     elu_plus_one,
     exponential_features,
     favor_positive,
-    pattern_softmax,
 )
 
 __all__ = [

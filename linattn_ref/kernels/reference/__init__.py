@@ -4,16 +4,10 @@ from linattn_ref.kernels.reference import (
     causal_product,
     delta_product,
     elu_plus_one,
-    lsh,
-    pattern_softmax,
-    softmax,
 )
 
 __all__ = [
     "causal_product",
     "delta_product",
     "elu_plus_one",
-    "lsh",
-    "pattern_softmax",
-    "softmax",
 ]

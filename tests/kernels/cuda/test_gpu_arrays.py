@@ -13,6 +13,7 @@ from pathlib import Path
 
 import lsh_page
 import numpy as np
+import pattern_page
 import pytest
 import softmax_page
 from case import Setting, Sizes, assert_close
@@ -69,6 +70,7 @@ def _strict_room(monkeypatch):
     loops = module(f"{ROOM}.loops", strict)
     kernels = {name: getattr(reference, name) for name in reference.__all__} | {
         "softmax": softmax_page,
+        "pattern_softmax": pattern_page,
         "lsh": lsh_page,
     }
     for name, numpys in kernels.items():

@@ -15,7 +15,8 @@ if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
 import numba
 from kernels.cuda.budgets import BUDGETS
 
-from linattn_ref.kernels import cuda, parts
+from linattn_ref.attention.sparse import part
+from linattn_ref.kernels import cuda
 from linattn_ref.kernels.cuda.loops import arrays, device
 from linattn_ref.kernels.cuda.loops.offline import signature_of
 from linattn_ref.kernels.cuda.loops.pattern_tasks import SHORT
@@ -109,9 +110,9 @@ def pattern_softmax(dtype, masked):
     n, n_keys = 5, SHORT + 1  # in two pieces
     q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((n, 4), (n_keys, 4), (n_keys, 3), (n, 3)))
     mask = np.ones((2, n_keys), bool) if masked else None
-    pattern = (parts.columns(n, n_keys, range(n_keys)),)
-    out, log_sum_exp = cuda.pattern_softmax.forward(q, k, v, mask, pattern, 0.5)
-    cuda.pattern_softmax.backward(g, q, k, v, out, log_sum_exp, mask, pattern, 0.5)
+    pattern = (part.columns(n, n_keys, range(n_keys)),)
+    out, log_sum_exp = cuda.loops.pattern_softmax.forward(q, k, v, mask, pattern, 0.5)
+    cuda.loops.pattern_softmax.backward(g, q, k, v, out, log_sum_exp, mask, pattern, 0.5)
 
 
 def lsh(dtype):

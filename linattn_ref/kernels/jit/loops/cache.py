@@ -1,9 +1,9 @@
 """A compilation cache that notices a change in any file whose text is compiled in.
 
 Numba's own cache looks only at the file that holds the kernel. A kernel here also contains code from `vector` and
-`panel`, and numbers like ``TILE`` of `linattn_ref.kernels.parts`, so after an edit there it would go on running the old
-machine code. The text of all these files is therefore part of the cache's key; the processor, its features and Numba's
-version are already.
+`panel`, and numbers like ``TILE`` of `linattn_ref.attention.sparse.part`, so after an edit there it would go on running
+the old machine code. The text of all these files is therefore part of the cache's key; the processor, its features and
+Numba's version are already.
 
 The cache lies where Numba finds a folder to write to: in ``NUMBA_CACHE_DIR`` if that is set, else in ``__pycache__``
 beside these files, else in the user's cache directory. Where it finds none (an installation that only its owner may
@@ -20,14 +20,14 @@ from pathlib import Path
 from numba import njit
 from numba.core.caching import FunctionCache
 
-from linattn_ref.kernels import parts
+from linattn_ref.attention.sparse import part
 from linattn_ref.kernels.jit.loops.entrance import Entrance
 from linattn_ref.kernels.jit.loops.threads import Kernel
 
 
 def source_files():
     """The files whose text may be compiled in: this folder, and what its kernels take from outside."""
-    return (*sorted(Path(__file__).parent.glob("*.py")), Path(parts.__file__))
+    return (*sorted(Path(__file__).parent.glob("*.py")), Path(part.__file__))
 
 
 def _digest(files):
