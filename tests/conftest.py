@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+from functools import wraps
 from inspect import isfunction
 from itertools import product
 from pathlib import Path
@@ -79,6 +80,7 @@ def float32_in_numpy(request):
     pages = {"softmax": softmax_page, "pattern_softmax": pattern_page, "lsh": lsh_page}
 
     def in_numpy(compiled, numpy, is_page):
+        @wraps(compiled)
         def function(*arrays, **options):
             if all(x.dtype != "float32" for _, x in leaves([*arrays, *options.values()], strict=False)):
                 return compiled(*arrays, **options)

@@ -180,7 +180,8 @@ def normed_backward(d_y: Array, saved: layer_norm.Saved | None) -> tuple[Array, 
 
 def mask_of_mixtures(key_mask: Array, window: int, causal: bool, reduced: int) -> Array:
     """Which mixtures there are, ``(..., T R)``: a part without a key has none."""
-    return np.repeat(in_parts(key_mask[..., None], window, causal).any(axis=(-2, -1)), reduced, axis=-1)
+    there = in_parts(key_mask[..., None], window, causal).any(axis=(-2, -1))[..., None]  # (..., T, 1)
+    return np.broadcast_to(there, (*there.shape[:-1], reduced)).reshape(*there.shape[:-2], -1)
 
 
 @op(look=look)

@@ -9,7 +9,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit import loops
 
 X, W = np.ones((4, 6)), np.ones(6)
-HEADS, GATE, STATE = np.ones((2, 7, 3)), np.ones((2, 7)), np.ones((2, 3, 3))
+HEADS = np.ones((2, 7, 3))
 ROW, S, Z = np.ones((2, 3)), np.ones((2, 3, 3)), np.ones((2, 3))
 ADAM = {"betas": (0.9, 0.999), "size": 0.1, "root": 1.0, "eps": 1e-8}
 LSTM = np.ones((5, 2, 3)), np.ones((3, 8)), np.ones((2, 8)), np.ones(8)
@@ -36,9 +36,8 @@ def refused(call, *arguments, **options):
         refused(loops.ctc.forward, HEADS, LABELS[:1], COUNTS, COUNTS, np.ones(2)),
         refused(loops.ctc.forward, HEADS, LABELS, COUNTS[:1], COUNTS, np.ones(2)),
         refused(loops.lstm.forward, LSTM[0], LSTM[1][:2], *LSTM[2:]),
-        refused(jit.causal_product.forward, HEADS, HEADS[:1], HEADS, None, None, None),
-        refused(jit.causal_product.forward, HEADS, HEADS[:, :5], HEADS, None, None, None),
-        refused(jit.causal_product.forward, HEADS, HEADS, HEADS, GATE[:, :5], None, None),
+        refused(jit.causal_product.forward, HEADS, HEADS[:1], HEADS, None),
+        refused(jit.causal_product.forward, HEADS, HEADS[:, :5], HEADS, None),
         refused(jit.causal_product.step, ROW, ROW[:, :2].copy(), ROW, S, Z, 0.5),
         refused(jit.causal_product.step, ROW, ROW, ROW, S[:1], Z, 0.5),
         refused(jit.causal_product.step, ROW, ROW, ROW, S[..., :2].copy(), Z, 0.5),

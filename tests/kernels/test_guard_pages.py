@@ -10,6 +10,7 @@ import sys
 from inspect import isfunction
 from unittest import mock
 
+import causal_page
 import lsh_page
 import numpy as np
 import pattern_page
@@ -22,6 +23,7 @@ from linattn_ref.kernels.jit import loops
 
 IN_NUMPY = {
     "softmax": softmax_page,
+    "causal_product": causal_page,
     "pattern_softmax": pattern_page,
     "lsh": lsh_page,
     "exponential_features": exponential_features,
@@ -160,14 +162,12 @@ def attention_kernels(call, rng, leading, n, d, m):
     (out, log_sum_exp), *_ = call("lsh", "forward", q, k, v, *more, into=into)
     call("lsh", "backward", d_out, q, k, v, out, log_sum_exp, *more, into=backward_into)
 
-    gate, weight, z = rng.uniform(0.2, 1, (*leading, n)), rng.uniform(0, 1, (*leading, n)), abs(drawn(d))
-    for g, w, s in ((None, None, None), (gate, weight, d_s)):
-        call("causal_product", "forward", q, k, v, g, w, s, into=into)
-        call("causal_product", "backward", d_out, s, q, k, v, g, w, s, into=backward_into)
-        call("causal_product", "normalised_forward", q * q, k * k, v, g, w, s, None if s is None else z, 0.5, into=into)
-        more = q * q, k * k, v, g, w, s, None if s is None else z
-        out, denominator, *_ = reference.causal_product.normalised_forward(*more, 0.5)
-        d_z = None if s is None else z
+    z = abs(drawn(d))
+    for s, d_z in ((None, None), (d_s, z)):
+        call("causal_product", "forward", q, k, v, s, into=into)
+        call("causal_product", "backward", d_out, s, q, k, v, s, into=backward_into)
+        more = q * q, k * k, v, s, d_z
+        (out, denominator, *_), *_ = call("causal_product", "normalised_forward", *more, 0.5, into=into)
         call("causal_product", "normalised_backward", d_out, s, d_z, *more, out, denominator, into=backward_into)
     call("causal_product", "forward_by_row", q, k, v, d_s)
     call("causal_product", "backward_by_row", d_out, d_s, q, k, v, d_s)

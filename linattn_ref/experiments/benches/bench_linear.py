@@ -171,8 +171,8 @@ def _passes(
     once = inputs.v.size * inputs.k.shape[-1]  # N C M, all heads
     forward["multiply-adds alone"] = partial(_limit, 2 * once, phi.v.dtype)
     both["multiply-adds alone"] = partial(_limit, 8 * once, phi.v.dtype)
-    forward |= {"jit plain": partial(_forward_plain, phi), "reference": partial(_forward, chunked, phi)}
-    both |= {"jit plain": partial(_both_plain, phi), "reference": partial(_both, chunked, phi)}
+    forward |= {"jit plain": partial(_forward_plain, phi), "reference": partial(_forward, chunked, phi, None, None)}
+    both |= {"jit plain": partial(_both_plain, phi), "reference": partial(_both, chunked, phi, None, None)}
     attention: dict[str, Call] = {
         "jit": partial(_attention, jit, inputs),
         "reference": partial(_attention, reference, inputs),
@@ -196,14 +196,14 @@ def _limit(count: int, dtype: Any) -> Sequence[Array]:
     return ()
 
 
-def _forward(kernel: Any, inputs: Inputs) -> Sequence[Array]:
-    return (kernel.forward(*inputs[:3], None, None, None)[0],)
+def _forward(kernel: Any, inputs: Inputs, *gates: None) -> Sequence[Array]:
+    return (kernel.forward(*inputs[:3], *gates, None)[0],)
 
 
-def _both(kernel: Any, inputs: Inputs) -> Sequence[Array]:
+def _both(kernel: Any, inputs: Inputs, *gates: None) -> Sequence[Array]:
     q, k, v, d_out = inputs
-    out, _ = kernel.forward(q, k, v, None, None, None)
-    return out, *kernel.backward(d_out, None, q, k, v, None, None, None)[:3]
+    out, _ = kernel.forward(q, k, v, *gates, None)
+    return out, *kernel.backward(d_out, None, q, k, v, *gates, None)[:3]
 
 
 def _forward_plain(inputs: Inputs) -> Sequence[Array]:

@@ -64,11 +64,6 @@ def test_kernels_of_16_bits_at_real_sizes(chosen, numbers):
 
 
 @pytest.mark.slow
-def test_every_mode_of_the_causal_product():
-    simulate(Path(__file__).with_name("in_simulator.py"), "-m", "slow", least=8)
-
-
-@pytest.mark.slow
 def test_every_mechanism():
     simulate("--float64", CONTRACT / "test_rooms.py", "-k", "cuda and both_passes", least=60)
 
