@@ -20,7 +20,7 @@ rng : numpy.random.Generator, optional
 key_mask : ndarray of bool ``(B, N)``, optional
     True = may be attended.
 eps : float
-    Of the layer norms.
+    Of the layer norms, where there are any.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ import numpy as np
 
 from linattn_ref.nn import dropout as dropouts
 from linattn_ref.nn import feed_forward, gelu, multi_head
-from linattn_ref.nn.block import EPS, look, look_at_step
+from linattn_ref.nn.block import look, look_at_step
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.op import Array, Bool, Float, Of, op
 
@@ -70,7 +70,6 @@ def forward(
     dropout: float = 0.0,
     rng: np.random.Generator | None = None,
     key_mask: Bool[Array, "B N"] | None = None,
-    eps: float = EPS,  # no norm reads it
 ) -> tuple[Array, Saved]:
     """Equations (1) and (2); the arguments are explained in `linattn_ref.nn.block`."""
     attended, attention = multi_head.forward(x, params.attention, mechanism, heads=heads, key_mask=key_mask)
@@ -100,7 +99,6 @@ def step(
     *,
     heads: int,
     activation: ModuleType = gelu,
-    eps: float = EPS,
 ) -> tuple[Array, Any]:
     """Equations (1) and (2) for one token, and the state after it."""
     attended, state = multi_head.step(x_t, params.attention, state, mechanism, heads=heads)

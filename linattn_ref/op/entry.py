@@ -54,8 +54,6 @@ class Op(Protocol, Generic[R_co]):
     def looks(self) -> dict[str, Any]: ...
     @property
     def check(self) -> Callable[..., None]: ...
-    @property
-    def unchecked(self) -> Callable[..., R_co]: ...
     def __call__(self, *args: Any, **options: Any) -> R_co: ...
 
 
@@ -205,7 +203,6 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         return with_gpu_arrays(enter, *args, **options)
 
     call.__signature__ = enter.__signature__  # type: ignore[attr-defined]
-    call.unchecked = call  # type: ignore[attr-defined]  # for callers of functions under the older `attention.door`
     call.check = check_alone  # type: ignore[attr-defined]
     call.page, call.looks = function, {"look": look, "values": values}  # type: ignore[attr-defined]
     return call

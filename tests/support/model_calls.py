@@ -311,6 +311,8 @@ def draw_attention(rng, dtype, room):
             "eps": float(rng.choice([1e-5, 1e-3])),
             "dropout": float(rng.choice([0.0, 0.3])),
         }
+        if layer is no_norm:
+            del options["eps"]
     masked = rng.random() < 0.5
     if masked:
         options["key_mask"] = rng.random((batch, TOKENS)) < 0.8
