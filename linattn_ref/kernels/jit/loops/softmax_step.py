@@ -67,7 +67,7 @@ def step(q, k, v, length, scale):
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@serial_kernel
+@serial_kernel(q="... D", k="... capacity D", v="... capacity M", out="... M", written="out")
 def step_heads(q, k, v, length, scale, out):
     """Write ``out (..., M)``."""
     attend(rows_of(q), rows_of(k), rows_of(v), length, scale, rows_of(out))
