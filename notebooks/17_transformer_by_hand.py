@@ -172,8 +172,8 @@ np.testing.assert_allclose((d_x * saved.n).sum(axis=-1), 0, atol=1e-9)  # no str
 # $$\frac{\partial \ell}{\partial x} = G \big(\Phi(x) + x\, \Phi'(x)\big), \qquad
 # \Phi'(x) = \frac{e^{-x^2/2}}{\sqrt{2 \pi}} \qquad (9)$$
 #
-# Between two affine layers, $E \to F \to E$, it makes the feed-forward layer. (The compiled backend computes the bracket
-# of (9) while $\Phi$ is at hand. In the feed-forward layer, where a number costs more to keep than to compute, it keeps
+# Between two affine layers, $E \to F \to E$, it makes the feed-forward layer. (The compiled backend computes the
+# bracket of (9) while $\Phi$ is at hand. In the feed-forward layer, where a number costs more to keep than to compute, it keeps
 # neither the hidden units nor the bracket, and computes both again in the backward pass.)
 
 # %%
@@ -234,8 +234,8 @@ print("multi-head:", check(two_heads, multi_head.backward, x, heads_params), "de
 # $$y = x + f(x), \qquad \frac{\partial \ell}{\partial x} = G + \big(G \text{ through } f\big) \qquad (14)$$
 #
 # since $x$ is used twice. A block is two of these: attention and feed-forward, each behind a layer norm. The backward
-# pass is the forward pass in a mirror, and where the forward pass adds, the backward pass copies. `dropouts` is dropout,
-# in training: it leaves out some numbers at random, and without a generator none:
+# pass is the forward pass in a mirror, and where the forward pass adds, the backward pass copies. `dropouts` is
+# dropout, in training: it leaves out some numbers at random, and without a generator none:
 #
 # ![A block of a transformer, forward and backward, drawn](../figures/schematic_block.svg)
 

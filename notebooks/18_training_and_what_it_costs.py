@@ -855,7 +855,9 @@ for name in ("linear", "softmax"):
     theirs = min(mb for (attention, kernel), mb in peak.items() if attention == name and "jit" not in kernel)
     of_step, ratio[name] = of_steps[8, name], peak[name, "jit"] / theirs
     times = of_step["jit"] / min(t for k, t in of_step.items() if "products" not in k and "jit" not in k)
-    rows.append((f"8 layers, {name}", f"{peak[name, 'jit']:.0f}", f"{theirs:.0f}", f"{ratio[name]:.2f}", f"{times:.2f}"))
+    rows.append(
+        (f"8 layers, {name}", f"{peak[name, 'jit']:.0f}", f"{theirs:.0f}", f"{ratio[name]:.2f}", f"{times:.2f}")
+    )
 chapter.table(("step", "MB", "PyTorch's best, MB", "memory over it", "time over PyTorch's best"), rows)
 assert ratio["linear"] < 0.8 < ratio["softmax"] < 1
 
