@@ -69,6 +69,7 @@ def float32_in_numpy(request):
 
     The default run compiles each kernel for float64 alone.
     """
+    import causal_page
     import lsh_page
     import pattern_page
     import softmax_page
@@ -77,7 +78,12 @@ def float32_in_numpy(request):
     from linattn_ref.kernels.jit import loops
     from linattn_ref.nested import leaves
 
-    pages = {"softmax": softmax_page, "pattern_softmax": pattern_page, "lsh": lsh_page}
+    pages = {
+        "softmax": softmax_page,
+        "causal_product": causal_page,
+        "pattern_softmax": pattern_page,
+        "lsh": lsh_page,
+    }
 
     def in_numpy(compiled, numpy, is_page):
         @wraps(compiled)

@@ -156,14 +156,26 @@ def test_without_a_cache_kernels_are_compiled_and_a_warning_says_so_once(tmp_pat
     assert warned(ONCE + AND_IN_A_FORKED_CHILD, tmp_path, PYTHONPATH=str(tmp_path), **places) == [1, 0, 1]
 
 
+SMALLEST = """
+from linattn_ref.kernels.jit.loops.cache import serial_kernel
+@serial_kernel
+def twice(x):
+    return 2 * x
+assert twice(3) == 6
+"""
+
+
 def test_a_damaged_cache_is_told_and_written_anew(tmp_path):
     """As a power cut leaves it."""
-    place = {"NUMBA_CACHE_DIR": str(tmp_path)}
-    assert warned(ONCE, tmp_path, **place) == [0, 0, 0]
-    for path in tmp_path.rglob("*.nb[ic]"):
+    (tmp_path / "smallest.py").write_text(SMALLEST)
+    place = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert warned("import smallest", tmp_path, **place) == [0, 0, 0]
+    files = [*(tmp_path / "cache").rglob("*.nb[ic]")]
+    assert len(files) == 2
+    for path in files:
         path.write_bytes(b"\0" * 100)
-    assert warned(ONCE, tmp_path, **place) == [0, 1, 0]
-    assert warned(ONCE, tmp_path, **place) == [0, 0, 0]
+    assert warned("import smallest", tmp_path, **place) == [0, 1, 0]
+    assert warned("import smallest", tmp_path, **place) == [0, 0, 0]
 
 
 # --- From end to end ------------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import restore
+from linattn_ref.op.workspace import workspace
 
 __all__ = [
     "NETWORKS",
@@ -164,7 +165,7 @@ def compute(
         for way in WAYS
         for batch in BATCHES[name, way]
     }
-    with one_thread(torch):
+    with one_thread(torch), workspace():
         found = measure_all(tasks, settings, parts=parts, resume=resume)
     rows = [
         _row(name, way, by, batch, size, seconds)

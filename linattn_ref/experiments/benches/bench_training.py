@@ -2,13 +2,13 @@
 
 The network is `linattn_ref.models.causal`, on two sequences of 784 tokens, as for images of digits. Each network and
 mechanism is measured in a process of its own, in which freed memory is kept for the next array: PyTorch's better
-setting, and of no use to an arena. There, all steps are taken in turn (`harness`), and beside them the matrix products
-that each cannot do without, alone, by the library that it calls: OpenBLAS under NumPy, MKL under PyTorch.
+setting, and what `linattn_ref.op.workspace` does. There, all steps are taken in turn (`harness`), and beside them the
+matrix products that each cannot do without, alone, by the library that it calls: OpenBLAS under NumPy, MKL under
+PyTorch.
 
 Before anything is timed, the losses of three steps are compared: they are those of the same gradients.
 
-``jit, recomputed`` computes the hidden units again in the backward pass (`causal.Model.recompute`): a ninth more
-products, for memory. Of the larger networks memory is measured: the most that building the network and three steps take
+Of the larger networks memory is measured: the most that building the network and three steps take
 beyond what there was before, parameters and the optimiser's state among it, freed memory handed back. What a process
 has beside (the libraries, compiled code) was there before, on either side, for a network of one layer has run.
 
@@ -43,10 +43,9 @@ from linattn_ref.models import causal
 __all__ = ["Results", "compute", "draw", "table"]
 
 BATCH, LENGTH, TOKENS, RATE = 2, 784, 256, 1e-3
-OURS, THEIRS, RECOMPUTED = "its products", "PyTorch's products", "jit, recomputed"
+OURS, THEIRS = "its products", "PyTorch's products"
 COLOURS = {
     "jit": style.BLUE,
-    RECOMPUTED: style.BLUE,
     OURS: style.SKY,
     "pytorch": style.VERMILLION,
     "pytorch, at once": style.VERMILLION,
@@ -156,7 +155,6 @@ def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], Cal
     given = (params, setting.heads, text, RATE)
     found: dict[str, Any] = {
         "jit": partial(bench_training_own.training_step, setting.attention, *given),
-        RECOMPUTED: partial(bench_training_own.training_step, setting.attention, *given, recompute=True),
     }
     if torch is not None:
         attentions = bench_training_peers.attention_by_name(

@@ -11,7 +11,6 @@ from linattn_ref.attention import linear, softmax
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.nn import cross_entropy, mechanism
-from linattn_ref.nn.buffers import Arena
 from linattn_ref.training import adam, parameters
 
 __all__ = ["products", "training_step"]
@@ -20,22 +19,22 @@ ATTENTION = {"linear": linear, "softmax": softmax}
 
 
 def training_step(
-    attention: str, params: causal.Params, heads: int, text: NDArray[np.int64], rate: float, *, recompute: bool = False
+    attention: str, params: causal.Params, heads: int, text: NDArray[np.int64], rate: float
 ) -> Callable[[], float]:
     """A step on ``text (B, N + 1)``: forward, backward, Adam; its loss. The parameters are copied."""
-    model = causal.Model(mechanism.of(ATTENTION[attention], causal=True, kernels=jit), heads, recompute=recompute)
-    flat, params = parameters.flatten(params)
-    total, grads = parameters.flatten(parameters.zeros_like(params))
-    state, arena = adam.init_state(flat), Arena()
+    model = causal.Model(mechanism.of(ATTENTION[attention], causal=True, kernels=jit), heads)
+    _, params = parameters.flatten(params)
+    state = adam.init_state(params)
 
     def step() -> float:
         nonlocal state
-        total[:] = 0
-        scores, saved = causal.forward(text[:, :-1], params, model, work=arena)
-        loss, surprise = cross_entropy.forward(scores, text[:, 1:], kernels=jit, work=arena)
-        d_scores = cross_entropy.backward(scores.dtype.type(1), surprise, work=arena).scores
-        causal.backward(d_scores, saved, into=grads, work=arena)
-        state = adam.step(flat, total, state, learning_rate=rate, kernels=jit)
+        scores, saved = causal.forward(text[:, :-1], params, model)
+        loss, surprise = cross_entropy.forward(scores, text[:, 1:], kernels=jit)
+        del scores
+        d_scores = cross_entropy.backward(1.0, surprise).scores
+        del surprise
+        grads = causal.backward(d_scores, saved).params
+        state = adam.step(params, grads, state, learning_rate=rate, kernels=jit)
         return float(loss)
 
     return step

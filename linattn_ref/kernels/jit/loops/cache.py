@@ -89,20 +89,27 @@ def kernel(function=None, **said):
     return Kernel(*(_compiled(function, entrance, parallel) for parallel in (True, False)), entrance.check)
 
 
-def serial_kernel(function=None, *, gaps=False, **said):
-    """The same without threads, for what is done sooner than a thread is woken; ``gaps``: for arrays of any layout."""
+def serial_kernel(function=None, *, written=None, **said):
+    """The same without threads, for what is done sooner than a thread is woken.
+
+    With the names of what it has ``written``, it takes arrays of any layout: those with gaps, or not to be written to,
+    are copied first, and what is written is copied back. Calls with other arrays do not pay for this.
+    """
     if function is None:
-        return functools.partial(serial_kernel, gaps=gaps, **said)
-    return _compiled(function, Entrance(function, said, gaps), parallel=False)
+        return functools.partial(serial_kernel, written=written, **said)
+    return _compiled(function, Entrance(function, said, written), parallel=False)
 
 
 def _compiled(function, entrance, parallel):
     dispatcher = njit(parallel=parallel)(function)
     compile_for = dispatcher._compile_for_args  # Numba calls it for types that it has no machine code for
 
-    def check_then_compile(*arguments):
+    def through_copies(*arguments):
+        return entrance.call_with_copies(dispatcher, arguments)
+
+    def check_then_compile(*arguments):  # Numba calls what this returns
         entrance.check_types(arguments)
-        return compile_for(*arguments)
+        return through_copies if entrance.wants_copies(arguments) else compile_for(*arguments)
 
     dispatcher._compile_for_args = check_then_compile
     try:

@@ -173,8 +173,8 @@ def step(phi_q, phi_k, v, s, z, eps):
 
     ``s (..., C, M)`` and ``z (..., C)`` are brought up to date in place.
     """
-    out = np.empty(v.shape, v.dtype)
-    step_heads(phi_q, phi_k, v, s, z, float(eps), out)
+    out, whole = np.empty(v.shape, v.dtype), np.ascontiguousarray
+    step_heads(whole(phi_q), whole(phi_k), whole(v), s, z, float(eps), out)
     return out
 
 

@@ -205,5 +205,5 @@ def add_shares(d_q, shares):
 def flat_mask(key_mask, k):
     """``(heads, L)``; all True where there is no mask."""
     shape = k.shape[:-1]
-    mask = np.ones(shape, np.bool_) if key_mask is None else np.array(np.broadcast_to(key_mask, shape))
+    mask = np.ones(shape, np.bool_) if key_mask is None else np.array(np.broadcast_to(key_mask, shape), order="C")
     return mask.reshape(-1, shape[-1])
