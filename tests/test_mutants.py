@@ -66,7 +66,7 @@ def test_nothing_is_found_where_nothing_was_changed(copy):
 # --- Drawn ---
 
 COPIED = ("linattn_ref", "tests", "notebooks", "figures", ".github", ".ci")  # and the files beside them
-COMPILED = ("kernels/jit/", "kernels/parts.py")
+COMPILED = ("kernels/jit/", "attention/sparse/part.py")
 
 
 def pytest_generate_tests(metafunc):

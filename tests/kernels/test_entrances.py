@@ -23,7 +23,7 @@ SUMS, MASK = np.ones((2, 7)), np.ones((2, 7), bool)  # of queries
 ORDER, SEEN = np.broadcast_to(np.arange(7), (2, 1, 7)), np.full(2, 7)
 PART = part.band(7, 7, -1, 1, dilation=2)
 GATE, STATE = np.ones((2, 7)), np.ones((2, 3, 3))
-DELTA = HEADS, STATE, HEADS, HEADS, HEADS, HEADS, GATE, STATE, HEADS  # d_out, d_state, q, k, v, erase, log_gate, state, u
+DELTA = HEADS, STATE, HEADS, HEADS, HEADS, HEADS, GATE, STATE, HEADS
 
 
 def refused(call, *arguments, **options):
