@@ -1,11 +1,12 @@
 """Modules that are imported when they are first named: ``linattn_ref.attention`` after ``import linattn_ref``."""
 
+import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["modules"]
+__all__ = ["folder", "modules"]
 
 
 def modules(package: str, names: Sequence[str]) -> tuple[Callable[[str], ModuleType], Callable[[], list[str]]]:
@@ -20,3 +21,9 @@ def modules(package: str, names: Sequence[str]) -> tuple[Callable[[str], ModuleT
         return sorted({*vars(sys.modules[package]), *names})
 
     return __getattr__, __dir__
+
+
+def folder(package: str, path: Iterable[str]) -> tuple[list[str], Callable[[str], ModuleType], Callable[[], list[str]]]:
+    """``__all__``, ``__getattr__`` and ``__dir__`` of a package that has all modules of its folder."""
+    names = sorted(module.name for module in pkgutil.iter_modules(path))
+    return names, *modules(package, names)

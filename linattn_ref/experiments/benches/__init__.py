@@ -9,34 +9,4 @@
 
 from linattn_ref import lazy
 
-__all__ = [
-    "bench_cuda",
-    "bench_cuda_peers",
-    "bench_delta",
-    "bench_drawing",
-    "bench_drawing_ways",
-    "bench_encoder",
-    "bench_encoder_peers",
-    "bench_generation",
-    "bench_generation_limit",
-    "bench_generation_peers",
-    "bench_linear",
-    "bench_linear_limit",
-    "bench_linear_peers",
-    "bench_linear_steps",
-    "bench_patterns",
-    "bench_patterns_peers",
-    "bench_performer",
-    "bench_reformer",
-    "bench_softmax",
-    "bench_spectrum",
-    "bench_speech",
-    "bench_steps",
-    "bench_steps_limit",
-    "bench_training",
-    "bench_training_own",
-    "bench_training_peers",
-    "harness",
-]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

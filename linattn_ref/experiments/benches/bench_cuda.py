@@ -40,9 +40,6 @@ from linattn_ref.experiments.publishing import style
 
 __all__ = ["Results", "compute", "draw", "table"]
 
-CAPTION = (
-    "Causal attention on a GPU: time, forward and with the backward pass, and memory beyond the inputs, against length."
-)
 LENGTHS = tuple(2**power for power in range(10, 21))
 TOLERANCE = {"float32": 1e-2, "bfloat16": 1e-1}  # of the largest number: others may round to tensor cores' precision
 LOOKS = {
@@ -241,7 +238,9 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Time of both passes, and memory, against length: the paper's figure for a GPU."""
+    """Causal attention on a GPU: time, forward and with the backward pass, and memory beyond the inputs, against
+    length.
+    """
     figure, axes = style.figure(1, 3, height=0.5)
     lengths = sorted({row.length for row in results.rows})
     panels = ((FORWARD, "median_ms", "ms"), (BOTH, "median_ms", "ms"), (BOTH, "mib", "MiB beyond the inputs"))

@@ -40,10 +40,6 @@ from linattn_ref.kernels.reference import delta_product as reference
 
 __all__ = ["Results", "compute", "draw", "table"]
 
-CAPTION = (
-    "Linear attention whose state corrects itself, on one thread of a CPU, eight heads of 64, float32: time a token "
-    "against length, without a gate, with one a head and one a channel, forward and with the backward pass."
-)
 PEER = "flash-linear-attention"
 TASKS = DELTA, GATED, CHANNELS = "delta", "gated delta", "channels"
 NAIVE = {  # of each task the file, the function, and whether tokens come before heads
@@ -239,7 +235,9 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Time a token against length, forward and with the backward pass."""
+    """Linear attention whose state corrects itself, on one thread of a CPU, eight heads of 64, float32: time a
+    token against length, without a gate, with one a head and one a channel, forward and with the backward pass.
+    """
 
     def curve(kernel: str, task: str, passes: str) -> Curve:
         colour, marker = LOOKS[kernel]

@@ -92,13 +92,6 @@ COLOURS = {
     "linear": style.BLUE,
 }
 LOOKS = {OURS: "o-", "PyTorch": "s--", peers.NAME: "^:"}
-CAPTION = (
-    "One more pixel, in the networks of Transformers are RNNs for MNIST (8 layers of 256) and CIFAR-10 (16 layers), "
-    "float32, one thread of a CPU: everything anew (softmax, lsh), from keys and values that are kept (cache), from "
-    "two sums a head (linear). Above: against its position, at batch size 1, by this package. Points are measured CPU "
-    "time; seconds an image are integrated along them. Below: images a second against the batch size; solid: this "
-    "package, dashed: PyTorch, dotted: fast-transformers."
-)
 READING = (
     "CPU time of one thread, integrated over positions; a pixel that takes over 0.3 s is timed once, after a first "
     "time that does not count, and one that takes over 3 s once, the first time. *Best B* is the batch size, of those "
@@ -238,7 +231,12 @@ def _line(cells: Sequence[Any]) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """CPU time of a pixel against its position above, images a second against the batch size below."""
+    """One more pixel, in the networks of Transformers are RNNs for MNIST (8 layers of 256) and CIFAR-10 (16
+    layers), float32, one thread of a CPU: everything anew (softmax, lsh), from keys and values that are kept
+    (cache), from two sums a head (linear). Above: against its position, at batch size 1, by this package. Points
+    are measured CPU time; seconds an image are integrated along them. Below: images a second against the batch
+    size; solid: this package, dashed: PyTorch, dotted: fast-transformers.
+    """
     names = list(dict.fromkeys(row.network for row in results.rows))
     figure, panels = style.figure(2, len(names), height=0.8, sharey="row")
     ends = []

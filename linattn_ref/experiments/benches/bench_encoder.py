@@ -38,11 +38,6 @@ __all__ = ["SEQUENCES", "Results", "compute", "draw", "table"]
 SEQUENCES = 10
 WARM_UP = {"layers": 1, "length": 64}
 COLOURS = {"jit": style.BLUE, "pytorch": style.VERMILLION, "fast-transformers": style.GREEN}
-CAPTION = (
-    "A forward pass of all layers on one sequence: 12 heads of 64, feed-forward layers of 3072, float32, one thread. "
-    "Left: CPU time. Right: the most memory in use beyond weights and inputs. fast-transformers' full attention keeps "
-    "its matrix; PyTorch's kernel and this package's keep none. PyTorch has no linear attention."
-)
 
 
 class Sizes(NamedTuple):
@@ -187,7 +182,10 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Bars: time at the left, memory at the right."""
+    """A forward pass of all layers on one sequence: 12 heads of 64, feed-forward layers of 3072, float32, one
+    thread. Left: CPU time. Right: the most memory in use beyond weights and inputs. fast-transformers' full
+    attention keeps its matrix; PyTorch's kernel and this package's keep none. PyTorch has no linear attention.
+    """
     figure, axes = style.figure(1, 2, height=0.4, sharey=True)
     names = [f"{row.attention},\n{row.kernel}" for row in results.rows]
     colours = [COLOURS.get(row.kernel, style.GREY) for row in results.rows]

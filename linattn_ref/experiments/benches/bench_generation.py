@@ -48,11 +48,6 @@ STRETCH = 28  # pixels timed together: a row of the image
 TOLERANCE = 1e-4  # of the largest score: some hundred roundings of float32 in a row
 ATTENTION = {"linear": linear, "softmax": softmax}
 ORDER = ("jit", "causal.step", "pytorch", "fast-transformers", "weights read once")
-CAPTION = (
-    "Images of 784 pixels from a network of 8 layers, 8 heads, E = 256, one thread of a CPU, float32. Left: time of a "
-    "pixel against its position, linear attention and softmax with its cache, at two batch sizes. Right: images a "
-    "second against the batch size."
-)
 READING = (
     "A token at batch size 1 asks for every weight once: `weights read once` is the limit, and a peer's ratio divided "
     "by its is the most that could be reached. fast-transformers is the package of the paper's authors."
@@ -262,7 +257,10 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Time of a pixel against its position, and images a second against the batch size."""
+    """Images of 784 pixels from a network of 8 layers, 8 heads, E = 256, one thread of a CPU, float32. Left: time
+    of a pixel against its position, linear attention and softmax with its cache, at two batch sizes. Right: images
+    a second against the batch size.
+    """
     figure, (pixel, rate) = style.figure(1, 2, height=0.42)
     batches = sorted({each.batch for each in results.images})
     lines, names = [], []

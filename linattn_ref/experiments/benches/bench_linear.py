@@ -46,10 +46,6 @@ from linattn_ref.kernels.reference import causal_product as chunked
 
 __all__ = ["Results", "compute", "draw", "table"]
 
-CAPTION = (
-    "Causal linear attention on one thread of a CPU, eight heads of 64, float32: time a token of the causal product "
-    "against length, forward and with the backward pass. PyTorch: at each length the fastest of four forms."
-)
 READING = (
     "One thread, all in turn in one process; all find the memory for their results in the process, since new memory "
     "would cost as much again as `jit`'s forward pass. *product* is the causal product alone, from features; "
@@ -283,7 +279,9 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Time a token against length, forward and with the backward pass."""
+    """Causal linear attention on one thread of a CPU, eight heads of 64, float32: time a token of the causal
+    product against length, forward and with the backward pass. PyTorch: at each length the fastest of four forms.
+    """
     rows = best_torch(results.rows)
 
     def curve(kernel: str, task: str) -> Curve:

@@ -29,10 +29,6 @@ from linattn_ref.kernels import jit, parts, reference
 
 __all__ = ["Results", "compute", "draw", "table"]
 
-CAPTION = (
-    "Attention with sparse patterns on one thread of a CPU, forward and backward, batch size 1: time a token against "
-    "the length, beside the packages that have the same pattern, and beside PyTorch's attention to all pairs."
-)
 MECHANISMS = ("local", "longformer", "bigbird")
 TITLES = {"local": "sliding window", "longformer": "Longformer", "bigbird": "BigBird"}
 ALL_PAIRS = "pytorch, all pairs"
@@ -210,7 +206,9 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Time a token against length, a panel a mechanism, both passes."""
+    """Attention with sparse patterns on one thread of a CPU, forward and backward, batch size 1: time a token
+    against the length, beside the packages that have the same pattern, and beside PyTorch's attention to all pairs.
+    """
 
     def curve(kernel: str, mechanism: str) -> Curve:
         wanted = mechanism, BOTH, kernel

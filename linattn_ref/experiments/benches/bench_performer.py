@@ -34,10 +34,6 @@ from linattn_ref.kernels import jit, reference
 __all__ = ["Results", "compute", "draw", "table"]
 
 PEER = "performer-pytorch"
-CAPTION = (
-    "Performer attention on one thread of a CPU, eight heads of 64, 256 positive features, float32: time a token "
-    "against length, over all keys and causal, forward and with the backward pass."
-)
 CAUSAL, ALL = "causal", "all keys"
 BOTH_LONGEST = 1024  # of performer-pytorch's causal backward pass: there it keeps 4 GB
 TOLERANCE = 1e-3  # of the largest number; some 10^4 roundings of float32: exponents of up to 10^2 in both
@@ -196,7 +192,9 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Time a token against length, forward and with the backward pass; causal dashed."""
+    """Performer attention on one thread of a CPU, eight heads of 64, 256 positive features, float32: time a token
+    against length, over all keys and causal, forward and with the backward pass.
+    """
 
     def curve(name: str, task: str, passes: str) -> Curve:
         colour, marker = LOOKS[name]

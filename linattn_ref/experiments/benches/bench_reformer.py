@@ -33,10 +33,6 @@ __all__ = ["Results", "compute", "draw", "table"]
 PEER = "transformers"
 COLOURS = {"jit": style.BLUE, PEER: style.VERMILLION}
 TOLERANCE = 1e-3  # of the largest number: the peer adds 1e-6 to the square of a key's length
-CAPTION = (
-    "Reformer's LSH attention on one thread of a CPU, 8 heads of 64, two hash rounds, chunks of 64, float32: time a "
-    "token against length, forward and with the backward pass. Lines: all tokens; dashed: causal."
-)
 
 
 class Row(NamedTuple):
@@ -253,7 +249,9 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Time a token over the length, forward and with the backward pass; causal dashed."""
+    """Reformer's LSH attention on one thread of a CPU, 8 heads of 64, two hash rounds, chunks of 64, float32: time
+    a token against length, forward and with the backward pass. Lines: all tokens; dashed: causal.
+    """
 
     def curve(name: str, causal: bool, passes: str) -> Curve:
         rows = [row for row in results.rows if row[1:4] == (causal, passes, name)]

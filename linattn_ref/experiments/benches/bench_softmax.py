@@ -23,10 +23,6 @@ from linattn_ref.kernels import jit, reference
 
 __all__ = ["Results", "compute", "draw", "table"]
 
-CAPTION = (
-    "Softmax attention on one thread of a CPU: arithmetic a second that the mechanism needs (the masked half of a "
-    "causal matrix counts as nothing), forward and with the backward pass. Lines: all keys; dashed: causal."
-)
 COLOURS = {"jit": style.BLUE, "pytorch": style.VERMILLION, "reference": style.GREY}
 
 
@@ -144,7 +140,9 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Arithmetic a second against length, forward and with the backward pass; causal dashed."""
+    """Softmax attention on one thread of a CPU: arithmetic a second that the mechanism needs (the masked half of a
+    causal matrix counts as nothing), forward and with the backward pass. Lines: all keys; dashed: causal.
+    """
 
     def curve(kernel: str, causal: bool, passes: str) -> Curve:
         rows = [row for row in results.rows if row[1:4] == (causal, passes, kernel)]

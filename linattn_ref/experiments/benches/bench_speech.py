@@ -41,12 +41,6 @@ EACH = 7.5  # frames a phoneme
 SYMBOLS = 60
 NETWORKS = ("softmax", "lsh-4", "linear", "lstm")
 LSTMS = ((32, 100, 40, 320), (16, 200, 256, 128))  # B, T, E, H; the first are the paper's units
-CAPTION = (
-    "CPU seconds of an epoch over 15 hours of speech, if all its utterances had that many frames of 10 ms: the "
-    "networks of `linattn-ref train speech`, forward, CTC and backward, on random numbers in the place of the "
-    "synthesised speech, without stacking, one thread. Four layers of width 128; three bidirectional LSTMs of 128 "
-    "units. The paper's utterances have 800 frames on average, the longest 2400."
-)
 
 
 class Row(NamedTuple):
@@ -223,7 +217,11 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Seconds an epoch against the length."""
+    """CPU seconds of an epoch over 15 hours of speech, if all its utterances had that many frames of 10 ms: the
+    networks of `linattn-ref train speech`, forward, CTC and backward, on random numbers in the place of the
+    synthesised speech, without stacking, one thread. Four layers of width 128; three bidirectional LSTMs of 128
+    units. The paper's utterances have 800 frames on average, the longest 2400.
+    """
     figure, axes = style.figure(1, 1, height=0.5)
     colours = dict(zip(NETWORKS, (style.BLACK, style.PURPLE, style.BLUE, style.GREEN), strict=True))
     lines = []

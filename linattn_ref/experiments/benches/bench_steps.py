@@ -35,10 +35,6 @@ from linattn_ref.kernels import jit, reference
 
 __all__ = ["Results", "compute", "draw", "table"]
 
-CAPTION = (
-    "A step of softmax attention with its key/value cache on one thread of a CPU, float32: time against the tokens in "
-    "the cache, and the bytes of the cache over that time. Dashed: what reading the cache takes, and nothing else."
-)
 READING = (
     "One token, called from Python. *key/values* after so many tokens: `jit` is `softmax.step`, beside five lines of "
     "NumPy; `cache read once` loads the cache and adds it up. *sums* of heads so wide: `jit` is `linear.step`, beside "
@@ -215,7 +211,9 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Time against the tokens in the cache, and bytes of the cache over it."""
+    """A step of softmax attention with its key/value cache on one thread of a CPU, float32: time against the tokens
+    in the cache, and the bytes of the cache over that time. Dashed: what reading the cache takes, and nothing else.
+    """
     token = 8 * results.heads * results.width  # bytes of its key and value
     figure, axes = style.figure(1, 2, height=0.42)
     for axis, unit in zip(axes, ("µs a token", "GB of the cache a second"), strict=True):

@@ -54,11 +54,6 @@ COLOURS = {
     "fast-transformers": style.GREEN,
     THEIRS: style.GREY,
 }
-CAPTION = (
-    "A step of training on one thread of a CPU, over the time of this package's: a causal transformer, two sequences "
-    "of 784 tokens, feed-forward layers four times as wide, float32. PyTorch in eager mode; the matrix products of "
-    "each alone are what its step cannot be faster than."
-)
 
 
 class Setting(NamedTuple):
@@ -266,7 +261,10 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Bars, a panel a setting: times over jit's."""
+    """A step of training on one thread of a CPU, over the time of this package's: a causal transformer, two
+    sequences of 784 tokens, feed-forward layers four times as wide, float32. PyTorch in eager mode; the matrix
+    products of each alone are what its step cannot be faster than.
+    """
     figure, axes = style.figure(1, len(SETTINGS), height=0.42, sharex=True)
     for axis, setting in zip(axes, SETTINGS, strict=True):
         rows = [row for name in reversed(COLOURS) for row in results.rows if row[:5] == (*setting, name)]

@@ -25,11 +25,6 @@ from linattn_ref.experiments.publishing.restore import restore
 
 __all__ = ["LIMITS", "Results", "compute", "draw", "from_record", "resident_warps"]
 
-CAPTION = (
-    "Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability 9.0, "
-    "and how many warps of blocks of 256 threads they leave room for on a multiprocessor (numbers at the top, a band "
-    "each). Filled: float32; hollow: float64. Compiled; nothing was run."
-)
 THREADS = 256
 # The kernels of linear and softmax attention: module, name, types of the arguments as `offline.compile_to_ptx` reads.
 KERNELS = (
@@ -181,7 +176,10 @@ def _one_line_kernels() -> Mapping[str, Any]:
 
 
 def draw(results: Results) -> Figure:
-    """What each kernel takes, above the steps at which fewer warps fit."""
+    """Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability
+    9.0, and how many warps of blocks of 256 threads they leave room for on a multiprocessor (numbers at the top, a
+    band each). Filled: float32; hollow: float64. Compiled; nothing was run.
+    """
     figure, axes = style.figure(1, 2, height=0.42, sharey=True)
     limits = LIMITS["sm_90"]
     takes = (

@@ -49,12 +49,6 @@ REDUCED = (128, 256, 512, 1024, 2048)
 FORMS = ("matrix kept", "online")
 LAYER = "whole layer"
 WARM_UP = 128  # tokens
-CAPTION = (
-    "What Linformer saves over softmax attention: forward pass, 8 heads of width 64, float32, one sequence, one "
-    "thread. Above, both keep their matrix, as in Table 3 of the paper. Below, neither does, and one kernel does both: "
-    "time is saved all the same, but there is no memory left to save. A number below 1 is a loss. Memory is measured, "
-    "beyond the inputs. No entry: k is more than half of n."
-)
 
 
 class Savings(NamedTuple):
@@ -218,7 +212,11 @@ def from_record(record: Mapping[str, Any]) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """Tables as heat maps: time and memory saved, a row a form."""
+    """What Linformer saves over softmax attention: forward pass, 8 heads of width 64, float32, one sequence, one
+    thread. Above, both keep their matrix, as in Table 3 of the paper. Below, neither does, and one kernel does
+    both: time is saved all the same, but there is no memory left to save. A number below 1 is a loss. Memory is
+    measured, beyond the inputs. No entry: k is more than half of n.
+    """
     rows = len(results.forms)
     figure, axes = style.figure(rows, 2, height=0.31 * rows, sharex=True, sharey=True, squeeze=False)
     for axis, (form, title, saved) in zip(axes.flat, _panels(results), strict=True):

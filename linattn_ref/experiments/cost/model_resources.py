@@ -50,13 +50,6 @@ LOOK = {  # colour, line
     "lsh-1": (M["reformer"], "v:"),
     "linear": (M["linear"], "^-"),
 }
-CAPTION = (
-    "A step of training of a causal transformer, one sequence: 2 layers of width 128, 4 heads of 32, feed-forward "
-    "layers four times as wide, float32. Left: CPU time on one thread, with the exponent of N fitted to the longer "
-    "half of a curve. Right: the most memory in use at once beyond parameters and the optimiser's state, over the "
-    "length: a level line is linear memory. Softmax attention is the online kernel, which keeps no matrix; it stops "
-    "where a step takes seconds. LSH: Reformer with 1 and 4 hash rounds, 64 buckets and chunks of 32."
-)
 
 
 class Curve(NamedTuple):
@@ -212,7 +205,12 @@ def from_record(record: Mapping[str, Any]) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """Time at the left, memory over the length at the right."""
+    """A step of training of a causal transformer, one sequence: 2 layers of width 128, 4 heads of 32, feed-forward
+    layers four times as wide, float32. Left: CPU time on one thread, with the exponent of N fitted to the longer
+    half of a curve. Right: the most memory in use at once beyond parameters and the optimiser's state, over the
+    length: a level line is linear memory. Softmax attention is the online kernel, which keeps no matrix; it stops
+    where a step takes seconds. LSH: Reformer with 1 and 4 hash rounds, 64 buckets and chunks of 32.
+    """
     figure, (left, right) = style.figure(1, 2, height=0.45)
     times, peaks = [], []
     for name, curve in results.curves.items():

@@ -74,16 +74,6 @@ COLUMNS = {
     "causal": {"online_causal": "softmax,\nonline", "linear_causal": "linear"},
     "hashing, rounds": {"online": "softmax,\nonline", "lsh_8": "LSH, 8", "lsh_4": "LSH, 4", "lsh_1": "LSH, 1"},
 }
-CAPTION = (
-    "Forward and backward pass of attention, 8 heads of width 64, float32, one sequence. Above: CPU time on one "
-    "thread, with the exponent of N fitted to the longer half of a curve; a ring is where a method gets faster than "
-    "online softmax attention. Below: the most memory in use at once beyond the inputs, over the length: a level line "
-    "is linear memory. Points are measured, each in a process of its own, lines are computed from the code. Softmax "
-    "attention stops where a pass takes seconds or gigabytes; nothing is extrapolated. Its time is always quadratic, "
-    "its memory only where the matrix is kept: online it needs less of it than the linear methods. The matrix, and "
-    "linear without a mask, are NumPy; the others have Numba kernels. Linformer with k = 256. LSH: Reformer with so "
-    "many hash rounds, 64 buckets and chunks of 32."
-)
 
 
 def compute(
@@ -171,7 +161,15 @@ def _tasks(
 
 
 def draw(results: Results) -> Figure:
-    """Time above, memory over the length below; a column for all keys, causal ones and hashing."""
+    """Forward and backward pass of attention, 8 heads of width 64, float32, one sequence. Above: CPU time on one
+    thread, with the exponent of N fitted to the longer half of a curve; a ring is where a method gets faster than
+    online softmax attention. Below: the most memory in use at once beyond the inputs, over the length: a level line
+    is linear memory. Points are measured, each in a process of its own, lines are computed from the code. Softmax
+    attention stops where a pass takes seconds or gigabytes; nothing is extrapolated. Its time is always quadratic,
+    its memory only where the matrix is kept: online it needs less of it than the linear methods. The matrix, and
+    linear without a mask, are NumPy; the others have Numba kernels. Linformer with k = 256. LSH: Reformer with so
+    many hash rounds, 64 buckets and chunks of 32.
+    """
     figure, axes = style.figure(2, len(COLUMNS), height=0.66, sharex=True, sharey="row")
     for (above, below), title in zip(axes.T, COLUMNS, strict=True):
         above.set(title=title, yscale="log")

@@ -64,15 +64,6 @@ SHARING_LABELS = {
     "key_value": "key-value",
     "layerwise": "layerwise",
 }
-CAPTION = (
-    "Linformer in a pretrained network whose weights stay as they are: all heads, eight texts that no projection was "
-    "fitted to; lines are medians, bands the middle 80% of heads and texts. Above left: error of the attention's "
-    "output. Random E and F, and max pooling, are off by more than the output itself; mean pooling does better, fitted "
-    "E and F a little better still, a fitted convolution best. Above right: what cannot be used. E and F fitted to "
-    "the very sentence show that good ones exist for each sentence, but they are not the same ones. Below left: the "
-    "matrix that is applied, P~ F; no rank k comes below the truncated SVD's. Below right: sharing, with the number "
-    "of parameters; means over heads, bars from text to text."
-)
 
 
 class Results(NamedTuple):
@@ -176,7 +167,14 @@ def returned(sharing: Mapping[str, Sharing], mode: str) -> Array:
 
 
 def draw(results: Results) -> Figure:
-    """Error of the output, with what can be used and what cannot; error of the matrix; the sharing modes."""
+    """Linformer in a pretrained network whose weights stay as they are: all heads, eight texts that no projection
+    was fitted to; lines are medians, bands the middle 80% of heads and texts. Above left: error of the attention's
+    output. Random E and F, and max pooling, are off by more than the output itself; mean pooling does better,
+    fitted E and F a little better still, a fitted convolution best. Above right: what cannot be used. E and F
+    fitted to the very sentence show that good ones exist for each sentence, but they are not the same ones. Below
+    left: the matrix that is applied, P~ F; no rank k comes below the truncated SVD's. Below right: sharing, with
+    the number of parameters; means over heads, bars from text to text.
+    """
     figure, ((usable, not_usable), (matrix, sharing)) = style.figure(2, 2, height=0.8)
     of_matrix = {name: WAYS[name] for name in ("theorem_1", "fitted", "mean", "svd")}
     mean_of_v = float(results.mean_of_values.median), "answer: mean\nof V"

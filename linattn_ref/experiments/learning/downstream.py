@@ -23,13 +23,6 @@ from linattn_ref.experiments.publishing.restore import restore
 
 __all__ = ["compute", "draw", "from_record", "rows_of", "table_rows"]
 
-CAPTION = (
-    "Linformer in all layers of a pretrained network (all-MiniLM-L6-v2) that was fine-tuned with softmax attention: "
-    "test accuracy before (grey) and after (blue) a few more updates of all weights, the same number and rate for "
-    "each; bars are 95 % intervals. E and F begin as mean pooling, or fitted to what the network's own heads "
-    "compute. One pair of matrices a layer, unless one matrix is shared by all layers. One run each."
-)
-
 
 def compute(*, record: Path = runs.RECORDS / "finetune.json") -> dict[str, Source]:
     """The committed runs, or those in another file of `runs.gather`."""
@@ -69,7 +62,11 @@ def table_rows(source: Source) -> list[tuple[str, str, str, str]]:
 
 
 def draw(results: Mapping[str, Source]) -> Figure:
-    """A panel for each source."""
+    """Linformer in all layers of a pretrained network (all-MiniLM-L6-v2) that was fine-tuned with softmax
+    attention: test accuracy before (grey) and after (blue) a few more updates of all weights, the same number and
+    rate for each; bars are 95 % intervals. E and F begin as mean pooling, or fitted to what the network's own heads
+    compute. One pair of matrices a layer, unless one matrix is shared by all layers. One run each.
+    """
     counts = [len(rows_of(source)) for source in results.values()]
     options = {"squeeze": False, "sharex": True, "height_ratios": counts}
     figure, axes = style.figure(len(results), 1, height=0.14 + 0.036 * sum(counts), **options)

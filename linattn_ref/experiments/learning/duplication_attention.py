@@ -34,13 +34,6 @@ __all__ = ["Learned", "Results", "compute", "draw", "from_record", "learned", "w
 
 MECHANISMS = ("softmax", "linear")
 WORD = 20  # symbols of the word in the picture
-CAPTION = (
-    "Attention of two networks that have learned to copy, reading a word of 20 symbols, the separator, and the word "
-    "again; each layer and head, a query a row. Above softmax, below the linear kernel. The rows between the lines are "
-    "to find a symbol, and the keys that have it lie on the diagonal n places back. In each picture: the share of the "
-    "weight that lies there, and on the separator, the mean over those rows of 512 other words. The colours go from 0 "
-    "to the largest weight of a picture, at most 1."
-)
 
 
 class Learned(NamedTuple):
@@ -125,7 +118,12 @@ def from_record(record: Mapping[str, Any]) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """A row of pictures a network, a picture a layer and head."""
+    """Attention of two networks that have learned to copy, reading a word of 20 symbols, the separator, and the
+    word again; each layer and head, a query a row. Above softmax, below the linear kernel. The rows between the
+    lines are to find a symbol, and the keys that have it lie on the diagonal n places back. In each picture: the
+    share of the weight that lies there, and on the separator, the mean over those rows of 512 other words. The
+    colours go from 0 to the largest weight of a picture, at most 1.
+    """
     layers, heads = next(iter(results.networks.values())).on_copied.shape
     figure, axes = style.figure(len(results.networks), layers * heads, height=0.56, sharex=True, sharey=True)
     n = len(results.read) // 2

@@ -43,12 +43,6 @@ class Point(NamedTuple):
 
 
 POINTS = (Point(128, 32, 8), Point(2048, 128, 1))
-CAPTION = (
-    "Both passes of a whole encoder, 6 layers of 384 with 12 heads, with each mechanism in place of softmax "
-    "attention: CPU time a sequence on one thread, over that with softmax attention, which keeps no matrix here; the "
-    "least of the rounds. Below 1 is faster. Left: a quarter of the length is the price, as in the fine-tuned "
-    "networks. Right: 2,048 tokens, a sixteenth. All that is not attention costs the same in each."
-)
 
 
 class Results(NamedTuple):
@@ -150,7 +144,11 @@ def from_record(record: Mapping[str, Any]) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """Bars, a panel a length."""
+    """Both passes of a whole encoder, 6 layers of 384 with 12 heads, with each mechanism in place of softmax
+    attention: CPU time a sequence on one thread, over that with softmax attention, which keeps no matrix here; the
+    least of the rounds. Below 1 is faster. Left: a quarter of the length is the price, as in the fine-tuned
+    networks. Right: 2,048 tokens, a sixteenth. All that is not attention costs the same in each.
+    """
     figure, axes = style.figure(1, len(results.points), height=0.55, sharey=True, squeeze=False)
     names = sorted(TITLES, key=lambda name: results.ratio[name][-1], reverse=True)
     for i, (axis, point) in enumerate(zip(axes[0], results.points, strict=True)):

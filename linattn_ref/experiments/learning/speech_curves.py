@@ -28,13 +28,6 @@ __all__ = ["COLOURS", "TITLES", "Network", "Results", "compute", "draw", "from_r
 M = style.MECHANISMS
 COLOURS = {"lstm": style.GREEN, "softmax": M["softmax"], "lsh-4": M["reformer"], "linear": M["linear"]}
 TITLES = {"lstm": "Bi-LSTM", "softmax": "softmax", "lsh-4": "lsh-4", "linear": "linear"}
-CAPTION = (
-    "Learning to tell phonemes of speech synthesised by eSpeak NG: the share of phonemes that is wrong, by the "
-    "likeliest path, of voices and sentences that are not trained on; a line a seed. Transformers of four layers of "
-    "width 128 and three bidirectional LSTMs of 128 units, the same number of updates for each; the rate begins at "
-    "0.002 (LSTMs: 0.003) and is halved when the error rate has stopped falling. Left: against updates. Right: against "
-    "the CPU time of one thread. No person said any of it."
-)
 
 
 class Network(NamedTuple):
@@ -106,7 +99,12 @@ def table_rows(results: Results) -> list[tuple[str, str, str, str]]:
 
 
 def draw(results: Results) -> Figure:
-    """Error rate against updates, and against CPU time."""
+    """Learning to tell phonemes of speech synthesised by eSpeak NG: the share of phonemes that is wrong, by the
+    likeliest path, of voices and sentences that are not trained on; a line a seed. Transformers of four layers of
+    width 128 and three bidirectional LSTMs of 128 units, the same number of updates for each; the rate begins at
+    0.002 (LSTMs: 0.003) and is halved when the error rate has stopped falling. Left: against updates. Right:
+    against the CPU time of one thread. No person said any of it.
+    """
     figure, (left, right) = style.figure(1, 2, height=0.45, sharey=True)
     lines = []
     for name, one in results.networks.items():

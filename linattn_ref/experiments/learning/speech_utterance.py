@@ -25,12 +25,6 @@ __all__ = ["Heard", "Results", "compute", "draw", "draw_likely", "from_record"]
 
 STEP, STACKED = 0.010, 0.030  # seconds a frame; and from one that a network hears to the next
 NAMED = 0.5  # a label that is likelier than this is named
-CAPTION = (
-    "An utterance of the test part, synthesised by eSpeak NG: its filterbank (40 log-mel channels, normalised per "
-    "voice) with the phonemes where eSpeak NG begins them; below, for each network, the probability of the blank "
-    "(grey) and of labels in each frame by CTC, and what the likeliest path says. Nobody told the networks when a "
-    "phoneme comes."
-)
 
 
 class Heard(NamedTuple):
@@ -76,7 +70,11 @@ def from_record(record: Mapping[str, Any]) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """The filterbank with what was said, and a row a network."""
+    """An utterance of the test part, synthesised by eSpeak NG: its filterbank (40 log-mel channels, normalised per
+    voice) with the phonemes where eSpeak NG begins them; below, for each network, the probability of the blank
+    (grey) and of labels in each frame by CTC, and what the likeliest path says. Nobody told the networks when a
+    phoneme comes.
+    """
     count = len(results.networks)
     figure, axes = style.figure(
         1 + count, 1, height=0.34 + 0.17 * count, sharex=True, height_ratios=[1.7, *[1] * count]

@@ -1,13 +1,15 @@
 """The list of all figures: what each is called, and where its module is."""
 
 import importlib
+import inspect
 from typing import Any
 
-__all__ = ["BENCHES", "COMPILED", "FIGURES", "module_of"]
+__all__ = ["BENCHES", "COMPILED", "FIGURES", "caption_of", "module_of"]
 
 # A figure is called by its module's name; beside it, the folder of `linattn_ref.experiments` that it is in. The module
-# has `compute(...)`, whose `seed`, `rng`, `quick` and `workers` the gallery fills in if it has them, `draw(results)`
-# and `CAPTION`. A schematic is called by its mechanism's name: `schematic_linear` is `schematics.linear`.
+# has `compute(...)`, whose `seed`, `rng`, `quick` and `workers` the gallery fills in if it has them, and
+# `draw(results)`, whose docstring begins with the caption. A schematic is called by its mechanism's name:
+# `schematic_linear` is `schematics.linear`.
 SCHEMATICS = (
     "schematic_softmax",
     "schematic_linformer",
@@ -95,3 +97,8 @@ def module_of(name: str) -> Any:
     """The module of a figure, or of a bench."""
     folder = {**FIGURES, **COMPILED}.get(name, "benches")
     return importlib.import_module(f"linattn_ref.experiments.{folder}.{name.removeprefix('schematic_')}")
+
+
+def caption_of(name: str) -> str:
+    """What the figure shows: the first paragraph of the docstring of its ``draw``."""
+    return " ".join((inspect.getdoc(module_of(name).draw) or "").partition("\n\n")[0].split())

@@ -13,7 +13,7 @@ import numpy as np
 
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import record, style, tables
-from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, module_of
+from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, caption_of, module_of
 from linattn_ref.experiments.publishing.restore import restore
 
 __all__ = ["draw", "make", "save"]
@@ -114,7 +114,9 @@ def save(name: str, results: Any, out: Path, *, command: str, seed: int, style_n
     extra = {"table": module.table(results)} if name in BENCHES else {}
     with style.use(style_name):
         figure = module.draw(results)
-        return record.save(figure, results, out, name, command=command, seed=seed, caption=module.CAPTION, extra=extra)
+        return record.save(
+            figure, results, out, name, command=command, seed=seed, caption=caption_of(name), extra=extra
+        )
 
 
 def draw_again(name: str, out: Path, *, style_name: str) -> None:
@@ -122,7 +124,7 @@ def draw_again(name: str, out: Path, *, style_name: str) -> None:
     module, path = module_of(name), out / f"{name}.json"
     document = json.loads(path.read_text(encoding="utf-8"))
     results = restore(typing.get_type_hints(module.compute)["return"], document["results"])
-    document["caption"] = module.CAPTION
+    document["caption"] = caption_of(name)
     if "table" in document:
         document["table"] = module.table(results)
     with style.use(style_name):

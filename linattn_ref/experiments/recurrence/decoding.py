@@ -43,11 +43,6 @@ __all__ = ["Results", "compute", "draw", "from_record", "make", "setup"]
 
 POSITIONS = tuple(2**p for p in range(4, 15))
 STEPS = 16  # timed together: one takes some 30 microseconds, and the first finds the processor's caches cold
-CAPTION = (
-    "One more token at batch size 1, eight heads of 64, float32: a linear state has the same size and costs the same "
-    "at every position, a key/value cache grows, and so does a look through it. Points are bytes, counts and measured "
-    "CPU time, lines the formulas. Dashed: a token's share of one pass over all t, where they are known beforehand."
-)
 
 
 class Costs(NamedTuple):
@@ -193,7 +188,11 @@ def from_record(record: Mapping[str, Any]) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """Three panels over the position: bytes of the state, multiply-adds and time of one token."""
+    """One more token at batch size 1, eight heads of 64, float32: a linear state has the same size and costs the
+    same at every position, a key/value cache grows, and so does a look through it. Points are bytes, counts and
+    measured CPU time, lines the formulas. Dashed: a token's share of one pass over all t, where they are known
+    beforehand.
+    """
     figure, axes = style.figure(1, 3, height=0.36, sharex=True)
     looks = (
         ("key/value cache", results.softmax, style.MECHANISMS["softmax"], "o"),

@@ -7,29 +7,4 @@ and has the name of its mechanism in `linattn_ref.attention`. ``linear_recurrent
 
 from linattn_ref import lazy
 
-__all__ = [
-    "arrays",
-    "bigbird",
-    "block",
-    "block_local",
-    "delta",
-    "drawing",
-    "gated_linear",
-    "linear",
-    "linear_recurrent",
-    "linformer",
-    "linformer_linear",
-    "local",
-    "long_short",
-    "longformer",
-    "nystromformer",
-    "parts",
-    "patterns",
-    "performer",
-    "reformer",
-    "rfa",
-    "softmax",
-    "sparse_transformer",
-]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

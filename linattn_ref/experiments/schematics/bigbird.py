@@ -12,10 +12,6 @@ from linattn_ref.experiments.schematics.patterns import Results, draw_pattern, s
 __all__ = ["compute", "draw"]
 
 BLOCK, BLOCKS = 2, 12
-CAPTION = (
-    "BigBird: tokens in blocks, here of two. A block of queries sees the blocks beside its own, a global block, which "
-    "sees all as well, and one block drawn at random beforehand. One softmax over all of them."
-)
 
 
 def compute(*, rng: Generator) -> Results:
@@ -31,5 +27,9 @@ def compute(*, rng: Generator) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """The pattern."""
+    """BigBird: tokens in blocks, here of two. A block of queries sees the blocks beside its own, a global block,
+    which sees all as well, and one block drawn at random beforehand. One softmax over all of them.
+
+    The pattern.
+    """
     return draw_pattern(results, "BigBird: blocks in a window, global ones, and random ones")

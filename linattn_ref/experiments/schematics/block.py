@@ -9,13 +9,6 @@ from linattn_ref.experiments.schematics.drawing import Box, Sheet
 
 __all__ = ["compute", "draw"]
 
-CAPTION = (
-    "A block of a transformer, norms first. Above: N rows of E numbers become queries, keys and values, attention "
-    "reads them, and what comes out is added to the rows that came in; then the same with a feed-forward layer of F "
-    "hidden units. Below, from right to left: the gradients, each as large as the array above it, and those of the "
-    "parameters (a and b are a norm's gain and bias). Where the way forward adds, the way back copies, and where "
-    "rows go two ways, two gradients are added. Dotted: what the forward pass keeps."
-)
 UP, DOWN = 6.5, -6.5  # where the two ways are drawn
 NAMES = ("X", "QKV", "O", "H", "U", "Y")
 ROLE = {"Q": "queries", "K": "keys", "V": "values", "U": "weights"}
@@ -36,7 +29,14 @@ def compute() -> dict[str, int]:
 
 
 def draw(results: Mapping[str, int]) -> Figure:
-    """The arrays of a block from left to right, and under each its gradient."""
+    """A block of a transformer, norms first. Above: N rows of E numbers become queries, keys and values, attention
+    reads them, and what comes out is added to the rows that came in; then the same with a feed-forward layer of F
+    hidden units. Below, from right to left: the gradients, each as large as the array above it, and those of the
+    parameters (a and b are a norm's gain and bias). Where the way forward adds, the way back copies, and where rows
+    go two ways, two gradients are added. Dotted: what the forward pass keeps.
+
+    The arrays of a block from left to right, and under each its gradient.
+    """
     sheet = Sheet(results, unit=0.55)
     left, places = 0.0, []
     for name in NAMES:

@@ -9,11 +9,6 @@ from linattn_ref.experiments.schematics.patterns import TOKENS, Results, draw_pa
 
 __all__ = ["compute", "draw"]
 
-CAPTION = (
-    "Block-local attention: softmax attention within blocks, here of six tokens, all keys of the block or only those "
-    "before the query. However many layers there are, nothing passes from one block to another."
-)
-
 
 def compute() -> Results:
     """Blocks, and causal ones."""
@@ -25,5 +20,9 @@ def compute() -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """The blocks, and the causal ones beside them."""
+    """Block-local attention: softmax attention within blocks, here of six tokens, all keys of the block or only
+    those before the query. However many layers there are, nothing passes from one block to another.
+
+    The blocks, and the causal ones beside them.
+    """
     return draw_pattern(results, "Block-local attention: blocks that know nothing of each other")

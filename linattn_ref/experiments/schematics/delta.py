@@ -9,17 +9,17 @@ from linattn_ref.experiments.schematics.drawing import EQUALS, LETTER, PLUS, PRO
 
 __all__ = ["compute", "draw"]
 
-CAPTION = (
-    "The delta rule. Above: the state, which may have faded, is asked what it says at the new key; what is missing "
-    "from the value, times beta, is u. Below: u is written at the key, so that for a unit key and beta = 1 the state "
-    "says the value there and nothing else than before at right angles to it; then the query reads."
-)
 FADED = Box("$\\tilde S_i$", "C", "M", "state")
 compute = toy_sizes
 
 
 def draw(results: Mapping[str, int]) -> Figure:
-    """``u_i = beta_i (v_i - S~_i^T k_i)``, ``S_i = S~_i + k_i u_i^T``, ``o_i = S_i^T q_i``."""
+    """The delta rule. Above: the state, which may have faded, is asked what it says at the new key; what is missing
+    from the value, times beta, is u. Below: u is written at the key, so that for a unit key and beta = 1 the state
+    says the value there and nothing else than before at right angles to it; then the query reads.
+
+    ``u_i = beta_i (v_i - S~_i^T k_i)``, ``S_i = S~_i + k_i u_i^T``, ``o_i = S_i^T q_i``.
+    """
     sheet = Sheet(results)
     x = sheet.row(3, 9, row("keys", "C"), PRODUCT, FADED, EQUALS, row("values"))
     sheet.text(4, 7.4, "$k_i^\\top$", size=1.2)

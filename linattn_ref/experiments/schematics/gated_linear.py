@@ -12,13 +12,6 @@ from linattn_ref.experiments.schematics.drawing import EQUALS, LETTER, PLUS, PRO
 
 __all__ = ["Results", "compute", "draw"]
 
-CAPTION = (
-    "Gated linear attention. Each row of the state, a channel of the keys, fades by a gate of its own before the next "
-    "token is added, and the query reads what is there: no features, no denominator. Where all channels share a gate "
-    "an older token has less weight by the product of the gates since, as the square at the right would show, which is "
-    "never made (here a gate of 0.75 for every token but one, whose gate is 0: what was before is forgotten)."
-)
-
 
 class Results(NamedTuple):
     sizes: dict[str, int]
@@ -35,7 +28,14 @@ def compute(*, gate: float = 0.75, reset: int = 5) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """``S_i = diag(g_i) S_{i-1} + k_i v_i^T``, ``o_i = S_i^T q_i``."""
+    """Gated linear attention. Each row of the state, a channel of the keys, fades by a gate of its own before the
+    next token is added, and the query reads what is there: no features, no denominator. Where all channels share a
+    gate an older token has less weight by the product of the gates since, as the square at the right would show,
+    which is never made (here a gate of 0.75 for every token but one, whose gate is 0: what was before is
+    forgotten).
+
+    ``S_i = diag(g_i) S_{i-1} + k_i v_i^T``, ``o_i = S_i^T q_i``.
+    """
     sheet = Sheet(results.sizes)
     x = sheet.row(2.5, 0, column("weights"))
     sheet.text(2.9, -3, "$g_i$", size=1.2)

@@ -9,16 +9,16 @@ from linattn_ref.experiments.schematics.drawing import EQUALS, PRODUCT, Ghost, S
 
 __all__ = ["compute", "draw"]
 
-CAPTION = (
-    "Linear attention. Keys and values are multiplied first: the sums over all keys are S, one C x M array, and z, C "
-    "numbers, which every query shares. The N x L matrix of similarities, phi(Q) phi(K)^T, is never made; a row of the "
-    "output is a row of the last product over the number beside it."
-)
 compute = toy_sizes
 
 
 def draw(results: Mapping[str, int]) -> Figure:
-    """``S = phi(K)^T V``, ``z = phi(K)^T 1``, ``O = phi(Q) S / phi(Q) z``."""
+    """Linear attention. Keys and values are multiplied first: the sums over all keys are S, one C x M array, and z,
+    C numbers, which every query shares. The N x L matrix of similarities, phi(Q) phi(K)^T, is never made; a row of
+    the output is a row of the last product over the number beside it.
+
+    ``S = phi(K)^T V``, ``z = phi(K)^T 1``, ``O = phi(Q) S / phi(Q) z``.
+    """
     sheet = Sheet(results)
     x = sheet.row(0, 0, PHI_K.T, PRODUCT, OF_SUMS, EQUALS, sums())
     x = sheet.row(x + 3, 0, PHI_Q, PRODUCT, sums(), becomes("divide"), O)

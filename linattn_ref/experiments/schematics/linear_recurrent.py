@@ -9,17 +9,18 @@ from linattn_ref.experiments.schematics.drawing import PRODUCT, Sheet, toy_sizes
 
 __all__ = ["compute", "draw"]
 
-CAPTION = (
-    "Causal linear attention is a recurrent network: its two hidden states, S and z, are handed from token to token. "
-    "Token i adds phi(k_i) v_i^T to S and phi(k_i) to z, and its query reads from both. The states have the same size "
-    "at every step, however long the sequence; softmax attention would keep all earlier keys and values instead."
-)
 STEPS = ("i-1", "i", "i+1")
 compute = toy_sizes
 
 
 def draw(results: Mapping[str, int]) -> Figure:
-    """Three steps: what each adds, from below, and what is read, above."""
+    """Causal linear attention is a recurrent network: its two hidden states, S and z, are handed from token to
+    token. Token i adds phi(k_i) v_i^T to S and phi(k_i) to z, and its query reads from both. The states have the
+    same size at every step, however long the sequence; softmax attention would keep all earlier keys and values
+    instead.
+
+    Three steps: what each adds, from below, and what is read, above.
+    """
     sheet = Sheet(results)
     for step, i in enumerate(STEPS):
         left = 9.5 + 17 * step

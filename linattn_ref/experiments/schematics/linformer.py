@@ -9,15 +9,15 @@ from linattn_ref.experiments.schematics.drawing import EQUALS, PRODUCT, Box, Gho
 
 __all__ = ["compute", "draw"]
 
-CAPTION = (
-    "Linformer. E mixes the L keys into R, and F the values: both learned, a column a position. The rest is softmax "
-    "attention over R keys: of the N x L square only R columns are left."
-)
 compute = toy_sizes
 
 
 def draw(results: Mapping[str, int]) -> Figure:
-    """``K~ = E K``, ``V~ = F V``; ``P~ = softmax(Q K~^T)``, ``O = P~ V~``."""
+    """Linformer. E mixes the L keys into R, and F the values: both learned, a column a position. The rest is
+    softmax attention over R keys: of the N x L square only R columns are left.
+
+    ``K~ = E K``, ``V~ = F V``; ``P~ = softmax(Q K~^T)``, ``O = P~ V~``.
+    """
     sheet = Sheet(results)
     mixed_k, mixed_v = Box("$\\tilde K$", "R", "D", "keys"), Box("$\\tilde V$", "R", "M", "values")
     x = sheet.row(3, 13.5, E, PRODUCT, K, EQUALS, mixed_k)

@@ -9,16 +9,16 @@ from linattn_ref.experiments.schematics.drawing import EQUALS, PRODUCT, Box, Gho
 
 __all__ = ["compute", "draw"]
 
-CAPTION = (
-    "Linformer and linear attention together. E and F mix keys and values, and the sums of linear attention are taken "
-    "over the R mixtures instead of the L tokens. Linear attention had no N x L matrix left to avoid: the mixing above "
-    "costs more than the sum that it shortens."
-)
 compute = toy_sizes
 
 
 def draw(results: Mapping[str, int]) -> Figure:
-    """``K~ = E phi(K)``, ``V~ = F V``; ``S = K~^T V~``, ``O = phi(Q) S / phi(Q) z``."""
+    """Linformer and linear attention together. E and F mix keys and values, and the sums of linear attention are
+    taken over the R mixtures instead of the L tokens. Linear attention had no N x L matrix left to avoid: the
+    mixing above costs more than the sum that it shortens.
+
+    ``K~ = E phi(K)``, ``V~ = F V``; ``S = K~^T V~``, ``O = phi(Q) S / phi(Q) z``.
+    """
     sheet = Sheet(results)
     mixed_k, mixed_v = Box("$\\tilde K$", "R", "C", "weights"), Box("$\\tilde V$", "R", "M", "values")
     x = sheet.row(3, 13.5, E, PRODUCT, PHI_K, EQUALS, mixed_k)

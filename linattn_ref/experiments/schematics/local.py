@@ -9,11 +9,6 @@ from linattn_ref.experiments.schematics.patterns import TOKENS, Results, draw_pa
 
 __all__ = ["compute", "draw"]
 
-CAPTION = (
-    "Local attention: softmax attention over the keys of a sliding window, here two on each side, one after the other "
-    "or every other one. Only the coloured pairs are computed; nothing is made where the square is white."
-)
-
 
 def compute() -> Results:
     """A window, and a dilated one."""
@@ -24,5 +19,9 @@ def compute() -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """The window, and the dilated one beside it."""
+    """Local attention: softmax attention over the keys of a sliding window, here two on each side, one after the
+    other or every other one. Only the coloured pairs are computed; nothing is made where the square is white.
+
+    The window, and the dilated one beside it.
+    """
     return draw_pattern(results, "Local attention: the keys nearby")

@@ -22,11 +22,6 @@ from linattn_ref.experiments.schematics.drawing import (
 
 __all__ = ["Results", "compute", "draw"]
 
-CAPTION = (
-    "Long-Short Transformer. The keys choose how they are mixed into R: a softmax of each column of K W_p over all "
-    "tokens. A query sees those R mixtures and the keys in and beside its own segment, with one softmax over both."
-)
-
 
 class Results(NamedTuple):
     sizes: dict[str, int]
@@ -40,7 +35,11 @@ def compute() -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """``K- = P^T K``; ``O = softmax(Q [K- ; near K]^T) [V- ; near V]``."""
+    """Long-Short Transformer. The keys choose how they are mixed into R: a softmax of each column of K W_p over all
+    tokens. A query sees those R mixtures and the keys in and beside its own segment, with one softmax over both.
+
+    ``K- = P^T K``; ``O = softmax(Q [K- ; near K]^T) [V- ; near V]``.
+    """
     sheet, p, w_p = Sheet(results.sizes), Box("$P$", "L", "R", "weights"), Box("$W_p$", "D", "R", "fixed")
     mixed_k, mixed_v = Box("$\\bar K$", "R", "D", "keys"), Box("$\\bar V$", "R", "M", "values")
     x = sheet.row(2, 14.6, K, PRODUCT, w_p, becomes("softmax of\neach column", 5.5), p)

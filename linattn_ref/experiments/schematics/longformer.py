@@ -9,11 +9,6 @@ from linattn_ref.experiments.schematics.patterns import TOKENS, Results, draw_pa
 
 __all__ = ["compute", "draw"]
 
-CAPTION = (
-    "Longformer: a sliding window, and global tokens that see all and are seen by all, here the first. One softmax "
-    "over both. A global query has projections of its own, from other weights."
-)
-
 
 def compute() -> Results:
     """A window of two on each side, the first token global."""
@@ -24,5 +19,9 @@ def compute() -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """The pattern."""
+    """Longformer: a sliding window, and global tokens that see all and are seen by all, here the first. One softmax
+    over both. A global query has projections of its own, from other weights.
+
+    The pattern.
+    """
     return draw_pattern(results, "Longformer: a window, and tokens that see all and are seen by all")

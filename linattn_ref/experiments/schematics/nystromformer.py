@@ -9,16 +9,16 @@ from linattn_ref.experiments.schematics.drawing import ABOUT, EQUALS, PRODUCT, B
 
 __all__ = ["compute", "draw"]
 
-CAPTION = (
-    "Nyströmformer. The means of R segments are landmark queries and landmark keys. Three small softmax matrices, of "
-    "queries and landmark keys, of the landmarks, and of landmark queries and keys, stand for the N x L matrix; they "
-    "are multiplied from the right."
-)
 compute = toy_sizes
 
 
 def draw(results: Mapping[str, int]) -> Figure:
-    """``P ~ F A^+ B``, with ``F``, ``A``, ``B`` softmax matrices of the landmarks."""
+    """Nyströmformer. The means of R segments are landmark queries and landmark keys. Three small softmax matrices,
+    of queries and landmark keys, of the landmarks, and of landmark queries and keys, stand for the N x L matrix;
+    they are multiplied from the right.
+
+    ``P ~ F A^+ B``, with ``F``, ``A``, ``B`` softmax matrices of the landmarks.
+    """
     sheet, means = Sheet(results), becomes("means of\nR segments", 5.0)
     x = sheet.row(1, 13.5, Q, means, Box("$\\tilde Q$", "R", "D", "queries"))
     x = sheet.row(x + 4, 13.5, K, means, Box("$\\tilde K$", "R", "D", "keys"))

@@ -9,16 +9,16 @@ from linattn_ref.experiments.schematics.drawing import EQUALS, PRODUCT, Box, Gho
 
 __all__ = ["compute", "draw"]
 
-CAPTION = (
-    "Performer. Queries and keys are multiplied with the same m random directions, drawn beforehand; an exponential "
-    "makes of them as many positive features, C = m. Their products would estimate the exponentials of the scores, "
-    "an N x L matrix that is never made: the rest is linear attention."
-)
 compute = toy_sizes
 
 
 def draw(results: Mapping[str, int]) -> Figure:
-    """``phi(X) = exp(X Omega^T - |x|^2 / 2)``; ``S = phi(K)^T V``, ``O = phi(Q) S / phi(Q) z``."""
+    """Performer. Queries and keys are multiplied with the same m random directions, drawn beforehand; an
+    exponential makes of them as many positive features, C = m. Their products would estimate the exponentials of
+    the scores, an N x L matrix that is never made: the rest is linear attention.
+
+    ``phi(X) = exp(X Omega^T - |x|^2 / 2)``; ``S = phi(K)^T V``, ``O = phi(Q) S / phi(Q) z``.
+    """
     sheet, omega = Sheet(results), Box("$\\Omega$", "m", "D", "fixed")
     x = sheet.row(3, 13.5, Q, PRODUCT, omega.T, becomes("exp"), PHI_Q)
     sheet.row(x + 7, 13.5, K, PRODUCT, omega.T, becomes("exp"), PHI_K)

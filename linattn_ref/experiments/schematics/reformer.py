@@ -16,12 +16,6 @@ from linattn_ref.experiments.schematics.drawing import Cells, Sheet, becomes, ti
 __all__ = ["Results", "compute", "draw"]
 
 TOKENS, CHUNK, BUCKETS = 16, 4, 4
-CAPTION = (
-    "Reformer's LSH attention, one round of hashing. Queries and keys are the same vectors. A random hash gives each "
-    "token a bucket (its number and shade); tokens are sorted by bucket and cut into chunks, and each attends to its "
-    "own chunk and to the one before, but not to itself: a band in sorted order, scattered pairs in the order of "
-    "the text."
-)
 
 
 class Results(NamedTuple):
@@ -43,7 +37,13 @@ def compute(*, rng: Generator) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """Tokens in the order of the text and sorted, a line from each to its place; then the pairs in both orders."""
+    """Reformer's LSH attention, one round of hashing. Queries and keys are the same vectors. A random hash gives
+    each token a bucket (its number and shade); tokens are sorted by bucket and cut into chunks, and each attends to
+    its own chunk and to the one before, but not to itself: a band in sorted order, scattered pairs in the order of
+    the text.
+
+    Tokens in the order of the text and sorted, a line from each to its place; then the pairs in both orders.
+    """
     sheet = Sheet(results.sizes, unit=9 / TOKENS)
     sheet.row(0, 0, Q._replace(name="$X$"), becomes("hash", 3.0))
     place = np.argsort(results.order)

@@ -22,12 +22,6 @@ from linattn_ref.experiments.schematics.drawing import (
 
 __all__ = ["Results", "compute", "draw"]
 
-CAPTION = (
-    "Random feature attention. Features are the sines and cosines of queries and keys of length 1 along m random "
-    "directions. A gate g lets the state fade before the next token comes in, which gets the rest: an older token has "
-    "less weight, as the square at the right would show, which is never made (here with g = 0.7 for every token)."
-)
-
 
 class Results(NamedTuple):
     sizes: dict[str, int]
@@ -43,7 +37,12 @@ def compute(*, gate: float = 0.7) -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """``S_t = g S_{t-1} + (1 - g) phi(k_t) v_t^T``."""
+    """Random feature attention. Features are the sines and cosines of queries and keys of length 1 along m random
+    directions. A gate g lets the state fade before the next token comes in, which gets the rest: an older token has
+    less weight, as the square at the right would show, which is never made (here with g = 0.7 for every token).
+
+    ``S_t = g S_{t-1} + (1 - g) phi(k_t) v_t^T``.
+    """
     sheet, q, omega = Sheet(results.sizes), Box("$\\hat Q$", "N", "D", "queries"), Box("$\\Omega$", "m", "D", "fixed")
     features = [Box("sin", "N", "m", "weights"), Box("cos", "N", "m", "weights")]
     x = sheet.row(3, 13.5, Q, becomes("rows of\nlength 1"), q, PRODUCT, omega.T, becomes("sin, cos"), features)

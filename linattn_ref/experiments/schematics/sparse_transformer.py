@@ -10,11 +10,6 @@ from linattn_ref.experiments.schematics.patterns import Results, draw_pattern, s
 __all__ = ["compute", "draw"]
 
 TOKENS, STRIDE = 16, 4
-CAPTION = (
-    "Sparse Transformer: a query sees the l keys before it, or those of its own block, and of the rest one in l, here "
-    "l = 4; the two can be two heads. With l = sqrt(N) a row has about 2 sqrt(N) pairs, and two layers reach every "
-    "earlier token. Causal: nothing above the diagonal."
-)
 
 
 def compute() -> Results:
@@ -35,5 +30,10 @@ def compute() -> Results:
 
 
 def draw(results: Results) -> Figure:
-    """The strided pattern, and the fixed one beside it."""
+    """Sparse Transformer: a query sees the l keys before it, or those of its own block, and of the rest one in l,
+    here l = 4; the two can be two heads. With l = sqrt(N) a row has about 2 sqrt(N) pairs, and two layers reach
+    every earlier token. Causal: nothing above the diagonal.
+
+    The strided pattern, and the fixed one beside it.
+    """
     return draw_pattern(results, "Sparse Transformer: near keys, and one in l of the rest")

@@ -33,14 +33,6 @@ __all__ = ["Results", "compute", "draw", "from_record"]
 
 COSINES = tuple(float(x) for x in np.cos(np.radians(np.arange(5, 180, 10))))
 COLLISION_BUCKETS = (2, 16, 64)
-CAPTION = (
-    "Locality-sensitive hashing in Reformer. Left: two vectors share a bucket the more often the smaller the angle "
-    "between them is (lines: computed; points: drawn). Middle: the share of each token's ten most similar tokens that "
-    "it meets, against the number of rounds, in chunks of 16; dashed: the share of all tokens that it meets, which is "
-    "the recall of random chunks. Few buckets find more in one round, many in many rounds. Right: recall against "
-    "that share, 1, 2, 4, 8 and 16 rounds on each line; dotted: random chunks. Small chunks in many rounds "
-    "find more than large ones in few. Keys of a pretrained network on 512 tokens of text."
-)
 
 
 class Recall(NamedTuple):
@@ -156,7 +148,13 @@ def recall_of(vectors: Array, n_buckets: int, chunk: int, rounds: Sequence[int],
 
 
 def draw(results: Results) -> Figure:
-    """Collisions over the angle; recall over rounds; recall over the share of tokens that are met."""
+    """Locality-sensitive hashing in Reformer. Left: two vectors share a bucket the more often the smaller the angle
+    between them is (lines: computed; points: drawn). Middle: the share of each token's ten most similar tokens that
+    it meets, against the number of rounds, in chunks of 16; dashed: the share of all tokens that it meets, which is
+    the recall of random chunks. Few buckets find more in one round, many in many rounds. Right: recall against that
+    share, 1, 2, 4, 8 and 16 rounds on each line; dotted: random chunks. Small chunks in many rounds find more than
+    large ones in few. Keys of a pretrained network on 512 tokens of text.
+    """
     figure, (left, middle, right) = style.figure(1, 3, height=0.5)
     for axis in (left, middle, right):
         axis.set_ylim(0, 1.04)

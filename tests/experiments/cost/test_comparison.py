@@ -44,7 +44,6 @@ def test_drawing(results, look):
         assert len(axis.texts) <= 6
         assert len(axis.collections) == len(axis.texts) - 1  # a band for each that is named, but the truncated SVD
     assert {name for family in comparison.FAMILIES.values() for name in family} == set(comparison_ways.WAYS)
-    assert len(comparison.CAPTION) > 100
 
 
 @pytest.mark.parametrize("name", ["linformer", "nystromformer"])

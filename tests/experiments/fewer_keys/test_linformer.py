@@ -54,7 +54,6 @@ def test_drawing(results, look):
         "key-value\n2k parameters",
         "layerwise\n1k parameters",
     ]
-    assert len(linformer.CAPTION) > 100
 
 
 def test_nothing_of_rank_k_is_nearer_to_the_matrix_than_the_truncated_svd(results):
