@@ -1,6 +1,5 @@
 """Modules that are imported when they are first named: ``linattn_ref.attention`` after ``import linattn_ref``."""
 
-import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
@@ -25,5 +24,7 @@ def modules(package: str, names: Sequence[str]) -> tuple[Callable[[str], ModuleT
 
 def folder(package: str, path: Iterable[str]) -> tuple[list[str], Callable[[str], ModuleType], Callable[[], list[str]]]:
     """``__all__``, ``__getattr__`` and ``__dir__`` of a package that has all modules of its folder."""
+    import pkgutil  # which `import linattn_ref` does not need
+
     names = sorted(module.name for module in pkgutil.iter_modules(path))
     return names, *modules(package, names)
