@@ -27,7 +27,7 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2, tables 4 and 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -45,7 +45,6 @@ from linattn_ref.experiments.benches.bench_drawing_ways import OURS, Size, measu
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 
 __all__ = [
     "NETWORKS",
@@ -58,7 +57,6 @@ __all__ = [
     "best",
     "compute",
     "draw",
-    "from_record",
     "table",
     "told",
 ]
@@ -176,11 +174,6 @@ def _row(name: str, way: str, by: str, batch: int, size: Size, seconds: Array) -
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------
-
-
-def from_record(document: Mapping[str, Any]) -> Results:
-    """Results from a figure's record."""
-    return restore(Results, document["results"])
 
 
 def best(results: Results, network: str, way: str, by: str = OURS) -> Row | None:

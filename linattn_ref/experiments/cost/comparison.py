@@ -37,9 +37,8 @@ from linattn_ref.experiments.measuring.heads import (
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import band
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["Results", "compute", "draw", "from_record", "measure"]
+__all__ = ["Results", "compute", "draw", "measure"]
 
 BEHIND = "#D8D8D8"  # lines of the other families
 # A column of the figure each: its title, and the names of its lines
@@ -151,11 +150,6 @@ def measure_svd(ranks: tuple[int, ...], heads: Heads) -> Curve:
     sentences, _, _, n, _ = heads.q.shape
     output, matrix = (np.stack(errors) for errors in zip(*truncated_svd(ranks, heads, range(sentences)), strict=True))
     return Curve(ranks, np.array(ranks) / n, spread(output), spread(matrix))
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 # --- Drawing --------------------------------------------------------------------------------------------------------

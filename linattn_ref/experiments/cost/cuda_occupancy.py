@@ -21,9 +21,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["LIMITS", "Results", "compute", "draw", "from_record", "resident_warps"]
+__all__ = ["LIMITS", "Results", "compute", "draw", "resident_warps"]
 
 THREADS = 256
 # The kernels of linear and softmax attention: module, name, types of the arguments as `offline.compile_to_ptx` reads.
@@ -142,11 +141,6 @@ def compute() -> Results:
     ]
     packages = ("numba-cuda", "nvidia-cuda-nvcc-cu12")
     return Results({name: importlib.metadata.version(name) for name in packages}, tuple(rows), tuple(lines))
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in ``figures/cuda_occupancy.json``."""
-    return restore(Results, record["results"])
 
 
 def float64_instructions(ptx: str) -> tuple[str, ...]:

@@ -15,9 +15,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from linattn_ref.experiments.cost import linformer_savings
-from linattn_ref.experiments.cost.linformer_savings import LAYER, Results, from_record, table
+from linattn_ref.experiments.cost.linformer_savings import LAYER, Results, table
 
-__all__ = ["Results", "compute", "draw", "from_record", "table"]
+__all__ = ["Results", "compute", "draw", "table"]
 
 
 def compute(*, rounds: int = 2, seed: int = 0, quick: bool = False, **where: Any) -> Results:

@@ -23,7 +23,7 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", Table 3.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -37,12 +37,11 @@ from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, pre_norm
 from linattn_ref.nn.buffers import Arena
 
-__all__ = ["FORMS", "LAYER", "Results", "compute", "draw", "from_record", "table"]
+__all__ = ["FORMS", "LAYER", "Results", "compute", "draw", "table"]
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 REDUCED = (128, 256, 512, 1024, 2048)
@@ -201,11 +200,6 @@ def _savings(form: str, found: dict[str, Array], lengths: Sequence[int], reduced
 def _ratio(form: str, softmax_seconds: Array, seconds: Array) -> Any:
     """Of the least of the rounds for a layer, which has few; else the median of the rounds' ratios."""
     return softmax_seconds.min() / seconds.min() if form == LAYER else np.median(softmax_seconds / seconds)
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 # --- The figure and the table ---------------------------------------------------------------------------------------

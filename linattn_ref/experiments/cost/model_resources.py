@@ -28,7 +28,6 @@ from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_pro
 from linattn_ref.experiments.measuring.scaling import Growth, growth
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.nn import cross_entropy, mechanism
@@ -36,7 +35,7 @@ from linattn_ref.nn.buffers import Arena
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.training import parameters, radam
 
-__all__ = ["Results", "compute", "draw", "from_record"]
+__all__ = ["Results", "compute", "draw"]
 
 LENGTHS = tuple(2**i for i in range(9, 15))
 LONGEST = {"softmax": 2**13}  # beyond, a step takes more than a few seconds
@@ -197,11 +196,6 @@ def attention_of(name: str, rng: np.random.Generator) -> Mechanism:
 
 
 # --- The figure -----------------------------------------------------------------------------------------------------
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 def draw(results: Results) -> Figure:

@@ -38,7 +38,6 @@ from linattn_ref.experiments.cost.resource_methods import (
 from linattn_ref.experiments.cost.resource_results import (
     MEMORY_FROM,
     Results,
-    from_record,
     rounds_at,
     summarise,
 )
@@ -47,7 +46,7 @@ from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_pro
 from linattn_ref.experiments.measuring.scaling import Crossing, Growth
 from linattn_ref.experiments.publishing import labels, style
 
-__all__ = ["LENGTHS", "LOOK", "Results", "compute", "draw", "from_record", "table"]
+__all__ = ["LENGTHS", "LOOK", "Results", "compute", "draw", "table"]
 
 LENGTHS = tuple(2**i for i in range(6, 17))
 M = style.MECHANISMS

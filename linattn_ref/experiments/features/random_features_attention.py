@@ -5,7 +5,7 @@ those of a pretrained network, whose weights stay as they are. Each kind of feat
 directions and with orthogonal ones. The matrix is what the mechanism makes of the identity.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +21,9 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import Heads, heads_of, read_heads, relative_error
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 
-__all__ = ["Results", "compute", "draw", "from_record"]
+__all__ = ["Results", "compute", "draw"]
 
 Draw = Callable[..., Array]  # m, D, rng -> omega (m, D)
 
@@ -171,11 +170,6 @@ def estimate(q: Array, k: Array, v: Array, omega: Array, kind: performer.Kind) -
     identity = np.broadcast_to(np.eye(length, dtype=v.dtype), (*v.shape[:-1], length))
     both, _ = performer.forward(q, k, np.concatenate([v, identity], axis=-1), omega, kind=kind, kernels=jit)
     return both[..., : v.shape[-1]], both[..., v.shape[-1] :]
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 # --- The figure -----------------------------------------------------------------------------------------------------

@@ -39,9 +39,8 @@ from linattn_ref.experiments.measuring.heads import (
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import over_reduced
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["WAYS", "Results", "compute", "draw", "from_record", "returned"]
+__all__ = ["WAYS", "Results", "compute", "draw", "returned"]
 
 # name -> (label, colour). Those of the first panel can be used; the others need P, or the sentence beforehand.
 USABLE = {
@@ -149,12 +148,6 @@ def compute(
         sharing,
         {**sources, "seed": seed, "sentences": total - unseen, "unseen": unseen, "epochs": epochs, "steps": steps_one},
     )
-
-
-def from_record(document: Mapping[str, Any]) -> Results:
-    """The results of a record that `record.save` wrote."""
-    results: Results = restore(Results, document["results"])
-    return results
 
 
 def returned(sharing: Mapping[str, Sharing], mode: str) -> Array:

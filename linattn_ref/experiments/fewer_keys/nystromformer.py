@@ -18,7 +18,7 @@ Xiong et al. (2021), "Nyströmformer", "Linearized self-attention via Nyström m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,10 +36,9 @@ from linattn_ref.experiments.measuring.linformer_fit import MATRICES, fit
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import band, over_reduced
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 
-__all__ = ["WAYS", "Results", "compute", "draw", "from_record"]
+__all__ = ["WAYS", "Results", "compute", "draw"]
 
 WAYS = {  # name -> (label, colour)
     "mean": ("Linformer, mean pooling", style.SKY),
@@ -133,11 +132,6 @@ def compute(
         spread(by_iteration),
         {**sources, "seed": seed, "sentences": total - unseen, "unseen": unseen, "epochs": epochs, "taps": taps},
     )
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 # --- Measuring ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ Schulz (1933), "Iterative Berechnung der reziproken Matrix".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,9 +41,8 @@ from linattn_ref.experiments.measuring.heads import (
 )
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["Results", "compute", "draw", "from_record", "inverted_share", "reach", "with_condition"]
+__all__ = ["Results", "compute", "draw", "inverted_share", "reach", "with_condition"]
 
 GROWTH = 13 / 4  # of t in an iteration, while it is small
 
@@ -131,11 +130,6 @@ def compute(
         reach(6),
         {**sources, "seed": seed, "sentences": len(heads.q)},
     )
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 # --- The recursion --------------------------------------------------------------------------------------------------

@@ -12,26 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from linattn_ref.experiments.learning import finetune_result, runs
 from linattn_ref.experiments.learning.finetune_result import Network, Source
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["compute", "draw", "from_record", "rows_of", "table_rows"]
+__all__ = ["compute", "draw", "rows_of", "table_rows"]
 
 
 def compute(*, record: Path = runs.RECORDS / "finetune.json") -> dict[str, Source]:
     """The committed runs, or those in another file of `runs.gather`."""
     return finetune_result.read(record)
-
-
-def from_record(record: Mapping[str, Any]) -> dict[str, Source]:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(dict[str, Source], record["results"])
 
 
 def rows_of(source: Source) -> dict[str, Network]:

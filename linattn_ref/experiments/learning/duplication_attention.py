@@ -10,7 +10,6 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.1.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,11 +25,10 @@ from linattn_ref.data.duplication import draw as draw_words
 from linattn_ref.experiments.learning import duplication, runs
 from linattn_ref.experiments.learning.duplication import Shape
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 
-__all__ = ["Learned", "Results", "compute", "draw", "from_record", "learned", "weights_of"]
+__all__ = ["Learned", "Results", "compute", "draw", "learned", "weights_of"]
 
 MECHANISMS = ("softmax", "linear")
 WORD = 20  # symbols of the word in the picture
@@ -110,11 +108,6 @@ def _matrix(saved: Any) -> Array:
         return softmax.matrix(saved.q, saved.k, causal=True, scale=saved.scale)
     similarity = np.tril(saved.phi_q @ saved.phi_k.swapaxes(-1, -2))
     return similarity / similarity.sum(axis=-1, keepdims=True)
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 def draw(results: Results) -> Figure:

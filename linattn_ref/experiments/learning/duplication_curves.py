@@ -24,9 +24,8 @@ from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.learning.causal_attention import NAMES
 from linattn_ref.experiments.learning.duplication import Shape
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["LOOK", "Curve", "Results", "compute", "draw", "from_record"]
+__all__ = ["LOOK", "Curve", "Results", "compute", "draw"]
 
 SHAPE = Shape()
 LONGER = Shape(length=128)  # the paper's, of which the words have up to 62 symbols
@@ -91,11 +90,6 @@ def _curve(of_one_kind: list[runs.Run]) -> Curve:
     seconds, loss, accuracy = seeds.stacked(of_one_kind, "training_loss", "accuracy")
     seeds_of = tuple(run.facts["seed"] for run in of_one_kind)
     return Curve(seeds_of, of_one_kind[0].steps, seconds, loss, accuracy, seeds.processors(of_one_kind))
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 def draw(results: Results) -> Figure:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -16,19 +15,13 @@ from linattn_ref.experiments.learning import finetune_result, runs
 from linattn_ref.experiments.learning.encoder_names import TITLES
 from linattn_ref.experiments.learning.finetune_result import Network, Source
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["TITLES", "compute", "draw", "from_record", "ordered", "table_rows"]
+__all__ = ["TITLES", "compute", "draw", "ordered", "table_rows"]
 
 
 def compute(*, record: Path = runs.RECORDS / "finetune.json") -> dict[str, Source]:
     """The committed runs, or those in another file of `runs.gather`; of each source those of every mechanism."""
     return {key: source for key, source in finetune_result.read(record).items() if len(ordered(source)) >= 3}
-
-
-def from_record(record: Mapping[str, Any]) -> dict[str, Source]:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(dict[str, Source], record["results"])
 
 
 def ordered(source: Source) -> dict[str, Network]:

@@ -8,9 +8,9 @@ CPU time on one thread, all mechanisms in turn in one process that keeps freed m
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -22,14 +22,13 @@ from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import KEEP, in_new_process
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 from linattn_ref.models import encoder
 from linattn_ref.nn import post_norm
 from linattn_ref.nn.buffers import Arena
 from linattn_ref.training import parameters
 
-__all__ = ["POINTS", "Point", "Results", "compute", "draw", "from_record"]
+__all__ = ["POINTS", "Point", "Results", "compute", "draw"]
 
 LAYERS, WIDTH, HEADS, HIDDEN, TOKENS = 6, 384, 12, 1536, 100
 
@@ -136,11 +135,6 @@ def both_passes(name: str, point: Point, seed: int) -> Callable[[], None]:
         encoder.backward(d_rows, saved, into=grads, work=arena)
 
     return call
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 def draw(results: Results) -> Figure:

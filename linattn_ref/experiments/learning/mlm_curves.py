@@ -11,7 +11,7 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", section 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,9 +23,8 @@ from matplotlib.lines import Line2D
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["SHARINGS", "Curve", "Results", "compute", "draw", "from_record", "panels", "table_rows"]
+__all__ = ["SHARINGS", "Curve", "Results", "compute", "draw", "panels", "table_rows"]
 
 SHARINGS = {"none": "each its own", "headwise": "heads share", "key_value": "E = F too", "layerwise": "one for all"}
 Kind = tuple[str, int, int | None, str | None, bool | None, float | None, bool]  # the first fields of a curve
@@ -127,11 +126,6 @@ def _curve(found: Sequence[runs.Run]) -> Curve:
     measured = [np.array([run.curves[name] for run in found]) for name in ("loss", "masked", "accuracy")]
     seeds = tuple(run.facts["seed"] for run in found)
     return Curve(*_kind(found[0]), seeds, found[0].steps, np.array([run.cpu_seconds for run in found]), *measured)
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 def panels(results: Results) -> dict[str, dict[str, Curve]]:

@@ -10,9 +10,8 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3, Table 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -21,9 +20,8 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["COLOURS", "TITLES", "Network", "Results", "compute", "draw", "from_record", "table_rows"]
+__all__ = ["COLOURS", "TITLES", "Network", "Results", "compute", "draw", "table_rows"]
 
 M = style.MECHANISMS
 COLOURS = {"lstm": style.GREEN, "softmax": M["softmax"], "lsh-4": M["reformer"], "linear": M["linear"]}
@@ -79,11 +77,6 @@ def _network(found: list[runs.Run]) -> Network:
         np.array([run.facts["result"]["beam"] for run in found]),
         np.array([run.cpu_seconds[-1] / run.steps[-1] * run.facts["steps_per_epoch"] for run in found]),
     )
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 def table_rows(results: Results) -> list[tuple[str, str, str, str]]:

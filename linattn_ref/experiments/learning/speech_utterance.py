@@ -6,9 +6,8 @@ runs that `speech_curves` draws.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -19,9 +18,8 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.learning.speech_curves import COLOURS, TITLES
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["Heard", "Results", "compute", "draw", "draw_likely", "from_record"]
+__all__ = ["Heard", "Results", "compute", "draw", "draw_likely"]
 
 STEP, STACKED = 0.010, 0.030  # seconds a frame; and from one that a network hears to the next
 NAMED = 0.5  # a label that is likelier than this is named
@@ -62,11 +60,6 @@ def _first(record: Path) -> dict[str, runs.Run]:
     gathered = runs.gathered(record)
     least = min(run.facts["seed"] for run in gathered.values())
     return {name: run for name, run in gathered.items() if run.facts["seed"] == least}
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 def draw(results: Results) -> Figure:

@@ -2,9 +2,13 @@
 
 import importlib
 import inspect
+import typing
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["BENCHES", "COMPILED", "FIGURES", "caption_of", "module_of"]
+from linattn_ref.experiments.publishing.restore import restore
+
+__all__ = ["BENCHES", "COMPILED", "FIGURES", "caption_of", "module_of", "results_of"]
 
 # A figure is called by its module's name; beside it, the folder of `linattn_ref.experiments` that it is in. The module
 # has `compute(...)`, whose `seed`, `rng`, `quick` and `workers` the gallery fills in if it has them, and
@@ -102,3 +106,8 @@ def module_of(name: str) -> Any:
 def caption_of(name: str) -> str:
     """What the figure shows: the first paragraph of the docstring of its ``draw``."""
     return " ".join((inspect.getdoc(module_of(name).draw) or "").partition("\n\n")[0].split())
+
+
+def results_of(name: str, record: Mapping[str, Any]) -> Any:
+    """What ``compute`` of that figure returned, of the record that was kept of it."""
+    return restore(typing.get_type_hints(module_of(name).compute)["return"], record["results"])

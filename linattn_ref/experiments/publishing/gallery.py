@@ -4,7 +4,6 @@ import importlib.util
 import inspect
 import json
 import re
-import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import numpy as np
 
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import record, style, tables
-from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, caption_of, module_of
-from linattn_ref.experiments.publishing.restore import restore
+from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, caption_of, module_of, results_of
 
 __all__ = ["draw", "make", "save"]
 
@@ -123,7 +121,7 @@ def draw_again(name: str, out: Path, *, style_name: str) -> None:
     """Draw one figure from its record; who measured its numbers, how and where stays as it is."""
     module, path = module_of(name), out / f"{name}.json"
     document = json.loads(path.read_text(encoding="utf-8"))
-    results = restore(typing.get_type_hints(module.compute)["return"], document["results"])
+    results = results_of(name, document)
     document["caption"] = caption_of(name)
     if "table" in document:
         document["table"] = module.table(results)

@@ -22,7 +22,7 @@ the price of the loop, which writing cannot do without.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,10 +36,9 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit, reference
 
-__all__ = ["Results", "compute", "draw", "from_record", "make", "setup"]
+__all__ = ["Results", "compute", "draw", "make", "setup"]
 
 POSITIONS = tuple(2**p for p in range(4, 15))
 STEPS = 16  # timed together: one takes some 30 microseconds, and the first finds the processor's caches cold
@@ -180,11 +179,6 @@ def _costs(
     counted = [count(partial(make, each), *each.arrays).multiply_adds for each in steps]
     held = [kept_bytes(make(each, *each.arrays)[1]) for each in steps]
     return Costs(np.array(held), state_formula, np.array(counted), multiply_adds_formula, np.median(seconds, axis=1))
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 def draw(results: Results) -> Figure:

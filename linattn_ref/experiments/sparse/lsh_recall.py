@@ -12,7 +12,7 @@ Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", secti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +26,9 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import read_heads
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.theory.lsh_collision import collision_probability, measured_collisions
 
-__all__ = ["Results", "compute", "draw", "from_record"]
+__all__ = ["Results", "compute", "draw"]
 
 COSINES = tuple(float(x) for x in np.cos(np.radians(np.arange(5, 180, 10))))
 COLLISION_BUCKETS = (2, 16, 64)
@@ -206,8 +205,3 @@ def _draw_cost(axis: Axes, results: Results) -> None:
     axis.plot([0, 1], [0, 1], ":", color=style.GREY)
     labels.at(axis, 0.98, 0.6, "random\nchunks", style.GREY, ha="right")
     axis.set(title="over the cost", xlabel="share of all tokens met", xticks=[0, 0.5, 1])
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results from the committed JSON file, as ``json.load`` gives it."""
-    return restore(Results, record["results"])

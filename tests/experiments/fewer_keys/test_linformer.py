@@ -108,12 +108,6 @@ def test_what_sharing_gives_back(results):
     assert (linformer.returned(results.sharing, "none") == 0).all()
 
 
-def test_the_record_gives_the_results_back(results):
-    document = json.loads(json.dumps({"results": record.plain(results)}))
-    again = linformer.from_record(document)
-    assert record.plain(again) == record.plain(results)
-
-
 def test_seen_and_unseen_sentences_are_kept_apart(heads, monkeypatch):
     orders, real = [], linformer_ways.fit
     monkeypatch.setattr(
