@@ -12,31 +12,31 @@ __all__ = ["BENCHES", "COMPILED", "FIGURES", "caption_of", "module_of", "results
 
 # A figure is called by its module's name; beside it, the folder of `linattn_ref.experiments` that it is in. The module
 # has `compute(...)`, whose `seed`, `rng`, `quick` and `workers` the gallery fills in if it has them, and
-# `draw(results)`, whose docstring begins with the caption. A schematic is called by its mechanism's name:
-# `schematic_linear` is `schematics.linear`.
-SCHEMATICS = (
-    "schematic_softmax",
-    "schematic_linformer",
-    "schematic_nystromformer",
-    "schematic_linear",
-    "schematic_linear_recurrent",
-    "schematic_performer",
-    "schematic_rfa",
-    "schematic_gated_linear",
-    "schematic_delta",
-    "schematic_linformer_linear",
-    "schematic_local",
-    "schematic_block_local",
-    "schematic_longformer",
-    "schematic_bigbird",
-    "schematic_sparse_transformer",
-    "schematic_long_short",
-    "schematic_reformer",
-    "schematic_block",
-)
+# `draw(results)`, whose docstring begins with the caption. Several schematics are in one module: `schematic_linear` is
+# `schematics.dense.linear`, which has both.
+SCHEMATICS = {
+    "schematic_softmax": "schematics.dense",
+    "schematic_linformer": "schematics.dense",
+    "schematic_nystromformer": "schematics.dense",
+    "schematic_linear": "schematics.dense",
+    "schematic_linear_recurrent": "schematics.recurrent",
+    "schematic_performer": "schematics.dense",
+    "schematic_rfa": "schematics.recurrent",
+    "schematic_gated_linear": "schematics.recurrent",
+    "schematic_delta": "schematics.recurrent",
+    "schematic_linformer_linear": "schematics.dense",
+    "schematic_local": "schematics.sparse",
+    "schematic_block_local": "schematics.sparse",
+    "schematic_longformer": "schematics.sparse",
+    "schematic_bigbird": "schematics.sparse",
+    "schematic_sparse_transformer": "schematics.sparse",
+    "schematic_long_short": "schematics.dense",
+    "schematic_reformer": "schematics.sparse",
+    "schematic_block": "schematics.block",
+}
 # In the gallery's order:
 FIGURES = {
-    **dict.fromkeys(SCHEMATICS, "schematics"),
+    **SCHEMATICS,
     "spectrum": "rank",
     "eckart_young": "rank",
     "johnson_lindenstrauss": "rank",
@@ -98,9 +98,11 @@ COMPILED = {"cuda_occupancy": "cost"}
 
 
 def module_of(name: str) -> Any:
-    """The module of a figure, or of a bench."""
+    """The module of a figure or a bench; or what has its ``compute`` and ``draw``, in a module of several."""
     folder = {**FIGURES, **COMPILED}.get(name, "benches")
-    return importlib.import_module(f"linattn_ref.experiments.{folder}.{name.removeprefix('schematic_')}")
+    if "." in folder:
+        return getattr(importlib.import_module(f"linattn_ref.experiments.{folder}"), name.removeprefix("schematic_"))
+    return importlib.import_module(f"linattn_ref.experiments.{folder}.{name}")
 
 
 def caption_of(name: str) -> str:
