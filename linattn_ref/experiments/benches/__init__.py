@@ -1,6 +1,7 @@
 """Comparisons with other packages, a figure and a table each; ``bench_x_peers`` makes the calls of the others.
 
-``harness`` is what they share: how results are compared and time is measured, the table, the drawing.
+``engine`` is what they share: how results are compared and time is measured, the table, the drawing; ``peers`` finds
+the other packages, and ``limits`` has what cannot be faster.
 
 ``bench_softmax``, ``bench_linear``, ``bench_performer``, ``bench_patterns``, ``bench_reformer``, ``bench_delta``,
 ``bench_steps`` of single tokens, ``bench_training``, ``bench_encoder``, ``bench_generation``, ``bench_drawing`` and

@@ -33,9 +33,9 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from linattn_ref.experiments.benches import harness
+from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.bench_cuda_peers import Call, Inputs, kernels
-from linattn_ref.experiments.benches.harness import BOTH, FORWARD
+from linattn_ref.experiments.benches.engine import BOTH, FORWARD
 from linattn_ref.experiments.publishing import style
 
 __all__ = ["Results", "compute", "draw", "table"]
@@ -159,7 +159,7 @@ def compare(calls: Mapping[str, Call], inputs: Inputs) -> None:
         if name in calls:
             tolerance = TOLERANCE["bfloat16" if "bfloat16" in name else "float32"]
             results = {name: calls[name](inputs_of(name, inputs), True), other: calls[other](inputs, True)}
-            harness.compare("causal", results, tolerance, to=other)
+            engine.compare("causal", results, tolerance, to=other)
 
 
 def measure(torch: Any, call: Callable[[], Any], repeats: int) -> tuple[float, float, float] | None:
@@ -232,7 +232,7 @@ def table(results: Results) -> str:
         f"causal; milliseconds, median of {results.repeats}. Limit: a copy moves {results.copy_gb_s:.0f} GB/s, a "
         f"matrix product does {results.matrix_tflops:.1f} TFLOP/s in float32, "
         f"{results.bfloat16_tflops:.1f} in bfloat16. "
-        + harness.compared(results.versions, ("flash-linear-attention", "fast-transformers")),
+        + engine.compared(results.versions, ("flash-linear-attention", "fast-transformers")),
     ]
     return "\n".join(lines)
 

@@ -165,8 +165,9 @@ def page(records: Sequence[dict[str, Any]]) -> str:
 
 
 def _reading(name: str) -> str:
-    """How to read the table of a bench."""
-    return f"{getattr(module_of(name), 'READING', READING)}\n"
+    """How to read the table of a bench: what the docstring of its ``table`` says below the first line."""
+    told = (inspect.getdoc(module_of(name).table) or "").partition("\n\n")[2]
+    return f"{' '.join(told.split()) or READING}\n"
 
 
 def _escaped(text: str) -> str:
