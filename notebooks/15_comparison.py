@@ -53,7 +53,7 @@ chapter.table(
     ("method", "family", "instead of softmax attention", "chapter"),
     [
         (
-            f"[{mechanisms[name].title}](../linattn_ref/attention/{name}.py)",
+            f"[{mechanisms[name].title}](../{mechanisms[name].file})",
             family,
             instead,
             f"[{int(file[:2])}]({file}.ipynb)",

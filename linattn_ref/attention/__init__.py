@@ -111,4 +111,14 @@ __all__ = [
     "sparse_transformer",
 ]
 
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+FOLDERS = {
+    "features": [
+        "feature_map_protocol",
+        "feature_maps",
+        "feature_maps_exact",
+        "feature_maps_favor",
+        "feature_maps_random",
+    ],
+}
+
+__getattr__, __dir__ = lazy.modules(__name__, __all__, FOLDERS)

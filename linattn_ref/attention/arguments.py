@@ -25,7 +25,6 @@ __all__ = [
     "check_d_out",
     "check_dtype",
     "check_key_mask",
-    "check_leading",
     "check_qk",
     "check_qkv",
     "check_saved",
@@ -107,13 +106,6 @@ def check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
             raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
-
-
-def check_leading(leading: Sequence[int]) -> None:
-    """``leading`` is a tuple of axis lengths, each at least 1."""
-    if not isinstance(leading, (tuple, list)):
-        raise TypeError(f"leading: expected a tuple of integers, got {leading!r}")
-    check_sizes(**{f"leading[{axis}]": size for axis, size in enumerate(leading)})
 
 
 def check_dtype(dtype: Any) -> None:

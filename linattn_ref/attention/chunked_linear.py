@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.feature_maps import FeatureMap, check_linear, elu_plus_one, is_exponential
+from linattn_ref.attention.features.feature_maps import FeatureMap, check_linear, elu_plus_one, is_exponential
 from linattn_ref.attention.linear import Gradients
 from linattn_ref.attention.parts.masks import divide, mix, shown
 from linattn_ref.attention.parts.sums import State, no_keys

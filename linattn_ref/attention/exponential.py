@@ -36,7 +36,7 @@ and the feature map's own backward pass does the rest, since (1) times a constan
 One direction, two keys. The feature of the first, ``exp(1000 - 1000^2 / 2)``, is 0 in float64, and a plain ratio would
 be 0 / 0. On its own scale it is 1, until the second key raises ``r`` to 1/2.
 
->>> from linattn_ref.attention.feature_maps import favor_positive
+>>> from linattn_ref.attention.features.feature_maps import favor_positive
 >>> q, k, v = np.array([[1.0], [1.0]]), np.array([[1000.0], [1.0]]), np.array([[3.0], [6.0]])
 >>> out, saved = forward(q, k, v, favor_positive(np.array([[1.0]])), causal=True)
 >>> out.T, saved.state.log_scale
@@ -54,7 +54,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.feature_map_protocol import ExponentialMap, FeatureMap, is_exponential
+from linattn_ref.attention.features.feature_map_protocol import ExponentialMap, FeatureMap, is_exponential
 from linattn_ref.attention.parts.masks import divide, first_seen, shown
 from linattn_ref.attention.parts.sums import State, no_keys, on_scale
 from linattn_ref.op import Array, Bool, Float, op

@@ -59,7 +59,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from linattn_ref.attention import exponential
-from linattn_ref.attention.feature_maps import FeatureMap, check_linear, elu_plus_one, is_exponential
+from linattn_ref.attention.features.feature_maps import FeatureMap, check_linear, elu_plus_one, is_exponential
 from linattn_ref.attention.parts.masks import divide, first_seen, shown
 from linattn_ref.attention.parts.recurrent import matrix_of, step_of
 from linattn_ref.attention.parts.sums import State, check_d_state, combine, combine_gradients, no_keys

@@ -60,7 +60,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from linattn_ref.attention.exponential import features
-from linattn_ref.attention.feature_maps import FeatureMap, check_linear, elu_plus_one
+from linattn_ref.attention.features.feature_maps import FeatureMap, check_linear, elu_plus_one
 from linattn_ref.attention.linformer import look as look_at_e
 from linattn_ref.attention.parts.heads import product_for
 from linattn_ref.attention.parts.masks import divide, shown

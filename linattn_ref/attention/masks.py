@@ -1,4 +1,4 @@
-"""Masks: which query may look at which key, and what becomes of a masked key's numbers."""
+"""Masks: what becomes of a masked key's numbers."""
 
 from __future__ import annotations
 
@@ -6,19 +6,7 @@ import numpy as np
 
 from linattn_ref.attention.arguments import Array, Mask
 
-__all__ = ["visible", "zero_masked"]
-
-
-def visible(n: int, n_keys: int, *, causal: bool, key_mask: Mask | None, like: Array | None = None) -> Mask:
-    """Which query may look at which key: ``(..., N, L)``, with axes of length 1 where nothing depends on them.
-
-    On a GPU, if an array ``like`` those that it is for is there.
-    """
-    keys = np.arange(n_keys, like=like)
-    allowed = keys[None] >= 0 if key_mask is None else key_mask[..., None, :]  # (..., 1, L)
-    if causal:
-        allowed = allowed & (keys <= np.arange(n, like=like)[:, None] + (n_keys - n))  # (..., N, L)
-    return allowed
+__all__ = ["zero_masked"]
 
 
 def zero_masked(x: Array, key_mask: Mask | None) -> Array:

@@ -80,13 +80,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from linattn_ref.attention import exponential, feature_maps, linear
-from linattn_ref.attention.feature_maps import FeatureMap
-from linattn_ref.attention.feature_maps_favor import KINDS, Kind
-from linattn_ref.attention.feature_maps_random import check_omega
+from linattn_ref.attention import exponential, linear
+from linattn_ref.attention.features import feature_maps
+from linattn_ref.attention.features.feature_maps import FeatureMap
+from linattn_ref.attention.features.feature_maps_favor import KINDS, Kind
+from linattn_ref.attention.features.feature_maps_random import check_omega
 from linattn_ref.attention.linear import Gradients, State
 from linattn_ref.attention.parts.recurrent import matrix_of
-from linattn_ref.attention.parts.sums import check_d_state
 from linattn_ref.op import Array, Bool, Constant, Float, op
 
 __all__ = ["KINDS", "Gradients", "Kind", "State", "backward", "feature_map", "forward", "init_state", "matrix"]
@@ -123,12 +123,7 @@ def forward(
     return linear.forward(q, k, v, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps, state=state)  # (3)
 
 
-@op(look=check_d_state)
-def backward(
-    d_out: Float[Array, "... N M"], saved: linear.Saved | exponential.Saved, *, d_state: State | None = None
-) -> Gradients:
-    """(4) and (5) are the last step of linear attention's backward pass: back through ``phi``."""
-    return linear.backward(d_out, saved, d_state=d_state)
+backward = linear.backward  # (4) and (5) are its last step: back through ``phi``
 
 
 def feature_map(omega: Array, kind: Kind = "positive") -> FeatureMap:

@@ -49,8 +49,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from linattn_ref.attention import exponential, feature_maps, gated_linear, linear
-from linattn_ref.attention.feature_maps_random import KINDS, Kind, check_omega
+from linattn_ref.attention import exponential, gated_linear, linear
+from linattn_ref.attention.features import feature_maps
+from linattn_ref.attention.features.feature_maps_random import KINDS, Kind, check_omega
 from linattn_ref.attention.linear import State
 from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.attention.parts.recurrent import matrix_of

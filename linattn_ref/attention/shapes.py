@@ -1,14 +1,14 @@
-"""Shapes: sequences cut into segments, and broadcasting undone."""
+"""Shapes: sequences cut into segments, and axes that broadcast."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array, check_sizes
+from linattn_ref.attention.arguments import check_sizes
 from linattn_ref.attention.plain_numbers import plain_numbers
 
-__all__ = ["check_broadcasts", "segment_bounds", "sum_to_shape"]
+__all__ = ["check_broadcasts", "segment_bounds"]
 
 
 @plain_numbers
@@ -19,13 +19,6 @@ def segment_bounds(length: int, reduced: int) -> NDArray[np.int64]:
         raise ValueError(f"reduced: expected an integer with 1 <= R <= L = {length}, got {reduced!r}")
     size, longer = divmod(length, reduced)
     return np.arange(reduced + 1) * size + np.minimum(np.arange(reduced + 1), longer)
-
-
-def sum_to_shape(x: Array, shape: tuple[int, ...]) -> Array:
-    """The gradient of broadcasting: ``x`` summed over the axes along which an array of ``shape`` was repeated."""
-    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
-    repeated = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] != 1)
-    return x.sum(axis=repeated, keepdims=True)
 
 
 def check_broadcasts(name: str, got: tuple[int, ...], leading: tuple[int, ...]) -> None:

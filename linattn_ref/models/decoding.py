@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention import feature_maps, linear, softmax
+from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.arguments import Array, check_sizes, resolve_scale
+from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.fields import documented
 from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.rooms import name_of_room, room_of

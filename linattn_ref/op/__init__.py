@@ -9,6 +9,6 @@
 """
 
 from linattn_ref.op.entry import op
-from linattn_ref.op.shapes import Array, Bool, Constant, Float
+from linattn_ref.op.shapes import Array, Bool, Constant, Float, Int, Integers
 
-__all__ = ["Array", "Bool", "Constant", "Float", "op"]
+__all__ = ["Array", "Bool", "Constant", "Float", "Int", "Integers", "op"]

@@ -30,6 +30,8 @@ IN_FORCE: ContextVar[Any] = ContextVar("the backend within a call; None outside"
 def code_of(backend: Any, page: str, name: str, function: Any) -> Any:
     """The function that the backend has in place of a page's; the page's own, where it has none."""
     found = getattr(getattr(backend, page, None), name, function)
+    if ".loops." in getattr(found, "__module__", ""):  # the loop of a layer that is no page yet, of the same name
+        return function
     return getattr(found, "page", found)
 
 

@@ -175,7 +175,7 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             if OVERWRITE.get() and "overwrite_state" in here:  # a step that is made of another page's
                 extras["overwrite_state"] = True
             return run(backend, args, options, extras)
-        if args and type(args[0]) is np.ndarray and position is None:
+        if is_numpy(args) and (position is None or is_numpy(args[position:])):
             return enter(*args, **options)
         return through_the_door(enter, *args, **options)
 
@@ -183,6 +183,15 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
     call.unchecked = call  # type: ignore[attr-defined]  # for callers of functions under the older `attention.door`
     call.page, call.looks = function, {"look": look, "values": values}  # type: ignore[attr-defined]
     return call
+
+
+def is_numpy(arguments: Any) -> bool:
+    """Whether the first of them is NumPy's, or begins with what is: so is the rest, or the checks say where not."""
+    while type(arguments) is not np.ndarray:
+        if not isinstance(arguments, tuple) or not arguments:
+            return False
+        arguments = arguments[0]
+    return True
 
 
 def kinds_of(arguments: Any) -> Any:

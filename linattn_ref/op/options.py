@@ -9,7 +9,7 @@ import numpy as np
 
 from linattn_ref.op.shapes import FLOATS
 
-__all__ = ["check_made_for", "check_options", "check_sizes", "is_number", "plain"]
+__all__ = ["check_dtype", "check_made_for", "check_options", "check_sizes", "is_number", "plain"]
 
 
 def plain(x: Any) -> Any:
@@ -55,7 +55,10 @@ def _check_causal(causal: bool, arguments: dict[str, Any]) -> None:
         if arguments.get("state") is not None:
             raise ValueError("state: continuing from a state needs causal=True")
         return
-    n, keys = arguments.get("q", arguments["k"]).shape[-2], arguments["k"].shape[-2]
+    k = arguments.get("k", arguments.get("qk"))
+    if k is None:  # a pattern is of places, not of arrays
+        return
+    n, keys = arguments.get("q", k).shape[-2], k.shape[-2]
     if n > keys:
         raise ValueError(f"q: causal attention is aligned at the end and needs N <= L, got N = {n} and L = {keys}")
 
@@ -66,6 +69,11 @@ def check_made_for(leading: Any, key_width: Any, value_width: Any, dtype: Any = 
         raise TypeError(f"leading: expected a tuple of integers, got {leading!r}")
     check_sizes(**{f"leading[{axis}]": plain(size) for axis, size in enumerate(leading)})
     check_sizes(key_width=key_width, value_width=value_width)
+    check_dtype(dtype)
+
+
+def check_dtype(dtype: Any) -> None:
+    """``dtype`` is float32 or float64."""
     try:
         dtype = np.dtype(dtype)
         known = dtype in FLOATS

@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 
 from linattn_ref.op.gpu_arrays import is_inside
 
-__all__ = ["FLOATS", "Array", "Axes", "Bool", "Constant", "Float"]
+__all__ = ["FLOATS", "Array", "Axes", "Bool", "Constant", "Float", "Int", "Integers"]
 __all__ += ["check", "is_array", "name_of", "notation", "rules_of", "sizes_of"]
 
 Array = NDArray[np.floating[Any]]
+Integers = NDArray[np.integer[Any]]
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+KINDS = {"bool": ("an array of bool", "b"), "int": ("an array of integers", "iu")}  # and the letters of their dtypes
 
 Sizes = dict[str, Any]  # lengths by letter, the leading axes under "...", and the dtype
 
@@ -32,12 +34,13 @@ Sizes = dict[str, Any]  # lengths by letter, the leading axes under "...", and t
 class Axes(NamedTuple):
     """What an annotation says of an array."""
 
-    dtype: str  # "float", "constant" or "bool"
+    dtype: str  # "float", "constant", "bool" or "int"
     leading: str  # "...", "#...", "*..." or ""
     letters: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"({', '.join(filter(None, (self.leading.strip('#*'), *self.letters)))})"
+        letters = [*filter(None, (self.leading.strip("#*"), *self.letters))]
+        return f"({', '.join(letters)}{',' * (not self.leading and len(letters) == 1)})"
 
 
 def notation(hint: Any) -> Any:
@@ -45,8 +48,9 @@ def notation(hint: Any) -> Any:
     for part in (hint, *get_args(hint)):
         for axes in getattr(part, "__metadata__", ()):
             if isinstance(axes, Axes):
+                kind = "Integers" if axes.dtype == "int" else "Array"
                 text = " ".join(filter(None, (axes.leading, *axes.letters)))
-                return f"{axes.dtype.capitalize()}[Array, {text!r}]{' | None' * (type(None) in get_args(hint))}"
+                return f"{axes.dtype.capitalize()}[{kind}, {text!r}]{' | None' * (type(None) in get_args(hint))}"
     return hint
 
 
@@ -71,8 +75,9 @@ if TYPE_CHECKING:
     from typing import Annotated as Bool
     from typing import Annotated as Constant
     from typing import Annotated as Float
+    from typing import Annotated as Int
 else:
-    Float, Bool, Constant = _Shaped("float"), _Shaped("bool"), _Shaped("constant")
+    Float, Bool, Constant, Int = _Shaped("float"), _Shaped("bool"), _Shaped("constant"), _Shaped("int")
 
 
 @cache
@@ -110,12 +115,12 @@ def check(arguments: dict[str, Any], rules: dict[str, Rule], sizes: Sizes, prefi
 
 
 def _check_array(name: str, x: Any, axes: Axes, sizes: Sizes) -> None:
+    kind, letters = KINDS.get(axes.dtype, ("a numpy.ndarray", ""))
     if not is_array(x):
-        kind = "an array of bool" if axes.dtype == "bool" else "a numpy.ndarray"
         raise TypeError(f"{name}: expected {kind}, got {type(x).__name__}")
-    if axes.dtype == "bool":
-        if x.dtype != np.bool_:
-            raise TypeError(f"{name}: expected an array of bool, got {x.dtype}")
+    if letters:
+        if x.dtype.kind not in letters:
+            raise TypeError(f"{name}: expected {kind}, got {x.dtype}")
     elif x.dtype not in FLOATS:
         raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}")
     elif axes.dtype == "float" and x.dtype != sizes.setdefault("dtype", x.dtype):

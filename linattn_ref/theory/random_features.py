@@ -73,8 +73,8 @@ import scipy.special
 import scipy.stats
 from numpy.random import Generator
 
-from linattn_ref.attention import feature_maps
 from linattn_ref.attention.arguments import Array, check_array, check_sizes
+from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.performer import KINDS, Kind
 from linattn_ref.attention.plain_numbers import plain_numbers
 

@@ -195,6 +195,35 @@ def piece_backward(module, arrays, d_out, before, d_after):
     return module.backward(d_out, saved, d_state=d_after)[: len(arrays)]
 
 
+@EACH
+def test_a_gradient_goes_back_through_a_piece(member, rng):
+    """What a piece makes of the gradient after it is what its rows do, of which no output is asked."""
+    module, arrays = draw(member, rng, 7)
+    before, d_after = (module.State(rng.standard_normal((2, C, M))) for _ in range(2))
+    out, saved = module.forward(*arrays, state=before)
+    expected = module.backward(np.zeros_like(out), saved, d_state=d_after).state
+    found = module.apply_backward(module.summarise(*arrays[1:]), d_after)
+    np.testing.assert_allclose(found.s, expected.s, rtol=0, atol=1e-13)
+
+
+@EACH
+def test_compiled_passes_and_tokens_are_the_pages(member, rng):
+    module, arrays = draw(member, rng, 9)
+    before, d_after = (module.State(rng.standard_normal((2, C, M))) for _ in range(2))
+    found = []
+    for kernels in (reference, jit):
+        out, saved = module.forward(*arrays, state=before, kernels=kernels)
+        gradients = module.backward(np.cos(out), saved, d_state=d_after)
+        tokens, state = [], before
+        for t in range(9):
+            q, k, v, *others = (x[:, t] for x in arrays)
+            token, state = module.step(q, k, v, state, *others, kernels=kernels)
+            tokens.append(token)
+        found.append([out, np.stack(tokens, axis=1), state.s, *gradients[: len(arrays)], gradients.state.s])
+    for page, compiled in zip(*found, strict=True):
+        np.testing.assert_allclose(compiled, page, rtol=0, atol=1e-12)
+
+
 @pytest.mark.slow
 @EACH
 def test_a_sequence_shared_by_two_processes(member, rng):

@@ -41,7 +41,7 @@ def test_weights_sum_to_one_whatever_the_size_of_the_scores(setting):
 
 
 @each_setting(lambda s: s.room == "jit" and is_softmax(s))
-@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as above
 def test_beyond_the_range_all_rooms_are_the_same(setting):
     call = setting.call()
     call = huge(call, np.where(np.arange(call.sizes.n_keys) % 3 == 1, 1, -1)[:, None])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from inspect import isfunction
 
+import lsh_page
 import numpy as np
 import softmax_page
 
@@ -15,7 +16,11 @@ from linattn_ref.kernels import jit, parts, reference
 from linattn_ref.kernels.common import exponential_features
 from linattn_ref.kernels.jit import loops
 
-IN_NUMPY = {"softmax": softmax_page, "exponential_features": exponential_features}  # others are in `reference`
+IN_NUMPY = {
+    "softmax": softmax_page,
+    "lsh": lsh_page,
+    "exponential_features": exponential_features,
+}  # others are in `reference`
 
 PAGE = 4096
 CANARY = 0xA5

@@ -62,6 +62,7 @@ rng = np.random.default_rng(0)
 Q, K, V = (rng.standard_normal((2, 9, 4)) for _ in range(3))
 OMEGA, GATE, BETA = rng.standard_normal((5, 4)), rng.random((2, 9)), rng.random((2, 9))
 E = rng.standard_normal((3, 9))
+ROTATIONS = reformer.draw_rotations(2, 4, 4, rng)
 # A mechanism, the page that it is made of, and how often it calls that, forward and backward.
 FORWARDS = {
     "softmax": (softmax, partial(softmax.forward, Q, K, V), softmax, 1, 1),
@@ -71,6 +72,7 @@ FORWARDS = {
     "rfa gated": (rfa, partial(rfa.forward, Q, K, V, OMEGA, GATE, causal=True), delta_rule, 1, 1),
     "gated linear": (gated_linear, partial(gated_linear.forward, Q, K, V, -GATE), delta_rule, 1, 1),
     "delta": (delta, partial(delta.forward, Q, K, V, BETA), delta_rule, 1, 1),
+    "reformer": (reformer, partial(reformer.forward, Q, V, rotations=ROTATIONS, chunk=3), reformer, 1, 1),
     "nystromformer": (nystromformer, partial(nystromformer.forward, Q, K, V, landmarks=3), softmax, 3, 2),
 }
 
@@ -124,10 +126,8 @@ def test_a_function_in_place_of_a_page_is_none():
 # --- Kernels of mechanisms that are no pages yet --------------------------------------------------------------------
 
 
-ROTATIONS = reformer.draw_rotations(2, 4, 4, rng)
 LOOPS = {
     "local": (local, partial(local.forward, Q, K, V, window=2), "pattern_softmax"),
-    "reformer": (reformer, partial(reformer.forward, Q, V, rotations=ROTATIONS, chunk=3), "lsh"),
 }
 
 

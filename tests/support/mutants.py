@@ -135,7 +135,7 @@ MUTANTS = (
     ),
     Mutant(
         "the part of the gradient along a unit vector stays",
-        "attention/feature_maps_random.py",
+        "attention/features/feature_maps_random.py",
         "across = d_y - y * (y * d_y).sum(axis=-1, keepdims=True)",
         "across = d_y.copy()",
         "rfa-reference",
@@ -193,9 +193,9 @@ MUTANTS = (
     ),
     Mutant(
         "a pair that meets in several rounds counts in each",
-        "kernels/reference/lsh.py",
-        "_minus_infinity_to_zero(row_max)) / met.rounds",
-        "_minus_infinity_to_zero(row_max))",
+        "attention/reformer.py",
+        "np.where(meets, 1 / np.maximum(c, 1), c.dtype.type(0))",
+        "meets.astype(c.dtype)",
         "reformer-reference",
     ),
     Mutant(

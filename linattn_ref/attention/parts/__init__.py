@@ -7,7 +7,7 @@
 
 ``segment_means``, ``pinv_exact``, ``pinv_iterative``, ``depthwise``      of Nyström attention
 ``max_pool``, ``strided_convolution``                                     of Linformer, in place of a matrix
-``dynamic_projection``, ``layer_norm``                                    of the Long-Short Transformer
+``dynamic_projection``, ``layer_norm``, ``near_keys``                     of the Long-Short Transformer
 ``gate``, ``decay_gate``                                                  gates made of the layer's input
 """
 
@@ -22,6 +22,7 @@ __all__ = [
     "layer_norm",
     "masks",
     "max_pool",
+    "near_keys",
     "pieces",
     "pinv_exact",
     "pinv_iterative",

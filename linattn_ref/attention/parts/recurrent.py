@@ -61,7 +61,7 @@ def matrix_of(forward: Any) -> Any:
 
     def matrix(*args: Any, **options: Any) -> Array:
         given = shown.bind(*args, **options).arguments
-        k = given["k"]
+        k = given.get("k", given.get("qk"))
         identity = np.broadcast_to(np.identity(k.shape[-2], k.dtype, like=k), (*k.shape[:-1], k.shape[-2]))
         return forward(v=identity, **given)[0]
 

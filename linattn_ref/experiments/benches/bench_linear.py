@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.feature_maps import elu_plus_one
+from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.bench_linear_steps import STEP, STEP_KERNEL, steps
 from linattn_ref.experiments.benches.engine import PER_TOKEN, TOLD, Call, Curve, Row

@@ -19,7 +19,7 @@ from numpy.random import Generator
 
 from linattn_ref.attention import linear
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.feature_maps import elu_plus_one
+from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.experiments.benches.engine import Call
 from linattn_ref.experiments.benches.peers import EPS
 from linattn_ref.kernels import jit, reference

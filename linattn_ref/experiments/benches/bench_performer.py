@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.attention import feature_maps, performer
+from linattn_ref.attention import performer
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.features import feature_maps
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve
 from linattn_ref.experiments.publishing import style

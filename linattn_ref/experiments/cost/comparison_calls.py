@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from linattn_ref.attention import bigbird, feature_maps, reformer
+from linattn_ref.attention import bigbird, reformer
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.features import feature_maps
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.kernels import jit
 
@@ -66,7 +67,7 @@ class Cost(NamedTuple):
 
 
 def cost(name: str, s: Sizes = Sizes(), *, seed: int = 0) -> Cost:  # noqa: B008
-    """Measure the mechanism in ``linattn_ref/attention/<name>.py`` in a call of both passes."""
+    """Measure the mechanism ``linattn_ref.attention.<name>`` in a call of both passes."""
     module = importlib.import_module(f"linattn_ref.attention.{name}")
     arrays, options = CALLS[name](np.random.default_rng(seed), s)
     if name not in WHOLE_PRODUCTS and "kernels" in inspect.signature(module.forward).parameters:

@@ -15,7 +15,6 @@ from numpy.random import Generator
 
 from linattn_ref.attention import (
     bigbird,
-    feature_maps,
     linear,
     linformer,
     local,
@@ -30,7 +29,8 @@ from linattn_ref.attention import (
     sparse_transformer,
 )
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.feature_maps_random import unit
+from linattn_ref.attention.features import feature_maps
+from linattn_ref.attention.features.feature_maps_random import unit
 from linattn_ref.experiments.publishing import style
 
 __all__ = ["TARGETS", "WAYS", "Way"]

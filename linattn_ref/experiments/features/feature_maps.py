@@ -27,8 +27,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from linattn_ref.attention import feature_maps, linear, softmax
-from linattn_ref.attention.feature_maps import FeatureMap
+from linattn_ref.attention import linear, softmax
+from linattn_ref.attention.features import feature_maps
+from linattn_ref.attention.features.feature_maps import FeatureMap
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing import labels, style
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.attention import feature_maps, linear, local, performer, reformer, softmax
+from linattn_ref.attention import linear, local, performer, reformer, softmax
+from linattn_ref.attention.features import feature_maps
 from linattn_ref.nn import mechanism
 from linattn_ref.nn.mechanism import Mechanism
 

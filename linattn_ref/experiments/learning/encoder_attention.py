@@ -13,7 +13,6 @@ import numpy as np
 
 from linattn_ref.attention import (
     bigbird,
-    feature_maps,
     linear,
     linformer,
     local,
@@ -25,6 +24,7 @@ from linattn_ref.attention import (
     rfa,
     softmax,
 )
+from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.kernels import jit
 from linattn_ref.nn import mechanism

@@ -39,12 +39,20 @@ FORMS = {"chunked_delta", "chunked_linear", "delta_rule", "exponential", "online
 class Mechanism(NamedTuple):
     """A row of the table of mechanisms."""
 
-    name: str  # of the module
+    module: str  # its name
     title: str
     source: str
     fields: dict[str, str]  # FIELDS
     recurrent: bool
     parameters: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.module.rpartition(".")[2]
+
+    @property
+    def file(self) -> str:
+        return f"{self.module.replace('.', '/')}.py"
 
 
 class Chapter(NamedTuple):
@@ -74,7 +82,7 @@ def mechanism(module: ModuleType) -> Mechanism:
     ValueError
         Its docstring lacks one of the fields; which.
     """
-    name, doc = module.__name__.rpartition(".")[2], inspect.getdoc(module) or ""
+    doc = inspect.getdoc(module) or ""
     title, source = re.findall(r"^([^(:,.]+?)(?: \(([^)]+)\))?[:,.]", doc)[0]
     fields = dict(re.findall(r"^:(\w+): (.+)$", doc, re.MULTILINE))
     missing = [f":{field}:" for field in FIELDS if field not in fields]
@@ -86,7 +94,7 @@ def mechanism(module: ModuleType) -> Mechanism:
     parameters = tuple(inspect.signature(module.forward).parameters)
     own = tuple(parameter for parameter in parameters if parameter not in COMMON)
     chosen = {field: fields[field] for field in FIELDS}
-    return Mechanism(name, title, source or "–", chosen, hasattr(module, "step"), own)
+    return Mechanism(module.__name__, title, source or "–", chosen, hasattr(module, "step"), own)
 
 
 def chapters(folder: Path) -> list[Chapter]:
@@ -129,7 +137,7 @@ def mechanisms_table(rows: Sequence[Mechanism]) -> str:
     for row in rows:
         drawn = f"figures/schematic_{row.name}.svg"
         picture = f'<a href="{drawn}"><img src="{drawn}" width="280" alt="{row.title}, drawn"></a>'
-        link = f"[{row.title}](linattn_ref/attention/{row.name}.py)" + f"<br>{row.source}" * (row.source != "–")
+        link = f"[{row.title}]({row.file})" + f"<br>{row.source}" * (row.source != "–")
         needs = ", ".join(f"`{name}`" for name in row.parameters) or "–"
         said = [row.fields[field] for field in ("Gives", "Exact", "Time", "Memory", "Causal")]
         cells = [picture, link, *said, "yes" if row.recurrent else "no", needs]

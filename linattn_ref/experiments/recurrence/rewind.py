@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.feature_maps import elu_plus_one
+from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.experiments.publishing import labels, style
 
 __all__ = ["NOTHING_LEFT", "Results", "compute", "draw", "forward_states", "rewound_states"]

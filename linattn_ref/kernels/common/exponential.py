@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.exponential import Gradients
-from linattn_ref.attention.feature_maps import ExponentialMap, in_room
+from linattn_ref.attention.features.feature_maps import ExponentialMap, in_backend
 from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.attention.parts.sums import State, on_scale
 from linattn_ref.kernels.common import exponential_features
@@ -180,7 +180,7 @@ def step(
 ) -> tuple[Array, State]:
     """`linear.step` with such a map."""
     s, z, r = state if overwrite_state else (x.copy() for x in state)
-    phi = in_room(feature_map, loops, "step")
+    phi = in_backend(feature_map, loops, "step")
     if phi is not feature_map:  # a kernel for all at once
         out_t, r = phi.step(q_t, k_t, v_t, s, z, r, RISE, feature_map)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from linattn_ref.attention import exponential
-from linattn_ref.attention.feature_maps import FeatureMap, elu_plus_one, in_room, is_exponential
+from linattn_ref.attention.features.feature_maps import FeatureMap, elu_plus_one, in_backend, is_exponential
 from linattn_ref.attention.linear import Gradients
 from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.attention.parts.sums import State
@@ -50,7 +50,7 @@ def forward(
     """Equations (1)-(4) of the page."""
     if is_exponential(feature_map):
         return exponential.forward(q, k, v, feature_map, causal=causal, key_mask=key_mask, state=state, out=out)
-    k, v, phi = shown(k, key_mask), shown(v, key_mask), in_room(feature_map, loops)
+    k, v, phi = shown(k, key_mask), shown(v, key_mask), in_backend(feature_map, loops)
     (phi_q, of_q), (phi_k, of_k) = phi.forward(q), phi.forward(k)
     phi_k, seen_by_all = shown(phi_k, key_mask), k.shape[-2] - causal * q.shape[-2]
     s, z = sums(phi_k[..., :seen_by_all, :], v[..., :seen_by_all, :])  # (1), (2)
@@ -91,7 +91,7 @@ def backward(loops: Any, d_out: Array, saved: Saved, *, d_state: State | None = 
         of_shared = v[..., :seen_by_all, :] @ d_s.mT
         of_shared += d_z[..., None, :]  # (8)
         d_phi_k, d_v = [of_shared, *d_phi_k], [phi_k[..., :seen_by_all, :] @ d_s, *d_v]  # (9)
-    phi = in_room(feature_map, loops)
+    phi = in_backend(feature_map, loops)
     d_q, d_k = phi.backward(d_phi_q, of_q), phi.backward(shown(join(d_phi_k), key_mask), of_k)
     return Gradients(d_q, d_k, shown(join(d_v), key_mask), first and State(d_s, d_z))
 
@@ -111,7 +111,7 @@ def step(
     if is_exponential(feature_map):
         return common_exponential.step(loops, q_t, k_t, v_t, state, feature_map, overwrite_state=overwrite_state)
     s, z = (state.s, state.z) if overwrite_state else (state.s.copy(), state.z.copy())
-    phi = in_room(feature_map, loops)
+    phi = in_backend(feature_map, loops)
     if phi is not feature_map:  # a kernel for both at once
         return phi.step(q_t, k_t, v_t, s, z, eps), State(s, z)
     phi_q, phi_k = feature_map.forward(q_t)[0], feature_map.forward(k_t)[0]

@@ -50,7 +50,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.feature_map_protocol import ExponentialMap, FeatureMap
+from linattn_ref.attention.features.feature_map_protocol import ExponentialMap, FeatureMap
 from linattn_ref.attention.parts.masks import shown
 from linattn_ref.kernels.common import exponential_features
 from linattn_ref.kernels.common.exponential_features import ROWS

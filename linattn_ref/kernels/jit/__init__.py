@@ -11,7 +11,7 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn_ref.kernels.jit needs Numba ({error}): pip install 'numba>=0.61'") from error
 
-from linattn_ref.kernels.jit import delta, delta_rule, exponential, gated_linear, linear, rfa, softmax
+from linattn_ref.kernels.jit import delta, delta_rule, exponential, gated_linear, linear, reformer, rfa, softmax
 from linattn_ref.kernels.jit.loops import (
     adam,
     causal_product,
@@ -24,7 +24,6 @@ from linattn_ref.kernels.jit.loops import (
     favor_positive,
     gelu,
     layer_norm,
-    lsh,
     lstm,
     pattern_softmax,
 )
@@ -46,9 +45,9 @@ __all__ = [
     "gelu",
     "layer_norm",
     "linear",
-    "lsh",
     "lstm",
     "pattern_softmax",
+    "reformer",
     "rfa",
     "softmax",
 ]

@@ -19,6 +19,7 @@ __all__ = ["Extras", "write"]
 # Folders of the package whose files have a page with formulas beside the code.
 LITERATE = {
     "attention": "Mechanisms",
+    "attention/features": "Feature maps",
     "attention/parts": "What several mechanisms need",
     "kernels/common": "What compiled backends share",
     "kernels/reference": "Loops that are no page",
@@ -30,7 +31,7 @@ PARTS = {
     "More ways": range(9, 15),
     "All together": range(15, 100),
 }
-SOURCE_FILE = re.compile(r"\(\.\./linattn_ref/(attention|nn)/(\w+)\.py\)")  # a link to it
+SOURCE_FILE = re.compile(r"\(\.\./linattn_ref/((?:attention|nn)/[\w/]+)\.py\)")  # a link to it
 
 
 class Extras(NamedTuple):
@@ -92,7 +93,9 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
             shown_as = output.get("data", {})
             if "text/markdown" in shown_as:
                 text = "".join(shown_as["text/markdown"])
-                shown_as["text/markdown"] = SOURCE_FILE.sub(r"(../code/\1.\2.md)", text)
+                shown_as["text/markdown"] = SOURCE_FILE.sub(
+                    lambda found: f"(../code/{found[1].replace('/', '.')}.md)", text
+                )
     save(folder / f"{name}.ipynb", json.dumps(notebook))
 
 
@@ -146,7 +149,7 @@ def _one_block(text: str) -> str:
 
 
 def _literate_index(made: dict[str, list[tuple[str, str, str]]]) -> str:
-    mechanisms = {f"linattn_ref.attention.{row.name}": row for row in tables.mechanisms()}
+    mechanisms = {row.module: row for row in tables.mechanisms()}
     parts = [
         "# Formula beside line\n",
         "Each file of the package with its formulas typeset, and below them formula and code side by side: the text is "

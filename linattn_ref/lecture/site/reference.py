@@ -13,7 +13,18 @@ from linattn_ref.lecture.site.markdown import plain, save, toctree
 
 __all__ = ["write_api", "write_papers"]
 
-API = ("attention", "attention.parts", "nn", "training", "models", "models.bert", "theory", "data", "kernels.reference")
+API = (
+    "attention",
+    "attention.features",
+    "attention.parts",
+    "nn",
+    "training",
+    "models",
+    "models.bert",
+    "theory",
+    "data",
+    "kernels.reference",
+)
 SINGLE = ("gradcheck",)
 
 

@@ -30,8 +30,8 @@ def pattern(q, k, v, d_out):
 def lsh(q, k, v, d_out):
     """All earlier tokens, of one chunk."""
     order, seen = np.arange(q.shape[1], dtype=np.int32)[None, None], np.array([q.shape[1]])
-    out, log_sum_exp = cuda.lsh.forward(q, k, v, order, seen, 99, True, 1.0)
-    return out, cuda.lsh.backward(d_out, q, k, v, out, log_sum_exp, order, seen, 99, True, 1.0)
+    out, log_sum_exp = cuda.loops.lsh.forward(q, k, v, order, seen, 99, True, 1.0)
+    return out, cuda.loops.lsh.backward(d_out, q, k, v, out, log_sum_exp, order, seen, 99, True, 1.0)
 
 
 CAUSAL = {"softmax causal": softmax(True), "pattern": pattern, "lsh": lsh}

@@ -11,6 +11,7 @@ import sys
 import types
 from pathlib import Path
 
+import lsh_page
 import numpy as np
 import pytest
 import softmax_page
@@ -66,7 +67,10 @@ def _strict_room(monkeypatch):
     strict = module(ROOM)
     strict.on_gpu, strict.dtype_of = libraries.is_on_gpu, None
     loops = module(f"{ROOM}.loops", strict)
-    kernels = {name: getattr(reference, name) for name in reference.__all__} | {"softmax": softmax_page}
+    kernels = {name: getattr(reference, name) for name in reference.__all__} | {
+        "softmax": softmax_page,
+        "lsh": lsh_page,
+    }
     for name, numpys in kernels.items():
         kernel = module(f"{ROOM}.loops.{name}", loops)
         for title, function in inspect.getmembers(numpys, inspect.isfunction):
@@ -206,7 +210,7 @@ def test_buckets_may_be_numpys_beside_a_mask_there():
     for given in (buckets, Tensor(buckets)):
         options = {"chunk": 4, "key_mask": Tensor(key_mask), "buckets": given, "kernels": room()}
         out, saved = reformer.forward(Tensor(x), Tensor(x), **options)
-        np.testing.assert_array_equal(get(out), expected)
+        np.testing.assert_allclose(get(out), expected, rtol=0, atol=1e-14)
         assert isinstance(saved.order, Tensor)
 
 

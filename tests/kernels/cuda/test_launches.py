@@ -117,8 +117,8 @@ def pattern_softmax(dtype, masked):
 def lsh(dtype):
     q, k, v, g = (np.ones((2, 5, width), dtype) for width in (4, 4, 3, 3))
     order, seen = np.zeros((2, 2, 5), np.int32), np.full(2, 5)
-    out, log_sum_exp = cuda.lsh.forward(q, k, v, order, seen, 2, False, 0.5)
-    cuda.lsh.backward(g, q, k, v, out, log_sum_exp, order, seen, 2, False, 0.5)
+    out, log_sum_exp = cuda.loops.lsh.forward(q, k, v, order, seen, 2, False, 0.5)
+    cuda.loops.lsh.backward(g, q, k, v, out, log_sum_exp, order, seen, 2, False, 0.5)
 
 
 def feature_map_and_steps(dtype):

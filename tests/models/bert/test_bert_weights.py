@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from linattn_ref.models.bert.config import parameter_shapes, parse_config
+from linattn_ref.models.bert.network import pooler
 from linattn_ref.models.bert.weights import load, untrained
 
 
@@ -59,6 +60,19 @@ def test_names_of_other_files(bert_checkpoint, prefix, old):
     heads = {"cls.predictions.bias": np.zeros(3, np.float32), f"{prefix}pooler.dense.bias": np.zeros(3, np.float32)}
     bert_checkpoint.write_tensors(renamed(bert_checkpoint.tensors, prefix, old) | heads)
     assert_same_parameters(load(bert_checkpoint.folder), bert_checkpoint.tensors)
+
+
+def test_the_pooler_is_read_where_it_was_stored(bert_checkpoint):
+    """Its weight ``(out, in)`` is transposed, as that of any affine layer."""
+    assert pooler(load(bert_checkpoint.folder)) is None
+    width = bert_checkpoint.fields["hidden_size"]
+    w, b = np.random.default_rng(0).standard_normal((2, width, width)).astype(np.float32)
+    bert_checkpoint.write_tensors(
+        bert_checkpoint.tensors | {"pooler.dense.weight": w, "pooler.dense.bias": np.ascontiguousarray(b[0])}
+    )
+    found = pooler(load(bert_checkpoint.folder))
+    np.testing.assert_array_equal(found.w, w.T)
+    np.testing.assert_array_equal(found.b, b[0])
 
 
 def test_bfloat16_becomes_float32(bert_checkpoint):

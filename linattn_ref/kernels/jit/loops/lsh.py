@@ -1,4 +1,4 @@
-"""LSH attention in Numba: `linattn_ref.kernels.reference.lsh` with a lane for every query, or every key.
+"""LSH attention in Numba: `linattn_ref.attention.reformer` with a lane for every query, or every key.
 
 Round after round, and within a round in tasks of some hundred sorted tokens, whose rows are fetched by their numbers
 from wherever they lie: `lsh_runs`. So heads may have any strides. A pair that meets in several rounds counts in the
@@ -10,11 +10,10 @@ import math
 import numpy as np
 from numba import get_num_threads
 
+from linattn_ref.kernels.common.saturation import is_saturated
 from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.lsh_meet import check_length
 from linattn_ref.kernels.jit.loops.lsh_runs import backward_round, forward_round, run_length
-from linattn_ref.kernels.reference.lsh import sums_of_weights
-from linattn_ref.kernels.reference.saturation import is_saturated, without_zero
 
 __all__ = ["backward", "forward"]
 
@@ -68,8 +67,6 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     ``gradients`` are arrays for them to be written to, or None.
     """
     check_length(q)
-    if is_saturated(log_sum_exp):
-        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, order, seen, chunk, causal, scale))
     d_out, out, q, k, v = side_by_side(d_out, out, q, k, v)
     order, seen = _flat(order, 2), _flat_count(seen)
     # einsum's axes lie in memory as its inputs' do, which would be machine code of their own.

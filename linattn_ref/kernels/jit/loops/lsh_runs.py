@@ -46,7 +46,7 @@ from linattn_ref.kernels.jit.loops.lsh_meet import (
 )
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
 from linattn_ref.kernels.jit.loops.softmax_tile import forget_unseen, product_of_seen, saturate
-from linattn_ref.kernels.jit.loops.vector import broadcast, keep_lanes, lanes, load, maximum, store
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, maximum, store
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import without_gaps
 
@@ -111,7 +111,8 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
             _softmax(some, sums)
             for c in range(0, v_rows.shape[1], width):
                 product(rows[:, c : c + width], some.T, v_rows[keys, c : c + width], False)
-                if not np.isfinite(rows[: min(width, end - first), c : c + width]).all():
+            if _has_none(rows, mine.stop - first, my_place):
+                for c in range(0, v_rows.shape[1], width):
                     product_of_seen(rows[:, c : c + width], some.T, v_rows[keys, c : c + width], False)
             _combine(tokens[mine], rows, sums, results)
 
@@ -138,6 +139,18 @@ def _is_beyond(sums, queries):
         if sums[MAXIMUM, i] == np.inf or sums[MAXIMUM, i] == np.finfo(sums.dtype).min:
             return True
     return False
+
+
+@njit
+def _has_none(rows, queries, spare):
+    """Whether the first so many rows hold a NaN or infinity, of which 0 times is not 0; ``spare`` is written over."""
+    zero = broadcast(rows.dtype.type(0))
+    total = zero
+    for c in range(0, rows.shape[1], lanes(rows)):
+        for i in range(queries):
+            total = fma(load(rows[:, c : c + lanes(rows)], i), zero, total)
+    store(spare, 0, total)
+    return not (spare[0] == 0).all()
 
 
 @njit

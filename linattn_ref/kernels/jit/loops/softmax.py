@@ -1,4 +1,4 @@
-"""Softmax attention in Numba: `linattn_ref.kernels.reference.softmax` with a lane for every query, or every key.
+"""Softmax attention in Numba: `linattn_ref.attention.online_softmax` with a lane for every query, or every key.
 
 The formulas (1)-(6) are the reference's; here is where the numbers lie. ``lanes`` numbers go through every instruction
 (`vector`), and a lane never needs its neighbour, so maximum, sum and exponential take no step across lanes.
@@ -37,6 +37,7 @@ import math
 import numpy as np
 from numba import njit, prange
 
+from linattn_ref.kernels.common.saturation import is_saturated
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, head_of, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product, unpack
@@ -63,8 +64,6 @@ from linattn_ref.kernels.jit.loops.softmax_tile import (
 )
 from linattn_ref.kernels.jit.loops.vector import broadcast, keep_lanes, lanes, load, store
 from linattn_ref.kernels.jit.loops.vector_exp import exp
-from linattn_ref.kernels.reference.saturation import is_saturated, without_zero
-from linattn_ref.kernels.reference.softmax import sums_of_weights
 
 __all__ = ["backward", "forward", "step"]
 
@@ -167,8 +166,6 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale, *, gradi
 
     ``gradients`` are arrays for them to be written to, or None.
     """
-    if is_saturated(log_sum_exp):
-        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, key_mask, causal, scale))
     d_out, q, k, v = side_by_side(d_out, q, k, v)
     shift, row_sum = shift_and_row_sum(log_sum_exp, d_out, out)
     careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()

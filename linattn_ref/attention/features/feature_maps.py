@@ -30,23 +30,23 @@ array([1.   , 1.414, 2.828, 1.   , 2.828, 4.   ])
 4.0
 """
 
-from linattn_ref.attention.feature_map_protocol import (
+from linattn_ref.attention.features.feature_map_protocol import (
     ExponentialMap,
     FeatureMap,
     check_feature_map,
     check_linear,
-    in_room,
+    in_backend,
     is_exponential,
 )
-from linattn_ref.attention.feature_maps_exact import (
+from linattn_ref.attention.features.feature_maps_exact import (
     elu_plus_one,
     quadratic,
     relu,
     taylor_exp,
     taylor_gaussian,
 )
-from linattn_ref.attention.feature_maps_favor import favor_hyperbolic, favor_positive, favor_relu, favor_trig
-from linattn_ref.attention.feature_maps_random import (
+from linattn_ref.attention.features.feature_maps_favor import favor_hyperbolic, favor_positive, favor_relu, favor_trig
+from linattn_ref.attention.features.feature_maps_random import (
     gaussian,
     orthogonal_gaussian,
     rfa_arccos,
@@ -64,7 +64,7 @@ __all__ = [
     "favor_relu",
     "favor_trig",
     "gaussian",
-    "in_room",
+    "in_backend",
     "is_exponential",
     "orthogonal_gaussian",
     "quadratic",

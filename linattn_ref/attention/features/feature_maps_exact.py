@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.arguments import Array, is_number
-from linattn_ref.attention.feature_map_protocol import ExponentialMap
+from linattn_ref.attention.features.feature_map_protocol import ExponentialMap
 from linattn_ref.attention.plain_numbers import plain_numbers
 
 __all__ = ["elu_plus_one", "quadratic", "relu", "taylor_exp", "taylor_gaussian"]

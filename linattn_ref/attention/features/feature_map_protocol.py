@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeGuard
 
 from linattn_ref.attention.arguments import Array
 
-__all__ = ["ExponentialMap", "FeatureMap", "check_feature_map", "check_linear", "in_room", "is_exponential"]
+__all__ = ["ExponentialMap", "FeatureMap", "check_feature_map", "check_linear", "in_backend", "is_exponential"]
 
 MEMBERS = ("name", "positive", "width", "forward", "backward")
 
@@ -53,7 +53,7 @@ def is_exponential(feature_map: FeatureMap) -> TypeGuard[ExponentialMap]:
     return hasattr(feature_map, "split")
 
 
-def in_room(feature_map: FeatureMap, kernels: Any, function: str = "forward") -> Any:
+def in_backend(feature_map: FeatureMap, kernels: Any, function: str = "forward") -> Any:
     """The module of the backend ``kernels`` that has this function of ``feature_map``; without one, the map itself.
 
     Its ``backward`` may write the gradient of ``x`` over that of ``phi(x)``.

@@ -43,8 +43,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.feature_maps_exact import RELU_EPS, exponential
-from linattn_ref.attention.feature_maps_random import (
+from linattn_ref.attention.features.feature_maps_exact import RELU_EPS, exponential
+from linattn_ref.attention.features.feature_maps_random import (
     check_omega,
     half_square,
     like,
