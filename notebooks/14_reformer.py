@@ -50,7 +50,8 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 # $$o_i = \sum_{j \in P(i)} e^{s\, q_i^\top k_j - z_i}\, v_j, \qquad P(i) = \bigcup_r P_r(i), \qquad
 # z_i = \log \sum_{j \in P(i)} e^{s\, q_i^\top k_j} \qquad (2)$$
 #
-# The module that computes it checks its arguments, hashes and sorts, and leaves the chunks to a kernel:
+# The page that computes it hashes and sorts, and goes over the rounds and their chunks. (The numbers beside its lines
+# are its own.)
 
 # %%
 chapter.source(reformer.forward, reformer.find_order, doc=False)

@@ -140,7 +140,7 @@ def forward(
     pairs = *(norm_local or (None, None)), *(norm_global or (None, None))
     rows = zip((mixing.k, mixing.v, *mixed), pairs, strict=True)
     (near_k, near_v, far_k, far_v), norms = zip(*(normed(x, pair) for x, pair in rows), strict=True)  # (3)
-    far_mask = None if key_mask is None else mask_of_mixtures(key_mask, window, causal, w_p.shape[-1])
+    far_mask: Any = None if key_mask is None else mask_of_mixtures(key_mask, window, causal, w_p.shape[-1])
     out, attended = np.empty_like(q, shape=(*q.shape[:-1], v.shape[-1])), []
     for segment in segments(q.shape[-2], k.shape[-2], window, w_p.shape[-1], causal):
         queries, near, far = segment
@@ -180,7 +180,8 @@ def normed_backward(d_y: Array, saved: layer_norm.Saved | None) -> tuple[Array, 
 
 def mask_of_mixtures(key_mask: Array, window: int, causal: bool, reduced: int) -> Array:
     """Which mixtures there are, ``(..., T R)``: a part without a key has none."""
-    return np.repeat(in_parts(key_mask[..., None], window, causal).any(axis=(-2, -1)), reduced, axis=-1)
+    there = in_parts(key_mask[..., None], window, causal).any(axis=(-2, -1))[..., None]  # (..., T, 1)
+    return np.broadcast_to(there, (*there.shape[:-1], reduced)).reshape(*there.shape[:-2], -1)
 
 
 @op(look=look)

@@ -5,7 +5,7 @@ Queries and keys are the same vectors ``x_i``, but a key has length 1:
     q_i = x_i,   k_j = x_j / |x_j|                           (1)
 
 In each of ``rounds`` rounds the tokens are sorted by the bucket that a random hash gives them and cut into chunks; a
-token meets those of its own chunk and of the one before (`linattn_ref.attention.lsh_hashing`). Let ``P_r(i)`` be those
+token meets those of its own chunk and of the one before (`lsh_hashing`). Let ``P_r(i)`` be those
 that ``i`` meets in round ``r``, without itself and, if causal, without those after it. In how many rounds do ``i`` and
 ``j`` meet, and what does round ``r`` alone give?
 
@@ -74,8 +74,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention import lsh_hashing
-from linattn_ref.attention.lsh_hashing import buckets, draw_rotations, find_order, pattern, put_back, sides
+from linattn_ref.attention.parts import lsh_hashing
+from linattn_ref.attention.parts.lsh_hashing import buckets, draw_rotations, find_order, pattern, put_back, sides
 from linattn_ref.attention.parts.masks import divide, mix, scores, shown
 from linattn_ref.attention.parts.recurrent import matrix_of
 from linattn_ref.op import Array, Bool, Constant, Float, Int, Integers, op

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention.arguments import check_sizes
 from linattn_ref.attention.plain_numbers import plain_numbers
 
-__all__ = ["check_broadcasts", "segment_bounds"]
+__all__ = ["segment_bounds"]
 
 
 @plain_numbers
@@ -19,10 +19,3 @@ def segment_bounds(length: int, reduced: int) -> NDArray[np.int64]:
         raise ValueError(f"reduced: expected an integer with 1 <= R <= L = {length}, got {reduced!r}")
     size, longer = divmod(length, reduced)
     return np.arange(reduced + 1) * size + np.minimum(np.arange(reduced + 1), longer)
-
-
-def check_broadcasts(name: str, got: tuple[int, ...], leading: tuple[int, ...]) -> None:
-    """The leading axes ``got`` of an array broadcast to those of ``k``."""
-    tail = leading[len(leading) - len(got) :] if got else ()
-    if len(got) > len(leading) or any(a not in (1, b) for a, b in zip(got, tail, strict=True)):
-        raise ValueError(f"{name}: leading axes {got} do not broadcast to those of k, {leading}")

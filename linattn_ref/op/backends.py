@@ -40,7 +40,7 @@ def check_backend(backend: Any, function: Any) -> None:
     if getattr(backend, "__name__", None) == PAGES:
         return
     pages = pages_of(function.__module__)
-    if not any(callable(getattr(getattr(backend, page, None), "forward", None)) for page in pages):
+    if not any(hasattr(getattr(backend, page, None), name) for page in pages for name in ("forward", "step")):
         needed = " or ".join(repr(page) for page in pages)
         raise TypeError(f"kernels: expected a backend with the page {needed} ({NAMES}, or your own), got {backend!r}")
 

@@ -5,10 +5,11 @@ import re
 import numpy as np
 import pytest
 
-from linattn_ref.kernels import jit, reference
+from linattn_ref.kernels import jit
+from linattn_ref.kernels.jit import loops
 
 X, W = np.ones((4, 6)), np.ones(6)
-HEADS, GATE, STATE = np.ones((2, 7, 3)), np.ones((2, 7)), np.ones((2, 3, 3))
+HEADS = np.ones((2, 7, 3))
 ROW, S, Z = np.ones((2, 3)), np.ones((2, 3, 3)), np.ones((2, 3))
 ADAM = {"betas": (0.9, 0.999), "size": 0.1, "root": 1.0, "eps": 1e-8}
 LSTM = np.ones((5, 2, 3)), np.ones((3, 8)), np.ones((2, 8)), np.ones(8)
@@ -23,21 +24,20 @@ def refused(call, *arguments, **options):
 @pytest.mark.parametrize(
     ("call", "arguments", "options"),
     [
-        refused(jit.adam.step, W.copy(), W[:3], W.copy(), W.copy(), **ADAM),
-        refused(jit.adam.step, W.copy(), W, W[:5].copy(), W.copy(), **ADAM),
-        refused(jit.gelu.forward, X, W[:5]),
-        refused(jit.gelu.forward, X, X),
-        refused(jit.layer_norm.forward, X, X[:3], W, W, 1e-5),
-        refused(jit.layer_norm.forward, X, None, W[:5], W, 1e-5),
-        refused(jit.layer_norm.backward, X, None, X, np.ones((3, 1)), np.ones((4, 1)), W),
-        refused(jit.cross_entropy.forward, X, TARGETS[:3], SHARE),
-        refused(jit.cross_entropy.forward, X, TARGETS, SHARE[:3]),
-        refused(jit.ctc.forward, HEADS, LABELS[:1], COUNTS, COUNTS, np.ones(2)),
-        refused(jit.ctc.forward, HEADS, LABELS, COUNTS[:1], COUNTS, np.ones(2)),
-        refused(jit.lstm.forward, LSTM[0], LSTM[1][:2], *LSTM[2:]),
-        refused(jit.causal_product.forward, HEADS, HEADS[:1], HEADS, None, None, None),
-        refused(jit.causal_product.forward, HEADS, HEADS[:, :5], HEADS, None, None, None),
-        refused(jit.causal_product.forward, HEADS, HEADS, HEADS, GATE[:, :5], None, None),
+        refused(loops.adam.step, W.copy(), W[:3], W.copy(), W.copy(), **ADAM),
+        refused(loops.adam.step, W.copy(), W, W[:5].copy(), W.copy(), **ADAM),
+        refused(loops.gelu.forward, X, W[:5]),
+        refused(loops.gelu.forward, X, X),
+        refused(loops.layer_norm.forward, X, W, W[:5], 1e-5),
+        refused(loops.layer_norm.forward, X, W[:5], W, 1e-5),
+        refused(loops.layer_norm.backward, X, X, np.ones((3, 1)), np.ones((4, 1)), W),
+        refused(loops.cross_entropy.forward, X, TARGETS[:3], SHARE),
+        refused(loops.cross_entropy.forward, X, TARGETS, SHARE[:3]),
+        refused(loops.ctc.forward, HEADS, LABELS[:1], COUNTS, COUNTS, np.ones(2)),
+        refused(loops.ctc.forward, HEADS, LABELS, COUNTS[:1], COUNTS, np.ones(2)),
+        refused(loops.lstm.forward, LSTM[0], LSTM[1][:2], *LSTM[2:]),
+        refused(jit.causal_product.forward, HEADS, HEADS[:1], HEADS, None),
+        refused(jit.causal_product.forward, HEADS, HEADS[:, :5], HEADS, None),
         refused(jit.causal_product.step, ROW, ROW[:, :2].copy(), ROW, S, Z, 0.5),
         refused(jit.causal_product.step, ROW, ROW, ROW, S[:1], Z, 0.5),
         refused(jit.causal_product.step, ROW, ROW, ROW, S[..., :2].copy(), Z, 0.5),
@@ -55,7 +55,7 @@ def test_lengths_that_do_not_fit_are_refused(call, arguments, options):
 def test_an_error_names_the_kernel_the_argument_and_both_lengths():
     message = "gelu._forward: bias: expected W = 6 in (1 W), got shape (1, 5)"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        jit.gelu.forward(X, W[:5])
+        loops.gelu.forward(X, W[:5])
 
 
 def views(rng, *shape):
@@ -76,21 +76,18 @@ def test_vectors_of_any_layout_are_read_as_they_are(layout):
     share, strange = (each for i, each in enumerate(views(rng, 4)) if i in (0, layout))
     targets = np.array([5, 0, 3, 1])
     counts = np.repeat(np.array([3, 4]), 2)[::2]
-    kept = jit.layer_norm.forward(x, None, gain, bias, 1e-5)
+    _, *kept = loops.layer_norm.forward(x, gain, bias, 1e-5)
     for got, expected in (
-        (jit.gelu.forward(x, odd), reference.gelu.forward(x, bias)),
-        (jit.layer_norm.forward(x, None, other, odd, 1e-5), reference.layer_norm.forward(x, None, gain, bias, 1e-5)),
+        (loops.gelu.forward(x, odd), loops.gelu.forward(x, bias)),
+        (loops.layer_norm.forward(x, other, odd, 1e-5), loops.layer_norm.forward(x, gain, bias, 1e-5)),
+        (loops.layer_norm.backward(d_y, x, *kept, other), loops.layer_norm.backward(d_y, x, *kept, gain)),
         (
-            jit.layer_norm.backward(d_y, None, x, *kept[2:], other),
-            reference.layer_norm.backward(d_y, None, x, *kept[2:], gain),
+            loops.cross_entropy.forward(x, np.repeat(targets, 2)[::2], abs(strange)),
+            loops.cross_entropy.forward(x, targets, abs(share)),
         ),
         (
-            jit.cross_entropy.forward(x, np.repeat(targets, 2)[::2], abs(strange)),
-            reference.cross_entropy.forward(x, targets, abs(share)),
-        ),
-        (
-            jit.ctc.forward(np.stack([x, d_y]), LABELS, counts, COUNTS - 1, abs(strange)[:2]),
-            reference.ctc.forward(np.stack([x, d_y]), LABELS, np.array([3, 4]), COUNTS - 1, abs(share)[:2]),
+            loops.ctc.forward(np.stack([x, d_y]), LABELS, counts, COUNTS - 1, abs(strange)[:2]),
+            loops.ctc.forward(np.stack([x, d_y]), LABELS, np.array([3, 4]), COUNTS - 1, abs(share)[:2]),
         ),
     ):
         for a, b in zip(got, expected, strict=True):

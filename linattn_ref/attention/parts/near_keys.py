@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.op import Array, op
+from linattn_ref.attention.parts.masks import Mask
+from linattn_ref.op import op
 from linattn_ref.op.options import check_sizes
 
 __all__ = ["Segment", "pattern", "segments"]
@@ -45,7 +46,7 @@ def check_lengths(**sizes: Any) -> None:
 
 
 @op(look=check_lengths)
-def pattern(n: int, *, window: int, causal: bool = False) -> Array:
+def pattern(n: int, *, window: int, causal: bool = False) -> Mask:
     """Which query sees which key in the short term, ``(N, N)``: for teaching."""
     seen = np.zeros((n, n), np.bool_)
     for queries, near, _ in segments(n, n, window, 1, causal):

@@ -1,4 +1,4 @@
-"""States that correct themselves, beside the causal product that only fades: one thread, float32, batch size 1.
+"""States that correct themselves, compared with one that only fades: one thread, float32, batch size 1.
 
 ========================  ============================================================================================
 delta                     no gate (DeltaNet)
@@ -7,9 +7,10 @@ channels                  a gate a channel (Kimi Delta Attention)
 ========================  ============================================================================================
 
 What is timed is the kernel `delta_product`, without the products of ``beta`` and ``v`` around it. ``gated product`` is
-`causal_product` with a gate a head, which erases nothing: another result, at the same size. flash-linear-attention is
-for GPUs; its naive files in chunks are plain PyTorch, and differentiated by it. ``multiply-adds alone`` are those of
-the formulas, and nothing else: its ratio is the share that ``jit`` reaches of what this processor can do.
+the same kernel with a gate per head where nothing is erased, which is gated linear attention: another result, at the
+same size. flash-linear-attention is for GPUs; its naive files in chunks are plain PyTorch, and differentiated by it.
+``multiply-adds alone`` are those of the formulas, and nothing else: its ratio is the share that ``jit`` reaches of what
+this processor can do.
 
 `engine` says how time is measured.
 """
@@ -29,7 +30,6 @@ from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, PER_TO
 from linattn_ref.experiments.benches.limits import multiply_adds
 from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.publishing import style
-from linattn_ref.kernels.jit.loops import causal_product
 from linattn_ref.kernels.jit.loops import delta_product as fast
 from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK
 from linattn_ref.kernels.reference import delta_product as reference
@@ -64,7 +64,7 @@ class Inputs(NamedTuple):
 def compute(
     *, lengths: Sequence[int] = (1024, 4096), heads: int = 8, width: int = 64, repeats: int = 3, seed: int = 0
 ) -> engine.Measured:
-    """Time ``jit`` beside the reference, the gated causal product and, where it is installed, flash-linear-attention.
+    """Time ``jit``, the reference, the gated product and, where it is installed, flash-linear-attention.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def _rows(inputs: Inputs) -> tuple[Inputs, Array, Array]:
     return inputs, inputs.beta[..., None] * inputs.v, inputs.beta[..., None] * inputs.k
 
 
-def _ours(kernel: Any, inputs: Inputs, v: Array, erase: Array, passes: str) -> Sequence[Array]:
+def _ours(kernel: Any, inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:
     rows = inputs.q, inputs.k, v, erase, inputs.log_gate, None
     out, _, u = kernel.forward(*rows)
     return (out,) if passes == FORWARD else (out, kernel.backward(inputs.d_out, None, *rows, u)[0])
@@ -152,15 +152,9 @@ def _theirs(torch: Any, function: Any, tokens_first: bool, inputs: Inputs, q: An
 
 def _yardsticks(inputs: Inputs, passes: str) -> dict[str, Call]:
     """What has another result, or none."""
-    gate = np.ones_like(inputs.beta) - inputs.beta / 10
+    rows = inputs._replace(log_gate=np.log1p(-inputs.beta / 10)), inputs.v, None
     limit = partial(multiply_adds, multiply_adds_of(inputs, passes), np.float32)
-    return {PRODUCT: partial(_product, inputs, gate, passes), LIMIT: limit}
-
-
-def _product(inputs: Inputs, gate: Array, passes: str) -> Sequence[Array]:
-    rows = *inputs[:3], gate, None, None
-    out, _ = causal_product.forward(*rows)
-    return (out,) if passes == FORWARD else (out, causal_product.backward(inputs.d_out, None, *rows)[0])
+    return {PRODUCT: partial(_ours, fast, *rows, passes), LIMIT: limit}
 
 
 def multiply_adds_of(inputs: Inputs, passes: str) -> int:
@@ -178,7 +172,7 @@ def table(results: engine.Results) -> str:
     lines = engine.table(("gate", "passes", "N"), results.rows, (*LOOKS, LIMIT))
     note = (
         f"B = 1, H = {results.heads}, C = M = {results.width}, float32, one thread, {results.repeats} rounds.",
-        f"{TOLD} gated product: `causal_product` with a gate a head, another result.",
+        f"{TOLD} gated product: nothing is erased, a gate per head, another result.",
         "multiply-adds alone: those of the formulas; its ratio is the share of the peak.",
         engine.compared(results.versions, ("PyTorch", PEER)),
     )

@@ -44,6 +44,7 @@ from linattn_ref.experiments.benches.bench_drawing_ways import OURS, Size, measu
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op.workspace import workspace
 
 __all__ = ["NETWORKS", "OURS", "PRINTED", "WAYS", "Results", "Row", "alone", "best", "compute", "draw", "table", "told"]
 
@@ -135,7 +136,7 @@ def compute(
         for way in WAYS
         for batch in BATCHES[name, way]
     }
-    with one_thread(torch):
+    with one_thread(torch), workspace():
         found = measure_all(tasks, settings, parts=parts, resume=resume)
     rows = [
         _row(name, way, by, batch, size, seconds)

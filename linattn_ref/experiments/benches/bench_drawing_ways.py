@@ -25,7 +25,6 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
 from linattn_ref.nn import mechanism, post_norm
-from linattn_ref.nn.buffers import Arena
 from linattn_ref.nn.mechanism import Mechanism
 
 __all__ = ["OURS", "STATEFUL", "Size", "measured", "packages"]
@@ -98,7 +97,7 @@ def _stateful(
 
 
 def _anew(params: causal.Params, model: causal.Model, way: str, torch: Any, package: Any) -> dict[str, peers.Anew]:
-    ways: dict[str, peers.Anew] = {OURS: partial(_anew_here, params, model, Arena())}
+    ways: dict[str, peers.Anew] = {OURS: partial(_anew_here, params, model)}
     if torch is not None and way == "softmax":
         ways[PYTORCH] = peers.anew_by_hand(torch, params, model.heads)
     if package is not None:
@@ -135,9 +134,8 @@ def attention_of(name: str, size: Size, rng: Generator) -> Mechanism:
     return mechanism.of({"softmax": softmax, "linear": linear}[name], **options)
 
 
-def _anew_here(params: causal.Params, model: causal.Model, arena: Arena, tokens: NDArray[np.int64]) -> Array:
-    """In memory that is kept from one pixel to the next."""
-    return causal.forward(tokens, params, model, work=arena)[0][:, -1].copy()
+def _anew_here(params: causal.Params, model: causal.Model, tokens: NDArray[np.int64]) -> Array:
+    return causal.forward(tokens, params, model)[0][:, -1].copy()
 
 
 def _hashing(model: causal.Model) -> dict[str, int]:

@@ -33,7 +33,6 @@ from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, post_norm, relu
-from linattn_ref.nn.buffers import Arena
 
 __all__ = ["SEQUENCES", "Results", "compute", "draw", "table"]
 
@@ -99,12 +98,12 @@ def compute(*, layers: int = Sizes().layers, length: int = Sizes().length, repea
 def own_layers(attention: str, params: tuple[block.Params, ...], x: Array, heads: int) -> Callable[[], Array]:
     """Layer by layer; what a layer saves is gone before the next one begins."""
     inside = mechanism.of({"linear": linear, "softmax": softmax}[attention], kernels=jit)
-    rows, arena = np.empty_like(x), Arena()
+    rows = np.empty_like(x)
 
     def call() -> Array:
         rows[...] = x
         for one in params:
-            y, _ = post_norm.forward.unchecked(rows, one, inside, heads=heads, activation=relu, kernels=jit, work=arena)
+            y, _ = post_norm.forward(rows, one, inside, heads=heads, activation=relu, kernels=jit)
             rows[...] = y
             del y, _  # so that the next layer has their memory
         return rows

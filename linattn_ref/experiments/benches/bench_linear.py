@@ -149,7 +149,7 @@ def _passes(
             "jit float64": partial(_product, fast, double, both),
             "multiply-adds alone": partial(multiply_adds, products * once, phi.v.dtype),
             "jit plain": partial(_plain, phi, both),
-            "reference": partial(_product, chunked, phi, both),
+            "reference": partial(_product, chunked, phi, both, None, None),
         }
         for name, form in forms.items():
             product[name] = partial(peers.in_torch, torch, form, phi[:3], phi.d_out, both)
@@ -159,10 +159,10 @@ def _passes(
     yield ATTENTION, attention
 
 
-def _product(kernel: Any, inputs: Inputs, both: bool) -> Sequence[Array]:
+def _product(kernel: Any, inputs: Inputs, both: bool, *gates: None) -> Sequence[Array]:
     *qkv, d_out = inputs
-    out, _ = kernel.forward(*qkv, None, None, None)
-    return (out, *kernel.backward(d_out, None, *qkv, None, None, None)[:3]) if both else (out,)
+    out, _ = kernel.forward(*qkv, *gates, None)
+    return (out, *kernel.backward(d_out, None, *qkv, *gates, None)[:3]) if both else (out,)
 
 
 def _plain(inputs: Inputs, both: bool) -> Sequence[Array]:

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.attention import bigbird, local, longformer
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.sparse import bigbird, local, longformer, part
 from linattn_ref.experiments.benches import bench_patterns_peers as peers_of
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.bench_patterns_peers import ALL_PAIRS, GLOBAL_TOKEN, Inputs
 from linattn_ref.experiments.benches.engine import BOTH, PASSES, TOLD, Curve
 from linattn_ref.experiments.publishing import style
-from linattn_ref.kernels import jit, parts, reference
+from linattn_ref.kernels import jit, reference
 
 __all__ = ["compute", "draw", "table"]
 
@@ -110,7 +110,7 @@ def count_pairs(mechanism: str, length: int, options: dict[str, Any]) -> int:
     if mechanism == "bigbird":
         options = {"window_blocks": 3, "global_blocks": (0, -1), **options}
     lengths = (length, length) if mechanism == "local" else (length,)
-    return parts.count_pairs(PAGES[mechanism][0].parts_of(*lengths, **options))
+    return part.count_pairs(PAGES[mechanism][0].parts_of(*lengths, **options))
 
 
 def table(results: engine.Results) -> str:

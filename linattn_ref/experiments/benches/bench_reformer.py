@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from linattn_ref.attention import reformer
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.lsh_hashing import Integers
+from linattn_ref.attention.parts.lsh_hashing import Integers
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve
 from linattn_ref.experiments.publishing import style

@@ -2,8 +2,8 @@
 
 Float32, one thread. CTC hears 32 utterances of 800 frames, the mean of the paper's, with 60 symbols and 40 to 100
 labels; PyTorch's time has the softmax in it, as ours has. The LSTMs are `linattn_ref.nn.lstm` and ``torch.nn.LSTM``
-with the same numbers in them. Ours always keeps what the backward pass needs, and takes its arrays from an arena, as in
-training; ``torch.no_grad`` has PyTorch keep nothing, and choose another kernel.
+with the same numbers in them. Ours always keeps what the backward pass needs, and keeps freed memory, as in training;
+``torch.no_grad`` has PyTorch keep nothing, and choose another kernel.
 
 The networks are those of ``linattn-ref train speech``, and hear frames of 10 ms that are *not* stacked: 2400 of them,
 as one utterance or as several shorter ones. Sounds are random numbers, which take as long as speech. Time is told as
@@ -31,7 +31,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import speech as transformer
 from linattn_ref.models import speech_lstm
 from linattn_ref.nn import ctc, lstm
-from linattn_ref.nn.buffers import Arena
+from linattn_ref.op.workspace import workspace
 
 __all__ = ["NETWORKS", "compute", "draw", "table"]
 
@@ -64,10 +64,11 @@ def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3,
     if max(lengths) > FRAMES:
         raise ValueError(f"lengths: expected numbers up to {FRAMES}, got {max(lengths)}")
     torch, rng = engine.find("torch"), np.random.default_rng(seed)
-    yield from time_ctc(rng, 5 * repeats, torch)
-    for sizes in LSTMS:
-        yield from time_lstm(sizes, rng, 5 * repeats, torch)
-    epochs = tuple(epoch for length in lengths for epoch in time_networks(length, rng, repeats))
+    with workspace():
+        yield from time_ctc(rng, 5 * repeats, torch)
+        for sizes in LSTMS:
+            yield from time_lstm(sizes, rng, 5 * repeats, torch)
+        epochs = tuple(epoch for length in lengths for epoch in time_networks(length, rng, repeats))
     return {"versions": {"PyTorch": torch.__version__} if torch else {}, "rows": (), "epochs": epochs}
 
 
@@ -103,14 +104,13 @@ def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeat
     b, t, e, h = sizes
     params = lstm.draw(e, h, rng, dtype=np.float32)
     x, d_y = (rng.standard_normal((b, t, width)).astype(np.float32) for width in (e, 2 * h))
-    arena = Arena()
 
     def ours() -> Sequence[Array]:
-        y, saved = lstm.forward(x, params, kernels=jit, work=arena)
-        return y, lstm.backward(d_y, saved, work=arena).x
+        y, saved = lstm.forward(x, params, kernels=jit)
+        return y, lstm.backward(d_y, saved).x
 
     calls: dict[str, dict[str, Callable[[], Sequence[Array]]]] = {
-        FORWARD: {"jit": lambda: lstm.forward(x, params, kernels=jit, work=arena)[:1]},
+        FORWARD: {"jit": lambda: lstm.forward(x, params, kernels=jit)[:1]},
         BOTH: {"jit": ours},
     }
     if torch is not None:
@@ -161,14 +161,14 @@ def step_of(name: str, length: int, rng: np.random.Generator) -> Callable[[], ob
     frames = rng.standard_normal((b, length, CHANNELS)).astype(np.float32)
     inside = speech.inside_of(name, shape, length, rng)
     all_of_it = np.full(b, length), rng.integers(1, SYMBOLS, (b, count)), np.full(b, count)
-    given, arena = Batch(frames, *all_of_it, inside), Arena()
+    given = Batch(frames, *all_of_it, inside)
     params = speech.draw(name, shape, CHANNELS, SYMBOLS, rng)
     network = speech_lstm if name == "lstm" else transformer
 
     def step() -> None:
-        scores, saved = speech.scores_of(params, given, shape, work=arena)
-        _, surprise = ctc.forward(scores, given.labels, frames=given.lengths, kernels=jit, work=arena)
-        network.backward(ctc.backward(np.float32(1), surprise, work=arena).scores, saved, work=arena)
+        scores, saved = speech.scores_of(params, given, shape)
+        _, surprise = ctc.forward(scores, given.labels, frames=given.lengths, kernels=jit)
+        network.backward(ctc.backward(1.0, surprise).scores, saved)
 
     return step
 

@@ -2,13 +2,13 @@
 
 The network is `linattn_ref.models.causal`, on two sequences of 784 tokens, as for images of digits. Each network and
 mechanism is measured in a process of its own, in which freed memory is kept for the next array: PyTorch's better
-setting, and of no use to an arena. There, all steps are taken in turn (`engine`), and beside them the matrix products
-that each cannot do without, alone, by the library that it calls: OpenBLAS under NumPy, MKL under PyTorch.
+setting, and what `linattn_ref.op.workspace` does. There, all steps are taken in turn (`engine`), and beside them the
+matrix products that each cannot do without, alone, by the library that it calls: OpenBLAS under NumPy, MKL under
+PyTorch.
 
 Before anything is timed, the losses of three steps are compared: they are those of the same gradients.
 
-``jit, recomputed`` computes the hidden units again in the backward pass (`causal.Model.recompute`): a ninth more
-products, for memory. Of the larger networks memory is measured: the most that building the network and three steps take
+Of the larger networks memory is measured: the most that building the network and three steps take
 beyond what there was before, parameters and the optimiser's state among it, freed memory handed back. What a process
 has beside (the libraries, compiled code) was there before, on either side, for a network of one layer has run.
 
@@ -42,16 +42,14 @@ from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.nn import cross_entropy, mechanism
-from linattn_ref.nn.buffers import Arena
 from linattn_ref.training import adam, parameters
 
 __all__ = ["Results", "compute", "draw", "table"]
 
 BATCH, LENGTH, TOKENS, RATE = 2, 784, 256, 1e-3
-OURS, THEIRS, RECOMPUTED = "its products", "PyTorch's products", "jit, recomputed"
+OURS, THEIRS = "its products", "PyTorch's products"
 COLOURS = {
     "jit": style.BLUE,
-    RECOMPUTED: style.BLUE,
     OURS: style.SKY,
     "pytorch": style.VERMILLION,
     "pytorch, at once": style.VERMILLION,
@@ -132,7 +130,6 @@ def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], Cal
     given = (params, setting.heads, text, RATE)
     found: dict[str, Any] = {
         "jit": partial(training_step, setting.attention, *given),
-        RECOMPUTED: partial(training_step, setting.attention, *given, recompute=True),
     }
     if torch is not None:
         attentions = bench_training_peers.attention_by_name(torch, setting.attention, packages(torch))
@@ -142,26 +139,23 @@ def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], Cal
 
 
 def training_step(
-    attention: str, params: causal.Params, heads: int, text: NDArray[np.int64], rate: float, *, recompute: bool = False
+    attention: str, params: causal.Params, heads: int, text: NDArray[np.int64], rate: float
 ) -> Callable[[], float]:
     """A step on ``text (B, N + 1)``: forward, backward, Adam; its loss. The parameters are copied."""
-    model = causal.Model(
-        mechanism.of({"linear": linear, "softmax": softmax}[attention], causal=True, kernels=jit),
-        heads,
-        recompute=recompute,
-    )
-    flat, params = parameters.flatten(params)
-    total, grads = parameters.flatten(parameters.zeros_like(params))
-    state, arena = adam.init_state(flat), Arena()
+    own = mechanism.of({"linear": linear, "softmax": softmax}[attention], causal=True, kernels=jit)
+    model = causal.Model(own, heads)
+    _, params = parameters.flatten(params)
+    state = adam.init_state(params)
 
     def step() -> float:
         nonlocal state
-        total[:] = 0
-        scores, saved = causal.forward(text[:, :-1], params, model, work=arena)
-        loss, surprise = cross_entropy.forward(scores, text[:, 1:], kernels=jit, work=arena)
-        d_scores = cross_entropy.backward(scores.dtype.type(1), surprise, work=arena).scores
-        causal.backward(d_scores, saved, into=grads, work=arena)
-        state = adam.step(flat, total, state, learning_rate=rate, kernels=jit)
+        scores, saved = causal.forward(text[:, :-1], params, model)
+        loss, surprise = cross_entropy.forward(scores, text[:, 1:], kernels=jit)
+        del scores
+        d_scores = cross_entropy.backward(1.0, surprise).scores
+        del surprise
+        grads = causal.backward(d_scores, saved).params
+        state = adam.step(params, grads, state, learning_rate=rate, kernels=jit)
         return float(loss)
 
     return step

@@ -27,10 +27,10 @@ __all__ = ["LIMITS", "Results", "compute", "draw", "resident_warps"]
 THREADS = 256
 # The kernels of linear and softmax attention: module, name, types of the arguments as `offline.compile_to_ptx` reads.
 KERNELS = (
-    ("causal_states", "sums", "x3 x3 x2 x2 x2 x4 x3"),
-    ("causal_states", "scan", "x3 x2 x2 x2 bool"),
-    ("causal_chunks", "forward", "x3 x3 x3 x2 x2 x2 x4 x3 x x3 x2 bool bool"),
-    ("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x2 x2 x2 x2 x4 x3 x3 bool bool bool"),
+    ("causal_states", "sums", "x3 x3 x2 x4 x3"),
+    ("causal_states", "scan", "x3 x2 x2 bool"),
+    ("causal_chunks", "forward", "x3 x3 x3 x4 x3 x x3 x2 bool"),
+    ("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x4 x3 x3 bool bool"),
     ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2"),
     ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool"),
 )

@@ -39,7 +39,6 @@ from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, pre_norm
-from linattn_ref.nn.buffers import Arena
 
 __all__ = ["FORMS", "LAYER", "Results", "compute", "draw", "table"]
 
@@ -150,14 +149,14 @@ def prepared(form: str, n: int, r: int, setting: Setting, seed: int) -> Callable
     """What is measured: attention, or a whole layer, of ``n`` tokens; softmax's where ``r`` is 0."""
     if form != LAYER:
         return partial(attend, form, draw_inputs(n, r, setting, seed))
-    rng, width, arena = np.random.default_rng(seed), setting.heads * setting.width, Arena()
+    rng, width = np.random.default_rng(seed), setting.heads * setting.width
     own = tuple(rng.standard_normal((2, r, n), np.float32) / np.float32(r**0.5)) if r else ()
     params = block.draw(width, 4 * width, rng, own=own, dtype=np.float32)
     x = rng.standard_normal((1, n, width), np.float32)
     inside = mechanism.of(linformer if r else softmax, kernels=jit)
 
     def call() -> Array:
-        y, _ = pre_norm.forward.unchecked(x, params, inside, heads=setting.heads, kernels=jit, work=arena)
+        y, _ = pre_norm.forward(x, params, inside, heads=setting.heads, kernels=jit)
         return y
 
     return call

@@ -31,7 +31,6 @@ from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.nn import cross_entropy, mechanism
-from linattn_ref.nn.buffers import Arena
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.training import parameters, radam
 
@@ -168,19 +167,16 @@ def step_of(name: str, n: int, seed: int) -> Callable[[], float]:
         reads=model.mechanism.reads,
         dtype=np.float32,
     )
-    flat, params = parameters.flatten(drawn)
-    total, grads = parameters.flatten(parameters.zeros_like(params))
+    _, params = parameters.flatten(drawn)
     read, told = rng.integers(TOKENS, size=(2, 1, n))
-    state, arena = radam.init_state(flat), Arena()
+    state = radam.init_state(params)
 
     def step() -> float:
         nonlocal state
-        total[:] = 0
-        scores, saved = causal.forward(read, params, model, work=arena)
-        loss, surprise = cross_entropy.forward(scores, told, kernels=jit, work=arena)
-        d_scores = cross_entropy.backward(scores.dtype.type(1), surprise, work=arena).scores
-        causal.backward(d_scores, saved, into=grads, work=arena)
-        state = radam.step(flat, total, state, learning_rate=1e-3, kernels=jit)
+        scores, saved = causal.forward(read, params, model)
+        loss, surprise = cross_entropy.forward(scores, told, kernels=jit)
+        grads = causal.backward(cross_entropy.backward(1.0, surprise).scores, saved).params
+        state = radam.step(params, grads, state, learning_rate=1e-3, kernels=jit)
         return float(loss)
 
     return step

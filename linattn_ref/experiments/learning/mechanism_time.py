@@ -25,7 +25,6 @@ from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 from linattn_ref.models import encoder
 from linattn_ref.nn import post_norm
-from linattn_ref.nn.buffers import Arena
 from linattn_ref.training import parameters
 
 __all__ = ["POINTS", "Point", "Results", "compute", "draw"]
@@ -125,14 +124,13 @@ def both_passes(name: str, point: Point, seed: int) -> Callable[[], None]:
         dtype=np.float32,
     )
     _, params = parameters.flatten(drawn)
-    _, grads = parameters.flatten(parameters.zeros_like(params))
     model = encoder.Model(inside.mechanisms, HEADS, post_norm, kernels=jit)
-    tokens, arena = rng.integers(TOKENS, size=(point.sequences, point.length)), Arena()
+    tokens = rng.integers(TOKENS, size=(point.sequences, point.length))
     d_rows = rng.standard_normal((*tokens.shape, WIDTH)).astype(np.float32)
 
     def call() -> None:
-        _, saved = encoder.forward(tokens, params, model, work=arena)
-        encoder.backward(d_rows, saved, into=grads, work=arena)
+        _, saved = encoder.forward(tokens, params, model)
+        encoder.backward(d_rows, saved)
 
     return call
 

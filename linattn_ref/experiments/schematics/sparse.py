@@ -7,8 +7,9 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from linattn_ref.attention import lsh_hashing, patterns
-from linattn_ref.attention.bigbird import draw_random_blocks
+from linattn_ref.attention.parts import lsh_hashing
+from linattn_ref.attention.sparse import patterns
+from linattn_ref.attention.sparse.bigbird import draw_random_blocks
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.pairs import PAIRS, paint
 from linattn_ref.experiments.schematics.drawing import Picture, Sheet, picture, tint

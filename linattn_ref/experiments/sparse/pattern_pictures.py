@@ -12,8 +12,8 @@ from matplotlib.patches import Patch
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from linattn_ref.attention import patterns
-from linattn_ref.attention.bigbird import draw_random_blocks
+from linattn_ref.attention.sparse import patterns
+from linattn_ref.attention.sparse.bigbird import draw_random_blocks
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.pairs import PAIRS, paint
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention import reformer as page
-from linattn_ref.attention.lsh_hashing import find_order
-from linattn_ref.attention.parts.masks import divide, shown
+from linattn_ref.attention.parts.lsh_hashing import find_order
+from linattn_ref.attention.parts.masks import Mask, divide, shown
 from linattn_ref.kernels.common.saturation import divided_by_sums
 from linattn_ref.op import Array, Bool, Float, Int, Integers
 
@@ -74,7 +74,7 @@ def backward(loop: Any, d_out: Array, saved: Saved) -> page.Gradients:
     return page.Gradients(d_q, d_v)
 
 
-def is_alone(log_sum_exp: Array, key_mask: Array | None) -> Array:
+def is_alone(log_sum_exp: Array, key_mask: Any) -> Mask:
     """Who meets nobody, and so attends to itself: ``(..., N)``."""
     alone = np.isneginf(log_sum_exp)
     return alone if key_mask is None else alone & key_mask
@@ -105,7 +105,7 @@ def dot(x: Array, y: Array) -> Array:
     return np.einsum("...d,...d->...", x, y)[..., None]
 
 
-def add_rows(x: Array, y: Array, some: Array) -> None:
+def add_rows(x: Array, y: Array, some: Mask) -> None:
     """``x[some] += y[some]``, in place; a GPU would have to be asked how many rows that are."""
     if isinstance(x, np.ndarray):
         x[some] += y[some]

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from linattn_ref.kernels import cuda, parts
+from linattn_ref.attention.sparse import part
+from linattn_ref.kernels import cuda
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:overflow encountered"),
@@ -22,9 +23,9 @@ def softmax(causal):
 
 def pattern(q, k, v, d_out):
     """All earlier keys and its own."""
-    seen = (parts.band(q.shape[1], k.shape[1], -99, 0),)
-    out, log_sum_exp = cuda.pattern_softmax.forward(q, k, v, None, seen, 1.0)
-    return out, cuda.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, seen, 1.0)
+    seen = (part.band(q.shape[1], k.shape[1], -99, 0),)
+    out, log_sum_exp = cuda.loops.pattern_softmax.forward(q, k, v, None, seen, 1.0)
+    return out, cuda.loops.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, seen, 1.0)
 
 
 def lsh(q, k, v, d_out):

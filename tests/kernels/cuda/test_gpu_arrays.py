@@ -11,8 +11,10 @@ import sys
 import types
 from pathlib import Path
 
+import causal_page
 import lsh_page
 import numpy as np
+import pattern_page
 import pytest
 import softmax_page
 from case import Setting, Sizes, assert_close
@@ -67,8 +69,10 @@ def _strict_room(monkeypatch):
     strict = module(ROOM)
     strict.on_gpu, strict.dtype_of = libraries.is_on_gpu, None
     loops = module(f"{ROOM}.loops", strict)
-    kernels = {name: getattr(reference, name) for name in reference.__all__} | {
+    kernels = {name: getattr(reference, name) for name in ("delta_product", "elu_plus_one")} | {
+        "causal_product": causal_page,
         "softmax": softmax_page,
+        "pattern_softmax": pattern_page,
         "lsh": lsh_page,
     }
     for name, numpys in kernels.items():
@@ -318,6 +322,7 @@ CALLS = {
     "a sum of products": lambda x, mask, i: np.einsum("...d,...d->...", x, x),
     "a largest one": lambda x, mask, i: abs(x).argmax(axis=-1),
     "a count": lambda x, mask, i: mask.sum(axis=-1, dtype=np.int32),
+    "a mean": lambda x, mask, i: x.mean(axis=-1, keepdims=True),
     "an order": lambda x, mask, i: i.argsort(axis=-1, kind="stable"),
     "entries by number": lambda x, mask, i: np.take_along_axis(x, i, axis=-1),
     "rows by number": lambda x, mask, i: x[..., np.array([0, 1]), :],

@@ -1,4 +1,4 @@
-"""LSH attention on a GPU: `linattn_ref.kernels.reference.lsh` on the tiles of `softmax`.
+"""LSH attention on a GPU: `linattn_ref.attention.reformer` on the tiles of `softmax`.
 
 In each round the tokens are sorted and cut into chunks of ``C``; a chunk of queries meets the ``2 C`` keys of the chunk
 before and its own. One round is run after the other, each with a block for every stretch of the order of every head,

@@ -144,7 +144,7 @@ def forward_tile(q, k, v, order, chunks, seen, current, rows, chunk, causal, sca
                 state[SUM, t] = 1
     cuda.syncthreads()
     gather_tile(x, y, tile, out, head, of, QUERY, first_m)
-    take(x, y, acc, tile)  # one more key, with score `so_far` and value `out`: equations (4), (5) of the reference
+    take(x, y, acc, tile)  # one more key, with score `so_far` and value `out`: equations (2), (3) of `online_softmax`
     start, stop = max(row // chunk - 1, 0) * chunk, 0
     if row < last_row:
         stop = min(((last_row - 1) // chunk + 1) * chunk, seen[head])

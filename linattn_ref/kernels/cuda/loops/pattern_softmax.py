@@ -1,7 +1,7 @@
-"""Pattern softmax on a GPU: `linattn_ref.kernels.reference.pattern_softmax` on the tiles of `softmax`.
+"""Pattern softmax on a GPU: the page `linattn_ref.attention.pattern_softmax` on the tiles of `softmax`.
 
-The formulas (1)-(6) are the reference's. A part of the pattern is run after the other, each with a block for every
-``TILE`` rows of a head (`pattern_tasks`)::
+Numbers of equations are those of `online_softmax`. One part of the pattern is run after the other, each with a block
+for every ``TILE`` rows of a head (`pattern_tasks`)::
 
     gradient    a row is    sums over                       weights      times
     out         a query     the keys in its tile's runs     P            v
@@ -41,7 +41,7 @@ def forward(q, k, v, key_mask, pattern, scale):
     ----------
     q, k, v : array, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``
     key_mask : array of bool ``(..., L)`` or None
-    pattern : tuple of `linattn_ref.kernels.parts.Part`
+    pattern : tuple of `linattn_ref.attention.sparse.part.Part`
         Disjoint, with ``N`` queries and ``L`` keys; the same for all leading axes. Of NumPy arrays always.
     scale : float
 

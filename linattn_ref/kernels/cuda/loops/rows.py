@@ -42,15 +42,6 @@ def divided_rows(call, x, denominator):
     return y
 
 
-def scale_rows(call, x, factor):
-    """``x (heads, N, width)`` times ``factor (heads, N)``, in place."""
-    size = math.prod(x.shape)
-    rows = math.prod(factor.shape)
-    call.launch(
-        scale, (-(-size // THREADS),), (THREADS,), x.reshape((rows, x.shape[2])), factor.reshape((rows,)), x.shape[2]
-    )
-
-
 def move_rows(call, x, first_x, y, first_y, count):
     """``y[:, first_y : first_y + count] = x[:, first_x : first_x + count]``."""
     width = math.prod(x.shape[2:])
@@ -91,13 +82,6 @@ def divide(x, denominator, y, width):
         y[row, c] = 0
         if denominator[row] != 0:
             y[row, c] = x[row, c] / denominator[row]
-
-
-@kernel
-def scale(x, factor, width):
-    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-    if i < x.shape[0] * width:
-        x[i // width, i % width] *= factor[i // width]
 
 
 @kernel

@@ -1,6 +1,6 @@
-"""Softmax attention on a GPU: `linattn_ref.kernels.reference.softmax`, a block for every tile of queries, or of keys.
+"""Softmax attention on a GPU: `linattn_ref.attention.online_softmax`, a block for every tile of queries, or of keys.
 
-The formulas (1)-(6) are the reference's; here is who computes what. Forward, a block has ``TILE`` queries of one head
+The formulas (1)-(6) are the page's; here is who computes what. Forward, a block has ``TILE`` queries of one head
 and ``TILE`` columns of ``V``, and goes over the keys a tile at a time. Scores are made in registers and become weights
 there; the maximum of a row, of which ``SIDE`` threads have a part each, goes through shared memory; the weights go into
 the square ``tile`` and are multiplied with ``V``.

@@ -17,25 +17,40 @@ or the order of tokens, are not looked at.
 import inspect
 import math
 
+import numpy as np
+
 __all__ = ["Entrance"]
 
 REMEMBERED = 4096  # calls
 
 
 class Entrance:
-    """The door of one kernel; ``gaps`` says that it has code for arrays of any layout."""
+    """The door of one kernel; with the names of what is ``written``, arrays of any layout are taken, by copies."""
 
-    def __init__(self, function, said, gaps=False):
+    def __init__(self, function, said, written=None):
         places = list(inspect.signature(function).parameters)
-        self.name, self.gaps, self.seen = f"{function.__module__.rpartition('.')[2]}.{function.__name__}", gaps, set()
+        self.name, self.seen = f"{function.__module__.rpartition('.')[2]}.{function.__name__}", set()
+        self.written = None if written is None else [places.index(name) for name in written.split()]
         self.said = [(places.index(name), name, said[name]) for name in said]
 
     def check_types(self, arguments):
         """Numbers of axes, and gaps."""
         for name, said, x in self._arrays(arguments):
             self._check_axes(name, said, x)
-            if not (self.gaps or x.flags.c_contiguous):
+            if self.written is None and not x.flags.c_contiguous:
                 raise ValueError(f"{self.name}: {name}: expected an array without gaps, got strides {x.strides}")
+
+    def wants_copies(self, arguments):
+        """Machine code for each layout, and for what is not to be written to, would take seconds."""
+        return self.written is not None and any(x is not y for x, y in zip(arguments, _whole(arguments), strict=True))
+
+    def call_with_copies(self, function, arguments):
+        """The same with arrays that have no gaps and may be written to."""
+        copies = _whole(arguments)
+        function(*copies)
+        for place in self.written:
+            if copies[place] is not arguments[place]:
+                arguments[place][...] = copies[place]
 
     def check_lengths(self, arguments):
         """Axes and their lengths."""
@@ -73,6 +88,10 @@ class Entrance:
             expected = int(word) if word.isdigit() else known.setdefault(word, length)
             if length != expected:
                 raise ValueError(f"{self.name}: {name}: expected {word} = {expected} in ({axes}), got shape {shape}")
+
+
+def _whole(arguments):
+    return [np.require(x, requirements="CWA") if isinstance(x, np.ndarray) else x for x in arguments]
 
 
 def _key(x, said):

@@ -51,7 +51,7 @@ from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import without_gaps
 
 RUN = 512  # sorted tokens a task, about: a chunk is gathered once for those it meets
-MAXIMUM, SUM = 0, 1  # rows of the panel with the maximum and sum of the queries
+MAXIMUM, SUM, BEYOND = 0, 1, 2  # rows of the panel with what there is of each query
 
 
 @njit
@@ -90,7 +90,7 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
     q_t = new_panel(q.shape[1], q)  # (D, queries)
     rows = np.empty((width, v_rows.shape[1]), q.dtype)  # (queries, M), by panels of columns
     scores = new_panel(2 * chunk, q)  # (keys, queries)
-    my_place, my_chunks, sums = new_panel(1, q), new_panel(r, q), new_panel(2, q)
+    my_place, my_chunks, sums = new_panel(1, q), new_panel(r, q), new_panel(3, q)
     for start in range(before, tokens.size, chunk):
         end = min(start + chunk, tokens.size)
         keys = slice(max(start - chunk, 0), end)
@@ -119,9 +119,15 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
 
 @njit
 def _hide(scores, first, causal, my_place, places, my_chunks, their_chunks, sums):
-    """``-inf`` for who is not met, or was met before; and the maximum. The query in lane 0 is key ``first``."""
+    """``-inf`` for who is not met, or was met before; the maximum, and 0 times the sum of scores, for `_is_beyond`.
+
+    The query in lane 0 is key ``first``.
+    """
     highest = broadcast(np.finfo(scores.dtype).min)  # below any score, yet exp(-inf - it) is 0, not NaN
+    zero = broadcast(scores.dtype.type(0))
+    beyond = zero
     for j in range(scores.shape[0]):
+        beyond = fma(load(scores, j), zero, beyond)
         score = hide_met_before(load(scores, j), my_chunks, their_chunks, j, scores.dtype.type(0.5))
         if causal:
             score = where_greater(load(my_place, 0), broadcast(places[j]), score, -np.inf)
@@ -130,15 +136,13 @@ def _hide(scores, first, causal, my_place, places, my_chunks, their_chunks, sums
         store(scores, j, score)
         highest = maximum(score, highest)
     store(sums, MAXIMUM, highest)
+    store(sums, BEYOND, beyond)
 
 
 @njit
 def _is_beyond(sums, queries):
-    """Whether one of the queries has met a score beyond the range, or no other, or none: see `softmax_tile`."""
-    for i in range(min(queries, sums.shape[1])):
-        if sums[MAXIMUM, i] == np.inf or sums[MAXIMUM, i] == np.finfo(sums.dtype).min:
-            return True
-    return False
+    """Whether a score of one of the queries is infinite, or NaN: 0 times it is not 0."""
+    return not (sums[BEYOND, : min(queries, sums.shape[1])] == 0).all()
 
 
 @njit

@@ -1,7 +1,7 @@
-"""Pattern softmax in Numba: `linattn_ref.kernels.reference.pattern_softmax` on the tiles of `softmax`.
+"""Pattern softmax in Numba: the page `linattn_ref.attention.pattern_softmax` on the tiles of `softmax`.
 
-The formulas (1)-(6) are the reference's. A part of the pattern is run after the other, each with a task for every
-``lanes`` queries of a head (forward) or ``lanes`` keys (backward), a query or a key a lane, as drawn in `softmax`::
+Numbers of equations are those of `online_softmax`. One part of the pattern is run after the other, each with a task for
+every ``lanes`` queries of a head (forward) or ``lanes`` keys (backward), one query or key per lane, as in `softmax`::
 
     forward    lanes: queries of a tile, fetched by their numbers      streamed: the keys in its runs, in tiles of KEYS
     backward   lanes: keys of a tile, fetched by their numbers         streamed: the rows in its runs, of QUERIES
@@ -10,14 +10,15 @@ What is streamed is put in the part's order beforehand, unless it is in order al
 compare a column with the ``low`` and ``high`` of a row.
 
 Forward, a task begins with what its queries have seen in earlier parts: the maximum, the sum, and the output times the
-sum. Backward, each part adds to the gradients. A part has a
-query or key no more than once, so every number is written by one task, and the result is the same to the last bit for
-any number of threads.
+sum. Backward, each part adds to the gradients. A part has a query or key no more than once, so every number is written
+by one task, and the result is the same to the last bit for any number of threads.
 """
 
 import numpy as np
 from numba import njit, prange
 
+from linattn_ref.attention.sparse.part import TILE
+from linattn_ref.kernels.common.saturation import is_saturated
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, head_of, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
@@ -43,9 +44,6 @@ from linattn_ref.kernels.jit.loops.softmax_tile import (
 )
 from linattn_ref.kernels.jit.loops.vector import broadcast, keep_between, keep_lanes, lanes, load, store
 from linattn_ref.kernels.jit.loops.vector_exp import exp
-from linattn_ref.kernels.parts import TILE
-from linattn_ref.kernels.reference.pattern_softmax import sums_of_weights
-from linattn_ref.kernels.reference.saturation import is_saturated, without_zero
 
 LOW, HIGH = 0, 1  # rows of the panel with each query's limits
 
@@ -60,7 +58,7 @@ def forward(q, k, v, key_mask, pattern, scale, *, out=None):
     ----------
     q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``
     key_mask : ndarray of bool ``(..., L)`` or None
-    pattern : tuple of `linattn_ref.kernels.parts.Part`
+    pattern : tuple of `linattn_ref.attention.sparse.part.Part`
         Disjoint, with ``N`` queries and ``L`` keys; the same for all leading axes.
     scale : float
     out : ndarray ``(..., N, M)``, optional
@@ -80,8 +78,8 @@ def forward(q, k, v, key_mask, pattern, scale, *, out=None):
     for part in pattern:
         some_k, some_v, mask = (_in_order(x, part.keys, axis) for x, axis in ((k, -2), (v, -2), (key_mask, -1)))
         _forward(table_of(q, some_k, some_v, written), mask, part, q.dtype.type(scale), row_max, row_sum)
-    some = row_sum != 0  # not "> 0": a NaN must stay one
-    log_sum_exp = np.where(some, row_max, -np.inf) + np.log(row_sum, out=np.zeros_like(row_sum), where=some)
+    with np.errstate(divide="ignore"):  # the logarithm of 0, of a query that sees nothing
+        log_sum_exp = row_max + np.log(row_sum)
     return give(out, written), log_sum_exp.reshape(q.shape[:-1])
 
 
@@ -167,8 +165,9 @@ def _start(queries, q, results, scale, q_t, out_t, state):
         for t in range(q_t.shape[0]):
             q_t[t, i] = scale * q[row, t]
         state[MAXIMUM, i], state[SUM, i] = row_max[row], row_sum[row]
-        for m in range(out_t.shape[0]):
-            out_t[m, i] = row_sum[row] * out[row, m]
+        if row_sum[row] != 0:
+            for m in range(out_t.shape[0]):
+                out_t[m, i] = row_sum[row] * out[row, m]
 
 
 @njit
@@ -196,8 +195,6 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, grad
 
     ``gradients`` are arrays for them to be written to, or None.
     """
-    if is_saturated(log_sum_exp):
-        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, key_mask, pattern, scale))
     d_out, q, k, v = side_by_side(d_out, q, k, v)
     (shift, row_sum), key_mask = shift_and_row_sum(log_sum_exp, d_out, out), flat_mask(key_mask, k)
     careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()

@@ -1,6 +1,6 @@
 """Softmax attention in Numba: `linattn_ref.attention.online_softmax` with a lane for every query, or every key.
 
-The formulas (1)-(6) are the reference's; here is where the numbers lie. ``lanes`` numbers go through every instruction
+The formulas (1)-(6) are the page's; here is where the numbers lie. ``lanes`` numbers go through every instruction
 (`vector`), and a lane never needs its neighbour, so maximum, sum and exponential take no step across lanes.
 
 Forward: a task is ``lanes`` queries of one head, a query a lane, and runs over the keys in tiles of ``KEYS``::

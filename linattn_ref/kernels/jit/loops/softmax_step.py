@@ -60,14 +60,14 @@ def step(q, k, v, length, scale):
     ``k`` and ``v`` are ``(..., capacity, D)`` and ``(..., capacity, M)``; what stands in later rows changes nothing.
     """
     out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
-    step_heads(q, k, v, length, scale, out)
+    step_heads(np.ascontiguousarray(q), k, v, length, scale, out)
     return out
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@serial_kernel
+@serial_kernel(q="... D", k="... capacity D", v="... capacity M", out="... M", written="out")
 def step_heads(q, k, v, length, scale, out):
     """Write ``out (..., M)``."""
     attend(rows_of(q), rows_of(k), rows_of(v), length, scale, rows_of(out))

@@ -1,4 +1,4 @@
-"""Which query sees which key, written down in a few numbers a query.
+"""Which query sees which key, written down in a few numbers per query.
 
 A *pattern* is a tuple of `Part`, and the pairs that it allows are those of its parts, which must be disjoint: a pair in
 two of them would count twice. A part is simple, once queries and keys are put in an order of its own::
@@ -21,20 +21,21 @@ are neighbours, and a dilated window becomes a plain one. And a key left out of 
 ``columns``   all queries see the same few keys
 ``blocks``    a list of key blocks for each block of queries
 
-Building a part takes ``O((N + L) log(N + L))`` for its orders, and nothing of size ``N L``. It depends on the lengths
-alone, so that who calls more than once builds it once.
+Building a part takes ``O((N + L) log(N + L))`` for its orders, and nothing of size ``N L``. It depends on integers
+alone, so a mechanism keeps the patterns that it built last, ``KEPT`` of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
+    "KEPT",
     "TILE",
     "Indices",
     "Part",
@@ -45,12 +46,12 @@ __all__ = [
     "columns",
     "count_pairs",
     "interval",
-    "pairs",
-    "tiles_of",
 ]
+__all__ += ["pairs", "tiles_of"]
 
 Indices = NDArray[np.intp]
-TILE = 32  # queries a tile: one for each lane of the kernels' vectors
+TILE = 32  # queries per tile: one for each lane of the kernels' vectors
+KEPT = 16  # patterns per mechanism
 
 
 class _Fields(NamedTuple):
@@ -183,14 +184,16 @@ def _counting(counts: Indices) -> Indices:
 # --- Looking at them ------------------------------------------------------------------------------------------------
 
 
-def tiles_of(part: Part) -> Any:
-    """For each tile that sees anything: its rows (a slice), the columns in its runs, and who sees which of them."""
-    for t in range(len(part.tiles) - 1):
-        rows = slice(part.tiles[t], part.tiles[t + 1])
-        runs = part.runs[part.first_run[t] : part.first_run[t + 1]]
-        if len(runs):
-            seen = np.concatenate([np.arange(start, stop) for start, stop in runs])  # (columns,)
-            yield rows, seen, (part.low[rows, None] <= seen) & (seen < part.high[rows, None])  # (rows, columns)
+def tiles_of(pattern: Pattern) -> Iterator[tuple[Indices, Indices, NDArray[np.bool_]]]:
+    """For each tile that sees anything: its queries, the keys that any of them sees, and which query sees which key."""
+    for part in pattern:
+        for t in range(len(part.tiles) - 1):
+            rows = slice(part.tiles[t], part.tiles[t + 1])
+            runs = part.runs[part.first_run[t] : part.first_run[t + 1]]
+            if len(runs):
+                columns = np.concatenate([np.arange(start, stop) for start, stop in runs])
+                seen = (part.low[rows, None] <= columns) & (columns < part.high[rows, None])
+                yield part.queries[rows], part.keys[columns], seen
 
 
 def by_key(part: Part) -> tuple[Indices, Indices]:
@@ -238,16 +241,14 @@ def _rows_between(part: Part, tile: Indices, first: Indices, last: Indices) -> t
 
 def pairs(pattern: Pattern) -> tuple[Indices, Indices]:
     """Every allowed pair: the queries, and the key of each. One that stands here twice is an error of the pattern."""
-    queries: list[Indices] = [np.empty(0, np.intp)]
-    keys: list[Indices] = [np.empty(0, np.intp)]
-    for part in pattern:
-        for rows, seen, allowed in tiles_of(part):
-            r, c = np.nonzero(allowed)
-            queries.append(part.queries[rows][r])
-            keys.append(part.keys[seen][c])
-    return np.concatenate(queries), np.concatenate(keys)
+    found = [(np.empty(0, np.intp), np.empty(0, np.intp))]
+    for queries, keys, seen in tiles_of(pattern):
+        row, column = np.nonzero(seen)
+        found.append((queries[row], keys[column]))
+    queries, keys = (np.concatenate(each) for each in zip(*found, strict=True))
+    return queries, keys
 
 
 def count_pairs(pattern: Pattern) -> int:
     """How many pairs are allowed."""
-    return sum(int(allowed.sum()) for part in pattern for _, _, allowed in tiles_of(part))
+    return sum(int(seen.sum()) for _, _, seen in tiles_of(pattern))

@@ -1,8 +1,8 @@
 """Which query sees which key, as boolean matrices: the sparse mechanisms drawn out, for teaching and testing.
 
-Every function gives an ``(N, N)`` array, True at ``[i, j]`` where query ``i`` may look at key ``j``. Nothing else in
+Every function returns an ``(N, N)`` array, True at ``[i, j]`` where query ``i`` may look at key ``j``. Nothing else in
 the package makes such an array: the mechanisms themselves (``local``, ``longformer``, ``bigbird``,
-``sparse_transformer``) work from a compact list of what is allowed (`linattn_ref.kernels.parts`). With
+``sparse_transformer``) work from a compact list of what is allowed (`part`). With
 
     P = softmax over the allowed j of scale q_i . k_j        (1)  0 elsewhere
 
@@ -11,7 +11,6 @@ is global too, counts once: the softmax is over a *set* of keys.
 
 Example
 -------
->>> import numpy as np
 >>> seen = local(4, window=1)
 >>> print(seen.astype(int))
 [[1 1 0 0]
@@ -33,31 +32,33 @@ Zaheer et al. (2020), "Big Bird: Transformers for longer sequences", section 2 a
 
 from __future__ import annotations
 
+from typing import Any, Literal, get_args
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from linattn_ref.attention.arguments import Array, Mask, check_sizes, resolve_scale
-from linattn_ref.attention.door import door
-from linattn_ref.attention.masks import zero_masked
-from linattn_ref.attention.pattern_checks import (
-    KINDS,
-    Kind,
-    check_kind,
-    check_matrix,
-    check_window_blocks,
-    distinct_indices,
-    resolve_random_blocks,
-)
-from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.kernels.reference.saturation import saturate
+from linattn_ref.attention.parts.masks import scores, shown
+from linattn_ref.attention.softmax import softmax
+from linattn_ref.attention.sparse.indices import distinct_indices, random_rows
+from linattn_ref.op import Array, Bool, Float, op
+from linattn_ref.op.options import check_sizes
 
-__all__ = ["KINDS", "Kind", "bigbird", "block_local", "local", "longformer", "matrix", "sparse_transformer"]
+__all__ = ["KINDS", "Kind", "bigbird", "bigbird_blocks", "block_local", "check_kind", "check_window_blocks", "local"]
+__all__ += ["longformer", "matrix", "sparse_transformer"]
+
+Mask = NDArray[np.bool_]
+Kind = Literal["strided", "fixed", "local_only", "strided_only", "fixed_summary"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 # --- Windows and blocks ---------------------------------------------------------------------------------------------
 
 
-@plain_numbers
+def look_local(n: Any, window: Any, dilation: Any = 1, **_: Any) -> None:
+    check_sizes(n=n, window=window, dilation=dilation)
+
+
+@op(look=look_local)
 def local(n: int, *, window: int, dilation: int = 1, causal: bool = False) -> Mask:
     """Sliding window: ``|i - j| <= window * dilation`` in steps of ``dilation``; ``j <= i`` too if causal.
 
@@ -80,16 +81,14 @@ def local(n: int, *, window: int, dilation: int = 1, causal: bool = False) -> Ma
     ValueError
         A size is not an integer of at least 1; which.
     """
-    check_sizes(n=n, window=window, dilation=dilation)
     difference = _difference(n)  # (N, N)
     near = (abs(difference) <= window * dilation) & (difference % dilation == 0)
     return near & (difference >= 0) if causal else near
 
 
-@plain_numbers
+@op(look=lambda n, block, **_: check_sizes(n=n, block=block))
 def block_local(n: int, *, block: int, causal: bool = False) -> Mask:
     """Blocks of width ``block`` that see themselves: ``i // block == j // block``; the last one may be shorter."""
-    check_sizes(n=n, block=block)
     number = np.arange(n) // block
     same = number[:, None] == number  # (N, N)
     return same & (_difference(n) >= 0) if causal else same
@@ -98,7 +97,7 @@ def block_local(n: int, *, block: int, causal: bool = False) -> Mask:
 # --- Longformer -----------------------------------------------------------------------------------------------------
 
 
-@plain_numbers
+@op(look=look_local)
 def longformer(n: int, *, window: int, global_tokens: ArrayLike, dilation: int = 1) -> Mask:
     """A sliding window, and global tokens that see all and are seen by all.
 
@@ -119,7 +118,12 @@ def longformer(n: int, *, window: int, global_tokens: ArrayLike, dilation: int =
 # --- BigBird --------------------------------------------------------------------------------------------------------
 
 
-@plain_numbers
+def look_bigbird(window_blocks: Any = 3, global_blocks: Any = None, random_blocks: Any = None, **sizes: Any) -> None:
+    check_sizes(**sizes)
+    check_window_blocks(window_blocks)
+
+
+@op(look=look_bigbird)
 def bigbird(
     n: int,
     *,
@@ -135,50 +139,60 @@ def bigbird(
     n : int
         ``N``; the last block may be shorter.
     block : int
-        Tokens a block.
+        Tokens per block.
     window_blocks : int
         Blocks in the window, the query's own in the middle: an odd number.
     global_blocks : sequence of int
         Blocks, negative ones counted from the end; may be empty, or name one block twice.
     random_blocks : ndarray of integers ``(blocks, r)``, optional
-        The blocks that each block of queries sees besides. Rows of global blocks are ignored.
+        The blocks that each block of queries sees as well. Rows of global blocks are ignored.
 
     Returns
     -------
     ndarray of bool ``(N, N)``
     """
-    check_sizes(n=n, block=block)
     blocks = bigbird_blocks(-(-n // block), window_blocks, global_blocks, random_blocks)
     number = np.arange(n) // block
     return blocks[number[:, None], number]  # (N, N)
 
 
-@plain_numbers
+@op(look=look_bigbird)
 def bigbird_blocks(
     n_blocks: int, window_blocks: int, global_blocks: ArrayLike, random_blocks: ArrayLike | None
 ) -> Mask:
-    """Which block of queries sees which block of keys, ``(blocks, blocks)``: :func:`bigbird` with blocks of one token.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what it got and what it needs.
-    """
-    check_sizes(n_blocks=n_blocks)
-    check_window_blocks(window_blocks)
+    """Which block of queries sees which block of keys, ``(blocks, blocks)``: :func:`bigbird` in blocks of one token."""
     allowed = abs(_difference(n_blocks)) <= window_blocks // 2
     whole = distinct_indices("global_blocks", global_blocks, n_blocks)
-    drawn = resolve_random_blocks(random_blocks, n_blocks, whole)
+    drawn = random_rows(random_blocks, n_blocks, whole)
     allowed[np.arange(n_blocks)[:, None], drawn] = True
     allowed[whole, :] = True
     allowed[:, whole] = True
     return allowed
 
 
+def check_window_blocks(window_blocks: Any) -> None:
+    """An odd number of blocks: as many on one side of the query's own as on the other."""
+    check_sizes(window_blocks=window_blocks)
+    if window_blocks % 2 == 0:
+        raise ValueError(
+            f"window_blocks: expected an odd number, the query's own block is in the middle, got {window_blocks}"
+        )
+
+
 # --- Sparse Transformer ---------------------------------------------------------------------------------------------
 
 
-@plain_numbers
+def check_kind(kind: Any, stride: Any, summary: Any = 1, n: Any = 1, **_: Any) -> None:
+    """A pattern of a Sparse Transformer; a block has at least as many places as it has summaries."""
+    check_sizes(n=n)
+    if kind not in KINDS:
+        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+    check_sizes(stride=stride, summary=summary)
+    if summary > stride:
+        raise ValueError(f"summary: expected at most stride = {stride}, got {summary}")
+
+
+@op(look=check_kind)
 def sparse_transformer(n: int, *, kind: Kind, stride: int, summary: int = 1) -> Mask:
     """The causal patterns of Sparse Transformers, with ``l = stride`` and ``c = summary``.
 
@@ -198,8 +212,6 @@ def sparse_transformer(n: int, *, kind: Kind, stride: int, summary: int = 1) -> 
     ValueError
         An unknown ``kind``; a size that is not an integer of at least 1; ``summary > stride``.
     """
-    check_sizes(n=n)
-    check_kind(kind, stride, summary)
     i, j = np.arange(n)[:, None], np.arange(n)
     window, column = j > i - stride, (i - j) % stride == 0  # (N, N)
     block, summaries = i // stride == j // stride, j % stride >= stride - summary
@@ -216,30 +228,22 @@ def sparse_transformer(n: int, *, kind: Kind, stride: int, summary: int = 1) -> 
 # --- The dense oracle -----------------------------------------------------------------------------------------------
 
 
-@door(check_matrix)
-def matrix(q: Array, k: Array, allowed: Mask, *, key_mask: Mask | None = None, scale: float | None = None) -> Array:
+@op
+def matrix(
+    q: Float[Array, "... N D"],
+    k: Float[Array, "... L D"],
+    allowed: Bool[Array, "N L"],
+    *,
+    key_mask: Bool[Array, "... L"] | None = None,
+    scale: float | None = None,
+) -> Array:
     """Softmax over the allowed keys, equation (1): the dense matrix ``(..., N, L)`` of any pattern.
 
     Exactly 0 where a pair is not in ``allowed (N, L)``; a query that sees nothing has a row of zeros.
     """
-    k = zero_masked(k, key_mask)
-    scores = saturate((resolve_scale(scale, q.shape[-1]) * q) @ k.swapaxes(-1, -2), q, k)  # (..., N, L)
-    allowed = np.asarray(allowed, like=scores)
-    if key_mask is not None:
-        allowed = allowed & key_mask[..., None, :]  # (..., N, L)
-    scores = np.where(allowed, scores, q.dtype.type(-np.inf))
-    row_max = scores.max(axis=-1, keepdims=True)  # (..., N, 1)
-    weights = np.exp(scores - np.where(np.isneginf(row_max), q.dtype.type(0), row_max))
-    row_sum = weights.sum(axis=-1, keepdims=True)  # (..., N, 1), 0 where a query sees nothing
-    return weights / np.where(row_sum == 0, q.dtype.type(1), row_sum)  # (1)
-
-
-# --- Positions ------------------------------------------------------------------------------------------------------
-
-
-def rows_of(square: Mask, n: int, n_keys: int, *, causal: bool) -> Mask:
-    """The pattern of ``N`` queries and ``L`` keys: the first of each, or if causal the last queries; ``(N, L)``."""
-    return square[n_keys - n :] if causal else square[:n, :n_keys]
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    seen = np.logical_and(allowed, True if key_mask is None else key_mask[..., None, :])  # (..., N, L)
+    return softmax(np.where(seen, scores(q, shown(k, key_mask), scale), q.dtype.type(-np.inf)))  # (1)
 
 
 def _difference(n: int) -> NDArray[np.intp]:

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import DTypeLike
 
-from linattn_ref.attention.parts.masks import shown
+from linattn_ref.attention.parts.masks import Mask, shown
 from linattn_ref.op import Array, Bool, Constant, Float, Int, Integers, op
 from linattn_ref.op.options import check_dtype, check_sizes
 
@@ -93,8 +93,8 @@ def pattern_of(
     chunk: int,
     *,
     causal: bool = False,
-    key_mask: Bool[Array, "... N"] | None = None,
-) -> Array:
+    key_mask: Bool[Mask, "... N"] | None = None,
+) -> Mask:
     """Which token attends to which in any round, ``(..., N, N)``; that it may see itself is the last line.
 
     For teaching and tests: what attention itself uses has no such array.
@@ -127,7 +127,7 @@ def check_rotations(rotations: Any = None, buckets: Any = None, **_: Any) -> Non
         raise ValueError("rotations: expected finite numbers, got NaN or infinity, which would hash all tokens alike")
 
 
-def find_order(qk: Array, rotations: Array | None, key_mask: Array | None, held: Integers | None) -> Integers:
+def find_order(qk: Array, rotations: Array | None, key_mask: Any, held: Integers | None) -> Integers:
     """The tokens sorted in each round by their hash, or by buckets that are held fixed: ``(..., rounds, N)``."""
     found = buckets(shown(qk, key_mask), rotations) if held is None else held.astype(np.int64)
     return order_by_bucket(found, key_mask)
@@ -140,9 +140,9 @@ def pattern(
     rotations: Constant[Array, "rounds D buckets/2"] | None = None,
     chunk: int,
     causal: bool = False,
-    key_mask: Bool[Array, "... N"] | None = None,
+    key_mask: Bool[Mask, "... N"] | None = None,
     buckets: Int[Integers, "... rounds N"] | None = None,
-) -> Array:
+) -> Mask:
     """Which token attends to which in any round, ``(..., N, N)``, for teaching and tests."""
     order = find_order(qk, rotations, key_mask, buckets)
     return pattern_of(order, chunk, causal=causal, key_mask=key_mask)

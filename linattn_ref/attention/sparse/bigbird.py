@@ -23,9 +23,9 @@ lead through it.
 
 The gradient, by hand
 ---------------------
-That of softmax attention, over the pairs that there are, with the row's log-sum-exp ``s_i``:
+That of softmax attention, over the pairs that there are, with the row's log-sum-exp ``lse_i``:
 
-    P_ij = exp(scale q_i . k_j - s_i),   dA_ij = P_ij (dO_i . v_j - dO_i . o_i)         (4)
+    P_ij = exp(scale q_i . k_j - lse_i),   dA_ij = P_ij (dO_i . v_j - dO_i . o_i)       (4)
     dQ_i = scale sum_j dA_ij k_j,  dK_j = scale sum_i dA_ij q_i,  dV_j = sum_i P_ij dO_i      (5)
 
 The random blocks are arguments, drawn beforehand by :func:`draw_random_blocks`; nothing is drawn in ``forward``.
@@ -35,7 +35,6 @@ Example
 Eight tokens in blocks of two, one block in the window and one global; all scores are equal. The block (4, 5) sees the
 tokens 0, 1, 4 and 5, and one random block more, here (6, 7).
 
->>> import numpy as np
 >>> x, v = np.zeros((8, 2)), np.arange(8.0)[:, None]
 >>> options = {"block": 2, "window_blocks": 1, "global_blocks": [0]}
 >>> forward(x, x, v, **options)[0].T
@@ -53,86 +52,67 @@ Zaheer et al. (2020), "Big Bird: Transformers for longer sequences", section 2, 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from linattn_ref.attention import pattern_softmax, patterns
-from linattn_ref.attention.arguments import Array, Mask, check_sizes
-from linattn_ref.attention.door import door
-from linattn_ref.attention.pattern_checks import (
-    check_forward,
-    check_matrix,
-    check_square,
-    check_window_blocks,
-    distinct_indices,
-    resolve_random_blocks,
-)
-from linattn_ref.attention.pattern_softmax import Gradients, Saved
-from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.attention.rooms import PatternSoftmaxRoom
-from linattn_ref.kernels import parts, reference
+from linattn_ref.attention.parts.recurrent import matrix_of
+from linattn_ref.attention.sparse import pattern_softmax, patterns
+from linattn_ref.attention.sparse.indices import distinct_indices, random_rows
+from linattn_ref.attention.sparse.part import KEPT, Indices, Pattern, blocks
+from linattn_ref.attention.sparse.pattern_softmax import Gradients, Saved
+from linattn_ref.attention.sparse.patterns import check_window_blocks
+from linattn_ref.op import Array, Bool, Float, op
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["Gradients", "Saved", "backward", "draw_random_blocks", "forward", "matrix", "parts_of", "pattern"]
 
 
-def _check_forward(q: Array, k: Array, v: Array, **options: Any) -> None:
-    check_forward(q, k, v, **options)
-    check_square(q, k)
+def look(block: Any, window_blocks: Any = 3, **_: Any) -> None:
+    check_sizes(block=block)
+    check_window_blocks(window_blocks)
 
 
-@door(_check_forward)
+@op(look=look)
 def forward(
-    q: Array,
-    k: Array,
-    v: Array,
+    q: Float[Array, "... N D"],
+    k: Float[Array, "... N D"],
+    v: Float[Array, "... N M"],
     *,
     block: int,
     window_blocks: int = 3,
     global_blocks: ArrayLike = (0, -1),
     random_blocks: ArrayLike | None = None,
-    key_mask: Mask | None = None,
+    key_mask: Bool[Array, "... N"] | None = None,
     scale: float | None = None,
-    pattern: parts.Pattern | None = None,
-    out: Array | None = None,
-    kernels: PatternSoftmaxRoom = reference,
 ) -> tuple[Array, Saved]:
-    """BigBird attention.
+    """Equations (1)-(3).
 
     Parameters
     ----------
-    q, k, v, key_mask, scale, pattern, out, kernels
-        The common arguments: ``help(linattn_ref.attention)``; ``L = N``.
     block : int
-        Tokens a block; the last one may be shorter.
+        Tokens per block; the last one may be shorter.
     window_blocks : int
         Blocks in the window, the query's own in the middle: an odd number.
     global_blocks : sequence of int
-        Blocks that see all and are seen by all, negative ones counted from the end; one given twice is one. May be
-        empty.
+        Blocks that see all and are seen by all. Negative ones are counted from the end, one given twice is one, and
+        there may be none.
     random_blocks : ndarray of integers ``(blocks, r)``, optional
-        The blocks that each block of queries sees besides, the same for all leading axes: see
+        The blocks that each block of queries sees as well, the same for all leading axes: see
         :func:`draw_random_blocks`. Rows of global blocks are ignored.
     """
-    if pattern is None:
-        pattern = parts_of(
-            q.shape[-2],
-            block=block,
-            window_blocks=window_blocks,
-            global_blocks=global_blocks,
-            random_blocks=random_blocks,
-        )  # (1)
-    return pattern_softmax.forward.unchecked(
-        q, k, v, pattern, key_mask=key_mask, scale=scale, out=out, kernels=kernels
-    )  # (2), (3)
+    options = {"window_blocks": window_blocks, "global_blocks": global_blocks, "random_blocks": random_blocks}
+    seen = parts_of(q.shape[-2], block=block, **options)  # (1)
+    return pattern_softmax.forward(q, k, v, seen, key_mask=key_mask, scale=scale)  # (2), (3)
 
 
 backward = pattern_softmax.backward  # (4), (5)
 
 
-@plain_numbers
+@op(look=look)
 def parts_of(
     n: int,
     *,
@@ -140,27 +120,36 @@ def parts_of(
     window_blocks: int = 3,
     global_blocks: ArrayLike = (0, -1),
     random_blocks: ArrayLike | None = None,
-) -> parts.Pattern:
+) -> Pattern:
     """The sets ``S_B`` of equation (1) as one list of key blocks for each block of queries."""
-    check_sizes(block=block)
-    check_window_blocks(window_blocks)
-    n_blocks, half = -(-n // block), window_blocks // 2
-    whole = distinct_indices("global_blocks", global_blocks, n_blocks)
-    drawn = resolve_random_blocks(random_blocks, n_blocks, whole)
-    everything, is_whole = np.arange(n_blocks), np.isin(np.arange(n_blocks), whole)
+    whole = distinct_indices("global_blocks", global_blocks, -(-n // block))
+    drawn = random_rows(random_blocks, -(-n // block), whole)
+    return _parts(n, block, window_blocks // 2, tuple(whole.tolist()), tuple(map(tuple, drawn.tolist())))
+
+
+@lru_cache(KEPT)
+def _parts(n: int, block: int, half: int, whole: tuple[int, ...], drawn: tuple[tuple[int, ...], ...]) -> Pattern:
+    every = range(len(drawn))
     seen = [
-        everything
-        if is_whole[b]
-        else np.concatenate([everything[max(0, b - half) : b + half + 1], whole, drawn[b]])  # (1)
-        for b in range(n_blocks)
+        every if b in whole else sorted({*every[max(0, b - half) : b + half + 1], *whole, *drawn[b]})  # (1)
+        for b in every
     ]
-    return (parts.blocks(n, n, block, seen),)
+    return (blocks(n, n, block, seen),)
 
 
-@plain_numbers
+def look_drawing(n_blocks: Any, r: Any, rng: Any, window_blocks: Any, **_: Any) -> None:
+    check_sizes(n_blocks=n_blocks)
+    check_window_blocks(window_blocks)
+    if isinstance(r, bool) or not isinstance(r, int) or r < 0:
+        raise ValueError(f"r: expected an integer of at least 0, got {r!r}")
+    if not isinstance(rng, Generator):
+        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
+
+
+@op(look=look_drawing)
 def draw_random_blocks(
     n_blocks: int, r: int, rng: Generator, window_blocks: int = 3, global_blocks: ArrayLike = (0, -1)
-) -> NDArray[np.intp]:
+) -> Indices:
     """For each block of queries ``r`` different blocks that are neither in its window nor global.
 
     Parameters
@@ -183,12 +172,6 @@ def draw_random_blocks(
     TypeError, ValueError
         Naming the argument; ``r`` where some block has fewer than ``r`` others to draw from.
     """
-    check_sizes(n_blocks=n_blocks)
-    check_window_blocks(window_blocks)
-    if isinstance(r, bool) or not isinstance(r, (int, np.integer)) or r < 0:
-        raise ValueError(f"r: expected an integer of at least 0, got {r!r}")
-    if not isinstance(rng, Generator):
-        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
     whole = distinct_indices("global_blocks", global_blocks, n_blocks)
     drawn = np.repeat(np.arange(n_blocks)[:, None], r, axis=1)  # (n_blocks, r)
     for b in np.setdiff1d(np.arange(n_blocks), whole):
@@ -200,27 +183,4 @@ def draw_random_blocks(
     return drawn
 
 
-@door(check_matrix)
-def matrix(
-    q: Array,
-    k: Array,
-    *,
-    block: int,
-    window_blocks: int = 3,
-    global_blocks: ArrayLike = (0, -1),
-    random_blocks: ArrayLike | None = None,
-    key_mask: Mask | None = None,
-    scale: float | None = None,
-) -> Array:
-    """The dense matrix ``P`` of (2), ``(..., N, N)``: ``out == matrix @ v``. Arguments as in :func:`forward`."""
-    allowed = patterns.bigbird(
-        q.shape[-2],
-        block=block,
-        window_blocks=window_blocks,
-        global_blocks=global_blocks,
-        random_blocks=random_blocks,
-    )  # (N, N)
-    return patterns.matrix(q, k, allowed, key_mask=key_mask, scale=scale)
-
-
-pattern = patterns.bigbird  # which query sees which key, as a boolean matrix
+matrix, pattern = matrix_of(forward), patterns.bigbird
