@@ -173,8 +173,8 @@ np.testing.assert_allclose((d_x * saved.n).sum(axis=-1), 0, atol=1e-9)  # no str
 # \Phi'(x) = \frac{e^{-x^2/2}}{\sqrt{2 \pi}} \qquad (9)$$
 #
 # Between two affine layers, $E \to F \to E$, it makes the feed-forward layer. (The compiled backend computes the
-# bracket of (9) while $\Phi$ is at hand. In the feed-forward layer, where a number costs more to keep than to compute, it keeps
-# neither the hidden units nor the bracket, and computes both again in the backward pass.)
+# bracket of (9) while $\Phi$ is at hand. In the feed-forward layer, where a number costs more to keep than to compute,
+# it keeps neither the hidden units nor the bracket, and computes both again in the backward pass.)
 
 # %%
 chapter.source(gelu.forward, gelu.backward, feed_forward.forward, feed_forward.backward, doc=False)

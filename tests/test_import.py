@@ -65,7 +65,7 @@ def test_the_block_does_block():
     assert "linattn_ref.kernels.jit needs Numba" in run(ONLY_NUMPY + textwrap.dedent(code))
 
 
-# What else comes in: nothing; numpy.typing; numpy.random, and what that imports of Python's library.
+# What else comes in: nothing, or little of Python's library; numpy.random, and what that imports of Python's library.
 ADDED = {"linattn_ref": 0, "linattn_ref.attention.softmax": 5, "linattn_ref.gradcheck": 40}
 
 
@@ -73,8 +73,8 @@ ADDED = {"linattn_ref": 0, "linattn_ref.attention.softmax": 5, "linattn_ref.grad
 def test_importing_adds_little_to_numpy(name):
     """Though Numba, SciPy and matplotlib are installed here."""
     code = f"""
-    import importlib, json, linecache, sys  # NumPy 2.0 leaves two of them out
-    import numpy
+    import importlib, inspect, json, linecache, sys  # NumPy 2.0 leaves some of them out
+    import numpy.typing
     before = set(sys.modules)
     import {name}
     print(json.dumps(sorted(set(sys.modules) - before)))

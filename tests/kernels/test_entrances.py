@@ -1,12 +1,16 @@
 """What a compiled kernel refuses: lengths that do not fit, behind which it would go on; and layouts that it takes."""
 
+import importlib
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from linattn_ref.attention.sparse import part
 from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit import loops
+from linattn_ref.kernels.jit.loops.entrance import Entrance
 
 X, W = np.ones((4, 6)), np.ones(6)
 HEADS = np.ones((2, 7, 3))
@@ -15,6 +19,11 @@ ADAM = {"betas": (0.9, 0.999), "size": 0.1, "root": 1.0, "eps": 1e-8}
 LSTM = np.ones((5, 2, 3)), np.ones((3, 8)), np.ones((2, 8)), np.ones(8)
 TARGETS, SHARE = np.zeros(4, int), np.ones(4)
 LABELS, COUNTS = np.ones((2, 2), int), np.full(2, 3)
+SUMS, MASK = np.ones((2, 7)), np.ones((2, 7), bool)  # of queries
+ORDER, SEEN = np.broadcast_to(np.arange(7), (2, 1, 7)), np.full(2, 7)
+PART = part.band(7, 7, -1, 1, dilation=2)
+GATE, STATE = np.ones((2, 7)), np.ones((2, 3, 3))
+DELTA = HEADS, STATE, HEADS, HEADS, HEADS, HEADS, GATE, STATE, HEADS
 
 
 def refused(call, *arguments, **options):
@@ -50,6 +59,89 @@ def refused(call, *arguments, **options):
 def test_lengths_that_do_not_fit_are_refused(call, arguments, options):
     with pytest.raises(ValueError, match="expected"):
         call(*arguments, **options)
+
+
+def replaced(arguments, place, x):
+    return *arguments[:place], x, *arguments[place + 1 :]
+
+
+def wrong(name, call, arguments, place, x):
+    """What is refused with the argument's name, where ``arguments`` themselves are taken."""
+    return pytest.param(name, call, replaced(arguments, place, x), id=f"{call.__name__}-{name}-{place}")
+
+
+def cut(x, axis=-1):
+    """One less along an axis."""
+    return np.ascontiguousarray(np.take(x, np.arange(x.shape[axis] - 1), axis=axis))
+
+
+def with_field(**fields):
+    return (PART._replace(**fields),)
+
+
+SOFTMAX = HEADS, HEADS, HEADS, MASK, True, 0.5
+SOFTMAX_BACKWARD = HEADS, HEADS, HEADS, HEADS, HEADS, SUMS, MASK, True, 0.5
+PATTERN = HEADS, HEADS, HEADS, MASK, (PART,), 0.5
+PATTERN_BACKWARD = HEADS, HEADS, HEADS, HEADS, HEADS, SUMS, MASK, (PART,), 0.5
+LSH = HEADS, HEADS, HEADS, ORDER, SEEN, 2, True, 0.5
+LSH_BACKWARD = HEADS, HEADS, HEADS, HEADS, HEADS, SUMS, ORDER, SEEN, 2, True, 0.5
+STEP = ROW, HEADS, HEADS, 7, 0.5  # from a cache of seven rows
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "arguments"),
+    [
+        wrong("", loops.softmax.forward, SOFTMAX, 1, HEADS[..., :2]),
+        wrong("", loops.softmax.forward, SOFTMAX, 2, HEADS[:, :5]),
+        wrong("", loops.softmax.backward, SOFTMAX_BACKWARD, 2, HEADS[..., :2]),
+        wrong("", loops.softmax.backward, SOFTMAX_BACKWARD, 3, HEADS[:, :5]),
+        wrong("length", loops.softmax.step, STEP, 3, 8),
+        wrong("length", loops.softmax.step, STEP, 3, 0),
+        wrong("k", loops.softmax.step, STEP, 1, cut(HEADS)),
+        wrong("v", loops.softmax.step, STEP, 2, cut(HEADS, 1)),
+        wrong("", loops.pattern_softmax.forward, PATTERN, 2, HEADS[:, :5]),
+        wrong("part.queries", loops.pattern_softmax.forward, PATTERN, 4, with_field(queries=PART.queries + 1)),
+        wrong("part.queries", loops.pattern_softmax.forward, PATTERN, 4, with_field(queries=PART.queries - 1)),
+        wrong("pattern", loops.pattern_softmax.forward, PATTERN, 4, with_field(keys=PART.keys + 1)),
+        wrong("pattern", loops.pattern_softmax.forward, PATTERN, 4, with_field(keys=PART.keys - 1)),
+        wrong("part.high", loops.pattern_softmax.forward, PATTERN, 4, with_field(high=PART.high + 7)),
+        wrong("part.low", loops.pattern_softmax.forward, PATTERN, 4, with_field(low=PART.low - 7)),
+        wrong("part.low", loops.pattern_softmax.forward, PATTERN, 4, with_field(low=PART.low[1:])),
+        wrong("part.runs", loops.pattern_softmax.forward, PATTERN, 4, with_field(runs=PART.runs + 7)),
+        wrong("part.runs", loops.pattern_softmax.forward, PATTERN, 4, with_field(runs=PART.runs[0])),
+        wrong("part.first_run", loops.pattern_softmax.forward, PATTERN, 4, with_field(first_run=PART.first_run + 9)),
+        wrong("part.tiles", loops.pattern_softmax.forward, PATTERN, 4, with_field(tiles=PART.tiles + 9)),
+        wrong("part.keys", loops.pattern_softmax.backward, PATTERN_BACKWARD, 7, with_field(keys=PART.keys + 1)),
+        wrong("pattern", loops.pattern_softmax.backward, PATTERN_BACKWARD, 7, with_field(queries=PART.queries - 1)),
+        wrong("order", loops.lsh.forward, LSH, 3, ORDER + 1),
+        wrong("order", loops.lsh.forward, LSH, 3, ORDER - 1),
+        wrong("seen", loops.lsh.forward, LSH, 4, SEEN + 1),
+        wrong("seen", loops.lsh.forward, LSH, 4, -SEEN),
+        wrong("", loops.lsh.forward, LSH, 1, HEADS[..., :2]),
+        wrong("order", loops.lsh.backward, LSH_BACKWARD, 6, ORDER + 1),
+        wrong("seen", loops.lsh.backward, LSH_BACKWARD, 7, SEEN + 1),
+        wrong("", loops.delta_product.backward, DELTA, 2, HEADS[..., :2]),
+        wrong("", loops.delta_product.backward, DELTA, 0, HEADS[..., :2]),
+        wrong("targets", loops.cross_entropy.forward, (X, TARGETS, SHARE), 1, TARGETS + 6),
+        wrong("targets", loops.cross_entropy.forward, (X, TARGETS, SHARE), 1, TARGETS - 1),
+        wrong("targets", loops.ctc.forward, (HEADS, LABELS, COUNTS, COUNTS - 1, np.ones(2)), 1, LABELS + 2),
+        wrong("frames", loops.ctc.forward, (HEADS, LABELS, COUNTS, COUNTS - 1, np.ones(2)), 2, COUNTS + 5),
+        wrong("lengths", loops.ctc.forward, (HEADS, LABELS, COUNTS, COUNTS - 1, np.ones(2)), 3, COUNTS),
+    ],
+)
+def test_what_does_not_fit_and_indices_out_of_range_are_refused(name, call, arguments):
+    with pytest.raises(ValueError, match=f"{name}.*expected|expected.*{name}"):
+        call(*arguments)
+
+
+def test_every_kernel_says_what_it_takes():
+    """Or nothing would find what does not fit."""
+    for name in sorted(path.stem for path in Path(loops.__file__).parent.glob("[a-z]*.py")):
+        module = importlib.import_module(f"{loops.__name__}.{name}")
+        for word, x in vars(module).items():
+            check = getattr(x, "check", None)
+            if isinstance(getattr(check, "__self__", None), Entrance) and x.__module__ == module.__name__:
+                assert check.__self__.said, f"{name}.{word}"
 
 
 def test_an_error_names_the_kernel_the_argument_and_both_lengths():

@@ -24,9 +24,10 @@ def both(page, d_y, *args, **options):
     """Both passes in `jit`, and those of the page in float64."""
     found = []
     for kernels, dtype in ((jit, None), (None, np.float64)):
-        given, d = (map_arrays(lambda x, t=dtype: x.astype(t or x.dtype) if x.dtype.kind == "f" else x, each)
-                    for each in (args, d_y))  # fmt: skip
-        y, saved = page.forward(*given, **options, **({"kernels": jit} if kernels else {}))
+        given, d, named = (map_arrays(lambda x, t=dtype: x.astype(t or x.dtype) if x.dtype.kind == "f" else x, each)
+                           for each in (args, d_y, tuple(options.values())))  # fmt: skip
+        named = dict(zip(options, named, strict=True)) | ({"kernels": jit} if kernels else {})
+        y, saved = page.forward(*given, **named)
         found.append([np.asarray(y), *(x for _, x in leaves(page.backward(d, saved)))])
     return found
 

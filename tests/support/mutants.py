@@ -166,8 +166,8 @@ MUTANTS = (
     Mutant(
         "a sign in softmax attention's gradient",
         "attention/softmax.py",
-        "p * (d_p - (d_p * p)",
-        "p * (d_p + (d_p * p)",
+        "d_p -= (d_p * p)",
+        "d_p += (d_p * p)",
         "softmax-reference",
     ),
     Mutant(

@@ -135,8 +135,9 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
     r = (d_out * out).sum(axis=-1, keepdims=True)  # dO_i . o_i
     for queries, keys, a in scores_by_tile(q, k, key_mask, pattern, scale):
         i, j = np.s_[..., queries, :], np.s_[..., keys, :]
-        p, g = divide(np.exp(a - m[i]), s[i]), rows(d_out, queries)  # (3)
-        d_a = np.where(p > 0, p * (g @ rows(v, keys).mT - r[i]), p)  # (6), where there is weight
+        p = np.where(np.isneginf(a), q.dtype.type(0), divide(np.exp(a - m[i]), s[i]))  # (3)
+        g = rows(d_out, queries)
+        d_a = np.where(p == 0, p, p * (g @ rows(v, keys).mT - r[i]))  # (6), where there is weight
         d_v[j] += mix(p.mT, g)  # (5)
         d_q[i] += scale * mix(d_a, rows(k, keys))  # (7)
         d_k[j] += scale * mix(d_a.mT, rows(q, queries))  # (8)

@@ -32,7 +32,7 @@ KERNELS = (
     ("causal_chunks", "forward", "x3 x3 x3 x4 x3 x x3 x2 bool"),
     ("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x4 x3 x3 bool bool"),
     ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2"),
-    ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool"),
+    ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool x"),
 )
 IN_WORDS = {
     ("causal_states", "sums"): "linear: sums of each chunk",
@@ -125,7 +125,7 @@ def compute() -> Results:
     offline: Any = importlib.import_module("linattn_ref.kernels.cuda.loops.offline")
     rows = []
     for module, name, arguments in KERNELS:
-        kernel = getattr(importlib.import_module(f"linattn_ref.kernels.cuda.{module}"), name)
+        kernel = getattr(importlib.import_module(f"linattn_ref.kernels.cuda.loops.{module}"), name)
         for dtype in ("float32", "float64"):
             for architecture, limits in LIMITS.items():
                 capability = int(architecture[3]), int(architecture[4])

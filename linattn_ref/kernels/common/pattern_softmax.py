@@ -45,8 +45,9 @@ def forward(
     return out, Saved(q, k, v, out, log_sum_exp, key_mask, pattern, scale)
 
 
-def backward(loop: Any, d_out: Array, saved: Saved) -> page.Gradients:
-    """Equations (5)-(8)."""
+def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = False) -> page.Gradients:
+    """Equations (5)-(8); see `saturation` for ``loop_adds_up``."""
     q, k, v, _, log_sum_exp, key_mask, pattern, scale = saved
     again = partial(page.forward.page, q, k, v, pattern, key_mask=key_mask, scale=scale)
-    return page.Gradients(*loop.backward(divided_by_sums(d_out, log_sum_exp, again), *saved))
+    shares = d_out if loop_adds_up else divided_by_sums(d_out, log_sum_exp, again)
+    return page.Gradients(*loop.backward(shares, *saved))

@@ -54,8 +54,8 @@ def forward(
     return out, Saved(qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale)
 
 
-def backward(loop: Any, d_out: Array, saved: Saved) -> page.Gradients:
-    """Equations (8)-(11)."""
+def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = False) -> page.Gradients:
+    """Equations (8)-(11); see `saturation` for ``loop_adds_up``."""
     qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale = saved
     k, who = key_of(qk, length), (order, count_seen(qk, key_mask), chunk, causal, scale)
 
@@ -63,7 +63,7 @@ def backward(loop: Any, d_out: Array, saved: Saved) -> page.Gradients:
         ranks = order.argsort(axis=-1)
         return page.forward.page(qk, v, buckets=ranks, chunk=chunk, causal=causal, key_mask=key_mask, scale=scale)
 
-    shares = divided_by_sums(d_out, log_sum_exp, again)
+    shares = d_out if loop_adds_up else divided_by_sums(d_out, log_sum_exp, again)
     d_q, d_k, d_v = loop.backward(shares, qk, k, v, out, log_sum_exp, *who)  # (8)-(10)
     add_rows(d_v, d_out, is_alone(log_sum_exp, key_mask))  # from (7)
     # (11), in the arrays that are there: each pass over new memory takes as long as a tenth of the kernel.

@@ -71,11 +71,12 @@ def forward(
     return out, Saved(q, k, v, out, log_sum_exp, key_mask, causal, scale, earlier, state)
 
 
-def backward(loop: Any, d_out: Array, saved: Saved) -> page.Gradients:
-    """Equations (4)-(8), with ``P`` computed again from the row log-sum-exp."""
+def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = False) -> page.Gradients:
+    """Equations (4)-(8), with ``P`` computed again from the row log-sum-exp; see `saturation` for ``loop_adds_up``."""
     q, k, v, _, log_sum_exp, key_mask, causal, scale = saved[:8]
     again = partial(online_softmax.forward.page, q, k, v, causal=causal, key_mask=key_mask, scale=scale)
-    d_q, d_k, d_v = loop.backward(divided_by_sums(d_out, log_sum_exp, again), *saved[:8])
+    shares = d_out if loop_adds_up else divided_by_sums(d_out, log_sum_exp, again)
+    d_q, d_k, d_v = loop.backward(shares, *saved[:8])
     return page.Gradients(d_q, d_k[..., saved.earlier :, :], d_v[..., saved.earlier :, :])
 
 

@@ -24,7 +24,7 @@ from linattn_ref.kernels.cuda.loops.pattern_tasks import SHORT
 EXPECTED = {(budget.module, budget.kernel): budget.arguments for budget in BUDGETS}
 HALF = {name for name in EXPECTED if name[0].startswith("half_")}
 HALF_ALONE = HALF | {("rows", "reciprocal")}  # in other dtypes it is divided
-ALSO = {("rows", "fill"): ["b1 bool"]}  # a mask without a masked key
+ALSO = {("rows", "fill"): ["b1 bool", "i1 i"]}  # a mask without a masked key; ones of 16 bits
 MODES = list(np.ndindex(2, 2, 2))
 
 

@@ -86,7 +86,7 @@ def kernel(function=None, **said):
     if function is None:
         return functools.partial(kernel, **said)
     entrance = Entrance(function, said)
-    return Kernel(*(_compiled(function, entrance, parallel) for parallel in (True, False)), entrance.check_lengths)
+    return Kernel(*(_compiled(function, entrance, parallel) for parallel in (True, False)), entrance.check)
 
 
 def serial_kernel(function=None, *, written=None, **said):

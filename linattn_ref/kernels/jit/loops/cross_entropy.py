@@ -34,7 +34,7 @@ def forward(scores, targets, share):
     return log_p.reshape(targets.shape), d_scores.reshape(scores.shape)
 
 
-@kernel(scores="rows V", targets="rows", share="rows", d_scores="rows V", log_p="rows")
+@kernel(scores="rows V", targets="rows < V", share="rows", d_scores="rows V", log_p="rows")
 def _forward(scores, targets, share, d_scores, log_p):
     for i in prange(len(scores)):
         some = slice(i, i + 1)

@@ -44,6 +44,7 @@ def forward(scores, targets, frames, lengths, share):
     share : ndarray ``(B,)``
     """
     losses, d_scores = np.empty(len(scores), scores.dtype), np.empty(scores.shape, scores.dtype)
+    targets = np.where(np.arange(targets.shape[-1]) < lengths[:, None], targets, 0)  # the others may be anything
     counts = [without_gaps(x, np.intp) for x in (targets, frames, lengths)]
     _forward(without_gaps(scores), *counts, without_gaps(share), losses, d_scores)
     return losses, d_scores
@@ -52,7 +53,7 @@ def forward(scores, targets, frames, lengths, share):
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@kernel(scores="B T V", targets="B S", frames="B", lengths="B", share="B", losses="B", d_scores="B T V")
+@kernel(scores="B T V", targets="B S < V", frames="B <= T", lengths="B <= S", share="B", losses="B", d_scores="B T V")
 def _forward(scores, targets, frames, lengths, share, losses, d_scores):
     for b in prange(len(scores)):
         d_scores[b, frames[b] :] = 0

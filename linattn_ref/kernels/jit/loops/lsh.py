@@ -11,6 +11,7 @@ import numpy as np
 from numba import get_num_threads
 
 from linattn_ref.kernels.common.saturation import is_saturated
+from linattn_ref.kernels.jit.loops.entrance import check_indices
 from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.lsh_meet import check_length
 from linattn_ref.kernels.jit.loops.lsh_runs import backward_round, forward_round, run_length
@@ -99,6 +100,7 @@ def _heads_at_a_time(order, chunk):
 def _chunks(order, chunk, dtype):
     """The chunk of every token in every round, ``(heads, rounds, N)``."""
     chunks = np.empty(order.shape, dtype)
+    check_indices("order", order, order.shape[2])  # from the end it would count negative ones
     numbers = (np.arange(order.shape[2]) // chunk).astype(dtype)  # (N,) by rank
     np.put_along_axis(chunks, order, np.broadcast_to(numbers, order.shape), axis=-1)
     return chunks

@@ -45,7 +45,7 @@ from linattn_ref.kernels.jit.loops.lsh_meet import (
     where_greater,
 )
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
-from linattn_ref.kernels.jit.loops.softmax_tile import forget_unseen, product_of_seen, saturate
+from linattn_ref.kernels.jit.loops.softmax_tile import forget_unseen, product_of_seen, saturate, weigh
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, maximum, store
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import without_gaps
@@ -63,7 +63,14 @@ def run_length(chunk):
 # --- Forward ----------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(
+    table=("heads N D", "heads N D", "heads N M", "heads N M"),
+    order="some rounds N < N",
+    chunks="some rounds N",
+    seen="some <= N",
+    row_max="some N",
+    row_sum="some N",
+)
 def forward_round(r, table, first_head, order, chunks, seen, chunk, causal, scale, row_max, row_sum):
     """``q, k, v, out`` from a table, of all heads; the other arrays of some, from the first of them on."""
     heads, _, n = order.shape
@@ -187,7 +194,14 @@ def _combine(queries, rows, sums, results):
 # --- Backward ---------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(
+    table=("heads N M", "heads N D", "heads N D", "heads N M", "heads N D", "heads N D", "heads N M"),
+    order="some rounds N < N",
+    chunks="some rounds N",
+    seen="some <= N",
+    shift="some N",
+    row_sum="some N",
+)
 def backward_round(r, parity, table, first_head, order, chunks, seen, chunk, causal, scale, shift, row_sum, careful):
     """Likewise ``d_out, q, k, v, d_q, d_k, d_v``."""
     heads, _, n = order.shape
@@ -236,7 +250,9 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
             _hide_keys(
                 some_p, first - start, keys, causal, my_place, places[0, queries], my_chunks, their_chunks[:, queries]
             )
-            _weights(some_p, some_d_s, shift[queries], row_sum[queries])
+            for i in range(len(some_p)):
+                query = start + i
+                weigh(some_p, some_d_s, i, load(some_p, i), shift[query], row_sum[query], careful)
             if careful:
                 forget_unseen(some_p, some_d_s, len(some_p))
             for c in range(0, v.shape[1], width):
@@ -268,15 +284,6 @@ def _hide_keys(scores, first, keys, causal, my_place, places, my_chunks, their_c
         if keys < lanes(scores):
             score = keep_lanes(score, 0, keys, -np.inf)
         store(scores, i, score)
-
-
-@njit
-def _weights(p, d_s, shift, row_sum):
-    """Scores to probabilities in ``p``, the gradients of both in ``d_s``."""
-    for i in range(shift.size):
-        weight = exp(load(p, i) - broadcast(shift[i]))
-        store(p, i, weight)
-        store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum[i])))
 
 
 @njit

@@ -15,7 +15,7 @@ from numba import njit
 
 from linattn_ref.kernels.jit.loops.heads import side_by_side
 from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product
-from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, maximum, store
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_unequal, lanes, load, maximum, store
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 
 KEYS = 128  # keys a tile in the forward pass: their scores, 16 KiB, stay in the first-level cache
@@ -117,6 +117,24 @@ def key_panels(k, v, width, scale):
     for c in range(0, width, lanes(k)):
         pack(k_columns[c : c + lanes(k)], k[:, c : c + lanes(k)].T, scale)
     return k_t, v_t, k_columns
+
+
+@njit(forceinline=True)
+def weigh(p, d_s, i, score, shift, row_sum, careful):
+    """The probabilities of row ``i``'s scores to ``p``, and from the gradients in ``d_s`` those of the scores."""
+    weight = exp(score - broadcast(shift))  # (5)
+    if careful:  # a row of NaN has no weight where it sees nothing
+        weight = keep_unequal(weight, score, p.dtype.type(-np.inf), p.dtype.type(0))
+    store(p, i, weight)
+    store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum)))
+
+
+@njit
+def hide_masked(scores, bias):
+    """Before a bias of ``-inf`` is added to scores that may be NaN."""
+    for i in range(scores.shape[1]):
+        if bias[0, i] == -np.inf:
+            scores[:, i] = -np.inf
 
 
 @njit
