@@ -1,7 +1,7 @@
 """The network of `bench_training` in PyTorch's eager mode, from the same numbers: what its users would write.
 
 Attention is PyTorch's own kernel for softmax. For linear attention PyTorch has none: it is the module of
-fast-transformers where that is installed, and the causal product in chunks of `bench_linear_peers`, of which it is not
+fast-transformers where that is installed, and the causal product in chunks of `peers`, of which it is not
 known beforehand which form is the faster. Adam is the fused one.
 """
 
