@@ -414,7 +414,7 @@ same(d_qk_of(mistaken), reformer.backward(d_out, one_saved).qk)
 
 # %%
 record = chapter.record("lsh_recall")
-measured = lsh_recall.from_record(record)
+measured = chapter.results("lsh_recall")
 chapter.show(
     lsh_recall.draw,
     measured,
@@ -531,7 +531,7 @@ chapter.table(("method", "bytes kept at N = 512", "at N = 1024", "ratio"), rows)
 # this package: both passes, 8 heads of width 64.
 
 # %%
-measured = resources.from_record(chapter.record("resources"))
+measured = chapter.results("resources")
 chapter.show(
     resources.draw,
     measured,

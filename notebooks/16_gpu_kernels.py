@@ -703,7 +703,7 @@ for one, two in zip(first, second, strict=True):
 # %%
 assert (np.float32(1) * 0.1).dtype == np.float32  # so the simulator sees nothing
 
-compiled = cuda_occupancy.from_record(chapter.record("cuda_occupancy"))
+compiled = chapter.results("cuda_occupancy")
 chapter.table(
     ("in a float32 kernel", "float64 instructions in its PTX"),
     [(f"`{line.statement}`", "<br>".join(f"`{each}`" for each in line.float64) or "none") for line in compiled.lines],

@@ -28,7 +28,6 @@ from linattn_ref.data import filterbank, reported
 from linattn_ref.experiments.benches import bench_speech
 from linattn_ref.experiments.learning import runs, speech_curves, speech_utterance
 from linattn_ref.experiments.publishing import chapter, style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.gradcheck import check_elementwise
 from linattn_ref.kernels import reference
 from linattn_ref.models import speech
@@ -375,7 +374,7 @@ if RUNS.is_file():
 # its utterances were so long (LSTMs with the loop as it is now, which was made faster after the runs above):
 
 # %%
-bench = restore(bench_speech.Results, chapter.record("bench_speech")["results"])
+bench = chapter.results("bench_speech")
 chapter.show(bench_speech.draw, bench, alt="CPU seconds an epoch against the frames of an utterance, for four networks")
 seconds = {(each.network, each.length): each.seconds for each in bench.epochs}
 for length in sorted({each.length for each in bench.epochs}):

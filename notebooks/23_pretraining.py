@@ -381,7 +381,7 @@ assert all(same_rate[k][0] < held[k][0] for k in (16, 8))
 # paper's networks are RoBERTa's, on 3,300 million words, with 250,000 updates on 64 GPUs.
 
 # %%
-results = mlm_curves.from_record(chapter.record("mlm_curves"))
+results = chapter.results("mlm_curves")
 chapter.show(
     mlm_curves.draw,
     results,

@@ -21,15 +21,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["LIMITS", "Results", "compute", "draw", "from_record", "resident_warps"]
+__all__ = ["LIMITS", "Results", "compute", "draw", "resident_warps"]
 
-CAPTION = (
-    "Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability 9.0, "
-    "and how many warps of blocks of 256 threads they leave room for on a multiprocessor (numbers at the top, a band "
-    "each). Filled: float32; hollow: float64. Compiled; nothing was run."
-)
 THREADS = 256
 # The kernels of linear and softmax attention: module, name, types of the arguments as `offline.compile_to_ptx` reads.
 KERNELS = (
@@ -149,11 +143,6 @@ def compute() -> Results:
     return Results({name: importlib.metadata.version(name) for name in packages}, tuple(rows), tuple(lines))
 
 
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in ``figures/cuda_occupancy.json``."""
-    return restore(Results, record["results"])
-
-
 def float64_instructions(ptx: str) -> tuple[str, ...]:
     """The lines of PTX with float64 in them."""
     return tuple(" ".join(line.split()) for line in ptx.splitlines() if ".f64" in line and ".reg" not in line)
@@ -181,7 +170,10 @@ def _one_line_kernels() -> Mapping[str, Any]:
 
 
 def draw(results: Results) -> Figure:
-    """What each kernel takes, above the steps at which fewer warps fit."""
+    """Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability
+    9.0, and how many warps of blocks of 256 threads they leave room for on a multiprocessor (numbers at the top, a
+    band each). Filled: float32; hollow: float64. Compiled; nothing was run.
+    """
     figure, axes = style.figure(1, 2, height=0.42, sharey=True)
     limits = LIMITS["sm_90"]
     takes = (

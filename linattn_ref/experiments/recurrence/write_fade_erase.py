@@ -44,13 +44,6 @@ VALUES = 512  # in the list
 GATE = 1 - 1 / 32
 RULES = {"add": "add", "fade": "fade", "delta": "delta rule"}
 SOFTMAX = (*RULES, "softmax")  # and softmax attention beside them
-CAPTION = (
-    "What a state of 64 x 64 numbers holds: random keys of length 1, values from a list of 512, read at the key. Left: "
-    "keys written once. Middle: 8 keys written once, and then 8 others again and again, with new values; asked are the "
-    "first. Right: a stream of 1024 keys; the error of the answer for one that was written so many keys ago, measured "
-    "(points) and by formula (lines). Error 1 is that of the answer 0. The delta rule stores no more of what is "
-    "written once; it keeps what is recent, and lets what comes back replace itself alone."
-)
 
 
 class Answer(NamedTuple):
@@ -198,7 +191,12 @@ LOOKS = {"add": ("s", style.GREY), "fade": ("^", style.ORANGE), "delta": ("o", s
 
 
 def draw(results: Results) -> Figure:
-    """Recall over the number of keys and of times, error over age."""
+    """What a state of 64 x 64 numbers holds: random keys of length 1, values from a list of 512, read at the key.
+    Left: keys written once. Middle: 8 keys written once, and then 8 others again and again, with new values; asked
+    are the first. Right: a stream of 1024 keys; the error of the answer for one that was written so many keys ago,
+    measured (points) and by formula (lines). Error 1 is that of the answer 0. The delta rule stores no more of what
+    is written once; it keeps what is recent, and lets what comes back replace itself alone.
+    """
     figure, (left, middle, right) = style.figure(1, 3, height=0.44)
     _draw_recall(left, results.counts, results.once)
     left.set(title="written once", xlabel="keys", ylabel="recall")

@@ -1,8 +1,13 @@
 """What the benches on a CPU have in common: compare, time, tabulate, draw.
 
-A bench runs *kernels*, calls by name, one of them ``"jit"``, and makes a row of each at each setting:
+A bench is a table of cases and peers. A case is a *setting* and *kernels*, calls by name, one of them ``"jit"``; each
+kernel gets a :class:`Row` at each setting. `bench` makes ``compute`` of a function that goes through the cases::
 
-    *setting, kernel, median_ms, min_ms, ratio_median, ratio_min
+    @engine.bench("heads", "repeats")
+    def compute(*, lengths=(256, 512), heads=8, repeats=7, seed=0) -> engine.Measured:
+        for length in lengths:
+            yield from engine.measure({"length": length}, {"jit": ours, "pytorch": theirs}, repeats, tolerance=1e-4)
+        return {"versions": {"PyTorch": ...}}
 
 Everything runs in this process on the same numbers, in turn: one call of each, and again, so that a machine whose speed
 drifts is as fast for all. Measured is CPU time, on one thread. A ratio is a kernel's time over that of ``jit`` in the
@@ -12,10 +17,12 @@ every time. Before any of it, all results are compared: a fast wrong answer is n
 
 from __future__ import annotations
 
+import functools
 import importlib
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,31 +30,41 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.measuring.timing import against_jit
+from linattn_ref.experiments.measuring.timing import against_jit, one_thread
 from linattn_ref.experiments.publishing import labels, style
 
-__all__ = [
-    "BOTH",
-    "FORWARD",
-    "PASSES",
-    "PER_TOKEN",
-    "TOLD",
-    "Call",
-    "Curve",
-    "check_counts",
-    "compare",
-    "compared",
-    "draw",
-    "find",
-    "in_torch",
-    "per_token",
-    "table",
-    "time",
-]
+__all__ = ["BOTH", "FORWARD", "PASSES", "PER_TOKEN", "TOLD", "Call", "Curve", "Fields", "Measured", "Results", "Row"]
+__all__ += ["bench", "check_counts", "compare", "compared", "draw", "find", "measure", "page", "per_token"]
+__all__ += ["rows_of", "table"]
 
 PASSES = FORWARD, BOTH = "forward", "forward + backward"
 Call = Callable[[], Sequence[Array]]  # out; and the gradients, if they are asked for
-Row = TypeVar("Row", bound=tuple[Any, ...])
+
+
+class Fields(SimpleNamespace):
+    """Numbers and words by name, as they stand in a record."""
+
+    def _asdict(self) -> dict[str, Any]:
+        return vars(self)
+
+
+class Row(Fields):
+    """A kernel at a setting: the setting's own names, then ``kernel``, then its times."""
+
+    median_ms: float  # CPU time
+    min_ms: float
+    ratio_median: float  # its time over jit's in the same round
+    ratio_min: float
+
+
+class Results(Fields):
+    """What a bench was asked for and found, by name."""
+
+    versions: dict[str, str]  # of the packages compared with
+    rows: tuple[Row, ...]
+
+
+Measured = Generator[Row, None, dict[str, Any]]  # the rows; in the end, what else the results have, by name
 
 
 # --- Before the clock starts ----------------------------------------------------------------------------------------
@@ -67,18 +84,6 @@ def find(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         return None
-
-
-def in_torch(
-    torch: Any, function: Callable[..., Any], arrays: Iterable[Array], d_out: Array, with_gradient: bool
-) -> Sequence[Array]:
-    """``out`` of a function of tensors, and gradients by PyTorch's automatic differentiation; no array is copied."""
-    leaves = [torch.from_numpy(x).requires_grad_(with_gradient) for x in arrays]
-    out = function(*leaves)
-    if not with_gradient:
-        return (out.numpy(),)
-    out.backward(torch.from_numpy(d_out))
-    return tuple(x.numpy() for x in (out.detach(), *(leaf.grad for leaf in leaves)))
 
 
 def compare(
@@ -115,28 +120,108 @@ def compare(
                 raise RuntimeError(f"{what}: {name} and {to} differ in {output} by {error:.1e} of its largest entry")
 
 
-def time(
-    row: Callable[..., Row],
-    setting: tuple[Any, ...],
-    kernels: Mapping[str, Callable[[], object]],
+# --- Measuring ------------------------------------------------------------------------------------------------------
+
+
+def bench(*told: str, results: type[Results] = Results) -> Callable[[Callable[..., Measured]], Callable[..., Results]]:
+    """Make ``compute``, which returns `Results`, of a generator of rows; on one thread.
+
+    Parameters
+    ----------
+    *told : str
+        The options that are kept in the results. All that are numbers, but for the seed, must be at least 1.
+    results : type, optional
+        One whose annotations say what else it has. The rows are last, unless the generator says where they stand.
+    """
+
+    def of(cases: Callable[..., Measured]) -> Callable[..., Results]:
+        @functools.wraps(cases)
+        def compute(**options: Any) -> Results:
+            options = {**(cases.__kwdefaults__ or {}), **options}
+            check_counts(**{n: x for n, x in options.items() if n != "seed" and not isinstance(x, (bool, str, type))})
+            facts: dict[str, Any] = {}
+
+            def rows() -> Generator[Row, None, None]:
+                facts.update((yield from cases(**options)))
+
+            with one_thread(find("torch")):
+                measured = tuple(rows())
+            return results(**{**{name: options[name] for name in told}, **facts, "rows": measured})
+
+        compute.__annotations__ = {"return": results}
+        return compute
+
+    return of
+
+
+def measure(
+    setting: Mapping[str, Any],
+    kernels: Mapping[str, Callable[[], Any]],
     repeats: int,
-    calls: int = 1,
+    *,
+    tolerance: float | None = None,
+    apart: Iterable[str] = (),
+    expected: Mapping[str, Sequence[Any]] | None = None,
+    outputs: Sequence[str] = ("out", "d_q", "d_k", "d_v"),
+    what: str | None = None,
+    called: str = "kernel",
+    often: int = 1,
+    calls: int | None = None,
 ) -> list[Row]:
-    """A row for each kernel, from ``repeats`` rounds; each does its work ``calls`` times when it is called."""
-    return [
-        row(*setting, name, median_ms / calls, min_ms / calls, *ratios)
-        for name, (median_ms, min_ms, *ratios) in against_jit(kernels, repeats).items()
-    ]
+    """Compare what the kernels return, then time them in turn: a row for each.
+
+    Parameters
+    ----------
+    setting : mapping
+        What the rows have in common.
+    kernels : mapping
+        By name; one of them is ``"jit"``.
+    repeats : int
+        Rounds, after one that is not counted.
+    tolerance : float, optional
+        See `compare`; without it nothing is compared.
+    apart : iterable of str
+        Kernels whose result is another one.
+    expected : mapping, optional
+        Results to be compared in the place of those that the kernels return.
+    outputs : sequence of str
+    what : str, optional
+        For the error; by default the setting's words.
+    called : str
+        The field of a row that has the kernel's name.
+    often : int
+        How often a kernel is called each time; its times are those of one call.
+    calls : int, optional
+        How often a kernel does its work when it is called once.
+    """
+    if tolerance is not None:
+        results = expected or {name: kernel() for name, kernel in kernels.items() if name not in apart}
+        words = [f"{name}={x}" if isinstance(x, bool) else x for name, x in setting.items() if type(x) is not int]
+        compare(what or ", ".join(words), results, tolerance, outputs=outputs)
+    many = {name: functools.partial(_often, kernel, often) if often > 1 else kernel for name, kernel in kernels.items()}
+    times = against_jit(many, repeats, work=calls or often)
+    return [Row(**setting, **{called: name}, **one._asdict()) for name, one in times.items()]
+
+
+def _often(call: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        call()
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def by_setting(rows: Iterable[Row]) -> dict[tuple[Any, ...], dict[str, Any]]:
+def rows_of(results: Any, **wanted: Any) -> list[Row]:
+    """The rows, of results or of a list of them, with these values."""
+    rows = getattr(results, "rows", results)
+    return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
+
+
+def by_setting(rows: Iterable[Row]) -> dict[tuple[Any, ...], dict[str, Row]]:
     """Each setting's rows by kernel."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    found: dict[tuple[Any, ...], dict[str, Row]] = {}
     for row in rows:
-        *setting, kernel = row[:-4]
+        *setting, kernel = list(vars(row).values())[:-4]
         found.setdefault(tuple(setting), {})[kernel] = row
     return found
 
@@ -187,6 +272,11 @@ def compared(versions: Mapping[str, str], wanted: Iterable[str]) -> str:
     return " ".join(filter(None, parts))
 
 
+def page(*tables: Sequence[str], note: Sequence[str]) -> str:
+    """Tables, and sentences below them."""
+    return "\n\n".join("\n".join(lines) for lines in (*tables, [" ".join(note)]))
+
+
 class Curve(NamedTuple):
     label: str
     colour: str
@@ -233,6 +323,7 @@ def _name_lines(axis: Axes, lines: Sequence[tuple[Line2D, Curve]]) -> None:
 PER_TOKEN = "µs a token, all heads, one thread"
 
 
-def per_token(row: Any, length: int) -> tuple[int, float]:
-    """A point of a curve: microseconds."""
-    return length, 1e3 * row.median_ms / length
+def per_token(rows: Iterable[Row]) -> list[tuple[int, float]]:
+    """The points of a curve: microseconds against the length."""
+    lengths = ((row.length if hasattr(row, "length") else row.size, row.median_ms) for row in rows)
+    return [(length, 1e3 * median_ms / length) for length, median_ms in lengths]
