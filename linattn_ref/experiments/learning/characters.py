@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,7 +78,6 @@ def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
         if len(part) <= shape.length:
             raise ValueError(f"text: {len(part)} characters of it are for {name}, more than {shape.length} are needed")
     last, kernels = len(found.training) - shape.length, model.kernels
-    kernels = import_module(kernels) if isinstance(kernels, str) else kernels
 
     def batch(rng: np.random.Generator) -> Characters:
         return windows(found.training, shape.length, rng.integers(last, size=shape.batch))

@@ -14,7 +14,6 @@ import numpy as np
 from linattn_ref.attention import linear, linformer, long_short, nystromformer, performer, reformer, rfa, softmax
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.linformer_projections import Sharing
-from linattn_ref.attention.parts import layer_norm
 from linattn_ref.attention.sparse import bigbird, local, longformer
 from linattn_ref.kernels import jit
 from linattn_ref.nn import mechanism
@@ -132,7 +131,7 @@ def _linformer(s: Setting, rng: np.random.Generator) -> Inside:
 def _mixtures(s: Setting, rng: np.random.Generator) -> tuple[Any, ...]:
     """Long-Short's own: as many mixtures as near keys, and norms that begin with gain 1."""
     d = s.head_width
-    pair = [layer_norm.Params(np.ones(d, np.float32), np.zeros(d, np.float32)) for _ in range(4)]
+    pair = [(np.ones(d, np.float32), np.zeros(d, np.float32)) for _ in range(4)]
     w_p = (rng.standard_normal((d, s.k // 2)) / np.sqrt(d)).astype(np.float32)
     return w_p, (pair[0], pair[1]), (pair[2], pair[3])
 

@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.attention import linear
 from linattn_ref.data.text import Text
 from linattn_ref.experiments.learning import characters
 from linattn_ref.experiments.learning.characters import Shape
-from linattn_ref.kernels import jit
-from linattn_ref.models import causal
-from linattn_ref.nn import mechanism
 
 TINY = Shape(width=16, hidden=32, heads=2, layers=1, length=12, batch=4)
 
@@ -37,16 +33,6 @@ def test_it_learns_what_repeats_itself(tmp_path, text, attention):
     written = characters.write(params, model, found)
     assert len(written) == TINY.length
     assert set(written) <= set("abcd")
-
-
-def test_a_backend_may_be_given_by_its_name():
-    found = characters.corpus(Text("x", ["abcd" * 300], ""))
-    drawn = causal.draw(np.random.default_rng(0), tokens=4, places=12, width=16, hidden=32, layers=1, dtype=np.float64)
-    losses = []
-    for kernels in (jit, jit.__name__):
-        task = characters.task(found, causal.Model(mechanism.of(linear, causal=True), 2, kernels=kernels), TINY)
-        losses.append(task.learn(drawn, task.batch(np.random.default_rng(0)), 1.0)[0])
-    assert losses[0] == losses[1] > 0
 
 
 def test_the_alphabet_is_the_most_frequent():

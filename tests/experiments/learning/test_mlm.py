@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.attention import linformer, long_short, softmax
+from linattn_ref.attention import linformer, softmax
 from linattn_ref.data import subwords
 from linattn_ref.experiments.learning import encoder_attention, mlm, mlm_start, ngrams
 from linattn_ref.models import encoder, masked_tokens
-from linattn_ref.nested import leaves
 from linattn_ref.nn import mechanism
 
 TINY = mlm.Shape(width=16, hidden=32, heads=2, layers=1, length=16, tokens=128, vocabulary=300)
@@ -65,16 +64,6 @@ def test_a_mechanism_of_other_projections_keeps_them():
     drawn = below.blocks[0].attention.inner.w.copy()
     begun = mlm_start.begun(masked_tokens.draw(below, rng), 2, rng)
     np.testing.assert_array_equal(begun.encoder.blocks[0].attention.inner.w, drawn)
-
-
-def test_what_long_short_learns_is_called_as_its_gradients_are():
-    """Or an optimiser would refuse them."""
-    rng = np.random.default_rng(0)
-    made = encoder_attention.make("long-short", encoder_attention.Setting(1, 2, 8, 16, k=8), rng)
-    q, k, v = rng.standard_normal((3, 16, 8)).astype(np.float32)
-    out, saved = long_short.forward(q, k, v, *made.own[0], window=2)
-    gradients = long_short.backward(out, saved)[3:]
-    assert [name for name, _ in leaves(gradients)] == [name for name, _ in leaves(made.own[0])]
 
 
 def test_all_pieces_begin_nearly_equal():
