@@ -91,8 +91,8 @@ class Judge:
             del kept["causal"]
         normalise = {"normalise": True} if self.target.offers("normalise") else {}
         given = {"gate_per": self.target.mapping.gate, "dtype": self.target.dtype, **normalise, **fixed, **kept}
-        if given.get("state") and OPS[self.target.op].inputs[:3] == OPS[self.target.op].inputs and "causal" in OPS[self.target.op].options:
-            given.setdefault("causal", True)
+        if given.get("state") and "causal" in OPS[self.target.op].options:
+            given["causal"] = True
         if self.target.mapping.layout == "packed":
             given.setdefault("leading", (1, 4))
         return ask(self.target.op, self.rng, **given)

@@ -141,7 +141,7 @@ def _(x: Question) -> Any:
 
 @output("causal_ignored", "causal is ignored: every query sees all keys", ("softmax", "linear"))
 def _(x: Question) -> Any:
-    return x.change(causal=None) if x.causal else None
+    return x.change(causal=None) if x.causal and x.state is None else None
 
 
 @output("causal_unasked", "it is causal although that was not asked for", ("softmax", "linear"))
@@ -372,7 +372,7 @@ def _(x: Question) -> Any:
 
 @output("beta_twice", "beta is applied twice", DELTAS)
 def _(x: Question) -> Any:
-    return x.change(beta=x.inputs["beta"] ** 2)
+    return by_rule(x, erase=lambda e, k, v, beta: beta * e, value=lambda value, k, v, beta: beta * value)
 
 
 @output("beta_clipped", "beta is clipped to 1", DELTAS)

@@ -121,7 +121,8 @@ class Target(NamedTuple):
         if name == "d_state":
             takes = self.backward is None or "d_state" in inspect.signature(self.backward).parameters
             return takes and self.offers("gradients") and self.offers("state")
-        if name in self.mapping.fixed or name not in (*OPS[self.op].options, "normalise"):
+        options = (*OPS[self.op].options, *("normalise",) * ("beta" in OPS[self.op].inputs))
+        if name in self.mapping.fixed or name not in options:
             return False
         if name == "offsets" and self.mapping.layout == "packed":
             return True
