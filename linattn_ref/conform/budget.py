@@ -3,10 +3,10 @@
 The question is answered again in float32 (or float64), several times: by our pages as they are and by their chunked and
 tiled forms, each with the channels in another order, so that sums are rounded otherwise. The largest error that any of
 these makes, of the entries that are computed together (a row of channels), times :data:`FACTOR`, is allowed; so is one
-rounding of the largest number of its head, since another order of a sum leaves something where ours leaves 0. A number
-per token (``beta``, a gate per head) has no such neighbours: it is judged by its own size, so that a kernel at a strong
-gate has to be as right as its precision can be there. A dtype of 16 bits computes in float32 and rounds once: twice the
-error of one rounding is allowed beside.
+rounding of the largest number of its head, since another order of a sum leaves something where ours leaves 0 (for a
+number per token, ``beta`` or a gate per head, of a sum over the tokens). So a kernel at strong gates, where all
+gradients are small, is judged by what its precision can do there. A dtype of 16 bits computes in float32 and rounds
+once: twice the error of one rounding is allowed beside.
 
 Zeros never pass: an array of which most entries are allowed to be off by their own size cannot be judged, which fails.
 """
@@ -48,7 +48,8 @@ def allowed(question: Question, right: Arrays, dtype: str) -> Arrays:
         rows = x.ndim == question.inputs["q"].ndim or name in ("s", "d_s")
         size = abs(right[name])
         together = x.max(axis=-1, keepdims=True, initial=0.0) if rows else x
-        once = np.finfo(working).eps / 2 * (size.max(axis=(-2, -1), keepdims=True, initial=0.0) if rows else size)
+        head = size.max(axis=(-2, -1) if rows else -1, keepdims=True, initial=0.0)
+        once = np.finfo(working).eps / 2 * head * (1.0 if rows else np.sqrt(max(x.shape[-1], 1)))
         tiny = 0.0 if dtype == "float64" else np.finfo(working).tiny
         found[name] = FACTOR * (together + once) + 2 * UNIT.get(dtype, 0.0) * size + tiny
         if dtype == "float16":  # whose smallest steps are of one size
