@@ -21,7 +21,7 @@ def run_conform(arguments: argparse.Namespace) -> int:
 
     Exit status 0: all that is offered passes. 1: a check fails. 2: nothing could be run.
     """
-    from linattn_ref.conform import files
+    from linattn_ref.conform import faults, files
     from linattn_ref.conform.checks import CHECKS
     from linattn_ref.conform.questions import OPS
     from linattn_ref.conform.report import Report
@@ -30,6 +30,10 @@ def run_conform(arguments: argparse.Namespace) -> int:
     if arguments.list:
         for each in CHECKS.values():
             say(f"{each.name}: {each.why}")
+        return 0
+    if arguments.confusion:
+        faults.save(arguments.confusion, arguments.command_line)
+        say("wrote", arguments.confusion)
         return 0
     if arguments.write:
         written = files.write(arguments.write, (arguments.op,) if arguments.op else tuple(OPS), arguments.full)
@@ -40,7 +44,7 @@ def run_conform(arguments: argparse.Namespace) -> int:
         report = files.read(arguments.read)
     else:
         if not arguments.target or not arguments.op:
-            raise ValueError("expected TARGET and --op, or --write, --read or --list")
+            raise ValueError("expected TARGET and --op, or --write, --read, --confusion or --list")
         mapping = mapping_of(arguments).checked()
         names = names_of(arguments.op, tuple(arguments.only or ()))
         outcomes = []
@@ -84,7 +88,11 @@ def mapping_of(arguments: argparse.Namespace) -> Any:
     for field in ("names", "fixed", "given"):
         said[field] = {**said.get(field, {}), **dict(getattr(arguments, field) or ())}
     said["declares"] = (*said.get("declares", ()), *(arguments.declares or ()))
-    said |= {f: getattr(arguments, f) for f in ("layout", "mask", "gate", "state", "arrays", "device") if getattr(arguments, f)}
+    said |= {
+        f: getattr(arguments, f)
+        for f in ("layout", "mask", "gate", "state", "arrays", "device")
+        if getattr(arguments, f)
+    }
     said["given"] = {name: named(x) for name, x in said["given"].items()}
     return Mapping(**said)
 
@@ -120,8 +128,12 @@ def add_conform(commands: Any) -> None:
     option("--seed", type=at_least(0), default=0, help="of the inputs (default: 0)")
     option("--timeout", type=float, default=600.0, metavar="S", help="seconds that a check may take (default: 600)")
     option("--map", dest="names", nargs="+", type=pair, metavar="OURS=THEIRS", help="names of arguments: log_gate=g")
-    option("--fixed", nargs="+", type=pair, metavar="OPTION=VALUE", help="built in, so not passed: scale=1.0 causal=true")
-    option("--give", dest="given", nargs="+", type=pair, metavar="NAME=VALUE", help="arguments of its own, always passed")
+    option(
+        "--fixed", nargs="+", type=pair, metavar="OPTION=VALUE", help="built in, so not passed: scale=1.0 causal=true"
+    )
+    option(
+        "--give", dest="given", nargs="+", type=pair, metavar="NAME=VALUE", help="arguments of its own, always passed"
+    )
     option("--declare", dest="declares", nargs="+", metavar="OPTION", help="options that its signature does not show")
     option("--layout", choices=("BHND", "BNHD", "packed"), help="of arrays of tokens (default: BHND)")
     option("--mask", choices=("BHL", "BL"), help="whether masks have heads (default: BHL)")
@@ -134,4 +146,5 @@ def add_conform(commands: Any) -> None:
     option("--html", type=Path, metavar="FILE", help="write it as a page, with the error of each token")
     option("--write", type=Path, metavar="DIR", help="write cases as files, for kernels in other languages")
     option("--read", type=Path, metavar="DIR", help="judge the answers that lie beside them")
+    option("--confusion", type=Path, metavar="FILE", help="plant every mistake, and write which are taken for which")
     option("--list", action="store_true", help="the checks, and why")

@@ -122,7 +122,9 @@ class Torch(Library):
         found = torch.autograd.grad(ends, [*leaves.values(), *parts], cotangents, allow_unused=True)
         grads = dict(zip(leaves, found, strict=False))
         if parts:
-            of_state = tuple(torch.zeros_like(x) if g is None else g for x, g in zip(parts, found[len(leaves) :], strict=True))
+            of_state = tuple(
+                torch.zeros_like(x) if g is None else g for x, g in zip(parts, found[len(leaves) :], strict=True)
+            )
             grads["state"] = of_state if isinstance(state, tuple) else of_state[0]
         return out, last, grads
 

@@ -13,12 +13,11 @@ Zeros never pass: an array of which most entries are allowed to be off by their 
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from linattn_ref.attention import chunked_delta, chunked_linear, online_softmax
+from linattn_ref.attention import chunked_linear, online_softmax
 from linattn_ref.conform.questions import Arrays, Question, answer
 
 __all__ = ["FACTOR", "allowed", "is_blind"]
@@ -33,6 +32,7 @@ def allowed(question: Question, right: Arrays, dtype: str) -> Arrays:
     """The largest error allowed of each entry."""
     working = np.dtype(np.float64 if dtype == "float64" else np.float32)
     rng = np.random.default_rng(0)
+    unit, tiny = (2.0**-52, 0.0) if dtype == "float64" else (2.0**-23, 2.0**-126)
     off = {name: np.zeros(x.shape) for name, x in right.items()}
     for way in ({}, chunked(question)):
         for order in range(1 + ORDERS):
@@ -49,8 +49,7 @@ def allowed(question: Question, right: Arrays, dtype: str) -> Arrays:
         size = abs(right[name])
         together = x.max(axis=-1, keepdims=True, initial=0.0) if rows else x
         head = size.max(axis=(-2, -1) if rows else -1, keepdims=True, initial=0.0)
-        once = np.finfo(working).eps / 2 * head * (1.0 if rows else np.sqrt(max(x.shape[-1], 1)))
-        tiny = 0.0 if dtype == "float64" else np.finfo(working).tiny
+        once = unit / 2 * head * (1.0 if rows else np.sqrt(size.shape[-1]))
         found[name] = FACTOR * (together + once) + 2 * UNIT.get(dtype, 0.0) * size + tiny
         if dtype == "float16":  # whose smallest steps are of one size
             found[name] = found[name] + 2.0**-24 * (right[name] != 0)

@@ -8,6 +8,7 @@ one pass equal to pieces), is a few lines here.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ class Place(NamedTuple):
 
     array: str
     worst: float  # in units of the budget
-    index: tuple[int, ...]  # the first that is off by too much, or else the worst
+    at: tuple[int, ...]  # the first that is off by too much, or else the worst
     got: float
     expected: float
     allowed: float
@@ -40,7 +41,7 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         if self.blind:
             return f"{self.array}: cannot be judged, zeros would pass"
-        at = ", ".join(map(str, self.index))
+        at = ", ".join(map(str, self.at))
         return f"{self.array}[{at}]: got {self.got:.6g}, expected {self.expected:.6g}, allowed {self.allowed:.2g}"
 
 
@@ -103,7 +104,13 @@ class Judge:
         right = answer(question)
         budget = allowed(question, right, self.target.dtype)
         names = [name for name in right if name in got.arrays and (only is None or name in only)]
-        return Trial(note, question, got, right, [self.compare(note, name, got.arrays[name], right[name], budget[name], question) for name in names])
+        return Trial(
+            note,
+            question,
+            got,
+            right,
+            [self.compare(note, name, got.arrays[name], right[name], budget[name], question) for name in names],
+        )
 
     def compare(
         self, note: str, name: str, got: np.ndarray, right: np.ndarray, budget: Any, question: Question | None = None
@@ -125,11 +132,20 @@ class Judge:
             axis = question.axis("d_out" if name == "out" else name.removeprefix("d_")) % ratio.ndim
             by_token = tuple(ratio.max(axis=tuple(i for i in range(ratio.ndim) if i != axis)).tolist())
         return Place(
-            name, float(ratio.max()), index, float(got[index]), float(right[index]), float(budget[index]), note, by_token,
+            name,
+            float(ratio.max()),
+            index,
+            float(got[index]),
+            float(right[index]),
+            float(budget[index]),
+            note,
+            by_token,
             is_blind(right, budget),
         )
 
-    def same(self, note: str, first: Trial, name: str, got: np.ndarray, expected: np.ndarray, budget: Any = 0.0) -> Trial:
+    def same(
+        self, note: str, first: Trial, name: str, got: np.ndarray, expected: np.ndarray, budget: Any = 0.0
+    ) -> Trial:
         """Something else that must hold of a trial's answer."""
         question = first.question if name in first.right else None
         return first._replace(note=note, places=[self.compare(note, name, got, expected, budget, question)])
@@ -189,7 +205,11 @@ def causality(judge: Judge) -> Iterator[Trial]:
 def future(judge: Judge, question: Question) -> Iterator[Trial]:
     """The same question with other tokens from the twelfth on."""
     size = 30.0 if judge.target.dtype == "float16" else 1e4
-    inputs = {name: x.copy() for name, x in question.inputs.items() if name in ("k", "v") or (name == "q" and judge.target.op != "softmax")}
+    inputs = {
+        name: x.copy()
+        for name, x in question.inputs.items()
+        if name in ("k", "v") or (name == "q" and judge.target.op != "softmax")
+    }
     for name, x in inputs.items():
         if name != "k" or "beta" not in question.inputs or question.options.get("normalise", True):
             x[..., 12:, :] *= size
@@ -233,8 +253,7 @@ def masks(judge: Judge, question: Question) -> Iterator[tuple[str, np.ndarray]]:
     """Some masks, the same for all heads."""
     shape, n = question.inputs["k"].shape[:-1], question.inputs["k"].shape[-2]
     places = np.arange(n)
-    inside = judge.rng.random(n) < 0.7
-    inside[3] = False
+    inside = (judge.rng.random(n) < 0.7) & (places != 3)
     for where, mask in (("in front", places >= 5), ("in the middle", inside), ("at the end", places < n - 6)):
         yield where, np.broadcast_to(mask, shape).copy()
 
@@ -289,7 +308,7 @@ def pieces(judge: Judge) -> Iterator[Trial]:
     n = question.inputs["k"].shape[-2]
     for note, cuts in (("in two pieces", (0, 13, n)), ("token by token", range(n + 1))):
         state, outs, last = None, [], None
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        for start, stop in itertools.pairwise(cuts):
             last = judge.target.answer(question.rows(start, stop), gradients=False, state=state)
             state = last.state
             outs.append(last.arrays["out"])
@@ -299,7 +318,9 @@ def pieces(judge: Judge) -> Iterator[Trial]:
         trial = Trial(note, question, last, right, [])
         found = {**last.arrays, "out": np.concatenate(outs, axis=-2)}
         names = [name for name in found if name in right and not name.startswith("d_")]
-        yield trial._replace(places=[judge.compare(note, name, found[name], right[name], budget[name], question) for name in names])
+        yield trial._replace(
+            places=[judge.compare(note, name, found[name], right[name], budget[name], question) for name in names]
+        )
 
 
 OFFSETS = np.array([0, 5, 5, 6, 20])
@@ -378,7 +399,10 @@ def buffers(judge: Judge) -> Iterator[Trial]:
 def inputs_kept(judge: Judge) -> Iterator[Trial]:
     """A call leaves its inputs as they were."""
     trial = judge.trial("", judge.ask(causal=True))
-    kept = [judge.compare("", name, np.array([float(name in trial.got.altered)]), np.zeros(1), 0.0) for name in trial.question.inputs]
+    kept = [
+        judge.compare("", name, np.array([float(name in trial.got.altered)]), np.zeros(1), 0.0)
+        for name in trial.question.inputs
+    ]
     yield trial._replace(places=[place._replace(array=f"altered_{place.array}") for place in kept])
 
 
@@ -387,7 +411,13 @@ def same_twice(judge: Judge) -> Iterator[Trial]:
     """The same call gives the same numbers, to the bit."""
     trial = judge.trial("", judge.ask(causal=True))
     again = judge.target.answer(trial.question)
-    yield trial._replace(places=[judge.compare("again", name, again.arrays[name], x, 0.0, trial.question) for name, x in trial.got.arrays.items() if name in trial.right])
+    yield trial._replace(
+        places=[
+            judge.compare("again", name, again.arrays[name], x, 0.0, trial.question)
+            for name, x in trial.got.arrays.items()
+            if name in trial.right
+        ]
+    )
 
 
 @check()

@@ -1,29 +1,35 @@
 """Kernels with one mistake each, row by row in plain loops: what the judge has to find, and to call by its name.
 
-They share no line with `hypotheses`, which says what a mistake makes of the pages' formulas. :func:`confusion` asks each
-of them about three shapes and tells which hypotheses fit: the mistake that was made has to come first.
+They share no line with `hypotheses`, which says what a mistake makes of the pages' formulas. :func:`confusion` asks
+each of them about three shapes and tells which hypotheses fit: the mistake that was made has to come first.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn_ref import atomic
 from linattn_ref.conform.budget import allowed
 from linattn_ref.conform.hypotheses import HYPOTHESES, diagnose
 from linattn_ref.conform.questions import OPS, Arrays, Question, answer, ask
 from linattn_ref.conform.target import Mapping, Target
 
-__all__ = ["SHAPES", "applies", "confusion", "diagnosed", "dtype_of", "faulty", "question_of"]
+__all__ = ["SHAPES", "applies", "confusion", "diagnosed", "dtype_of", "faulty", "question_of", "save"]
 
 SHAPES = ({"n": 9, "d": 4, "m": 6}, {"n": 16, "d": 8, "m": 3}, {"n": 21, "d": 5, "m": 7})
 
 
-def each_head(rows: Callable[..., Any], fault: str, q: Any, k: Any, v: Any, *, groups: int = 1, offsets: Any = None,
-              key_mask: Any = None, state: Any = None, beta: Any = None, log_gate: Any = None, **options: Any) -> Any:  # fmt: skip
+def each_head(
+    rows: Callable[..., Any], fault: str, q: Any, k: Any, v: Any, *, beta: Any = None, log_gate: Any = None,
+    groups: int = 1, offsets: Any = None, key_mask: Any = None, state: Any = None, **options: Any,
+) -> Any:  # fmt: skip
     """The output of every head and sequence by itself, and the last states where one was given."""
     out = np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     *batch, heads = q.shape[:-2]
@@ -32,13 +38,23 @@ def each_head(rows: Callable[..., Any], fault: str, q: Any, k: Any, v: Any, *, g
     last = [np.zeros(x.shape, x.dtype) for x in ((state if many else (state,)) if state is not None else ())]
     for at in np.ndindex(*batch, heads):
         shared = (*at[:-1], at[-1] % (heads // groups) if fault == "heads_modulo" else at[-1] // groups)
-        for p, (start, stop) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+        for p, (start, stop) in enumerate(itertools.pairwise(cuts)):
             keys = slice(start, stop)
             queries = keys if len(cuts) > 2 else slice(None)
             packed = (p if fault != "state_of_the_first" else 0,) if offsets is not None else ()
-            first = None if state is None or fault == "state_ignored" else [x[(*packed, *shared)] for x in (state if many else (state,))]
-            arrays = [x[(*shared, keys)] for x in (k, v)] + [None if x is None else x[(*shared, keys)] for x in (beta, log_gate)]
-            mask = np.ones(stop - start, bool) if key_mask is None or fault == "mask_ignored" else key_mask[(*shared, keys)]
+            first = (
+                None
+                if state is None or fault == "state_ignored"
+                else [x[(*packed, *shared)] for x in (state if many else (state,))]
+            )
+            arrays = [x[(*shared, keys)] for x in (k, v)] + [
+                None if x is None else x[(*shared, keys)] for x in (beta, log_gate)
+            ]
+            mask = (
+                np.ones(stop - start, bool)
+                if key_mask is None or fault == "mask_ignored"
+                else key_mask[(*shared, keys)]
+            )
             mask = ~mask if fault == "mask_inverted" and key_mask is not None else mask
             out[(*at, queries)], after = rows(fault, q[(*at, queries)], *arrays, mask, first, **options)
             for whole, x in zip(last, after, strict=False):
@@ -64,8 +80,10 @@ def scale_of(fault: str, given: float | None, d: int, m: int) -> float:
     return {"scale_twice": scale * scale, "scale_missing": 1.0, "scale_of_values": m**-0.5}.get(fault, scale)
 
 
-def softmax_rows(fault: str, q: Any, k: Any, v: Any, beta: Any, gate: Any, mask: Any, state: Any, *, causal: bool = False,
-                 scale: float | None = None) -> Any:  # fmt: skip
+def softmax_rows(
+    fault: str, q: Any, k: Any, v: Any, beta: Any, gate: Any, mask: Any, state: Any, *,
+    causal: bool = False, scale: float | None = None,
+) -> Any:  # fmt: skip
     """Softmax attention of one head."""
     scale, out = scale_of(fault, scale, q.shape[-1], v.shape[-1]), np.zeros((len(q), v.shape[-1]))
     for i in range(len(q)):
@@ -89,8 +107,10 @@ def phi(fault: str, x: Any) -> Any:
     return np.where(x > 0, x + 1, np.exp(np.where(x > 0, 0, x))) - (fault == "feature_map_elu")
 
 
-def linear_rows(fault: str, q: Any, k: Any, v: Any, beta: Any, gate: Any, mask: Any, state: Any, *, causal: bool = False,
-                eps: float = 1e-6) -> Any:  # fmt: skip
+def linear_rows(
+    fault: str, q: Any, k: Any, v: Any, beta: Any, gate: Any, mask: Any, state: Any, *,
+    causal: bool = False, eps: float = 1e-6,
+) -> Any:  # fmt: skip
     """Linear attention of one head: the weight of every pair, and what the state adds."""
     q = q * q.shape[-1] ** -0.5 if fault == "scale_unasked" else q
     if fault == "scale_of_keys_twice":
@@ -116,8 +136,10 @@ def unit(x: Any) -> Any:
     return x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + 1e-6)
 
 
-def rule_rows(fault: str, q: Any, k: Any, v: Any, beta: Any, gate: Any, mask: Any, state: Any, *, normalise: bool = True,
-              scale: float | None = None) -> Any:  # fmt: skip
+def rule_rows(
+    fault: str, q: Any, k: Any, v: Any, beta: Any, gate: Any, mask: Any, state: Any, *,
+    normalise: bool = True, scale: float | None = None,
+) -> Any:  # fmt: skip
     """The gated delta rule of one head, and gated linear attention where there is no beta."""
     scale = scale_of(fault, scale, q.shape[-1], v.shape[-1])
     if beta is not None and fault != "not_normalised" and (normalise or fault == "normalised"):
@@ -141,14 +163,17 @@ def rule_rows(fault: str, q: Any, k: Any, v: Any, beta: Any, gate: Any, mask: An
         before, s = s, g * s
         erased = np.zeros(v.shape[-1])
         if beta is not None and fault != "erase_missing":
-            erased = (1.0 if fault == "beta_of_values_only" else b) * (k[i] @ (before if fault == "erase_before_decay" else s))
+            erased = (1.0 if fault == "beta_of_values_only" else b) * (
+                k[i] @ (before if fault == "erase_before_decay" else s)
+            )
         value = v[i] if beta is None or fault == "beta_of_erase_only" else b * v[i]
         read, s = s, s + (g if fault == "decay_of_own_write" else 1.0) * np.outer(k[i], value - erased)
         out[i] = scale * (q[i] @ (read if fault == "read_before_write" else s))
     return out, (s,)
 
 
-ROWS = {"softmax": softmax_rows, "linear": linear_rows} | dict.fromkeys(("gated_linear", "delta", "gated_delta"), rule_rows)
+ROWS: dict[str, Callable[..., Any]] = {"softmax": softmax_rows, "linear": linear_rows}
+ROWS |= dict.fromkeys(("gated_linear", "delta", "gated_delta"), rule_rows)
 
 
 def pair_of(op: str, fault: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -169,12 +194,21 @@ def pair_of(op: str, fault: str) -> tuple[Callable[..., Any], Callable[..., Any]
         scale = x.get("scale") or x["q"].shape[-1] ** -0.5
         if grads_state := getattr(grads, "state", None):
             zero = fault in ("first_state_detached", "gradients_zero")
-            found["state"] = type(grads_state)(*(None if a is None else a * (0 if zero else -1 if fault == "gradient_sign" else 1) for a in grads_state))
+            found["state"] = type(grads_state)(
+                *(
+                    None if a is None else a * (0 if zero else -1 if fault == "gradient_sign" else 1)
+                    for a in grads_state
+                )
+            )
         if fault in ("gradients_zero", "gradient_sign"):
             found |= {name: found[name] * (0 if fault == "gradients_zero" else -1) for name in OPS[op].inputs}
-        factors = {"scale_of_d_q": {"q": 1 / scale}, "scale_of_d_q_twice": {"q": scale}, "scale_of_d_k": {"k": 1 / scale},
-                   "scale_of_both": {"q": 1 / scale, "k": 1 / scale}}.get(fault, {})  # fmt: skip
-        found |= {name: found[name] * factor for name, factor in factors.items()}
+        factors = {
+            "scale_of_d_q": {"q": 1 / scale},
+            "scale_of_d_q_twice": {"q": scale},
+            "scale_of_d_k": {"k": 1 / scale},
+            "scale_of_both": {"q": 1 / scale, "k": 1 / scale},
+        }
+        found |= {name: found[name] * factor for name, factor in factors.get(fault, {}).items()}
         if fault == "q_and_k_exchanged":
             found["q"], found["k"] = found["k"], found["q"]
         if fault == "feature_map_as_identity":
@@ -257,7 +291,11 @@ def group_pair(op: str, fault: str) -> tuple[Callable[..., Any], Callable[..., A
     page = OPS[op].page
 
     def forward(*, groups: int, **options: Any) -> Any:
-        repeated = {name: x.repeat(groups, -3 if x.ndim == options["q"].ndim else -2) for name, x in options.items() if name in OPS[op].inputs[1:]}
+        repeated = {
+            name: x.repeat(groups, -3 if x.ndim == options["q"].ndim else -2)
+            for name, x in options.items()
+            if name in OPS[op].inputs[1:]
+        }
         out, saved = page.forward(**{**options, **repeated})
         return out, (saved, groups)
 
@@ -279,10 +317,15 @@ def faulty(name: str, op: str, dtype: str = "float64") -> Target:
         mapping = Mapping(declares=(*OPS[op].options, "normalise"), arrays="numpy")
         return Target.of(partial(each_head, ROWS[op], name), op, dtype, mapping)
     declared = tuple(option for option in (*OPS[op].options, "normalise") if option != "offsets")
-    return Target.of((group_pair if name.startswith("group") else pair_of)(op, name), op, dtype, Mapping(declares=declared, arrays="numpy"))
+    return Target.of(
+        (group_pair if name.startswith("group") else pair_of)(op, name),
+        op,
+        dtype,
+        Mapping(declares=declared, arrays="numpy"),
+    )
 
 
-def question_of(name: str, op: str, sizes: dict[str, int], dtype: str = "float64", seed: int = 0) -> Question:
+def question_of(name: str, op: str, sizes: dict[str, Any], dtype: str = "float64", seed: int = 0) -> Question:
     """A question whose answer shows this mistake."""
     rng = np.random.default_rng(seed)
     options: dict[str, Any] = {}
@@ -292,10 +335,15 @@ def question_of(name: str, op: str, sizes: dict[str, int], dtype: str = "float64
         options["keys"] = sizes["n"] + 4
     if name in ("scale_default", "scale_times_default"):
         options["scale"] = 0.9
-    if name in ("normalised", "erase_term_missing", "gate_by_cancellation", "gate_through_outputs_only") and "beta" in OPS[op].inputs:
+    if (
+        name in ("normalised", "erase_term_missing", "gate_by_cancellation", "gate_through_outputs_only")
+        and "beta" in OPS[op].inputs
+    ):
         options["normalise"] = False
     if name == "packed_as_one" or name == "state_of_the_first":
-        options |= {"offsets": np.array([0, 4, sizes["n"]]), "leading": (4,)} | ({"causal": True} if op in ("softmax", "linear") else {})
+        options |= {"offsets": np.array([0, 4, sizes["n"]]), "leading": (4,)} | (
+            {"causal": True} if op in ("softmax", "linear") else {}
+        )
     if name.startswith(("heads", "group")):
         options["groups"] = 2
     if name.startswith(("state", "last_state", "first_state")):
@@ -335,6 +383,15 @@ def confusion() -> dict[str, dict[str, list[list[str]]]]:
             fits = [[each[0] for each in diagnosed(faulty(name, op, dtype), question)] for question in questions]
             found.setdefault(name, {})[op] = fits
     return found
+
+
+def save(path: Path, command: str) -> None:
+    """Write the confusion matrix, and what it was made with."""
+    from linattn_ref.experiments.publishing.record import versions
+
+    document = {"command": command, "versions": versions(("numpy",)), "shapes": SHAPES, "fits": confusion()}
+    text = json.dumps(document, indent=1) + "\n"
+    atomic.write_all({path: lambda at: at.write_text(text, encoding="utf-8")})
 
 
 def diagnosed(target: Target, question: Question) -> list[tuple[str, str, float]]:

@@ -1,9 +1,10 @@
 """Cases as files, for kernels in any language: ``--write DIR`` writes questions, ``--read DIR`` judges the answers.
 
-Every case is ``NAME.safetensors``: inputs, expected outputs and gradients in float64, and under ``budget.DTYPE.OUT`` how
-far off each entry may be in that precision. Its inputs are numbers that all four dtypes can hold. ``manifest.json`` has
-the operation, the options and the shapes. A program writes what it computes, under the names of the expected arrays
-(``expected.out`` is ``out``) and in its own dtype, to ``NAME.answer.safetensors``; what it leaves out is not offered.
+Every case is ``NAME.safetensors``: inputs, expected outputs and gradients in float64, and under ``budget.DTYPE.OUT``
+how far off each entry may be in that precision. Its inputs are numbers that all four dtypes can hold. In
+``manifest.json`` are the operation and the options. A program writes what it computes, under the names of the expected
+arrays (``out`` for ``expected.out``) and in its own dtype, to ``NAME.answer.safetensors``; what it leaves out is not
+offered.
 """
 
 from __future__ import annotations
@@ -27,7 +28,18 @@ __all__ = ["VERSION", "read", "write"]
 VERSION = 1
 DTYPES = "float64", "float32", "float16", "bfloat16"
 # Checks that are more than an answer with its right one: they need a kernel that can be called.
-CALLED = {"output_dtype", "causal", "causality", "masked_content", "pieces", "zeros", "buffers", "inputs_kept", "same_twice", "strides"}
+CALLED = {
+    "output_dtype",
+    "causal",
+    "causality",
+    "masked_content",
+    "pieces",
+    "zeros",
+    "buffers",
+    "inputs_kept",
+    "same_twice",
+    "strides",
+}
 
 
 class Recorder(Judge):
@@ -71,7 +83,10 @@ def write(folder: Path, ops: tuple[str, ...] = tuple(OPS), full: bool = False) -
             tensors |= {f"expected.{key}": x for key, x in right.items()}
             for dtype in DTYPES:
                 budget = allowed(question, right, dtype)
-                tensors |= {f"budget.{dtype}.{key}": x.astype(np.float32 if dtype != "float64" else np.float64) for key, x in budget.items()}
+                tensors |= {
+                    f"budget.{dtype}.{key}": x.astype(np.float32 if dtype != "float64" else np.float64)
+                    for key, x in budget.items()
+                }
             blob = save({key: np.ascontiguousarray(x) for key, x in sorted(tensors.items())})
             writers[folder / f"{name}.safetensors"] = lambda at, blob=blob: at.write_bytes(blob)
             manifest.append({"name": name, "op": op, "note": note, "options": options, "expected": sorted(right)})
@@ -87,7 +102,9 @@ def read(folder: Path) -> Report:
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise NotATarget(f"read: no manifest.json in {folder}: `linattn-ref conform --write {folder}` writes cases") from None
+        raise NotATarget(
+            f"read: no manifest.json in {folder}: `linattn-ref conform --write {folder}` writes cases"
+        ) from None
     if manifest.get("version") != VERSION:
         raise NotATarget(f"read: expected cases of version {VERSION}, got {manifest.get('version')!r}")
     outcomes, dtypes = [], set()

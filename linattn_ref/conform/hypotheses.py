@@ -48,7 +48,9 @@ def output(name: str, sentence: str, ops: tuple[str, ...] = ALL) -> Callable[[An
             found = mistake(question)
             if found is None:
                 return None
-            return answer(found) if isinstance(found, Question) else found if isinstance(found, dict) else {"out": found}
+            return (
+                answer(found) if isinstance(found, Question) else found if isinstance(found, dict) else {"out": found}
+            )
 
         HYPOTHESES[name] = Hypothesis(name, sentence, ops, "output", guess)
         return mistake
@@ -149,7 +151,9 @@ def _(x: Question) -> Any:
     return x.change(causal=True) if not x.causal and x.inputs["q"].shape[-2] <= x.inputs["k"].shape[-2] else None
 
 
-@output("aligned_at_the_start", "query i sees keys 0 to i, though there are fewer queries than keys", ("softmax", "linear"))
+@output(
+    "aligned_at_the_start", "query i sees keys 0 to i, though there are fewer queries than keys", ("softmax", "linear")
+)
 def _(x: Question) -> Any:
     return by_weights(x, seen(x, 0, False)) if x.causal else None
 
@@ -176,7 +180,11 @@ def _(x: Question) -> Any:
     return None if mask is None else x.change(key_mask=~mask)
 
 
-@output("mask_zeroes_keys", "masked keys and values are set to 0 instead of left out (before phi, or before the softmax)", ("softmax", "linear"))
+@output(
+    "mask_zeroes_keys",
+    "masked keys and values are set to 0 instead of left out (before phi, or before the softmax)",
+    ("softmax", "linear"),
+)
 def _(x: Question) -> Any:
     mask = x.options.get("key_mask")
     if mask is None:
@@ -506,12 +514,14 @@ def _(x: Question, right: Arrays) -> Arrays | None:
     return {f"d_{name}": right[f"d_{name}"] / slope for name, slope in slopes.items()}
 
 
-@gradient("last_state_ignored", "the gradient of the last state is ignored", RULES + ("linear",))
+@gradient("last_state_ignored", "the gradient of the last state is ignored", (*RULES, "linear"))
 def _(x: Question, right: Arrays) -> Arrays | None:
-    return None if x.d_state is None else {n: a for n, a in answer(x.change(d_state=None)).items() if n.startswith("d_")}
+    return (
+        None if x.d_state is None else {n: a for n, a in answer(x.change(d_state=None)).items() if n.startswith("d_")}
+    )
 
 
-@gradient("first_state_detached", "the gradient does not reach the first state", RULES + ("linear",))
+@gradient("first_state_detached", "the gradient does not reach the first state", (*RULES, "linear"))
 def _(x: Question, right: Arrays) -> Arrays | None:
     return None if x.state is None else {name: 0 * right[name] for name in ("d_s", "d_z") if name in right}
 
@@ -537,7 +547,11 @@ def _(x: Question, right: Arrays) -> Arrays | None:
 @gradient("erase_term_missing", "the gradient of k lacks the term of what is erased, beta * de", DELTAS)
 def _(x: Question, right: Arrays) -> Arrays | None:
     found = rule_gradients(x)
-    return None if found is None else {"d_k": unit_backward(found.k, x.inputs["k"]) if x.options.get("normalise", True) else found.k}
+    return (
+        None
+        if found is None
+        else {"d_k": unit_backward(found.k, x.inputs["k"]) if x.options.get("normalise", True) else found.k}
+    )
 
 
 @gradient("beta_of_values_gradient", "the gradient of beta lacks the term of what is erased, k . de", DELTAS)
@@ -566,13 +580,19 @@ def rule_gradients(x: Question) -> Any:
     return delta_rule.backward(x.d_out, saved, d_state=None if x.d_state is None else delta_rule.State(*x.d_state))
 
 
-@gradient("gate_not_its_logarithm", "the gradient is that of the gate, not of its logarithm: it lacks the factor g", GATED)
+@gradient(
+    "gate_not_its_logarithm", "the gradient is that of the gate, not of its logarithm: it lacks the factor g", GATED
+)
 def _(x: Question, right: Arrays) -> Arrays | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         return {"d_log_gate": right["d_log_gate"] / np.exp(x.inputs["log_gate"])}
 
 
-@gradient("gate_through_outputs_only", "the gradient of the gate is q * dq - k * dk of its own token, not summed over later ones", GATED)
+@gradient(
+    "gate_through_outputs_only",
+    "the gradient of the gate is q * dq - k * dk of its own token, not summed over later ones",
+    GATED,
+)
 def _(x: Question, right: Arrays) -> Arrays | None:
     own = rows_of_gate(x, right)
     return None if own is None else {"d_log_gate": own}
@@ -580,21 +600,31 @@ def _(x: Question, right: Arrays) -> Arrays | None:
 
 def rows_of_gate(x: Question, right: Arrays) -> np.ndarray | None:
     """``q * dq + e * de - k * dk`` of each token, of which (12) is the sum over later ones."""
-    if inner(x) is None or x.options.get("normalise", True) is True and "beta" in x.inputs:
+    if inner(x) is None or (x.options.get("normalise", True) is True and "beta" in x.inputs):
         return None
     rows = x.inputs["q"] * right["d_q"] - x.inputs["k"] * right["d_k"]
     if "beta" in x.inputs:  # e de and k dk of the rule, by dk of the page = dk + beta de
         found = rule_gradients(x)
-        rows = x.inputs["q"] * right["d_q"] + x.inputs["beta"][..., None] * x.inputs["k"] * found.erase - x.inputs["k"] * found.k
+        rows = (
+            x.inputs["q"] * right["d_q"]
+            + x.inputs["beta"][..., None] * x.inputs["k"] * found.erase
+            - x.inputs["k"] * found.k
+        )
     return rows if x.axis("log_gate") == -2 else rows.sum(axis=-1)
 
 
-@gradient("gate_by_cancellation", "the gradient of the gate is a difference of large numbers, identity (12), which loses all digits at strong gates", GATED)
+@gradient(
+    "gate_by_cancellation",
+    "the gradient of the gate is a difference of large numbers, identity (12), which loses all digits at strong gates",
+    GATED,
+)
 def _(x: Question, right: Arrays) -> Arrays | None:
     return None  # noise, which no formula gives again: `diagnose` recognises it by its size
 
 
-def diagnose(question: Question, got: Arrays, right: Arrays, failed: set[str], unit_error: float) -> list[tuple[str, str, float]]:
+def diagnose(
+    question: Question, got: Arrays, right: Arrays, failed: set[str], unit_error: float
+) -> list[tuple[str, str, float]]:
     """The hypotheses that fit what came back, best first: name, sentence, and the distance left, of that from right.
 
     ``failed`` has the arrays that were found wrong; ``unit_error`` is one rounding in the precision asked.

@@ -7,6 +7,7 @@ and shared heads are answered by what they mean, a loop over the sequences and r
 
 from __future__ import annotations
 
+import itertools
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -141,7 +142,7 @@ def parts(question: Question) -> list[Question]:
     """The sequences of a packed question, each by itself."""
     offsets = [int(x) for x in question.options["offsets"]]
     found = []
-    for p, (start, stop) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+    for p, (start, stop) in enumerate(itertools.pairwise(offsets)):
         states = [None if x is None else tuple(y[p] for y in x) for x in (question.state, question.d_state)]
         found.append(question.rows(start, stop).change(offsets=None, state=states[0], d_state=states[1]))
     return found
@@ -195,7 +196,9 @@ def joined(question: Question, answers: list[Arrays]) -> Arrays:
     """The answers for packed sequences in one: tokens one after the other, states side by side."""
     rows = {"out": -2, **{f"d_{name}": question.axis(name) for name in question.inputs}}
     return {
-        name: np.concatenate([x[name] for x in answers], rows[name]) if name in rows else np.stack([x[name] for x in answers])
+        name: np.concatenate([x[name] for x in answers], rows[name])
+        if name in rows
+        else np.stack([x[name] for x in answers])
         for name in answers[0]
     }
 
@@ -206,7 +209,9 @@ def shared(question: Question, dtype: Any, page: Any, kernels: Any) -> Arrays:
     inputs = {name: x if name == "q" else x.repeat(groups, heads) for name, x in question.inputs.items()}
     states = [None if x is None else tuple(y.repeat(groups, heads) for y in x) for x in (question.state, None)]
     mask = question.options.get("key_mask")
-    repeated = question.change(**inputs, groups=None, state=states[0], key_mask=None if mask is None else mask.repeat(groups, heads))
+    repeated = question.change(
+        **inputs, groups=None, state=states[0], key_mask=None if mask is None else mask.repeat(groups, heads)
+    )
     if question.d_state is not None:  # of the one state that the repeated ones are copies of
         shares = [np.zeros_like(x.repeat(groups, heads)) for x in question.d_state]
         for share, x in zip(shares, question.d_state, strict=True):

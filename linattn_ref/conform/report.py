@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
     where: str = ""  # the first place that is off by more than its budget, or why nothing was checked
     diagnosis: tuple[str, ...] = ()  # the mistakes that fit, best first
     named: tuple[str, ...] = ()  # their names
-    by_token: dict[str, tuple[float, ...]] = {}  # the worst of each token, by trial and array
+    by_token: tuple[tuple[str, tuple[float, ...]], ...] = ()  # the worst of each token, by trial and array
 
     @property
     def ok(self) -> bool:
@@ -41,7 +41,6 @@ class Report(NamedTuple):
     op: str
     dtype: str
     outcomes: tuple[Outcome, ...]
-    versions: dict[str, str] = {}
 
     @property
     def ok(self) -> bool:
@@ -70,7 +69,9 @@ class Report(NamedTuple):
             lines += [f"  {'':{width}}  why: {outcome.why}"] * (not outcome.ok)
         count = {verdict: sum(x.verdict == verdict for x in self.outcomes) for verdict in (PASSED, NOT_OFFERED)}
         failed = len(self.outcomes) - sum(count.values())
-        lines.append(f"{count[PASSED]} passed, {failed} failed, {count[NOT_OFFERED]} not offered; errors in units of the budget")
+        lines.append(
+            f"{count[PASSED]} passed, {failed} failed, {count[NOT_OFFERED]} not offered; errors in units of the budget"
+        )
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
@@ -86,14 +87,15 @@ class Report(NamedTuple):
     def parts(self) -> dict[str, str]:
         """What stands on the page."""
         rows = [
-            f"<tr class={'ok' if x.ok else 'bad'}><td>{x.name}<td>{x.verdict}<td>{x.worst:.3g}<td>{html.escape(x.where)}"
-            f"{''.join(f'<br><b>agrees if {html.escape(y)}</b>' for y in x.diagnosis)}<td>{html.escape(x.why)}"
+            f"<tr class={'ok' if x.ok else 'bad'}><td>{x.name}<td>{x.verdict}<td>{x.worst:.3g}<td>"
+            + "<br>".join([html.escape(x.where), *(f"<b>agrees if {html.escape(y)}</b>" for y in x.diagnosis)])
+            + f"<td>{html.escape(x.why)}"
             for x in self.outcomes
         ]
         plots = [
             f"<figure>{plot(tokens)}<figcaption>{x.name}: {html.escape(title)}</figcaption></figure>"
             for x in self.outcomes
-            for title, tokens in x.by_token.items()
+            for title, tokens in x.by_token
             if not x.ok or x.name in ("gates", "lengths")
         ]
         title = html.escape(f"{self.target} as {self.op}, {self.dtype}")
@@ -111,16 +113,19 @@ def plot(tokens: tuple[float, ...], width: int = 260, height: int = 90) -> str:
 
     step = width / max(len(tokens), 1)
     dots = "".join(f'<circle cx="{(i + 0.5) * step:.1f}" cy="{y(x):.1f}" r="2"/>' for i, x in enumerate(tokens))
-    return f'<svg width="{width}" height="{height}" role="img"><line x2="{width}" y1="{y(1):.1f}" y2="{y(1):.1f}"/>{dots}</svg>'
+    budget = f'<line x2="{width}" y1="{y(1):.1f}" y2="{y(1):.1f}"/>'
+    return f'<svg width="{width}" height="{height}" role="img">{budget}{dots}</svg>'
 
 
 PAGE = Template("""<!DOCTYPE html>
 <html lang="en"><meta charset="utf-8"><title>$title</title>
 <style>
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-td, th { padding: .2rem .8rem .2rem 0; vertical-align: top; text-align: left } .bad td:nth-child(2) { color: #b00020; font-weight: bold }
+td, th { padding: .2rem .8rem .2rem 0; vertical-align: top; text-align: left }
+.bad td:nth-child(2) { color: #b00020; font-weight: bold }
 figure { display: inline-block; margin: .5rem 1rem .5rem 0 } figcaption { font-size: .8rem }
-svg { border-left: 1px solid; border-bottom: 1px solid } circle { fill: #0b5394 } line { stroke: #b00020; stroke-dasharray: 4 }
+svg { border-left: 1px solid; border-bottom: 1px solid }
+circle { fill: #0b5394 } line { stroke: #b00020; stroke-dasharray: 4 }
 </style>
 <h1>$title</h1>
 <p>$verdict. Errors are in units of what an honest implementation in this precision makes, times a small factor.</p>

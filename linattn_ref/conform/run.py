@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from linattn_ref.conform.budget import allowed
-from linattn_ref.conform.checks import CHECKS, Check, Judge, Trial
+from linattn_ref.conform.checks import CHECKS, Check, Judge, Place, Trial
 from linattn_ref.conform.hypotheses import diagnose
-from linattn_ref.conform.questions import answer
 from linattn_ref.conform.report import FAILED, HUNG, NOT_OFFERED, PASSED, RAISED, Outcome, Report
 from linattn_ref.conform.target import Mapping, NotATarget, Target, load
 
@@ -69,9 +68,9 @@ def check(
     NotATarget
         Where nothing can be run.
     """
-    asked = Target.of(target, op, dtype, mapping or Mapping())
+    asked = Target.of(target, op, dtype, mapping)
     outcomes = tuple(run_check(CHECKS[name], asked, seed, full) for name in names_of(op, only))
-    name = getattr(target, "__name__", None) or getattr(asked.forward, "__name__", "target")
+    name = str(getattr(target, "__name__", None) or getattr(asked.forward, "__name__", "target"))
     return Report(name, op, dtype, outcomes)
 
 
@@ -80,11 +79,14 @@ def run_check(each: Check, target: Target, seed: int = 0, full: bool = False) ->
     lacks = [need for need in each.needs if not target.offers(need)]
     if lacks:
         return Outcome(each.name, each.why, NOT_OFFERED, where=f"no {', '.join(lacks)}")
-    judge, places, by_token = Judge(target, seed, full), [], {}
+    judge, places = Judge(target, seed, full), list[Place]()
+    by_token = list[tuple[str, tuple[float, ...]]]()
     try:
         for trial in each.run(judge):
             places += trial.places
-            by_token |= {f"{trial.note} {place.array}".strip(): place.by_token for place in trial.places if place.by_token}
+            by_token += [
+                (f"{trial.note} {place.array}".strip(), place.by_token) for place in trial.places if place.by_token
+            ]
             if not all(place.ok for place in trial.places):
                 return failed(each, trial, target, by_token)
     except Exception as error:
@@ -92,10 +94,12 @@ def run_check(each: Check, target: Target, seed: int = 0, full: bool = False) ->
     if not places:
         return Outcome(each.name, each.why, NOT_OFFERED, where="nothing to compare")
     worst = max(places, key=lambda place: place.worst)
-    return Outcome(each.name, each.why, PASSED, worst.worst, f"{worst.array} {worst.trial}".strip(), by_token=by_token)
+    return Outcome(
+        each.name, each.why, PASSED, worst.worst, f"{worst.array} {worst.trial}".strip(), by_token=tuple(by_token)
+    )
 
 
-def failed(each: Check, trial: Trial, target: Target, by_token: dict[str, Any]) -> Outcome:
+def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Outcome:
     """What went wrong in a trial, and what it may be."""
     wrong = [place for place in trial.places if not place.ok]
     arrays = {place.array for place in wrong}
@@ -109,7 +113,7 @@ def failed(each: Check, trial: Trial, target: Target, by_token: dict[str, Any]) 
     where = f"{trial.note + ': ' if trial.note else ''}{first}"
     sentences, names = tuple(x[1] for x in found), tuple(x[0] for x in found)
     worst = max(place.worst for place in wrong)
-    return Outcome(each.name, each.why, FAILED, worst, where, sentences, names, by_token)
+    return Outcome(each.name, each.why, FAILED, worst, where, sentences, names, tuple(by_token))
 
 
 def coarser_dtype(trial: Trial, target: Target) -> str:
@@ -125,7 +129,11 @@ def coarser_dtype(trial: Trial, target: Target) -> str:
 
 def told(error: Exception) -> str:
     """An error and where it comes from, without our own part of the way."""
-    frames = [x for x in traceback.extract_tb(error.__traceback__) if "/linattn_ref/conform/" not in x.filename.replace("\\", "/")]
+    frames = [
+        x
+        for x in traceback.extract_tb(error.__traceback__)
+        if "/linattn_ref/conform/" not in x.filename.replace("\\", "/")
+    ]
     line = " ".join(f"{type(error).__name__}: {error}".split())
     return f"{line} ({frames[-1].filename}:{frames[-1].lineno})" if frames else line
 
@@ -157,7 +165,11 @@ def run_apart(
                     child.join()
                     outcome = f"the process ended with exit status {child.exitcode}"
                 if isinstance(outcome, NotATarget) or (name is None and isinstance(outcome, str)):
-                    raise outcome if isinstance(outcome, NotATarget) else NotATarget(f"target: {outcome} while it was imported")
+                    raise (
+                        outcome
+                        if isinstance(outcome, NotATarget)
+                        else NotATarget(f"target: {outcome} while it was imported")
+                    )
                 if name is None:
                     continue
                 left.remove(name)

@@ -16,7 +16,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping as Table
+from collections.abc import Callable
+from collections.abc import Mapping as Table
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +56,9 @@ class Mapping(NamedTuple):
         choices["arrays"] = ("", *LIBRARIES)
         for field, allowed in choices.items():
             if getattr(self, field) not in allowed:
-                raise NotATarget(f"{field}: expected one of {', '.join(filter(None, allowed))}, got {getattr(self, field)!r}")
+                raise NotATarget(
+                    f"{field}: expected one of {', '.join(filter(None, allowed))}, got {getattr(self, field)!r}"
+                )
         for name in (*self.declares, *self.fixed):
             if name not in (*OPTIONS, "eps"):
                 raise NotATarget(f"expected an option that a page has ({', '.join(OPTIONS)}), got {name!r}")
@@ -82,9 +85,9 @@ class Target(NamedTuple):
     dtype: str
 
     @classmethod
-    def of(cls, function: Any, op: str, dtype: str = "float32", mapping: Mapping = Mapping()) -> Target:
+    def of(cls, function: Any, op: str, dtype: str = "float32", mapping: Mapping | None = None) -> Target:
         """What ``function`` is: itself callable, a pair, or a module with ``forward`` and ``backward``."""
-        mapping.checked()
+        mapping = (mapping or Mapping()).checked()
         if op not in OPS:
             raise NotATarget(f"op: expected one of {', '.join(OPS)}, got {op!r}")
         if not callable(function) and hasattr(function, "forward"):
@@ -98,7 +101,9 @@ class Target(NamedTuple):
         named, open_ended = target.parameters
         for name in OPS[op].inputs[3:]:
             if named and not open_ended and target.name_of(name) not in named:
-                raise NotATarget(f"the target has no argument {target.name_of(name)!r}; say which is {name}: --map {name}=...")
+                raise NotATarget(
+                    f"the target has no argument {target.name_of(name)!r}; say which is {name}: --map {name}=..."
+                )
         return target
 
     @property
@@ -153,14 +158,20 @@ class Target(NamedTuple):
             if name == "state":
                 found |= self.state_arrays(x, "d_")
             else:
-                found[f"d_{name}"] = self.inward(question, name, np.zeros_like(before[name]) if x is None else lib.numpy(x))
+                found[f"d_{name}"] = self.inward(
+                    question, name, np.zeros_like(before[name]) if x is None else lib.numpy(x)
+                )
         return Answer(found, last, altered, lib.dtype(out))
 
     def call(self, given: dict[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
         """The output and the last state, if any."""
         named, open_ended = self.parameters
         positional = [x for name, x in given.items() if named and not open_ended and self.name_of(name) not in named]
-        by_name = {self.name_of(name): x for name, x in given.items() if not (named and not open_ended) or self.name_of(name) in named}
+        by_name = {
+            self.name_of(name): x
+            for name, x in given.items()
+            if not (named and not open_ended) or self.name_of(name) in named
+        }
         returned = self.forward(*positional, **by_name, **options)
         return returned[:2] if isinstance(returned, tuple) and len(returned) > 1 else (returned, None)
 
@@ -184,13 +195,19 @@ class Target(NamedTuple):
         found = {self.name_of(name): x for name, x in question.options.items() if self.offers(name)}
         mask = question.options.get("key_mask")
         if mask is not None:
-            mask = mask[..., 0, :] if self.mapping.mask == "BL" and mask.ndim > 1 else self.outward(question, "key_mask", mask)
+            mask = (
+                mask[..., 0, :]
+                if self.mapping.mask == "BL" and mask.ndim > 1
+                else self.outward(question, "key_mask", mask)
+            )
             found[self.name_of("key_mask")] = self.library.array(mask, "bool", self.mapping.device)
         offsets = question.options.get("offsets")
         if offsets is None and self.mapping.layout == "packed":
             offsets = [0, question.inputs["q"].shape[-2]]
         if offsets is not None:
-            found[self.name_of("offsets")] = self.library.array(np.asarray(offsets, np.int64), "int64", self.mapping.device)
+            found[self.name_of("offsets")] = self.library.array(
+                np.asarray(offsets, np.int64), "int64", self.mapping.device
+            )
         if state is not None:
             found[self.name_of("state")] = state
         return {**found, **self.mapping.given}
@@ -229,10 +246,8 @@ class Target(NamedTuple):
         if self.mapping.layout == "BHND":
             return x
         packed = "offsets" in question.options
-        if self.mapping.layout == "packed":
-            x = x if packed else x[None]
-        else:
-            x = x[0] if packed else x
+        if packed != (self.mapping.layout == "packed"):
+            x = x[0] if packed else x[None]
         axis = question.axis("d_out" if name == "out" else name)
         return np.moveaxis(x, axis - 1, axis)
 
@@ -245,7 +260,8 @@ def load(text: str) -> Any:
         if not path.is_file():
             raise NotATarget(f"target: no such file: {place}")
         spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec and spec.loader
+        assert spec
+        assert spec.loader
         module = importlib.util.module_from_spec(spec)
         sys.modules.setdefault(path.stem, module)  # where pickles and dataclasses look for it
         sys.path.insert(0, str(path.parent))

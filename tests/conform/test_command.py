@@ -6,7 +6,7 @@ import pytest
 
 from linattn_ref.cli import main
 
-KERNELS = '''
+KERNELS = """
 import time
 import numpy as np
 from linattn_ref.attention import softmax
@@ -31,7 +31,7 @@ def ends(q, k, v):
     os._exit(9)
 
 forward, backward = softmax.forward, softmax.backward
-'''
+"""
 
 
 @pytest.fixture
@@ -47,7 +47,22 @@ def conform(*words):
 
 def test_a_kernel_that_is_right(kernels, tmp_path, capsys):
     page, record = tmp_path / "report.html", tmp_path / "report.json"
-    assert conform(f"{kernels}:right", "--op", "softmax", "--only", "output", "lengths", "scale", "--html", page, "--json", record) == 0
+    assert (
+        conform(
+            f"{kernels}:right",
+            "--op",
+            "softmax",
+            "--only",
+            "output",
+            "lengths",
+            "scale",
+            "--html",
+            page,
+            "--json",
+            record,
+        )
+        == 0
+    )
     assert "2 passed, 0 failed, 1 not offered" in capsys.readouterr().out
     report = json.loads(record.read_text(encoding="utf-8"))
     assert report["ok"]

@@ -51,7 +51,9 @@ def answered(folder, dtype):
         grads = gated_linear.backward(x["d_out"].astype(dtype), saved, **d_state)
         answer = {"out": out, "s": saved.state.s, **{f"d_{name}": getattr(grads, name) for name in given}}
         answer |= {} if grads.state is None else {"d_s": grads.state.s}
-        save_file({name: np.ascontiguousarray(a) for name, a in answer.items()}, folder / f"{case['name']}.answer.safetensors")
+        save_file(
+            {name: np.ascontiguousarray(a) for name, a in answer.items()}, folder / f"{case['name']}.answer.safetensors"
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -95,4 +97,6 @@ def test_a_program_in_c(folder, tmp_path):
     assert set(status.values()) == {0, 3}
     report = files.read(folder)
     report.assert_ok()
-    assert {x.name for x in report.outcomes if x.verdict == "passed"} == {name for name, code in status.items() if code == 0}
+    assert {x.name for x in report.outcomes if x.verdict == "passed"} == {
+        name for name, code in status.items() if code == 0
+    }
