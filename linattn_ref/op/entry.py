@@ -31,10 +31,11 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 import numpy as np
 
+from linattn_ref.op.axes import AXES, check
 from linattn_ref.op.backends import IN_FORCE, PAGES, backend_of, check_backend, code_of, home_of
 from linattn_ref.op.gpu_arrays import is_gpu_call, to_where, with_gpu_arrays
 from linattn_ref.op.options import check_made_for, check_options, check_sizes, plain
-from linattn_ref.op.shapes import Sizes, check, is_array, rules_of, sizes_of
+from linattn_ref.op.shapes import Sizes, is_array, rules_of, sizes_of
 
 __all__ = ["op"]
 
@@ -98,6 +99,7 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
     position = names.index("saved") if "saved" in names else None
     state_at = names.index("state") if "state" in names else 0
     model_at = names.index("model") if "model" in names else None
+    axes = {option: usual for option, usual in AXES.items() if option in names}
 
     def enter(*args: Any, **options: Any) -> Any:
         extras = {option: options.pop(option) for option in here if option in options}
@@ -166,6 +168,11 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         if position is not None:
             return run_backward(args, options)
         code = function if backend is PAGES else code_of(backend, page, name, function)
+        for option, usual in axes.items() if code is not function else ():
+            if options.get(option, usual) is usual:
+                options.pop(option, None)
+            elif option not in parameters_of(code):  # then the page cuts the arrays, and the backend runs on the parts
+                code = function
         if not extras:
             return code(*args, **options)
         taken = {option: x for option, x in extras.items() if option in parameters_of(code)}

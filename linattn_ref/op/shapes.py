@@ -201,6 +201,10 @@ def name_of(kind: type) -> str:
 
 def sizes_of(saved: Any, sizes: Sizes, names: tuple[tuple[str, str], ...] = ()) -> Sizes:
     """The lengths that letters stand for in what a forward pass saved, added to ``sizes``."""
+    if hasattr(saved, "sizes"):  # it says so itself
+        for letter, length in saved.sizes().items():
+            sizes.setdefault(letter, length)
+        return sizes
     kinds: Any = type(saved)
     rules = rules_of(kinds, names)
     for name, (kind, _, inside) in rules.items():
