@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
@@ -31,6 +32,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 import numpy as np
 
+from linattn_ref.op import half
 from linattn_ref.op.axes import AXES, check
 from linattn_ref.op.backends import IN_FORCE, PAGES, backend_of, check_backend, code_of, home_of
 from linattn_ref.op.gpu_arrays import is_gpu_call, to_where, with_gpu_arrays
@@ -110,6 +112,8 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             backend = getattr(args[model_at] if len(args) > model_at else options["model"], "kernels", PAGES)
             backend = importlib.import_module(backend) if isinstance(backend, str) else backend
         backend = normal(backend)
+        if axes and backend is not PAGES and half.is_half(args[0] if args else options.get(names[0])):
+            return enter_half(args, options, {**extras, "kernels": backend})
         key = kinds_of((args, options, backend, extras, "out" not in extras or is_writeable(extras["out"])))
         if key is None or key not in seen:
             args, options = bound(args, options, backend, extras, key)
@@ -122,16 +126,30 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             IN_FORCE.reset(token)
             OVERWRITE.reset(overwrite)
 
+    def enter_half(args: Any, options: Any, extras: Any) -> Any:
+        """The same in float32, which is rounded to the 16 bits of the inputs."""
+        dtype, buffer = (args[0] if args else options[names[0]]).dtype, extras.pop("out", None)
+        out, after = enter(**half.widened(function, arguments_of(args, options).arguments, dtype), **extras)
+        out = out.astype(dtype)
+        if buffer is not None:
+            check_out(buffer, {"...": out.shape[:-2], "N": out.shape[-2], "M": out.shape[-1], "dtype": dtype})
+            buffer[...] = out
+            out = buffer
+        backward = sys.modules[function.__module__].backward
+        return out, half.Saved(after, dtype, backward) if name == "forward" else after
+
+    def arguments_of(args: Any, options: Any) -> inspect.BoundArguments:
+        try:
+            return signature.bind(*args, **options)
+        except TypeError as error:
+            wrong = str(error)
+        if not hasattr(function, "__signature__"):
+            function(*args, **options)  # which raises the error in Python's own words
+        raise TypeError(f"{name}() {wrong}")
+
     def bound(args: Any, options: Any, backend: Any, extras: Any, key: Any) -> Any:
         """Check everything, and remember the kind of call, so that the next of this kind is not checked again."""
-        try:
-            call: Any = signature.bind(*args, **options)
-        except TypeError as error:
-            call, wrong = None, str(error)
-        if call is None:
-            if not hasattr(function, "__signature__"):
-                function(*args, **options)  # which raises the error in Python's own words
-            raise TypeError(f"{name}() {wrong}")
+        call = arguments_of(args, options)
         check_extras(extras)
         call.apply_defaults()
         arguments, rules = call.arguments, rules_of(function)
