@@ -23,7 +23,7 @@ def check(arguments: dict[str, Any], rules: dict[str, Rule], sizes: Sizes) -> No
     offsets, groups = (arguments.get(name, usual) for name, usual in AXES.items())
     saved = arguments.get("saved")
     check_sizes(groups=groups)
-    if "leading" in arguments or (offsets is None and groups == 1 and not hasattr(saved, "sizes")):
+    if not {*QUERIES} & {*rules} or (offsets is None and groups == 1 and not hasattr(saved, "sizes")):
         return shapes.check(arguments, rules, sizes)
     queries, states, others = (
         {name: rule for name, rule in rules.items() if (name in QUERIES, name in STATES) == kind}

@@ -112,8 +112,10 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             backend = getattr(args[model_at] if len(args) > model_at else options["model"], "kernels", PAGES)
             backend = importlib.import_module(backend) if isinstance(backend, str) else backend
         backend = normal(backend)
-        if axes and backend is not PAGES and half.is_half(args[0] if args else options.get(names[0])):
-            return enter_half(args, options, {**extras, "kernels": backend})
+        if axes and backend is not PAGES:
+            dtype = getattr(args[0] if args else options.get(names[0]), "dtype", None)
+            if getattr(dtype, "itemsize", 0) == 2 and dtype.name in half.NAMES:  # type: ignore[union-attr]
+                return enter_half(args, options, {**extras, "kernels": backend}, dtype)
         key = kinds_of((args, options, backend, extras, "out" not in extras or is_writeable(extras["out"])))
         if key is None or key not in seen:
             args, options = bound(args, options, backend, extras, key)
@@ -126,9 +128,9 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             IN_FORCE.reset(token)
             OVERWRITE.reset(overwrite)
 
-    def enter_half(args: Any, options: Any, extras: Any) -> Any:
+    def enter_half(args: Any, options: Any, extras: Any, dtype: Any) -> Any:
         """The same in float32, which is rounded to the 16 bits of the inputs."""
-        dtype, buffer = (args[0] if args else options[names[0]]).dtype, extras.pop("out", None)
+        buffer = extras.pop("out", None)
         out, after = enter(**half.widened(function, arguments_of(args, options).arguments, dtype), **extras)
         out = out.astype(dtype)
         if buffer is not None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from linattn_ref.op.shapes import Axes, Sizes, is_array, rules_of, sizes_of
 
-__all__ = ["Saved", "backward", "is_half", "widened"]
+__all__ = ["NAMES", "Saved", "backward", "widened"]
 
 NAMES = ("float16", "bfloat16")
 
@@ -36,12 +36,6 @@ class Saved(NamedTuple):
         return {**sizes_of(self.inner, {}), "dtype": self.dtype}
 
 
-def is_half(x: Any) -> bool:
-    """Whether this is an array of 16 bits."""
-    dtype = getattr(x, "dtype", None)
-    return getattr(dtype, "itemsize", 0) == 2 and dtype.name in NAMES  # type: ignore[union-attr]
-
-
 def widened(function: Any, arguments: dict[str, Any], dtype: Any) -> dict[str, Any]:
     """The arguments with arrays in float32, but for a state's, which are that already.
 
@@ -51,7 +45,7 @@ def widened(function: Any, arguments: dict[str, Any], dtype: Any) -> dict[str, A
         The arrays are not all of the same 16 bits.
     """
     for name, rule in rules_of(function).items():
-        x = arguments.get(name)
+        x: Any = arguments.get(name)
         if isinstance(rule.kind, Axes) and rule.kind.dtype == "float" and is_array(x):
             if x.dtype != dtype:
                 raise TypeError(f"{name}: expected {dtype} like the other arrays, got {x.dtype}")
