@@ -33,6 +33,11 @@ class Outcome(NamedTuple):
         """Whether nothing is wrong."""
         return self.verdict in (PASSED, NOT_OFFERED)
 
+    @property
+    def told(self) -> str:
+        """The worst error; nothing where nothing was compared."""
+        return f"{self.worst:.3g}" if self.verdict in (PASSED, FAILED) else ""
+
 
 class Report(NamedTuple):
     """All checks of a target."""
@@ -63,8 +68,7 @@ class Report(NamedTuple):
         width = max(len(outcome.name) for outcome in self.outcomes)
         lines = [f"{self.target} as {self.op}, {self.dtype}"]
         for outcome in self.outcomes:
-            worst = f"{outcome.worst:9.3g}" if outcome.verdict in (PASSED, FAILED) else " " * 9
-            lines.append(f"  {outcome.name:{width}}  {outcome.verdict:11}  {worst}  {outcome.where}".rstrip())
+            lines.append(f"  {outcome.name:{width}}  {outcome.verdict:11}  {outcome.told:>9}  {outcome.where}".rstrip())
             lines += [f"  {'':{width}}  agrees if {sentence}" for sentence in outcome.diagnosis]
             lines += [f"  {'':{width}}  why: {outcome.why}"] * (not outcome.ok)
         count = {verdict: sum(x.verdict == verdict for x in self.outcomes) for verdict in (PASSED, NOT_OFFERED)}
@@ -87,7 +91,7 @@ class Report(NamedTuple):
     def parts(self) -> dict[str, str]:
         """What stands on the page."""
         rows = [
-            f"<tr class={'ok' if x.ok else 'bad'}><td>{x.name}<td>{x.verdict}<td>{x.worst:.3g}<td>"
+            f"<tr class={'ok' if x.ok else 'bad'}><td>{x.name}<td>{x.verdict}<td>{x.told}<td>"
             + "<br>".join([html.escape(x.where), *(f"<b>agrees if {html.escape(y)}</b>" for y in x.diagnosis)])
             + f"<td>{html.escape(x.why)}"
             for x in self.outcomes
