@@ -227,6 +227,23 @@ def two_heads(x, params):
 print("multi-head:", check(two_heads, multi_head.backward, x, heads_params), "derivatives")
 
 # %% [markdown]
+# A network that writes keeps keys and values, or sums of them, for every head. Heads of queries can share them: with
+# `groups=2` two heads of queries read each head of keys and values (grouped-query attention, Ainslie et al. 2023). The
+# state is half as large, and so are $W_k$ and $W_v$. The gradient of a shared head is the sum over those that read it.
+
+# %%
+shared_params = multi_head.draw(E, rng, groups=2)
+
+
+def shared_heads(x, params):
+    return multi_head.forward(x, params, attention, heads=2, groups=2)
+
+
+print("shared heads:", check(shared_heads, multi_head.backward, x, shared_params), "derivatives")
+whole = multi_head.init_state(1, heads_params, attention, heads=2).s
+assert multi_head.init_state(1, shared_params, attention, heads=2, groups=2).s.size == whole.size / 2
+
+# %% [markdown]
 # ## Residual, and the block
 #
 # What a layer makes is added to what came in, so that there is a way through the network on which nothing is done:
@@ -793,5 +810,5 @@ assert abs(losses[0] - stated) < 0.25
 # **Sources.** Karpathy (2026), *microgpt*, and (2020) *micrograd*. Vaswani et al. (2017), *Attention is all you need*.
 # Radford et al. (2019), *Language models are unsupervised multitask learners* (norms first). Ba, Kiros and Hinton
 # (2016), *Layer normalization*. Hendrycks and Gimpel (2016), *Gaussian error linear units*. Kingma and Ba (2015),
-# *Adam*. Katharopoulos et al. (2020), *Transformers are RNNs*, section 3.4. Press and Wolf (2017), *Using the output
+# *Adam*. Katharopoulos et al. (2020), *Transformers are RNNs*, section 3.4. Ainslie et al. (2023), *GQA*. Press and Wolf (2017), *Using the output
 # embedding to improve language models* (exercise 1).

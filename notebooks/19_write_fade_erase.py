@@ -317,6 +317,21 @@ assert not gradients.log_gate[25].any()  # throwing away is not a matter of degr
 assert all(np.isfinite(x).all() for x in gradients[:5])
 
 # %% [markdown]
+# A reset leaves one state, the last document's. Where each document comes with a state and leaves one, say because
+# long documents are read in pieces, tell the mechanism where documents begin. `offsets` runs from 0 to $N$, and states
+# get a first axis, one entry for each document. Softmax attention, linear attention and this chapter's two take it.
+
+# %%
+offsets = np.array([0, 25, N])
+out, saved = delta.forward(q, k, v, beta, log_gate, offsets=offsets)
+print("states:", saved.state.s.shape)
+for p in range(2):
+    document = slice(offsets[p], offsets[p + 1])
+    alone, kept = delta.forward(*(x[document] for x in (q, k, v, beta, log_gate)))
+    same(out[document], alone)
+    same(saved.state.s[p], kept.state.s)
+
+# %% [markdown]
 # ## The backward pass is a delta rule
 #
 # Let $G_i$ be the gradient of a loss with respect to $o_i$, and $A_i$, $\tilde A_i$, $r_i$ those with respect to

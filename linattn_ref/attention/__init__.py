@@ -39,6 +39,14 @@ eps : float
 state : State, optional
     A state to continue from (needs ``causal=True``). It is left alone, and ``saved.state`` is the one after the last
     token.
+offsets : ndarray of integers ``(P + 1,)``, optional
+    Of `softmax`, `linear`, `gated_linear` and `delta`: one row of tokens holds ``P`` sequences, one after the other,
+    and sequence ``p`` is tokens ``offsets[p]`` to ``offsets[p + 1]``. None sees another, and one may be empty. Then
+    ``N = L``, arrays have the leading axes ``(H,)`` or none, and states ``(P, H)`` (`parts/packed.py`).
+groups : int
+    Of the same four: each head of keys serves ``groups`` heads of queries, neighbours. Queries have ``H`` heads; keys,
+    values, masks, gates and states have ``H / groups``, on the axis before the tokens (`parts/shared_heads.py`).
+    ``init_state`` takes it too, with the leading axes of queries.
 d_out : ndarray ``(..., N, M)``
     The gradient of a loss with respect to ``out``.
 
@@ -49,7 +57,9 @@ They change no number, and so they are on no page.
 kernels : module
     The backend: ``linattn_ref.kernels.reference``, the pages themselves, ``.jit`` (Numba, CPU) or ``.cuda``, which also
     takes arrays of CuPy, PyTorch or Numba that are on a GPU and returns such arrays; or one of your own, with pages by
-    name. Nothing falls back silently. ``backward`` runs where ``forward`` ran.
+    name. Nothing falls back silently. ``backward`` runs where ``forward`` ran. Backends of the four pages just named
+    also take arrays of 16 bits, float16 and ``ml_dtypes.bfloat16``. They compute in float32, states are float32, and
+    outputs and gradients are rounded once.
 out : ndarray ``(..., N, M)``, optional
     What the output is written into, with any strides, for callers that keep an array for it. It shares no memory with
     an input, and the backward pass needs what is in it. Not on a GPU.
