@@ -91,7 +91,6 @@ def test_importing_adds_little_to_numpy(name):
 # Each may import what stands above it, and itself; those of one tuple do not know each other.
 LAYERS = (
     ("op",),
-    ("kernels.reference",),  # loops of what is no page yet
     ("attention",),
     ("nn", "training"),
     ("kernels.common",),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeGuard
 
-from linattn_ref.attention.arguments import Array
+from linattn_ref.op import Array
 
 __all__ = ["ExponentialMap", "FeatureMap", "check_feature_map", "check_linear", "in_backend", "is_exponential"]
 

@@ -42,7 +42,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features.feature_maps_exact import RELU_EPS, exponential
 from linattn_ref.attention.features.feature_maps_random import (
     check_omega,
@@ -52,7 +51,7 @@ from linattn_ref.attention.features.feature_maps_random import (
     rows_for,
     sine_cosine_backward,
 )
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import Array, plain_numbers
 
 __all__ = ["favor_hyperbolic", "favor_positive", "favor_relu", "favor_trig"]
 

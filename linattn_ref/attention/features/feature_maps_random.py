@@ -30,8 +30,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from linattn_ref.attention.arguments import Array, check_array
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.shapes import check_array
 
 __all__ = [
     "gaussian",

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import check_sizes
 from linattn_ref.data.duplication import SYMBOLS, Words, draw
 from linattn_ref.experiments.learning import causal_attention, runs
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, positions, post_norm, relu
+from linattn_ref.op.options import check_sizes
 from linattn_ref.training import loop, radam, schedule
 
 __all__ = ["Shape", "model_of", "run", "start", "task"]

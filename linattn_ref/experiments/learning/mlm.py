@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.atomic import write_all
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.data.text import read_text
@@ -34,6 +33,7 @@ from linattn_ref.models import encoder, masked_tokens
 from linattn_ref.models.encoder import Model
 from linattn_ref.models.masked_tokens import Params
 from linattn_ref.nn import cross_entropy
+from linattn_ref.op import Array
 from linattn_ref.training import adam, loop, parameters, schedule
 from linattn_ref.training.checks import check_peak, check_rate
 

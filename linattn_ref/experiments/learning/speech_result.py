@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.atomic import write_all
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data.speech import Corpus
 from linattn_ref.experiments.learning import speech, speech_frames
 from linattn_ref.experiments.learning.speech import Shape
 from linattn_ref.experiments.learning.speech_frames import Sorted
 from linattn_ref.nn import ctc_decoding
+from linattn_ref.op import Array
 from linattn_ref.training.loop import RESULT
 
 __all__ = ["error_rates", "probabilities", "utterance", "write"]

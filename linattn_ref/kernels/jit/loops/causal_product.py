@@ -41,7 +41,7 @@ from linattn_ref.kernels.jit.loops.causal_parts import sums_of_parts
 from linattn_ref.kernels.jit.loops.causal_product_plain import backward_by_row, forward_by_row
 from linattn_ref.kernels.jit.loops.causal_scan import scan
 from linattn_ref.kernels.jit.loops.causal_step import step_heads
-from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.heads import give, new_like, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.reciprocal import go_on, reciprocals
 from linattn_ref.kernels.jit.loops.vector import lanes
 
@@ -85,7 +85,7 @@ def forward(phi_q, phi_k, v, state, *, out=None):
     return give(out, written), *_with_axes(v, s)
 
 
-def backward(d_out, d_state, phi_q, phi_k, v, state, *, gradients=(None, None, None)):
+def backward(d_out, d_state, phi_q, phi_k, v, state):
     """Gradients of :func:`forward`.
 
     Parameters
@@ -95,15 +95,13 @@ def backward(d_out, d_state, phi_q, phi_k, v, state, *, gradients=(None, None, N
         Gradient of the state that :func:`forward` returned; None is 0.
     phi_q, phi_k, v, state
         What :func:`forward` was given.
-    gradients : tuple of three ndarray or None
-        To be written to with ``d_phi_q``, ``d_phi_k`` and ``d_v``.
 
     Returns
     -------
     d_phi_q, d_phi_k, d_v, d_state : ndarray
         Shaped like their inputs; ``d_state`` is never None.
     """
-    return _backward(gradients, d_out, d_state, None, phi_q, phi_k, v, state, None, None)[:-1]
+    return _backward(d_out, d_state, None, phi_q, phi_k, v, state, None, None)[:-1]
 
 
 # --- With the denominator -------------------------------------------------------------------------------------------
@@ -135,14 +133,14 @@ def normalised_forward(phi_q, phi_k, v, s, z, eps, *, out=None):
     (*leading, n, m), c, heads = v.shape, phi_k.shape[-1], math.prod(v.shape[:-2])
     s = np.zeros((heads, c, m), v.dtype) if s is None else s.reshape(heads, c, m)
     z = np.zeros((heads, c), v.dtype) if z is None else z.reshape(heads, c).copy()
-    written = np.empty(v.shape, v.dtype) if out is None else to_write(out, v.shape, v.dtype)
+    written = to_write(out, v.shape, v.dtype)
     denominator = np.empty((heads, n), v.dtype)
     s = _scan(phi_q, phi_k, v, written, s, (_ones(v),) * 4, ones=(z, v.dtype.type(eps), denominator))
     denominator, s, z = denominator.reshape(*leading, n), s.reshape(*leading, c, m), z.reshape(*leading, c)
-    return written if out is None else give(out, written), denominator, s, z
+    return give(out, written), denominator, s, z
 
 
-def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, out, denominator, *, gradients=(None, None, None)):
+def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, out, denominator):
     """Gradients of :func:`normalised_forward`.
 
     Parameters
@@ -154,8 +152,6 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, out, denominator
         What it was given.
     out, denominator
         What it returned.
-    gradients : tuple of three ndarray or None
-        To be written to with ``d_phi_q``, ``d_phi_k`` and ``d_v``.
 
     Returns
     -------
@@ -165,7 +161,7 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, out, denominator
     d_out, out = side_by_side(go_on(d_out, denominator), out)
     share = reciprocals(_flat_rows(denominator))  # (heads, N)
     e = _flat_rows(-np.einsum("...nm,...nm->...n", d_out, out))  # (heads, N)
-    return _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, s, z, (share, e))
+    return _backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, (share, e))
 
 
 def step(phi_q, phi_k, v, s, z, eps):
@@ -181,7 +177,7 @@ def step(phi_q, phi_k, v, s, z, eps):
 # --- Both -----------------------------------------------------------------------------------------------------------
 
 
-def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, s, z, ones):
+def _backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, ones):
     """The scans of the table above; ``ones`` is ``1 / denominator`` and ``e``, or None."""
     d_out, phi_q, phi_k, v = side_by_side(d_out, phi_q, phi_k, v)
     s, a = _start(s, phi_k, v), _start(d_s, phi_k, v)  # (heads, C, M)
@@ -190,12 +186,11 @@ def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, s, z, ones):
         (x, e), one = ones, _ones(v)  # (heads, N)
         s_t, a_t = _with_row(s_t, z), _with_row(a_t, d_z)  # (heads, M + 1, C)
         rows_q, rows_k, rows_v = (one, x, e, one), (x, one, one, e), (x, one, one, one)
-    d_phi_q, d_phi_k, d_v = gradients_to_write(gradients, phi_q, phi_k, v)
+    d_phi_q, d_phi_k, d_v = new_like(phi_q, phi_k, v)
     _scan(d_out, v, phi_k, d_phi_q, s_t, rows_q)  # (4)
     a_t = _scan(v, d_out, phi_q, d_phi_k, a_t, rows_k, step=-1)  # (5)
     a = _scan(phi_k, phi_q, d_out, d_v, a, rows_v, step=-1)  # (6)
-    d_phi = tuple(give(*each) for each in zip(gradients, (d_phi_q, d_phi_k, d_v), strict=True))
-    return d_phi + _with_axes(v, a, None if ones is None else a_t[:, -1])
+    return d_phi_q, d_phi_k, d_v, *_with_axes(v, a, None if ones is None else a_t[:, -1])
 
 
 def _scan(a, b, u, out, s, rows, *, step=1, ones=None):

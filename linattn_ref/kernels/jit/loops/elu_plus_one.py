@@ -1,4 +1,7 @@
-"""The feature map ``elu + 1`` in Numba: `linattn_ref.kernels.reference.elu_plus_one`, once over the memory.
+"""The feature map ``elu + 1`` of `linattn_ref.attention.feature_maps` in Numba, once over the memory.
+
+    phi(x) = x + 1 if x > 0 else exp(x)                      (1)
+    phi'(x) = 1 if x > 0 else exp(x)  =  min(phi(x), 1)      (2)
 
 An array is cut into blocks of rows, about ``BLOCK`` numbers, each a task, and each block into Vectors.
 """
@@ -10,7 +13,7 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel, serial_kernel
 from linattn_ref.kernels.jit.loops.causal_step import step_rows
-from linattn_ref.kernels.jit.loops.heads import give, head_of, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.heads import head_of, side_by_side, table_of
 from linattn_ref.kernels.jit.loops.vector import VECTOR_BYTES, broadcast, lanes, maximum, minimum
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_of, store_row
@@ -18,15 +21,10 @@ from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_of,
 BLOCK = 1 << 13  # numbers
 
 
-def forward(x, *, out=None):
-    """``phi(x)``, written to ``out`` if there is one; and what the gradient needs, which is the same."""
-    phi = np.empty(x.shape, x.dtype) if out is None else to_write(out, x.shape, x.dtype)
-    if x.flags.c_contiguous and phi.flags.c_contiguous and x.nbytes % VECTOR_BYTES == 0:  # rows are short, Vectors not
-        shape = -1, VECTOR_BYTES // x.itemsize
-        write_phi(table_of(x.reshape(shape), phi.reshape(shape)), 1, np.zeros(1, x.dtype))
-    else:
-        _run(write_phi, *side_by_side(x), phi)
-    phi = phi if out is None else give(out, phi)
+def forward(x):
+    """``phi(x)``, and what the gradient needs, which is the same."""
+    phi = np.empty(x.shape, x.dtype)
+    _run(write_phi, *side_by_side(x), phi)
     return phi, phi
 
 
