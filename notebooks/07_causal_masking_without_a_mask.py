@@ -1112,7 +1112,7 @@ for g in (0.99, 0.9, 0.1, 0.01, 0.001):
     errors = []
     for dtype in (np.float64, np.float32):
         arrays = [x.astype(dtype) for x in (d_out, phi_q, phi_k, v, gate)]
-        d_gate = gate_gradient_by_formulas(*arrays)
+        d_gate = gate_gradient_of_page(*arrays)
         d_q, d_k = gated_linear.backward(arrays[0], gated_page(*arrays[1:])[1])[:2]
         terms = (arrays[1] * d_q).sum(axis=1) - (arrays[2] * d_k).sum(axis=1)  # (N,)
         for_nothing = np.cumsum(terms[::-1])[::-1] / arrays[4]
@@ -1122,7 +1122,7 @@ for g in (0.99, 0.9, 0.1, 0.01, 0.001):
 assert rows[0][1] < 2 * rows[0][2]
 assert rows[2][1] > 10 * rows[2][2]
 assert rows[4][1] > 1000 * rows[4][2]
-chapter.table(("gate", "relative error in float32, by the running sum", "by (13)"), rows)
+chapter.table(("gate", "relative error in float32, by the running sum", "the page"), rows)
 
 # %% [markdown]
 # **3. Checkpoints.** A mechanism needs $S_{i-1}$ and $A_i$ at the same position, as (13) does. Noting every $C$-th

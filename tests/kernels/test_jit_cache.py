@@ -19,7 +19,7 @@ from numba.core.typing.templates import builtin_registry
 import linattn_ref
 from linattn_ref.kernels.jit import loops
 from linattn_ref.kernels.jit.loops import cache, pattern_softmax, softmax
-from linattn_ref.kernels.jit.loops.threads import Kernel
+from linattn_ref.kernels.jit.loops.entrance import Kernel
 
 
 def test_the_key_holds_the_text(monkeypatch):

@@ -24,14 +24,14 @@ BLOCK = 1 << 13  # numbers
 def forward(x):
     """``phi(x)``, and what the gradient needs, which is the same."""
     phi = np.empty(x.shape, x.dtype)
-    _run(write_phi, *side_by_side(x), phi)
+    write_phi(*_table(x, phi))
     return phi, phi
 
 
 def backward(d_phi, phi):
     """The gradient of ``x``, written over that of ``phi(x)``; new where that is read-only, or its rows have gaps."""
-    d_x, phi = side_by_side(np.require(d_phi, requirements="W"), phi)
-    _run(multiply_by_slope, d_x, phi)
+    d_x = d_phi if d_phi.flags.carray else side_by_side(np.require(d_phi, requirements="W"))[0]
+    multiply_by_slope(*_table(phi, d_x))
     return d_x
 
 
@@ -42,13 +42,16 @@ def step(q, k, v, s, z, eps):
     return out
 
 
-def _run(kernel, x, phi):
-    """A kernel on the rows of two arrays, which are short; on rows as long as a Vector where there are no gaps."""
-    if x.nbytes % VECTOR_BYTES == 0 and x.flags.c_contiguous and phi.flags.c_contiguous:
-        x, phi = x.reshape(-1, VECTOR_BYTES // x.itemsize), phi.reshape(-1, VECTOR_BYTES // x.itemsize)
-    elif x.ndim < 2:
-        x, phi = x[None], phi[None]
-    kernel(table_of(x, phi), math.prod(x.shape[:-2]), np.zeros(1, x.dtype))
+def _table(x, y):
+    """What the kernels take: two arrays, of which ``y`` has no gaps in a row; rows are Vectors where there are no gaps.
+
+    For rows are short, and Vectors not.
+    """
+    if x.nbytes % VECTOR_BYTES == 0 and x.flags.c_contiguous and y.flags.c_contiguous:
+        x, y = x.reshape(-1, VECTOR_BYTES // x.itemsize), y.reshape(-1, VECTOR_BYTES // x.itemsize)
+    else:
+        x, y = (x[None], y[None]) if x.ndim < 2 else (*side_by_side(x), y)
+    return table_of(x, y), math.prod(x.shape[:-2]), np.zeros(1, x.dtype)
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
@@ -68,10 +71,10 @@ def write_phi(table, heads, zero):
 
 @kernel(table=("heads N W", "heads N W"), zero="1")
 def multiply_by_slope(table, heads, zero):
-    """``d_phi *= phi'`` of the arrays ``d_phi`` and ``phi``, likewise."""
+    """``d_phi *= phi'`` of the arrays ``phi`` and ``d_phi``, likewise."""
     n, tasks = _tasks(table)
     for task in prange(heads * tasks):
-        g, phi = _block(table, 0, task, tasks, n, zero), _block(table, 1, task, tasks, n, zero)
+        phi, g = _block(table, 0, task, tasks, n, zero), _block(table, 1, task, tasks, n, zero)
         for first in range(0, g.shape[1], lanes(g)):
             some_g, some_phi = columns_from(g, first), columns_from(phi, first)
             for i in range(len(g)):
