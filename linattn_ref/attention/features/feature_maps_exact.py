@@ -105,14 +105,11 @@ class Quadratic(NamedTuple):
     """What :func:`quadratic` makes."""
 
     c: float
+    positive: bool = True
 
     @property
     def name(self) -> str:
         return f"quadratic({self.c:g})"
-
-    @property
-    def positive(self) -> bool:
-        return True
 
     def width(self, d: int) -> int:
         return 1 + d + d * (d + 1) // 2

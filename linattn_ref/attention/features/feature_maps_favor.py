@@ -76,14 +76,8 @@ class FavorTrig(NamedTuple):
 
     omega: Array  # (m, D)
     scale: float = 1.0
-
-    @property
-    def name(self) -> str:
-        return "favor_trig"
-
-    @property
-    def positive(self) -> bool:
-        return False
+    name: str = "favor_trig"
+    positive: bool = False
 
     def width(self, d: int) -> int:
         return 2 * rows_for(self.omega, d)
@@ -116,18 +110,9 @@ class FavorPositive(NamedTuple):
 
     omega: Array  # (m, D)
     scale: float = 1.0
-
-    @property
-    def name(self) -> str:
-        return "favor_positive"
-
-    @property
-    def kernel(self) -> str:
-        return "favor_positive"  # of a kernel room: its steps
-
-    @property
-    def positive(self) -> bool:
-        return True
+    name: str = "favor_positive"
+    kernel: str = "favor_positive"  # of a kernel room: its steps
+    positive: bool = True
 
     def width(self, d: int) -> int:
         return rows_for(self.omega, d)
@@ -165,14 +150,8 @@ class FavorHyperbolic(NamedTuple):
 
     omega: Array  # (m, D)
     scale: float = 1.0
-
-    @property
-    def name(self) -> str:
-        return "favor_hyperbolic"
-
-    @property
-    def positive(self) -> bool:
-        return True
+    name: str = "favor_hyperbolic"
+    positive: bool = True
 
     def width(self, d: int) -> int:
         return 2 * rows_for(self.omega, d)
@@ -206,14 +185,8 @@ class FavorRelu(NamedTuple):
 
     omega: Array  # (m, D)
     scale: float = 1.0
-
-    @property
-    def name(self) -> str:
-        return "favor_relu"
-
-    @property
-    def positive(self) -> bool:
-        return True
+    name: str = "favor_relu"
+    positive: bool = True
 
     def width(self, d: int) -> int:
         return rows_for(self.omega, d)

@@ -45,6 +45,7 @@ class Saved(NamedTuple):
 
 def forward(
     loops: Any,
+    kind: Any,
     q: Array,
     k: Array,
     v: Array,
@@ -55,11 +56,11 @@ def forward(
     state: State | None = None,
     out: Array | None = None,
 ) -> tuple[Array, Saved]:
-    """Equations (1)-(6) of the page."""
+    """Equations (1)-(6) of the page; ``kind`` is the backend's class of what is saved."""
     k, v = shown(k, key_mask), shown(v, key_mask)
     if not causal and hasattr(feature_map, "product"):
         phi, s, z, result, d = _over_all_keys(q, k, v, feature_map, key_mask, loops)
-        return into(out, result), Saved(phi, v, result, d, ((s, z),), None, State(s, z, phi.log_scale))
+        return into(out, result), kind(phi, v, result, d, ((s, z),), None, State(s, z, phi.log_scale))
     before = None if state is None else state.log_scale
     phi = scaled_features(q, k, feature_map, key_mask, causal, before, loops)
     s, z = sums(phi.k[..., : phi.shared, :], v[..., : phi.shared, :])  # of the keys that every query sees
@@ -72,7 +73,7 @@ def forward(
         d = phi.q @ z[..., None]
         result, starts, d = divide(phi.q @ s, d), ((s, z),), d[..., 0]
         out = into(out, result)
-    return out, Saved(phi, v, out, d, starts, state, State(s, z, phi.log_scale))
+    return out, kind(phi, v, out, d, starts, state, State(s, z, phi.log_scale))
 
 
 def sums(phi_k: Array, v: Array) -> tuple[Array, Array]:

@@ -24,14 +24,14 @@ BLOCK = 1 << 13  # numbers
 def forward(x):
     """``phi(x)``, and what the gradient needs, which is the same."""
     phi = np.empty(x.shape, x.dtype)
-    write_phi(*_table(x, phi))
+    _run(write_phi, x, phi)
     return phi, phi
 
 
 def backward(d_phi, phi):
     """The gradient of ``x``, written over that of ``phi(x)``; new where that is read-only, or its rows have gaps."""
     d_x = d_phi if d_phi.flags.carray else side_by_side(np.require(d_phi, requirements="W"))[0]
-    multiply_by_slope(*_table(phi, d_x))
+    _run(multiply_by_slope, phi, d_x)
     return d_x
 
 
@@ -42,16 +42,14 @@ def step(q, k, v, s, z, eps):
     return out
 
 
-def _table(x, y):
-    """What the kernels take: two arrays, of which ``y`` has no gaps in a row; rows are Vectors where there are no gaps.
-
-    For rows are short, and Vectors not.
-    """
+def _run(kernel, x, y):
+    """A kernel on two arrays, of which ``y`` has no gaps in a row. Rows are short: without gaps they may be Vectors."""
     if x.nbytes % VECTOR_BYTES == 0 and x.flags.c_contiguous and y.flags.c_contiguous:
         x, y = x.reshape(-1, VECTOR_BYTES // x.itemsize), y.reshape(-1, VECTOR_BYTES // x.itemsize)
     else:
-        x, y = (x[None], y[None]) if x.ndim < 2 else (*side_by_side(x), y)
-    return table_of(x, y), math.prod(x.shape[:-2]), np.zeros(1, x.dtype)
+        x = side_by_side(x)[0]
+        x, y = (x[None], y[None]) if x.ndim < 2 else (x, y)
+    kernel(table_of(x, y), math.prod(x.shape[:-2]), np.zeros(1, x.dtype))
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
