@@ -213,10 +213,14 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             extras["overwrite_state"] = True
         if not extras:
             return code.function(*args, **options)
-        taken = {option: x for option, x in extras.items() if option in parameters_of(code.function)}
+        takes, taken = parameters_of(code.function), {}
+        for option, x in extras.items():
+            if option in takes:
+                taken[option] = x
         if taken.get("overwrite_state"):
-            state = args[state_at] if len(args) > state_at else options["state"]
-            taken["overwrite_state"] = all(map(is_writeable, state))
+            for x in args[state_at] if len(args) > state_at else options["state"]:
+                if type(x) is np.ndarray and not x.flags.writeable:  # as rows are that share memory
+                    taken["overwrite_state"] = False
         result = code.function(*args, **options, **taken)
         if extras.get("out") is not None and "out" not in taken:
             extras["out"][...] = result[0]
@@ -279,7 +283,7 @@ def check_extras(extras: dict[str, Any]) -> None:
 
 
 def is_writeable(x: Any) -> bool:
-    """Whether ``x`` may be written over: not a read-only array of NumPy's, which rows that share memory are."""
+    """Whether ``x`` may be written over: not a read-only array of NumPy's."""
     return not isinstance(x, np.ndarray) or x.flags.writeable
 
 

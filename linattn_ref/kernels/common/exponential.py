@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.exponential import Gradients
-from linattn_ref.attention.features.feature_maps import ExponentialMap, in_backend
+from linattn_ref.attention.features.feature_maps import ExponentialMap
 from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.attention.parts.sums import State, on_scale
 from linattn_ref.kernels.common import exponential_features
@@ -177,9 +177,9 @@ def step(
 ) -> tuple[Array, State]:
     """`linear.step` with such a map."""
     s, z, r = state if overwrite_state else (x.copy() for x in state)
-    phi = in_backend(feature_map, loops, "step")
-    if phi is not feature_map:  # a kernel for all at once
-        out_t, r = phi.step(q_t, k_t, v_t, s, z, r, RISE, feature_map)
+    loop: Any = getattr(loops, getattr(feature_map, "kernel", None) or "", None)
+    if hasattr(loop, "step"):  # one for all at once
+        out_t, r = loop.step(q_t, k_t, v_t, s, z, r, RISE, feature_map)
     else:
         out_t, r = step_in_place(q_t, k_t, v_t, s, z, r, feature_map, loops.causal_product.step)
     return out_t, State(s, z, r)

@@ -51,7 +51,7 @@ def forward(
     """Equations (1)-(4) of the page; ``kind`` is the backend's class of what is saved."""
     if hasattr(feature_map, "split"):
         return exponential.forward(q, k, v, feature_map, causal=causal, key_mask=key_mask, state=state, out=out)
-    phi: Any = getattr(loops, getattr(feature_map, "kernel", None) or "", feature_map)
+    phi = of_loops(feature_map, loops)
     seen_by_all = k.shape[-2] - causal * q.shape[-2]
     if key_mask is not None:
         k, v = shown(k, key_mask), shown(v, key_mask)
@@ -97,7 +97,7 @@ def backward(loops: Any, d_out: Array, saved: Saved, *, d_state: State | None = 
         d_phi_k, d_v = (join([of_shared, d_phi_k]), join([v_of_shared, d_v])) if causal else (of_shared, v_of_shared)
     if key_mask is not None:
         d_phi_k, d_v = shown(d_phi_k, key_mask), shown(d_v, key_mask)
-    phi: Any = getattr(loops, getattr(feature_map, "kernel", None) or "", feature_map)
+    phi = of_loops(feature_map, loops)
     return Gradients(phi.backward(d_phi_q, of_q), phi.backward(d_phi_k, of_k), d_v, first and State(d_s, d_z))
 
 
@@ -108,7 +108,7 @@ def step(
     v_t: Array,
     state: State,
     *,
-    feature_map: FeatureMap = elu_plus_one,
+    feature_map: Any = elu_plus_one,
     eps: float = 1e-6,
     overwrite_state: bool = False,
 ) -> tuple[Array, State]:
@@ -116,8 +116,14 @@ def step(
     if hasattr(feature_map, "split"):
         return common_exponential.step(loops, q_t, k_t, v_t, state, feature_map, overwrite_state=overwrite_state)
     s, z = (state.s, state.z) if overwrite_state else (state.s.copy(), state.z.copy())
-    phi: Any = getattr(loops, getattr(feature_map, "kernel", None) or "", feature_map)
+    phi = of_loops(feature_map, loops)
     if phi is not feature_map:  # a kernel for both at once
         return phi.step(q_t, k_t, v_t, s, z, eps), State(s, z)
     phi_q, phi_k = feature_map.forward(q_t)[0], feature_map.forward(k_t)[0]
     return loops.causal_product.step(phi_q, phi_k, v_t, s, z, eps), State(s, z)
+
+
+def of_loops(feature_map: FeatureMap, loops: Any) -> Any:
+    """The loop of a feature map; without one, the map itself. Its ``backward`` may write over what it is given."""
+    loop = getattr(loops, getattr(feature_map, "kernel", None) or "", None)
+    return loop if hasattr(loop, "forward") else feature_map

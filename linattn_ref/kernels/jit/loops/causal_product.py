@@ -183,7 +183,8 @@ def _backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, ones):
     s, a = _start(phi_k, v, s, d_s)  # (heads, C, M)
     s_t, a_t, rows_q, rows_k, rows_v = s.swapaxes(1, 2), a.swapaxes(1, 2), None, None, None  # (heads, M, C)
     if ones is not None:
-        (x, e), one = ones, _ones(v)  # (heads, N)
+        x, e = ones  # (heads, N)
+        one = np.ones_like(x)
         s_t, a_t = _with_row(s_t, z), _with_row(a_t, d_z)  # (heads, M + 1, C)
         rows_q, rows_k, rows_v = (one, x, e, one), (x, one, one, e), (x, one, one, one)
     d_phi_q, d_phi_k, d_v = np.empty(phi_q.shape, v.dtype), np.empty(phi_k.shape, v.dtype), np.empty(v.shape, v.dtype)
