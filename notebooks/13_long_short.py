@@ -204,8 +204,8 @@ chapter.table(
 # $$\mathrm{norm}(x) = a * y + b, \qquad y = \frac{x - \mu}{\sigma}, \qquad \mu = \frac1W \sum_i x_i, \qquad
 # \sigma = \sqrt{\tfrac1W \sum_i (x_i - \mu)^2 + 10^{-5}} \qquad (5)$$
 #
-# with a gain $a$ and a bias $b$ for each of its $W$ entries. (The code calls $\sigma$ `s` and the fraction `n`; here $s$ is
-# the scale of the scores.) Measured: the spread of a query's scores (their standard deviation over
+# with a gain $a$ and a bias $b$ for each of its $W$ entries. (The code calls $\sigma$ `s` and the fraction `n`;
+# here $s$ is the scale of the scores.) Measured: the spread of a query's scores (their standard deviation over
 # queries), of near keys and of mixtures, with $W_p$ as it is at the start.
 
 # %%
