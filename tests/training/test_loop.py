@@ -19,7 +19,7 @@ import small_run
 
 from linattn_ref.nested import map_arrays
 from linattn_ref.nn import feed_forward
-from linattn_ref.training import checkpoint, loop, parameters, sgd
+from linattn_ref.training import checkpoint, clip, loop, parameters, sgd
 
 
 def run(out, *, facts=small_run.FACTS, resume=False, task=small_run.TASK, **changed):
@@ -83,23 +83,6 @@ def test_the_rate_goes_by_what_evaluations_found(tmp_path):
     assert content(parts) == content(whole)
 
 
-def test_arrays_with_a_rate_of_their_own(tmp_path):
-    """Their first step is that of a run in which all have that rate; with 0 they stay; the others do as ever."""
-
-    def after(name, learning_rate=0.02, own_rates=None, steps=1):
-        how = {"learning_rate": lambda t: learning_rate, "steps": steps, "every": steps}
-        if own_rates is not None:
-            how["own_rates"] = lambda params: [(params.inner.w, own_rates)]
-        return run(tmp_path / name, **how)
-
-    usual, slow, own = after("usual"), after("slow", 0.002), after("own", own_rates=0.1)
-    np.testing.assert_allclose(own.inner.w, slow.inner.w, rtol=0, atol=1e-15)
-    np.testing.assert_array_equal(own.outer.w, usual.outer.w)
-    assert np.abs(usual.inner.w - slow.inner.w).max() > 1e-3
-    held = after("held", own_rates=0.0, steps=5)
-    np.testing.assert_array_equal(held.inner.w, small_run.START.inner.w)
-
-
 def test_runs_of_neighbouring_seeds_share_no_batch(tmp_path):
     """As they would if step ``t`` of seed ``s`` drew what step ``t + 1`` of seed ``s - 1`` draws."""
     drawn = {}
@@ -130,7 +113,14 @@ def test_a_gradient_is_clipped_as_one_or_each_array_by_itself(tmp_path, each):
     def norm(*arrays):
         return np.sqrt(sum(np.square(array).sum() for array in arrays))
 
-    how = {"optimiser": sgd, "steps": 1, "every": 1, "learning_rate": lambda t: 0.5, "clip": 1.0, "clip_each": each}
+    how = {
+        "optimiser": sgd,
+        "steps": 1,
+        "every": 1,
+        "learning_rate": lambda t: 0.5,
+        "clip": 1.0,
+        "clipped": clip.each if each else clip.by_global_norm,
+    }
     found = run(tmp_path, task=small_run.TASK._replace(learn=learn), **how)
     whole = norm(*(slope for _, slope in parameters.leaves(slopes)))
     of_three = map(parameters.leaves, (found, small_run.START, slopes))

@@ -24,7 +24,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, positions, post_norm, relu
-from linattn_ref.training import loop, radam, schedule
+from linattn_ref.training import clip, loop, radam, schedule
 
 __all__ = ["Shape", "model_of", "run", "start", "task"]
 
@@ -152,7 +152,7 @@ def run(
         optimiser=radam,
         options={"kernels": jit, "weight_decay": 0.01, "decoupled": True},
         clip=1.0,
-        clip_each=True,
+        clipped=clip.each,
         every=max(1, min(100, steps // 4)),
         seed=seed,
     )

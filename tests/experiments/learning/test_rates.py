@@ -5,7 +5,7 @@ import pytest
 
 from linattn_ref.data import recordings as sounds
 from linattn_ref.experiments.learning import characters, finetune, mlm, speech
-from linattn_ref.training import loop
+from linattn_ref.training import clip, loop
 
 STEPS = 200
 
@@ -38,7 +38,7 @@ def check_up_and_down(settings, peak, warm):
     rising = np.minimum(1.0, np.arange(1, STEPS + 2) / warm)
     np.testing.assert_allclose(rates, rising * falling, rtol=1e-12, atol=1e-18)
     assert settings.factor([{"loss": 3.0}] * 9) == 1.0
-    assert (settings.clip, settings.clip_each) == (1.0, False)
+    assert (settings.clip, settings.clipped) == (1.0, clip.by_global_norm)
 
 
 def test_of_characters(tmp_path, text, asked):
