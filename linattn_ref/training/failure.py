@@ -1,4 +1,4 @@
-"""When training fails: a loss or a gradient that is no number, a loss that exploded; and where to look for the cause."""
+"""When training fails: a loss or a gradient that is no number, a loss that exploded, and where that begins."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_step(step: int, loss: float, norm: float, usual: float, params: Any, g
 
 
 def no_number(step: int, loss: float, params: Any, saved: Any, grads: Any = ()) -> TrainingError:
-    """The error, which says where it begins: a parameter, the first thing saved on the way forward, the last gradient."""
+    """The error, which says where it begins: a parameter, the first thing saved on the way forward, a gradient."""
     where = ""
     if wrong := [name for name, array in parameters.leaves(params) if not _is_finite(array)]:
         where = f", and {wrong[0]} is no number any more"

@@ -139,7 +139,7 @@ class Log(NamedTuple):
 
 
 def begun(out: Path, params: Any, state: Any, facts: dict[str, Any], steps: int, *, resume: bool) -> Log:
-    """Write the record's beginning; to resume, read the last checkpoint, if there is one, over ``params`` and ``state``.
+    """Write where a record begins; to resume, read the last checkpoint, if there is one, over ``params`` and ``state``.
 
     Raises
     ------

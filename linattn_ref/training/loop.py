@@ -13,6 +13,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -119,7 +120,7 @@ def step(
     """
     loss, grads = loss_and_gradients(task, settings, t, params)
     norm = settings.clipped(grads, math.inf if settings.clip is None else settings.clip)
-    check_step(t, loss, norm, usual, params, grads, lambda: _saved(task, settings, t, params))
+    check_step(t, loss, norm, usual, params, grads, partial(_saved, task, settings, t, params))
     rate = settings.learning_rate(t) * settings.factor(lines)
     state = settings.optimiser.step(params, grads, state, learning_rate=rate, **settings.options)
     return state, Step(loss, norm, rate)
@@ -196,25 +197,24 @@ def run(
         _, params = parameters.flatten(params)  # a copy
         state = settings.optimiser.init_state(params)
         log = folder.begun(out, params, state, _plain(facts), settings.steps, resume=resume)
-        state, losses, spent = state._replace(steps=log.step), [], log.seconds
+        state, spent = state._replace(steps=log.step), log.seconds
+        losses: list[float] = []  # since the last evaluation
         if log.step < settings.steps:
             _compile(task, settings, log.step, params)
         for t in progress(range(log.step, settings.steps)):
-            start, lines = time.process_time(), log.lines[1:]
+            start, lines, evaluated = time.process_time(), log.lines[1:], None
             usual = lines[0]["training_loss"] if lines else losses[0] if losses else math.inf
             try:
                 state, found = step(task, settings, t, params, state, lines, usual)
+                spent += time.process_time() - start
+                if (t + 1) % settings.every == 0 or t + 1 == settings.steps:
+                    evaluated = _evaluated(task, settings, t, params)
             except TrainingError as error:
                 raise TrainingError(f"{error}; {log.kept}") from None
-            spent += time.process_time() - start
             losses.append(found.loss)
-            if (t + 1) % settings.every == 0 or t + 1 == settings.steps:
-                evaluated = task.evaluate(params)
-                if not math.isfinite(evaluated["loss"]):
-                    error = no_number(t, evaluated["loss"], params, lambda: _saved(task, settings, t, params))
-                    raise TrainingError(f"{error}; {log.kept}")
-                mean = {"step": t + 1, "training_loss": float(np.mean(losses)), "rate": found.rate, "norm": found.norm}
-                log = folder.add(out, log, params, state, _plain({**mean, **evaluated}), spent)
+            if evaluated is not None:
+                line = {"step": t + 1, "training_loss": float(np.mean(losses)), "rate": found.rate, "norm": found.norm}
+                log = folder.add(out, log, params, state, _plain({**line, **evaluated}), spent)
                 losses = []
         return params
 
@@ -225,6 +225,13 @@ def _compile(task: Task, settings: Settings, t: int, params: Any) -> None:
     _, copies = parameters.flatten(params)
     state = settings.optimiser.init_state(params)
     settings.optimiser.step(copies, grads, state, learning_rate=0.0, **settings.options)
+
+
+def _evaluated(task: Task, settings: Settings, t: int, params: Any) -> dict[str, float]:
+    found = task.evaluate(params)
+    if not math.isfinite(found["loss"]):
+        raise no_number(t, found["loss"], params, partial(_saved, task, settings, t, params))
+    return found
 
 
 def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:
