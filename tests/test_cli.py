@@ -260,16 +260,12 @@ def test_bench_patterns_prints_a_table_and_draws(out, capsys, monkeypatch):
 
 @pytest.fixture
 def sample(monkeypatch, tmp_path):
-    """``train characters`` after a second of training, of which nothing but its end is run; called with its sample."""
-    from linattn_ref.experiments.learning import characters
-    from linattn_ref.training import loop
-
-    record = [{"facts": {"yardsticks": {"none": 4.0}}}, {"step": 8, "loss": 3.0, "training_loss": 3.0}]
-    monkeypatch.setattr(characters, "run", lambda *_, **__: (None, None, None))
-    monkeypatch.setattr(loop, "read_record", lambda folder: record)
+    """``train characters`` after a second of training, of which nothing is run; called with what it then says."""
+    from linattn_ref.experiments.learning import learn
 
     def run(text, encoding="utf-8"):
-        monkeypatch.setattr(characters, "write", lambda *_, **__: text)
+        ready = learn.Ready(None, None, None, {}, lambda run, params: ["before", f"\n{text}\n"])
+        monkeypatch.setattr(learn, "run", lambda *_, **__: learn.Learned(None, None, ready))
         written = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
         monkeypatch.setattr(sys, "stdout", written)
         assert cli.main(["train", "characters", "--quick", "--out", str(tmp_path / "run")]) == 0
@@ -277,25 +273,6 @@ def sample(monkeypatch, tmp_path):
         return written.buffer.getvalue().decode(encoding)
 
     return run
-
-
-def test_a_task_keeps_others_out_from_its_beginning_to_its_end(sample, monkeypatch, tmp_path):
-    """While it reads, which takes minutes, and when it writes what it has measured; not when it has ended."""
-    from linattn_ref.experiments.learning import characters
-
-    code = "import sys; from linattn_ref.training import folder; folder.check_folder(folder.Path(sys.argv[1]))"
-    told = []
-
-    def look(*_, **__):
-        done = subprocess.run([sys.executable, "-c", code, tmp_path / "run"], capture_output=True, text=True)
-        told.append(done.stderr.strip().rpartition("\n")[2])
-        return None, None, None
-
-    monkeypatch.setattr(characters, "run", look)
-    sample("a")
-    look()
-    assert "out: another run is writing in" in told[0]
-    assert told[1] == ""
 
 
 def test_a_sample_that_the_encoding_of_the_terminal_has_no_letters_for(sample):

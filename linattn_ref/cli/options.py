@@ -3,13 +3,16 @@
 import argparse
 import inspect
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from linattn_ref.visible import visible
 
-__all__ = ["add_command", "add_drawing", "at_least", "report", "say", "tell", "workers_of"]
+__all__ = ["add_command", "add_drawing", "at_least", "report", "say", "tell", "watched", "workers_of"]
+
+MINUTE = 60.0  # seconds
 
 
 def add_command(
@@ -58,6 +61,34 @@ def say(*words: object, sep: str = " ", file: TextIO | None = None) -> None:
 def tell(line: str) -> None:
     """Say it on standard error."""
     say(line, file=sys.stderr)
+
+
+def watched(steps: Sequence[Any], unit: str = "step") -> Iterator[Any]:
+    """The steps of something long: a bar on a terminal; elsewhere lines that say how long is left.
+
+    The first comes after the first step, if all of them take more than a minute; the next ones after one minute, two,
+    four, and so on up to an hour.
+    """
+    from tqdm import tqdm
+
+    begun, wait = time.monotonic(), 0.0
+    for done, step in enumerate(tqdm(steps, unit=unit, file=sys.stderr, disable=None)):
+        spent = time.monotonic() - begun
+        left = spent / done * (len(steps) - done) if done else 0.0
+        if not sys.stderr.isatty() and left > MINUTE and spent >= wait:
+            tell(f"{done} of {len(steps)} {unit}s: {in_words(left)} left")
+            wait = spent + min(max(MINUTE, wait), 60 * MINUTE)
+        yield step
+
+
+def in_words(seconds: float) -> str:
+    """Roughly.
+
+    >>> in_words(100), in_words(5000), in_words(9e4)
+    ('about 2 minutes', 'about 83 minutes', 'about 25 hours')
+    """
+    minutes = round(seconds / MINUTE)
+    return f"about {minutes} minutes" if minutes < 100 else f"about {round(minutes / 60)} hours"
 
 
 def report(name: str, results: Any, arguments: argparse.Namespace, *lines: str) -> None:

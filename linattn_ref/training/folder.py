@@ -49,6 +49,7 @@ __all__ = [
 RECORD, LAST, BEST, RESULT = "record.jsonl", "last.safetensors", "best.safetensors", "result.json"
 TIMES = "times.jsonl"  # apart from the record, which is the same bytes each time
 LOCK = ".lock"
+MAY_DIFFER = ("command", "versions", "machine")  # facts, if nothing has been learned yet
 _held: set[tuple[int, Path]] = set()  # thread, folder
 
 
@@ -56,7 +57,8 @@ _held: set[tuple[int, Path]] = set()  # thread, folder
 def alone(out: Path) -> Iterator[None]:
     """Keep every other run out of the folder ``out``, which is made if it is not there.
 
-    Who holds it may hold it once more: a command from its first line to its last, and its training within.
+    Who holds it may hold it once more: a command from its first line to its last, and its training within. A folder
+    that was made for what failed before it wrote anything is taken away.
 
     Raises
     ------
@@ -65,6 +67,7 @@ def alone(out: Path) -> Iterator[None]:
     OSError
         The folder cannot be written to.
     """
+    is_new = not out.exists()
     check_writable(out / RECORD)
     if (held := (threading.get_ident(), out.resolve())) in _held:
         yield
@@ -81,6 +84,12 @@ def alone(out: Path) -> Iterator[None]:
         _held.add(held)
         try:
             yield
+        except BaseException:
+            if is_new and [*out.iterdir()] == [out / LOCK]:  # nothing was begun
+                with contextlib.suppress(OSError):
+                    (out / LOCK).unlink()
+                    out.rmdir()
+            raise
         finally:
             _held.remove(held)
 
@@ -148,6 +157,8 @@ def begun(out: Path, params: Any, state: Any, facts: dict[str, Any], steps: int,
     """
     check_files(out, resume=resume)
     log = Log([{"facts": facts}], [])
+    if not (out / LAST).exists() and (out / RECORD).exists():
+        _check_own(out, facts)
     if resume and (out / LAST).exists():
         found = checkpoint.load(out / LAST)
         earlier, step, best = _how_far(out / LAST, found.facts)
@@ -162,6 +173,25 @@ def begun(out: Path, params: Any, state: Any, facts: dict[str, Any], steps: int,
             (out / RESULT).unlink(missing_ok=True)
     _write_lines(out, log)
     return log
+
+
+def _check_own(out: Path, facts: Mapping[str, Any]) -> None:
+    """What was begun in ``out``, and not come to a checkpoint, is begun anew; what is another's run stays.
+
+    Raises
+    ------
+    ValueError
+        The record there says other facts, or nothing that can be read.
+    """
+    said = read_record(out)
+    try:
+        earlier, now = (
+            {key: x for key, x in one.items() if key not in MAY_DIFFER} for one in (said[0]["facts"], facts)
+        )
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return  # nothing is lost
+    if differing := list(_differing(earlier, now)):
+        raise ValueError(f"out: another run was begun in {out}: {', '.join(differing)}; give another folder")
 
 
 def add(out: Path, log: Log, params: Any, state: Any, line: dict[str, Any], seconds: float) -> Log:

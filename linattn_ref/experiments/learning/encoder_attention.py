@@ -19,7 +19,9 @@ from linattn_ref.kernels import jit
 from linattn_ref.nn import mechanism
 from linattn_ref.nn.mechanism import Mechanism
 
-__all__ = ["NAMES", "WITHOUT_K", "Inside", "Setting", "make"]
+__all__ = ["NAMES", "WITHOUT_K", "Inside", "Setting", "make", "price", "told"]
+
+LEAST = 8  # keys a query
 
 
 class Setting(NamedTuple):
@@ -56,13 +58,24 @@ def make(name: str, setting: Setting, rng: np.random.Generator) -> Inside:
     """
     if name not in NAMES:
         raise ValueError(f"attention: expected one of {', '.join(NAMES)}, got {name!r}")
-    if name not in WITHOUT_K and not 8 <= setting.k <= setting.length:
-        raise ValueError(f"k: expected 8 to the length, {setting.length}, got {setting.k}")
+    if name not in WITHOUT_K and not LEAST <= setting.k <= setting.length:
+        raise ValueError(f"k: expected {LEAST} to the length, {setting.length}, got {setting.k}")
     if name == "linformer":
         return _linformer(setting, rng)
     each = [NAMES[name](setting, rng) for _ in range(setting.layers)]
     own = [_mixtures(setting, rng) for _ in each] if name == "long-short" else None
     return Inside(tuple(each), own)
+
+
+def price(k: int, length: int) -> int:
+    """``k``, or a quarter of the length, but not less than every mechanism takes, if ``k`` is 0."""
+    return k or max(LEAST, length // 4)
+
+
+def told(name: str, setting: Setting) -> dict[str, Any]:
+    """For a record."""
+    k = None if name in WITHOUT_K else setting.k
+    return {"attention": name, "k": k, "sharing": setting.sharing if name == "linformer" else None}
 
 
 # --- Each, for one layer ----------------------------------------------------------------------------------------------
