@@ -6,18 +6,33 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from linattn_ref.visible import visible
 
-__all__ = ["add_command", "add_drawing", "at_least", "report", "say", "tell", "watched", "workers_of"]
+__all__ = ["Parser", "add_command", "add_drawing", "at_least", "report", "say", "tell", "watched", "workers_of"]
 
 MINUTE = 60.0  # seconds
 
 
+class Parser(argparse.ArgumentParser):
+    """One whose errors show what was typed, and do not send it to the terminal."""
+
+    late: Callable[[], object] | None = None  # adds options that are not known before this is the command
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        if self.late is not None:
+            late, self.late = self.late, None
+            late()
+        return super().parse_known_args(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        super().error(visible(message))
+
+
 def add_command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], None], description: str | None = None
-) -> argparse.ArgumentParser:
+) -> Parser:
     """A subcommand that calls ``run``; its help is the description, or the docstring of ``run``."""
     text = inspect.cleandoc(description or run.__doc__ or "")
     command = commands.add_parser(name, help=text.splitlines()[0], description=text)

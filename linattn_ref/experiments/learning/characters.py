@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention import linear, softmax
 from linattn_ref.data import fetch
 from linattn_ref.data.text import Text, read_reviews, read_text
-from linattn_ref.experiments.learning.learn import Ready
+from linattn_ref.experiments.learning.learn import Option, Ready
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
@@ -28,11 +28,12 @@ from linattn_ref.models.generate import generate
 from linattn_ref.nn import cross_entropy, mechanism
 from linattn_ref.training import loop, radam, schedule
 
-__all__ = ["MECHANISMS", "Corpus", "Shape", "begin", "corpus", "task", "write"]
+__all__ = ["MECHANISMS", "QUICK", "Corpus", "Shape", "begin", "corpus", "task", "write"]
 
 ALPHABET = 95  # characters, the most frequent; in place of any other stands the least frequent of these
 VALIDATION = 20  # one in so many characters, at the end of the text
 MECHANISMS = {"linear": linear, "softmax": softmax}
+QUICK = {"width": 32, "hidden": 64, "heads": 2, "layers": 1, "length": 32, "batch": 4}
 
 Characters = NDArray[np.int64]
 
@@ -118,8 +119,10 @@ def yardsticks(found: Corpus) -> dict[str, float]:
 
 def begin(
     *,
-    text: Path | None = None,
-    attention: str = "linear",
+    text: Annotated[
+        Path | None, Option("UTF-8 text to learn from (default: film reviews, fetched once)", "FILE")
+    ] = None,
+    attention: Annotated[str, Option(choices=MECHANISMS)] = "linear",
     steps: int = 1000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from linattn_ref.attention.arguments import check_sizes
 from linattn_ref.data.duplication import SYMBOLS, Words, draw
 from linattn_ref.experiments.learning import causal_attention
-from linattn_ref.experiments.learning.learn import Ready
+from linattn_ref.experiments.learning.learn import Option, Ready
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
@@ -27,21 +27,24 @@ from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, positions, post_norm, relu
 from linattn_ref.training import clip, loop, radam, schedule
 
-__all__ = ["Shape", "begin", "model_of", "start", "task"]
+__all__ = ["QUICK", "Shape", "begin", "model_of", "start", "task"]
 
 HELD_OUT = 512  # sequences
 AT_A_TIME = 32  # of them, which share what a mechanism draws
 REDUCED = 8  # tenths of the steps, after which the rate is divided by ten
+QUICK = {"width": 16, "layers": 1, "length": 12, "batch": 4}
+
+AFTER = "steps after which the rate is divided by ten (default: eight tenths of all; in the paper's code: 3000)"
 
 
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: int = 64
-    heads: int = 2
-    layers: int = 2
-    length: int = 68  # words of 17 to 32 symbols
-    batch: int = 32
+    width: Annotated[int, Option("", "E", 2)] = 64
+    heads: Annotated[int, Option("", "H")] = 2
+    layers: Annotated[int, Option("", "L")] = 2
+    length: Annotated[int, Option("places (default: 68, for words of 17 to 32 symbols)", "S", 5)] = 68
+    batch: Annotated[int, Option("sequences a step", "B")] = 32
 
 
 class Batch(NamedTuple):
@@ -111,11 +114,11 @@ def task(attention: str, shape: Shape) -> loop.Task:
 
 def begin(
     *,
-    attention: str = "linear",
+    attention: Annotated[str, Option(choices=causal_attention.NAMES)] = "linear",
     steps: int = 10_000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
-    reduce_after: int | None = None,
+    reduce_after: Annotated[int | None, Option(AFTER, "S")] = None,
 ) -> Ready:
     """Make it ready for `learn.run`.
 

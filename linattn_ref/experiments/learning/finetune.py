@@ -19,18 +19,18 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.experiments.learning import encoder_attention
+from linattn_ref.experiments.learning.encoder_attention import Price, Shared
 from linattn_ref.experiments.learning.finetune_fit import fit_projections
-from linattn_ref.experiments.learning.learn import Ready, rate, result
+from linattn_ref.experiments.learning.learn import Option, Ready, rate, result
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import bert, classifier, encoder
@@ -40,19 +40,20 @@ from linattn_ref.nn import cross_entropy, mechanism
 from linattn_ref.training import adam, checkpoint, loop, parameters
 from linattn_ref.training.checks import check_peak
 
-__all__ = ["Examples", "Shape", "begin", "interval", "learn", "task"]
+__all__ = ["QUICK", "Examples", "Shape", "begin", "interval", "learn", "task"]
 
 ROWS = 16  # texts that an evaluation reads at a time
+QUICK = {"length": 32, "batch": 4, "examples": 64, "watched": 32, "tested": 32, "k": 0}
 
 
 class Shape(NamedTuple):
     """What is read."""
 
-    length: int = 128  # tokens a text
-    batch: int = 16  # texts a step
-    examples: int = 8000  # texts of the training part
-    watched: int = 100  # texts of the validation part, at each evaluation
-    tested: int = 500  # texts of the test part, at the end
+    length: Annotated[int, Option("tokens a text", "N", 8)] = 128
+    batch: Annotated[int, Option("texts a step", "B")] = 16
+    examples: Annotated[int, Option("texts to learn from", "S")] = 8000
+    watched: Annotated[int, Option("validation texts at each evaluation", "S")] = 100
+    tested: Annotated[int, Option("test texts in the end", "S")] = 500
 
 
 class Examples(NamedTuple):
@@ -117,16 +118,20 @@ def tested(params: Params, given: Examples, model: Model) -> dict[str, Any]:
 
 def begin(
     *,
-    model: Path | None = None,
-    data: Path | None = None,
-    source: str = "imdb",
-    attention: str = "softmax",
-    k: int = 64,
-    sharing: Sharing = "headwise",
-    fitted: bool = False,
-    start_from: Path | None = None,
+    model: Annotated[Path | None, Option("a BERT or RoBERTa (default: all-MiniLM-L6-v2, fetched once)", "DIR")] = None,
+    data: Annotated[
+        Path | None, Option("CSV of text, label, source (default: film reviews, fetched once)", "FILE")
+    ] = None,
+    source: Annotated[str, Option("of the texts: imdb, rotten_tomatoes")] = "imdb",
+    attention: Annotated[str, Option(choices=encoder_attention.NAMES)] = "softmax",
+    k: Price = 64,
+    sharing: Shared = "headwise",
+    fitted: Annotated[bool, Option("linformer's E and F begin fitted to the network, not as mean pooling")] = False,
+    start_from: Annotated[
+        Path | None, Option("go on from what a run with softmax attention has learned", "DIR", word="--start")
+    ] = None,
     steps: int = 500,
-    peak: float = 1e-4,
+    peak: Annotated[float, Option("the highest learning rate", "RATE")] = 1e-4,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
 ) -> Ready:

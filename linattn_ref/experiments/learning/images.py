@@ -25,7 +25,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data import cifar, digits, fetch
 from linattn_ref.experiments.learning import causal_attention, runs
-from linattn_ref.experiments.learning.learn import Ready, check_heads, rate
+from linattn_ref.experiments.learning.learn import Option, Ready, check_heads, rate
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
@@ -41,7 +41,7 @@ from linattn_ref.nn import cross_entropy, logistic_mixture, positions
 from linattn_ref.training import adam, loop
 from linattn_ref.training.checks import check_peak
 
-__all__ = ["BEGIN", "COLLECTIONS", "HEADS", "Shape", "begin", "bits", "model_of", "read", "start", "task"]
+__all__ = ["BEGIN", "COLLECTIONS", "HEADS", "QUICK", "Shape", "begin", "bits", "model_of", "read", "start", "task"]
 
 VALUES = 256
 BEGIN = VALUES  # the sign before the first pixel
@@ -51,6 +51,12 @@ SMOOTH = 25.0  # intensities over which an embedding's column changes at first
 WATCHED = 512  # test images that are looked at on the way
 AT_A_TIME = 16  # images of a test, which share what a mechanism draws
 OF_TEST = 2020  # seed of what mechanisms draw for a test
+QUICK = {"width": 16, "hidden": 32, "layers": 1, "batch": 2, "cut": 8, "every": 20}
+ON = (
+    "weights of another run, with another seed, to go on from, for instance:"
+    " --start out/images/last.safetensors --seed 1 --out out/images-on"
+)
+PEAK = "the highest rate (default: 0.003; of the networks that come with the package: 0.004)"
 RISING = 50  # the part of the steps in which the rate rises
 
 Pixels = NDArray[np.integer]
@@ -59,11 +65,11 @@ Pixels = NDArray[np.integer]
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: int = 64
-    hidden: int = 256
-    heads: int = 2
-    layers: int = 4
-    batch: int = 8
+    width: Annotated[int, Option("", "E", 2)] = 64
+    hidden: Annotated[int, Option("width within the feed-forward layers", "F")] = 256
+    heads: Annotated[int, Option("", "H")] = 2
+    layers: Annotated[int, Option("", "L")] = 4
+    batch: Annotated[int, Option("images a step", "B")] = 8
 
 
 class Batch(NamedTuple):
@@ -196,17 +202,17 @@ def read(folder: Path | None, collection: str = "mnist") -> digits.Digits | cifa
 
 def begin(
     *,
-    data: Path | None = None,
-    collection: str = "mnist",
-    attention: str = "linear",
-    head: str = "softmax",
+    data: Annotated[Path | None, Option("the original files (default: MNIST's, fetched once)", "DIR")] = None,
+    collection: Annotated[str, Option(choices=COLLECTIONS)] = "mnist",
+    attention: Annotated[str, Option(choices=causal_attention.NAMES)] = "linear",
+    head: Annotated[str, Option("what is said of a pixel", choices=HEADS)] = "softmax",
     steps: int = 4000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
-    peak: float = 3e-3,
-    start_from: Path | None = None,
+    peak: Annotated[float, Option(PEAK, "RATE")] = 3e-3,
+    start_from: Annotated[Path | None, Option(ON, "FILE", word="--start")] = None,
     cut: int | None = None,
-    every: int = 500,
+    every: Annotated[int, Option("steps from one evaluation to the next", "S")] = 500,
 ) -> Ready:
     """Make it ready for `learn.run`.
 

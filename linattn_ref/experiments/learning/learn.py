@@ -19,7 +19,20 @@ from linattn_ref.atomic import write_all
 from linattn_ref.experiments.learning import runs
 from linattn_ref.training import folder, loop, schedule
 
-__all__ = ["Learned", "Ready", "check_heads", "rate", "result", "run"]
+__all__ = ["Learned", "Option", "Ready", "check_heads", "rate", "result", "run"]
+
+
+class Option(NamedTuple):
+    """What the command line is to say of an argument of ``begin``, or of a field of ``Shape``.
+
+    The rest it knows from the annotation; what ``help`` does not say itself of a default, is added.
+    """
+
+    help: str = ""
+    metavar: str | None = None
+    least: int = 1  # of a whole number
+    choices: Iterable[str] = ()
+    word: str | None = None  # unless it is the name
 
 
 class Ready(NamedTuple):

@@ -18,17 +18,17 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.data.text import read_text
 from linattn_ref.experiments.learning import encoder_attention, ngrams
-from linattn_ref.experiments.learning.learn import Ready, check_heads, rate
+from linattn_ref.experiments.learning.encoder_attention import Price, Shared
+from linattn_ref.experiments.learning.learn import Option, Ready, check_heads, rate
 from linattn_ref.experiments.learning.mlm_start import begun
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
@@ -39,12 +39,23 @@ from linattn_ref.nn import cross_entropy
 from linattn_ref.training import adam, loop, parameters
 from linattn_ref.training.checks import check_peak, check_rate
 
-__all__ = ["Corpus", "Hidden", "OwnRate", "Shape", "begin", "corpus", "hide", "task"]
+__all__ = ["QUICK", "Corpus", "Hidden", "OwnRate", "Shape", "begin", "corpus", "hide", "task"]
 
 HIDDEN = 0.15  # of the tokens
 TO_MASK, TO_RANDOM = 0.8, 0.1  # of the hidden ones
 HELD_OUT = 65_536  # tokens of the validation part that are read at each evaluation, or as many as there are
 TOKENIZER = "tokenizer.json"
+QUICK = {
+    "width": 32,
+    "hidden": 64,
+    "heads": 2,
+    "layers": 2,
+    "length": 64,
+    "tokens": 512,
+    "vocabulary": 500,
+    "k": 0,
+    "cut": 300,
+}
 
 Tokens = NDArray[np.integer[Any]]
 
@@ -52,13 +63,13 @@ Tokens = NDArray[np.integer[Any]]
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: int = 128
-    hidden: int = 512
-    heads: int = 4
-    layers: int = 4
-    length: int = 512
-    tokens: int = 8192  # a step, in windows of that length
-    vocabulary: int = 8000
+    width: Annotated[int, Option("", "E", 2)] = 128
+    hidden: Annotated[int, Option("width within the feed-forward layers", "F")] = 512
+    heads: Annotated[int, Option("", "H")] = 4
+    layers: Annotated[int, Option("", "L")] = 4
+    length: Annotated[int, Option("tokens a sequence", "N", 8)] = 512
+    tokens: Annotated[int, Option("a step, in sequences of that length", "S", 8)] = 8192
+    vocabulary: Annotated[int, Option("pieces of the vocabulary", "V", 260)] = 8000
 
 
 class Corpus(NamedTuple):
@@ -203,15 +214,19 @@ def projections(params: Params) -> list[Array]:
 
 def begin(
     *,
-    text: Path | None = None,
-    attention: str = "softmax",
-    k: int = 64,
-    sharing: Sharing = "headwise",
-    pooled: bool = False,
-    own_rate: float | None = None,
-    drawn: bool = False,
+    text: Annotated[
+        Path | None, Option("UTF-8 text to learn from (default: film reviews, fetched once)", "FILE")
+    ] = None,
+    attention: Annotated[str, Option(choices=encoder_attention.NAMES)] = "softmax",
+    k: Price = 64,
+    sharing: Shared = "headwise",
+    pooled: Annotated[bool, Option("linformer's projections begin as mean pooling; drawn, otherwise")] = False,
+    own_rate: Annotated[
+        float | None, Option("of linformer's projections, times the others' (default: 1 / N)", "R")
+    ] = None,
+    drawn: Annotated[bool, Option("the network begins as drawn; its heads look beside, otherwise")] = False,
     steps: int = 2000,
-    peak: float = 2e-3,
+    peak: Annotated[float, Option("the highest learning rate", "RATE")] = 2e-3,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
     cut: int | None = None,

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,9 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.data import recordings
 from linattn_ref.data import speech as speech_data
 from linattn_ref.data.speech import SPEAKERS, Corpus
-from linattn_ref.experiments.learning.learn import Ready, check_heads, result
+from linattn_ref.experiments.learning.learn import Option, Ready, check_heads, result
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.experiments.learning.speech_frames import Sorted, in_order, left_out, steps_per_epoch
-from linattn_ref.experiments.learning.tasks import HEARING
 from linattn_ref.kernels import jit
 from linattn_ref.models import speech, speech_lstm
 from linattn_ref.nn import ctc, ctc_decoding, mechanism
@@ -45,6 +44,7 @@ from linattn_ref.training.checks import check_peak
 
 __all__ = [
     "NAMES",
+    "QUICK",
     "Batch",
     "Shape",
     "batch_of",
@@ -60,7 +60,8 @@ __all__ = [
     "utterance",
 ]
 
-NAMES = HEARING
+NAMES = ("lstm", "softmax", "linear", "lsh-4", "lsh-1")
+QUICK = {"width": 16, "hidden": 32, "heads": 2, "layers": 1, "frames": 400, "lstms": 1, "cut": 2}
 CHUNK = 32  # of lsh, as in the authors' code
 PATIENCE = 3  # evaluations
 BEAM = 8  # prefixes
@@ -71,10 +72,10 @@ SEEN = 0.05  # a symbol that is nowhere as likely is left out
 class Shape(NamedTuple):
     """How large the network is, and what it hears at a time."""
 
-    width: int = 128  # and the units of an LSTM in each direction
+    width: Annotated[int, Option("and the units of an LSTM in each direction", "E", 2)] = 128
     hidden: int = 512
-    heads: int = 4
-    layers: int = 4  # of a transformer; there are 3 LSTMs
+    heads: Annotated[int, Option("", "H")] = 4
+    layers: Annotated[int, Option("of a transformer", "L")] = 4
     frames: int = 1600  # a step, stacked ones
     lstms: int = 3
 
@@ -227,10 +228,12 @@ def probabilities(scores: Array) -> Array:
 
 def begin(
     *,
-    data: Path | Corpus | None = None,
-    attention: str = "linear",
+    data: Annotated[
+        Path | Corpus | None, Option("recordings, as TIMIT or LibriSpeech has them (default: synthesised)", "DIR")
+    ] = None,
+    attention: Annotated[str, Option(choices=NAMES)] = "linear",
     steps: int = 10_000,
-    peak: float = 2e-3,
+    peak: Annotated[float, Option("the first, and highest, learning rate", "RATE")] = 2e-3,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
     cut: int | None = None,
