@@ -81,7 +81,7 @@ def tell(line: str) -> None:
 def watched(steps: Sequence[Any], unit: str = "step") -> Iterator[Any]:
     """The steps of something long: a bar on a terminal; elsewhere lines that say how long is left.
 
-    The first comes after the first step, if all of them take more than a minute; the next ones after one minute, two,
+    The first comes after the first step, if all of them take more than two minutes; the next ones after a minute, two,
     four, and so on up to an hour.
     """
     from tqdm import tqdm
@@ -90,7 +90,7 @@ def watched(steps: Sequence[Any], unit: str = "step") -> Iterator[Any]:
     for done, step in enumerate(tqdm(steps, unit=unit, file=sys.stderr, disable=None)):
         spent = time.monotonic() - begun
         left = spent / done * (len(steps) - done) if done else 0.0
-        if not sys.stderr.isatty() and left > MINUTE and spent >= wait:
+        if not sys.stderr.isatty() and left > 2 * MINUTE and spent >= wait:
             tell(f"{done} of {len(steps)} {unit}s: {in_words(left)} left")
             wait = spent + min(max(MINUTE, wait), 60 * MINUTE)
         yield step

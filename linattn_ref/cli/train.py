@@ -31,8 +31,8 @@ def module_of(name: str) -> Any:
 
 
 def options_of(module: Any) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Of a task: an option's name, its type or what it may be, its default, and the `learn.Option`."""
-    from linattn_ref.experiments.learning.learn import Option
+    """Of a task: an option's name, its type or what it may be, its default, and the `options.Option`."""
+    from linattn_ref.experiments.learning.options import Option
 
     hints = {
         **typing.get_type_hints(module.begin, include_extras=True),

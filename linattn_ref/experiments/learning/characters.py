@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,8 @@ from numpy.typing import NDArray
 from linattn_ref.attention import linear, softmax
 from linattn_ref.data import fetch
 from linattn_ref.data.text import Text, read_reviews, read_text
-from linattn_ref.experiments.learning.learn import Option, Ready
+from linattn_ref.experiments.learning import options
+from linattn_ref.experiments.learning.learn import Ready, settings, sizes
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
@@ -119,10 +119,8 @@ def yardsticks(found: Corpus) -> dict[str, float]:
 
 def begin(
     *,
-    text: Annotated[
-        Path | None, Option("UTF-8 text to learn from (default: film reviews, fetched once)", "FILE")
-    ] = None,
-    attention: Annotated[str, Option(choices=MECHANISMS)] = "linear",
+    text: options.TextFile = None,
+    attention: Annotated[str, options.Option(choices=MECHANISMS)] = "linear",
     steps: int = 1000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
@@ -142,18 +140,9 @@ def begin(
     found = corpus(read_reviews(fetch.open_content(fetch.REVIEWS)) if text is None else read_text(text))
     model = Model(mechanism.of(MECHANISMS[attention], causal=True, kernels=jit), shape.heads)
     learned = task(found, model, shape)
-    start = causal.draw(
-        np.random.default_rng(seed),
-        tokens=len(found.alphabet),
-        places=shape.length,
-        width=shape.width,
-        hidden=shape.hidden,
-        layers=shape.layers,
-        dtype=np.float32,
-    )
+    start = causal.draw(np.random.default_rng(seed), tokens=len(found.alphabet), places=shape.length, **sizes(shape))
     falling = partial(schedule.cosine, peak=2e-3, steps=steps)
-    every = max(1, min(100, steps // 4))
-    settings = loop.Settings(steps, falling, radam, {"kernels": jit}, clip=1.0, every=every, seed=seed)
+    how = settings(steps, seed, falling, radam, every=max(1, min(100, steps // 4)))
     facts: dict[str, Any] = {
         "attention": attention,
         "shape": shape._asdict(),
@@ -168,7 +157,7 @@ def begin(
         yield f"after {run.steps[-1]} steps: {loss:.3f} (training {training:.3f})"
         yield f"\n{write(params, model, found, seed=seed)}\n"
 
-    return Ready(learned, start, settings, facts, said)
+    return Ready(learned, start, how, facts, said)
 
 
 def write(params: Params, model: Model, found: Corpus, *, seed: int = 0) -> str:

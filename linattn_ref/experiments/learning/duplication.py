@@ -18,8 +18,8 @@ import numpy as np
 
 from linattn_ref.attention.arguments import check_sizes
 from linattn_ref.data.duplication import SYMBOLS, Words, draw
-from linattn_ref.experiments.learning import causal_attention
-from linattn_ref.experiments.learning.learn import Option, Ready
+from linattn_ref.experiments.learning import causal_attention, options
+from linattn_ref.experiments.learning.learn import Ready, settings
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
@@ -40,11 +40,11 @@ AFTER = "steps after which the rate is divided by ten (default: eight tenths of 
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: Annotated[int, Option("", "E", 2)] = 64
-    heads: Annotated[int, Option("", "H")] = 2
-    layers: Annotated[int, Option("", "L")] = 2
-    length: Annotated[int, Option("places (default: 68, for words of 17 to 32 symbols)", "S", 5)] = 68
-    batch: Annotated[int, Option("sequences a step", "B")] = 32
+    width: options.Width = 64
+    heads: options.Heads = 2
+    layers: options.Layers = 2
+    length: Annotated[int, options.Option("places (default: 68, for words of 17 to 32 symbols)", "S", 5)] = 68
+    batch: Annotated[int, options.Option("sequences a step", "B")] = 32
 
 
 class Batch(NamedTuple):
@@ -114,11 +114,11 @@ def task(attention: str, shape: Shape) -> loop.Task:
 
 def begin(
     *,
-    attention: Annotated[str, Option(choices=causal_attention.NAMES)] = "linear",
+    attention: Annotated[str, options.Option(choices=causal_attention.NAMES)] = "linear",
     steps: int = 10_000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
-    reduce_after: Annotated[int | None, Option(AFTER, "S")] = None,
+    reduce_after: Annotated[int | None, options.Option(AFTER, "S")] = None,
 ) -> Ready:
     """Make it ready for `learn.run`.
 
@@ -140,19 +140,18 @@ def begin(
         if reduce_after >= steps:
             raise ValueError(f"reduce_after: expected fewer than the {steps} steps, got {reduce_after}")
         facts["reduce_after"] = at = reduce_after
-    settings = loop.Settings(
+    how = settings(
         steps,
+        seed,
         partial(schedule.milestones, rate=1e-3, at=(at,)),
         radam,
-        {"kernels": jit, "weight_decay": 0.01, "decoupled": True},
-        clip=1.0,
-        clipped=clip.each,
         every=max(1, min(100, steps // 4)),
-        seed=seed,
+        clipped=clip.each,
+        options={"weight_decay": 0.01, "decoupled": True},
     )
 
     def said(run: Run, params: Params) -> Iterator[str]:
         loss, right = run.curves["loss"][-1], run.curves["accuracy"][-1]
         yield f"{attention}, {run.after}: {loss:.4f} nats a symbol, {right:.2%} of them right"
 
-    return Ready(task(attention, shape), start(attention, shape, np.random.default_rng(seed)), settings, facts, said)
+    return Ready(task(attention, shape), start(attention, shape, np.random.default_rng(seed)), how, facts, said)

@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 from linattn_ref.attention import softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data import fetch, splits, subwords
-from linattn_ref.experiments.learning import encoder_attention
+from linattn_ref.experiments.learning import encoder_attention, options
 from linattn_ref.experiments.learning.encoder_attention import Price, Shared
 from linattn_ref.experiments.learning.finetune_fit import fit_projections
-from linattn_ref.experiments.learning.learn import Option, Ready, rate, result
+from linattn_ref.experiments.learning.learn import Ready, rate, result, settings
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import bert, classifier, encoder
 from linattn_ref.models.classifier import Params
 from linattn_ref.models.encoder import Model
 from linattn_ref.nn import cross_entropy, mechanism
-from linattn_ref.training import adam, checkpoint, loop, parameters
+from linattn_ref.training import checkpoint, loop, parameters
 from linattn_ref.training.checks import check_peak
 
 __all__ = ["QUICK", "Examples", "Shape", "begin", "interval", "learn", "task"]
@@ -49,11 +49,11 @@ QUICK = {"length": 32, "batch": 4, "examples": 64, "watched": 32, "tested": 32, 
 class Shape(NamedTuple):
     """What is read."""
 
-    length: Annotated[int, Option("tokens a text", "N", 8)] = 128
-    batch: Annotated[int, Option("texts a step", "B")] = 16
-    examples: Annotated[int, Option("texts to learn from", "S")] = 8000
-    watched: Annotated[int, Option("validation texts at each evaluation", "S")] = 100
-    tested: Annotated[int, Option("test texts in the end", "S")] = 500
+    length: Annotated[int, options.Option("tokens a text", "N", 8)] = 128
+    batch: Annotated[int, options.Option("texts a step", "B")] = 16
+    examples: Annotated[int, options.Option("texts to learn from", "S")] = 8000
+    watched: Annotated[int, options.Option("validation texts at each evaluation", "S")] = 100
+    tested: Annotated[int, options.Option("test texts in the end", "S")] = 500
 
 
 class Examples(NamedTuple):
@@ -118,20 +118,24 @@ def tested(params: Params, given: Examples, model: Model) -> dict[str, Any]:
 
 def begin(
     *,
-    model: Annotated[Path | None, Option("a BERT or RoBERTa (default: all-MiniLM-L6-v2, fetched once)", "DIR")] = None,
-    data: Annotated[
-        Path | None, Option("CSV of text, label, source (default: film reviews, fetched once)", "FILE")
+    model: Annotated[
+        Path | None, options.Option("a BERT or RoBERTa (default: all-MiniLM-L6-v2, fetched once)", "DIR")
     ] = None,
-    source: Annotated[str, Option("of the texts: imdb, rotten_tomatoes")] = "imdb",
-    attention: Annotated[str, Option(choices=encoder_attention.NAMES)] = "softmax",
+    data: Annotated[
+        Path | None, options.Option("CSV of text, label, source (default: film reviews, fetched once)", "FILE")
+    ] = None,
+    source: Annotated[str, options.Option("of the texts: imdb, rotten_tomatoes")] = "imdb",
+    attention: Annotated[str, options.Option(choices=encoder_attention.NAMES)] = "softmax",
     k: Price = 64,
     sharing: Shared = "headwise",
-    fitted: Annotated[bool, Option("linformer's E and F begin fitted to the network, not as mean pooling")] = False,
+    fitted: Annotated[
+        bool, options.Option("linformer's E and F begin fitted to the network, not as mean pooling")
+    ] = False,
     start_from: Annotated[
-        Path | None, Option("go on from what a run with softmax attention has learned", "DIR", word="--start")
+        Path | None, options.Option("go on from what a run with softmax attention has learned", "DIR", word="--start")
     ] = None,
     steps: int = 500,
-    peak: Annotated[float, Option("the highest learning rate", "RATE")] = 1e-4,
+    peak: options.Peak = 1e-4,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
 ) -> Ready:
@@ -185,14 +189,12 @@ def begin(
         found_fit = fit_projections(params.encoder, exact, texts.tokens, texts.key_mask, k=k, sharing=sharing, rng=rng)
         own, fit = found_fit.own, {"pooled": found_fit.pooled, "fitted": found_fit.fitted}
     params = params._replace(encoder=encoder.refit(params.encoder, inside.reads, own))
-    settings = loop.Settings(
+    how_learned = settings(
         steps,
+        seed,
         partial(rate, peak=peak, steps=steps),
-        adam,
-        {"kernels": jit, "weight_decay": 0.01, "decoupled": True},
-        clip=1.0,
         every=min(steps, 100),
-        seed=seed,
+        options={"weight_decay": 0.01, "decoupled": True},
     )
     counts = {str(part): len(x.labels) for part, x in given.items()}
     facts = {
@@ -220,7 +222,7 @@ def begin(
                 yield f"{when} training: {told}"
 
     learned = task(given["training"], given["validation"], how, shape.batch)
-    return Ready(learned, params, settings, facts, said, ended)
+    return Ready(learned, params, how_learned, facts, said, ended)
 
 
 def parts(found: splits.Labelled, tokenizer: Any, shape: Shape) -> dict[splits.Part, Examples]:

@@ -32,13 +32,13 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data import cifar, digits, fetch
-from linattn_ref.experiments.learning import causal_attention, runs
-from linattn_ref.experiments.learning.learn import Option, Ready, check_heads, rate
+from linattn_ref.experiments.learning import causal_attention, options, runs
+from linattn_ref.experiments.learning.learn import Ready, check_heads, rate, settings, sizes
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, logistic_mixture, positions
-from linattn_ref.training import adam, loop
+from linattn_ref.training import loop
 from linattn_ref.training.checks import check_peak
 
 __all__ = ["BEGIN", "COLLECTIONS", "HEADS", "QUICK", "Shape", "begin", "bits", "model_of", "read", "start", "task"]
@@ -65,11 +65,11 @@ Pixels = NDArray[np.integer]
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: Annotated[int, Option("", "E", 2)] = 64
-    hidden: Annotated[int, Option("width within the feed-forward layers", "F")] = 256
-    heads: Annotated[int, Option("", "H")] = 2
-    layers: Annotated[int, Option("", "L")] = 4
-    batch: Annotated[int, Option("images a step", "B")] = 8
+    width: options.Width = 64
+    hidden: options.Inner = 256
+    heads: options.Heads = 2
+    layers: options.Layers = 4
+    batch: Annotated[int, options.Option("images a step", "B")] = 8
 
 
 class Batch(NamedTuple):
@@ -90,12 +90,9 @@ def start(attention: str, head: str, shape: Shape, side: int, rng: np.random.Gen
         rng,
         tokens=VALUES + 1,
         places=side * side * colours,
-        width=shape.width,
-        hidden=shape.hidden,
-        layers=shape.layers,
         outputs=HEADS[head],
         reads=causal_attention.reads(attention),
-        dtype=np.float32,
+        **sizes(shape),
     )
     params.embedding.table[:VALUES] = smooth(shape.width, rng)
     params.positions.table[...] = rows_and_columns(side, shape.width, colours)  # type: ignore[union-attr]
@@ -202,17 +199,17 @@ def read(folder: Path | None, collection: str = "mnist") -> digits.Digits | cifa
 
 def begin(
     *,
-    data: Annotated[Path | None, Option("the original files (default: MNIST's, fetched once)", "DIR")] = None,
-    collection: Annotated[str, Option(choices=COLLECTIONS)] = "mnist",
-    attention: Annotated[str, Option(choices=causal_attention.NAMES)] = "linear",
-    head: Annotated[str, Option("what is said of a pixel", choices=HEADS)] = "softmax",
+    data: Annotated[Path | None, options.Option("the original files (default: MNIST's, fetched once)", "DIR")] = None,
+    collection: Annotated[str, options.Option(choices=COLLECTIONS)] = "mnist",
+    attention: Annotated[str, options.Option(choices=causal_attention.NAMES)] = "linear",
+    head: Annotated[str, options.Option("what is said of a pixel", choices=HEADS)] = "softmax",
     steps: int = 4000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
-    peak: Annotated[float, Option(PEAK, "RATE")] = 3e-3,
-    start_from: Annotated[Path | None, Option(ON, "FILE", word="--start")] = None,
+    peak: Annotated[float, options.Option(PEAK, "RATE")] = 3e-3,
+    start_from: Annotated[Path | None, options.Option(ON, "FILE", word="--start")] = None,
     cut: int | None = None,
-    every: Annotated[int, Option("steps from one evaluation to the next", "S")] = 500,
+    every: Annotated[int, options.Option("steps from one evaluation to the next", "S")] = 500,
 ) -> Ready:
     """Make it ready for `learn.run`.
 
@@ -245,13 +242,7 @@ def begin(
     found = read(data, collection)
     side, colours = cut or COLLECTIONS[collection], 1 if found.training.ndim == 3 else found.training.shape[-1]
     training, watched = (middle(part, side) for part in (found.training, found.test[:WATCHED]))
-    network = {
-        "collection": collection,
-        "attention": attention,
-        "head": head,
-        "shape": shape._asdict(),
-        "side": side,
-    }
+    network = {"collection": collection, "attention": attention, "head": head, "side": side, "shape": shape._asdict()}
     facts: dict[str, Any] = {"watched": len(watched), **network, "peak": peak}
     if data is not None:  # so that no run goes on with other images; what is fetched is known by its sha256
         facts["training_sha256"] = hashlib.sha256(found.training.tobytes()).hexdigest()
@@ -259,14 +250,14 @@ def begin(
     if start_from is not None:
         facts["start"] = runs.go_on(start_from, first, seed=seed, network=network)
     rising = partial(rate, peak=peak, steps=steps, part=RISING)
-    settings = loop.Settings(steps, rising, adam, {"kernels": jit}, clip=1.0, every=min(every, steps), seed=seed)
+    how = settings(steps, seed, rising, every=min(every, steps))
 
     def said(run: runs.Run, params: Params) -> Iterator[str]:
         whole, without_first = run.curves["bits"][-1], run.curves["bits_without_first"][-1]
         told = f"{whole:.3f} bits a pixel of {len(watched)} test images ({without_first:.3f} without the first pixel)"
         yield f"{attention}, {run.after}: {told}"
 
-    return Ready(task(attention, head, shape, training, watched), first, settings, facts, said)
+    return Ready(task(attention, head, shape, training, watched), first, how, facts, said)
 
 
 def middle(images: NDArray[np.uint8], side: int) -> Pixels:

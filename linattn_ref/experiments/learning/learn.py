@@ -15,24 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.learning import runs
-from linattn_ref.training import folder, loop, schedule
+from linattn_ref.kernels import jit
+from linattn_ref.training import adam, folder, loop, schedule
 
-__all__ = ["Learned", "Option", "Ready", "check_heads", "rate", "result", "run"]
-
-
-class Option(NamedTuple):
-    """What the command line is to say of an argument of ``begin``, or of a field of ``Shape``.
-
-    The rest it knows from the annotation; what ``help`` does not say itself of a default, is added.
-    """
-
-    help: str = ""
-    metavar: str | None = None
-    least: int = 1  # of a whole number
-    choices: Iterable[str] = ()
-    word: str | None = None  # unless it is the name
+__all__ = ["Learned", "Ready", "check_heads", "rate", "result", "run", "settings", "sizes"]
 
 
 class Ready(NamedTuple):
@@ -93,9 +83,9 @@ def run(
         ready = begin(**options)
         for note in ready.notes:
             say(note)
-        settings = ready.settings
-        facts = runs.facts(command, settings.seed, steps=settings.steps, **ready.facts)
-        params = loop.run(ready.task, ready.params, settings, out, facts=facts, resume=resume, progress=progress)
+        how = ready.settings
+        facts = runs.facts(command, how.seed, steps=how.steps, **ready.facts)
+        params = loop.run(ready.task, ready.params, how, out, facts=facts, resume=resume, progress=progress)
         for name, text in ready.ended(params).items():
             write_all({out / name: partial(_write, text=text)})
         return Learned(params, runs.read(out), ready)
@@ -108,6 +98,19 @@ def _write(path: Path, text: str) -> None:
 def result(**measured: Any) -> dict[str, str]:
     """What was measured in the end, as the file in which `runs.read` finds it."""
     return {loop.RESULT: json.dumps(measured, ensure_ascii=False) + "\n"}
+
+
+def settings(
+    steps: int, seed: int, learning_rate: Callable[[int], float], optimiser: Any = adam, *, every: int, **more: Any
+) -> loop.Settings:
+    """Those of all tasks, and ``more``; of its ``options`` an optimiser is given the compiled loops too."""
+    options = {"kernels": jit, **more.pop("options", {})}
+    return loop.Settings(steps, learning_rate, optimiser, options, clip=1.0, every=every, seed=seed, **more)
+
+
+def sizes(shape: Any) -> dict[str, Any]:
+    """Of a network, as those of `linattn_ref.models` are drawn."""
+    return {"width": shape.width, "hidden": shape.hidden, "layers": shape.layers, "dtype": np.float32}
 
 
 def rate(t: int, *, peak: float, steps: int, part: int = 10) -> float:

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.data.text import read_text
-from linattn_ref.experiments.learning import encoder_attention, ngrams
+from linattn_ref.experiments.learning import encoder_attention, ngrams, options
 from linattn_ref.experiments.learning.encoder_attention import Price, Shared
-from linattn_ref.experiments.learning.learn import Option, Ready, check_heads, rate
+from linattn_ref.experiments.learning.learn import Ready, check_heads, rate, settings, sizes
 from linattn_ref.experiments.learning.mlm_start import begun
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
@@ -46,15 +46,8 @@ TO_MASK, TO_RANDOM = 0.8, 0.1  # of the hidden ones
 HELD_OUT = 65_536  # tokens of the validation part that are read at each evaluation, or as many as there are
 TOKENIZER = "tokenizer.json"
 QUICK = {
-    "width": 32,
-    "hidden": 64,
-    "heads": 2,
-    "layers": 2,
-    "length": 64,
-    "tokens": 512,
-    "vocabulary": 500,
-    "k": 0,
-    "cut": 300,
+    "width": 32, "hidden": 64, "heads": 2, "layers": 2, "length": 64, "tokens": 512, "vocabulary": 500,
+    "k": 0, "cut": 300,  # texts
 }
 
 Tokens = NDArray[np.integer[Any]]
@@ -63,13 +56,13 @@ Tokens = NDArray[np.integer[Any]]
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: Annotated[int, Option("", "E", 2)] = 128
-    hidden: Annotated[int, Option("width within the feed-forward layers", "F")] = 512
-    heads: Annotated[int, Option("", "H")] = 4
-    layers: Annotated[int, Option("", "L")] = 4
-    length: Annotated[int, Option("tokens a sequence", "N", 8)] = 512
-    tokens: Annotated[int, Option("a step, in sequences of that length", "S", 8)] = 8192
-    vocabulary: Annotated[int, Option("pieces of the vocabulary", "V", 260)] = 8000
+    width: options.Width = 128
+    hidden: options.Inner = 512
+    heads: options.Heads = 4
+    layers: options.Layers = 4
+    length: Annotated[int, options.Option("tokens a sequence", "N", 8)] = 512
+    tokens: Annotated[int, options.Option("a step, in sequences of that length", "S", 8)] = 8192
+    vocabulary: Annotated[int, options.Option("pieces of the vocabulary", "V", 260)] = 8000
 
 
 class Corpus(NamedTuple):
@@ -214,19 +207,17 @@ def projections(params: Params) -> list[Array]:
 
 def begin(
     *,
-    text: Annotated[
-        Path | None, Option("UTF-8 text to learn from (default: film reviews, fetched once)", "FILE")
-    ] = None,
-    attention: Annotated[str, Option(choices=encoder_attention.NAMES)] = "softmax",
+    text: options.TextFile = None,
+    attention: Annotated[str, options.Option(choices=encoder_attention.NAMES)] = "softmax",
     k: Price = 64,
     sharing: Shared = "headwise",
-    pooled: Annotated[bool, Option("linformer's projections begin as mean pooling; drawn, otherwise")] = False,
+    pooled: Annotated[bool, options.Option("linformer's projections begin as mean pooling; drawn, otherwise")] = False,
     own_rate: Annotated[
-        float | None, Option("of linformer's projections, times the others' (default: 1 / N)", "R")
+        float | None, options.Option("of linformer's projections, times the others' (default: 1 / N)", "R")
     ] = None,
-    drawn: Annotated[bool, Option("the network begins as drawn; its heads look beside, otherwise")] = False,
+    drawn: Annotated[bool, options.Option("the network begins as drawn; its heads look beside, otherwise")] = False,
     steps: int = 2000,
-    peak: Annotated[float, Option("the highest learning rate", "RATE")] = 2e-3,
+    peak: options.Peak = 2e-3,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
     cut: int | None = None,
@@ -269,23 +260,19 @@ def begin(
         rng,
         tokens=shape.vocabulary,
         places=shape.length,
-        width=shape.width,
-        hidden=shape.hidden,
-        layers=shape.layers,
         reads=inside.reads,
         own=inside.own,
-        dtype=np.float32,
+        **sizes(shape),
     )
     params = masked_tokens.draw(below, rng)
     ratio = 1 / shape.length if own_rate is None else own_rate
-    settings = loop.Settings(
+    how = settings(
         steps,
+        seed,
         partial(rate, peak=peak, steps=steps),
         OwnRate(ratio),
-        {"betas": (0.9, 0.98), "kernels": jit, "weight_decay": 0.01, "decoupled": True},
-        clip=1.0,
         every=max(1, steps // 20),
-        seed=seed,
+        options={"betas": (0.9, 0.98), "weight_decay": 0.01, "decoupled": True},
     )
     facts = {
         "peak": peak,
@@ -308,7 +295,7 @@ def begin(
     return Ready(
         task(found, Model(inside.mechanisms, shape.heads), shape),
         params if drawn else begun(params, shape.heads, rng),
-        settings,
+        how,
         facts,
         said,
         lambda params: {TOKENIZER: found.tokenizer.decode()},

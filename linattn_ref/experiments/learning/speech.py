@@ -32,7 +32,8 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.data import recordings
 from linattn_ref.data import speech as speech_data
 from linattn_ref.data.speech import SPEAKERS, Corpus
-from linattn_ref.experiments.learning.learn import Option, Ready, check_heads, result
+from linattn_ref.experiments.learning import options
+from linattn_ref.experiments.learning.learn import Ready, check_heads, result, settings
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.experiments.learning.speech_frames import Sorted, in_order, left_out, steps_per_epoch
 from linattn_ref.kernels import jit
@@ -72,10 +73,10 @@ SEEN = 0.05  # a symbol that is nowhere as likely is left out
 class Shape(NamedTuple):
     """How large the network is, and what it hears at a time."""
 
-    width: Annotated[int, Option("and the units of an LSTM in each direction", "E", 2)] = 128
+    width: Annotated[int, options.Option("and the units of an LSTM in each direction", "E", 2)] = 128
     hidden: int = 512
-    heads: Annotated[int, Option("", "H")] = 4
-    layers: Annotated[int, Option("of a transformer", "L")] = 4
+    heads: options.Heads = 4
+    layers: Annotated[int, options.Option("of a transformer", "L")] = 4
     frames: int = 1600  # a step, stacked ones
     lstms: int = 3
 
@@ -229,11 +230,12 @@ def probabilities(scores: Array) -> Array:
 def begin(
     *,
     data: Annotated[
-        Path | Corpus | None, Option("recordings, as TIMIT or LibriSpeech has them (default: synthesised)", "DIR")
+        Path | Corpus | None,
+        options.Option("recordings, as TIMIT or LibriSpeech has them (default: synthesised)", "DIR"),
     ] = None,
-    attention: Annotated[str, Option(choices=NAMES)] = "linear",
+    attention: Annotated[str, options.Option(choices=NAMES)] = "linear",
     steps: int = 10_000,
-    peak: Annotated[float, Option("the first, and highest, learning rate", "RATE")] = 2e-3,
+    peak: Annotated[float, options.Option("the first, and highest, learning rate", "RATE")] = 2e-3,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
     cut: int | None = None,
@@ -264,9 +266,7 @@ def begin(
     first = draw(attention, shape, inputs, len(corpus.symbols), rng)
     optimiser = adam if attention == "lstm" else radam
     every = max(1, min(200, steps // 4))
-    settings = loop.Settings(
-        steps, lambda step: peak, optimiser, {"kernels": jit}, clip=1.0, every=every, seed=seed, factor=halved
-    )
+    how = settings(steps, seed, lambda step: peak, optimiser, every=every, factor=halved)
     facts = {
         "peak": peak,
         "patience": PATIENCE,
@@ -287,7 +287,7 @@ def begin(
         greedy = f"{found['greedy']:.1%} of the {corpus.unit} wrong by the likeliest path"
         yield f"{attention}, {run.after}, {test}: {greedy}, {found['beam']:.1%} by a beam of {found['width']}"
 
-    return Ready(task(attention, shape, training, validation), first, settings, facts, said, ended, tuple(notes))
+    return Ready(task(attention, shape, training, validation), first, how, facts, said, ended, tuple(notes))
 
 
 def read(folder: Path | None, cut: int | None, say: Callable[[str], object]) -> Corpus:

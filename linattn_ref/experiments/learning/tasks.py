@@ -3,7 +3,7 @@
 The command line, README's tests and the tests of all tasks read this list, which imports nothing: ``--help`` comes at
 once. All else that is special to a task is in the module of its name:
 
-``begin``   takes the options, of which each says what the command line is to say of it (`learn.Option`), and returns
+``begin``   takes the options, of which each says what the command line is to say of it (`options.Option`), and returns
             what `learn.run` learns
 ``Shape``   of options that are sizes
 ``QUICK``   what is otherwise with ``--quick``
