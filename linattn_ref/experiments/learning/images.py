@@ -242,13 +242,13 @@ def begin(
     found = read(data, collection)
     side, colours = cut or COLLECTIONS[collection], 1 if found.training.ndim == 3 else found.training.shape[-1]
     training, watched = (middle(part, side) for part in (found.training, found.test[:WATCHED]))
-    network = {"collection": collection, "attention": attention, "head": head, "side": side, "shape": shape._asdict()}
-    facts: dict[str, Any] = {"watched": len(watched), **network, "peak": peak}
+    network = {"collection": collection, "attention": attention, "head": head, "shape": shape._asdict()}
+    facts: dict[str, Any] = {"watched": len(watched), **network, "peak": peak, "side": side}
     if data is not None:  # so that no run goes on with other images; what is fetched is known by its sha256
         facts["training_sha256"] = hashlib.sha256(found.training.tobytes()).hexdigest()
     first = start(attention, head, shape, side, np.random.default_rng(seed), colours=colours)
     if start_from is not None:
-        facts["start"] = runs.go_on(start_from, first, seed=seed, network=network)
+        facts["start"] = runs.go_on(start_from, first, seed=seed, network={**network, "side": side})
     rising = partial(rate, peak=peak, steps=steps, part=RISING)
     how = settings(steps, seed, rising, every=min(every, steps))
 

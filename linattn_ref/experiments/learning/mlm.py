@@ -46,8 +46,15 @@ TO_MASK, TO_RANDOM = 0.8, 0.1  # of the hidden ones
 HELD_OUT = 65_536  # tokens of the validation part that are read at each evaluation, or as many as there are
 TOKENIZER = "tokenizer.json"
 QUICK = {
-    "width": 32, "hidden": 64, "heads": 2, "layers": 2, "length": 64, "tokens": 512, "vocabulary": 500,
-    "k": 0, "cut": 300,  # texts
+    "width": 32,
+    "hidden": 64,
+    "heads": 2,
+    "layers": 2,
+    "length": 64,
+    "tokens": 512,
+    "vocabulary": 500,
+    "k": 0,
+    "cut": 300,  # texts
 }
 
 Tokens = NDArray[np.integer[Any]]
