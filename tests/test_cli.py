@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
+from linattn_ref.cli import options
 
 
 @pytest.fixture
@@ -290,6 +291,18 @@ def test_escape_sequences_of_a_text_do_not_reach_the_terminal(sample, own_matric
     with pytest.raises(SystemExit):
         cli.main(["spectrum", "no\x1b[2J"])
     assert capsys.readouterr().err.endswith("unrecognized arguments: no\\x1b[2J\n")
+
+
+def test_what_is_long_says_how_long_is_left(monkeypatch, capsys):
+    """A step takes ten seconds: first after one of them, then ever more seldom; of what is short nothing is said."""
+    clock = iter(range(0, 10**6, 10))
+    monkeypatch.setattr(options.time, "monotonic", lambda: next(clock))
+    assert list(options.watched(range(5))) == [*range(5)]
+    assert capsys.readouterr().err == ""
+    list(options.watched(range(100)))
+    told = [line.split(": ") for line in capsys.readouterr().err.splitlines()]
+    assert [int(step.split()[1]) for step, _ in told] == [1, 7, 15, 31, 63]
+    assert told[0] == ["step 1 of 100", "about 16 minutes left"]
 
 
 def test_missing_extra_says_what_to_install():

@@ -79,10 +79,9 @@ def tell(line: str) -> None:
 
 
 def watched(steps: Sequence[Any], unit: str = "step") -> Iterator[Any]:
-    """The steps of something long: a bar on a terminal; elsewhere lines that say how long is left.
+    """The steps of something long: a bar on a terminal; elsewhere lines that say how long is left, if it is minutes.
 
-    The first comes after the first step, if all of them take more than two minutes; the next ones after a minute, two,
-    four, and so on up to an hour.
+    The first comes after the first step, the others after one minute, two, four, and so on, and each hour.
     """
     from tqdm import tqdm
 
@@ -91,7 +90,7 @@ def watched(steps: Sequence[Any], unit: str = "step") -> Iterator[Any]:
         spent = time.monotonic() - begun
         left = spent / done * (len(steps) - done) if done else 0.0
         if not sys.stderr.isatty() and left > 2 * MINUTE and spent >= wait:
-            tell(f"{done} of {len(steps)} {unit}s: {in_words(left)} left")
+            tell(f"{unit} {done} of {len(steps)}: {in_words(left)} left")
             wait = spent + min(max(MINUTE, wait), 60 * MINUTE)
         yield step
 
