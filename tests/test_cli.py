@@ -302,7 +302,7 @@ def test_what_is_long_says_how_long_is_left(monkeypatch, capsys):
     list(options.watched(range(100)))
     told = [line.split(": ") for line in capsys.readouterr().err.splitlines()]
     assert [int(step.split()[1]) for step, _ in told] == [1, 7, 15, 31, 63]
-    assert told[0] == ["step 1 of 100", "about 16 minutes left"]
+    assert told[0] == ["step 1 of 100", "about 33 minutes left"]
 
 
 def test_missing_extra_says_what_to_install():
