@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], None], description: str | None = None
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], description: str | None = None
 ) -> Parser:
     """A subcommand that calls ``run``; its help is the description, or the docstring of ``run``."""
     text = inspect.cleandoc(description or run.__doc__ or "")
