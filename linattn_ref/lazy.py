@@ -5,13 +5,13 @@ Modules of a package that lie in a folder of it have its name as well, ``linattn
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["modules"]
+__all__ = ["folder", "modules"]
 
 PLACES: dict[str, str] = {}  # where a module lies that has another name as well, by that name
 
@@ -35,6 +35,14 @@ def modules(
         return sorted({*vars(sys.modules[package]), *names, *places})
 
     return __getattr__, __dir__
+
+
+def folder(package: str, path: Iterable[str]) -> tuple[list[str], Callable[[str], ModuleType], Callable[[], list[str]]]:
+    """``__all__``, ``__getattr__`` and ``__dir__`` of a package that has all modules of its folder."""
+    import pkgutil  # which `import linattn_ref` does not need
+
+    names = sorted(module.name for module in pkgutil.iter_modules(path))
+    return names, *modules(package, names)
 
 
 class OtherNames:

@@ -212,7 +212,7 @@ assert online.kept == 4096 * (width + 2) * 4 < linear[4096, 128].kept
 # over what Linformer takes, forward pass, 8 heads.
 
 # %%
-savings = linformer_savings.from_record(chapter.record("linformer_savings"))
+savings = chapter.results("linformer_savings")
 chapter.show(
     linformer_savings.draw,
     savings,
@@ -766,7 +766,7 @@ assert all(later < earlier for earlier, later in pairwise(errors))
 # for one single review, measured on that same review. The fits take minutes; what needs no fit is computed again below.
 
 # %%
-figure_results = linformer_figure.from_record(chapter.record("linformer"))
+figure_results = chapter.results("linformer")
 chapter.show(
     linformer_figure.draw,
     figure_results,

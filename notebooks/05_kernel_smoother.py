@@ -24,7 +24,6 @@ from matplotlib.patches import Rectangle
 from linattn_ref import gradcheck
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.feature_maps import elu_plus_one, quadratic
-from linattn_ref.experiments.cost import resources
 from linattn_ref.experiments.features import feature_maps as feature_maps_figure
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.measuring.scaling import growth_exponent
@@ -442,7 +441,7 @@ assert feature_maps_figure.crossover(elu_plus_one, 64, 8) == 16  # narrow values
 # eight heads of 64, from 64 to 65,536 tokens.
 
 # %%
-timed = resources.from_record(chapter.record("resources"))
+timed = chapter.results("resources")
 rows = []
 for name, label in (("dense", "softmax, matrix kept"), ("online", "softmax, online"), ("linear", "linear, elu + 1")):
     curve = timed.curves[name]

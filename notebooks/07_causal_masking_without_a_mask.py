@@ -561,10 +561,10 @@ chapter.source(causal_product_plain.scan_plain, causal_product_plain.backward_by
 for dtype in (np.float64, np.float32):
     arrays = [x.astype(dtype) for x in (phi_q, phi_k, v, d_out)]
     results = []
-    for chunked in (causal_product, jit_kernel):
-        out, last = chunked.forward(*arrays[:3], None, None, None)
-        *gradients, _, _, d_state = chunked.backward(arrays[3], None, *arrays[:3], None, None, None)
-        results.append((out, last, *gradients, d_state))
+    for chunked, gates in ((causal_product, (None, None)), (jit_kernel, ())):  # the kernel has no gates
+        out, last = chunked.forward(*arrays[:3], *gates, None)
+        *gradients, d_state = chunked.backward(arrays[3], None, *arrays[:3], *gates, None)
+        results.append((out, last, *gradients[:3], d_state))
     out, last = causal_product_plain.forward_by_row(*arrays[:3], None)
     results.append((out, last, *causal_product_plain.backward_by_row(arrays[3], None, *arrays[:3], None)))
     for compiled in results[1:]:

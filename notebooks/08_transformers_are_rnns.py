@@ -495,7 +495,7 @@ chapter.table(
 # %%
 chapter.source(decoding.setup)
 
-measured = decoding.from_record(chapter.record("decoding"))
+measured = chapter.results("decoding")
 for t, in_record in zip(measured.positions, measured.softmax.state, strict=True):
     assert in_record == HEADS * t * 2 * WIDTH * 4
 for row in rows:  # what was counted above is what the record says
@@ -649,7 +649,7 @@ for seconds in (reported.MNIST_SECONDS, reported.CIFAR_10_SECONDS):  # claim 30
 # times longer than with linear attention does one image take, on one thread of a CPU?
 
 # %%
-drawn = bench_drawing.from_record(chapter.record("bench_drawing"))
+drawn = chapter.results("bench_drawing")
 rows = []
 for name, seconds in (("MNIST", reported.MNIST_SECONDS), ("CIFAR-10", reported.CIFAR_10_SECONDS)):
     for way in ("softmax", "stateful-softmax"):

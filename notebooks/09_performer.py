@@ -665,7 +665,7 @@ chapter.table(
 
 # %%
 record = chapter.record("random_features_attention")
-results = random_features_attention.from_record(record)
+results = chapter.results("random_features_attention")
 chapter.show(
     random_features_attention.draw,
     results,

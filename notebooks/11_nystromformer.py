@@ -327,7 +327,7 @@ for z, following in pairwise([*kept_by.iterates, last]):
 # a singular value is inverted to; on the right the condition of *real* landmark matrices.
 
 # %%
-convergence = pinv_convergence.from_record(chapter.record("pinv_convergence"))
+convergence = chapter.results("pinv_convergence")
 chapter.show(
     pinv_convergence.draw,
     convergence,
@@ -397,7 +397,7 @@ assert change > 0.1
 # therefore checked layer by layer and text by text, and the number of layers is given where it does not hold in all.
 
 # %%
-measured = nystromformer_figure.from_record(chapter.record("nystromformer"))
+measured = chapter.results("nystromformer")
 chapter.show(
     nystromformer_figure.draw,
     measured,

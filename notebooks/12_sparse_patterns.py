@@ -25,14 +25,22 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import bigbird, local, longformer, patterns, softmax, sparse_transformer
+from linattn_ref.attention import (
+    bigbird,
+    block_local,
+    local,
+    longformer,
+    pattern_softmax,
+    patterns,
+    softmax,
+    sparse_transformer,
+)
+from linattn_ref.attention.sparse import part
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.experiments.measuring.scaling import growth
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.experiments.sparse import pattern_graphs as graph_figure
 from linattn_ref.experiments.sparse import pattern_pictures
-from linattn_ref.kernels import parts
-from linattn_ref.kernels.reference import pattern_softmax
 from linattn_ref.theory import pattern_graphs
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
@@ -100,7 +108,7 @@ rows = []
 for n in (512, 1024, 2048):
     inputs = draw_inputs(1, n)[:3]
     for b in (32, 64):
-        counted = count(lambda q, k, v, b=b: local.block_local(q, k, v, block=b)[0], *inputs)
+        counted = count(lambda q, k, v, b=b: block_local.forward(q, k, v, block=b)[0], *inputs)
         assert patterns.block_local(n, block=b).sum() == n * b == b**2 * (n // b)
         assert counted.multiply_adds == n * b * (4 + 3)  # claim 41: D + M for each of the N b pairs
         rows.append((n, b, n * b, counted.multiply_adds, n * n * (4 + 3)))
@@ -192,29 +200,30 @@ chapter.source(local.parts_of, doc=False)
 # %%
 q, k, v, d_out = draw_inputs(2, 40)
 near, columns = longformer.parts_of(40, window=3, global_tokens=[0, 17])
-run = partial(pattern_softmax.forward, q, k, v, None, scale=0.5)
-(o_a, s_a), (o_b, s_b), (o, s) = (run(pattern=pattern) for pattern in ((near,), (columns,), (near, columns)))
-joined = np.logaddexp(s_a, s_b)
-same(s, joined)
-same(o, np.exp(s_a - joined)[:, None] * o_a + np.exp(s_b - joined)[:, None] * o_b)
-same(run(pattern=(columns, near))[0], o)  # in any order
-assert not (set(zip(*parts.pairs((near,)), strict=True)) & set(zip(*parts.pairs((columns,)), strict=True)))  # disjoint
+over = partial(pattern_softmax.forward, q, k, v)
+(o_a, saved_a), (o_b, saved_b), (o, saved) = (over(pattern) for pattern in ((near,), (columns,), (near, columns)))
+joined = np.logaddexp(saved_a.lse, saved_b.lse)
+same(saved.lse, joined)
+same(o, np.exp(saved_a.lse - joined) * o_a + np.exp(saved_b.lse - joined) * o_b)
+same(over((columns, near))[0], o)  # in any order
+assert not (set(zip(*part.pairs((near,)), strict=True)) & set(zip(*part.pairs((columns,)), strict=True)))  # disjoint
 
-chapter.source(pattern_softmax.forward, doc=False)
+chapter.source(pattern_softmax.forward, pattern_softmax.scores_by_tile, doc=False)
 
 # %% [markdown]
-# `tiles_of` gives 32 queries at a time, the keys that any of them sees, and who of them sees which. So the cost follows
-# the pairs, up to the corners of tiles; nothing of size $N^2$ is made, not even of booleans.
+# (The numbers are those of the page's docstring, and of online softmax's.) `tiles_of` returns 32 queries at a time, the
+# keys that any of them can see, and which query sees which key. So the cost follows the pairs, up to the corners of
+# tiles. Nothing of size $N^2$ is made, not even of booleans.
 
 # %%
 rows = []
 for n in (1024, 2048, 4096):
     inputs = draw_inputs(3, n)
     allowed = longformer.parts_of(n, window=16, global_tokens=[0, 100])
-    pairs = parts.count_pairs(allowed)
+    pairs = part.count_pairs(allowed)
     assert abs(pairs - n * (2 * 16 + 1 + 2)) < 500  # the window is shorter at the ends, and the two are in it somewhere
-    work = count(lambda q, k, v, allowed=allowed: pattern_softmax.forward(q, k, v, None, allowed, 0.5), *inputs[:3])
-    peak = peak_bytes(pattern_softmax.forward, *inputs[:3], None, allowed, 0.5)
+    work = count(lambda q, k, v, allowed=allowed: pattern_softmax.forward(q, k, v, allowed), *inputs[:3])
+    peak = peak_bytes(pattern_softmax.forward, *inputs[:3], allowed)
     assert pairs * (4 + 3) < work.multiply_adds < 2.2 * pairs * (4 + 3)
     assert peak < n * n / 2  # bytes; a boolean matrix has n * n
     rows.append((n, pairs, pairs / n**2, work.multiply_adds / pairs, round(peak / 1024)))
@@ -261,7 +270,7 @@ q, k, v, d_out = draw_inputs(4, 9)
 for forward, backward in (
     (partial(local.forward, window=2), local.backward),
     (partial(local.forward, window=2, dilation=2, causal=True), local.backward),
-    (partial(local.block_local, block=4), local.block_local_backward),
+    (partial(block_local.forward, block=4), block_local.backward),
 ):
     report = gradcheck.check_elementwise(forward, backward, q, k, v, rng=np.random.default_rng(5))
     report.assert_ok()
@@ -274,34 +283,30 @@ print(report)
 
 # %%
 q, k, v, d_out = draw_inputs(2, 40)
-right = pattern_softmax.backward(d_out, q, k, v, o, s, None, (near, columns), 0.5)
-by_parts = [
-    pattern_softmax.backward(d_out, q, k, v, *run(pattern=(part,)), None, (part,), 0.5) for part in (near, columns)
-]
-same(right[2].sum(axis=0), d_out.sum(axis=0))  # every row's weights sum to 1
-wrong = sum(part[2] for part in by_parts)
+right = pattern_softmax.backward(d_out, saved)
+by_parts = [pattern_softmax.backward(d_out, of_part) for of_part in (saved_a, saved_b)]
+same(right.v.sum(axis=0), d_out.sum(axis=0))  # every row's weights sum to 1
+wrong = sum(gradients.v for gradients in by_parts)
 same(wrong.sum(axis=0), 2 * d_out.sum(axis=0))
 
-in_turn = [pattern_softmax.backward(d_out, q, k, v, o, s, None, (part,), 0.5) for part in (near, columns)]
+in_turn = [pattern_softmax.backward(d_out, saved._replace(pattern=(one,))) for one in (near, columns)]
 for whole, first, second in zip(right, *in_turn, strict=True):
-    same(first + second, whole)  # with the whole row's o and s: shares that add up
+    same(first + second, whole)  # with the whole row's output and sum: shares that add up
 
 # %% [markdown]
-# Kept between the passes are the inputs, the output, one number a row, and the pattern: a few numbers a query, however
-# wide the window is, and once for all heads. It depends on the length alone; a model, which calls again and again with
-# the same one, builds it once and hands it in.
+# Kept between the passes are the inputs, the output, two numbers per row, and the pattern: a few numbers per query,
+# however wide the window is, and once for all heads. It depends on integers alone, so a model that calls again and
+# again with the same length finds the pattern that was built first.
 
 # %%
 for n in (256, 512):
     q, k, v, d_out = draw_inputs(6, n)
     out, saved = local.forward(q, k, v, window=8)
-    assert kept_bytes(saved) - kept_bytes((q, k, v, saved.pattern)) == n * (3 + 1) * 8
+    assert kept_bytes(saved) - kept_bytes((q, k, v, saved.pattern)) == n * (3 + 2) * 8
     assert kept_bytes(saved.pattern) < 5 * n * 8
-    pattern = local.parts_of(n, n, window=8)
-    again, kept = local.forward(q, k, v, window=8, pattern=pattern)
-    np.testing.assert_array_equal(again, out)
-    assert kept.pattern is pattern
-chapter.source(local.Saved, local.backward, doc=False)
+    _, again = local.forward(q, k, v, window=8)
+    assert again.pattern is saved.pattern
+chapter.source(local.forward, local.Saved, doc=False)
 
 # %% [markdown]
 # ## Longformer: global tokens
@@ -382,7 +387,7 @@ print(report)
 report.assert_ok()
 
 # %% [markdown]
-# (Why is it `d_ordinary[..., tokens, :] = 0` and not an overwritten `log_sum_exp`? The kernel computes global rows too
+# (Why is it `d_ordinary[is_global] = 0` and not an overwritten sum of the row? The loop computes global rows too
 # and throws them away. In the backward pass their weights are $e^{a - z}$ with the $z$ that belongs to these scores, so
 # nothing overflows, and times a gradient of 0 they are 0.)
 #
@@ -673,13 +678,13 @@ chapter.table(header, rows)
 n, small, rng = 4096, 256, np.random.default_rng(17)
 drawn, drawn_small = bigbird.draw_random_blocks(64, 3, rng), bigbird.draw_random_blocks(64, 3, rng)
 sets = {
-    "all pairs": ((parts.columns(n, n, np.arange(n)),), np.ones((small, small), bool)),
+    "all pairs": ((part.columns(n, n, np.arange(n)),), np.ones((small, small), bool)),
     "window of 256 on each side": (local.parts_of(n, n, window=256), patterns.local(small, window=16)),
     "the same and one global token": (
         longformer.parts_of(n, window=256, global_tokens=[0]),
         patterns.longformer(small, window=16, global_tokens=[0]),
     ),
-    "blocks of 64": (local.block_local_parts_of(n, n, block=64), patterns.block_local(small, block=4)),
+    "blocks of 64": (block_local.parts_of(n, n, block=64), patterns.block_local(small, block=4)),
     "BigBird: block 64, w = 3, g = 2, r = 3": (
         bigbird.parts_of(n, block=64, random_blocks=drawn),
         patterns.bigbird(small, block=4, random_blocks=drawn_small),
@@ -695,7 +700,7 @@ sets = {
 rows = []
 for name, (allowed, graph) in sets.items():
     wanted = np.tri(small, dtype=bool) if "causal" in name else np.ones((small, small), bool)
-    pairs, needed = parts.count_pairs(allowed), pattern_graphs.steps(graph)[wanted].max()
+    pairs, needed = part.count_pairs(allowed), pattern_graphs.steps(graph)[wanted].max()
     rows.append((name, pairs, n * n / pairs, "never" if math.isinf(needed) else f"{needed:.0f}"))
 chapter.table(("pattern", "pairs", "times fewer", "layers"), rows)
 assert [row[-1] for row in rows] == ["1", "16", "2", "never", "2", "2", "2"]
@@ -765,14 +770,14 @@ assert seen.all()
 
 # %%
 q, k, v, d_out = draw_inputs(18, 20)
-overlapping = (*local.parts_of(20, 20, window=3), parts.columns(20, 20, [0, 10]))
-twice, _ = pattern_softmax.forward(q, k, v, None, overlapping, 0.5)
+overlapping = (*local.parts_of(20, 20, window=3), part.columns(20, 20, [0, 10]))
+twice, _ = pattern_softmax.forward(q, k, v, overlapping)
 allowed, in_window = patterns.longformer(20, window=3, global_tokens=[0, 10]), patterns.local(20, window=3)
 bonus = np.where(in_window & np.isin(np.arange(20), [0, 10]), math.log(2), 0)
 scores = 0.5 * q @ k.T + bonus
 weights = np.where(in_window | np.isin(np.arange(20), [0, 10]), np.exp(scores), 0)
 same(twice, weights / weights.sum(axis=1, keepdims=True) @ v)
-right, _ = pattern_softmax.forward(q, k, v, None, longformer.parts_of(20, window=3, global_tokens=[0, 10]), 0.5)
+right, _ = pattern_softmax.forward(q, k, v, longformer.parts_of(20, window=3, global_tokens=[0, 10]))
 assert abs(twice - right).max() > 0.01
 
 # %% [markdown]

@@ -228,8 +228,8 @@ chapter.source(layer_norm.forward, doc=False)
 # %% [markdown]
 # ### All of it
 #
-# Segment by segment, softmax attention of $w$ queries to $R$ mixtures and about $2w$ keys. `_segments` cuts
-# out keys, values and mask for each of them; the mixtures come first.
+# Segment by segment, softmax attention of $w$ queries to $R$ mixtures and about $2w$ keys; the mixtures come first.
+# (The numbers beside the code are the page's own.)
 
 # %%
 chapter.source(long_short.forward, doc=False)
@@ -259,8 +259,8 @@ for i in range(N):
 
 # %% [markdown]
 # The forward pass takes $N R (2 D + M)$ multiply-adds for (1) and (2), and $D + M$ for each pair of a query and what it
-# sees: $O(N (w + R))$ together. What is kept for the backward pass beyond the inputs is $P$ and the mixtures; the
-# blocks are computed again.
+# sees: $O(N (w + R))$ together. What is kept for the backward pass beyond the inputs is $P$ and the mixtures, and of
+# each segment its keys and values and the softmax of its scores.
 
 # %%
 for n in (64, 128, 256):

@@ -50,7 +50,8 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 # $$o_i = \sum_{j \in P(i)} e^{s\, q_i^\top k_j - z_i}\, v_j, \qquad P(i) = \bigcup_r P_r(i), \qquad
 # z_i = \log \sum_{j \in P(i)} e^{s\, q_i^\top k_j} \qquad (2)$$
 #
-# The module that computes it checks its arguments, hashes and sorts, and leaves the chunks to a kernel:
+# The page that computes it hashes and sorts, and goes over the rounds and their chunks. (The numbers beside its lines
+# are its own.)
 
 # %%
 chapter.source(reformer.forward, reformer.find_order, doc=False)
@@ -413,7 +414,7 @@ same(d_qk_of(mistaken), reformer.backward(d_out, one_saved).qk)
 
 # %%
 record = chapter.record("lsh_recall")
-measured = lsh_recall.from_record(record)
+measured = chapter.results("lsh_recall")
 chapter.show(
     lsh_recall.draw,
     measured,
@@ -530,7 +531,7 @@ chapter.table(("method", "bytes kept at N = 512", "at N = 1024", "ratio"), rows)
 # this package: both passes, 8 heads of width 64.
 
 # %%
-measured = resources.from_record(chapter.record("resources"))
+measured = chapter.results("resources")
 chapter.show(
     resources.draw,
     measured,

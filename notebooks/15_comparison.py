@@ -24,7 +24,7 @@ import numpy as np
 
 from linattn_ref.attention import bigbird, feature_maps, linear, linformer, local, nystromformer, patterns, softmax
 from linattn_ref.data import reported
-from linattn_ref.experiments.cost import comparison, comparison_calls, comparison_ways, resources
+from linattn_ref.experiments.cost import comparison, comparison_calls, comparison_ways
 from linattn_ref.experiments.learning import every_mechanism, mechanism_time
 from linattn_ref.experiments.publishing import chapter, style, tables
 
@@ -377,7 +377,7 @@ assert [name for name, row in mechanisms.items() if row.recurrent] == [
 # %%
 chapter.source(comparison.measure)
 
-results = comparison.from_record(chapter.record("comparison"))
+results = chapter.results("comparison")
 chapter.show(
     comparison.draw,
     results,
@@ -482,7 +482,7 @@ for cost, medians, best in ((0.1, cheap, "nystromformer"), (0.4, dear, "bigbird"
 # finetune`, `linattn-ref gather`); nothing is trained in this chapter.
 
 # %%
-trained = every_mechanism.from_record(chapter.record("every_mechanism"))
+trained = chapter.results("every_mechanism")
 chapter.show(
     every_mechanism.draw,
     trained,
@@ -547,7 +547,7 @@ assert max(gained[key]["performer"] for key in gained) < 0.05
 # one.
 
 # %%
-of_network = mechanism_time.from_record(chapter.record("mechanism_time"))
+of_network = chapter.results("mechanism_time")
 chapter.show(
     mechanism_time.draw,
     of_network,
@@ -577,7 +577,7 @@ assert min(long, key=long.get) == "linear"
 # the time of both passes of attention alone from chapter 14's record, over linear attention's.
 
 # %%
-curves = resources.from_record(chapter.record("resources")).curves
+curves = chapter.results("resources").curves
 HERE = {"softmax": "dense", "lsh-4": "lsh_4", "linear": "linear"}
 
 

@@ -392,13 +392,13 @@ for n in (T, 2 * T, 3 * T):
     beyond["Algorithm 1"].append(
         bytes_made(causal_product_plain.backward_by_row, g, None, q, k, values, None) - outputs
     )
-    beyond["chunks"].append(bytes_made(causal_product.backward, g, None, q, k, values, None, None, None) - outputs)
+    beyond["chunks"].append(bytes_made(causal_product.backward, g, None, q, k, values, None) - outputs)
 print("bytes beyond the outputs at N = T, 2 T, 3 T:", beyond)
 one, two, three = beyond["Algorithm 1"]
 assert one == two == three == 3 * 8 * 8 * 4  # claim 22: constant, a state for each gradient
 one, two, three = beyond["chunks"]
 assert three - two == two - one > 0  # linear
-per_chunk = 2 * (8 * 8 + 8) + 2 * T + 1  # S and A with their denominators; ones and zeros; the chunk's gate
+per_chunk = 2 * (8 * 8 + 8) + 2 * T  # S and A with their denominators; ones and zeros
 assert two - one == 4 * per_chunk
 
 # %% [markdown]
@@ -437,8 +437,7 @@ chapter.source(causal_chunks.scores_to_tile, causal_chunks.forward)
 # Read it with (10) beside it. The first loop makes *both* products that sum over features, $\phi_Q \phi_K^\top$ and
 # $\phi_Q S$, from one reading of $\phi_Q$. Then the scores go to shared memory, with 0 above the diagonal
 # (`scores_to_tile`), since the second product sums over what other threads hold. The last loop adds
-# $\mathrm{tril}(\cdot) V$. `gated` is the gate of chapter 7. Nothing is ever written to global memory but `out` and
-# the denominator.
+# $\mathrm{tril}(\cdot) V$. Nothing is ever written to global memory but `out` and the denominator.
 #
 # The function that launches them, which the mechanism calls:
 
@@ -446,13 +445,13 @@ chapter.source(causal_chunks.scores_to_tile, causal_chunks.forward)
 chapter.source(causal_product.forward_of_heads, causal_product.states_of_chunks, doc=False)
 
 # %%
-for ours, expected in zip(causal_product.forward(phi_q, phi_k, v, None, None, None), (out, last), strict=True):
+for ours, expected in zip(causal_product.forward(phi_q, phi_k, v, None), (out, last), strict=True):
     close(ours, expected)
 
-rng = np.random.default_rng(4)
-gate, weight, before = (rng.uniform(0.1, 1, shape).astype(np.float32) for shape in ((1, 20), (1, 20), (1, 8, 6)))
-given = phi_q, phi_k, v, gate, weight, before
-for ours, expected in zip(causal_product.forward(*given), reference.causal_product.forward(*given), strict=True):
+before = np.random.default_rng(4).uniform(0.1, 1, (1, 8, 6)).astype(np.float32)
+given = phi_q, phi_k, v, before
+by_row = reference.causal_product.forward_by_row(*given)
+for ours, expected in zip(causal_product.forward(*given), by_row, strict=True):
     close(ours, expected)
 
 # %% [markdown]
@@ -469,7 +468,7 @@ reads, results = reads_of(
     causal_states.sums,
     (n // T, c // T, m // T),
     tile.BLOCK,
-    {"b": k, "u": values, "weight": ones, "decay": ones.copy(), "beside": ones.copy(), "states": states, "z": z},
+    {"b": k, "u": values, "beside": ones, "states": states, "z": z},
 )
 for chunk, rows_of_it in enumerate((slice(0, T), slice(T, 2 * T))):
     close(results["states"][0, chunk], k[0, rows_of_it].T @ values[0, rows_of_it])
@@ -482,14 +481,13 @@ reads, results = reads_of(
     causal_chunks.forward,
     (n // T, m // T),
     tile.BLOCK,
-    {"a": q, "b": k, "u": values, "weight": ones, "gate": ones.copy(), "decay": ones.copy(), "states": states, "z": z},
+    {"a": q, "b": k, "u": values, "states": states, "z": z},
     np.float32(0),
     made,
     cuda.to_device(np.zeros((1, n), np.float32)),
     False,
-    False,
 )
-close(made.copy_to_host(), reference.causal_product.forward(q, k, values, None, None, None)[0])
+close(made.copy_to_host(), reference.causal_product.forward_by_row(q, k, values, None)[0])
 assert len(reads["a"]) == len(reads["b"]) == n * c * (m // T)
 assert len(reads["states"]) == n // T * c * m
 assert len(reads["u"]) == n * m
@@ -567,8 +565,8 @@ report.assert_ok()
 chapter.source(causal_chunks.load_state, causal_product.backward_of_heads, doc=False)
 
 # %%
-results = (product.backward(d_out, before, *given) for product in (causal_product, reference.causal_product))
-for ours, expected in zip(*results, strict=True):
+by_row = reference.causal_product.backward_by_row(d_out, before, *given)
+for ours, expected in zip(causal_product.backward(d_out, before, *given), by_row, strict=True):
     close(ours, expected)
 
 # %% [markdown]
@@ -691,9 +689,9 @@ assert len(orders) > 5
 
 # %%
 short = [x[:, :11] for x in (d_out, phi_q, phi_k, v)]
-first, second = (causal_product.backward(short[0], None, *short[1:], None, None, None) for _ in range(2))
+first, second = (causal_product.backward(short[0], None, *short[1:], None) for _ in range(2))
 for one, two in zip(first, second, strict=True):
-    assert one is two is None or (one == two).all()
+    assert (one == two).all()
 
 # %% [markdown]
 # ## What only a compiler can tell
@@ -705,7 +703,7 @@ for one, two in zip(first, second, strict=True):
 # %%
 assert (np.float32(1) * 0.1).dtype == np.float32  # so the simulator sees nothing
 
-compiled = cuda_occupancy.from_record(chapter.record("cuda_occupancy"))
+compiled = chapter.results("cuda_occupancy")
 chapter.table(
     ("in a float32 kernel", "float64 instructions in its PTX"),
     [(f"`{line.statement}`", "<br>".join(f"`{each}`" for each in line.float64) or "none") for line in compiled.lines],

@@ -31,10 +31,9 @@ from scipy.special import erf
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import linear, softmax
-from linattn_ref.attention.parts import layer_norm as norm_of_rows
 from linattn_ref.data import fetch, text
 from linattn_ref.experiments.publishing import chapter, style
-from linattn_ref.kernels import jit, reference
+from linattn_ref.kernels import jit
 from linattn_ref.models import causal, generate
 from linattn_ref.nested import leaves
 from linattn_ref.nn import (
@@ -49,7 +48,7 @@ from linattn_ref.nn import (
     positions,
     pre_norm,
 )
-from linattn_ref.nn.buffers import Arena
+from linattn_ref.op.workspace import workspace
 from linattn_ref.training import adam, parameters
 
 # Numbers of size 1 that have gone through some thousand roundings of 2.2e-16 each agree to this.
@@ -153,15 +152,15 @@ print("affine:", check(affine.forward, affine.backward, x, affine.draw(E, 3, rng
 # nothing behind it.
 
 # %%
-chapter.source(norm_of_rows.forward, norm_of_rows.backward, doc=False)
+chapter.source(layer_norm.forward, layer_norm.backward, doc=False)
 
 # %%
 norm_params = layer_norm.Params(*rng.standard_normal((2, E)))
 print("layer norm:", check(layer_norm.forward, layer_norm.backward, x, norm_params), "derivatives")
-_, saved = norm_of_rows.forward(x, norm_of_rows.Params(*norm_params), eps=1e-12)
-d_x = norm_of_rows.backward(rng.standard_normal(x.shape), saved).x
+_, saved = layer_norm.forward(x, norm_params, eps=1e-12)
+d_x = layer_norm.backward(rng.standard_normal(x.shape), saved).x
 same(d_x.sum(axis=-1), 0)  # no shift
-np.testing.assert_allclose((d_x * saved.y).sum(axis=-1), 0, atol=1e-9)  # no stretch; the rest is eps's
+np.testing.assert_allclose((d_x * saved.n).sum(axis=-1), 0, atol=1e-9)  # no stretch; the rest is eps's
 
 # %% [markdown]
 # ## GELU, and the feed-forward layer
@@ -173,14 +172,12 @@ np.testing.assert_allclose((d_x * saved.y).sum(axis=-1), 0, atol=1e-9)  # no str
 # $$\frac{\partial \ell}{\partial x} = G \big(\Phi(x) + x\, \Phi'(x)\big), \qquad
 # \Phi'(x) = \frac{e^{-x^2/2}}{\sqrt{2 \pi}} \qquad (9)$$
 #
-# The bracket of (9) is computed when $\Phi$ is at hand, and kept in the place of $x$. Between two affine layers,
-# $E \to F \to E$, it makes the feed-forward layer. There a number costs more to keep than to compute: (8) is done
-# twice, forward for its result, and again in the backward pass for result and slope. (Where a loop is worth compiling,
-# the package has it as a kernel: here is its plain text. `past` in a backward pass is a gradient that is added on the
-# way.)
+# Between two affine layers, $E \to F \to E$, it makes the feed-forward layer. (The compiled backend computes the
+# bracket of (9) while $\Phi$ is at hand. In the feed-forward layer, where a number costs more to keep than to compute,
+# it keeps neither the hidden units nor the bracket, and computes both again in the backward pass.)
 
 # %%
-chapter.source(reference.gelu.forward, feed_forward.forward, feed_forward.backward, doc=False)
+chapter.source(gelu.forward, gelu.backward, feed_forward.forward, feed_forward.backward, doc=False)
 
 # %%
 fed = feed_forward.draw(E, 6, rng)
@@ -237,14 +234,13 @@ print("multi-head:", check(two_heads, multi_head.backward, x, heads_params), "de
 # $$y = x + f(x), \qquad \frac{\partial \ell}{\partial x} = G + \big(G \text{ through } f\big) \qquad (14)$$
 #
 # since $x$ is used twice. A block is two of these: attention and feed-forward, each behind a layer norm. The backward
-# pass is the forward pass in a mirror, and where the forward pass adds, the backward pass copies. What a norm gave is
-# made again there, from the sum that was kept (`recompute`; `recall` puts it where the layer looks for what it read).
-# `drop` is dropout, in training: it leaves out some numbers at random, and without a generator none:
+# pass is the forward pass in a mirror, and where the forward pass adds, the backward pass copies. `dropouts` is
+# dropout, in training: it leaves out some numbers at random, and without a generator none:
 #
 # ![A block of a transformer, forward and backward, drawn](../figures/schematic_block.svg)
 
 # %%
-chapter.source(pre_norm.layers, pre_norm.backward, doc=False)
+chapter.source(pre_norm.forward, pre_norm.backward, doc=False)
 
 # %%
 block_params = pre_norm.draw(E, 6, rng)
@@ -271,7 +267,7 @@ print("block:", check(block_of_two, pre_norm.backward, x, block_params), "deriva
 # What the network said minus what it should have said: where the backward pass begins.
 
 # %%
-chapter.source(reference.cross_entropy.forward, doc=False)
+chapter.source(cross_entropy.forward, cross_entropy.backward, doc=False)
 
 # %%
 scores, targets = rng.standard_normal((2, N, A)), rng.integers(A, size=(2, N))
@@ -538,14 +534,13 @@ print(f"{len(training):,} characters; nats a character: alone {alone:.2f}, in pa
 # $$\theta \leftarrow \theta - \eta\, \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \varepsilon} \qquad (17)$$
 #
 # The rate $\eta$ rises for fifty steps and falls to 0 like half a cosine. Training is a loop of ten lines; the
-# package's compiled kernels run the loops, and an arena hands out the memory of arrays that are gone:
+# package's compiled kernels run the loops, and within a `workspace` the memory of arrays that are gone is used again:
 
 # %%
 STEPS, BATCH, PEAK = 1500, 16, 4e-3
 fast = causal.Model(mechanism.of(linear, causal=True, kernels=jit), HEADS)
-flat, learned = parameters.flatten(causal.draw(np.random.default_rng(5), **SIZES, dtype=np.float32))
-total, grads = parameters.flatten(parameters.zeros_like(learned))
-rng, arena, state, losses = np.random.default_rng(6), Arena(), adam.init_state(flat), []
+learned = causal.draw(np.random.default_rng(5), **SIZES, dtype=np.float32)
+rng, state, losses = np.random.default_rng(6), adam.init_state(learned), []
 
 
 def windows_of(numbers, starts):
@@ -555,13 +550,11 @@ def windows_of(numbers, starts):
 def train(state, until):
     while len(losses) < until:
         drawn = windows_of(training, rng.integers(len(training) - LENGTH, size=BATCH))
-        total[:] = 0
-        scores, network = causal.forward(drawn[:, :-1], learned, fast, work=arena)
-        loss, surprise = cross_entropy.forward(scores, drawn[:, 1:], kernels=jit, work=arena)
-        d_scores = cross_entropy.backward(np.float32(1), surprise, work=arena).scores
-        causal.backward(d_scores, network, into=grads, work=arena)
+        scores, network = causal.forward(drawn[:, :-1], learned, fast)
+        loss, surprise = cross_entropy.forward(scores, drawn[:, 1:], kernels=jit)
+        gradient = causal.backward(cross_entropy.backward(1.0, surprise).scores, network).params
         rate = PEAK * min(1, len(losses) / 50) * (1 + math.cos(math.pi * len(losses) / STEPS)) / 2
-        state = adam.step(flat, total, state, learning_rate=rate, kernels=jit)
+        state = adam.step(learned, gradient, state, learning_rate=rate, kernels=jit)  # in place
         losses.append(float(loss))
     return state
 
@@ -585,11 +578,13 @@ for until in (1, 100, 600):
     print(f"{until:4} steps: {as_text(write(7)[0])}")
 
 # %%
-state = train(state, STEPS)
+with workspace():
+    state = train(state, STEPS)
 took = time.process_time() - before
 seen = windows_of(held_out, np.arange(0, len(held_out) - LENGTH, LENGTH))
 found = float(cross_entropy.forward(causal.forward(seen[:, :-1], learned, fast)[0], seen[:, 1:])[0])
-print(f"{flat.size:,} parameters, {STEPS} steps of {BATCH} windows: {found:.2f} nats a character on held-out text")
+count = sum(x.size for _, x in leaves(learned))
+print(f"{count:,} parameters, {STEPS} steps of {BATCH} windows: {found:.2f} nats a character on held-out text")
 print(f"{took:.0f} s of one core")
 assert took < 120
 assert found < in_pairs - 0.3 < alone - 0.3  # it looks further back than one character

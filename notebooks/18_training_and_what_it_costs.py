@@ -4,7 +4,7 @@
 # A network and its gradient are there. How are its parameters moved, where do they start, what becomes of sequences of
 # different lengths, and where do the time and the memory of a step go?
 #
-# Chapter 17 took Adam, Glorot's numbers, windows of one length and an arena for granted. Here each is taken apart:
+# Chapter 17 took Adam, Glorot's numbers, windows of one length and a workspace for granted. Here each is taken apart:
 #
 # 1. gradient descent with momentum, Adam, AdamW: what each makes of a gradient, in numbers that can be checked;
 # 2. RAdam: the variance that it is derived from, the derivation, and an experiment which the derivation does not pass;
@@ -39,7 +39,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import causal, encoder
 from linattn_ref.nested import leaves
 from linattn_ref.nn import affine, cross_entropy, gelu, mechanism, post_norm, pre_norm
-from linattn_ref.nn.buffers import Arena
+from linattn_ref.op.workspace import workspace
 from linattn_ref.training import adam, clip, parameters, radam, schedule, sgd
 
 numba.set_num_threads(1)
@@ -306,30 +306,29 @@ SIZES = {"tokens": len(ALPHABET), "places": 320, "width": 32, "hidden": 128, "la
 attention = mechanism.of(linear, causal=True, kernels=jit)
 
 
-def gradient_step(params, model, windows, into, work):
-    """The loss of windows ``(B, N + 1)``; its gradient is added to ``into``."""
-    scores, network = causal.forward(windows[:, :-1], params, model, work=work)
-    loss, surprise = cross_entropy.forward(scores, windows[:, 1:], kernels=jit, work=work)
-    d_scores = cross_entropy.backward(scores.dtype.type(1), surprise, work=work).scores
-    causal.backward(d_scores, network, into=into, work=work)
-    return float(loss)
+def gradient_step(params, model, windows):
+    """The loss of windows ``(B, N + 1)``, and its gradient."""
+    scores, network = causal.forward(windows[:, :-1], params, model)
+    loss, surprise = cross_entropy.forward(scores, windows[:, 1:], kernels=jit)
+    del scores
+    d_scores = cross_entropy.backward(1.0, surprise).scores
+    del surprise
+    return float(loss), causal.backward(d_scores, network).params
 
 
 def train(optimiser, rate, *, steps=200, warmup=1, known=0, seed=0, block=post_norm, batch=8, length=48):
     """Losses, and the root mean square of each step in units of the rate. First, `known` steps that change v alone."""
     model = causal.Model(attention, 4, block=block)
     flat, params = parameters.flatten(causal.draw(np.random.default_rng(seed), **SIZES, dtype=np.float32))
-    total, grads = parameters.flatten(parameters.zeros_like(params))
-    rng, arena, state, losses, moves = np.random.default_rng(seed + 6), Arena(), optimiser.init_state(flat), [], []
+    rng, state, losses, moves = np.random.default_rng(seed + 6), optimiser.init_state(flat), [], []
     for t in range(-known, steps):
         starts = rng.integers(len(stream) - length, size=batch)
-        total[:] = 0
-        loss = gradient_step(params, model, stream[starts[:, None] + np.arange(length + 1)], grads, arena)
+        loss, gradient = gradient_step(params, model, stream[starts[:, None] + np.arange(length + 1)])
         now = schedule.warm_up(t, peak=rate, warmup=warmup) if t >= 0 else 0.0
         if known and t >= 0:
             now /= 1 - 0.9 ** (t + 1)  # m starts here, and its correction with it
         before = flat.copy()
-        state = optimiser.step(flat, total, state, learning_rate=now, kernels=jit)
+        state = optimiser.step(flat, parameters.flatten(gradient)[0], state, learning_rate=now, kernels=jit)
         if t < 0:
             state.m[:] = 0
         else:
@@ -463,7 +462,7 @@ def passes(block):
 
 
 network, gradients = passes(pre_norm)
-sums = [x for one in network.blocks for x in (one.norm_1.total, one.norm_2.total)] + [network.norm.total]
+sums = [x for one in network.blocks for x in (one.norm_1.x, one.norm_2.x)] + [network.norm.x]
 added = np.array([(after - before).var() for before, after in itertools.pairwise(sums)])
 by_attention, by_feed = added[::2], added[1::2]
 np.testing.assert_allclose(by_feed, stated, rtol=0.35)  # (12), in each of eight layers; 128 random columns
@@ -576,17 +575,16 @@ chapter.source(cross_entropy.forward, doc=False)
 # %%
 def accumulated(parts, share_of):
     """The gradient of several padded batches, each with its share."""
-    total, grads = parameters.flatten(parameters.zeros_like(params))
-    places = 0
+    total, places = parameters.zeros_like(params), 0
     for part in parts:
         longest = max(len(x) for x in part)
         tokens = np.array([np.pad(x, (0, longest - len(x)), constant_values=cross_entropy.IGNORE) for x in part])
         scores, network = causal.forward(np.maximum(tokens[:, :-1], 0), params, model)
         _, surprise = cross_entropy.forward(scores, tokens[:, 1:])
         d_scores = cross_entropy.backward(share_of(part), surprise).scores
-        causal.backward(d_scores, network, into=grads)
+        total = parameters.add(total, causal.backward(d_scores, network).params)
         places += tokens[:, 1:].size
-    return total, places
+    return parameters.flatten(total)[0], places
 
 
 def tokens_in(part):
@@ -660,14 +658,9 @@ def counted(module):
     params = parameters.views(counting.CountedArray.wrap(flat, counts), params)
     model = causal.Model(mechanism.of(module, causal=True), 4, kernels="linattn_ref.kernels.reference")
     windows = np.random.default_rng(1).integers(31, size=(2, 65))
-
-    def work(shape, dtype):
-        return counting.CountedArray.wrap(np.empty(shape, dtype), counts)
-
-    scores, network = causal.forward.unchecked(windows[:, :-1], params, model, work=work)
-    _, surprise = cross_entropy.forward.unchecked(scores, windows[:, 1:], work=work)
-    d_scores = cross_entropy.backward.unchecked(1.0, surprise, work=work).scores
-    causal.backward.unchecked(d_scores, network, work=work)
+    scores, network = causal.forward(windows[:, :-1], params, model)
+    _, surprise = cross_entropy.forward(scores, windows[:, 1:])
+    causal.backward(cross_entropy.backward(1.0, surprise).scores, network)
     return counts.multiply_adds
 
 
@@ -689,16 +682,12 @@ def step_of(module):
     params = causal.draw(
         np.random.default_rng(0), tokens=V, places=N, width=E, hidden=4 * E, layers=LAYERS, dtype=np.float32
     )
-    flat, params = parameters.flatten(params)
-    total, grads = parameters.flatten(parameters.zeros_like(params))
-    model = causal.Model(mechanism.of(module, causal=True, kernels=jit), 4)
-    arena, state = Arena(), adam.init_state(flat)
+    model, state = causal.Model(mechanism.of(module, causal=True, kernels=jit), 4), adam.init_state(params)
 
     def step():
         nonlocal state
-        total[:] = 0
-        gradient_step(params, model, windows, grads, arena)
-        state = adam.step(flat, total, state, learning_rate=1e-3, kernels=jit)
+        _, gradient = gradient_step(params, model, windows)
+        state = adam.step(params, gradient, state, learning_rate=1e-3, kernels=jit)
 
     return step
 
@@ -775,22 +764,21 @@ chapter.table(("step", "jit, ms", "its products, of it", "PyTorch's best, times 
 # | kept | numbers |
 # | --- | --- |
 # | the sum before each norm, its mean and $s$ | $2E + 4$ |
-# | $q, k, v$; linear: $\phi(q)$, $\phi(k)$ besides | $3E$; linear: $5E$ |
+# | $q, k, v$; linear: $\phi(q)$, $\phi(k)$ and $v$ | $3E$ |
 # | what attention says, the last layer's input too | $E$ |
 # | linear: a denominator a head; softmax: a sum a head | $H$ |
 # | what GELU reads | $4E$ |
 #
-# $$10 E + H + 4, \qquad \text{linear: } 12 E + H + 4 \qquad (16)$$
+# $$10 E + H + 4 \qquad (16)$$
 #
 # Not kept is what costs little to compute again. Attention and feed-forward layer read what a norm gave: one pass
 # over the sum that is kept, $2E$. GELU's result and its slope: one more pass of GELU, $8E$. A framework that keeps
 # what each operation needs by itself keeps these too: $16 E$ for softmax. What is left is largely the feed-forward
-# layer's. Its $4E$ are a product of the layer's input, a ninth of the block's products; `recompute` spends that time,
-# and keeps $6 E + H + 4$ (Chen et al. 2016 do so with whole networks).
+# layer's: its $4E$ are a product of the layer's input, a ninth of the block's products. Chen et al. (2016) compute such
+# things again too, in whole networks.
 #
 # Linear attention has besides $2 (D^2 + D)$ numbers a head and sequence, two states. ($q$ and $k$ are of no use to it
-# any more, but $v$ is a part of the same array.) The last norm
-# keeps $E + 2$ a token, the last layer $E$.
+# any more, and are let go of.) The last norm keeps $E + 2$ a token, the last layer $E$.
 
 # %%
 B, N, E, H, LAYERS, V = 4, 256, 64, 4, 4, 31
@@ -798,9 +786,9 @@ SHAPE = {"tokens": V, "places": N, "width": E, "hidden": 4 * E, "layers": LAYERS
 windows = np.random.default_rng(10).integers(V, size=(B, N + 1))
 
 
-def by_hand(module, recompute=False):
+def by_hand(module):
     """Bytes of Saved, (16), in float32; beside them, the tokens as they came, in int64."""
-    a_token = LAYERS * ((6 if recompute else 10) * E + 2 * E * (module is linear) + H + 4) + 2 * E + 2
+    a_token = LAYERS * (10 * E + H + 4) + 2 * E + 2
     states = LAYERS * B * 2 * H * ((E // H) ** 2 + E // H) if module is linear else 0
     return 4 * (B * N * a_token + states)
 
@@ -819,8 +807,8 @@ def arrays_in(saved):
 
 
 rows = []
-for name, module, recompute in (("linear", linear, False), ("softmax", softmax, True), ("softmax", softmax, False)):
-    model = causal.Model(mechanism.of(module, causal=True, kernels=jit), H, recompute=recompute)
+for name, module in (("linear", linear), ("softmax", softmax)):
+    model = causal.Model(mechanism.of(module, causal=True, kernels=jit), H)
     flat, params = parameters.flatten(causal.draw(np.random.default_rng(0), **SHAPE, dtype=np.float32))
     causal.forward(windows[:, :-1], params, model)  # compiles
     gc.collect()
@@ -830,58 +818,52 @@ for name, module, recompute in (("linear", linear, False), ("softmax", softmax, 
     tracemalloc.stop()
     owners = {id(x): x for x in map(owner, arrays_in(network))}.values()
     kept = sum(x.nbytes for x in owners if x is not flat and x.dtype == np.float32)
-    counted_bytes = by_hand(module, recompute)
-    rows.append((name + ", recomputed" * recompute, 4 * flat.nbytes, counted_bytes, kept, traced))
+    counted_bytes = by_hand(module)
+    rows.append((name, 4 * flat.nbytes, counted_bytes, kept, traced))
     assert kept == counted_bytes  # (16), to the byte
     assert 0 < traced - kept < 60_000  # Python's own objects
 header = ("bytes", "parameters, gradients, m, v", "Saved by hand", "its arrays", "tracemalloc")
 chapter.table(header, rows)
 
 # %% [markdown]
-# The arena keeps the memory of all arrays of a step, and hands out a piece again when the last array in it is gone. So
-# its size is the peak of a step: forward pass, scores, their gradient, and what the backward pass needs on top, among
-# it the hidden units of one block and their slope, $8E$. Gradients inside a block are of no use to the block before.
+# The peak of a step is more: forward pass, scores, their gradient, and what the backward pass needs on top, among it
+# the hidden units of one block and their slope, $8E$. Gradients inside a block are of no use to the block before, and
+# gradients of parameters come as what was kept is let go of. A new array is memory that the system sets to zero first,
+# which takes an eighth of a step; so the C library is told to keep what is freed, within a `workspace`:
 
 # %%
-chapter.source(Arena)
-total, grads = parameters.flatten(parameters.zeros_like(params))
+chapter.source(workspace)
 sizes = {}
 for batch in (B, B // 2):
-    arena = Arena()
     tracemalloc.start()
-    gradient_step(params, model, windows[:batch], grads, arena)
-    sizes[batch] = tracemalloc.get_traced_memory()[0]
+    gradient_step(params, model, windows[:batch])
+    sizes[batch] = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert 0 <= sizes[batch] - arena.nbytes < 60_000  # Python's own objects
 beyond = sizes[B] - by_hand(softmax)
-print(f"the arena takes {sizes[B]:,} bytes, {beyond:,} more than Saved; for half a batch {sizes[B // 2]:,}")
+print(f"at its peak a step takes {sizes[B]:,} bytes, {beyond:,} more than Saved; for half a batch {sizes[B // 2]:,}")
 assert 0 < beyond < 2.5 * by_hand(softmax) / LAYERS  # scores and backward pass: about two blocks more
 assert abs(sizes[B // 2] / sizes[B] - 0.5) < 0.06  # accumulation: half the batch, half the memory
 
 # %% [markdown]
 # And beside PyTorch? The bench measures the most that a process has in memory, beyond what it had before the network
-# was built. PyTorch keeps more for each token, but has no gradients while it goes forward, and frees on the way back
-# what was kept, where gradients come. Here four rows of $P$ stand all the time.
+# was built. PyTorch keeps more for each token. Like here, gradients come on the way back, where what was kept is freed.
 
 # %%
 peak = {(each["attention"], each["kernel"]): each["megabytes"] for each in bench["memory"]}
 rows, ratio = [], {}
 for name in ("linear", "softmax"):
     theirs = min(mb for (attention, kernel), mb in peak.items() if attention == name and "jit" not in kernel)
-    for kernel in ("jit", "jit, recomputed"):
-        of_step = of_steps[8, name]
-        times = of_step[kernel] / min(t for k, t in of_step.items() if "products" not in k and "jit" not in k)
-        ratio[name, kernel] = peak[name, kernel] / theirs
-        cells = (f"{peak[name, kernel]:.0f}", f"{theirs:.0f}", f"{ratio[name, kernel]:.2f}", f"{times:.2f}")
-        rows.append((f"8 layers, {name}: {kernel}", *cells))
+    of_step, ratio[name] = of_steps[8, name], peak[name, "jit"] / theirs
+    times = of_step["jit"] / min(t for k, t in of_step.items() if "products" not in k and "jit" not in k)
+    rows.append(
+        (f"8 layers, {name}", f"{peak[name, 'jit']:.0f}", f"{theirs:.0f}", f"{ratio[name]:.2f}", f"{times:.2f}")
+    )
 chapter.table(("step", "MB", "PyTorch's best, MB", "memory over it", "time over PyTorch's best"), rows)
-assert ratio["linear", "jit"] < 0.8
-assert ratio["softmax", "jit, recomputed"] < 0.8 < ratio["softmax", "jit"] < 1
+assert ratio["linear"] < 0.8 < ratio["softmax"] < 1
 
 # %% [markdown]
-# With softmax attention (16) alone does not come below four fifths of PyTorch's memory: of this network's, two fifths
-# are the four rows of $P$. With the hidden units computed again it does, takes a tenth longer or less, and is still
-# faster than PyTorch.
+# With softmax attention (16) does not come below four fifths of PyTorch's memory: of this network's, two fifths are the
+# four rows of $P$.
 #
 # ## Two threads
 #

@@ -340,7 +340,7 @@ assert all(np.isfinite(x).all() for x in gradients[:5])
 # corrects on the way back, and for the same reason the gradient cannot explode.
 
 # %%
-chapter.source(delta_rule.backward, delta_rule.faded_states, doc=False)
+chapter.source(delta_rule.backward, delta_rule.decayed_states, doc=False)
 
 e = rng.uniform(0, 1, (N, 1)) * unit(k)
 inputs = {"q": q, "k": unit(k), "v": v, "erase": e, "log_gate": log_gate}
@@ -481,7 +481,7 @@ same(fast, out)
 for found, expected in zip(delta.backward(d_out, kept)[:5], delta.backward(d_out, saved)[:5], strict=True):
     same(found, expected)
 
-# Beside `causal_product` with a gate a head, on one thread, eight heads of 64, 4096 tokens, float32: the kept record.
+# Compared with gated linear attention, a gate per head: one thread, eight heads of 64, 4096 tokens, float32, kept.
 SHOWN = "jit", "gated product", "multiply-adds alone"
 rows = [row for row in chapter.record("bench_delta")["results"]["rows"] if row["size"] == 4096]
 milliseconds = {(row["task"], row["passes"], row["kernel"]): row["median_ms"] for row in rows}

@@ -142,7 +142,7 @@ chapter.table(("", f"loss after {learned.steps[0]} updates", f"after {learned.st
 # those of seed 0.
 
 # %%
-curves = duplication_curves.from_record(chapter.record("duplication_curves"))
+curves = chapter.results("duplication_curves")
 chapter.show(
     duplication_curves.draw,
     curves,
@@ -510,7 +510,7 @@ assert alone.mean() > 0.8
 # which cost the same per token whatever the attention:
 
 # %%
-resources = model_resources.from_record(chapter.record("model_resources"))
+resources = chapter.results("model_resources")
 chapter.show(
     model_resources.draw,
     resources,

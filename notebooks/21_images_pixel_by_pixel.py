@@ -35,7 +35,6 @@ from linattn_ref.experiments.learning import (
     runs,
 )
 from linattn_ref.experiments.publishing import chapter
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.models import decoding
 from linattn_ref.nn import logistic_mixture
 
@@ -205,7 +204,7 @@ chapter.source(images.smooth, images.rows_and_columns, doc=False)
 # images in the same order.
 
 # %%
-learned = restore(images_learned.Results, chapter.record("images_learned")["results"])
+learned = chapter.results("images_learned")
 curves = {curve.attention: curve for curve in learned.curves}
 for curve in curves.values():
     print(*curve.commands, sep="\n")
@@ -302,7 +301,7 @@ print(f"all 10,000 are harder than the first 512, by {bits['bits'] - linear.bits
 # from one seed, linear attention with the mixture for a head, and LSH attention with one round of hashing (lsh-1).
 
 # %%
-short = restore(images_short.Results, chapter.record("images_short")["results"]).kinds
+short = chapter.results("images_short").kinds
 chapter.show(
     images_short.draw,
     images_short.Results(short),
@@ -396,7 +395,7 @@ chapter.explore(
 # some are only strokes that begin like one. That is what not quite seven epochs buy.
 
 # %%
-drawn = restore(images_drawn.Results, chapter.record("images_drawn")["results"])
+drawn = chapter.results("images_drawn")
 chapter.show(
     images_drawn.draw,
     drawn,
@@ -412,7 +411,7 @@ assert (completions[:, 0] != completions[:, 1]).any(axis=(1, 2)).all()
 # many times, and taking the mean of what is drawn, shows what the state knows about the rows to come:
 
 # %%
-held = restore(images_state.Results, chapter.record("images_state")["results"])
+held = chapter.results("images_state")
 chapter.show(
     images_state.draw,
     held,
@@ -440,7 +439,7 @@ assert 1.1 < held.ranks[-1].max() < held.ranks.max() < 8  # of 32
 
 # %%
 document = chapter.record("bench_drawing")
-timed = bench_drawing.from_record(document)
+timed = chapter.results("bench_drawing")
 chapter.show(
     bench_drawing.draw,
     timed,

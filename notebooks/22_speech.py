@@ -28,7 +28,6 @@ from linattn_ref.data import filterbank, reported
 from linattn_ref.experiments.benches import bench_speech
 from linattn_ref.experiments.learning import runs, speech_curves, speech_utterance
 from linattn_ref.experiments.publishing import chapter, style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.gradcheck import check_elementwise
 from linattn_ref.kernels import reference
 from linattn_ref.models import speech
@@ -102,14 +101,14 @@ assert paths > 10**100
 # most three terms, and all of it is done with logarithms: products of 800 probabilities are no floating-point numbers.
 
 # %%
-chapter.source(reference.ctc._sums, doc=False)
+chapter.source(ctc.sums, doc=False)
 
 # %%
 labels = np.array([1, 2])
 states = np.array([0, 1, 0, 2, 0])
 skip = np.where((np.arange(5) == 3), 0.0, -np.inf)  # from label 1 to label 2, and nowhere else
-_, log_alpha = reference.ctc._sums(np.log(y)[:, states], skip)
-log_beta, _ = reference.ctc._sums(np.log(y)[::-1, states[::-1]], np.roll(skip, -2)[::-1])
+_, log_alpha = ctc.sums(np.log(y)[:, states], skip)
+log_beta, _ = ctc.sums(np.log(y)[::-1, states[::-1]], np.roll(skip, -2)[::-1])
 both = np.exp(log_alpha + log_beta[::-1, ::-1])  # (T, 2 S + 1)
 same(both.sum(axis=1), [probability[1, 2]] * T, rtol=1e-12)  # (2), at every t
 
@@ -147,7 +146,7 @@ print((both / probability[1, 2]).round(3))
 # sum of 0 over the symbols:
 
 # %%
-chapter.source(reference.ctc._sequence, doc=False)
+chapter.source(ctc.paths_of, ctc.backward, doc=False)
 
 # %%
 g = np.zeros((T, V))
@@ -375,7 +374,7 @@ if RUNS.is_file():
 # its utterances were so long (LSTMs with the loop as it is now, which was made faster after the runs above):
 
 # %%
-bench = restore(bench_speech.Results, chapter.record("bench_speech")["results"])
+bench = chapter.results("bench_speech")
 chapter.show(bench_speech.draw, bench, alt="CPU seconds an epoch against the frames of an utterance, for four networks")
 seconds = {(each.network, each.length): each.seconds for each in bench.epochs}
 for length in sorted({each.length for each in bench.epochs}):

@@ -446,7 +446,7 @@ assert times[0] > 1.4 > 1.2 > times[-1]
 # paper's networks are RoBERTa's, on 3,300 million words, with 250,000 updates on 64 GPUs.
 
 # %%
-results = mlm_curves.from_record(chapter.record("mlm_curves"))
+results = chapter.results("mlm_curves")
 chapter.show(
     mlm_curves.draw,
     results,

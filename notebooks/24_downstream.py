@@ -30,7 +30,6 @@ from linattn_ref.experiments.benches import bench_encoder
 from linattn_ref.experiments.cost import layer_savings
 from linattn_ref.experiments.learning import downstream, finetune, finetune_fit
 from linattn_ref.experiments.publishing import chapter, style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.models import classifier, encoder
 from linattn_ref.nn import mechanism, post_norm
 
@@ -175,7 +174,7 @@ chapter.explore(
 # The runs are recorded (`linattn-ref train finetune`, `linattn-ref gather`); nothing is trained in this chapter.
 
 # %%
-results = downstream.from_record(chapter.record("downstream"))
+results = chapter.results("downstream")
 chapter.show(
     downstream.draw,
     results,
@@ -267,7 +266,7 @@ assert max(abs(x - softmax_average) for x in averages) <= 0.5
 # $$\frac{12 W + 2 n}{12 W + 4 k} \qquad (5)$$
 
 # %%
-savings = layer_savings.from_record(chapter.record("layer_savings"))
+savings = chapter.results("layer_savings")
 chapter.show(
     layer_savings.draw,
     savings,
@@ -298,7 +297,7 @@ assert (np.diff(layer.time[:, 0]) > -0.1).all()  # the longer, the more
 # would need ten times the memory, for all that is computed has a row a token.
 
 # %%
-bench = restore(bench_encoder.Results, chapter.record("bench_encoder")["results"])
+bench = chapter.results("bench_encoder")
 chapter.show(
     bench_encoder.draw, bench, alt="CPU seconds and peak memory of 12 layers, by attention and package"
 )  # claim 45

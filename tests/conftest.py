@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+from functools import wraps
 from inspect import isfunction
 from itertools import product
 from pathlib import Path
@@ -68,23 +69,43 @@ def float32_in_numpy(request):
 
     The default run compiles each kernel for float64 alone.
     """
+    import causal_page
+    import lsh_page
+    import pattern_page
+    import softmax_page
+
     from linattn_ref.kernels import common, reference
     from linattn_ref.kernels.jit import loops
     from linattn_ref.nested import leaves
 
-    def in_numpy(compiled, numpy):
+    pages = {
+        "softmax": softmax_page,
+        "causal_product": causal_page,
+        "pattern_softmax": pattern_page,
+        "lsh": lsh_page,
+    }
+
+    def in_numpy(compiled, numpy, is_page):
+        @wraps(compiled)
         def function(*arrays, **options):
-            single = any(x.dtype == "float32" for _, x in leaves([*arrays, *options.values()], strict=False))
-            return (numpy if single else compiled)(*arrays, **options)
+            if all(x.dtype != "float32" for _, x in leaves([*arrays, *options.values()], strict=False)):
+                return compiled(*arrays, **options)
+            out = options.pop("out", None) if is_page else None
+            results = numpy(*arrays, **options)
+            if out is None:
+                return results
+            out[...] = results[0]
+            return out, *results[1:]
 
         return function
 
     with pytest.MonkeyPatch.context() as patch:
         for name in loops.__all__ if "not slow" in request.config.option.markexpr else ():
-            kernel, twin = getattr(loops, name), getattr(reference, name, getattr(common, name, None))
+            kernel = getattr(loops, name)
+            twin = pages.get(name) or getattr(reference, name, getattr(common, name, None))
             for word, compiled in list(vars(kernel).items()):
                 if isfunction(compiled) and hasattr(twin, word):
-                    patch.setattr(kernel, word, in_numpy(compiled, getattr(twin, word)))
+                    patch.setattr(kernel, word, in_numpy(compiled, getattr(twin, word), name in pages))
         yield
 
 

@@ -250,7 +250,7 @@ def test_bench_softmax_prints_a_table_and_draws(out, capsys):
 
 @pytest.mark.usefixtures("float32_in_numpy")
 def test_bench_patterns_prints_a_table_and_draws(out, capsys, monkeypatch):
-    monkeypatch.setattr("linattn_ref.experiments.benches.harness.find", lambda name: None)
+    monkeypatch.setattr("linattn_ref.experiments.benches.engine.find", lambda name: None)
     sizes = ["--lengths", "32", "--heads", "1", "--width", "4", "--window", "4", "--block", "4", "--drawn", "1"]
     assert cli.main(["bench", "patterns", *sizes, "--repeats", "1", "--out", str(out)]) == 0
     assert {path.suffix for path in out.iterdir()} == {".svg", ".png", ".pdf", ".json"}

@@ -304,6 +304,28 @@ def test_saturated_softmax(check, size, rng):
             assert check(softmax.forward, spoiled(softmax.backward, "zeros", "k"), q, k, v, rng=1).failed
 
 
+@pytest.mark.parametrize("size", [1e-6, 1e-8, 1e-10])
+@CHECKS
+def test_a_small_difference_of_large_numbers_is_rounded_as_they_are(check, size):
+    """The cross-entropy of what is nearly certain: of the last one only a digit or two are left."""
+
+    def forward(x):
+        e = np.exp(x)
+        return np.log(e.sum(axis=-1)) - x[:, 0], e / e.sum(axis=-1, keepdims=True)
+
+    def backward(d_out, p):
+        return d_out[:, None] * np.concatenate([-p[:, 1:].sum(axis=-1, keepdims=True), p[:, 1:]], axis=-1)
+
+    for seed in range(5):
+        x = np.random.default_rng(seed).standard_normal((3, 4))
+        x[:, 0] -= np.log(size)
+        report = check(forward, backward, x, rng=seed)
+        assert not report.failed, report
+        if size > 1e-10:
+            report.assert_ok()
+            assert check(forward, lambda d_out, p: 1.01 * backward(d_out, p), x, rng=seed).failed
+
+
 @pytest.mark.parametrize("where", [0.0, 1e-3, 1.0, -4.0, 1e4])
 def test_the_step_is_scaled_as_documented(where):
     """``h`` is ``step * max(1, |x_j|)``, entry by entry, and of the root mean square for a direction."""

@@ -66,7 +66,7 @@ def test_nothing_is_found_where_nothing_was_changed(copy):
 # --- Drawn ---
 
 COPIED = ("linattn_ref", "tests", "notebooks", "figures", ".github", ".ci")  # and the files beside them
-COMPILED = ("kernels/jit/", "kernels/parts.py")
+COMPILED = ("kernels/jit/", "attention/sparse/part.py")
 
 
 def pytest_generate_tests(metafunc):
@@ -74,7 +74,7 @@ def pytest_generate_tests(metafunc):
         option = metafunc.config.option
         unwanted = "not mutants" in option.markexpr
         drawn = [] if unwanted else mutant_generator.draw(ROOT / "linattn_ref", option.mutants, option.seed)
-        metafunc.parametrize("drawn", drawn, ids=lambda each: f"{each.file}:{each.line}-{each.kind.replace(' ', '-')}")
+        metafunc.parametrize("drawn", drawn, ids=[f"{x.file}:{x.line}-{x.kind.replace(' ', '-')}" for x in drawn])
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,6 @@ key_mask : ndarray of bool ``(..., L)``, optional
     excepted) changes nothing.
 scale : float, optional
     Factor of the scores ``q . k``; ``1/sqrt(D)`` unless given.
-pattern : tuple of `linattn_ref.kernels.parts.Part`, optional
-    Of sparse mechanisms: what ``parts_of`` returns for ``N`` and ``L``, for callers that build it once and call often.
-    It alone then decides which query sees which key, and the options it was built from are ignored.
 eps : float
     Added to the denominator of linear attention.
 state : State, optional
@@ -118,6 +115,16 @@ FOLDERS = {
         "feature_maps_exact",
         "feature_maps_favor",
         "feature_maps_random",
+    ],
+    "parts": ["lsh_hashing"],
+    "sparse": [
+        "bigbird",
+        "block_local",
+        "local",
+        "longformer",
+        "pattern_softmax",
+        "patterns",
+        "sparse_transformer",
     ],
 }
 

@@ -5,8 +5,7 @@ argument, says what it got and what it needs.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,20 +18,15 @@ __all__ = [
     "FLOATS",
     "Array",
     "Mask",
-    "backward_check",
     "check_array",
     "check_bool",
-    "check_d_out",
-    "check_dtype",
     "check_key_mask",
     "check_qk",
     "check_qkv",
-    "check_saved",
     "check_shape",
     "check_sizes",
     "is_array",
     "is_number",
-    "name_of",
     "resolve_scale",
 ]
 
@@ -108,18 +102,6 @@ def check_sizes(**sizes: int) -> None:
             raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
 
 
-def check_dtype(dtype: Any) -> None:
-    """``dtype`` is float32 or float64."""
-    try:
-        dtype = np.dtype(dtype)
-    except TypeError:  # no dtype at all: told below
-        known = False
-    else:
-        known = dtype in FLOATS
-    if not known:
-        raise TypeError(f"dtype: expected float32 or float64, got {dtype}")
-
-
 def check_key_mask(key_mask: Mask | None, k: Array) -> None:
     """``key_mask (..., L)`` is bool with all of ``k``'s leading axes."""
     if key_mask is None:
@@ -134,39 +116,6 @@ def check_bool(name: str, mask: Mask) -> None:
     if not known or mask.dtype != np.bool_:
         got = mask.dtype if known else type(mask).__name__
         raise TypeError(f"{name}: expected an array of bool, got {got}")
-
-
-def check_d_out(d_out: Array, out_shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-    """``d_out`` has the shape and dtype of the output whose gradient it is."""
-    check_array("d_out", d_out, ndim=1, dtype=dtype)
-    check_shape("d_out", d_out, out_shape, "of out")
-
-
-def check_saved(saved: Any, kind: type) -> None:
-    """``saved`` is of the ``kind`` that the ``forward`` of this ``backward`` returns."""
-    if not isinstance(saved, kind):
-        raise TypeError(
-            f"saved: expected what forward returned second, a {name_of(kind)}, got a {name_of(type(saved))}"
-        )
-
-
-def backward_check(kind: type, out: str = "out", d_out: str = "d_out") -> Callable[..., None]:
-    """The check of a backward pass: ``saved`` is of this kind, ``d_out`` like the array in it that ``out`` leads to."""
-    find = attrgetter(out)
-
-    def check(gradient: Array, saved: Any) -> None:
-        check_saved(saved, kind)
-        like = find(saved)
-        check_array(d_out, gradient, ndim=1, dtype=like.dtype)
-        check_shape(d_out, gradient, like.shape, "of out")
-
-    return check
-
-
-def name_of(kind: type) -> str:
-    """What to call a type in a message: its name after that of its module, for several are called ``State``."""
-    module = kind.__module__.rpartition(".")[2]
-    return kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}"
 
 
 def is_number(x: Any) -> bool:

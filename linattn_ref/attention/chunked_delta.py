@@ -10,8 +10,8 @@ by multiplication only, because a quotient of two ``c`` is 0 / 0 after a gate of
 
     A_ij = e_i . (ratio_ij * k_j)  for j < i,   P_ij = q_i . (ratio_ij * k_j)  for j <= i
 
-the rule's (2) becomes a triangular system for the rows of ``U``, and its (3) and (4) become products. (Numbers
-up to (11) are those of ``delta_rule.py``.)
+the rule's (2) becomes a triangular system for the rows of ``U``, and its (3) and (4) become products. The
+numbers of the equations go on from ``delta_rule.py``.
 
     (I + A) U = V - (c * E) S                                (13)  (T, M)
     out = (c * Q) S + P U                                    (14)  (T, M)

@@ -122,8 +122,8 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved, *, d_state: State | N
     for rows, keys in reversed(chunks(phi_q, phi_k)):
         p = np.tril(phi_q[rows] @ phi_k[keys].mT)  # (10)
         d_p = np.tril(d_n[rows] @ v[keys].mT + d_d[rows])  # (13)
-        d_phi_k[keys] = d_p.mT @ phi_q[rows] + v[keys] @ d_s.mT + d_z[..., None, :]  # (15)
-        d_v[keys] = p.mT @ d_n[rows] + phi_k[keys] @ d_s  # (16)
+        d_phi_k[keys] = mix(d_p.mT, phi_q[rows]) + v[keys] @ d_s.mT + d_z[..., None, :]  # (15)
+        d_v[keys] = mix(p.mT, d_n[rows]) + phi_k[keys] @ d_s  # (16)
         d_s, d_z = d_s + phi_q[rows].mT @ d_n[rows], d_z + (phi_q[rows] * d_d[rows]).sum(axis=-2)  # (17)
     seen_by_all = np.s_[..., : v.shape[-2] - out.shape[-2], :]
     d_phi_k[seen_by_all] = v[seen_by_all] @ d_s.mT + d_z[..., None, :]  # linear (8)

@@ -121,9 +121,9 @@ def forward(
         row = np.s_[..., i : i + 1, :]
         if i % q.shape[-1] == 0:
             noted.append(s)
-        faded = gate[row].mT * s  # (1)
-        u[row] = v[row] - e[row] @ faded  # (2)
-        s = faded + k[row].mT @ u[row]  # (3)
+        decayed = gate[row].mT * s  # (1)
+        u[row] = v[row] - e[row] @ decayed  # (2)
+        s = decayed + k[row].mT @ u[row]  # (3)
         out[row] = q[row] @ s  # (4)
     given = erase is not None, 0 if log_gate is None else log_gate.ndim
     return out, Saved(q, k, e, gate, u, tuple(noted), state, State(s), given, key_mask)
@@ -135,20 +135,20 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved, *, d_state: State | N
     q, k, e, gate, u, _, state, _, (erased, axes), key_mask = saved
     d_q, d_k, d_v, d_e, d_log_gate = (np.empty_like(x) for x in (q, k, u, e, q))
     a = (d_state or nothing(k, u)).s
-    for row, faded in faded_states(saved):  # the last first
+    for row, decayed in decayed_states(saved):  # the last first
         a = a + q[row].mT @ d_out[row]  # (5)
         d_v[row] = k[row] @ a  # (6)
         d_k[row] = u[row] @ a.mT  # (8)
         a = a - e[row].mT @ d_v[row]  # (7)
-        d_e[row] = -d_v[row] @ faded.mT  # (9)
-        d_q[row] = d_out[row] @ (faded + k[row].mT @ u[row]).mT  # (10), by (3)
-        d_log_gate[row] = (a * faded).sum(axis=-1)[..., None, :]  # (11)
+        d_e[row] = -d_v[row] @ decayed.mT  # (9)
+        d_q[row] = d_out[row] @ (decayed + k[row].mT @ u[row]).mT  # (10), by (3)
+        d_log_gate[row] = (a * decayed).sum(axis=-1)[..., None, :]  # (11)
         a = gate[row].mT * a  # what (5) adds for the row before; at last, the gradient of the first state
     d_k, d_v, d_e, d_log_gate = (shown(x, key_mask) for x in (d_k, d_v, d_e, d_log_gate))
     return Gradients(d_q, d_k, d_v, d_e if erased else None, like_log_gate(d_log_gate, axes), state and State(a))
 
 
-def faded_states(saved: Saved) -> Iterator[tuple[Any, Array]]:
+def decayed_states(saved: Saved) -> Iterator[tuple[Any, Array]]:
     """Every ``S~_i``, the last first, as if all had been kept: (1) and (3) again, from one noted state to the next."""
     n, c = saved.q.shape[-2:]
     for start, s in reversed([*zip(range(0, n, c), saved.noted, strict=True)]):

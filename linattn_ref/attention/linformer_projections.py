@@ -25,9 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from linattn_ref.attention.arguments import Array, Mask, check_sizes
-from linattn_ref.attention.fields import documented
+from linattn_ref.attention.parts.segment_means import segment_bounds
 from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.attention.shapes import segment_bounds
 
 __all__ = ["SHARING", "Projection", "Sharing", "distinct_gradients", "draw_projections", "mean_pool", "parameter_count"]
 
@@ -38,7 +37,6 @@ SHARING: tuple[Sharing, ...] = get_args(Sharing)
 # --- Learned matrices -----------------------------------------------------------------------------------------------
 
 
-@documented
 class Projection(NamedTuple):
     """The projections of one layer, as ``linformer.forward`` takes them. Shared matrices are the same array."""
 

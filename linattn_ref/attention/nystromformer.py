@@ -45,6 +45,7 @@ The means (1) pass their gradient to the rows of the segment in equal parts:
 With as many landmarks as tokens, ``F = A = B``, and ``A A^+ A`` is softmax attention itself. With one, every query gets
 what the mean query gets from all keys.
 
+>>> import numpy as np
 >>> x, v = np.array([[0.0], [2.0]]), np.array([[1.0], [5.0]])
 >>> print(forward(x, x, v, pinv="exact")[0].T.round(3))  # softmax((0, 0)) and softmax((0, 4))
 [[3.    4.928]]
@@ -63,11 +64,10 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, get_args
 
-import numpy as np
-
 from linattn_ref.attention import softmax
 from linattn_ref.attention.parts import depthwise, pinv_exact, pinv_iterative, segment_means
 from linattn_ref.attention.parts.masks import shown
+from linattn_ref.attention.parts.recurrent import matrix_of
 from linattn_ref.op import Array, Bool, Float, op
 from linattn_ref.op.options import check_sizes
 
@@ -166,24 +166,7 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
     return Gradients(d_q, d_k, d_v + shown(d_v_local, key_mask), d_conv)
 
 
-@op(look=look)
-def matrix(
-    q: Float[Array, "... N D"],
-    k: Float[Array, "... L D"],
-    *,
-    landmarks: int | None = None,
-    pinv: PseudoInverse = "iterative",
-    iterations: int = 6,
-    key_mask: Bool[Array, "... L"] | None = None,
-    scale: float | None = None,
-) -> Array:
-    """The matrix ``F Z B (..., N, L)`` in place of softmax attention's ``P``: ``out == matrix @ v``, without ``conv``.
-
-    Its rank is at most ``R``, and its entries can be negative.
-    """
-    v = np.broadcast_to(np.eye(k.shape[-2], dtype=k.dtype, like=k), (*k.shape[:-1], k.shape[-2]))
-    options = {"landmarks": landmarks, "pinv": pinv, "iterations": iterations, "key_mask": key_mask, "scale": scale}
-    return forward(q, k, v, **options)[0]
+matrix = matrix_of(forward, without="conv")  # F Z B, of rank R at most; its entries can be negative
 
 
 def most_landmarks(q: Array, k: Array) -> int:

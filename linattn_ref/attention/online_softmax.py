@@ -117,11 +117,12 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
     d_q, d_k, d_v = np.zeros_like(q), np.empty_like(k), np.empty_like(v)
     r = (d_out * out).sum(axis=-1, keepdims=True)  # (6)
     for tile in tiles(k):
-        p = divide(np.exp(tile_of_scores(q, k, key_mask, causal, scale, tile) - m), s)  # (5)
-        d_a = p * (np.where(p > 0, d_out @ v[..., tile, :].mT, p) - r)  # (7)
+        a = tile_of_scores(q, k, key_mask, causal, scale, tile)
+        p = np.where(np.isneginf(a), q.dtype.type(0), divide(np.exp(a - m), s))  # (5)
+        d_a = np.where(p == 0, p, p * (d_out @ v[..., tile, :].mT - r))  # (7), where there is weight
         d_q += scale * mix(d_a, k[..., tile, :])  # softmax (7)
-        d_k[..., tile, :] = scale * (d_a.mT @ q)  # softmax (8)
-        d_v[..., tile, :] = p.mT @ d_out  # softmax (4)
+        d_k[..., tile, :] = scale * mix(d_a.mT, q)  # softmax (8)
+        d_v[..., tile, :] = mix(p.mT, d_out)  # softmax (4)
     return Gradients(d_q, d_k, d_v)
 
 

@@ -123,7 +123,7 @@ def forward(
     return linear.forward(q, k, v, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps, state=state)  # (3)
 
 
-backward = linear.backward  # (4) and (5) are its last step: back through ``phi``
+backward = linear.backward  # (4), (5): its last step, back through ``phi``
 
 
 def feature_map(omega: Array, kind: Kind = "positive") -> FeatureMap:

@@ -1,7 +1,7 @@
 """Options that are NumPy's numbers: Python's take their place, once, before they are checked or computed with.
 
 NumPy's keep their own range and precision in what is computed with them: ``-np.uint8(3)`` is 253, and a float32 array
-plus an ``np.float64`` is float64. `door` does this for the functions behind it; the others have :func:`plain_numbers`.
+plus an ``np.float64`` is float64. `linattn_ref.op.op` does this for pages; other functions have :func:`plain_numbers`.
 
 >>> import numpy as np
 >>> @plain_numbers

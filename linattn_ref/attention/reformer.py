@@ -5,7 +5,7 @@ Queries and keys are the same vectors ``x_i``, but a key has length 1:
     q_i = x_i,   k_j = x_j / |x_j|                           (1)
 
 In each of ``rounds`` rounds the tokens are sorted by the bucket that a random hash gives them and cut into chunks; a
-token meets those of its own chunk and of the one before (`linattn_ref.attention.lsh_hashing`). Let ``P_r(i)`` be those
+token meets those of its own chunk and of the one before (`lsh_hashing`). Let ``P_r(i)`` be those
 that ``i`` meets in round ``r``, without itself and, if causal, without those after it. In how many rounds do ``i`` and
 ``j`` meet, and what does round ``r`` alone give?
 
@@ -16,6 +16,8 @@ that ``i`` meets in round ``r``, without itself and, if causal, without those af
 The rounds are combined by their log-sum-exp, ``z_i = log sum_r exp z_ri``:
 
     o_i = sum_r exp(z_ri - z_i) o_ri                         (5)
+
+(For ``z`` two numbers are kept, ``z = m + log s`` with ``m`` the largest score so far, as in `online_softmax`.)
 
 A pair stands in ``c_ij`` rounds with ``1 / c_ij`` in each, so (5) is *one* softmax over all that ``i`` meets in any
 round, ``P(i)``; the order and number of rounds only decide who is in it:
@@ -50,12 +52,9 @@ term from (5): ``z_ri`` has gone into ``P``. From (1), with ``k = x / |x|`` and 
 
 A zero vector has the key 0 and passes nothing on. From (7), a token that is alone gives ``dV_i`` the whole ``dO_i``.
 
-Example
--------
 Four tokens, two to a bucket, which here is given. A token meets the other of its bucket and is not in its own ``P(i)``;
 those of the second bucket also meet the chunk before, the first.
 
->>> import numpy as np
 >>> x, v = np.ones((4, 2)), np.array([[1.0], [2.0], [4.0], [8.0]])
 >>> out, saved = forward(x, v, chunk=2, buckets=np.array([[0, 1, 0, 1]]))
 >>> print(out.T.round(3))  # 4; (1 + 4 + 8) / 3; 1; (1 + 4 + 2) / 3
@@ -70,168 +69,130 @@ Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", secti
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention import lsh_hashing
-from linattn_ref.attention.arguments import Array, Mask, backward_check, resolve_scale
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.lsh_hashing import Integers, draw_rotations
-from linattn_ref.attention.masks import zero_masked
-from linattn_ref.attention.reformer_checks import check_forward, check_pattern
-from linattn_ref.attention.rooms import LshRoom, kernel_of, name_of_room
-from linattn_ref.attention.unit_keys import add_rows, dot, inverse, key_of, length_of
-from linattn_ref.kernels import reference
-from linattn_ref.kernels.reference.saturation import saturate
+from linattn_ref.attention.parts import lsh_hashing
+from linattn_ref.attention.parts.lsh_hashing import buckets, draw_rotations, find_order, pattern, put_back, sides
+from linattn_ref.attention.parts.masks import divide, mix, scores, shown
+from linattn_ref.attention.parts.recurrent import matrix_of
+from linattn_ref.op import Array, Bool, Constant, Float, Int, Integers, op
 
 __all__ = ["Gradients", "Saved", "backward", "buckets", "draw_rotations", "forward", "matrix", "pattern"]
 
-buckets = lsh_hashing.buckets
 
-
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs: the inputs, the output, two numbers a row, and a permutation a round."""
+    """What the backward pass needs: the inputs, the output, three numbers per row, and a permutation per round."""
 
-    qk: Array  # (..., N, D), masked rows 0
-    length: Array  # (..., N, 1), |x|
-    v: Array  # (..., N, M), masked rows 0
-    out: Array  # (..., N, M)
-    log_sum_exp: Array  # (..., N), z; -inf for a token that meets nobody
-    order: Integers  # (..., rounds, N) int32, the tokens by rank
-    key_mask: Mask | None  # (..., N)
+    qk: Float[Array, "... N D"]  # masked rows 0
+    length: Float[Array, "... N 1"]  # |x|
+    v: Float[Array, "... N M"]  # masked rows 0
+    out: Float[Array, "... N M"]
+    m: Float[Array, "... N 1"]  # z = m + log s
+    s: Float[Array, "... N 1"]  # 0 for a token that meets nobody
+    order: Int[Integers, "... rounds N"]  # the tokens by rank
+    key_mask: Bool[Array, "... N"] | None
     chunk: int
     causal: bool
     scale: float
-    kernels: Any  # the room's name
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradients of the inputs of ``forward``."""
-
-    qk: Array  # (..., N, D)
-    v: Array  # (..., N, M)
+    qk: Float[Array, "... N D"]
+    v: Float[Array, "... N M"]
 
 
-@door(check_forward)
+@op(look=lsh_hashing.check_hash, values=lsh_hashing.check_rotations)
 def forward(
-    qk: Array,
-    v: Array,
+    qk: Float[Array, "... N D"],
+    v: Float[Array, "... N M"],
     *,
-    rotations: Array | None = None,
+    rotations: Constant[Array, "rounds D buckets/2"] | None = None,
     chunk: int,
     causal: bool = False,
-    key_mask: Mask | None = None,
+    key_mask: Bool[Array, "... N"] | None = None,
     scale: float | None = None,
-    buckets: Integers | None = None,
-    out: Array | None = None,
-    kernels: LshRoom = reference,
+    buckets: Int[Integers, "... rounds N"] | None = None,
 ) -> tuple[Array, Saved]:
-    """LSH attention.
+    """Equations (1)-(7) for the hash of ``qk`` by ``rotations``, or held fixed at ``buckets``, in chunks of any size.
 
-    Parameters
-    ----------
-    qk, v : ndarray, ``(..., N, D)``, ``(..., N, M)``
-        Queries and keys in one, and values.
-    rotations : ndarray ``(rounds, D, buckets/2)``
-        From :func:`draw_rotations`; a round each. May be left out where ``buckets`` is given.
-    chunk : int
-        Tokens a chunk, any number; the last one is shorter where they do not divide.
-    causal, key_mask, scale, out, kernels
-        The common arguments: ``help(linattn_ref.attention)``. A masked token is sorted last; it gets no weight, and its
-        own output is 0. The scale is as the paper prints it; the authors' code comes to 1.
-    buckets : ndarray of integers ``(..., rounds, N)``, optional
-        Hold the hash fixed at this, for finite differences and the like; by default the hash of ``qk``.
+    The scale is as the paper prints it; the authors' code comes to 1.
     """
-    scale, chunk = resolve_scale(scale, qk.shape[-1]), min(chunk, qk.shape[-2])  # a chunk of all tokens is the largest
+    scale, chunk = qk.shape[-1] ** -0.5 if scale is None else scale, min(chunk, qk.shape[-2])
     order = find_order(qk, rotations, key_mask, buckets)  # (..., rounds, N)
-    qk, v = zero_masked(qk, key_mask), zero_masked(v, key_mask)
-    length = length_of(qk)  # (..., N, 1)
-    buffer = {} if out is None else {"out": out}  # a room of one's own need not know of it
-    out, log_sum_exp = kernels.lsh.forward(
-        qk, key_of(qk, length), v, order, count_seen(qk, key_mask), chunk, bool(causal), scale, **buffer
-    )  # (1)-(5)
-    alone = is_alone(log_sum_exp, key_mask)
-    np.copyto(out, v, where=alone[..., None])  # (7)
-    kept = out, log_sum_exp, order, key_mask, chunk, bool(causal), scale, name_of_room(kernels)
-    return out, Saved(qk, length, v, *kept)
+    qk, v = shown(qk, key_mask), shown(v, key_mask)
+    length = length_of(qk)
+    k = divide(qk, length)  # (1)
+    m, s, o = np.full_like(length, np.finfo(v.dtype).min), np.zeros_like(length), np.zeros_like(v)
+    for order_r, share in meetings(order, chunk, causal, key_mask, v):
+        a, *_, v_r = scores_of_round(qk, k, v, order_r, share, chunk, scale)
+        m_r = np.maximum(a.max(axis=-1, keepdims=True), np.finfo(a.dtype).min)
+        e = share * np.exp(a - m_r)
+        s_r, o_r = e.sum(axis=-1, keepdims=True), mix(e, v_r)  # (3), (4)
+        m_r, s_r, o_r = (put_back(x, order_r) for x in (m_r, s_r, o_r))
+        before, m = m, np.maximum(m, m_r)
+        old, new = np.exp(before - m), np.exp(m_r - m)
+        s, o = old * s + new * s_r, old * o + new * o_r  # (5)
+    out = np.where(is_alone(s, key_mask), v, divide(o, s))  # (7)
+    return out, Saved(qk, length, v, out, m, s, order, key_mask, chunk, causal, scale)
 
 
-@door(backward_check(Saved))
-def backward(d_out: Array, saved: Saved) -> Gradients:
-    """Gradients of :func:`forward`, equations (8)-(11), with the hash held fixed."""
-    qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale, kernels = saved
-    k = key_of(qk, length)  # (1)
-    d_q, d_k, d_v = kernel_of(kernels, "lsh").backward(
-        d_out, qk, k, v, out, log_sum_exp, order, count_seen(qk, key_mask), chunk, causal, scale
-    )  # (8)-(10)
-    add_rows(d_v, d_out, is_alone(log_sum_exp, key_mask))  # from (7)
-    # (11), in the arrays that are there: each pass over new memory takes as long as a tenth of the kernel.
-    k *= dot(k, d_k)  # the part along the key
-    d_k -= k
-    d_k *= inverse(length)
-    d_q += d_k
-    return Gradients(d_q, d_v)
+@op
+def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
+    """Equations (8)-(11), with the hash held fixed."""
+    qk, length, v, out, m, s, order, key_mask, chunk, causal, scale = saved
+    k = divide(qk, length)  # (1)
+    d_q, d_k, d_v = np.zeros_like(qk), np.zeros_like(k), np.where(is_alone(s, key_mask), d_out, d_out.dtype.type(0))
+    r = (d_out * out).sum(axis=-1, keepdims=True)
+    for order_r, share in meetings(order, chunk, causal, key_mask, v):
+        a, q_r, k_r, v_r = scores_of_round(qk, k, v, order_r, share, chunk, scale)
+        m_r, s_r, r_r, g = (sides(x, order_r, chunk)[0] for x in (m, s, r, d_out))
+        p = share * divide(np.exp(a - m_r), s_r)  # (6)
+        d_a = np.where(p == 0, p, p * (g @ v_r.mT - r_r))  # (9)
+        d_q += put_back(scale * mix(d_a, k_r), order_r)  # (10)
+        d_k += lsh_hashing.sides_backward(scale * mix(d_a.mT, q_r), order_r)  # (10)
+        d_v += lsh_hashing.sides_backward(mix(p.mT, g), order_r)  # (8)
+    d_qk = d_q + divide(d_k - k * (k * d_k).sum(axis=-1, keepdims=True), length)  # (11)
+    return Gradients(d_qk, d_v)
 
 
-def is_alone(log_sum_exp: Array, key_mask: Mask | None) -> Mask:
-    """Who meets nobody, and so attends to itself: ``(..., N)``."""
-    alone = np.isneginf(log_sum_exp)
-    return alone if key_mask is None else alone & key_mask
+def scores_of_round(
+    q: Array, k: Array, v: Array, order: Integers, share: Array, chunk: int, scale: float
+) -> tuple[Array, Array, Array, Array]:
+    """Scores ``(..., G, C, 2 C)`` of the pairs that meet in a round, -inf for others; the queries, keys and values."""
+    (q_r, _), (_, k_r), (_, v_r) = (sides(x, order, chunk) for x in (q, k, v))
+    return np.where(share > 0, scores(q_r, k_r, scale), q.dtype.type(-np.inf)), q_r, k_r, v_r
 
 
-def count_seen(qk: Array, key_mask: Mask | None) -> Integers:
-    """How many tokens are not masked: the first so many of every sorted order, ``(...)``."""
-    return np.full(qk.shape[:-2], qk.shape[-2]) if key_mask is None else key_mask.sum(axis=-1, dtype=np.int32)
+def meetings(
+    order: Integers, chunk: int, causal: bool, key_mask: Array | None, like: Array
+) -> Iterator[tuple[Integers, Array]]:
+    """Of each round the order ``(..., N)``, and the shares ``1 / c_ij (..., G, C, 2 C)``, 0 for who does not meet."""
+    *leading, rounds, n = order.shape
+    chunks = lsh_hashing.chunk_of_token(order, chunk)[..., None]  # (..., rounds, N, 1)
+    numbers = shown(np.broadcast_to(np.arange(1, n + 1, like=order)[:, None], (*leading, n, 1)), key_mask)
+    for order_r in np.moveaxis(order, -2, 0):
+        i, j = sides(numbers, order_r, chunk)  # from 1; 0 for who is masked, or is not there
+        meets = (i > 0) & (j.mT > 0) & (i > j.mT if causal else i != j.mT)
+        c = np.zeros_like(like, shape=meets.shape)
+        for r in range(rounds):
+            of_i, of_j = sides(chunks[..., r, :, :], order_r, chunk)
+            c += np.isin(of_i - of_j.mT, (0, 1))  # (2)
+        yield order_r, np.where(meets, 1 / np.maximum(c, 1), c.dtype.type(0))
 
 
-def find_order(qk: Array, rotations: Array | None, key_mask: Mask | None, buckets: Integers | None) -> Integers:
-    """The tokens sorted by their hash in each round, ``(..., rounds, N)``."""
-    if buckets is not None:
-        buckets = buckets.astype(np.int64)  # with room for one more, that of masked tokens
-    else:
-        buckets = lsh_hashing.buckets(zero_masked(qk, key_mask), rotations.astype(qk.dtype))  # type: ignore[union-attr]
-    return lsh_hashing.order_by_bucket(buckets, key_mask)
+def length_of(x: Array) -> Array:
+    """``|x| (..., 1)``, by way of the largest entry: no square leaves the range of floats."""
+    largest = abs(x).max(axis=-1, keepdims=True)
+    scaled = divide(x, largest)
+    return largest * np.sqrt((scaled * scaled).sum(axis=-1, keepdims=True))
 
 
-# --- Who meets whom -------------------------------------------------------------------------------------------------
+def is_alone(s: Array, key_mask: Array | None) -> Array:
+    """Who meets nobody, and so attends to itself: ``(..., N, 1)``."""
+    return s == 0 if key_mask is None else (s == 0) & key_mask[..., None]
 
 
-@door(check_pattern)
-def pattern(
-    qk: Array,
-    *,
-    rotations: Array | None = None,
-    chunk: int,
-    causal: bool = False,
-    key_mask: Mask | None = None,
-    buckets: Integers | None = None,
-) -> Mask:
-    """Which token attends to which in any round, ``(..., N, N)``, for teaching and tests; arguments as `forward`'s."""
-    order = find_order(qk, rotations, key_mask, buckets)
-    return lsh_hashing.pattern_of(order, chunk, causal=causal, key_mask=key_mask)
-
-
-@door(check_pattern)
-def matrix(
-    qk: Array,
-    *,
-    rotations: Array | None = None,
-    chunk: int,
-    causal: bool = False,
-    key_mask: Mask | None = None,
-    scale: float | None = None,
-    buckets: Integers | None = None,
-) -> Array:
-    """The dense matrix ``P (..., N, N)`` of (6) and (7): ``out == matrix @ v``."""
-    allowed = pattern.unchecked(qk, rotations=rotations, chunk=chunk, causal=causal, key_mask=key_mask, buckets=buckets)
-    qk = zero_masked(qk, key_mask)
-    k = key_of(qk, length_of(qk))
-    scores = saturate(resolve_scale(scale, qk.shape[-1]) * (qk @ k.swapaxes(-1, -2)), qk, k)  # (..., N, N)
-    scores = np.where(allowed, scores, scores.dtype.type(-np.inf))
-    row_max = np.where(allowed.any(axis=-1), scores.max(axis=-1), qk.dtype.type(0))[..., None]
-    p = np.exp(scores - row_max)
-    return p / np.maximum(p.sum(axis=-1, keepdims=True), np.finfo(p.dtype).tiny)  # (6)
+matrix = matrix_of(forward)

@@ -1,8 +1,7 @@
 """Random feature attention (Peng et al. 2021): linear attention of directions, with a gate that prefers the recent.
 
-``phi`` is one of the random feature maps of ``feature_maps_random.py``. Without a gate the rest is linear attention,
-causal or not, and the first token counts as much as the last. The gate ``g_t`` in (0, 1) lets both sums decay, and the
-new token enters with the weight ``1 - g_t``:
+``phi`` is a random feature map of ``feature_maps_random.py``. Without a gate the rest is linear attention, causal or
+not. A gate ``g_t`` in (0, 1) lets both sums decay, and the new token enters with the weight ``1 - g_t``:
 
     S_t = g_t S_{t-1} + (1 - g_t) phi(k_t)^T v_t             (1)  (C, M)
     z_t = g_t z_{t-1} + (1 - g_t) phi(k_t)^T                 (2)  (C,)
@@ -84,7 +83,6 @@ class Gradients(NamedTuple):
 
 
 def check_values(omega: Any, gate: Any = None, gate_t: Any = None, **_: Any) -> None:
-    """Directions are finite numbers, gates strictly between 0 and 1."""
     check_omega(omega)
     for name, x in (("gate", gate), ("gate_t", gate_t)):
         if x is not None and not ((x > 0) & (x < 1)).all():
@@ -92,7 +90,6 @@ def check_values(omega: Any, gate: Any = None, gate_t: Any = None, **_: Any) -> 
 
 
 def look(omega: Any, kind: Any = "gaussian", gate: Any = None, causal: bool = True, **others: Any) -> None:
-    """``kind`` is one of two, and what has a gate is causal, with a query for each key."""
     if not (isinstance(kind, str) and kind in KINDS):
         raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     if gate is not None and not causal:
@@ -123,9 +120,9 @@ def forward(
         return linear.forward(q, k, v, feature_map=phi, causal=causal, key_mask=key_mask, eps=eps, state=state)
     (phi_q, of_q), (phi_k, of_k) = phi.forward(q), phi.forward(shown(k, key_mask))
     keys, values = (1 - gate)[..., None] * phi_k, np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)
-    before = state and gated_linear.State(beside(state))
-    both, gated = gated_linear.forward(phi_q, keys, values, np.log(gate), scale=1.0, key_mask=key_mask, state=before)
-    n, d = both[..., :-1], both[..., -1:] + eps  # (1), (2)
+    options = {"scale": 1.0, "key_mask": key_mask, "state": state and gated_linear.State(beside(state))}
+    both, gated = gated_linear.forward(phi_q, keys, values, np.log(gate), **options)  # (1), (2)
+    n, d = both[..., :-1], both[..., -1:] + eps
     out, s = divide(n, d), gated.state.s  # (3)
     return out, Saved(gated, phi_k, gate, out, d, (phi, of_q, of_k), key_mask, State(s[..., :-1], s[..., -1]))
 
@@ -141,8 +138,7 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved | linear.Saved, *, d_s
     d_phi_k = (1 - gate)[..., None] * d_keys  # (5)
     d_gate = d_log_gate / gate - (phi_k * d_keys).sum(axis=-1)  # (6)
     d_q, d_k = phi.backward(d_phi_q, of_q), shown(phi.backward(d_phi_k, of_k), key_mask)
-    d_first = d_s and State(d_s.s[..., :-1], d_s.s[..., -1])
-    return Gradients(d_q, d_k, d_values[..., :-1], d_gate, d_first)
+    return Gradients(d_q, d_k, d_values[..., :-1], d_gate, d_s and State(d_s.s[..., :-1], d_s.s[..., -1]))
 
 
 def beside(state: State) -> Array:

@@ -110,18 +110,20 @@ def forward(
 def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
     """Equations (4)-(8); the keys and values of a state are constants."""
     q, k, v, p, scale, earlier, _ = saved
-    d_v = p.mT @ d_out  # (4)
-    d_p = np.where(p > 0, d_out @ v.mT, p)  # (5), where there is weight
-    d_a = p * (d_p - (d_p * p).sum(axis=-1, keepdims=True))  # (6)
+    d_v = mix(p.mT, d_out)  # (4)
+    d_p = np.where(p == 0, p, d_out @ v.mT)  # (5), where there is weight
+    d_p -= (d_p * p).sum(axis=-1, keepdims=True)
+    d_a = p * np.where(p == 0, p, d_p)  # (6), likewise
     d_q = scale * mix(d_a, k)  # (7)
-    d_k = scale * (d_a.mT @ q)  # (8)
+    d_k = scale * mix(d_a.mT, q)  # (8)
     return Gradients(d_q, d_k[..., earlier:, :], d_v[..., earlier:, :])
 
 
 def softmax(a: Array) -> Array:
-    """Equation (2), the largest ``A_il`` taken off all, which cancels; a row of -inf becomes 0."""
-    e = np.exp(a - np.maximum(a.max(axis=-1, keepdims=True), np.finfo(a.dtype).min))
-    return divide(e, e.sum(axis=-1, keepdims=True))
+    """Equation (2), the largest ``A_il`` taken off all, which cancels; 0 for -inf, also in a row with a NaN."""
+    p = np.exp(a - np.maximum(a.max(axis=-1, keepdims=True), np.finfo(a.dtype).min))
+    p = divide(p, p.sum(axis=-1, keepdims=True))
+    return np.where(np.isneginf(a), a.dtype.type(0), p)
 
 
 step, matrix = step_of(forward), matrix_of(forward)

@@ -89,7 +89,7 @@ BENCHES = {
     "delta": Bench(
         """Compare the delta rule with flash-linear-attention's naive files on one thread, if installed; minutes.
 
-        And with the gated causal product. CPU time, the kernels in turn in one process.""",
+        And with gated linear attention. CPU time, the kernels in turn in one process.""",
         shared([1024, 4096], of_width="C = M", repeats=3),
     ),
     "steps": Bench(

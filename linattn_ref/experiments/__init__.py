@@ -20,18 +20,4 @@ What all of them stand on:
 
 from linattn_ref import lazy
 
-__all__ = [
-    "benches",
-    "cost",
-    "features",
-    "fewer_keys",
-    "learning",
-    "measuring",
-    "publishing",
-    "rank",
-    "recurrence",
-    "schematics",
-    "sparse",
-]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

@@ -31,7 +31,8 @@ Outputs that no step moves, such as a mask's -1e9, have no part in ``|f|``: no d
 left of ``eps |f| / h`` has to be small beside the largest gradient of the same input, or a wrong one would pass. Where
 it is not, and wherever the two sides differ, thirteen other steps are tried for that entry, from ``1e-7 h`` to
 ``1e5 h``, two at a time, so that ``h^2`` cancels. Those that agree best are taken. So a function of numbers of any size
-can be checked, and one such as ``f + 1e9``, of which differences keep few digits.
+can be checked, and one such as ``f + 1e9``, of which differences keep few digits; how few they are of a small
+difference of large numbers, shorter steps show.
 
 An entry is *right* where both sides agree and an error of one percent in the largest gradient of its input would have
 been found, *wrong* where they differ by more than rounding can, and *inconclusive* where neither can be said, as for

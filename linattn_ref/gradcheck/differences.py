@@ -63,8 +63,15 @@ class Line:
             off = numeric - analytic
             off = (100 * off[:-1] - off[1:]) / 99
             apart = abs(np.diff(off))
-            # The shorter step is rounded by ten times as much, the longer bends by far more.
-            errors = np.maximum(apart[:-1], apart[1:]) / 10 + 4 * EPS * pair.magnitude / steps[1:-2]
+            # The shorter step is rounded by ten times as much, the longer bends by far more. Inside forward numbers may
+            # be larger than what is left of them: shorter steps show how far they are rounded.
+            rounding = np.fmax.accumulate(apart * steps[:-2])
+            jumps = abs(numeric * steps)
+            jump = jumps[jumps > 0].min(initial=MARGIN * EPS * max(1.0, rms(self.x)))
+            if (jumps == 0).any() and (jumps == jump).any():  # too short to move anything: out goes on by such jumps
+                rounding = np.fmax(rounding, jump)
+            errors = np.maximum(apart[:-1], apart[1:]) / 10
+            errors += (4 * EPS * pair.magnitude + rounding[:-1]) / steps[1:-2]
         errors = np.where(np.isfinite(errors), errors, np.inf)
         best = int(errors.argmin())
         here = float(analytic[best + 1])

@@ -4,9 +4,8 @@
 ``linattn_ref.kernels.jit``        Numba on the CPU, float32 and float64
 ``linattn_ref.kernels.cuda``       Numba on an NVIDIA GPU, or in Numba's simulator
 
-``linattn_ref.kernels.common`` is what the compiled ones share, ``linattn_ref.kernels.parts`` says which query sees
-which key, for `pattern_softmax`, and ``linattn_ref.op.libraries`` knows CuPy, PyTorch and Numba, whose arrays may be on
-a GPU.
+``linattn_ref.kernels.common`` is what the compiled ones share, and ``linattn_ref.op.libraries`` knows CuPy, PyTorch and
+Numba, whose arrays may be on a GPU.
 
 The backend itself is the argument: ``softmax.forward(q, k, v, kernels=jit)``. Nothing is slow in silence.
 
@@ -20,6 +19,6 @@ If it has a ``step``, that computes a token of decoding; otherwise its ``forward
 
 from linattn_ref import lazy
 
-__all__ = ["cuda", "jit", "parts", "reference"]
+__all__ = ["cuda", "jit", "reference"]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

@@ -10,21 +10,16 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.nn import affine, embedding, gelu, layer_norm, multi_head, positions, pre_norm
+from linattn_ref.nn import affine, embedding, gelu, layer_norm, positions, pre_norm
 from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op import Array, Integers, Of, op
 
-__all__ = ["Model", "Params", "Tokens", "check_tokens", "draw", "embed", "places"]
+__all__ = ["Model", "Params", "check_tokens", "draw", "embed", "look", "places"]
 
-Tokens = NDArray[np.integer[Any]]
 JIT = "linattn_ref.kernels.jit"  # imported when it is first used
 
 
-@documented
 class Model(NamedTuple):
     """What is not learned."""
 
@@ -33,44 +28,42 @@ class Model(NamedTuple):
     block: ModuleType = pre_norm  # or post_norm, no_norm
     activation: ModuleType = gelu  # or relu
     sinusoids: Array | None = None  # (places, E - width of the embedding): fixed positions, in columns of their own
-    kernels: Any = JIT  # the room of the layers' loops, or its name; the mechanism's is an option of its own
+    kernels: Any = JIT  # the backend, or its name; a mechanism may have one of its own, as an option
     dropout: float = 0.0  # the probability that a number of the embedding, or one that a layer adds, is left out
-    recompute: bool = False  # hidden units in the backward pass: a ninth more products, two fifths less kept
 
 
-@documented
 class Params(NamedTuple):
-    """What is learned."""
-
-    embedding: embedding.Params  # (V, E)
-    positions: positions.Params | None  # (places, E); None where they are fixed
+    embedding: Of[embedding.Params, "V C"]  # C = E, but for the columns of sinusoids
+    positions: Of[positions.Params, "P E"] | None  # None where they are fixed
     blocks: tuple[Any, ...]  # `block.Params`, or those of `no_norm`
-    norm: layer_norm.Params  # (E,)
-    head: affine.Params  # (E, V)
+    norm: Of[layer_norm.Params, "E"]
+    head: Of[affine.Params, "E S"]  # S = V scores per place, as a rule
 
 
-def check_tokens(tokens: Tokens, params: Params, model: Model) -> None:
-    """Tokens ``(B, N)`` of a network that fits them."""
-    embedding.check_tokens("tokens", tokens, len(params.embedding.table))
-    if tokens.ndim != 2 or tokens.size == 0:
-        raise ValueError(f"tokens: expected shape (B, N) of at least one token, got {tokens.shape}")
-    if not isinstance(model, Model):
-        raise TypeError(f"model: expected a causal.Model, got {model!r}")
+def look(tokens: Any, params: Any, model: Any, **_: Any) -> None:
+    """Check a network, and that it has places for the tokens ``(B, N)``."""
     if (params.positions is None) == (model.sinusoids is None):
         raise ValueError("model: expected either sinusoids or params.positions, got both or neither")
     if tokens.shape[1] > places(params, model):
         raise ValueError(f"tokens: there are {places(params, model)} places, got {tokens.shape[1]} tokens")
-    rows = embed(tokens[:1, :1], params, model, 0)  # (1, 1, E), for its width and dtype
+    columns = 0 if model.sinusoids is None else model.sinusoids.shape[1]
+    if params.embedding.table.shape[1] + columns != len(params.norm.gain):
+        raise ValueError("model.sinusoids: expected the columns that the embedding leaves, got another number of them")
+    row = np.broadcast_to(params.norm.gain[:1, None], (*tokens.shape, len(params.norm.gain)))  # a shape and a dtype
     for one in params.blocks:
-        multi_head.check_params(rows, one.attention, model.mechanism, model.heads)
+        model.block.forward.check(row, one, model.mechanism, heads=model.heads)
+
+
+def check_tokens(tokens: Any, params: Any, **_: Any) -> None:
+    embedding.check_tokens("tokens", tokens, len(params.embedding.table))
 
 
 def places(params: Params, model: Model) -> int:
-    """How many tokens a sequence may have."""
+    """Return how many tokens a sequence may have."""
     return len(params.positions.table if params.positions is not None else model.sinusoids)  # type: ignore[arg-type]
 
 
-def embed(tokens: Tokens, params: Params, model: Model, first: int) -> Array:
+def embed(tokens: Integers, params: Params, model: Model, first: int) -> Array:
     """Equation (1) for tokens ``(B, N)`` from place ``first`` on: ``(B, N, E)``."""
     x = params.embedding.table[tokens]
     if params.positions is not None:
@@ -78,7 +71,7 @@ def embed(tokens: Tokens, params: Params, model: Model, first: int) -> Array:
     return positions.beside(x, model.sinusoids[first:])  # type: ignore[index]
 
 
-@plain_numbers
+@op
 def draw(
     rng: np.random.Generator,
     *,

@@ -5,8 +5,10 @@
     z = tanh(y W_p + b_p), or y itself                       (3)  (B, E)
     scores = z W + b                                         (4)  (B, classes)
 
-BERT has (3), its *pooler*, after the first row. The gradient is that of the parts, last to first; that of (3) is
-``dz (1 - z^2)`` at ``y W_p + b_p``.
+BERT has (3), its *pooler*, after the first row. The gradient is that of the parts, last to first; at ``a``, the
+argument of (3),
+
+    da = dz (1 - z^2)                                        (5)
 
 >>> from linattn_ref.attention import softmax
 >>> from linattn_ref.nn import mechanism
@@ -28,76 +30,54 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, Mask
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.models import encoder
-from linattn_ref.models.encoder import Model, Tokens
+from linattn_ref.models.encoder import Model
 from linattn_ref.nn import affine, dropout, pooling
-from linattn_ref.nn.buffers import Work, fresh
+from linattn_ref.op import Array, Bool, Float, Int, Integers, Of, op
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
 
 
-@documented
 class Params(NamedTuple):
-    """What is learned."""
-
-    encoder: encoder.Params
-    head: affine.Params  # (E, classes)
-    pooler: affine.Params | None = None  # (E, E), (E,)
+    encoder: Of[encoder.Params, "V E P T"]
+    head: Of[affine.Params, "E C"]  # C classes
+    pooler: Of[affine.Params, "E E"] | None = None
 
 
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs: what the layers do."""
-
+    head: Of[affine.Saved, "E C"]
     encoder: encoder.Saved
     pooling: pooling.Saved
     pooler: affine.Saved | None
     drop: dropout.Saved  # of z
-    head: affine.Saved
     z: Array  # (B, E)
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradients of the inputs of ``forward``."""
-
     tokens: None
     params: Params
 
 
-def check_forward(
-    tokens: Tokens,
-    params: Params,
-    model: Model,
-    *,
-    pool: pooling.Pool = "mean",
-    key_mask: Mask | None = None,
-    **more: Any,
-) -> None:
-    """Arguments of :func:`forward`."""
-    encoder.check_forward(tokens, params.encoder, model, key_mask=key_mask, **more)
-    table = params.encoder.embedding.table
-    affine.check_forward(table, params.head)
-    if params.pooler is not None:
-        affine.check_forward(table, params.pooler)
-    pooling.check_forward(np.broadcast_to(table[:1], (*tokens.shape, table.shape[1])), pool=pool, key_mask=key_mask)
+def look(tokens: Any, params: Any, model: Any, pool: Any, **more: Any) -> None:
+    pooling.look(pool)
+    encoder.look(tokens, params.encoder, model, **more)
 
 
-@door(check_forward)
+def check_values(tokens: Any, params: Any, key_mask: Any = None, types: Any = None, **_: Any) -> None:
+    encoder.check_values(tokens, params.encoder, types)
+    pooling.check_values(key_mask)
+
+
+@op(look=look, values=check_values)
 def forward(
-    tokens: Tokens,
+    tokens: Int[Integers, "B N"],
     params: Params,
     model: Model,
     *,
     pool: pooling.Pool = "mean",
-    types: Tokens | None = None,
-    key_mask: Mask | None = None,
+    types: Int[Integers, "B N"] | None = None,
+    key_mask: Bool[Array, "B N"] | None = None,
     rng: np.random.Generator | None = None,
-    work: Work = fresh,
 ) -> tuple[Array, Saved]:
     """Equations (1)-(4).
 
@@ -106,7 +86,7 @@ def forward(
     tokens : ndarray of int ``(B, N)``
     params : Params
     pool : {"mean", "first"}
-    model, types, key_mask, rng, work
+    model, types, key_mask, rng
         As in `encoder.forward`.
 
     Returns
@@ -114,39 +94,31 @@ def forward(
     scores : ndarray ``(B, classes)``
     saved : Saved
     """
-    x, below = encoder.forward.unchecked(
-        tokens, params.encoder, model, types=types, key_mask=key_mask, rng=rng, work=work
-    )  # (1)  (B, N, E)
-    y, pooled = pooling.forward.unchecked(x, pool=pool, key_mask=key_mask, work=work)  # (2)  (B, E)
+    x, below = encoder.forward(tokens, params.encoder, model, types=types, key_mask=key_mask, rng=rng)  # (1)
+    y, pooled = pooling.forward(x, pool=pool, key_mask=key_mask)  # (2)  (B, E)
     z, pooler = y, None
     if params.pooler is not None:
-        a, pooler = affine.forward.unchecked(y, params.pooler, work=work)  # (3)
-        z = np.tanh(a, out=a)  # (3)  (B, E)
-    kept, drop = dropout.forward.unchecked(z, p=model.dropout, rng=rng, work=work)
-    scores, head = affine.forward.unchecked(kept, params.head, work=work)  # (4)  (B, classes)
-    return scores, Saved(below, pooled, pooler, drop, head, z)
+        a, pooler = affine.forward(y, params.pooler)  # (3)
+        z = np.tanh(a)  # (3)  (B, E)
+    kept, drop = dropout.forward(z, p=model.dropout, rng=rng)
+    scores, head = affine.forward(kept, params.head)  # (4)  (B, classes)
+    return scores, Saved(head, below, pooled, pooler, drop, z)
 
 
-def check_backward(d_scores: Array, saved: Saved, **_: Any) -> None:
-    """Shape and dtype of :func:`backward`."""
-    affine.check_backward(d_scores, saved.head)
-
-
-@door(check_backward)
-def backward(d_scores: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
+@op
+def backward(d_scores: Float[Array, "... C"], saved: Saved) -> Gradients:
     """Back through (4), (3), (2) and (1)."""
-    of_encoder, of_head, of_pooler = into or (None, None, None)
-    d_kept, head = affine.backward.unchecked(d_scores, saved.head, into=of_head, work=work)  # of (4)
-    d_y, pooler = dropout.backward.unchecked(d_kept, saved.drop, work=work).x, None
+    d_kept, head = affine.backward(d_scores, saved.head)  # of (4)
+    d_y, pooler = dropout.backward(d_kept, saved.drop).x, None
     if saved.pooler is not None:
-        d_a = d_y * (1 - saved.z * saved.z)  # of (3)
-        d_y, pooler = affine.backward.unchecked(d_a, saved.pooler, into=of_pooler, work=work)  # of (3)
-    d_x = pooling.backward.unchecked(d_y, saved.pooling, work=work).x  # of (2)
-    _, below = encoder.backward.unchecked(d_x, saved.encoder, into=of_encoder, work=work)  # of (1)
+        d_a = d_y * (1 - saved.z * saved.z)  # (5)
+        d_y, pooler = affine.backward(d_a, saved.pooler)  # of (3)
+    d_x = pooling.backward(d_y, saved.pooling).x  # of (2)
+    _, below = encoder.backward(d_x, saved.encoder)  # of (1)
     return Gradients(None, Params(below, head, pooler))
 
 
-@plain_numbers
+@op
 def draw(
     below: encoder.Params, classes: int, rng: np.random.Generator, *, pooler: affine.Params | None = None
 ) -> Params:

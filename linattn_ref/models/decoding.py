@@ -20,32 +20,28 @@ mechanism is given ``kernels=jit``; :func:`lacks` says what is in the way of any
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.attention.arguments import Array, check_sizes, resolve_scale
 from linattn_ref.attention.features import feature_maps
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.attention.rooms import name_of_room, room_of
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import gelu, post_norm, pre_norm, relu
 from linattn_ref.nn.embedding import check_tokens
+from linattn_ref.op import Array, Integers, op
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["Packed", "State", "init_state", "lacks", "pack", "stacked", "step"]
 
-Tokens = NDArray[np.integer[Any]]
 EPS = 1e-6  # of linear attention, unless its options say another
 FEATURES = (feature_maps.elu_plus_one, feature_maps.relu)
 # What else a mechanism's options may be.
 OPTIONS = {linear.__name__: {"feature_map", "eps"}, softmax.__name__: {"scale"}}
 
 
-@documented
 class Packed(NamedTuple):
     """A network as a step reads it; widths are filled up by zeros."""
 
@@ -62,10 +58,9 @@ class Packed(NamedTuple):
     width: int  # E
     hidden: int  # of the feed-forward layers
     outputs: int  # scores a token
-    kernels: str  # the room that it was packed for
+    kernels: str  # the module of the backend that it was packed for
 
 
-@documented
 class State(NamedTuple):
     """What is carried from token to token, in arrays of all blocks."""
 
@@ -103,14 +98,16 @@ def pack(params: Params, model: Model) -> Packed:
     if reason := lacks(params, model):
         raise ValueError(f"model: expected one with a compiled step, but {reason}")
     options = model.mechanism.options
-    room = options["kernels"]
+    backend = options["kernels"]
     width = len(params.norm.gain)
     is_linear = model.mechanism.forward.__module__ == linear.__name__
-    number = options.get("eps", EPS) if is_linear else resolve_scale(options.get("scale"), width // model.heads)
+    scale = options.get("scale")
+    scale = (width // model.heads) ** -0.5 if scale is None else scale
+    number = options.get("eps", EPS) if is_linear else scale
     norms = np.array([*(norm for one in params.blocks for norm in (one.norm_1, one.norm_2)), params.norm])
     tokens, places = _positions(params, model, width)
     maps = [affine for one in params.blocks for affine in (*one.attention[:2], *one.feed_forward)]
-    tokens, places, norms, weights = room.decode.pack(tokens, places, norms, [*maps, params.head])
+    tokens, places, norms, weights = backend.decode.pack(tokens, places, norms, [*maps, params.head])
     return Packed(
         tokens,
         places,
@@ -125,7 +122,7 @@ def pack(params: Params, model: Model) -> Packed:
         width=width,
         hidden=len(params.blocks[0].feed_forward.inner.b),
         outputs=len(params.head.b),
-        kernels=name_of_room(room),
+        kernels=backend.__name__,
     )
 
 
@@ -145,7 +142,7 @@ def _positions(params: Params, model: Model, width: int) -> tuple[Array, Array]:
 # --- Token by token -------------------------------------------------------------------------------------------------
 
 
-@plain_numbers
+@op
 def init_state(batch: int, packed: Packed) -> State:
     """The state before the first token of ``batch`` sequences."""
     check_sizes(batch=batch)
@@ -171,7 +168,7 @@ def stacked(state: causal.State, packed: Packed) -> State:
     return stacked
 
 
-def step(tokens_t: Tokens, packed: Packed, state: State, *, overwrite_state: bool = False) -> tuple[Array, State]:
+def step(tokens_t: Integers, packed: Packed, state: State, *, overwrite_state: bool = False) -> tuple[Array, State]:
     """One token of each sequence: ``(B,)`` to scores ``(B, V)``, and the state after it.
 
     With ``overwrite_state`` it works in the arrays of the state, whose content is undefined afterwards.
@@ -182,7 +179,7 @@ def step(tokens_t: Tokens, packed: Packed, state: State, *, overwrite_state: boo
         There is no place left.
     """
     check_tokens("tokens_t", tokens_t, len(packed.tokens))
-    kernel = room_of(packed.kernels).decode
+    kernel = import_module(packed.kernels).decode
     kernel.check(packed)
     _check_state(tokens_t, packed, state)
     after = state[:2] if overwrite_state else (state.first.copy(), state.second.copy())
@@ -193,7 +190,7 @@ def step(tokens_t: Tokens, packed: Packed, state: State, *, overwrite_state: boo
     return scores, State(*after, place)
 
 
-def _check_state(tokens_t: Tokens, packed: Packed, state: State) -> None:
+def _check_state(tokens_t: Integers, packed: Packed, state: State) -> None:
     """Compiled code looks at no index: what it is given must have the network's shapes."""
     shapes, capacity = _shapes(state.first.shape[1], packed), len(packed.places)
     if tokens_t.shape != (state.first.shape[1],):

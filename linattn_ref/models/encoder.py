@@ -7,7 +7,7 @@ and one layer norm beside those of the blocks: where these come last, as in BERT
 it follows (2). Either way all that a sublayer or a head reads has been normed. Types say which of two texts a token is
 of; most networks, and ``types=None``, have none.
 
-The gradient is that of the parts, last to first. `classifier` and `masked_tokens` stand on this network.
+The gradient is that of the parts, last to first: (3), (4). `classifier` and `masked_tokens` stand on this network.
 
 >>> from linattn_ref.attention import softmax
 >>> from linattn_ref.nn import mechanism
@@ -27,129 +27,86 @@ global attention" (they begin as the others).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array, Mask, check_bool, check_shape
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.attention.rooms import name_of_room, room_of
 from linattn_ref.models.refit import refit
-from linattn_ref.nn import (
-    block,
-    dropout,
-    embedding,
-    gelu,
-    layer_norm,
-    multi_head,
-    positions,
-    post_norm,
-    pre_norm,
-)
+from linattn_ref.nn import dropout, embedding, gelu, layer_norm, positions, post_norm, pre_norm
 from linattn_ref.nn.block import EPS
-from linattn_ref.nn.buffers import Work, fresh
 from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op import Array, Bool, Float, Int, Integers, Of, op
 
-__all__ = ["Gradients", "Model", "Params", "Saved", "backward", "draw", "forward", "refit"]
+__all__ = ["Gradients", "Model", "Params", "Saved", "backward", "check_values", "draw", "forward", "look", "refit"]
 
-Tokens = NDArray[np.integer[Any]]
 JIT = "linattn_ref.kernels.jit"  # imported when it is first used
 
 
-@documented
 class Model(NamedTuple):
     """What is not learned."""
 
-    mechanism: Mechanism | tuple[Mechanism, ...]  # of all blocks, or of each its own: random features drawn for each
+    mechanism: Any  # a Mechanism, or a tuple of them: of all blocks, or of each its own: random features drawn for each
     heads: int
     block: ModuleType = pre_norm  # or post_norm
     activation: ModuleType = gelu  # or relu, gelu_tanh
     eps: float = EPS  # of the norms
     first: int = 0  # the row of the table of positions that the first token has
-    kernels: Any = JIT  # the room of the layers' loops, or its name; the mechanism's is an option of its own
+    kernels: Any = JIT  # the backend, or its name; a mechanism may have one of its own, as an option
     dropout: float = 0.0  # the probability that a number of the embedding, or one that a layer adds, is left out
-    recompute: bool = False  # hidden units in the backward pass: a ninth more products, two fifths less kept
 
 
-@documented
 class Params(NamedTuple):
-    """What is learned."""
-
-    embedding: embedding.Params  # (V, E)
-    positions: positions.Params  # (places, E)
-    types: embedding.Params | None  # (types, E)
-    norm: layer_norm.Params  # (E,)
-    blocks: tuple[block.Params, ...]
+    embedding: Of[embedding.Params, "V E"]
+    positions: Of[positions.Params, "P E"]
+    types: Of[embedding.Params, "T E"] | None
+    norm: Of[layer_norm.Params, "E"]
+    blocks: tuple[Any, ...]  # `block.Params`
 
 
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs: what the layers do."""
-
-    embedding: embedding.Saved
+    norm: Of[layer_norm.Saved, "E"]
+    embedding: Of[embedding.Saved, "V E"]
     positions: positions.Saved
     types: embedding.Saved | None
-    norm: layer_norm.Saved
     drop: dropout.Saved
-    blocks: tuple[block.Saved, ...]
-    kind: Any  # the module of the blocks, by its name
+    blocks: tuple[Any, ...]
+    backward: Callable[..., Any]  # the blocks'
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradients of the inputs of ``forward``."""
-
     tokens: None
     params: Params
 
 
-def check_forward(
-    tokens: Tokens,
-    params: Params,
-    model: Model,
-    *,
-    types: Tokens | None = None,
-    key_mask: Mask | None = None,
-    rng: np.random.Generator | None = None,
-    **_: Any,
-) -> None:
-    """Arguments of :func:`forward`."""
-    embedding.check_tokens("tokens", tokens, len(params.embedding.table))
-    if tokens.ndim != 2 or tokens.size == 0:
-        raise ValueError(f"tokens: expected shape (B, N) of at least one token, got {tokens.shape}")
-    if not isinstance(model, Model):
-        raise TypeError(f"model: expected an encoder.Model, got {model!r}")
+def look(tokens: Any, params: Any, model: Any, types: Any = None, key_mask: Any = None, rng: Any = None) -> None:
     dropout.check_options(model.dropout, rng, "model.dropout")
     places = len(params.positions.table) - model.first
     if tokens.shape[1] > places:
         raise ValueError(f"tokens: there are {places} places, got {tokens.shape[1]} tokens")
-    if types is not None:
-        if params.types is None:
-            raise ValueError("types: the network has none, params.types is None")
-        embedding.check_tokens("types", types, len(params.types.table))
-        check_shape("types", types, tokens.shape, "of tokens")  # type: ignore[arg-type]
-    if key_mask is not None:
-        check_bool("key_mask", key_mask)
-        check_shape("key_mask", key_mask, tokens.shape, "of tokens")  # type: ignore[arg-type]
+    if types is not None and params.types is None:
+        raise ValueError("types: the network has none, params.types is None")
+    row = np.broadcast_to(params.norm.gain[:1, None], (*tokens.shape, len(params.norm.gain)))  # a shape and a dtype
     for one, inside in zip(params.blocks, _inside(params, model), strict=True):
-        multi_head.check_params(params.embedding.table, one.attention, inside, model.heads)
+        model.block.forward.check(row, one, inside, heads=model.heads, key_mask=key_mask, eps=model.eps)
 
 
-@door(check_forward)
+def check_values(tokens: Any, params: Any, types: Any = None, **_: Any) -> None:
+    embedding.check_tokens("tokens", tokens, len(params.embedding.table))
+    if types is not None:
+        embedding.check_tokens("types", types, len(params.types.table))
+
+
+@op(look=look, values=check_values)
 def forward(
-    tokens: Tokens,
+    tokens: Int[Integers, "B N"],
     params: Params,
     model: Model,
     *,
-    types: Tokens | None = None,
-    key_mask: Mask | None = None,
+    types: Int[Integers, "B N"] | None = None,
+    key_mask: Bool[Array, "B N"] | None = None,
     rng: np.random.Generator | None = None,
-    work: Work = fresh,
 ) -> tuple[Array, Saved]:
     """Equations (1) and (2), and the norm.
 
@@ -164,62 +121,48 @@ def forward(
         False where a token only pads its sequence: nobody sees it. Its own row is of no use.
     rng : numpy.random.Generator, optional
         Draws what ``model.dropout`` leaves out; without it nothing is.
-    work
-        See `linattn_ref.nn`.
 
     Returns
     -------
     rows : ndarray ``(B, N, E)``
     saved : Saved
     """
-    kernels = room_of(model.kernels)
-    x, embedded = embedding.forward.unchecked(tokens, params.embedding, work=work)  # (1)  (B, N, E)
-    x, placed = positions.forward.unchecked(x, params.positions, first=model.first, work=work)  # (1)
-    typed = None
+    x, embedded = embedding.forward(tokens, params.embedding)  # (1)  (B, N, E)
+    x, placed = positions.forward(x, params.positions, first=model.first)  # (1)
+    typed, blocks = None, []
     if params.types is not None:
-        of_all = np.zeros((1, 1), int)
-        row, typed = embedding.forward.unchecked(of_all if types is None else types, params.types, work=work)
+        row, typed = embedding.forward(np.zeros((1, 1), int) if types is None else types, params.types)
         x = x + row  # (1)
     if model.block is post_norm:
-        x, norm = layer_norm.forward.unchecked(x, params.norm, eps=model.eps, kernels=kernels, work=work)
-    x, drop = dropout.forward.unchecked(x, p=model.dropout, rng=rng, work=work)
-    options = {"heads": model.heads, "activation": model.activation, "recompute": model.recompute}
-    options |= {"dropout": model.dropout, "rng": rng, "key_mask": key_mask, "eps": model.eps, "kernels": kernels}
-    blocks = []
+        x, norm = layer_norm.forward(x, params.norm, eps=model.eps)
+    x, drop = dropout.forward(x, p=model.dropout, rng=rng)
+    options = {"heads": model.heads, "activation": model.activation, "dropout": model.dropout, "rng": rng}
+    options |= {"key_mask": key_mask, "eps": model.eps}
     for one, inside in zip(params.blocks, _inside(params, model), strict=True):
-        x, saved = model.block.forward.unchecked(x, one, inside, **options, work=work)  # (2)
+        x, saved = model.block.forward(x, one, inside, **options)  # (2)
         blocks.append(saved)
     if model.block is not post_norm:
-        x, norm = layer_norm.forward.unchecked(x, params.norm, eps=model.eps, kernels=kernels, work=work)
-    return x, Saved(embedded, placed, typed, norm, drop, tuple(blocks), name_of_room(model.block))
+        x, norm = layer_norm.forward(x, params.norm, eps=model.eps)
+    return x, Saved(norm, embedded, placed, typed, drop, tuple(blocks), model.block.backward)
 
 
-def check_backward(d_rows: Array, saved: Saved, **_: Any) -> None:
-    """Shape and dtype of :func:`backward`."""
-    layer_norm.check_backward(d_rows, saved.norm)
-
-
-@door(check_backward)
-def backward(d_rows: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
+@op
+def backward(d_rows: Float[Array, "... E"], saved: Saved) -> Gradients:
     """The norm, and back through (2) and (1)."""
-    nowhere = (None, None, None, None, (None,) * len(saved.blocks))
-    of_embedding, of_positions, of_types, of_norm, of_blocks = into or nowhere
-    kind, d_x = room_of(saved.kind), d_rows
-    if kind is not post_norm:
-        d_x, norm = layer_norm.backward.unchecked(d_x, saved.norm, into=of_norm, work=work)
-    blocks = []
-    for one, of_one in zip(reversed(saved.blocks), reversed(of_blocks), strict=True):
-        d_x, gradient = kind.backward.unchecked(d_x, one, into=of_one, work=work)  # of (2)
+    d_x, norms_last, blocks, typed = d_rows, saved.backward is post_norm.backward, [], None
+    if not norms_last:
+        d_x, norm = layer_norm.backward(d_x, saved.norm)
+    for one in reversed(saved.blocks):
+        d_x, gradient = saved.backward(d_x, one)  # (3)
         blocks.append(gradient)
-    d_x = dropout.backward.unchecked(d_x, saved.drop, work=work).x
-    if kind is post_norm:
-        d_x, norm = layer_norm.backward.unchecked(d_x, saved.norm, into=of_norm, work=work)
-    typed = None
-    if saved.types is not None:  # of (1); where all are of one type, its row has a share in each
+    d_x = dropout.backward(d_x, saved.drop).x
+    if norms_last:
+        d_x, norm = layer_norm.backward(d_x, saved.norm)
+    if saved.types is not None:  # where all are of one type, its row has a share in each
         d_row = d_x.sum(axis=(0, 1), keepdims=True) if saved.types.tokens.size == 1 else d_x
-        _, typed = embedding.backward.unchecked(d_row, saved.types, into=of_types, work=work)
-    d_x, placed = positions.backward.unchecked(d_x, saved.positions, into=of_positions, work=work)  # of (1)
-    _, embedded = embedding.backward.unchecked(d_x, saved.embedding, into=of_embedding, work=work)  # of (1)
+        _, typed = embedding.backward(d_row, saved.types)  # (4)
+    d_x, placed = positions.backward(d_x, saved.positions)  # (4)
+    _, embedded = embedding.backward(d_x, saved.embedding)  # (4)
     return Gradients(None, Params(embedded, placed, typed, norm, tuple(reversed(blocks))))
 
 
@@ -234,7 +177,7 @@ def _inside(params: Params, model: Model) -> tuple[Mechanism, ...]:
     return model.mechanism
 
 
-@plain_numbers
+@op
 def draw(
     rng: np.random.Generator,
     *,
@@ -271,5 +214,5 @@ def draw(
         positions.draw(places, width, rng, dtype=dtype),
         embedding.draw(types, width, rng, dtype=dtype) if types else None,
         layer_norm.draw(width, dtype=dtype),
-        tuple(block.draw(width, hidden, rng, reads=reads, own=each, dtype=dtype) for each in own),
+        tuple(pre_norm.draw(width, hidden, rng, reads=reads, own=each, dtype=dtype) for each in own),
     )

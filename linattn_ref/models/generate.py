@@ -27,21 +27,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array, check_sizes, is_number
-from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn.embedding import check_tokens
+from linattn_ref.op import Array, Integers, op
+from linattn_ref.op.options import check_sizes, is_number, plain
 
 __all__ = ["check_temperature", "generate", "pick", "ways"]
 
-Tokens = NDArray[np.integer[Any]]
 
-
-@plain_numbers
-def pick(scores: Array, rng: np.random.Generator, *, temperature: float = 1.0, top_k: int | None = None) -> Tokens:
+@op
+def pick(scores: Array, rng: np.random.Generator, *, temperature: float = 1.0, top_k: int | None = None) -> Integers:
     """Equation (1): a token for each row of ``scores (B, V)``, ``(B,)``.
 
     A token whose score is -inf is never drawn.
@@ -87,19 +84,18 @@ def check_temperature(temperature: float) -> None:
         raise ValueError(f"temperature: expected a finite number of at least 0, got {temperature!r}")
 
 
-@plain_numbers
 def generate(
-    prefix: Tokens,
+    prefix: Integers,
     count: int,
     params: Params,
     model: Model,
     *,
     rng: np.random.Generator,
-    sample: Callable[..., Tokens] = pick,
+    sample: Callable[..., Integers] = pick,
     way: str | None = None,
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
     **options: Any,
-) -> Tokens:
+) -> Integers:
     """``prefix (B, N)`` and ``count`` more tokens: ``(B, N + count)``, int64 whatever integers the prefix has.
 
     Parameters
@@ -121,6 +117,7 @@ def generate(
         Of ``sample``: ``temperature``, 0 to take the likeliest token each time, and ``top_k``, to draw from so many
         tokens only.
     """
+    count, options = plain(count), {name: plain(x) for name, x in options.items()}
     check_tokens("prefix", prefix, len(params.embedding.table))
     if prefix.ndim != 2 or prefix.size == 0:
         raise ValueError(f"prefix: expected shape (B, N) of at least one token, got {prefix.shape}")
@@ -155,7 +152,7 @@ def ways(params: Params, model: Model) -> tuple[str, ...]:
 # --- The scores after each token from place ``start - 1`` on, of tokens that are written meanwhile ------------------
 
 
-def _compiled(tokens: Tokens, start: int, params: Params, model: Model) -> Iterator[Array]:
+def _compiled(tokens: Integers, start: int, params: Params, model: Model) -> Iterator[Array]:
     packed = decoding.pack(params, model)
     if start == 1:
         state = decoding.init_state(len(tokens), packed)
@@ -166,19 +163,19 @@ def _compiled(tokens: Tokens, start: int, params: Params, model: Model) -> Itera
         yield scores
 
 
-def _steps(tokens: Tokens, start: int, params: Params, model: Model) -> Iterator[Array]:
+def _steps(tokens: Integers, start: int, params: Params, model: Model) -> Iterator[Array]:
     state = _read(tokens[:, : start - 1], params, model)
     for i in range(start - 1, tokens.shape[1] - 1):
         scores, state = causal.step(tokens[:, i], params, state, model, overwrite_state=True)
         yield scores
 
 
-def _read(prefix: Tokens, params: Params, model: Model) -> causal.State:
+def _read(prefix: Integers, params: Params, model: Model) -> causal.State:
     state = causal.init_state(len(prefix), params, model)
     return causal.read(prefix, params, state, model) if prefix.size else state
 
 
-def _anew(tokens: Tokens, start: int, params: Params, model: Model) -> Iterator[Array]:
+def _anew(tokens: Integers, start: int, params: Params, model: Model) -> Iterator[Array]:
     for i in range(start, tokens.shape[1]):
         yield causal.forward(tokens[:, :i], params, model)[0][:, -1]
 

@@ -5,8 +5,9 @@
     scores = h U + c                                         (3)  (places, V)
 
 The scores are had where they count only: a seventh of the places, as a rule, and ``V`` is large. ``U`` is a matrix of
-its own, or the table of the embedding turned over, ``T^T``: then the gradient of (3) is added to that of (1), into the
-same array.
+its own, or the table of the embedding turned over, ``T^T``. Then the gradients of both uses are added:
+
+    dT = dT of (1) + dU^T of (3)                             (4)
 
 >>> from linattn_ref.attention import softmax
 >>> from linattn_ref.nn import mechanism
@@ -28,76 +29,58 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, Mask, check_shape
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.rooms import room_of
 from linattn_ref.models import encoder
-from linattn_ref.models.encoder import Model, Tokens
+from linattn_ref.models.encoder import Model
 from linattn_ref.nn import affine, gelu, layer_norm
-from linattn_ref.nn.buffers import Work, fresh
+from linattn_ref.op import Array, Bool, Float, Int, Integers, Of, op
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
 
 
-@documented
 class Params(NamedTuple):
-    """What is learned."""
-
-    encoder: encoder.Params
-    inner: affine.Params  # (E, E)
-    norm: layer_norm.Params  # (E,)
-    u: Array | None  # (E, V), or None where it is the embedding's table turned over
-    c: Array  # (V,)
+    encoder: Of[encoder.Params, "V E P T"]
+    inner: Of[affine.Params, "E E"]
+    norm: Of[layer_norm.Params, "E"]
+    u: Float[Array, "E V"] | None  # None where it is the embedding's table turned over
+    c: Float[Array, "V"]
 
 
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs: what the layers do."""
-
+    outer: Of[affine.Saved, "E V"]
     encoder: encoder.Saved
-    chosen: Tokens  # (places,)
+    chosen: Integers  # (places,)
     inner: affine.Saved
     bend: gelu.Saved
     norm: layer_norm.Saved
-    outer: affine.Saved
     shape: tuple[int, ...]  # of x
     tied: bool
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradients of the inputs of ``forward``."""
-
     tokens: None
     params: Params
 
 
-def check_forward(tokens: Tokens, params: Params, model: Model, *, chosen: Tokens, **more: Any) -> None:
-    """Arguments of :func:`forward`."""
-    encoder.check_forward(tokens, params.encoder, model, **more)
-    table = params.encoder.embedding.table
-    affine.check_forward(table, params.inner)
-    affine.check_forward(table, _outer(params))
-    check_shape("params.c", params.c, (len(table),), "(V,)")
-    if not (isinstance(chosen, np.ndarray) and chosen.dtype.kind in "iu" and chosen.ndim == 1 and chosen.size):
-        got = getattr(chosen, "shape", type(chosen).__name__)
-        raise TypeError(f"chosen: expected an array (places,) of at least one integer, got {got}")
+def look(tokens: Any, params: Any, model: Any, chosen: Any, **more: Any) -> None:
+    encoder.look(tokens, params.encoder, model, **more)
+
+
+def check_values(tokens: Any, params: Any, chosen: Any, types: Any = None, **_: Any) -> None:
+    encoder.check_values(tokens, params.encoder, types)
     if chosen.min() < 0 or chosen.max() >= tokens.size or (chosen[1:] <= chosen[:-1]).any():
         raise ValueError(f"chosen: expected places from 0 to {tokens.size - 1}, each larger than the last")
 
 
-@door(check_forward)
+@op(look=look, values=check_values)
 def forward(
-    tokens: Tokens,
+    tokens: Int[Integers, "B N"],
     params: Params,
     model: Model,
     *,
-    chosen: Tokens,
-    types: Tokens | None = None,
-    key_mask: Mask | None = None,
+    chosen: Int[Integers, "K"],
+    types: Int[Integers, "B N"] | None = None,
+    key_mask: Bool[Array, "B N"] | None = None,
     rng: np.random.Generator | None = None,
-    work: Work = fresh,
 ) -> tuple[Array, Saved]:
     """Equations (1)-(3).
 
@@ -107,7 +90,7 @@ def forward(
     params : Params
     chosen : ndarray of int ``(places,)``
         Where scores are asked for, in ``tokens.ravel()``, in order: ``np.flatnonzero(hidden)``.
-    model, types, key_mask, rng, work
+    model, types, key_mask, rng
         As in `encoder.forward`.
 
     Returns
@@ -115,39 +98,30 @@ def forward(
     scores : ndarray ``(places, V)``
     saved : Saved
     """
-    x, below = encoder.forward.unchecked(
-        tokens, params.encoder, model, types=types, key_mask=key_mask, rng=rng, work=work
-    )  # (1)  (B, N, E)
+    x, below = encoder.forward(tokens, params.encoder, model, types=types, key_mask=key_mask, rng=rng)  # (1)
     here = x.reshape(-1, x.shape[-1])[chosen]  # (places, E)
-    kernels = room_of(model.kernels)
-    a, inner = affine.forward.unchecked(here, params.inner, work=work)  # (2)
-    g, bend = gelu.forward.unchecked(a, spend=True, kernels=kernels, work=work)
-    h, norm = layer_norm.forward.unchecked(g, params.norm, eps=model.eps, kernels=kernels, work=work)
-    scores, outer = affine.forward.unchecked(h, _outer(params), work=work)  # (3)  (places, V)
-    return scores, Saved(below, chosen, inner, bend, norm, outer, x.shape, params.u is None)
+    a, inner = affine.forward(here, params.inner)  # (2)
+    g, bend = gelu.forward(a)  # (2)
+    h, norm = layer_norm.forward(g, params.norm, eps=model.eps)  # (2)
+    scores, outer = affine.forward(h, _outer(params))  # (3)  (places, V)
+    return scores, Saved(outer, below, chosen, inner, bend, norm, x.shape, params.u is None)
 
 
-def check_backward(d_scores: Array, saved: Saved, **_: Any) -> None:
-    """Shape and dtype of :func:`backward`."""
-    affine.check_backward(d_scores, saved.outer)
-
-
-@door(check_backward)
-def backward(d_scores: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
+@op
+def backward(d_scores: Float[Array, "... V"], saved: Saved) -> Gradients:
     """Back through (3), (2) and (1)."""
-    of_encoder, of_inner, of_norm = (None, None, None) if into is None else into[:3]
-    of_outer = None if into is None else _outer(into)
-    d_h, outer = affine.backward.unchecked(d_scores, saved.outer, into=of_outer, work=work)  # of (3)
-    d_g, norm = layer_norm.backward.unchecked(d_h, saved.norm, into=of_norm, work=work)
-    d_a = gelu.backward.unchecked(d_g, saved.bend, work=work).x
-    d_here, inner = affine.backward.unchecked(d_a, saved.inner, into=of_inner, work=work)  # of (2)
-    d_x = work(saved.shape, d_here.dtype)  # (B, N, E)
-    d_x[...] = 0
+    d_h, outer = affine.backward(d_scores, saved.outer)  # of (3)
+    d_g, norm = layer_norm.backward(d_h, saved.norm)  # of (2)
+    d_a = gelu.backward(d_g, saved.bend).x  # of (2)
+    d_here, inner = affine.backward(d_a, saved.inner)  # of (2)
+    d_x = np.zeros(saved.shape, d_here.dtype)  # (B, N, E)
     d_x.reshape(-1, d_x.shape[-1])[saved.chosen] = d_here
-    _, below = encoder.backward.unchecked(d_x, saved.encoder, into=of_encoder, work=work)  # of (1)
-    if saved.tied and into is None:
-        below.embedding.table[...] += outer.w.T  # with `into`, it has been added to the same array already
-    return Gradients(None, Params(below, inner, norm, None if saved.tied else outer.w, outer.b))
+    _, below = encoder.backward(d_x, saved.encoder)  # of (1)
+    if not saved.tied:
+        return Gradients(None, Params(below, inner, norm, outer.w, outer.b))
+    table = below.embedding.table + outer.w.T  # (4)
+    tied = below._replace(embedding=below.embedding._replace(table=table))
+    return Gradients(None, Params(tied, inner, norm, None, outer.b))
 
 
 def _outer(params: Params) -> affine.Params:

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nn import affine
+from linattn_ref.op import op
 
 __all__ = ["refit"]
 
@@ -21,7 +21,7 @@ PROJECTIONS = {
 }
 
 
-@plain_numbers
+@op
 def refit(params: Network, reads: int, own: Sequence[tuple[Any, ...]] | None = None) -> Network:
     """The same network for another mechanism, which is given the projections that queries, keys and values had.
 

@@ -5,7 +5,8 @@
     scores = norm(x) U + c                                   (3)  (B, T, V), of the blank and each label
 
 for `linattn_ref.nn.ctc`. No mask keeps a frame from seeing later ones: the whole utterance is there before anything is
-said of it. The gradient is that of the parts, last to first. `speech_lstm` has LSTMs in the place of the blocks.
+said of it. The gradient is that of the parts, last to first: (4), (5), (6). `speech_lstm` has LSTMs in the place of the
+blocks.
 
 >>> from linattn_ref.attention import softmax
 >>> from linattn_ref.nn import mechanism
@@ -27,81 +28,55 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, check_array
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.attention.rooms import room_of
 from linattn_ref.models.encoder import JIT
-from linattn_ref.nn import affine, block, gelu, layer_norm, multi_head, positions, pre_norm
-from linattn_ref.nn.block import EPS
-from linattn_ref.nn.buffers import Work, fresh
+from linattn_ref.nn import affine, layer_norm, positions, pre_norm
 from linattn_ref.nn.lengths import Lengths, check_lengths, lengths_or_all
 from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op import Array, Float, Int, Of, op
 
 __all__ = ["Gradients", "Model", "Params", "Saved", "backward", "draw", "forward"]
 
 
-@documented
 class Model(NamedTuple):
     """What is not learned."""
 
     mechanism: Mechanism  # of all blocks
     heads: int
-    kernels: Any = JIT  # the room of the layers' loops, or its name; the mechanism's is an option of its own
+    kernels: Any = JIT  # the backend, or its name; a mechanism may have one of its own, as an option
 
 
-@documented
 class Params(NamedTuple):
-    """What is learned."""
-
-    stem: affine.Params  # (F, E)
-    blocks: tuple[block.Params, ...]
-    norm: layer_norm.Params  # (E,)
-    head: affine.Params  # (E, V)
+    stem: Of[affine.Params, "F E"]
+    blocks: tuple[Any, ...]  # `block.Params`
+    norm: Of[layer_norm.Params, "E"]
+    head: Of[affine.Params, "E V"]
 
 
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs: what the layers do."""
-
-    stem: affine.Saved
-    blocks: tuple[block.Saved, ...]
+    head: Of[affine.Saved, "E V"]
+    stem: Of[affine.Saved, "F E"]
+    blocks: tuple[Any, ...]
     norm: layer_norm.Saved
-    head: affine.Saved
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradients of the inputs of ``forward``."""
-
-    frames: Array  # (B, T, F)
+    frames: Float[Array, "B T F"]
     params: Params
 
 
-def check_forward(frames: Array, params: Params, model: Model, *, lengths: Lengths | None = None, **_: Any) -> None:
-    """Arguments of :func:`forward`."""
-    if not isinstance(model, Model):
-        raise TypeError(f"model: expected a speech.Model, got {model!r}")
-    check_frames(frames, params.stem, lengths)
-    width = np.broadcast_to(params.head.w[:, :1].T, (*frames.shape[:2], len(params.head.w)))  # a row of the network's
-    affine.check_forward(width, params.head)
+def look(frames: Any, params: Any, model: Any, **_: Any) -> None:
+    row = np.broadcast_to(params.norm.gain[:1, None], (*frames.shape[:2], len(params.norm.gain)))  # a shape and a dtype
     for one in params.blocks:
-        multi_head.check_params(width, one.attention, model.mechanism, model.heads)
+        pre_norm.forward.check(row, one, model.mechanism, heads=model.heads)
 
 
-def check_frames(frames: Array, stem: affine.Params, lengths: Lengths | None) -> None:
-    """What such networks hear."""
-    check_array("frames", frames, ndim=3)
-    if frames.ndim != 3:
-        raise ValueError(f"frames: expected shape (B, T, F), got {frames.shape}")
-    affine.check_forward(frames, stem)
-    check_lengths("lengths", lengths, frames.shape[:1], frames.shape[1])
+def check_values(frames: Any, lengths: Any = None, **_: Any) -> None:
+    check_lengths("lengths", lengths, frames.shape[1])
 
 
-@door(check_forward)
+@op(look=look, values=check_values)
 def forward(
-    frames: Array, params: Params, model: Model, *, lengths: Lengths | None = None, work: Work = fresh
+    frames: Float[Array, "B T F"], params: Params, model: Model, *, lengths: Int[Lengths, "B"] | None = None
 ) -> tuple[Array, Saved]:
     """Equations (1)-(3).
 
@@ -112,49 +87,38 @@ def forward(
     model : Model
     lengths : ndarray of int ``(B,)``, optional
         How many frames each utterance has; what lies behind is heard by nobody, and its own scores are of no use.
-    work
-        See `linattn_ref.nn`.
 
     Returns
     -------
     scores : ndarray ``(B, T, V)``
     saved : Saved
     """
-    kernels, (b, t, _) = room_of(model.kernels), frames.shape
+    b, t, _ = frames.shape
     key_mask = None if lengths is None else np.arange(t) < lengths_or_all(lengths, (b,), t)[:, None]  # (B, T)
-    x, stem = affine.forward.unchecked(frames, params.stem, work=work)  # (1)  (B, T, E)
-    x += positions.sinusoidal(t, x.shape[-1], dtype=x.dtype)  # (1)
-    blocks = []
+    x, stem = affine.forward(frames, params.stem)  # (1)  (B, T, E)
+    x, blocks = x + positions.sinusoidal(t, x.shape[-1], dtype=x.dtype), []  # (1)
     for one in params.blocks:
-        x, saved = pre_norm.forward.unchecked(
-            x, one, model.mechanism, heads=model.heads, activation=gelu, key_mask=key_mask, kernels=kernels, work=work
-        )  # (2)
+        x, saved = pre_norm.forward(x, one, model.mechanism, heads=model.heads, key_mask=key_mask)  # (2)
         blocks.append(saved)
-    x, norm = layer_norm.forward.unchecked(x, params.norm, eps=EPS, kernels=kernels, work=work)  # (3)
-    scores, head = affine.forward.unchecked(x, params.head, work=work)  # (3)  (B, T, V)
-    return scores, Saved(stem, tuple(blocks), norm, head)
+    x, norm = layer_norm.forward(x, params.norm)  # (3)
+    scores, head = affine.forward(x, params.head)  # (3)  (B, T, V)
+    return scores, Saved(head, stem, tuple(blocks), norm)
 
 
-def check_backward(d_scores: Array, saved: Saved, **_: Any) -> None:
-    """Shape and dtype of :func:`backward`."""
-    affine.check_backward(d_scores, saved.head)
-
-
-@door(check_backward)
-def backward(d_scores: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
+@op
+def backward(d_scores: Float[Array, "... V"], saved: Saved) -> Gradients:
     """Back through (3), (2) and (1)."""
-    of_stem, of_blocks, of_norm, of_head = into or (None, (None,) * len(saved.blocks), None, None)
-    d_x, head = affine.backward.unchecked(d_scores, saved.head, into=of_head, work=work)  # of (3)
-    d_x, norm = layer_norm.backward.unchecked(d_x, saved.norm, into=of_norm, work=work)  # of (3)
+    d_x, head = affine.backward(d_scores, saved.head)  # (4)
+    d_x, norm = layer_norm.backward(d_x, saved.norm)  # (4)
     blocks = []
-    for one, of_one in zip(reversed(saved.blocks), reversed(of_blocks), strict=True):
-        d_x, gradient = pre_norm.backward.unchecked(d_x, one, into=of_one, work=work)  # of (2)
+    for one in reversed(saved.blocks):
+        d_x, gradient = pre_norm.backward(d_x, one)  # (5)
         blocks.append(gradient)
-    d_frames, stem = affine.backward.unchecked(d_x, saved.stem, into=of_stem, work=work)  # of (1)
+    d_frames, stem = affine.backward(d_x, saved.stem)  # (6)
     return Gradients(d_frames, Params(stem, tuple(reversed(blocks)), norm, head))
 
 
-@plain_numbers
+@op
 def draw(
     rng: np.random.Generator,
     *,
@@ -182,7 +146,7 @@ def draw(
     """
     return Params(
         affine.draw(inputs, width, rng, dtype=dtype),
-        tuple(block.draw(width, hidden, rng, reads=reads, dtype=dtype) for _ in range(layers)),
+        tuple(pre_norm.draw(width, hidden, rng, reads=reads, dtype=dtype) for _ in range(layers)),
         layer_norm.draw(width, dtype=dtype),
         affine.draw(width, labels, rng, dtype=dtype),
     )

@@ -4,7 +4,7 @@
     scores = x U + c                                         (2)  (B, T, V), of the blank and each label
 
 >>> params = draw(np.random.default_rng(0), inputs=6, labels=5, hidden=4, layers=3)
->>> scores, saved = forward(np.ones((1, 7, 6)), params, kernels=reference)
+>>> scores, saved = forward(np.ones((1, 7, 6)), params)
 >>> scores.shape, backward(scores, saved).params.head.w.shape
 ((1, 7, 5), (8, 5))
 
@@ -19,88 +19,65 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.kernels import reference
-from linattn_ref.models.speech import check_frames
 from linattn_ref.nn import affine, lstm
-from linattn_ref.nn.buffers import Work, fresh
-from linattn_ref.nn.lengths import Lengths
+from linattn_ref.nn.lengths import Lengths, check_lengths
+from linattn_ref.op import Array, Float, Int, Of, op
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
 
 
-@documented
 class Params(NamedTuple):
-    """What is learned."""
-
     layers: tuple[lstm.Params, ...]
-    head: affine.Params  # (2 H, V)
+    head: Of[affine.Params, "Y V"]  # Y = 2 H
 
 
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs: what the layers do."""
-
+    head: Of[affine.Saved, "Y V"]
     layers: tuple[lstm.Saved, ...]
-    head: affine.Saved
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradients of the inputs of ``forward``."""
-
-    frames: Array  # (B, T, F)
+    frames: Float[Array, "B T F"]
     params: Params
 
 
-def check_forward(
-    frames: Array, params: Params, *, lengths: Lengths | None = None, kernels: Any = reference, **_: Any
-) -> None:
-    """Arguments of :func:`forward`."""
-    ahead = params.layers[0].ahead
-    check_frames(frames, affine.Params(ahead.w, ahead.b), lengths)
-    lstm.check_forward(frames, params.layers[0], lengths=lengths, kernels=kernels)
+def look(frames: Any, params: Any, **_: Any) -> None:
+    x = frames
+    for one in params.layers:
+        lstm.forward.check(x, one)
+        x = np.broadcast_to(frames[:1, :1, :1], (*frames.shape[:2], 2 * len(one.ahead.u)))  # a shape and a dtype
+    affine.forward.check(x, params.head)
 
 
-@door(check_forward)
+def check_values(frames: Any, lengths: Any = None, **_: Any) -> None:
+    check_lengths("lengths", lengths, frames.shape[1])
+
+
+@op(look=look, values=check_values)
 def forward(
-    frames: Array,
-    params: Params,
-    *,
-    lengths: Lengths | None = None,
-    kernels: Any = reference,
-    work: Work = fresh,
+    frames: Float[Array, "B T F"], params: Params, *, lengths: Int[Lengths, "B"] | None = None
 ) -> tuple[Array, Saved]:
-    """Equations (1) and (2); arguments as in `speech.forward`, and ``kernels`` as in `linattn_ref.nn`."""
+    """Equations (1) and (2); arguments as in `speech.forward`."""
     x, layers = frames, []
     for one in params.layers:
-        x, saved = lstm.forward.unchecked(x, one, lengths=lengths, kernels=kernels, work=work)  # (1)  (B, T, 2 H)
+        x, saved = lstm.forward(x, one, lengths=lengths)  # (1)  (B, T, 2 H)
         layers.append(saved)
-    scores, head = affine.forward.unchecked(x, params.head, work=work)  # (2)  (B, T, V)
-    return scores, Saved(tuple(layers), head)
+    scores, head = affine.forward(x, params.head)  # (2)  (B, T, V)
+    return scores, Saved(head, tuple(layers))
 
 
-def check_backward(d_scores: Array, saved: Saved, **_: Any) -> None:
-    """Shape and dtype of :func:`backward`."""
-    affine.check_backward(d_scores, saved.head)
-
-
-@door(check_backward)
-def backward(d_scores: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
+@op
+def backward(d_scores: Float[Array, "... V"], saved: Saved) -> Gradients:
     """Back through (2) and (1)."""
-    of_layers, of_head = into or ((None,) * len(saved.layers), None)
-    d_x, head = affine.backward.unchecked(d_scores, saved.head, into=of_head, work=work)  # of (2)
+    d_x, head = affine.backward(d_scores, saved.head)  # of (2)
     layers = []
-    for one, of_one in zip(reversed(saved.layers), reversed(of_layers), strict=True):
-        d_x, gradient = lstm.backward.unchecked(d_x, one, into=of_one, work=work)  # of (1)
+    for one in reversed(saved.layers):
+        d_x, gradient = lstm.backward(d_x, one)  # of (1)
         layers.append(gradient)
     return Gradients(d_x, Params(tuple(reversed(layers)), head))
 
 
-@plain_numbers
+@op
 def draw(
     rng: np.random.Generator, *, inputs: int, labels: int, hidden: int, layers: int, dtype: Any = np.float64
 ) -> Params:

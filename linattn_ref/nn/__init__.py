@@ -6,12 +6,10 @@
 
 ``params``  a NamedTuple of arrays, nested where layers are composed; there is no other state
 ``saved``   what the backward pass needs, a NamedTuple too: its size is the memory of training
-``into``    gradients of parameters are added to these, for tied weights and micro-batches, and not made anew
-``kernels`` the room where the hot loops run: `linattn_ref.kernels.reference`, their plain text, or ``jit``
-``work``    where arrays for results come from: new ones (`buffers.fresh`), or an arena that is used again each step
 
-``forward.unchecked`` and ``backward.unchecked`` are the same without a look at the arguments: for whoever has checked
-once, as a model that calls its layers a thousand times.
+Each layer is a page, as the mechanisms of `linattn_ref.attention` are: ``kernels=`` chooses the backend of the whole
+call, also of the layers and the mechanism inside. Gradients of parameters have the structure of the parameters. To
+train with little new memory per step, see `linattn_ref.op.workspace`.
 """
 
 from linattn_ref import lazy
@@ -19,7 +17,6 @@ from linattn_ref import lazy
 __all__ = [
     "affine",
     "block",
-    "buffers",
     "cross_entropy",
     "ctc",
     "ctc_decoding",
@@ -32,6 +29,7 @@ __all__ = [
     "lengths",
     "logistic_mixture",
     "lstm",
+    "lstm_steps",
     "mechanism",
     "multi_head",
     "no_norm",

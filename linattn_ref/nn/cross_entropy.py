@@ -3,16 +3,13 @@
     log p_i = a_i - log sum_c exp(a_ic)                      (1)  (V,)
     loss = -sum_i w_i log p_i[t_i] / sum_i w_i               (2)
 
-``a`` are scores, ``t`` the targets and ``w`` a weight a target, 1 unless given and 0 where it is to be ignored.
+``a`` are scores, ``t`` the targets, and ``w`` is a weight per target: 1 unless given, 0 for a target that is ignored.
 
 The gradient, by hand
 ---------------------
 From (1), ``d log p_i[t] / da_ic = [c = t] - p_ic``, so that with ``G`` the gradient of the loss
 
     da_ic = G w_i / sum w (p_ic - [c = t_i])                 (3)
-
-Forward, where ``exp`` is at hand, (3) is made at once for ``G = 1``, and kept in place of ``p``. The plain text of (1)
-and (3) is `linattn_ref.kernels.reference.cross_entropy`.
 
 >>> loss, saved = forward(np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]), np.array([0, 1]))
 >>> round(float(loss), 4), backward(1.0, saved).scores.round(2)
@@ -25,49 +22,25 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array, check_array, check_shape
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.rooms import check_kernels
-from linattn_ref.kernels import reference
-from linattn_ref.nn.buffers import Work, fresh
+from linattn_ref.op import Array, Float, Int, Integers, op
 
-__all__ = ["IGNORE", "Gradients", "Saved", "backward", "forward"]
+__all__ = ["IGNORE", "Gradients", "Saved", "backward", "forward", "shares"]
 
 IGNORE = -100  # a target that does not count: PyTorch's
 
 
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs."""
+    log_p: Float[Array, "... V"]
+    targets: Int[Integers, "..."]
+    share: Float[Array, "..."]  # w_i / sum w
 
-    d_scores: Array  # (..., V), (3) for G = 1
 
-
-@documented
 class Gradients(NamedTuple):
-    """Gradient of the input of ``forward``."""
-
-    scores: Array  # (..., V)
+    scores: Float[Array, "... V"]
 
 
-def check_forward(
-    scores: Array,
-    targets: NDArray[np.integer[Any]],
-    *,
-    ignore: int = IGNORE,
-    weight: Array | None = None,
-    kernels: Any = reference,
-    **_: Any,
-) -> None:
-    """Arguments of :func:`forward`."""
-    check_array("scores", scores, ndim=1)
-    check_kernels(kernels, "cross_entropy")
-    if not (isinstance(targets, np.ndarray) and targets.dtype.kind in "iu"):
-        raise TypeError(f"targets: expected an array of integers, got {getattr(targets, 'dtype', type(targets))}")
-    check_shape("targets", targets, scores.shape[:-1], "of scores without its last axis")  # type: ignore[arg-type]
+def check_values(scores: Any, targets: Any, ignore: int = IGNORE, weight: Any = None, **_: Any) -> None:
     counted = targets != ignore
     chosen = targets[counted]
     if chosen.size and not (chosen.min() >= 0 and chosen.max() < scores.shape[-1]):
@@ -76,8 +49,6 @@ def check_forward(
             f" got {chosen.min()} to {chosen.max()}"
         )
     if weight is not None:
-        check_array("weight", weight, ndim=0, dtype=scores.dtype)
-        check_shape("weight", weight, targets.shape, "of targets")
         bad = weight[~((weight >= 0) & (weight < np.inf))]
         if bad.size:
             raise ValueError(f"weight: expected finite numbers of at least 0, got {bad[0]}")
@@ -86,15 +57,13 @@ def check_forward(
         raise ValueError("targets: all are ignored or have weight 0, and the mean of nothing is nothing")
 
 
-@door(check_forward)
+@op(values=check_values)
 def forward(
-    scores: Array,
-    targets: NDArray[np.integer[Any]],
+    scores: Float[Array, "... V"],
+    targets: Int[Integers, "..."],
     *,
     ignore: int = IGNORE,
-    weight: Array | None = None,
-    kernels: Any = reference,
-    work: Work = fresh,
+    weight: Float[Array, "..."] | None = None,
 ) -> tuple[Any, Saved]:
     """Equations (1) and (2).
 
@@ -108,8 +77,6 @@ def forward(
         A target that is this number does not count.
     weight : ndarray ``(...)``, optional
         ``w``, finite and not negative.
-    kernels, work
-        See `linattn_ref.nn`.
 
     Returns
     -------
@@ -122,26 +89,28 @@ def forward(
     TypeError, ValueError
         Naming the argument: a target out of range, or none that counts.
     """
-    counted = targets != ignore
-    t = np.where(counted, targets, 0)  # (...)
-    w = counted.astype(scores.dtype) if weight is None else np.where(counted, weight, scores.dtype.type(0))
-    w = w / w.max()  # so that no sum of them overflows
-    share = w / w.sum()  # (...)
-    log_p, d_scores = kernels.cross_entropy.forward(
-        scores, t, share, d_scores=work(scores.shape, scores.dtype)
-    )  # (1), (3)
-    loss = -np.multiply(share, log_p, out=np.zeros_like(share), where=share > 0).sum()  # (2); 0 times -inf is 0
-    return loss, Saved(d_scores)
+    t, share = shares(targets, ignore, weight, scores.dtype)
+    a = scores - scores.max(axis=-1, keepdims=True)  # cancels in (1)
+    log_p = a - np.log(np.exp(a).sum(axis=-1, keepdims=True))  # (1)
+    of_targets = np.take_along_axis(log_p, t[..., None], axis=-1)[..., 0]
+    loss = -(share[share > 0] * of_targets[share > 0]).sum()  # (2); 0 times -inf is 0
+    return loss, Saved(log_p, t, share)
 
 
-def check_backward(d_loss: Any, saved: Saved, **_: Any) -> None:
-    """Argument of :func:`backward`."""
-    if np.ndim(d_loss) != 0:
-        raise ValueError(f"d_loss: expected a number, got shape {np.shape(d_loss)}")
-
-
-@door(check_backward)
-def backward(d_loss: Any, saved: Saved, *, work: Work = fresh) -> Gradients:
+@op
+def backward(d_loss: float, saved: Saved) -> Gradients:
     """Equation (3)."""
-    d_scores = saved.d_scores
-    return Gradients(np.multiply(d_scores, d_loss, out=work(d_scores.shape, d_scores.dtype)))  # (3)
+    log_p, t, share = saved
+    is_target = np.arange(log_p.shape[-1]) == t[..., None]  # [c = t_i]
+    counts = share[..., None] > 0  # others have gradient 0, whatever their scores
+    return Gradients(
+        np.where(counts, d_loss * share[..., None] * (np.exp(log_p) - is_target), log_p.dtype.type(0))
+    )  # (3)
+
+
+def shares(targets: Integers, ignore: int, weight: Array | None, dtype: Any) -> tuple[Integers, Array]:
+    """Return the targets, 0 for those that are ignored, and ``w_i / sum w``."""
+    counts = targets != ignore
+    w = counts.astype(dtype) if weight is None else np.where(counts, weight, dtype.type(0))
+    w = w / w.max()  # so that no sum of them overflows
+    return np.where(counts, targets, 0), w / w.sum()

@@ -32,8 +32,8 @@ These sum to 1 over ``c`` by (6). From (1), ``dlog y_t(c) / da_t(k) = [c = k] - 
     da_t(k) = -sum_c g_t(c) ([c = k] - y_t(k)) = y_t(k) - g_t(k)                         (8)
 
 times the gradient of the loss and ``1 / (B max(S, 1))``: what is expected less what is meant, as in cross-entropy, with
-``g`` in the place of a target. As there, it is made forward, where ``alpha`` and ``beta`` are at hand. The plain text
-of (1) and (4) to (8) is `linattn_ref.kernels.reference.ctc`.
+``g`` in the place of a target. Backwards in time, (5) is (4): ``beta_t(s)`` is the sum that arrives in a state before
+its own frame is counted.
 
 Labels that no path says, because there are more of them than frames (counting a blank between two that are the same),
 have ``p = 0``: the loss is infinite, or 0 with ``infinite_to_zero``. Nothing could make them likelier, and the gradient
@@ -58,74 +58,55 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array, check_array
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.rooms import check_kernels
-from linattn_ref.kernels import reference
-from linattn_ref.nn.buffers import Work, fresh
 from linattn_ref.nn.lengths import Lengths, check_lengths, lengths_or_all
+from linattn_ref.op import Array, Float, Int, Integers, op
 
 __all__ = ["BLANK", "Gradients", "Saved", "backward", "forward"]
 
 BLANK = 0
 
-Labels = NDArray[np.integer[Any]]
+
+class Paths(NamedTuple):
+    """Of one sequence."""
+
+    log_y: Array  # (T, V)
+    states: NDArray[np.intp]  # (2 S + 1,), l'
+    skip: Array  # (2 S + 1,), 0 where the blank before may be left out, else -inf
+    log_alpha: Array  # (T, 2 S + 1)
+    log_p: Array  # a number
 
 
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs."""
+    scores: Float[Array, "... T V"]
+    paths: tuple[Paths | None, ...]  # of each sequence; None where it has no frame
+    share: Array  # (B,), 1 / (B max(S, 1))
 
-    d_scores: Array  # (..., T, V), (8) of (3)
 
-
-@documented
 class Gradients(NamedTuple):
-    """Gradient of the input of ``forward``."""
-
-    scores: Array  # (..., T, V)
+    scores: Float[Array, "... T V"]
 
 
-def check_forward(
-    scores: Array,
-    targets: Labels,
-    *,
-    frames: Lengths | None = None,
-    lengths: Lengths | None = None,
-    kernels: Any = reference,
-    **_: Any,
-) -> None:
-    """Arguments of :func:`forward`."""
-    check_array("scores", scores)
-    check_kernels(kernels, "ctc")
-    *leading, n_frames, symbols = scores.shape
-    if not (isinstance(targets, np.ndarray) and targets.dtype.kind in "iu"):
-        raise TypeError(f"targets: expected an array of integers, got {getattr(targets, 'dtype', type(targets))}")
-    if targets.ndim < 1 or targets.shape[:-1] != tuple(leading):
-        raise ValueError(f"targets: expected shape (..., S) with scores' leading axes {leading}, got {targets.shape}")
-    check_lengths("frames", frames, scores.shape[:-2], n_frames)
-    check_lengths("lengths", lengths, targets.shape[:-1], targets.shape[-1])
+def check_values(scores: Any, targets: Any, frames: Any = None, lengths: Any = None, **_: Any) -> None:
+    check_lengths("frames", frames, scores.shape[-2])
+    check_lengths("lengths", lengths, targets.shape[-1])
     counted = np.arange(targets.shape[-1]) < lengths_or_all(lengths, targets.shape[:-1], targets.shape[-1])[:, None]
-    chosen = targets.reshape(counted.shape)[counted]
+    chosen, symbols = targets.reshape(counted.shape)[counted], scores.shape[-1]
     if chosen.size and not (chosen.min() > BLANK and chosen.max() < symbols):
         raise ValueError(
             f"targets: expected labels from 1 to {symbols - 1} (0 is the blank), got {chosen.min()} to {chosen.max()}"
         )
 
 
-@door(check_forward)
+@op(values=check_values)
 def forward(
-    scores: Array,
-    targets: Labels,
+    scores: Float[Array, "... t V"],
+    targets: Int[Integers, "... s"],
     *,
-    frames: Lengths | None = None,
-    lengths: Lengths | None = None,
+    frames: Int[Lengths, "..."] | None = None,
+    lengths: Int[Lengths, "..."] | None = None,
     infinite_to_zero: bool = False,
-    kernels: Any = reference,
-    work: Work = fresh,
 ) -> tuple[Any, Saved]:
-    """Equations (1)-(6).
+    """Equations (1)-(4) and (6).
 
     Parameters
     ----------
@@ -134,18 +115,16 @@ def forward(
     targets : ndarray of int ``(..., S)``
         Labels from 1 to ``V - 1``.
     frames : ndarray of int ``(...)``, optional
-        Of each sequence; those behind are padding, with gradient 0.
+        The number of frames of each sequence; those behind are padding, with gradient 0.
     lengths : ndarray of int ``(...)``, optional
         The number of labels of each sequence, also 0; what stands behind them is not looked at.
     infinite_to_zero : bool
         A sequence whose labels no path says has loss 0, and still counts in the mean.
-    kernels, work
-        See `linattn_ref.nn`.
 
     Returns
     -------
     loss : number
-        In nats a label: PyTorch's ``reduction="mean"``.
+        In nats per label: PyTorch's ``reduction="mean"``.
     saved : Saved
 
     Raises
@@ -153,30 +132,66 @@ def forward(
     TypeError, ValueError
         Naming the argument: a label that is out of range or the blank, a length that is longer than its array.
     """
-    n_frames, symbols = scores.shape[-2:]
-    n = lengths_or_all(lengths, targets.shape[:-1], targets.shape[-1])  # (B,)
-    share = (1 / (np.maximum(n, 1) * len(n))).astype(scores.dtype)  # (B,)
-    losses, d_scores = kernels.ctc.forward(
-        scores.reshape(-1, n_frames, symbols),
-        targets.reshape(len(n), -1),
-        lengths_or_all(frames, scores.shape[:-2], n_frames),
-        n,
-        share,
-        d_scores=work((len(n), n_frames, symbols), scores.dtype),
-    )  # (1), (4)-(8)
+    rows, labels, n_frames, n_labels, share = in_rows(scores, targets, frames, lengths)
+    paths = tuple(paths_of(a[:t], said[:s]) for a, said, t, s in zip(rows, labels, n_frames, n_labels, strict=True))
+    losses = np.array([-one.log_p if one else np.inf if s else 0 for one, s in zip(paths, n_labels, strict=True)])
+    return mean_of(losses.astype(scores.dtype), share, infinite_to_zero), Saved(scores, paths, share)
+
+
+@op
+def backward(d_loss: float, saved: Saved) -> Gradients:
+    """Equations (5), (7) and (8)."""
+    d_scores = np.zeros_like(saved.scores)
+    rows = d_scores.reshape(-1, *d_scores.shape[-2:])
+    for d_a, one, share in zip(rows, saved.paths, saved.share, strict=True):
+        if one is None or one.log_p == -np.inf:  # no path, and no gradient
+            continue
+        log_y, states, skip, log_alpha, log_p = one
+        log_beta = sums(log_y[::-1, states[::-1]], np.roll(skip, -2)[::-1])[0][::-1, ::-1]  # (5)
+        d_a[: len(log_y)] = np.exp(log_y)  # (8)
+        for s, symbol in enumerate(states):
+            d_a[: len(log_y), symbol] -= np.exp(log_alpha[:, s] + log_beta[:, s] - log_p)  # (7), (8)
+        d_a *= d_loss * share
+    return Gradients(d_scores)
+
+
+def paths_of(scores: Array, labels: Integers) -> Paths | None:
+    """Equations (1), (4) and (6) for one sequence, ``scores (T, V)`` and ``labels (S,)``."""
+    if len(scores) == 0:
+        return None
+    shift = scores - scores.max(axis=-1, keepdims=True)
+    log_y = shift - np.log(np.exp(shift).sum(axis=-1, keepdims=True))  # (1)  (T, V)
+    states = np.full(2 * len(labels) + 1, BLANK)  # l'
+    states[1::2] = labels
+    skip = np.full(len(states), -np.inf, scores.dtype)  # log 1 where the blank before may be left out
+    skip[3::2][labels[1:] != labels[:-1]] = 0
+    _, log_alpha = sums(log_y[:, states], skip)  # (4)  (T, 2 S + 1)
+    return Paths(log_y, states, skip, log_alpha, np.logaddexp.reduce(log_alpha[-1, -2:]))  # (2) by (6)
+
+
+def sums(log_y: Array, skip: Array) -> tuple[Array, Array]:
+    """Return ``log sum_{r -> s} alpha_(t-1)(r)`` and ``log alpha_t(s)`` of (4), for ``log y_t(l'_s) (T, states)``."""
+    arrived, alpha = np.full_like(log_y, -np.inf), np.empty_like(log_y)
+    arrived[0, :2] = 0
+    alpha[0] = arrived[0] + log_y[0]  # (4)
+    for t in range(1, len(log_y)):
+        arrived[t] = alpha[t - 1]
+        arrived[t, 1:] = np.logaddexp(arrived[t, 1:], alpha[t - 1, :-1])
+        arrived[t, 2:] = np.logaddexp(arrived[t, 2:], alpha[t - 1, :-2] + skip[2:])
+        alpha[t] = arrived[t] + log_y[t]  # (4)
+    return arrived, alpha
+
+
+def in_rows(scores: Array, targets: Integers, frames: Lengths | None, lengths: Lengths | None) -> Any:
+    """``(B, T, V)`` scores, ``(B, S)`` labels, how many of each count, and each sequence's share of the mean (3)."""
+    n_frames = lengths_or_all(frames, scores.shape[:-2], scores.shape[-2])
+    n_labels = lengths_or_all(lengths, targets.shape[:-1], targets.shape[-1])
+    share = (1 / (np.maximum(n_labels, 1) * len(n_labels))).astype(scores.dtype)
+    return scores.reshape(-1, *scores.shape[-2:]), targets.reshape(len(share), -1), n_frames, n_labels, share
+
+
+def mean_of(losses: Array, share: Array, infinite_to_zero: bool) -> Any:
+    """Equation (3)."""
     if infinite_to_zero:
-        losses = np.where(np.isposinf(losses), scores.dtype.type(0), losses)
-    return (share * losses).sum(), Saved(d_scores.reshape(scores.shape))  # (3)
-
-
-def check_backward(d_loss: Any, saved: Saved, **_: Any) -> None:
-    """Argument of :func:`backward`."""
-    if np.ndim(d_loss) != 0:
-        raise ValueError(f"d_loss: expected a number, got shape {np.shape(d_loss)}")
-
-
-@door(check_backward)
-def backward(d_loss: Any, saved: Saved, *, work: Work = fresh) -> Gradients:
-    """Equation (8)."""
-    d_scores = saved.d_scores
-    return Gradients(np.multiply(d_scores, d_loss, out=work(d_scores.shape, d_scores.dtype)))  # (8)
+        losses = np.where(np.isposinf(losses), losses.dtype.type(0), losses)
+    return (share * losses).sum()  # (3)

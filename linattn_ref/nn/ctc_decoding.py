@@ -30,14 +30,14 @@ recurrent DNNs": its modified prefix search, without the language model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, check_array, check_sizes
-from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nn.ctc import BLANK
 from linattn_ref.nn.lengths import Lengths, check_lengths, lengths_or_all
+from linattn_ref.op import Array, Float, Int, op
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["Found", "error_rate", "greedy", "prefix_beam"]
 
@@ -49,7 +49,15 @@ class Found(NamedTuple):
     log_probability: float
 
 
-def greedy(scores: Array, *, frames: Lengths | None = None) -> list[list[int]]:
+def check_values(scores: Any, frames: Any = None, **_: Any) -> None:
+    check_lengths("frames", frames, scores.shape[-2])
+    for i, row in enumerate(_sequences(scores, frames)):
+        if np.isnan(row).any():
+            raise ValueError(f"scores: expected numbers, got NaN in sequence {i}")
+
+
+@op(values=check_values)
+def greedy(scores: Float[Array, "... t V"], *, frames: Int[Lengths, "..."] | None = None) -> list[list[int]]:
     """What the likeliest path of each sequence says.
 
     Parameters
@@ -72,8 +80,10 @@ def _said_by(path: Array) -> list[int]:
     return path[first_of_run & (path != BLANK)].tolist()
 
 
-@plain_numbers
-def prefix_beam(scores: Array, *, width: int = 16, frames: Lengths | None = None) -> list[list[Found]]:
+@op(values=check_values)
+def prefix_beam(
+    scores: Float[Array, "... t V"], *, width: int = 16, frames: Int[Lengths, "..."] | None = None
+) -> list[list[Found]]:
     """The likeliest labels of each sequence, as far as a beam finds them.
 
     Parameters
@@ -164,11 +174,5 @@ def error_rate(found: Sequence[Sequence[int]], meant: Sequence[Sequence[int]]) -
 
 def _sequences(scores: Array, frames: Lengths | None) -> list[Array]:
     """The frames of each sequence, ``(T, V)``."""
-    check_array("scores", scores)
-    check_lengths("frames", frames, scores.shape[:-2], scores.shape[-2])
-    rows = scores.reshape(-1, *scores.shape[-2:])
-    heard = [row[:n] for row, n in zip(rows, lengths_or_all(frames, scores.shape[:-2], scores.shape[-2]), strict=True)]
-    for i, row in enumerate(heard):
-        if np.isnan(row).any():
-            raise ValueError(f"scores: expected numbers, got NaN in sequence {i}")
-    return heard
+    counts = lengths_or_all(frames, scores.shape[:-2], scores.shape[-2])
+    return [row[:n] for row, n in zip(scores.reshape(-1, *scores.shape[-2:]), counts, strict=True)]

@@ -18,45 +18,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, Mask, check_array, check_shape, is_number
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.nn.buffers import Work, fresh
+from linattn_ref.op import Array, Bool, Float, op
+from linattn_ref.op.options import is_number
 
-__all__ = ["Gradients", "Saved", "backward", "forward"]
+__all__ = ["Gradients", "Saved", "backward", "check_options", "forward"]
 
 
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs."""
-
-    kept: Mask | None  # the shape of x; None where all is kept
+    kept: Bool[Any, "... E"] | None  # None where all numbers are kept
     p: float
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradient of the input of ``forward``."""
-
-    x: Array
-
-
-def check_forward(x: Array, *, p: float, rng: Any, **_: Any) -> None:
-    """Arguments of :func:`forward`."""
-    check_array("x", x, ndim=1)
-    check_options(p, rng)
+    x: Float[Array, "... E"]
 
 
 def check_options(p: float, rng: Any, name: str = "p") -> None:
-    """A probability, by the name that it has, and a generator or None."""
+    """Check a probability, by the name that it has, and a generator or None."""
     if not (is_number(p) and 0 <= p < 1):
         raise ValueError(f"{name}: expected a probability of at least 0 and below 1, got {p!r}")
     if rng is not None and not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng: expected a numpy.random.Generator or None, got {type(rng).__name__}")
 
 
-@door(check_forward)
-def forward(x: Array, *, p: float, rng: np.random.Generator | None, work: Work = fresh) -> tuple[Array, Saved]:
+def look(p: float, rng: Any, **_: Any) -> None:
+    check_options(p, rng)
+
+
+@op(look=look)
+def forward(x: Float[Array, "... E"], *, p: float, rng: np.random.Generator | None) -> tuple[Array, Saved]:
     """Equation (1).
 
     Parameters
@@ -66,29 +56,15 @@ def forward(x: Array, *, p: float, rng: np.random.Generator | None, work: Work =
         The probability that a number is left out.
     rng : numpy.random.Generator or None
         None leaves none out.
-    work
-        See `linattn_ref.nn`.
     """
     if rng is None or p == 0:
         return x, Saved(None, p)
     kept = rng.random(x.shape, dtype=np.float32) >= p
-    y = np.multiply(x, kept, out=work(x.shape, x.dtype))  # (1)
-    y *= 1 / (1 - p)
-    return y, Saved(kept, p)
+    return x * kept * (1 / (1 - p)), Saved(kept, p)  # (1)
 
 
-def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
-    """Shape of :func:`backward`."""
-    check_array("d_y", d_y, ndim=1)
-    if saved.kept is not None:
-        check_shape("d_y", d_y, saved.kept.shape, "of y")
-
-
-@door(check_backward)
-def backward(d_y: Array, saved: Saved, *, work: Work = fresh) -> Gradients:
+@op
+def backward(d_y: Float[Array, "... E"], saved: Saved) -> Gradients:
     """Equation (2)."""
-    if saved.kept is None:
-        return Gradients(d_y)
-    d_x = np.multiply(d_y, saved.kept, out=work(d_y.shape, d_y.dtype))  # (2)
-    d_x *= 1 / (1 - saved.p)
-    return Gradients(d_x)
+    kept, p = saved
+    return Gradients(d_y if kept is None else d_y * kept * (1 / (1 - p)))  # (2)

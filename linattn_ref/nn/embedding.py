@@ -15,84 +15,53 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array, check_array, check_shape
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.nn.buffers import Work, fresh
+from linattn_ref.op import Array, Float, Int, Integers, op
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "check_tokens", "draw", "forward"]
 
-Tokens = NDArray[np.integer[Any]]
 
-
-@documented
 class Params(NamedTuple):
-    """What is learned."""
-
-    table: Array  # (tokens, E)
+    table: Float[Array, "V E"]
 
 
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs."""
-
-    tokens: Tokens  # (...)
+    tokens: Int[Integers, "..."]
     params: Params
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradients of the inputs of ``forward``."""
-
     tokens: None
     params: Params
 
 
-def check_tokens(name: str, tokens: Tokens, count: int) -> None:
-    """``tokens`` is an array of integers from 0 to ``count - 1``."""
+def check_tokens(name: str, tokens: Any, count: int) -> None:
+    """Check that ``tokens`` is an array of integers from 0 to ``count - 1``."""
     if not (isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu"):
         raise TypeError(f"{name}: expected an array of integers, got {getattr(tokens, 'dtype', type(tokens).__name__)}")
     if tokens.size and not (tokens.min() >= 0 and tokens.max() < count):
         raise ValueError(f"{name}: expected numbers from 0 to {count - 1}, got {tokens.min()} to {tokens.max()}")
 
 
-def check_forward(tokens: Tokens, params: Params, **_: Any) -> None:
-    """Arguments of :func:`forward`."""
-    check_array("params.table", params.table)
-    check_shape("params.table", params.table, params.table.shape[-2:], "(tokens, E)")
+def check_values(tokens: Any, params: Any, **_: Any) -> None:
     check_tokens("tokens", tokens, len(params.table))
 
 
-@door(check_forward)
-def forward(tokens: Tokens, params: Params, *, work: Work = fresh) -> tuple[Array, Saved]:
-    """Equation (1): ``(...) -> (..., E)``."""
-    table = params.table
-    y = np.take(table, tokens, axis=0, out=work((*tokens.shape, table.shape[1]), table.dtype), mode="clip")  # (1)
-    return y, Saved(tokens, params)
+@op(values=check_values)
+def forward(tokens: Int[Integers, "..."], params: Params) -> tuple[Array, Saved]:
+    """Equation (1): ``(...)`` to ``(..., E)``."""
+    return params.table[tokens], Saved(tokens, params)  # (1)
 
 
-def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
-    """Shape and dtype of :func:`backward`."""
-    table = saved.params.table
-    check_array("d_y", d_y, ndim=1, dtype=table.dtype)
-    check_shape("d_y", d_y, (*saved.tokens.shape, table.shape[1]), "of y")
-
-
-@door(check_backward)
-def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
+@op
+def backward(d_y: Float[Array, "... E"], saved: Saved) -> Gradients:
     """Equation (2)."""
-    table = saved.params.table
-    if into is None:
-        into = Params(work(table.shape, table.dtype))
-        into.table[...] = 0
-    np.add.at(into.table, saved.tokens.reshape(-1), d_y.reshape(-1, d_y.shape[-1]))  # (2)
-    return Gradients(None, into)
+    d_table = np.zeros_like(saved.params.table)
+    np.add.at(d_table, saved.tokens.reshape(-1), d_y.reshape(-1, d_y.shape[-1]))  # (2)
+    return Gradients(None, Params(d_table))
 
 
-@plain_numbers
+@op
 def draw(count: int, width: int, rng: np.random.Generator, *, scale: float = 0.02, dtype: Any = np.float64) -> Params:
-    """Parameters to start from: normal numbers times ``scale``, a row of ``width`` for each of ``count`` tokens."""
+    """Draw a table to start from: normal numbers times ``scale``, a row of ``width`` for each of ``count`` tokens."""
     return Params((scale * rng.standard_normal((count, width))).astype(dtype))

@@ -1,29 +1,28 @@
-"""Layer norm (Ba et al. 2016) of a sum, where the sum is needed too: the step from one part of a block to the next.
+"""Layer norm (Ba et al. 2016): each row is brought to mean 0 and variance 1, then scaled and shifted as learned.
 
-    h = x + a                                                (1)
-    y = (h - mean h) / s,   s = sqrt(var h + eps)            (2)
-    norm(h) = gain y + bias                                  (3)
-
-In one pass over the memory, because all three have little arithmetic. Without ``a`` it is the norm of ``x``, and as
-that it stands with its derivation in `linattn_ref.attention.parts.layer_norm`. The plain text of this one is
-`linattn_ref.kernels.reference.layer_norm`.
+    m = mean(x),   s = sqrt(mean((x - m)^2) + eps)           (1)  one number per row
+    n = (x - m) / s                                          (2)
+    y = gain * n + bias                                      (3)
 
 The gradient, by hand
 ---------------------
-With ``G`` the gradient of ``norm(h)``, and ``P`` one that reaches ``h`` past the norm,
+With ``G`` the gradient of a loss with respect to ``y``, and sums over all rows, from (3)
 
-    dgain = sum G * y,   dbias = sum G,   dy = gain G                         (4)  sums over all rows
-    dx = da = dh = P + (dy - mean dy - y mean(dy * y)) / s                    (5)
+    dgain = sum G * n,   dbias = sum G                       (4)
+    dn = gain * G                                            (5)
 
-What is kept is ``h``, which the block goes on with anyway, and two numbers a row: ``y`` is made again. So can the
-result be, (3), by :func:`recompute`, and who needs it in the backward pass does not have to keep it.
+A row enters (2) directly, through its mean and through its spread: ``dn_j/dx_i = ([i = j] - 1/W - n_i n_j / W) / s``.
+The derivative is symmetric, so that
 
->>> x, params = np.array([[1.0, 2.0, 6.0]]), draw(3)
->>> out, saved = forward(x - 1, params, added=np.ones((1, 3)))
->>> out.round(4), saved.total
-(array([[-0.9258, -0.4629,  1.3887]]), array([[1., 2., 6.]]))
->>> backward(np.array([[1.0, 0.0, 0.0]]), saved).x.round(4)
-array([[ 0.1763, -0.2204,  0.0441]])
+    dx = (dn - mean(dn) - n * mean(dn * n)) / s              (6)
+
+>>> y, saved = forward(np.array([[1.0, 2.0, 6.0]]), draw(3))
+>>> y.round(4), backward(np.array([[1.0, 0.0, 0.0]]), saved).x.round(4)
+(array([[-0.9258, -0.4629,  1.3887]]), array([[ 0.1763, -0.2204,  0.0441]]))
+
+References
+----------
+Ba et al. (2016), "Layer normalization", equation 3.
 """
 
 from __future__ import annotations
@@ -32,119 +31,54 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, check_array, check_shape, is_number
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.parts.layer_norm import Gradients, Params
-from linattn_ref.attention.rooms import check_kernels, kernel_of, name_of_room
-from linattn_ref.kernels import reference
-from linattn_ref.nn.buffers import Work, add_into, fresh
+from linattn_ref.op import Array, Float, op
 
-__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "recompute"]
+__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
 
 
-@documented
+class Params(NamedTuple):
+    gain: Float[Array, "W"]
+    bias: Float[Array, "W"]
+
+
 class Saved(NamedTuple):
-    """What the backward pass needs."""
-
-    total: Array  # (..., W), h
-    mean: Array  # (..., 1), of h
-    s: Array  # (..., 1)
-    params: Params  # (W,), (W,)
-    eps: float
-    kernels: Any  # the name of the room
+    n: Float[Array, "... W"]
+    s: Float[Array, "... 1"]
+    params: Params
 
 
-def check_forward(
-    x: Array, params: Params, *, added: Array | None = None, eps: float = 1e-5, kernels: Any = reference, **_: Any
-) -> None:
-    """Arguments of :func:`forward`."""
-    check_array("x", x, ndim=1)
-    if added is not None:
-        check_array("added", added, ndim=1, dtype=x.dtype)
-        check_shape("added", added, x.shape, "of x")
-    if not isinstance(params, tuple) or len(params) != 2:
-        raise TypeError(f"params: expected layer_norm.Params(gain, bias), got {params!r}")
-    for name, array in zip(Params._fields, params, strict=True):
-        check_array(name, array, ndim=1, dtype=x.dtype)
-        check_shape(name, array, x.shape[-1:], "(W,)")
-    if not is_number(eps) or not 0 < eps < np.inf:
+class Gradients(NamedTuple):
+    x: Float[Array, "... W"]
+    params: Params
+
+
+def look(eps: float, **_: Any) -> None:
+    if eps == 0:  # a row of equal numbers has variance 0
         raise ValueError(f"eps: expected a number above 0, got {eps!r}")
-    check_kernels(kernels, "layer_norm")
 
 
-@door(check_forward)
-def forward(
-    x: Array,
-    params: Params,
-    *,
-    added: Array | None = None,
-    eps: float = 1e-5,
-    spend: bool = False,
-    kernels: Any = reference,
-    work: Work = fresh,
-) -> tuple[Array, Saved]:
-    """Equations (1)-(3), for each row of ``x (..., W)``.
-
-    Parameters
-    ----------
-    x, params, kernels, work
-        See `linattn_ref.nn`.
-    added : ndarray ``(..., W)``, optional
-        ``a``; the sum is ``saved.total``.
-    eps : float
-    spend : bool
-        ``added`` is not needed any more: its memory is taken for the sum.
-    """
-    total = added if added is None or spend else work(x.shape, x.dtype)
-    total, out, mean, s = kernels.layer_norm.forward(
-        x, added, *params, eps, total=total, out=work(x.shape, x.dtype)
-    )  # (1)-(3)
-    return out, Saved(total, mean, s, params, eps, name_of_room(kernels))
+@op(look=look)
+def forward(x: Float[Array, "... W"], params: Params, *, eps: float = 1e-5) -> tuple[Array, Saved]:
+    """Equations (1)-(3), row by row."""
+    gain, bias = params
+    centred = x - x.mean(axis=-1, keepdims=True)  # (1)
+    s = np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + x.dtype.type(eps))  # (1)
+    n = centred / s  # (2)
+    return gain * n + bias, Saved(n, s, params)  # (3)
 
 
-def check_backward(d_y: Array, saved: Saved, *, past: Array | None = None, **_: Any) -> None:
-    """Shapes and dtypes of :func:`backward`."""
-    for name, array in (("d_y", d_y), ("past", past)):
-        if array is not None:
-            check_array(name, array, ndim=1, dtype=saved.total.dtype)
-            check_shape(name, array, saved.total.shape, "of y")
+@op
+def backward(d_y: Float[Array, "... W"], saved: Saved) -> Gradients:
+    """Equations (4)-(6)."""
+    n, s, (gain, _) = saved
+    rows = tuple(range(n.ndim - 1))
+    d_gain, d_bias = (d_y * n).sum(axis=rows), d_y.sum(axis=rows)  # (4)
+    d_n = gain * d_y  # (5)
+    d_x = (d_n - d_n.mean(axis=-1, keepdims=True) - n * (d_n * n).mean(axis=-1, keepdims=True)) / s  # (6)
+    return Gradients(d_x, Params(d_gain, d_bias))
 
 
-@door(check_backward)
-def backward(
-    d_y: Array,
-    saved: Saved,
-    *,
-    past: Array | None = None,
-    into: Params | None = None,
-    out: Array | None = None,
-    work: Work = fresh,
-) -> Gradients:
-    """Equations (4) and (5).
-
-    Parameters
-    ----------
-    d_y, saved, into, work
-        See `linattn_ref.nn`.
-    past : ndarray ``(..., W)``, optional
-        ``P``.
-    out : ndarray ``(..., W)``, optional
-        For the gradient of ``x``, which is that of ``added`` too; it may be ``d_y`` or ``past`` itself.
-    """
-    total, mean, s, (gain, _), _, kernels = saved
-    out = work(total.shape, total.dtype) if out is None else out
-    d_x, *d_params = kernel_of(kernels, "layer_norm").backward(d_y, past, total, mean, s, gain, d_total=out)  # (4), (5)
-    return Gradients(d_x, add_into(into, Params(*d_params)))
-
-
-def recompute(saved: Saved, *, work: Work = fresh) -> Array:
-    """What :func:`forward` gave, equations (2) and (3), from ``h``: ``(..., W)``."""
-    total, _, _, params, eps, kernels = saved
-    out = work(total.shape, total.dtype)
-    return kernel_of(kernels, "layer_norm").forward(total, None, *params, eps, out=out)[1]  # (2), (3)
-
-
+@op
 def draw(width: int, *, dtype: Any = np.float64) -> Params:
-    """Parameters to start from: gain 1 and bias 0."""
+    """Return parameters to start from: gain 1 and bias 0."""
     return Params(np.ones(width, dtype), np.zeros(width, dtype))

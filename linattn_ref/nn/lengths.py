@@ -18,21 +18,15 @@ __all__ = ["Lengths", "check_lengths", "lengths_or_all"]
 Lengths = NDArray[np.integer[Any]]
 
 
-def check_lengths(name: str, lengths: Lengths | None, leading: tuple[int, ...], longest: int) -> None:
-    """``lengths`` has an integer from 0 to ``longest`` for each sequence, or is None.
+def check_lengths(name: str, lengths: Any, longest: int) -> None:
+    """Check that ``lengths`` has a number from 0 to ``longest`` for each sequence, or is None.
 
     Raises
     ------
-    TypeError, ValueError
+    ValueError
         Naming the argument.
     """
-    if lengths is None:
-        return
-    if not (isinstance(lengths, np.ndarray) and lengths.dtype.kind in "iu"):
-        raise TypeError(f"{name}: expected an array of integers, got {getattr(lengths, 'dtype', type(lengths))}")
-    if lengths.shape != leading:
-        raise ValueError(f"{name}: expected shape {leading}, a number a sequence, got {lengths.shape}")
-    if lengths.size and not (lengths.min() >= 0 and lengths.max() <= longest):
+    if lengths is not None and lengths.size and not (lengths.min() >= 0 and lengths.max() <= longest):
         raise ValueError(f"{name}: expected numbers from 0 to {longest}, got {lengths.min()} to {lengths.max()}")
 
 

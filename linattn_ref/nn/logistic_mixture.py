@@ -49,13 +49,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array, check_array, check_shape, is_number
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nn.embedding import check_tokens
+from linattn_ref.op import Array, Float, Int, Integers, op
+from linattn_ref.op.options import is_number
 
 __all__ = ["LOWEST", "VALUES", "Gradients", "Saved", "backward", "forward", "probabilities", "sample"]
 
@@ -64,42 +61,29 @@ HALF = 1 / (VALUES - 1)  # h: half the distance of two values
 LOWEST = -7.0  # of log s, as in PixelCNN++
 SMALL = 1e-5  # PixelCNN++'s switch
 
-Values = NDArray[np.integer[Any]]
 
-
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs, one number a component each."""
-
-    pi: Array  # (..., K)
-    r: Array  # (..., K)
-    slope_mu: Array  # (..., K), (5)
-    slope_log_s: Array  # (..., K), (6)
+    pi: Float[Array, "... K"]
+    r: Float[Array, "... K"]
+    slope_mu: Float[Array, "... K"]  # (5)
+    slope_log_s: Float[Array, "... K"]  # (6)
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradient of the input of ``forward``."""
-
-    params: Array  # (..., 3 K)
+    params: Float[Array, "... P"]
 
 
-def check_params(params: Array) -> None:
-    """``params`` is ``(..., 3 K)``."""
-    check_array("params", params, ndim=1)
+def look(params: Any, **_: Any) -> None:
     if params.shape[-1] % 3:
         raise ValueError(f"params: expected w, mu and log s of K components, (..., 3 K), got shape {params.shape}")
 
 
-def check_forward(params: Array, values: Values, **_: Any) -> None:
-    """Arguments of :func:`forward`."""
-    check_params(params)
+def check_values(values: Any, **_: Any) -> None:
     check_tokens("values", values, VALUES)
-    check_shape("values", values, params.shape[:-1], "of params without its last axis")  # type: ignore[arg-type]
 
 
-@door(check_forward)
-def forward(params: Array, values: Values, *, switch: bool = False) -> tuple[Any, Saved]:
+@op(look=look, values=check_values)
+def forward(params: Float[Array, "... P"], values: Int[Integers, "..."], *, switch: bool = False) -> tuple[Any, Saved]:
     """Equations (1)-(4).
 
     Parameters
@@ -126,14 +110,8 @@ def forward(params: Array, values: Values, *, switch: bool = False) -> tuple[Any
     return -log_likelihood.mean(), Saved(np.exp(log_pi), np.exp(joint - log_likelihood), slope_mu, slope_log_s)
 
 
-def check_backward(d_loss: Any, saved: Saved, **_: Any) -> None:
-    """Argument of :func:`backward`."""
-    if np.ndim(d_loss) != 0:
-        raise ValueError(f"d_loss: expected a number, got shape {np.shape(d_loss)}")
-
-
-@door(check_backward)
-def backward(d_loss: Any, saved: Saved) -> Gradients:
+@op
+def backward(d_loss: float, saved: Saved) -> Gradients:
     """Equation (7)."""
     pi, r, slope_mu, slope_log_s = saved
     share = d_loss / (pi.size // pi.shape[-1])  # of one value in the mean
@@ -149,7 +127,7 @@ def _log_probability(values: Any, mu: Array, log_s: Array, switch: bool) -> tupl
     below, above = np.where(lowest, 0, sigmoid(b)), np.where(highest, 0, sigmoid(-a))  # sigma(b), sigma(-a)
     inside = ~(lowest | highest)
     log_p = np.where(highest, 0, -softplus(-a)) + np.where(lowest, 0, -softplus(b))
-    log_p = log_p + np.where(inside, np.log(-np.expm1(-t)), 0)  # (4)
+    log_p = log_p + np.where(inside, np.log(-np.expm1(-t)), 0)  # (2) by (4)
     slope_mu = (below - above) / s  # (5)
     with np.errstate(over="ignore"):
         spread = t / np.expm1(t)  # 0 where e^t is infinite
@@ -164,9 +142,9 @@ def _log_probability(values: Any, mu: Array, log_s: Array, switch: bool) -> tupl
     return log_p, slope_mu, slope_log_s
 
 
-def probabilities(params: Array) -> Array:
-    """The chance of each value: ``(..., 3 K) -> (..., 256)``, which sums to 1."""
-    check_params(params)
+@op(look=look)
+def probabilities(params: Float[Array, "... P"]) -> Array:
+    """Return the chance of each value: ``(..., 3 K)`` to ``(..., 256)``, which sums to 1."""
     w, mu, log_s = np.split(params[..., None, :], 3, axis=-1)  # (..., 1, K)
     log_p, _, _ = _log_probability(np.arange(VALUES)[:, None], mu, np.maximum(log_s, LOWEST), False)  # (..., 256, K)
     return np.exp(log_sum_exp(w - log_sum_exp(w) + log_p))[..., 0]
@@ -178,8 +156,18 @@ def check_temperature(temperature: float) -> None:
         raise ValueError(f"temperature: expected a finite number above 0, got {temperature!r}")
 
 
-@plain_numbers
-def sample(params: Array, rng: np.random.Generator, *, temperature: float = 1.0) -> Values:
+def check_sample(params: Any, temperature: float, **_: Any) -> None:
+    look(params)
+    check_temperature(temperature)
+
+
+def check_numbers(params: Any, **_: Any) -> None:
+    if np.isnan(params).any():
+        raise ValueError("params: expected numbers to draw from, got NaN")
+
+
+@op(look=check_sample, values=check_numbers)
+def sample(params: Float[Array, "... P"], rng: np.random.Generator, *, temperature: float = 1.0) -> Integers:
     """A value of each distribution: ``(..., 3 K) -> (...)``, uint8, with the chances of the loss.
 
     Parameters
@@ -194,10 +182,6 @@ def sample(params: Array, rng: np.random.Generator, *, temperature: float = 1.0)
     ValueError
         A parameter is NaN.
     """
-    check_params(params)
-    if np.isnan(params).any():
-        raise ValueError("params: expected numbers to draw from, got NaN")
-    check_temperature(temperature)
     w, mu, log_s = np.split(params, 3, axis=-1)  # (..., K)
     with np.errstate(over="ignore"):  # in float64: a low temperature is not 0 there
         sharper = (w - w.max(axis=-1, keepdims=True)).astype(np.float64) / temperature

@@ -3,11 +3,14 @@
     h = x + attention(x)                                     (1)
     y = feed_forward(h)                                      (2)
 
-The only way past the attention is in (1), and there is none past the feed-forward layer. With ``G`` the gradient of
-``y``,
+The only way past the attention is in (1), and there is none past the feed-forward layer.
 
-    dh = G through feed_forward                              (3)
-    dx = dh + through attention                              (4)
+The gradient, by hand
+---------------------
+With ``G`` the gradient of ``y``,
+
+    dh = through feed_forward from G                         (3)
+    dx = dh + through attention from dh                      (4)
 
 >>> import numpy as np
 >>> from linattn_ref.attention import linear
@@ -25,73 +28,85 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 3.1, equation 1.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.nn import dropout, feed_forward, multi_head
-from linattn_ref.nn.block import check_backward, forward_of, step_of
-from linattn_ref.nn.buffers import Work, fresh
+from linattn_ref.nn import dropout as dropouts
+from linattn_ref.nn import feed_forward, gelu, multi_head
+from linattn_ref.nn.block import look, look_at_step
+from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op import Array, Bool, Float, Of, op
 
-__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "layers", "step"]
+__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "step"]
 
 
-@documented
 class Params(NamedTuple):
-    """What is learned."""
-
-    attention: multi_head.Params
-    feed_forward: feed_forward.Params
+    attention: Of[multi_head.Params, "E P M E"]
+    feed_forward: Of[feed_forward.Params, "E F E"]
 
 
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs: what its layers do."""
-
     attention: multi_head.Saved
+    drop_1: dropouts.Saved  # of what attention adds
     feed_forward: feed_forward.Saved
-    drop_1: dropout.Saved  # of what attention says
-    drop_2: dropout.Saved  # of what the feed-forward layer says
+    drop_2: dropouts.Saved  # of what the feed-forward layer returns
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradients of the inputs of ``forward``."""
-
-    x: Array  # (B, N, E)
+    x: Float[Array, "B N E"]
     params: Params
 
 
-def layers(x: Array, params: Params, attend: Any, norm: Any, feed: Any, drop: Any) -> tuple[Array, Saved]:
-    """Equations (1) and (2): ``(B, N, E)``; the arguments are told in `linattn_ref.nn.block`."""
-    attended, attention = attend(x, params.attention)
-    attended, drop_1 = drop(attended)
-    h = np.add(x, attended, out=attended)  # (1)
-    y, inside = feed(h, params.feed_forward)  # (2)
-    y, drop_2 = drop(y)
-    return y, Saved(attention, inside, drop_1, drop_2)
+@op(look=look)
+def forward(
+    x: Float[Array, "B N E"],
+    params: Params,
+    mechanism: Mechanism,
+    *,
+    heads: int,
+    activation: ModuleType = gelu,
+    dropout: float = 0.0,
+    rng: np.random.Generator | None = None,
+    key_mask: Bool[Array, "B N"] | None = None,
+) -> tuple[Array, Saved]:
+    """Equations (1) and (2); the arguments are explained in `linattn_ref.nn.block`."""
+    attended, attention = multi_head.forward(x, params.attention, mechanism, heads=heads, key_mask=key_mask)
+    attended, drop_1 = dropouts.forward(attended, p=dropout, rng=rng)
+    h = x + attended  # (1)
+    fed, inside = feed_forward.forward(h, params.feed_forward, activation=activation)
+    y, drop_2 = dropouts.forward(fed, p=dropout, rng=rng)  # (2)
+    return y, Saved(attention, drop_1, inside, drop_2)
 
 
-forward, step = forward_of(layers, normed=()), step_of(layers)
+@op
+def backward(d_y: Float[Array, "... Y"], saved: Saved) -> Gradients:
+    """Equations (3) and (4)."""
+    d_fed = dropouts.backward(d_y, saved.drop_2).x
+    d_h, fed = feed_forward.backward(d_fed, saved.feed_forward)  # (3)
+    d_attended = dropouts.backward(d_h, saved.drop_1).x
+    through, attention = multi_head.backward(d_attended, saved.attention)
+    return Gradients(d_h + through, Params(attention, fed))  # (4)
 
 
-@door(check_backward)
-def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
-    """The same from the end."""
-    of_attention, of_feed_forward = into or (None, None)
-    d_fed = dropout.backward.unchecked(d_y, saved.drop_2, work=work).x
-    d_h, fed = feed_forward.backward.unchecked(d_fed, saved.feed_forward, into=of_feed_forward, work=work)  # (3)
-    d_attended = dropout.backward.unchecked(d_h, saved.drop_1, work=work).x
-    d_past, attention = multi_head.backward.unchecked(d_attended, saved.attention, into=of_attention, work=work)
-    d_x = np.add(d_h, d_past, out=d_past)  # (4)
-    return Gradients(d_x, Params(attention, fed))
+@op(look=look_at_step)
+def step(
+    x_t: Float[Array, "B E"],
+    params: Params,
+    state: Any,
+    mechanism: Mechanism,
+    *,
+    heads: int,
+    activation: ModuleType = gelu,
+) -> tuple[Array, Any]:
+    """Equations (1) and (2) for one token, and the state after it."""
+    attended, state = multi_head.step(x_t, params.attention, state, mechanism, heads=heads)
+    h = x_t + attended  # (1)
+    return feed_forward.forward(h, params.feed_forward, activation=activation)[0], state  # (2)
 
 
-@plain_numbers
+@op
 def draw(
     width: int,
     hidden: int,
@@ -101,7 +116,7 @@ def draw(
     own: tuple[Any, ...] = (),
     dtype: Any = np.float64,
 ) -> Params:
-    """Parameters to start from; see `multi_head.draw` and `feed_forward.draw`."""
+    """Draw parameters to start from; see `multi_head.draw` and `feed_forward.draw`."""
     return Params(
         multi_head.draw(width, rng, reads=reads, own=own, dtype=dtype),
         feed_forward.draw(width, hidden, rng, dtype=dtype),

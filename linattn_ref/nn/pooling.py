@@ -1,7 +1,8 @@
 """Pooling: one row for a whole sequence, the mean of its rows or the first of them.
 
-    y = sum_i s_i x_i                                        (1)  s_i = m_i / sum m for the mean, [i = 1] for the first
-    dx_i = s_i dy                                            (2)
+    s_i = m_i / sum m for the mean,   s_i = [i = 1] for the first             (1)
+    y = sum_i s_i x_i                                        (2)
+    dx_i = s_i dy                                            (3)
 
 ``m`` is the key mask: what pads a sequence has no share in its mean.
 
@@ -17,10 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, Mask, check_array, check_bool, check_shape
-from linattn_ref.attention.door import door
-from linattn_ref.attention.fields import documented
-from linattn_ref.nn.buffers import Work, fresh
+from linattn_ref.op import Array, Bool, Float, op
 
 __all__ = ["POOLS", "Gradients", "Pool", "Saved", "backward", "forward"]
 
@@ -28,37 +26,30 @@ Pool = Literal["mean", "first"]
 POOLS: tuple[Pool, ...] = get_args(Pool)
 
 
-@documented
 class Saved(NamedTuple):
-    """What the backward pass needs."""
-
-    share: Array  # (B, N), s
-    width: int  # E
+    share: Float[Array, "B N"]  # s
 
 
-@documented
 class Gradients(NamedTuple):
-    """Gradient of the input of ``forward``."""
-
-    x: Array  # (B, N, E)
+    x: Float[Array, "B N E"]
 
 
-def check_forward(x: Array, *, pool: Pool = "mean", key_mask: Mask | None = None, **_: Any) -> None:
-    """Arguments of :func:`forward`."""
-    check_array("x", x, ndim=3)
+def look(pool: Any, **_: Any) -> None:
     if pool not in POOLS:
         raise ValueError(f"pool: expected one of {', '.join(POOLS)}, got {pool!r}")
-    if key_mask is not None:
-        check_bool("key_mask", key_mask)
-        check_shape("key_mask", key_mask, x.shape[:-1], "(B, N)")  # type: ignore[arg-type]
-        if not key_mask.any(axis=-1).all():
-            empty = int(key_mask.any(axis=-1).argmin())
-            raise ValueError(f"key_mask: sequence {empty} has no token, and the mean of nothing is nothing")
 
 
-@door(check_forward)
-def forward(x: Array, *, pool: Pool = "mean", key_mask: Mask | None = None, work: Work = fresh) -> tuple[Array, Saved]:
-    """Equation (1): ``(B, N, E) -> (B, E)``.
+def check_values(key_mask: Any = None, **_: Any) -> None:
+    if key_mask is not None and not key_mask.any(axis=-1).all():
+        empty = int(key_mask.any(axis=-1).argmin())
+        raise ValueError(f"key_mask: sequence {empty} has no token, and the mean of nothing is nothing")
+
+
+@op(look=look, values=check_values)
+def forward(
+    x: Float[Array, "B N E"], *, pool: Pool = "mean", key_mask: Bool[Array, "B N"] | None = None
+) -> tuple[Array, Saved]:
+    """Equations (1) and (2): ``(B, N, E)`` to ``(B, E)``.
 
     Parameters
     ----------
@@ -66,28 +57,16 @@ def forward(x: Array, *, pool: Pool = "mean", key_mask: Mask | None = None, work
     pool : {"mean", "first"}
     key_mask : ndarray of bool ``(B, N)``, optional
         ``m``, at least one True for each sequence.
-    work
-        See `linattn_ref.nn`.
     """
-    share = np.zeros(x.shape[:-1], x.dtype) if pool == "first" else np.ones(x.shape[:-1], x.dtype)  # (B, N)
+    share = np.ones(x.shape[:-1], x.dtype) if key_mask is None else key_mask.astype(x.dtype)
     if pool == "first":
+        share = np.zeros_like(share)
         share[:, 0] = 1
-    elif key_mask is not None:
-        share *= key_mask
-    share /= share.sum(axis=-1, keepdims=True)
-    y = np.matmul(share[:, None], x, out=work((len(x), 1, x.shape[-1]), x.dtype))  # (1)  (B, 1, E)
-    return y[:, 0], Saved(share, x.shape[-1])
+    share /= share.sum(axis=-1, keepdims=True)  # (1)
+    return (share[:, None] @ x)[:, 0], Saved(share)  # (2)
 
 
-def check_backward(d_y: Array, saved: Saved, **_: Any) -> None:
-    """Shape and dtype of :func:`backward`."""
-    check_array("d_y", d_y, dtype=saved.share.dtype)
-    check_shape("d_y", d_y, (len(saved.share), saved.width), "of y")
-
-
-@door(check_backward)
-def backward(d_y: Array, saved: Saved, *, work: Work = fresh) -> Gradients:
-    """Equation (2)."""
-    share, width = saved
-    d_x = np.multiply(share[..., None], d_y[:, None], out=work((*share.shape, width), d_y.dtype))  # (2)  (B, N, E)
-    return Gradients(d_x)
+@op
+def backward(d_y: Float[Array, "B E"], saved: Saved) -> Gradients:
+    """Equation (3)."""
+    return Gradients(saved.share[..., None] * d_y[:, None])  # (3)

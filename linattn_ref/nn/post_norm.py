@@ -3,10 +3,14 @@
     h = norm_1(x + attention(x))                             (1)
     y = norm_2(h + feed_forward(h))                          (2)
 
-The gradient of a sum goes to both of its terms: with ``F`` and ``A`` the gradients of the sums in (2) and (1),
+The gradient, by hand
+---------------------
+The gradient of a sum goes to both of its terms. With ``G`` that of ``y``, and ``S_2`` and ``S_1`` those of the sums,
 
-    dh = F + through feed_forward                            (3)
-    dx = A + through attention                               (4)
+    S_2 = through norm_2 from G                              (3)
+    dh = S_2 + through feed_forward from S_2                 (4)
+    S_1 = through norm_1 from dh                             (5)
+    dx = S_1 + through attention from S_1                    (6)
 
 >>> import numpy as np
 >>> from linattn_ref.attention import linear
@@ -24,44 +28,83 @@ Vaswani et al. (2017), "Attention is all you need", section 3.1.
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.door import door
-from linattn_ref.nn import dropout, feed_forward, layer_norm, multi_head
-from linattn_ref.nn.block import Gradients, Params, Saved, check_backward, draw, forward_of, recall, step_of
-from linattn_ref.nn.buffers import Work, fresh
+from linattn_ref.nn import dropout as dropouts
+from linattn_ref.nn import feed_forward, gelu, layer_norm, multi_head
+from linattn_ref.nn.block import EPS, Params, draw, look, look_at_step
+from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op import Array, Bool, Float, Of, op
 
-__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "layers", "step"]
-
-
-def layers(x: Array, params: Params, attend: Any, norm: Any, feed: Any, drop: Any) -> tuple[Array, Saved]:
-    """Equations (1) and (2): ``(B, N, E)``; the arguments are told in `linattn_ref.nn.block`."""
-    attended, attention = attend(x, params.attention)
-    attended, drop_1 = drop(attended)
-    h, norm_1 = norm(x, params.norm_1, added=attended)  # (1)
-    fed, inside = feed(h, params.feed_forward)
-    fed, drop_2 = drop(fed)
-    y, norm_2 = norm(h, params.norm_2, added=fed)  # (2)
-    return y, Saved(norm_1, attention, norm_2, inside, drop_1, drop_2)
+__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "step"]
 
 
-forward, step = forward_of(layers, normed=("feed_forward",)), step_of(layers)
+class Saved(NamedTuple):
+    norm_1: Of[layer_norm.Saved, "E"]
+    attention: multi_head.Saved
+    drop_1: dropouts.Saved  # of what attention adds
+    norm_2: Of[layer_norm.Saved, "E"]
+    feed_forward: feed_forward.Saved
+    drop_2: dropouts.Saved  # of what the feed-forward layer adds
 
 
-@door(check_backward)
-def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
-    """The same from the end, with what each sum hands to both of its terms."""
-    of_1, of_attention, of_2, of_feed_forward = into or (None,) * 4
-    d_sum, norm_2 = layer_norm.backward.unchecked(d_y, saved.norm_2, into=of_2, work=work)
-    inside = recall(saved.feed_forward, layer_norm.recompute(saved.norm_1, work=work))
-    d_fed = dropout.backward.unchecked(d_sum, saved.drop_2, work=work).x
-    d_past, fed = feed_forward.backward.unchecked(d_fed, inside, into=of_feed_forward, work=work)
-    d_h = np.add(d_sum, d_past, out=d_past)  # (3)
-    d_sum, norm_1 = layer_norm.backward.unchecked(d_h, saved.norm_1, into=of_1, work=work)
-    d_attended = dropout.backward.unchecked(d_sum, saved.drop_1, work=work).x
-    d_past, attention = multi_head.backward.unchecked(d_attended, saved.attention, into=of_attention, work=work)
-    d_x = np.add(d_sum, d_past, out=d_past)  # (4)
-    return Gradients(d_x, Params(norm_1, attention, norm_2, fed))
+class Gradients(NamedTuple):
+    x: Float[Array, "B N E"]
+    params: Params
+
+
+@op(look=look)
+def forward(
+    x: Float[Array, "B N E"],
+    params: Params,
+    mechanism: Mechanism,
+    *,
+    heads: int,
+    activation: ModuleType = gelu,
+    dropout: float = 0.0,
+    rng: np.random.Generator | None = None,
+    key_mask: Bool[Array, "B N"] | None = None,
+    eps: float = EPS,
+) -> tuple[Array, Saved]:
+    """Equations (1) and (2); the arguments are explained in `linattn_ref.nn.block`."""
+    attended, attention = multi_head.forward(x, params.attention, mechanism, heads=heads, key_mask=key_mask)
+    attended, drop_1 = dropouts.forward(attended, p=dropout, rng=rng)
+    h, norm_1 = layer_norm.forward(x + attended, params.norm_1, eps=eps)  # (1)
+    fed, inside = feed_forward.forward(h, params.feed_forward, activation=activation)
+    fed, drop_2 = dropouts.forward(fed, p=dropout, rng=rng)
+    y, norm_2 = layer_norm.forward(h + fed, params.norm_2, eps=eps)  # (2)
+    return y, Saved(norm_1, attention, drop_1, norm_2, inside, drop_2)
+
+
+@op
+def backward(d_y: Float[Array, "... E"], saved: Saved) -> Gradients:
+    """Equations (3)-(6)."""
+    d_sum, norm_2 = layer_norm.backward(d_y, saved.norm_2)  # (3)
+    d_fed = dropouts.backward(d_sum, saved.drop_2).x
+    through, fed = feed_forward.backward(d_fed, saved.feed_forward)
+    d_h = d_sum + through  # (4)
+    d_sum, norm_1 = layer_norm.backward(d_h, saved.norm_1)  # (5)
+    d_attended = dropouts.backward(d_sum, saved.drop_1).x
+    through, attention = multi_head.backward(d_attended, saved.attention)
+    return Gradients(d_sum + through, Params(norm_1, attention, norm_2, fed))  # (6)
+
+
+@op(look=look_at_step)
+def step(
+    x_t: Float[Array, "B E"],
+    params: Params,
+    state: Any,
+    mechanism: Mechanism,
+    *,
+    heads: int,
+    activation: ModuleType = gelu,
+    eps: float = EPS,
+) -> tuple[Array, Any]:
+    """Equations (1) and (2) for one token, and the state after it."""
+    attended, state = multi_head.step(x_t, params.attention, state, mechanism, heads=heads)
+    h, _ = layer_norm.forward(x_t + attended, params.norm_1, eps=eps)  # (1)
+    fed, _ = feed_forward.forward(h, params.feed_forward, activation=activation)
+    return layer_norm.forward(h + fed, params.norm_2, eps=eps)[0], state  # (2)

@@ -3,10 +3,12 @@
     h = x + attention(norm_1(x))                             (1)
     y = h + feed_forward(norm_2(h))                          (2)
 
-The gradient of a sum goes to both of its terms: with ``G`` that of ``y``,
+The gradient, by hand
+---------------------
+The gradient of a sum goes to both of its terms. With ``G`` that of ``y``,
 
-    dh = G + through feed_forward and norm_2                 (3)
-    dx = dh + through attention and norm_1                   (4)
+    dh = G + through feed_forward and norm_2 from G          (3)
+    dx = dh + through attention and norm_1 from dh           (4)
 
 >>> import numpy as np
 >>> from linattn_ref.attention import linear
@@ -24,43 +26,86 @@ Xiong et al. (2020), "On layer normalization in the transformer architecture", F
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.door import door
-from linattn_ref.nn import dropout, feed_forward, layer_norm, multi_head
-from linattn_ref.nn.block import Gradients, Params, Saved, check_backward, draw, forward_of, recall, step_of
-from linattn_ref.nn.buffers import Work, fresh
+from linattn_ref.nn import dropout as dropouts
+from linattn_ref.nn import feed_forward, gelu, layer_norm, multi_head
+from linattn_ref.nn.block import EPS, Params, draw, look, look_at_step
+from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op import Array, Bool, Float, Of, op
 
-__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "layers", "step"]
-
-
-def layers(x: Array, params: Params, attend: Any, norm: Any, feed: Any, drop: Any) -> tuple[Array, Saved]:
-    """Equations (1) and (2): ``(B, N, E)``; the arguments are told in `linattn_ref.nn.block`."""
-    a, norm_1 = norm(x, params.norm_1)
-    attended, attention = attend(a, params.attention)
-    attended, drop_1 = drop(attended)
-    b, norm_2 = norm(x, params.norm_2, added=attended)  # (1), whose h is norm_2.total
-    fed, inside = feed(b, params.feed_forward)
-    fed, drop_2 = drop(fed)
-    return np.add(norm_2.total, fed, out=fed), Saved(norm_1, attention, norm_2, inside, drop_1, drop_2)  # (2)
+__all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "step"]
 
 
-forward, step = forward_of(layers, normed=("attention", "feed_forward")), step_of(layers)
+class Saved(NamedTuple):
+    norm_1: Of[layer_norm.Saved, "E"]
+    attention: multi_head.Saved
+    drop_1: dropouts.Saved  # of what attention adds
+    norm_2: Of[layer_norm.Saved, "E"]
+    feed_forward: feed_forward.Saved
+    drop_2: dropouts.Saved  # of what the feed-forward layer adds
 
 
-@door(check_backward)
-def backward(d_y: Array, saved: Saved, *, into: Params | None = None, work: Work = fresh) -> Gradients:
-    """The same from the end, with what each sum hands to both of its terms."""
-    of_1, of_attention, of_2, of_feed_forward = into or (None,) * 4
-    inside = recall(saved.feed_forward, layer_norm.recompute(saved.norm_2, work=work))
-    d_fed = dropout.backward.unchecked(d_y, saved.drop_2, work=work).x
-    d_b, fed = feed_forward.backward.unchecked(d_fed, inside, into=of_feed_forward, work=work)
-    d_h, norm_2 = layer_norm.backward.unchecked(d_b, saved.norm_2, past=d_y, into=of_2, work=work)  # (3)
-    inside = recall(saved.attention, layer_norm.recompute(saved.norm_1, work=work))
-    d_attended = dropout.backward.unchecked(d_h, saved.drop_1, work=work).x
-    d_a, attention = multi_head.backward.unchecked(d_attended, inside, into=of_attention, work=work)
-    d_x, norm_1 = layer_norm.backward.unchecked(d_a, saved.norm_1, past=d_h, into=of_1, work=work)  # (4)
-    return Gradients(d_x, Params(norm_1, attention, norm_2, fed))
+class Gradients(NamedTuple):
+    x: Float[Array, "B N E"]
+    params: Params
+
+
+@op(look=look)
+def forward(
+    x: Float[Array, "B N E"],
+    params: Params,
+    mechanism: Mechanism,
+    *,
+    heads: int,
+    activation: ModuleType = gelu,
+    dropout: float = 0.0,
+    rng: np.random.Generator | None = None,
+    key_mask: Bool[Array, "B N"] | None = None,
+    eps: float = EPS,
+) -> tuple[Array, Saved]:
+    """Equations (1) and (2); the arguments are explained in `linattn_ref.nn.block`."""
+    a, norm_1 = layer_norm.forward(x, params.norm_1, eps=eps)
+    attended, attention = multi_head.forward(a, params.attention, mechanism, heads=heads, key_mask=key_mask)
+    attended, drop_1 = dropouts.forward(attended, p=dropout, rng=rng)
+    h = x + attended  # (1)
+    b, norm_2 = layer_norm.forward(h, params.norm_2, eps=eps)
+    fed, inside = feed_forward.forward(b, params.feed_forward, activation=activation)
+    fed, drop_2 = dropouts.forward(fed, p=dropout, rng=rng)
+    return h + fed, Saved(norm_1, attention, drop_1, norm_2, inside, drop_2)  # (2)
+
+
+@op
+def backward(d_y: Float[Array, "... E"], saved: Saved) -> Gradients:
+    """Equations (3) and (4)."""
+    d_fed = dropouts.backward(d_y, saved.drop_2).x
+    d_b, fed = feed_forward.backward(d_fed, saved.feed_forward)
+    through, norm_2 = layer_norm.backward(d_b, saved.norm_2)
+    d_h = d_y + through  # (3)
+    d_attended = dropouts.backward(d_h, saved.drop_1).x
+    d_a, attention = multi_head.backward(d_attended, saved.attention)
+    through, norm_1 = layer_norm.backward(d_a, saved.norm_1)
+    return Gradients(d_h + through, Params(norm_1, attention, norm_2, fed))  # (4)
+
+
+@op(look=look_at_step)
+def step(
+    x_t: Float[Array, "B E"],
+    params: Params,
+    state: Any,
+    mechanism: Mechanism,
+    *,
+    heads: int,
+    activation: ModuleType = gelu,
+    eps: float = EPS,
+) -> tuple[Array, Any]:
+    """Equations (1) and (2) for one token, and the state after it."""
+    a, _ = layer_norm.forward(x_t, params.norm_1, eps=eps)
+    attended, state = multi_head.step(a, params.attention, state, mechanism, heads=heads)
+    h = x_t + attended  # (1)
+    b, _ = layer_norm.forward(h, params.norm_2, eps=eps)
+    fed, _ = feed_forward.forward(b, params.feed_forward, activation=activation)
+    return h + fed, state  # (2)

@@ -5,10 +5,11 @@
 ``options``     the options that pages share, and their checks
 ``backends``    which backend is in force, which pages it has, and which backward pass goes with what was saved
 ``gpu_arrays``  runs the same pages on arrays of CuPy, PyTorch and Numba that are on a GPU
+``workspace``   keeps freed memory during a training run
 ``libraries``   these three libraries: whose array it is, and as whose it is returned
 """
 
 from linattn_ref.op.entry import op
-from linattn_ref.op.shapes import Array, Bool, Constant, Float, Int, Integers
+from linattn_ref.op.shapes import Array, Bool, Constant, Float, Int, Integers, Of
 
-__all__ = ["Array", "Bool", "Constant", "Float", "Int", "Integers", "op"]
+__all__ = ["Array", "Bool", "Constant", "Float", "Int", "Integers", "Of", "op"]

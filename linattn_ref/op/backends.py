@@ -30,6 +30,8 @@ IN_FORCE: ContextVar[Any] = ContextVar("the backend within a call; None outside"
 def code_of(backend: Any, page: str, name: str, function: Any) -> Any:
     """The function that the backend has in place of a page's; the page's own, where it has none."""
     found = getattr(getattr(backend, page, None), name, function)
+    if ".loops." in getattr(found, "__module__", ""):  # the loop of a layer that is no page yet, of the same name
+        return function
     return getattr(found, "page", found)
 
 
@@ -38,7 +40,7 @@ def check_backend(backend: Any, function: Any) -> None:
     if getattr(backend, "__name__", None) == PAGES:
         return
     pages = pages_of(function.__module__)
-    if not any(callable(getattr(getattr(backend, page, None), "forward", None)) for page in pages):
+    if not any(hasattr(getattr(backend, page, None), name) for page in pages for name in ("forward", "step")):
         needed = " or ".join(repr(page) for page in pages)
         raise TypeError(f"kernels: expected a backend with the page {needed} ({NAMES}, or your own), got {backend!r}")
 

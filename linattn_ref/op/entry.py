@@ -8,7 +8,8 @@ backend in force. Calls within it, of one page by another, do none of that again
 accepted here, and are on no page:
 
 kernels
-    The backend (`linattn_ref.op.backends`). A backward pass needs no such option.
+    The backend (`linattn_ref.op.backends`). A backward pass needs no such option, and a network none either: its
+    ``Model`` says which one.
 out
     An array for the output, for callers that keep one. The output of a backend that cannot write there is copied.
 overwrite_state
@@ -20,17 +21,18 @@ capacity, like
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 import numpy as np
 
 from linattn_ref.op.backends import IN_FORCE, PAGES, backend_of, check_backend, code_of, home_of
-from linattn_ref.op.gpu_arrays import is_gpu_call, through_the_door, to_where
+from linattn_ref.op.gpu_arrays import is_gpu_call, to_where, with_gpu_arrays
 from linattn_ref.op.options import check_made_for, check_options, check_sizes, plain
 from linattn_ref.op.shapes import Sizes, check, is_array, rules_of, sizes_of
 
@@ -41,21 +43,26 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Op(Protocol, Generic[R_co]):
-    """A page's function as users call it; ``page`` is the function alone, ``looks`` what its page checks."""
+    """A page's function as users call it.
+
+    ``page`` is the function alone, ``looks`` what its page checks, and ``check`` makes all checks and nothing else.
+    """
 
     @property
     def page(self) -> Callable[..., R_co]: ...
     @property
     def looks(self) -> dict[str, Any]: ...
     @property
-    def unchecked(self) -> Callable[..., R_co]: ...
+    def check(self) -> Callable[..., None]: ...
     def __call__(self, *args: Any, **options: Any) -> R_co: ...
 
 
 Look = Callable[..., None]
 OVERWRITE: ContextVar[bool] = ContextVar("whether a step may work in the arrays of its state", default=False)
 REMEMBERED = 1000  # so many kinds of calls, once checked, are not checked again
-COMPARED = frozenset({int, float, bool, str, type(None), ModuleType})  # types of options that identify a kind of call
+COMPARED = frozenset(
+    {int, float, bool, str, type(None), ModuleType, FunctionType}
+)  # types of options that identify a kind of call
 
 # Options of the entry, by the name of the function.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -83,17 +90,24 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         return functools.partial(op, look=look, values=values)
     signature, name, page = inspect.signature(function), function.__name__, function.__module__.rpartition(".")[2]
     names, seen = [*signature.parameters], set[Any]()
-    here = {option: default for option, default in OPTIONS.get(name, {}).items() if option not in names}
-    if name == "forward" and not {"q", "qk"} & {*names}:
-        here = {}  # a part of an attention
+    elsewhere = {*names} | ({"kernels"} if "model" in names else set())
+    elsewhere |= {"overwrite_state"} if "grads" in names else set[str]()  # an optimiser's is always worked in
+    if not {"q", "qk"} & {*names}:  # a layer; a part of an attention runs on the backend of that
+        elsewhere |= {"out", "kernels"} if ".attention." in function.__module__ and name == "forward" else {"out"}
+    here = {option: default for option, default in OPTIONS.get(name, {}).items() if option not in elsewhere}
     position = names.index("saved") if "saved" in names else None
     state_at = names.index("state") if "state" in names else 0
+    model_at = names.index("model") if "model" in names else None
 
     def enter(*args: Any, **options: Any) -> Any:
         extras = {option: options.pop(option) for option in here if option in options}
+        if OVERWRITE.get() and "overwrite_state" in here:
+            extras["overwrite_state"] = True
         backend = extras.pop("kernels", PAGES)
-        if backend is not PAGES and getattr(backend, "__name__", None) == PAGES:
-            backend = PAGES
+        if model_at is not None and (len(args) > model_at or "model" in options):
+            backend = getattr(args[model_at] if len(args) > model_at else options["model"], "kernels", PAGES)
+            backend = importlib.import_module(backend) if isinstance(backend, str) else backend
+        backend = normal(backend)
         key = kinds_of((args, options, backend, extras, "out" not in extras or is_writeable(extras["out"])))
         if key is None or key not in seen:
             args, options = bound(args, options, backend, extras, key)
@@ -141,6 +155,13 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             seen.add(key)
         return call.args, call.kwargs
 
+    def check_alone(*args: Any, **options: Any) -> None:
+        extras = {option: options.pop(option) for option in here if option in options}
+        backend = normal(extras.pop("kernels", PAGES))
+        args, options = bound(args, options, backend, extras, None)
+        if values is not None and not is_gpu_call():
+            values(**dict(zip(names, args, strict=False)), **options)
+
     def run(backend: Any, args: Any, options: Any, extras: Any) -> Any:
         if position is not None:
             return run_backward(args, options)
@@ -165,11 +186,13 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         finally:
             IN_FORCE.reset(token)
 
-    enter.__signature__ = shown(signature, here)  # type: ignore[attr-defined]
+    enter.__signature__ = with_options(signature, here)  # type: ignore[attr-defined]
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         backend = IN_FORCE.get()
+        if backend is not None and "kernels" in options and normal(options["kernels"]) is backend:
+            del options["kernels"]
         if backend is not None and "kernels" not in options:  # called by another page: checked already
             extras = {option: options.pop(option) for option in here if option in options}
             if OVERWRITE.get() and "overwrite_state" in here:  # a step that is made of another page's
@@ -177,12 +200,17 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             return run(backend, args, options, extras)
         if is_numpy(args) and (position is None or is_numpy(args[position:])):
             return enter(*args, **options)
-        return through_the_door(enter, *args, **options)
+        return with_gpu_arrays(enter, *args, **options)
 
     call.__signature__ = enter.__signature__  # type: ignore[attr-defined]
-    call.unchecked = call  # type: ignore[attr-defined]  # for callers of functions under the older `attention.door`
+    call.check = check_alone  # type: ignore[attr-defined]
     call.page, call.looks = function, {"look": look, "values": values}  # type: ignore[attr-defined]
     return call
+
+
+def normal(backend: Any) -> Any:
+    """A backend; where it is the pages themselves, their name."""
+    return PAGES if getattr(backend, "__name__", None) == PAGES else backend
 
 
 def is_numpy(arguments: Any) -> bool:
@@ -218,7 +246,7 @@ def parameters_of(function: Any) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
-def shown(signature: inspect.Signature, options: dict[str, Any]) -> inspect.Signature:
+def with_options(signature: inspect.Signature, options: dict[str, Any]) -> inspect.Signature:
     """The signature with the options of the entry."""
     more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in options.items()]
     parameters = [*signature.parameters.values()]

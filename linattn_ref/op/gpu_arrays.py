@@ -1,7 +1,7 @@
 """Arrays on a GPU: what lets the same text of a mechanism run there, with ``kernels=linattn_ref.kernels.cuda``.
 
 CuPy's arrays answer to NumPy's names: ``np.exp(x)`` of one is CuPy's, and so are ``x + y``, ``x @ y`` and ``x[...]``.
-What is needed at the entry of a function that users call, :func:`through_the_door` does:
+What is needed at the entry of a function that users call, :func:`with_gpu_arrays` does:
 
     in    arrays of CuPy, PyTorch or Numba become CuPy's, of the same memory, also those in a state
     then  the text, on the caller's GPU and stream, in PyTorch's memory if the caller's is; loops are kernels
@@ -23,7 +23,7 @@ import numpy as np
 
 from linattn_ref.op.libraries import as_cupy, as_library_of, as_the_library_of, check_one_origin, is_on_gpu
 
-__all__ = ["is_gpu_call", "is_inside", "through_the_door", "to_where"]
+__all__ = ["is_gpu_call", "is_inside", "to_where", "with_gpu_arrays"]
 
 CONSTANTS = ("omega", "rotations", "buckets")  # small, often NumPy's: copied to the GPU, if they are not there
 
@@ -47,7 +47,7 @@ def to_where(model: Any, x: Any) -> Any:
     return _each(lambda leaf: np.asarray(leaf, like=model) if isinstance(leaf, np.ndarray) else leaf, x)
 
 
-def through_the_door(function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
+def with_gpu_arrays(function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
     """Call ``function`` with arrays that may be on a GPU, all of one library, which is that of the results."""
     if _INSIDE.get() or not any(is_on_gpu(x) for _, x in _leaves((args, kwargs))):
         return function(*args, **kwargs)

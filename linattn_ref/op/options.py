@@ -13,9 +13,14 @@ __all__ = ["check_dtype", "check_made_for", "check_options", "check_sizes", "is_
 
 
 def plain(x: Any) -> Any:
-    """NumPy's number as Python's, which neither wraps around nor widens float32; anything else as it is."""
+    """NumPy's number as Python's, which neither wraps around nor widens float32; anything else as it is.
+
+    A tuple of numbers is one of Python's.
+    """
     if isinstance(x, np.generic) or (isinstance(x, np.ndarray) and x.ndim == 0 and x.dtype.kind in "biuf"):
         return x.item()
+    if type(x) is tuple and any(isinstance(part, np.generic) for part in x):
+        return tuple(map(plain, x))
     return x
 
 
@@ -32,7 +37,9 @@ def check_sizes(**sizes: Any) -> None:
 
 
 def check_options(arguments: dict[str, Any]) -> None:
-    """``causal``, ``scale``, ``eps`` and ``state``, as far as the page has them, have the right type and value."""
+    """``causal``, ``scale``, ``eps``, ``state`` and ``d_loss``, if the page has them, have the right type and value."""
+    if np.ndim(arguments.get("d_loss", 0)) != 0:
+        raise ValueError(f"d_loss: expected a number, got shape {np.shape(arguments['d_loss'])}")
     causal = arguments.get("causal", True)
     if not isinstance(causal, bool):
         raise TypeError(f"causal: expected True or False, got {causal!r}")
@@ -56,6 +63,8 @@ def _check_causal(causal: bool, arguments: dict[str, Any]) -> None:
             raise ValueError("state: continuing from a state needs causal=True")
         return
     k = arguments.get("k", arguments.get("qk"))
+    if k is None:  # a pattern is of places, not of arrays
+        return
     n, keys = arguments.get("q", k).shape[-2], k.shape[-2]
     if n > keys:
         raise ValueError(f"q: causal attention is aligned at the end and needs N <= L, got N = {n} and L = {keys}")

@@ -8,6 +8,13 @@ arrays, ``#...`` leading axes that broadcast to them, and ``*...`` leading axes 
 array of either precision, such as random directions, that is used in the precision of the others. The notation is
 jaxtyping's. To a type checker an annotation is the array alone. (jaxtyping's own errors do not name the argument, so
 the check is ours, and NumPy is still all that has to be installed.)
+
+A NamedTuple of arrays has its own letters, which are those of the call where it is an argument. Inside another one,
+``Of`` says what they are called there, in the order in which they first appear:
+
+    class Params(NamedTuple):
+        inner: Of[affine.Params, "E F"]
+        outer: Of[affine.Params, "F E"]
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.op.gpu_arrays import is_inside
 
-__all__ = ["FLOATS", "Array", "Axes", "Bool", "Constant", "Float", "Int", "Integers"]
+__all__ = ["FLOATS", "Array", "Axes", "Bool", "Constant", "Float", "Int", "Integers", "Of"]
 __all__ += ["check", "is_array", "name_of", "notation", "rules_of", "sizes_of"]
 
 Array = NDArray[np.floating[Any]]
@@ -39,7 +46,8 @@ class Axes(NamedTuple):
     letters: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"({', '.join(filter(None, (self.leading.strip('#*'), *self.letters)))})"
+        letters = [*filter(None, (self.leading.strip("#*"), *self.letters))]
+        return f"({', '.join(letters)}{',' * (not self.leading and len(letters) == 1)})"
 
 
 def notation(hint: Any) -> Any:
@@ -47,8 +55,9 @@ def notation(hint: Any) -> Any:
     for part in (hint, *get_args(hint)):
         for axes in getattr(part, "__metadata__", ()):
             if isinstance(axes, Axes):
+                kind = "Integers" if axes.dtype == "int" else "Array"
                 text = " ".join(filter(None, (axes.leading, *axes.letters)))
-                return f"{axes.dtype.capitalize()}[Array, {text!r}]{' | None' * (type(None) in get_args(hint))}"
+                return f"{axes.dtype.capitalize()}[{kind}, {text!r}]{' | None' * (type(None) in get_args(hint))}"
     return hint
 
 
@@ -57,6 +66,7 @@ class Rule(NamedTuple):
 
     kind: Any  # Axes, or the class
     optional: bool
+    names: tuple[tuple[str, str], ...] = ()  # of the class's letters that are called otherwise here
 
 
 class _Shaped:
@@ -69,26 +79,57 @@ class _Shaped:
         return Annotated[kind, Axes(self.dtype, leading, tuple(letters))]
 
 
+class _Renamed:
+    def __getitem__(self, item: tuple[Any, str]) -> Any:
+        return Annotated[item[0], Names(tuple(item[1].split()))]
+
+
+class Names(NamedTuple):
+    """What the letters of a NamedTuple are called in another one."""
+
+    letters: tuple[str, ...]
+
+
 if TYPE_CHECKING:
     from typing import Annotated as Bool
     from typing import Annotated as Constant
     from typing import Annotated as Float
     from typing import Annotated as Int
+    from typing import Annotated as Of
 else:
-    Float, Bool, Constant, Int = _Shaped("float"), _Shaped("bool"), _Shaped("constant"), _Shaped("int")
+    Float, Bool, Constant, Int, Of = *map(_Shaped, ("float", "bool", "constant", "int")), _Renamed()
 
 
 @cache
-def rules_of(owner: Any) -> dict[str, Rule]:
+def rules_of(owner: Any, names: tuple[tuple[str, str], ...] = ()) -> dict[str, Rule]:
     """The parameters of a function, or the fields of a NamedTuple, that are arrays or NamedTuples, in order."""
-    found, defaults = {}, getattr(owner, "_field_defaults", {})
+    found, defaults, here = {}, getattr(owner, "_field_defaults", {}), dict(names)
     for name, hint in get_type_hints(owner, include_extras=True).items():
-        parts = (hint, *(() if get_origin(hint) is tuple else get_args(hint)))  # ``Float[...] | None`` too
+        of_one = hasattr(hint, "__metadata__") or get_origin(hint) is tuple
+        parts = (hint, *(() if of_one else get_args(hint)))  # ``Float[...] | None`` too
+        optional = type(None) in parts or defaults.get(name, hint) is None
         for part in parts if name not in ("return", "saved") else ():
-            for kind in getattr(part, "__metadata__", (part,)):
-                if isinstance(kind, Axes) or (isinstance(kind, type) and hasattr(kind, "_fields")):
-                    found[name] = Rule(kind, type(None) in parts or defaults.get(name, kind) is None)
+            kind, (said, *_) = getattr(part, "__origin__", part), getattr(part, "__metadata__", (None,))
+            if isinstance(said, Axes):
+                letters = tuple(here.get(letter, letter) for letter in said.letters)
+                found[name] = Rule(said._replace(letters=letters), optional)
+            elif isinstance(kind, type) and hasattr(kind, "_fields"):
+                own = letters_of(kind)
+                called = said.letters if isinstance(said, Names) else own
+                inside = tuple((a, here.get(b, b)) for a, b in zip(own, called, strict=True))
+                found[name] = Rule(kind, optional, tuple(pair for pair in inside if pair[0] != pair[1]))
     return found
+
+
+def letters_of(kind: Any) -> tuple[str, ...]:
+    """The letters of a NamedTuple, in the order in which they first appear."""
+    found: dict[str, None] = {}
+    for part, _, names in rules_of(kind).values():
+        if isinstance(part, Axes):
+            found.update(dict.fromkeys(letter for letter in part.letters if not letter.isdecimal()))
+        else:
+            found.update(dict.fromkeys(dict(names).get(letter, letter) for letter in letters_of(part)))
+    return tuple(found)
 
 
 def check(arguments: dict[str, Any], rules: dict[str, Rule], sizes: Sizes, prefix: str = "") -> None:
@@ -96,7 +137,7 @@ def check(arguments: dict[str, Any], rules: dict[str, Rule], sizes: Sizes, prefi
 
     Constants are replaced: they are used in the dtype of the other arrays.
     """
-    for name, (kind, optional) in rules.items():
+    for name, (kind, optional, names) in rules.items():
         x = arguments[name]
         if x is None and optional:
             continue
@@ -109,7 +150,7 @@ def check(arguments: dict[str, Any], rules: dict[str, Rule], sizes: Sizes, prefi
         elif not isinstance(x, kind):
             raise TypeError(f"{prefix}{name}: expected a {name_of(kind)}, got a {name_of(type(x))}")
         else:
-            check(x._asdict(), rules_of(kind), sizes, f"{prefix}{name}.")
+            check(x._asdict(), rules_of(kind, names), sizes, f"{prefix}{name}.")
 
 
 def _check_array(name: str, x: Any, axes: Axes, sizes: Sizes) -> None:
@@ -158,19 +199,20 @@ def name_of(kind: type) -> str:
     return kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}"
 
 
-def sizes_of(saved: Any, sizes: Sizes) -> Sizes:
+def sizes_of(saved: Any, sizes: Sizes, names: tuple[tuple[str, str], ...] = ()) -> Sizes:
     """The lengths that letters stand for in what a forward pass saved, added to ``sizes``."""
     kinds: Any = type(saved)
-    rules = rules_of(kinds)
-    for name, (kind, _) in rules.items():
+    rules = rules_of(kinds, names)
+    for name, (kind, _, inside) in rules.items():
         x = getattr(saved, name)
         if x is None:
             continue
         if not isinstance(kind, Axes):
-            sizes_of(x, sizes)
-        elif kind.dtype == "float":
+            sizes_of(x, sizes, inside)
+        elif kind.dtype == "float" or ("dtype" not in sizes and kind.dtype != "constant"):  # masks alone say it too
             count = x.ndim - len(kind.letters)
-            sizes.setdefault("dtype", x.dtype)
+            if kind.dtype == "float":
+                sizes.setdefault("dtype", x.dtype)
             if kind.leading == "...":
                 sizes.setdefault("...", x.shape[:count])
             for letter, length in zip(kind.letters, x.shape[count:], strict=True):

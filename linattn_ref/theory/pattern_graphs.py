@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import shortest_path
 
 from linattn_ref.attention.arguments import Mask, check_bool, check_sizes
-from linattn_ref.attention.pattern_checks import Kind, check_kind
 from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.attention.sparse.patterns import Kind, check_kind
 
 __all__ = ["best_stride", "check_pattern", "clustering", "diameter", "pairs", "pairs_per_row", "steps", "within_steps"]
 

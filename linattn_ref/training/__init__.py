@@ -1,13 +1,11 @@
-"""Training: parameters in one flat array, optimisers that step over it, schedules, clipping.
+"""Training: optimisers that step over trees of arrays, schedules, clipping, the loop, checkpoints.
 
-flat, params = parameters.flatten(params)          # the layers' arrays are views of `flat` now
-total, grads = parameters.flatten(parameters.zeros_like(params))
-state = adam.init_state(flat)
-for _ in range(steps):
-    total[:] = 0
-    y, saved = layer.forward(x, params)
-    layer.backward(d_y, saved, into=grads)
-    state = adam.step(flat, total, state, learning_rate=1e-3)
+state = adam.init_state(params)
+with workspace():                                   # of `linattn_ref.op.workspace`: the memory of a step is used again
+    for _ in range(steps):
+        y, saved = layer.forward(x, params)
+        grads = layer.backward(d_y, saved).params   # of the structure of `params`
+        state = adam.step(params, grads, state, learning_rate=1e-3)             # in place
 """
 
 from linattn_ref import lazy

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from linattn_ref.atomic import write_all
-from linattn_ref.attention.arguments import Array
 from linattn_ref.nested import leaves
+from linattn_ref.op import Array
 
 __all__ = ["Checkpoint", "load", "restore", "save"]
 

@@ -1,23 +1,36 @@
 """What optimisers are given, checked: an error names the argument."""
 
 import math
+from typing import Any
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, check_array, check_shape, is_number
+from linattn_ref.nested import leaves
+from linattn_ref.op.options import is_number
+from linattn_ref.op.shapes import FLOATS
 
-__all__ = ["check_betas", "check_pair", "check_peak", "check_rate"]
+__all__ = ["check_betas", "check_peak", "check_rate", "check_trees"]
 
 
-def check_pair(params: Array, grads: Array, buffer: Array) -> None:
-    """``params`` can be written to, ``grads`` and the state's buffer are like it."""
-    check_array("params", params, ndim=1)
-    check_array("grads", grads, ndim=1, dtype=params.dtype)
-    check_shape("grads", grads, params.shape, "of params")
-    check_array("state", buffer, ndim=1, dtype=params.dtype)
-    check_shape("state", buffer, params.shape, "of params")
-    if not params.flags.writeable:
-        raise ValueError("params: expected an array that can be written to, for a step moves it in place")
+def check_trees(params: Any, grads: Any, *buffers: Any) -> None:
+    """Check that ``params`` can be written to, and that ``grads`` and the buffers of a state are like it."""
+    found = dict(leaves(params, "params"))
+    if not found:
+        raise TypeError(f"params: expected an array, or arrays in NamedTuples, got {params!r}")
+    for name, x in found.items():
+        if x.dtype not in FLOATS:
+            raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}")
+        if not x.flags.writeable:
+            raise ValueError(f"{name}: expected an array that can be written to, for a step moves it in place")
+    for tree, called in ((grads, "grads"), *((buffer, "state") for buffer in buffers)):
+        like = {name.removeprefix(called): x for name, x in leaves(tree, called)}
+        if [*like] != [name.removeprefix("params") for name in found]:
+            raise TypeError(f"{called}: expected the structure of params, got {called}{f', {called}'.join(like)}")
+        for (name, x), (field, y) in zip(found.items(), like.items(), strict=True):
+            if y.dtype != x.dtype:
+                raise TypeError(f"{called}{field}: expected {x.dtype} like {name}, got {y.dtype}")
+            if y.shape != x.shape:
+                raise ValueError(f"{called}{field}: expected shape of {name} = {x.shape}, got {y.shape}")
 
 
 def check_rate(**rates: float) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, is_number
-from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.nested import leaves
+from linattn_ref.op import op
+from linattn_ref.op.options import is_number
 
 __all__ = ["by_global_norm", "each"]
 
@@ -26,32 +26,33 @@ EPS = 1e-6  # PyTorch's
 PIECE = 1 << 14  # numbers
 
 
-@plain_numbers
-def by_global_norm(grads: Array, limit: float) -> float:
-    """Equation (1) for the flat array of all gradients, in place; the length that it had.
+def look(limit: float, **_: Any) -> None:
+    if not (is_number(limit) and limit > 0):
+        raise ValueError(f"limit: expected a number above 0, got {limit!r}")
+
+
+@op(look=look)
+def by_global_norm(grads: Any, limit: float) -> float:
+    """Equation (1) for all gradients together, an array or a tree of them, in place; return the length they had.
 
     Raises
     ------
     ValueError
         ``limit`` is not above 0.
     """
-    _check_limit(limit)
+    arrays = {id(array): array for _, array in leaves(grads)}.values()
     # Not np.linalg.norm, nor in float32: the square of a large gradient overflows it. In pieces that stay in the cache.
-    rows = grads.reshape(-1)
-    pieces = (rows[first : first + PIECE] for first in range(0, rows.size, PIECE))
+    rows = (array.reshape(-1) for array in arrays)
+    pieces = (row[first : first + PIECE] for row in rows for first in range(0, row.size, PIECE))
     length = math.sqrt(math.fsum(float(np.square(piece, dtype=np.float64).sum()) for piece in pieces))
     if limit < length + EPS:
-        grads *= limit / (length + EPS)  # (1)
+        for array in arrays:
+            array *= limit / (length + EPS)  # (1)
     return length
 
 
-@plain_numbers
+@op(look=look)
 def each(grads: Any, limit: float) -> None:
-    """Equation (1) for each array of a nested NamedTuple by itself, in place."""
-    for _, array in leaves(grads):
+    """Equation (1) for each array of a tree by itself, in place."""
+    for array in {id(array): array for _, array in leaves(grads)}.values():
         by_global_norm(array, limit)
-
-
-def _check_limit(limit: float) -> None:
-    if not (is_number(limit) and limit > 0):
-        raise ValueError(f"limit: expected a number above 0, got {limit!r}")

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, check_sizes
-from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.nn.buffers import Arena, Work
+from linattn_ref.op import Array
+from linattn_ref.op.options import check_sizes, plain
+from linattn_ref.op.workspace import workspace
 from linattn_ref.training import adam, checkpoint, clip, folder, parameters
 from linattn_ref.training.checks import check_rate
 from linattn_ref.training.folder import BEST, LAST, RECORD, RESULT, TIMES, check_folder, read_record, read_times
@@ -59,8 +59,8 @@ class Trees(NamedTuple):
 class Task(NamedTuple):
     """What is to be learned. None of the functions keeps anything between its calls."""
 
-    # A batch's share of the loss, its gradient added to `into`: (params, batch, into, share, work) -> loss
-    learn: Callable[[Any, Any, Any, float, Work], float]
+    # A batch's share of the loss, and the gradient of that: (params, batch, share) -> loss, gradients of params
+    learn: Callable[[Any, Any, float], tuple[float, Any]]
     batch: Callable[[np.random.Generator], Any]
     evaluate: Callable[[Any], dict[str, float]]  # params -> numbers, of which "loss" is to become small
     # What a forward pass saves, in the order of its layers: (params, batch) -> NamedTuple. Asked when a run fails.
@@ -87,7 +87,6 @@ class Settings(NamedTuple):
     own_rates: Callable[[Any], Sequence[tuple[Array, float]]] = lambda params: ()
 
 
-@plain_numbers
 @np.errstate(over="ignore", invalid="ignore")  # each loss and each norm is looked at: what fails is told once, named
 def run(
     task: Task,
@@ -129,9 +128,10 @@ def run(
     OSError
         A file cannot be written; the last checkpoint stays.
     """
+    settings = Settings(*map(plain, settings))
     check_sizes(steps=settings.steps, accumulate=settings.accumulate, every=settings.every)
     check_rate(learning_rate=settings.learning_rate(0))
-    with folder.alone(out):
+    with folder.alone(out), workspace():
         folder.check_files(out, resume=resume)
         return _run(task, params, settings, out, facts, resume, progress)
 
@@ -145,9 +145,8 @@ def _run(
     resume: bool,
     progress: Callable[[Iterable[int]], Iterable[int]],
 ) -> Any:
-    flat, params = parameters.flatten(params)
-    total, grads = parameters.flatten(parameters.zeros_like(params))
-    state, first, best = settings.optimiser.init_state(flat), 0, math.inf
+    _, params = parameters.flatten(params)  # a copy
+    state, first, best = settings.optimiser.init_state(params), 0, math.inf
     lines: list[dict[str, Any]] = [{"facts": _plain(facts)}]
     times: list[dict[str, Any]] = []
     if resume and (out / LAST).exists():
@@ -165,17 +164,19 @@ def _run(
             (out / RESULT).unlink(missing_ok=True)
     folder.write_lines(out, lines, times)
 
-    arena, losses, spent = Arena(), [], folder.seconds_of(times)
+    losses, spent = [], folder.seconds_of(times)
     if first < settings.steps:  # Numba compiles in the first step: it is taken once on copies, before the clock
-        _gradient(task, params, grads, settings, first, arena)
+        _, grads = _gradient(task, params, settings, first)
+        _, copies = parameters.flatten(params)
         settings.optimiser.step(
-            flat.copy(), total, settings.optimiser.init_state(flat), learning_rate=0.0, **settings.options
+            copies, grads, settings.optimiser.init_state(params), learning_rate=0.0, **settings.options
         )
+        del grads, copies
     for step in progress(range(first, settings.steps)):
         begun = time.process_time()
-        total[:] = 0
-        losses.append(_gradient(task, params, grads, settings, step, arena))
-        norm = clip.by_global_norm(total, math.inf if settings.clip_each else settings.clip or math.inf)
+        loss, grads = _gradient(task, params, settings, step)
+        losses.append(loss)
+        norm = clip.by_global_norm(grads, math.inf if settings.clip_each else settings.clip or math.inf)
         usual = lines[1]["training_loss"] if lines[1:] else losses[0]
         if not math.isfinite(losses[-1] + norm) or losses[-1] > EXPLODED * max(abs(usual), 1.0):
             raise TrainingError(_what_failed(task, settings, step, losses[-1], usual, params, grads) + _kept(lines))
@@ -183,7 +184,7 @@ def _run(
             clip.each(grads, settings.clip or math.inf)
         rate = settings.learning_rate(step) * settings.factor(lines[1:])
         before = [(array, array.copy(), ratio) for array, ratio in settings.own_rates(params)]
-        state = settings.optimiser.step(flat, total, state, learning_rate=rate, **settings.options)
+        state = settings.optimiser.step(params, grads, state, learning_rate=rate, **settings.options)
         for array, old, ratio in before:  # a step at a tenth of the rate is a tenth of the step
             array[...] = old + array.dtype.type(ratio) * (array - old)
         spent += time.process_time() - begun
@@ -198,6 +199,7 @@ def _run(
             best = min(best, found_now["loss"])
             times = [*times, {"step": step + 1, "cpu_seconds": None if math.isnan(spent) else round(spent, 3)}]
             folder.save(out, lines, times, Trees(params, state), better=better, best=best)
+        del grads  # the next step makes its own
     return params
 
 
@@ -209,15 +211,17 @@ def _how_far(path: Path, said: Mapping[str, Any]) -> tuple[dict[str, Any], int, 
         raise ValueError(f"{path} does not say how far its run had come ({error!r})") from error
 
 
-def _gradient(task: Task, params: Any, grads: Any, settings: Settings, step: int, work: Work) -> float:
-    """The loss of a step, the mean over all that its batches have; the gradient is added to ``grads``."""
+def _gradient(task: Task, params: Any, settings: Settings, step: int) -> tuple[float, Any]:
+    """The loss of a step, the mean over all that its batches have, and its gradient."""
     rng = np.random.default_rng([settings.seed, step])
     batches = [task.batch(rng) for _ in range(settings.accumulate)]
     counts = [1.0 if task.weigh is None else task.weigh(batch) for batch in batches]
-    whole = math.fsum(counts)
-    return math.fsum(
-        task.learn(params, batch, grads, count / whole, work) for batch, count in zip(batches, counts, strict=True)
-    )
+    whole, losses, total = math.fsum(counts), [], None
+    for batch, count in zip(batches, counts, strict=True):
+        loss, grads = task.learn(params, batch, count / whole)
+        losses.append(loss)
+        total = grads if total is None else parameters.add(total, grads)
+    return math.fsum(losses), parameters.tied(params, total)
 
 
 def _what_failed(task: Task, settings: Settings, step: int, loss: float, usual: float, params: Any, grads: Any) -> str:

@@ -1,4 +1,6 @@
-"""Parameters as one flat array: layers see named arrays, an optimiser one long row of numbers, the same memory.
+"""Trees of arrays: parameters, their gradients, an optimiser's state, which are all of one structure.
+
+Layers see named arrays. The same numbers can be seen as one long row, in the same memory:
 
 >>> from typing import NamedTuple
 >>> class Params(NamedTuple):
@@ -12,33 +14,65 @@ Params(w=array([[1., 1.],
 >>> [name for name, _ in leaves(params)]
 ['w', 'b']
 
-An array that stands in two places is learned as one: it has one view, in both, and what is added ``into`` either is the
-gradient of the one.
+An array that stands in two places is learned as one: it has one view, in both, and its gradient is the sum of what
+`backward` returns in the two places.
 
 >>> e = np.ones((2, 3))
->>> flat, tied = flatten((e, e))
->>> flat.size, tied[0] is tied[1]
+>>> flat, both = flatten((e, e))
+>>> flat.size, both[0] is both[1]
 (6, True)
+>>> tied(both, (e, 2 * e))[1]
+array([[3., 3., 3.],
+       [3., 3., 3.]])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
 
-from linattn_ref.attention.arguments import FLOATS, Array
 from linattn_ref.nested import leaves, map_arrays
+from linattn_ref.op.shapes import FLOATS, Array
 
-__all__ = ["flatten", "leaves", "views", "zeros_like"]
+__all__ = ["add", "flatten", "leaves", "tied", "together", "views", "zeros_like"]
 
 Tree = TypeVar("Tree")  # a NamedTuple of arrays and of such NamedTuples; None where there is nothing
 
 
 def zeros_like(params: Tree) -> Tree:
-    """Zeros in the structure of ``params``, for gradients."""
+    """Return zeros in the structure of ``params``."""
     return _map_once(np.zeros_like, params)
+
+
+def together(params: Any, *others: Any) -> Iterator[tuple[Array, ...]]:
+    """Go through ``params``, each array once, and through other trees of this structure.
+
+    Where one array of ``params`` stands in several places, what another tree has there is added up, unless that is one
+    array too.
+    """
+    places: dict[int, list[int]] = {}
+    arrays = [[array for _, array in leaves(tree)] for tree in (params, *others)]
+    for place, array in enumerate(arrays[0]):
+        places.setdefault(id(array), []).append(place)
+    for some in places.values():
+        distinct = ({id(tree[place]): tree[place] for place in some}.values() for tree in arrays)
+        yield tuple(first if not more else sum(more, first) for first, *more in distinct)
+
+
+def tied(params: Tree, grads: Tree) -> Tree:
+    """Return the gradients, with one sum wherever ``params`` has one array: that of all its places."""
+    sums = {id(array): total for array, total in together(params, grads)}
+    places = iter([sums[id(array)] for _, array in leaves(params)])
+    return map_arrays(lambda _: next(places), grads)
+
+
+def add(total: Tree, grads: Tree) -> Tree:
+    """Add gradients to others, in place, and return these."""
+    for (_, into), (_, array) in zip(leaves(total), leaves(grads), strict=True):
+        into += array
+    return total
 
 
 def flatten(params: Tree) -> tuple[Array, Tree]:

@@ -12,9 +12,9 @@ alone; here, as in the authors' code and PyTorch, up to 5:
 
     p_t = p_{t-1} - eta m_t / c_1 * (r_t sqrt(c_2) / (sqrt(v_t) + eps)   if rho_t > 5, else 1)      (4)
 
-``m``, ``v``, ``c_1`` and ``c_2`` are Adam's. As in PyTorch, ``eps`` is added before the correction by ``c_2``.
+``m``, ``v``, ``c_1`` and ``c_2`` are Adam's, `linattn_ref.training.adam` (1)-(4). As in PyTorch, ``eps`` is added
+before the correction by ``c_2``. A step works in place.
 
->>> import numpy as np
 >>> p, state = np.array([1.0]), init_state(np.array([1.0]))
 >>> for _ in range(6):
 ...     state = step(p, np.array([1.0]), state, learning_rate=0.1)
@@ -32,18 +32,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.kernels import reference
-from linattn_ref.training.adam import State, check_step, decays, init_state
+import numpy as np
+
+from linattn_ref.op import op
+from linattn_ref.training.adam import State, init_state, look, moments
 
 __all__ = ["State", "init_state", "rectification", "step"]
 
 
-@plain_numbers
+@op(look=look)
 def step(
-    params: Array,
-    grads: Array,
+    params: Any,
+    grads: Any,
     state: State,
     *,
     learning_rate: float = 1e-3,
@@ -51,34 +51,19 @@ def step(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     decoupled: bool = False,
-    kernels: Any = reference,
 ) -> State:
-    """Move ``params (parameters,)`` in place, equation (4); arguments as in `adam.step`."""
-    check_step(params, grads, state, learning_rate, betas, eps, weight_decay, kernels)
-    m, v, steps = state._replace(steps=state.steps + 1)
-    c_1, c_2 = (1 - beta**steps for beta in betas)
-    r = rectification(steps, betas[1])
-    if r is None:
-        size, root, eps = learning_rate / c_1, 0.0, 1.0  # (4), without v
-    else:
-        size, root = learning_rate * r * math.sqrt(c_2) / c_1, 1.0  # (4)
-    kernels.adam.step(
-        params,
-        grads,
-        m,
-        v,
-        betas=betas,
-        size=size,
-        root=root,
-        eps=eps,
-        **decays(learning_rate, weight_decay, decoupled),
-    )
-    return State(m, v, steps)
+    """Equation (4), in place; arguments as in `adam.step`."""
+    t = state.steps + 1
+    c_1, c_2, r = 1 - betas[0] ** t, 1 - betas[1] ** t, rectification(t, betas[1])
+    for p, m, v in moments(params, grads, state, learning_rate, betas, weight_decay, decoupled):
+        trusted = 1 if r is None else r * math.sqrt(c_2) / (np.sqrt(v) + eps)  # (4)
+        p -= learning_rate * (m / c_1) * trusted  # (4)
+    return State(state.m, state.v, t)
 
 
-@plain_numbers
+@op
 def rectification(t: int, beta_2: float) -> float | None:
-    """``r_t`` of (3); None while nothing is known."""
+    """Return ``r_t`` of (3); None while nothing is known."""
     rho_inf = 2 / (1 - beta_2) - 1  # (1)
     rho = rho_inf - 2 * t * beta_2**t / (1 - beta_2**t)  # (2)
     if rho <= 5:

@@ -23,40 +23,40 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from linattn_ref.attention.arguments import check_sizes
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import op
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["cosine", "milestones", "noam", "plateau", "warm_up"]
 
 
-@plain_numbers
+@op
 def warm_up(t: int, *, peak: float, warmup: int) -> float:
     """Equation (1)."""
     check_sizes(warmup=warmup)
-    return peak * min(1.0, (t + 1) / warmup)
+    return peak * min(1.0, (t + 1) / warmup)  # (1)
 
 
-@plain_numbers
+@op
 def milestones(t: int, *, rate: float, at: Sequence[int], factor: float = 0.1) -> float:
     """Equation (2): ``rate``, multiplied by ``factor`` at each step in ``at``."""
-    return rate * factor ** sum(t >= milestone for milestone in at)
+    return rate * factor ** sum(t >= milestone for milestone in at)  # (2)
 
 
-@plain_numbers
+@op
 def cosine(t: int, *, peak: float, steps: int, last: float = 0.0) -> float:
     """Equation (3) for ``T = steps``, and ``last`` from then on."""
     check_sizes(steps=steps)
-    return last + (peak - last) * (1 + math.cos(math.pi * min(t / steps, 1.0))) / 2
+    return last + (peak - last) * (1 + math.cos(math.pi * min(t / steps, 1.0))) / 2  # (3)
 
 
-@plain_numbers
+@op
 def noam(t: int, *, width: int, warmup: int, factor: float = 1.0) -> float:
     """Equation (4) for ``E = width`` and ``W = warmup``."""
     check_sizes(width=width, warmup=warmup)
-    return factor * width**-0.5 * min((t + 1) ** -0.5, (t + 1) * warmup**-1.5)
+    return factor * width**-0.5 * min((t + 1) ** -0.5, (t + 1) * warmup**-1.5)  # (4)
 
 
-@plain_numbers
+@op
 def plateau(found: Sequence[float], *, factor: float = 0.5, patience: int = 1) -> float:
     """Equation (5): what to multiply a rate with after evaluations that gave ``found``, in their order.
 
@@ -69,4 +69,4 @@ def plateau(found: Sequence[float], *, factor: float = 0.5, patience: int = 1) -
         best, waited = (value, 0) if value < best else (best, waited + 1)
         if waited == patience:
             times, waited = times + 1, 0
-    return factor**times
+    return factor**times  # (5)

@@ -4,6 +4,7 @@
     p_t = p_{t-1} - eta b_t                                  (2)
 
 ``g`` the gradient, ``eta`` the learning rate, ``mu`` the momentum; PyTorch's form, in which ``eta`` is outside ``b``.
+A step works in place.
 
 >>> p, state = np.array([1.0]), init_state(np.array([1.0]))
 >>> for _ in range(2):
@@ -14,56 +15,56 @@ array([0.75])
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
+import numpy as np  # noqa: F401  (for the example)
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.plain_numbers import plain_numbers
-from linattn_ref.training.checks import check_pair, check_rate
+from linattn_ref.op import op
+from linattn_ref.training.checks import check_rate, check_trees
+from linattn_ref.training.parameters import together, zeros_like
 
 __all__ = ["State", "init_state", "step"]
 
 
 class State(NamedTuple):
-    """What is carried from step to step; its buffers are reused."""
-
-    momentum: Array  # (parameters,), b
+    momentum: Any  # b, as the parameters: an array, or a tree of arrays
     steps: int
 
 
-def init_state(params: Array) -> State:
-    """The state before the first step."""
-    return State(np.zeros_like(params), 0)
+def init_state(params: Any) -> State:
+    """Return the state before the first step."""
+    return State(zeros_like(params), 0)
 
 
-@plain_numbers
+def look(params: Any, grads: Any, state: Any, **rates: Any) -> None:
+    check_trees(params, grads, state.momentum)
+    check_rate(**rates)
+
+
+@op(look=look)
 def step(
-    params: Array,
-    grads: Array,
+    params: Any,
+    grads: Any,
     state: State,
     *,
     learning_rate: float,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
 ) -> State:
-    """Move ``params (parameters,)`` in place.
+    """Equations (1) and (2), in place; return the state after the step.
 
     Parameters
     ----------
-    params, grads : ndarray ``(parameters,)``, or of any shape
+    params, grads : ndarray, or NamedTuple of arrays and of such NamedTuples
+        Parameters, and their gradients in the same structure.
     state : State
-        From :func:`init_state` or the last step. It is spent.
+        From :func:`init_state` or the last step.
     learning_rate, momentum : float
         ``eta`` and ``mu``.
     weight_decay : float
         Times ``p``, added to the gradient.
     """
-    check_pair(params, grads, state.momentum)
-    check_rate(learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay)
-    g = grads + weight_decay * params if weight_decay else grads
-    b = state.momentum
-    b *= momentum if state.steps else 0
-    b += g  # (1)
-    params -= learning_rate * b  # (2)
-    return State(b, state.steps + 1)
+    for p, g, b in together(params, grads, state.momentum):
+        b[...] = (momentum if state.steps else 0) * b + g + weight_decay * p  # (1)
+        p -= learning_rate * b  # (2)
+    return State(state.momentum, state.steps + 1)

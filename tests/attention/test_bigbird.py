@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import bigbird, softmax
-from linattn_ref.kernels import parts
+from linattn_ref.attention.sparse import part
 
 ROUNDING = 1e-13  # numbers up to 10, some hundred roundings
 COVERS = [(3, (0, -1)), (1, ()), (5, (2, 2)), (1, (-1,))]
@@ -110,7 +110,7 @@ def test_parts_are_the_pattern(n, block, window_blocks, global_blocks):
     options = {"block": block, "window_blocks": window_blocks, "global_blocks": global_blocks}
     for random_blocks in (None, drawn):
         times = np.zeros((n, n), int)
-        np.add.at(times, parts.pairs(bigbird.parts_of(n, **options, random_blocks=random_blocks)), 1)
+        np.add.at(times, part.pairs(bigbird.parts_of(n, **options, random_blocks=random_blocks)), 1)
         np.testing.assert_array_equal(times, bigbird.pattern(n, **options, random_blocks=random_blocks))
 
 
@@ -121,7 +121,7 @@ def test_pairs_are_those_of_the_formula():
     per_query = bigbird.pattern(n, block=block, random_blocks=drawn).sum(axis=1)
     assert (per_query[:block] == n).all()
     assert (per_query[2 * block : -2 * block] == block * (3 + 2 + 3)).all()
-    assert parts.count_pairs(bigbird.parts_of(n, block=block, random_blocks=drawn)) == per_query.sum()
+    assert part.count_pairs(bigbird.parts_of(n, block=block, random_blocks=drawn)) == per_query.sum()
 
 
 def test_rows_of_global_blocks_may_hold_anything():
@@ -158,5 +158,5 @@ def test_no_square_array_is_made():
 
 def test_as_many_keys_as_queries():
     q, k, v = np.random.default_rng(0).standard_normal((3, 9, 4))
-    with pytest.raises(ValueError, match=r"^k: expected as many keys as queries, L = N = 8, got L = 9"):
+    with pytest.raises(ValueError, match=r"^k: expected shape \(\.\.\., N, D\) = \(8, 4\), got \(9, 4\)"):
         bigbird.forward(q[1:], k, v, block=3)

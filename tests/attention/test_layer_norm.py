@@ -46,10 +46,19 @@ def test_the_input_is_not_kept():
     ("changed", "error", "match"),
     [
         ({"x": [[1.0]]}, TypeError, r"^x: expected a numpy\.ndarray, got list"),
-        ({"params": np.ones((2, 5))}, TypeError, r"^params: expected layer_norm.Params\(gain, bias\)"),
-        ({"params": Params(np.ones(4), np.ones(5))}, ValueError, r"^gain: expected shape \(W,\) = \(5,\), got \(4,\)"),
-        ({"params": Params(np.ones(5), np.ones(5, np.float32))}, TypeError, r"^bias: expected float64"),
-        *(({"eps": eps}, ValueError, r"^eps: expected a number above 0") for eps in (0, -1e-5, np.nan, np.inf, "1e-5")),
+        ({"params": np.ones((2, 5))}, TypeError, r"^params: expected a layer_norm.Params, got a numpy.ndarray"),
+        (
+            {"params": Params(np.ones(4), np.ones(5))},
+            ValueError,
+            r"^params.gain: expected shape \(W,\) = \(5,\), got \(4,\)",
+        ),
+        ({"params": Params(np.ones(5), np.ones(5, np.float32))}, TypeError, r"^params.bias: expected float64"),
+        ({"eps": 0}, ValueError, r"^eps: expected a number above 0"),
+        *(
+            ({"eps": eps}, ValueError, r"^eps: expected a finite number of at least 0")
+            for eps in (-1e-5, np.nan, np.inf)
+        ),
+        ({"eps": "1e-5"}, TypeError, r"^eps: expected a number, got '1e-5'"),
     ],
 )
 def test_what_is_refused(changed, error, match):
@@ -62,5 +71,5 @@ def test_what_backward_refuses():
     y, saved = layer_norm.forward(*draw())
     with pytest.raises(TypeError, match=r"^saved: expected what forward returned second, a layer_norm.Saved"):
         layer_norm.backward(y, (y, saved))
-    with pytest.raises(ValueError, match=r"^d_out: expected shape of out = \(2, 7, 5\), got \(7, 5\)"):
+    with pytest.raises(ValueError, match=r"^d_out: expected shape \(\.\.\., W\) = \(2, 7, 5\), got \(7, 5\)"):
         layer_norm.backward(y[0], saved)

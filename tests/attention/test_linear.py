@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 from joblib import Parallel, delayed
 
 from linattn_ref.attention import feature_maps, linear, softmax
@@ -36,6 +37,11 @@ EITHER_SIGN = ("favor_trig",)  # whose denominators may be close to 0: there an 
 every_map = pytest.mark.parametrize("feature_map", PLAIN + EXPONENTIAL, ids=lambda m: m.name)
 exponential_maps = pytest.mark.parametrize("feature_map", EXPONENTIAL, ids=lambda m: m.name)
 backends = pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+in_either_dtype = pytest.mark.parametrize(  # of what is compiled a default run has float64 alone
+    ("kernels", "dtype"),
+    [(reference, np.float32), (jit, np.float64), pytest.param(jit, np.float32, marks=pytest.mark.slow)],
+    ids=["reference", "jit", "jit-float32"],
+)
 positive_exponential = pytest.mark.parametrize(
     "feature_map", [m for m in EXPONENTIAL if m.name not in EITHER_SIGN], ids=lambda m: m.name
 )
@@ -216,7 +222,7 @@ def rises(saved):
 @positive_exponential
 @pytest.mark.parametrize("scale", [1, 30])
 @pytest.mark.parametrize("causal", [False, True])
-@backends
+@pytest.mark.parametrize("kernels", [reference, pytest.param(jit, marks=pytest.mark.slow)], ids=["reference", "jit"])
 def test_float32_is_right_at_any_scale(kernels, feature_map, scale, causal, rng):
     """At scale 30 exponents reach some thousand and float32 ends at 88; no output is 0, infinite, or another's."""
     q, k, v = draw(rng, 150, 150, scale=scale, dtype=np.float32)
@@ -247,14 +253,14 @@ def test_gradients_where_the_scale_rises(kernels, feature_map, rng):
 
 @exponential_maps
 @pytest.mark.parametrize("scale", [1, 30])
-@backends
-def test_a_later_key_moves_no_earlier_output(kernels, feature_map, scale, rng):
-    q, k, v = draw(rng, 100, 100, scale=scale, dtype=np.float32)
+@in_either_dtype
+def test_a_later_key_moves_no_earlier_output(kernels, dtype, feature_map, scale, rng):
+    q, k, v = draw(rng, 100, 100, scale=scale, dtype=dtype)
     options = {"feature_map": feature_map, "causal": True, "eps": 0.0, "kernels": kernels}
     out, _ = linear.forward(q, k, v, **options)
     for factor in (1000, 0):  # the exponents of one map rise with the length of a key, those of another fall
         later = k.copy()
-        later[:, 60:] *= np.float32(factor)
+        later[:, 60:] *= dtype(factor)
         changed, _ = linear.forward(q, later, v, **options)
         if kernels is reference:  # to the bit: row by row
             np.testing.assert_array_equal(changed[:, :60], out[:, :60])
@@ -264,15 +270,15 @@ def test_a_later_key_moves_no_earlier_output(kernels, feature_map, scale, rng):
 
 @exponential_maps
 @pytest.mark.parametrize("scale", [1, 30])
-@backends
-def test_another_example_of_the_batch_moves_no_output(kernels, feature_map, scale, rng):
-    q, k, v = draw(rng, 100, 100, leading=(3,), scale=scale, dtype=np.float32)
+@in_either_dtype
+def test_another_example_of_the_batch_moves_no_output(kernels, dtype, feature_map, scale, rng):
+    q, k, v = draw(rng, 100, 100, leading=(3,), scale=scale, dtype=dtype)
     for causal in (False, True):
         options = {"feature_map": feature_map, "causal": causal, "eps": 0.0, "kernels": kernels}
         out, saved = linear.forward(q, k, v, **options)
         for factor in (1000, 0):
             others = k.copy()
-            others[1:, 60:] *= np.float32(factor)
+            others[1:, 60:] *= dtype(factor)
             changed, changed_saved = linear.forward(q, others, v, **options)
             for x, y in zip(scaled(changed_saved), scaled(saved), strict=True):  # to the bit: a scale of its own
                 np.testing.assert_array_equal(x[0], y[0])
@@ -289,24 +295,26 @@ def assert_rounding_only(changed, out, feature_map):
 
     With features of either sign the sum may be far smaller than its terms; there all but one row in ten has to agree.
     """
-    agrees = abs(changed - out) <= 100 * EPS32 * np.maximum(abs(out), 1)
+    agrees = abs(changed - out) <= 100 * np.finfo(out.dtype).eps * np.maximum(abs(out), 1)
     assert agrees.all() if feature_map.name not in EITHER_SIGN else agrees.mean() > 0.9
 
 
-@backends
-def test_one_maximum_for_all_features_would_not_do(kernels):
-    """The query is large in feature 0, the loudest key in feature 1, by far more than float32's exp can express."""
-    feature_map = feature_maps.favor_positive(20 * np.eye(2, dtype=np.float32))
-    k = np.array([[10.0, 0.0], [0.0, 20.0]], np.float32)  # exponents (150, -50) and (-200, 200)
-    q = np.array([[20.0, 0.0]], np.float32)  # exponents (200, -200): similarities exp(350) and exp(0)
-    v = np.array([[1.0], [2.0]], np.float32)
+@in_either_dtype
+def test_one_maximum_for_all_features_would_not_do(kernels, dtype):
+    """The query is large in feature 0, the loudest key in feature 1, by far more than the dtype's exp can express."""
+    size = dtype(1 if dtype is np.float32 else 3)  # whose square multiplies exponents
+    feature_map = feature_maps.favor_positive(20 * size * np.eye(2, dtype=dtype))
+    k = size * np.array([[10.0, 0.0], [0.0, 20.0]], dtype)  # exponents (150, -50) and (-200, 200)
+    q = size * np.array([[20.0, 0.0]], dtype)  # exponents (200, -200): similarities exp(350) and exp(0)
+    v = np.array([[1.0], [2.0]], dtype)
     for causal in (False, True):
         out, _ = linear.forward(q, k, v, feature_map=feature_map, causal=causal, eps=0.0, kernels=kernels)
         np.testing.assert_array_equal(out, [[1.0]])  # the second key adds exp(-350)
 
 
-def test_ordinary_inputs_need_one_scale(rng):
-    q, k, v = draw(rng, 3000, 3000, scale=1, leading=(4,), dtype=np.float32)
+@each_compiled_dtype
+def test_ordinary_inputs_need_one_scale(dtype, rng):
+    q, k, v = draw(rng, 3000, 3000, scale=1, leading=(4,), dtype=dtype)
     feature_map = feature_maps.favor_positive(OMEGA)
     _, saved = linear.forward(q, k, v, feature_map=feature_map, causal=True, eps=0.0, kernels=jit)
     assert len(saved.phi.pieces) == 1

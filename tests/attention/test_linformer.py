@@ -11,7 +11,7 @@ from linattn_ref import gradcheck
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.attention.linformer_projections import SHARING, parameter_count
 from linattn_ref.attention.parts import max_pool, strided_convolution
-from linattn_ref.attention.shapes import segment_bounds
+from linattn_ref.attention.parts.segment_means import segment_bounds
 
 # Sums of some ten products of numbers of size 1 in float64, in another order: some roundings of 2.2e-16 each.
 close = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)

@@ -227,11 +227,16 @@ def test_what_is_refused():
     norm = draw_norm(0)
     (gain, bias), of_values = norm
     cases = (
-        (ValueError, r"^w_p: leading axes \(3,\) do not broadcast to those of k, \(2,\)", np.stack([w_p] * 3), norm),
+        (
+            ValueError,
+            r"^w_p: expected shape \(\.\.\., D, R\) = \(2, 4, 2\), got \(3, 4, 2\)",
+            np.stack([w_p] * 3),
+            norm,
+        ),
         (TypeError, r"^w_p: expected float64", w_p.astype(np.float32), norm),
-        (TypeError, r"^norm_local: expected float64", w_p, ((gain, bias.astype(np.float32)), of_values)),
-        (TypeError, r"^norm_local: expected a numpy\.ndarray", w_p, ((gain, [1.0] * 4), of_values)),
-        (ValueError, r"^norm_local: expected shape \(M,\)", w_p, ((gain, bias), (gain, bias))),
+        (TypeError, r"^norm_local, keys: bias: expected float64", w_p, ((gain, bias.astype(np.float32)), of_values)),
+        (TypeError, r"^norm_local, keys: bias: expected a numpy\.ndarray", w_p, ((gain, [1.0] * 4), of_values)),
+        (ValueError, r"^norm_local, values: gain: expected shape \(W,\) = \(3,\)", w_p, ((gain, bias), (gain, bias))),
         (TypeError, r"^norm_local: expected None or \(\(gain", w_p, (gain, bias)),
         (TypeError, r"^norm_local: expected None or \(\(gain", w_p, True),
     )

@@ -58,7 +58,7 @@ CASES = {  # the name of a page, and of what
     ),
     "long_short": partial(long_short.forward, w_p=OMEGA.T, norm_local=None, norm_global=None, window=8),
 }
-WITHOUT_BACKENDS = "linformer_linear", "long_short", "online_softmax", "chunked_delta"  # NumPy alone
+WITHOUT_BACKENDS = "linformer_linear", "online_softmax", "chunked_delta"  # NumPy alone
 each = pytest.mark.parametrize("forward", CASES.values(), ids=CASES)
 in_each_backend = pytest.mark.parametrize(
     ("name", "options"),

@@ -12,7 +12,7 @@ from linattn_ref.attention import lsh_hashing, reformer, softmax
 from linattn_ref.gradcheck import check_directions
 from linattn_ref.kernels import jit, reference
 
-ROOMS = pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+BACKENDS = pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
 # Sums of at most 100 products of numbers of size 1 in float64: some 100 roundings of 2.2e-16.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
 
@@ -118,7 +118,7 @@ def test_some_pairs_meet_in_several_rounds():
     assert counts == {0, 1, 2, 3}
 
 
-@ROOMS
+@BACKENDS
 def test_one_chunk_is_softmax_attention_to_all_others(kernels):
     qk, v, rotations = draw()
     k = qk / np.linalg.norm(qk, axis=-1, keepdims=True)
@@ -128,7 +128,7 @@ def test_one_chunk_is_softmax_attention_to_all_others(kernels):
         same(out[:, i : i + 1], softmax.forward(qk[:, i : i + 1], k[:, others], v[:, others])[0])
 
 
-@ROOMS
+@BACKENDS
 def test_rounds_that_are_the_same_change_nothing(kernels):
     qk, v, rotations = draw(rounds=1)
     once, _ = reformer.forward(qk, v, rotations=rotations, chunk=4, kernels=kernels)
@@ -139,7 +139,7 @@ def test_rounds_that_are_the_same_change_nothing(kernels):
 # --- Itself ---------------------------------------------------------------------------------------------------------
 
 
-@ROOMS
+@BACKENDS
 def test_a_token_sees_itself_only_if_it_is_alone_in_every_round(kernels):
     """Chunks of 1, causal: token 1 follows 0 in round 0 and goes before it in round 1; token 0 is first in time."""
     qk, v, _ = draw(n=2, leading=())
@@ -154,7 +154,7 @@ def test_a_token_sees_itself_only_if_it_is_alone_in_every_round(kernels):
     np.testing.assert_array_equal(gradients.v, d_out)
 
 
-@ROOMS
+@BACKENDS
 @each_compiled_dtype
 def test_the_similarity_with_itself_does_not_overflow(kernels, dtype):
     """It is the largest, and hidden: its exponential beside the others' log-sum-exp is beyond any float."""
@@ -166,7 +166,7 @@ def test_the_similarity_with_itself_does_not_overflow(kernels, dtype):
     assert all(np.isfinite(x).all() for x in (out, *gradients))
 
 
-@ROOMS
+@BACKENDS
 def test_a_zero_vector_is_a_key_of_zeros_with_no_gradient_as_a_key(kernels):
     """It scores 0 with everyone; as a query it has a gradient."""
     qk, v, rotations = draw(leading=())
@@ -183,7 +183,7 @@ def test_a_zero_vector_is_a_key_of_zeros_with_no_gradient_as_a_key(kernels):
 # --- Masked tokens, and the future ----------------------------------------------------------------------------------
 
 
-@ROOMS
+@BACKENDS
 def test_a_masked_token_is_neither_key_nor_query(kernels):
     """As if it were not there, wherever it is; its own output is 0."""
     qk, v, rotations = draw(leading=())
@@ -209,7 +209,7 @@ def test_causal_weights_do_not_see_the_future_but_who_is_met_depends_on_it():
 # --- Gradients ------------------------------------------------------------------------------------------------------
 
 
-@ROOMS
+@BACKENDS
 @pytest.mark.parametrize("rounds", [1, 3, 8])
 def test_gradient_with_many_rounds(kernels, rounds):
     """The share of a pair that meets in several rounds counts once, backwards too."""

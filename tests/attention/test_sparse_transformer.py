@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import local, patterns, softmax, sparse_transformer
-from linattn_ref.kernels import parts
+from linattn_ref.attention.sparse import part
 from linattn_ref.theory import pattern_graphs
 
 KINDS = pytest.mark.parametrize("kind", patterns.KINDS)
@@ -27,7 +27,7 @@ def test_parts_are_the_pattern(kind, n_keys, stride):
         options = {"kind": kind, "stride": stride, "summary": summary}
         for n in {n_keys, (n_keys + 1) // 2, 1}:
             times = np.zeros((n, n_keys), int)
-            np.add.at(times, parts.pairs(sparse_transformer.parts_of(n, n_keys, **options)), 1)
+            np.add.at(times, part.pairs(sparse_transformer.parts_of(n, n_keys, **options)), 1)
             np.testing.assert_array_equal(times, sparse_transformer.pattern(n_keys, **options)[n_keys - n :])
 
 

@@ -7,7 +7,7 @@ import pytest
 from case import Sizes, about, assert_close
 from cases import each_setting, each_setting_and_dtype
 
-from linattn_ref.attention.masks import zero_masked
+from linattn_ref.attention.parts.masks import shown
 from linattn_ref.gradcheck.inputs import float_arrays
 
 SHAPES = {
@@ -75,7 +75,7 @@ def test_output_is_matrix_times_v(setting):
         matrix = call.case.module.matrix
         arrays = {name: x for name, x in call.arrays.items() if name != "v"}
         p = matrix(**arrays, **call.accepted_by(matrix))
-        assert_close(call.forward()[0], p @ zero_masked(call.arrays["v"], call.options.get("key_mask")), call.case)
+        assert_close(call.forward()[0], p @ shown(call.arrays["v"], call.options.get("key_mask")), call.case)
 
 
 @each_setting_and_dtype()

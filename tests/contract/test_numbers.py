@@ -22,7 +22,6 @@ from linattn_ref.attention import (
     performer,
     reformer,
     rfa,
-    shapes,
     softmax,
     sparse_transformer,
 )
@@ -130,7 +129,6 @@ FUNCTIONS = {
     "lsh_hashing.chunk_of_token": lambda t, f: lsh_hashing.chunk_of_token(np.arange(40)[None], t(7)),
     "reformer.draw_rotations": lambda t, f: reformer.draw_rotations(t(2), t(4), t(6), rng()),
     "segment_means.occupied": lambda t, f: segment_means.occupied(np.ones((1, 40), bool), landmarks=t(3)),
-    "shapes.segment_bounds": lambda t, f: shapes.segment_bounds(t(120), t(7)),
     "feature_maps.taylor_exp": lambda t, f: feature_maps.taylor_exp(t(2)).forward(normal(3, 4))[0],
     "feature_maps.quadratic": lambda t, f: feature_maps.quadratic(f(0.5)).forward(np.float32(normal(3, 4)))[0],
     "feature_maps.favor_positive": lambda t, f: feature_maps.favor_positive(normal(5, 4), scale=f(0.5)).split(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from case import assert_close, at
+from case import assert_close, at, normal_like
 from cases import each_setting
 
 from linattn_ref.attention import online_softmax, patterns, softmax
@@ -41,7 +41,7 @@ def test_weights_sum_to_one_whatever_the_size_of_the_scores(setting):
 
 
 @each_setting(lambda s: s.room == "jit" and is_softmax(s))
-@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as above
 def test_beyond_the_range_all_rooms_are_the_same(setting):
     call = setting.call()
     call = huge(call, np.where(np.arange(call.sizes.n_keys) % 3 == 1, 1, -1)[:, None])
@@ -101,3 +101,32 @@ def test_a_number_that_is_none_reaches_no_earlier_query(setting):
             continue
         found, expected = (at(getattr(x.gradients, name), call.axes[name], slice(None, late)) for x in (after, before))
         assert_close(found, expected, call.case, name)
+
+
+def sees_by_scores(setting):
+    """In compiled sums of features what a query does not see is multiplied by 0, and 0 times NaN is NaN."""
+    return setting.room != "jit" or not setting.case.recurrent or is_softmax(setting)
+
+
+@each_setting(lambda s: s.case.causal and "q" in s.case.query_axes and sees_by_scores(s))
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_a_query_that_is_none_gives_nothing_to_what_it_does_not_see(setting):
+    """The keys after it, and masked ones before it, with a ``d_out`` that is none in another row."""
+    call = setting.call().held()
+    shift, early = call.sizes.n_keys - call.sizes.n, 1
+    before = call.run()
+    q, d_out = call.arrays["q"].copy(), normal_like(before.out)
+    q[..., early, :] = np.nan
+    expected = call.run(d_out).gradients
+    found = call.change(arrays={"q": q}).run(d_out).gradients
+    for name in {"k", "v"} & {*call.case.key_axes}:
+        later, keys = (
+            slice(early + shift + 1, None),
+            [x.copy() for x in (getattr(found, name), getattr(expected, name))],
+        )
+        after = [at(x, call.axes[name], later) for x in keys]
+        assert after[0].size
+        assert_close(*after, call.case, name)
+        if setting.masked:
+            hidden = ~call.options["key_mask"]
+            assert not keys[0][hidden].any()

@@ -1,5 +1,6 @@
 """The feature map elu + 1 in both backends: the map of `attention.feature_maps`, whatever the shape and layout."""
 
+import causal_page
 import numpy as np
 import pytest
 from cases import each_compiled_dtype
@@ -70,7 +71,7 @@ def test_a_step_is_that_of_the_features(room, dtype, leading, d, m, rng):
     z = rng.random((*leading, d)).astype(dtype)
     phi_q, phi_k = (feature_maps.elu_plus_one.forward(x)[0] for x in (q, k))
     expected_s, expected_z = s.copy(), z.copy()
-    expected = reference.causal_product.step(phi_q, phi_k, v, expected_s, expected_z, 1e-6)
+    expected = causal_page.step(phi_q, phi_k, v, expected_s, expected_z, 1e-6)
     out = room.elu_plus_one.step(q, k, v, s, z, 1e-6)
     assert out.dtype == dtype
     tolerance = 32 * np.finfo(dtype).eps  # sums of d terms of size 1

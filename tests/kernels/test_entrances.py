@@ -1,19 +1,29 @@
 """What a compiled kernel refuses: lengths that do not fit, behind which it would go on; and layouts that it takes."""
 
+import importlib
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from linattn_ref.kernels import jit, reference
+from linattn_ref.attention.sparse import part
+from linattn_ref.kernels import jit
+from linattn_ref.kernels.jit import loops
+from linattn_ref.kernels.jit.loops.entrance import Entrance
 
 X, W = np.ones((4, 6)), np.ones(6)
-HEADS, GATE, STATE = np.ones((2, 7, 3)), np.ones((2, 7)), np.ones((2, 3, 3))
+HEADS = np.ones((2, 7, 3))
 ROW, S, Z = np.ones((2, 3)), np.ones((2, 3, 3)), np.ones((2, 3))
 ADAM = {"betas": (0.9, 0.999), "size": 0.1, "root": 1.0, "eps": 1e-8}
 LSTM = np.ones((5, 2, 3)), np.ones((3, 8)), np.ones((2, 8)), np.ones(8)
 TARGETS, SHARE = np.zeros(4, int), np.ones(4)
 LABELS, COUNTS = np.ones((2, 2), int), np.full(2, 3)
+SUMS, MASK = np.ones((2, 7)), np.ones((2, 7), bool)  # of queries
+ORDER, SEEN = np.broadcast_to(np.arange(7), (2, 1, 7)), np.full(2, 7)
+PART = part.band(7, 7, -1, 1, dilation=2)
+GATE, STATE = np.ones((2, 7)), np.ones((2, 3, 3))
+DELTA = HEADS, STATE, HEADS, HEADS, HEADS, HEADS, GATE, STATE, HEADS
 
 
 def refused(call, *arguments, **options):
@@ -23,21 +33,20 @@ def refused(call, *arguments, **options):
 @pytest.mark.parametrize(
     ("call", "arguments", "options"),
     [
-        refused(jit.adam.step, W.copy(), W[:3], W.copy(), W.copy(), **ADAM),
-        refused(jit.adam.step, W.copy(), W, W[:5].copy(), W.copy(), **ADAM),
-        refused(jit.gelu.forward, X, W[:5]),
-        refused(jit.gelu.forward, X, X),
-        refused(jit.layer_norm.forward, X, X[:3], W, W, 1e-5),
-        refused(jit.layer_norm.forward, X, None, W[:5], W, 1e-5),
-        refused(jit.layer_norm.backward, X, None, X, np.ones((3, 1)), np.ones((4, 1)), W),
-        refused(jit.cross_entropy.forward, X, TARGETS[:3], SHARE),
-        refused(jit.cross_entropy.forward, X, TARGETS, SHARE[:3]),
-        refused(jit.ctc.forward, HEADS, LABELS[:1], COUNTS, COUNTS, np.ones(2)),
-        refused(jit.ctc.forward, HEADS, LABELS, COUNTS[:1], COUNTS, np.ones(2)),
-        refused(jit.lstm.forward, LSTM[0], LSTM[1][:2], *LSTM[2:]),
-        refused(jit.causal_product.forward, HEADS, HEADS[:1], HEADS, None, None, None),
-        refused(jit.causal_product.forward, HEADS, HEADS[:, :5], HEADS, None, None, None),
-        refused(jit.causal_product.forward, HEADS, HEADS, HEADS, GATE[:, :5], None, None),
+        refused(loops.adam.step, W.copy(), W[:3], W.copy(), W.copy(), **ADAM),
+        refused(loops.adam.step, W.copy(), W, W[:5].copy(), W.copy(), **ADAM),
+        refused(loops.gelu.forward, X, W[:5]),
+        refused(loops.gelu.forward, X, X),
+        refused(loops.layer_norm.forward, X, W, W[:5], 1e-5),
+        refused(loops.layer_norm.forward, X, W[:5], W, 1e-5),
+        refused(loops.layer_norm.backward, X, X, np.ones((3, 1)), np.ones((4, 1)), W),
+        refused(loops.cross_entropy.forward, X, TARGETS[:3], SHARE),
+        refused(loops.cross_entropy.forward, X, TARGETS, SHARE[:3]),
+        refused(loops.ctc.forward, HEADS, LABELS[:1], COUNTS, COUNTS, np.ones(2)),
+        refused(loops.ctc.forward, HEADS, LABELS, COUNTS[:1], COUNTS, np.ones(2)),
+        refused(loops.lstm.forward, LSTM[0], LSTM[1][:2], *LSTM[2:]),
+        refused(jit.causal_product.forward, HEADS, HEADS[:1], HEADS, None),
+        refused(jit.causal_product.forward, HEADS, HEADS[:, :5], HEADS, None),
         refused(jit.causal_product.step, ROW, ROW[:, :2].copy(), ROW, S, Z, 0.5),
         refused(jit.causal_product.step, ROW, ROW, ROW, S[:1], Z, 0.5),
         refused(jit.causal_product.step, ROW, ROW, ROW, S[..., :2].copy(), Z, 0.5),
@@ -52,10 +61,93 @@ def test_lengths_that_do_not_fit_are_refused(call, arguments, options):
         call(*arguments, **options)
 
 
+def replaced(arguments, place, x):
+    return *arguments[:place], x, *arguments[place + 1 :]
+
+
+def wrong(name, call, arguments, place, x):
+    """What is refused with the argument's name, where ``arguments`` themselves are taken."""
+    return pytest.param(name, call, replaced(arguments, place, x), id=f"{call.__name__}-{name}-{place}")
+
+
+def cut(x, axis=-1):
+    """One less along an axis."""
+    return np.ascontiguousarray(np.take(x, np.arange(x.shape[axis] - 1), axis=axis))
+
+
+def with_field(**fields):
+    return (PART._replace(**fields),)
+
+
+SOFTMAX = HEADS, HEADS, HEADS, MASK, True, 0.5
+SOFTMAX_BACKWARD = HEADS, HEADS, HEADS, HEADS, HEADS, SUMS, MASK, True, 0.5
+PATTERN = HEADS, HEADS, HEADS, MASK, (PART,), 0.5
+PATTERN_BACKWARD = HEADS, HEADS, HEADS, HEADS, HEADS, SUMS, MASK, (PART,), 0.5
+LSH = HEADS, HEADS, HEADS, ORDER, SEEN, 2, True, 0.5
+LSH_BACKWARD = HEADS, HEADS, HEADS, HEADS, HEADS, SUMS, ORDER, SEEN, 2, True, 0.5
+STEP = ROW, HEADS, HEADS, 7, 0.5  # from a cache of seven rows
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "arguments"),
+    [
+        wrong("", loops.softmax.forward, SOFTMAX, 1, HEADS[..., :2]),
+        wrong("", loops.softmax.forward, SOFTMAX, 2, HEADS[:, :5]),
+        wrong("", loops.softmax.backward, SOFTMAX_BACKWARD, 2, HEADS[..., :2]),
+        wrong("", loops.softmax.backward, SOFTMAX_BACKWARD, 3, HEADS[:, :5]),
+        wrong("length", loops.softmax.step, STEP, 3, 8),
+        wrong("length", loops.softmax.step, STEP, 3, 0),
+        wrong("k", loops.softmax.step, STEP, 1, cut(HEADS)),
+        wrong("v", loops.softmax.step, STEP, 2, cut(HEADS, 1)),
+        wrong("", loops.pattern_softmax.forward, PATTERN, 2, HEADS[:, :5]),
+        wrong("part.queries", loops.pattern_softmax.forward, PATTERN, 4, with_field(queries=PART.queries + 1)),
+        wrong("part.queries", loops.pattern_softmax.forward, PATTERN, 4, with_field(queries=PART.queries - 1)),
+        wrong("pattern", loops.pattern_softmax.forward, PATTERN, 4, with_field(keys=PART.keys + 1)),
+        wrong("pattern", loops.pattern_softmax.forward, PATTERN, 4, with_field(keys=PART.keys - 1)),
+        wrong("part.high", loops.pattern_softmax.forward, PATTERN, 4, with_field(high=PART.high + 7)),
+        wrong("part.low", loops.pattern_softmax.forward, PATTERN, 4, with_field(low=PART.low - 7)),
+        wrong("part.low", loops.pattern_softmax.forward, PATTERN, 4, with_field(low=PART.low[1:])),
+        wrong("part.runs", loops.pattern_softmax.forward, PATTERN, 4, with_field(runs=PART.runs + 7)),
+        wrong("part.runs", loops.pattern_softmax.forward, PATTERN, 4, with_field(runs=PART.runs[0])),
+        wrong("part.first_run", loops.pattern_softmax.forward, PATTERN, 4, with_field(first_run=PART.first_run + 9)),
+        wrong("part.tiles", loops.pattern_softmax.forward, PATTERN, 4, with_field(tiles=PART.tiles + 9)),
+        wrong("part.keys", loops.pattern_softmax.backward, PATTERN_BACKWARD, 7, with_field(keys=PART.keys + 1)),
+        wrong("pattern", loops.pattern_softmax.backward, PATTERN_BACKWARD, 7, with_field(queries=PART.queries - 1)),
+        wrong("order", loops.lsh.forward, LSH, 3, ORDER + 1),
+        wrong("order", loops.lsh.forward, LSH, 3, ORDER - 1),
+        wrong("seen", loops.lsh.forward, LSH, 4, SEEN + 1),
+        wrong("seen", loops.lsh.forward, LSH, 4, -SEEN),
+        wrong("", loops.lsh.forward, LSH, 1, HEADS[..., :2]),
+        wrong("order", loops.lsh.backward, LSH_BACKWARD, 6, ORDER + 1),
+        wrong("seen", loops.lsh.backward, LSH_BACKWARD, 7, SEEN + 1),
+        wrong("", loops.delta_product.backward, DELTA, 2, HEADS[..., :2]),
+        wrong("", loops.delta_product.backward, DELTA, 0, HEADS[..., :2]),
+        wrong("targets", loops.cross_entropy.forward, (X, TARGETS, SHARE), 1, TARGETS + 6),
+        wrong("targets", loops.cross_entropy.forward, (X, TARGETS, SHARE), 1, TARGETS - 1),
+        wrong("targets", loops.ctc.forward, (HEADS, LABELS, COUNTS, COUNTS - 1, np.ones(2)), 1, LABELS + 2),
+        wrong("frames", loops.ctc.forward, (HEADS, LABELS, COUNTS, COUNTS - 1, np.ones(2)), 2, COUNTS + 5),
+        wrong("lengths", loops.ctc.forward, (HEADS, LABELS, COUNTS, COUNTS - 1, np.ones(2)), 3, COUNTS),
+    ],
+)
+def test_what_does_not_fit_and_indices_out_of_range_are_refused(name, call, arguments):
+    with pytest.raises(ValueError, match=f"{name}.*expected|expected.*{name}"):
+        call(*arguments)
+
+
+def test_every_kernel_says_what_it_takes():
+    """Or nothing would find what does not fit."""
+    for name in sorted(path.stem for path in Path(loops.__file__).parent.glob("[a-z]*.py")):
+        module = importlib.import_module(f"{loops.__name__}.{name}")
+        for word, x in vars(module).items():
+            check = getattr(x, "check", None)
+            if isinstance(getattr(check, "__self__", None), Entrance) and x.__module__ == module.__name__:
+                assert check.__self__.said, f"{name}.{word}"
+
+
 def test_an_error_names_the_kernel_the_argument_and_both_lengths():
     message = "gelu._forward: bias: expected W = 6 in (1 W), got shape (1, 5)"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        jit.gelu.forward(X, W[:5])
+        loops.gelu.forward(X, W[:5])
 
 
 def views(rng, *shape):
@@ -76,21 +168,18 @@ def test_vectors_of_any_layout_are_read_as_they_are(layout):
     share, strange = (each for i, each in enumerate(views(rng, 4)) if i in (0, layout))
     targets = np.array([5, 0, 3, 1])
     counts = np.repeat(np.array([3, 4]), 2)[::2]
-    kept = jit.layer_norm.forward(x, None, gain, bias, 1e-5)
+    _, *kept = loops.layer_norm.forward(x, gain, bias, 1e-5)
     for got, expected in (
-        (jit.gelu.forward(x, odd), reference.gelu.forward(x, bias)),
-        (jit.layer_norm.forward(x, None, other, odd, 1e-5), reference.layer_norm.forward(x, None, gain, bias, 1e-5)),
+        (loops.gelu.forward(x, odd), loops.gelu.forward(x, bias)),
+        (loops.layer_norm.forward(x, other, odd, 1e-5), loops.layer_norm.forward(x, gain, bias, 1e-5)),
+        (loops.layer_norm.backward(d_y, x, *kept, other), loops.layer_norm.backward(d_y, x, *kept, gain)),
         (
-            jit.layer_norm.backward(d_y, None, x, *kept[2:], other),
-            reference.layer_norm.backward(d_y, None, x, *kept[2:], gain),
+            loops.cross_entropy.forward(x, np.repeat(targets, 2)[::2], abs(strange)),
+            loops.cross_entropy.forward(x, targets, abs(share)),
         ),
         (
-            jit.cross_entropy.forward(x, np.repeat(targets, 2)[::2], abs(strange)),
-            reference.cross_entropy.forward(x, targets, abs(share)),
-        ),
-        (
-            jit.ctc.forward(np.stack([x, d_y]), LABELS, counts, COUNTS - 1, abs(strange)[:2]),
-            reference.ctc.forward(np.stack([x, d_y]), LABELS, np.array([3, 4]), COUNTS - 1, abs(share)[:2]),
+            loops.ctc.forward(np.stack([x, d_y]), LABELS, counts, COUNTS - 1, abs(strange)[:2]),
+            loops.ctc.forward(np.stack([x, d_y]), LABELS, np.array([3, 4]), COUNTS - 1, abs(share)[:2]),
         ),
     ):
         for a, b in zip(got, expected, strict=True):

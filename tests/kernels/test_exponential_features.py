@@ -94,11 +94,12 @@ def test_over_keys_of_which_none_is_seen(kernel):
     assert not denominator.any()
 
 
+@each_compiled_dtype
 @pytest.mark.parametrize("room", [reference, jit])
-def test_a_masked_key_is_no_invalid_number(room):
+def test_a_masked_key_is_no_invalid_number(room, dtype):
     """Its exponent is -inf, which times the zeros that a matrix product is filled up with would be NaN."""
     rng = np.random.default_rng(0)
-    q, k, v = rng.standard_normal((3, 2, 9, 4)).astype(np.float32)
+    q, k, v = rng.standard_normal((3, 2, 9, 4)).astype(dtype)
     key_mask = np.arange(9) % 2 == np.arange(2)[:, None]
     with np.errstate(invalid="raise"):
         out, saved = performer.forward(q, k, v, rng.standard_normal((6, 4)), key_mask=key_mask, kernels=room)

@@ -1,21 +1,35 @@
 """Compiled kernels between guard pages: memory that ends the process if it is touched lies right behind an array, or
 right before it, and what shares its pages stays what it was. Run in a process of its own; and what a kernel refuses."""
 
+import contextlib
 import ctypes
 import ctypes.util
 import os
 import subprocess
 import sys
 from inspect import isfunction
+from unittest import mock
 
+import causal_page
+import lsh_page
 import numpy as np
+import pattern_page
 import softmax_page
 
-from linattn_ref.kernels import jit, parts, reference
+from linattn_ref.attention.sparse import part
+from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.common import exponential_features
 from linattn_ref.kernels.jit import loops
 
-IN_NUMPY = {"softmax": softmax_page, "exponential_features": exponential_features}  # others are in `reference`
+IN_NUMPY = {
+    "softmax": softmax_page,
+    "causal_product": causal_page,
+    "pattern_softmax": pattern_page,
+    "lsh": lsh_page,
+    "exponential_features": exponential_features,
+}  # others are in `reference`
+
+LAYERS = "layer_norm", "gelu", "cross_entropy", "ctc", "lstm"  # these make the arrays of their results themselves
 
 PAGE = 4096
 CANARY = 0xA5
@@ -67,6 +81,20 @@ def gaps(place, x):
 LAYOUTS = {"contiguous": lambda place, x: place(x), "heads last": heads_last, "gaps": gaps}
 
 
+@contextlib.contextmanager
+def new_arrays_by(place):
+    """Within, what is around a compiled loop makes its arrays between guard pages too, full of NaN."""
+
+    def empty(shape, dtype=float, **_):
+        return place(np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 0, dtype))
+
+    def empty_like(x, dtype=None, **_):
+        return empty(x.shape, dtype or x.dtype)
+
+    with mock.patch.object(np, "empty", empty), mock.patch.object(np, "empty_like", empty_like):
+        yield
+
+
 class Rooms:
     """Calls a kernel of each room with the same arguments, the compiled one's between guard pages, and compares."""
 
@@ -83,15 +111,24 @@ class Rooms:
         compiled = getattr(getattr(loops, kernel), function)
         self.called.add(compiled)
         given = [self.put(x) for x in arguments]
-        results = compiled(*given, **options, **{name: self.put(x) for name, x in (into or {}).items()})
+        if kernel in LAYERS:
+            compiled(*map(copied, arguments), **options)  # compiles
+        with new_arrays_by(self.place) if kernel in LAYERS else contextlib.nullcontext():
+            results = compiled(*given, **options, **{name: self.put(x) for name, x in (into or {}).items()})
         if expected is None:
             copies = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
-            numpys = IN_NUMPY.get(kernel) or getattr(reference, kernel)
+            numpys = IN_NUMPY.get(kernel) or getattr(reference, kernel, None) or getattr(loops, kernel)
             expected = getattr(numpys, function)(*copies, **options), *(copies[i] for i in written)
             results = results, *(given[i] for i in written)
         compare(results, expected)
         self.place.check()
         return expected
+
+
+def copied(x):
+    if isinstance(x, tuple) and type(x) is tuple:
+        return tuple(map(copied, x))
+    return x.copy() if isinstance(x, np.ndarray) else x
 
 
 def compare(got, expected):
@@ -111,7 +148,7 @@ def attention_kernels(call, rng, leading, n, d, m):
     q, k, v, d_out, d_s = drawn(n, d), drawn(n, d), drawn(n, m), drawn(n, m), drawn(d, m)
     nothing = (np.zeros((*leading, n, d)), np.zeros((*leading, n, d)), np.zeros((*leading, n, m)))
     into, backward_into = {"out": nothing[2]}, {"gradients": nothing}
-    pattern = (parts.band(n, n, -3, 2, dilation=2, without=[1]), parts.columns(n, n, [1]))
+    pattern = (part.band(n, n, -3, 2, dilation=2, without=[1]), part.columns(n, n, [1]))
     order = rng.permuted(np.broadcast_to(np.arange(n, dtype=np.int32), (*leading, 2, n)), axis=-1)
     kinds = {
         "softmax": (np.arange(n) != n // 2) & np.ones((*leading, n), bool),
@@ -125,14 +162,12 @@ def attention_kernels(call, rng, leading, n, d, m):
     (out, log_sum_exp), *_ = call("lsh", "forward", q, k, v, *more, into=into)
     call("lsh", "backward", d_out, q, k, v, out, log_sum_exp, *more, into=backward_into)
 
-    gate, weight, z = rng.uniform(0.2, 1, (*leading, n)), rng.uniform(0, 1, (*leading, n)), abs(drawn(d))
-    for g, w, s in ((None, None, None), (gate, weight, d_s)):
-        call("causal_product", "forward", q, k, v, g, w, s, into=into)
-        call("causal_product", "backward", d_out, s, q, k, v, g, w, s, into=backward_into)
-        call("causal_product", "normalised_forward", q * q, k * k, v, g, w, s, None if s is None else z, 0.5, into=into)
-        more = q * q, k * k, v, g, w, s, None if s is None else z
-        out, denominator, *_ = reference.causal_product.normalised_forward(*more, 0.5)
-        d_z = None if s is None else z
+    z = abs(drawn(d))
+    for s, d_z in ((None, None), (d_s, z)):
+        call("causal_product", "forward", q, k, v, s, into=into)
+        call("causal_product", "backward", d_out, s, q, k, v, s, into=backward_into)
+        more = q * q, k * k, v, s, d_z
+        (out, denominator, *_), *_ = call("causal_product", "normalised_forward", *more, 0.5, into=into)
         call("causal_product", "normalised_backward", d_out, s, d_z, *more, out, denominator, into=backward_into)
     call("causal_product", "forward_by_row", q, k, v, d_s)
     call("causal_product", "backward_by_row", d_out, d_s, q, k, v, d_s)
@@ -195,35 +230,23 @@ def layers(call, rng, shape):
         return rng.standard_normal(shape)
 
     width, rows = shape[-1], int(np.prod(shape[:-1]))
-    x, added, d_y, past = drawn(4, *shape)
+    x, d_y = drawn(2, *shape)
     gain, bias, buffer = drawn(width), drawn(width), np.zeros(shape)
-    for a, p in ((added, past), (None, None)):
-        (total, _, mean, s), *_ = call("layer_norm", "forward", x, a, gain, bias, 1e-3, into={"out": buffer})
-        call("layer_norm", "backward", d_y, p, total, mean, s, gain, into={"d_total": buffer})
+    _, mean, s = call("layer_norm", "forward", x, gain, bias, 1e-3)[0]
+    call("layer_norm", "backward", d_y, x, mean, s, gain)
     for b in (bias, None):
-        (_, slope), *_ = call("gelu", "forward", x, b, into={"out": buffer, "slope": buffer})
-    call("gelu", "backward", d_y, slope, into={"out": buffer})
+        call("gelu", "forward", x, b, into={"out": buffer, "slope": buffer})
     targets, share = rng.integers(0, width, shape[:-1]), rng.random(shape[:-1])
-    call("cross_entropy", "forward", x, targets, share, into={"d_scores": buffer})
+    call("cross_entropy", "forward", x, targets, share)
     scores, labels = drawn(2, rows, width), rng.integers(1, max(width, 2), (2, 2)) % width
     frames, lengths = np.array([rows, max(rows - 1, 1)]), np.array([min(2, rows // 2), 0])
     if width > 1:
-        call("ctc", "forward", scores, labels, frames, lengths, share.ravel()[:1].repeat(2),
-             into={"d_scores": np.zeros_like(scores)})  # fmt: skip
+        call("ctc", "forward", scores, labels, frames, lengths, share.ravel()[:1].repeat(2))
     hidden = width + 1
-    steps = drawn(rows, 2, width)
+    steps, d_h = drawn(rows, 2, width), drawn(rows, 2, hidden)
     w, u, b = drawn(width, 4 * hidden), drawn(hidden, 4 * hidden), drawn(4 * hidden)
-
-    def work(shape, dtype):
-        return call.place(np.full(shape, np.nan, dtype))
-
-    kept = loops.lstm.forward(*(call.put(x) for x in (steps, w, u, b)), work=work)
-    exact = reference.lstm.forward(steps, w, u, b)
-    compare(kept, exact)
-    d_h = drawn(rows, 2, hidden)
-    got = loops.lstm.backward(*(call.put(x) for x in (d_h, steps, w, u)), *kept, work=work)
-    compare(got, reference.lstm.backward(d_h, steps, w, u, *exact))
-    call.called |= {loops.lstm.forward, loops.lstm.backward}
+    kept = call("lstm", "forward", steps, w, u, b)[0]
+    call("lstm", "backward", d_h, steps, w, u, *kept)
     for shape in ((width,), (3, width)):  # of one axis, and of two: a parameter that is moved by itself
         p, g, m, v = (abs(drawn(*shape)) for _ in range(4))
         more = {"betas": (0.8, 0.9), "size": 0.1, "root": 1.5, "eps": 1e-3}

@@ -156,27 +156,41 @@ def test_without_a_cache_kernels_are_compiled_and_a_warning_says_so_once(tmp_pat
     assert warned(ONCE + AND_IN_A_FORKED_CHILD, tmp_path, PYTHONPATH=str(tmp_path), **places) == [1, 0, 1]
 
 
+SMALLEST = """
+from linattn_ref.kernels.jit.loops.cache import serial_kernel
+@serial_kernel
+def twice(x):
+    return 2 * x
+assert twice(3) == 6
+"""
+
+
 def test_a_damaged_cache_is_told_and_written_anew(tmp_path):
     """As a power cut leaves it."""
-    place = {"NUMBA_CACHE_DIR": str(tmp_path)}
-    assert warned(ONCE, tmp_path, **place) == [0, 0, 0]
-    for path in tmp_path.rglob("*.nb[ic]"):
+    (tmp_path / "smallest.py").write_text(SMALLEST)
+    place = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert warned("import smallest", tmp_path, **place) == [0, 0, 0]
+    files = [*(tmp_path / "cache").rglob("*.nb[ic]")]
+    assert len(files) == 2
+    for path in files:
         path.write_bytes(b"\0" * 100)
-    assert warned(ONCE, tmp_path, **place) == [0, 1, 0]
-    assert warned(ONCE, tmp_path, **place) == [0, 0, 0]
+    assert warned("import smallest", tmp_path, **place) == [0, 1, 0]
+    assert warned("import smallest", tmp_path, **place) == [0, 0, 0]
 
 
 # --- From end to end ------------------------------------------------------------------------------------------------
 
 RUN = """
 import numpy as np
-from linattn_ref.kernels import jit, parts, reference
+from linattn_ref.attention import pattern_softmax
+from linattn_ref.attention.sparse import part
+from linattn_ref.kernels import jit
 q, k, v = np.random.default_rng(0).standard_normal((3, 200, 4))
-pattern = (parts.band(200, 200, -20, 0),)
-out, _ = jit.pattern_softmax.forward(q, k, v, None, pattern, 0.5)
-expected, _ = reference.pattern_softmax.forward(q, k, v, None, pattern, 0.5)
+pattern = (part.band(200, 200, -20, 0),)
+out, _ = pattern_softmax.forward(q, k, v, pattern, kernels=jit)
+expected, _ = pattern_softmax.forward(q, k, v, pattern)
 np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
-print(sum(jit.pattern_softmax._forward.threaded.stats.cache_hits.values()))
+print(sum(jit.loops.pattern_softmax._forward.threaded.stats.cache_hits.values()))
 """
 
 
@@ -194,8 +208,8 @@ def test_a_constant_changed_with_a_warm_cache(tmp_path):
         return int(result.stdout)
 
     assert (run(), run()) == (0, 1)
-    parts = copy / "kernels" / "parts.py"
-    text = parts.read_text()
+    part = copy / "attention" / "sparse" / "part.py"
+    text = part.read_text()
     assert text.count("TILE = 32 ") == 1
-    parts.write_text(text.replace("TILE = 32 ", "TILE = 64 "))
+    part.write_text(text.replace("TILE = 32 ", "TILE = 64 "))
     assert run() == 0

@@ -1,6 +1,5 @@
 """Backends of one's own: whatever has pages by their names will do, be it a module, a namespace or an object."""
 
-import re
 import sys
 from collections import Counter
 from functools import partial
@@ -16,13 +15,13 @@ from linattn_ref.attention import (
     linear,
     linformer,
     local,
+    longformer,
     nystromformer,
+    pattern_softmax,
     reformer,
     rfa,
     softmax,
 )
-from linattn_ref.attention.rooms import CALLED
-from linattn_ref.kernels import reference
 
 FUNCTIONS = "forward", "backward", "step"
 
@@ -62,6 +61,7 @@ rng = np.random.default_rng(0)
 Q, K, V = (rng.standard_normal((2, 9, 4)) for _ in range(3))
 OMEGA, GATE, BETA = rng.standard_normal((5, 4)), rng.random((2, 9)), rng.random((2, 9))
 E = rng.standard_normal((3, 9))
+ROTATIONS = reformer.draw_rotations(2, 4, 4, rng)
 # A mechanism, the page that it is made of, and how often it calls that, forward and backward.
 FORWARDS = {
     "softmax": (softmax, partial(softmax.forward, Q, K, V), softmax, 1, 1),
@@ -71,6 +71,15 @@ FORWARDS = {
     "rfa gated": (rfa, partial(rfa.forward, Q, K, V, OMEGA, GATE, causal=True), delta_rule, 1, 1),
     "gated linear": (gated_linear, partial(gated_linear.forward, Q, K, V, -GATE), delta_rule, 1, 1),
     "delta": (delta, partial(delta.forward, Q, K, V, BETA), delta_rule, 1, 1),
+    "local": (local, partial(local.forward, Q, K, V, window=2), pattern_softmax, 1, 1),
+    "longformer": (
+        longformer,
+        partial(longformer.forward, *(Q, K, V) * 2, window=2, global_tokens=[]),
+        pattern_softmax,
+        1,
+        1,
+    ),
+    "reformer": (reformer, partial(reformer.forward, Q, V, rotations=ROTATIONS, chunk=3), reformer, 1, 1),
     "nystromformer": (nystromformer, partial(nystromformer.forward, Q, K, V, landmarks=3), softmax, 3, 2),
 }
 
@@ -119,46 +128,3 @@ def test_a_function_in_place_of_a_page_is_none():
     """As `scipy.special.softmax` or `torch.softmax`."""
     with pytest.raises(TypeError, match=r"^kernels: expected a backend with the page 'softmax' "):
         softmax.forward(Q, K, V, kernels=SimpleNamespace(softmax=np.exp))
-
-
-# --- Kernels of mechanisms that are no pages yet --------------------------------------------------------------------
-
-
-ROTATIONS = reformer.draw_rotations(2, 4, 4, rng)
-LOOPS = {
-    "local": (local, partial(local.forward, Q, K, V, window=2), "pattern_softmax"),
-    "reformer": (reformer, partial(reformer.forward, Q, V, rotations=ROTATIONS, chunk=3), "lsh"),
-}
-
-
-def counted(name, calls):
-    """The functions of a kernel of the reference that mechanisms call, and no other; each call is noted."""
-
-    def note(function, *args, **keywords):
-        calls[function] += 1
-        return getattr(getattr(reference, name), function)(*args, **keywords)
-
-    return SimpleNamespace(**{function: partial(note, function) for function in CALLED})
-
-
-@pytest.mark.parametrize("room", [SimpleNamespace, as_module, as_object])
-@pytest.mark.parametrize("mechanism", LOOPS)
-def test_both_passes_run_on_its_loop(mechanism, room):
-    module, forward, name = LOOPS[mechanism]
-    (expected, expected_saved), calls = forward(), Counter()
-    out, saved = forward(kernels=room(**{name: counted(name, calls)}))
-    gradients = module.backward(out, saved)
-    assert calls == {"forward": 1, "backward": 1}
-    np.testing.assert_array_equal(out, expected)
-    for x, y in zip(gradients, module.backward(expected, expected_saved), strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
-@pytest.mark.parametrize(("mechanism", "lacking"), [(m, f) for m in LOOPS for f in CALLED])
-def test_one_that_lacks_a_function_is_told_which(mechanism, lacking):
-    _, forward, name = LOOPS[mechanism]
-    kernel = counted(name, Counter())
-    delattr(kernel, lacking)
-    told = re.escape(f"or your own with {', '.join(CALLED)}), got ") + rf".*, whose '{name}' lacks {lacking}$"
-    with pytest.raises(TypeError, match=rf"^kernels: expected a module with a '{name}' kernel \(.*{told}"):
-        forward(kernels=SimpleNamespace(**{name: kernel}))

@@ -1,4 +1,4 @@
-"""Pattern softmax in both rooms against dense softmax under the same pairs, and what it promises beyond the numbers."""
+"""Pattern softmax, page and loop, against dense softmax over the same pairs, and what it promises besides."""
 
 import math
 import tracemalloc
@@ -6,46 +6,47 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
+import pattern_page
 import pytest
 from cases import each_compiled_dtype
 from threads import several_threads
 
 from linattn_ref.attention import bigbird
-from linattn_ref.kernels import jit, parts, reference
+from linattn_ref.attention.sparse import part
 from linattn_ref.kernels.jit.loops import pattern_softmax as kernel
 from linattn_ref.kernels.jit.loops.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float32))
-rooms = pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+loops = pytest.mark.parametrize("loop", [pattern_page, kernel], ids=["page", "jit"])
 NAMES = ("out", "lse", "d_q", "d_k", "d_v")
 
 
 def in_blocks(n, n_keys):
     """Three blocks of 50, one of them ragged: sees two that are apart; all; nothing."""
-    return (parts.blocks(n, n_keys, 50, [[0, 2], [0, 1, 2], []]),)
+    return (part.blocks(n, n_keys, 50, [[0, 2], [0, 1, 2], []]),)
 
 
 # Name: a function of N and L, and such a pair of lengths.
 PATTERNS = {
-    "one pair": (lambda n, n_keys: (parts.band(n, n_keys, 0, 0),), 1, 1),
+    "one pair": (lambda n, n_keys: (part.band(n, n_keys, 0, 0),), 1, 1),
     "no parts": (lambda n, n_keys: (), 5, 7),
-    "no pairs": (lambda n, n_keys: (parts.columns(n, n_keys, []),), 5, 7),
-    "window": (lambda n, n_keys: (parts.band(n, n_keys, -9, 9),), 71, 71),
-    "wide window": (lambda n, n_keys: (parts.band(n, n_keys, -150, 150),), 331, 331),
-    "more queries than keys": (lambda n, n_keys: (parts.band(n, n_keys, -9, 9),), 100, 41),
-    "a late block": (lambda n, n_keys: (parts.band(n, n_keys, -9, 0, shift=n_keys - n),), 5, 150),
-    "dilated": (lambda n, n_keys: (parts.band(n, n_keys, -4, 4, dilation=7),), 131, 131),
+    "no pairs": (lambda n, n_keys: (part.columns(n, n_keys, []),), 5, 7),
+    "window": (lambda n, n_keys: (part.band(n, n_keys, -9, 9),), 71, 71),
+    "wide window": (lambda n, n_keys: (part.band(n, n_keys, -150, 150),), 331, 331),
+    "more queries than keys": (lambda n, n_keys: (part.band(n, n_keys, -9, 9),), 100, 41),
+    "a late block": (lambda n, n_keys: (part.band(n, n_keys, -9, 0, shift=n_keys - n),), 5, 150),
+    "dilated": (lambda n, n_keys: (part.band(n, n_keys, -4, 4, dilation=7),), 131, 131),
     "window and columns": (
-        lambda n, n_keys: (parts.band(n, n_keys, -9, 9, without=[0, 40]), parts.columns(n, n_keys, [0, 40])),
+        lambda n, n_keys: (part.band(n, n_keys, -9, 9, without=[0, 40]), part.columns(n, n_keys, [0, 40])),
         131,
         131,
     ),
     "stride": (
-        lambda n, n_keys: (parts.band(n, n_keys, -10, 0), parts.band(n, n_keys, -n_keys, -1, dilation=11)),
+        lambda n, n_keys: (part.band(n, n_keys, -10, 0), part.band(n, n_keys, -n_keys, -1, dilation=11)),
         131,
         131,
     ),
-    "columns before": (lambda n, n_keys: (parts.interval(np.zeros(n), np.arange(n) // 2, n_keys, [3, 1, 60]),), 70, 70),
+    "columns before": (lambda n, n_keys: (part.interval(np.zeros(n), np.arange(n) // 2, n_keys, [3, 1, 60]),), 70, 70),
     "blocks": (in_blocks, 120, 131),
 }
 patterns = pytest.mark.parametrize("name", PATTERNS)
@@ -57,7 +58,7 @@ class Inputs(NamedTuple):
     v: np.ndarray
     d_out: np.ndarray
     key_mask: np.ndarray | None
-    pattern: parts.Pattern
+    pattern: part.Pattern
     scale: float
 
 
@@ -77,17 +78,17 @@ def draw(name, dtype=np.float64, masked=False, leading=(2,), widths=(5, 3)):
     return Inputs(q, k, v, d_out, key_mask, make(n, n_keys), d**-0.5)
 
 
-def run(room, inputs):
+def run(loop, inputs):
     """``out, log_sum_exp, d_q, d_k, d_v``."""
     q, k, v, d_out, *rest = inputs
-    out, log_sum_exp = room.pattern_softmax.forward(q, k, v, *rest)
-    return out, log_sum_exp, *room.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, *rest)
+    out, log_sum_exp = loop.forward(q, k, v, *rest)
+    return out, log_sum_exp, *loop.backward(d_out, q, k, v, out, log_sum_exp, *rest)
 
 
 def allowed(inputs):
     """``(..., N, L)``."""
     seen = np.zeros((inputs.q.shape[-2], inputs.k.shape[-2]), bool)
-    seen[parts.pairs(inputs.pattern)] = True
+    seen[part.pairs(inputs.pattern)] = True
     return seen if inputs.key_mask is None else seen & inputs.key_mask[..., None, :]
 
 
@@ -122,52 +123,52 @@ def assert_close(got, expected, dtype):
 @each_compiled_dtype
 @pytest.mark.parametrize("masked", [False, True])
 @patterns
-@rooms
-def test_is_dense_softmax_over_the_pairs(room, name, masked, dtype):
+@loops
+def test_is_dense_softmax_over_the_pairs(loop, name, masked, dtype):
     inputs = draw(name, dtype, masked)
-    assert_close(run(room, inputs), dense(inputs), dtype)
+    assert_close(run(loop, inputs), dense(inputs), dtype)
 
 
 @each_compiled_dtype
 @pytest.mark.parametrize("leading", [(), (2, 1, 2), (kernel.TASKS + 1,), (0,)], ids=str)
-@rooms
-def test_any_number_of_heads(room, leading, dtype):
+@loops
+def test_any_number_of_heads(loop, leading, dtype):
     """None; more than the tasks in which the backward pass shares out the keys of few heads."""
     inputs = draw("window and columns", dtype, leading=leading)
-    assert_close(run(room, inputs), dense(inputs), dtype)
+    assert_close(run(loop, inputs), dense(inputs), dtype)
 
 
 @each_compiled_dtype
-@rooms
-def test_widths_beyond_a_vector(room, dtype):
+@loops
+def test_widths_beyond_a_vector(loop, dtype):
     inputs = draw("stride", dtype, widths=(WIDTH + 3, 2 * WIDTH + 1))
-    assert_close(run(room, inputs), dense(inputs), dtype)
+    assert_close(run(loop, inputs), dense(inputs), dtype)
 
 
 @each_compiled_dtype
-@rooms
-def test_parts_in_another_order_give_the_same(room, dtype):
+@loops
+def test_parts_in_another_order_give_the_same(loop, dtype):
     """The next part takes up where the last one stopped; which comes first does not matter, but for rounding."""
     inputs = draw("stride", dtype)
-    assert_close(run(room, inputs._replace(pattern=inputs.pattern[::-1])), dense(inputs), dtype)
+    assert_close(run(loop, inputs._replace(pattern=inputs.pattern[::-1])), dense(inputs), dtype)
 
 
-@rooms
-def test_one_part_or_many(room):
+@loops
+def test_one_part_or_many(loop):
     """A window cut into its diagonals, a part each."""
     inputs = draw("window")
     n = inputs.q.shape[-2]
-    pieces = tuple(parts.band(n, n, s, s) for s in range(-9, 10))
-    for name, x, y in zip(NAMES, run(room, inputs._replace(pattern=pieces)), run(room, inputs), strict=True):
+    pieces = tuple(part.band(n, n, s, s) for s in range(-9, 10))
+    for name, x, y in zip(NAMES, run(loop, inputs._replace(pattern=pieces)), run(loop, inputs), strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-13, err_msg=name)  # 19 mergings, each some eps of 1
 
 
 @each_compiled_dtype
 @patterns
-@rooms
-def test_what_sees_nothing_or_is_not_seen_is_exactly_zero(room, name, dtype):
+@loops
+def test_what_sees_nothing_or_is_not_seen_is_exactly_zero(loop, name, dtype):
     inputs = draw(name, dtype, masked=True)
-    out, log_sum_exp, d_q, d_k, d_v = run(room, inputs)
+    out, log_sum_exp, d_q, d_k, d_v = run(loop, inputs)
     seen = allowed(inputs)
     blind, unseen = ~seen.any(axis=-1), ~seen.any(axis=-2)
     assert blind.any()
@@ -178,27 +179,27 @@ def test_what_sees_nothing_or_is_not_seen_is_exactly_zero(room, name, dtype):
 
 @each_compiled_dtype
 @patterns
-@rooms
-def test_keys_outside_move_nothing(room, name, dtype):
+@loops
+def test_keys_outside_move_nothing(loop, name, dtype):
     """Not one bit: a query's output, with every key that it does not see a million times larger."""
     inputs = draw(name, dtype, leading=())
-    seen, before = allowed(inputs), run(room, inputs)[0]
+    seen, before = allowed(inputs), run(loop, inputs)[0]
     for row in range(0, len(before), 7):
         k, v = inputs.k.copy(), inputs.v.copy()
         k[~seen[row]], v[~seen[row]] = 1e6 * k[~seen[row]], 1e6
-        after, _ = room.pattern_softmax.forward(inputs.q, k, v, *inputs[4:])
+        after, _ = loop.forward(inputs.q, k, v, *inputs[4:])
         np.testing.assert_array_equal(after[row], before[row])
 
 
 @each_compiled_dtype
-@rooms
-def test_scores_of_thousands(room, dtype):
+@loops
+def test_scores_of_thousands(loop, dtype):
     """Also when a part that comes later has the largest, and when it has the least."""
     inputs = draw("stride", dtype)
     q, k = np.rint(64 * inputs.q), np.rint(64 * inputs.k)
     inputs = inputs._replace(q=q, k=k, scale=1.0)  # whole scores, exact in both dtypes
     for pattern in (inputs.pattern, inputs.pattern[::-1]):
-        out, log_sum_exp, *gradients = run(room, inputs._replace(pattern=pattern))
+        out, log_sum_exp, *gradients = run(loop, inputs._replace(pattern=pattern))
         expected = dense(inputs)
         # A log-sum-exp of some thousands is rounded to eps times that, and with it the weights of what came before.
         atol = 8 * np.finfo(dtype).eps * abs(expected[1]).max()
@@ -208,17 +209,20 @@ def test_scores_of_thousands(room, dtype):
 
 
 @each_compiled_dtype
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@rooms
+@pytest.mark.parametrize(
+    ("loop", "value"),
+    [(pattern_page, np.nan), (kernel, np.nan), (kernel, np.inf)],  # the page takes an infinite score for a large one
+    ids=["page-nan", "jit-nan", "jit-inf"],
+)
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's word for it
-def test_what_is_not_finite_shows_where_it_is_seen(room, value, dtype):
+def test_what_is_not_finite_shows_where_it_is_seen(loop, value, dtype):
     inputs = draw("stride", dtype, leading=())
-    seen, clean = allowed(inputs)[:, 40], run(room, inputs)[0]
+    seen, clean = allowed(inputs)[:, 40], run(loop, inputs)[0]
     k = inputs.k.copy()
     k[40] = value
     q = abs(inputs.q)  # so that the score is inf, and not -inf, which would be a weight of 0
-    clean = room.pattern_softmax.forward(q, inputs.k, inputs.v, *inputs[4:])[0]
-    out, log_sum_exp = room.pattern_softmax.forward(q, k, inputs.v, *inputs[4:])
+    clean = loop.forward(q, inputs.k, inputs.v, *inputs[4:])[0]
+    out, log_sum_exp = loop.forward(q, k, inputs.v, *inputs[4:])
     assert np.isnan(out[seen]).all()
     assert np.isnan(log_sum_exp[seen]).all()
     np.testing.assert_array_equal(out[~seen], clean[~seen])
@@ -237,7 +241,7 @@ def test_the_same_bits_for_any_number_of_threads(name, leading, dtype):
     try:
         for count in {1, min(2, threads), threads}:
             numba.set_num_threads(count)
-            results.append(run(jit, inputs))
+            results.append(run(kernel, inputs))
     finally:
         numba.set_num_threads(threads)
     for other in results[1:]:
@@ -252,8 +256,8 @@ def test_a_head_alone_gives_the_same_bits_in_numpy(widths, dtype):
     pattern = bigbird.parts_of(13, block=4)  # scattered keys, in small tiles
     inputs = draw("window", dtype, leading=(3,), widths=widths)._replace(pattern=pattern)
     inputs = inputs._replace(**{name: getattr(inputs, name)[:, :13] for name in ("q", "k", "v", "d_out")})
-    alone = run(reference, inputs._replace(q=inputs.q[1], k=inputs.k[1], v=inputs.v[1], d_out=inputs.d_out[1]))
-    for name, x, y in zip(NAMES, run(reference, inputs), alone, strict=True):
+    alone = run(pattern_page, inputs._replace(q=inputs.q[1], k=inputs.k[1], v=inputs.v[1], d_out=inputs.d_out[1]))
+    for name, x, y in zip(NAMES, run(pattern_page, inputs), alone, strict=True):
         np.testing.assert_array_equal(x[1], y, err_msg=name)
 
 
@@ -261,8 +265,8 @@ def test_a_head_alone_gives_the_same_bits_in_numpy(widths, dtype):
 def test_a_head_alone_gives_the_same_bits(dtype):
     """But for ``d_q``, whose sum over keys is shared out to several tasks where heads are few."""
     inputs = draw("stride", dtype, leading=(3,))
-    together = run(jit, inputs)
-    alone = run(jit, inputs._replace(q=inputs.q[1:2], k=inputs.k[1:2], v=inputs.v[1:2], d_out=inputs.d_out[1:2]))
+    together = run(kernel, inputs)
+    alone = run(kernel, inputs._replace(q=inputs.q[1:2], k=inputs.k[1:2], v=inputs.v[1:2], d_out=inputs.d_out[1:2]))
     for name, x, y in zip(NAMES, together, alone, strict=True):
         if name != "d_q":
             np.testing.assert_array_equal(x[1:2], y, err_msg=name)
@@ -271,7 +275,7 @@ def test_a_head_alone_gives_the_same_bits(dtype):
 @each_compiled_dtype
 def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
     inputs = draw("stride", dtype, masked=True)
-    expected = run(jit, inputs)
+    expected = run(kernel, inputs)
     compiled = len(kernel._forward.threaded.signatures), len(kernel._backward.threaded.signatures)
     arrays = []
     for x in inputs[:4]:
@@ -279,10 +283,10 @@ def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
         strided.flags.writeable = False
         arrays.append(strided)
     mask = np.repeat(inputs.key_mask, 2, axis=-1)[..., ::2]
-    for x, y in zip(run(jit, Inputs(*arrays, mask, *inputs[5:])), expected, strict=True):
+    for x, y in zip(run(kernel, Inputs(*arrays, mask, *inputs[5:])), expected, strict=True):
         np.testing.assert_array_equal(x, y)
     for name in PATTERNS:
-        run(jit, draw(name, dtype))
+        run(kernel, draw(name, dtype))
     assert (len(kernel._forward.threaded.signatures), len(kernel._backward.threaded.signatures)) == compiled
 
 
@@ -291,27 +295,27 @@ def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
 def test_every_element_of_a_result_is_written(name, dtype, monkeypatch):
     """Memory that comes filled with NaN changes nothing."""
     inputs = draw(name, dtype, masked=True)
-    expected = run(jit, inputs)  # and everything is compiled now, with numpy's own functions
+    expected = run(kernel, inputs)  # and everything is compiled now, with numpy's own functions
     monkeypatch.setattr(np, "empty", lambda shape, dtype: np.full(shape, np.nan, dtype))
     monkeypatch.setattr(np, "empty_like", lambda x: np.full(x.shape, np.nan, x.dtype))
-    for x, y in zip(run(jit, inputs), expected, strict=True):
+    for x, y in zip(run(kernel, inputs), expected, strict=True):
         np.testing.assert_array_equal(x, y)
 
 
-@rooms
-def test_memory_grows_with_the_length(room):
+@loops
+def test_memory_grows_with_the_length(loop):
     """At N = L = 4096 one array of all pairs would be 128 MiB; all that is held is below a quarter of that.
 
-    Inputs are 2 MiB each, and the gradients; the reference copies a tile, jit fills ``d_q`` up to whole vectors.
+    Inputs are 2 MiB each, and the gradients; the page copies a tile, jit fills ``d_q`` up to whole vectors.
     """
     rng = np.random.default_rng(0)
     q, k, v, d_out = rng.standard_normal((4, 4096, 64))
-    pattern = (parts.band(4096, 4096, -16, 16, without=[0]), parts.columns(4096, 4096, [0]))
+    pattern = (part.band(4096, 4096, -16, 16, without=[0]), part.columns(4096, 4096, [0]))
     inputs = Inputs(q, k, v, d_out, None, pattern, 1 / math.sqrt(64))
-    run(room, inputs._replace(q=q[:64], k=k[:64], v=v[:64], d_out=d_out[:64], pattern=(parts.band(64, 64, -1, 1),)))
+    run(loop, inputs._replace(q=q[:64], k=k[:64], v=v[:64], d_out=d_out[:64], pattern=(part.band(64, 64, -1, 1),)))
     tracemalloc.start()
     try:
-        run(room, inputs)
+        run(loop, inputs)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -85,7 +85,7 @@ def test_wrong_arguments_are_named():
         write(np.uint8(254))
     with pytest.raises(ValueError, match=r"way: expected one of anew, got 'steps'$"):
         write(2, way="steps")
-    with pytest.raises(ValueError, match=r"got 'compiled' \(there is none of linattn_ref.attention.local\)"):
+    with pytest.raises(ValueError, match=r"got 'compiled' \(there is none of linattn_ref.attention.sparse.local\)"):
         write(2, way="compiled")
     for wrong in (-1, np.inf, np.nan):
         with pytest.raises(ValueError, match=f"temperature: expected a finite number of at least 0, got {wrong}"):

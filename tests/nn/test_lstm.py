@@ -6,7 +6,8 @@ import pytest
 from cases import each_compiled_dtype
 
 from linattn_ref.kernels import jit, reference
-from linattn_ref.nn import lstm
+from linattn_ref.nested import leaves
+from linattn_ref.nn import lstm, lstm_steps
 
 RNG = np.random.default_rng(0)
 PARAMS = lstm.draw(4, 3, RNG)
@@ -40,10 +41,10 @@ def test_wrong_arguments_are_named():
     for error, options in {
         "x: expected shape .B, T, E.": {"x": x[None]},
         "lengths: expected numbers from 0 to 5, got 6 to 6": {"lengths": np.full(3, 6)},
-        "params.ahead.u: expected shape .H, 4 H.": {"params": PARAMS._replace(ahead=ahead._replace(u=ahead.u[:, :5]))},
-        "params.back.w: expected shape .E, 4 H.": {"params": PARAMS._replace(back=ahead._replace(w=ahead.w[1:]))},
+        "params.ahead.u: expected shape .H, K.": {"params": PARAMS._replace(ahead=ahead._replace(u=ahead.u[:, :5]))},
+        "params.back.w: expected shape .E, K.": {"params": PARAMS._replace(back=ahead._replace(w=ahead.w[1:]))},
         "params.back.b: expected float64": {"params": PARAMS._replace(back=ahead._replace(b=np.ones(12, np.float32)))},
-        "kernels: expected a module with a 'lstm' kernel": {"kernels": np},
+        "kernels: expected a backend with the page 'lstm' or 'lstm_steps'": {"kernels": np},
     }.items():
         with pytest.raises((TypeError, ValueError), match=f"^{error}"):
             lstm.forward(**{"x": x, "params": PARAMS, **options})
@@ -52,22 +53,21 @@ def test_wrong_arguments_are_named():
 @each_compiled_dtype
 @pytest.mark.parametrize(("batch", "width", "hidden"), [(1, 2, 1), (3, 40, 5), (9, 1, 16), (17, 33, 37)])
 def test_jit_is_the_reference(batch, width, hidden, dtype):
-    """Whole Vectors and Blocks, and parts of them, in memory full of NaN; the same bits with any number of threads."""
-    shapes = (6, batch, width), (width, 4 * hidden), (hidden, 4 * hidden), (4 * hidden,), (6, batch, hidden)
-    given = [RNG.standard_normal(shape).astype(dtype) for shape in shapes]
+    """Whole Vectors and Blocks, and parts of them; the same bits with any number of threads."""
+    shapes = (6, batch, width), (6, batch, hidden), (width, 4 * hidden), (hidden, 4 * hidden), (4 * hidden,)
+    x, d_h, *params = (RNG.standard_normal(shape).astype(dtype) for shape in shapes)
 
-    def poisoned(shape, dtype):
-        return np.full(shape, np.nan, dtype)
+    def both(room, dtype):
+        kept, saved = lstm_steps.forward(
+            x.astype(dtype), lstm.Direction(*(p.astype(dtype) for p in params)), kernels=room
+        )
+        return [each for _, each in leaves((kept, lstm_steps.backward(d_h.astype(dtype), saved)))]
 
-    def both(room, x, w, u, b, d_h):
-        kept = room.lstm.forward(x, w, u, b, work=poisoned)
-        return *kept, *room.lstm.backward(d_h, x, w, u, *kept, work=poisoned)
-
-    exact, results, threads = both(reference, *(each.astype(float) for each in given)), [], numba.get_num_threads()
+    exact, results, threads = both(reference, float), [], numba.get_num_threads()
     try:
         for count in (threads, 1):
             numba.set_num_threads(count)
-            results.append(both(jit, *given))
+            results.append(both(jit, dtype))
     finally:
         numba.set_num_threads(threads)
     for got, alone, expected in zip(*results, exact, strict=True):
@@ -80,11 +80,11 @@ def test_jit_is_the_reference(batch, width, hidden, dtype):
 
 def test_jit_at_its_ends():
     x = np.array([1e300, -1e300, np.inf, -np.inf, 1e4, -1e4, 0.0, np.nan])[None, :, None]
-    given = x, np.ones((1, 4)), np.zeros((1, 4)), np.zeros(4)  # all gates of a sequence from one number
-    h, _, gates = jit.lstm.forward(*given)
+    params = lstm.Direction(np.ones((1, 4)), np.zeros((1, 4)), np.zeros(4))  # all gates of a sequence from one number
+    h, saved = lstm_steps.forward(x, params, kernels=jit)
     with np.errstate(invalid="ignore"):
-        expected, _, expected_gates = reference.lstm.forward(*given)
-    np.testing.assert_allclose(gates, expected_gates, rtol=0, atol=1e-15)
+        expected, saved_expected = lstm_steps.forward(x, params)
+    np.testing.assert_allclose(saved.gates, saved_expected.gates, rtol=0, atol=1e-15)
     np.testing.assert_allclose(h, expected, rtol=0, atol=1e-15)
 
 

@@ -196,8 +196,8 @@ def test_a_backend_of_your_own():
 
 
 def test_what_a_backward_pass_computes_again_it_computes_where_the_forward_pass_did():
-    """The pages are no module: `reference` has loops of the same names, with other arguments."""
-    assert reference.softmax.forward is not softmax.forward.page
+    """`reference` is the name of the pages themselves, and has none of them."""
+    assert not hasattr(reference, "softmax")
     assert backend_of(softmax.forward(X, X, X)[1]) == PAGES
     assert backend_of(softmax.forward(X, X, X, kernels=jit)[1]) is jit
 

@@ -8,7 +8,7 @@ nothing gets the mean of its window instead of 0: not compared.
 import numpy as np
 import pytest
 
-from linattn_ref.attention import local, patterns
+from linattn_ref.attention import block_local, local, patterns
 from linattn_ref.kernels import jit, reference
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra peers)")
@@ -60,8 +60,8 @@ def test_blocks_are_pytorchs_attention_under_a_mask(room, causal, dtype, block):
     allowed = torch.from_numpy(patterns.block_local(N, block=block, causal=causal))
     attention = torch.nn.functional.scaled_dot_product_attention
     expected = by_autograd(lambda *qkv: attention(*qkv, attn_mask=allowed), q, k, v, d_out)
-    out, saved = local.block_local(q, k, v, block=block, causal=causal, kernels=room)
-    assert_same(out, saved, local.block_local_backward, d_out, expected, dtype)
+    out, saved = block_local.forward(q, k, v, block=block, causal=causal, kernels=room)
+    assert_same(out, saved, block_local.backward, d_out, expected, dtype)
 
 
 @rooms

@@ -15,7 +15,7 @@ from linattn_ref.data.fetch import MODEL, FetchError, open_content  # noqa: E402
 from linattn_ref.models import bert, causal, classifier, encoder, masked_tokens  # noqa: E402
 from linattn_ref.nested import leaves, map_arrays  # noqa: E402
 from linattn_ref.nn import cross_entropy, mechanism, post_norm, pre_norm  # noqa: E402
-from linattn_ref.training import adam, parameters  # noqa: E402
+from linattn_ref.training import adam  # noqa: E402
 
 TOKENS, WIDTH, HIDDEN, LAYERS, HEADS, WORDS = 9, 8, 20, 2, 2, 11
 RNG = np.random.default_rng(0)
@@ -153,12 +153,12 @@ def test_twenty_steps_of_an_autoregressive_network(kind):
     """AdamW, from the same start, learning the same next tokens."""
     ends, layers, head = Ends(), torch_layers(kind is pre_norm), torch.nn.Linear(WIDTH, WORDS).double()
     theirs = ends.parts()[:2] + blocks(of_torch, layers.layers) + norm(ends.norm) + affine(head)
-    flat, params = parameters.flatten(noise_for(causal.draw(RNG, **SIZES)))
+    params = noise_for(causal.draw(RNG, **SIZES))
     put(params, theirs)
     mask = torch.nn.Transformer.generate_square_subsequent_mask(TOKENS, dtype=torch.float64)
     everything = [*ends.parameters(), *layers.parameters(), *head.parameters()]
     optimiser = torch.optim.AdamW(everything, lr=0.01, weight_decay=0.1)
-    model, state = causal.Model(mechanism.of(softmax, causal=True), HEADS, kind), adam.init_state(flat)
+    model, state = causal.Model(mechanism.of(softmax, causal=True), HEADS, kind), adam.init_state(params)
     for step in range(20):
         goal = np.random.default_rng(step).integers(0, WORDS, READ.shape)
         scores = head(ends.norm(layers(ends(READ), mask=mask)))
@@ -166,12 +166,11 @@ def test_twenty_steps_of_an_autoregressive_network(kind):
         optimiser.zero_grad()
         expected.backward()
         optimiser.step()
-        total, grads = parameters.flatten(parameters.zeros_like(params))
         scores, saved = causal.forward(READ, params, model)
         loss, surprise = cross_entropy.forward(scores, goal)
-        causal.backward(cross_entropy.backward(1.0, surprise).scores, saved, into=grads)
+        grads = causal.backward(cross_entropy.backward(1.0, surprise).scores, saved).params
         assert loss == pytest.approx(expected.item(), rel=1e-9)
-        state = adam.step(flat, total, state, learning_rate=0.01, weight_decay=0.1, decoupled=True)
+        state = adam.step(params, grads, state, learning_rate=0.01, weight_decay=0.1, decoupled=True)
     assert_same(params, theirs, rtol=1e-7, atol=1e-9)
 
 

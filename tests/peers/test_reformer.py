@@ -51,7 +51,7 @@ def test_hugging_face(rounds, causal, kernels):
     layer = bench_reformer.peer_layer(peer, hashing, 2, 8)
     layer._len_norm = partial(layer._len_norm, epsilon=0.0)
     buckets = reformer.buckets(inputs.qk, hashing.rotations).swapaxes(0, 1).astype(np.int64)  # (rounds, H, N)
-    theirs = bench_reformer.run_peer(peer, layer, inputs._replace(d_out=d_out), bench_reformer.PASSES[1], buckets)
+    theirs = bench_reformer.run_peer(peer, layer, inputs._replace(d_out=d_out), bench_reformer.BOTH, buckets)
     there = bench_reformer.without_first_chunk(np.ones_like(d_out), saved.order[:, :1], 8)
     for mine, other in zip((out * there, *gradients), (theirs[0] * there, *theirs[1:]), strict=True):
         np.testing.assert_allclose(mine, other, **TOLERANCE)

@@ -40,9 +40,6 @@ class Layer(NamedTuple):
     def forward(self, *args: Any, **more: Any) -> Any:
         return self.module.forward(*args, **self.options(), **more)
 
-    def takes(self, option: str) -> bool:
-        return option in self.module.backward.unchecked.__code__.co_varnames
-
     def __str__(self) -> str:
         return self.name
 

@@ -4,11 +4,11 @@ from functools import partial
 
 import plain_loops
 from case import Bad, Case
-from pattern_cases import parts_bytes, qkv, row_and_sum
+from pattern_cases import parts_bytes, qkv, row_and_sum, row_and_two
 
 from linattn_ref.attention import block_local, local
 
-ROOMS = ("reference", "jit")
+BACKENDS = ("reference", "jit")
 
 
 def refuses(what, match, **options):
@@ -20,8 +20,9 @@ LOCAL = partial(
     module=local,
     oracle=plain_loops.local,
     draw=qkv,
-    rooms=ROOMS,
+    rooms=BACKENDS,
     saved=row_and_sum,
+    saved_in={"reference": row_and_two},
     shared_bytes=parts_bytes(1),
     widths=(3, 32, 128),  # the window; tiles of queries or keys; what is streamed
     bad=(
@@ -34,9 +35,10 @@ BLOCK_LOCAL = partial(
     Case,
     module=block_local,
     draw=qkv,
-    rooms=ROOMS,
+    rooms=BACKENDS,
     oracle=plain_loops.block_local,
     saved=row_and_sum,
+    saved_in={"reference": row_and_two},
     shared_bytes=parts_bytes(1),
     widths=(4, 32, 128),
     bad=(

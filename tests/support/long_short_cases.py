@@ -33,19 +33,24 @@ def qkv_no_norms(rng, s, dtype):
     return {**qkv(rng, s, dtype), "w_p": w_p, "norm_local": None, "norm_global": None}
 
 
-def projection_and_mixtures(s):
-    """``P`` and the mixtures of all keys."""
-    return REDUCED * (s.n_keys + s.d + s.m)
+def mixtures_and_segments(s, window=4, causal=False, page=True):
+    """``P`` and the mixtures; what norms make of these and of keys and values; of each segment its keys, and weights.
 
-
-def projection_and_mixtures_by_segment(s, window=4):
-    """Of every segment of ``w`` keys but the last."""
-    return (s.n_keys - 1) // window * REDUCED * (window + s.d + s.m)
+    A backend keeps the output and its log-sum-exp in place of the weights.
+    """
+    width, segments = s.d + s.m, -(-s.n_keys // window)
+    mixed = (s.n_keys - 1) // window * REDUCED if causal else REDUCED
+    near, far = 2 * window, mixed // 2 if causal else REDUCED  # on average
+    mixing = mixed * (1 if causal else 0) * window + REDUCED * s.n_keys + mixed * width
+    norms = (mixed + s.n_keys) * (width + 2) + 4 * width
+    in_segments = segments * (near + far) * width + (s.n * (near + far) if page else s.n * (s.m + 1))
+    return mixing + norms + in_segments + segments * (near + far) // 4  # a mask, of bytes
 
 
 LONG_SHORT = partial(
     Case,
     module=long_short,
+    rooms=("reference", "jit"),
     draw=qkv_norms,
     oracle=plain_loops.long_short,
     options={"window": 4},
@@ -53,7 +58,8 @@ LONG_SHORT = partial(
     shared=("w_p", "norm_local", "norm_global"),
     optional=("norm_local", "norm_global"),
     widths=(4, 8, 12),
-    saved=projection_and_mixtures,
+    saved=mixtures_and_segments,
+    saved_in={"jit": partial(mixtures_and_segments, page=False)},
     bad=(
         *(
             Bad(f"a window of {w}", lambda call, w=w: call.change(window=w), ValueError, r"^window: .*at least 1, got")
@@ -63,7 +69,7 @@ LONG_SHORT = partial(
             "other rows of w_p",
             lambda call: call.change(arrays={"w_p": np.repeat(call.arrays["w_p"], 2, axis=-2)}),
             ValueError,
-            r"^w_p: expected one row per entry of a key, \(D, R\) with D = 4, got \(8, 3\)",
+            r"^w_p: expected shape \(\.\.\., D, R\) = \(4, 3\), got \(8, 3\)",
         ),
         Bad(
             "a bare gain",
@@ -75,7 +81,7 @@ LONG_SHORT = partial(
             "norms of keys and values exchanged",
             lambda call: call.change(arrays={"norm_global": call.arrays["norm_global"][::-1]}),
             ValueError,
-            r"^norm_global: expected shape \(D,\) = \(4,\), got \(3,\)",
+            r"^norm_global, keys: gain: expected shape \(W,\) = \(4,\), got \(3,\)",
         ),
     ),
 )
@@ -87,7 +93,8 @@ LONG_SHORT_CASES = (
         options={"window": 4, "causal": True},
         causal=True,
         square=False,
-        saved=projection_and_mixtures_by_segment,
+        saved=partial(mixtures_and_segments, causal=True),
+        saved_in={"jit": partial(mixtures_and_segments, causal=True, page=False)},
     ),
     LONG_SHORT(
         "long short per head without norms",

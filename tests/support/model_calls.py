@@ -1,6 +1,5 @@
 """Layers, losses and models for ``random_calls.py``: any sizes, layouts, masks, mechanisms and blocks."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -13,7 +12,7 @@ from mechanism_cases import HEADS, MECHANISMS, TOKENS, WIDTH
 from linattn_ref.attention import feature_maps, linear, linformer, local, performer, rfa, softmax, sparse_transformer
 from linattn_ref.gradcheck import check_directions
 from linattn_ref.gradcheck.inputs import float_arrays
-from linattn_ref.kernels import jit
+from linattn_ref.kernels import jit, reference
 from linattn_ref.models import causal, classifier, encoder, masked_tokens, speech, speech_lstm
 from linattn_ref.nested import leaves, map_arrays
 from linattn_ref.nn import (
@@ -37,6 +36,7 @@ from linattn_ref.nn import (
     pre_norm,
     relu,
 )
+from linattn_ref.op.backends import pages_of
 
 BLOCKS = {"pre": pre_norm, "post": post_norm, "none": no_norm}
 # A network's third derivatives are some hundred times as large as a layer's.
@@ -97,8 +97,9 @@ class Drawn:
 
 
 def draw(kind: Any, rng: np.random.Generator, dtype: Any, *, everything: bool) -> Drawn:
-    """A layer by its name, or what one of the functions below draws; in ``jit`` too."""
-    room = jit if (dtype == np.float64 or everything) and rng.random() < 0.4 else None
+    """A layer by its name, or what one of the functions below draws; in ``jit`` too, but float32 is not compiled."""
+    in_numpy = dtype == np.float32 and not everything
+    room = reference if in_numpy else jit if rng.random() < 0.4 else None
     return draw_layer(kind, rng, dtype, room) if isinstance(kind, str) else kind(rng, dtype, room)
 
 
@@ -126,7 +127,7 @@ def draw_layer(name, rng, dtype, room):
     lead = [(batch, n), (n,), (batch, 1, n), ()][rng.integers(4)]
     module, args, options, expected = LAYERS[name](rng, dtype, lead, batch, n, e, f)
     options = {k: x for k, x in options.items() if x is not None}
-    in_room = {"kernels": room} if room and _takes(module.forward, "kernels") else {}
+    in_room = {"kernels": room} if room and any(hasattr(room, page) for page in pages_of(module.__name__)) else {}
 
     @wraps(module.forward)
     def run(*args, **options):
@@ -148,10 +149,6 @@ def draw_layer(name, rng, dtype, room):
     )
 
 
-def _takes(function, option):
-    return option in inspect.signature(function).parameters
-
-
 def _affine(rng, dtype, lead, batch, n, e, f):
     params = affine.Params(normal(rng, dtype, e, f), normal(rng, dtype, f))
     return affine, (normal(rng, dtype, *lead, e), params), {}, lambda x, p: np.einsum("...e,ef->...f", x, p.w) + p.b
@@ -169,9 +166,7 @@ def _tanh(x):
 
 def _activation(module, formula):
     def drawn(rng, dtype, lead, batch, n, e, f):
-        x, bias = normal(rng, dtype, *lead, e), normal(rng, dtype, e) if rng.random() < 0.5 else None
-        wide = 0.0 if bias is None else bias.astype(np.float64)
-        return module, (x * dtype(rng.choice([1, 5])),), {"bias": bias}, lambda x: formula(x + wide)
+        return module, (normal(rng, dtype, *lead, e) * dtype(rng.choice([1, 5])),), {}, formula
 
     return drawn
 
@@ -179,22 +174,20 @@ def _activation(module, formula):
 def _layer_norm(rng, dtype, lead, batch, n, e, f):
     e += 2  # of one entry nothing is left, of two their sign
     eps = float(rng.choice([1e-5, 1e-3, 0.1]))
-    added = normal(rng, dtype, *lead, e) if rng.random() < 0.3 else None
     params = layer_norm.Params(normal(rng, dtype, e), normal(rng, dtype, e))
 
     def formula(x, p):
-        x = x if added is None else x + added
         centred = x - x.mean(axis=-1, keepdims=True)
         return centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + eps) * p.gain + p.bias
 
-    return layer_norm, (normal(rng, dtype, *lead, e), params), {"eps": eps, "added": added}, formula
+    return layer_norm, (normal(rng, dtype, *lead, e), params), {"eps": eps}, formula
 
 
 def _feed_forward(rng, dtype, lead, batch, n, e, f):
     formulas = {gelu: _erf, gelu_tanh: _tanh, relu: lambda x: np.maximum(x, 0)}
     activation = [*formulas][rng.integers(3)]
     params = laid(feed_forward.draw(e, f, rng, dtype=dtype), rng)
-    options = {"activation": activation, "recompute": bool(rng.random() < 0.5)}
+    options = {"activation": activation}
 
     def formula(x, p):
         return formulas[activation](x @ p.inner.w + p.inner.b) @ p.outer.w + p.outer.b
@@ -317,9 +310,10 @@ def draw_attention(rng, dtype, room):
         options = {
             "activation": [gelu, gelu_tanh, relu][rng.integers(3)],
             "eps": float(rng.choice([1e-5, 1e-3])),
-            "recompute": bool(rng.random() < 0.5),
             "dropout": float(rng.choice([0.0, 0.3])),
         }
+        if layer is no_norm:
+            del options["eps"]
     masked = rng.random() < 0.5
     if masked:
         options["key_mask"] = rng.random((batch, TOKENS)) < 0.8
@@ -407,7 +401,6 @@ def draw_causal(rng, dtype, room):
         "block": BLOCKS[block],
         "activation": [gelu, relu][rng.integers(2)],
         "dropout": float(rng.choice([0.0, 0.2])),
-        "recompute": bool(rng.random() < 0.5),
     }
     model = causal.Model(inside, heads=heads, **more, **({"kernels": room} if room else {}))
     tokens = laid_out(rng.integers(0, vocabulary, (batch, n)), rng)

@@ -148,7 +148,7 @@ def changes(node, span, source, between):
                     yield "off by one", *span(bound), f"{source(bound)} + 1"
         case ast.Call(func=ast.Name(id="range" | "prange"), args=args):
             yield "off by one", *span(args[:2][-1]), f"{source(args[:2][-1])} - 1"
-        case ast.Call(func=ast.Name(id="zero_masked" | "shown"), args=[first, *_]):
+        case ast.Call(func=ast.Name(id="shown"), args=[first, *_]):
             yield "mask", *span(node), source(first)
         case ast.Call(func=ast.Attribute(attr="where"), args=[condition, _, _]):
             yield "mask", *span(condition), f"~({source(condition)})"

@@ -58,37 +58,37 @@ MUTANTS = (
     ),
     Mutant(
         "a default scale that is too small",
-        "attention/arguments.py",
-        "1.0 / math.sqrt(key_width)",
-        "1.0 / math.sqrt(key_width + 1)",
+        "attention/sparse/pattern_softmax.py",
+        "scale = q.shape[-1] ** -0.5",
+        "scale = (q.shape[-1] + 1) ** -0.5",
         "block-local-reference",
     ),
     Mutant(
         "a window one key short",
-        "attention/local.py",
-        "parts.band(n, n_keys, -window,",
-        "parts.band(n, n_keys, 1 - window,",
+        "attention/sparse/local.py",
+        "(band(n, n_keys, -window,",
+        "(band(n, n_keys, 1 - window,",
         "local-reference",
     ),
     Mutant(
         "a key in the window and global counts twice",
-        "attention/longformer.py",
+        "attention/sparse/longformer.py",
         "dilation=dilation, without=tokens)",
         "dilation=dilation)",
         "longformer-reference",
     ),
     Mutant(
         "a summary one key short",
-        "attention/sparse_transformer.py",
+        "attention/sparse/sparse_transformer.py",
         ">= stride - summary)",
         "> stride - summary)",
         "transformer-fixed-reference",
     ),
     Mutant(
         "a window of blocks too wide",
-        "attention/bigbird.py",
-        "everything[max(0, b - half) : b + half + 1]",
-        "everything[max(0, b - half) : b + half + 2]",
+        "attention/sparse/bigbird.py",
+        "every[max(0, b - half) : b + half + 1]",
+        "every[max(0, b - half) : b + half + 2]",
         "bigbird-reference",
     ),
     Mutant(
@@ -166,8 +166,8 @@ MUTANTS = (
     Mutant(
         "a sign in softmax attention's gradient",
         "attention/softmax.py",
-        "p * (d_p - (d_p * p)",
-        "p * (d_p + (d_p * p)",
+        "d_p -= (d_p * p)",
+        "d_p += (d_p * p)",
         "softmax-reference",
     ),
     Mutant(
@@ -180,8 +180,8 @@ MUTANTS = (
     Mutant(
         "the gate acts on the state after its own key",
         "attention/delta_rule.py",
-        "        s = faded + k[row].mT @ u[row]  # (3)\n        out",
-        "        s = faded + gate[row].mT * (k[row].mT @ u[row])\n        out",
+        "        s = decayed + k[row].mT @ u[row]  # (3)\n        out",
+        "        s = decayed + gate[row].mT * (k[row].mT @ u[row])\n        out",
         "rfa-gated-reference",
     ),
     Mutant(
@@ -193,9 +193,9 @@ MUTANTS = (
     ),
     Mutant(
         "a pair that meets in several rounds counts in each",
-        "kernels/reference/lsh.py",
-        "_minus_infinity_to_zero(row_max)) / met.rounds",
-        "_minus_infinity_to_zero(row_max))",
+        "attention/reformer.py",
+        "np.where(meets, 1 / np.maximum(c, 1), c.dtype.type(0))",
+        "meets.astype(c.dtype)",
         "reformer-reference",
     ),
     Mutant(

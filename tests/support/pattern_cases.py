@@ -9,7 +9,7 @@ from case import Bad, Case
 from linattn_ref.attention import bigbird, longformer, patterns, sparse_transformer
 
 BLOCK, STRIDE, SUMMARY = 3, 5, 2
-ROOMS = ("reference", "jit")
+BACKENDS = ("reference", "jit")
 
 
 # --- What they are called with --------------------------------------------------------------------------------------
@@ -51,6 +51,11 @@ def row_and_sum(s):
     return s.n * (s.m + 1)
 
 
+def row_and_two(s):
+    """The output, and of its row the largest score and the sum."""
+    return s.n * (s.m + 2)
+
+
 def parts_bytes(count):
     """Of a pattern: the order of queries and keys in each part, what each query sees, and the tiles."""
     return lambda s: count * 8 * (3 * s.n + s.n_keys + s.n // 2)
@@ -65,7 +70,7 @@ LONGFORMER = partial(
     module=longformer,
     draw=qkv_and_global,
     draw_options=two_tokens,
-    rooms=ROOMS,
+    rooms=BACKENDS,
     oracle=plain_loops.longformer,
     square=True,
     query_axes={"q": -2, "q_global": -2},
@@ -73,7 +78,7 @@ LONGFORMER = partial(
     shared_bytes=parts_bytes(2),
     # And of two global rows the query, the output and the log-sum-exp; in the reference the query and the weights.
     saved=lambda s: row_and_sum(s) + 2 * (s.d + s.m + 1),
-    saved_in={"reference": lambda s: row_and_sum(s) + 2 * (s.d + s.n_keys)},
+    saved_in={"reference": lambda s: row_and_two(s) + 2 * (s.d + s.n_keys)},
     bad=(
         refuses("no window", ValueError, r"^window: expected an integer of at least 1, got 0", window=0),
         refuses("no step", ValueError, r"^dilation: expected an integer of at least 1, got 0", dilation=0),
@@ -86,10 +91,11 @@ BIGBIRD = partial(
     Case,
     module=bigbird,
     draw=qkv,
-    rooms=ROOMS,
+    rooms=BACKENDS,
     oracle=plain_loops.bigbird,
     square=True,
     saved=row_and_sum,
+    saved_in={"reference": row_and_two},
     shared_bytes=parts_bytes(2),
     bad=(
         refuses("no block", ValueError, r"^block: expected an integer of at least 1, got 0", block=0),
@@ -103,10 +109,11 @@ SPARSE_TRANSFORMER = partial(
     Case,
     module=sparse_transformer,
     draw=qkv,
-    rooms=ROOMS,
+    rooms=BACKENDS,
     oracle=plain_loops.sparse_transformer,
     causal=True,
     saved=row_and_sum,
+    saved_in={"reference": row_and_two},
     shared_bytes=parts_bytes(2),
     bad=(
         refuses("unknown kind", ValueError, r"^kind: expected one of strided, fixed", kind="dense"),

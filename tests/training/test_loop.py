@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 sys.path.insert(0, str(Path(__file__).parent))
 import small_run
 
+from linattn_ref.nested import map_arrays
 from linattn_ref.nn import feed_forward
 from linattn_ref.training import checkpoint, loop, parameters, sgd
 
@@ -45,12 +46,11 @@ def test_batches_of_a_step_count_by_what_they_have(tmp_path, weigh):
     """Three rows and five in two batches, or eight in one: the same step if they are weighed, another if not."""
     rows = np.random.default_rng(3).standard_normal((2, 8, 3))
 
-    def learn(params, given, into, share, work):
+    def learn(params, given, share):
         x, goal = given.transpose(1, 0, 2)
-        y, saved = feed_forward.forward(x, params, work=work)
+        y, saved = feed_forward.forward(x, params)
         d_y = 2 * share * (y - goal) / len(x)  # of the mean over the rows
-        feed_forward.backward(d_y, saved, into=into, work=work)
-        return share * np.square(y - goal).sum() / len(x)
+        return share * np.square(y - goal).sum() / len(x), feed_forward.backward(d_y, saved).params
 
     def parameters_after(name, parts):
         task = loop.Task(learn, lambda _: next(parts), lambda _: {"loss": 0.0}, weigh=weigh)
@@ -124,10 +124,8 @@ def test_a_gradient_is_clipped_as_one_or_each_array_by_itself(tmp_path, each):
     for array, number in ((slopes.inner.w, 3.0), (slopes.inner.b, 0.1), (slopes.outer.b, -2.0)):
         array[...] = number
 
-    def learn(params, x, into, share, work):
-        for (_, total), (_, slope) in zip(parameters.leaves(into), parameters.leaves(slopes), strict=True):
-            total += share * slope
-        return share
+    def learn(params, x, share):
+        return share, map_arrays(lambda slope: share * slope, slopes)
 
     def norm(*arrays):
         return np.sqrt(sum(np.square(array).sum() for array in arrays))
@@ -367,11 +365,11 @@ def test_what_is_compiled_in_the_first_step_is_not_counted(tmp_path):
 
 
 def test_a_number_that_is_none_stops_it_and_names_where(tmp_path):
-    def learn(params, x, into, share, work):
-        loss = small_run.learn(params, x, into, share, work)
+    def learn(params, x, share):
+        loss, grads = small_run.learn(params, x, share)
         if len(loop.read_record(tmp_path)) == 2:
-            into.outer.b[0] = np.nan
-        return loss
+            grads.outer.b[0] = np.nan
+        return loss, grads
 
     with pytest.raises(loop.TrainingError, match=r"step 4: the loss is .* and the gradient of outer\.b is the first"):
         run(tmp_path, task=small_run.TASK._replace(learn=learn))
@@ -404,7 +402,8 @@ def test_what_overflows_is_told_by_the_error_alone(tmp_path):
     """Without NumPy's warnings before it, which are errors in tests."""
 
     def learn(*args):
-        return small_run.TASK.learn(*args) + np.float64(1e308) * 1e308
+        loss, grads = small_run.TASK.learn(*args)
+        return loss + np.float64(1e308) * 1e308, grads
 
     with pytest.raises(loop.TrainingError, match=r"step 0: the loss is inf"):
         run(tmp_path, task=small_run.TASK._replace(learn=learn))

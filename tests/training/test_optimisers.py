@@ -1,6 +1,7 @@
-"""Optimisers step by their formulas, typed anew; in place, in their dtype, from the same buffers."""
+"""Optimisers step by their formulas, typed anew; in place, in their dtype, over arrays and trees of arrays."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_radam_trusts_nothing_at_first_and_all_in_the_end():
 @pytest.mark.parametrize("optimiser", [sgd, adam, radam])
 def test_bad_arguments_are_named(optimiser):
     p, state = START.copy(), optimiser.init_state(START)
-    with pytest.raises(ValueError, match=r"grads: expected shape of params"):
+    with pytest.raises(ValueError, match=r"grads: expected shape of params = \(5,\), got \(4,\)"):
         optimiser.step(p, np.ones(4), state, learning_rate=0.1)
     with pytest.raises(TypeError, match="grads: expected float64"):
         optimiser.step(p, np.ones(5, np.float32), state, learning_rate=0.1)
@@ -111,3 +112,31 @@ def test_a_parameter_may_be_any_part_of_a_larger_array(optimiser, room, view):
     np.testing.assert_allclose(p.ravel(), alone, rtol=1e-13)
     everything[view] = before[view]
     np.testing.assert_array_equal(everything, before)
+
+
+class Pair(NamedTuple):
+    w: np.ndarray
+    b: np.ndarray | None
+    deeper: tuple[np.ndarray, ...] = ()
+
+
+@pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+@pytest.mark.parametrize("optimiser", [sgd, adam, radam])
+def test_a_tree_is_stepped_array_by_array(optimiser, room):
+    """As each array would be by itself; an array in two places once, by the sum of its gradients."""
+    rng = np.random.default_rng(3)
+    w, e = rng.standard_normal((3, 2)), rng.standard_normal(4)
+    tree = Pair(w.copy(), None, (e.copy(),) * 2)
+    options = {"learning_rate": 0.1, "weight_decay": 0.1} | ({} if optimiser is sgd else {"kernels": room})
+    state, of_w, of_e = (optimiser.init_state(each) for each in (tree, w, e))
+    for _ in range(7):
+        grads = Pair(rng.standard_normal(w.shape), None, tuple(rng.standard_normal((2, 4))))
+        state = optimiser.step(tree, grads, state, **options)
+        of_w = optimiser.step(w, grads.w, of_w, **options)
+        of_e = optimiser.step(e, sum(grads.deeper), of_e, **options)
+    np.testing.assert_array_equal(tree.w, w)
+    np.testing.assert_array_equal(tree.deeper, [e, e])
+    with pytest.raises(TypeError, match=r"grads: expected the structure of params"):
+        optimiser.step(tree, (w, e), state, **options)
+    with pytest.raises(TypeError, match=r"params: expected an array, or arrays in NamedTuples"):
+        optimiser.step(Pair(None, None), Pair(None, None), optimiser.init_state(Pair(None, None)), **options)

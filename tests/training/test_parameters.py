@@ -27,14 +27,22 @@ def test_views_share_the_memory_in_order():
     assert not np.shares_memory(flat, params.inner.w)
 
 
-def test_gradients_go_into_the_flat_array():
-    params = drawn()
-    total, grads = parameters.flatten(parameters.zeros_like(params))
-    x = np.random.default_rng(1).standard_normal((2, 3))
-    y, saved = feed_forward.forward(x, params)
-    feed_forward.backward(y, saved, into=grads)
-    alone = feed_forward.backward(y, saved).params
-    np.testing.assert_array_equal(total, np.concatenate([g.ravel() for _, g in parameters.leaves(alone)]))
+def test_gradients_are_added_and_tied():
+    """Of two batches; of an array that stands in two places, the sum, in one array."""
+    rng, params = np.random.default_rng(1), drawn()
+    x, y = rng.standard_normal((2, 4, 3))
+    parts = [feed_forward.backward(d, feed_forward.forward(x[some], params)[1]).params
+             for some, d in ((np.s_[:1], y[:1]), (np.s_[1:], y[1:]))]  # fmt: skip
+    whole = feed_forward.backward(y, feed_forward.forward(x, params)[1]).params
+    total = parameters.add(*parts)
+    assert total is parts[0]
+    for (_, a), (_, b) in zip(parameters.leaves(total), parameters.leaves(whole), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-13)
+    e, g = rng.standard_normal((2, 3))
+    tied = parameters.tied((e, np.ones(2), e), (g, np.ones(2), 2 * g))
+    assert tied[0] is tied[2]
+    np.testing.assert_allclose(tied[0], 3 * g, rtol=1e-15)
+    assert clip.by_global_norm(tied, np.inf) == pytest.approx(np.sqrt(9 * (g @ g) + 2))
 
 
 def test_what_is_no_parameter_is_an_error():
@@ -88,9 +96,8 @@ def test_a_run_with_a_parameter_without_axes_can_be_resumed(tmp_path):
     class Line(NamedTuple):
         a: np.ndarray
 
-    def learn(params, x, into, share, work):
-        into.a[...] += share * 2 * (params.a - 2) * x
-        return float(share * np.square((params.a - 2) * x))
+    def learn(params, x, share):
+        return float(share * np.square((params.a - 2) * x)), Line(np.asarray(share * 2 * (params.a - 2) * x))
 
     task = loop.Task(learn, lambda rng: rng.random(), lambda params: {"loss": float((params.a - 2) ** 2)})
     start = Line(np.array(0.0))

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.shapes import segment_bounds
+from linattn_ref.attention.parts.segment_means import segment_bounds
 from linattn_ref.op import Array, Bool, Float, op
 
 __all__ = ["Gradients", "Saved", "backward", "forward"]

@@ -72,10 +72,10 @@ def piece_of(forward: Any) -> Any:
         for name, parameter in signature.parameters.items()
         if name not in ("q", "scale", "state")
     ]
-    shown = signature.replace(parameters=parameters, return_annotation=Piece)
+    own_signature = signature.replace(parameters=parameters, return_annotation=Piece)
 
     def summarise(*args: Any, **options: Any) -> Piece:
-        given = shown.bind(*args, **options).arguments
+        given = own_signature.bind(*args, **options).arguments
         k, v = given["k"], given.pop("v")
         c, start = k.shape[-1], np.zeros_like(k, shape=(*k.shape[:-2], k.shape[-1], k.shape[-1] + v.shape[-1]))
         start[..., :c] = np.identity(c, k.dtype, like=k)
@@ -84,4 +84,4 @@ def piece_of(forward: Any) -> Any:
         return Piece(s[..., :c].copy(), s[..., c:].copy())
 
     summarise.__doc__ = "What a piece of a sequence does to a state: what a machine reports about its piece."
-    return op(**forward.looks)(dressed(summarise, forward, shown))
+    return op(**forward.looks)(dressed(summarise, forward, own_signature))

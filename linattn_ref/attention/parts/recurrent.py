@@ -32,11 +32,11 @@ def step_of(forward: Any) -> Any:
             parameters[name] = parameter.replace(name=name + "_t" * (kind is not None), annotation=kind or hints[name])
     state = inspect.Parameter("state", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=get_args(hints["state"])[0])
     own = [*parameters.values()]
-    shown = signature.replace(parameters=[*own[:3], state, *own[3:]], return_annotation=tuple[Array, Any])
+    own_signature = signature.replace(parameters=[*own[:3], state, *own[3:]], return_annotation=tuple[Array, Any])
     always = {"causal": True} if "causal" in signature.parameters else {}
 
     def step(*args: Any, **options: Any) -> tuple[Array, Any]:
-        given = shown.bind(*args, **options).arguments
+        given = own_signature.bind(*args, **options).arguments
         axis = given["q_t"].ndim - 1
         row = {}
         for name, parameter in parameters.items():
@@ -46,27 +46,27 @@ def step_of(forward: Any) -> Any:
         return out[..., 0, :], saved.state
 
     step.__doc__ = "The output for one token, ``(..., M)``, and the state after it; the one before stays as it is."
-    return op(**forward.looks)(dressed(step, forward, shown))
+    return op(**forward.looks)(dressed(step, forward, own_signature))
 
 
-def matrix_of(forward: Any) -> Any:
-    """The dense matrix ``(..., N, L)`` that a page applies to the values."""
+def matrix_of(forward: Any, without: str = "") -> Any:
+    """The dense matrix ``(..., N, L)`` that a page applies to the values, ``without`` what it adds to that."""
     hints, signature = get_type_hints(forward.page, include_extras=True), inspect.signature(forward.page)
     parameters = [
         parameter.replace(annotation=hints[name])
         for name, parameter in signature.parameters.items()
-        if name not in ("v", "state")
+        if name not in ("v", "state", without)
     ]
-    shown = signature.replace(parameters=parameters, return_annotation=Array)
+    own_signature = signature.replace(parameters=parameters, return_annotation=Array)
 
     def matrix(*args: Any, **options: Any) -> Array:
-        given = shown.bind(*args, **options).arguments
-        k = given.get("k", given.get("qk"))
+        given = own_signature.bind(*args, **options).arguments
+        k = given["k" if "k" in given else "qk"]
         identity = np.broadcast_to(np.identity(k.shape[-2], k.dtype, like=k), (*k.shape[:-1], k.shape[-2]))
         return forward(v=identity, **given)[0]
 
     matrix.__doc__ = "The dense matrix ``(..., N, L)`` that is applied to the values: what becomes of the identity."
-    return op(**forward.looks)(dressed(matrix, forward, shown))
+    return op(**forward.looks)(dressed(matrix, forward, own_signature))
 
 
 def _of_one_token(hint: Any) -> Any:
@@ -84,6 +84,6 @@ def dressed(function: Callable[..., Any], forward: Any, signature: inspect.Signa
     """The function as if it had been written on the page."""
     function.__module__, function.__qualname__ = forward.__module__, function.__name__
     function.__annotations__ = {name: x.annotation for name, x in signature.parameters.items()}
-    shown = [x.replace(annotation=notation(x.annotation)) for x in signature.parameters.values()]
-    function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    written = [x.replace(annotation=notation(x.annotation)) for x in signature.parameters.values()]
+    function.__signature__ = signature.replace(parameters=written)  # type: ignore[attr-defined]
     return function

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.parts.masks import shown
-from linattn_ref.attention.shapes import segment_bounds
 from linattn_ref.op import Array, Bool, Float, op
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "occupied"]
 
@@ -70,6 +70,15 @@ def backward(d_means: Float[Array, "... R W"], saved: Saved) -> Gradients:
 def occupied(key_mask: Bool[Array, "... N"], landmarks: int) -> Array:
     """Which segments have a row that is not masked: ``(..., N) -> (..., R)``."""
     return sums(key_mask[..., None], landmarks)[..., 0] > 0
+
+
+def segment_bounds(length: int, reduced: int) -> Any:
+    """Bounds ``(R + 1,)`` of ``reduced`` segments of ``length`` positions; the first ``L mod R`` are one longer."""
+    check_sizes(length=length)
+    if not (isinstance(reduced, int) and 1 <= reduced <= length) or isinstance(reduced, bool):
+        raise ValueError(f"reduced: expected an integer with 1 <= R <= L = {length}, got {reduced!r}")
+    size, longer = divmod(length, reduced)
+    return np.arange(reduced + 1) * size + np.minimum(np.arange(reduced + 1), longer)
 
 
 def sums(x: Any, landmarks: int) -> Any:

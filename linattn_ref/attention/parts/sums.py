@@ -64,7 +64,7 @@ def check_d_state(saved: Any, d_state: State | None = None, **_: Any) -> None:
 def combine(state_a: State, state_b: State) -> State:
     """The state after two pieces of a sequence: ``combine(a, combine(b, c)) == combine(combine(a, b), c)``."""
     if state_a.log_scale is None or state_b.log_scale is None:
-        return State(state_a.s + state_b.s, state_a.z + state_b.z)
+        return State(state_a.s + state_b.s, state_a.z + state_b.z)  # (1), over both
     r = np.maximum(state_a.log_scale, state_b.log_scale)
     (s_a, z_a), (s_b, z_b) = (_times(x, np.exp(x.log_scale - r)) for x in (state_a, state_b))  # (2)
     return State(s_a + s_b, z_a + z_b, r)

@@ -33,16 +33,13 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from linattn_ref.experiments.benches import harness
+from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.bench_cuda_peers import Call, Inputs, kernels
-from linattn_ref.experiments.benches.harness import BOTH, FORWARD
+from linattn_ref.experiments.benches.engine import BOTH, FORWARD
 from linattn_ref.experiments.publishing import style
 
 __all__ = ["Results", "compute", "draw", "table"]
 
-CAPTION = (
-    "Causal attention on a GPU: time, forward and with the backward pass, and memory beyond the inputs, against length."
-)
 LENGTHS = tuple(2**power for power in range(10, 21))
 TOLERANCE = {"float32": 1e-2, "bfloat16": 1e-1}  # of the largest number: others may round to tensor cores' precision
 LOOKS = {
@@ -162,7 +159,7 @@ def compare(calls: Mapping[str, Call], inputs: Inputs) -> None:
         if name in calls:
             tolerance = TOLERANCE["bfloat16" if "bfloat16" in name else "float32"]
             results = {name: calls[name](inputs_of(name, inputs), True), other: calls[other](inputs, True)}
-            harness.compare("causal", results, tolerance, to=other)
+            engine.compare("causal", results, tolerance, to=other)
 
 
 def measure(torch: Any, call: Callable[[], Any], repeats: int) -> tuple[float, float, float] | None:
@@ -235,13 +232,15 @@ def table(results: Results) -> str:
         f"causal; milliseconds, median of {results.repeats}. Limit: a copy moves {results.copy_gb_s:.0f} GB/s, a "
         f"matrix product does {results.matrix_tflops:.1f} TFLOP/s in float32, "
         f"{results.bfloat16_tflops:.1f} in bfloat16. "
-        + harness.compared(results.versions, ("flash-linear-attention", "fast-transformers")),
+        + engine.compared(results.versions, ("flash-linear-attention", "fast-transformers")),
     ]
     return "\n".join(lines)
 
 
 def draw(results: Results) -> Figure:
-    """Time of both passes, and memory, against length: the paper's figure for a GPU."""
+    """Causal attention on a GPU: time, forward and with the backward pass, and memory beyond the inputs, against
+    length.
+    """
     figure, axes = style.figure(1, 3, height=0.5)
     lengths = sorted({row.length for row in results.rows})
     panels = ((FORWARD, "median_ms", "ms"), (BOTH, "median_ms", "ms"), (BOTH, "mib", "MiB beyond the inputs"))

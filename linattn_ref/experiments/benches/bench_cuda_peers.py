@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from linattn_ref.attention import linear, softmax
+from linattn_ref.experiments.benches.peers import version
 
 __all__ = ["Call", "Inputs", "kernels"]
 
@@ -37,14 +38,14 @@ def kernels(torch: Any, cuda: Any) -> tuple[dict[str, Call], dict[str, str]]:
         chunk = importlib.import_module("fla.ops.linear_attn").chunk_linear_attn
         calls["flash-linear-attention"] = partial(theirs, torch, partial(fla, torch, chunk))
         calls["flash-linear-attention bfloat16"] = calls["flash-linear-attention"]
-        versions["flash-linear-attention"] = _version("flash-linear-attention", "fla-core")
+        versions["flash-linear-attention"] = version("flash-linear-attention", "fla-core")
     except ImportError:
         pass
     try:
         importlib.import_module("fast_transformers.causal_product.causal_product_cuda")
         product = importlib.import_module("fast_transformers.causal_product").causal_dot_product
         calls["fast-transformers"] = partial(theirs, torch, partial(fast_transformers, torch, product))
-        versions["fast-transformers"] = _version("pytorch-fast-transformers")
+        versions["fast-transformers"] = version("pytorch-fast-transformers")
     except ImportError:
         pass
     return calls, versions
@@ -65,7 +66,7 @@ def our_softmax_kernel(softmax: Any, inputs: Inputs, both: bool) -> Sequence[Any
 
 def our_linear_kernel(torch: Any, product: Any, inputs: Inputs, both: bool) -> Sequence[Any]:
     phi_q, phi_k = (torch.nn.functional.elu(x) + 1 for x in inputs[:2])
-    arrays = phi_q, phi_k, inputs.v, None, None, None, None
+    arrays = phi_q, phi_k, inputs.v, None, None
     out, denominator, *_ = product.normalised_forward(*arrays, 1e-6)
     if not both:
         return (out,)
@@ -96,12 +97,3 @@ def fla(torch: Any, chunk: Callable[..., Any], q: Any, k: Any, v: Any) -> Any:
 def fast_transformers(torch: Any, product: Callable[..., Any], q: Any, k: Any, v: Any) -> Any:
     phi_q, phi_k = (torch.nn.functional.elu(x) + 1 for x in (q, k))
     return product(phi_q, phi_k, v.contiguous())
-
-
-def _version(*packages: str) -> str:
-    for package in packages:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "unknown"

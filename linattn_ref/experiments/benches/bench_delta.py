@@ -1,4 +1,4 @@
-"""States that correct themselves, beside the causal product that only fades: one thread, float32, batch size 1.
+"""States that correct themselves, compared with one that only fades: one thread, float32, batch size 1.
 
 ========================  ============================================================================================
 delta                     no gate (DeltaNet)
@@ -7,51 +7,42 @@ channels                  a gate a channel (Kimi Delta Attention)
 ========================  ============================================================================================
 
 What is timed is the kernel `delta_product`, without the products of ``beta`` and ``v`` around it. ``gated product`` is
-`causal_product` with a gate a head, which erases nothing: another result, at the same size. flash-linear-attention is
-for GPUs; its naive files in chunks are plain PyTorch, and differentiated by it. ``multiply-adds alone`` are those of
-the formulas, and nothing else: its ratio is the share that ``jit`` reaches of what this processor can do.
+the same kernel with a gate per head where nothing is erased, which is gated linear attention: another result, at the
+same size. flash-linear-attention is for GPUs; its naive files in chunks are plain PyTorch, and differentiated by it.
+``multiply-adds alone`` are those of the formulas, and nothing else: its ratio is the share that ``jit`` reaches of what
+this processor can do.
 
-`harness` says how time is measured.
+`engine` says how time is measured.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from functools import partial
-from importlib import metadata
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.benches import harness
-from linattn_ref.experiments.benches.bench_linear import kept_memory
-from linattn_ref.experiments.benches.bench_linear_limit import multiply_adds
-from linattn_ref.experiments.benches.harness import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve, per_token
-from linattn_ref.experiments.measuring.timing import one_thread
+from linattn_ref.experiments.benches import engine, peers
+from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve
+from linattn_ref.experiments.benches.limits import multiply_adds
+from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.publishing import style
-from linattn_ref.kernels.jit.loops import causal_product
 from linattn_ref.kernels.jit.loops import delta_product as fast
 from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK
 from linattn_ref.kernels.reference import delta_product as reference
 
-__all__ = ["Results", "compute", "draw", "table"]
+__all__ = ["compute", "draw", "table"]
 
-CAPTION = (
-    "Linear attention whose state corrects itself, on one thread of a CPU, eight heads of 64, float32: time a token "
-    "against length, without a gate, with one a head and one a channel, forward and with the backward pass."
-)
-PEER = "flash-linear-attention"
+PEER = peers.FLA
 TASKS = DELTA, GATED, CHANNELS = "delta", "gated delta", "channels"
 NAIVE = {  # of each task the file, the function, and whether tokens come before heads
     DELTA: ("delta_rule", "delta_rule_chunkwise", False),
     GATED: ("gated_delta_rule", "naive_chunk_gated_delta_rule", True),
     CHANNELS: ("kda", "naive_chunk_kda", True),
 }
-ROWS = 64  # of their chunks; a length must be a multiple of it
 PRODUCT, LIMIT = "gated product", "multiply-adds alone"
 TOLERANCE = 1e-3  # of the largest number: theirs makes ratios as exponentials of differences of sums
 LOOKS = {"jit": (style.BLUE, "o"), PRODUCT: (style.BLACK, "v"), PEER: (style.VERMILLION, "D")}
@@ -69,31 +60,11 @@ class Inputs(NamedTuple):
     d_out: Array
 
 
-class Row(NamedTuple):
-    """One kernel at one task."""
-
-    task: str
-    passes: str  # one of PASSES
-    size: int  # N
-    kernel: str
-    median_ms: float  # CPU time
-    min_ms: float
-    ratio_median: float  # its time over jit's in the same round
-    ratio_min: float
-
-
-class Results(NamedTuple):
-    heads: int
-    width: int  # C = M
-    repeats: int
-    versions: dict[str, str]  # of PyTorch and fla-core, if they were there
-    rows: tuple[Row, ...]
-
-
+@engine.bench("heads", "width", "repeats")
 def compute(
     *, lengths: Sequence[int] = (1024, 4096), heads: int = 8, width: int = 64, repeats: int = 3, seed: int = 0
-) -> Results:
-    """Time ``jit`` beside the reference, the gated causal product and, where it is installed, flash-linear-attention.
+) -> engine.Measured:
+    """Time ``jit``, the reference, the gated product and, where it is installed, flash-linear-attention.
 
     Parameters
     ----------
@@ -112,22 +83,18 @@ def compute(
     RuntimeError
         Two kernels disagree.
     """
-    harness.check_counts(lengths=lengths, heads=heads, width=width, repeats=repeats)
-    torch = harness.find("torch")
+    torch = engine.find("torch")
     naive = {} if torch is None else find_naive()
     rng = np.random.default_rng(seed)
-    rows: list[Row] = []
-    with one_thread(torch), kept_memory():
+    with kept_memory():
         for length in lengths:
             for task in TASKS:
                 inputs = draw_inputs(rng, heads, length, width, task)
                 for passes in PASSES:
-                    compared = _compared(inputs, task, passes, torch, naive)
-                    harness.compare(f"{task}, {passes}", {name: call() for name, call in compared.items()}, TOLERANCE)
-                    calls = compared | _yardsticks(inputs, passes)
-                    rows += harness.time(Row, (task, passes, length), calls, repeats)
-    versions = {"PyTorch": torch.__version__, PEER: metadata.version("fla-core")} if naive else {}
-    return Results(heads, width, repeats, versions, tuple(rows))
+                    calls = _compared(inputs, task, passes, torch, naive) | _yardsticks(inputs, passes)
+                    setting, apart = {"task": task, "passes": passes, "size": length}, (PRODUCT, LIMIT)
+                    yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, apart=apart)
+    return {"versions": peers.versions(torch, {PEER: naive}) if naive else {}}
 
 
 def draw_inputs(rng: np.random.Generator, heads: int, length: int, width: int, task: str) -> Inputs:
@@ -144,22 +111,8 @@ def draw_inputs(rng: np.random.Generator, heads: int, length: int, width: int, t
 
 def find_naive() -> dict[str, Any]:
     """flash-linear-attention's naive functions by task, read from their files; none where these cannot be had."""
-    spec = importlib.util.find_spec("fla")
-    if spec is None or not spec.submodule_search_locations:
-        return {}
-    found = {}
-    for task, (folder, name, _) in NAIVE.items():
-        path = Path(spec.submodule_search_locations[0]) / "ops" / folder / "naive.py"
-        of_file = importlib.util.spec_from_file_location(f"fla_naive_{folder}", path)
-        if of_file is None or of_file.loader is None:
-            return {}
-        module = importlib.util.module_from_spec(of_file)
-        try:
-            of_file.loader.exec_module(module)
-        except (ImportError, OSError):  # einops, or the file, is missing
-            return {}
-        found[task] = getattr(module, name)
-    return found
+    files = {task: peers.naive_file(folder) for task, (folder, *_) in NAIVE.items()}
+    return {task: getattr(file, NAIVE[task][1]) for task, file in files.items()} if all(files.values()) else {}
 
 
 # --- What is compared -----------------------------------------------------------------------------------------------
@@ -171,9 +124,9 @@ def _compared(inputs: Inputs, task: str, passes: str, torch: Any, naive: dict[st
         name: partial(_ours, kernel, *_rows(inputs), passes)
         for name, kernel in (("jit", fast), ("reference", reference))
     }
-    if naive and inputs.v.shape[-2] % ROWS == 0:
+    if naive and inputs.v.shape[-2] % peers.FLA_ROWS == 0:
         form = partial(_theirs, torch, naive[task], NAIVE[task][2], inputs)
-        calls[PEER] = partial(harness.in_torch, torch, form, inputs[:4], inputs.d_out, passes == BOTH)
+        calls[PEER] = partial(peers.in_torch, torch, form, inputs[:4], inputs.d_out, passes == BOTH)
     return calls
 
 
@@ -182,7 +135,7 @@ def _rows(inputs: Inputs) -> tuple[Inputs, Array, Array]:
     return inputs, inputs.beta[..., None] * inputs.v, inputs.beta[..., None] * inputs.k
 
 
-def _ours(kernel: Any, inputs: Inputs, v: Array, erase: Array, passes: str) -> Sequence[Array]:
+def _ours(kernel: Any, inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:
     rows = inputs.q, inputs.k, v, erase, inputs.log_gate, None
     out, _, u = kernel.forward(*rows)
     return (out,) if passes == FORWARD else (out, kernel.backward(inputs.d_out, None, *rows, u)[0])
@@ -199,16 +152,9 @@ def _theirs(torch: Any, function: Any, tokens_first: bool, inputs: Inputs, q: An
 
 def _yardsticks(inputs: Inputs, passes: str) -> dict[str, Call]:
     """What has another result, or none."""
-    gate = np.ones_like(inputs.beta) - inputs.beta / 10
-    calls: dict[str, Call] = {PRODUCT: partial(_product, inputs, gate, passes)}
-    calls[LIMIT] = partial(_limit, multiply_adds_of(inputs, passes))
-    return calls
-
-
-def _product(inputs: Inputs, gate: Array, passes: str) -> Sequence[Array]:
-    rows = *inputs[:3], gate, None, None
-    out, _ = causal_product.forward(*rows)
-    return (out,) if passes == FORWARD else (out, causal_product.backward(inputs.d_out, None, *rows)[0])
+    rows = inputs._replace(log_gate=np.log1p(-inputs.beta / 10)), inputs.v, None
+    limit = partial(multiply_adds, multiply_adds_of(inputs, passes), np.float32)
+    return {PRODUCT: partial(_ours, fast, *rows, passes), LIMIT: limit}
 
 
 def multiply_adds_of(inputs: Inputs, passes: str) -> int:
@@ -218,35 +164,30 @@ def multiply_adds_of(inputs: Inputs, passes: str) -> int:
     return inputs.beta.size * (forward if passes == FORWARD else forward + backward)
 
 
-def _limit(count: int) -> Sequence[Array]:
-    multiply_adds(count, np.float32)
-    return ()
-
-
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def table(results: Results) -> str:
+def table(results: engine.Results) -> str:
     """The comparison as a Markdown table, a line a task and length, and below it what stands in it."""
-    lines = harness.table(("gate", "passes", "N"), results.rows, (*LOOKS, LIMIT))
-    setting = f"B = 1, H = {results.heads}, C = M = {results.width}, float32, one thread"
+    lines = engine.table(("gate", "passes", "N"), results.rows, (*LOOKS, LIMIT))
     note = (
-        f"{setting}, {results.repeats} rounds. {TOLD} gated product: `causal_product` with a gate a head, another "
-        "result. multiply-adds alone: those of the formulas; its ratio is the share of the peak. "
-        f"{harness.compared(results.versions, ('PyTorch', PEER))}"
+        f"B = 1, H = {results.heads}, C = M = {results.width}, float32, one thread, {results.repeats} rounds.",
+        f"{TOLD} gated product: nothing is erased, a gate per head, another result.",
+        "multiply-adds alone: those of the formulas; its ratio is the share of the peak.",
+        engine.compared(results.versions, ("PyTorch", PEER)),
     )
-    return "\n".join([*lines, "", note])
+    return engine.page(lines, note=note)
 
 
-def draw(results: Results) -> Figure:
-    """Time a token against length, forward and with the backward pass."""
+def draw(results: engine.Results) -> Figure:
+    """Linear attention whose state corrects itself, on one thread of a CPU, eight heads of 64, float32: time a
+    token against length, without a gate, with one a head and one a channel, forward and with the backward pass.
+    """
 
     def curve(kernel: str, task: str, passes: str) -> Curve:
         colour, marker = LOOKS[kernel]
-        chosen = [row for row in results.rows if (row.task, row.passes, row.kernel) == (task, passes, kernel)]
-        label = kernel if kernel == PRODUCT else f"{kernel}, {task}"
-        return Curve(label, colour, marker + LINES[task], [per_token(row, row.size) for row in chosen])
+        points = engine.per_token(engine.rows_of(results, task=task, passes=passes, kernel=kernel))
+        return Curve(kernel if kernel == PRODUCT else f"{kernel}, {task}", colour, marker + LINES[task], points)
 
     drawn = [(kernel, task) for kernel in LOOKS for task in TASKS if kernel != PRODUCT or task == GATED]
-    panels = {passes: [curve(kernel, task, passes) for kernel, task in drawn] for passes in PASSES}
-    return harness.draw(panels, PER_TOKEN)
+    return engine.draw({passes: [curve(*each, passes) for each in drawn] for passes in PASSES}, PER_TOKEN)

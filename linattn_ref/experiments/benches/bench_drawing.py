@@ -27,7 +27,7 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2, tables 4 and 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,29 +39,14 @@ from scipy.interpolate import CubicSpline
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data import reported
-from linattn_ref.experiments.benches import bench_generation_peers as peers
-from linattn_ref.experiments.benches import harness
+from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.bench_drawing_ways import OURS, Size, measured, packages
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
+from linattn_ref.op.workspace import workspace
 
-__all__ = [
-    "NETWORKS",
-    "OURS",
-    "PRINTED",
-    "WAYS",
-    "Results",
-    "Row",
-    "alone",
-    "best",
-    "compute",
-    "draw",
-    "from_record",
-    "table",
-    "told",
-]
+__all__ = ["NETWORKS", "OURS", "PRINTED", "WAYS", "Results", "Row", "alone", "best", "compute", "draw", "table", "told"]
 
 
 NETWORKS = {
@@ -91,21 +76,7 @@ COLOURS = {
     "lsh-4": "#7A3B62",
     "linear": style.BLUE,
 }
-LOOKS = {OURS: "o-", "PyTorch": "s--", peers.NAME: "^:"}
-CAPTION = (
-    "One more pixel, in the networks of Transformers are RNNs for MNIST (8 layers of 256) and CIFAR-10 (16 layers), "
-    "float32, one thread of a CPU: everything anew (softmax, lsh), from keys and values that are kept (cache), from "
-    "two sums a head (linear). Above: against its position, at batch size 1, by this package. Points are measured CPU "
-    "time; seconds an image are integrated along them. Below: images a second against the batch size; solid: this "
-    "package, dashed: PyTorch, dotted: fast-transformers."
-)
-READING = (
-    "CPU time of one thread, integrated over positions; a pixel that takes over 0.3 s is timed once, after a first "
-    "time that does not count, and one that takes over 3 s once, the first time. *Best B* is the batch size, of those "
-    "in the record, that gives most images a second, and *times softmax* is over the same package's softmax that "
-    "reads everything again. In print: the paper's tables 5 (one image on a CPU) and 4 (a GPU, and as many images as "
-    "fit)."
-)
+LOOKS = {OURS: "o-", peers.PYTORCH: "s--", peers.FAST: "^:"}
 
 
 class Row(NamedTuple):
@@ -154,17 +125,18 @@ def compute(
     RuntimeError
         Two packages disagree.
     """
-    torch = harness.find("torch")
-    package = None if torch is None else peers.find_fast_transformers()
+    torch = engine.find("torch")
+    package = None if torch is None else peers.fast_transformers("builders").get(peers.FAST)
+    versions = peers.versions(torch, {peers.FAST: package})
     sizes = QUICK if quick else NETWORKS
-    settings = {"sizes": sizes, "rounds": rounds, "seed": seed, "packages": peers.versions(torch, package)}
+    settings = {"sizes": sizes, "rounds": rounds, "seed": seed, "packages": versions}
     tasks = {
         f"{name}-{way}-{batch}": partial(measured, size, way, batch, rounds, seed, torch, package)
         for name, size in sizes.items()
         for way in WAYS
         for batch in BATCHES[name, way]
     }
-    with one_thread(torch):
+    with one_thread(torch), workspace():
         found = measure_all(tasks, settings, parts=parts, resume=resume)
     rows = [
         _row(name, way, by, batch, size, seconds)
@@ -173,7 +145,7 @@ def compute(
         for batch in BATCHES[name, way]
         for by, seconds in zip(packages(way, torch, package), found[f"{name}-{way}-{batch}"], strict=True)
     ]
-    return Results(rounds, peers.versions(torch, package), tuple(rows))
+    return Results(rounds, versions, tuple(rows))
 
 
 def _row(name: str, way: str, by: str, batch: int, size: Size, seconds: Array) -> Row:
@@ -183,11 +155,6 @@ def _row(name: str, way: str, by: str, batch: int, size: Size, seconds: Array) -
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------
-
-
-def from_record(document: Mapping[str, Any]) -> Results:
-    """Results from a figure's record."""
-    return restore(Results, document["results"])
 
 
 def best(results: Results, network: str, way: str, by: str = OURS) -> Row | None:
@@ -203,7 +170,14 @@ def alone(results: Results, network: str, way: str, by: str = OURS) -> Row | Non
 
 
 def table(results: Results) -> str:
-    """A Markdown table a network, beside what the paper prints."""
+    """A Markdown table a network, beside what the paper prints.
+
+    CPU time of one thread, integrated over positions; a pixel that takes over 0.3 s is timed once, after a first
+    time that does not count, and one that takes over 3 s once, the first time. *Best B* is the batch size, of those
+    in the record, that gives most images a second, and *times softmax* is over the same package's softmax that
+    reads everything again. In print: the paper's tables 5 (one image on a CPU) and 4 (a GPU, and as many images as
+    fit).
+    """
     lines = []
     for name, (images, seconds) in PRINTED.items():
         here = (name, "by", "B = 1: s an image", "over linear", "best B", "images a second", "times softmax")
@@ -220,7 +194,7 @@ def table(results: Results) -> str:
                 if cells := told(results, name, way, by):
                     lines.append(_line((way, by, *cells, *(printed if by == OURS else [""] * 4))))
         lines.append("")
-    return "\n".join([*lines, harness.compared(results.versions, ("PyTorch", peers.NAME))])
+    return "\n".join([*lines, engine.compared(results.versions, (peers.PYTORCH, peers.FAST))])
 
 
 def told(results: Results, network: str, way: str, by: str) -> tuple[float, ...] | None:
@@ -238,7 +212,12 @@ def _line(cells: Sequence[Any]) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """CPU time of a pixel against its position above, images a second against the batch size below."""
+    """One more pixel, in the networks of Transformers are RNNs for MNIST (8 layers of 256) and CIFAR-10 (16
+    layers), float32, one thread of a CPU: everything anew (softmax, lsh), from keys and values that are kept
+    (cache), from two sums a head (linear). Above: against its position, at batch size 1, by this package. Points
+    are measured CPU time; seconds an image are integrated along them. Below: images a second against the batch
+    size; solid: this package, dashed: PyTorch, dotted: fast-transformers.
+    """
     names = list(dict.fromkeys(row.network for row in results.rows))
     figure, panels = style.figure(2, len(names), height=0.8, sharey="row")
     ends = []

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from linattn_ref.attention import linear, reformer, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import bench_generation_peers as peers
-from linattn_ref.experiments.benches import harness
+from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.bench_generation import compiled
+from linattn_ref.experiments.benches.peers import FAST, PYTORCH
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
 from linattn_ref.nn import mechanism, post_norm
-from linattn_ref.nn.buffers import Arena
 from linattn_ref.nn.mechanism import Mechanism
 
 __all__ = ["OURS", "STATEFUL", "Size", "measured", "packages"]
@@ -51,7 +51,7 @@ class Size(NamedTuple):
 
 def packages(way: str, torch: Any, package: Any) -> list[str]:
     """Those that have this way, this one first."""
-    there = {OURS: True, "PyTorch": torch is not None and not way.startswith("lsh"), peers.NAME: package is not None}
+    there = {OURS: True, PYTORCH: torch is not None and not way.startswith("lsh"), FAST: package is not None}
     return [name for name, has in there.items() if has]
 
 
@@ -64,12 +64,12 @@ def measured(size: Size, way: str, batch: int, rounds: int, seed: int, torch: An
     pixels: dict[str, Pixel] = {}
     if way in STATEFUL:
         stateful = _stateful(params, model, STATEFUL[way], torch, package)
-        harness.compare(way, {by: _last(one, beginning) for by, one in stateful.items()}, TOLERANCE, to=OURS)
+        engine.compare(way, {by: _last(one, beginning) for by, one in stateful.items()}, TOLERANCE, to=OURS)
         pixels = {by: partial(stateful_pixel, one, one.states(batch), batch, rng) for by, one in stateful.items()}
     else:
         anew = _anew(params, model, way, torch, package)
         if way == "softmax":
-            harness.compare(way, {by: (one(beginning),) for by, one in anew.items()}, TOLERANCE, to=OURS)
+            engine.compare(way, {by: (one(beginning),) for by, one in anew.items()}, TOLERANCE, to=OURS)
         pixels = {by: partial(anew_pixel, one, tokens, rng) for by, one in anew.items()}
     return np.transpose([_in_turn(list(pixels.values()), position, rounds) for position in size.positions])
 
@@ -90,19 +90,19 @@ def _stateful(
 ) -> dict[str, peers.Stateful]:
     ways = {OURS: compiled(decoding.pack(params, model))}
     if torch is not None:
-        ways["PyTorch"] = peers.by_hand(torch, params, model.heads, attention)
+        ways[PYTORCH] = peers.by_hand(torch, params, model.heads, attention)
     if package is not None:
-        ways[peers.NAME] = peers.recurrent_encoder(torch, package, params, model.heads, attention)
+        ways[FAST] = peers.recurrent_encoder(torch, package.builders, params, model.heads, attention)
     return ways
 
 
 def _anew(params: causal.Params, model: causal.Model, way: str, torch: Any, package: Any) -> dict[str, peers.Anew]:
-    ways: dict[str, peers.Anew] = {OURS: partial(_anew_here, params, model, Arena())}
+    ways: dict[str, peers.Anew] = {OURS: partial(_anew_here, params, model)}
     if torch is not None and way == "softmax":
-        ways["PyTorch"] = peers.anew_by_hand(torch, params, model.heads)
+        ways[PYTORCH] = peers.anew_by_hand(torch, params, model.heads)
     if package is not None:
         kind, options = ("full", {}) if way == "softmax" else ("reformer", _hashing(model))
-        ways[peers.NAME] = peers.encoder(torch, package, params, model.heads, kind, **options)
+        ways[FAST] = peers.encoder(torch, package.builders, params, model.heads, kind, **options)
     return ways
 
 
@@ -134,9 +134,8 @@ def attention_of(name: str, size: Size, rng: Generator) -> Mechanism:
     return mechanism.of({"softmax": softmax, "linear": linear}[name], **options)
 
 
-def _anew_here(params: causal.Params, model: causal.Model, arena: Arena, tokens: NDArray[np.int64]) -> Array:
-    """In memory that is kept from one pixel to the next."""
-    return causal.forward(tokens, params, model, work=arena)[0][:, -1].copy()
+def _anew_here(params: causal.Params, model: causal.Model, tokens: NDArray[np.int64]) -> Array:
+    return causal.forward(tokens, params, model)[0][:, -1].copy()
 
 
 def _hashing(model: causal.Model) -> dict[str, int]:

@@ -18,31 +18,27 @@ authors' slides at ICML, the last one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.benches import bench_encoder_peers, bench_linear_peers, harness
+from linattn_ref.experiments.benches import engine, peers
+from linattn_ref.experiments.benches.engine import Fields, Row
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, post_norm, relu
-from linattn_ref.nn.buffers import Arena
 
 __all__ = ["SEQUENCES", "Results", "compute", "draw", "table"]
 
 SEQUENCES = 10
 WARM_UP = {"layers": 1, "length": 64}
 COLOURS = {"jit": style.BLUE, "pytorch": style.VERMILLION, "fast-transformers": style.GREEN}
-CAPTION = (
-    "A forward pass of all layers on one sequence: 12 heads of 64, feed-forward layers of 3072, float32, one thread. "
-    "Left: CPU time. Right: the most memory in use beyond weights and inputs. fast-transformers' full attention keeps "
-    "its matrix; PyTorch's kernel and this package's keep none. PyTorch has no linear attention."
-)
 
 
 class Sizes(NamedTuple):
@@ -55,29 +51,11 @@ class Sizes(NamedTuple):
     hidden: int = 3072
 
 
-class Row(NamedTuple):
-    """All layers on one sequence."""
+class Results(engine.Results):
+    """And megabytes by attention and kernel."""
 
-    attention: str
-    kernel: str
-    median_ms: float  # CPU time
-    min_ms: float
-    ratio_median: float  # its time over jit's in the same round
-    ratio_min: float
-
-
-class Memory(NamedTuple):
-    attention: str
-    kernel: str
-    megabytes: float
-
-
-class Results(NamedTuple):
     sizes: Sizes
-    repeats: int
-    versions: dict[str, str]
-    rows: tuple[Row, ...]
-    memory: tuple[Memory, ...]
+    memory: tuple[Fields, ...]
 
 
 def compute(*, layers: int = Sizes().layers, length: int = Sizes().length, repeats: int = 3, seed: int = 0) -> Results:
@@ -101,34 +79,74 @@ def compute(*, layers: int = Sizes().layers, length: int = Sizes().length, repea
     ChildProcessError
         A measuring process failed.
     """
-    harness.check_counts(layers=layers, length=length, repeats=repeats)
-    sizes, rows, memory = Sizes(layers, length), [], []
+    engine.check_counts(layers=layers, length=length, repeats=repeats)
+    sizes = Sizes(layers, length)
+    rows: list[Row] = []
+    memory: list[Fields] = []
     for attention in ("linear", "softmax"):
         mine = in_new_process(times, attention, sizes, repeats, seed, malloc=KEEP)
         rows += mine
         for row in mine:
             peak = in_new_process(peak_of, attention, row.kernel, sizes, seed, malloc=HAND_BACK)
-            memory.append(Memory(attention, row.kernel, peak / 1e6))
-    torch = harness.find("torch")
-    versions = bench_linear_peers.versions(torch, bench_linear_peers.find_fast_transformers() if torch else {})
-    return Results(sizes, repeats, versions, tuple(rows), tuple(memory))
-
-
-# --- Calls ----------------------------------------------------------------------------------------------------------
+            memory.append(Fields(attention=attention, kernel=row.kernel, megabytes=peak / 1e6))
+    torch = engine.find("torch")
+    versions = peers.versions(torch, peers.fast_transformers("builders") if torch else {})
+    measured = {"versions": versions, "rows": tuple(rows), "memory": tuple(memory)}
+    return Results(sizes=sizes, repeats=repeats, **measured)
 
 
 def own_layers(attention: str, params: tuple[block.Params, ...], x: Array, heads: int) -> Callable[[], Array]:
     """Layer by layer; what a layer saves is gone before the next one begins."""
     inside = mechanism.of({"linear": linear, "softmax": softmax}[attention], kernels=jit)
-    rows, arena = np.empty_like(x), Arena()
+    rows = np.empty_like(x)
 
     def call() -> Array:
         rows[...] = x
         for one in params:
-            y, _ = post_norm.forward.unchecked(rows, one, inside, heads=heads, activation=relu, kernels=jit, work=arena)
+            y, _ = post_norm.forward(rows, one, inside, heads=heads, activation=relu, kernels=jit)
             rows[...] = y
             del y, _  # so that the next layer has their memory
         return rows
+
+    return call
+
+
+def others(
+    torch: Any, attention: str, params: tuple[block.Params, ...], x: Array, heads: int
+) -> dict[str, Callable[[], Array]]:
+    """The layers of other packages by name; PyTorch has no linear attention."""
+    found = {"pytorch": in_pytorch(torch, params, x, heads)} if attention == "softmax" else {}
+    if builders := engine.find("fast_transformers.builders"):
+        kind = {"linear": "linear", "softmax": "full"}[attention]
+        blocks = SimpleNamespace(blocks=params)
+        network = peers.encoder(torch, builders.TransformerEncoderBuilder, blocks, heads, kind)
+        given = torch.from_numpy(x)
+
+        def call() -> Array:
+            with torch.no_grad():
+                return network(given).numpy()
+
+        found[peers.FAST] = call
+    return found
+
+
+def in_pytorch(torch: Any, params: tuple[block.Params, ...], x: Array, heads: int) -> Callable[[], Array]:
+    """Post-norm layers of `torch.nn.functional`."""
+    functions, given = torch.nn.functional, torch.from_numpy(x)
+    weights = [peers.leaves_of(one, torch.from_numpy) for one in params]
+    width = (x.shape[-1],)
+
+    def call() -> Array:
+        rows = given
+        with torch.no_grad():
+            for norm_1, inner, outer, norm_2, first, second in weights:
+                projected = functions.linear(rows, *inner)  # (B, N, 3 E)
+                q, k, v = projected.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # (B, H, N, D)
+                attended = functions.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # (B, N, E)
+                rows = functions.layer_norm(rows + functions.linear(attended, *outer), width, *norm_1, block.EPS)
+                fed = functions.linear(functions.relu(functions.linear(rows, *first)), *second)
+                rows = functions.layer_norm(rows + fed, width, *norm_2, block.EPS)
+        return rows.numpy()
 
     return call
 
@@ -139,9 +157,9 @@ def layers_of(attention: str, sizes: Sizes, seed: int) -> dict[str, Callable[[],
     params = tuple(block.draw(sizes.width, sizes.hidden, rng, dtype=np.float32) for _ in range(sizes.layers))
     x = rng.random((1, sizes.length, sizes.width), np.float32)
     found = {"jit": own_layers(attention, params, x, sizes.heads)}
-    torch = harness.find("torch")
+    torch = engine.find("torch")
     if torch is not None:
-        found |= bench_encoder_peers.layers(torch, attention, params, x, sizes.heads)
+        found |= others(torch, attention, params, x, sizes.heads)
     return found
 
 
@@ -150,15 +168,16 @@ def layers_of(attention: str, sizes: Sizes, seed: int) -> dict[str, Callable[[],
 
 def times(attention: str, sizes: Sizes, repeats: int, seed: int) -> list[Row]:
     """The rows of one attention, after the outputs have been compared."""
-    with one_thread(harness.find("torch")):
+    with one_thread(engine.find("torch")):
         calls = layers_of(attention, sizes, seed)
-        harness.compare(attention, {name: (call().copy(),) for name, call in calls.items()}, 1e-4, outputs=("rows",))
-        return harness.time(Row, (attention,), calls, repeats)
+        results = {name: (call().copy(),) for name, call in calls.items()}
+        options: dict[str, Any] = {"tolerance": 1e-4, "expected": results, "outputs": ("rows",)}
+        return engine.measure({"attention": attention}, calls, repeats, **options)
 
 
 def peak_of(attention: str, kernel: str, sizes: Sizes, seed: int) -> int:
     """Bytes."""
-    with one_thread(harness.find("torch")):
+    with one_thread(engine.find("torch")):
         layers_of(attention, sizes._replace(**WARM_UP), seed)[kernel]()
         return peak_resident(layers_of(attention, sizes, seed)[kernel])
 
@@ -180,14 +199,16 @@ def table(results: Results) -> str:
     note = (
         f"Sequences of {sizes.length} tokens; {sizes.heads} heads, width {sizes.width}, feed-forward layers of "
         f"{sizes.hidden}, forward, float32, one thread. CPU time, median of {results.repeats} rounds; times jit's: "
-        f"median (least); {SEQUENCES} sequences: {SEQUENCES} times one. The peak is that of one sequence. "
-        f"{harness.compared(results.versions, ['PyTorch', 'fast-transformers'])}"
+        f"median (least); {SEQUENCES} sequences: {SEQUENCES} times one. The peak is that of one sequence."
     )
-    return "\n".join([*lines, "", note])
+    return engine.page(lines, note=[note, engine.compared(results.versions, [peers.PYTORCH, peers.FAST])])
 
 
 def draw(results: Results) -> Figure:
-    """Bars: time at the left, memory at the right."""
+    """A forward pass of all layers on one sequence: 12 heads of 64, feed-forward layers of 3072, float32, one
+    thread. Left: CPU time. Right: the most memory in use beyond weights and inputs. fast-transformers' full
+    attention keeps its matrix; PyTorch's kernel and this package's keep none. PyTorch has no linear attention.
+    """
     figure, axes = style.figure(1, 2, height=0.4, sharey=True)
     names = [f"{row.attention},\n{row.kernel}" for row in results.rows]
     colours = [COLOURS.get(row.kernel, style.GREY) for row in results.rows]

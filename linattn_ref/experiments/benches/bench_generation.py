@@ -11,7 +11,7 @@ read the same tokens, and their scores are compared before the clock starts.
 ``weights read once``   every weight loaded and added up: what a token at batch size 1 takes at least
 
 Images are drawn as `linattn_ref.models.generate` does it, sampling included (:func:`seconds_per_token`).
-`harness` says how time is measured.
+`engine` says how time is measured.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -28,18 +28,18 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.benches import bench_generation_peers as peers
-from linattn_ref.experiments.benches import harness
-from linattn_ref.experiments.benches.bench_generation_limit import read_once
-from linattn_ref.experiments.benches.harness import Call
-from linattn_ref.experiments.measuring.timing import one_thread
+from linattn_ref.experiments.benches import bench_generation_peers as ways
+from linattn_ref.experiments.benches import engine, peers
+from linattn_ref.experiments.benches.bench_generation_peers import Stateful
+from linattn_ref.experiments.benches.engine import TOLD, Call, Fields
+from linattn_ref.experiments.benches.limits import read_once
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
 from linattn_ref.nn import mechanism, post_norm
 
-__all__ = ["Results", "compiled", "compute", "draw", "network", "seconds_per_token", "table"]
+__all__ = ["compiled", "compute", "draw", "network", "seconds_per_token", "table"]
 
 Tokens = NDArray[np.integer[Any]]
 LAYERS, HEADS, WIDTH, HIDDEN, VALUES, PIXELS = 8, 8, 256, 1024, 256, 784
@@ -48,45 +48,15 @@ STRETCH = 28  # pixels timed together: a row of the image
 TOLERANCE = 1e-4  # of the largest score: some hundred roundings of float32 in a row
 ATTENTION = {"linear": linear, "softmax": softmax}
 ORDER = ("jit", "causal.step", "pytorch", "fast-transformers", "weights read once")
-CAPTION = (
-    "Images of 784 pixels from a network of 8 layers, 8 heads, E = 256, one thread of a CPU, float32. Left: time of a "
-    "pixel against its position, linear attention and softmax with its cache, at two batch sizes. Right: images a "
-    "second against the batch size."
-)
-READING = (
-    "A token at batch size 1 asks for every weight once: `weights read once` is the limit, and a peer's ratio divided "
-    "by its is the most that could be reached. fast-transformers is the package of the paper's authors."
-)
 
 
-class Row(NamedTuple):
-    """One way at one batch size; times are of a token of the whole batch."""
+class Results(engine.Results):
+    """Of each attention and batch size, milliseconds a pixel of all images by stretch, seconds, images a second."""
 
-    batch: int
-    kernel: str
-    median_ms: float  # CPU time
-    min_ms: float
-    ratio_median: float  # its time over jit's in the same round
-    ratio_min: float
+    images: tuple[Fields, ...]
 
 
-class Images(NamedTuple):
-    """A batch of images, drawn pixel by pixel."""
-
-    attention: str
-    batch: int
-    pixel_ms: tuple[float, ...]  # CPU time of a pixel of all images, a number a stretch of STRETCH pixels
-    seconds: float  # of all pixels
-    images_per_second: float
-
-
-class Results(NamedTuple):
-    repeats: int
-    versions: dict[str, str]
-    rows: tuple[Row, ...]
-    images: tuple[Images, ...]
-
-
+@engine.bench("repeats", results=Results)
 def compute(
     *,
     batches: Sequence[int] = (1, 16),
@@ -94,7 +64,7 @@ def compute(
     pixels: int = PIXELS,
     repeats: int = 21,
     seed: int = 0,
-) -> Results:
+) -> engine.Measured:
     """Time a token beside the peers that are installed, and images.
 
     Parameters
@@ -116,20 +86,18 @@ def compute(
     RuntimeError
         Two ways disagree.
     """
-    harness.check_counts(batches=batches, images=images, pixels=pixels, repeats=repeats)
     if pixels % STRETCH:
         raise ValueError(f"pixels: expected a multiple of {STRETCH}, got {pixels}")
-    torch, rng = harness.find("torch"), np.random.default_rng(seed)
-    package = None if torch is None else peers.find_fast_transformers()
-    rows: list[Row] = []
-    with one_thread(torch):
-        params, model = network("linear", rng)
-        for batch in batches:
-            calls = _calls(params, model, rng.integers(0, VALUES, (PIXELS, batch)), torch, package)
-            harness.compare(f"B = {batch}", {name: call() for name, call in calls.items()}, TOLERANCE)
-            rows += harness.time(Row, (batch,), calls, repeats, calls=STEPS)
-        drawn = [_images(name, batch, pixels, rng) for name in ATTENTION for batch in images]
-    return Results(repeats, peers.versions(torch, package), tuple(rows), tuple(drawn))
+    torch, rng = engine.find("torch"), np.random.default_rng(seed)
+    packages = {} if torch is None else peers.fast_transformers("builders")
+    package = packages.get(peers.FAST)
+    params, model = network("linear", rng)
+    for batch in batches:
+        calls = _calls(params, model, rng.integers(0, VALUES, (PIXELS, batch)), torch, package)
+        options: dict[str, Any] = {"tolerance": TOLERANCE, "what": f"B = {batch}", "calls": STEPS}
+        yield from engine.measure({"batch": batch}, calls, repeats, **options)
+    drawn = tuple(_images(name, batch, pixels, rng) for name in ATTENTION for batch in images)
+    return {"versions": peers.versions(torch, {peers.FAST: package}), "rows": (), "images": drawn}
 
 
 def network(attention: str, rng: Generator) -> tuple[causal.Params, causal.Model]:
@@ -147,12 +115,12 @@ def _calls(
 ) -> dict[str, Callable[[], Sequence[Array]]]:
     """By name, ``jit`` first; each goes on by ``STEPS`` tokens a call."""
     batch, packed = tokens.shape[1], decoding.pack(params, model)
-    ways = {"jit": compiled(packed), "causal.step": _by_text(params, model)}
+    made = {"jit": compiled(packed), "causal.step": _by_text(params, model)}
     if torch is not None:
-        ways["pytorch"] = peers.by_hand(torch, params, HEADS)
+        made["pytorch"] = ways.by_hand(torch, params, HEADS)
     if package is not None:
-        ways["fast-transformers"] = peers.recurrent_encoder(torch, package, params, HEADS)
-    calls = {name: going_on(tokens, way.states(batch), way.step) for name, way in ways.items()}
+        made["fast-transformers"] = ways.recurrent_encoder(torch, package.builders, params, HEADS)
+    calls = {name: going_on(tokens, way.states(batch), way.step) for name, way in made.items()}
     return calls | {"weights read once": partial(_read, packed.weights)}
 
 
@@ -172,7 +140,7 @@ def going_on(tokens: Tokens, state_at: Callable[[int], Any], step: Callable[...,
     return call
 
 
-def compiled(packed: decoding.Packed) -> peers.Stateful:
+def compiled(packed: decoding.Packed) -> Stateful:
     """`linattn_ref.models.decoding`, from any place on: what is in a cache until then is of no note."""
 
     def states(batch: int) -> Callable[[int], decoding.State]:
@@ -184,11 +152,11 @@ def compiled(packed: decoding.Packed) -> peers.Stateful:
         return lambda place: cache._replace(place=place)
 
     in_place = partial(decoding.step, overwrite_state=True)
-    return peers.Stateful(states, lambda tokens_t, _, state: in_place(tokens_t, packed, state))
+    return Stateful(states, lambda tokens_t, _, state: in_place(tokens_t, packed, state))
 
 
-def _by_text(params: causal.Params, model: causal.Model) -> peers.Stateful:
-    return peers.Stateful(
+def _by_text(params: causal.Params, model: causal.Model) -> Stateful:
+    return Stateful(
         lambda batch: lambda _: causal.init_state(batch, params, model),
         lambda tokens_t, _, state: causal.step(tokens_t, params, state, model, overwrite_state=True),
     )
@@ -233,36 +201,42 @@ def seconds_per_token(
     return seconds
 
 
-def _images(attention: str, batch: int, pixels: int, rng: Generator) -> Images:
+def _images(attention: str, batch: int, pixels: int, rng: Generator) -> Fields:
     seconds = seconds_per_token(*network(attention, rng), batch, pixels, rng)
-    whole = STRETCH * sum(seconds)
-    return Images(attention, batch, tuple(1e3 * each for each in seconds), whole, batch / whole)
+    whole, pixel_ms = STRETCH * sum(seconds), tuple(1e3 * each for each in seconds)
+    found = {"pixel_ms": pixel_ms, "seconds": whole, "images_per_second": batch / whole}
+    return Fields(attention=attention, batch=batch, **found)
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
 def table(results: Results) -> str:
-    """Two Markdown tables, of a token and of images, and below them what stands in them."""
-    lines = harness.table(("B",), results.rows, ORDER)
-    lines += ["", "| attention | B | seconds a batch | images a second | first pixel | last pixel |"]
-    lines.append("| --- | --- | ---: | ---: | ---: | ---: |")
+    """Two Markdown tables, of a token and of images, and below them what stands in them.
+
+    A token at batch size 1 asks for every weight once: `weights read once` is the limit, and a peer's ratio divided
+    by its is the most that could be reached. fast-transformers is the package of the paper's authors.
+    """
+    lines = engine.table(("B",), results.rows, ORDER)
+    images = ["| attention | B | seconds a batch | images a second | first pixel | last pixel |"]
+    images.append("| --- | --- | ---: | ---: | ---: | ---: |")
     for each in results.images:
         ends = f"{each.pixel_ms[0]:.2f} ms | {each.pixel_ms[-1]:.2f} ms"
-        lines.append(
-            f"| {each.attention} | {each.batch} | {each.seconds:.2f} | {each.images_per_second:.2f} | {ends} |"
-        )
+        numbers = f"{each.seconds:.2f} | {each.images_per_second:.2f} | {ends}"
+        images.append(f"| {each.attention} | {each.batch} | {numbers} |")
     note = (
         f"{LAYERS} layers, H = {HEADS}, E = {WIDTH}, feed-forward {HIDDEN}, float32, one thread, {results.repeats} "
-        f"rounds; a token of the whole batch. {harness.TOLD} "
-        f"{harness.compared(results.versions, ('PyTorch', 'fast-transformers'))} "
-        f"First and last pixel: the mean of {STRETCH}, of the whole batch."
+        f"rounds; a token of the whole batch. {TOLD}"
     )
-    return "\n".join([*lines, "", note])
+    ends = f"First and last pixel: the mean of {STRETCH}, of the whole batch."
+    return engine.page(lines, images, note=[note, engine.compared(results.versions, (peers.PYTORCH, peers.FAST)), ends])
 
 
 def draw(results: Results) -> Figure:
-    """Time of a pixel against its position, and images a second against the batch size."""
+    """Images of 784 pixels from a network of 8 layers, 8 heads, E = 256, one thread of a CPU, float32. Left: time
+    of a pixel against its position, linear attention and softmax with its cache, at two batch sizes. Right: images
+    a second against the batch size.
+    """
     figure, (pixel, rate) = style.figure(1, 2, height=0.42)
     batches = sorted({each.batch for each in results.images})
     lines, names = [], []

@@ -25,25 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.benches import bench_linear_peers, harness
+from linattn_ref.experiments.benches import engine, peers
+from linattn_ref.experiments.benches.peers import EPS, tensors
 from linattn_ref.models.causal import Params
 
-__all__ = [
-    "NAME",
-    "Anew",
-    "Stateful",
-    "anew_by_hand",
-    "by_hand",
-    "encoder",
-    "find_fast_transformers",
-    "recurrent_encoder",
-    "versions",
-]
+__all__ = ["CHUNK", "Anew", "Stateful", "anew_by_hand", "by_hand", "encoder", "recurrent_encoder"]
 
 Tokens = NDArray[np.integer[Any]]
 Anew = Callable[[Tokens], Array]  # tokens (B, t) to the scores of what comes next, (B, V)
-EPS = 1e-6  # of linear attention
-NAME = "fast-transformers"
 CHUNK = 32  # of its Reformer, which reads whole chunks
 
 
@@ -54,23 +43,12 @@ class Stateful(NamedTuple):
     step: Callable[[Tokens, int, Any], tuple[Array, Any]]  # tokens (B,), their place, the state: scores and a state
 
 
-def find_fast_transformers() -> Any:
-    """The module of builders, or None where the package is not installed."""
-    return harness.find("fast_transformers.builders")
-
-
-def versions(torch: Any, package: Any) -> dict[str, str]:
-    """Version of each package that takes part."""
-    there = {} if package is None else {NAME: harness.find("fast_transformers")}
-    return bench_linear_peers.versions(torch, there)
-
-
 # --- PyTorch --------------------------------------------------------------------------------------------------------
 
 
 def by_hand(torch: Any, params: Params, heads: int, attention: str = "linear") -> Stateful:
     """Token by token, with ``"linear"`` or ``"softmax"`` attention."""
-    network = _tensors(torch, params)
+    network = tensors(torch, params)
     d, layers = len(network.norm.gain) // heads, range(len(network.blocks))
     room = len(network.positions.table)
     attend = {"linear": _sums, "softmax": _cache}[attention]
@@ -93,13 +71,6 @@ def by_hand(torch: Any, params: Params, heads: int, attention: str = "linear") -
             return _scores(torch, network, x).numpy(), state
 
     return Stateful(states, step)
-
-
-def _tensors(torch: Any, params: Any) -> Any:
-    """The same structure, of tensors that share the arrays' memory."""
-    if hasattr(params, "_fields"):
-        return type(params)(*(_tensors(torch, each) for each in params))
-    return tuple(_tensors(torch, each) for each in params) if isinstance(params, tuple) else torch.from_numpy(params)
 
 
 def _sums(torch: Any, q: Any, k: Any, v: Any, place: int, s: Any, z: Any) -> Any:
@@ -132,7 +103,7 @@ def _scores(torch: Any, network: Params, x: Any) -> Any:
 
 def anew_by_hand(torch: Any, params: Params, heads: int) -> Anew:
     """All tokens, with softmax attention."""
-    network = _tensors(torch, params)
+    network = tensors(torch, params)
 
     def scores(tokens: Tokens) -> Array:
         with torch.inference_mode():
@@ -152,11 +123,11 @@ def anew_by_hand(torch: Any, params: Params, heads: int) -> Anew:
 # --- fast-transformers ----------------------------------------------------------------------------------------------
 
 
-def recurrent_encoder(torch: Any, package: Any, params: Params, heads: int, attention: str = "linear") -> Stateful:
+def recurrent_encoder(torch: Any, builders: Any, params: Params, heads: int, attention: str = "linear") -> Stateful:
     """Its recurrent encoder, between an embedding and a head by hand; its cache is copied in each step."""
-    network = _tensors(torch, params)
+    network = tensors(torch, params)
     kind = {"linear": "linear", "softmax": "full"}[attention]
-    built = _built(torch, package.RecurrentEncoderBuilder, network, heads, kind)
+    built = peers.encoder(torch, builders.RecurrentEncoderBuilder, params, heads, kind, activation="gelu")
     d, layers = len(network.norm.gain) // heads, range(len(network.blocks))
 
     def states(batch: int) -> Callable[[int], Any]:
@@ -174,11 +145,11 @@ def recurrent_encoder(torch: Any, package: Any, params: Params, heads: int, atte
     return Stateful(states, step)
 
 
-def encoder(torch: Any, package: Any, params: Params, heads: int, kind: str, **options: Any) -> Anew:
+def encoder(torch: Any, builders: Any, params: Params, heads: int, kind: str, **options: Any) -> Anew:
     """Its encoder; attention of this ``kind`` gets the options, and ``"reformer"`` whole chunks of tokens."""
-    network = _tensors(torch, params)
-    built = _built(torch, package.TransformerEncoderBuilder, network, heads, kind, **options)
-    masking = harness.find("fast_transformers.masking")
+    network = tensors(torch, params)
+    built = peers.encoder(torch, builders.TransformerEncoderBuilder, params, heads, kind, activation="gelu", **options)
+    masking = engine.find("fast_transformers.masking")
 
     def scores(tokens: Tokens) -> Array:
         count = tokens.shape[1]
@@ -190,39 +161,3 @@ def encoder(torch: Any, package: Any, params: Params, heads: int, kind: str, **o
             return np.asarray(torch.addmm(network.head.b, last, network.head.w).numpy())
 
     return scores
-
-
-def _built(torch: Any, builder: Any, network: Params, heads: int, kind: str, **options: Any) -> Any:
-    """With our parameters: its linear maps have them transposed, and queries, keys and values apart."""
-    width = len(network.norm.gain)
-    reads = len(network.blocks[0].attention.inner.b) // width  # 2 where queries are keys, of which it computes both
-    encoder = builder.from_kwargs(
-        attention_type=kind,
-        n_layers=len(network.blocks),
-        n_heads=heads,
-        query_dimensions=width // heads,
-        value_dimensions=width // heads,
-        feed_forward_dimensions=len(network.blocks[0].feed_forward.inner.b),
-        activation="gelu",
-        dropout=0.0,
-        **options,
-    ).get()
-    with torch.no_grad():
-        for layer, one in zip(encoder.layers, network.blocks, strict=True):
-            attention = layer.attention
-            read = attention.query_projection, attention.key_projection, attention.value_projection
-            for projection, i in zip(read, (0, reads - 2, reads - 1), strict=True):
-                columns = slice(i * width, (i + 1) * width)
-                _set(projection, one.attention.inner.w[:, columns].T, one.attention.inner.b[columns])
-            _set(attention.out_projection, one.attention.outer.w.T, one.attention.outer.b)
-            _set(layer.linear1, one.feed_forward.inner.w.T, one.feed_forward.inner.b)
-            _set(layer.linear2, one.feed_forward.outer.w.T, one.feed_forward.outer.b)
-            _set(layer.norm1, *one.norm_1)
-            _set(layer.norm2, *one.norm_2)
-        _set(encoder.norm, *network.norm)
-    return encoder.eval()
-
-
-def _set(module: Any, weight: Any, bias: Any) -> None:
-    module.weight.copy_(weight)
-    module.bias.copy_(bias)

@@ -10,7 +10,7 @@ no gradient is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,13 +20,13 @@ from numpy.random import Generator
 from linattn_ref.attention import linear
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features.feature_maps import elu_plus_one
+from linattn_ref.experiments.benches.engine import Call
+from linattn_ref.experiments.benches.peers import EPS
 from linattn_ref.kernels import jit, reference
 
 __all__ = ["STEP", "STEP_KERNEL", "steps"]
 
-Call = Callable[[], Sequence[Array]]  # -> (out,); each moves on a state of its own
 STEP_KERNEL, STEP = "kernel step", "step"
-EPS = 1e-6  # of the denominator
 
 
 def steps(

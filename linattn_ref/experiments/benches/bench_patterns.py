@@ -1,6 +1,6 @@
 """Attention with sparse patterns beside HuggingFace's and fast-transformers', on one thread of the CPU.
 
-`harness` says how time is measured. PyTorch's attention to all pairs is another function, and its results are not
+`engine` says how time is measured. PyTorch's attention to all pairs is another function, and its results are not
 compared; it shows what the pattern saves.
 
 All numbers are of the attention alone, without projections (`bench_patterns_peers`). A window is given as the keys on
@@ -9,33 +9,26 @@ each side: ``window=256`` is HuggingFace's ``attention_window=512`` and fast-tra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from linattn_ref.attention import bigbird, local, longformer
 from linattn_ref.attention.arguments import Array
+from linattn_ref.attention.sparse import bigbird, local, longformer, part
 from linattn_ref.experiments.benches import bench_patterns_peers as peers_of
-from linattn_ref.experiments.benches import harness
-from linattn_ref.experiments.benches.bench_patterns_peers import GLOBAL_TOKEN, Inputs, Peers
-from linattn_ref.experiments.benches.harness import BOTH, PASSES, TOLD, Call, Curve, per_token
-from linattn_ref.experiments.measuring.timing import one_thread
+from linattn_ref.experiments.benches import engine
+from linattn_ref.experiments.benches.bench_patterns_peers import ALL_PAIRS, GLOBAL_TOKEN, Inputs
+from linattn_ref.experiments.benches.engine import BOTH, PASSES, TOLD, Curve
 from linattn_ref.experiments.publishing import style
-from linattn_ref.kernels import jit, parts, reference
+from linattn_ref.kernels import jit, reference
 
-__all__ = ["Results", "compute", "draw", "table"]
+__all__ = ["compute", "draw", "table"]
 
-CAPTION = (
-    "Attention with sparse patterns on one thread of a CPU, forward and backward, batch size 1: time a token against "
-    "the length, beside the packages that have the same pattern, and beside PyTorch's attention to all pairs."
-)
-MECHANISMS = ("local", "longformer", "bigbird")
 TITLES = {"local": "sliding window", "longformer": "Longformer", "bigbird": "BigBird"}
-ALL_PAIRS = "pytorch, all pairs"
+PAGES = {"local": (local, 3), "longformer": (longformer, 6), "bigbird": (bigbird, 3)}  # and how many arrays it takes
 LOOKS = {
     "jit": (style.BLUE, "o-"),
     "reference": (style.GREY, "o-"),
@@ -48,39 +41,7 @@ OUTPUTS = ("out", "d_q", "d_k", "d_v", "d_q_global", "d_k_global", "d_v_global")
 TOLERANCE = 1e-4  # of the largest number: some 1000 roundings in float32
 
 
-class Row(NamedTuple):
-    """One kernel at one setting."""
-
-    mechanism: str  # one of MECHANISMS
-    length: int  # N = L
-    passes: str  # one of PASSES
-    kernel: str
-    median_ms: float  # CPU time
-    min_ms: float
-    ratio_median: float  # its time over jit's in the same round
-    ratio_min: float
-
-
-class Results(NamedTuple):
-    heads: int
-    width: int  # D = M
-    window: int  # keys on each side
-    block: int
-    drawn: int  # random blocks a block
-    repeats: int
-    versions: dict[str, str]  # of the packages compared with
-    pairs: tuple[tuple[str, int, int], ...]  # mechanism, length, how many pairs it allows
-    rows: tuple[Row, ...]
-
-
-class Setting(NamedTuple):
-    """A pattern's numbers at one length."""
-
-    window: int
-    block: int
-    random_blocks: NDArray[np.intp]
-
-
+@engine.bench("heads", "width", "window", "block", "drawn", "repeats")
 def compute(
     *,
     lengths: Sequence[int] = (1024, 2048, 4096),
@@ -91,7 +52,7 @@ def compute(
     drawn: int = 3,
     repeats: int = 5,
     seed: int = 0,
-) -> Results:
+) -> engine.Measured:
     """Time ``jit``, ``reference`` and, where they are installed, the other packages, in float32 at batch size 1.
 
     Parameters
@@ -115,107 +76,64 @@ def compute(
     RuntimeError
         Two kernels disagree.
     """
-    harness.check_counts(
-        lengths=lengths, heads=heads, width=width, window=window, block=block, drawn=drawn, repeats=repeats
-    )
-    peers = peers_of.find()
-    rng = np.random.default_rng(seed)
-    rows: list[Row] = []
+    peers, rng = peers_of.find(), np.random.default_rng(seed)
     pairs: list[tuple[str, int, int]] = []
-    with one_thread(peers.torch):
-        for length in lengths:
-            inputs = Inputs(*rng.standard_normal((len(Inputs._fields), 1, heads, length, width)).astype(np.float32))
-            setting = Setting(window, block, bigbird.draw_random_blocks(-(-length // block), drawn, rng))
-            for mechanism in MECHANISMS:
-                pairs.append((mechanism, length, parts.count_pairs(pattern(mechanism, length, setting))))
-                for passes in PASSES:
-                    kernels = calls(mechanism, peers, inputs, setting, with_gradient=passes == BOTH)
-                    results = {name: call() for name, call in kernels.items() if name != ALL_PAIRS}
-                    harness.compare(f"{mechanism}, {passes}", results, TOLERANCE, outputs=OUTPUTS)
-                    rows += harness.time(Row, (mechanism, length, passes), kernels, repeats)
-    return Results(heads, width, window, block, drawn, repeats, peers.versions, tuple(pairs), tuple(rows))
+    for length in lengths:
+        inputs = Inputs(*rng.standard_normal((len(Inputs._fields), 1, heads, length, width)).astype(np.float32))
+        random_blocks = bigbird.draw_random_blocks(-(-length // block), drawn, rng)
+        options: dict[str, dict[str, Any]] = {
+            "local": {"window": window},
+            "longformer": {"window": window, "global_tokens": [GLOBAL_TOKEN]},
+            "bigbird": {"block": block, "random_blocks": random_blocks},
+        }
+        for mechanism, own in options.items():
+            pairs.append((mechanism, length, count_pairs(mechanism, length, own)))
+            for passes in PASSES:
+                calls = {
+                    name: partial(_ours, room, mechanism, inputs, own, passes)
+                    for name, room in (("jit", jit), ("reference", reference))
+                } | peers_of.calls(mechanism, peers, inputs, own, passes == BOTH)
+                setting = {"mechanism": mechanism, "length": length, "passes": passes}
+                compared: dict[str, Any] = {"tolerance": TOLERANCE, "apart": [ALL_PAIRS], "outputs": OUTPUTS}
+                yield from engine.measure(setting, calls, repeats, **compared)
+    return {"versions": peers.versions, "pairs": tuple(pairs)}
 
 
-# --- What is compared -----------------------------------------------------------------------------------------------
+def _ours(room: Any, mechanism: str, inputs: Inputs, options: dict[str, Any], passes: str) -> Sequence[Array]:
+    page, count = PAGES[mechanism]
+    out, saved = page.forward(*inputs[:count], **options, kernels=room)
+    return (out, *page.backward(inputs.d_out, saved)) if passes == BOTH else (out,)
 
 
-def calls(mechanism: str, peers: Peers, inputs: Inputs, setting: Setting, *, with_gradient: bool) -> dict[str, Call]:
-    """Each kernel by its name, ``jit`` first."""
-    own = {"jit": jit, "reference": reference}
-    found = {name: partial(_OWN[mechanism], room, inputs, setting, with_gradient) for name, room in own.items()}
-    return {**found, **dict(_others(mechanism, peers, inputs, setting, with_gradient))}
+def count_pairs(mechanism: str, length: int, options: dict[str, Any]) -> int:
+    """The pairs that a mechanism allows; the rows of Longformer's global token are no part of it."""
+    if mechanism == "bigbird":
+        options = {"window_blocks": 3, "global_blocks": (0, -1), **options}
+    lengths = (length, length) if mechanism == "local" else (length,)
+    return part.count_pairs(PAGES[mechanism][0].parts_of(*lengths, **options))
 
 
-def _others(
-    mechanism: str, peers: Peers, inputs: Inputs, setting: Setting, with_gradient: bool
-) -> Iterator[tuple[str, Call]]:
-    length = inputs.q.shape[-2]
-    if mechanism == "local" and peers.local:
-        yield "fast-transformers", peers_of.windows(peers, inputs, setting.window, with_gradient)
-    if mechanism == "longformer" and peers.longformer and length % (2 * setting.window) == 0:
-        yield "transformers", peers_of.longformer(peers, inputs, setting.window, with_gradient)
-    if mechanism == "bigbird" and peers.bigbird and length % setting.block == 0:
-        yield "transformers", peers_of.bigbird(peers, inputs, setting.block, setting.random_blocks, with_gradient)
-    if peers.torch:
-        yield ALL_PAIRS, peers_of.all_pairs(peers, inputs, with_gradient)
-
-
-def _local(room: Any, inputs: Inputs, setting: Setting, with_gradient: bool) -> Sequence[Array]:
-    out, saved = local.forward(*inputs[:3], window=setting.window, kernels=room)
-    return (out, *local.backward(inputs.d_out, saved)) if with_gradient else (out,)
-
-
-def _longformer(room: Any, inputs: Inputs, setting: Setting, with_gradient: bool) -> Sequence[Array]:
-    out, saved = longformer.forward(*inputs[:6], window=setting.window, global_tokens=[GLOBAL_TOKEN], kernels=room)
-    return (out, *longformer.backward(inputs.d_out, saved)) if with_gradient else (out,)
-
-
-def _bigbird(room: Any, inputs: Inputs, setting: Setting, with_gradient: bool) -> Sequence[Array]:
-    out, saved = bigbird.forward(*inputs[:3], block=setting.block, random_blocks=setting.random_blocks, kernels=room)
-    return (out, *bigbird.backward(inputs.d_out, saved)) if with_gradient else (out,)
-
-
-_OWN = {"local": _local, "longformer": _longformer, "bigbird": _bigbird}
-
-
-def pattern(mechanism: str, length: int, setting: Setting) -> parts.Pattern:
-    """The pairs of a mechanism; the rows of Longformer's global token are no part of it."""
-    if mechanism == "local":
-        return local.parts_of(length, length, window=setting.window)
-    if mechanism == "longformer":
-        return longformer.parts_of(length, window=setting.window, global_tokens=[GLOBAL_TOKEN])
-    return bigbird.parts_of(
-        length, block=setting.block, window_blocks=3, global_blocks=(0, -1), random_blocks=setting.random_blocks
-    )
-
-
-# --- Showing --------------------------------------------------------------------------------------------------------
-
-
-def table(results: Results) -> str:
+def table(results: engine.Results) -> str:
     """The comparison as a Markdown table, a line a setting, and below it what stands in it."""
-    share = {(mechanism, length): count / length**2 for mechanism, length, count in results.pairs}
-    lines = harness.table(
-        ("mechanism", "N = L", "passes", "pairs"),
-        results.rows,
-        LOOKS,
-        cells=lambda setting: (*setting, f"{share[setting[:2]]:.1%}"),
-    )
-    note = (
+    share = {(mechanism, length): f"{count / length**2:.1%}" for mechanism, length, count in results.pairs}
+    header = ("mechanism", "N = L", "passes", "pairs")
+    lines = engine.table(header, results.rows, LOOKS, cells=lambda setting: (*setting, share[setting[:2]]))
+    setting = (
         f"B = 1, H = {results.heads}, D = M = {results.width}, float32, one thread, {results.repeats} rounds; "
-        f"window {results.window} on each side; blocks of {results.block}, {results.drawn} random. {TOLD} Attention "
-        f"alone, without projections. {harness.compared(results.versions, PACKAGES)}"
+        f"window {results.window} on each side; blocks of {results.block}, {results.drawn} random."
     )
-    return "\n".join([*lines, "", note])
+    compared = engine.compared(results.versions, PACKAGES)
+    return engine.page(lines, note=[setting, TOLD, "Attention alone, without projections.", compared])
 
 
-def draw(results: Results) -> Figure:
-    """Time a token against length, a panel a mechanism, both passes."""
+def draw(results: engine.Results) -> Figure:
+    """Attention with sparse patterns on one thread of a CPU, forward and backward, batch size 1: time a token
+    against the length, beside the packages that have the same pattern, and beside PyTorch's attention to all pairs.
+    """
 
     def curve(kernel: str, mechanism: str) -> Curve:
-        wanted = mechanism, BOTH, kernel
-        rows = [row for row in results.rows if (row.mechanism, row.passes, row.kernel) == wanted]
-        return Curve(kernel, *LOOKS[kernel], [per_token(row, row.length) for row in rows])
+        rows = engine.rows_of(results, mechanism=mechanism, passes=BOTH, kernel=kernel)
+        return Curve(kernel, *LOOKS[kernel], engine.per_token(rows))
 
-    panels = {TITLES[name]: [curve(kernel, name) for kernel in LOOKS] for name in MECHANISMS}
-    return harness.draw(panels, "µs a token, both passes")
+    panels = {title: [curve(kernel, name) for kernel in LOOKS] for name, title in TITLES.items()}
+    return engine.draw(panels, "µs a token, both passes")

@@ -22,12 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.benches import harness
-from linattn_ref.experiments.benches.harness import Call
+from linattn_ref.experiments.benches import engine
+from linattn_ref.experiments.benches.engine import Call
+from linattn_ref.experiments.benches.peers import FAST, PYTORCH, in_torch
 
-__all__ = ["GLOBAL_TOKEN", "Inputs", "Peers", "all_pairs", "bigbird", "find", "longformer", "windows"]
+__all__ = ["ALL_PAIRS", "GLOBAL_TOKEN", "Inputs", "Peers", "calls", "find"]
 
 GLOBAL_TOKEN = 0
+ALL_PAIRS = "pytorch, all pairs"
 
 
 class Inputs(NamedTuple):
@@ -54,30 +56,38 @@ class Peers(NamedTuple):
 
 def find() -> Peers:
     """What there is to compare with."""
-    torch = harness.find("torch")
+    torch = engine.find("torch")
     if torch is None:
         return Peers(None, None, None, None, {})
-    models = "transformers.models"
-    longformer, bigbird = (harness.find(f"{models}.{name}") for name in _MODELS)
-    local = harness.find("fast_transformers.local_product")
+    longformer = engine.find("transformers.models.longformer.modeling_longformer")
+    bigbird = engine.find("transformers.models.big_bird.modeling_big_bird")
+    local = engine.find("fast_transformers.local_product")
     found = {
-        "PyTorch": torch,
-        "transformers": longformer and harness.find("transformers"),
-        "fast-transformers": local and harness.find("fast_transformers"),
+        PYTORCH: torch,
+        "transformers": longformer and engine.find("transformers"),
+        FAST: local and engine.find("fast_transformers"),
     }
     return Peers(torch, longformer, bigbird, local, {n: m.__version__ for n, m in found.items() if m is not None})
 
 
-_MODELS = ("longformer.modeling_longformer", "big_bird.modeling_big_bird")
+def calls(
+    mechanism: str, peers: Peers, inputs: Inputs, options: dict[str, Any], with_gradient: bool
+) -> dict[str, Call]:
+    """By name, those that can take this length."""
+    found, length = {}, inputs.q.shape[-2]
+    if mechanism == "local" and peers.local:
+        found[FAST] = windows(peers, inputs, options["window"], with_gradient)
+    if mechanism == "longformer" and peers.longformer and length % (2 * options["window"]) == 0:
+        found["transformers"] = longformer(peers, inputs, options["window"], with_gradient)
+    if mechanism == "bigbird" and peers.bigbird and length % options["block"] == 0:
+        found["transformers"] = bigbird(peers, inputs, **options, with_gradient=with_gradient)
+    if peers.torch:  # softmax attention without any pattern
+        attention = peers.torch.nn.functional.scaled_dot_product_attention
+        found[ALL_PAIRS] = partial(in_torch, peers.torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
+    return found
 
 
-# --- PyTorch and fast-transformers ----------------------------------------------------------------------------------
-
-
-def all_pairs(peers: Peers, inputs: Inputs, with_gradient: bool) -> Call:
-    """Softmax attention without any pattern."""
-    attention = peers.torch.nn.functional.scaled_dot_product_attention
-    return partial(harness.in_torch, peers.torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
+# --- fast-transformers ----------------------------------------------------------------------------------------------
 
 
 def windows(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> Call:
@@ -90,7 +100,7 @@ def windows(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> C
         scores = local.local_dot_product(q, k, mask, lengths, 2 * window + 1)  # (1, H, N, 2 window + 1)
         return local.local_weighted_average(torch.softmax(scale * scores, -1), v)
 
-    return partial(harness.in_torch, torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
+    return partial(in_torch, torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
 
 
 # --- HuggingFace ----------------------------------------------------------------------------------------------------
@@ -119,7 +129,7 @@ def longformer(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -
         return module(hidden, **options, is_global_attn=True)[0].transpose(0, 1)  # (N, 1, H D)
 
     *arrays, d_out = own_order
-    call = partial(harness.in_torch, torch, attention, arrays, d_out, with_gradient)
+    call = partial(in_torch, torch, attention, arrays, d_out, with_gradient)
     return lambda: [_in_heads(x, heads) for x in call()]
 
 
@@ -157,36 +167,22 @@ def bigbird(peers: Peers, inputs: Inputs, block: int, random_blocks: NDArray[np.
         num_random_blocks=drawn.shape[1],
         max_position_embeddings=n,
     )
-    module = peers.bigbird.BigBirdBlockSparseAttention(config).eval()
+    module, count = peers.bigbird.BigBirdBlockSparseAttention(config).eval(), drawn.shape[1]
     module._bigbird_block_rand_mask = lambda *args, **kwargs: drawn
     module._bigbird_block_rand_mask_with_head = lambda *args, **kwargs: [drawn] * heads
     masks = peers.bigbird.BigBirdModel.create_masks_for_block_sparse_attn(torch.ones(1, n), block)
     blocked, band_mask, from_mask, to_mask = masks
-    options = {
-        "band_mask": band_mask,
-        "from_mask": from_mask,
-        "to_mask": to_mask,
-        "from_blocked_mask": blocked,
-        "to_blocked_mask": blocked,
-        "n_heads": heads,
-        "n_rand_blocks": drawn.shape[1],
-        "attention_head_size": width,
-        "from_block_size": block,
-        "to_block_size": block,
-        "batch_size": 1,
-        "from_seq_len": n,
-        "to_seq_len": n,
-        "seed": 0,
-        "plan_from_length": n,
-        "plan_num_rand_blocks": drawn.shape[1],
-    }
+    options = {"band_mask": band_mask, "from_mask": from_mask, "to_mask": to_mask}
+    options |= {"from_blocked_mask": blocked, "to_blocked_mask": blocked, "n_heads": heads, "n_rand_blocks": count}
+    options |= {"attention_head_size": width, "from_block_size": block, "to_block_size": block, "batch_size": 1}
+    options |= {"from_seq_len": n, "to_seq_len": n, "seed": 0, "plan_from_length": n, "plan_num_rand_blocks": count}
     if "output_attentions" in inspect.signature(module.bigbird_block_sparse_attention).parameters:
         options["output_attentions"] = False
 
     def attention(q: Any, k: Any, v: Any) -> Any:
         return module.bigbird_block_sparse_attention(q, k, v, **options)[0].reshape(n, 1, -1)  # (N, 1, H D)
 
-    call = partial(harness.in_torch, torch, attention, [*inputs[:3]], _in_columns(inputs.d_out), with_gradient)
+    call = partial(in_torch, torch, attention, [*inputs[:3]], _in_columns(inputs.d_out), with_gradient)
 
     def in_heads() -> Sequence[Array]:
         out, *gradients = call()

@@ -6,18 +6,17 @@ backward pass is left out above 1024 tokens. Its features have ``1e-4`` added af
 see the maximum over later keys. What is timed has both; what results are compared with is the same code with 0 in place
 of the ``1e-4``.
 
-`harness` says how time is measured.
+`engine` says how time is measured.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -25,48 +24,21 @@ from matplotlib.figure import Figure
 from linattn_ref.attention import performer
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features import feature_maps
-from linattn_ref.experiments.benches import harness
-from linattn_ref.experiments.benches.bench_linear_peers import Inputs
-from linattn_ref.experiments.benches.harness import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve, per_token
-from linattn_ref.experiments.measuring.timing import one_thread
+from linattn_ref.experiments.benches import engine, peers
+from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, reference
 
-__all__ = ["Results", "compute", "draw", "table"]
+__all__ = ["compute", "draw", "table"]
 
 PEER = "performer-pytorch"
-CAPTION = (
-    "Performer attention on one thread of a CPU, eight heads of 64, 256 positive features, float32: time a token "
-    "against length, over all keys and causal, forward and with the backward pass."
-)
 CAUSAL, ALL = "causal", "all keys"
 BOTH_LONGEST = 1024  # of performer-pytorch's causal backward pass: there it keeps 4 GB
 TOLERANCE = 1e-3  # of the largest number; some 10^4 roundings of float32: exponents of up to 10^2 in both
 LOOKS = {"jit": (style.BLUE, "o"), "reference": (style.GREY, "^"), PEER: (style.VERMILLION, "D")}
 
 
-class Row(NamedTuple):
-    """One package at one task."""
-
-    task: str  # ALL or CAUSAL
-    passes: str  # one of PASSES
-    size: int  # N
-    name: str
-    median_ms: float  # CPU time
-    min_ms: float
-    ratio_median: float  # its time over jit's in the same round
-    ratio_min: float
-
-
-class Results(NamedTuple):
-    heads: int
-    width: int  # D = M
-    features: int  # m
-    repeats: int
-    versions: dict[str, str]  # of PyTorch and performer-pytorch, if they were there
-    rows: tuple[Row, ...]
-
-
+@engine.bench("heads", "width", "features", "repeats")
 def compute(
     *,
     lengths: Sequence[int] = (1024, 4096),
@@ -75,7 +47,7 @@ def compute(
     features: int = 256,
     repeats: int = 5,
     seed: int = 0,
-) -> Results:
+) -> engine.Measured:
     """Time ``jit`` beside the reference and, where it is installed, performer-pytorch.
 
     Parameters
@@ -95,64 +67,37 @@ def compute(
     RuntimeError
         Two of them disagree.
     """
-    harness.check_counts(lengths=lengths, heads=heads, width=width, features=features, repeats=repeats)
-    torch, peer = harness.find("torch"), find_peer()
+    torch, peer = engine.find("torch"), find_peer()
     rng = np.random.default_rng(seed)
-    rows: list[Row] = []
-    with one_thread(torch):
-        for length in lengths:
-            inputs = Inputs(*rng.standard_normal((4, 1, heads, length, width)).astype(np.float32))
-            omega = feature_maps.orthogonal_gaussian(features, width, rng, dtype=np.float32)
-            for task in (ALL, CAUSAL):
-                for passes in PASSES:
-                    too_long = task == CAUSAL and passes == BOTH and length > BOTH_LONGEST
-                    given = inputs, omega, task, passes, torch, None if too_long else peer
-                    harness.compare(f"{task}, {passes}", _comparable(*given), TOLERANCE)
-                    rows += harness.time(Row, (task, passes, length), _calls(*given), repeats)
-    return Results(heads, width, features, repeats, versions(torch, peer), tuple(rows))
+    for length in lengths:
+        *qkv, d_out = rng.standard_normal((4, 1, heads, length, width)).astype(np.float32)
+        omega = feature_maps.orthogonal_gaussian(features, width, rng, dtype=np.float32)
+        for task in (ALL, CAUSAL):
+            for passes in PASSES:
+                calls: dict[str, Call] = {
+                    name: partial(_ours, room, qkv, d_out, omega, task, passes)
+                    for name, room in (("jit", jit), ("reference", reference))
+                }
+                results = {name: call() for name, call in calls.items()}
+                if peer and not (task == CAUSAL and passes == BOTH and length > BOTH_LONGEST):
+                    forms = _module(torch, peer, omega, task), partial(_without_epsilons, torch, peer, omega, task)
+                    timed, exact = (partial(peers.in_torch, torch, form, qkv, d_out, passes == BOTH) for form in forms)
+                    calls[PEER], results[PEER] = timed, exact()
+                setting = {"task": task, "passes": passes, "size": length}
+                compared: dict[str, Any] = {"tolerance": TOLERANCE, "expected": results}
+                yield from engine.measure(setting, calls, repeats, called="name", **compared)
+    return {"versions": {"PyTorch": torch.__version__, PEER: peers.version(PEER)} if peer else {}}
 
 
 def find_peer() -> Any:
     """The module of performer-pytorch, or None where it or what it needs is not installed."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # distutils, and PyTorch's operators that are deprecated
-        try:
-            return importlib.import_module("performer_pytorch.performer_pytorch")
-        except ImportError:
-            return None
+        return engine.find("performer_pytorch.performer_pytorch")
 
 
-def versions(torch: Any, peer: Any) -> dict[str, str]:
-    """Version of each package that takes part."""
-    from importlib import metadata
-
-    if peer is None:
-        return {}
-    try:
-        version = metadata.version(PEER)
-    except metadata.PackageNotFoundError:
-        version = "of unknown version"
-    return {"PyTorch": torch.__version__, PEER: version}
-
-
-# --- What is compared -----------------------------------------------------------------------------------------------
-
-
-def _calls(inputs: Inputs, omega: Array, task: str, passes: str, torch: Any, peer: Any) -> dict[str, Call]:
-    """By name, ``jit`` first."""
-    calls: dict[str, Call] = {
-        name: partial(_ours, room, inputs, omega, task, passes)
-        for name, room in (("jit", jit), ("reference", reference))
-    }
-    if peer is not None:
-        module = _module(torch, peer, omega, task)
-        calls[PEER] = partial(harness.in_torch, torch, module, inputs[:3], inputs.d_out, passes == BOTH)
-    return calls
-
-
-def _ours(room: Any, inputs: Inputs, omega: Array, task: str, passes: str) -> Sequence[Array]:
-    q, k, v, d_out = inputs
-    out, saved = performer.forward(q, k, v, omega, causal=task == CAUSAL, kernels=room)
+def _ours(room: Any, qkv: Sequence[Array], d_out: Array, omega: Array, task: str, passes: str) -> Sequence[Array]:
+    out, saved = performer.forward(*qkv, omega, causal=task == CAUSAL, kernels=room)
     return (out,) if passes == FORWARD else (out, *performer.backward(d_out, saved)[:3])
 
 
@@ -162,17 +107,6 @@ def _module(torch: Any, peer: Any, omega: Array, task: str) -> Any:
         module = peer.FastAttention(omega.shape[1], len(omega), causal=task == CAUSAL)
     module.projection_matrix.copy_(torch.from_numpy(omega))
     return module
-
-
-def _comparable(
-    inputs: Inputs, omega: Array, task: str, passes: str, torch: Any, peer: Any
-) -> dict[str, Sequence[Array]]:
-    """Results by name; performer-pytorch's are of its form on features without 1e-4."""
-    results = {name: call() for name, call in _calls(inputs, omega, task, passes, torch, None).items()}
-    if peer is not None:
-        form = partial(_without_epsilons, torch, peer, omega, task)
-        results[PEER] = harness.in_torch(torch, form, inputs[:3], inputs.d_out, passes == BOTH)
-    return results
 
 
 def _without_epsilons(torch: Any, peer: Any, omega: Array, task: str, q: Any, k: Any, v: Any) -> Any:
@@ -185,25 +119,23 @@ def _without_epsilons(torch: Any, peer: Any, omega: Array, task: str, q: Any, k:
     return peer.linear_attention(phi_q, phi_k, v)
 
 
-# --- Showing --------------------------------------------------------------------------------------------------------
-
-
-def table(results: Results) -> str:
+def table(results: engine.Results) -> str:
     """The comparison as a Markdown table, a line a task and length, and below it what stands in it."""
-    lines = harness.table(("keys", "passes", "N"), results.rows, LOOKS)
+    lines = engine.table(("keys", "passes", "N"), results.rows, LOOKS)
     setting = f"B = 1, H = {results.heads}, D = M = {results.width}, m = {results.features}, float32, one thread"
-    note = f"{setting}, {results.repeats} rounds. {TOLD} {harness.compared(results.versions, [PEER])}"
-    return "\n".join([*lines, "", note])
+    note = f"{setting}, {results.repeats} rounds.", TOLD, engine.compared(results.versions, [PEER])
+    return engine.page(lines, note=note)
 
 
-def draw(results: Results) -> Figure:
-    """Time a token against length, forward and with the backward pass; causal dashed."""
+def draw(results: engine.Results) -> Figure:
+    """Performer attention on one thread of a CPU, eight heads of 64, 256 positive features, float32: time a token
+    against length, over all keys and causal, forward and with the backward pass.
+    """
 
     def curve(name: str, task: str, passes: str) -> Curve:
         colour, marker = LOOKS[name]
-        chosen = [row for row in results.rows if (row.task, row.passes, row.name) == (task, passes, name)]
-        look = marker + ("--" if task == CAUSAL else "-")
-        return Curve(f"{name}, {task}", colour, look, [per_token(row, row.size) for row in chosen])
+        points = engine.per_token(engine.rows_of(results, task=task, passes=passes, name=name))
+        return Curve(f"{name}, {task}", colour, marker + ("--" if task == CAUSAL else "-"), points)
 
     panels = {passes: [curve(name, task, passes) for name in LOOKS for task in (ALL, CAUSAL)] for passes in PASSES}
-    return harness.draw(panels, PER_TOKEN)
+    return engine.draw(panels, PER_TOKEN)

@@ -7,7 +7,7 @@ time worth mentioning: the peer's first chunk attends to the last one too, and a
 counted as often.
 
 Before anything is timed the two are compared, in one round with the same buckets, where they agree but for the first
-chunk. `harness` says how time is measured; each has its inputs in the layout that it takes.
+chunk. `engine` says how time is measured; each has its inputs in the layout that it takes.
 """
 
 from __future__ import annotations
@@ -21,45 +21,17 @@ from matplotlib.figure import Figure
 
 from linattn_ref.attention import reformer
 from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.lsh_hashing import Integers
-from linattn_ref.experiments.benches import harness
-from linattn_ref.experiments.benches.harness import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve, per_token
-from linattn_ref.experiments.measuring.timing import one_thread
+from linattn_ref.attention.parts.lsh_hashing import Integers
+from linattn_ref.experiments.benches import engine, peers
+from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 
-__all__ = ["Results", "compute", "draw", "table"]
+__all__ = ["compute", "draw", "table"]
 
 PEER = "transformers"
 COLOURS = {"jit": style.BLUE, PEER: style.VERMILLION}
 TOLERANCE = 1e-3  # of the largest number: the peer adds 1e-6 to the square of a key's length
-CAPTION = (
-    "Reformer's LSH attention on one thread of a CPU, 8 heads of 64, two hash rounds, chunks of 64, float32: time a "
-    "token against length, forward and with the backward pass. Lines: all tokens; dashed: causal."
-)
-
-
-class Row(NamedTuple):
-    """One package at one setting."""
-
-    length: int
-    causal: bool
-    passes: str  # one of PASSES
-    name: str
-    median_ms: float  # CPU time
-    min_ms: float
-    ratio_median: float  # its time over jit's in the same round
-    ratio_min: float
-
-
-class Results(NamedTuple):
-    heads: int
-    width: int  # D = M
-    rounds: int
-    chunk: int
-    repeats: int
-    versions: dict[str, str]  # of PyTorch and transformers, if they were there
-    rows: tuple[Row, ...]
 
 
 class Inputs(NamedTuple):
@@ -74,6 +46,7 @@ class Hash(NamedTuple):
     causal: bool
 
 
+@engine.bench("heads", "width", "rounds", "chunk", "repeats")
 def compute(
     *,
     lengths: Sequence[int] = (1024, 4096),
@@ -83,7 +56,7 @@ def compute(
     chunk: int = 64,
     repeats: int = 11,
     seed: int = 0,
-) -> Results:
+) -> engine.Measured:
     """Time ``jit`` beside Hugging Face's layer, where it is installed; with ``2 N / chunk`` buckets, as that chooses.
 
     Parameters
@@ -102,24 +75,21 @@ def compute(
     RuntimeError
         The two disagree.
     """
-    harness.check_counts(heads=heads, width=width, rounds=rounds, chunk=chunk, repeats=repeats)
     for n in lengths:
         if n % chunk or n <= chunk:
             raise ValueError(f"lengths: expected multiples of the chunk, {chunk}, and more than one, got {n}")
-    peer = find_peer()
-    rng = np.random.default_rng(seed)
-    rows: list[Row] = []
-    with one_thread(peer and peer[0]):
-        for n in lengths:
-            inputs = Inputs(*rng.standard_normal((3, heads, n, width)).astype(np.float32))
-            rotations = reformer.draw_rotations(rounds, width, 2 * n // chunk, rng, np.float32)
-            for causal in (False, True):
-                hashing = Hash(rotations, chunk, causal)
-                if peer:
-                    _compare(peer, inputs, hashing)
-                for passes in PASSES:
-                    rows += harness.time(Row, (n, causal, passes), _calls(peer, inputs, hashing, passes), repeats)
-    return Results(heads, width, rounds, chunk, repeats, _versions(peer), tuple(rows))
+    peer, rng = find_peer(), np.random.default_rng(seed)
+    for n in lengths:
+        inputs = Inputs(*rng.standard_normal((3, heads, n, width)).astype(np.float32))
+        rotations = reformer.draw_rotations(rounds, width, 2 * n // chunk, rng, np.float32)
+        for causal in (False, True):
+            hashing = Hash(rotations, chunk, causal)
+            if peer:
+                _compare(peer, inputs, hashing)
+            for passes in PASSES:
+                setting = {"length": n, "causal": causal, "passes": passes}
+                yield from engine.measure(setting, _calls(peer, inputs, hashing, passes), repeats, called="name")
+    return {"versions": peers.versions(peer[0], {PEER: engine.find(PEER)}) if peer else {}}
 
 
 def run_jit(inputs: Inputs, hashing: Hash, passes: str) -> Sequence[Array]:
@@ -133,12 +103,8 @@ def run_jit(inputs: Inputs, hashing: Hash, passes: str) -> Sequence[Array]:
 
 def find_peer() -> Any:
     """PyTorch and the module of transformers that has Reformer, or None where they are not installed."""
-    try:
-        import torch
-        from transformers.models.reformer import modeling_reformer
-    except ImportError:
-        return None
-    return torch, modeling_reformer
+    torch, modeling = engine.find("torch"), engine.find("transformers.models.reformer.modeling_reformer")
+    return (torch, modeling) if torch and modeling else None
 
 
 def peer_layer(peer: Any, hashing: Hash, heads: int, width: int) -> Any:
@@ -179,7 +145,7 @@ def run_peer(peer: Any, layer: Any, inputs: Inputs, passes: str, buckets: Intege
         layer.query_key.given, layer.value.given = qk, v
         return layer(torch.empty(qk.shape, dtype=qk.dtype), **given).hidden_states
 
-    results = harness.in_torch(torch, attention, (qk, v), d_out, passes == BOTH)
+    results = peers.in_torch(torch, attention, (qk, v), d_out, passes == BOTH)
     return tuple(_split(x, len(inputs.qk)) for x in results)
 
 
@@ -190,14 +156,6 @@ def _merge(x: Array) -> Array:
 
 def _split(x: Array, heads: int) -> Array:
     return x.reshape(x.shape[1], heads, -1).swapaxes(0, 1)
-
-
-def _versions(peer: Any) -> dict[str, str]:
-    if peer is None:
-        return {}
-    import transformers
-
-    return {"PyTorch": peer[0].__version__, PEER: transformers.__version__}
 
 
 # --- Comparing and timing -------------------------------------------------------------------------------------------
@@ -221,7 +179,7 @@ def _compare(peer: Any, inputs: Inputs, hashing: Hash) -> None:
     layer = peer_layer(peer, one, len(inputs.qk), inputs.qk.shape[-1])
     their_out, *theirs = run_peer(peer, layer, inputs._replace(d_out=d_out), BOTH, buckets)
     results = {"jit": (out * kept, *reformer.backward(d_out, saved)), PEER: (their_out * kept, *theirs)}
-    harness.compare(f"causal={hashing.causal}", results, TOLERANCE, outputs=("out", "d_qk", "d_v"))
+    engine.compare(f"causal={hashing.causal}", results, TOLERANCE, outputs=("out", "d_qk", "d_v"))
 
 
 def _calls(peer: Any, inputs: Inputs, hashing: Hash, passes: str) -> dict[str, Call]:
@@ -241,26 +199,25 @@ def _calls(peer: Any, inputs: Inputs, hashing: Hash, passes: str) -> dict[str, C
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def table(results: Results) -> str:
+def table(results: engine.Results) -> str:
     """The comparison as a Markdown table, a line a setting, and below it what stands in it."""
-    lines = harness.table(("N", "causal", "passes"), results.rows, COLOURS)
-    note = (
+    lines = engine.table(("N", "causal", "passes"), results.rows, COLOURS)
+    setting = (
         f"B = 1, H = {results.heads}, D = M = {results.width}, {results.rounds} hash rounds, chunks of "
-        f"{results.chunk}, 2 N / {results.chunk} buckets, float32, one thread, {results.repeats} rounds of timing. "
-        f"{TOLD} Without projections. {harness.compared(results.versions, [PEER])}"
+        f"{results.chunk}, 2 N / {results.chunk} buckets, float32, one thread, {results.repeats} rounds of timing."
     )
-    return "\n".join([*lines, "", note])
+    compared = engine.compared(results.versions, [PEER])
+    return engine.page(lines, note=[setting, TOLD, "Without projections.", compared])
 
 
-def draw(results: Results) -> Figure:
-    """Time a token over the length, forward and with the backward pass; causal dashed."""
+def draw(results: engine.Results) -> Figure:
+    """Reformer's LSH attention on one thread of a CPU, 8 heads of 64, two hash rounds, chunks of 64, float32: time
+    a token against length, forward and with the backward pass. Lines: all tokens; dashed: causal.
+    """
 
     def curve(name: str, causal: bool, passes: str) -> Curve:
-        rows = [row for row in results.rows if row[1:4] == (causal, passes, name)]
-        label, look = (f"{name}, causal", "o--") if causal else (name, "o-")
-        return Curve(label, COLOURS[name], look, [per_token(row, row.length) for row in rows])
+        points = engine.per_token(engine.rows_of(results, causal=causal, passes=passes, name=name))
+        return Curve(name + ", causal" * causal, COLOURS[name], "o--" if causal else "o-", points)
 
-    panels = {
-        passes: [curve(name, causal, passes) for name in COLOURS for causal in (False, True)] for passes in PASSES
-    }
-    return harness.draw(panels, PER_TOKEN, log=False)
+    kinds = [(name, causal) for name in COLOURS for causal in (False, True)]
+    return engine.draw({passes: [curve(*kind, passes) for kind in kinds] for passes in PASSES}, PER_TOKEN, log=False)

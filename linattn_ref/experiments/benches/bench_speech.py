@@ -2,8 +2,8 @@
 
 Float32, one thread. CTC hears 32 utterances of 800 frames, the mean of the paper's, with 60 symbols and 40 to 100
 labels; PyTorch's time has the softmax in it, as ours has. The LSTMs are `linattn_ref.nn.lstm` and ``torch.nn.LSTM``
-with the same numbers in them. Ours always keeps what the backward pass needs, and takes its arrays from an arena, as in
-training; ``torch.no_grad`` has PyTorch keep nothing, and choose another kernel.
+with the same numbers in them. Ours always keeps what the backward pass needs, and keeps freed memory, as in training;
+``torch.no_grad`` has PyTorch keep nothing, and choose another kernel.
 
 The networks are those of ``linattn-ref train speech``, and hear frames of 10 ms that are *not* stacked: 2400 of them,
 as one utterance or as several shorter ones. Sounds are random numbers, which take as long as speech. Time is told as
@@ -14,26 +14,26 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data.filterbank import CHANNELS
-from linattn_ref.experiments.benches import harness
-from linattn_ref.experiments.benches.harness import BOTH, FORWARD, TOLD
+from linattn_ref.experiments.benches import engine
+from linattn_ref.experiments.benches.engine import BOTH, FORWARD, TOLD, Fields, Row
 from linattn_ref.experiments.learning import speech
 from linattn_ref.experiments.learning.speech import Batch, Shape
-from linattn_ref.experiments.measuring.timing import in_turn, one_thread
+from linattn_ref.experiments.measuring.timing import in_turn
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import speech as transformer
 from linattn_ref.models import speech_lstm
 from linattn_ref.nn import ctc, lstm
-from linattn_ref.nn.buffers import Arena
+from linattn_ref.op.workspace import workspace
 
-__all__ = ["Results", "compute", "draw", "table"]
+__all__ = ["NETWORKS", "compute", "draw", "table"]
 
 FRAMES = 2400  # at a time: the paper's longest utterance
 EPOCH = 5_415_807  # frames of 10 ms in the training part of the synthesised corpus
@@ -41,43 +41,16 @@ EACH = 7.5  # frames a phoneme
 SYMBOLS = 60
 NETWORKS = ("softmax", "lsh-4", "linear", "lstm")
 LSTMS = ((32, 100, 40, 320), (16, 200, 256, 128))  # B, T, E, H; the first are the paper's units
-CAPTION = (
-    "CPU seconds of an epoch over 15 hours of speech, if all its utterances had that many frames of 10 ms: the "
-    "networks of `linattn-ref train speech`, forward, CTC and backward, on random numbers in the place of the "
-    "synthesised speech, without stacking, one thread. Four layers of width 128; three bidirectional LSTMs of 128 "
-    "units. The paper's utterances have 800 frames on average, the longest 2400."
-)
 
 
-class Row(NamedTuple):
-    """A piece, at one size."""
+class Results(engine.Results):
+    """And of each network and length of utterances the seconds of an epoch, the median."""
 
-    piece: str
-    passes: str
-    size: str
-    kernel: str
-    median_ms: float
-    min_ms: float
-    ratio_median: float
-    ratio_min: float
+    epochs: tuple[Fields, ...]
 
 
-class Epoch(NamedTuple):
-    """A network, at one length."""
-
-    network: str
-    length: int
-    seconds: float  # the median
-
-
-class Results(NamedTuple):
-    repeats: int
-    versions: dict[str, str]
-    rows: tuple[Row, ...]
-    epochs: tuple[Epoch, ...]
-
-
-def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3, seed: int = 0) -> Results:
+@engine.bench("repeats", results=Results)
+def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3, seed: int = 0) -> engine.Measured:
     """Time all of it, beside PyTorch where that is installed.
 
     Parameters
@@ -88,17 +61,15 @@ def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3,
         Rounds of timing, after one that is not counted; five times as many of CTC and the LSTMs, which are short.
     seed : int
     """
-    harness.check_counts(lengths=lengths, repeats=repeats)
     if max(lengths) > FRAMES:
         raise ValueError(f"lengths: expected numbers up to {FRAMES}, got {max(lengths)}")
-    torch, rng = harness.find("torch"), np.random.default_rng(seed)
-    with one_thread(torch):
-        rows = time_ctc(rng, 5 * repeats, torch)
+    torch, rng = engine.find("torch"), np.random.default_rng(seed)
+    with workspace():
+        yield from time_ctc(rng, 5 * repeats, torch)
         for sizes in LSTMS:
-            rows += time_lstm(sizes, rng, 5 * repeats, torch)
-        epochs = [epoch for length in lengths for epoch in time_networks(length, rng, repeats)]
-    versions = {"PyTorch": torch.__version__} if torch else {}
-    return Results(repeats, versions, tuple(rows), tuple(epochs))
+            yield from time_lstm(sizes, rng, 5 * repeats, torch)
+        epochs = tuple(epoch for length in lengths for epoch in time_networks(length, rng, repeats))
+    return {"versions": {"PyTorch": torch.__version__} if torch else {}, "rows": (), "epochs": epochs}
 
 
 def time_ctc(rng: np.random.Generator, repeats: int, torch: Any) -> list[Row]:
@@ -124,8 +95,8 @@ def time_ctc(rng: np.random.Generator, repeats: int, torch: Any) -> list[Row]:
 
         calls["pytorch"] = theirs
     # Of the gradient in float64, PyTorch's in float32 is 4e-3 of the largest entry away, and ours 5e-5.
-    harness.compare("ctc", {name: call() for name, call in calls.items()}, 1e-2, outputs=("loss", "d_scores"))
-    return harness.time(Row, ("CTC", BOTH, f"{b} x {t} frames"), calls, repeats)
+    setting = {"piece": "CTC", "passes": BOTH, "size": f"{b} x {t} frames"}
+    return engine.measure(setting, calls, repeats, tolerance=1e-2, outputs=("loss", "d_scores"))
 
 
 def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeats: int, torch: Any) -> list[Row]:
@@ -133,14 +104,13 @@ def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeat
     b, t, e, h = sizes
     params = lstm.draw(e, h, rng, dtype=np.float32)
     x, d_y = (rng.standard_normal((b, t, width)).astype(np.float32) for width in (e, 2 * h))
-    arena = Arena()
 
     def ours() -> Sequence[Array]:
-        y, saved = lstm.forward(x, params, kernels=jit, work=arena)
-        return y, lstm.backward(d_y, saved, work=arena).x
+        y, saved = lstm.forward(x, params, kernels=jit)
+        return y, lstm.backward(d_y, saved).x
 
     calls: dict[str, dict[str, Callable[[], Sequence[Array]]]] = {
-        FORWARD: {"jit": lambda: lstm.forward(x, params, kernels=jit, work=arena)[:1]},
+        FORWARD: {"jit": lambda: lstm.forward(x, params, kernels=jit)[:1]},
         BOTH: {"jit": ours},
     }
     if torch is not None:
@@ -159,9 +129,8 @@ def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeat
         calls[BOTH]["pytorch"] = theirs
     rows = []
     for passes, each in calls.items():
-        harness.compare("lstm", {name: call() for name, call in each.items()}, 1e-4, outputs=("y", "d_x"))
-        size = f"{b} x {t}, E = {e}, H = {h}"
-        rows += harness.time(Row, ("bidirectional LSTM", passes, size), each, repeats)
+        setting = {"piece": "bidirectional LSTM", "passes": passes, "size": f"{b} x {t}, E = {e}, H = {h}"}
+        rows += engine.measure(setting, each, repeats, tolerance=1e-4, outputs=("y", "d_x"))
     return rows
 
 
@@ -176,12 +145,12 @@ def in_torch(torch: Any, params: lstm.Params) -> Any:
     return layer
 
 
-def time_networks(length: int, rng: np.random.Generator, repeats: int) -> list[Epoch]:
+def time_networks(length: int, rng: np.random.Generator, repeats: int) -> list[Fields]:
     """A step of each network without the optimiser, on utterances of one length."""
     calls = {name: step_of(name, length, rng) for name in NETWORKS}
     frames = FRAMES // length * length
     return [
-        Epoch(name, length, statistics.median(seconds) * EPOCH / frames)
+        Fields(network=name, length=length, seconds=statistics.median(seconds) * EPOCH / frames)
         for name, seconds in in_turn(calls, repeats).items()
     ]
 
@@ -192,14 +161,14 @@ def step_of(name: str, length: int, rng: np.random.Generator) -> Callable[[], ob
     frames = rng.standard_normal((b, length, CHANNELS)).astype(np.float32)
     inside = speech.inside_of(name, shape, length, rng)
     all_of_it = np.full(b, length), rng.integers(1, SYMBOLS, (b, count)), np.full(b, count)
-    given, arena = Batch(frames, *all_of_it, inside), Arena()
+    given = Batch(frames, *all_of_it, inside)
     params = speech.draw(name, shape, CHANNELS, SYMBOLS, rng)
     network = speech_lstm if name == "lstm" else transformer
 
     def step() -> None:
-        scores, saved = speech.scores_of(params, given, shape, work=arena)
-        _, surprise = ctc.forward(scores, given.labels, frames=given.lengths, kernels=jit, work=arena)
-        network.backward(ctc.backward(np.float32(1), surprise, work=arena).scores, saved, work=arena)
+        scores, saved = speech.scores_of(params, given, shape)
+        _, surprise = ctc.forward(scores, given.labels, frames=given.lengths, kernels=jit)
+        network.backward(ctc.backward(1.0, surprise).scores, saved)
 
     return step
 
@@ -209,9 +178,9 @@ def step_of(name: str, length: int, rng: np.random.Generator) -> Callable[[], ob
 
 def table(results: Results) -> str:
     """Both tables as Markdown, and below them what stands there."""
-    lines = harness.table(("piece", "passes", "size"), results.rows, ("jit", "pytorch"))
-    peers = harness.compared(results.versions, ["PyTorch"])
-    told = f"{TOLD} {peers} {5 * results.repeats} rounds, of the networks {results.repeats}; float32, one thread."
+    lines = engine.table(("piece", "passes", "size"), results.rows, ("jit", "pytorch"))
+    told = f"{5 * results.repeats} rounds, of the networks {results.repeats}; float32, one thread."
+    note = [TOLD, engine.compared(results.versions, ["PyTorch"]), told]
     lengths = sorted({epoch.length for epoch in results.epochs})
     seconds = {(epoch.network, epoch.length): epoch.seconds for epoch in results.epochs}
     epochs = [
@@ -219,11 +188,15 @@ def table(results: Results) -> str:
         "| --- " + "| ---: " * len(lengths) + "|",
         *(f"| {name} | {' | '.join(f'{seconds[name, n]:.0f}' for n in lengths)} |" for name in NETWORKS),
     ]
-    return "\n".join([*lines, "", told, "", *epochs])
+    return "\n\n".join([engine.page(lines, note=note), "\n".join(epochs)])
 
 
 def draw(results: Results) -> Figure:
-    """Seconds an epoch against the length."""
+    """CPU seconds of an epoch over 15 hours of speech, if all its utterances had that many frames of 10 ms: the
+    networks of `linattn-ref train speech`, forward, CTC and backward, on random numbers in the place of the
+    synthesised speech, without stacking, one thread. Four layers of width 128; three bidirectional LSTMs of 128
+    units. The paper's utterances have 800 frames on average, the longest 2400.
+    """
     figure, axes = style.figure(1, 1, height=0.5)
     colours = dict(zip(NETWORKS, (style.BLACK, style.PURPLE, style.BLUE, style.GREEN), strict=True))
     lines = []

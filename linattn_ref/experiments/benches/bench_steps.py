@@ -9,16 +9,16 @@ sums        `linear.step`, called ``jit`` here, beside `performer.step` and `rfa
 ==========  =========================================================================================================
 
 Steps that keep sums work in the arrays of the state (``overwrite_state=True``); ``linear, new state`` leaves them
-alone, and copies. All write into the same cache, or each into its own sums, again and again. `harness` says how time is
+alone, and copies. All write into the same cache, or each into its own sums, again and again. `engine` says how time is
 measured.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -26,25 +26,14 @@ from numpy.random import Generator
 
 from linattn_ref.attention import linear, performer, rfa, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.benches import harness
-from linattn_ref.experiments.benches.bench_steps_limit import pass_over, read_once
-from linattn_ref.experiments.benches.harness import TOLD
-from linattn_ref.experiments.measuring.timing import one_thread
+from linattn_ref.experiments.benches import engine
+from linattn_ref.experiments.benches.engine import TOLD
+from linattn_ref.experiments.benches.limits import pass_over, read_all
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.kernels import jit, reference
 
-__all__ = ["Results", "compute", "draw", "table"]
+__all__ = ["compute", "draw", "table"]
 
-CAPTION = (
-    "A step of softmax attention with its key/value cache on one thread of a CPU, float32: time against the tokens in "
-    "the cache, and the bytes of the cache over that time. Dashed: what reading the cache takes, and nothing else."
-)
-READING = (
-    "One token, called from Python. *key/values* after so many tokens: `jit` is `softmax.step`, beside five lines of "
-    "NumPy; `cache read once` loads the cache and adds it up. *sums* of heads so wide: `jit` is `linear.step`, beside "
-    "`performer.step` and `rfa.step` with as many directions; `state passed over` reads and writes rfa's state, twice "
-    "as large as linear's. All work in the arrays of the state but for `linear, new state`, which copies."
-)
 CACHE, SUMS = "key/values", "sums"
 CALLS = 40  # timed together at 4096 tokens, fewer after more, and more after fewer
 TOLERANCE = 1e-4  # of the largest number
@@ -56,25 +45,7 @@ LOOKS = {
 }
 
 
-class Row(NamedTuple):
-    """One way to make a token."""
-
-    task: str  # CACHE or SUMS
-    size: int  # tokens in the cache; D = M = m
-    kernel: str
-    median_ms: float  # CPU time
-    min_ms: float
-    ratio_median: float  # its time over jit's in the same round
-    ratio_min: float
-
-
-class Results(NamedTuple):
-    heads: int
-    width: int  # D = M, of the cache
-    repeats: int
-    rows: tuple[Row, ...]
-
-
+@engine.bench("heads", "width", "repeats")
 def compute(
     *,
     lengths: Sequence[int] = (512, 4096, 16384),
@@ -83,7 +54,7 @@ def compute(
     width: int = 32,
     repeats: int = 31,
     seed: int = 0,
-) -> Results:
+) -> engine.Measured:
     """Time one token at batch size 1.
 
     Parameters
@@ -105,28 +76,14 @@ def compute(
     RuntimeError
         Two results disagree.
     """
-    harness.check_counts(lengths=lengths, widths=widths, heads=heads, width=width, repeats=repeats)
     rng = np.random.default_rng(seed)
-    rows: list[Row] = []
-    with one_thread():
-        for length in lengths:
-            calls = of_cache(length, heads, width, rng)
-            results = {name: call() for name, call in calls.items()}
-            harness.compare(CACHE, results, TOLERANCE)
-            rows += _timed((CACHE, length), calls, repeats, max(CALLS * 4096 // length, 4))
-        for each in widths:
-            rows += _timed((SUMS, each), of_sums(each, heads, rng), repeats, 10 * CALLS)
-    return Results(heads, width, repeats, tuple(rows))
-
-
-def _timed(setting: tuple[str, int], calls: dict[str, Callable[[], object]], repeats: int, often: int) -> list[Row]:
-    many = {name: partial(_often, call, often) for name, call in calls.items()}
-    return harness.time(Row, setting, many, repeats, calls=often)
-
-
-def _often(call: Callable[[], object], times: int) -> None:
-    for _ in range(times):
-        call()
+    for length in lengths:
+        calls, often = of_cache(length, heads, width, rng), max(CALLS * 4096 // length, 4)
+        setting = {"task": CACHE, "size": length}
+        yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, often=often)
+    for each in widths:
+        yield from engine.measure({"task": SUMS, "size": each}, of_sums(each, heads, rng), repeats, often=10 * CALLS)
+    return {}
 
 
 # --- A key/value cache ----------------------------------------------------------------------------------------------
@@ -163,8 +120,8 @@ def _plain(q: Array, k: Array, v: Array, k_cache: Array, v_cache: Array, length:
 
 
 def _read(k: Array, v: Array) -> Sequence[Array]:
-    read_once(k)
-    read_once(v)
+    read_all(k)
+    read_all(v)
     return ()
 
 
@@ -199,32 +156,36 @@ def _going_on(
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def times(rows: Iterable[Row], kernel: str) -> list[tuple[int, float]]:
-    """Microseconds against the tokens in the cache."""
-    return [(row.size, 1e3 * row.median_ms) for row in rows if (row.task, row.kernel) == (CACHE, kernel)]
+def table(results: engine.Results) -> str:
+    """Two Markdown tables, of the cache and of the sums, and below them what stands in them.
 
-
-def table(results: Results) -> str:
-    """Two Markdown tables, of the cache and of the sums, and below them what stands in them."""
+    One token, called from Python. *key/values* after so many tokens: `jit` is `softmax.step`, beside five lines of
+    NumPy; `cache read once` loads the cache and adds it up. *sums* of heads so wide: `jit` is `linear.step`, beside
+    `performer.step` and `rfa.step` with as many directions; `state passed over` reads and writes rfa's state, twice
+    as large as linear's. All work in the arrays of the state but for `linear, new state`, which copies.
+    """
     parts = [
-        harness.table((task, size), [row for row in results.rows if row.task == task], LOOKS, unit=("µs", 1e3))
+        engine.table((task, size), engine.rows_of(results, task=task), LOOKS, unit=("µs", 1e3))
         for task, size in ((CACHE, "tokens"), (SUMS, "D = M = m"))
     ]
     setting = f"B = 1, H = {results.heads}, D = M = {results.width} (key/values), float32, one thread"
-    return "\n".join([*parts[0], "", *parts[1], "", f"{setting}, {results.repeats} rounds. {TOLD}"])
+    return engine.page(*parts, note=[f"{setting}, {results.repeats} rounds.", TOLD])
 
 
-def draw(results: Results) -> Figure:
-    """Time against the tokens in the cache, and bytes of the cache over it."""
+def draw(results: engine.Results) -> Figure:
+    """A step of softmax attention with its key/value cache on one thread of a CPU, float32: time against the tokens
+    in the cache, and the bytes of the cache over that time. Dashed: what reading the cache takes, and nothing else.
+    """
     token = 8 * results.heads * results.width  # bytes of its key and value
     figure, axes = style.figure(1, 2, height=0.42)
     for axis, unit in zip(axes, ("µs a token", "GB of the cache a second"), strict=True):
         axis.set(title=unit, xlabel="tokens in the cache", xscale="log")
         for name, (colour, look) in LOOKS.items():
-            size, micro = map(np.array, zip(*times(results.rows, name), strict=True))
+            rows = engine.rows_of(results, task=CACHE, kernel=name)
+            size, micro = np.array([(row.size, 1e3 * row.median_ms) for row in rows]).T
             y = micro if axis is axes[0] else token * size / micro / 1e3
             axis.plot(size, y, look, color=colour, label=name)
-            axis.set_xticks(size, [str(n) for n in size])
+            axis.set_xticks(size, [f"{n:.0f}" for n in size])
         axis.minorticks_off()
     axes[0].set_yscale("log")
     axes[1].set_ylim(bottom=0)

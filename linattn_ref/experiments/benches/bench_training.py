@@ -2,13 +2,13 @@
 
 The network is `linattn_ref.models.causal`, on two sequences of 784 tokens, as for images of digits. Each network and
 mechanism is measured in a process of its own, in which freed memory is kept for the next array: PyTorch's better
-setting, and of no use to an arena. There, all steps are taken in turn (`harness`), and beside them the matrix products
-that each cannot do without, alone, by the library that it calls: OpenBLAS under NumPy, MKL under PyTorch.
+setting, and what `linattn_ref.op.workspace` does. There, all steps are taken in turn (`engine`), and beside them the
+matrix products that each cannot do without, alone, by the library that it calls: OpenBLAS under NumPy, MKL under
+PyTorch.
 
 Before anything is timed, the losses of three steps are compared: they are those of the same gradients.
 
-``jit, recomputed`` computes the hidden units again in the backward pass (`causal.Model.recompute`): a ninth more
-products, for memory. Of the larger networks memory is measured: the most that building the network and three steps take
+Of the larger networks memory is measured: the most that building the network and three steps take
 beyond what there was before, parameters and the optimiser's state among it, freed memory handed back. What a process
 has beside (the libraries, compiled code) was there before, on either side, for a network of one layer has run.
 
@@ -33,20 +33,23 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.experiments.benches import bench_linear_peers, bench_training_own, bench_training_peers, harness
-from linattn_ref.experiments.benches.harness import TOLD
+from linattn_ref.attention import linear, softmax
+from linattn_ref.experiments.benches import bench_training_peers, engine, peers
+from linattn_ref.experiments.benches.engine import TOLD, Fields, Row
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
+from linattn_ref.kernels import jit
 from linattn_ref.models import causal
+from linattn_ref.nn import cross_entropy, mechanism
+from linattn_ref.training import adam, parameters
 
 __all__ = ["Results", "compute", "draw", "table"]
 
 BATCH, LENGTH, TOKENS, RATE = 2, 784, 256, 1e-3
-OURS, THEIRS, RECOMPUTED = "its products", "PyTorch's products", "jit, recomputed"
+OURS, THEIRS = "its products", "PyTorch's products"
 COLOURS = {
     "jit": style.BLUE,
-    RECOMPUTED: style.BLUE,
     OURS: style.SKY,
     "pytorch": style.VERMILLION,
     "pytorch, at once": style.VERMILLION,
@@ -54,11 +57,6 @@ COLOURS = {
     "fast-transformers": style.GREEN,
     THEIRS: style.GREY,
 }
-CAPTION = (
-    "A step of training on one thread of a CPU, over the time of this package's: a causal transformer, two sequences "
-    "of 784 tokens, feed-forward layers four times as wide, float32. PyTorch in eager mode; the matrix products of "
-    "each alone are what its step cannot be faster than."
-)
 
 
 class Setting(NamedTuple):
@@ -76,44 +74,11 @@ SETTINGS = (
 )
 
 
-class Row(NamedTuple):
-    """One step, or its products, at one setting."""
+class Results(engine.Results):
+    """Of the larger networks two threads against one, none where there is one thread only; and megabytes by kernel."""
 
-    layers: int
-    width: int
-    heads: int
-    attention: str
-    kernel: str
-    median_ms: float  # CPU time
-    min_ms: float
-    ratio_median: float  # its time over jit's in the same round
-    ratio_min: float
-
-
-class Threads(NamedTuple):
-    """A step of this package on one thread and on two."""
-
-    layers: int
-    attention: str
-    one_ms: float  # on the wall, the least: what other processes take in between says nothing of threads
-    two_ms: float
-    ratio: float  # one over two
-    limit: float  # what two processors do at once that share nothing, over one: the step's products, each its own
-
-
-class Memory(NamedTuple):
-    layers: int
-    attention: str
-    kernel: str
-    megabytes: float
-
-
-class Results(NamedTuple):
-    repeats: int
-    versions: dict[str, str]
-    rows: tuple[Row, ...]
-    threads: tuple[Threads, ...]  # none where there is one thread only
-    memory: tuple[Memory, ...]
+    threads: tuple[Fields, ...]
+    memory: tuple[Fields, ...]
 
 
 def compute(*, repeats: int = 5, seed: int = 0) -> Results:
@@ -132,22 +97,31 @@ def compute(*, repeats: int = 5, seed: int = 0) -> Results:
     ChildProcessError
         The losses of two steps differ, among others.
     """
-    harness.check_counts(repeats=repeats)
-    torch, rows, threads, memory = harness.find("torch"), [], [], []
+    engine.check_counts(repeats=repeats)
+    torch = engine.find("torch")
+    rows: list[Row] = []
+    threads: list[Fields] = []
+    memory: list[Fields] = []
     for setting in SETTINGS:
-        rows += in_new_process(times, setting, repeats, seed, malloc=KEEP)
+        mine = in_new_process(times, setting, repeats, seed, malloc=KEEP)
+        rows += mine
         if setting.layers < SETTINGS[0].layers:
             continue
+        large = {"layers": setting.layers, "attention": setting.attention}
         if numba.config.NUMBA_NUM_THREADS > 1:
-            threads.append(in_new_process(threads_against_one, setting, repeats, seed, malloc=KEEP))
-        for name in {row.kernel for row in rows if row[: len(setting)] == setting} - {OURS, THEIRS}:
+            threads.append(Fields(**large, **in_new_process(threads_against_one, setting, repeats, seed, malloc=KEEP)))
+        for name in {row.kernel for row in mine} - {OURS, THEIRS}:
             peak = in_new_process(peak_of, name, setting, seed, malloc=HAND_BACK)
-            memory.append(Memory(setting.layers, setting.attention, name, peak / 1e6))
-    versions = bench_linear_peers.versions(torch, bench_linear_peers.find_fast_transformers() if torch else {})
-    return Results(repeats, versions, tuple(rows), tuple(threads), tuple(sorted(memory, key=_place)))
+            memory.append(Fields(**large, kernel=name, megabytes=peak / 1e6))
+    found = {"threads": tuple(threads), "memory": tuple(sorted(memory, key=_place))}
+    versions = peers.versions(torch, packages(torch))
+    return Results(repeats=repeats, versions=versions, rows=tuple(rows), **found)
 
 
-# --- Calls ----------------------------------------------------------------------------------------------------------
+def packages(torch: Any) -> dict[str, Any]:
+    """fast-transformers and its other build, if they and PyTorch are there."""
+    parts = "causal_product", "attention", "masking", "recurrent.attention"
+    return peers.fast_transformers(*parts) if torch else {}
 
 
 def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], Callable[[], float]]]:
@@ -155,16 +129,53 @@ def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], Cal
     params, text = _start(setting, seed)
     given = (params, setting.heads, text, RATE)
     found: dict[str, Any] = {
-        "jit": partial(bench_training_own.training_step, setting.attention, *given),
-        RECOMPUTED: partial(bench_training_own.training_step, setting.attention, *given, recompute=True),
+        "jit": partial(training_step, setting.attention, *given),
     }
     if torch is not None:
-        attentions = bench_training_peers.attention_by_name(
-            torch, setting.attention, bench_linear_peers.find_fast_transformers()
-        )
+        attentions = bench_training_peers.attention_by_name(torch, setting.attention, packages(torch))
         for name, attend in attentions.items():
             found[name] = partial(bench_training_peers.training_step, torch, attend, *given)
     return found
+
+
+def training_step(
+    attention: str, params: causal.Params, heads: int, text: NDArray[np.int64], rate: float
+) -> Callable[[], float]:
+    """A step on ``text (B, N + 1)``: forward, backward, Adam; its loss. The parameters are copied."""
+    own = mechanism.of({"linear": linear, "softmax": softmax}[attention], causal=True, kernels=jit)
+    model = causal.Model(own, heads)
+    _, params = parameters.flatten(params)
+    state = adam.init_state(params)
+
+    def step() -> float:
+        nonlocal state
+        scores, saved = causal.forward(text[:, :-1], params, model)
+        loss, surprise = cross_entropy.forward(scores, text[:, 1:], kernels=jit)
+        del scores
+        d_scores = cross_entropy.backward(1.0, surprise).scores
+        del surprise
+        grads = causal.backward(d_scores, saved).params
+        state = adam.step(params, grads, state, learning_rate=rate, kernels=jit)
+        return float(loss)
+
+    return step
+
+
+def products(rows: int, sizes: list[tuple[int, int]]) -> Callable[[], None]:
+    """The matrix products of a step alone, into arrays that are there: ``x W``, ``G W^T``, ``x^T G``."""
+    rng = np.random.default_rng(0)
+    x, out = (
+        {size: rng.standard_normal((rows, size), np.float32) for pair in sizes for size in pair} for _ in range(2)
+    )
+    weights = [(rng.standard_normal(size, np.float32), np.empty(size, np.float32)) for size in sizes]
+
+    def call() -> None:
+        for w, d_w in weights:
+            np.matmul(x[len(w)], w, out=out[w.shape[1]])
+            np.matmul(x[w.shape[1]], w.T, out=out[len(w)])
+            np.matmul(x[len(w)].T, x[w.shape[1]], out=d_w)
+
+    return call
 
 
 def _start(setting: Setting, seed: int) -> tuple[causal.Params, NDArray[np.int64]]:
@@ -192,21 +203,21 @@ def _sizes(setting: Setting) -> list[tuple[int, int]]:
 
 def times(setting: Setting, repeats: int, seed: int) -> list[Row]:
     """The rows of a setting, after the losses have been compared."""
-    torch = harness.find("torch")
+    torch = engine.find("torch")
     with one_thread(torch):
         calls: dict[str, Callable[[], Any]] = {name: make() for name, make in steps(setting, seed, torch).items()}
         losses = {name: (np.array([call() for _ in range(3)]),) for name, call in calls.items()}
-        harness.compare(str(setting), losses, 1e-4, outputs=("losses",))
-        calls[OURS] = bench_training_own.products(BATCH * LENGTH, _sizes(setting))
+        calls[OURS] = products(BATCH * LENGTH, _sizes(setting))
         if torch is not None:
             calls[THEIRS] = bench_training_peers.products(torch, BATCH * LENGTH, _sizes(setting))
-        return harness.time(Row, setting, calls, repeats)
+        compared: dict[str, Any] = {"tolerance": 1e-4, "expected": losses, "outputs": ("losses",), "what": str(setting)}
+        return engine.measure(setting._asdict(), calls, repeats, **compared)
 
 
-def threads_against_one(setting: Setting, repeats: int, seed: int) -> Threads:
+def threads_against_one(setting: Setting, repeats: int, seed: int) -> dict[str, float]:
     """A step on one thread and on two, and its products alone, once and twice at once, in turn."""
     step = steps(setting, seed, None)["jit"]()
-    calls = [bench_training_own.products(BATCH * LENGTH, _sizes(setting)) for _ in range(2)]
+    calls = [products(BATCH * LENGTH, _sizes(setting)) for _ in range(2)]
     seconds: dict[str, list[float]] = {"one": [], "two": [], "alone": [], "both": []}
     with ThreadPoolExecutor(2) as pool:
         for _ in range(1 + repeats):
@@ -221,12 +232,14 @@ def threads_against_one(setting: Setting, repeats: int, seed: int) -> Threads:
                         list(pool.map(lambda call: call(), calls if name == "both" else calls[:1]))
                     found.append(time.perf_counter() - begun)
     one, two, alone, both = (1e3 * min(found[1:]) for found in seconds.values())
-    return Threads(setting.layers, setting.attention, one, two, one / two, 2 * alone / both)
+    # On the wall, the least: what other processes take in between says nothing of threads. The limit is what two
+    # processors do at once that share nothing, over one.
+    return {"one_ms": one, "two_ms": two, "ratio": one / two, "limit": 2 * alone / both}
 
 
 def peak_of(name: str, setting: Setting, seed: int) -> int:
     """Bytes that a network and three of its steps take, by the name of a row."""
-    torch = harness.find("torch")
+    torch = engine.find("torch")
 
     def build_and_run(layers: int) -> None:
         one = setting._replace(layers=layers)
@@ -242,19 +255,15 @@ def peak_of(name: str, setting: Setting, seed: int) -> int:
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def _place(memory: Memory) -> tuple[int, str, int]:
+def _place(memory: Fields) -> tuple[int, str, int]:
     return -memory.layers, memory.attention, list(COLOURS).index(memory.kernel)
 
 
 def table(results: Results) -> str:
     """Times, threads and memory as Markdown, and below them what stands there."""
-    lines = harness.table(
-        ("layers", "E", "attention"), results.rows, COLOURS, cells=lambda cells: (cells[0], cells[1], cells[3])
-    )
-    note = (
-        f"B = {BATCH}, N = {LENGTH}, {TOKENS} tokens, float32, one thread, {results.repeats} rounds. {TOLD} "
-        f"{harness.compared(results.versions, ['PyTorch', 'fast-transformers'])}"
-    )
+    shown = engine.table(("layers", "E", "attention"), results.rows, COLOURS, cells=lambda x: (x[0], x[1], x[3]))
+    setting = f"B = {BATCH}, N = {LENGTH}, {TOKENS} tokens, float32, one thread, {results.repeats} rounds."
+    note = setting, TOLD, engine.compared(results.versions, [peers.PYTORCH, peers.FAST])
     threads = [
         f"{one.layers} layers, {one.attention}: two threads {one.ratio:.2f} times as fast as one, where the products "
         f"alone, on each of two threads, are {one.limit:.2f} times as many as on one"
@@ -262,14 +271,17 @@ def table(results: Results) -> str:
     ]
     peaks = ["| layers | attention | step | peak, MB |", "| ---: | --- | --- | ---: |"]
     peaks += [f"| {m.layers} | {m.attention} | {m.kernel} | {m.megabytes:.0f} |" for m in results.memory]
-    return "\n".join([*lines, "", note, "", "; ".join(threads), "", *peaks])
+    return "\n\n".join([engine.page(shown, note=note), "; ".join(threads), "\n".join(peaks)])
 
 
 def draw(results: Results) -> Figure:
-    """Bars, a panel a setting: times over jit's."""
+    """A step of training on one thread of a CPU, over the time of this package's: a causal transformer, two
+    sequences of 784 tokens, feed-forward layers four times as wide, float32. PyTorch in eager mode; the matrix
+    products of each alone are what its step cannot be faster than.
+    """
     figure, axes = style.figure(1, len(SETTINGS), height=0.42, sharex=True)
     for axis, setting in zip(axes, SETTINGS, strict=True):
-        rows = [row for name in reversed(COLOURS) for row in results.rows if row[:5] == (*setting, name)]
+        rows = [row for name in reversed(COLOURS) for row in engine.rows_of(results, **setting._asdict(), kernel=name)]
         names = [row.kernel.replace(", ", ",\n").replace("'s ", "'s\n") for row in rows]
         bars = axis.barh(names, [row.ratio_median for row in rows], color=[COLOURS[row.kernel] for row in rows])
         axis.bar_label(bars, fmt="%.2f", padding=2)

@@ -1,7 +1,7 @@
 """The network of `bench_training` in PyTorch's eager mode, from the same numbers: what its users would write.
 
 Attention is PyTorch's own kernel for softmax. For linear attention PyTorch has none: it is the module of
-fast-transformers where that is installed, and the causal product in chunks of `bench_linear_peers`, of which it is not
+fast-transformers where that is installed, and the causal product in chunks of `peers`, of which it is not
 known beforehand which form is the faster. Adam is the fused one.
 """
 
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.experiments.benches import bench_linear_peers
+from linattn_ref.experiments.benches import peers
+from linattn_ref.experiments.benches.peers import EPS
 from linattn_ref.models.causal import Params
 
 __all__ = ["attention_by_name", "products", "training_step"]
 
-EPS = 1e-6  # of the denominator
 CHUNK = 64
 
 
@@ -27,12 +27,12 @@ def attention_by_name(torch: Any, attention: str, packages: dict[str, Any]) -> d
     """Functions of ``q, k, v (B, H, N, D)``, causal: ``linear`` or ``softmax``."""
     if attention == "softmax":
         return {"pytorch": partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True)}
-    forms = {"pytorch, at once": bench_linear_peers.at_once, "pytorch, loop": bench_linear_peers.loop}
+    forms = {"pytorch, at once": peers.at_once, "pytorch, loop": peers.loop}
     found: dict[str, Callable[..., Any]] = {
         name: partial(linear_attention, torch, partial(form, torch, CHUNK)) for name, form in forms.items()
     }
     for name, package in packages.items():
-        if name in bench_linear_peers.FAST_TRANSFORMERS:
+        if name in peers.FAST_TRANSFORMERS:
             found[name] = partial(fast_transformers, torch, package)
     return found
 
@@ -64,21 +64,10 @@ def training_step(
         leaves.append(torch.from_numpy(array.copy()).requires_grad_())
         return leaves[-1]
 
-    def affine(given: Any) -> tuple[Any, Any]:
-        return leaf(np.ascontiguousarray(given.w.T)), leaf(given.b)  # PyTorch's order is (to, from)
-
-    def norm(given: Any) -> tuple[Any, Any]:
-        return leaf(given.gain), leaf(given.bias)
-
     table, places = leaf(params.embedding.table), leaf(params.positions.table)  # type: ignore[union-attr]
-    blocks = [
-        (
-            *(norm(one.norm_1), affine(one.attention.inner), affine(one.attention.outer)),
-            *(norm(one.norm_2), affine(one.feed_forward.inner), affine(one.feed_forward.outer)),
-        )
-        for one in params.blocks
-    ]
-    last, head = norm(params.norm), affine(params.head)
+    blocks = [peers.leaves_of(one, leaf) for one in params.blocks]
+    last = leaf(params.norm.gain), leaf(params.norm.bias)
+    head = leaf(params.head.w.T.copy()), leaf(params.head.b)
     adam = torch.optim.Adam(leaves, lr=rate, fused=True)
     read, told, width = torch.from_numpy(text[:, :-1]), torch.from_numpy(text[:, 1:]).flatten(), (table.shape[1],)
 

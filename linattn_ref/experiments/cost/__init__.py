@@ -11,18 +11,4 @@
 
 from linattn_ref import lazy
 
-__all__ = [
-    "attention_cost",
-    "comparison",
-    "comparison_calls",
-    "comparison_ways",
-    "cuda_occupancy",
-    "layer_savings",
-    "linformer_savings",
-    "model_resources",
-    "resource_methods",
-    "resource_results",
-    "resources",
-]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

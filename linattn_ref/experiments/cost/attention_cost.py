@@ -39,10 +39,6 @@ from linattn_ref.experiments.publishing import labels, style
 __all__ = ["Results", "compute", "draw"]
 
 LENGTHS = (128, 256, 512, 1024, 2048)
-CAPTION = (
-    "Softmax attention, one head, forward and backward: operations grow with the square of the length in both forms, "
-    "memory only where the matrix P is kept. Points are counted or measured, lines are the formulas."
-)
 
 
 class Costs(NamedTuple):
@@ -117,7 +113,9 @@ def _costs(forward: Any, backward: Any, inputs: list[list[Array]], formulas: tup
 
 
 def draw(results: Results) -> Figure:
-    """Three panels over the length: multiply-adds, bytes kept for the backward pass, bytes at the peak."""
+    """Softmax attention, one head, forward and backward: operations grow with the square of the length in both
+    forms, memory only where the matrix P is kept. Points are counted or measured, lines are the formulas.
+    """
     figure, axes = style.figure(1, 3, height=0.36)
     forms = (
         ("dense", results.dense, style.MECHANISMS["softmax"], "o"),

@@ -37,9 +37,8 @@ from linattn_ref.experiments.measuring.heads import (
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import band
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["Results", "compute", "draw", "from_record", "measure"]
+__all__ = ["Results", "compute", "draw", "measure"]
 
 BEHIND = "#D8D8D8"  # lines of the other families
 # A column of the figure each: its title, and the names of its lines
@@ -58,16 +57,6 @@ FAMILIES = {
         "reformer": "LSH",
     },
 }
-CAPTION = (
-    "Mechanisms in place of softmax attention in one pretrained network whose weights stay as they are; nothing is "
-    "fitted. All 72 heads, eight texts of 512 tokens: lines are medians, bands the middle 80% of heads and texts. "
-    "Across: multiply-adds, over those of softmax attention (dotted at 1); a line runs through the sizes of one "
-    "mechanism, and those of the other families are behind it in grey. Error of the output (above) and of the matrix "
-    "that it applies (below). Dashed: the truncated SVD (median alone), which needs the matrix, at the cost of "
-    "applying it; no matrix of that rank is nearer. Hollow marks: measured against another attention (Sparse "
-    "Transformer: causal; LSH: queries are keys). Longformer: first and last token global. BigBird: blocks of 16. "
-    "Long-Short: window 32, its projection drawn at random. LSH: chunks of 32."
-)
 
 # --- Measuring ------------------------------------------------------------------------------------------------------
 
@@ -163,16 +152,19 @@ def measure_svd(ranks: tuple[int, ...], heads: Heads) -> Curve:
     return Curve(ranks, np.array(ranks) / n, spread(output), spread(matrix))
 
 
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
-
-
 # --- Drawing --------------------------------------------------------------------------------------------------------
 
 
 def draw(results: Results) -> Figure:
-    """Errors over cost: a row for the output and one for the matrix, a column a family."""
+    """Mechanisms in place of softmax attention in one pretrained network whose weights stay as they are; nothing is
+    fitted. All 72 heads, eight texts of 512 tokens: lines are medians, bands the middle 80% of heads and texts.
+    Across: multiply-adds, over those of softmax attention (dotted at 1); a line runs through the sizes of one
+    mechanism, and those of the other families are behind it in grey. Error of the output (above) and of the matrix
+    that it applies (below). Dashed: the truncated SVD (median alone), which needs the matrix, at the cost of
+    applying it; no matrix of that rank is nearer. Hollow marks: measured against another attention (Sparse
+    Transformer: causal; LSH: queries are keys). Longformer: first and last token global. BigBird: blocks of 16.
+    Long-Short: window 32, its projection drawn at random. LSH: chunks of 32.
+    """
     figure, axes = style.figure(2, len(FAMILIES), height=0.72, sharex=True, sharey="row")
     for row, field, name in zip(axes, ("output", "matrix"), ("output", "matrix P"), strict=True):
         for axis, (title, family) in zip(row, FAMILIES.items(), strict=True):

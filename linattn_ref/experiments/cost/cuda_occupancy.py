@@ -21,24 +21,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["LIMITS", "Results", "compute", "draw", "from_record", "resident_warps"]
+__all__ = ["LIMITS", "Results", "compute", "draw", "resident_warps"]
 
-CAPTION = (
-    "Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability 9.0, "
-    "and how many warps of blocks of 256 threads they leave room for on a multiprocessor (numbers at the top, a band "
-    "each). Filled: float32; hollow: float64. Compiled; nothing was run."
-)
 THREADS = 256
 # The kernels of linear and softmax attention: module, name, types of the arguments as `offline.compile_to_ptx` reads.
 KERNELS = (
-    ("causal_states", "sums", "x3 x3 x2 x2 x2 x4 x3"),
-    ("causal_states", "scan", "x3 x2 x2 x2 bool"),
-    ("causal_chunks", "forward", "x3 x3 x3 x2 x2 x2 x4 x3 x x3 x2 bool bool"),
-    ("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x2 x2 x2 x2 x4 x3 x3 bool bool bool"),
+    ("causal_states", "sums", "x3 x3 x2 x4 x3"),
+    ("causal_states", "scan", "x3 x2 x2 bool"),
+    ("causal_chunks", "forward", "x3 x3 x3 x4 x3 x x3 x2 bool"),
+    ("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x4 x3 x3 bool bool"),
     ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2"),
-    ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool"),
+    ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool x"),
 )
 IN_WORDS = {
     ("causal_states", "sums"): "linear: sums of each chunk",
@@ -131,7 +125,7 @@ def compute() -> Results:
     offline: Any = importlib.import_module("linattn_ref.kernels.cuda.loops.offline")
     rows = []
     for module, name, arguments in KERNELS:
-        kernel = getattr(importlib.import_module(f"linattn_ref.kernels.cuda.{module}"), name)
+        kernel = getattr(importlib.import_module(f"linattn_ref.kernels.cuda.loops.{module}"), name)
         for dtype in ("float32", "float64"):
             for architecture, limits in LIMITS.items():
                 capability = int(architecture[3]), int(architecture[4])
@@ -147,11 +141,6 @@ def compute() -> Results:
     ]
     packages = ("numba-cuda", "nvidia-cuda-nvcc-cu12")
     return Results({name: importlib.metadata.version(name) for name in packages}, tuple(rows), tuple(lines))
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in ``figures/cuda_occupancy.json``."""
-    return restore(Results, record["results"])
 
 
 def float64_instructions(ptx: str) -> tuple[str, ...]:
@@ -181,7 +170,10 @@ def _one_line_kernels() -> Mapping[str, Any]:
 
 
 def draw(results: Results) -> Figure:
-    """What each kernel takes, above the steps at which fewer warps fit."""
+    """Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability
+    9.0, and how many warps of blocks of 256 threads they leave room for on a multiprocessor (numbers at the top, a
+    band each). Filled: float32; hollow: float64. Compiled; nothing was run.
+    """
     figure, axes = style.figure(1, 2, height=0.42, sharey=True)
     limits = LIMITS["sm_90"]
     takes = (

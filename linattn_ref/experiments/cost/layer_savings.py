@@ -12,19 +12,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from linattn_ref.experiments.cost import linformer_savings
-from linattn_ref.experiments.cost.linformer_savings import LAYER, Results, draw, from_record, table
+from linattn_ref.experiments.cost.linformer_savings import LAYER, Results, table
 
-__all__ = ["Results", "compute", "draw", "from_record", "table"]
-
-CAPTION = (
-    "What Linformer saves over softmax attention in a whole encoder layer: forward pass of one sequence, 8 heads of "
-    "64, feed-forward layer of 2,048, float32, one thread. No matrix is kept on either side. What is not attention "
-    "costs the same on both. Time is the least of the rounds. Memory is the most in use beyond weights and inputs. A "
-    "number below 1 is a loss. No entry: k is more than half of n."
-)
+__all__ = ["Results", "compute", "draw", "table"]
 
 
 def compute(*, rounds: int = 2, seed: int = 0, quick: bool = False, **where: Any) -> Results:
     """Measure a layer at every length and every ``k`` up to half of it; some 2 minutes. See `linformer_savings`."""
     return linformer_savings.compute(rounds=rounds, seed=seed, quick=quick, forms=(LAYER,), **where)
+
+
+def draw(results: Results) -> Figure:
+    """What Linformer saves over softmax attention in a whole encoder layer: forward pass of one sequence, 8 heads
+    of 64, feed-forward layer of 2,048, float32, one thread. No matrix is kept on either side. What is not attention
+    costs the same on both. Time is the least of the rounds. Memory is the most in use beyond weights and inputs. A
+    number below 1 is a loss. No entry: k is more than half of n.
+    """
+    return linformer_savings.draw(results)

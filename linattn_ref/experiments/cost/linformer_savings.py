@@ -23,7 +23,7 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", Table 3.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -37,24 +37,16 @@ from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, pre_norm
-from linattn_ref.nn.buffers import Arena
 
-__all__ = ["FORMS", "LAYER", "Results", "compute", "draw", "from_record", "table"]
+__all__ = ["FORMS", "LAYER", "Results", "compute", "draw", "table"]
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 REDUCED = (128, 256, 512, 1024, 2048)
 FORMS = ("matrix kept", "online")
 LAYER = "whole layer"
 WARM_UP = 128  # tokens
-CAPTION = (
-    "What Linformer saves over softmax attention: forward pass, 8 heads of width 64, float32, one sequence, one "
-    "thread. Above, both keep their matrix, as in Table 3 of the paper. Below, neither does, and one kernel does both: "
-    "time is saved all the same, but there is no memory left to save. A number below 1 is a loss. Memory is measured, "
-    "beyond the inputs. No entry: k is more than half of n."
-)
 
 
 class Savings(NamedTuple):
@@ -157,14 +149,14 @@ def prepared(form: str, n: int, r: int, setting: Setting, seed: int) -> Callable
     """What is measured: attention, or a whole layer, of ``n`` tokens; softmax's where ``r`` is 0."""
     if form != LAYER:
         return partial(attend, form, draw_inputs(n, r, setting, seed))
-    rng, width, arena = np.random.default_rng(seed), setting.heads * setting.width, Arena()
+    rng, width = np.random.default_rng(seed), setting.heads * setting.width
     own = tuple(rng.standard_normal((2, r, n), np.float32) / np.float32(r**0.5)) if r else ()
     params = block.draw(width, 4 * width, rng, own=own, dtype=np.float32)
     x = rng.standard_normal((1, n, width), np.float32)
     inside = mechanism.of(linformer if r else softmax, kernels=jit)
 
     def call() -> Array:
-        y, _ = pre_norm.forward.unchecked(x, params, inside, heads=setting.heads, kernels=jit, work=arena)
+        y, _ = pre_norm.forward(x, params, inside, heads=setting.heads, kernels=jit)
         return y
 
     return call
@@ -209,16 +201,15 @@ def _ratio(form: str, softmax_seconds: Array, seconds: Array) -> Any:
     return softmax_seconds.min() / seconds.min() if form == LAYER else np.median(softmax_seconds / seconds)
 
 
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
-
-
 # --- The figure and the table ---------------------------------------------------------------------------------------
 
 
 def draw(results: Results) -> Figure:
-    """Tables as heat maps: time and memory saved, a row a form."""
+    """What Linformer saves over softmax attention: forward pass, 8 heads of width 64, float32, one sequence, one
+    thread. Above, both keep their matrix, as in Table 3 of the paper. Below, neither does, and one kernel does
+    both: time is saved all the same, but there is no memory left to save. A number below 1 is a loss. Memory is
+    measured, beyond the inputs. No entry: k is more than half of n.
+    """
     rows = len(results.forms)
     figure, axes = style.figure(rows, 2, height=0.31 * rows, sharex=True, sharey=True, squeeze=False)
     for axis, (form, title, saved) in zip(axes.flat, _panels(results), strict=True):

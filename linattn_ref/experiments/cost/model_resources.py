@@ -28,15 +28,13 @@ from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_pro
 from linattn_ref.experiments.measuring.scaling import Growth, growth
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.nn import cross_entropy, mechanism
-from linattn_ref.nn.buffers import Arena
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.training import parameters, radam
 
-__all__ = ["Results", "compute", "draw", "from_record"]
+__all__ = ["Results", "compute", "draw"]
 
 LENGTHS = tuple(2**i for i in range(9, 15))
 LONGEST = {"softmax": 2**13}  # beyond, a step takes more than a few seconds
@@ -50,13 +48,6 @@ LOOK = {  # colour, line
     "lsh-1": (M["reformer"], "v:"),
     "linear": (M["linear"], "^-"),
 }
-CAPTION = (
-    "A step of training of a causal transformer, one sequence: 2 layers of width 128, 4 heads of 32, feed-forward "
-    "layers four times as wide, float32. Left: CPU time on one thread, with the exponent of N fitted to the longer "
-    "half of a curve. Right: the most memory in use at once beyond parameters and the optimiser's state, over the "
-    "length: a level line is linear memory. Softmax attention is the online kernel, which keeps no matrix; it stops "
-    "where a step takes seconds. LSH: Reformer with 1 and 4 hash rounds, 64 buckets and chunks of 32."
-)
 
 
 class Curve(NamedTuple):
@@ -176,19 +167,16 @@ def step_of(name: str, n: int, seed: int) -> Callable[[], float]:
         reads=model.mechanism.reads,
         dtype=np.float32,
     )
-    flat, params = parameters.flatten(drawn)
-    total, grads = parameters.flatten(parameters.zeros_like(params))
+    _, params = parameters.flatten(drawn)
     read, told = rng.integers(TOKENS, size=(2, 1, n))
-    state, arena = radam.init_state(flat), Arena()
+    state = radam.init_state(params)
 
     def step() -> float:
         nonlocal state
-        total[:] = 0
-        scores, saved = causal.forward(read, params, model, work=arena)
-        loss, surprise = cross_entropy.forward(scores, told, kernels=jit, work=arena)
-        d_scores = cross_entropy.backward(scores.dtype.type(1), surprise, work=arena).scores
-        causal.backward(d_scores, saved, into=grads, work=arena)
-        state = radam.step(flat, total, state, learning_rate=1e-3, kernels=jit)
+        scores, saved = causal.forward(read, params, model)
+        loss, surprise = cross_entropy.forward(scores, told, kernels=jit)
+        grads = causal.backward(cross_entropy.backward(1.0, surprise).scores, saved).params
+        state = radam.step(params, grads, state, learning_rate=1e-3, kernels=jit)
         return float(loss)
 
     return step
@@ -206,13 +194,13 @@ def attention_of(name: str, rng: np.random.Generator) -> Mechanism:
 # --- The figure -----------------------------------------------------------------------------------------------------
 
 
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
-
-
 def draw(results: Results) -> Figure:
-    """Time at the left, memory over the length at the right."""
+    """A step of training of a causal transformer, one sequence: 2 layers of width 128, 4 heads of 32, feed-forward
+    layers four times as wide, float32. Left: CPU time on one thread, with the exponent of N fitted to the longer
+    half of a curve. Right: the most memory in use at once beyond parameters and the optimiser's state, over the
+    length: a level line is linear memory. Softmax attention is the online kernel, which keeps no matrix; it stops
+    where a step takes seconds. LSH: Reformer with 1 and 4 hash rounds, 64 buckets and chunks of 32.
+    """
     figure, (left, right) = style.figure(1, 2, height=0.45)
     times, peaks = [], []
     for name, curve in results.curves.items():

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.cost.resource_methods import METHODS, Setting, methods_at
 from linattn_ref.experiments.measuring.scaling import Crossing, Growth, crossing, growth
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["MEMORY_FROM", "PAIRS", "Results", "from_record", "rounds_at", "summarise"]
+__all__ = ["MEMORY_FROM", "PAIRS", "Results", "rounds_at", "summarise"]
 
 MEMORY_FROM = 2**9  # below, what a pass needs is lost among the pages that a process has anyway
 # Which is below which from some length on?
@@ -106,8 +105,3 @@ def _curve(
         growth(long, peak),
         METHODS[name].longest,
     )
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])

@@ -38,7 +38,6 @@ from linattn_ref.experiments.cost.resource_methods import (
 from linattn_ref.experiments.cost.resource_results import (
     MEMORY_FROM,
     Results,
-    from_record,
     rounds_at,
     summarise,
 )
@@ -47,7 +46,7 @@ from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_pro
 from linattn_ref.experiments.measuring.scaling import Crossing, Growth
 from linattn_ref.experiments.publishing import labels, style
 
-__all__ = ["LENGTHS", "LOOK", "Results", "compute", "draw", "from_record", "table"]
+__all__ = ["LENGTHS", "LOOK", "Results", "compute", "draw", "table"]
 
 LENGTHS = tuple(2**i for i in range(6, 17))
 M = style.MECHANISMS
@@ -74,16 +73,6 @@ COLUMNS = {
     "causal": {"online_causal": "softmax,\nonline", "linear_causal": "linear"},
     "hashing, rounds": {"online": "softmax,\nonline", "lsh_8": "LSH, 8", "lsh_4": "LSH, 4", "lsh_1": "LSH, 1"},
 }
-CAPTION = (
-    "Forward and backward pass of attention, 8 heads of width 64, float32, one sequence. Above: CPU time on one "
-    "thread, with the exponent of N fitted to the longer half of a curve; a ring is where a method gets faster than "
-    "online softmax attention. Below: the most memory in use at once beyond the inputs, over the length: a level line "
-    "is linear memory. Points are measured, each in a process of its own, lines are computed from the code. Softmax "
-    "attention stops where a pass takes seconds or gigabytes; nothing is extrapolated. Its time is always quadratic, "
-    "its memory only where the matrix is kept: online it needs less of it than the linear methods. The matrix, and "
-    "linear without a mask, are NumPy; the others have Numba kernels. Linformer with k = 256. LSH: Reformer with so "
-    "many hash rounds, 64 buckets and chunks of 32."
-)
 
 
 def compute(
@@ -171,7 +160,15 @@ def _tasks(
 
 
 def draw(results: Results) -> Figure:
-    """Time above, memory over the length below; a column for all keys, causal ones and hashing."""
+    """Forward and backward pass of attention, 8 heads of width 64, float32, one sequence. Above: CPU time on one
+    thread, with the exponent of N fitted to the longer half of a curve; a ring is where a method gets faster than
+    online softmax attention. Below: the most memory in use at once beyond the inputs, over the length: a level line
+    is linear memory. Points are measured, each in a process of its own, lines are computed from the code. Softmax
+    attention stops where a pass takes seconds or gigabytes; nothing is extrapolated. Its time is always quadratic,
+    its memory only where the matrix is kept: online it needs less of it than the linear methods. The matrix, and
+    linear without a mask, are NumPy; the others have Numba kernels. Linformer with k = 256. LSH: Reformer with so
+    many hash rounds, 64 buckets and chunks of 32.
+    """
     figure, axes = style.figure(2, len(COLUMNS), height=0.66, sharex=True, sharey="row")
     for (above, below), title in zip(axes.T, COLUMNS, strict=True):
         above.set(title=title, yscale="log")

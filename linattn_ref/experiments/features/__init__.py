@@ -7,6 +7,4 @@
 
 from linattn_ref import lazy
 
-__all__ = ["feature_maps", "random_features", "random_features_attention"]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

@@ -42,13 +42,6 @@ LOOKS = (
     ("s", style.SKY, "quadratic"),
     ("^", style.PURPLE, "Taylor,\norder 2"),
 )
-CAPTION = (
-    "Left: exp(x.y) cut off after some orders, its error relative to exp(x.y) (points) and the bound by Taylor's "
-    "remainder (lines); above the dashed line nothing is left of the value. Middle: multiply-adds of a forward pass, "
-    "counted (points) and by formula (lines). Right: the length from which a feature map needs fewer than softmax, "
-    "found by counting (points) and by formula (lines): about its number of features, D for elu + 1, half of D squared "
-    "for the quadratic kernel's monomials, D squared where all products are kept."
-)
 
 
 class Results(NamedTuple):
@@ -177,7 +170,12 @@ def crossover_formula(features: int, key_width: int, value_width: int) -> float:
 
 
 def draw(results: Results) -> Figure:
-    """Three panels: truncation error over the score, multiply-adds over the length, crossover over the width."""
+    """Left: exp(x.y) cut off after some orders, its error relative to exp(x.y) (points) and the bound by Taylor's
+    remainder (lines); above the dashed line nothing is left of the value. Middle: multiply-adds of a forward pass,
+    counted (points) and by formula (lines). Right: the length from which a feature map needs fewer than softmax,
+    found by counting (points) and by formula (lines): about its number of features, D for elu + 1, half of D
+    squared for the quadratic kernel's monomials, D squared where all products are kept.
+    """
     figure, (left, middle, right) = style.figure(1, 3, height=0.42)
     _draw_errors(left, results)
     _draw_counts(middle, results)

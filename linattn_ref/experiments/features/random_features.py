@@ -25,14 +25,6 @@ __all__ = ["LOOKS", "Results", "compute", "draw", "slope"]
 
 MARKERS: dict[rf.Unbiased, str] = {"trig": "o", "positive": "s", "hyperbolic": "^"}
 LOOKS = {kind: (style.FEATURES[kind], marker) for kind, marker in MARKERS.items()}
-CAPTION = (
-    "Random features estimate a kernel without bias; these are their errors, by formula (lines) and measured (points, "
-    "95% intervals). Top left: the softmax kernel exp(x.y) for x and y of one length at all angles. Trigonometric "
-    "features are worst where the kernel is smallest, positive ones where it is largest. Top right: the same pair at "
-    "120 degrees, longer and longer. Bottom left: the error with orthogonal directions over that with independent "
-    "ones, as many as D: the exact ratio. Bottom right: four kernels of x - y by the cosine of directions drawn from "
-    "their Fourier transforms; the error falls as one over m."
-)
 
 
 class Curve(NamedTuple):
@@ -162,7 +154,13 @@ def _kernel_curve(kernel: rf.Kernel, delta: Array, directions: Sequence[int], tr
 
 
 def draw(results: Results) -> Figure:
-    """Four panels: angle, length, gain of orthogonal directions, kernels."""
+    """Random features estimate a kernel without bias; these are their errors, by formula (lines) and measured
+    (points, 95% intervals). Top left: the softmax kernel exp(x.y) for x and y of one length at all angles.
+    Trigonometric features are worst where the kernel is smallest, positive ones where it is largest. Top right: the
+    same pair at 120 degrees, longer and longer. Bottom left: the error with orthogonal directions over that with
+    independent ones, as many as D: the exact ratio. Bottom right: four kernels of x - y by the cosine of directions
+    drawn from their Fourier transforms; the error falls as one over m.
+    """
     figure, ((angle, length), (gain, kernels)) = style.figure(2, 2, height=0.78)
     _draw_errors(angle, results.angles, results.points_angle, results.by_angle)
     angle.set(title=f"|x| = |y| = {results.length:g}", xlabel="angle of x and y, degrees", xlim=(-5, 185))

@@ -5,7 +5,7 @@ those of a pretrained network, whose weights stay as they are. Each kind of feat
 directions and with orthogonal ones. The matrix is what the mechanism makes of the identity.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,10 +22,9 @@ from linattn_ref.attention.features import feature_maps
 from linattn_ref.experiments.measuring.heads import Heads, heads_of, read_heads, relative_error
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 
-__all__ = ["Results", "compute", "draw", "from_record"]
+__all__ = ["Results", "compute", "draw"]
 
 Draw = Callable[..., Array]  # m, D, rng -> omega (m, D)
 
@@ -58,16 +57,6 @@ LOOKS = {
     ("relu", "orthogonal"): ("ReLU", style.FEATURES["relu"], "D-"),
 }
 OFF_SCALE = 2.0  # errors above are told, not drawn
-CAPTION = (
-    "Performer in place of softmax attention: relative error (Frobenius norm, median over heads and draws) of the "
-    "output and of the attention matrix against the number of directions m, which are orthogonal; trig and hyperbolic "
-    "features are two a direction. Dotted: orthogonal directions of equal length, an estimate that is biased, but "
-    "spreads less. Left: short normal queries and keys, where all converge, trig first. Right: heads of a pretrained "
-    "network, whose weights were learned with softmax: trig features are useless, so far off that the scale ends "
-    "before, and positive ones gain little from a thousand directions. ReLU features estimate another similarity, so "
-    "their error stops falling. Grey: the mean of the values in place of attention. Errors with independent directions"
-    " are in the record."
-)
 
 
 class Panel(NamedTuple):
@@ -184,16 +173,19 @@ def estimate(q: Array, k: Array, v: Array, omega: Array, kind: performer.Kind) -
     return both[..., : v.shape[-1]], both[..., v.shape[-1] :]
 
 
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
-
-
 # --- The figure -----------------------------------------------------------------------------------------------------
 
 
 def draw(results: Results) -> Figure:
-    """Output above, matrix below; short on the left, pretrained on the right."""
+    """Performer in place of softmax attention: relative error (Frobenius norm, median over heads and draws) of the
+    output and of the attention matrix against the number of directions m, which are orthogonal; trig and hyperbolic
+    features are two a direction. Dotted: orthogonal directions of equal length, an estimate that is biased, but
+    spreads less. Left: short normal queries and keys, where all converge, trig first. Right: heads of a pretrained
+    network, whose weights were learned with softmax: trig features are useless, so far off that the scale ends
+    before, and positive ones gain little from a thousand directions. ReLU features estimate another similarity, so
+    their error stops falling. Grey: the mean of the values in place of attention. Errors with independent
+    directions are in the record.
+    """
     figure, axes = style.figure(2, 2, height=0.66, sharex=True, sharey="col")
     for column, (name, panel) in zip(axes.T, results.panels.items(), strict=True):
         what = "short queries and keys" if name == "short" else "a pretrained network"

@@ -9,6 +9,4 @@
 
 from linattn_ref import lazy
 
-__all__ = ["linformer", "linformer_ways", "moving_content", "nystromformer", "pinv_convergence"]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

@@ -39,9 +39,8 @@ from linattn_ref.experiments.measuring.heads import (
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import over_reduced
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["WAYS", "Results", "compute", "draw", "from_record", "returned"]
+__all__ = ["WAYS", "Results", "compute", "draw", "returned"]
 
 # name -> (label, colour). Those of the first panel can be used; the others need P, or the sentence beforehand.
 USABLE = {
@@ -64,15 +63,6 @@ SHARING_LABELS = {
     "key_value": "key-value",
     "layerwise": "layerwise",
 }
-CAPTION = (
-    "Linformer in a pretrained network whose weights stay as they are: all heads, eight texts that no projection was "
-    "fitted to; lines are medians, bands the middle 80% of heads and texts. Above left: error of the attention's "
-    "output. Random E and F, and max pooling, are off by more than the output itself; mean pooling does better, fitted "
-    "E and F a little better still, a fitted convolution best. Above right: what cannot be used. E and F fitted to "
-    "the very sentence show that good ones exist for each sentence, but they are not the same ones. Below left: the "
-    "matrix that is applied, P~ F; no rank k comes below the truncated SVD's. Below right: sharing, with the number "
-    "of parameters; means over heads, bars from text to text."
-)
 
 
 class Results(NamedTuple):
@@ -160,12 +150,6 @@ def compute(
     )
 
 
-def from_record(document: Mapping[str, Any]) -> Results:
-    """The results of a record that `record.save` wrote."""
-    results: Results = restore(Results, document["results"])
-    return results
-
-
 def returned(sharing: Mapping[str, Sharing], mode: str) -> Array:
     """The part of what fitting gains over mean pooling that a sharing mode gives back, by unseen sentence ``(S,)``."""
     pooled, own, shared = (sharing[name].output.by_sentence for name in ("mean_pooling", "none", mode))
@@ -176,7 +160,14 @@ def returned(sharing: Mapping[str, Sharing], mode: str) -> Array:
 
 
 def draw(results: Results) -> Figure:
-    """Error of the output, with what can be used and what cannot; error of the matrix; the sharing modes."""
+    """Linformer in a pretrained network whose weights stay as they are: all heads, eight texts that no projection
+    was fitted to; lines are medians, bands the middle 80% of heads and texts. Above left: error of the attention's
+    output. Random E and F, and max pooling, are off by more than the output itself; mean pooling does better,
+    fitted E and F a little better still, a fitted convolution best. Above right: what cannot be used. E and F
+    fitted to the very sentence show that good ones exist for each sentence, but they are not the same ones. Below
+    left: the matrix that is applied, P~ F; no rank k comes below the truncated SVD's. Below right: sharing, with
+    the number of parameters; means over heads, bars from text to text.
+    """
     figure, ((usable, not_usable), (matrix, sharing)) = style.figure(2, 2, height=0.8)
     of_matrix = {name: WAYS[name] for name in ("theorem_1", "fitted", "mean", "svd")}
     mean_of_v = float(results.mean_of_values.median), "answer: mean\nof V"

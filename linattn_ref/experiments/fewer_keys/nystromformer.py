@@ -18,7 +18,7 @@ Xiong et al. (2021), "Nyströmformer", "Linearized self-attention via Nyström m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,10 +36,9 @@ from linattn_ref.experiments.measuring.linformer_fit import MATRICES, fit
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import band, over_reduced
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 
-__all__ = ["WAYS", "Results", "compute", "draw", "from_record"]
+__all__ = ["WAYS", "Results", "compute", "draw"]
 
 WAYS = {  # name -> (label, colour)
     "mean": ("Linformer, mean pooling", style.SKY),
@@ -56,17 +55,6 @@ PSEUDO_INVERSES = ("exact", "cut", "nystrom", "of_p")
 OF_MATRIX = ("exact", "fitted", "mean", "nystrom", "svd")
 ITERATIONS = 6
 CUT = 1 / 30  # rcond of the exact pseudo-inverse that leaves out what six iterations do not reach
-CAPTION = (
-    "Nyström attention in one pretrained network whose weights stay as they are: all 72 heads, eight texts of 512 "
-    "tokens that nothing was fitted to; lines are medians, bands the middle 80% of heads and texts. Above left: error "
-    "of the attention's output against the number of landmarks, beside Linformer with as many mixed keys. Six "
-    "iterations of the pseudo-inverse do better than Linformer, even fitted. A convolution along the values, fitted on "
-    "other text, helps most where the error is large. Above right: the exact pseudo-inverse is worse, and off by "
-    "several times the output in some heads, unless it leaves out singular values below a thirtieth of the largest, "
-    "which six iterations do not reach either. The Nyström method with R columns of P itself is no better than with "
-    "landmarks. Below left: error of the matrix applied; no matrix of rank R comes below the truncated SVD's. Below "
-    "right: error of the output by iteration (dotted: six); the least is at seven to nine, and more make it worse."
-)
 
 
 class Results(NamedTuple):
@@ -144,11 +132,6 @@ def compute(
         spread(by_iteration),
         {**sources, "seed": seed, "sentences": total - unseen, "unseen": unseen, "epochs": epochs, "taps": taps},
     )
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
 
 
 # --- Measuring ------------------------------------------------------------------------------------------------------
@@ -260,7 +243,16 @@ def fit_convolution(r: int, heads: Heads, sentences: Iterable[int], products: Ar
 
 
 def draw(results: Results) -> Figure:
-    """Error of the output, beside Linformer and by pseudo-inverse; of the matrix; of the output by iteration."""
+    """Nyström attention in one pretrained network whose weights stay as they are: all 72 heads, eight texts of 512
+    tokens that nothing was fitted to; lines are medians, bands the middle 80% of heads and texts. Above left: error
+    of the attention's output against the number of landmarks, beside Linformer with as many mixed keys. Six
+    iterations of the pseudo-inverse do better than Linformer, even fitted. A convolution along the values, fitted
+    on other text, helps most where the error is large. Above right: the exact pseudo-inverse is worse, and off by
+    several times the output in some heads, unless it leaves out singular values below a thirtieth of the largest,
+    which six iterations do not reach either. The Nyström method with R columns of P itself is no better than with
+    landmarks. Below left: error of the matrix applied; no matrix of rank R comes below the truncated SVD's. Below
+    right: error of the output by iteration (dotted: six); the least is at seven to nine, and more make it worse.
+    """
     figure, ((left, right), (matrix, iterations)) = style.figure(2, 2, height=0.8)
     for axes, errors, names in (
         (left, results.output, BESIDE_LINFORMER),

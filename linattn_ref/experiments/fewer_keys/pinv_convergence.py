@@ -22,7 +22,7 @@ Schulz (1933), "Iterative Berechnung der reziproken Matrix".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,20 +41,10 @@ from linattn_ref.experiments.measuring.heads import (
 )
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["Results", "compute", "draw", "from_record", "inverted_share", "reach", "with_condition"]
+__all__ = ["Results", "compute", "draw", "inverted_share", "reach", "with_condition"]
 
 GROWTH = 13 / 4  # of t in an iteration, while it is small
-CAPTION = (
-    "Left: how far the iterative pseudo-inverse is from the exact one (points), for matrices of prescribed condition "
-    "number, and what the recursion for the smallest singular value says (lines). A condition number a hundred times "
-    "larger takes about eight iterations more before the error falls at all; then it falls by the third power. Two "
-    "steps of Newton and Schulz, which cost as much as one iteration, are ahead (dotted). Middle: the share of 1/sigma "
-    "that a singular value is inverted to. Six iterations are a gentle cut near a fortieth of the scale. Right: "
-    "condition numbers of landmark matrices in a pretrained network, medians by layer, and what six iterations reach "
-    "at best."
-)
 
 
 class Results(NamedTuple):
@@ -142,11 +132,6 @@ def compute(
     )
 
 
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
-
-
 # --- The recursion --------------------------------------------------------------------------------------------------
 
 
@@ -208,7 +193,14 @@ def condition_by_layer(heads: Heads, r: int) -> Array:
 
 
 def draw(results: Results) -> Figure:
-    """Convergence, the share that is inverted, and real condition numbers."""
+    """Left: how far the iterative pseudo-inverse is from the exact one (points), for matrices of prescribed
+    condition number, and what the recursion for the smallest singular value says (lines). A condition number a
+    hundred times larger takes about eight iterations more before the error falls at all; then it falls by the third
+    power. Two steps of Newton and Schulz, which cost as much as one iteration, are ahead (dotted). Middle: the
+    share of 1/sigma that a singular value is inverted to. Six iterations are a gentle cut near a fortieth of the
+    scale. Right: condition numbers of landmark matrices in a pretrained network, medians by layer, and what six
+    iterations reach at best.
+    """
     figure, (left, middle, right) = style.figure(1, 3, height=0.46)
     _draw_convergence(left, results)
     _draw_share(middle, results)

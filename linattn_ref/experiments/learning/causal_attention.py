@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.attention import linear, local, performer, reformer, softmax
+from linattn_ref.attention import linear, performer, reformer, softmax
 from linattn_ref.attention.features import feature_maps
+from linattn_ref.attention.sparse import local
 from linattn_ref.nn import mechanism
 from linattn_ref.nn.mechanism import Mechanism
 

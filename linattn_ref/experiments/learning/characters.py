@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.attention.rooms import room_of
 from linattn_ref.data import fetch
 from linattn_ref.data.text import Text, read_reviews, read_text
 from linattn_ref.experiments.learning import runs
@@ -25,7 +24,6 @@ from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.models.generate import generate
 from linattn_ref.nn import cross_entropy, mechanism
-from linattn_ref.nn.buffers import Work
 from linattn_ref.training import loop, radam, schedule
 
 __all__ = ["MECHANISMS", "Corpus", "Shape", "corpus", "run", "task", "write"]
@@ -79,17 +77,16 @@ def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
     for name, part in (("training", found.training), ("validation", found.validation)):
         if len(part) <= shape.length:
             raise ValueError(f"text: {len(part)} characters of it are for {name}, more than {shape.length} are needed")
-    last, kernels = len(found.training) - shape.length, room_of(model.kernels)
+    last, kernels = len(found.training) - shape.length, model.kernels
 
     def batch(rng: np.random.Generator) -> Characters:
         return windows(found.training, shape.length, rng.integers(last, size=shape.batch))
 
-    def learn(params: Params, read: Characters, into: Params, share: float, work: Work) -> float:
-        scores, saved = causal.forward(read[:, :-1], params, model, work=work)
-        loss, surprise = cross_entropy.forward(scores, read[:, 1:], kernels=kernels, work=work)
-        d_scores = cross_entropy.backward(scores.dtype.type(share), surprise, work=work).scores
-        causal.backward(d_scores, saved, into=into, work=work)
-        return share * float(loss)
+    def learn(params: Params, read: Characters, share: float) -> tuple[float, Params]:
+        scores, saved = causal.forward(read[:, :-1], params, model)
+        loss, surprise = cross_entropy.forward(scores, read[:, 1:], kernels=kernels)
+        d_scores = cross_entropy.backward(share, surprise).scores
+        return share * float(loss), causal.backward(d_scores, saved).params
 
     starts = np.arange(0, len(found.validation) - shape.length, shape.length)[: 4 * shape.batch]
     held_out = windows(found.validation, shape.length, starts)

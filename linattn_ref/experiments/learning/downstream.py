@@ -12,33 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from linattn_ref.experiments.learning import finetune_result, runs
 from linattn_ref.experiments.learning.finetune_result import Network, Source
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["compute", "draw", "from_record", "rows_of", "table_rows"]
-
-CAPTION = (
-    "Linformer in all layers of a pretrained network (all-MiniLM-L6-v2) that was fine-tuned with softmax attention: "
-    "test accuracy before (grey) and after (blue) a few more updates of all weights, the same number and rate for "
-    "each; bars are 95 % intervals. E and F begin as mean pooling, or fitted to what the network's own heads "
-    "compute. One pair of matrices a layer, unless one matrix is shared by all layers. One run each."
-)
+__all__ = ["compute", "draw", "rows_of", "table_rows"]
 
 
 def compute(*, record: Path = runs.RECORDS / "finetune.json") -> dict[str, Source]:
     """The committed runs, or those in another file of `runs.gather`."""
     return finetune_result.read(record)
-
-
-def from_record(record: Mapping[str, Any]) -> dict[str, Source]:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(dict[str, Source], record["results"])
 
 
 def rows_of(source: Source) -> dict[str, Network]:
@@ -69,7 +55,11 @@ def table_rows(source: Source) -> list[tuple[str, str, str, str]]:
 
 
 def draw(results: Mapping[str, Source]) -> Figure:
-    """A panel for each source."""
+    """Linformer in all layers of a pretrained network (all-MiniLM-L6-v2) that was fine-tuned with softmax
+    attention: test accuracy before (grey) and after (blue) a few more updates of all weights, the same number and
+    rate for each; bars are 95 % intervals. E and F begin as mean pooling, or fitted to what the network's own heads
+    compute. One pair of matrices a layer, unless one matrix is shared by all layers. One run each.
+    """
     counts = [len(rows_of(source)) for source in results.values()]
     options = {"squeeze": False, "sharex": True, "height_ratios": counts}
     figure, axes = style.figure(len(results), 1, height=0.14 + 0.036 * sum(counts), **options)

@@ -24,7 +24,6 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, positions, post_norm, relu
-from linattn_ref.nn.buffers import Work
 from linattn_ref.training import loop, radam, schedule
 
 __all__ = ["Shape", "model_of", "run", "start", "task"]
@@ -81,14 +80,13 @@ def task(attention: str, shape: Shape) -> loop.Task:
     def batch(rng: np.random.Generator) -> Batch:
         return Batch(draw(rng, count=shape.batch, length=shape.length), model_of(attention, shape, rng))
 
-    def learn(params: Params, given: Batch, into: Params, share: float, work: Work) -> float:
+    def learn(params: Params, given: Batch, share: float) -> tuple[float, Params]:
         (read, told, counts), model = given
-        scores, saved = causal.forward(read, params, model, work=work)
+        scores, saved = causal.forward(read, params, model)
         weight = counts.astype(scores.dtype)
-        loss, surprise = cross_entropy.forward(scores, told, weight=weight, kernels=jit, work=work)
-        d_scores = cross_entropy.backward(scores.dtype.type(share), surprise, work=work).scores
-        causal.backward(d_scores, saved, into=into, work=work)
-        return share * float(loss)
+        loss, surprise = cross_entropy.forward(scores, told, weight=weight, kernels=jit)
+        d_scores = cross_entropy.backward(share, surprise).scores
+        return share * float(loss), causal.backward(d_scores, saved).params
 
     of_test = np.random.default_rng([2020, shape.length])  # the same words whatever the seed of the training
     held_out = draw(of_test, count=HELD_OUT, length=shape.length)

@@ -10,7 +10,6 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.1.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,21 +25,13 @@ from linattn_ref.data.duplication import draw as draw_words
 from linattn_ref.experiments.learning import duplication, runs
 from linattn_ref.experiments.learning.duplication import Shape
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 
-__all__ = ["Learned", "Results", "compute", "draw", "from_record", "learned", "weights_of"]
+__all__ = ["Learned", "Results", "compute", "draw", "learned", "weights_of"]
 
 MECHANISMS = ("softmax", "linear")
 WORD = 20  # symbols of the word in the picture
-CAPTION = (
-    "Attention of two networks that have learned to copy, reading a word of 20 symbols, the separator, and the word "
-    "again; each layer and head, a query a row. Above softmax, below the linear kernel. The rows between the lines are "
-    "to find a symbol, and the keys that have it lie on the diagonal n places back. In each picture: the share of the "
-    "weight that lies there, and on the separator, the mean over those rows of 512 other words. The colours go from 0 "
-    "to the largest weight of a picture, at most 1."
-)
 
 
 class Learned(NamedTuple):
@@ -119,13 +110,13 @@ def _matrix(saved: Any) -> Array:
     return similarity / similarity.sum(axis=-1, keepdims=True)
 
 
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
-
-
 def draw(results: Results) -> Figure:
-    """A row of pictures a network, a picture a layer and head."""
+    """Attention of two networks that have learned to copy, reading a word of 20 symbols, the separator, and the
+    word again; each layer and head, a query a row. Above softmax, below the linear kernel. The rows between the
+    lines are to find a symbol, and the keys that have it lie on the diagonal n places back. In each picture: the
+    share of the weight that lies there, and on the separator, the mean over those rows of 512 other words. The
+    colours go from 0 to the largest weight of a picture, at most 1.
+    """
     layers, heads = next(iter(results.networks.values())).on_copied.shape
     figure, axes = style.figure(len(results.networks), layers * heads, height=0.56, sharex=True, sharey=True)
     n = len(results.read) // 2

@@ -24,9 +24,8 @@ from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.learning.causal_attention import NAMES
 from linattn_ref.experiments.learning.duplication import Shape
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["LOOK", "Curve", "Results", "compute", "draw", "from_record"]
+__all__ = ["LOOK", "Curve", "Results", "compute", "draw"]
 
 SHAPE = Shape()
 LONGER = Shape(length=128)  # the paper's, of which the words have up to 62 symbols
@@ -40,15 +39,6 @@ LOOK = {  # colour, line
     "performer": (M["performer"], "-"),
     "local": (M["local"], "-"),
 }
-CAPTION = (
-    "Learning to copy a word: cross-entropy of the second copy. No sequence is read twice, so the loss of training is "
-    "one on new words, with new hashes and features; a point is the mean over the updates since the last. Two layers "
-    "of width 64, two heads, 32 sequences an update. Above: words of 17 to 32 symbols, against updates and against the "
-    "CPU time of one thread (with a star, of another processor than softmax attention's); a line is the median over "
-    "three seeds, its band goes from the least to the greatest. Below, one seed each but for D = 32: linear attention "
-    "with more heads, which are narrower; and words of 32 to 62 symbols, whose times include up to 16 s of compiling. "
-    "The rate falls to a tenth after eight tenths of a run: that is the last drop."
-)
 
 
 class Curve(NamedTuple):
@@ -102,13 +92,15 @@ def _curve(of_one_kind: list[runs.Run]) -> Curve:
     return Curve(seeds_of, of_one_kind[0].steps, seconds, loss, accuracy, seeds.processors(of_one_kind))
 
 
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
-
-
 def draw(results: Results) -> Figure:
-    """Loss against updates and against CPU time; below for heads of other widths, and for longer words."""
+    """Learning to copy a word: cross-entropy of the second copy. No sequence is read twice, so the loss of training
+    is one on new words, with new hashes and features; a point is the mean over the updates since the last. Two
+    layers of width 64, two heads, 32 sequences an update. Above: words of 17 to 32 symbols, against updates and
+    against the CPU time of one thread (with a star, of another processor than softmax attention's); a line is the
+    median over three seeds, its band goes from the least to the greatest. Below, one seed each but for D = 32:
+    linear attention with more heads, which are narrower; and words of 32 to 62 symbols, whose times include up to
+    16 s of compiling. The rate falls to a tenth after eight tenths of a run: that is the last drop.
+    """
     figure, ((updates, time), (heads, longer)) = style.figure(2, 2, height=0.8, sharey=True)
     updates.set(yscale="log", title=f"S = {SHAPE.length}", xlabel="updates")
     time.set(title=f"S = {SHAPE.length}", xlabel="CPU time (s)")

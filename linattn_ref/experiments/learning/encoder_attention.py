@@ -11,21 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention import (
-    bigbird,
-    linear,
-    linformer,
-    local,
-    long_short,
-    longformer,
-    nystromformer,
-    performer,
-    reformer,
-    rfa,
-    softmax,
-)
+from linattn_ref.attention import linear, linformer, long_short, nystromformer, performer, reformer, rfa, softmax
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.linformer_projections import Sharing
+from linattn_ref.attention.sparse import bigbird, local, longformer
 from linattn_ref.kernels import jit
 from linattn_ref.nn import mechanism
 from linattn_ref.nn.mechanism import Mechanism

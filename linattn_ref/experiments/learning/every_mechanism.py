@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -16,27 +15,13 @@ from linattn_ref.experiments.learning import finetune_result, runs
 from linattn_ref.experiments.learning.encoder_names import TITLES
 from linattn_ref.experiments.learning.finetune_result import Network, Source
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["TITLES", "compute", "draw", "from_record", "ordered", "table_rows"]
-
-CAPTION = (
-    "One pretrained network (all-MiniLM-L6-v2, 6 layers of 384), fine-tuned with softmax attention to tell praise from "
-    "blame; then softmax attention is replaced in all layers. Grey: test accuracy at once, before anything is learned "
-    "with the new mechanism. Blue: after a few updates of all weights, the same number and rate for each. Bars are "
-    "95 % intervals; all read the same test texts. The dashed line is guessing. A quarter of the length is the price: "
-    "keys, mixtures, landmarks or features a query. One run each."
-)
+__all__ = ["TITLES", "compute", "draw", "ordered", "table_rows"]
 
 
 def compute(*, record: Path = runs.RECORDS / "finetune.json") -> dict[str, Source]:
     """The committed runs, or those in another file of `runs.gather`; of each source those of every mechanism."""
     return {key: source for key, source in finetune_result.read(record).items() if len(ordered(source)) >= 3}
-
-
-def from_record(record: Mapping[str, Any]) -> dict[str, Source]:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(dict[str, Source], record["results"])
 
 
 def ordered(source: Source) -> dict[str, Network]:
@@ -58,7 +43,12 @@ def table_rows(source: Source) -> list[tuple[str, str, str, str]]:
 
 
 def draw(results: Mapping[str, Source]) -> Figure:
-    """A panel for each source, a line a mechanism."""
+    """One pretrained network (all-MiniLM-L6-v2, 6 layers of 384), fine-tuned with softmax attention to tell praise
+    from blame; then softmax attention is replaced in all layers. Grey: test accuracy at once, before anything is
+    learned with the new mechanism. Blue: after a few updates of all weights, the same number and rate for each.
+    Bars are 95 % intervals; all read the same test texts. The dashed line is guessing. A quarter of the length is
+    the price: keys, mixtures, landmarks or features a query. One run each.
+    """
     figure, axes = style.figure(1, len(results), height=0.62, squeeze=False)
     for axis, source in zip(axes[0], results.values(), strict=True):
         finetune_result.draw_rows(axis, source, {TITLES[name]: one for name, one in ordered(source).items()})

@@ -38,7 +38,6 @@ from linattn_ref.models import bert, classifier, encoder
 from linattn_ref.models.classifier import Params
 from linattn_ref.models.encoder import Model
 from linattn_ref.nn import cross_entropy, mechanism
-from linattn_ref.nn.buffers import Arena, Work
 from linattn_ref.training import adam, checkpoint, loop, parameters
 from linattn_ref.training.checks import check_peak
 
@@ -72,21 +71,20 @@ def examples(found: splits.Labelled, tokenizer: Any, length: int, count: int) ->
     return Examples(tokens, key_mask, found.labels[chosen])
 
 
-def learn(params: Params, given: Examples, into: Params, share: float, work: Work, model: Model) -> float:
-    """The loss of a batch of texts times ``share``; its gradient is added ``into``."""
-    scores, saved = classifier.forward(given.tokens, params, model, key_mask=given.key_mask, work=work)
-    loss, surprise = cross_entropy.forward(scores, given.labels, kernels=jit, work=work)
-    d_scores = cross_entropy.backward(scores.dtype.type(share), surprise, work=work).scores
-    classifier.backward(d_scores, saved, into=into, work=work)
-    return share * float(loss)
+def learn(params: Params, given: Examples, share: float, model: Model) -> tuple[float, Params]:
+    """Return the loss of a batch of texts times ``share``, and its gradient."""
+    scores, saved = classifier.forward(given.tokens, params, model, key_mask=given.key_mask)
+    loss, surprise = cross_entropy.forward(scores, given.labels, kernels=jit)
+    d_scores = cross_entropy.backward(share, surprise).scores
+    return share * float(loss), classifier.backward(d_scores, saved).params
 
 
 def scores_of(params: Params, given: Examples, model: Model) -> Array:
     """``(S, classes)``."""
-    parts, work = [], Arena()
+    parts = []
     for i in range(0, len(given.labels), ROWS):
         tokens, key_mask = given.tokens[i : i + ROWS], given.key_mask[i : i + ROWS]
-        parts.append(classifier.forward(tokens, params, model, key_mask=key_mask, work=work)[0].copy())
+        parts.append(classifier.forward(tokens, params, model, key_mask=key_mask)[0])
     return np.concatenate(parts)
 
 

@@ -16,7 +16,7 @@ from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.experiments.measuring.heads import Heads, each_error, heads_of
 from linattn_ref.experiments.measuring.linformer_fit import MATRICES, MATRIX, Parameters, fit
 from linattn_ref.models import encoder
-from linattn_ref.nn.buffers import Arena
+from linattn_ref.op import Integers
 
 __all__ = ["Fitted", "fit_projections"]
 
@@ -43,7 +43,7 @@ class Fitted(NamedTuple):
 def fit_projections(
     params: encoder.Params,
     model: encoder.Model,
-    tokens: encoder.Tokens,
+    tokens: Integers,
     key_mask: Mask,
     *,
     k: int,
@@ -83,12 +83,11 @@ def fit_projections(
     return Fitted(_by_layer(found, layers, by_head), *errors)
 
 
-def read_heads(params: encoder.Params, model: encoder.Model, tokens: encoder.Tokens) -> Heads:
+def read_heads(params: encoder.Params, model: encoder.Model, tokens: Integers) -> Heads:
     """Queries, keys and values of all heads on ``tokens (S, N)``, which pad nothing."""
     parts: list[list[Array]] = []
-    work = Arena()
     for i in range(0, len(tokens), ROWS):
-        _, saved = encoder.forward(tokens[i : i + ROWS], params, model, work=work)
+        _, saved = encoder.forward(tokens[i : i + ROWS], params, model)
         each = [one.attention.attention[:3] for one in saved.blocks]  # q, k, v (S, H, N, D) of each layer
         parts.append([np.stack(x, axis=1) for x in zip(*each, strict=True)])  # (S, T, H, N, D) each
     return heads_of(*(np.concatenate(x) for x in zip(*parts, strict=True)))

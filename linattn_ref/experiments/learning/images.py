@@ -37,7 +37,6 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, logistic_mixture, positions
-from linattn_ref.nn.buffers import Arena, Work, fresh
 from linattn_ref.training import adam, loop, schedule
 from linattn_ref.training.checks import check_peak
 
@@ -121,18 +120,18 @@ def shifted(pixels: Pixels) -> Pixels:
     return np.concatenate([np.full((len(pixels), 1), BEGIN), pixels[:, :-1]], axis=1)
 
 
-def surprise(scores: Array, pixels: Pixels, head: str, work: Work = fresh) -> tuple[Any, Any]:
+def surprise(scores: Array, pixels: Pixels, head: str) -> tuple[Any, Any]:
     """The mean surprise at ``pixels`` in nats, and what its gradient needs."""
     if head == "mixture":
         return logistic_mixture.forward(scores, pixels)
-    return cross_entropy.forward(scores, pixels, kernels=jit, work=work)
+    return cross_entropy.forward(scores, pixels, kernels=jit)
 
 
-def d_surprise(d_loss: Any, saved: Any, head: str, work: Work = fresh) -> Array:
+def d_surprise(d_loss: Any, saved: Any, head: str) -> Array:
     """The gradient of the scores."""
     if head == "mixture":
         return logistic_mixture.backward(d_loss, saved).params
-    return cross_entropy.backward(d_loss, saved, work=work).scores
+    return cross_entropy.backward(d_loss, saved).scores
 
 
 def task(attention: str, head: str, shape: Shape, training: Pixels, watched: Pixels) -> loop.Task:
@@ -143,12 +142,11 @@ def task(attention: str, head: str, shape: Shape, training: Pixels, watched: Pix
         chosen = training[rng.integers(len(training), size=shape.batch)]
         return Batch(chosen.astype(np.int64), model_of(attention, shape, length, rng))
 
-    def learn(params: Params, given: Batch, into: Params, share: float, work: Work) -> float:
-        scores, saved = causal.forward(shifted(given.pixels), params, given.model, work=work)
-        loss, surprised = surprise(scores, given.pixels, head, work)
-        d_scores = d_surprise(scores.dtype.type(share), surprised, head, work)
-        causal.backward(d_scores.astype(scores.dtype, copy=False), saved, into=into, work=work)
-        return share * float(loss)
+    def learn(params: Params, given: Batch, share: float) -> tuple[float, Params]:
+        scores, saved = causal.forward(shifted(given.pixels), params, given.model)
+        loss, surprised = surprise(scores, given.pixels, head)
+        d_scores = d_surprise(share, surprised, head).astype(scores.dtype, copy=False)
+        return share * float(loss), causal.backward(d_scores, saved).params
 
     def evaluate(params: Params) -> dict[str, float]:
         each, without_first = bits(params, attention, head, shape, watched)
@@ -171,15 +169,15 @@ def bits(
     Hashes and features are drawn anew for every 16 images, and the same each time: one draw for all of them would
     tell how lucky that was.
     """
-    nats, work = np.empty((2, len(pixels))), Arena()  # of a whole image, of its first pixel
+    nats = np.empty((2, len(pixels)))  # of a whole image, of its first pixel
     rng = np.random.default_rng(OF_TEST)
     for at in progress(range(0, len(pixels), AT_A_TIME)):
         some, model = pixels[at : at + AT_A_TIME].astype(np.int64), model_of(attention, shape, pixels.shape[1], rng)
-        scores, _ = causal.forward(shifted(some), params, model, work=work)
+        scores, _ = causal.forward(shifted(some), params, model)
         for i in range(len(some)):
             one = slice(i, i + 1)
-            nats[0, at + i] = surprise(scores[one], some[one], head, work)[0] * some.shape[1]
-            nats[1, at + i] = surprise(scores[one, :1], some[one, :1], head, work)[0]
+            nats[0, at + i] = surprise(scores[one], some[one], head)[0] * some.shape[1]
+            nats[1, at + i] = surprise(scores[one, :1], some[one, :1], head)[0]
     whole, first = nats / np.log(2)
     return whole / pixels.shape[1], (whole - first) / (pixels.shape[1] - 1)
 

@@ -23,11 +23,6 @@ from linattn_ref.experiments.publishing import style
 __all__ = ["Results", "compute", "draw", "from_text", "to_text"]
 
 SAMPLES, COLUMNS, COMPLETIONS = 50, 10, 3
-CAPTION = (
-    "Digits drawn a pixel at a time by the network of 4 layers of linear attention that comes with this package. Left: "
-    "the first 50, from nothing. Right: test images, the first of each digit; below each, what was given of it, and "
-    "three ways in which the network went on."
-)
 
 Bytes = NDArray[np.uint8]
 
@@ -82,7 +77,10 @@ def from_text(text: tuple[str, ...]) -> Bytes:
 
 
 def draw(results: Results) -> Figure:
-    """Both pages."""
+    """Digits drawn a pixel at a time by the network of 4 layers of linear attention that comes with this package.
+    Left: the first 50, from nothing. Right: test images, the first of each digit; below each, what was given of it,
+    and three ways in which the network went on.
+    """
     figure, (left, right) = style.figure(1, 2, height=0.275)
     samples, originals = from_text(results.samples), from_text(results.originals)
     completions = from_text(results.completions).reshape(len(originals), COMPLETIONS, *originals.shape[1:])

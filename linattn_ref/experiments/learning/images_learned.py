@@ -28,13 +28,6 @@ __all__ = ["Curve", "Results", "compute", "draw"]
 
 EXERCISE = 700  # steps
 COLOURS = {"linear": style.BLUE, "softmax": style.BLACK}
-CAPTION = (
-    "Learning to draw MNIST digits: bits a pixel of the first 512 test images against images seen and against CPU time "
-    "of the training alone, by networks of 4 layers of 64 with 2 heads, one of each. At a dashed line another run goes "
-    "on from the weights of the one before, with a learning rate that had come down to 0 and begins anew. Those 512 "
-    "images are easier than all 10,000, by one or two hundredths of a bit. None of the networks has converged: in "
-    "print, 8 layers of 256 see 15 million images."
-)
 
 
 class Curve(NamedTuple):
@@ -97,7 +90,12 @@ def _curve(name: str, chain: tuple[str, ...], found: Mapping[str, runs.Run]) -> 
 
 
 def draw(results: Results) -> Figure:
-    """Both panels."""
+    """Learning to draw MNIST digits: bits a pixel of the first 512 test images against images seen and against CPU
+    time of the training alone, by networks of 4 layers of 64 with 2 heads, one of each. At a dashed line another
+    run goes on from the weights of the one before, with a learning rate that had come down to 0 and begins anew.
+    Those 512 images are easier than all 10,000, by one or two hundredths of a bit. None of the networks has
+    converged: in print, 8 layers of 256 see 15 million images.
+    """
     figure, (seen, spent) = style.figure(1, 2, height=0.42, sharey=True)
     for curve in results.curves:
         colour = COLOURS.get(curve.attention, style.GREY)

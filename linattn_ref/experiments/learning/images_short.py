@@ -28,12 +28,6 @@ LOOK = {  # colour, line
     "mixture": (style.BLUE, "--"),
     "lsh-1": (style.MECHANISMS["reformer"], "-"),
 }
-CAPTION = (
-    "Short runs that learn to draw MNIST digits: bits a pixel of the first 512 test images against images seen and "
-    "against CPU time of the training alone, by networks of 4 layers of 64 with 2 heads, in 2,000 updates of 8 images. "
-    "Linear and softmax attention: the median of three seeds in a band from the least to the greatest. One seed each: "
-    "linear attention that says a mixture of ten logistic distributions in the place of 256 scores; lsh-1."
-)
 
 
 class Kind(NamedTuple):
@@ -79,7 +73,11 @@ def _kind(of_one_kind: list[runs.Run]) -> Kind:
 
 
 def draw(results: Results) -> Figure:
-    """Both panels."""
+    """Short runs that learn to draw MNIST digits: bits a pixel of the first 512 test images against images seen and
+    against CPU time of the training alone, by networks of 4 layers of 64 with 2 heads, in 2,000 updates of 8
+    images. Linear and softmax attention: the median of three seeds in a band from the least to the greatest. One
+    seed each: linear attention that says a mixture of ten logistic distributions in the place of 256 scores; lsh-1.
+    """
     figure, panels = style.figure(1, 2, height=0.42, sharey=True)
     for axes, against in zip(panels, ("images", "cpu_minutes"), strict=True):
         for name, kind in results.kinds.items():

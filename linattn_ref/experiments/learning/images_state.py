@@ -30,12 +30,6 @@ __all__ = ["Results", "compute", "draw", "effective_rank"]
 
 ROWS = (0, 4, 8, 12, 16, 20, 24)  # that are read
 COUNT = 64  # of ways to go on
-CAPTION = (
-    "What two sums a head hold of a digit. Top: some rows of a test image are read, and of what the network draws "
-    "from the state after them, 64 times, the mean is shown; at 0 rows it is the mean of all that it draws. Bottom: "
-    "the effective rank of the sums S along the pixels, the mean of a layer's two heads of width 32; grey: of a "
-    "network that has learned nothing, all its layers. The state is as large after 784 pixels as after one."
-)
 
 
 class Results(NamedTuple):
@@ -95,7 +89,11 @@ def effective_rank(s: Array) -> Array:
 
 
 def draw(results: Results) -> Figure:
-    """Images above, ranks below."""
+    """What two sums a head hold of a digit. Top: some rows of a test image are read, and of what the network draws
+    from the state after them, 64 times, the mean is shown; at 0 rows it is the mean of all that it draws. Bottom:
+    the effective rank of the sums S along the pixels, the mean of a layer's two heads of width 32; grey: of a
+    network that has learned nothing, all its layers. The state is as large after 784 pixels as after one.
+    """
     count = 1 + len(results.rows)
     figure, axes = style.figure(2, count, height=0.42, height_ratios=(1, 1.3))
     (original,), means = from_text(results.original), from_text(results.means)

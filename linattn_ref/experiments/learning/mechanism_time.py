@@ -8,9 +8,9 @@ CPU time on one thread, all mechanisms in turn in one process that keeps freed m
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -22,14 +22,12 @@ from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import KEEP, in_new_process
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit
 from linattn_ref.models import encoder
 from linattn_ref.nn import post_norm
-from linattn_ref.nn.buffers import Arena
 from linattn_ref.training import parameters
 
-__all__ = ["POINTS", "Point", "Results", "compute", "draw", "from_record"]
+__all__ = ["POINTS", "Point", "Results", "compute", "draw"]
 
 LAYERS, WIDTH, HEADS, HIDDEN, TOKENS = 6, 384, 12, 1536, 100
 
@@ -43,12 +41,6 @@ class Point(NamedTuple):
 
 
 POINTS = (Point(128, 32, 8), Point(2048, 128, 1))
-CAPTION = (
-    "Both passes of a whole encoder, 6 layers of 384 with 12 heads, with each mechanism in place of softmax "
-    "attention: CPU time a sequence on one thread, over that with softmax attention, which keeps no matrix here; the "
-    "least of the rounds. Below 1 is faster. Left: a quarter of the length is the price, as in the fine-tuned "
-    "networks. Right: 2,048 tokens, a sixteenth. All that is not attention costs the same in each."
-)
 
 
 class Results(NamedTuple):
@@ -132,25 +124,23 @@ def both_passes(name: str, point: Point, seed: int) -> Callable[[], None]:
         dtype=np.float32,
     )
     _, params = parameters.flatten(drawn)
-    _, grads = parameters.flatten(parameters.zeros_like(params))
     model = encoder.Model(inside.mechanisms, HEADS, post_norm, kernels=jit)
-    tokens, arena = rng.integers(TOKENS, size=(point.sequences, point.length)), Arena()
+    tokens = rng.integers(TOKENS, size=(point.sequences, point.length))
     d_rows = rng.standard_normal((*tokens.shape, WIDTH)).astype(np.float32)
 
     def call() -> None:
-        _, saved = encoder.forward(tokens, params, model, work=arena)
-        encoder.backward(d_rows, saved, into=grads, work=arena)
+        _, saved = encoder.forward(tokens, params, model)
+        encoder.backward(d_rows, saved)
 
     return call
 
 
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
-
-
 def draw(results: Results) -> Figure:
-    """Bars, a panel a length."""
+    """Both passes of a whole encoder, 6 layers of 384 with 12 heads, with each mechanism in place of softmax
+    attention: CPU time a sequence on one thread, over that with softmax attention, which keeps no matrix here; the
+    least of the rounds. Below 1 is faster. Left: a quarter of the length is the price, as in the fine-tuned
+    networks. Right: 2,048 tokens, a sixteenth. All that is not attention costs the same in each.
+    """
     figure, axes = style.figure(1, len(results.points), height=0.55, sharey=True, squeeze=False)
     names = sorted(TITLES, key=lambda name: results.ratio[name][-1], reverse=True)
     for i, (axis, point) in enumerate(zip(axes[0], results.points, strict=True)):

@@ -34,7 +34,6 @@ from linattn_ref.models import encoder, masked_tokens
 from linattn_ref.models.encoder import Model
 from linattn_ref.models.masked_tokens import Params
 from linattn_ref.nn import cross_entropy
-from linattn_ref.nn.buffers import Work
 from linattn_ref.training import adam, loop, parameters, schedule
 from linattn_ref.training.checks import check_peak, check_rate
 
@@ -143,12 +142,11 @@ def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
         starts = rng.integers(last, size=rows)
         return hide(found.training[starts[:, None] + np.arange(shape.length)], rng, shape.vocabulary)
 
-    def learn(params: Params, given: Hidden, into: Params, share: float, work: Work) -> float:
-        scores, saved = masked_tokens.forward(given.read, params, model, chosen=given.chosen, work=work)
-        loss, surprise = cross_entropy.forward(scores, given.targets, kernels=jit, work=work)
-        d_scores = cross_entropy.backward(scores.dtype.type(share), surprise, work=work).scores
-        masked_tokens.backward(d_scores, saved, into=into, work=work)
-        return share * float(loss)
+    def learn(params: Params, given: Hidden, share: float) -> tuple[float, Params]:
+        scores, saved = masked_tokens.forward(given.read, params, model, chosen=given.chosen)
+        loss, surprise = cross_entropy.forward(scores, given.targets, kernels=jit)
+        d_scores = cross_entropy.backward(share, surprise).scores
+        return share * float(loss), masked_tokens.backward(d_scores, saved).params
 
     asked = held_out(found, shape)
 

@@ -11,7 +11,7 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", section 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,23 +23,12 @@ from matplotlib.lines import Line2D
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["SHARINGS", "Curve", "Results", "compute", "draw", "from_record", "panels", "table_rows"]
+__all__ = ["SHARINGS", "Curve", "Results", "compute", "draw", "panels", "table_rows"]
 
 SHARINGS = {"none": "each its own", "headwise": "heads share", "key_value": "E = F too", "layerwise": "one for all"}
 Kind = tuple[str, int, int | None, str | None, bool | None, float | None, bool]  # the first fields of a curve
 HEADS, DRAWN = SHARINGS["headwise"], "drawn"
-CAPTION = (
-    "Saying which tokens were hidden, in film reviews that are not trained on, against updates: the four panels of "
-    "Linformer's Figure 3 with networks of 2 layers of width 64 and 4,000 updates of 2,048 tokens, where the paper's "
-    "are RoBERTa's and 250,000 updates. Perplexity at the places shown as [MASK]; a line is the mean over two seeds, "
-    "with a band from one to the other, or one seed: drawn, held, the rates of (b), and (c). (a), (b): two lengths, "
-    "softmax beside Linformer, whose heads share projections that begin as mean pooling and learn at 1 / n of the rate "
-    "of all else, unless another is said (dashed), or none (dotted: they are held). Drawn: the network does not begin "
-    "with heads that look beside. (c): who shares E and F. (d): one k at three lengths. Grey, dashed: what the "
-    "frequencies of pieces alone say."
-)
 
 
 class Curve(NamedTuple):
@@ -139,11 +128,6 @@ def _curve(found: Sequence[runs.Run]) -> Curve:
     return Curve(*_kind(found[0]), seeds, found[0].steps, np.array([run.cpu_seconds for run in found]), *measured)
 
 
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
-
-
 def panels(results: Results) -> dict[str, dict[str, Curve]]:
     """Which curves each panel has, by the names that stand at their ends."""
     short, *_, long = sorted({c.length for c in results.find(attention="softmax")})
@@ -185,7 +169,15 @@ def table_rows(results: Results, panel: str) -> list[tuple[str, str, str, str]]:
 
 
 def draw(results: Results) -> Figure:
-    """Perplexity against updates, a panel each."""
+    """Saying which tokens were hidden, in film reviews that are not trained on, against updates: the four panels of
+    Linformer's Figure 3 with networks of 2 layers of width 64 and 4,000 updates of 2,048 tokens, where the paper's
+    are RoBERTa's and 250,000 updates. Perplexity at the places shown as [MASK]; a line is the mean over two seeds,
+    with a band from one to the other, or one seed: drawn, held, the rates of (b), and (c). (a), (b): two lengths,
+    softmax beside Linformer, whose heads share projections that begin as mean pooling and learn at 1 / n of the
+    rate of all else, unless another is said (dashed), or none (dotted: they are held). Drawn: the network does not
+    begin with heads that look beside. (c): who shares E and F. (d): one k at three lengths. Grey, dashed: what the
+    frequencies of pieces alone say.
+    """
     figure, axes = style.figure(2, 2, height=0.8, sharex=True, sharey=True)
     shown = panels(results)
     a, b, c, d = (next(iter(curves.values())) for curves in shown.values())

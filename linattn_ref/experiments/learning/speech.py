@@ -32,7 +32,6 @@ from linattn_ref.experiments.learning.speech_frames import Sorted, in_order, lef
 from linattn_ref.kernels import jit
 from linattn_ref.models import speech, speech_lstm
 from linattn_ref.nn import ctc, ctc_decoding, mechanism
-from linattn_ref.nn.buffers import Work
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.training import adam, loop, radam, schedule
 from linattn_ref.training.checks import check_peak
@@ -103,12 +102,12 @@ def draw(name: str, shape: Shape, inputs: int, labels: int, rng: np.random.Gener
     return speech.draw(rng, width=shape.width, hidden=shape.hidden, layers=shape.layers, reads=reads, **sizes)
 
 
-def scores_of(params: Any, given: Batch, shape: Shape, **work: Any) -> tuple[Array, Any]:
+def scores_of(params: Any, given: Batch, shape: Shape) -> tuple[Array, Any]:
     """What the network says of each frame, ``(B, T, V)``, and what it saves."""
     if given.inside is None:
-        return speech_lstm.forward(given.frames, params, lengths=given.lengths, kernels=jit, **work)
+        return speech_lstm.forward(given.frames, params, lengths=given.lengths, kernels=jit)
     model = speech.Model(given.inside, shape.heads)
-    return speech.forward(given.frames, params, model, lengths=given.lengths, **work)
+    return speech.forward(given.frames, params, model, lengths=given.lengths)
 
 
 def task(name: str, shape: Shape, training: Sorted, watched: Sorted) -> loop.Task:
@@ -120,14 +119,11 @@ def task(name: str, shape: Shape, training: Sorted, watched: Sorted) -> loop.Tas
         stacked, labels = training.stacked[rows], training.labels[rows]
         return batch_of(stacked, labels, inside_of(name, shape, max(map(len, stacked)), rng))
 
-    def learn(params: Any, given: Batch, into: Any, share: float, work: Work) -> float:
-        scores, saved = scores_of(params, given, shape, work=work)
-        loss, surprise = ctc.forward(
-            scores, given.labels, frames=given.lengths, lengths=given.counts, kernels=jit, work=work
-        )
-        d_scores = ctc.backward(scores.dtype.type(share), surprise, work=work).scores
-        network.backward(d_scores, saved, into=into, work=work)
-        return share * float(loss)
+    def learn(params: Any, given: Batch, share: float) -> tuple[float, Any]:
+        scores, saved = scores_of(params, given, shape)
+        loss, surprise = ctc.forward(scores, given.labels, frames=given.lengths, lengths=given.counts, kernels=jit)
+        d_scores = ctc.backward(share, surprise).scores
+        return share * float(loss), network.backward(d_scores, saved).params
 
     def evaluate(params: Any) -> dict[str, float]:
         loss, greedy = 0.0, []

@@ -10,9 +10,8 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3, Table 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -21,20 +20,12 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["COLOURS", "TITLES", "Network", "Results", "compute", "draw", "from_record", "table_rows"]
+__all__ = ["COLOURS", "TITLES", "Network", "Results", "compute", "draw", "table_rows"]
 
 M = style.MECHANISMS
 COLOURS = {"lstm": style.GREEN, "softmax": M["softmax"], "lsh-4": M["reformer"], "linear": M["linear"]}
 TITLES = {"lstm": "Bi-LSTM", "softmax": "softmax", "lsh-4": "lsh-4", "linear": "linear"}
-CAPTION = (
-    "Learning to tell phonemes of speech synthesised by eSpeak NG: the share of phonemes that is wrong, by the "
-    "likeliest path, of voices and sentences that are not trained on; a line a seed. Transformers of four layers of "
-    "width 128 and three bidirectional LSTMs of 128 units, the same number of updates for each; the rate begins at "
-    "0.002 (LSTMs: 0.003) and is halved when the error rate has stopped falling. Left: against updates. Right: against "
-    "the CPU time of one thread. No person said any of it."
-)
 
 
 class Network(NamedTuple):
@@ -88,11 +79,6 @@ def _network(found: list[runs.Run]) -> Network:
     )
 
 
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
-
-
 def table_rows(results: Results) -> list[tuple[str, str, str, str]]:
     """Of each network: error rates on the test part by the likeliest path and by a beam, CPU seconds an epoch."""
 
@@ -106,7 +92,12 @@ def table_rows(results: Results) -> list[tuple[str, str, str, str]]:
 
 
 def draw(results: Results) -> Figure:
-    """Error rate against updates, and against CPU time."""
+    """Learning to tell phonemes of speech synthesised by eSpeak NG: the share of phonemes that is wrong, by the
+    likeliest path, of voices and sentences that are not trained on; a line a seed. Transformers of four layers of
+    width 128 and three bidirectional LSTMs of 128 units, the same number of updates for each; the rate begins at
+    0.002 (LSTMs: 0.003) and is halved when the error rate has stopped falling. Left: against updates. Right:
+    against the CPU time of one thread. No person said any of it.
+    """
     figure, (left, right) = style.figure(1, 2, height=0.45, sharey=True)
     lines = []
     for name, one in results.networks.items():

@@ -6,9 +6,8 @@ runs that `speech_curves` draws.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -19,18 +18,11 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.learning.speech_curves import COLOURS, TITLES
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["Heard", "Results", "compute", "draw", "draw_likely", "from_record"]
+__all__ = ["Heard", "Results", "compute", "draw", "draw_likely"]
 
 STEP, STACKED = 0.010, 0.030  # seconds a frame; and from one that a network hears to the next
 NAMED = 0.5  # a label that is likelier than this is named
-CAPTION = (
-    "An utterance of the test part, synthesised by eSpeak NG: its filterbank (40 log-mel channels, normalised per "
-    "voice) with the phonemes where eSpeak NG begins them; below, for each network, the probability of the blank "
-    "(grey) and of labels in each frame by CTC, and what the likeliest path says. Nobody told the networks when a "
-    "phoneme comes."
-)
 
 
 class Heard(NamedTuple):
@@ -70,13 +62,12 @@ def _first(record: Path) -> dict[str, runs.Run]:
     return {name: run for name, run in gathered.items() if run.facts["seed"] == least}
 
 
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
-
-
 def draw(results: Results) -> Figure:
-    """The filterbank with what was said, and a row a network."""
+    """An utterance of the test part, synthesised by eSpeak NG: its filterbank (40 log-mel channels, normalised per
+    voice) with the phonemes where eSpeak NG begins them; below, for each network, the probability of the blank
+    (grey) and of labels in each frame by CTC, and what the likeliest path says. Nobody told the networks when a
+    phoneme comes.
+    """
     count = len(results.networks)
     figure, axes = style.figure(
         1 + count, 1, height=0.34 + 0.17 * count, sharex=True, height_ratios=[1.7, *[1] * count]

@@ -13,6 +13,4 @@
 
 from linattn_ref import lazy
 
-__all__ = ["counting", "heads", "linformer_fit", "measurements", "memory", "parts", "pretrained", "scaling", "timing"]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

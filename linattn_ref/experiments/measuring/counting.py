@@ -103,7 +103,8 @@ class CountedArray(np.ndarray):
             return np.vecdot(*arguments[1:])
         if function in UNCOUNTED or function.__module__ == "numpy.linalg":
             raise TypeError(REFUSED.format(function.__name__))
-        if isinstance(function, BuiltinFunctionType):  # what takes ``like``: NumPy 2.0 can do no more than call it
+        # What takes ``like``: NumPy 2.0 can do no more than call it.
+        if isinstance(function, BuiltinFunctionType) or not hasattr(function, "_implementation"):
             return self.wrap(function(*arguments, **options), self.counts)
         return self.wrap(super().__array_function__(function, types, arguments, options), self.counts)
 

@@ -54,12 +54,13 @@ class Compared(NamedTuple):
     ratio_min: float
 
 
-def against_jit(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Compared]:
-    """Time calls in turn, one of them named ``"jit"``: see :func:`in_turn`."""
+def against_jit(calls: Mapping[str, Callable[[], object]], rounds: int, *, work: int = 1) -> dict[str, Compared]:
+    """Time calls in turn, one of them named ``"jit"``, that do their work so often each: see :func:`in_turn`."""
     seconds = in_turn(calls, rounds)
 
     def compared(times: list[float]) -> Compared:
         ratios = [mine / ours for mine, ours in zip(times, seconds["jit"], strict=True)]
-        return Compared(1e3 * statistics.median(times), 1e3 * min(times), statistics.median(ratios), min(ratios))
+        least, middle = (1e3 * x / work for x in (min(times), statistics.median(times)))
+        return Compared(middle, least, statistics.median(ratios), min(ratios))
 
     return {name: compared(times) for name, times in seconds.items()}

@@ -15,18 +15,4 @@
 
 from linattn_ref import lazy
 
-__all__ = [
-    "bands",
-    "catalogue",
-    "chapter",
-    "gallery",
-    "headlines",
-    "labels",
-    "pairs",
-    "record",
-    "restore",
-    "style",
-    "tables",
-]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

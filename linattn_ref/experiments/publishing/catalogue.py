@@ -1,36 +1,42 @@
 """The list of all figures: what each is called, and where its module is."""
 
 import importlib
+import inspect
+import typing
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["BENCHES", "COMPILED", "FIGURES", "module_of"]
+from linattn_ref.experiments.publishing.restore import restore
+
+__all__ = ["BENCHES", "COMPILED", "FIGURES", "caption_of", "module_of", "results_of"]
 
 # A figure is called by its module's name; beside it, the folder of `linattn_ref.experiments` that it is in. The module
-# has `compute(...)`, whose `seed`, `rng`, `quick` and `workers` the gallery fills in if it has them, `draw(results)`
-# and `CAPTION`. A schematic is called by its mechanism's name: `schematic_linear` is `schematics.linear`.
-SCHEMATICS = (
-    "schematic_softmax",
-    "schematic_linformer",
-    "schematic_nystromformer",
-    "schematic_linear",
-    "schematic_linear_recurrent",
-    "schematic_performer",
-    "schematic_rfa",
-    "schematic_gated_linear",
-    "schematic_delta",
-    "schematic_linformer_linear",
-    "schematic_local",
-    "schematic_block_local",
-    "schematic_longformer",
-    "schematic_bigbird",
-    "schematic_sparse_transformer",
-    "schematic_long_short",
-    "schematic_reformer",
-    "schematic_block",
-)
+# has `compute(...)`, whose `seed`, `rng`, `quick` and `workers` the gallery fills in if it has them, and
+# `draw(results)`, whose docstring begins with the caption. Several schematics are in one module: `schematic_linear` is
+# `schematics.dense.linear`, which has both.
+SCHEMATICS = {
+    "schematic_softmax": "schematics.dense",
+    "schematic_linformer": "schematics.dense",
+    "schematic_nystromformer": "schematics.dense",
+    "schematic_linear": "schematics.dense",
+    "schematic_linear_recurrent": "schematics.recurrent",
+    "schematic_performer": "schematics.dense",
+    "schematic_rfa": "schematics.recurrent",
+    "schematic_gated_linear": "schematics.recurrent",
+    "schematic_delta": "schematics.recurrent",
+    "schematic_linformer_linear": "schematics.dense",
+    "schematic_local": "schematics.sparse",
+    "schematic_block_local": "schematics.sparse",
+    "schematic_longformer": "schematics.sparse",
+    "schematic_bigbird": "schematics.sparse",
+    "schematic_sparse_transformer": "schematics.sparse",
+    "schematic_long_short": "schematics.dense",
+    "schematic_reformer": "schematics.sparse",
+    "schematic_block": "schematics.block",
+}
 # In the gallery's order:
 FIGURES = {
-    **dict.fromkeys(SCHEMATICS, "schematics"),
+    **SCHEMATICS,
     "spectrum": "rank",
     "eckart_young": "rank",
     "johnson_lindenstrauss": "rank",
@@ -92,6 +98,18 @@ COMPILED = {"cuda_occupancy": "cost"}
 
 
 def module_of(name: str) -> Any:
-    """The module of a figure, or of a bench."""
+    """The module of a figure or a bench; or what has its ``compute`` and ``draw``, in a module of several."""
     folder = {**FIGURES, **COMPILED}.get(name, "benches")
-    return importlib.import_module(f"linattn_ref.experiments.{folder}.{name.removeprefix('schematic_')}")
+    if "." in folder:
+        return getattr(importlib.import_module(f"linattn_ref.experiments.{folder}"), name.removeprefix("schematic_"))
+    return importlib.import_module(f"linattn_ref.experiments.{folder}.{name}")
+
+
+def caption_of(name: str) -> str:
+    """What the figure shows: the first paragraph of the docstring of its ``draw``."""
+    return " ".join((inspect.getdoc(module_of(name).draw) or "").partition("\n\n")[0].split())
+
+
+def results_of(name: str, record: Mapping[str, Any]) -> Any:
+    """What ``compute`` of that figure returned, of the record that was kept of it."""
+    return restore(typing.get_type_hints(module_of(name).compute)["return"], record["results"])

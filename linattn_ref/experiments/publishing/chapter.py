@@ -7,7 +7,7 @@ functions here display something and return nothing, so a cell may end in any of
     chapter.show(attention_cost.draw, results, alt="Three panels over the length: ...")
     chapter.table(("form", "bytes"), [("dense", 4_194_304), ("online", 16_640)])
     chapter.explore(panel, (0.25, 1, 4), name="temperature T", alt="Rows of P at three temperatures")
-    measured = decoding.from_record(chapter.record("decoding"))
+    measured = chapter.results("decoding")
 
 The same code gives the same bytes, so that a chapter executed again differs only where a result does.
 """
@@ -30,9 +30,20 @@ from IPython.display import Image, Markdown, clear_output, display
 from matplotlib.figure import Figure
 
 from linattn_ref import clone
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import catalogue, style
 
-__all__ = ["SOURCE_OF", "cell_text", "draw_alone", "explore", "record", "show", "source", "source_text", "table"]
+__all__ = [
+    "SOURCE_OF",
+    "cell_text",
+    "draw_alone",
+    "explore",
+    "record",
+    "results",
+    "show",
+    "source",
+    "source_text",
+    "table",
+]
 
 # The page that nbconvert makes shows code inside an output in the font of its surroundings; hence the div.
 IN_CODE_FONT = '<div style="font-family: var(--jp-code-font-family, monospace)">\n\n```python\n{}\n```\n\n</div>'
@@ -150,6 +161,11 @@ def record(name: str) -> dict[str, Any]:
     where = f"{machine['processor']}, {machine['cores']} cores"
     display(Markdown(f"*From record `figures/{name}.json`, made by `{command}` on {where}; not measured now.*"))
     return found
+
+
+def results(name: str) -> Any:
+    """What ``compute`` of a committed figure returned."""
+    return catalogue.results_of(name, record(name))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -4,7 +4,6 @@ import importlib.util
 import inspect
 import json
 import re
-import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import numpy as np
 
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import record, style, tables
-from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, module_of
-from linattn_ref.experiments.publishing.restore import restore
+from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, caption_of, module_of, results_of
 
 __all__ = ["draw", "make", "save"]
 
@@ -114,15 +112,17 @@ def save(name: str, results: Any, out: Path, *, command: str, seed: int, style_n
     extra = {"table": module.table(results)} if name in BENCHES else {}
     with style.use(style_name):
         figure = module.draw(results)
-        return record.save(figure, results, out, name, command=command, seed=seed, caption=module.CAPTION, extra=extra)
+        return record.save(
+            figure, results, out, name, command=command, seed=seed, caption=caption_of(name), extra=extra
+        )
 
 
 def draw_again(name: str, out: Path, *, style_name: str) -> None:
     """Draw one figure from its record; who measured its numbers, how and where stays as it is."""
     module, path = module_of(name), out / f"{name}.json"
     document = json.loads(path.read_text(encoding="utf-8"))
-    results = restore(typing.get_type_hints(module.compute)["return"], document["results"])
-    document["caption"] = module.CAPTION
+    results = results_of(name, document)
+    document["caption"] = caption_of(name)
     if "table" in document:
         document["table"] = module.table(results)
     with style.use(style_name):
@@ -165,8 +165,9 @@ def page(records: Sequence[dict[str, Any]]) -> str:
 
 
 def _reading(name: str) -> str:
-    """How to read the table of a bench."""
-    return f"{getattr(module_of(name), 'READING', READING)}\n"
+    """How to read the table of a bench: what the docstring of its ``table`` says below the first line."""
+    told = (inspect.getdoc(module_of(name).table) or "").partition("\n\n")[2]
+    return f"{' '.join(told.split()) or READING}\n"
 
 
 def _escaped(text: str) -> str:

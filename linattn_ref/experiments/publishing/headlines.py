@@ -84,12 +84,11 @@ def shares(figures: Path) -> str:
         json.loads((figures / f"{name}.json").read_text(encoding="utf-8"))["results"]
         for name in ("bench_training", "bench_generation")
     )
-    linear, recomputed = memory(training, "linear", "jit"), memory(training, "softmax", "jit, recomputed")
+    linear, softmax = (memory(training, attention, "jit") for attention in ("linear", "softmax"))
     gained = [threads(training, attention) for attention in ("linear", "softmax")]
     return (
-        f"That training step takes {linear:.0%} of PyTorch's memory (softmax, with hidden units recomputed, "
-        f"{recomputed:.0%}); a second thread gains "
-        f"{gained[0]:.0%} (softmax {gained[1]:.0%}) of what products that share nothing gain; "
+        f"That training step takes {linear:.0%} of PyTorch's memory (softmax {softmax:.0%}); "
+        f"a second thread gains {gained[0]:.0%} (softmax {gained[1]:.0%}) of what products that share nothing gain; "
         f"{reading(generation):.0%} of that token's time is needed to read every weight once."
     )
 

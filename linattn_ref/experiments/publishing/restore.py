@@ -25,8 +25,9 @@ def restore(kind: type[T], stored: Any) -> T:
     Parameters
     ----------
     kind : type
-        A NamedTuple or dataclass, ``dict[str, X]``, ``tuple[X, ...]``, ``list[X]``, ``X | None``, an array type, a
-        number or text: whatever the annotation of a field says.
+        A NamedTuple or dataclass, a namespace whose annotations say what is no number or text, ``dict[str, X]``,
+        ``tuple[X, ...]``, ``list[X]``, ``X | None``, an array type, a number or text: whatever the annotation of a
+        field says.
     stored : JSON
 
     Raises
@@ -48,6 +49,9 @@ def _restored(kind: Any, stored: Any) -> Any:
     if hasattr(kind, "_fields") or dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return kind(**{name: _restored(hint, stored[name]) for name, hint in hints.items()})
+    if isinstance(origin, type) and issubclass(origin, types.SimpleNamespace):
+        hints = typing.get_type_hints(kind)
+        return kind(**{name: _restored(hints.get(name, Any), item) for name, item in stored.items()})
     if origin is np.ndarray:
         return _array(typing.get_args(inside[1])[0], stored)
     if origin in (dict, Mapping):

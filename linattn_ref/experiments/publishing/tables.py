@@ -29,7 +29,7 @@ __all__ = ["check_readme", "mechanisms", "update"]
 
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.
-COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "pattern", "out"}
+COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "out"}
 
 
 # Other forms of a mechanism, each a page beside it: they have no row of their own.

@@ -11,15 +11,4 @@
 
 from linattn_ref import lazy
 
-__all__ = [
-    "eckart_young",
-    "johnson_lindenstrauss",
-    "linear_self_attention",
-    "low_rank",
-    "spectrum",
-    "spectrum_dask",
-    "spectrum_inputs",
-    "spectrum_job",
-]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

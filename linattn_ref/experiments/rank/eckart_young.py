@@ -19,10 +19,6 @@ LABELS = {
     "sketch": "random range (sketch)",
     "power": "sketch, 3 iterations",
 }
-CAPTION = (
-    "Approximating an attention matrix by one of rank k: the truncated SVD (points) has exactly the error that the "
-    "singular values left out make (line), and the best of several random matrices of the same rank never has less."
-)
 
 
 class Results(NamedTuple):
@@ -68,7 +64,9 @@ def compute(
 
 
 def draw(results: Results) -> Figure:
-    """Relative error over the rank: Frobenius norm on the left, spectral norm on the right."""
+    """Approximating an attention matrix by one of rank k: the truncated SVD (points) has exactly the error that the
+    singular values left out make (line), and the best of several random matrices of the same rank never has less.
+    """
     figure, axes = style.figure(1, 2, height=0.42)
     ranks = [each.rank for each in results.errors]
     colours = (style.PURPLE, style.ORANGE, style.SKY, style.GREEN)

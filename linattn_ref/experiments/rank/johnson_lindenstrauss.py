@@ -16,12 +16,6 @@ __all__ = ["COLOURS", "Results", "compute", "draw", "draw_failures"]
 
 PROJECTIONS: dict[str, jl.Projection] = {"gaussian": jl.gaussian_projection, "signs": jl.sign_projection}
 COLOURS = (style.BLUE, style.VERMILLION, style.GREEN)
-CAPTION = (
-    "Random projection to k dimensions. Left: how often the squared length of one vector is off by more than eps, for "
-    "normal and sign matrices (points, 95% intervals), the exact probability (lines) and the bound (dashed). Middle: "
-    "the same for the worst of all distances between points. Right: inner products. Relative to |x| |y| the bound "
-    "holds at every angle; relative to |x.y|, as the Linformer paper's Lemma 1 prints it, it does not."
-)
 
 
 class Results(NamedTuple):
@@ -116,7 +110,11 @@ def _count(rows: list[list[Failure]], errors: Any, epsilons: Sequence[float], k:
 
 
 def draw(results: Results) -> Figure:
-    """Three panels of failure probability over ``k``: one vector, all pairs of points, inner products."""
+    """Random projection to k dimensions. Left: how often the squared length of one vector is off by more than eps,
+    for normal and sign matrices (points, 95% intervals), the exact probability (lines) and the bound (dashed).
+    Middle: the same for the worst of all distances between points. Right: inner products. Relative to |x| |y| the
+    bound holds at every angle; relative to |x.y|, as the Linformer paper's Lemma 1 prints it, it does not.
+    """
     figure, (left, middle, right) = style.figure(1, 3, height=0.5, sharey=True)
     k, floor = results.dimensions, 0.5 / results.norms["gaussian"][0][0].trials
     for axis in (left, middle, right):

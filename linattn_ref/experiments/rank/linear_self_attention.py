@@ -16,12 +16,6 @@ from linattn_ref.theory.johnson_lindenstrauss import Failure, count_failures
 __all__ = ["Results", "compute", "draw"]
 
 MEANS = (1.0, 0.0)
-CAPTION = (
-    "Linformer's Theorem 2, with the E and F of its proof. Left and middle: root mean square error in the theorem's "
-    "own unit |softmax(w)| |V|, for values of mean 1 and of mean 0. With growing k it tends to the error of answering "
-    "0, whatever delta is; the projection of Theorem 1, which needs the matrix P, goes on falling. Right: how far the "
-    "weights are from 1/k. They are exactly 1/k, the same for every query, long before delta is the paper's 1/2^n."
-)
 
 
 class Curves(NamedTuple):
@@ -143,7 +137,12 @@ def _curves(
 
 
 def draw(results: Results) -> Figure:
-    """Error over ``k`` for values of mean 1 and 0, and how the weights lose the query as ``delta`` shrinks."""
+    """Linformer's Theorem 2, with the E and F of its proof. Left and middle: root mean square error in the
+    theorem's own unit |softmax(w)| |V|, for values of mean 1 and of mean 0. With growing k it tends to the error of
+    answering 0, whatever delta is; the projection of Theorem 1, which needs the matrix P, goes on falling. Right:
+    how far the weights are from 1/k. They are exactly 1/k, the same for every query, long before delta is the
+    paper's 1/2^n.
+    """
     figure, axes = style.figure(1, 3, height=0.5)
     axes[1].sharey(axes[0])
     for axis, curves in zip(axes, results.curves, strict=False):

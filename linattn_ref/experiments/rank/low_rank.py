@@ -22,12 +22,6 @@ GROWTHS = {
     ("vector", 1.0): "values of mean 1",
     ("vector", 0.0): "values of mean 0",
 }
-CAPTION = (
-    "Linformer's Theorem 1 for softmax attention of normal queries and keys. Left: how often some entry of P R'R v is "
-    "off by more than eps |p_i| |v| (points, 95% intervals), and the proof's bound (dashed). Middle: the k that keeps "
-    "this rate below the target grows with log n, less steeply than stated; relative to |P| |v| the whole vector needs "
-    "a constant k. Right: the theorem as printed, relative to |P v|. For values of mean 0 it takes more than n."
-)
 
 
 class Results(NamedTuple):
@@ -103,7 +97,12 @@ def compute(
 
 
 def draw(results: Results) -> Figure:
-    """Failure rate over ``k``; needed ``k`` over ``n`` where it is a logarithm; and as the theorem is printed."""
+    """Linformer's Theorem 1 for softmax attention of normal queries and keys. Left: how often some entry of P R'R v
+    is off by more than eps |p_i| |v| (points, 95% intervals), and the proof's bound (dashed). Middle: the k that
+    keeps this rate below the target grows with log n, less steeply than stated; relative to |P| |v| the whole
+    vector needs a constant k. Right: the theorem as printed, relative to |P v|. For values of mean 0 it takes more
+    than n.
+    """
     figure, (left, middle, right) = style.figure(1, 3, height=0.5)
     for eps, failures, colour in zip(results.epsilons, results.failures, COLOURS, strict=False):
         rates = np.array([each.measured for each in failures])

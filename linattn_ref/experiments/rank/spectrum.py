@@ -31,12 +31,6 @@ from linattn_ref.visible import visible
 
 __all__ = ["Results", "compute", "draw", "table"]
 
-CAPTION = (
-    "Self-attention is low rank: the share of an attention matrix's singular values that the k largest hold. Left: a "
-    "line is a layer's mean over sentences and heads, its band the middle half of the heads. Middle: the mean of the "
-    "left beside the same network with random weights, and beside random queries and keys. Right: the share at the "
-    "dotted line by layer and head."
-)
 SHARE = 0.9  # of which the rank is given
 BAND = (0.25, 0.75)  # the quantiles of the heads between which the band lies
 
@@ -216,7 +210,11 @@ def _row(name: str, share: str, extremes: str, rank: str) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Left the model, in the middle the baselines, right the heat map by layer and head."""
+    """Self-attention is low rank: the share of an attention matrix's singular values that the k largest hold. Left:
+    a line is a layer's mean over sentences and heads, its band the middle half of the heads. Middle: the mean of
+    the left beside the same network with random weights, and beside random queries and keys. Right: the share at
+    the dotted line by layer and head.
+    """
     given = results.curves["given"]
     baselines = {name: curves for name, curves in results.curves.items() if name != "given"}
     widths = [1, 1, 1.45] if baselines else [1, 1.45]

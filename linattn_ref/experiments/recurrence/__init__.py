@@ -9,6 +9,4 @@
 
 from linattn_ref import lazy
 
-__all__ = ["causal_cost", "decoding", "rewind", "rfa_decay", "write_fade_erase"]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

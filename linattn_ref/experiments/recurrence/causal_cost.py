@@ -59,11 +59,6 @@ __all__ = [
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 CHUNK = causal_product.CHUNK
-CAPTION = (
-    "The causal product of linear attention, one head, forward and backward: a mask costs the square of the length in "
-    "time and memory; prefix sums are linear, but automatic differentiation keeps every one of them. Algorithm 1 keeps "
-    "none, for a sixth more arithmetic. Points are counted or measured, lines are the formulas."
-)
 
 Kept = tuple[Array, ...]
 
@@ -240,7 +235,10 @@ def _costs(forward: Any, backward: Any, inputs: list[list[Array]], formulas: tup
 
 
 def draw(results: Results) -> Figure:
-    """Multiply-adds and bytes at the peak, over the length."""
+    """The causal product of linear attention, one head, forward and backward: a mask costs the square of the length
+    in time and memory; prefix sums are linear, but automatic differentiation keeps every one of them. Algorithm 1
+    keeps none, for a sixth more arithmetic. Points are counted or measured, lines are the formulas.
+    """
     figure, axes = style.figure(1, 2, height=0.42)
     looks = (
         ("masked matrix", results.masked, style.VERMILLION, "o"),

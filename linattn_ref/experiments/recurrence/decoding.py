@@ -22,7 +22,7 @@ the price of the loop, which writing cannot do without.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,18 +36,12 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.kernels import jit, reference
 
-__all__ = ["Results", "compute", "draw", "from_record", "make", "setup"]
+__all__ = ["Results", "compute", "draw", "make", "setup"]
 
 POSITIONS = tuple(2**p for p in range(4, 15))
 STEPS = 16  # timed together: one takes some 30 microseconds, and the first finds the processor's caches cold
-CAPTION = (
-    "One more token at batch size 1, eight heads of 64, float32: a linear state has the same size and costs the same "
-    "at every position, a key/value cache grows, and so does a look through it. Points are bytes, counts and measured "
-    "CPU time, lines the formulas. Dashed: a token's share of one pass over all t, where they are known beforehand."
-)
 
 
 class Costs(NamedTuple):
@@ -187,13 +181,12 @@ def _costs(
     return Costs(np.array(held), state_formula, np.array(counted), multiply_adds_formula, np.median(seconds, axis=1))
 
 
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results in the figure's ``.json``, as they were."""
-    return restore(Results, record["results"])
-
-
 def draw(results: Results) -> Figure:
-    """Three panels over the position: bytes of the state, multiply-adds and time of one token."""
+    """One more token at batch size 1, eight heads of 64, float32: a linear state has the same size and costs the
+    same at every position, a key/value cache grows, and so does a look through it. Points are bytes, counts and
+    measured CPU time, lines the formulas. Dashed: a token's share of one pass over all t, where they are known
+    beforehand.
+    """
     figure, axes = style.figure(1, 3, height=0.36, sharex=True)
     looks = (
         ("key/value cache", results.softmax, style.MECHANISMS["softmax"], "o"),

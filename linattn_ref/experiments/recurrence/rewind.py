@@ -31,11 +31,6 @@ SAMPLES = 120  # positions kept for a curve
 NOTHING_LEFT = 1.0  # a relative error of 1: no digit is right
 SHOWN = 1e4  # larger errors are not drawn
 ABOVE = 1.6  # of a title, in its letters: room for names where lines leave the axes
-CAPTION = (
-    "The state of causal linear attention in float32, rewound by subtraction (dashed) and computed again (solid), "
-    "beside float64. Without a gate the first states lose digits, more of them the longer the sequence; with a gate g "
-    "every step back multiplies the error by 1/g (dotted), until no digit is left."
-)
 
 
 class Results(NamedTuple):
@@ -146,7 +141,10 @@ def errors(states: Array, truth: Array) -> tuple[NDArray[np.float64], NDArray[np
 
 
 def draw(results: Results) -> Figure:
-    """Error against position without a gate, against the steps back with one, and the worst against the length."""
+    """The state of causal linear attention in float32, rewound by subtraction (dashed) and computed again (solid),
+    beside float64. Without a gate the first states lose digits, more of them the longer the sequence; with a gate g
+    every step back multiplies the error by 1/g (dotted), until no digit is left.
+    """
     figure, axes = style.figure(1, 3, height=0.46, sharey=True)
     for axis in axes:
         axis.axhline(NOTHING_LEFT, color=style.GREY, linewidth=0.8)

@@ -37,12 +37,6 @@ SHARE = 0.9  # of the weight, in the middle panel
 MARKED = 0.1  # of the tokens of the latch task
 EXTRA = 2  # entries of a token beside the mark: noise that the gate has to ignore
 FORMS = {"none": "no gate", "constant": "one gate for all", "learned": "learned gate"}
-CAPTION = (
-    "The gate of random feature attention. Left: mean weight of a token against its distance, measured over heads with "
-    "random queries and keys (points), beside (1 - g) g^d (lines). Middle: the distance within which 90% of the weight "
-    "lies. Right: learning to give out the value at the last marked token; a gate that looks at the token learns to "
-    "forget at a mark and only there, which one number for all tokens cannot."
-)
 
 
 class Latch(NamedTuple):
@@ -191,7 +185,11 @@ def latch_loss(form: str, w_g: Array, b_g: Array, omega: Array, batch: Batch) ->
 
 
 def draw(results: Results) -> Figure:
-    """Weight over distance, reach over the gate, loss over steps."""
+    """The gate of random feature attention. Left: mean weight of a token against its distance, measured over heads
+    with random queries and keys (points), beside (1 - g) g^d (lines). Middle: the distance within which 90% of the
+    weight lies. Right: learning to give out the value at the last marked token; a gate that looks at the token
+    learns to forget at a mark and only there, which one number for all tokens cannot.
+    """
     figure, (left, middle, right) = style.figure(1, 3, height=0.44)
     _draw_weights(left, results)
     g = np.linspace(0.3, 0.993, 200)

@@ -1,35 +1,14 @@
 """One drawn picture a mechanism: shapes of arrays as boxes with their letters, what is summed, what is never made.
 
-``drawing`` and ``parts`` are the vocabulary, ``patterns`` what the sparse ones share; each other module is a figure,
-and has the name of its mechanism in `linattn_ref.attention`. ``linear_recurrent`` is the second picture of ``linear``,
-``block`` that of a transformer's block.
+``drawing`` and ``parts`` are the vocabulary. The pictures are functions that put boxes on a sheet, each with the name
+of its mechanism in `linattn_ref.attention`; ``linear_recurrent`` is the second picture of ``linear``.
+
+``dense``      all keys, or mixtures of them
+``recurrent``  a state that is handed on from token to token
+``sparse``     few pairs, by a pattern or a hash
+``block``      a block of a transformer, both ways
 """
 
 from linattn_ref import lazy
 
-__all__ = [
-    "arrays",
-    "bigbird",
-    "block",
-    "block_local",
-    "delta",
-    "drawing",
-    "gated_linear",
-    "linear",
-    "linear_recurrent",
-    "linformer",
-    "linformer_linear",
-    "local",
-    "long_short",
-    "longformer",
-    "nystromformer",
-    "parts",
-    "patterns",
-    "performer",
-    "reformer",
-    "rfa",
-    "softmax",
-    "sparse_transformer",
-]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

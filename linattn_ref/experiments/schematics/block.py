@@ -1,21 +1,11 @@
 """A block of a transformer, forward, and below it in a mirror the way of the gradients."""
 
-from collections.abc import Mapping
-
-from matplotlib.figure import Figure
-
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.schematics.drawing import Box, Sheet
+from linattn_ref.experiments.schematics.drawing import Sheet, picture
+from linattn_ref.experiments.schematics.parts import Box
 
-__all__ = ["compute", "draw"]
+__all__ = ["block"]
 
-CAPTION = (
-    "A block of a transformer, norms first. Above: N rows of E numbers become queries, keys and values, attention "
-    "reads them, and what comes out is added to the rows that came in; then the same with a feed-forward layer of F "
-    "hidden units. Below, from right to left: the gradients, each as large as the array above it, and those of the "
-    "parameters (a and b are a norm's gain and bias). Where the way forward adds, the way back copies, and where "
-    "rows go two ways, two gradients are added. Dotted: what the forward pass keeps."
-)
 UP, DOWN = 6.5, -6.5  # where the two ways are drawn
 NAMES = ("X", "QKV", "O", "H", "U", "Y")
 ROLE = {"Q": "queries", "K": "keys", "V": "values", "U": "weights"}
@@ -30,14 +20,21 @@ STEPS = (
 GAP = 7.4  # between two arrays
 
 
-def compute() -> dict[str, int]:
+def sizes() -> dict[str, int]:
     """How long the side of each letter is drawn."""
     return {"N": 9, "E": 4, "F": 9}
 
 
-def draw(results: Mapping[str, int]) -> Figure:
-    """The arrays of a block from left to right, and under each its gradient."""
-    sheet = Sheet(results, unit=0.55)
+@picture("A block, forward and backward", sizes, unit=0.55)
+def block(sheet: Sheet) -> None:
+    """A block of a transformer, norms first. Above: N rows of E numbers become queries, keys and values, attention
+    reads them, and what comes out is added to the rows that came in; then the same with a feed-forward layer of F
+    hidden units. Below, from right to left: the gradients, each as large as the array above it, and those of the
+    parameters (a and b are a norm's gain and bias). Where the way forward adds, the way back copies, and where rows
+    go two ways, two gradients are added. Dotted: what the forward pass keeps.
+
+    The arrays of a block from left to right, and under each its gradient.
+    """
     left, places = 0.0, []
     for name in NAMES:
         for y, d in ((UP, ""), (DOWN, "d")):
@@ -51,7 +48,6 @@ def draw(results: Mapping[str, int]) -> Figure:
         _step(sheet, start, end, *step)
     for first, last in ((0, 3), (3, 5)):
         _past(sheet, places[first], places[last])
-    return sheet.figure("A block, forward and backward")
 
 
 def _step(sheet: Sheet, start: float, end: float, done: str, kept: str, learned: str) -> None:

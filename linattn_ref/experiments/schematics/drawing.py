@@ -12,7 +12,7 @@ A product of boxes whose letters do not fit is an error.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -25,43 +25,23 @@ from matplotlib.textpath import TextPath
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.pairs import PAIRS
 from linattn_ref.experiments.schematics.parts import (
-    ABOUT,
-    EQUALS,
-    PLUS,
-    PRODUCT,
+    LETTER,
+    TOY,
     Box,
     Cells,
     Ghost,
     Item,
     Part,
     Sign,
-    Stack,
-    becomes,
     columns_of,
     rows_of,
 )
 
-__all__ = [
-    "ABOUT",
-    "EQUALS",
-    "LETTER",
-    "PLUS",
-    "PRODUCT",
-    "Box",
-    "Cells",
-    "Ghost",
-    "Part",
-    "Sheet",
-    "Stack",
-    "becomes",
-    "tint",
-    "toy_sizes",
-]
+__all__ = ["WIDTH", "Picture", "Sheet", "picture", "tint"]
 
-TOY = {"N": 9, "L": 9, "D": 3, "M": 3, "C": 4, "m": 4, "R": 2, "1": 1}  # how long a side of a letter is drawn
 WIDTH = 60.0  # units, of every picture: so a token is as large in all of them
 GAP = 1.2  # on both sides of a sign
-TITLE, LETTER, SMALL = 1.3, 1.4, 1.0  # of fonts, in units
+TITLE, SMALL = 1.3, 1.0  # of fonts, in units
 
 
 class Sheet:
@@ -247,6 +227,43 @@ def tint(colour: str, share: float) -> tuple[float, ...]:
     return tuple(1 - share * (1 - x) for x in to_rgb(colour))
 
 
+# --- Pictures -------------------------------------------------------------------------------------------------------
+
+
 def toy_sizes() -> dict[str, int]:
     """The results of a picture that needs nothing else: how long the side of each letter is."""
     return dict(TOY)
+
+
+class Picture(NamedTuple):
+    """A figure, as the `catalogue` takes it."""
+
+    compute: Callable[..., Any]
+    draw: Callable[[Any], Figure]
+
+
+def picture(
+    title: str, compute: Callable[..., Any] = toy_sizes, *, unit: float | None = None
+) -> Callable[[Callable[..., None]], Picture]:
+    """Make a picture of a function that puts on a `Sheet` what stands there; its docstring begins with the caption.
+
+    Parameters
+    ----------
+    title : str
+    compute : callable
+        Returns the sizes of the letters; or a NamedTuple of those and of arrays, which the function takes.
+    unit : float, optional
+        How large a token is drawn; by default 9 of them, or as many as there are queries, are as tall as a toy.
+    """
+
+    def of(put: Callable[..., None]) -> Picture:
+        def draw(results: Any) -> Figure:
+            sizes, *arrays = (results,) if isinstance(results, dict) else results
+            sheet = Sheet(sizes, unit=unit or TOY["N"] / sizes["N"])
+            put(sheet, *arrays)
+            return sheet.figure(title)
+
+        draw.__doc__ = put.__doc__
+        return Picture(compute, draw)
+
+    return of

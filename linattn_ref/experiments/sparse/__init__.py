@@ -7,6 +7,4 @@
 
 from linattn_ref import lazy
 
-__all__ = ["lsh_recall", "pattern_graphs", "pattern_pictures"]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

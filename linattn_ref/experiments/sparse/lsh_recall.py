@@ -12,7 +12,7 @@ Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", secti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,21 +26,12 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import read_heads
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.theory.lsh_collision import collision_probability, measured_collisions
 
-__all__ = ["Results", "compute", "draw", "from_record"]
+__all__ = ["Results", "compute", "draw"]
 
 COSINES = tuple(float(x) for x in np.cos(np.radians(np.arange(5, 180, 10))))
 COLLISION_BUCKETS = (2, 16, 64)
-CAPTION = (
-    "Locality-sensitive hashing in Reformer. Left: two vectors share a bucket the more often the smaller the angle "
-    "between them is (lines: computed; points: drawn). Middle: the share of each token's ten most similar tokens that "
-    "it meets, against the number of rounds, in chunks of 16; dashed: the share of all tokens that it meets, which is "
-    "the recall of random chunks. Few buckets find more in one round, many in many rounds. Right: recall against "
-    "that share, 1, 2, 4, 8 and 16 rounds on each line; dotted: random chunks. Small chunks in many rounds "
-    "find more than large ones in few. Keys of a pretrained network on 512 tokens of text."
-)
 
 
 class Recall(NamedTuple):
@@ -156,7 +147,13 @@ def recall_of(vectors: Array, n_buckets: int, chunk: int, rounds: Sequence[int],
 
 
 def draw(results: Results) -> Figure:
-    """Collisions over the angle; recall over rounds; recall over the share of tokens that are met."""
+    """Locality-sensitive hashing in Reformer. Left: two vectors share a bucket the more often the smaller the angle
+    between them is (lines: computed; points: drawn). Middle: the share of each token's ten most similar tokens that
+    it meets, against the number of rounds, in chunks of 16; dashed: the share of all tokens that it meets, which is
+    the recall of random chunks. Few buckets find more in one round, many in many rounds. Right: recall against that
+    share, 1, 2, 4, 8 and 16 rounds on each line; dotted: random chunks. Small chunks in many rounds find more than
+    large ones in few. Keys of a pretrained network on 512 tokens of text.
+    """
     figure, (left, middle, right) = style.figure(1, 3, height=0.5)
     for axis in (left, middle, right):
         axis.set_ylim(0, 1.04)
@@ -208,8 +205,3 @@ def _draw_cost(axis: Axes, results: Results) -> None:
     axis.plot([0, 1], [0, 1], ":", color=style.GREY)
     labels.at(axis, 0.98, 0.6, "random\nchunks", style.GREY, ha="right")
     axis.set(title="over the cost", xlabel="share of all tokens met", xticks=[0, 0.5, 1])
-
-
-def from_record(record: Mapping[str, Any]) -> Results:
-    """The results from the committed JSON file, as ``json.load`` gives it."""
-    return restore(Results, record["results"])

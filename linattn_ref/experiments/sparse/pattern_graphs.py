@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.random import Generator
 
-from linattn_ref.attention import patterns
 from linattn_ref.attention.arguments import Mask
-from linattn_ref.attention.bigbird import draw_random_blocks
+from linattn_ref.attention.sparse import patterns
+from linattn_ref.attention.sparse.bigbird import draw_random_blocks
 from linattn_ref.experiments.measuring.scaling import Growth, growth
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.pairs import PAIRS
@@ -22,13 +22,6 @@ WINDOW_BLOCKS = 5  # in one of 3 no two neighbours of a block are neighbours
 RANDOM = 3  # r, of BigBird's base model
 LENGTHS = (256, 1024, 4096, 16384, 65536, 262144)  # N of the pair counts, squares
 WINDOW = 64  # keys, of the linear pattern among the pair counts
-CAPTION = (
-    "BigBird's patterns as graphs, a node a block (window of 5 blocks, 3 random blocks, 1 global block; the median of "
-    "several draws and their range). Left: the number of layers until every block depends on every other; random "
-    "blocks alone leave some that nobody sees, so it is infinite, unless edges are used both ways. Middle: how often "
-    "two neighbours of a block are neighbours; with global blocks alone never. Right: with a stride of sqrt(N), the "
-    "pairs of Sparse Transformer's two patterns, strided and fixed, grow as N^1.5, faster than N log N (dotted)."
-)
 
 
 class Parts(NamedTuple):
@@ -162,7 +155,12 @@ OF_CLUSTERING = {
 
 
 def draw(results: Results) -> Figure:
-    """Diameter and clustering over the number of blocks; pairs over the length."""
+    """BigBird's patterns as graphs, a node a block (window of 5 blocks, 3 random blocks, 1 global block; the median
+    of several draws and their range). Left: the number of layers until every block depends on every other; random
+    blocks alone leave some that nobody sees, so it is infinite, unless edges are used both ways. Middle: how often
+    two neighbours of a block are neighbours; with global blocks alone never. Right: with a stride of sqrt(N), the
+    pairs of Sparse Transformer's two patterns, strided and fixed, grow as N^1.5, faster than N log N (dotted).
+    """
     figure, (left, middle, right) = style.figure(1, 3, height=0.44)
     left.set(title="layers until all see all", yscale="log", ylim=(1.7, 360))
     left.set_yticks([2, 4, 8, 16, 64, 256], ["2", "4", "8", "16", "64", "256"])

@@ -12,19 +12,14 @@ from matplotlib.patches import Patch
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from linattn_ref.attention import patterns
-from linattn_ref.attention.bigbird import draw_random_blocks
+from linattn_ref.attention.sparse import patterns
+from linattn_ref.attention.sparse.bigbird import draw_random_blocks
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.pairs import PAIRS, paint
 
 __all__ = ["Picture", "Results", "compute", "draw", "draw_picture"]
 
 SEEN, GLOBAL, RANDOM, SECOND, NEAR, ITSELF = list(PAIRS)[1:]  # from "a pair" to "the query itself"
-CAPTION = (
-    "Which query (row) sees which key (column). First row: Longformer's Figure 2. Second row: BigBird's Figure 1, a "
-    "square a block. Third row: Sparse Transformer's Figure 3, causal, the two heads in two colours; beside each "
-    "matrix, what one query of it sees if the tokens are the pixels of a picture, read row by row."
-)
 
 
 class Picture(NamedTuple):
@@ -113,7 +108,10 @@ def sparse_transformer_pictures(side: int, query: int) -> list[Picture]:
 
 
 def draw(results: Results) -> Figure:
-    """A row a paper, four pictures a row."""
+    """Which query (row) sees which key (column). First row: Longformer's Figure 2. Second row: BigBird's Figure 1,
+    a square a block. Third row: Sparse Transformer's Figure 3, causal, the two heads in two colours; beside each
+    matrix, what one query of it sees if the tokens are the pixels of a picture, read row by row.
+    """
     figure, axes = style.figure(3, 4, height=0.93)
     for row, (paper, pictures) in zip(axes, results._asdict().items(), strict=True):
         for panel, picture in zip(row, pictures, strict=True):

@@ -5,6 +5,15 @@ A backend's page, such as ``kernels/jit/linear.py``, names its loops and has its
 
 from linattn_ref import lazy
 
-__all__ = ["delta_rule", "exponential", "exponential_features", "linear", "rises", "softmax"]
+__all__ = [
+    "delta_rule",
+    "exponential",
+    "exponential_features",
+    "linear",
+    "pattern_softmax",
+    "rises",
+    "saturation",
+    "softmax",
+]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

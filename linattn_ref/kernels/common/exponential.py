@@ -138,9 +138,7 @@ def _causal(
         starts.append((s, z))
         rows = {"phi_q": phi.q[..., queries, :], "phi_k": phi.k[..., keys, :], "v": v[..., keys, :]}
         buffer = {} if out is None else {"out": out[..., queries, :]}
-        result, denominator, s, z = loops.causal_product.normalised_forward(
-            **rows, gate=None, weight=None, s=s, z=z, eps=0.0, **buffer
-        )
+        result, denominator, s, z = loops.causal_product.normalised_forward(**rows, s=s, z=z, eps=0.0, **buffer)
         results.append(result)
         denominators.append(denominator)
     return join(results) if out is None else out, join(denominators, axis=-1), s, z, tuple(starts)
@@ -152,15 +150,13 @@ def _causal_backward(
     """From the last piece to the first; the gradients of ``S`` and ``Z`` go in and come out likewise."""
     phi, kernel, parts = saved.phi, loops.causal_product, []
     for (queries, keys, decay), (s, z) in zip(reversed(phi.pieces), reversed(saved.starts), strict=True):
-        d_q, d_k, d_v, _, _, d_s, d_z = kernel.normalised_backward(
+        d_q, d_k, d_v, d_s, d_z = kernel.normalised_backward(
             d_out=d_out[..., queries, :],
             d_s=d_s,
             d_z=d_z,
             phi_q=phi.q[..., queries, :],
             phi_k=phi.k[..., keys, :],
             v=saved.v[..., keys, :],
-            gate=None,
-            weight=None,
             s=s,
             z=z,
             out=saved.out[..., queries, :],

@@ -59,9 +59,7 @@ def forward(
     if causal:
         own = phi_k[..., seen_by_all:, :], v[..., seen_by_all:, :]
         buffer = {} if out is None else {"out": out}
-        out, d, *last = loops.causal_product.normalised_forward(
-            phi_q, *own, None, None, s, z, eps, **buffer
-        )  # (3), (4)
+        out, d, *last = loops.causal_product.normalised_forward(phi_q, *own, s, z, eps, **buffer)  # (3), (4)
     else:
         d = phi_q @ z[..., None] + eps
         result, d, last = divide(phi_q @ s, d), d[..., 0], (s, z)  # (3)
@@ -76,8 +74,8 @@ def backward(loops: Any, d_out: Array, saved: Saved, *, d_state: State | None = 
     d_s, d_z = (None, None) if d_state is None else (d_state.s, d_state.z)
     seen_by_all, d_phi_k, d_v = phi_k.shape[-2] - causal * phi_q.shape[-2], [], []
     if causal:
-        own = phi_q, phi_k[..., seen_by_all:, :], v[..., seen_by_all:, :], None, None, s, z, out, denominator
-        d_phi_q, own_k, own_v, _, _, d_s, d_z = loops.causal_product.normalised_backward(d_out, d_s, d_z, *own)
+        own = phi_q, phi_k[..., seen_by_all:, :], v[..., seen_by_all:, :], s, z, out, denominator
+        d_phi_q, own_k, own_v, d_s, d_z = loops.causal_product.normalised_backward(d_out, d_s, d_z, *own)
         d_phi_k, d_v = [own_k], [own_v]
     else:
         d_n = divide(d_out, denominator[..., None])  # (5)

@@ -6,12 +6,15 @@ state that comes first; a second continuation from the same state copies what it
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn_ref.attention import online_softmax
 from linattn_ref.attention import softmax as page
 from linattn_ref.attention.parts.masks import shown
+from linattn_ref.kernels.common.saturation import divided_by_sums
 from linattn_ref.op import Array, Bool, Float
 
 __all__ = ["Cache", "Saved", "backward", "forward", "init_state", "step"]
@@ -68,9 +71,12 @@ def forward(
     return out, Saved(q, k, v, out, log_sum_exp, key_mask, causal, scale, earlier, state)
 
 
-def backward(loop: Any, d_out: Array, saved: Saved) -> page.Gradients:
-    """Equations (4)-(8), with ``P`` computed again from the row log-sum-exp."""
-    d_q, d_k, d_v = loop.backward(d_out, *saved[:8])
+def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = False) -> page.Gradients:
+    """Equations (4)-(8), with ``P`` computed again from the row log-sum-exp; see `saturation` for ``loop_adds_up``."""
+    q, k, v, _, log_sum_exp, key_mask, causal, scale = saved[:8]
+    again = partial(online_softmax.forward.page, q, k, v, causal=causal, key_mask=key_mask, scale=scale)
+    shares = d_out if loop_adds_up else divided_by_sums(d_out, log_sum_exp, again)
+    d_q, d_k, d_v = loop.backward(shares, *saved[:8])
     return page.Gradients(d_q, d_k[..., saved.earlier :, :], d_v[..., saved.earlier :, :])
 
 

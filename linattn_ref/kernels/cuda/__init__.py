@@ -8,8 +8,8 @@ Each kernel compiles once per dtype (some seconds). Without a GPU the same kerne
 set ``NUMBA_ENABLE_CUDASIM=1`` before Numba is first imported.
 """
 
-from linattn_ref.kernels.cuda import delta_rule, exponential, linear, softmax
-from linattn_ref.kernels.cuda.loops import causal_product, delta_product, elu_plus_one, lsh, pattern_softmax
+from linattn_ref.kernels.cuda import delta_rule, exponential, linear, pattern_softmax, reformer, softmax
+from linattn_ref.kernels.cuda.loops import causal_product, delta_product, elu_plus_one
 from linattn_ref.kernels.cuda.loops.arrays import dtype_of, on_gpu
 
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
     "elu_plus_one",
     "exponential",
     "linear",
-    "lsh",
     "on_gpu",
     "pattern_softmax",
+    "reformer",
     "softmax",
 ]

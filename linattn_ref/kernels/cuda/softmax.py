@@ -17,7 +17,7 @@ def forward(q, k, v, *, causal=False, key_mask=None, scale=None, state=None, out
 
 
 def backward(d_out, saved):
-    return common.backward(loop, d_out, saved)
+    return common.backward(loop, d_out, saved, loop_adds_up=True)
 
 
 def step(q_t, k_t, v_t, state, *, scale=None):

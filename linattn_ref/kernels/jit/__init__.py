@@ -11,22 +11,34 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn_ref.kernels.jit needs Numba ({error}): pip install 'numba>=0.61'") from error
 
-from linattn_ref.kernels.jit import delta, delta_rule, exponential, gated_linear, linear, rfa, softmax
-from linattn_ref.kernels.jit.loops import (
+from linattn_ref.kernels.jit import (
     adam,
-    causal_product,
     cross_entropy,
     ctc,
+    delta,
+    delta_rule,
+    exponential,
+    feed_forward,
+    gated_linear,
+    gelu,
+    layer_norm,
+    linear,
+    lstm_steps,
+    multi_head,
+    pattern_softmax,
+    pre_norm,
+    radam,
+    reformer,
+    rfa,
+    softmax,
+)
+from linattn_ref.kernels.jit.loops import (
+    causal_product,
     decode,
     delta_product,
     elu_plus_one,
     exponential_features,
     favor_positive,
-    gelu,
-    layer_norm,
-    lsh,
-    lstm,
-    pattern_softmax,
 )
 
 __all__ = [
@@ -42,13 +54,17 @@ __all__ = [
     "exponential",
     "exponential_features",
     "favor_positive",
+    "feed_forward",
     "gated_linear",
     "gelu",
     "layer_norm",
     "linear",
-    "lsh",
-    "lstm",
+    "lstm_steps",
+    "multi_head",
     "pattern_softmax",
+    "pre_norm",
+    "radam",
+    "reformer",
     "rfa",
     "softmax",
 ]

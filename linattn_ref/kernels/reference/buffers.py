@@ -6,7 +6,7 @@ memory with an input, nor with another result. With a buffer or without, the num
 
 import numpy as np
 
-__all__ = ["all_into", "check_out", "empty", "into"]
+__all__ = ["check_out", "empty", "into"]
 
 
 def into(out, result, name="out"):
@@ -24,11 +24,6 @@ def empty(out, like, name="out"):
         return np.empty(like.shape, like.dtype)
     check_out(out, like.shape, like.dtype, name)
     return out
-
-
-def all_into(gradients, results):
-    """:func:`into` for each."""
-    return tuple(into(*each, "gradients") for each in zip(gradients, results, strict=True))
 
 
 def check_out(out, shape, dtype, name="out"):

@@ -18,7 +18,7 @@ from linattn_ref.lecture.site import prose
 __all__ = ["Segment", "page_html", "segments", "tags"]
 
 TAG = re.compile(r"\((\d+)\)(?:\s*-\s*\((\d+)\))?")
-ELSEWHERE = re.compile(r"\b(?:linear|softmax) \(\d.*")  # "# linear (5)": equations of another file
+ELSEWHERE = re.compile(r"\b(?:linear|(?:online_)?softmax) \(\d.*")  # "# linear (5)": equations of another file
 
 
 class Segment(NamedTuple):

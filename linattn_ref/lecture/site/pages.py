@@ -19,6 +19,7 @@ __all__ = ["Extras", "write"]
 # Folders of the package whose files have a page with formulas beside the code.
 LITERATE = {
     "attention": "Mechanisms",
+    "attention/sparse": "Mechanisms over a pattern of pairs",
     "attention/features": "Feature maps",
     "attention/parts": "What several mechanisms need",
     "kernels/common": "What compiled backends share",

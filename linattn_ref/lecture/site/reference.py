@@ -15,6 +15,7 @@ __all__ = ["write_api", "write_papers"]
 
 API = (
     "attention",
+    "attention.sparse",
     "attention.features",
     "attention.parts",
     "nn",

@@ -8,7 +8,6 @@ import base64
 import io
 import json
 import re
-import typing
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, module_of
-from linattn_ref.experiments.publishing.restore import restore
+from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, module_of, results_of
 
 __all__ = ["Drawn", "of"]
 
@@ -52,7 +50,7 @@ def of(source: str, root: Path) -> Drawn:
 def _figure(name: str, panels: list[int], figures: Path) -> Drawn:
     module = module_of(name)
     document = json.loads((figures / f"{name}.json").read_text(encoding="utf-8"))
-    results = restore(typing.get_type_hints(module.compute)["return"], document["results"])
+    results = results_of(name, document)
     with style.use("projector"), matplotlib.rc_context({"svg.hashsalt": name}):
         figure = module.draw(results)
         box = _box_of(figure, panels, name)

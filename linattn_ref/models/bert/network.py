@@ -30,14 +30,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array
-from linattn_ref.kernels import reference
 from linattn_ref.models import encoder
 from linattn_ref.models.bert.config import ACTIVATIONS, Config
 from linattn_ref.models.bert.weights import Model, Parameters
 from linattn_ref.nn import (
     affine,
-    block,
     embedding,
     feed_forward,
     layer_norm,
@@ -47,6 +44,8 @@ from linattn_ref.nn import (
     post_norm,
 )
 from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op import Array
+from linattn_ref.op.backends import PAGES
 
 __all__ = ["Layer", "embed", "encode", "layers", "network", "pooler"]
 
@@ -84,7 +83,7 @@ def network(
         ACTIVATIONS[config.activation],
         config.layer_norm_eps,
         config.first_position,
-        reference,
+        PAGES,
     )
     of_embeddings = _under(parameters, "embeddings.")
     of_layers = [_under(parameters, f"encoder.layer.{index}.") for index in range(config.layers)]
@@ -104,13 +103,13 @@ def pooler(model: Model) -> affine.Params | None:
     return None if model.pooler is None else _affine(model.pooler, "pooler.dense")
 
 
-def _block(weights: Parameters) -> block.Params:
+def _block(weights: Parameters) -> post_norm.Params:
     """(2)-(5) as the parameters of `linattn_ref.nn.post_norm`."""
     parts = [_affine(weights, f"attention.self.{name}") for name in ("query", "key", "value")]
     side_by_side = affine.Params(
         np.concatenate([part.w for part in parts], axis=1), np.concatenate([b for _, b in parts])
     )
-    return block.Params(
+    return post_norm.Params(
         _norm(weights, "attention.output.LayerNorm"),
         multi_head.Params(side_by_side, _affine(weights, "attention.output.dense")),
         _norm(weights, "output.LayerNorm"),
@@ -195,7 +194,7 @@ def embed(model: Model, tokens: ArrayLike) -> Array:
 
 def _run(model: Model, tokens: ArrayLike) -> tuple[Array, encoder.Saved]:
     how, params = network(model)
-    return encoder.forward.unchecked(check_tokens(tokens, model.config)[None], params, how)
+    return encoder.forward(check_tokens(tokens, model.config)[None], params, how)
 
 
 def check_tokens(tokens: ArrayLike, config: Config) -> NDArray[np.integer]:

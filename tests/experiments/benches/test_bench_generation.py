@@ -22,7 +22,7 @@ def small_network(monkeypatch):
 def test_without_peers_the_table_says_so(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch", None)
     results = bench_generation.compute(**SMALL)
-    assert {row[:2] for row in results.rows} == {
+    assert {(row.batch, row.kernel) for row in results.rows} == {
         (batch, name) for batch in (1, 3) for name in ("jit", "causal.step", "weights read once")
     }
     assert [(each.attention, each.batch, len(each.pixel_ms)) for each in results.images] == [

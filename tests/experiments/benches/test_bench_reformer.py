@@ -51,7 +51,7 @@ def test_a_wrong_result_is_not_timed(monkeypatch):
         bench_reformer.compute(**SMALL)
 
 
-@pytest.mark.parametrize("bad", [{"repeats": 0}, {"chunk": 0}, {"lengths": (8,)}, {"lengths": (20,)}])
-def test_bad_counts(bad):
+@pytest.mark.parametrize("bad", [{"lengths": (8,)}, {"lengths": (20,)}])
+def test_bad_lengths(bad):
     with pytest.raises(ValueError, match=rf"^{next(iter(bad))}: expected"):
         bench_reformer.compute(**{**SMALL, **bad})

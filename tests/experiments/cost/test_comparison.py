@@ -29,11 +29,6 @@ def test_results_are_json_and_the_same_for_the_same_seed(results):
     assert json.dumps(record.plain(comparison.compute(quick=True, seed=1))) != text
 
 
-def test_results_come_back_from_a_record(results):
-    stored = json.loads(json.dumps({"results": record.plain(results)}))
-    assert json.dumps(record.plain(comparison.from_record(stored))) == json.dumps(record.plain(results))
-
-
 @each_look
 def test_drawing(results, look):
     with style.use(look):
@@ -44,7 +39,6 @@ def test_drawing(results, look):
         assert len(axis.texts) <= 6
         assert len(axis.collections) == len(axis.texts) - 1  # a band for each that is named, but the truncated SVD
     assert {name for family in comparison.FAMILIES.values() for name in family} == set(comparison_ways.WAYS)
-    assert len(comparison.CAPTION) > 100
 
 
 @pytest.mark.parametrize("name", ["linformer", "nystromformer"])

@@ -1,7 +1,5 @@
 """Linformer's savings: what is run and how it is summed up. No time is tested, nor the size of a saving in time."""
 
-import json
-
 import numpy as np
 import pytest
 from looks import each_look
@@ -10,7 +8,7 @@ from linattn_ref.attention import linformer, softmax
 from linattn_ref.experiments.cost import layer_savings, linformer_savings
 from linattn_ref.experiments.cost.linformer_savings import FORMS, Results, attend, draw_inputs, table
 from linattn_ref.experiments.cost.resource_methods import Setting
-from linattn_ref.experiments.publishing import record, style
+from linattn_ref.experiments.publishing import style
 
 SMALL = Setting(heads=2, width=4)
 
@@ -48,13 +46,6 @@ def test_savings_are_softmax_over_linformer(monkeypatch):
         np.testing.assert_array_equal(savings.memory, [[4, np.nan], [4, 2]])
         np.testing.assert_array_equal(savings.softmax_seconds, [6, 6])
         np.testing.assert_array_equal(savings.softmax_peak, [96, 96])
-
-
-def test_results_come_back_from_a_record(results):
-    stored = json.loads(json.dumps({"results": record.plain(results)}))
-    again = linformer_savings.from_record(stored)
-    assert record.plain(again) == stored["results"]
-    np.testing.assert_array_equal(again.forms["online"].time, results.forms["online"].time)
 
 
 def test_table_has_a_row_a_length_and_leaves_out_what_was_not_run(results):

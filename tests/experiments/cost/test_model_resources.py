@@ -1,12 +1,10 @@
 """Time and memory of a step of training: what is run for the figure, and what it shows. No time is tested."""
 
-import json
-
 import numpy as np
 import pytest
 
 from linattn_ref.experiments.cost import model_resources
-from linattn_ref.experiments.publishing import record, style
+from linattn_ref.experiments.publishing import style
 
 
 @pytest.mark.parametrize(
@@ -40,11 +38,6 @@ def test_exponents_are_those_of_the_curves(results):
         assert curve.time_growth.exponent == pytest.approx(2 if name == "softmax" else 1)
         assert curve.memory_growth.exponent == pytest.approx(1)
     assert results.curves["softmax"].lengths[-1] == model_resources.LONGEST["softmax"]
-
-
-def test_the_record_gives_the_results_back(results):
-    stored = json.loads(record.json_text(record.plain({"results": results})))
-    assert model_resources.from_record(stored) == results
 
 
 def test_the_figure_has_a_name_a_line(results):

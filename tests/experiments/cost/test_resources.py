@@ -157,11 +157,6 @@ def test_the_record_says_where_it_was_measured_and_where_curves_stop(results, tm
     assert saved["machine"]["processor"]
 
 
-def test_results_come_back_from_a_record(results):
-    stored = json.loads(json.dumps({"results": record.plain(results)}))
-    assert resources.from_record(stored) == results
-
-
 @pytest.mark.slow
 def test_a_quick_run_measures(tmp_path):
     found = resources.compute(quick=True, parts=tmp_path)

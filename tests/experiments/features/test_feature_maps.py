@@ -88,4 +88,3 @@ def test_drawing(results, look):
     np.testing.assert_array_equal(left.lines[0].get_ydata(), results.errors[0])
     np.testing.assert_array_equal(middle.lines[0].get_ydata(), results.softmax)
     np.testing.assert_array_equal(right.lines[0].get_ydata(), results.crossovers[feature_maps.elu_plus_one.name])
-    assert len(figure_module.CAPTION) > 100

@@ -35,7 +35,6 @@ def test_drawing(results, name, look):
         figure.draw_without_rendering()
     assert len(figure.axes) == 4
     assert all(axes.has_data() for axes in figure.axes)
-    assert len(MODULES[name].CAPTION) > 100
 
 
 # --- Kernels --------------------------------------------------------------------------------------------------------

@@ -54,7 +54,6 @@ def test_drawing(results, look):
         "key-value\n2k parameters",
         "layerwise\n1k parameters",
     ]
-    assert len(linformer.CAPTION) > 100
 
 
 def test_nothing_of_rank_k_is_nearer_to_the_matrix_than_the_truncated_svd(results):
@@ -107,12 +106,6 @@ def test_what_sharing_gives_back(results):
     pooled, own, shared = (results.sharing[mode].output.by_sentence for mode in ("mean_pooling", "none", "layerwise"))
     np.testing.assert_allclose(own + linformer.returned(results.sharing, "layerwise") * (pooled - own), shared)
     assert (linformer.returned(results.sharing, "none") == 0).all()
-
-
-def test_the_record_gives_the_results_back(results):
-    document = json.loads(json.dumps({"results": record.plain(results)}))
-    again = linformer.from_record(document)
-    assert record.plain(again) == record.plain(results)
 
 
 def test_seen_and_unseen_sentences_are_kept_apart(heads, monkeypatch):

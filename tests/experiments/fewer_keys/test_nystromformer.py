@@ -49,15 +49,6 @@ def test_drawing(results, look):
     assert len(iterations.lines) == shown + 1  # and six iterations
 
 
-def test_the_committed_record_can_be_read_back():
-    """What the chapter draws."""
-    stored = json.loads((FIGURES / "nystromformer.json").read_text(encoding="utf-8"))
-    results = figure.from_record(stored)
-    assert record.plain(results) == stored["results"]
-    with style.use("paper"):
-        figure.draw(results).draw_without_rendering()
-
-
 def test_nothing_of_rank_r_is_nearer_to_the_matrix_than_the_truncated_svd(results):
     assert set(results.output) == set(results.matrix) == set(figure.WAYS)
     for way in set(figure.WAYS) - {"convolution"}:  # that one adds a matrix of full rank

@@ -39,15 +39,6 @@ def test_drawing(results, look):
     assert len(right.lines) == results.real.shape[1] + 1
 
 
-def test_the_committed_record_can_be_read_back():
-    """What the chapter draws."""
-    stored = json.loads((FIGURES / "pinv_convergence.json").read_text(encoding="utf-8"))
-    results = figure.from_record(stored)
-    assert record.plain(results) == stored["results"]
-    with style.use("paper"):
-        figure.draw(results).draw_without_rendering()
-
-
 def test_measured_is_predicted(results):
     """The smallest singular value is the last, and its recursion is the error; to rounding, times the condition."""
     np.testing.assert_allclose(results.measured, results.predicted, rtol=0, atol=1e-12)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from linattn_ref.experiments.learning import mlm_curves
+from linattn_ref.experiments.publishing import catalogue, style
 from linattn_ref.experiments.publishing import record as saving
-from linattn_ref.experiments.publishing import style
 
 KINDS = [  # attention, length, k, sharing, pooled, rate of E and F, perplexity at the end by seed
     ("softmax", 8, None, None, None, None, (300, 320)),
@@ -74,7 +74,7 @@ def test_each_curve_is_in_its_panels(results):
 
 
 def test_what_is_stored_is_what_was_computed(results):
-    again = mlm_curves.from_record({"results": saving.plain(results)})
+    again = catalogue.results_of("mlm_curves", {"results": saving.plain(results)})
     for panel in "abcd":
         assert mlm_curves.table_rows(again, panel) == mlm_curves.table_rows(results, panel)
     assert again._replace(curves=()) == results._replace(curves=())

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from linattn_ref.experiments.learning import speech_curves, speech_utterance
+from linattn_ref.experiments.publishing import catalogue, style
 from linattn_ref.experiments.publishing import record as saving
-from linattn_ref.experiments.publishing import style
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_error_rates_and_epochs(record):
         ("Bi-LSTM", "50.0", "40.0", "1"),
         ("linear", "50.0 and 60.0", "40.0 and 40.0", "1 and 1"),
     ]
-    again = speech_curves.from_record({"results": saving.plain(results)})
+    again = catalogue.results_of("speech_curves", {"results": saving.plain(results)})
     assert speech_curves.table_rows(again) == speech_curves.table_rows(results)
 
 

@@ -1,13 +1,11 @@
 """The figure of decoding: its formulas are what is counted, and its record holds all of it."""
 
-import json
-
 import numpy as np
 import pytest
 from looks import each_look
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.experiments.publishing import record, style
+from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.recurrence import decoding
 from linattn_ref.kernels import jit, reference
 
@@ -50,13 +48,6 @@ def test_the_token_is_made_at_its_position(position, kernels):
     for each, out in zip((setup.linear, setup.softmax), expected, strict=True):
         np.testing.assert_allclose(decoding.make(each, *each.arrays)[0], out, rtol=0, atol=1e-5)  # float32, size 1
     assert decoding.make(setup.softmax, *setup.softmax.arrays)[1].k.shape[-2] == position
-
-
-def test_the_record_gives_the_results_back(results):
-    text = record.json_text({"results": record.plain(results)})
-    again = decoding.from_record(json.loads(text))
-    assert record.json_text({"results": record.plain(again)}) == text
-    np.testing.assert_array_equal(again.softmax.seconds, results.softmax.seconds)
 
 
 def test_quick_is_early():

@@ -73,4 +73,3 @@ def test_drawing(results, look):
         figure = rfa_decay.draw(results)
         figure.draw_without_rendering()
     assert all(axes.has_data() for axes in figure.axes)
-    assert len(rfa_decay.CAPTION) > 100

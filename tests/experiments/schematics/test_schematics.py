@@ -1,4 +1,3 @@
-import importlib
 import inspect
 
 import numpy as np
@@ -11,6 +10,7 @@ from linattn_ref.attention.parts import segment_means
 from linattn_ref.experiments.publishing import catalogue, style, tables
 from linattn_ref.experiments.publishing.pairs import PAIRS
 from linattn_ref.experiments.schematics.drawing import Sheet
+from linattn_ref.experiments.schematics.sparse import CHUNK
 
 NAMES = [name.removeprefix("schematic_") for name in catalogue.SCHEMATICS]
 # Lengths that differ, so that a letter cannot stand for another.
@@ -18,7 +18,7 @@ N, L, D, M, R, DIRECTIONS = 24, 24, 3, 5, 4, 7
 
 
 def results_of(name):
-    module = importlib.import_module(f"linattn_ref.experiments.schematics.{name}")
+    module = catalogue.module_of(f"schematic_{name}")
     drawn = {"rng": np.random.default_rng(0)} if "rng" in inspect.signature(module.compute).parameters else {}
     return module, module.compute(**drawn)
 
@@ -120,8 +120,8 @@ def test_patterns_are_those_that_the_mechanisms_compute():
 
 
 def test_reformers_chunks_are_a_band_in_sorted_order():
-    module, results = results_of("reformer")
+    _, results = results_of("reformer")
     assert (np.diff(results.buckets[results.order]) >= 0).all()
     i, j = np.nonzero(results.pairs[results.order][:, results.order])
-    assert set(i // module.CHUNK - j // module.CHUNK) == {0, 1}
+    assert set(i // CHUNK - j // CHUNK) == {0, 1}
     assert (i != j).all()

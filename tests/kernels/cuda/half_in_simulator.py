@@ -85,12 +85,12 @@ def test_later_keys_do_not_move_earlier_outputs():
     q, k, v = (rounded(rng.uniform(size=(1, 18, 3)), "float16")[0] for _ in range(3))
     first = (
         cuda.loops.softmax.forward(q, k, v, None, True, 1.0)[0],
-        cuda.loops.causal_product.forward(q, k, v, None, None, None)[0],
+        cuda.loops.causal_product.forward(q, k, v, None)[0],
     )
     k[:, 17], v[:, 17] = 60000, -60000
     second = (
         cuda.loops.softmax.forward(q, k, v, None, True, 1.0)[0],
-        cuda.loops.causal_product.forward(q, k, v, None, None, None)[0],
+        cuda.loops.causal_product.forward(q, k, v, None)[0],
     )
     for x, y in zip(first, second, strict=True):
         np.testing.assert_array_equal(x[:, :17], y[:, :17])
@@ -105,9 +105,4 @@ def test_errors_name_the_argument():
     with pytest.raises(TypeError, match=r"^log_sum_exp: expected float32 beside 16-bit arrays, got float16"):
         cuda.loops.softmax.backward(x, x, x, x, x, x[..., 0], None, False, 1.0)
     with pytest.raises(TypeError, match=r"^s: expected float32 beside 16-bit arrays, got float16"):
-        product.forward(x, x, x, None, None, x)
-    for name, given in (("gate", (x[..., 0], None)), ("weight", (None, x[..., 0]))):
-        with pytest.raises(ValueError, match=rf"^{name}: the kernels for 16-bit arrays have none"):
-            product.forward(x, x, x, *given, None)
-        with pytest.raises(ValueError, match=rf"^{name}: the kernels for 16-bit arrays have none"):
-            product.backward(x, None, x, x, x, *given, None)
+        product.forward(x, x, x, x)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from linattn_ref.kernels import cuda, parts
+from linattn_ref.attention.sparse import part
+from linattn_ref.kernels import cuda
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:overflow encountered"),
@@ -22,16 +23,40 @@ def softmax(causal):
 
 def pattern(q, k, v, d_out):
     """All earlier keys and its own."""
-    seen = (parts.band(q.shape[1], k.shape[1], -99, 0),)
-    out, log_sum_exp = cuda.pattern_softmax.forward(q, k, v, None, seen, 1.0)
-    return out, cuda.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, seen, 1.0)
+    seen = (part.band(q.shape[1], k.shape[1], -99, 0),)
+    out, log_sum_exp = cuda.loops.pattern_softmax.forward(q, k, v, None, seen, 1.0)
+    return out, cuda.loops.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, seen, 1.0)
 
 
 def lsh(q, k, v, d_out):
     """All earlier tokens, of one chunk."""
     order, seen = np.arange(q.shape[1], dtype=np.int32)[None, None], np.array([q.shape[1]])
-    out, log_sum_exp = cuda.lsh.forward(q, k, v, order, seen, 99, True, 1.0)
-    return out, cuda.lsh.backward(d_out, q, k, v, out, log_sum_exp, order, seen, 99, True, 1.0)
+    out, log_sum_exp = cuda.loops.lsh.forward(q, k, v, order, seen, 99, True, 1.0)
+    return out, cuda.loops.lsh.backward(d_out, q, k, v, out, log_sum_exp, order, seen, 99, True, 1.0)
+
+
+def two_parts(q, k, v, d_out):
+    """All earlier keys, then its own, which come in pieces of which none knows the others."""
+    n = q.shape[1]
+    seen = (part.band(n, n, -99, -1), part.band(n, n, 0, 0))
+    out, log_sum_exp = cuda.loops.pattern_softmax.forward(q, k, v, None, seen, 1.0)
+    return out, cuda.loops.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, seen, 1.0)
+
+
+ROUNDS = np.array([[0, 1, 2, 3, 4, 5, 6], [6, 0, 5, 1, 4, 2, 3]], np.int32)  # in chunks of two
+
+
+def two_rounds(q, k, v, d_out):
+    order, seen = ROUNDS[None], np.array([q.shape[1]])
+    out, log_sum_exp = cuda.loops.lsh.forward(q, k, v, order, seen, 2, False, 1.0)
+    return out, cuda.loops.lsh.backward(d_out, q, k, v, out, log_sum_exp, order, seen, 2, False, 1.0)
+
+
+def who_meets(n):
+    """In `two_rounds`."""
+    chunks = np.argsort(ROUNDS, axis=1) // 2  # (rounds, tokens)
+    apart = chunks[:, :, None] - chunks[:, None, :]
+    return ((apart == 0) | (apart == 1)).any(axis=0) & ~np.identity(n, bool)
 
 
 CAUSAL = {"softmax causal": softmax(True), "pattern": pattern, "lsh": lsh}
@@ -60,6 +85,47 @@ def test_one_key_has_the_weight_1(call, dtype):
         out, (_, _, d_v) = call(huge, -abs(huge), 7 * one, one)
         assert out == 7
         assert d_v == 1
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("call", "seen"),
+    [
+        (softmax(False), np.ones((7, 7), bool)),
+        (softmax(True), np.tri(7, dtype=bool)),
+        (pattern, np.tri(7, dtype=bool)),
+        (two_parts, np.tri(7, dtype=bool)),
+        (lsh, np.tri(7, k=-1, dtype=bool)),
+        (two_rounds, who_meets(7)),
+    ],
+    ids=["softmax", "softmax causal", "pattern", "two parts", "lsh", "two rounds"],
+)
+@pytest.mark.parametrize("beyond", [False, True], ids=["no room for a logarithm", "beyond the range"])
+def test_both_passes_where_all_scores_are_equal_and_large(call, seen, beyond, dtype):
+    """All that a query sees share, whatever is rounded away from the log-sum-exp."""
+    size = np.sqrt(np.finfo(dtype).max) * dtype(4) if beyond else dtype(1 / np.sqrt(np.finfo(dtype).eps))
+    rng = np.random.default_rng(0)
+    v, d_out = (rng.standard_normal((1, 7, 2)).astype(dtype) for _ in range(2))
+    q = np.full((1, 7, 1), size)
+    out, (_, d_k, d_v) = call(q, q.copy(), v, d_out)
+    p = seen / np.maximum(seen.sum(axis=1, keepdims=True), 1)
+    d_p = d_out @ v.mT
+    d_a = p * (d_p - (d_p * p).sum(axis=-1, keepdims=True))
+    for found, expected in ((out, p @ v), (d_v, p.T @ d_out), (d_k / size, d_a.mT.sum(axis=-1, keepdims=True))):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=64 * np.finfo(dtype).eps)
+
+
+@DTYPES
+@pytest.mark.parametrize("call", CAUSAL.values(), ids=CAUSAL)
+def test_a_query_that_is_none_gives_nothing_to_what_it_does_not_see(call, dtype):
+    rng = np.random.default_rng(0)
+    q, k, v, d_out = (rng.standard_normal((1, 10, 2)).astype(dtype) for _ in range(4))
+    _, (_, *expected) = call(q, k, v, d_out)
+    q[:, 3, 1] = d_out[:, 2, 0] = np.nan
+    _, (_, *found) = call(q, k, v, d_out)
+    for x, y in zip(found, expected, strict=True):
+        assert not np.isfinite(x[:, :3]).all()
+        np.testing.assert_allclose(x[:, 4:], y[:, 4:], rtol=0, atol=64 * np.finfo(dtype).eps)
 
 
 @DTYPES

@@ -56,7 +56,7 @@ FUNCTIONS = {
 }
 METHODS = {
     **dict.fromkeys(("astype", "copy", "reshape", "swapaxes", "transpose"), ()),
-    **dict.fromkeys(("any", "max", "sum"), ("axis", "keepdims", "dtype")),
+    **dict.fromkeys(("any", "max", "mean", "sum"), ("axis", "keepdims", "dtype")),
     "argmax": ("axis",),
     "argsort": ("axis", "kind"),
 }

@@ -101,8 +101,8 @@ def test_called_twice_the_same_bits(cases, numbers):
     for _ in range(2):
         out, sums = cuda.loops.softmax.forward(q, k, v, None, True, 0.2)
         results = out, *cuda.loops.softmax.backward(g, q, k, v, out, sums, None, True, 0.2)
-        out, denominator, s, z = cuda.loops.causal_product.normalised_forward(q, k, v, None, None, None, None, 1e-6)
-        inputs = q, k, v, None, None, None, None
+        out, denominator, s, z = cuda.loops.causal_product.normalised_forward(q, k, v, None, None, 1e-6)
+        inputs = q, k, v, None, None
         rest = cuda.loops.causal_product.normalised_backward(g, None, None, *inputs, out, denominator)
         runs.append([x.tobytes() for x in (*results, out, denominator, s, z, *rest) if x is not None])
     assert runs[0] == runs[1]

@@ -15,7 +15,8 @@ if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
 import numba
 from kernels.cuda.budgets import BUDGETS
 
-from linattn_ref.kernels import cuda, parts
+from linattn_ref.attention.sparse import part
+from linattn_ref.kernels import cuda
 from linattn_ref.kernels.cuda.loops import arrays, device
 from linattn_ref.kernels.cuda.loops.offline import signature_of
 from linattn_ref.kernels.cuda.loops.pattern_tasks import SHORT
@@ -23,7 +24,7 @@ from linattn_ref.kernels.cuda.loops.pattern_tasks import SHORT
 EXPECTED = {(budget.module, budget.kernel): budget.arguments for budget in BUDGETS}
 HALF = {name for name in EXPECTED if name[0].startswith("half_")}
 HALF_ALONE = HALF | {("rows", "reciprocal")}  # in other dtypes it is divided
-ALSO = {("rows", "fill"): ["b1 bool"]}  # a mask without a masked key
+ALSO = {("rows", "fill"): ["b1 bool", "i1 i"]}  # a mask without a masked key; ones of 16 bits
 MODES = list(np.ndindex(2, 2, 2))
 
 
@@ -50,18 +51,17 @@ def launches(monkeypatch):
     return seen
 
 
-def causal_product(dtype, gated, weighted, continued):
+def causal_product(dtype, continued):
     n, c, m = 70, 5, 3
     q, k, v, g = (np.ones((2, n, width), dtype) for width in (c, c, m, m))
-    gate, weight = (np.ones((2, n), dtype) if on else None for on in (gated, weighted))
     s, z = (np.ones((2, c, m), dtype), np.ones((2, c), dtype)) if continued else (None, None)
     product = cuda.causal_product
-    product.forward(q, k, v, gate, weight, s)
-    product.backward(g, s, q, k, v, gate, weight, s)
+    product.forward(q, k, v, s)
+    product.backward(g, s, q, k, v, s)
     product.forward_by_row(q, k, v, s)
     product.backward_by_row(g, s, q, k, v, s)
-    out, denominator, *_ = product.normalised_forward(q, k, v, gate, weight, s, z, 1e-6)
-    product.normalised_backward(g, s, z, q, k, v, gate, weight, s, z, out, denominator)
+    out, denominator, *_ = product.normalised_forward(q, k, v, s, z, 1e-6)
+    product.normalised_backward(g, s, z, q, k, v, s, z, out, denominator)
 
 
 def delta_product(dtype, gated, erases, continued):
@@ -92,10 +92,10 @@ def half_causal_product(numbers, continued, odd):
     q, k, v, g = zeros_of_16_bits(numbers, c, c, m, m)
     s, z = (np.ones((2, c, m), np.float32), np.ones((2, c), np.float32)) if continued else (None, None)
     product = cuda.causal_product
-    product.forward(q, k, v, None, None, s)
-    product.backward(g, s, q, k, v, None, None, s)
-    out, denominator, *_ = product.normalised_forward(q, k, v, None, None, s, z, 1e-6)
-    product.normalised_backward(g, s, z, q, k, v, None, None, s, z, out, denominator)
+    product.forward(q, k, v, s)
+    product.backward(g, s, q, k, v, s)
+    out, denominator, *_ = product.normalised_forward(q, k, v, s, z, 1e-6)
+    product.normalised_backward(g, s, z, q, k, v, s, z, out, denominator)
 
 
 def half_softmax(numbers, masked, causal):
@@ -109,16 +109,16 @@ def pattern_softmax(dtype, masked):
     n, n_keys = 5, SHORT + 1  # in two pieces
     q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((n, 4), (n_keys, 4), (n_keys, 3), (n, 3)))
     mask = np.ones((2, n_keys), bool) if masked else None
-    pattern = (parts.columns(n, n_keys, range(n_keys)),)
-    out, log_sum_exp = cuda.pattern_softmax.forward(q, k, v, mask, pattern, 0.5)
-    cuda.pattern_softmax.backward(g, q, k, v, out, log_sum_exp, mask, pattern, 0.5)
+    pattern = (part.columns(n, n_keys, range(n_keys)),)
+    out, log_sum_exp = cuda.loops.pattern_softmax.forward(q, k, v, mask, pattern, 0.5)
+    cuda.loops.pattern_softmax.backward(g, q, k, v, out, log_sum_exp, mask, pattern, 0.5)
 
 
 def lsh(dtype):
     q, k, v, g = (np.ones((2, 5, width), dtype) for width in (4, 4, 3, 3))
     order, seen = np.zeros((2, 2, 5), np.int32), np.full(2, 5)
-    out, log_sum_exp = cuda.lsh.forward(q, k, v, order, seen, 2, False, 0.5)
-    cuda.lsh.backward(g, q, k, v, out, log_sum_exp, order, seen, 2, False, 0.5)
+    out, log_sum_exp = cuda.loops.lsh.forward(q, k, v, order, seen, 2, False, 0.5)
+    cuda.loops.lsh.backward(g, q, k, v, out, log_sum_exp, order, seen, 2, False, 0.5)
 
 
 def feature_map_and_steps(dtype):
@@ -132,12 +132,12 @@ def feature_map_and_steps(dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_types_are_those_that_are_compiled(launches, dtype):
     for mode in MODES:
-        causal_product(dtype, *mode)
         delta_product(dtype, *mode)
     for masked, causal in np.ndindex(2, 2):
         softmax(dtype, bool(masked), bool(causal))
-    for masked in (False, True):
-        pattern_softmax(dtype, masked)
+    for on in (False, True):
+        causal_product(dtype, on)
+        pattern_softmax(dtype, on)
     lsh(dtype)
     feature_map_and_steps(dtype)
     assert set(EXPECTED) - HALF_ALONE <= {name for name, _ in launches}, (

@@ -22,14 +22,11 @@ def simulate(*arguments, least):
     assert int(passed[1]) >= least, done.stdout
 
 
-def test_both_passes_are_the_references():
+def test_both_passes_are_the_references_and_numbers_at_the_edges():
     """A case of each kernel that is quickly done; all others are among the slow ones."""
     quick = "softmax-causal-cuda-masked or linear-causal-cuda-masked or local-dilated-causal-cuda-masked"
-    simulate(CONTRACT / "test_rooms.py", "-k", f"both_passes and ({quick} or delta-channels-cuda-masked)", least=4)
-
-
-def test_numbers_at_the_edges():
-    simulate(Path(__file__).with_name("range_in_simulator.py"), least=42)
+    chosen = f"both_passes and ({quick} or delta-channels-cuda-masked) or range_in_simulator"
+    simulate(CONTRACT / "test_rooms.py", Path(__file__).with_name("range_in_simulator.py"), "-k", chosen, least=76)
 
 
 @pytest.mark.slow
@@ -61,11 +58,6 @@ def test_kernels_of_16_bits_at_more_sizes(chosen):
 def test_kernels_of_16_bits_at_real_sizes(chosen, numbers):
     chosen = f"{chosen} and {numbers}"
     simulate("--real-sizes", Path(__file__).with_name("half_at_real_sizes.py"), "-k", chosen, least=1)
-
-
-@pytest.mark.slow
-def test_every_mode_of_the_causal_product():
-    simulate(Path(__file__).with_name("in_simulator.py"), "-m", "slow", least=8)
 
 
 @pytest.mark.slow

@@ -66,6 +66,6 @@ def test_another_mechanism_runs_in_all_layers(bert_checkpoint):
     model = bert.load(bert_checkpoint.folder)
     how, params = bert.network(model, mechanism.of(linear))
     rows, saved = encoder.forward(TOKENS, params, how, key_mask=MASK)
-    assert {one.attention.mechanism for one in saved.blocks} == {"linattn_ref.attention.linear"}
+    assert {one.attention.backward for one in saved.blocks} == {linear.backward}
     assert isinstance(params.blocks[0].attention.outer, affine.Params)
     assert abs(rows[0] - bert.encode(model, TOKENS[0])).max() > 0.1

@@ -4,8 +4,8 @@
 ``arrays``          NumPy, CuPy, PyTorch and Numba arrays at the door
 ``tile``            sizes, tiles in shared memory, products of tiles
 ``rows``            small kernels that go once over their arrays
-``causal_product``  linear attention's causal product; kernels in ``causal_states``, ``causal_chunks``,
-                    ``gate_gradient`` and ``causal_step``; ``causal_product_plain`` is Algorithm 1 as it stands
+``causal_product``  linear attention's causal product; kernels in ``causal_states``, ``causal_chunks`` and
+                    ``causal_step``; ``causal_product_plain`` is Algorithm 1 as it stands
 ``elu_plus_one``    its feature map
 ``delta_product``   the product of states that fade and correct themselves; kernels in ``delta_rows``, ``delta_chunks``
                     and ``delta_step``

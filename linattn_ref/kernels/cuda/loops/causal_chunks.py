@@ -4,16 +4,13 @@
     scan      from sums to the state before each chunk   a thread a number of the state; the only loop over N
     forward   the output of each chunk                   a block a chunk and tile of columns
     gradient  the same, for the three gradients          likewise
-    read      what rows read of one state                likewise
 
-For a chunk with the state ``S`` before it, ``w_j`` the weights, ``c_i`` the product of the chunk's gates up to ``i``
-and ``ratio_ij = g_{j+1} ... g_i`` for ``j <= i``, else 0 (the reference's equations 10 and 11):
+For a chunk with the state ``S`` before it, and the next one's ``S'``, sums of ``j <= i`` and of all ``j``:
 
-    out_i = sum_j (a_i . b_j) ratio_ij w_j u_j + c_i a_i S
-    S'    = c_T S + sum_j ratio_Tj w_j b_j u_j^T
+    out_i = sum_j (a_i . b_j) u_j + a_i S                    (10)
+    S'    = S + sum_j b_j u_j^T                              (11)
 
-Going from the end, as gradients do, "before" means the chunk after, ``j >= i``, and ``c`` and ``ratio_T`` change
-places.
+Going from the end, as gradients do, "before" means the chunk after, and sums are of ``j >= i``.
 
 With a denominator there is one more column, beside ``u`` or beside ``a`` and ``b``: the arguments called ``beside``.
 """
@@ -33,8 +30,6 @@ from linattn_ref.kernels.cuda.loops.tile import (
     load_rows,
     write,
 )
-
-Z, DECAY, WEIGHT = 0, 1, 2  # rows of a panel: one column of the state or its transpose; c_i; w_j
 
 
 @inlined
@@ -56,46 +51,19 @@ def load_state(t, panel, states, head, chunk, row, first, transposed):
 
 
 @inlined
-def fill_ratios(t, tile, gate, head, row, n, backwards):
-    """``tile[i, j] = ratio_ij``, or ``ratio_ji`` going backwards, by multiplication alone; a thread a column."""
-    if t < TILE and row + t < n:
-        tile[t, t] = 1
-        for i in range(t + 1, min(TILE, n - row)):
-            if backwards:
-                tile[t, i] = tile[t, i - 1] * gate[head, row + i]
-            else:
-                tile[i, t] = tile[i - 1, t] * gate[head, row + i]
-
-
-@inlined
-def load_vectors(t, panel, z, decay, weight, head, chunk, row, first):
-    """What belongs to the rows or columns of a chunk, to the rows of ``panel``; 0 beyond the end."""
-    if t < TILE:
-        for k in range(3):
-            panel[k, t] = 0
-        if first + t < z.shape[2]:
-            panel[Z, t] = z[head, chunk, first + t]
-        if row + t < decay.shape[1]:
-            panel[DECAY, t] = decay[head, row + t]
-            panel[WEIGHT, t] = weight[head, row + t]
-
-
-@inlined
-def scores_to_tile(x, y, tile, panel, scores, gated, backwards):
-    """``tile[i, j] = scores_ij ratio_ij w_j`` where row ``i`` sees row ``j``, else 0."""
+def scores_to_tile(x, y, tile, scores, backwards):
+    """``tile[i, j] = scores_ij`` where row ``i`` sees row ``j``, else 0."""
     for r in range(EACH):
         i = y + SIDE * r
         for s in range(EACH):
             j = x + SIDE * s
-            if gated:
-                scores[r, s] *= tile[i, j]
             tile[i, j] = 0
-            if (j >= i if backwards else j <= i) and panel[WEIGHT, j] != 0:
-                tile[i, j] = scores[r, s] * panel[WEIGHT, j]
+            if (j >= i) if backwards else (j <= i):
+                tile[i, j] = scores[r, s]
 
 
 @kernel(threads=THREADS, blocks=2)
-def forward(a, b, u, weight, gate, decay, states, z, eps, out, denominator, gated, normalised):
+def forward(a, b, u, states, z, eps, out, denominator, normalised):
     """``out (heads, N, M)`` and, if ``normalised``, what it is divided by. Grid: heads * chunks, tiles of ``M``."""
     tile = cuda.shared.array((TILE, PITCH), a.dtype)
     panel = cuda.shared.array((STEP, PITCH), a.dtype)
@@ -122,17 +90,10 @@ def forward(a, b, u, weight, gate, decay, states, z, eps, out, denominator, gate
                 total[0] += tile[t, c] * z[head, chunk, first + c]
         cuda.syncthreads()
 
-    load_vectors(t, panel, z, decay, weight, head, chunk, row, 0)
-    if gated:
-        fill_ratios(t, tile, gate, head, row, n, False)
-    cuda.syncthreads()
-    scores_to_tile(x, y, tile, panel, scores, gated, False)
-    for r in range(EACH):
-        for s in range(EACH):
-            acc[r, s] *= panel[DECAY, y + SIDE * r]
+    scores_to_tile(x, y, tile, scores, False)
     cuda.syncthreads()
     if normalised and t < TILE:  # the row's sum is its product with the column of ones
-        total[0] = total[0] * panel[DECAY, t] + eps
+        total[0] += eps
         for j in range(t + 1):
             total[0] += tile[t, j]
     for first in range(0, min(TILE, n - row), STEP):
@@ -158,8 +119,8 @@ def forward(a, b, u, weight, gate, decay, states, z, eps, out, denominator, gate
 
 
 @kernel(threads=THREADS, blocks=2)
-def gradient(a, b, u, a_beside, b_beside, weight, scale, gate, decay, states, z, out, gated, backwards, transposed):
-    """``out_i = scale_i (sum_j (a_i . b_j + a'_i b'_j) ratio_ij w_j u_j + c_i (a_i S + a'_i z))``, ``'`` for beside.
+def gradient(a, b, u, a_beside, b_beside, states, z, out, backwards, transposed):
+    """``out_i = sum_j (a_i . b_j + a'_i b'_j) u_j + a_i S + a'_i z``, ``'`` for beside.
 
     ``transposed`` stands for ``S^T`` in place of ``S``; ``z`` belongs to the columns of either. Grid: heads * chunks,
     tiles of ``out``'s columns.
@@ -184,22 +145,19 @@ def gradient(a, b, u, a_beside, b_beside, weight, scale, gate, decay, states, z,
         add_rows_by_panel(x, y, acc, tile, 0, panel)
         cuda.syncthreads()
 
-    load_vectors(t, panel, z, decay, weight, head, chunk, row, first_m)
     if t < TILE:
-        tile[t, 0], tile[t, STEP] = 0, 0
+        panel[0, t], tile[t, 0], tile[t, STEP] = 0, 0, 0
+        if first_m + t < z.shape[2]:
+            panel[0, t] = z[head, chunk, first_m + t]
         if row + t < n:
             tile[t, 0], tile[t, STEP] = a_beside[head, row + t], b_beside[head, row + t]
     cuda.syncthreads()
     for r in range(EACH):
         for s in range(EACH):
             scores[r, s] += tile[y + SIDE * r, 0] * tile[x + SIDE * s, STEP]
-            acc[r, s] += tile[y + SIDE * r, 0] * panel[Z, x + SIDE * s]
-            acc[r, s] *= panel[DECAY, y + SIDE * r]
+            acc[r, s] += tile[y + SIDE * r, 0] * panel[0, x + SIDE * s]
     cuda.syncthreads()
-    if gated:
-        fill_ratios(t, tile, gate, head, row, n, backwards)
-        cuda.syncthreads()
-    scores_to_tile(x, y, tile, panel, scores, gated, backwards)
+    scores_to_tile(x, y, tile, scores, backwards)
     for first in range(0, min(TILE, n - row), STEP):
         cuda.syncthreads()
         load_panel(t, panel, u, head, row + first, first_m)
@@ -207,8 +165,6 @@ def gradient(a, b, u, a_beside, b_beside, weight, scale, gate, decay, states, z,
         add_rows_by_panel(x, y, acc, tile, first, panel)
     cuda.syncthreads()
     if t < TILE:
-        panel[0, t] = 0
-        if row + t < n:
-            panel[0, t] = scale[head, row + t]
+        panel[0, t] = 1
     cuda.syncthreads()
     write(x, y, acc, panel, out, head, row, first_m)

@@ -3,7 +3,11 @@
 The formulas are those of `causal_chunks`. Only ``scan`` goes from chunk to chunk, with a thread a number of the state.
 """
 
+import math
+
+from linattn_ref.kernels.cuda.loops.arrays import dtype_of
 from linattn_ref.kernels.cuda.loops.device import cuda, kernel
+from linattn_ref.kernels.cuda.loops.rows import filled
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     PITCH,
@@ -19,30 +23,11 @@ from linattn_ref.kernels.cuda.loops.tile import (
 AHEAD = 8  # chunks that a thread of `scan` reads before it needs them: memory takes long to answer
 
 
-@kernel
-def products_of_gates(gate, since_start, until_end, whole):
-    """``c_i``, ``ratio_Ti (heads, N)`` and ``c_T (heads, chunks)``; a thread a chunk."""
-    n, chunks = gate.shape[1], whole.shape[1]
-    task = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-    if task < gate.shape[0] * chunks:
-        head, chunk = task // chunks, task % chunks
-        start, stop = chunk * TILE, min(chunk * TILE + TILE, n)
-        product = gate[head, start]
-        since_start[head, start] = product
-        for i in range(start + 1, stop):
-            product *= gate[head, i]
-            since_start[head, i] = product
-        whole[head, chunk] = product
-        until_end[head, stop - 1] = 1
-        for i in range(stop - 2, start - 1, -1):
-            until_end[head, i] = until_end[head, i + 1] * gate[head, i + 1]
-
-
 @kernel(threads=THREADS, blocks=2)
-def sums(b, u, weight, decay, beside, states, z):
-    """``states[head, chunk] = sum_j w_j b_j u_j^T (C, M)``, and ``z[head, chunk] = sum_j w_j beside_j b_j (C,)``.
+def sums(b, u, beside, states, z):
+    """``states[head, chunk] = sum_j b_j u_j^T (C, M)``, and ``z[head, chunk] = sum_j beside_j b_j (C,)``.
 
-    ``w_j`` is ``weight_j decay_j``. Grid: heads * chunks, tiles of ``C``, tiles of ``M``.
+    Grid: heads * chunks, tiles of ``C``, tiles of ``M``.
     """
     left = cuda.shared.array((STEP, PITCH), b.dtype)
     right = cuda.shared.array((STEP, PITCH), b.dtype)
@@ -58,13 +43,10 @@ def sums(b, u, weight, decay, beside, states, z):
     for row in range(chunk * TILE, min(chunk * TILE + TILE, n), STEP):
         load_panel(t, left, b, head, row, first_c)
         load_panel(t, right, u, head, row, first_m)
-        for e in range(t, STEP * TILE, THREADS):  # the numbers that this very thread has loaded
-            if row + e // TILE < n:
-                right[e // TILE, e % TILE] *= weight[head, row + e // TILE] * decay[head, row + e // TILE]
         cuda.syncthreads()
         if t < TILE and cuda.blockIdx.z == 0:
             for j in range(min(STEP, n - row)):
-                total[0] += left[j, t] * (weight[head, row + j] * decay[head, row + j] * beside[head, row + j])
+                total[0] += left[j, t] * beside[head, row + j]
         add_panel_by_panel(x, y, acc, left, right)
         cuda.syncthreads()
     for r in range(EACH):
@@ -78,7 +60,7 @@ def sums(b, u, weight, decay, beside, states, z):
 
 
 @kernel
-def scan(states, whole, start, end, backwards):
+def scan(states, start, end, backwards):
     """In place of each chunk's sum the state before it, from ``start`` to ``end (heads, size)``.
 
     Grid: heads * blocks of ``THREADS`` numbers of a state.
@@ -98,5 +80,17 @@ def scan(states, whole, start, end, backwards):
                 if first + turn < chunks:
                     chunk = chunks - 1 - first - turn if backwards else first + turn
                     states[head, chunk, e] = s
-                    s = whole[head, chunk] * s + ahead[turn]
+                    s += ahead[turn]
         end[head, e] = s
+
+
+def scanned(call, x, start, backwards):
+    """The state after the last chunk; in ``x (heads, chunks, ...)``, in place of sums, those before each chunk."""
+    count, shape, size = x.shape[1], x.shape[2:], math.prod(x.shape[2:])
+    start = filled(call, (size,), dtype_of(x), 0) if start is None else call.flat(start, axes=len(shape))
+    end = call.empty(shape, dtype_of(x))
+    views = (
+        array.reshape((call.heads, *axes)) for array, axes in ((x, (count, size)), (start, (size,)), (end, (size,)))
+    )
+    call.launch(scan, (call.heads * -(-size // THREADS),), (THREADS,), *views, backwards)
+    return end

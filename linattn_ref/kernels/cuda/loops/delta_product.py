@@ -140,9 +140,9 @@ def _sums(call, b, u):
     """``b^T u`` of each chunk: ``(heads, chunks, C, M)``."""
     dtype, count = dtype_of(b), tiles(b.shape[1])
     sums, one = call.empty((count, b.shape[2], u.shape[2]), dtype), filled(call, b.shape[1:2], dtype, 1)
-    beside = call.empty((count, b.shape[2]), dtype)  # the column of a denominator, which there is none of
+    z = call.empty((count, b.shape[2]), dtype)  # of a denominator, which there is none of
     grid = call.heads * count, tiles(b.shape[2]), tiles(u.shape[2])
-    call.launch(causal_states.sums, grid, BLOCK, b, u, one, one, one, sums, beside)
+    call.launch(causal_states.sums, grid, BLOCK, b, u, one, sums, z)
     return sums
 
 

@@ -104,11 +104,11 @@ def take(x, y, acc, tile):
 
 
 @inlined
-def scatter(x, y, acc, panel, out, head, of, who, first_m):
-    """The tile ``acc`` to the rows ``of[who]`` of ``out[head]``, each multiplied by its number in ``panel[0]``."""
+def scatter(x, y, acc, out, head, of, who, first_m):
+    """The tile ``acc`` to the rows ``of[who]`` of ``out[head]``."""
     for r in range(EACH):
         i = y + SIDE * r
         for s in range(EACH):
             m = first_m + x + SIDE * s
             if of[who, i] >= 0 and m < out.shape[2]:
-                out[head, of[who, i], m] = panel[0, i] * acc[r, s]
+                out[head, of[who, i], m] = acc[r, s]

@@ -1,6 +1,7 @@
 """The kernels of the causal product for bfloat16 and float16, on tensor cores: `causal_chunks` with other tiles.
 
-The formulas are those of `causal_chunks` without gates; `causal_states.scan` is used as it is. States, sums and
+The formulas are those of `causal_chunks`; `causal_states.scan` is used as it is. Rows ``u_j`` of 16 bits are not
+divided by a denominator beforehand but multiplied by a weight ``w_j`` where they are read. States, sums and
 denominators are float32. To 16 bits are rounded, because they go into another product: the masked scores within a
 chunk, the state as a chunk reads it, and the weighted rows ``w_j u_j`` of which states are made; the first two as in
 flash-linear-attention's Triton kernels. The denominator is a product in float32 throughout.
@@ -69,13 +70,21 @@ def weigh_pairs(t, pairs, vectors, k):
 
 
 @inlined
-def mask_scores(lane, warp, scores, vectors, backwards):
-    """``scores_ij w_j`` where row ``i`` sees row ``j``, else 0."""
+def mask_scores(lane, warp, scores, backwards):
+    """``scores_ij`` where row ``i`` sees row ``j``, else 0."""
     for j in range(PARTS):
         for e in range(4):
             i, c = 16 * warp + (lane >> 2) + 8 * (e >> 1), 8 * j + 2 * (lane & 3) + (e & 1)
-            seen = (c >= i if backwards else c <= i) and vectors[WEIGHT, c] != 0
-            scores[j, e] = scores[j, e] * vectors[WEIGHT, c] if seen else ZERO
+            scores[j, e] = scores[j, e] if (c >= i if backwards else c <= i) else ZERO
+
+
+@inlined
+def weigh_scores(lane, scores, vectors):
+    """``scores_ij w_j``, 0 for a weight of 0."""
+    for j in range(PARTS):
+        for e in range(4):
+            c = 8 * j + 2 * (lane & 3) + (e & 1)
+            scores[j, e] = scores[j, e] * vectors[WEIGHT, c] if vectors[WEIGHT, c] != 0 else ZERO
 
 
 @kernel(threads=LANES, blocks=4)
@@ -117,15 +126,15 @@ def sums(b, u, weight, beside, states, z, weighted):
 
 
 @kernel(threads=LANES, blocks=2)
-def forward(a, b, u, weight, states, z, eps, out, denominator, normalised):
+def forward(a, b, u, states, z, eps, out, denominator, normalised):
     """``out (heads, N, words)`` and, if ``normalised``, what it is divided by. Grid: heads * chunks, tiles of ``M``."""
     left = cuda.shared.array((EDGE, ROW_PITCH), a.dtype)
     right = cuda.shared.array((EDGE, ROW_PITCH), a.dtype)
     below = cuda.shared.array((WORDS, PAIR_PITCH), a.dtype)
-    vectors = cuda.shared.array((3, EDGE), weight.dtype)
-    scores = cuda.local.array((PARTS, 4), weight.dtype)
-    acc = cuda.local.array((PARTS, 4), weight.dtype)
-    total = cuda.local.array(2, weight.dtype)  # of the lane's two rows
+    some_z = cuda.shared.array(EDGE, z.dtype)
+    scores = cuda.local.array((PARTS, 4), z.dtype)
+    acc = cuda.local.array((PARTS, 4), z.dtype)
+    total = cuda.local.array(2, z.dtype)  # of the lane's two rows
     n, chunks = a.shape[1], states.shape[1]
     head, chunk, first_m = cuda.blockIdx.x // chunks, cuda.blockIdx.x % chunks, cuda.blockIdx.y * WORDS
     row = chunk * EDGE
@@ -136,27 +145,26 @@ def forward(a, b, u, weight, states, z, eps, out, denominator, normalised):
     clear(acc)
     for r in range(2):
         total[r] = 0
-    load_vector(t, vectors, WEIGHT, weight, head, row)
     for first in range(0, a.shape[2], WORDS):
         load_rows(t, left, a, head, row, first)
         load_rows(t, right, b, head, row, first)
         load_state(t, below, states, head, chunk, 2 * first, 2 * first_m, False)
         if t < EDGE:
-            vectors[Z, t] = 0
+            some_z[t] = 0
             if 2 * first + t < z.shape[2]:
-                vectors[Z, t] = z[head, chunk, 2 * first + t]
+                some_z[t] = z[head, chunk, 2 * first + t]
         cuda.syncthreads()
         add_rows_by_rows(lane, warp, scores, left, right)  # a b^T
         add_rows_by_pairs(lane, warp, acc, left, below)  # a S
         if normalised:
             for w in range(lane & 3, WORDS, 4):
                 for r in range(2):
-                    total[r] += low(left[i + 8 * r, w]) * vectors[Z, 2 * w]
-                    total[r] += high(left[i + 8 * r, w]) * vectors[Z, 2 * w + 1]
+                    total[r] += low(left[i + 8 * r, w]) * some_z[2 * w]
+                    total[r] += high(left[i + 8 * r, w]) * some_z[2 * w + 1]
         cuda.syncthreads()
 
     load_pairs(t, below, u, head, row, first_m)
-    mask_scores(lane, warp, scores, vectors, False)
+    mask_scores(lane, warp, scores, False)
     cuda.syncthreads()
     if normalised:
         for j in range(PARTS):
@@ -221,7 +229,8 @@ def gradient(a, b, u, a_beside, b_beside, weight, scale, states, z, out, backwar
             c = 8 * j + 2 * (lane & 3) + (e & 1)
             scores[j, e] += mine[e >> 1] * vectors[BESIDE, c]
             acc[j, e] += mine[e >> 1] * vectors[Z, c]
-    mask_scores(lane, warp, scores, vectors, backwards)
+    mask_scores(lane, warp, scores, backwards)
+    weigh_scores(lane, scores, vectors)
     cuda.syncthreads()
     add_results_by_pairs(lane, acc, scores, below)
     write(lane, warp, acc, factor, out, head, row, first_m)

@@ -1,7 +1,7 @@
 """The causal product for bfloat16 and float16, on tensor cores: `causal_product` by `half_causal_chunks`.
 
-Same arguments and results, except that states, their gradients and denominators are float32, given and returned, and
-that there are no gates and weights. The three gradients are those of the table in `causal_product`.
+Same arguments and results, except that states, their gradients and denominators are float32, given and returned. The
+three gradients are those of the table in `causal_product`.
 
 A float16 is at most 65 504. States are rounded to 16 bits where a chunk reads them, so that float16 overflows to
 ``inf`` where a sum over all tokens is larger; bfloat16 does not. The gradients take
@@ -10,54 +10,42 @@ A float16 is at most 65 504. States are rounded to 16 bits where a chunk reads t
 The GPU has to be of compute capability 8.0 or later.
 """
 
-import math
-
 import numpy as np
 
 from linattn_ref.kernels.cuda.loops import half_causal_chunks as chunks
 from linattn_ref.kernels.cuda.loops.arrays import Call
-from linattn_ref.kernels.cuda.loops.causal_states import scan
+from linattn_ref.kernels.cuda.loops.causal_states import scanned
 from linattn_ref.kernels.cuda.loops.half_rows import dot_rows
 from linattn_ref.kernels.cuda.loops.half_tiles import WARP_BLOCK, edges
 from linattn_ref.kernels.cuda.loops.half_words import check_float32, check_formats, empty_words, launch, results, words
 from linattn_ref.kernels.cuda.loops.rows import filled, share_of
-from linattn_ref.kernels.cuda.loops.tile import THREADS
 
 
-def forward(phi_q, phi_k, v, gate, weight, state):
+def forward(phi_q, phi_k, v, state):
     """``out (..., N, M)`` of the inputs' dtype, and the state ``(..., C, M)``, float32."""
-    out, _, s, _ = _forward(phi_q, phi_k, v, gate, weight, state, None, None)
+    out, _, s, _ = normalised_forward(phi_q, phi_k, v, state, None, None)
     return out, s
 
 
-def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps):
+def normalised_forward(phi_q, phi_k, v, s, z, eps):
     """``out``, and in float32 ``denominator (..., N)``, ``s (..., C, M)`` and ``z (..., C)``."""
-    return _forward(phi_q, phi_k, v, gate, weight, s, z, eps)
-
-
-def _forward(phi_q, phi_k, v, gate, weight, s, z, eps):
-    numbers, m, like = _check(gate, weight, phi_q=phi_q, phi_k=phi_k, v=v), v.shape[-1], v
+    numbers, m, like = check_formats(phi_q=phi_q, phi_k=phi_k, v=v), v.shape[-1], v
     check_float32(s=s, z=z)
     call, c = Call(v.shape[:-2], phi_q=phi_q, phi_k=phi_k, v=v, s=s, z=z), phi_k.shape[-1]
     phi_q, phi_k, v = words(call, phi_q), words(call, phi_k), words(call, v)
-    out, *rest = forward_of_heads(call, numbers, (c, m), phi_q, phi_k, v, None, s, z, eps)
+    out, *rest = forward_of_heads(call, numbers, (c, m), phi_q, phi_k, v, s, z, eps)
     return results(call, out, m, like), *call.results(*rest)
 
 
-def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state):
-    """``d_phi_q, d_phi_k, d_v`` of the inputs' dtype, None and None, and ``d_state``, float32."""
-    *gradients, d_s, _ = _backward(d_out, d_state, None, phi_q, phi_k, v, gate, weight, state, None, None, None)
-    return *gradients, d_s
+def backward(d_out, d_state, phi_q, phi_k, v, state):
+    """``d_phi_q, d_phi_k, d_v`` of the inputs' dtype, and ``d_state``, float32."""
+    return normalised_backward(d_out, d_state, None, phi_q, phi_k, v, state, None, None, None)[:-1]
 
 
-def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator):
-    """``d_phi_q, d_phi_k, d_v`` of the inputs' dtype, None and None, and ``d_s, d_z``, float32."""
-    return _backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator)
-
-
-def _backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator):
+def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, out, denominator):
+    """``d_phi_q, d_phi_k, d_v`` of the inputs' dtype, and ``d_s, d_z``, float32."""
     inputs = phi_q, phi_k, v
-    numbers = _check(gate, weight, phi_q=phi_q, phi_k=phi_k, v=v, out=out, d_out=d_out)
+    numbers = check_formats(phi_q=phi_q, phi_k=phi_k, v=v, out=out, d_out=d_out)
     check_float32(s=s, z=z, d_s=d_s, d_z=d_z, denominator=denominator)
     arrays = {"phi_q": phi_q, "phi_k": phi_k, "v": v, "s": s, "z": z}
     call = Call(v.shape[:-2], d_out=d_out, d_s=d_s, d_z=d_z, out=out, denominator=denominator, **arrays)
@@ -66,43 +54,32 @@ def _backward(d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denomin
         share = share_of(call, call.flat(denominator, axes=1))  # (heads, N)
         ones = share, dot_rows(call, numbers, g, words(call, out), sign=-1)
     widths, rows = (phi_k.shape[-1], v.shape[-1]), (words(call, x) for x in inputs)
-    *gradients, d_s, d_z = backward_of_heads(call, numbers, widths, g, d_s, d_z, *rows, None, s, z, ones)
+    *gradients, d_s, d_z = backward_of_heads(call, numbers, widths, g, d_s, d_z, *rows, s, z, ones)
     gradients = (results(call, d, x.shape[-1], x) for d, x in zip(gradients, inputs, strict=True))
-    return *gradients, None, None, *call.results(d_s, d_z)
-
-
-def _check(gate, weight, **arrays):
-    for name, x in (("gate", gate), ("weight", weight)):
-        if x is not None:
-            raise ValueError(
-                f"{name}: the kernels for 16-bit arrays have none, got an array; float32 arrays may have one"
-            )
-    return check_formats(**arrays)
+    return *gradients, *call.results(d_s, d_z)
 
 
 # --- Words in, words out --------------------------------------------------------------------------------------------
 
 
-def forward_of_heads(call, numbers, widths, phi_q, phi_k, v, weight, s, z, eps):
+def forward_of_heads(call, numbers, widths, phi_q, phi_k, v, s, z, eps):
     """``out`` in words, ``denominator, s, z``; there is a denominator if ``eps`` is not None. ``widths`` is C and M."""
     n, normalised = v.shape[1], eps is not None
     one = filled(call, (n,), np.float32, 1)
-    states, z_states, s, z = states_of_chunks(call, numbers, widths, phi_k, v, weight, one, s, z)
+    states, z_states, s, z = states_of_chunks(call, numbers, widths, phi_k, v, None, one, s, z)
     out, denominator = empty_words(call, n, widths[1]), call.empty((n,), np.float32)
     rest = states, z_states, np.float32(eps or 0), out, denominator, normalised
-    grid = call.heads * edges(n), edges(widths[1])
-    launch(call, numbers, chunks.forward, grid, WARP_BLOCK, phi_q, phi_k, v, one if weight is None else weight, *rest)
+    launch(call, numbers, chunks.forward, (call.heads * edges(n), edges(widths[1])), WARP_BLOCK, phi_q, phi_k, v, *rest)
     return out, denominator, s, z
 
 
-def backward_of_heads(call, numbers, widths, g, d_s, d_z, phi_q, phi_k, v, weight, s, z, ones):
+def backward_of_heads(call, numbers, widths, g, d_s, d_z, phi_q, phi_k, v, s, z, ones):
     """``d_phi_q, d_phi_k, d_v`` in words, ``d_s, d_z``; ``ones`` is ``1 / denominator`` and ``e``, or None."""
     c, m = widths
     n = v.shape[1]
     one, zero = filled(call, (n,), np.float32, 1), filled(call, (n,), np.float32, 0)
     share, e, v_beside = (one, zero, zero) if ones is None else (*ones, one)
-    w = one if weight is None else weight
-    states, z_states, _, _ = states_of_chunks(call, numbers, widths, phi_k, v, weight, one, s, z)
+    states, z_states, _, _ = states_of_chunks(call, numbers, widths, phi_k, v, None, one, s, z)
     later, z_later, d_s, d_z = states_of_chunks(
         call, numbers, widths, phi_q, g, None if ones is None else share, e, d_s, d_z, backwards=True
     )
@@ -115,9 +92,9 @@ def backward_of_heads(call, numbers, widths, g, d_s, d_z, phi_q, phi_k, v, weigh
         launch(call, numbers, chunks.gradient, grid, WARP_BLOCK, *arrays)
         return out
 
-    d_phi_q = product(c, g, v, phi_k, e, v_beside, w, share, states, z_states, False, True)  # (4)
-    d_phi_k = product(c, v, g, phi_q, v_beside, e, share, w, later, z_later, True, True)  # (5)
-    d_v = product(m, phi_k, phi_q, g, zero, zero, share, w, later, z_later, True, False)  # (6)
+    d_phi_q = product(c, g, v, phi_k, e, v_beside, one, share, states, z_states, False, True)  # (4)
+    d_phi_k = product(c, v, g, phi_q, v_beside, e, share, one, later, z_later, True, True)  # (5)
+    d_v = product(m, phi_k, phi_q, g, zero, zero, share, one, later, z_later, True, False)  # (6)
     return d_phi_q, d_phi_k, d_v, d_s, d_z
 
 
@@ -129,13 +106,4 @@ def states_of_chunks(call, numbers, widths, b, u, weight, beside, s, z, *, backw
     grid = call.heads * count, edges(c), edges(m)
     rest = weight if weighted else one, beside, states, z_states, weighted
     launch(call, numbers, chunks.sums, grid, WARP_BLOCK, b, u, *rest)
-    whole, ends = filled(call, (count,), np.float32, 1), []
-    for x, start in ((states, s), (z_states, z)):
-        shape, size = x.shape[2:], math.prod(x.shape[2:])
-        start = filled(call, (size,), np.float32, 0) if start is None else call.flat(start, axes=len(shape))
-        end = call.empty(shape, np.float32)
-        views = start.reshape((call.heads, size)), end.reshape((call.heads, size))
-        grid = (call.heads * -(-size // THREADS),)
-        call.launch(scan, grid, (THREADS,), x.reshape((call.heads, count, size)), whole, *views, backwards)
-        ends.append(end)
-    return states, z_states, *ends
+    return states, z_states, *(scanned(call, *each, backwards) for each in ((states, s), (z_states, z)))

@@ -6,11 +6,13 @@ Same arguments and results; ``log_sum_exp`` is float32. The GPU has to be of com
 import numpy as np
 
 from linattn_ref.kernels.cuda.loops.arrays import Call
-from linattn_ref.kernels.cuda.loops.half_rows import dot_rows
+from linattn_ref.kernels.cuda.loops.half_rows import divided_where_large, dot_rows
 from linattn_ref.kernels.cuda.loops.half_softmax_tiles import forward_tile, gradient_tile
 from linattn_ref.kernels.cuda.loops.half_tiles import WARP_BLOCK, edges
 from linattn_ref.kernels.cuda.loops.half_words import check_float32, check_formats, empty_words, launch, results, words
-from linattn_ref.kernels.cuda.loops.rows import filled
+from linattn_ref.kernels.cuda.loops.rows import filled, rounds_a_sum_away
+
+ONE_AND_ZERO = {"bfloat16": 0x3F80, "float16": 0x3C00}  # a word of the numbers 1 and 0
 
 
 def forward(q, k, v, key_mask, causal, scale):
@@ -32,20 +34,22 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     arrays = {"q": q, "k": k, "v": v, "out": out, "log_sum_exp": log_sum_exp, "key_mask": key_mask}
     call = Call(q.shape[:-2], d_out=d_out, **arrays)
     g, q, k, v, out = (words(call, x) for x in (d_out, q, k, v, out))
-    log_sum_exp, row_sum = call.flat(log_sum_exp, axes=1), dot_rows(call, numbers, g, out)  # (6)  (heads, N)
-    options = mask_of(call, key_mask, k), bool(causal), np.float32(scale), log_sum_exp, row_sum
-    gradients = [empty_words(call, x.shape[-2], x.shape[-1]) for x in inputs]
+    log_sum_exp, options = call.flat(log_sum_exp, axes=1), (mask_of(call, key_mask, k), bool(causal), np.float32(scale))
 
-    def gradient(d, like, a, b, a_value, b_value, u, factor, *modes):
-        grid = call.heads * edges(like.shape[-2]), edges(like.shape[-1])
-        arrays = a, b, a_value, b_value, u, *options, np.float32(factor), d, *modes
-        launch(call, numbers, gradient_tile, grid, WARP_BLOCK, *arrays)
-        return results(call, d, like.shape[-1], like)
+    def gradient(rows, width, a, b, a_value, b_value, u, row_sum, factor, *modes, above=-1):
+        d, grid = empty_words(call, rows, width), (call.heads * edges(rows), edges(width))
+        arrays = a, b, a_value, b_value, u, *options, log_sum_exp, row_sum, np.float32(factor), d, *modes
+        launch(call, numbers, gradient_tile, grid, WARP_BLOCK, *arrays, np.float32(above))
+        return d
 
-    d_q = gradient(gradients[0], inputs[0], q, k, g, v, k, scale, True, True)  # rows are queries; d_S
-    d_k = gradient(gradients[1], inputs[1], k, q, v, g, q, scale, False, True)
-    d_v = gradient(gradients[2], inputs[2], k, q, v, g, g, 1, False, False)
-    return d_q, d_k, d_v
+    above, one = rounds_a_sum_away(np.dtype(np.float32)), filled(call, (k.shape[1], 1), np.int32, ONE_AND_ZERO[numbers])
+    sums = gradient(q.shape[1], 1, q, k, g, v, one, log_sum_exp, 1, True, False, above=above)  # P takes nothing off
+    g = divided_where_large(call, numbers, g, sums, log_sum_exp, above)
+    row_sum = dot_rows(call, numbers, g, out)  # (6)  (heads, N)
+    d_q = gradient(*inputs[0].shape[-2:], q, k, g, v, k, row_sum, scale, True, True)  # rows are queries; d_S
+    d_k = gradient(*inputs[1].shape[-2:], k, q, v, g, q, row_sum, scale, False, True)
+    d_v = gradient(*inputs[2].shape[-2:], k, q, v, g, g, row_sum, 1, False, False)
+    return tuple(results(call, d, x.shape[-1], x) for d, x in zip((d_q, d_k, d_v), inputs, strict=True))
 
 
 def mask_of(call, key_mask, k):

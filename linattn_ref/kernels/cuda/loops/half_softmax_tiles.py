@@ -29,6 +29,7 @@ from linattn_ref.kernels.cuda.loops.half_tiles import (
     write,
 )
 from linattn_ref.kernels.cuda.loops.online_softmax import saturated
+from linattn_ref.kernels.cuda.loops.rows import is_large
 
 NOTHING, LARGEST = np.float32(-math.inf), np.finfo(np.float32).max
 LOG_SUM_EXP, ROW_SUM, VISIBLE = 0, 1, 2  # rows of `vectors`: two of the queries, one of the keys
@@ -129,13 +130,14 @@ def load_of_keys(t, vectors, k, key_mask, head, key):
 
 @kernel(threads=LANES, blocks=2)
 def gradient_tile(
-    a, b, a_value, b_value, u, key_mask, causal, scale, log_sum_exp, row_sum, factor, d, rows_are_queries, derivative
-):
+    a, b, a_value, b_value, u, key_mask, causal, scale, log_sum_exp, row_sum, factor, d, rows_are_queries, derivative,
+    above,
+):  # fmt: skip
     """``d_i = factor sum_j W_ij u_j``: ``W`` is ``P`` or, if ``derivative``, ``d_S``; or the transpose of either.
 
     ``a, a_value`` belong to the rows and ``b, b_value`` to the columns of ``W``: ``q, d_out`` of queries, ``k, v`` of
-    keys. What is taken off a pair is the sum of what belongs to its row and to its column, one of which is 0. Grid:
-    heads * tiles of rows, tiles of ``d``'s columns.
+    keys. What is taken off a pair is the sum of what belongs to its row and to its column, one of which is 0. For
+    ``above`` see `softmax_tiles`. Grid: heads * tiles of rows, tiles of ``d``'s columns.
     """
     left = cuda.shared.array((EDGE, ROW_PITCH), a.dtype)
     right = cuda.shared.array((EDGE, ROW_PITCH), a.dtype)
@@ -150,6 +152,12 @@ def gradient_tile(
     head, row, first_m = cuda.blockIdx.x // count, cuda.blockIdx.x % count * EDGE, cuda.blockIdx.y * WORDS
     lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.y & 31  # so that the compiler knows them not to be negative
     t = warp * 32 + lane
+    if above >= 0:
+        large = 0
+        if t < EDGE and row + t < rows and is_large(log_sum_exp[head, row + t], above):
+            large = 1
+        if not cuda.syncthreads_or(large):
+            return
     clear(acc)
     start, stop = 0, columns
     if causal and rows_are_queries:

@@ -1,4 +1,4 @@
-"""LSH attention on a GPU: `linattn_ref.kernels.reference.lsh` on the tiles of `softmax`.
+"""LSH attention on a GPU: `linattn_ref.attention.reformer` on the tiles of `softmax`.
 
 In each round the tokens are sorted and cut into chunks of ``C``; a chunk of queries meets the ``2 C`` keys of the chunk
 before and its own. One round is run after the other, each with a block for every stretch of the order of every head,
@@ -10,9 +10,9 @@ which need not begin or end with a chunk (`lsh_tiles`)::
     d_v         a key       queries of its chunk and the one after      P^T          d_out
     d_k         a key       queries of its chunk and the one after      d_S^T        scale q
 
-Forward, a block begins with what its queries have seen in earlier rounds: output ``o`` and log-sum-exp ``z`` are an
-online softmax with maximum ``z``, sum 1 and weighted sum ``o``. Backward, each round adds to the gradients. A round has
-a token once, so every number is written by one block, and sums have one order.
+Forward, a block begins with what its queries have seen in earlier rounds: maximum, sum and weighted sum of values, as
+`online_softmax` has them. Backward, each round adds to the gradients. A round has a token once, so every number is
+written by one block, and sums have one order.
 
 In place of the share ``1 / c_ij`` in each of its ``c_ij`` rounds a pair counts in full in the first of them, which is
 the same sum and needs no look at later rounds. Two tokens met if the numbers of their chunks ``c_q - c_k`` were 0 or 1
@@ -30,7 +30,7 @@ import numpy as np
 
 from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of, on_gpu
 from linattn_ref.kernels.cuda.loops.lsh_tiles import forward_tile, gradient_tile, write_chunks
-from linattn_ref.kernels.cuda.loops.rows import dot_rows, filled
+from linattn_ref.kernels.cuda.loops.rows import divided_where_large, dot_rows, filled, finish, rounds_a_sum_away
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, THREADS, TILE, tiles
 
 
@@ -62,15 +62,15 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
     n, m = v.shape[1:]
     order, chunks, seen, chunk, rows = _meeting(call, order, seen, chunk)
     out = filled(call, (n, m), dtype, 0)
-    log_sum_exp, so_far = filled(call, (n,), dtype, -math.inf), filled(call, (n,), dtype, -math.inf)
+    with_it, so_far = (filled(call, (n, 2), dtype, -math.inf) for _ in range(2))
     grid = call.heads * -(-n // rows), tiles(m)
     for current in range(order.shape[1]):
-        log_sum_exp, so_far = so_far, log_sum_exp  # a round writes all tokens that take part; others stay -inf in both
+        with_it, so_far = so_far, with_it  # a round writes all tokens that take part; others stay -inf in both
         who = order, chunks, seen, current, rows, chunk, bool(causal)
         call.launch(
-            forward_tile, grid, BLOCK, q, k, v, *who, dtype.type(scale), np.finfo(dtype).max, so_far, out, log_sum_exp
+            forward_tile, grid, BLOCK, q, k, v, *who, dtype.type(scale), np.finfo(dtype).max, so_far, out, with_it
         )
-    return call.results(out, log_sum_exp)
+    return call.results(out, finish(call, out, with_it))
 
 
 def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale):
@@ -79,23 +79,30 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     call = Call(q.shape[:-2], d_out=d_out, q=q, k=k, v=v, out=out, log_sum_exp=log_sum_exp)
     dtype, scale = dtype_of(q), dtype_of(q).type(scale)
     g, q, k, v = call.flat(d_out), call.flat(q), call.flat(k), call.flat(v)
-    log_sum_exp, row_sum = call.flat(log_sum_exp, axes=1), dot_rows(call, g, call.flat(out))  # (heads, N)
+    log_sum_exp, out = call.flat(log_sum_exp, axes=1), call.flat(out)
     d_q, d_k, d_v = (filled(call, x.shape[1:], dtype, 0) for x in (q, k, v))
     order, chunks, seen, chunk, rows = _meeting(call, order, seen, chunk)
 
-    def add(current, d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative):
+    def add(current, d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative, row_sum, above=-1):
         grid = call.heads * -(-d.shape[1] // rows), tiles(d.shape[2])
         who, scores = (
             (order, chunks, seen, current, rows, chunk, bool(causal)),
             (scale, np.finfo(dtype).max, log_sum_exp, row_sum),
         )
-        modes = rows_are_queries, derivative
+        modes = rows_are_queries, derivative, dtype.type(above)
         call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *who, *scores, factor, d, *modes)
 
+    sums, ones = filled(call, (q.shape[1], 1), dtype, 0), filled(call, (k.shape[1], 1), dtype, 1)
+    one, above = dtype.type(1), rounds_a_sum_away(dtype)
+    weights, derivatives = {"derivative": False, "row_sum": log_sum_exp}, {"derivative": True}  # P takes nothing off
     for current in range(order.shape[1]):
-        add(current, d_v, k, q, v, g, g, dtype.type(1), rows_are_queries=False, derivative=False)
-        add(current, d_k, k, q, v, g, q, scale, rows_are_queries=False, derivative=True)
-        add(current, d_q, q, k, g, v, k, scale, rows_are_queries=True, derivative=True)
+        add(current, sums, q, k, g, v, ones, one, rows_are_queries=True, **weights, above=above)
+    g = divided_where_large(call, g, sums, log_sum_exp, above)
+    derivatives["row_sum"] = dot_rows(call, g, out)  # (heads, N)
+    for current in range(order.shape[1]):
+        add(current, d_v, k, q, v, g, g, one, rows_are_queries=False, **weights)
+        add(current, d_k, k, q, v, g, q, scale, rows_are_queries=False, **derivatives)
+        add(current, d_q, q, k, g, v, k, scale, rows_are_queries=True, **derivatives)
     return call.results(d_q, d_k, d_v)
 
 

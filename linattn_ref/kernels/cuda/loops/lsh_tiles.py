@@ -35,12 +35,15 @@ from linattn_ref.kernels.cuda.loops.online_softmax import (
     MAXIMUM,
     SUM,
     add_sum,
+    begin,
     decay,
+    go_on,
     highest_parts,
     raise_maximum,
-    saturated,
     scores_to_weights,
+    to_scores,
 )
+from linattn_ref.kernels.cuda.loops.rows import is_large
 from linattn_ref.kernels.cuda.loops.softmax_tiles import store
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
@@ -90,12 +93,11 @@ def look_up_key(of, t, order, head, current, place, inside):
 
 
 @inlined
-def hide_strangers(x, y, tile, of, scale, largest, causal, rows_are_queries):
-    """Products to scores; ``-inf`` for a pair that does not meet in this round."""
+def hide_strangers(x, y, tile, of, causal, rows_are_queries):
+    """``-inf`` for a pair that does not meet in this round."""
     for i in range(y, TILE, SIDE):
         for j in range(x, TILE, SIDE):
             query, key = (i, j) if rows_are_queries else (j, i)
-            tile[i, j] = saturated(scale * tile[i, j], largest)
             if not of[LOW, query] <= of[PLACE, key] < of[HIGH, query]:
                 tile[i, j] = -math.inf
             if of[KEY, key] == of[QUERY, query] or (causal and of[KEY, key] > of[QUERY, query]):
@@ -118,10 +120,11 @@ def hide_met_before(x, y, tile, panel, rounds, rows_are_queries):
 
 
 @kernel(threads=THREADS, blocks=2)
-def forward_tile(q, k, v, order, chunks, seen, current, rows, chunk, causal, scale, largest, so_far, out, log_sum_exp):
+def forward_tile(q, k, v, order, chunks, seen, current, rows, chunk, causal, scale, largest, so_far, out, with_it):
     """Add round ``current`` to ``out (heads, N, M)``. Grid: heads * tiles of ``rows`` places, tiles of ``M``.
 
-    The log-sum-exp of earlier rounds comes from ``so_far (heads, N)``: another block may have written the new one.
+    The maximum and sum of earlier rounds come from ``so_far (heads, N, 2)``, and go to ``with_it`` with this one:
+    another block may have written there already.
     """
     tile = cuda.shared.array((TILE, PITCH), q.dtype)
     panel = cuda.shared.array((STEP, PITCH), q.dtype)
@@ -136,15 +139,12 @@ def forward_tile(q, k, v, order, chunks, seen, current, rows, chunk, causal, sca
     last_row = min(row + rows, seen[head])
     if t < TILE:
         look_up_query(of, t, order, head, current, row + t, row + t < last_row, chunk)
-        state[MAXIMUM, t] = -math.inf
-        state[SUM, t] = 0
+        begin(t, state)
         if of[QUERY, t] >= 0:
-            state[MAXIMUM, t] = so_far[head, of[QUERY, t]]
-            if state[MAXIMUM, t] != -math.inf:
-                state[SUM, t] = 1
+            go_on(t, state, so_far, head, of[QUERY, t])
     cuda.syncthreads()
     gather_tile(x, y, tile, out, head, of, QUERY, first_m)
-    take(x, y, acc, tile)  # one more key, with score `so_far` and value `out`: equations (4), (5) of the reference
+    take(x, y, acc, tile)
     start, stop = max(row // chunk - 1, 0) * chunk, 0
     if row < last_row:
         stop = min(((last_row - 1) // chunk + 1) * chunk, seen[head])
@@ -160,7 +160,8 @@ def forward_tile(q, k, v, order, chunks, seen, current, rows, chunk, causal, sca
             add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE)
             cuda.syncthreads()
         store(x, y, scores, tile)
-        hide_strangers(x, y, tile, of, scale, largest, causal, True)
+        to_scores(x, y, tile, scale, largest)
+        hide_strangers(x, y, tile, of, causal, True)
         for first in range(0, current, HALF):
             gather_strips(t, panel, chunks, chunks, head, of, QUERY, KEY, first)
             cuda.syncthreads()
@@ -189,14 +190,9 @@ def forward_tile(q, k, v, order, chunks, seen, current, rows, chunk, causal, sca
                 turn += 1
         cuda.syncthreads()
 
-    if t < TILE:
-        panel[0, t] = 0 if state[SUM, t] == 0 else 1 / state[SUM, t]
-        if of[QUERY, t] >= 0 and cuda.blockIdx.y == 0:
-            log_sum_exp[head, of[QUERY, t]] = state[MAXIMUM, t]
-            if state[SUM, t] != 0:
-                log_sum_exp[head, of[QUERY, t]] = state[MAXIMUM, t] + math.log(state[SUM, t])
-    cuda.syncthreads()
-    scatter(x, y, acc, panel, out, head, of, QUERY, first_m)
+    if t < TILE and of[QUERY, t] >= 0 and cuda.blockIdx.y == 0:
+        with_it[head, of[QUERY, t], 0], with_it[head, of[QUERY, t], 1] = state[MAXIMUM, t], state[SUM, t]
+    scatter(x, y, acc, out, head, of, QUERY, first_m)
 
 
 # --- Backward -------------------------------------------------------------------------------------------------------
@@ -205,13 +201,14 @@ def forward_tile(q, k, v, order, chunks, seen, current, rows, chunk, causal, sca
 @kernel(threads=THREADS, blocks=2)
 def gradient_tile(
     a, b, a_value, b_value, u, order, chunks, seen, current, rows, chunk, causal, scale, largest, log_sum_exp, row_sum,
-    factor, d, rows_are_queries, derivative,
+    factor, d, rows_are_queries, derivative, above,
 ):  # fmt: skip
     """``d_i += factor sum_j W_ij u_j`` over the pairs of a round: ``W`` is ``P`` or, if ``derivative``, ``d_S``; or the
     transpose of either.
 
     ``a, a_value`` belong to the rows and ``b, b_value`` to the columns of ``W``: ``q, d_out`` of queries, ``k, v`` of
-    keys. Grid: heads * tiles of ``rows`` places, tiles of ``d``'s columns.
+    keys. Unless ``above`` is negative, rows are queries, and only tiles count in which the log-sum-exp of one is large
+    (`rows.is_large`). Grid: heads * tiles of ``rows`` places, tiles of ``d``'s columns.
     """
     tile = cuda.shared.array((TILE, PITCH), a.dtype)
     panel = cuda.shared.array((STEP, PITCH), a.dtype)
@@ -236,6 +233,12 @@ def gradient_tile(
         else:
             look_up_key(of, t, order, head, current, row + t, row + t < last_row)
     cuda.syncthreads()
+    if above >= 0:
+        large = 0
+        if t < TILE and of[QUERY, t] >= 0 and is_large(log_sum_exp[head, of[QUERY, t]], above):
+            large = 1
+        if not cuda.syncthreads_or(large):
+            return
     clear(acc)
     for column in range(start, stop, TILE):
         if t < TILE:
@@ -254,7 +257,8 @@ def gradient_tile(
             add_strips(x, y, product, panel)  # scores
             cuda.syncthreads()
         store(x, y, product, tile)
-        hide_strangers(x, y, tile, of, scale, largest, causal, rows_are_queries)
+        to_scores(x, y, tile, scale, largest)
+        hide_strangers(x, y, tile, of, causal, rows_are_queries)
         for first in range(0, current, HALF):
             gather_strips(t, panel, chunks, chunks, head, of, QUERY, KEY, first)
             cuda.syncthreads()

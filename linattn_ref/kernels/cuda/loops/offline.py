@@ -39,7 +39,7 @@ def signature_of(arguments, real):
     kinds["s"] = types.int16
     if half:
         kinds["h"] = getattr(types, half)
-    scalars = {"x": kinds["x"], "bool": types.boolean, "int": types.int64}
+    scalars = {"x": kinds["x"], "i": types.int32, "bool": types.boolean, "int": types.int64}
     return tuple(
         scalars[word] if word in scalars else types.Array(kinds[word[0]], int(word[1:]), "C")
         for word in arguments.split()
@@ -54,8 +54,8 @@ def compile_to_ptx(kernel, arguments, real, capability):
     kernel : the dispatcher
     arguments : str
         A word for each argument: ``x3`` is a contiguous array of ``real`` with three axes, ``b2`` one of bool, ``i2``
-        of int32, ``s2`` of int16, ``h3`` one of words of two 16-bit numbers, ``x`` a number, ``bool`` and ``int``
-        themselves.
+        of int32, ``s2`` of int16, ``h3`` one of words of two 16-bit numbers, ``x`` and ``i`` a number of such,
+        ``bool`` and ``int`` themselves.
     real : str
         ``"float32"`` or ``"float64"``; ``"bfloat16"`` or ``"float16"`` say what words hold, with float32 beside them.
     capability : tuple of int

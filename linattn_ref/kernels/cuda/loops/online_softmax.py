@@ -8,6 +8,10 @@ comes, ``-inf`` for pairs that do not see one another and for no others (`satura
     acc     = acc exp(maximum - highest) + exp(a - highest) @ v        (3)
 
 Of a row ``SIDE`` threads have a part each, which goes through ``panel``; one thread a row puts them together.
+
+What queries have met in earlier parts of a pattern, or rounds, is ``so_far (heads, N, 2)``: ``maximum`` and ``sum``
+apart, since where the first is large their ``maximum + log sum`` has no room for the second. At the start both are
+``-inf``. Outputs are divided by their sums at the end (`rows.finish`).
 """
 
 import math
@@ -22,6 +26,28 @@ MAXIMUM, SUM, DECAY = 0, 1, 2  # rows of `state`, a column for each query of the
 def saturated(score, largest):
     """A score beyond the range of its dtype as the largest, or smallest, finite number; NaN stays what it is."""
     return largest if score > largest else (-largest if score < -largest else score)
+
+
+@inlined
+def to_scores(x, y, tile, scale, largest):
+    """A tile of products to scores."""
+    for i in range(y, TILE, SIDE):
+        for j in range(x, TILE, SIDE):
+            tile[i, j] = saturated(scale * tile[i, j], largest)
+
+
+@inlined
+def begin(t, state):
+    """Row ``t`` has met no key."""
+    state[MAXIMUM, t] = -math.inf
+    state[SUM, t] = 0
+
+
+@inlined
+def go_on(t, state, so_far, head, query):
+    """Row ``t`` has met those of earlier parts."""
+    if so_far[head, query, 1] != -math.inf:
+        state[MAXIMUM, t], state[SUM, t] = so_far[head, query, 0], so_far[head, query, 1]
 
 
 @inlined

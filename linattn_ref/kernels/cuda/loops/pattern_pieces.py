@@ -5,34 +5,42 @@ A piece stands in its slot, ``TILE`` rows for one after the other. Each number i
 
 import math
 
-from linattn_ref.kernels.cuda.loops.device import cuda, kernel
+from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.half_tiles import ZERO
 from linattn_ref.kernels.cuda.loops.pattern_tasks import FIRST_SLOT, LAST_ROW, LAST_SLOT, ROW
 from linattn_ref.kernels.cuda.loops.tile import THREADS, TILE
 
 
+@inlined
+def share(maximum, highest):
+    """What is summed up under one maximum counts so much under a higher one; all of it where no score is a number."""
+    return math.exp(maximum - highest if maximum < highest else ZERO)
+
+
 @kernel
-def join_softmax(joins, numbers, pieces, piece_log_sums, so_far, out, log_sum_exp):
-    """Outputs and log-sum-exps of pieces, with those of earlier parts, ``so_far`` and ``out``: (1)-(4) with a piece in
-    place of a key. Grid: rows of ``joins`` * heads.
+def join_softmax(joins, numbers, pieces, of_pieces, so_far, out, with_it):
+    """What pieces have summed up, with that of earlier parts, ``so_far`` and ``out``: (1)-(3) with a piece in place of
+    a key. Grid: rows of ``joins`` * heads.
     """
     head, task, width = cuda.blockIdx.x % out.shape[0], cuda.blockIdx.x // out.shape[0], out.shape[2]
     for e in range(cuda.threadIdx.x, TILE * width, THREADS):
         i, m = e // width, e % width
         if joins[task, ROW] + i < joins[task, LAST_ROW]:
             query = numbers[joins[task, ROW] + i]
-            highest = so_far[head, query]
+            highest = so_far[head, query, 0]
             for slot in range(joins[task, FIRST_SLOT], joins[task, LAST_SLOT]):
-                highest = max(highest, piece_log_sums[head, slot * TILE + i])  # (1)
-            if highest != -math.inf:
-                total = math.exp(so_far[head, query] - highest)
-                mixed = total * out[head, query, m]
-                for slot in range(joins[task, FIRST_SLOT], joins[task, LAST_SLOT]):
-                    weight = math.exp(piece_log_sums[head, slot * TILE + i] - highest)
-                    total += weight  # (2)
-                    mixed += weight * pieces[head, slot * TILE + i, m]
-                out[head, query, m] = mixed / total  # (3)
-                if m == 0:
-                    log_sum_exp[head, query] = highest + math.log(total)  # (4)
+                highest = max(highest, of_pieces[head, slot * TILE + i, 0])  # (1)
+            weight = share(so_far[head, query, 0], highest)
+            mixed, total = weight * out[head, query, m], ZERO
+            if so_far[head, query, 1] != -math.inf:
+                total = weight * so_far[head, query, 1]
+            for slot in range(joins[task, FIRST_SLOT], joins[task, LAST_SLOT]):
+                weight = share(of_pieces[head, slot * TILE + i, 0], highest)
+                total += weight * of_pieces[head, slot * TILE + i, 1]  # (2)
+                mixed += weight * pieces[head, slot * TILE + i, m]  # (3)
+            out[head, query, m] = mixed
+            if m == 0:
+                with_it[head, query, 0], with_it[head, query, 1] = highest, total
 
 
 @kernel

@@ -1,7 +1,7 @@
-"""Pattern softmax on a GPU: `linattn_ref.kernels.reference.pattern_softmax` on the tiles of `softmax`.
+"""Pattern softmax on a GPU: the page `linattn_ref.attention.pattern_softmax` on the tiles of `softmax`.
 
-The formulas (1)-(6) are the reference's. A part of the pattern is run after the other, each with a block for every
-``TILE`` rows of a head (`pattern_tasks`)::
+Numbers of equations are those of `online_softmax`. One part of the pattern is run after the other, each with a block
+for every ``TILE`` rows of a head (`pattern_tasks`)::
 
     gradient    a row is    sums over                       weights      times
     out         a query     the keys in its tile's runs     P            v
@@ -9,9 +9,9 @@ The formulas (1)-(6) are the reference's. A part of the pattern is run after the
     d_v         a key       the queries that see it         P^T          d_out
     d_k         a key       the queries that see it         d_S^T        scale q
 
-Forward, a block begins with what its queries have seen in earlier parts: output ``o`` and log-sum-exp ``s`` are an
-online softmax with maximum ``s``, sum 1 and weighted sum ``o``. Backward, each part adds to the gradients. A part has a
-query or key no more than once, so every number is written by one block, and sums have one order.
+Forward, a block begins with what its queries have seen in earlier parts: maximum, sum and weighted sum of values, as
+`online_softmax` has them. Backward, each part adds to the gradients. A part has a query or key no more than once, so
+every number is written by one block, and sums have one order.
 
 Where a few rows have most of the work, as global tokens do, it is dealt out to several blocks (`pattern_pieces`).
 
@@ -28,7 +28,14 @@ from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of, on_gpu
 from linattn_ref.kernels.cuda.loops.pattern_pieces import add_pieces, join_softmax
 from linattn_ref.kernels.cuda.loops.pattern_tasks import tasks_of_keys, tasks_of_queries
 from linattn_ref.kernels.cuda.loops.pattern_tiles import forward_tile, gradient_tile
-from linattn_ref.kernels.cuda.loops.rows import dot_rows, filled, move_rows
+from linattn_ref.kernels.cuda.loops.rows import (
+    divided_where_large,
+    dot_rows,
+    filled,
+    finish,
+    move_rows,
+    rounds_a_sum_away,
+)
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, THREADS, TILE, tiles
 
 __all__ = ["backward", "dtype_of", "forward", "on_gpu"]
@@ -41,7 +48,7 @@ def forward(q, k, v, key_mask, pattern, scale):
     ----------
     q, k, v : array, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``
     key_mask : array of bool ``(..., L)`` or None
-    pattern : tuple of `linattn_ref.kernels.parts.Part`
+    pattern : tuple of `linattn_ref.attention.sparse.part.Part`
         Disjoint, with ``N`` queries and ``L`` keys; the same for all leading axes. Of NumPy arrays always.
     scale : float
 
@@ -55,17 +62,17 @@ def forward(q, k, v, key_mask, pattern, scale):
     q, k, v = call.flat(q), call.flat(k), call.flat(v)
     mask, n, m = _mask(call, key_mask, k), q.shape[1], v.shape[2]
     scale = dtype.type(scale), np.finfo(dtype).max
-    out, log_sum_exp = filled(call, (n, m), dtype, 0), filled(call, (n,), dtype, -math.inf)
-    so_far = call.empty((n,), dtype)
+    out, with_it = filled(call, (n, m), dtype, 0), filled(call, (n, 2), dtype, -math.inf)
+    so_far = call.empty((n, 2), dtype)
     for part in _with_pairs(pattern):
         work = tasks_of_queries(part, TILE)
         who = mask, *_on_gpu(call, work.tasks, work.runs, *_members(part))
-        pieces, piece_log_sums = call.empty((_room(work), m), dtype), call.empty((_room(work),), dtype)
-        move_rows(call, log_sum_exp, 0, so_far, 0, n)
-        seen, grid = (so_far, out, log_sum_exp), (len(work.tasks) * call.heads, tiles(m))
-        call.launch(forward_tile, grid, BLOCK, q, k, v, *who, *scale, *seen, pieces, piece_log_sums)
-        _join(call, join_softmax, work, part.queries, pieces, piece_log_sums, *seen)
-    return call.results(out, log_sum_exp)
+        pieces, of_pieces = call.empty((_room(work), m), dtype), call.empty((_room(work), 2), dtype)
+        move_rows(call, with_it, 0, so_far, 0, n)
+        seen, grid = (so_far, out, with_it), (len(work.tasks) * call.heads, tiles(m))
+        call.launch(forward_tile, grid, BLOCK, q, k, v, *who, *scale, *seen, pieces, of_pieces)
+        _join(call, join_softmax, work, part.queries, pieces, of_pieces, *seen)
+    return call.results(out, finish(call, out, with_it))  # (4)
 
 
 def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
@@ -73,29 +80,37 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
     arrays = {"q": q, "k": k, "v": v, "out": out, "log_sum_exp": log_sum_exp, "key_mask": key_mask}
     call, dtype = Call(q.shape[:-2], d_out=d_out, **arrays), dtype_of(q)
     g, q, k, v = call.flat(d_out), call.flat(q), call.flat(k), call.flat(v)
-    log_sum_exp, row_sum = call.flat(log_sum_exp, axes=1), dot_rows(call, g, call.flat(out))  # (6)  (heads, N)
+    log_sum_exp, out = call.flat(log_sum_exp, axes=1), call.flat(out)
     d_q, d_k, d_v = (filled(call, x.shape[1:], dtype, 0) for x in (q, k, v))
     mask, scale = _mask(call, key_mask, k), dtype.type(scale)
 
-    def add(d, work, numbers, who, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative):
+    def add(d, rows, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative, row_sum, above=-1):
+        work, numbers, who = rows
         grid = len(work.tasks) * call.heads, tiles(d.shape[2])
         pieces, scores = (
             filled(call, (_room(work), d.shape[2]), dtype, 0),
             (scale, np.finfo(dtype).max, log_sum_exp, row_sum),
         )
-        modes = rows_are_queries, derivative
+        modes = rows_are_queries, derivative, dtype.type(above)
         call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *who, *scores, factor, d, pieces, *modes)
         _join(call, add_pieces, work, numbers, pieces, d)
 
-    for part in _with_pairs(pattern):
-        members, one = _on_gpu(call, *_members(part)), dtype.type(1)
-        work = tasks_of_keys(part, TILE)
-        rows = work, part.keys, (mask, *_on_gpu(call, work.tasks, work.runs), *members)
-        add(d_v, *rows, k, q, v, g, g, one, rows_are_queries=False, derivative=False)
-        add(d_k, *rows, k, q, v, g, q, scale, rows_are_queries=False, derivative=True)
-        work = tasks_of_queries(part, TILE)
-        rows = work, part.queries, (mask, *_on_gpu(call, work.tasks, work.runs), *members)
-        add(d_q, *rows, q, k, g, v, k, scale, rows_are_queries=True, derivative=True)
+    def rows_of(part, numbers, work):
+        return work, numbers, (mask, *_on_gpu(call, work.tasks, work.runs, *_members(part)))
+
+    sums, ones = filled(call, (q.shape[1], 1), dtype, 0), filled(call, (k.shape[1], 1), dtype, 1)
+    one, above, some = dtype.type(1), rounds_a_sum_away(dtype), _with_pairs(pattern)
+    weights, derivatives = {"derivative": False, "row_sum": log_sum_exp}, {"derivative": True}  # P takes nothing off
+    by_query = [rows_of(part, part.queries, tasks_of_queries(part, TILE)) for part in some]
+    for rows in by_query:
+        add(sums, rows, q, k, g, v, ones, one, rows_are_queries=True, **weights, above=above)
+    g = divided_where_large(call, g, sums, log_sum_exp, above)
+    derivatives["row_sum"] = dot_rows(call, g, out)  # (6)  (heads, N)
+    for part, queries in zip(some, by_query, strict=True):
+        keys = rows_of(part, part.keys, tasks_of_keys(part, TILE))
+        add(d_v, keys, k, q, v, g, g, one, rows_are_queries=False, **weights)
+        add(d_k, keys, k, q, v, g, q, scale, rows_are_queries=False, **derivatives)
+        add(d_q, queries, q, k, g, v, k, scale, rows_are_queries=True, **derivatives)
     return call.results(d_q, d_k, d_v)
 
 

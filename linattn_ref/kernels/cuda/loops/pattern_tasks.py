@@ -1,7 +1,7 @@
 """A part of a pattern in pieces for the blocks of a GPU: at most ``TILE`` rows each, and the columns they look at.
 
-The parts' own tiles (`linattn_ref.kernels.parts`) are as wide as a CPU's vectors. A block has room for more rows, and
-neighbouring tiles see much the same, so they are put together:
+The parts' own tiles (`linattn_ref.attention.sparse.part`) are as wide as a CPU's vectors. A block has room for more
+rows, and neighbouring tiles see much the same, so they are put together:
 
 * where ``low`` and ``high`` alone say what a row sees (windows, intervals, columns), any rows that are neighbours;
 * else (lists of key blocks) only tiles with the same runs. A list for every 16 queries fills a quarter of a block.

@@ -19,6 +19,7 @@ from linattn_ref.kernels.cuda.loops.gather import (
     KEY,
     LOG_SUM,
     LOW,
+    NUMBER,
     PIECE,
     PLACE,
     QUERY,
@@ -36,11 +37,13 @@ from linattn_ref.kernels.cuda.loops.online_softmax import (
     MAXIMUM,
     SUM,
     add_sum,
+    begin,
     decay,
+    go_on,
     highest_parts,
     raise_maximum,
-    saturated,
     scores_to_weights,
+    to_scores,
 )
 from linattn_ref.kernels.cuda.loops.pattern_tasks import (
     BEFORE,
@@ -53,6 +56,7 @@ from linattn_ref.kernels.cuda.loops.pattern_tasks import (
     SLOT,
     START,
 )
+from linattn_ref.kernels.cuda.loops.rows import is_large
 from linattn_ref.kernels.cuda.loops.softmax_tiles import store
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
@@ -72,11 +76,10 @@ from linattn_ref.kernels.cuda.loops.tile import (
 
 
 @inlined
-def hide(x, y, tile, of, scale, largest):
-    """Products to scores, ``-inf`` where the query does not see the key."""
+def hide(x, y, tile, of):
+    """``-inf`` where the query does not see the key."""
     for i in range(y, TILE, SIDE):
         for j in range(x, TILE, SIDE):
-            tile[i, j] = saturated(scale * tile[i, j], largest)
             if not of[LOW, i] <= of[PLACE, j] < of[HIGH, i]:
                 tile[i, j] = -math.inf
 
@@ -86,13 +89,13 @@ def hide(x, y, tile, of, scale, largest):
 
 @kernel(threads=THREADS, blocks=2)
 def forward_tile(
-    q, k, v, key_mask, tasks, runs, queries, keys, scale, largest, so_far, out, log_sum_exp, pieces,
-    piece_log_sums,
+    q, k, v, key_mask, tasks, runs, queries, keys, scale, largest, so_far, out, with_it, pieces, of_pieces,
 ):  # fmt: skip
-    """One part's share in ``out (heads, N, M)`` and ``log_sum_exp (heads, N)``. Grid: tasks * heads, tiles of ``M``.
+    """One part's share in ``out (heads, N, M)``. Grid: tasks * heads, tiles of ``M``.
 
-    The log-sum-exp of earlier parts comes from ``so_far (heads, N)``: another block may have written the new one. A
-    piece knows of no earlier parts, and goes to its slot in ``pieces`` and ``piece_log_sums``.
+    The maximum and sum of earlier parts come from ``so_far (heads, N, 2)``, and go to ``with_it`` with this one:
+    another block may have written there already. A piece knows of no earlier parts, and goes to its slot in ``pieces``
+    and ``of_pieces``.
     """
     tile = cuda.shared.array((TILE, PITCH), q.dtype)
     panel = cuda.shared.array((STEP, PITCH), q.dtype)
@@ -108,16 +111,16 @@ def forward_tile(
         row = tasks[task, ROW] + t
         look_up_query(of, t, queries, row, row < tasks[task, LAST_ROW])
         of[PIECE, t] = -1
-        state[MAXIMUM, t], state[SUM, t] = -math.inf, 1  # worth exp(-inf), once anything is seen
+        begin(t, state)
         if of[QUERY, t] >= 0 and slot >= 0:
             of[PIECE, t] = slot * TILE + t
         elif of[QUERY, t] >= 0:
-            state[MAXIMUM, t] = so_far[head, of[QUERY, t]]
+            go_on(t, state, so_far, head, of[QUERY, t])
     cuda.syncthreads()
     clear(acc)
     if slot < 0:
         gather_tile(x, y, tile, out, head, of, QUERY, first_m)
-        take(x, y, acc, tile)  # one more key, with score `so_far` and value `out`
+        take(x, y, acc, tile)
     run, last_run, columns = tasks[task, RUN], tasks[task, LAST_RUN], tasks[task, LAST_COLUMN]
     for start in range(tasks[task, COLUMN], columns, TILE):
         if t < TILE:
@@ -134,7 +137,8 @@ def forward_tile(
             add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE)
             cuda.syncthreads()
         store(x, y, scores, tile)
-        hide(x, y, tile, of, scale, largest)
+        to_scores(x, y, tile, scale, largest)
+        hide(x, y, tile, of)
         highest_parts(x, y, tile, panel)
         cuda.syncthreads()
         if t < TILE:
@@ -158,30 +162,28 @@ def forward_tile(
                 turn += 1
         cuda.syncthreads()
 
-    if t < TILE:
-        panel[0, t] = 1 / state[SUM, t]
-        state[MAXIMUM, t] += math.log(state[SUM, t])  # (4)
-        if of[PIECE, t] >= 0 and cuda.blockIdx.y == 0:
-            piece_log_sums[head, of[PIECE, t]] = state[MAXIMUM, t]
-        elif of[QUERY, t] >= 0 and cuda.blockIdx.y == 0:
-            log_sum_exp[head, of[QUERY, t]] = state[MAXIMUM, t]
-    cuda.syncthreads()
+    if t < TILE and cuda.blockIdx.y == 0:
+        if of[PIECE, t] >= 0:
+            of_pieces[head, of[PIECE, t], 0], of_pieces[head, of[PIECE, t], 1] = state[MAXIMUM, t], state[SUM, t]
+        elif of[QUERY, t] >= 0:
+            with_it[head, of[QUERY, t], 0], with_it[head, of[QUERY, t], 1] = state[MAXIMUM, t], state[SUM, t]
     if slot < 0:
-        scatter(x, y, acc, panel, out, head, of, QUERY, first_m)
+        scatter(x, y, acc, out, head, of, QUERY, first_m)
     else:
-        scatter(x, y, acc, panel, pieces, head, of, PIECE, first_m)
+        scatter(x, y, acc, pieces, head, of, PIECE, first_m)
 
 
 @kernel(threads=THREADS, blocks=2)
 def gradient_tile(
     a, b, a_value, b_value, u, key_mask, tasks, runs, queries, keys, scale, largest, log_sum_exp, row_sum, factor, d,
-    pieces, rows_are_queries, derivative,
+    pieces, rows_are_queries, derivative, above,
 ):  # fmt: skip
     """``d_i += factor sum_j W_ij u_j`` over the pairs of a part: ``W`` is ``P`` or, if ``derivative``, ``d_S``; or the
     transpose of either.
 
     ``a, a_value`` belong to the rows and ``b, b_value`` to the columns of ``W``: ``q, d_out`` of queries, ``k, v`` of
-    keys. Pieces go to their slots in ``pieces``. Grid: tasks * heads, tiles of ``d``'s columns.
+    keys. Pieces go to their slots in ``pieces``. Unless ``above`` is negative, rows are queries, and only tasks count
+    in which the log-sum-exp of one is large (`rows.is_large`). Grid: tasks * heads, tiles of ``d``'s columns.
     """
     tile = cuda.shared.array((TILE, PITCH), a.dtype)
     panel = cuda.shared.array((STEP, PITCH), a.dtype)
@@ -193,6 +195,12 @@ def gradient_tile(
     x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
     t = y * SIDE + x
     rows, others = (QUERY, KEY) if rows_are_queries else (KEY, QUERY)
+    if above >= 0:
+        large, row = 0, tasks[task, ROW] + t
+        if t < TILE and row < tasks[task, LAST_ROW] and is_large(log_sum_exp[head, queries[row, NUMBER]], above):
+            large = 1
+        if not cuda.syncthreads_or(large):
+            return
     clear(acc)
     run, last_run, columns = tasks[task, RUN], tasks[task, LAST_RUN], tasks[task, LAST_COLUMN]
     for start in range(tasks[task, COLUMN], columns, TILE):
@@ -218,11 +226,12 @@ def gradient_tile(
             add_strips(x, y, product, panel)  # scores
             cuda.syncthreads()
         store(x, y, product, tile)
+        to_scores(x, y, tile, scale, largest)
         for i in range(y, TILE, SIDE):
             for j in range(x, TILE, SIDE):
                 query, key = (i, j) if rows_are_queries else (j, i)
                 if of[LOW, query] <= of[PLACE, key] < of[HIGH, query]:
-                    tile[i, j] = math.exp(saturated(scale * tile[i, j], largest) - state[LOG_SUM, query])  # (5)
+                    tile[i, j] = math.exp(tile[i, j] - state[LOG_SUM, query])  # (5)
                 else:
                     tile[i, j] = 0
         if derivative:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from linattn_ref.kernels.cuda.loops.arrays import dtype_of
-from linattn_ref.kernels.cuda.loops.device import cuda, kernel
+from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, PITCH, SIDE, THREADS
 
 
@@ -42,13 +42,30 @@ def divided_rows(call, x, denominator):
     return y
 
 
-def scale_rows(call, x, factor):
-    """``x (heads, N, width)`` times ``factor (heads, N)``, in place."""
-    size = math.prod(x.shape)
-    rows = math.prod(factor.shape)
-    call.launch(
-        scale, (-(-size // THREADS),), (THREADS,), x.reshape((rows, x.shape[2])), factor.reshape((rows,)), x.shape[2]
-    )
+def rounds_a_sum_away(dtype):
+    """From which log-sum-exp on weights ``exp(a_ij - log_sum_exp_i)`` are off by more than 2^-16 of their size.
+
+    They are a multiple of the real ones there, the more so the larger it is: it has no room for the logarithm of a sum.
+    A backward pass adds them up for the rows of :func:`is_large`, and takes :func:`divided_where_large` of ``d_out``.
+    """
+    return dtype.type(2.0**-15 / np.finfo(dtype).eps)
+
+
+def divided_where_large(call, x, sums, log_sum_exp, above):
+    """``x (heads, N, width)`` over ``sums (heads, N, 1)`` in the rows of :func:`is_large`: a new array."""
+    y, rows, size = call.empty(x.shape[1:], dtype_of(x)), math.prod(log_sum_exp.shape), math.prod(x.shape)
+    one, two = (rows,), (rows, x.shape[2])
+    views = x.reshape(two), sums.reshape(one), log_sum_exp.reshape(one), y.reshape(two)
+    call.launch(divide_large, (-(-size // THREADS),), (THREADS,), *views, above)
+    return y
+
+
+def finish(call, out, so_far):
+    """The log-sum-exp ``(heads, N)`` of what queries have met, and ``out (heads, N, M)`` over its sum, in place."""
+    log_sum_exp, rows, size = call.empty(out.shape[1:2], dtype_of(out)), math.prod(out.shape[:2]), math.prod(out.shape)
+    views = out.reshape((rows, out.shape[2])), so_far.reshape((rows, 2)), log_sum_exp.reshape((rows,))
+    call.launch(finish_rows, (-(-size // THREADS),), (THREADS,), *views)
+    return log_sum_exp
 
 
 def move_rows(call, x, first_x, y, first_y, count):
@@ -93,11 +110,34 @@ def divide(x, denominator, y, width):
             y[row, c] = x[row, c] / denominator[row]
 
 
+@inlined
+def is_large(log_sum_exp, above):
+    """Whether it has no room for the logarithm of a sum of weights; not where there is nothing to be seen, or NaN."""
+    return above < log_sum_exp < math.inf or -math.inf < log_sum_exp < -above
+
+
 @kernel
-def scale(x, factor, width):
+def divide_large(x, sums, log_sum_exp, y, above):
     i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-    if i < x.shape[0] * width:
-        x[i // width, i % width] *= factor[i // width]
+    if i < x.shape[0] * x.shape[1]:
+        row, c = i // x.shape[1], i % x.shape[1]
+        y[row, c] = x[row, c]
+        if is_large(log_sum_exp[row], above):
+            y[row, c] = x[row, c] / sums[row]
+
+
+@kernel
+def finish_rows(out, so_far, log_sum_exp):
+    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    if i < out.shape[0] * out.shape[1]:
+        row, c = i // out.shape[1], i % out.shape[1]
+        if so_far[row, 1] == -math.inf or so_far[row, 1] == 0:  # has met no key
+            out[row, c] = 0
+            log_sum_exp[row] = -math.inf
+        else:
+            out[row, c] = out[row, c] / so_far[row, 1]
+            if c == 0:
+                log_sum_exp[row] = so_far[row, 0] + math.log(so_far[row, 1])
 
 
 @kernel

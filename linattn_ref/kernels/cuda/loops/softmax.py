@@ -1,6 +1,6 @@
-"""Softmax attention on a GPU: `linattn_ref.kernels.reference.softmax`, a block for every tile of queries, or of keys.
+"""Softmax attention on a GPU: `linattn_ref.attention.online_softmax`, a block for every tile of queries, or of keys.
 
-The formulas (1)-(6) are the reference's; here is who computes what. Forward, a block has ``TILE`` queries of one head
+The formulas (1)-(6) are the page's; here is who computes what. Forward, a block has ``TILE`` queries of one head
 and ``TILE`` columns of ``V``, and goes over the keys a tile at a time. Scores are made in registers and become weights
 there; the maximum of a row, of which ``SIDE`` threads have a part each, goes through shared memory; the weights go into
 the square ``tile`` and are multiplied with ``V``.
@@ -31,7 +31,7 @@ import numpy as np
 from linattn_ref.kernels.cuda.loops import half_softmax
 from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of, on_gpu
 from linattn_ref.kernels.cuda.loops.half_words import format_of
-from linattn_ref.kernels.cuda.loops.rows import dot_rows, filled
+from linattn_ref.kernels.cuda.loops.rows import divided_where_large, dot_rows, filled, rounds_a_sum_away
 from linattn_ref.kernels.cuda.loops.softmax_tiles import forward_tile, gradient_tile
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, tiles
 
@@ -74,20 +74,25 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     arrays = {"q": q, "k": k, "v": v, "out": out, "log_sum_exp": log_sum_exp, "key_mask": key_mask}
     call, dtype = Call(q.shape[:-2], d_out=d_out, **arrays), dtype_of(q)
     g, q, k, v = call.flat(d_out), call.flat(q), call.flat(k), call.flat(v)
-    log_sum_exp, row_sum = call.flat(log_sum_exp, axes=1), dot_rows(call, g, call.flat(out))  # (6)  (heads, N)
+    log_sum_exp, out = call.flat(log_sum_exp, axes=1), call.flat(out)
     d_q, d_k, d_v = (call.empty(x.shape[1:], dtype) for x in (q, k, v))
     mask, causal, scale = _mask(call, key_mask, k), bool(causal), dtype.type(scale)
 
-    def gradient(d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative):
+    def gradient(d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative, row_sum, above=-1):
         grid = call.heads * tiles(d.shape[1]), tiles(d.shape[2])
         scores = mask, causal, scale, np.finfo(dtype).max, log_sum_exp, row_sum
-        call.launch(
-            gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *scores, factor, d, rows_are_queries, derivative
-        )
+        modes = rows_are_queries, derivative, dtype.type(above)
+        call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *scores, factor, d, *modes)
 
-    gradient(d_v, k, q, v, g, g, dtype.type(1), rows_are_queries=False, derivative=False)
-    gradient(d_k, k, q, v, g, q, scale, rows_are_queries=False, derivative=True)
-    gradient(d_q, q, k, g, v, k, scale, rows_are_queries=True, derivative=True)
+    one, sums, ones = dtype.type(1), call.empty((q.shape[1], 1), dtype), filled(call, (k.shape[1], 1), dtype, 1)
+    weights, derivatives = {"derivative": False, "row_sum": log_sum_exp}, {"derivative": True}  # P takes nothing off
+    above = rounds_a_sum_away(dtype)
+    gradient(sums, q, k, g, v, ones, one, rows_are_queries=True, **weights, above=above)
+    g = divided_where_large(call, g, sums, log_sum_exp, above)
+    derivatives["row_sum"] = dot_rows(call, g, out)  # (6)  (heads, N)
+    gradient(d_v, k, q, v, g, g, one, rows_are_queries=False, **weights)
+    gradient(d_k, k, q, v, g, q, scale, rows_are_queries=False, **derivatives)
+    gradient(d_q, q, k, g, v, k, scale, rows_are_queries=True, **derivatives)
     return call.results(d_q, d_k, d_v)
 
 

@@ -3,7 +3,18 @@
 import math
 
 from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.online_softmax import saturated
+from linattn_ref.kernels.cuda.loops.online_softmax import (
+    MAXIMUM,
+    SUM,
+    add_sum,
+    begin,
+    decay,
+    highest_parts,
+    raise_maximum,
+    scores_to_weights,
+    to_scores,
+)
+from linattn_ref.kernels.cuda.loops.rows import is_large
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     HALF,
@@ -23,8 +34,6 @@ from linattn_ref.kernels.cuda.loops.tile import (
     take_turn,
     write,
 )
-
-MAXIMUM, SUM, DECAY = 0, 1, 2  # rows of `state`, a column for each query of the tile
 
 
 @inlined
@@ -57,8 +66,7 @@ def forward_tile(q, k, v, key_mask, causal, scale, largest, out, log_sum_exp):
     t = y * SIDE + x
     clear(acc)
     if t < TILE:
-        state[MAXIMUM, t] = -math.inf
-        state[SUM, t] = 0
+        begin(t, state)
     stop = min(n_keys, row + TILE + (n_keys - n)) if causal else n_keys
     for key in range(0, stop, TILE):
         clear(scores)
@@ -69,39 +77,21 @@ def forward_tile(q, k, v, key_mask, causal, scale, largest, out, log_sum_exp):
             add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE)
             cuda.syncthreads()
         store(x, y, scores, tile)
+        to_scores(x, y, tile, scale, largest)
         for i in range(y, TILE, SIDE):
-            panel[x, i] = -math.inf
             for j in range(x, TILE, SIDE):
-                tile[i, j] = saturated(scale * tile[i, j], largest)
                 if not sees(row + i, key + j, n, n_keys, key_mask, head, causal):
                     tile[i, j] = -math.inf
-                panel[x, i] = max(panel[x, i], tile[i, j])
+        highest_parts(x, y, tile, panel)
         cuda.syncthreads()
         if t < TILE:
-            highest = state[MAXIMUM, t]
-            for c in range(SIDE):
-                highest = max(highest, panel[c, t])  # (1)
-            state[DECAY, t] = 1
-            if highest > state[MAXIMUM, t]:
-                state[DECAY, t] = math.exp(state[MAXIMUM, t] - highest)
-            state[MAXIMUM, t] = highest
+            raise_maximum(t, panel, state)  # (1)
         cuda.syncthreads()
-        for i in range(y, TILE, SIDE):
-            panel[x, i] = 0
-            for j in range(x, TILE, SIDE):
-                if tile[i, j] == -math.inf:  # also where the maximum is -inf
-                    tile[i, j] = 0
-                else:
-                    tile[i, j] = math.exp(tile[i, j] - state[MAXIMUM, i])
-                panel[x, i] += tile[i, j]
+        scores_to_weights(x, y, tile, panel, state)
         cuda.syncthreads()
         if t < TILE:
-            state[SUM, t] *= state[DECAY, t]
-            for c in range(SIDE):
-                state[SUM, t] += panel[c, t]  # (2)
-        for r in range(EACH):
-            for s in range(EACH):
-                acc[r, s] *= state[DECAY, y + SIDE * r]
+            add_sum(t, panel, state)  # (2)
+        decay(y, acc, state)
         for first in range(0, min(TILE, n_keys - key), STEP):
             turn, turns = 0, 1
             while turn < turns:
@@ -128,12 +118,13 @@ def forward_tile(q, k, v, key_mask, causal, scale, largest, out, log_sum_exp):
 @kernel(threads=THREADS, blocks=2)
 def gradient_tile(
     a, b, a_value, b_value, u, key_mask, causal, scale, largest, log_sum_exp, row_sum, factor, d, rows_are_queries,
-    derivative,
+    derivative, above,
 ):  # fmt: skip
     """``d_i = factor sum_j W_ij u_j``: ``W`` is ``P`` or, if ``derivative``, ``d_S``; or the transpose of either.
 
     ``a, a_value`` belong to the rows and ``b, b_value`` to the columns of ``W``: ``q, d_out`` of queries, ``k, v`` of
-    keys. Grid: heads * tiles of rows, tiles of ``d``'s columns.
+    keys. Unless ``above`` is negative, rows are queries, and only tiles are written in which the log-sum-exp of one is
+    large (`rows.is_large`). Grid: heads * tiles of rows, tiles of ``d``'s columns.
     """
     tile = cuda.shared.array((TILE, PITCH), a.dtype)
     panel = cuda.shared.array((STEP, PITCH), a.dtype)
@@ -144,6 +135,12 @@ def gradient_tile(
     head, row, first_m = cuda.blockIdx.x // count, cuda.blockIdx.x % count * TILE, cuda.blockIdx.y * TILE
     x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
     t = y * SIDE + x
+    if above >= 0:
+        large = 0
+        if t < TILE and row + t < rows and is_large(log_sum_exp[head, row + t], above):
+            large = 1
+        if not cuda.syncthreads_or(large):
+            return
     clear(acc)
     start, stop = 0, columns
     if causal and rows_are_queries:
@@ -158,12 +155,13 @@ def gradient_tile(
             add_strips(x, y, product, panel)  # scores
             cuda.syncthreads()
         store(x, y, product, tile)
+        to_scores(x, y, tile, scale, largest)
         for i in range(y, TILE, SIDE):
             for j in range(x, TILE, SIDE):
                 query, key = (row + i, column + j) if rows_are_queries else (column + j, row + i)
                 n, n_keys = (rows, columns) if rows_are_queries else (columns, rows)
                 if sees(query, key, n, n_keys, key_mask, head, causal):
-                    tile[i, j] = math.exp(saturated(scale * tile[i, j], largest) - log_sum_exp[head, query])  # (5)
+                    tile[i, j] = math.exp(tile[i, j] - log_sum_exp[head, query])  # (5)
                 else:
                     tile[i, j] = 0
         if derivative:

@@ -13,8 +13,8 @@
 ``softmax``               softmax attention; a token of decoding is in ``softmax_step``
 ``pattern_softmax``       the same over an allowed set of pairs
 ``softmax_tile``          what these two share
-``causal_product``        linear attention's causal product; its kernels are in ``causal_scan``, ``causal_parts``,
-                          ``gate_gradient`` and ``causal_step``
+``causal_product``        linear attention's causal product; its kernels are in ``causal_scan``, ``causal_parts`` and
+                          ``causal_step``
 ``causal_product_plain``  the same in a few lines
 ``elu_plus_one``          its feature map
 ``delta_product``         the product of states that decay and correct themselves; its kernels are in ``delta_forward``

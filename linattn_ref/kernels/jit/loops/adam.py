@@ -1,4 +1,11 @@
-"""A step of Adam or RAdam in Numba: `linattn_ref.kernels.reference.adam`, once over the memory.
+"""A step of Adam or RAdam in Numba, once over the memory.
+
+    g <- g + decay p,   p <- keep p                          (1)
+    m <- beta_1 m + (1 - beta_1) g                           (2)
+    v <- beta_2 v + (1 - beta_2) g^2                         (3)
+    p <- p - size m / (root sqrt(v) + eps)
+
+What ``size`` and ``root`` are, `linattn_ref.training.adam` and ``radam`` say.
 
 The row is cut into blocks, each a task. Within one, a slice has one axis and no gaps, which is what the compiler needs
 to know to put several numbers into an instruction.
@@ -16,7 +23,7 @@ BLOCK = 1 << 14  # numbers a task
 
 
 def step(params, grads, m, v, *, betas, size, root, eps, decay=0.0, keep=1.0):
-    """The reference's, for arrays with any axes and layout."""
+    """Bring ``params``, ``m`` and ``v`` up to date in place; arrays may have any axes and layout."""
     numbers = np.array([*betas, *(1 - beta for beta in betas), size, root, eps, decay, keep], params.dtype)
     moved = params, m, v
     rows = [without_gaps(x).reshape(-1) for x in moved]
@@ -38,7 +45,7 @@ def _block(params, grads, m, v, numbers):
     beta_1, beta_2, rest_1, rest_2, size, root, eps, decay, keep = numbers
     for i in range(params.size):
         p = params[i]
-        g = grads[i] + decay * p
-        m[i] = beta_1 * m[i] + rest_1 * g  # (1)
-        v[i] = beta_2 * v[i] + rest_2 * g * g  # (2)
-        params[i] = keep * p - size * (m[i] / (root * np.sqrt(v[i]) + eps))  # (3)
+        g = grads[i] + decay * p  # (1)
+        m[i] = beta_1 * m[i] + rest_1 * g  # (2)
+        v[i] = beta_2 * v[i] + rest_2 * g * g  # (3)
+        params[i] = keep * p - size * (m[i] / (root * np.sqrt(v[i]) + eps))

@@ -1,9 +1,9 @@
 """A compilation cache that notices a change in any file whose text is compiled in.
 
 Numba's own cache looks only at the file that holds the kernel. A kernel here also contains code from `vector` and
-`panel`, and numbers like ``TILE`` of `linattn_ref.kernels.parts`, so after an edit there it would go on running the old
-machine code. The text of all these files is therefore part of the cache's key; the processor, its features and Numba's
-version are already.
+`panel`, and numbers like ``TILE`` of `linattn_ref.attention.sparse.part`, so after an edit there it would go on running
+the old machine code. The text of all these files is therefore part of the cache's key; the processor, its features and
+Numba's version are already.
 
 The cache lies where Numba finds a folder to write to: in ``NUMBA_CACHE_DIR`` if that is set, else in ``__pycache__``
 beside these files, else in the user's cache directory. Where it finds none (an installation that only its owner may
@@ -20,14 +20,14 @@ from pathlib import Path
 from numba import njit
 from numba.core.caching import FunctionCache
 
-from linattn_ref.kernels import parts
+from linattn_ref.attention.sparse import part
 from linattn_ref.kernels.jit.loops.entrance import Entrance
 from linattn_ref.kernels.jit.loops.threads import Kernel
 
 
 def source_files():
     """The files whose text may be compiled in: this folder, and what its kernels take from outside."""
-    return (*sorted(Path(__file__).parent.glob("*.py")), Path(parts.__file__))
+    return (*sorted(Path(__file__).parent.glob("*.py")), Path(part.__file__))
 
 
 def _digest(files):
@@ -86,23 +86,30 @@ def kernel(function=None, **said):
     if function is None:
         return functools.partial(kernel, **said)
     entrance = Entrance(function, said)
-    return Kernel(*(_compiled(function, entrance, parallel) for parallel in (True, False)), entrance.check_lengths)
+    return Kernel(*(_compiled(function, entrance, parallel) for parallel in (True, False)), entrance.check)
 
 
-def serial_kernel(function=None, *, gaps=False, **said):
-    """The same without threads, for what is done sooner than a thread is woken; ``gaps``: for arrays of any layout."""
+def serial_kernel(function=None, *, written=None, **said):
+    """The same without threads, for what is done sooner than a thread is woken.
+
+    With the names of what it has ``written``, it takes arrays of any layout: those with gaps, or not to be written to,
+    are copied first, and what is written is copied back. Calls with other arrays do not pay for this.
+    """
     if function is None:
-        return functools.partial(serial_kernel, gaps=gaps, **said)
-    return _compiled(function, Entrance(function, said, gaps), parallel=False)
+        return functools.partial(serial_kernel, written=written, **said)
+    return _compiled(function, Entrance(function, said, written), parallel=False)
 
 
 def _compiled(function, entrance, parallel):
     dispatcher = njit(parallel=parallel)(function)
     compile_for = dispatcher._compile_for_args  # Numba calls it for types that it has no machine code for
 
-    def check_then_compile(*arguments):
+    def through_copies(*arguments):
+        return entrance.call_with_copies(dispatcher, arguments)
+
+    def check_then_compile(*arguments):  # Numba calls what this returns
         entrance.check_types(arguments)
-        return compile_for(*arguments)
+        return through_copies if entrance.wants_copies(arguments) else compile_for(*arguments)
 
     dispatcher._compile_for_args = check_then_compile
     try:

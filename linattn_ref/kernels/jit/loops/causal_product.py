@@ -1,21 +1,29 @@
-"""The causal product of linear attention in Numba: `linattn_ref.kernels.reference.causal_product` by `causal_scan`.
+"""The causal product of linear attention in Numba, Algorithm 1 of the paper, by `causal_scan`.
 
-The formulas are the reference's. A scan goes over the rows of one head, first to last or last to first, with a state
-``S``, the numbers ``g, x, y`` a row, and three arrays ``a, b, u``:
+    S_i = S_{i-1} + phi(k_i) v_i^T                           (1)  (C, M)
+    out_i = phi(q_i)^T S_i                                   (2)  (M,)
 
-    S_i = g_i S_{i-1} + b_i (x_i u_i)^T,   out_i = y_i S_i^T a_i
+A scan goes over the rows of one head, first to last or last to first, with a state ``S``, two numbers ``x, y`` per row,
+and three arrays ``a, b, u``:
 
-Forward, ``a, b, u`` are ``phi_q, phi_k, v`` and ``x = w``. The three gradients are scans as well, with ``G`` for
-``d_out``: that of ``phi_q`` runs forward with the transposed state, those of ``phi_k`` and ``v`` backward with ``A``:
+    S_i = S_{i-1} + b_i (x_i u_i)^T,   out_i = y_i S_i^T a_i
 
-    gradient       step    a       b       u       x    y    S after the last row
-    d_phi_q  (4)    1      G       v       phi_k   w    1    S^T
-    d_phi_k  (5)   -1      v       G       phi_q   1    w    A^T
-    d_v      (6)   -1      phi_k   phi_q   G       1    w    A
+Forward, ``a, b, u`` are ``phi_q, phi_k, v``. With ``G`` for ``d_out`` and ``A_i`` for the gradient of ``S_i``, to which
+(2) adds ``phi(q_i) G_i^T`` and which (1) passes on to ``S_{i-1}``:
 
-In a scan from the end it is ``g_{i+1}`` that comes before row ``i``. These are ``6 C M`` multiply-adds a row, where
-``5 C M`` would do, since ``A`` is made twice: once with the lanes along ``M`` for (6), and once along ``C`` for (5),
-which otherwise would be a sum across the lanes for each of its numbers, and as dear.
+    A_i = phi(q_i) G_i^T + A_{i+1}                           (3)
+
+The three gradients are scans as well: that of ``phi_q`` runs forward with the transposed state, those of ``phi_k`` and
+``v`` backward with ``A``:
+
+    gradient       step    a       b       u       S after the last row
+    d_phi_q  (4)    1      G       v       phi_k   S^T
+    d_phi_k  (5)   -1      v       G       phi_q   A^T
+    d_v      (6)   -1      phi_k   phi_q   G       A
+
+These are ``6 C M`` multiply-adds per row, where ``5 C M`` would do, since ``A`` is made twice: once with the lanes
+along ``M`` for (6), and once along ``C`` for (5), which otherwise would be a sum across the lanes for each of its
+numbers, and as expensive.
 
 With the denominator there is a column of ones beside ``v``. Beside ``G`` that makes ``e = -G . out``, and ``G`` and
 ``e`` are divided by the denominator: by ``y`` in (4), by ``x`` in (5) and (6). No array as large as the inputs is made.
@@ -29,11 +37,10 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.causal_parts import states_before_parts
+from linattn_ref.kernels.jit.loops.causal_parts import sums_of_parts
 from linattn_ref.kernels.jit.loops.causal_product_plain import backward_by_row, forward_by_row
 from linattn_ref.kernels.jit.loops.causal_scan import scan
 from linattn_ref.kernels.jit.loops.causal_step import step_heads
-from linattn_ref.kernels.jit.loops.gate_gradient import gate_gradient
 from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.reciprocal import go_on, reciprocals
 from linattn_ref.kernels.jit.loops.vector import lanes
@@ -55,14 +62,12 @@ ROWS = 2048  # in each of them, at least: less is done sooner than a thread is w
 # --- Without the denominator ----------------------------------------------------------------------------------------
 
 
-def forward(phi_q, phi_k, v, gate, weight, state, *, out=None):
-    """The causal product; arguments and results are those of the reference.
+def forward(phi_q, phi_k, v, state, *, out=None):
+    """The causal product, equations (1) and (2).
 
     Parameters
     ----------
     phi_q, phi_k, v : ndarray, ``(..., N, C)``, ``(..., N, C)``, ``(..., N, M)``
-    gate, weight : ndarray ``(..., N)`` or None
-        ``g`` and ``w``; None is 1 everywhere.
     state : ndarray ``(..., C, M)`` or None
         ``S_0``; None is 0. Not written to.
     out : ndarray ``(..., N, M)``, optional
@@ -75,16 +80,12 @@ def forward(phi_q, phi_k, v, gate, weight, state, *, out=None):
         ``S_N``.
     """
     phi_q, phi_k, v = side_by_side(phi_q, phi_k, v)
-    gate, weight = _flat_rows(gate), _flat_rows(weight)
-    written, rows = to_write(out, v.shape, v.dtype), None
-    if gate is not None or weight is not None:
-        one = _ones(v)
-        rows = one if weight is None else weight, one, one, one
-    s = _scan(phi_q, phi_k, v, written, _start(state, phi_k, v), gate, rows)
+    written = to_write(out, v.shape, v.dtype)
+    s = _scan(phi_q, phi_k, v, written, _start(state, phi_k, v), None)
     return give(out, written), *_with_axes(v, s)
 
 
-def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state, *, gradients=(None, None, None)):
+def backward(d_out, d_state, phi_q, phi_k, v, state, *, gradients=(None, None, None)):
     """Gradients of :func:`forward`.
 
     Parameters
@@ -92,28 +93,28 @@ def backward(d_out, d_state, phi_q, phi_k, v, gate, weight, state, *, gradients=
     d_out : ndarray ``(..., N, M)``
     d_state : ndarray ``(..., C, M)`` or None
         Gradient of the state that :func:`forward` returned; None is 0.
-    phi_q, phi_k, v, gate, weight, state
+    phi_q, phi_k, v, state
         What :func:`forward` was given.
     gradients : tuple of three ndarray or None
         To be written to with ``d_phi_q``, ``d_phi_k`` and ``d_v``.
 
     Returns
     -------
-    d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_state : ndarray
-        Shaped like their inputs; ``d_gate`` and ``d_weight`` are None where the input is, ``d_state`` never is.
+    d_phi_q, d_phi_k, d_v, d_state : ndarray
+        Shaped like their inputs; ``d_state`` is never None.
     """
-    return _backward(gradients, d_out, d_state, None, phi_q, phi_k, v, gate, weight, state, None, None)[:-1]
+    return _backward(gradients, d_out, d_state, None, phi_q, phi_k, v, state, None, None)[:-1]
 
 
 # --- With the denominator -------------------------------------------------------------------------------------------
 
 
-def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps, *, out=None):
+def normalised_forward(phi_q, phi_k, v, s, z, eps, *, out=None):
     """Causal linear attention: ``out_i = phi(q_i)^T S_i / (phi(q_i)^T Z_i + eps)``, ``Z`` as ``S`` with ``v = 1``.
 
     Parameters
     ----------
-    phi_q, phi_k, v, gate, weight
+    phi_q, phi_k, v
         As in :func:`forward`.
     s, z : ndarray ``(..., C, M)``, ``(..., C)``, or None and None
         ``S_0`` and ``Z_0``. Not written to.
@@ -132,22 +133,16 @@ def normalised_forward(phi_q, phi_k, v, gate, weight, s, z, eps, *, out=None):
     """
     phi_q, phi_k, v = side_by_side(phi_q, phi_k, v)
     (*leading, n, m), c, heads = v.shape, phi_k.shape[-1], math.prod(v.shape[:-2])
-    gate, weight = None if gate is None else _flat_rows(gate), None if weight is None else _flat_rows(weight)
-    if weight is None:
-        weight = np.empty((heads, n), v.dtype)
-        weight.fill(1)  # np.ones is slower: it is Python
     s = np.zeros((heads, c, m), v.dtype) if s is None else s.reshape(heads, c, m)
     z = np.zeros((heads, c), v.dtype) if z is None else z.reshape(heads, c).copy()
     written = np.empty(v.shape, v.dtype) if out is None else to_write(out, v.shape, v.dtype)
     denominator = np.empty((heads, n), v.dtype)
-    s = _scan(phi_q, phi_k, v, written, s, gate, (weight,) * 4, ones=(z, v.dtype.type(eps), denominator))
+    s = _scan(phi_q, phi_k, v, written, s, (_ones(v),) * 4, ones=(z, v.dtype.type(eps), denominator))
     denominator, s, z = denominator.reshape(*leading, n), s.reshape(*leading, c, m), z.reshape(*leading, c)
     return written if out is None else give(out, written), denominator, s, z
 
 
-def normalised_backward(
-    d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, out, denominator, *, gradients=(None, None, None)
-):
+def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, out, denominator, *, gradients=(None, None, None)):
     """Gradients of :func:`normalised_forward`.
 
     Parameters
@@ -155,7 +150,7 @@ def normalised_backward(
     d_out : ndarray ``(..., N, M)``
     d_s, d_z : ndarray ``(..., C, M)``, ``(..., C)``, or None and None
         Gradients of the state that :func:`normalised_forward` returned.
-    phi_q, phi_k, v, gate, weight, s, z
+    phi_q, phi_k, v, s, z
         What it was given.
     out, denominator
         What it returned.
@@ -164,13 +159,13 @@ def normalised_backward(
 
     Returns
     -------
-    d_phi_q, d_phi_k, d_v, d_gate, d_weight, d_s, d_z : ndarray
+    d_phi_q, d_phi_k, d_v, d_s, d_z : ndarray
         As :func:`backward`.
     """
     d_out, out = side_by_side(go_on(d_out, denominator), out)
     share = reciprocals(_flat_rows(denominator))  # (heads, N)
     e = _flat_rows(-np.einsum("...nm,...nm->...n", d_out, out))  # (heads, N)
-    return _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, (share, e))
+    return _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, s, z, (share, e))
 
 
 def step(phi_q, phi_k, v, s, z, eps):
@@ -178,49 +173,32 @@ def step(phi_q, phi_k, v, s, z, eps):
 
     ``s (..., C, M)`` and ``z (..., C)`` are brought up to date in place.
     """
-    out = np.empty(v.shape, v.dtype)
-    step_heads(phi_q, phi_k, v, s, z, float(eps), out)
+    out, whole = np.empty(v.shape, v.dtype), np.ascontiguousarray
+    step_heads(whole(phi_q), whole(phi_k), whole(v), s, z, float(eps), out)
     return out
 
 
 # --- Both -----------------------------------------------------------------------------------------------------------
 
 
-def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, gate, weight, s, z, ones):
+def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, s, z, ones):
     """The scans of the table above; ``ones`` is ``1 / denominator`` and ``e``, or None."""
     d_out, phi_q, phi_k, v = side_by_side(d_out, phi_q, phi_k, v)
-    gate, weight, one = _flat_rows(gate), _flat_rows(weight), _ones(v)  # (heads, N)
-    w, (x, e) = one if weight is None else weight, (one, one) if ones is None else ones
     s, a = _start(s, phi_k, v), _start(d_s, phi_k, v)  # (heads, C, M)
-    s_t, a_t = s.swapaxes(1, 2), a.swapaxes(1, 2)  # (heads, M, C)
+    s_t, a_t, rows_q, rows_k, rows_v = s.swapaxes(1, 2), a.swapaxes(1, 2), None, None, None  # (heads, M, C)
     if ones is not None:
+        (x, e), one = ones, _ones(v)  # (heads, N)
         s_t, a_t = _with_row(s_t, z), _with_row(a_t, d_z)  # (heads, M + 1, C)
-    rows_q, rows_k, rows_v = (w, x, e, one), (x, one, one, e), (x, w, one, one)
-    if gate is None and weight is None and ones is None:
-        rows_q = rows_k = rows_v = None
+        rows_q, rows_k, rows_v = (one, x, e, one), (x, one, one, e), (x, one, one, one)
     d_phi_q, d_phi_k, d_v = gradients_to_write(gradients, phi_q, phi_k, v)
-    d_gate, d_weight, later = None, None, None
-    if gate is not None:
-        later = np.concatenate([gate[:, 1:], one[:, :1]], axis=1)  # (heads, N)
-        d_gate = np.empty_like(gate)
-        spare = d_phi_k if d_phi_k.flags.c_contiguous else np.empty(d_phi_k.shape, d_phi_k.dtype)
-        states = (np.ascontiguousarray(state.swapaxes(1, 2)) for state in (s_t, a_t))  # (heads, C, M or M + 1)
-        table = table_of(phi_q, phi_k, d_out, v)
-        gate_gradient(d_gate, spare.reshape(-1, *spare.shape[-2:]), table, gate, e, x, w, *states)  # (8)
-
-    _scan(d_out, v, phi_k, d_phi_q, s_t, gate, rows_q)  # (4)
-    a_t = _scan(v, d_out, phi_q, d_phi_k, a_t, later, rows_k, step=-1)  # (5), but for w
-    a = _scan(phi_k, phi_q, d_out, d_v, a, later, rows_v, step=-1)  # (6)
-    if weight is not None:
-        d_weight = _flat_rows(np.einsum("...nc,...nc->...n", phi_k, d_phi_k))  # (7)
-        d_phi_k *= weight.reshape(*v.shape[:-1], 1)
-    if gate is not None:
-        a, a_t = gate[:, :1, None] * a, gate[:, :1, None] * a_t  # (9)
+    _scan(d_out, v, phi_k, d_phi_q, s_t, rows_q)  # (4)
+    a_t = _scan(v, d_out, phi_q, d_phi_k, a_t, rows_k, step=-1)  # (5)
+    a = _scan(phi_k, phi_q, d_out, d_v, a, rows_v, step=-1)  # (6)
     d_phi = tuple(give(*each) for each in zip(gradients, (d_phi_q, d_phi_k, d_v), strict=True))
-    return d_phi + _with_axes(v, d_gate, d_weight, a, None if ones is None else a_t[:, -1])
+    return d_phi + _with_axes(v, a, None if ones is None else a_t[:, -1])
 
 
-def _scan(a, b, u, out, s, gate, rows, *, step=1, ones=None):
+def _scan(a, b, u, out, s, rows, *, step=1, ones=None):
     """The state after `causal_scan.scan`, from ``s`` on; ``ones`` is ``z, eps, denominator``, ``z`` in and out."""
     heads, (n, m) = len(s), u.shape[-2:]
     columns, tasks = m, 1
@@ -237,8 +215,9 @@ def _scan(a, b, u, out, s, gate, rows, *, step=1, ones=None):
     if parts > 1:
         one = np.ones((heads, n), s.dtype)
         x, _, _, b_beside = (one,) * 4 if rows is None else rows
-        states_before_parts(table, states, step, one if gate is None else gate, x, b_beside, z[:, :, 0])
-    scan(table, states, step, columns, gate, rows, z, eps, denominators)
+        sums_of_parts(table, states, step, x, b_beside, z[:, :, 0])
+        states, z = states.cumsum(axis=1), z.cumsum(axis=1)
+    scan(table, states, step, columns, rows, z, eps, denominators)
     if ones is not None:
         z_end[...], denominator[...] = z[:, -1, 0], denominators[:, 0]
     return states[:, -1]

@@ -1,8 +1,8 @@
 """The scan that runs every causal product, forward and backward: Algorithm 1, three positions at a time.
 
-For one head, ``a, b (N, C)``, ``u, out (N, M)``, a state ``S (C, M)`` and numbers ``g_i, x_i, y_i`` a row:
+For one head, ``a, b (N, C)``, ``u, out (N, M)``, a state ``S (C, M)`` and numbers ``x_i, y_i`` per row:
 
-    S_i = g_i S_{i-1} + b_i (x_i u_i)^T                      (1)
+    S_i = S_{i-1} + b_i (x_i u_i)^T                          (1)
     out_i = y_i S_i^T a_i                                    (2)
 
 from the first row to the last, or, with ``step = -1``, from the last to the first. Forward it is the product itself,
@@ -52,12 +52,11 @@ BLOCK = 96  # rows that all panels go over before the next rows: what the panels
 @kernel(
     table=("heads N C", "heads N C", "heads N M", "heads N M"),
     states="heads parts S M",
-    gate="heads N",
     rows="heads N",
     z="heads parts tasks *",
     denominator="heads tasks *",
 )
-def scan(table, states, step, columns, gate, rows, z, eps, denominator):
+def scan(table, states, step, columns, rows, z, eps, denominator):
     """Equations (1) and (2) for every head.
 
     Parameters
@@ -70,10 +69,8 @@ def scan(table, states, step, columns, gate, rows, z, eps, denominator):
         1, or -1 for the scan from the last row to the first.
     columns : int
         A task is so many columns of a part.
-    gate : ndarray ``(heads, N)`` or None
-        ``g``
     rows : tuple of four ndarray ``(heads, N)``, or None
-        ``x, y, a_C, b_C``; needed if there is a gate. The last two are read only where the state has a row ``C``.
+        ``x, y, a_C, b_C``. The last two are read only where the state has a row ``C``.
     z, eps, denominator : ndarray ``(heads, parts, tasks, C)``, number, ndarray ``(heads, tasks, N)``
         Where there is a ``Z`` (else of size 0), it is treated as the states are, each task having its own, the
         denominators are written, and ``y`` is their reciprocal.
@@ -93,7 +90,6 @@ def scan(table, states, step, columns, gate, rows, z, eps, denominator):
             out[some, task * columns : (task + 1) * columns],
             states[head, part, :, task * columns : (task + 1) * columns],
             step,
-            at(gate, (head, some)),
             at(rows, (head, some)),
             z[head, part, task : task + 1],
             eps,
@@ -102,7 +98,7 @@ def scan(table, states, step, columns, gate, rows, z, eps, denominator):
 
 
 def at(x, index):
-    """``x[index]``; of a tuple of four, each; of None, None. For compiled code: each case is compiled by itself."""
+    """``x[index]`` of each ``x`` in a tuple of four; of None, None. For compiled code: each is compiled by itself."""
     raise NotImplementedError
 
 
@@ -110,9 +106,7 @@ def at(x, index):
 def _at(x, index):
     if isinstance(x, types.NoneType):
         return lambda x, index: None
-    if isinstance(x, types.BaseTuple):
-        return lambda x, index: (x[0][index], x[1][index], x[2][index], x[3][index])
-    return lambda x, index: x[index]
+    return lambda x, index: (x[0][index], x[1][index], x[2][index], x[3][index])
 
 
 @njit
@@ -124,21 +118,21 @@ def part_rows(part, parts, n, step):
 
 
 @njit
-def _scan_part(a, b, u, out, state, step, gate, rows, z, eps, denominator):
+def _scan_part(a, b, u, out, state, step, rows, z, eps, denominator):
     n, m, width = u.shape[0], u.shape[1], lanes(u)
     s = panels_of(state)
     y = np.empty(BLOCK, u.dtype)
     for done in range(0, n, BLOCK):
         left = min(done + BLOCK, n)
         block = slice(done, left) if step > 0 else slice(n - left, n - done)
-        some_a, some_b, some_gate, some_rows = a[block], b[block], at(gate, block), at(rows, block)
+        some_a, some_b, some_rows = a[block], b[block], at(rows, block)
         if rows is not None and z.size:
-            _denominators(some_a, some_b, some_gate, some_rows[0], z, eps, denominator[block], y)
+            _denominators(some_a, some_b, z, eps, denominator[block], y)
             some_rows = (some_rows[0], y, some_rows[2], some_rows[3])
         for p in range(s.shape[0]):
             columns = slice(p * width, min((p + 1) * width, m))
             later = some_a, some_b, p * a.shape[1] // s.shape[0], (p + 1) * a.shape[1] // s.shape[0]
-            _scan_panel(s[p], some_a, some_b, u[block, columns], out[block, columns], step, some_gate, some_rows, later)
+            _scan_panel(s[p], some_a, some_b, u[block, columns], out[block, columns], step, some_rows, later)
         if rows is not None and z.size:
             _go_on(out[block], denominator[block])
     write_back(state, s)
@@ -171,34 +165,33 @@ def write_back(state, s):
 
 
 @njit
-def _scan_panel(s, a, b, u, out, step, gate, rows, later):
+def _scan_panel(s, a, b, u, out, step, rows, later):
     a, b, n = without_gaps(a), without_gaps(b), a.shape[0]
     first = 0 if step > 0 else n - 1
     whole = n - n % 3
     for i in range(0, whole, 3):
         _fetch(later, u, out, first + step * (i + BLOCK), step)
-        _three_rows(s, a, b, u, out, first + step * i, step, gate, rows)
+        _three_rows(s, a, b, u, out, first + step * i, step, rows)
     for i in range(whole, n):
-        _one_row(s, a, b, u, out, first + step * i, gate, rows)
+        _one_row(s, a, b, u, out, first + step * i, rows)
 
 
 @njit(forceinline=True)
-def _three_rows(s, a, b, u, out, i0, step, gate, rows):
+def _three_rows(s, a, b, u, out, i0, step, rows):
     i1, i2 = i0 + step, i0 + 2 * step
-    g0, g1, g2 = _gate(gate, i0), _gate(gate, i1), _gate(gate, i2)
     u0, u1, u2 = _row(u, i0, rows), _row(u, i1, rows), _row(u, i2, rows)
     o0 = o1 = o2 = broadcast(a.dtype.type(0))
     for c in range(a.shape[1]):
         x = load(s, c)
-        x, o0 = _meet(x, g0, spread(b, i0, c), u0, spread(a, i0, c), o0)
-        x, o1 = _meet(x, g1, spread(b, i1, c), u1, spread(a, i1, c), o1)
-        x, o2 = _meet(x, g2, spread(b, i2, c), u2, spread(a, i2, c), o2)
+        x, o0 = _meet(x, spread(b, i0, c), u0, spread(a, i0, c), o0)
+        x, o1 = _meet(x, spread(b, i1, c), u1, spread(a, i1, c), o1)
+        x, o2 = _meet(x, spread(b, i2, c), u2, spread(a, i2, c), o2)
         store(s, c, x)
     if rows is not None and len(s) > a.shape[1]:  # the column of ones
         x = load(s, a.shape[1])
-        x, o0 = _meet(x, g0, broadcast(rows[3][i0]), u0, broadcast(rows[2][i0]), o0)
-        x, o1 = _meet(x, g1, broadcast(rows[3][i1]), u1, broadcast(rows[2][i1]), o1)
-        x, o2 = _meet(x, g2, broadcast(rows[3][i2]), u2, broadcast(rows[2][i2]), o2)
+        x, o0 = _meet(x, broadcast(rows[3][i0]), u0, broadcast(rows[2][i0]), o0)
+        x, o1 = _meet(x, broadcast(rows[3][i1]), u1, broadcast(rows[2][i1]), o1)
+        x, o2 = _meet(x, broadcast(rows[3][i2]), u2, broadcast(rows[2][i2]), o2)
         store(s, a.shape[1], x)
     _write(out, i0, o0, rows)
     _write(out, i1, o1, rows)
@@ -206,38 +199,22 @@ def _three_rows(s, a, b, u, out, i0, step, gate, rows):
 
 
 @njit(forceinline=True)
-def _one_row(s, a, b, u, out, i, gate, rows):
-    g, u_i, o = _gate(gate, i), _row(u, i, rows), broadcast(a.dtype.type(0))
+def _one_row(s, a, b, u, out, i, rows):
+    u_i, o = _row(u, i, rows), broadcast(a.dtype.type(0))
     for c in range(a.shape[1]):
-        x, o = _meet(load(s, c), g, spread(b, i, c), u_i, spread(a, i, c), o)
+        x, o = _meet(load(s, c), spread(b, i, c), u_i, spread(a, i, c), o)
         store(s, c, x)
     if rows is not None and len(s) > a.shape[1]:
-        x, o = _meet(load(s, a.shape[1]), g, broadcast(rows[3][i]), u_i, broadcast(rows[2][i]), o)
+        x, o = _meet(load(s, a.shape[1]), broadcast(rows[3][i]), u_i, broadcast(rows[2][i]), o)
         store(s, a.shape[1], x)
     _write(out, i, o, rows)
 
 
 @njit(forceinline=True)
-def _meet(x, g, b, u, a, o):
+def _meet(x, b, u, a, o):
     """One row meets row ``c`` of the state: (1), and its part of the sum in (2)."""
-    x = fma(b, u, _decayed(x, g))
+    x = fma(b, u, x)
     return x, fma(a, x, o)
-
-
-@njit(forceinline=True)
-def _decayed(x, g):
-    return x if g is None else x * g
-
-
-def _gate(gate, i):
-    raise NotImplementedError
-
-
-@overload(_gate, inline="always")
-def _gate_or_none(gate, i):
-    if isinstance(gate, types.NoneType):
-        return lambda gate, i: None
-    return lambda gate, i: broadcast(gate[i])
 
 
 @njit(forceinline=True)
@@ -267,13 +244,13 @@ def _fetch(later, u, out, i, step):
 
 
 @njit
-def _denominators(q, k, gate, weight, z, eps, denominator, y):
+def _denominators(q, k, z, eps, denominator, y):
     """``denominator_i = q_i . Z_i + eps`` of at most BLOCK rows and its reciprocal ``y``, 0 for 0; ``z (1, C)``."""
     for i in range(len(q)):
-        w, g, share = broadcast(weight[i]), _gate(gate, i), broadcast(q.dtype.type(0))
+        share = broadcast(q.dtype.type(0))
         for first in range(0, q.shape[1], lanes(q)):
             some_z = columns_from(z, first)
-            x = fma(load_row(columns_from(k, first), i), w, _decayed(load_row(some_z, 0), g))
+            x = load_row(some_z, 0) + load_row(columns_from(k, first), i)
             store_row(some_z, 0, x)
             share = fma(load_row(columns_from(q, first), i), x, share)
         denominator[i] = total(share) + eps

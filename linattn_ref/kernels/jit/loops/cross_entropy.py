@@ -1,4 +1,4 @@
-"""Cross-entropy and its gradient in Numba: `linattn_ref.kernels.reference.cross_entropy`, a row in the cache.
+"""Cross-entropy and its gradient in Numba: `linattn_ref.nn.cross_entropy`, a row in the cache.
 
 The gradient is made where the exponentials are: one array, over which a row goes three times.
 """
@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
-from linattn_ref.kernels.jit.loops.rows import as_rows, give_rows, rows_to_write, without_gaps
+from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
 from linattn_ref.kernels.jit.loops.vector import broadcast, keep_lanes, lanes, largest_lane, maximum, total
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
@@ -17,15 +17,24 @@ from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_ro
 __all__ = ["forward"]
 
 
-def forward(scores, targets, share, *, d_scores=None):
-    """The log-probability of each target, and the gradient; arguments are the reference's."""
-    rows, written = as_rows(scores), rows_to_write(d_scores, scores)
-    log_p = np.empty(len(rows), scores.dtype)
-    _forward(rows, without_gaps(targets, np.intp).ravel(), without_gaps(share).ravel(), written, log_p)
-    return log_p.reshape(targets.shape), give_rows(d_scores, written, scores.shape)
+def forward(scores, targets, share):
+    """The log-probability of each target, and the gradient of ``-sum_i share_i log p_i[t_i]``.
+
+    Parameters
+    ----------
+    scores : ndarray ``(..., V)``
+    targets : ndarray of int ``(...)``
+        From 0 to ``V - 1``.
+    share : ndarray ``(...)``
+        Where it is 0 the gradient is 0, whatever the scores.
+    """
+    rows = as_rows(scores)
+    log_p, d_scores = np.empty(len(rows), scores.dtype), np.empty_like(rows)
+    _forward(rows, without_gaps(targets, np.intp).ravel(), without_gaps(share).ravel(), d_scores, log_p)
+    return log_p.reshape(targets.shape), d_scores.reshape(scores.shape)
 
 
-@kernel(scores="rows V", targets="rows", share="rows", d_scores="rows V", log_p="rows")
+@kernel(scores="rows V", targets="rows < V", share="rows", d_scores="rows V", log_p="rows")
 def _forward(scores, targets, share, d_scores, log_p):
     for i in prange(len(scores)):
         some = slice(i, i + 1)

@@ -1,4 +1,4 @@
-"""CTC in Numba: `linattn_ref.kernels.reference.ctc`, a state a lane.
+"""CTC in Numba: `linattn_ref.nn.ctc`, a state a lane.
 
 A row holds a number a state, and on each side two that are -inf, from which nothing comes. So a step of (4) adds up
 three pieces of the row before, and one of (5) three of the row after::
@@ -21,7 +21,7 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.log_sum import log_sum_exp
-from linattn_ref.kernels.jit.loops.rows import rows_to_write, without_gaps
+from linattn_ref.kernels.jit.loops.rows import without_gaps
 from linattn_ref.kernels.jit.loops.vector import broadcast, keep_lanes, lanes, largest_lane, load, maximum, store, total
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
@@ -31,21 +31,29 @@ __all__ = ["forward"]
 SIDE = 2  # numbers beside a row
 
 
-def forward(scores, targets, frames, lengths, share, *, d_scores=None):
-    """Loss of each sequence, and the gradient; arguments are the reference's."""
-    written = rows_to_write(d_scores, scores).reshape(scores.shape)
-    losses = np.empty(len(scores), scores.dtype)
+def forward(scores, targets, frames, lengths, share):
+    """The loss of each sequence, and the gradient of ``sum_b share_b loss_b``.
+
+    Parameters
+    ----------
+    scores : ndarray ``(B, T, V)``
+    targets : ndarray of int ``(B, S)``
+        Labels from 1 to ``V - 1``.
+    frames, lengths : ndarray of int ``(B,)``
+        How many frames and labels of each sequence count; the gradient of the other frames is 0.
+    share : ndarray ``(B,)``
+    """
+    losses, d_scores = np.empty(len(scores), scores.dtype), np.empty(scores.shape, scores.dtype)
+    targets = np.where(np.arange(targets.shape[-1]) < lengths[:, None], targets, 0)  # the others may be anything
     counts = [without_gaps(x, np.intp) for x in (targets, frames, lengths)]
-    _forward(without_gaps(scores), *counts, without_gaps(share), losses, written)
-    if d_scores is not None and not np.may_share_memory(d_scores, written):
-        d_scores[...] = written
-    return losses, written if d_scores is None else d_scores
+    _forward(without_gaps(scores), *counts, without_gaps(share), losses, d_scores)
+    return losses, d_scores
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@kernel(scores="B T V", targets="B S", frames="B", lengths="B", share="B", losses="B", d_scores="B T V")
+@kernel(scores="B T V", targets="B S < V", frames="B <= T", lengths="B <= S", share="B", losses="B", d_scores="B T V")
 def _forward(scores, targets, frames, lengths, share, losses, d_scores):
     for b in prange(len(scores)):
         d_scores[b, frames[b] :] = 0

@@ -83,7 +83,14 @@ def _new_values(m, like, chunks):
     return Values(rows[0], rows[1], rows[2], u_t, pairs[0], pairs[1], panels[0], panels[1], panels[2], noted)
 
 
-@kernel
+@kernel(
+    table=(
+        *("heads N C", "heads N C", "heads N 0|C", "heads N 0|1|C", "heads N M", "heads N M"),
+        *("heads N C", "heads N C", "heads N 0|C", "heads N 0|1|C", "heads N M"),
+    ),
+    states="heads C M",
+    d_states="heads C M",
+)
 def backward_heads(table, states, d_states):
     """Write all gradients; ``d_states (heads, C, M)`` go from that of ``S_N`` to that of ``S_0``.
 

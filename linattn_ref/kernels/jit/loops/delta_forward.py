@@ -38,7 +38,7 @@ from linattn_ref.kernels.jit.loops.views import columns_from, hold, load_row, ro
 
 
 @kernel(
-    table=("heads N C", "heads N C", "heads N M", "heads N E", "heads N G", "heads N M", "heads N U"),
+    table=("heads N C", "heads N C", "heads N M", "heads N 0|C", "heads N 0|1|C", "heads N M", "heads N 0|M"),
     states="heads C M",
 )
 def forward_heads(table, states):

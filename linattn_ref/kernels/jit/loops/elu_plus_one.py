@@ -13,7 +13,7 @@ from linattn_ref.kernels.jit.loops.causal_step import step_rows
 from linattn_ref.kernels.jit.loops.heads import give, head_of, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.vector import VECTOR_BYTES, broadcast, lanes, maximum, minimum
 from linattn_ref.kernels.jit.loops.vector_exp import exp
-from linattn_ref.kernels.jit.loops.views import columns_from, give_back, load_row, rows_of, store_row
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_of, store_row
 
 BLOCK = 1 << 13  # numbers
 
@@ -39,8 +39,8 @@ def backward(d_phi, phi):
 
 def step(q, k, v, s, z, eps):
     """One token, ``(..., D)``, ``(..., D)``, ``(..., M)`` -> ``out (..., M)``; brings ``s`` and ``z`` up to date."""
-    out = np.empty(v.shape, v.dtype)
-    step_heads(q, k, v, s, z, eps, out)
+    out, whole = np.empty(v.shape, v.dtype), np.ascontiguousarray
+    step_heads(whole(q), whole(k), whole(v), s, z, eps, out)
     return out
 
 
@@ -100,16 +100,14 @@ def _phi(x, zero):
     return exp(minimum(zero, x)) + maximum(zero, x)
 
 
-@serial_kernel(q="... C", k="... C", v="... M", s="... C M", z="... C", out="... M", gaps=True)
+@serial_kernel(q="... C", k="... C", v="... M", s="... C M", z="... C", out="... M", written="s z out")
 def step_heads(q, k, v, s, z, eps, out):
     """`causal_step.step_heads` of the features."""
-    rows_q, rows_k, rows_s, rows_z = rows_of(q), rows_of(k), rows_of(s), rows_of(z)
+    rows_q, rows_k = rows_of(q), rows_of(k)
     phi_q, phi_k = np.empty(rows_q.shape, q.dtype), np.empty(rows_k.shape, k.dtype)
     write_features(rows_q, phi_q)
     write_features(rows_k, phi_k)
-    step_rows(phi_q, phi_k, rows_of(v), rows_s, rows_z, eps, rows_of(out))
-    give_back(s, rows_s)
-    give_back(z, rows_z)
+    step_rows(phi_q, phi_k, rows_of(v), rows_of(s), rows_of(z), eps, rows_of(out))
 
 
 @njit(forceinline=True)

@@ -1,60 +1,90 @@
 """What a compiled kernel may be given: said once for each array, and looked at where Python calls it.
 
-    @kernel(table=("heads N C", "heads N M"), x="rows W", bias="W")
+    @kernel(table=("heads N C", "heads N M"), x="rows W", bias="0|W", order="rows < N", part={"low": "R <= C"})
 
-A word is the length of an axis, the same wherever it stands; a number is itself, ``T+1`` one more than ``T``, ``*``
-anything, and ``...`` in front any axes. A table of heads (`heads.table_of`) has a tuple, with a text for each of its
-arrays: the product of the leading axes, rows, width. An argument that is None is passed over, and of a tuple each array
-is looked at.
+A word is the length of an axis, the same wherever it stands; a number is itself, ``T+1`` one more than ``T``, ``0|W``
+either, ``*`` anything, and ``...`` in front any axes. A table of heads (`heads.table_of`) has a tuple, with a text for
+each of its arrays: the product of the leading axes, rows, width. A NamedTuple has a text for each of its fields by
+name. An argument that is None is passed over, and of a tuple each array is looked at. Integers that are used as indices
+have ``< N``: they go from 0 to ``N - 1``; ends of slices ``<= N``.
 
-Compiled code trusts its caller. With an axis more than it counts on, or a gap, it would go on behind an array. So a
-kernel is compiled for these axes and arrays without gaps alone; Numba asks whenever it sees new types, and the calls
-after that pay nothing. Lengths are looked at in every call of a kernel with threads, unless they were seen before, and
-in a step of decoding, which that would make half as long again, by the compiled code itself. Values, such as targets
-or the order of tokens, are not looked at.
+Compiled code trusts its caller. With an axis more than it counts on, a gap, or an index that is too large, it would go
+on behind an array. So a kernel is compiled for these axes and arrays without gaps alone; Numba asks whenever it sees
+new types, and the calls after that pay nothing. Lengths are looked at in every call of a kernel with threads, unless
+they were seen before, and indices in every call. A step of decoding, which that would make half as long again, has
+both looked at by the compiled code itself.
 """
 
 import inspect
 import math
+import re
 
-__all__ = ["Entrance"]
+import numpy as np
+
+__all__ = ["Entrance", "check_indices"]
 
 REMEMBERED = 4096  # calls
 
 
 class Entrance:
-    """The door of one kernel; ``gaps`` says that it has code for arrays of any layout."""
+    """The door of one kernel; with the names of what is ``written``, arrays of any layout are taken, by copies."""
 
-    def __init__(self, function, said, gaps=False):
+    def __init__(self, function, said, written=None):
         places = list(inspect.signature(function).parameters)
-        self.name, self.gaps, self.seen = f"{function.__module__.rpartition('.')[2]}.{function.__name__}", gaps, set()
-        self.said = [(places.index(name), name, said[name]) for name in said]
+        self.name, self.seen = f"{function.__module__.rpartition('.')[2]}.{function.__name__}", {}
+        self.written = None if written is None else [places.index(name) for name in written.split()]
+        self.said, self.indices = [], []  # both (place, field or None, name, ...): axes; a word and how many more
+        for name, texts in said.items():
+            for field, text in texts.items() if isinstance(texts, dict) else ((None, texts),):
+                place, title = places.index(name), name if field is None else f"{name}.{field}"
+                axes, sign, word = re.match(r"([^<]*)(<=?)? ?(.*)", text if isinstance(text, str) else "").groups()
+                self.said.append((place, field, title, axes.strip() if isinstance(text, str) else text))
+                if sign:
+                    self.indices.append((place, field, title, word, int(sign == "<=")))
 
     def check_types(self, arguments):
         """Numbers of axes, and gaps."""
         for name, said, x in self._arrays(arguments):
             self._check_axes(name, said, x)
-            if not (self.gaps or x.flags.c_contiguous):
+            if self.written is None and not x.flags.c_contiguous:
                 raise ValueError(f"{self.name}: {name}: expected an array without gaps, got strides {x.strides}")
 
-    def check_lengths(self, arguments):
-        """Axes and their lengths."""
-        key = tuple([_key(arguments[place], said) for place, _, said in self.said])
-        if key in self.seen:
-            return
+    def wants_copies(self, arguments):
+        """Machine code for each layout, and for what is not to be written to, would take seconds."""
+        return self.written is not None and any(x is not y for x, y in zip(arguments, _whole(arguments), strict=True))
+
+    def call_with_copies(self, function, arguments):
+        """The same with arrays that have no gaps and may be written to."""
+        copies = _whole(arguments)
+        function(*copies)
+        for place in self.written:
+            if copies[place] is not arguments[place]:
+                arguments[place][...] = copies[place]
+
+    def check(self, arguments):
+        """Axes, their lengths, and indices."""
+        key = tuple([_key(_field(arguments, place, field), said) for place, field, _, said in self.said])
+        lengths = self.seen.get(key)
+        if lengths is None:
+            lengths = self._check_lengths(arguments)
+            if len(self.seen) == REMEMBERED:
+                self.seen.clear()
+            self.seen[key] = lengths
+        for place, field, name, word, more in self.indices:
+            check_indices(f"{self.name}: {name}", _field(arguments, place, field), lengths[word] + more)
+
+    def _check_lengths(self, arguments):
         known = {}
         for name, said, x in self._arrays(arguments):
             self._check_axes(name, said, x)
             shapes = [(said, x.shape)] if isinstance(said, str) else zip(said, _shapes_in(x), strict=True)
             for axes, shape in shapes:
                 self._check_shape(name, axes, shape, known)
-        if len(self.seen) == REMEMBERED:
-            self.seen.clear()
-        self.seen.add(key)
+        return known
 
     def _arrays(self, arguments):
-        for place, name, said in self.said:
-            x = arguments[place]
+        for place, field, name, said in self.said:
+            x = _field(arguments, place, field)
             for one in x if isinstance(x, tuple) else (x,):
                 if one is not None:
                     yield name, said, one
@@ -66,13 +96,28 @@ class Entrance:
 
     def _check_shape(self, name, axes, shape, known):
         for axis, length in zip(reversed(axes.split()), reversed(shape), strict=False):
-            if axis in ("*", "..."):
+            *numbers, axis = axis.split("|")
+            if axis in ("*", "...") or str(length) in numbers:
                 continue
             word, _, more = axis.partition("+")
             length -= int(more or 0)
             expected = int(word) if word.isdigit() else known.setdefault(word, length)
             if length != expected:
                 raise ValueError(f"{self.name}: {name}: expected {word} = {expected} in ({axes}), got shape {shape}")
+
+
+def check_indices(name, x, stop):
+    """Integers from 0 to ``stop - 1``; negative ones are larger than any when they are read as unsigned."""
+    if x.size and np.maximum.reduce(x.view(f"u{x.itemsize}"), axis=None) >= stop:
+        raise ValueError(f"{name}: expected numbers from 0 to {stop - 1}, got {x.min()} to {x.max()}")
+
+
+def _field(arguments, place, field):
+    return arguments[place] if field is None else getattr(arguments[place], field)
+
+
+def _whole(arguments):
+    return [np.require(x, requirements="CWA") if isinstance(x, np.ndarray) else x for x in arguments]
 
 
 def _key(x, said):

@@ -1,4 +1,4 @@
-"""GELU of a sum in Numba: `linattn_ref.kernels.reference.gelu`, value and slope in one pass.
+"""GELU of a sum in Numba: `linattn_ref.nn.gelu` of ``x + b``, value and slope in one pass.
 
 With `normal`'s ``Phi``, whose relative error is some roundings also far below 0, where ``1 + erf`` cancels.
 """
@@ -13,24 +13,27 @@ from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, maximum,
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
 
-__all__ = ["backward", "forward"]
+__all__ = ["forward"]
 
 BLOCK = 1 << 13  # numbers a task
 FAR = 40.0  # the density is 0 there, and a square is not yet inf
 
 
 def forward(x, bias, *, out=None, slope=None):
-    """``y`` and the slope; arguments are the reference's."""
+    """``y`` and the slope, the bracket of (4).
+
+    Parameters
+    ----------
+    x : ndarray ``(..., W)``
+    bias : ndarray ``(W,)`` or None
+    out, slope : ndarray ``(..., W)``, optional
+        To be written to; they may be the same, if nobody reads the slope.
+    """
     rows = as_rows(x)
     bias = np.zeros(rows.shape[1], x.dtype) if bias is None else without_gaps(bias)
     y, slopes = rows_to_write(out, x), rows_to_write(slope, x)
     _forward(rows, bias[None], y, slopes)
     return give_rows(out, y, x.shape), give_rows(slope, slopes, x.shape)
-
-
-def backward(d_y, slope, *, out=None):
-    """The gradient of ``a``; ``out`` may be ``d_y`` itself."""
-    return np.multiply(d_y, slope, out=out)  # one pass already
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
@@ -57,6 +60,6 @@ def _block(x, bias, y, slope):
             z = maximum(zero - near, near)  # |a|
             bell = exp(half * z * z)
             tail = bell * scaled_tail(z)  # Phi(-|a|)
-            below = choose_positive(near, one - tail, tail)  # Phi(a)
-            store_row(some_slope, i, fma(near, bell * density, below))  # (2)
-            store_row(some_y, i, a * below)  # (1)
+            below = choose_positive(near, one - tail, tail)  # (1)
+            store_row(some_slope, i, fma(near, bell * density, below))  # (4)
+            store_row(some_y, i, a * below)  # (2)

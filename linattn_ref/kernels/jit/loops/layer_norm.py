@@ -1,4 +1,4 @@
-"""Layer norm of a sum in Numba: `linattn_ref.kernels.reference.layer_norm`, a row at a time while it is in the cache.
+"""Layer norm in Numba: `linattn_ref.nn.layer_norm`, a row at a time while it is in the cache.
 
 A task is ``ROWS`` rows. Those of the backward pass add up their shares of the gradients of gain and bias; these sums
 are added up at the end, in an order that depends on the shape alone: any number of threads gives the same bits.
@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
-from linattn_ref.kernels.jit.loops.rows import as_rows, give_rows, rows_to_write, without_gaps
+from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
 
 __all__ = ["backward", "forward"]
 
@@ -19,94 +19,69 @@ ROWS = 32
 FAST = {"reassoc", "contract", "nsz"}
 
 
-def forward(x, added, gain, bias, eps, *, total=None, out=None):
-    """The sum and its norm; arguments and results are the reference's."""
+def forward(x, gain, bias, eps):
+    """``y``, the means and ``s``, ``(..., 1)``."""
     rows, heights = as_rows(x), (*x.shape[:-1], 1)
-    written = rows_to_write(out, x)
-    mean, s = np.empty((2, len(rows)), x.dtype)
-    if added is None:
-        sums, total = rows, x
-    else:
-        sums = rows_to_write(total, x)
-    others = rows if added is None else as_rows(added)
-    gain, bias = without_gaps(gain), without_gaps(bias)
-    _forward(rows, others, added is not None, gain, bias, x.dtype.type(eps), sums, written, mean, s)
-    if added is not None:
-        total = give_rows(total, sums, x.shape)
-    return total, give_rows(out, written, x.shape), mean.reshape(heights), s.reshape(heights)
+    out, (mean, s) = np.empty_like(rows), np.empty((2, len(rows)), x.dtype)
+    _forward(rows, without_gaps(gain), without_gaps(bias), x.dtype.type(eps), out, mean, s)
+    return out.reshape(x.shape), mean.reshape(heights), s.reshape(heights)
 
 
-def backward(d_out, past, total, mean, s, gain, *, d_total=None):
-    """Gradients of the sum, gain and bias; arguments are the reference's."""
-    rows, written = as_rows(d_out), rows_to_write(d_total, total)
-    shares = np.empty((-(-len(rows) // ROWS), 2, rows.shape[1]), rows.dtype)  # (tasks, 2, W)
-    others = rows if past is None else as_rows(past)
+def backward(d_y, x, mean, s, gain):
+    """Gradients of ``x``, gain and bias."""
+    rows = as_rows(d_y)
+    d_x, shares = np.empty_like(rows), np.empty((-(-len(rows) // ROWS), 2, rows.shape[1]), rows.dtype)  # (tasks, 2, W)
     mean, s, gain = without_gaps(mean).ravel(), without_gaps(s).ravel(), without_gaps(gain)
-    _backward(rows, others, past is not None, as_rows(total), mean, s, gain, written, shares)
+    _backward(rows, as_rows(x), mean, s, gain, d_x, shares)
     d_gain, d_bias = shares.sum(axis=0)
-    return give_rows(d_total, written, total.shape), d_gain, d_bias
+    return d_x.reshape(x.shape), d_gain, d_bias
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@kernel(x="rows W", added="rows W", gain="W", bias="W", total="rows W", out="rows W", mean="rows", s="rows")
-def _forward(x, added, with_added, gain, bias, eps, total, out, mean, s):
+@kernel(x="rows W", gain="W", bias="W", out="rows W", mean="rows", s="rows")
+def _forward(x, gain, bias, eps, out, mean, s):
     for task in prange((len(x) + ROWS - 1) // ROWS):
         for i in range(task * ROWS, min((task + 1) * ROWS, len(x))):
-            if with_added:
-                _add(x[i], added[i], total[i])
-            mean[i], s[i] = _norm(total[i], gain, bias, eps, out[i])
+            mean[i], s[i] = _norm(x[i], gain, bias, eps, out[i])
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _add(x, added, total):
+def _norm(x, gain, bias, eps, out):
+    """(1)-(3) of a row; its mean and ``s``."""
+    width, mean, variance = x.dtype.type(x.size), x.dtype.type(0), x.dtype.type(0)
     for j in range(x.size):
-        total[j] = x[j] + added[j]  # (1)
-
-
-@njit(fastmath=FAST, error_model="numpy")
-def _norm(h, gain, bias, eps, out):
-    """(2) and (3) of a row; its mean and ``s``."""
-    width, mean, variance = h.dtype.type(h.size), h.dtype.type(0), h.dtype.type(0)
-    for j in range(h.size):
-        mean += h[j]
+        mean += x[j]
     mean /= width
-    for j in range(h.size):
-        variance += (h[j] - mean) * (h[j] - mean)
-    s = np.sqrt(variance / width + eps)
-    inverse = h.dtype.type(1) / s
-    for j in range(h.size):
-        out[j] = gain[j] * ((h[j] - mean) * inverse) + bias[j]  # (2), (3)
+    for j in range(x.size):
+        variance += (x[j] - mean) * (x[j] - mean)
+    s = np.sqrt(variance / width + eps)  # (1)
+    inverse = x.dtype.type(1) / s
+    for j in range(x.size):
+        out[j] = gain[j] * ((x[j] - mean) * inverse) + bias[j]  # (2), (3)
     return mean, s
 
 
-@kernel(
-    d_out="rows W", past="rows W", total="rows W", mean="rows", s="rows", gain="W", d_total="rows W", shares="tasks 2 W"
-)
-def _backward(d_out, past, with_past, total, mean, s, gain, d_total, shares):
+@kernel(d_y="rows W", x="rows W", mean="rows", s="rows", gain="W", d_x="rows W", shares="tasks 2 W")
+def _backward(d_y, x, mean, s, gain, d_x, shares):
     for task in prange(len(shares)):
         shares[task] = 0
-        for i in range(task * ROWS, min((task + 1) * ROWS, len(d_out))):
-            added = past[i] if with_past else past[i, :0]
-            _norm_backward(d_out[i], added, total[i], mean[i], s[i], gain, d_total[i], shares[task, 0], shares[task, 1])
+        for i in range(task * ROWS, min((task + 1) * ROWS, len(d_y))):
+            _norm_backward(d_y[i], x[i], mean[i], s[i], gain, d_x[i], shares[task, 0], shares[task, 1])
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _norm_backward(d_out, past, h, mean, s, gain, d_h, d_gain, d_bias):
-    """The gradient of a row, and its shares of those of gain and bias; ``past`` has no numbers if there is none.
-
-    The first loop reads alone, and the last writes a number where it has read: ``d_h`` may be ``d_out`` or ``past``.
-    """
-    width, inverse = h.dtype.type(h.size), h.dtype.type(1) / s
-    level, along = h.dtype.type(0), h.dtype.type(0)
-    for j in range(h.size):
-        y = (h[j] - mean) * inverse  # (2)
-        level += gain[j] * d_out[j]
-        along += gain[j] * d_out[j] * y
-        d_gain[j] += d_out[j] * y  # of (3)
-        d_bias[j] += d_out[j]  # of (3)
+def _norm_backward(d_y, x, mean, s, gain, d_x, d_gain, d_bias):
+    """The gradient of a row, and its shares of those of gain and bias."""
+    width, inverse = x.dtype.type(x.size), x.dtype.type(1) / s
+    level, along = x.dtype.type(0), x.dtype.type(0)
+    for j in range(x.size):
+        n = (x[j] - mean) * inverse  # (2)
+        level += gain[j] * d_y[j]
+        along += gain[j] * d_y[j] * n
+        d_gain[j] += d_y[j] * n  # (4)
+        d_bias[j] += d_y[j]  # (4)
     level, along = level / width, along / width
-    for j in range(h.size):
-        through = (gain[j] * d_out[j] - level - (h[j] - mean) * inverse * along) * inverse  # of (2)
-        d_h[j] = through + past[j] if past.size else through
+    for j in range(x.size):
+        d_x[j] = (gain[j] * d_y[j] - level - (x[j] - mean) * inverse * along) * inverse  # (5), (6)

@@ -1,4 +1,4 @@
-"""LSH attention in Numba: `linattn_ref.kernels.reference.lsh` with a lane for every query, or every key.
+"""LSH attention in Numba: `linattn_ref.attention.reformer` with a lane for every query, or every key.
 
 Round after round, and within a round in tasks of some hundred sorted tokens, whose rows are fetched by their numbers
 from wherever they lie: `lsh_runs`. So heads may have any strides. A pair that meets in several rounds counts in the
@@ -10,11 +10,11 @@ import math
 import numpy as np
 from numba import get_num_threads
 
+from linattn_ref.kernels.common.saturation import is_saturated
+from linattn_ref.kernels.jit.loops.entrance import check_indices
 from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.lsh_meet import check_length
 from linattn_ref.kernels.jit.loops.lsh_runs import backward_round, forward_round, run_length
-from linattn_ref.kernels.reference.lsh import sums_of_weights
-from linattn_ref.kernels.reference.saturation import is_saturated, without_zero
 
 __all__ = ["backward", "forward"]
 
@@ -68,8 +68,6 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     ``gradients`` are arrays for them to be written to, or None.
     """
     check_length(q)
-    if is_saturated(log_sum_exp):
-        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, order, seen, chunk, causal, scale))
     d_out, out, q, k, v = side_by_side(d_out, out, q, k, v)
     order, seen = _flat(order, 2), _flat_count(seen)
     # einsum's axes lie in memory as its inputs' do, which would be machine code of their own.
@@ -102,6 +100,7 @@ def _heads_at_a_time(order, chunk):
 def _chunks(order, chunk, dtype):
     """The chunk of every token in every round, ``(heads, rounds, N)``."""
     chunks = np.empty(order.shape, dtype)
+    check_indices("order", order, order.shape[2])  # from the end it would count negative ones
     numbers = (np.arange(order.shape[2]) // chunk).astype(dtype)  # (N,) by rank
     np.put_along_axis(chunks, order, np.broadcast_to(numbers, order.shape), axis=-1)
     return chunks

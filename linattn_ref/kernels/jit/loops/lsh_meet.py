@@ -1,7 +1,7 @@
 """Who meets whom in a round of LSH attention, for a Vector of tokens at a time; see `lsh`.
 
-A pair that meets in several rounds must count once. `linattn_ref.kernels.reference.lsh` gives it the share
-``1 / c_ij`` in each of its ``c_ij`` rounds, as the paper does; here it counts in full in the first of them and not at
+A pair that meets in several rounds must count once. `linattn_ref.attention.reformer` gives it the share ``1 / c_ij``
+in each of its ``c_ij`` rounds, as the paper does; here it counts in full in the first of them and not at
 all in the others, which is the same sum and needs no look at later rounds. Two tokens meet in a round if the numbers of
 their chunks ``c_q - c_k`` are 0 or 1 apart, that is
 

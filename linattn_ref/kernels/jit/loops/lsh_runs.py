@@ -45,13 +45,13 @@ from linattn_ref.kernels.jit.loops.lsh_meet import (
     where_greater,
 )
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
-from linattn_ref.kernels.jit.loops.softmax_tile import forget_unseen, product_of_seen, saturate
-from linattn_ref.kernels.jit.loops.vector import broadcast, keep_lanes, lanes, load, maximum, store
+from linattn_ref.kernels.jit.loops.softmax_tile import forget_unseen, product_of_seen, saturate, weigh
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, maximum, store
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import without_gaps
 
 RUN = 512  # sorted tokens a task, about: a chunk is gathered once for those it meets
-MAXIMUM, SUM = 0, 1  # rows of the panel with the maximum and sum of the queries
+MAXIMUM, SUM, BEYOND = 0, 1, 2  # rows of the panel with what there is of each query
 
 
 @njit
@@ -63,7 +63,14 @@ def run_length(chunk):
 # --- Forward ----------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(
+    table=("heads N D", "heads N D", "heads N M", "heads N M"),
+    order="some rounds N < N",
+    chunks="some rounds N",
+    seen="some <= N",
+    row_max="some N",
+    row_sum="some N",
+)
 def forward_round(r, table, first_head, order, chunks, seen, chunk, causal, scale, row_max, row_sum):
     """``q, k, v, out`` from a table, of all heads; the other arrays of some, from the first of them on."""
     heads, _, n = order.shape
@@ -90,7 +97,7 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
     q_t = new_panel(q.shape[1], q)  # (D, queries)
     rows = np.empty((width, v_rows.shape[1]), q.dtype)  # (queries, M), by panels of columns
     scores = new_panel(2 * chunk, q)  # (keys, queries)
-    my_place, my_chunks, sums = new_panel(1, q), new_panel(r, q), new_panel(2, q)
+    my_place, my_chunks, sums = new_panel(1, q), new_panel(r, q), new_panel(3, q)
     for start in range(before, tokens.size, chunk):
         end = min(start + chunk, tokens.size)
         keys = slice(max(start - chunk, 0), end)
@@ -111,16 +118,23 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
             _softmax(some, sums)
             for c in range(0, v_rows.shape[1], width):
                 product(rows[:, c : c + width], some.T, v_rows[keys, c : c + width], False)
-                if not np.isfinite(rows[: min(width, end - first), c : c + width]).all():
+            if _has_none(rows, mine.stop - first, my_place):
+                for c in range(0, v_rows.shape[1], width):
                     product_of_seen(rows[:, c : c + width], some.T, v_rows[keys, c : c + width], False)
             _combine(tokens[mine], rows, sums, results)
 
 
 @njit
 def _hide(scores, first, causal, my_place, places, my_chunks, their_chunks, sums):
-    """``-inf`` for who is not met, or was met before; and the maximum. The query in lane 0 is key ``first``."""
+    """``-inf`` for who is not met, or was met before; the maximum, and 0 times the sum of scores, for `_is_beyond`.
+
+    The query in lane 0 is key ``first``.
+    """
     highest = broadcast(np.finfo(scores.dtype).min)  # below any score, yet exp(-inf - it) is 0, not NaN
+    zero = broadcast(scores.dtype.type(0))
+    beyond = zero
     for j in range(scores.shape[0]):
+        beyond = fma(load(scores, j), zero, beyond)
         score = hide_met_before(load(scores, j), my_chunks, their_chunks, j, scores.dtype.type(0.5))
         if causal:
             score = where_greater(load(my_place, 0), broadcast(places[j]), score, -np.inf)
@@ -129,15 +143,25 @@ def _hide(scores, first, causal, my_place, places, my_chunks, their_chunks, sums
         store(scores, j, score)
         highest = maximum(score, highest)
     store(sums, MAXIMUM, highest)
+    store(sums, BEYOND, beyond)
 
 
 @njit
 def _is_beyond(sums, queries):
-    """Whether one of the queries has met a score beyond the range, or no other, or none: see `softmax_tile`."""
-    for i in range(min(queries, sums.shape[1])):
-        if sums[MAXIMUM, i] == np.inf or sums[MAXIMUM, i] == np.finfo(sums.dtype).min:
-            return True
-    return False
+    """Whether a score of one of the queries is infinite, or NaN: 0 times it is not 0."""
+    return not (sums[BEYOND, : min(queries, sums.shape[1])] == 0).all()
+
+
+@njit
+def _has_none(rows, queries, spare):
+    """Whether the first so many rows hold a NaN or infinity, of which 0 times is not 0; ``spare`` is written over."""
+    zero = broadcast(rows.dtype.type(0))
+    total = zero
+    for c in range(0, rows.shape[1], lanes(rows)):
+        for i in range(queries):
+            total = fma(load(rows[:, c : c + lanes(rows)], i), zero, total)
+    store(spare, 0, total)
+    return not (spare[0] == 0).all()
 
 
 @njit
@@ -170,7 +194,14 @@ def _combine(queries, rows, sums, results):
 # --- Backward ---------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@kernel(
+    table=("heads N M", "heads N D", "heads N D", "heads N M", "heads N D", "heads N D", "heads N M"),
+    order="some rounds N < N",
+    chunks="some rounds N",
+    seen="some <= N",
+    shift="some N",
+    row_sum="some N",
+)
 def backward_round(r, parity, table, first_head, order, chunks, seen, chunk, causal, scale, shift, row_sum, careful):
     """Likewise ``d_out, q, k, v, d_q, d_k, d_v``."""
     heads, _, n = order.shape
@@ -219,7 +250,9 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
             _hide_keys(
                 some_p, first - start, keys, causal, my_place, places[0, queries], my_chunks, their_chunks[:, queries]
             )
-            _weights(some_p, some_d_s, shift[queries], row_sum[queries])
+            for i in range(len(some_p)):
+                query = start + i
+                weigh(some_p, some_d_s, i, load(some_p, i), shift[query], row_sum[query], careful)
             if careful:
                 forget_unseen(some_p, some_d_s, len(some_p))
             for c in range(0, v.shape[1], width):
@@ -251,15 +284,6 @@ def _hide_keys(scores, first, keys, causal, my_place, places, my_chunks, their_c
         if keys < lanes(scores):
             score = keep_lanes(score, 0, keys, -np.inf)
         store(scores, i, score)
-
-
-@njit
-def _weights(p, d_s, shift, row_sum):
-    """Scores to probabilities in ``p``, the gradients of both in ``d_s``."""
-    for i in range(shift.size):
-        weight = exp(load(p, i) - broadcast(shift[i]))
-        store(p, i, weight)
-        store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum[i])))
 
 
 @njit

@@ -1,4 +1,4 @@
-"""The loop of an LSTM in Numba: `linattn_ref.kernels.reference.lstm`.
+"""The loop of an LSTM in Numba: `linattn_ref.nn.lstm_steps`.
 
 Sequences know nothing of one another: a task takes some of them from the first step to the last. A step is a product
 with ``U``, or ``U^T``, and what happens to each unit alone; a product with ``W``, or ``W^T``, is for several steps at
@@ -23,22 +23,22 @@ __all__ = ["backward", "forward"]
 TOGETHER = 4 * ROWS  # rows of a product with W, at least
 
 
-def forward(x, w, u, b, *, work=np.empty):
-    """``h``, ``c`` and the gates; arguments are the reference's."""
+def forward(x, w, u, b):
+    """``h`` and ``c``, ``(T + 1, B, H)`` from the 0 before the first step on, and the gates, ``(T, B, 4 H)``."""
     (steps, batch, _), hidden = x.shape, len(u)
     w, u, bias = _panels(w), _panels(u), _panels(b[None]).reshape(1, -1)
-    h, c = work((2, steps + 1, batch, hidden), x.dtype)
+    h, c = np.empty((2, steps + 1, batch, hidden), x.dtype)
     h[0] = c[0] = 0
-    gates = work((steps, batch, bias.size), x.dtype)  # whole panels
+    gates = np.empty((steps, batch, bias.size), x.dtype)  # whole panels
     _forward(without_gaps(x), w, u, bias, h, c, gates, *_shares(batch))
     return h, c, gates[..., : 4 * hidden]
 
 
-def backward(d_h, x, w, u, h, c, gates, *, work=np.empty):
-    """The gradients; arguments are the reference's."""
+def backward(d_h, x, w, u, h, c, gates):
+    """The gradients of ``x``, ``w``, ``u`` and ``b``, from those of ``h (T, B, H)``."""
     (steps, batch, width), w, u = x.shape, _panels(w.T), _panels(u.T)
     d_h, x, h, c, gates = (without_gaps(each) for each in (d_h, x, h, c, gates))
-    d_a, d_x = work(gates.shape, x.dtype), work((steps, batch, len(w) * lanes(x)), x.dtype)
+    d_a, d_x = np.empty(gates.shape, x.dtype), np.empty((steps, batch, len(w) * lanes(x)), x.dtype)
     zeros, past = np.zeros((1, max(len(w), len(u)) * lanes(x)), x.dtype), np.zeros((batch, len(u) * lanes(x)), x.dtype)
     _backward(d_h, w, u, zeros, c, gates, d_a, d_x, past, np.zeros_like(c[0]), *_shares(batch))
     rows, inputs, states = (z.reshape(steps * batch, z.shape[-1]) for z in (d_a, x, h[:-1]))

@@ -1,7 +1,7 @@
-"""Pattern softmax in Numba: `linattn_ref.kernels.reference.pattern_softmax` on the tiles of `softmax`.
+"""Pattern softmax in Numba: the page `linattn_ref.attention.pattern_softmax` on the tiles of `softmax`.
 
-The formulas (1)-(6) are the reference's. A part of the pattern is run after the other, each with a task for every
-``lanes`` queries of a head (forward) or ``lanes`` keys (backward), a query or a key a lane, as drawn in `softmax`::
+Numbers of equations are those of `online_softmax`. One part of the pattern is run after the other, each with a task for
+every ``lanes`` queries of a head (forward) or ``lanes`` keys (backward), one query or key per lane, as in `softmax`::
 
     forward    lanes: queries of a tile, fetched by their numbers      streamed: the keys in its runs, in tiles of KEYS
     backward   lanes: keys of a tile, fetched by their numbers         streamed: the rows in its runs, of QUERIES
@@ -10,15 +10,17 @@ What is streamed is put in the part's order beforehand, unless it is in order al
 compare a column with the ``low`` and ``high`` of a row.
 
 Forward, a task begins with what its queries have seen in earlier parts: the maximum, the sum, and the output times the
-sum. Backward, each part adds to the gradients. A part has a
-query or key no more than once, so every number is written by one task, and the result is the same to the last bit for
-any number of threads.
+sum. Backward, each part adds to the gradients. A part has a query or key no more than once, so every number is written
+by one task, and the result is the same to the last bit for any number of threads.
 """
 
 import numpy as np
 from numba import njit, prange
 
+from linattn_ref.attention.sparse.part import TILE
+from linattn_ref.kernels.common.saturation import is_saturated
 from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.entrance import check_indices
 from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, head_of, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
 from linattn_ref.kernels.jit.loops.softmax_tile import (
@@ -31,6 +33,7 @@ from linattn_ref.kernels.jit.loops.softmax_tile import (
     add_shares,
     flat_mask,
     has_none,
+    hide_masked,
     is_beyond,
     key_panels,
     mask_bias,
@@ -39,13 +42,10 @@ from linattn_ref.kernels.jit.loops.softmax_tile import (
     room_for_shares,
     saturate,
     shift_and_row_sum,
+    weigh,
     write_row,
 )
-from linattn_ref.kernels.jit.loops.vector import broadcast, keep_between, keep_lanes, lanes, load, store
-from linattn_ref.kernels.jit.loops.vector_exp import exp
-from linattn_ref.kernels.parts import TILE
-from linattn_ref.kernels.reference.pattern_softmax import sums_of_weights
-from linattn_ref.kernels.reference.saturation import is_saturated, without_zero
+from linattn_ref.kernels.jit.loops.vector import keep_between, keep_lanes, lanes, load, store
 
 LOW, HIGH = 0, 1  # rows of the panel with each query's limits
 
@@ -60,7 +60,7 @@ def forward(q, k, v, key_mask, pattern, scale, *, out=None):
     ----------
     q, k, v : ndarray, ``(..., N, D)``, ``(..., L, D)``, ``(..., L, M)``
     key_mask : ndarray of bool ``(..., L)`` or None
-    pattern : tuple of `linattn_ref.kernels.parts.Part`
+    pattern : tuple of `linattn_ref.attention.sparse.part.Part`
         Disjoint, with ``N`` queries and ``L`` keys; the same for all leading axes.
     scale : float
     out : ndarray ``(..., N, M)``, optional
@@ -80,21 +80,42 @@ def forward(q, k, v, key_mask, pattern, scale, *, out=None):
     for part in pattern:
         some_k, some_v, mask = (_in_order(x, part.keys, axis) for x, axis in ((k, -2), (v, -2), (key_mask, -1)))
         _forward(table_of(q, some_k, some_v, written), mask, part, q.dtype.type(scale), row_max, row_sum)
-    some = row_sum != 0  # not "> 0": a NaN must stay one
-    log_sum_exp = np.where(some, row_max, -np.inf) + np.log(row_sum, out=np.zeros_like(row_sum), where=some)
+    with np.errstate(divide="ignore"):  # the logarithm of 0, of a query that sees nothing
+        log_sum_exp = row_max + np.log(row_sum)
     return give(out, written), log_sum_exp.reshape(q.shape[:-1])
 
 
 def _in_order(x, order, axis):
     """``x`` with its rows along an axis in the order given; no copy if they are."""
-    return x if _ascending(order, x.shape[axis]) else np.take(x, order, axis=axis)
+    if _ascending(order, x.shape[axis]):
+        return x
+    check_indices("pattern", order, x.shape[axis])  # from the end it would count negative ones
+    return np.take(x, order, axis=axis)
 
 
 def _ascending(order, length):
     return np.array_equal(order, np.arange(length))
 
 
-@kernel
+PART = {
+    "queries": "rows < N",
+    "keys": "columns < L",
+    "low": "rows <= columns",
+    "high": "rows <= columns",
+    "tiles": "tiles+1 <= rows",
+    "first_run": "tiles+1 <= runs",
+    "runs": "runs 2 <= columns",
+    "key_tiles": "key_tiles+1 <= columns",
+}
+
+
+@kernel(
+    table=("heads N D", "heads columns D", "heads columns M", "heads N M"),
+    key_mask="heads columns",
+    part=PART | {"keys": "columns"},
+    row_max="heads N",
+    row_sum="heads N",
+)
 def _forward(table, key_mask, part, scale, row_max, row_sum):
     width, dtype = lanes(row_max), row_max.dtype
     pieces = TILE // width  # tasks a tile
@@ -167,8 +188,9 @@ def _start(queries, q, results, scale, q_t, out_t, state):
         for t in range(q_t.shape[0]):
             q_t[t, i] = scale * q[row, t]
         state[MAXIMUM, i], state[SUM, i] = row_max[row], row_sum[row]
-        for m in range(out_t.shape[0]):
-            out_t[m, i] = row_sum[row] * out[row, m]
+        if row_sum[row] != 0:
+            for m in range(out_t.shape[0]):
+                out_t[m, i] = row_sum[row] * out[row, m]
 
 
 @njit
@@ -196,8 +218,6 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, grad
 
     ``gradients`` are arrays for them to be written to, or None.
     """
-    if is_saturated(log_sum_exp):
-        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, key_mask, pattern, scale))
     d_out, q, k, v = side_by_side(d_out, q, k, v)
     (shift, row_sum), key_mask = shift_and_row_sum(log_sum_exp, d_out, out), flat_mask(key_mask, k)
     careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
@@ -217,7 +237,16 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, grad
     return tuple(give(*each) for each in zip(gradients, (d_q, d_k, d_v), strict=True))
 
 
-@kernel
+@kernel(
+    table=("heads rows M", "heads rows D", "heads L D", "heads L M", "heads L D", "heads L M"),
+    shares=("parts rows *",),
+    shift="heads rows",
+    row_sum="heads rows",
+    key_mask="heads L",
+    part=PART | {"queries": "rows"},
+    first_run="key_tiles+1 <= own_runs",
+    runs="own_runs 2 <= rows",
+)
 def _backward(table, shares, tasks, shift, row_sum, key_mask, part, first_run, runs, scale, careful):
     dtype = shift.dtype
     for task in prange(len(shift) * tasks):
@@ -251,26 +280,26 @@ def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v, car
             product(p, q[here], k_t, False)
             if careful:
                 saturate(p, q[here], k_t)
+                hide_masked(p, bias)
             product(d_s, d_out[here], v_t, False)
-            _weights(p, d_s, shift[here], row_sum[here], bias, low[here], high[here], first, first + keys.size)
+            ends = low[here], high[here], first, first + keys.size
+            _weights(p, d_s, shift[here], row_sum[here], bias, *ends, careful)
             add_gradients(q[here], d_out[here], p, d_s, k_columns, keys.size, d_q[here], d_k_t, d_v_t, careful)
     _add(d_k, keys, d_k_t, scale)
     _add(d_v, keys, d_v_t, q.dtype.type(1))
 
 
 @njit
-def _weights(p, d_s, shift, row_sum, bias, low, high, first, last):
+def _weights(p, d_s, shift, row_sum, bias, low, high, first, last, careful):
     """Scores to probabilities in ``p``, the gradients of both in ``d_s``; row i sees columns ``low[i] : high[i]``."""
     for i in range(shift.size):
         score = load(p, i) + load(bias, 0)
         if low[i] > first or high[i] < last:
             score = keep_lanes(score, low[i] - first, high[i] - first, -np.inf)
-        weight = exp(score - broadcast(shift[i]))  # (5)
-        store(p, i, weight)
-        store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum[i])))
+        weigh(p, d_s, i, score, shift[i], row_sum[i], careful)
 
 
-@kernel
+@kernel(table=("heads N W", "heads rows W"), numbers="rows < N")
 def _add_rows(table, heads, numbers, like):
     """``x[numbers] += rows`` of every head, the two arrays of a table, for which NumPy makes copies of both."""
     for head in prange(heads):

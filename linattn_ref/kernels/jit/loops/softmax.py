@@ -1,6 +1,6 @@
-"""Softmax attention in Numba: `linattn_ref.kernels.reference.softmax` with a lane for every query, or every key.
+"""Softmax attention in Numba: `linattn_ref.attention.online_softmax` with a lane for every query, or every key.
 
-The formulas (1)-(6) are the reference's; here is where the numbers lie. ``lanes`` numbers go through every instruction
+The formulas (1)-(6) are the page's; here is where the numbers lie. ``lanes`` numbers go through every instruction
 (`vector`), and a lane never needs its neighbour, so maximum, sum and exponential take no step across lanes.
 
 Forward: a task is ``lanes`` queries of one head, a query a lane, and runs over the keys in tiles of ``KEYS``::
@@ -37,6 +37,7 @@ import math
 import numpy as np
 from numba import njit, prange
 
+from linattn_ref.kernels.common.saturation import is_saturated
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, head_of, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product, unpack
@@ -51,6 +52,7 @@ from linattn_ref.kernels.jit.loops.softmax_tile import (
     add_shares,
     flat_mask,
     has_none,
+    hide_masked,
     is_beyond,
     key_panels,
     mask_bias,
@@ -59,12 +61,10 @@ from linattn_ref.kernels.jit.loops.softmax_tile import (
     room_for_shares,
     saturate,
     shift_and_row_sum,
+    weigh,
     write_row,
 )
-from linattn_ref.kernels.jit.loops.vector import broadcast, keep_lanes, lanes, load, store
-from linattn_ref.kernels.jit.loops.vector_exp import exp
-from linattn_ref.kernels.reference.saturation import is_saturated, without_zero
-from linattn_ref.kernels.reference.softmax import sums_of_weights
+from linattn_ref.kernels.jit.loops.vector import keep_lanes, lanes, load, store
 
 __all__ = ["backward", "forward", "step"]
 
@@ -98,7 +98,7 @@ def forward(q, k, v, key_mask, causal, scale, *, out=None):
     return give(out, written), log_sum_exp.reshape(q.shape[:-1])
 
 
-@kernel
+@kernel(table=("heads N D", "heads L D", "heads L M", "heads N M"), key_mask="heads L", log_sum_exp="heads N")
 def _forward(table, key_mask, causal, scale, log_sum_exp):
     heads, n = log_sum_exp.shape
     width, dtype = lanes(log_sum_exp), log_sum_exp.dtype
@@ -167,8 +167,6 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale, *, gradi
 
     ``gradients`` are arrays for them to be written to, or None.
     """
-    if is_saturated(log_sum_exp):
-        d_out = d_out / without_zero(sums_of_weights(q, k, log_sum_exp, key_mask, causal, scale))
     d_out, q, k, v = side_by_side(d_out, q, k, v)
     shift, row_sum = shift_and_row_sum(log_sum_exp, d_out, out)
     careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
@@ -181,7 +179,13 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale, *, gradi
     return tuple(give(*each) for each in zip(gradients, (d_q, d_k, d_v), strict=True))
 
 
-@kernel
+@kernel(
+    table=("heads N M", "heads N D", "heads L D", "heads L M", "heads L D", "heads L M"),
+    shares=("parts N *",),
+    shift="heads N",
+    row_sum="heads N",
+    key_mask="heads L",
+)
 def _backward(table, shares, tasks, shift, row_sum, key_mask, causal, scale, careful):
     width, dtype = lanes(shift), shift.dtype
     for task in prange(len(shift) * tasks):
@@ -214,20 +218,19 @@ def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v, careful
         product(p, q[start:stop], k_t, False)
         if careful:
             saturate(p, q[start:stop], k_t)
+            hide_masked(p, bias)
         product(d_s, d_out[start:stop], v_t, False)
-        _weights(p, d_s, shift[start:stop], row_sum[start:stop], bias, see + start if causal else width)
+        _weights(p, d_s, shift[start:stop], row_sum[start:stop], bias, see + start if causal else width, careful)
         add_gradients(q[start:stop], d_out[start:stop], p, d_s, k_columns, keys, d_q[start:stop], d_k_t, d_v_t, careful)
     unpack(d_k[first:last], d_k_t, scale)
     unpack(d_v[first:last], d_v_t, one)
 
 
 @njit
-def _weights(p, d_s, shift, row_sum, bias, see):
+def _weights(p, d_s, shift, row_sum, bias, see, careful):
     """Scores to probabilities in ``p``, the gradients of both in ``d_s``; query i sees lanes <= see + i."""
     for i in range(shift.size):
         score = load(p, i) + load(bias, 0)
         if see + i + 1 < lanes(p):
             score = keep_lanes(score, 0, see + i + 1, -np.inf)
-        weight = exp(score - broadcast(shift[i]))  # (5)
-        store(p, i, weight)
-        store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum[i])))
+        weigh(p, d_s, i, score, shift[i], row_sum[i], careful)

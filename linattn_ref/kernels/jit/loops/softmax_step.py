@@ -60,14 +60,14 @@ def step(q, k, v, length, scale):
     ``k`` and ``v`` are ``(..., capacity, D)`` and ``(..., capacity, M)``; what stands in later rows changes nothing.
     """
     out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
-    step_heads(q, k, v, length, scale, out)
+    step_heads(np.ascontiguousarray(q), k, v, length, scale, out)
     return out
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
-@serial_kernel
+@serial_kernel(q="... D", k="... capacity D", v="... capacity M", out="... M", written="out")
 def step_heads(q, k, v, length, scale, out):
     """Write ``out (..., M)``."""
     attend(rows_of(q), rows_of(k), rows_of(v), length, scale, rows_of(out))
@@ -86,6 +86,14 @@ def append(cache, x, length):
 @njit
 def attend(q, k, v, length, scale, out):
     """The step on rows: ``q (heads, D)``, ``k, v (heads * capacity, D or M)``, ``out (heads, M)``."""
+    if k.shape[1] != q.shape[1] or v.shape[1] != out.shape[1] or len(out) != len(q):
+        raise ValueError("expected q (..., D), k (..., capacity, D), v (..., capacity, M) and out (..., M)")
+    if len(q) == 0:
+        return
+    if len(k) % len(q) != 0 or len(v) != len(k):
+        raise ValueError("expected the same leading axes of q, k, v and out, and the same capacity of k and v")
+    if not 0 < length <= len(k) // len(q):
+        raise ValueError("length: expected a number from 1 to the capacity of k and v")
     query, scores = new_panel(-(-q.shape[1] // lanes(q)), q), new_panel(TILE // lanes(q), q)
     query[:] = 0
     for head in range(len(q)):

@@ -2,7 +2,7 @@
 
 The lanes hold queries in the forward pass and keys in the backward pass; the pictures are in `softmax`.
 
-Scores beyond the range of their dtype (`linattn_ref.kernels.reference.saturation`) and NaN in what is not seen are
+Scores beyond the range of their dtype (`linattn_ref.kernels.common.saturation`) and NaN in what is not seen are
 rare, so no score is compared with the end of the range, and weights of 0 are multiplied like others. A forward task
 looks at the maxima and outputs that it comes to, and where one tells of such numbers it is done once more *carefully*:
 each tile saturated, and only what is not 0 multiplied. The backward pass knows from the log-sum-exp and the row sums.
@@ -15,7 +15,7 @@ from numba import njit
 
 from linattn_ref.kernels.jit.loops.heads import side_by_side
 from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product
-from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, maximum, store
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_unequal, lanes, load, maximum, store
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 
 KEYS = 128  # keys a tile in the forward pass: their scores, 16 KiB, stay in the first-level cache
@@ -65,11 +65,12 @@ def is_beyond(state, i):
 @njit
 def has_none(out_t, queries):
     """Whether an output of the first so many queries is NaN or infinite: what they do not see may be the reason."""
+    zero, zeros = out_t.dtype.type(0), new_panel(1, out_t)
+    total = broadcast(zero)
     for m in range(out_t.shape[0]):
-        for i in range(queries):
-            if not np.isfinite(out_t[m, i]):
-                return True
-    return False
+        total = fma(load(out_t, m), broadcast(zero), total)  # 0, unless a number is none
+    store(zeros, 0, total)
+    return (zeros[0, :queries] != 0).any()
 
 
 @njit
@@ -116,6 +117,24 @@ def key_panels(k, v, width, scale):
     for c in range(0, width, lanes(k)):
         pack(k_columns[c : c + lanes(k)], k[:, c : c + lanes(k)].T, scale)
     return k_t, v_t, k_columns
+
+
+@njit(forceinline=True)
+def weigh(p, d_s, i, score, shift, row_sum, careful):
+    """The probabilities of row ``i``'s scores to ``p``, and from the gradients in ``d_s`` those of the scores."""
+    weight = exp(score - broadcast(shift))  # (5)
+    if careful:  # a row of NaN has no weight where it sees nothing
+        weight = keep_unequal(weight, score, p.dtype.type(-np.inf), p.dtype.type(0))
+    store(p, i, weight)
+    store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum)))
+
+
+@njit
+def hide_masked(scores, bias):
+    """Before a bias of ``-inf`` is added to scores that may be NaN."""
+    for i in range(scores.shape[1]):
+        if bias[0, i] == -np.inf:
+            scores[:, i] = -np.inf
 
 
 @njit
@@ -186,5 +205,5 @@ def add_shares(d_q, shares):
 def flat_mask(key_mask, k):
     """``(heads, L)``; all True where there is no mask."""
     shape = k.shape[:-1]
-    mask = np.ones(shape, np.bool_) if key_mask is None else np.array(np.broadcast_to(key_mask, shape))
+    mask = np.ones(shape, np.bool_) if key_mask is None else np.array(np.broadcast_to(key_mask, shape), order="C")
     return mask.reshape(-1, shape[-1])

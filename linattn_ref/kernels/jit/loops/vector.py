@@ -243,6 +243,18 @@ def keep_between(typing_context, x, low, number, high, fill):
     return x(x, x, x.dtype, x, x.dtype), generate
 
 
+@intrinsic
+def keep_unequal(typing_context, x, y, number, fill):
+    """``x`` where ``y`` is another number, or NaN; the number ``fill`` elsewhere."""
+
+    def generate(context, builder, signature, arguments):
+        x_, y_, number_, fill_ = arguments
+        other = builder.fcmp_unordered("!=", y_, _splat(builder, number_, x.llvm))
+        return builder.select(other, x_, _splat(builder, fill_, x.llvm))
+
+    return x(x, x, x.dtype, x.dtype), generate
+
+
 def _across(builder, x, combine):
     """All lanes in one number: the halves combined, lane by lane, then the halves of that, and so on."""
     while x.type.count > 1:

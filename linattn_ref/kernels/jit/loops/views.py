@@ -4,11 +4,10 @@ A slice of Numba's takes some twenty instructions, which look for indices below 
 more: as long as a fifth of a step of decoding. The views here trust their caller.
 """
 
-import numpy as np
 from numba import njit, types
 from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 from linattn_ref.kernels.jit.loops.vector import lanes, load, store
@@ -41,32 +40,10 @@ def columns_from(x, first):
     return _columns_at(x, x.ctypes.data + first * x.itemsize, min(lanes(x), x.shape[1] - first))
 
 
+@njit(forceinline=True)
 def rows_of(x):
-    """``x`` with two axes, the last one kept: the same memory, or a copy if that has gaps."""
-    raise NotImplementedError
-
-
-@overload(rows_of)
-def _rows_of_layout(x):
-    if x.layout == "C":
-        return lambda x: rows_at(x.ctypes.data, x.size // x.shape[-1], x.shape[-1], x.dtype)
-    return lambda x: np.ascontiguousarray(x).reshape(-1, x.shape[-1])
-
-
-def give_back(x, rows):
-    """``x[...] = rows``, where these are a copy."""
-    raise NotImplementedError
-
-
-@overload(give_back)
-def _give_back_to(x, rows):
-    if x.layout == "C":
-        return lambda x, rows: None
-
-    def give_back(x, rows):
-        x[...] = rows.reshape(x.shape)
-
-    return give_back
+    """``x``, which has no gaps, with two axes, the last one kept."""
+    return rows_at(x.ctypes.data, x.size // x.shape[-1], x.shape[-1], x.dtype)
 
 
 @intrinsic

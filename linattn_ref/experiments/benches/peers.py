@@ -1,0 +1,171 @@
+"""The other packages: finding them, what they are called, and what several benches call of them.
+
+PyTorch has no kernel for causal linear attention, so its forms are written here, in the chunks of
+`kernels.reference.causal_product`: one after the other (`loop`), or all at once with the states by a cumulative sum
+(`at_once`). None is the fastest everywhere.
+
+fast-transformers (``pytorch-fast-transformers``, the package of the paper's authors) has Algorithm 1 in C++. A second
+build of it is compared as well where it can be imported as ``fast_transformers_native``: the same source with
+``CFLAGS="-O3 -march=native"`` (the variable replaces Python's own flags), and the folder ``fast_transformers`` renamed.
+
+flash-linear-attention (``fla-core``) is for GPUs; its naive files are plain PyTorch, and taken one by one, since to
+import the package needs Triton.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.benches.engine import find
+
+__all__ = ["EPS", "FAST", "FAST_TRANSFORMERS", "FLA", "FLA_ROWS", "PYTORCH", "at_once", "encoder", "fast_transformers"]
+__all__ += ["in_torch", "leaves_of", "loop", "naive_file", "tensors", "version", "versions"]
+
+PYTORCH, FAST, FLA = "PyTorch", "fast-transformers", "flash-linear-attention"
+FAST_TRANSFORMERS = {FAST: "fast_transformers", f"{FAST} native": "fast_transformers_native"}
+FLA_ROWS = 64  # of its chunks, of which a length must be a multiple
+EPS = 1e-6  # of linear attention's denominator
+
+
+# --- Who is there ---------------------------------------------------------------------------------------------------
+
+
+def fast_transformers(*parts: str) -> dict[str, Any]:
+    """The package, under the name it has in a table, and its other build; those that can be imported with all parts."""
+    found = {}
+    for name, package in FAST_TRANSFORMERS.items():
+        if all(find(f"{package}.{part}") for part in parts):
+            found[name] = importlib.import_module(package)
+    return found
+
+
+def naive_file(folder: str) -> Any:
+    """One of flash-linear-attention's naive files as a module, or None where that cannot be had."""
+    spec = importlib.util.find_spec("fla")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(spec.submodule_search_locations[0]) / "ops" / folder / "naive.py"
+    spec = importlib.util.spec_from_file_location(f"fla_naive_{folder}", path)
+    if spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, OSError):  # einops, or the file, is missing
+        return None
+    return module
+
+
+def version(*packages: str) -> str:
+    """Of the first that is installed."""
+    for package in packages:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "of unknown version"
+
+
+def versions(torch: Any, packages: Mapping[str, Any]) -> dict[str, str]:
+    """Version of each package that takes part; of flash-linear-attention there may be a file alone."""
+    found = {} if torch is None else {PYTORCH: torch.__version__}
+    named = {name: package for name, package in packages.items() if package is not None}
+    return found | {name: version("fla-core") if name == FLA else one.__version__ for name, one in named.items()}
+
+
+# --- PyTorch --------------------------------------------------------------------------------------------------------
+
+
+def in_torch(
+    torch: Any, function: Callable[..., Any], arrays: Iterable[Array], d_out: Array, with_gradient: bool
+) -> Sequence[Array]:
+    """``out`` of a function of tensors, and gradients by PyTorch's automatic differentiation; no array is copied."""
+    leaves = [torch.from_numpy(x).requires_grad_(with_gradient) for x in arrays]
+    out = function(*leaves)
+    if not with_gradient:
+        return (out.numpy(),)
+    out.backward(torch.from_numpy(d_out))
+    return tuple(x.numpy() for x in (out.detach(), *(leaf.grad for leaf in leaves)))
+
+
+def loop(torch: Any, rows: int, q: Any, k: Any, v: Any) -> Any:
+    """The causal product, a chunk after the other, each in four matrix products for all heads."""
+    shape = v.shape
+    q, k, v = (x.flatten(0, -3) for x in (q, k, v))  # (heads, N, C), (heads, N, C), (heads, N, M)
+    s, outs = q.new_zeros(len(q), q.shape[-1], v.shape[-1]), []  # (heads, C, M)
+    for q_t, k_t, v_t in zip(q.split(rows, 1), k.split(rows, 1), v.split(rows, 1), strict=True):
+        scores = torch.bmm(q_t, k_t.mT).tril_()  # (heads, T, T)
+        outs.append(torch.baddbmm(torch.bmm(q_t, s), scores, v_t))  # (heads, T, M)
+        s = torch.baddbmm(s, k_t.mT, v_t)
+    return torch.cat(outs, 1).reshape(shape)
+
+
+def at_once(torch: Any, rows: int, q: Any, k: Any, v: Any) -> Any:
+    """All chunks at once: the states before them are a cumulative sum, all kept."""
+    n = q.shape[-2]
+    pad = (0, 0, 0, -n % rows)
+    q, k, v = (torch.nn.functional.pad(x, pad).unflatten(-2, (-1, rows)) for x in (q, k, v))  # (..., chunks, T, C or M)
+    adds = k.mT @ v  # (..., chunks, C, M)
+    out = torch.tril(q @ k.mT) @ v + q @ (adds.cumsum(-3) - adds)  # (..., chunks, T, M)
+    return out.flatten(-3, -2)[..., :n, :]
+
+
+def tensors(torch: Any, params: Any) -> Any:
+    """Parameters, of the same types, as tensors on the same memory."""
+    if hasattr(params, "_fields"):
+        return type(params)(*(tensors(torch, each) for each in params))
+    return tuple(tensors(torch, each) for each in params) if isinstance(params, tuple) else torch.from_numpy(params)
+
+
+def leaves_of(block: Any, take: Callable[[Any], Any]) -> tuple[tuple[Any, Any], ...]:
+    """A block as PyTorch has it, whose weights are (to, from): norm, inner and outer, norm, first and second."""
+
+    def affine(given: Any) -> tuple[Any, Any]:
+        return take(given.w.T.copy()), take(given.b)
+
+    def norm(given: Any) -> tuple[Any, Any]:
+        return take(given.gain), take(given.bias)
+
+    inside, fed = block.attention, block.feed_forward
+    return (
+        *(norm(block.norm_1), affine(inside.inner), affine(inside.outer)),
+        *(norm(block.norm_2), affine(fed.inner), affine(fed.outer)),
+    )
+
+
+# --- fast-transformers ----------------------------------------------------------------------------------------------
+
+
+def encoder(torch: Any, builder: Any, network: Any, heads: int, kind: str, **options: Any) -> Any:
+    """Its network of that builder and kind of attention with our blocks; and the norm at their end, if there is one."""
+    blocks, norm = network.blocks, getattr(network, "norm", None)
+    width, hidden = blocks[0].feed_forward.inner.w.shape
+    reads = len(blocks[0].attention.inner.b) // width  # 2 where queries are keys, of which it computes both
+    sizes = {"query_dimensions": width // heads, "value_dimensions": width // heads, "feed_forward_dimensions": hidden}
+    end = {"dropout": 0.0, "final_normalization": norm is not None}
+    sizes |= {"n_layers": len(blocks), "n_heads": heads}
+    built = builder.from_kwargs(attention_type=kind, **sizes, **end, **options).get()
+    with torch.no_grad():
+        for layer, one in zip(built.layers, blocks, strict=True):
+            norm_1, (w, b), outer, norm_2, first, second = leaves_of(one, torch.from_numpy)
+            attention = layer.attention
+            read = attention.query_projection, attention.key_projection, attention.value_projection
+            for part, i in zip(read, (0, reads - 2, reads - 1), strict=True):
+                rows = slice(i * width, (i + 1) * width)
+                _put(part, w[rows], b[rows])
+            given = {attention.out_projection: outer, layer.linear1: first, layer.linear2: second}
+            for part, pair in {**given, layer.norm1: norm_1, layer.norm2: norm_2}.items():
+                _put(part, *pair)
+        if norm is not None:
+            _put(built.norm, torch.from_numpy(norm.gain), torch.from_numpy(norm.bias))
+    return built.eval()
+
+
+def _put(part: Any, weight: Any, bias: Any) -> None:
+    part.weight.copy_(weight)
+    part.bias.copy_(bias)

@@ -1,0 +1,148 @@
+"""The mechanisms that read a sequence at once: what is multiplied with what, and which array is never made."""
+
+from typing import NamedTuple
+
+from linattn_ref.attention.arguments import Mask
+from linattn_ref.attention.long_short import pattern
+from linattn_ref.experiments.publishing.pairs import paint
+from linattn_ref.experiments.schematics.drawing import Sheet, picture
+from linattn_ref.experiments.schematics.parts import (
+    ABOUT,
+    EQUALS,
+    OF_SUMS,
+    PHI_K,
+    PHI_Q,
+    PRODUCT,
+    TOY,
+    Box,
+    Cells,
+    E,
+    F,
+    Ghost,
+    K,
+    O,
+    Part,
+    Q,
+    Stack,
+    V,
+    becomes,
+    sums,
+)
+
+__all__ = ["linear", "linformer", "linformer_linear", "long_short", "nystromformer", "performer", "softmax"]
+
+
+@picture("Softmax attention: every query meets every key")
+def softmax(sheet: Sheet) -> None:
+    """Softmax attention. Arrays are boxes, with the letters of their sides, drawn to the scale of a toy: N queries
+    and L keys, nine each, of width D = M = 3. Every query meets every key: both the scores and the weights P are N
+    x L, and this square is what all other mechanisms do without.
+
+    ``P = softmax(Q K^T)``, ``O = P V``.
+    """
+    p = Box("$P$", "N", "L", "weights")
+    sheet.row(0, 0, Q, PRODUCT, K.T, becomes("softmax\nof each row", 5.5), p, PRODUCT, V, EQUALS, O)
+
+
+@picture("Linformer: R mixed keys in place of L")
+def linformer(sheet: Sheet) -> None:
+    """Linformer. E mixes the L keys into R, and F the values: both learned, a column a position. The rest is
+    softmax attention over R keys: of the N x L square only R columns are left.
+
+    ``K~ = E K``, ``V~ = F V``; ``P~ = softmax(Q K~^T)``, ``O = P~ V~``.
+    """
+    mixed_k, mixed_v = Box("$\\tilde K$", "R", "D", "keys"), Box("$\\tilde V$", "R", "M", "values")
+    x = sheet.row(3, 13.5, E, PRODUCT, K, EQUALS, mixed_k)
+    sheet.row(x + 6, 13.5, F, PRODUCT, V, EQUALS, mixed_v)
+    p = Ghost(inside=Box("$\\tilde P$", "N", "R", "weights"))
+    sheet.row(8, 0, Q, PRODUCT, mixed_k.T, becomes("softmax\nof each row", 5.5), p, PRODUCT, mixed_v, EQUALS, O)
+
+
+@picture("Nyströmformer: R landmarks between the queries and the keys")
+def nystromformer(sheet: Sheet) -> None:
+    """Nyströmformer. The means of R segments are landmark queries and landmark keys. Three small softmax matrices,
+    of queries and landmark keys, of the landmarks, and of landmark queries and keys, stand for the N x L matrix;
+    they are multiplied from the right.
+
+    ``P ~ F A^+ B``, with ``F``, ``A``, ``B`` softmax matrices of the landmarks.
+    """
+    means = becomes("means of\nR segments", 5.0)
+    x = sheet.row(1, 13.5, Q, means, Box("$\\tilde Q$", "R", "D", "queries"))
+    x = sheet.row(x + 4, 13.5, K, means, Box("$\\tilde K$", "R", "D", "keys"))
+    made = (("F", "Q\\,\\tilde K^\\top"), ("A", "\\tilde Q\\,\\tilde K^\\top"), ("B", "\\tilde Q\\,K^\\top"))
+    lines = "\n".join(f"${name}$ = softmax of ${product}$" for name, product in made)
+    sheet.text(x + 4, 13.5, lines, ha="left", size=1.2, linespacing=1.7)
+    f, a, b = Box("$F$", "N", "R", "weights"), Box("$A^{+}$", "R", "R", "weights"), Box("$B$", "R", "L", "weights")
+    sheet.row(1, 0, Ghost(label="$P$: never\nmade"), ABOUT, f, PRODUCT, a, PRODUCT, b, PRODUCT, V, EQUALS, O)
+
+
+@picture("Linear attention: the sums over the keys come first")
+def linear(sheet: Sheet) -> None:
+    """Linear attention. Keys and values are multiplied first: the sums over all keys are S, one C x M array, and z,
+    C numbers, which every query shares. The N x L matrix of similarities, phi(Q) phi(K)^T, is never made; a row of
+    the output is a row of the last product over the number beside it.
+
+    ``S = phi(K)^T V``, ``z = phi(K)^T 1``, ``O = phi(Q) S / phi(Q) z``.
+    """
+    x = sheet.row(0, 0, PHI_K.T, PRODUCT, OF_SUMS, EQUALS, sums())
+    x = sheet.row(x + 3, 0, PHI_Q, PRODUCT, sums(), becomes("divide"), O)
+    sheet.row(x + 3, 0, Ghost(label="$\\phi(Q)\\,\\phi(K)^\\top$\nnever made"))
+
+
+@picture("Performer: random features of queries and keys, then linear attention")
+def performer(sheet: Sheet) -> None:
+    """Performer. Queries and keys are multiplied with the same m random directions, drawn beforehand; an
+    exponential makes of them as many positive features, C = m. Their products would estimate the exponentials of
+    the scores, an N x L matrix that is never made: the rest is linear attention.
+
+    ``phi(X) = exp(X Omega^T - |x|^2 / 2)``; ``S = phi(K)^T V``, ``O = phi(Q) S / phi(Q) z``.
+    """
+    omega = Box("$\\Omega$", "m", "D", "fixed")
+    x = sheet.row(3, 13.5, Q, PRODUCT, omega.T, becomes("exp"), PHI_Q)
+    sheet.row(x + 7, 13.5, K, PRODUCT, omega.T, becomes("exp"), PHI_K)
+    x = sheet.row(0, 0, PHI_K.T, PRODUCT, OF_SUMS, EQUALS, sums())
+    x = sheet.row(x + 3, 0, PHI_Q, PRODUCT, sums(), becomes("divide"), O)
+    sheet.row(x + 3, 0, Ghost(label="estimate\nof P: never\nmade"))
+
+
+@picture("Both together: mixing before a sum that was short already")
+def linformer_linear(sheet: Sheet) -> None:
+    """Linformer and linear attention together. E and F mix keys and values, and the sums of linear attention are
+    taken over the R mixtures instead of the L tokens. Linear attention had no N x L matrix left to avoid: the
+    mixing above costs more than the sum that it shortens.
+
+    ``K~ = E phi(K)``, ``V~ = F V``; ``S = K~^T V~``, ``O = phi(Q) S / phi(Q) z``.
+    """
+    mixed_k, mixed_v = Box("$\\tilde K$", "R", "C", "weights"), Box("$\\tilde V$", "R", "M", "values")
+    x = sheet.row(3, 13.5, E, PRODUCT, PHI_K, EQUALS, mixed_k)
+    sheet.row(x + 5, 13.5, F, PRODUCT, V, EQUALS, mixed_v)
+    x = sheet.row(0, 0, mixed_k.T, PRODUCT, [mixed_v, Box("1", "R", "1", "values")], EQUALS, sums())
+    x = sheet.row(x + 3, 0, PHI_Q, PRODUCT, sums(), becomes("divide"), O)
+    sheet.row(x + 2, 0, Ghost(label="no square\nwas left\nto avoid"))
+
+
+class Near(NamedTuple):
+    sizes: dict[str, int]
+    near: Mask  # (N, L), the pairs of the short term
+
+
+def near_pairs() -> Near:
+    """The toy's, two keys wide."""
+    return Near(dict(TOY), pattern(TOY["N"], window=2))
+
+
+@picture("Long-Short Transformer: near keys, and R mixtures of all", near_pairs)
+def long_short(sheet: Sheet, near: Mask) -> None:
+    """Long-Short Transformer. The keys choose how they are mixed into R: a softmax of each column of K W_p over all
+    tokens. A query sees those R mixtures and the keys in and beside its own segment, with one softmax over both.
+
+    ``K- = P^T K``; ``O = softmax(Q [K- ; near K]^T) [V- ; near V]``.
+    """
+    p, w_p = Box("$P$", "L", "R", "weights"), Box("$W_p$", "D", "R", "fixed")
+    mixed_k, mixed_v = Box("$\\bar K$", "R", "D", "keys"), Box("$\\bar V$", "R", "M", "values")
+    x = sheet.row(2, 14.6, K, PRODUCT, w_p, becomes("softmax of\neach column", 5.5), p)
+    x = sheet.row(x + 5, 14.6, p.T, PRODUCT, K, EQUALS, mixed_k)
+    sheet.text(x + 1.5, 14.6, "likewise $\\bar V$", ha="left", size=1.2)
+    seen: list[Part] = [Box("", "N", "R", "weights"), Cells(paint([("window or block", near)]))]
+    keys, values = [mixed_k.T, K.T], Stack((mixed_v, V))
+    sheet.row(2, 0, Q, PRODUCT, keys, becomes("one\nsoftmax"), seen, PRODUCT, values, EQUALS, O)

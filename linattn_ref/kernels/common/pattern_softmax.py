@@ -1,0 +1,53 @@
+"""`pattern_softmax` on a loop that keeps one number per row."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+from linattn_ref.attention.parts.masks import shown
+from linattn_ref.attention.sparse import pattern_softmax as page
+from linattn_ref.attention.sparse.part import Pattern
+from linattn_ref.kernels.common.saturation import divided_by_sums
+from linattn_ref.op import Array, Bool, Float
+
+__all__ = ["Saved", "backward", "forward"]
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs: the inputs, the output, one number per row, and the pattern."""
+
+    q: Float[Array, "... N D"]
+    k: Float[Array, "... L D"]  # masked rows 0
+    v: Float[Array, "... L M"]  # masked rows 0
+    out: Float[Array, "... N M"]
+    log_sum_exp: Float[Array, "... N"]  # -inf where a query sees nothing
+    key_mask: Bool[Array, "... L"] | None
+    pattern: Pattern
+    scale: float
+
+
+def forward(
+    loop: Any,
+    q: Array,
+    k: Array,
+    v: Array,
+    pattern: Pattern,
+    *,
+    key_mask: Any = None,
+    scale: float | None = None,
+    **buffer: Any,
+) -> tuple[Array, Saved]:
+    """Equations (1)-(4) of the page."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    k, v = shown(k, key_mask), shown(v, key_mask)
+    out, log_sum_exp = loop.forward(q, k, v, key_mask, pattern, scale, **buffer)
+    return out, Saved(q, k, v, out, log_sum_exp, key_mask, pattern, scale)
+
+
+def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = False) -> page.Gradients:
+    """Equations (5)-(8); see `saturation` for ``loop_adds_up``."""
+    q, k, v, _, log_sum_exp, key_mask, pattern, scale = saved
+    again = partial(page.forward.page, q, k, v, pattern, key_mask=key_mask, scale=scale)
+    shares = d_out if loop_adds_up else divided_by_sums(d_out, log_sum_exp, again)
+    return page.Gradients(*loop.backward(shares, *saved))

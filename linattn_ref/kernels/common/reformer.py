@@ -1,0 +1,113 @@
+"""`reformer` on a loop that counts a pair in full in the first round where it meets, and keeps one number per row."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.attention import reformer as page
+from linattn_ref.attention.parts.lsh_hashing import find_order
+from linattn_ref.attention.parts.masks import Mask, divide, shown
+from linattn_ref.kernels.common.saturation import divided_by_sums
+from linattn_ref.op import Array, Bool, Float, Int, Integers
+
+__all__ = ["Saved", "backward", "forward"]
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs: the inputs, the output, two numbers per row, and a permutation per round."""
+
+    qk: Float[Array, "... N D"]  # masked rows 0
+    length: Float[Array, "... N 1"]  # |x|
+    v: Float[Array, "... N M"]  # masked rows 0
+    out: Float[Array, "... N M"]
+    log_sum_exp: Float[Array, "... N"]  # z; -inf for a token that meets nobody
+    order: Int[Integers, "... rounds N"]
+    key_mask: Bool[Array, "... N"] | None
+    chunk: int
+    causal: bool
+    scale: float
+
+
+def forward(
+    loop: Any,
+    qk: Array,
+    v: Array,
+    *,
+    rotations: Array | None = None,
+    chunk: int,
+    causal: bool = False,
+    key_mask: Array | None = None,
+    scale: float | None = None,
+    buckets: Integers | None = None,
+    out: Array | None = None,
+) -> tuple[Array, Saved]:
+    """Equations (1)-(7) of the page."""
+    scale, chunk = qk.shape[-1] ** -0.5 if scale is None else scale, min(chunk, qk.shape[-2])
+    order = find_order(qk, rotations, key_mask, buckets)
+    qk, v = shown(qk, key_mask), shown(v, key_mask)
+    length = length_of(qk)
+    who, buffer = (order, count_seen(qk, key_mask), chunk, causal, scale), {} if out is None else {"out": out}
+    out, log_sum_exp = loop.forward(qk, key_of(qk, length), v, *who, **buffer)  # (1)-(6)
+    np.copyto(out, v, where=is_alone(log_sum_exp, key_mask)[..., None])  # (7)
+    return out, Saved(qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale)
+
+
+def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = False) -> page.Gradients:
+    """Equations (8)-(11); see `saturation` for ``loop_adds_up``."""
+    qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale = saved
+    k, who = key_of(qk, length), (order, count_seen(qk, key_mask), chunk, causal, scale)
+
+    def again() -> Any:
+        ranks = order.argsort(axis=-1)
+        return page.forward.page(qk, v, buckets=ranks, chunk=chunk, causal=causal, key_mask=key_mask, scale=scale)
+
+    shares = d_out if loop_adds_up else divided_by_sums(d_out, log_sum_exp, again)
+    d_q, d_k, d_v = loop.backward(shares, qk, k, v, out, log_sum_exp, *who)  # (8)-(10)
+    add_rows(d_v, d_out, is_alone(log_sum_exp, key_mask))  # from (7)
+    # (11), in the arrays that are there: each pass over new memory takes as long as a tenth of the kernel.
+    k *= dot(k, d_k)  # the part along the key
+    d_k -= k
+    d_k *= divide(np.ones_like(length), length)
+    d_q += d_k
+    return page.Gradients(d_q, d_v)
+
+
+def is_alone(log_sum_exp: Array, key_mask: Any) -> Mask:
+    """Who meets nobody, and so attends to itself: ``(..., N)``."""
+    alone = np.isneginf(log_sum_exp)
+    return alone if key_mask is None else alone & key_mask
+
+
+def count_seen(qk: Array, key_mask: Array | None) -> Integers:
+    """How many tokens are not masked: the first so many of every sorted order, ``(...)``."""
+    return np.full(qk.shape[:-2], qk.shape[-2]) if key_mask is None else key_mask.sum(axis=-1, dtype=np.int32)
+
+
+def length_of(x: Array) -> Array:
+    """``|x| (..., N, 1)``; by way of the largest entry only where its square would leave the range of floats."""
+    length, limits = np.sqrt(dot(x, x)), np.finfo(x.dtype)
+    odd = ~((length > limits.tiny**0.25) & (length < limits.max**0.25))
+    if not isinstance(x, np.ndarray):  # a GPU would have to be asked how many are odd
+        return np.where(odd, page.length_of(x), length)
+    length[odd] = page.length_of(x[odd[..., 0]])[..., 0]
+    return length
+
+
+def key_of(x: Array, length: Array) -> Array:
+    """``x / |x|``, and 0 for the zero vector."""
+    return x / np.where(length == 0, length.dtype.type(1), length)
+
+
+def dot(x: Array, y: Array) -> Array:
+    """``x_i . y_i``, ``(..., N, 1)``."""
+    return np.einsum("...d,...d->...", x, y)[..., None]
+
+
+def add_rows(x: Array, y: Array, some: Mask) -> None:
+    """``x[some] += y[some]``, in place; a GPU would have to be asked how many rows that are."""
+    if isinstance(x, np.ndarray):
+        x[some] += y[some]
+    else:
+        np.copyto(x, x + y, where=some[..., None])

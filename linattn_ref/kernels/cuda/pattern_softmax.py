@@ -1,0 +1,19 @@
+"""`linattn_ref.attention.pattern_softmax`, compiled; the loop is ``loops/pattern_softmax.py``."""
+
+from linattn_ref.kernels.common import pattern_softmax as common
+from linattn_ref.kernels.cuda.loops import pattern_softmax as loop
+
+__all__ = ["Saved", "backward", "forward"]
+
+
+class Saved(common.Saved):
+    """What the backward pass needs."""
+
+
+def forward(q, k, v, pattern, *, key_mask=None, scale=None):
+    out, saved = common.forward(loop, q, k, v, pattern, key_mask=key_mask, scale=scale)
+    return out, Saved(*saved)
+
+
+def backward(d_out, saved):
+    return common.backward(loop, d_out, saved, loop_adds_up=True)

@@ -1,0 +1,22 @@
+"""`linattn_ref.nn.gelu`, value and slope in one pass; what is kept is the slope, the bracket of (4)."""
+
+from typing import Any, NamedTuple
+
+from linattn_ref.kernels.jit.loops import gelu as loop
+from linattn_ref.nn.gelu import Gradients
+from linattn_ref.op import Array, Float
+
+__all__ = ["Saved", "backward", "forward"]
+
+
+class Saved(NamedTuple):
+    slope: Float[Array, "... E"]
+
+
+def forward(x: Any) -> tuple[Array, Saved]:
+    y, slope = loop.forward(x, None)  # (1)-(4)
+    return y, Saved(slope)
+
+
+def backward(d_y: Any, saved: Saved) -> Gradients:
+    return Gradients(d_y * saved.slope)  # (4)
