@@ -358,10 +358,12 @@ chapter.table(
 # So on real landmarks **six iterations are nowhere near the pseudo-inverse**: from 128 on, every layer's median
 # condition is out of reach. What they compute is a pseudo-inverse that fades out below a fortieth of the scale.
 #
-# ### A mistake in public code: one scale for the whole batch
+# ### A choice in public code: one scale for the whole batch
 #
-# The implementations in `transformers` and `nystrom-attention` divide by the largest sums over *all* matrices of a
-# batch. It still converges, $t_0$ is only smaller; but six iterations are not enough to converge, so a sequence gets
+# The authors' code, and after it `transformers` and `nystrom-attention`, divides by the largest sums over *all* matrices
+# of a batch. The authors call that the original, "more conservative" start, and offer the exact one, with each matrix's
+# own scale, as an option. With theirs it still converges, $t_0$ is only smaller. But six iterations are not enough to
+# converge, so a sequence gets
 # another output beside other sequences (`tests/peers/test_nystromformer.py` shows it). Here the norms are each matrix's
 # own, and a neighbour changes nothing, to the last bit:
 
@@ -432,8 +434,9 @@ chapter.table(
 #    layer. And in the last panel, more than nine iterations, which reach further down, make the error rise again, most
 #    in the heads where it is large. The Nyström method may divide by small singular values of $A$ where $F$ and $B$ are
 #    as small in those directions; but these $F$ and $B$ are not parts of one matrix with $A$, and nothing makes them
-#    so. Stopping early is a *regularisation*, as it is for other iterative inverses. The point of the number six is not
-#    accuracy; the least error is at seven to nine.
+#    so. Stopping early is a *regularisation*, as it is for other iterative inverses. The paper takes "about 6 iterations
+#    in order to achieve a good approximation" of the pseudo-inverse. On these matrices six do not approximate it, and
+#    the output is better for that; its least error is at seven to nine.
 # 4. **Sampling $P$ itself is no better.** With $R$ columns and rows of the true $P$ (which cannot be had cheaply) and
 #    the same six iterations, the error is *larger* at each $R$, in each text and in at least five layers. In the median
 #    head little of that is left at $R = 128$; but a tenth of the heads is off by more than twice the output at each
