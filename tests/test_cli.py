@@ -279,6 +279,25 @@ def sample(monkeypatch, tmp_path):
     return run
 
 
+def test_a_task_keeps_others_out_from_its_beginning_to_its_end(sample, monkeypatch, tmp_path):
+    """While it reads, which takes minutes, and when it writes what it has measured; not when it has ended."""
+    from linattn_ref.experiments.learning import characters
+
+    code = "import sys; from linattn_ref.training import folder; folder.check_folder(folder.Path(sys.argv[1]))"
+    told = []
+
+    def look(*_, **__):
+        done = subprocess.run([sys.executable, "-c", code, tmp_path / "run"], capture_output=True, text=True)
+        told.append(done.stderr.strip().rpartition("\n")[2])
+        return None, None, None
+
+    monkeypatch.setattr(characters, "run", look)
+    sample("a")
+    look()
+    assert "out: another run is writing in" in told[0]
+    assert told[1] == ""
+
+
 def test_a_sample_that_the_encoding_of_the_terminal_has_no_letters_for(sample):
     """``PYTHONIOENCODING=cp1252``: it was status 2, after the training."""
     assert "\n\na film of \\u4e16\\u754c, à voir\n\n" in sample("a film of 世界, à voir", "cp1252")

@@ -174,8 +174,11 @@ def normed(x: Array, pair: Pair | None) -> tuple[Array, layer_norm.Saved | None]
     return (x, None) if pair is None else layer_norm.forward(x, layer_norm.Params(*pair), eps=EPS)
 
 
-def normed_backward(d_y: Array, saved: layer_norm.Saved | None) -> tuple[Array, layer_norm.Params | None]:
-    return (d_y, None) if saved is None else layer_norm.backward(d_y, saved)
+def normed_backward(d_y: Array, saved: layer_norm.Saved | None) -> tuple[Array, Pair | None]:
+    if saved is None:
+        return d_y, None
+    d_x, (d_gain, d_bias) = layer_norm.backward(d_y, saved)
+    return d_x, (d_gain, d_bias)
 
 
 def mask_of_mixtures(key_mask: Array, window: int, causal: bool, reduced: int) -> Array:

@@ -1,7 +1,9 @@
 """What the tasks of ``linattn-ref train`` have in common."""
 
 import argparse
+import contextlib
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ def add_task(
     """What every task has; returns the function that adds another option."""
     command = add_command(tasks, name, run)
     command.set_defaults(if_interrupted="; the same command with --resume goes on from the last checkpoint")
-    command.set_defaults(all_steps=steps)
+    command.set_defaults(all_steps=steps, run=partial(_run_alone, run))
     option = command.add_argument
     option("--out", type=Path, default=Path("out") / name, metavar="DIR", help="(default: %(default)s)")
     option("--attention", choices=attention, default=default, help="(default: %(default)s)")
@@ -28,6 +30,23 @@ def add_task(
     option("--quick", action="store_true", help="a tiny network, for a test")
     option("--resume", action="store_true", help="go on from the last checkpoint there; an ended run, with more steps")
     return option
+
+
+def _run_alone(run: Any, arguments: argparse.Namespace) -> None:
+    """The task, while no other run may write where it does; it reads for minutes before it trains."""
+    from linattn_ref.training import folder
+
+    out, is_new = arguments.out, not arguments.out.exists()
+    folder.check_folder(out, resume=arguments.resume)
+    with folder.alone(out):
+        try:
+            run(arguments)
+        except BaseException:
+            if is_new and [*out.iterdir()] == [out / folder.LOCK]:  # nothing was begun
+                with contextlib.suppress(OSError):
+                    (out / folder.LOCK).unlink()
+                    out.rmdir()
+            raise
 
 
 def add_price(option: Any) -> None:
@@ -51,9 +70,6 @@ def common(arguments: argparse.Namespace) -> dict[str, Any]:
     """Those options as a task's ``run`` takes them."""
     from tqdm import tqdm
 
-    from linattn_ref.training import loop
-
-    loop.check_folder(arguments.out, resume=arguments.resume)  # before minutes of reading
     return {
         "attention": arguments.attention,
         "steps": arguments.steps or (QUICK_STEPS if arguments.quick else arguments.all_steps),

@@ -14,6 +14,7 @@ import contextlib
 import json
 import math
 import operator
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -50,11 +51,14 @@ __all__ = [
 RECORD, LAST, BEST, RESULT = "record.jsonl", "last.safetensors", "best.safetensors", "result.json"
 TIMES = "times.jsonl"  # apart from the record, which is the same bytes each time
 LOCK = ".lock"
+_held: set[tuple[int, Path]] = set()  # thread, folder
 
 
 @contextlib.contextmanager
 def alone(out: Path) -> Iterator[None]:
     """Keep every other run out of the folder ``out``, which is made if it is not there.
+
+    Who holds it may hold it once more: a command from its first line to its last, and its training within.
 
     Raises
     ------
@@ -64,6 +68,9 @@ def alone(out: Path) -> Iterator[None]:
         The folder cannot be written to.
     """
     check_writable(out / RECORD)
+    if (held := (threading.get_ident(), out.resolve())) in _held:
+        yield
+        return
     with (out / LOCK).open("ab") as file:
         try:
             if fcntl is not None:
@@ -73,7 +80,11 @@ def alone(out: Path) -> Iterator[None]:
         except OSError as error:
             told = f"{out}: its file system has no locks ({error.strerror}), so nothing keeps a second run out"
             warnings.warn(told, RuntimeWarning, stacklevel=3)
-        yield
+        _held.add(held)
+        try:
+            yield
+        finally:
+            _held.remove(held)
 
 
 def check_folder(out: Path, *, resume: bool = False) -> None:

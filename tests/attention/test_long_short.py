@@ -9,6 +9,7 @@ from linattn_ref.attention import long_short, softmax
 from linattn_ref.attention.parts import dynamic_projection, layer_norm
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.gradcheck import check_elementwise
+from linattn_ref.nested import leaves
 
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)  # some hundred roundings of numbers of size 1
 CAUSAL = pytest.mark.parametrize("causal", [False, True])
@@ -250,3 +251,14 @@ def test_one_segment_alone_is_not_mixed():
     mixed, saved = dynamic_projection.forward(k, v, w_p, window=4, causal=True)
     assert [x.shape for x in mixed] == [(2, 0, 3), (2, 0, 5)]
     assert not any(x.any() for x in dynamic_projection.backward(mixed, saved))
+
+
+def test_gradients_of_norms_have_the_structure_of_the_norms():
+    """An optimiser goes over both trees by the names of their leaves."""
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 1, 6, 4))
+    norms = [tuple((np.ones(4), np.zeros(4)) for _ in range(2)) for _ in range(2)]
+    _, saved = long_short.forward(q, k, v, rng.standard_normal((4, 2)), *norms, window=2)
+    grads = long_short.backward(np.ones_like(v), saved)
+    found = [name for name, _ in leaves((grads.norm_local, grads.norm_global))]
+    assert found == [name for name, _ in leaves(tuple(norms))]

@@ -74,17 +74,19 @@ def windows(numbers: Characters, length: int, starts: Characters) -> Characters:
 
 def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
     """Cross-entropy of the next character."""
+    from linattn_ref.kernels import jit
+
     for name, part in (("training", found.training), ("validation", found.validation)):
         if len(part) <= shape.length:
             raise ValueError(f"text: {len(part)} characters of it are for {name}, more than {shape.length} are needed")
-    last, kernels = len(found.training) - shape.length, model.kernels
+    last = len(found.training) - shape.length
 
     def batch(rng: np.random.Generator) -> Characters:
         return windows(found.training, shape.length, rng.integers(last, size=shape.batch))
 
     def learn(params: Params, read: Characters, share: float) -> tuple[float, Params]:
         scores, saved = causal.forward(read[:, :-1], params, model)
-        loss, surprise = cross_entropy.forward(scores, read[:, 1:], kernels=kernels)
+        loss, surprise = cross_entropy.forward(scores, read[:, 1:], kernels=jit)
         d_scores = cross_entropy.backward(share, surprise).scores
         return share * float(loss), causal.backward(d_scores, saved).params
 
