@@ -360,12 +360,11 @@ chapter.table(
 #
 # ### A choice in public code: one scale for the whole batch
 #
-# The authors' code, and after it `transformers` and `nystrom-attention`, divides by the largest sums over *all* matrices
-# of a batch. The authors call that the original, "more conservative" start, and offer the exact one, with each matrix's
-# own scale, as an option. With theirs it still converges, $t_0$ is only smaller. But six iterations are not enough to
-# converge, so a sequence gets
-# another output beside other sequences (`tests/peers/test_nystromformer.py` shows it). Here the norms are each matrix's
-# own, and a neighbour changes nothing, to the last bit:
+# The authors' code, and after it `transformers` and `nystrom-attention`, divides by the largest sums over *all*
+# matrices of a batch. The authors call that the original, "more conservative" start, and offer the exact one, with each
+# matrix's own scale, as an option. With theirs it still converges, $t_0$ is only smaller. But six iterations are not
+# enough to converge, so a sequence gets another output beside other sequences (`tests/peers/test_nystromformer.py`
+# shows it). Here the norms are each matrix's own, and a neighbour changes nothing, to the last bit:
 
 # %%
 pair = np.stack([a, np.array([[0.98, 0.01, 0.01]] * 3)])  # the neighbour's first column sums to almost 3
@@ -434,9 +433,9 @@ chapter.table(
 #    layer. And in the last panel, more than nine iterations, which reach further down, make the error rise again, most
 #    in the heads where it is large. The Nyström method may divide by small singular values of $A$ where $F$ and $B$ are
 #    as small in those directions; but these $F$ and $B$ are not parts of one matrix with $A$, and nothing makes them
-#    so. Stopping early is a *regularisation*, as it is for other iterative inverses. The paper takes "about 6 iterations
-#    in order to achieve a good approximation" of the pseudo-inverse. On these matrices six do not approximate it, and
-#    the output is better for that; its least error is at seven to nine.
+#    so. Stopping early is a *regularisation*, as it is for other iterative inverses. The paper takes "about 6
+#    iterations in order to achieve a good approximation" of the pseudo-inverse. On these matrices six do not
+#    approximate it, and the output is better for that; its least error is at seven to nine.
 # 4. **Sampling $P$ itself is no better.** With $R$ columns and rows of the true $P$ (which cannot be had cheaply) and
 #    the same six iterations, the error is *larger* at each $R$, in each text and in at least five layers. In the median
 #    head little of that is left at $R = 128$; but a tenth of the heads is off by more than twice the output at each

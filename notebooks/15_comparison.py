@@ -509,9 +509,9 @@ for source in trained.values():
 # - **Far from it**, on both: the three kernels, and Linformer with mixtures by position, which nobody has trained.
 #   Their intervals end below it. Reformer too: it has one projection for queries and keys, and the network was trained
 #   with two. Long-Short is hardly better than guessing: its mixtures are drawn, and its norms are new.
-# - **A little training** brings much back on the reviews, where most was lost: ten percentage points and more for the window,
-#   Linformer, linear attention, RFA, Reformer and Long-Short. On sentences the same number of updates brings back next
-#   to nothing, but for Long-Short. Performers get little back on either.
+# - **A little training** brings much back on the reviews, where most was lost: ten percentage points and more for the
+#   window, Linformer, linear attention, RFA, Reformer and Long-Short. On sentences the same number of updates brings
+#   back next to nothing, but for Long-Short. Performers get little back on either.
 # - Neighbours in the table are not known to differ; the two groups are. Softmax attention's own row says how much
 #   further updates change by themselves.
 

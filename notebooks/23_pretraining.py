@@ -223,8 +223,8 @@ chapter.table(("k, of n = 32", "left of the shift matrix, at best"), rows)
 # %% [markdown]
 # **A bound on the matrix is no bound on the layer.** The layer outputs $\tilde P F V$, which has only $D$ columns. If
 # the $k$ mixed values $F V$ have rank $D$, which takes $k \ge D$, then $\tilde P = S V (F V)^+$ reproduces the
-# neighbour's value exactly, $\tilde P F V = S V$, while (4) still holds for $\tilde P F$. In all panels below a head has
-# $D = 32$ columns, and $k$ is 32 or more.
+# neighbour's value exactly, $\tilde P F V = S V$, while (4) still holds for $\tilde P F$. In all panels below a head
+# has $D = 32$ columns, and $k$ is 32 or more.
 #
 # That $\tilde P$ has entries of either sign. Softmax has weights $w \ge 0$ that sum to 1, so a row of the output is a
 # mean of the mixed values. With more than $D$ of them it can be the mean $\bar v$ of all values, which is the same at
@@ -250,7 +250,8 @@ for r in (128, 64, 32, 16):
         lengths.append(max(found.x[-1], 0.0))
     rows.append((r, output, math.sqrt(1 - r / (places - 1)), round(float(np.mean(lengths)), 3)))
 chapter.table(
-    ("k, of n = 512", "of S V, weights of either sign miss", "of S, (4) says at least", "c, by weights of a softmax"), rows
+    ("k, of n = 512", "of S V, weights of either sign miss", "of S, (4) says at least", "c, by weights of a softmax"),
+    rows,
 )
 assert max(row[1] for row in rows[:3]) < 1e-9 < 0.5 < rows[3][1]  # k >= D, and k = 16 < D
 assert 0.1 < rows[0][3] < 0.15
@@ -259,9 +260,9 @@ assert rows[2][3] == rows[3][3] == 0
 
 # %% [markdown]
 # So with 64 or 128 mixtures a head *can* answer with its neighbour's value, faintly, if the scores choose such weights;
-# with $k = D = 32$ a softmax cannot, and two heads with projections of their own have 64. What makes it hard is that these weights depend on all the values of the text, while $E$ and $F$ stay the same for
-# every text. How much of that a network learns is a question of its width, its depth and its training, which (4) cannot
-# answer. Below it is measured.
+# with $k = D = 32$ a softmax cannot, and two heads with projections of their own have 64. What makes it hard is that
+# these weights depend on all the values of the text, while $E$ and $F$ stay the same for every text. How much of that a
+# network learns is a question of its width, its depth and its training, which (4) cannot answer. Below it is measured.
 #
 # **What is shared.** In a network of $L$ layers and $H$ heads there are $2 L H$ matrices of $k n$ numbers, if each head
 # has its own two; $2 L$ if the heads of a layer share them, $L$ if $E = F$ too, and 1 for all. For the networks below,
@@ -412,8 +413,8 @@ assert all(same_rate[k][0] < held[k][0] for k in (16, 8))
 # knows the segment, eight words in their order, but not which of them. In windows as short as this the rate of $E$ and
 # $F$ matters little, and where mixtures are few, moving them helps.
 #
-# **Is that the bound (4), or the network?** The bound does not know how wide a network is nor how long it is trained. So
-# keep $n = 64$ and $k = 16$, and change nothing but these:
+# **Is that the bound (4), or the network?** The bound does not know how wide a network is nor how long it is trained.
+# So keep $n = 64$ and $k = 16$, and change nothing but these:
 
 # %%
 nearer = [((32, 1, 400), own[16][0], soft)]
@@ -528,10 +529,10 @@ assert min(longer[1:]) > 0.9 * alone
 #   updates. In the toy above more width and more updates brought it nearer. Here that was not tried.
 # * **Moving $E$ and $F$ does not help here.** Held as mean pooling they do as well as at the rate $\eta / n$, at which
 #   they go a short way; the higher their rate, the higher the curve, at either length.
-# * **Of sharing the panel (c) says nothing.** To have something to share, $E$ and $F$ learn there at a tenth of the rate
-#   of all else. That makes all four curves higher than the one of (b) in which they hardly move, and they differ by
-#   2%. Held as mean pooling, with nothing to share, Linformer does as well as with what it learned: 193 and 193 in (a).
-#   Where learning $E$ and $F$ is of no use, it cannot matter who shares them.
+# * **Of sharing the panel (c) says nothing.** To have something to share, $E$ and $F$ learn there at a tenth of the
+#   rate of all else. That makes all four curves higher than the one of (b) in which they hardly move, and they differ
+#   by 2%. Held as mean pooling, with nothing to share, Linformer does as well as with what it learned: 193 and 193 in
+#   (a). Where learning $E$ and $F$ is of no use, it cannot matter who shares them.
 # * **Curves of different length do not meet**, (d). With 128 mixtures a window of 512 is learned, one of 1024 or 2048
 #   not yet: there the network is where the frequencies are.
 #

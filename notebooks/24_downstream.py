@@ -219,7 +219,9 @@ for key, rows, quarter in (
     assert abs(control.after.accuracy - control.before.accuracy) < 0.03
     assert put.before.high < control.before.accuracy  # it loses
     assert put.before.accuracy < put.after.accuracy < control.after.accuracy  # and part comes back
-    print(f"{results[key].name}: {100 * (control.before.accuracy - put.before.accuracy):.1f} points lost, then", end=" ")
+    print(
+        f"{results[key].name}: {100 * (control.before.accuracy - put.before.accuracy):.1f} points lost, then", end=" "
+    )
     print(f"{100 * (put.after.accuracy - put.before.accuracy):.1f} points more right;", end=" ")
     short, short_fitted = (control.after.accuracy - x.after.accuracy for x in (put, rows[quarter[:-6] + "fitted"]))
     print(f"short of softmax attention's: pooled {100 * short:.1f}, fitted {100 * short_fitted:.1f}")

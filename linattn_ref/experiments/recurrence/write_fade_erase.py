@@ -23,8 +23,8 @@ so that nothing is lost of the last key, half a value after ``C log 2`` others, 
 be, and all of it in the end: what is old is not faint, as in (2), but replaced by something else. These are new keys;
 a key that comes back erases along itself alone, and costs the others nothing that it has not cost already.
 
-With a small ``beta`` little is erased, and (3) is nearly ``beta`` times (1): it holds as many keys as the sum, and a key
-that comes back has nearly the sum of its values.
+With a small ``beta`` little is erased, and (3) is nearly ``beta`` times (1): it holds as many keys as the sum, and a
+key that comes back has nearly the sum of its values.
 """
 
 from collections.abc import Sequence
