@@ -510,6 +510,32 @@ for way in set(measured.matrix) - {"convolution"}:  # which adds a matrix of ful
 print("iterations with the least error, by R:", dict(zip(measured.reduced, map(int, best), strict=True)))
 
 # %% [markdown]
+# All of that is read off a record. What in it needs no fit can be had here, at $R = 32$: the same eight reviews, all
+# heads.
+
+# %%
+real, _sources = heads.read_heads(sentences=8, length=512, seed=measured.settings["seed"])
+at = measured.reduced.index(32)
+rows = []
+for way, pinv in (("nystrom", "iterative"), ("exact", "exact")):
+    again, _ = heads.each_error(
+        real, range(8), lambda q, k, v, pinv=pinv: nystromformer.forward(q, k, v, landmarks=32, pinv=pinv)[0]
+    )
+    now, kept = heads.spread(again), measured.output[way]
+    rows.append((nystromformer_figure.WAYS[way][0], float(now.median), float(kept.median[at])))
+    np.testing.assert_allclose(now.by_layer, kept.by_layer[at], rtol=0.01)
+    np.testing.assert_allclose(now.by_sentence, kept.by_sentence[at], rtol=0.01)
+six_now, exact_now = (row[1] for row in rows)
+assert six_now < 0.9 * exact_now  # inverting better makes it worse
+
+by_number = nystromformer_figure.errors_by_iteration(32, real, range(1), measured.most_iterations)  # (I + 1, 1, T, H)
+median_now = np.median(by_number, axis=(1, 2, 3))
+rows += [(f"{i} iterations, one review", float(median_now[i]), "–") for i in (2, 6, 8, 16)]
+chapter.table(("error of the output at R = 32, median", "computed here", "in the record"), rows)
+assert median_now[2] > median_now[6]  # two are too few,
+assert median_now[16] > 1.1 * median_now[6]  # and sixteen too many
+
+# %% [markdown]
 # As in chapter 4: these numbers say how well a *given* attention is imitated. A network that is trained with Nyström
 # attention adapts to it.
 #

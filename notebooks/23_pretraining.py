@@ -34,11 +34,31 @@ from linattn_ref.experiments.learning import encoder_attention, mlm, mlm_curves,
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import encoder, masked_tokens
-from linattn_ref.nn import positions
+from linattn_ref.nn import cross_entropy, positions
 from linattn_ref.training import adam, loop, parameters
 
 numba.set_num_threads(1)
 rng = np.random.default_rng(0)
+
+# %% [markdown]
+# ## The smallest example, by hand
+#
+# "the `[MASK]` sat on the `[MASK]`", and a vocabulary of eight words. A network assigns 1/2 to *cat* in the first place
+# and 1/8 to *mat* in the second. Its loss is the mean of $-\log p$ over the two hidden words,
+#
+# $$\tfrac12 (\log 2 + \log 8) = \tfrac12 \log 16 = \log 4 = 1.386$$
+#
+# and the exponential of the loss, its *perplexity*, is 4. That is the loss of guessing among four words. Guessing among
+# all eight has perplexity 8. The page for the loss computes the same:
+
+# %%
+cat, mat = 0, 1
+assigned = np.full((2, 8), 1 / 14)
+assigned[0, cat] = 1 / 2  # and 1/14 to each of the seven others
+assigned[1] = 1 / 8
+loss, _ = cross_entropy.forward(np.log(assigned), np.array([cat, mat]))
+print(f"loss {loss:.3f}, perplexity {math.exp(loss):.3f}")
+assert abs(math.exp(loss) - 4) < 1e-12
 
 # %% [markdown]
 # ## The task
@@ -248,7 +268,7 @@ for r in (128, 64, 32, 16):
         equations = np.vstack([np.c_[mixed.T, -wanted], np.r_[np.ones(r), 0]])
         found = linprog(-np.eye(r + 1)[-1], A_eq=equations, b_eq=np.r_[values.mean(axis=0), 1])
         lengths.append(max(found.x[-1], 0.0))
-    rows.append((r, output, math.sqrt(1 - r / (places - 1)), round(float(np.mean(lengths)), 3)))
+    rows.append((r, round(float(output), 9), math.sqrt(1 - r / (places - 1)), round(float(np.mean(lengths)), 3)))
 chapter.table(
     ("k, of n = 512", "of S V, weights of either sign miss", "of S, (4) says at least", "c, by weights of a softmax"),
     rows,
@@ -260,9 +280,9 @@ assert rows[2][3] == rows[3][3] == 0
 
 # %% [markdown]
 # So with 64 or 128 mixtures a head *can* answer with its neighbour's value, faintly, if the scores choose such weights;
-# with $k = D = 32$ a softmax cannot, and two heads with projections of their own have 64. What makes it hard is that
-# these weights depend on all the values of the text, while $E$ and $F$ stay the same for every text. How much of that a
-# network learns is a question of its width, its depth and its training, which (4) cannot answer. Below it is measured.
+# with $k = D = 32$ a softmax cannot. What makes it hard is that these weights depend on all the values of the text,
+# while $E$ and $F$ stay the same for every text. How much of that a network learns is a question of its width, its
+# depth and its training, which (4) cannot answer. Below it is measured.
 #
 # **What is shared.** In a network of $L$ layers and $H$ heads there are $2 L H$ matrices of $k n$ numbers, if each head
 # has its own two; $2 L$ if the heads of a layer share them, $L$ if $E = F$ too, and 1 for all. For the networks below,
@@ -607,7 +627,7 @@ for columns, expected in ((32, 0.0), (256, math.sqrt(1 - 128 / 256))):
     values = np.random.default_rng(6).standard_normal((512, columns))
     mixed, left_of = linformer.mean_pool(128, 512) @ values, np.r_[np.zeros((1, columns)), values[:-1]]
     left = np.linalg.norm(left_of - left_of @ np.linalg.pinv(mixed) @ mixed) / np.linalg.norm(left_of)
-    print(f"V with {columns} columns: {left:.2g} of S V is left")
+    print(f"V with {columns} columns: {round(float(left), 2):g} of S V is left")
     assert expected - 0.1 < left < expected + 1e-9
 
 # %% [markdown]
