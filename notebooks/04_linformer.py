@@ -341,6 +341,9 @@ print(f"weight of the segment with the strong key: {true_share:.3f} exactly, {po
 # Theorem 1 and
 #
 # $$E = \delta R, \qquad F = e^{-\delta} R, \qquad \delta = 1/2^n$$
+#
+# As printed there are two $\delta$: "$\delta = 1/2^n$" where it is introduced, and "$\delta = \theta(1/n)$" further down.
+# What follows holds for both, and for each $\delta$ that the figure below has.
 
 # %%
 chapter.source(theorem_2.projections, theorem_2.stated_dimension, doc=False)
