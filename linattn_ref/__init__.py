@@ -25,6 +25,6 @@ from linattn_ref import lazy
 
 __version__ = "0.1.0"
 
-__all__ = ["attention", "data", "experiments", "gradcheck", "kernels", "models", "nn", "theory", "training"]
+__all__ = ["attention", "conform", "data", "experiments", "gradcheck", "kernels", "models", "nn", "theory", "training"]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

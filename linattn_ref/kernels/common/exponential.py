@@ -57,7 +57,7 @@ def forward(
 ) -> tuple[Array, Saved]:
     """Equations (1)-(6) of the page."""
     k, v = shown(k, key_mask), shown(v, key_mask)
-    if not causal and hasattr(feature_map, "product"):
+    if not causal and state is None and hasattr(feature_map, "product"):
         phi, s, z, result, d = _over_all_keys(q, k, v, feature_map, key_mask, loops)
         return into(out, result), Saved(phi, v, result, d, ((s, z),), None, State(s, z, phi.log_scale))
     before = None if state is None else state.log_scale
@@ -122,7 +122,7 @@ def backward(loops: Any, d_out: Array, saved: Saved, *, d_state: State | None = 
         d_v = [phi.k[..., shared, :] @ d_s, *d_v]
     d_first = saved.first and State(*decayed(d_s, d_z, phi.decay), saved.first.log_scale)
     d_q, d_k = features_backward(d_phi_q, join(d_phi_k), phi)
-    return Gradients(d_q, d_k, join(d_v), d_first)
+    return Gradients(d_q, d_k, shown(join(d_v), phi.key_mask), d_first)
 
 
 # --- Causal, piece by piece -----------------------------------------------------------------------------------------
