@@ -23,7 +23,6 @@ import numba
 import numpy as np
 
 from linattn_ref import clone
-from linattn_ref.attention import linear as linear_page
 from linattn_ref.data import reported
 from linattn_ref.experiments.benches import bench_drawing
 from linattn_ref.experiments.learning import (
@@ -421,11 +420,6 @@ chapter.show(
 )
 print(f"effective rank, the mean of two heads: at most {held.ranks.max():.1f} of 32")
 print(f"state: {held.state_bytes:,} bytes; a cache of keys and values at the last pixel: {held.cache_bytes:,}")
-layers, of_a_layer = (
-    held.ranks.shape[1],
-    linear_page.init_state((2,), 32, 32, dtype=np.float32),
-)  # two heads of width 32
-assert held.state_bytes == layers * (of_a_layer.s.nbytes + of_a_layer.z.nbytes)
 assert held.cache_bytes > 40 * held.state_bytes
 assert held.before.max() < 1.1
 assert 1.1 < held.ranks[-1].max() < held.ranks.max() < 8  # of 32
