@@ -1,12 +1,16 @@
 """How far off an answer may be: what an honest implementation in the kernel's precision is, and no more.
 
 The question is answered again in float32 (or float64), several times: by our pages as they are and by their chunked and
-tiled forms, each with the channels in another order, so that sums are rounded otherwise. The largest error that any of
-these makes, of the entries that are computed together (a row of channels), times :data:`FACTOR`, is allowed; so is one
-rounding of the largest number of its head, since another order of a sum leaves something where ours leaves 0 (for a
-number per token, ``beta`` or a gate per head, of a sum over the tokens). So a kernel at strong gates, where all
-gradients are small, is judged by what its precision can do there. A dtype of 16 bits computes in float32 and rounds
-once: twice the error of one rounding is allowed beside.
+tiled forms, with the channels in another order, so that sums are rounded otherwise, and with inputs that are off by a
+unit in the last place, as a product that is rounded on the way is. Allowed is, :data:`FACTOR` times,
+
+- the largest error that any of these makes, of the entries that are computed together (a row of channels);
+- one rounding of the largest number of its head, since another order of a sum leaves something where ours leaves 0; for
+  a number per token (``beta``, a gate per head), which is a sum over the tokens, the square root of their number more;
+- for softmax, one rounding of the largest score: ``exp(a - logsumexp(a))`` keeps that much of it.
+
+So a kernel at strong gates, where all gradients are small, is judged by what its precision can do there. A dtype of 16
+bits computes in float32 and rounds once: twice the error of one rounding is allowed beside.
 
 Zeros never pass: an array of which most entries are allowed to be off by their own size cannot be judged, which fails.
 """
@@ -39,21 +43,33 @@ def allowed(question: Question, right: Arrays, dtype: str) -> Arrays:
             d, m = question.inputs["q"].shape[-1], question.inputs["v"].shape[-1]
             of_d, of_m = (rng.permutation(width) if order else np.arange(width) for width in (d, m))
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                honest = answer(reordered(question, of_d, of_m), working, **way)
+                asked = reordered(nudged(question, unit, rng) if order else question, of_d, of_m)
+                honest = answer(asked, working, **way)
             for name, x in honest.items():
                 there = reordered_array(name, x.astype(np.float64), np.argsort(of_d), np.argsort(of_m), question)
                 off[name] = np.fmax(off[name], abs(there - right[name]))
+    score = 0.0
+    if question.op == "softmax":
+        longest = [np.linalg.norm(question.inputs[x], axis=-1).max(initial=0.0) for x in "qk"]
+        score = question.scale * longest[0] * longest[1]
     found = {}
     for name, x in off.items():
         rows = x.ndim == question.inputs["q"].ndim or name in ("s", "d_s")
         size = abs(right[name])
         together = x.max(axis=-1, keepdims=True, initial=0.0) if rows else x
         head = size.max(axis=(-2, -1) if rows else -1, keepdims=True, initial=0.0)
-        once = unit / 2 * head * (1.0 if rows else np.sqrt(size.shape[-1]))
+        once = unit / 2 * head * (1.0 + score if rows else np.sqrt(size.shape[-1]))
         found[name] = FACTOR * (together + once) + 2 * UNIT.get(dtype, 0.0) * size + tiny
         if dtype == "float16":  # whose smallest steps are of one size
             found[name] = found[name] + 2.0**-24 * (right[name] != 0)
     return found
+
+
+def nudged(question: Question, unit: float, rng: np.random.Generator) -> Question:
+    """With queries, keys and values off by a unit in the last place, or not: roundings on the way do as much."""
+    return question.change(
+        **{x: question.inputs[x] * (1 + unit * rng.integers(-1, 2, question.inputs[x].shape)) for x in "qkv"}
+    )
 
 
 def chunked(question: Question) -> dict[str, Any]:

@@ -67,10 +67,15 @@ class Report(NamedTuple):
     def __str__(self) -> str:
         width = max(len(outcome.name) for outcome in self.outcomes)
         lines = [f"{self.target} as {self.op}, {self.dtype}"]
+        first: dict[tuple[str, ...], str] = {}  # the check that found a mistake, by what it is
         for outcome in self.outcomes:
             lines.append(f"  {outcome.name:{width}}  {outcome.verdict:11}  {outcome.told:>9}  {outcome.where}".rstrip())
-            lines += [f"  {'':{width}}  agrees if {sentence}" for sentence in outcome.diagnosis]
-            lines += [f"  {'':{width}}  why: {outcome.why}"] * (not outcome.ok)
+            more = [f"agrees if {sentence}" for sentence in outcome.diagnosis] + [f"why: {outcome.why}"] * (
+                not outcome.ok
+            )
+            if outcome.diagnosis and first.setdefault(outcome.diagnosis, outcome.name) != outcome.name:
+                more = [f"as {first[outcome.diagnosis]}"]
+            lines += [f"  {'':{width}}  {line}" for line in more]
         count = {verdict: sum(x.verdict == verdict for x in self.outcomes) for verdict in (PASSED, NOT_OFFERED)}
         failed = len(self.outcomes) - sum(count.values())
         lines.append(

@@ -25,7 +25,7 @@ API = (
     "theory",
     "data",
 )
-SINGLE = ("gradcheck",)
+SINGLE = ("conform", "gradcheck")
 
 
 def write_api(folder: Path) -> None:
