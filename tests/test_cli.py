@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from argparse import Namespace
 from functools import partial
 from importlib import metadata
 
@@ -408,3 +409,11 @@ def test_the_main_command_on_the_real_model_and_reviews(out, capsys):
 def test_more_tokens_than_the_real_model_has_positions(out, capsys):
     assert fails(capsys, "--length", 513, "--out", out) == "length: the model has positions for 512 tokens, got 513"
     assert not out.exists()
+
+
+def test_a_price_that_is_not_asked_for_fits_the_length():
+    from linattn_ref.cli.task import K, k_of
+
+    prices = [(None, False, 16), (None, True, 512), (None, True, 16), (5, True, 512)]
+    found = [k_of(Namespace(k=k, quick=quick), length) for k, quick, length in prices]
+    assert found == [K, 128, 8, 5]
