@@ -16,8 +16,8 @@ Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", section 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,22 +25,22 @@ from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.fewer_keys.linformer_ways import Sharing, sharing_modes, ways_at
+from linattn_ref.experiments.fewer_keys.linformer_ways import sharing_modes, ways_at
 from linattn_ref.experiments.measuring.heads import (
     Heads,
-    Spread,
+    Random,
+    Source,
     each_error,
-    given_or_read,
+    errors_by_way,
+    heads_from,
     order_of_fit,
-    random_heads,
     spread,
-    truncated_svd,
 )
-from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import over_reduced
+from linattn_ref.experiments.publishing.restore import Results
 
-__all__ = ["WAYS", "Results", "compute", "draw", "returned"]
+__all__ = ["WAYS", "compute", "draw", "returned"]
 
 # name -> (label, colour). Those of the first panel can be used; the others need P, or the sentence beforehand.
 USABLE = {
@@ -65,35 +65,19 @@ SHARING_LABELS = {
 }
 
 
-class Results(NamedTuple):
-    """All numbers of the figure: relative errors in the Frobenius norm."""
-
-    reduced: tuple[int, ...]  # (K,), R
-    shape: tuple[int, int, int]  # (H, N, M)
-    output: dict[str, Spread]  # way -> error of the output, (K, ...)
-    matrix: dict[str, Spread]  # way -> error of the matrix, where there is one
-    mean_of_values: Spread  # error of the output's replacement by the mean of the values
-    sharing_reduced: int
-    sharing: dict[str, Sharing]  # mode -> errors at sharing_reduced
-    settings: dict[str, Any]
+QUICK: dict[str, Any] = {"reduced": (4, 16), "sharing_reduced": 16, "unseen": 1, "epochs": 2, "steps_one": 8}
+QUICK["heads"] = Random(sentences=4, layers=2, heads=2, length=64, width=8)
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
-    heads: Heads | None = None,
-    model: PathLike | None = None,
-    text: PathLike | None = None,
+    heads: Heads | Source | Random = Source(sentences=56),  # noqa: B008  # a tuple
     reduced: Sequence[int] = (8, 16, 32, 64, 128),
     sharing_reduced: int = 64,
-    length: int = 512,
-    every: int = 1,
-    sentences: int = 48,
     unseen: int = 8,
     epochs: int = 3,
     steps_one: int = 150,
-    say: Callable[[str], object] = lambda line: None,
 ) -> Results:
     """Measure every way of mixing at every ``R``; some ten minutes.
 
@@ -101,56 +85,39 @@ def compute(
     ----------
     seed : int
         Of the choice of sentences and the random projections.
-    quick : bool
-        Few steps on small random queries, keys and values instead of a network's: for tests.
-    heads : Heads, optional
-        What to approximate; by default heads of the pretrained network on a text.
-    model, text : path, optional
-        As in `pretrained.read`.
+    heads : Heads, Source or Random
+        What to approximate; by default heads of a pretrained network on a text.
     reduced : sequence of int
         ``R``; those above the length are left out.
     sharing_reduced : int
         ``R`` of the sharing modes.
-    length : int
-        Tokens a sentence.
-    every : int
-        Take every ``every``-th head of each layer.
-    sentences, unseen : int
-        How many to fit to, and how many to measure on.
+    unseen : int
+        Sentences to measure on; it is fitted to the others.
     epochs, steps_one : int
         Passes over the sentences in a fit; steps of the fit to a single sentence.
-    say : callable
-        Told in one line what is fetched.
     """
     rng = np.random.default_rng(seed)
-    if quick:
-        reduced, sharing_reduced, unseen, epochs, steps_one = (4, 16), 16, 1, 2, 8
-        heads = heads or random_heads(rng, sentences=4, layers=2, heads=2, length=64, width=8)
     with threadpool_limits(1):
-        heads, sources = given_or_read(
-            heads, model, text, sentences=sentences + unseen, length=length, every=every, seed=seed, say=say
-        )
-        total, _, n_heads, length, width = heads.v.shape
-        order = order_of_fit(heads, unseen, epochs, rng)
+        found, sources = heads_from(heads, seed, rng)
+        total, _, n_heads, length, width = found.v.shape
+        order, new = order_of_fit(found, unseen, epochs, rng), range(unseen)
         reduced, sharing_reduced = tuple(r for r in reduced if r <= length), min(sharing_reduced, length)
-        errors = [ways_at(r, heads, range(unseen), order, steps_one, rng) for r in reduced]
-        for at_r, svd in zip(errors, truncated_svd(reduced, heads, range(unseen)), strict=True):
-            at_r["svd"] = svd
-        sharing = sharing_modes(sharing_reduced, heads, range(unseen), order)
-        means, _ = each_error(heads, range(unseen), lambda q, k, v: v.mean(axis=-2, keepdims=True))
-    return Results(
-        reduced,
-        (n_heads, length, width),
-        {way: spread(np.stack([at_r[way][0] for at_r in errors])) for way in WAYS},
-        {way: spread(np.stack([at_r[way][1] for at_r in errors])) for way in WAYS if errors[0][way][1].size},
-        spread(means),
-        sharing_reduced,
-        sharing,
-        {**sources, "seed": seed, "sentences": total - unseen, "unseen": unseen, "epochs": epochs, "steps": steps_one},
+        errors = errors_by_way(WAYS, lambda r: ways_at(r, found, new, order, steps_one, rng), reduced, found, new)
+        sharing = sharing_modes(sharing_reduced, found, new, order)
+        means, _ = each_error(found, new, lambda q, k, v: v.mean(axis=-2, keepdims=True))
+    settings = {"seed": seed, "sentences": total - unseen, "unseen": unseen, "epochs": epochs, "steps": steps_one}
+    return Results(  # relative errors in the Frobenius norm
+        reduced=reduced,  # (K,), R
+        shape=(n_heads, length, width),  # (H, N, M)
+        **errors,
+        mean_of_values=spread(means),  # error of the output's replacement by the mean of the values
+        sharing_reduced=sharing_reduced,
+        sharing=sharing,  # mode -> errors at sharing_reduced
+        settings={**sources, **settings},
     )
 
 
-def returned(sharing: Mapping[str, Sharing], mode: str) -> Array:
+def returned(sharing: Mapping[str, Results], mode: str) -> Array:
     """The part of what fitting gains over mean pooling that a sharing mode gives back, by unseen sentence ``(S,)``."""
     pooled, own, shared = (sharing[name].output.by_sentence for name in ("mean_pooling", "none", mode))
     return (shared - own) / (pooled - own)

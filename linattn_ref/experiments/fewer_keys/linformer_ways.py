@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.measuring.heads import Heads, Spread, each_error, spread
-from linattn_ref.experiments.measuring.linformer_fit import (
-    CONVOLUTIONS,
-    MATRICES,
-    MATRIX,
-    Mixing,
-    Parameters,
-    fit,
-)
+from linattn_ref.experiments.measuring.heads import Heads, each_error, spread
+from linattn_ref.experiments.measuring.linformer_fit import CONVOLUTIONS, MATRICES, MATRIX, Mixing, Parameters, fit
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
 
-__all__ = ["RATE", "Sharing", "sharing_modes", "ways_at"]
+__all__ = ["RATE", "sharing_modes", "ways_at"]
 
 RATE = 3e-4  # of the fit to many sentences
 RATE_ONE = 1e-3  # of the fit to a single one
-
-
-class Sharing(NamedTuple):
-    """One sharing mode, fitted; or mean pooling, which has no parameters."""
-
-    parameters: int
-    output: Spread  # relative error on unseen sentences
-    seen: Spread  # on those it was fitted to
 
 
 def ways_at(
@@ -88,15 +73,15 @@ def mean_convolutions(r: int, heads: Heads) -> Array:
     return np.broadcast_to(weight, (layers, n_heads, kernel, width, width))
 
 
-def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int]) -> dict[str, Sharing]:
+def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int]) -> dict[str, Results]:
     """Mean pooling, and the four sharing modes fitted: a matrix is shared along an axis where its shape has a 1."""
     _, layers, n_heads, length, _ = heads.k.shape
     seen = sorted(set(order))[: len(unseen)]
     pool = linformer.mean_pool(r, length, heads.k.dtype)
 
-    def sharing(mixing: Mixing, parameters: Parameters, count: int) -> Sharing:
+    def sharing(mixing: Mixing, parameters: Parameters, count: int) -> Results:
         on_unseen, on_seen = (spread(each_error(heads, s, mixing.applied(parameters))[0]) for s in (unseen, seen))
-        return Sharing(count, on_unseen, on_seen)
+        return Results(parameters=count, output=on_unseen, seen=on_seen)  # relative errors
 
     modes = {
         "none": (MATRICES, 2, (layers, n_heads)),

@@ -11,9 +11,9 @@ from linattn_ref.experiments.publishing.restore import restore
 __all__ = ["BENCHES", "COMPILED", "FIGURES", "caption_of", "module_of", "results_of"]
 
 # A figure is called by its module's name; beside it, the folder of `linattn_ref.experiments` that it is in. The module
-# has `compute(...)`, whose `seed`, `rng`, `quick` and `workers` the gallery fills in if it has them, and
-# `draw(results)`, whose docstring begins with the caption. Several schematics are in one module: `schematic_linear` is
-# `schematics.dense.linear`, which has both.
+# has `compute(...)`, whose `seed`, `rng` and `workers` the gallery fills in if it has them; `QUICK`, the arguments with
+# which it takes a second; and `draw(results)`, whose docstring begins with the caption. Several schematics are in one
+# module: `schematic_linear` is `schematics.dense.linear`, which has both.
 SCHEMATICS = {
     "schematic_softmax": "schematics.dense",
     "schematic_linformer": "schematics.dense",

@@ -100,7 +100,8 @@ def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int, pa
     if parts is not None:
         offered |= {"parts": parts / name, "resume": True}
     taken = inspect.signature(module.compute).parameters
-    results = module.compute(**{key: value for key, value in offered.items() if key in taken})
+    given = {key: value for key, value in offered.items() if key in taken}
+    results = module.compute(**given | (getattr(module, "QUICK", {}) if quick else {}))
     command = f"linattn-ref figures --only {name}"
     command += " --quick" * quick + f" --style {style_name}" * (style_name != "paper")
     save(name, results, out, command=command, seed=SEED, style_name=style_name)

@@ -1,5 +1,6 @@
-"""Names on the lines themselves, so that nobody has to look them up in a legend."""
+"""Names on the lines themselves, so that nobody has to look them up in a legend; and numbers along the axes."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,13 +9,27 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-__all__ = ["at", "at_ends"]
+__all__ = ["at", "at_ends", "ticks"]
 
 APART = 1.2  # lines of text, from one name to the next
 AXES_SHARE = 0.8  # of a figure's height that a row of axes has, about: the rest are titles and labels
 
 
-def at_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], *, rows: int = 1, **look: Any) -> None:
+def ticks(axes: Axes, values: Any, names: Sequence[str] | None = None) -> None:
+    """Numbers along the horizontal axis at these values and nowhere else, or these names."""
+    axes.set_xticks(values, names or [str(x) for x in values])
+    axes.minorticks_off()
+
+
+def at_ends(
+    axes: Axes,
+    lines: Sequence[Line2D] | None = None,
+    names: Sequence[str] | None = None,
+    *,
+    rows: int = 1,
+    width: int | None = None,
+    **look: Any,
+) -> None:
     """Write each name beside the right end of its line, in its colour; names that would overlap move apart.
 
     To be called when the axes' limits are set.
@@ -22,14 +37,20 @@ def at_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], *, rows: 
     Parameters
     ----------
     axes : Axes
-    lines, names : sequence
-        A name a line; ``""`` is none.
+    lines, names : sequence, optional
+        A name a line; ``""`` is none. All lines of the axes that have a label, and that, unless given.
     rows : int
         Of axes that the figure has below one another.
+    width : int, optional
+        Letters to a line of text, where names are long.
     **look
         Of the text.
     """
-    named = [(line, name) for line, name in zip(lines, names, strict=True) if name]
+    lines = axes.lines if lines is None else lines
+    names = [str(line.get_label()) for line in lines] if names is None else names
+    named = [(line, name) for line, name in zip(lines, names, strict=True) if name and not name.startswith("_")]
+    if width is not None:
+        named = [(line, textwrap.fill(name, width)) for line, name in named]
     wanted = [_height_of_end(axes, line) for line, _ in named]
     figure: Any = axes.get_figure()
     points = AXES_SHARE * 72 * figure.get_figheight() / rows

@@ -16,7 +16,7 @@ EPS = float(np.finfo(np.float32).eps)
 
 @pytest.fixture(scope="module")
 def results():
-    return rewind.compute(quick=True)
+    return rewind.compute(**rewind.QUICK)
 
 
 def draw(n, dtype):
@@ -80,8 +80,8 @@ def test_with_a_gate_the_error_grows_at_the_rate_of_the_gate(results):
 
 def test_the_record_is_small_and_the_same_for_the_same_seed(results):
     text = json.dumps(record.plain(results), allow_nan=False)
-    assert json.dumps(record.plain(rewind.compute(quick=True))) == text
-    assert json.dumps(record.plain(rewind.compute(quick=True, seed=1))) != text
+    assert json.dumps(record.plain(rewind.compute(**rewind.QUICK))) == text
+    assert json.dumps(record.plain(rewind.compute(**rewind.QUICK, seed=1))) != text
     assert len(text) < 100_000
 
 

@@ -14,7 +14,7 @@ from linattn_ref.experiments.recurrence import rfa_decay
 
 @pytest.fixture(scope="module")
 def results():
-    return rfa_decay.compute(quick=True)
+    return rfa_decay.compute(**rfa_decay.QUICK)
 
 
 def test_weights_are_the_formulas(results):
@@ -64,7 +64,7 @@ def test_targets_are_the_values_at_the_last_mark():
 
 def test_results_are_json_and_the_same_for_the_same_seed(results):
     text = json.dumps(record.plain(results), allow_nan=False)
-    assert json.dumps(record.plain(rfa_decay.compute(quick=True, seed=0))) == text
+    assert json.dumps(record.plain(rfa_decay.compute(**rfa_decay.QUICK, seed=0))) == text
 
 
 @each_look

@@ -12,7 +12,7 @@ from linattn_ref.experiments.recurrence import write_fade_erase
 
 @pytest.fixture(scope="module")
 def results():
-    return write_fade_erase.compute(quick=True)
+    return write_fade_erase.compute(**write_fade_erase.QUICK)
 
 
 def test_errors_are_the_formulas(results):
@@ -45,7 +45,7 @@ def test_the_table(results):
 @pytest.mark.slow
 def test_results_are_json_and_the_same_for_the_same_seed(results):
     text = json.dumps(record.plain(results), allow_nan=False)
-    assert json.dumps(record.plain(write_fade_erase.compute(quick=True, seed=0))) == text
+    assert json.dumps(record.plain(write_fade_erase.compute(**write_fade_erase.QUICK, seed=0))) == text
 
 
 @each_look
