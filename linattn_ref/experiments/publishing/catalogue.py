@@ -6,6 +6,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from linattn_ref.experiments.benches import registry
 from linattn_ref.experiments.publishing.restore import restore
 
 __all__ = ["BENCHES", "COMPILED", "FIGURES", "caption_of", "module_of", "results_of"]
@@ -76,23 +77,9 @@ FIGURES = {
     "every_mechanism": "learning",
     "mechanism_time": "learning",
 }
-# Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which the
-# gallery's page shows; `READING`, if there, says how to read it.
-# Where the packages are not installed, the committed ones stay as they are.
-BENCHES = (
-    "bench_softmax",
-    "bench_linear",
-    "bench_performer",
-    "bench_patterns",
-    "bench_reformer",
-    "bench_training",
-    "bench_delta",
-    "bench_generation",
-    "bench_drawing",
-    "bench_speech",
-    "bench_steps",
-    "bench_encoder",
-)
+# Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which the gallery's page
+# shows; its docstring says how to read it. Where the packages are not installed, the committed ones stay as they are.
+BENCHES = tuple(bench.figure(name) for name, bench in registry.BENCHES.items() if bench.in_gallery)
 # Compiled by NVIDIA's compiler (extra "cuda12"), and left as they are where it is missing.
 COMPILED = {"cuda_occupancy": "cost"}
 

@@ -14,7 +14,7 @@ from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import record, style, tables
 from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, caption_of, module_of, results_of
 
-__all__ = ["draw", "make", "save"]
+__all__ = ["compute", "draw", "make", "save"]
 
 SEED = 0
 READING = (
@@ -95,16 +95,20 @@ def _called(word: str) -> list[str]:
 
 def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int, parts: Path | None = None) -> None:
     """Compute and draw one figure and save it with its numbers."""
-    module = module_of(name)
-    offered = {"seed": SEED, "rng": np.random.default_rng(SEED), "quick": quick, "workers": workers}
-    if parts is not None:
-        offered |= {"parts": parts / name, "resume": True}
-    taken = inspect.signature(module.compute).parameters
-    given = {key: value for key, value in offered.items() if key in taken}
-    results = module.compute(**given | (getattr(module, "QUICK", {}) if quick else {}))
+    kept = {} if parts is None else {"parts": parts / name, "resume": True}
+    results = compute(name, quick=quick, workers=workers, **kept)
     command = f"linattn-ref figures --only {name}"
     command += " --quick" * quick + f" --style {style_name}" * (style_name != "paper")
     save(name, results, out, command=command, seed=SEED, style_name=style_name)
+
+
+def compute(name: str, *, seed: int = SEED, quick: bool = False, **offered: Any) -> Any:
+    """The results of one figure; of what is offered its ``compute`` gets what it takes."""
+    module = module_of(name)
+    taken = inspect.signature(module.compute).parameters
+    offered |= {"seed": seed, "rng": np.random.default_rng(seed), "quick": quick}
+    given = {key: value for key, value in offered.items() if key in taken}
+    return module.compute(**given | (getattr(module, "QUICK", {}) if quick else {}))
 
 
 def save(name: str, results: Any, out: Path, *, command: str, seed: int, style_name: str) -> list[Path]:

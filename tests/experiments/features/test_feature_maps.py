@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from looks import each_look
+from quick import quick
 
 from linattn_ref.attention import feature_maps
 from linattn_ref.experiments.features import feature_maps as figure_module
@@ -14,7 +15,7 @@ from linattn_ref.experiments.publishing import record, style
 
 @pytest.fixture(scope="module")
 def results():
-    return figure_module.compute(quick=True)
+    return quick("feature_maps")
 
 
 def test_pairs_have_the_scores_asked_for():
