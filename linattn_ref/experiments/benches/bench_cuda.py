@@ -29,7 +29,7 @@ import importlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -37,8 +37,9 @@ from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.bench_cuda_peers import Call, Inputs, kernels
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 
-__all__ = ["Results", "compute", "draw", "table"]
+__all__ = ["compute", "draw", "table"]
 
 LENGTHS = tuple(2**power for power in range(10, 21))
 TOLERANCE = {"float32": 1e-2, "bfloat16": 1e-1}  # of the largest number: others may round to tensor cores' precision
@@ -56,30 +57,6 @@ LOOKS = {
     "limit of linear bfloat16": (style.BLACK, "-."),
 }
 LIMITS = ("limit of linear", "limit of linear bfloat16")
-
-
-class Row(NamedTuple):
-    """One kernel at one length."""
-
-    task: str  # FORWARD or BOTH
-    length: int
-    kernel: str
-    median_ms: float
-    min_ms: float
-    mib: float  # beyond the inputs
-
-
-class Results(NamedTuple):
-    device: str
-    batch: int
-    heads: int
-    width: int  # D = C = M
-    repeats: int
-    copy_gb_s: float  # read and written
-    matrix_tflops: float  # float32, no tensor cores
-    bfloat16_tflops: float  # bfloat16, on tensor cores
-    versions: dict[str, str]
-    rows: tuple[Row, ...]
 
 
 def compute(
@@ -120,7 +97,7 @@ def compute(
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(seed)
     calls, versions = kernels(torch, cuda)
-    rows: list[Row] = []
+    rows: list[Results] = []
     tried = set(calls)
     for length in sorted(lengths):
         inputs = Inputs(*torch.randn((4, batch, heads, length, width), device="cuda"))
@@ -130,15 +107,24 @@ def compute(
             given = inputs_of(name, inputs)
             for task in (FORWARD, BOTH):
                 row = measure(torch, partial(calls[name], given, task == BOTH), repeats)
-                if row is None or row[0] > 1e3 * patience:
+                if row is None or row.median_ms > 1e3 * patience:
                     tried.discard(name)
                 if row is not None:
-                    rows.append(Row(task, length, name, *row))
+                    rows.append(Results(task=task, length=length, kernel=name, **row))
             del given
         del inputs
-    products = matrix_speed(torch, torch.float32, repeats), matrix_speed(torch, torch.bfloat16, repeats)
-    name = torch.cuda.get_device_name()
-    return Results(name, batch, heads, width, repeats, copy_speed(torch, repeats), *products, versions, tuple(rows))
+    return Results(
+        device=torch.cuda.get_device_name(),
+        batch=batch,
+        heads=heads,
+        width=width,  # D = C = M
+        repeats=repeats,
+        copy_gb_s=copy_speed(torch, repeats),  # read and written
+        matrix_tflops=matrix_speed(torch, torch.float32, repeats),  # no tensor cores
+        bfloat16_tflops=matrix_speed(torch, torch.bfloat16, repeats),  # on tensor cores
+        versions=versions,
+        rows=tuple(rows),
+    )
 
 
 # --- Measuring ------------------------------------------------------------------------------------------------------
@@ -162,8 +148,8 @@ def compare(calls: Mapping[str, Call], inputs: Inputs) -> None:
             engine.compare("causal", results, tolerance, to=other)
 
 
-def measure(torch: Any, call: Callable[[], Any], repeats: int) -> tuple[float, float, float] | None:
-    """Median and least milliseconds, and MiB; None if there is not enough memory."""
+def measure(torch: Any, call: Callable[[], Any], repeats: int) -> Results | None:
+    """Milliseconds, and MiB beyond the inputs; None if there is not enough memory."""
     times = []
     try:
         call()
@@ -181,7 +167,7 @@ def measure(torch: Any, call: Callable[[], Any], repeats: int) -> tuple[float, f
         torch.cuda.empty_cache()
         return None
     mib = (torch.cuda.max_memory_allocated() - before) / 2**20
-    return statistics.median(times), min(times), mib
+    return Results(median_ms=statistics.median(times), min_ms=min(times), mib=mib)
 
 
 def copy_speed(torch: Any, repeats: int) -> float:
@@ -189,7 +175,7 @@ def copy_speed(torch: Any, repeats: int) -> float:
     x = torch.empty(2**28, dtype=torch.float32, device="cuda")
     y = torch.empty_like(x)
     measured = measure(torch, partial(y.copy_, x), repeats)
-    return float("nan") if measured is None else 2 * x.numel() * 4 / measured[1] / 1e6
+    return float("nan") if measured is None else 2 * x.numel() * 4 / measured.min_ms / 1e6
 
 
 def matrix_speed(torch: Any, dtype: Any, repeats: int) -> float:
@@ -197,7 +183,7 @@ def matrix_speed(torch: Any, dtype: Any, repeats: int) -> float:
     n = 4096
     x = torch.randn((n, n), device="cuda").to(dtype)
     measured = measure(torch, partial(torch.matmul, x, x), repeats)
-    return float("nan") if measured is None else 2 * n**3 / measured[1] / 1e9
+    return float("nan") if measured is None else 2 * n**3 / measured.min_ms / 1e9
 
 
 def limit_ms(results: Results, task: str, length: int, limit: str = LIMITS[0]) -> float:

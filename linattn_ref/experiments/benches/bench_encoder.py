@@ -27,14 +27,14 @@ from matplotlib.figure import Figure
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import engine, peers
-from linattn_ref.experiments.benches.engine import Fields, Row
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, post_norm, relu
 
-__all__ = ["SEQUENCES", "Results", "compute", "draw", "table"]
+__all__ = ["SEQUENCES", "compute", "draw", "table"]
 
 SEQUENCES = 10
 WARM_UP = {"layers": 1, "length": 64}
@@ -49,13 +49,6 @@ class Sizes(NamedTuple):
     heads: int = 12
     width: int = 768  # E
     hidden: int = 3072
-
-
-class Results(engine.Results):
-    """And megabytes by attention and kernel."""
-
-    sizes: Sizes
-    memory: tuple[Fields, ...]
 
 
 def compute(*, layers: int = Sizes().layers, length: int = Sizes().length, repeats: int = 3, seed: int = 0) -> Results:
@@ -81,18 +74,17 @@ def compute(*, layers: int = Sizes().layers, length: int = Sizes().length, repea
     """
     engine.check_counts(layers=layers, length=length, repeats=repeats)
     sizes = Sizes(layers, length)
-    rows: list[Row] = []
-    memory: list[Fields] = []
+    rows: list[Results] = []
+    memory: list[Results] = []
     for attention in ("linear", "softmax"):
         mine = in_new_process(times, attention, sizes, repeats, seed, malloc=KEEP)
         rows += mine
         for row in mine:
             peak = in_new_process(peak_of, attention, row.kernel, sizes, seed, malloc=HAND_BACK)
-            memory.append(Fields(attention=attention, kernel=row.kernel, megabytes=peak / 1e6))
+            memory.append(Results(attention=attention, kernel=row.kernel, megabytes=peak / 1e6))
     torch = engine.find("torch")
     versions = peers.versions(torch, peers.fast_transformers("builders") if torch else {})
-    measured = {"versions": versions, "rows": tuple(rows), "memory": tuple(memory)}
-    return Results(sizes=sizes, repeats=repeats, **measured)
+    return Results(sizes=sizes, repeats=repeats, versions=versions, rows=tuple(rows), memory=tuple(memory))
 
 
 def own_layers(attention: str, params: tuple[block.Params, ...], x: Array, heads: int) -> Callable[[], Array]:
@@ -166,7 +158,7 @@ def layers_of(attention: str, sizes: Sizes, seed: int) -> dict[str, Callable[[],
 # --- In a process of its own ----------------------------------------------------------------------------------------
 
 
-def times(attention: str, sizes: Sizes, repeats: int, seed: int) -> list[Row]:
+def times(attention: str, sizes: Sizes, repeats: int, seed: int) -> list[Results]:
     """The rows of one attention, after the outputs have been compared."""
     with one_thread(engine.find("torch")):
         calls = layers_of(attention, sizes, seed)

@@ -31,9 +31,10 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import bench_generation_peers as ways
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.bench_generation_peers import Stateful
-from linattn_ref.experiments.benches.engine import TOLD, Call, Fields
+from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import read_once
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
@@ -50,13 +51,7 @@ ATTENTION = {"linear": linear, "softmax": softmax}
 ORDER = ("jit", "causal.step", "pytorch", "fast-transformers", "weights read once")
 
 
-class Results(engine.Results):
-    """Of each attention and batch size, milliseconds a pixel of all images by stretch, seconds, images a second."""
-
-    images: tuple[Fields, ...]
-
-
-@engine.bench("repeats", results=Results)
+@engine.bench("repeats", settings={"batches": 1})
 def compute(
     *,
     batches: Sequence[int] = (1, 16),
@@ -201,11 +196,16 @@ def seconds_per_token(
     return seconds
 
 
-def _images(attention: str, batch: int, pixels: int, rng: Generator) -> Fields:
+def _images(attention: str, batch: int, pixels: int, rng: Generator) -> Results:
     seconds = seconds_per_token(*network(attention, rng), batch, pixels, rng)
-    whole, pixel_ms = STRETCH * sum(seconds), tuple(1e3 * each for each in seconds)
-    found = {"pixel_ms": pixel_ms, "seconds": whole, "images_per_second": batch / whole}
-    return Fields(attention=attention, batch=batch, **found)
+    whole = STRETCH * sum(seconds)
+    return Results(
+        attention=attention,
+        batch=batch,
+        pixel_ms=tuple(1e3 * each for each in seconds),  # of all images, by stretch
+        seconds=whole,
+        images_per_second=batch / whole,
+    )
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------
@@ -239,26 +239,23 @@ def draw(results: Results) -> Figure:
     """
     figure, (pixel, rate) = style.figure(1, 2, height=0.42)
     batches = sorted({each.batch for each in results.images})
-    lines, names = [], []
     for each in results.images:
         if each.batch not in (batches[0], batches[-1]):
             continue
         place = STRETCH * (np.arange(len(each.pixel_ms)) + 0.5)
         look = "-" if each.batch == batches[0] else "--"
         values = [1e3 * ms / each.batch for ms in each.pixel_ms]
-        lines += pixel.plot(place, values, look, color=style.MECHANISMS[each.attention])
-        names.append(f"{each.attention},\nB = {each.batch}")
+        label = f"{each.attention},\nB = {each.batch}"
+        pixel.plot(place, values, look, color=style.MECHANISMS[each.attention], label=label)
     pixel.set(title="a pixel", xlabel="position", ylabel="CPU time / B (µs)", yscale="log")
     for name in dict.fromkeys(each.attention for each in results.images):
         chosen = [each for each in results.images if each.attention == name]
         points = [each.batch for each in chosen], [each.images_per_second for each in chosen]
-        (line,) = rate.plot(*points, "o-", color=style.MECHANISMS[name])
-        line.set_label(name)
+        rate.plot(*points, "o-", color=style.MECHANISMS[name], label=name)
     rate.set(title="images", xlabel="batch size", ylabel="images a second", xscale="log")
-    rate.set_xticks(batches, [str(batch) for batch in batches])
-    rate.minorticks_off()
+    labels.ticks(rate, batches)
     rate.set_ylim(bottom=0)
     pixel.set_ylim(pixel.get_ylim())
-    labels.at_ends(pixel, lines, names)
-    labels.at_ends(rate, rate.lines, [str(line.get_label()) for line in rate.lines])
+    labels.at_ends(pixel)
+    labels.at_ends(rate)
     return figure

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.sparse import bigbird, local, longformer, part
 from linattn_ref.experiments.benches import bench_patterns_peers as peers_of
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.bench_patterns_peers import ALL_PAIRS, GLOBAL_TOKEN, Inputs
-from linattn_ref.experiments.benches.engine import BOTH, PASSES, TOLD, Curve
+from linattn_ref.experiments.benches.engine import BOTH, PASSES, TOLD
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit, reference
 
 __all__ = ["compute", "draw", "table"]
@@ -41,7 +41,7 @@ OUTPUTS = ("out", "d_q", "d_k", "d_v", "d_q_global", "d_k_global", "d_v_global")
 TOLERANCE = 1e-4  # of the largest number: some 1000 roundings in float32
 
 
-@engine.bench("heads", "width", "window", "block", "drawn", "repeats")
+@engine.bench("heads", "width", "window", "block", "drawn", "repeats", settings={"lengths": 6})
 def compute(
     *,
     lengths: Sequence[int] = (1024, 2048, 4096),
@@ -87,22 +87,17 @@ def compute(
             "bigbird": {"block": block, "random_blocks": random_blocks},
         }
         for mechanism, own in options.items():
+            page, count = PAGES[mechanism]
             pairs.append((mechanism, length, count_pairs(mechanism, length, own)))
             for passes in PASSES:
                 calls = {
-                    name: partial(_ours, room, mechanism, inputs, own, passes)
-                    for name, room in (("jit", jit), ("reference", reference))
+                    name: partial(engine.run, page, inputs[:count], inputs.d_out, passes, **own, kernels=backend)
+                    for name, backend in (("jit", jit), ("reference", reference))
                 } | peers_of.calls(mechanism, peers, inputs, own, passes == BOTH)
                 setting = {"mechanism": mechanism, "length": length, "passes": passes}
                 compared: dict[str, Any] = {"tolerance": TOLERANCE, "apart": [ALL_PAIRS], "outputs": OUTPUTS}
                 yield from engine.measure(setting, calls, repeats, **compared)
     return {"versions": peers.versions, "pairs": tuple(pairs)}
-
-
-def _ours(room: Any, mechanism: str, inputs: Inputs, options: dict[str, Any], passes: str) -> Sequence[Array]:
-    page, count = PAGES[mechanism]
-    out, saved = page.forward(*inputs[:count], **options, kernels=room)
-    return (out, *page.backward(inputs.d_out, saved)) if passes == BOTH else (out,)
 
 
 def count_pairs(mechanism: str, length: int, options: dict[str, Any]) -> int:
@@ -113,7 +108,7 @@ def count_pairs(mechanism: str, length: int, options: dict[str, Any]) -> int:
     return part.count_pairs(PAGES[mechanism][0].parts_of(*lengths, **options))
 
 
-def table(results: engine.Results) -> str:
+def table(results: Results) -> str:
     """The comparison as a Markdown table, a line a setting, and below it what stands in it."""
     share = {(mechanism, length): f"{count / length**2:.1%}" for mechanism, length, count in results.pairs}
     header = ("mechanism", "N = L", "passes", "pairs")
@@ -126,14 +121,11 @@ def table(results: engine.Results) -> str:
     return engine.page(lines, note=[setting, TOLD, "Attention alone, without projections.", compared])
 
 
-def draw(results: engine.Results) -> Figure:
+def draw(results: Results) -> Figure:
     """Attention with sparse patterns on one thread of a CPU, forward and backward, batch size 1: time a token
     against the length, beside the packages that have the same pattern, and beside PyTorch's attention to all pairs.
     """
 
-    def curve(kernel: str, mechanism: str) -> Curve:
-        rows = engine.rows_of(results, mechanism=mechanism, passes=BOTH, kernel=kernel)
-        return Curve(kernel, *LOOKS[kernel], engine.per_token(rows))
-
-    panels = {title: [curve(kernel, name) for kernel in LOOKS] for name, title in TITLES.items()}
-    return engine.draw(panels, "µs a token, both passes")
+    lines: engine.Lines = {name: (*look, {"kernel": name}) for name, look in LOOKS.items()}
+    panels = {title: {"mechanism": name, "passes": BOTH} for name, title in TITLES.items()}
+    return engine.draw(results, panels, lines, "µs a token, both passes")

@@ -22,11 +22,12 @@ from matplotlib.figure import Figure
 from linattn_ref.attention.arguments import Array
 from linattn_ref.data.filterbank import CHANNELS
 from linattn_ref.experiments.benches import engine
-from linattn_ref.experiments.benches.engine import BOTH, FORWARD, TOLD, Fields, Row
+from linattn_ref.experiments.benches.engine import BOTH, FORWARD, TOLD
 from linattn_ref.experiments.learning import speech
 from linattn_ref.experiments.learning.speech import Batch, Shape
 from linattn_ref.experiments.measuring.timing import in_turn
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.models import speech as transformer
 from linattn_ref.models import speech_lstm
@@ -43,13 +44,7 @@ NETWORKS = ("softmax", "lsh-4", "linear", "lstm")
 LSTMS = ((32, 100, 40, 320), (16, 200, 256, 128))  # B, T, E, H; the first are the paper's units
 
 
-class Results(engine.Results):
-    """And of each network and length of utterances the seconds of an epoch, the median."""
-
-    epochs: tuple[Fields, ...]
-
-
-@engine.bench("repeats", results=Results)
+@engine.bench("repeats")
 def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3, seed: int = 0) -> engine.Measured:
     """Time all of it, beside PyTorch where that is installed.
 
@@ -72,7 +67,7 @@ def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3,
     return {"versions": {"PyTorch": torch.__version__} if torch else {}, "rows": (), "epochs": epochs}
 
 
-def time_ctc(rng: np.random.Generator, repeats: int, torch: Any) -> list[Row]:
+def time_ctc(rng: np.random.Generator, repeats: int, torch: Any) -> list[Results]:
     """The loss and its gradient."""
     b, t, v = 32, 800, SYMBOLS
     scores = (2 * rng.standard_normal((b, t, v))).astype(np.float32)
@@ -99,7 +94,7 @@ def time_ctc(rng: np.random.Generator, repeats: int, torch: Any) -> list[Row]:
     return engine.measure(setting, calls, repeats, tolerance=1e-2, outputs=("loss", "d_scores"))
 
 
-def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeats: int, torch: Any) -> list[Row]:
+def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeats: int, torch: Any) -> list[Results]:
     """A bidirectional layer."""
     b, t, e, h = sizes
     params = lstm.draw(e, h, rng, dtype=np.float32)
@@ -145,12 +140,12 @@ def in_torch(torch: Any, params: lstm.Params) -> Any:
     return layer
 
 
-def time_networks(length: int, rng: np.random.Generator, repeats: int) -> list[Fields]:
+def time_networks(length: int, rng: np.random.Generator, repeats: int) -> list[Results]:
     """A step of each network without the optimiser, on utterances of one length."""
     calls = {name: step_of(name, length, rng) for name in NETWORKS}
     frames = FRAMES // length * length
     return [
-        Fields(network=name, length=length, seconds=statistics.median(seconds) * EPOCH / frames)
+        Results(network=name, length=length, seconds=statistics.median(seconds) * EPOCH / frames)
         for name, seconds in in_turn(calls, repeats).items()
     ]
 
@@ -199,14 +194,12 @@ def draw(results: Results) -> Figure:
     """
     figure, axes = style.figure(1, 1, height=0.5)
     colours = dict(zip(NETWORKS, (style.BLACK, style.PURPLE, style.BLUE, style.GREEN), strict=True))
-    lines = []
     for name in NETWORKS:
         points = [(epoch.length, epoch.seconds) for epoch in results.epochs if epoch.network == name]
-        lines += axes.plot(*zip(*points, strict=True), "o-", color=colours[name])
+        axes.plot(*zip(*points, strict=True), "o-", color=colours[name], label=name)
     lengths = sorted({epoch.length for epoch in results.epochs})
     axes.set(xlabel="frames an utterance", ylabel="CPU seconds an epoch", ylim=(0, None))
     axes.set_xscale("log")
-    axes.set_xticks(lengths, [str(n) for n in lengths])
-    axes.minorticks_off()
-    labels.at_ends(axes, lines, list(NETWORKS))
+    labels.ticks(axes, lengths)
+    labels.at_ends(axes)
     return figure

@@ -30,6 +30,7 @@ from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.engine import TOLD
 from linattn_ref.experiments.benches.limits import pass_over, read_all
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit, reference
 
 __all__ = ["compute", "draw", "table"]
@@ -45,7 +46,7 @@ LOOKS = {
 }
 
 
-@engine.bench("heads", "width", "repeats")
+@engine.bench("heads", "width", "repeats", settings={"lengths": 1, "widths": 1})
 def compute(
     *,
     lengths: Sequence[int] = (512, 4096, 16384),
@@ -156,7 +157,7 @@ def _going_on(
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def table(results: engine.Results) -> str:
+def table(results: Results) -> str:
     """Two Markdown tables, of the cache and of the sums, and below them what stands in them.
 
     One token, called from Python. *key/values* after so many tokens: `jit` is `softmax.step`, beside five lines of
@@ -172,7 +173,7 @@ def table(results: engine.Results) -> str:
     return engine.page(*parts, note=[f"{setting}, {results.repeats} rounds.", TOLD])
 
 
-def draw(results: engine.Results) -> Figure:
+def draw(results: Results) -> Figure:
     """A step of softmax attention with its key/value cache on one thread of a CPU, float32: time against the tokens
     in the cache, and the bytes of the cache over that time. Dashed: what reading the cache takes, and nothing else.
     """
@@ -185,11 +186,10 @@ def draw(results: engine.Results) -> Figure:
             size, micro = np.array([(row.size, 1e3 * row.median_ms) for row in rows]).T
             y = micro if axis is axes[0] else token * size / micro / 1e3
             axis.plot(size, y, look, color=colour, label=name)
-            axis.set_xticks(size, [f"{n:.0f}" for n in size])
-        axis.minorticks_off()
+            labels.ticks(axis, size, [f"{n:.0f}" for n in size])
     axes[0].set_yscale("log")
     axes[1].set_ylim(bottom=0)
     for axis in axes:
         axis.set_ylim(axis.get_ylim())
-        labels.at_ends(axis, axis.lines, [str(line.get_label()) for line in axis.lines])
+        labels.at_ends(axis)
     return figure

@@ -35,16 +35,17 @@ from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import bench_training_peers, engine, peers
-from linattn_ref.experiments.benches.engine import TOLD, Fields, Row
+from linattn_ref.experiments.benches.engine import TOLD
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.nn import cross_entropy, mechanism
 from linattn_ref.training import adam, parameters
 
-__all__ = ["Results", "compute", "draw", "table"]
+__all__ = ["compute", "draw", "table"]
 
 BATCH, LENGTH, TOKENS, RATE = 2, 784, 256, 1e-3
 OURS, THEIRS = "its products", "PyTorch's products"
@@ -74,13 +75,6 @@ SETTINGS = (
 )
 
 
-class Results(engine.Results):
-    """Of the larger networks two threads against one, none where there is one thread only; and megabytes by kernel."""
-
-    threads: tuple[Fields, ...]
-    memory: tuple[Fields, ...]
-
-
 def compute(*, repeats: int = 5, seed: int = 0) -> Results:
     """Time a step of `SETTINGS`, beside PyTorch's where that is installed.
 
@@ -99,9 +93,9 @@ def compute(*, repeats: int = 5, seed: int = 0) -> Results:
     """
     engine.check_counts(repeats=repeats)
     torch = engine.find("torch")
-    rows: list[Row] = []
-    threads: list[Fields] = []
-    memory: list[Fields] = []
+    rows: list[Results] = []
+    threads: list[Results] = []
+    memory: list[Results] = []
     for setting in SETTINGS:
         mine = in_new_process(times, setting, repeats, seed, malloc=KEEP)
         rows += mine
@@ -109,13 +103,17 @@ def compute(*, repeats: int = 5, seed: int = 0) -> Results:
             continue
         large = {"layers": setting.layers, "attention": setting.attention}
         if numba.config.NUMBA_NUM_THREADS > 1:
-            threads.append(Fields(**large, **in_new_process(threads_against_one, setting, repeats, seed, malloc=KEEP)))
+            threads.append(Results(**large, **in_new_process(threads_against_one, setting, repeats, seed, malloc=KEEP)))
         for name in {row.kernel for row in mine} - {OURS, THEIRS}:
             peak = in_new_process(peak_of, name, setting, seed, malloc=HAND_BACK)
-            memory.append(Fields(**large, kernel=name, megabytes=peak / 1e6))
-    found = {"threads": tuple(threads), "memory": tuple(sorted(memory, key=_place))}
-    versions = peers.versions(torch, packages(torch))
-    return Results(repeats=repeats, versions=versions, rows=tuple(rows), **found)
+            memory.append(Results(**large, kernel=name, megabytes=peak / 1e6))
+    return Results(
+        repeats=repeats,
+        versions=peers.versions(torch, packages(torch)),
+        rows=tuple(rows),
+        threads=tuple(threads),  # of the larger networks, two against one; none where there is one thread only
+        memory=tuple(sorted(memory, key=_place)),  # megabytes by kernel
+    )
 
 
 def packages(torch: Any) -> dict[str, Any]:
@@ -201,7 +199,7 @@ def _sizes(setting: Setting) -> list[tuple[int, int]]:
 # --- In a process of its own ----------------------------------------------------------------------------------------
 
 
-def times(setting: Setting, repeats: int, seed: int) -> list[Row]:
+def times(setting: Setting, repeats: int, seed: int) -> list[Results]:
     """The rows of a setting, after the losses have been compared."""
     torch = engine.find("torch")
     with one_thread(torch):
@@ -255,7 +253,7 @@ def peak_of(name: str, setting: Setting, seed: int) -> int:
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def _place(memory: Fields) -> tuple[int, str, int]:
+def _place(memory: Results) -> tuple[int, str, int]:
     return -memory.layers, memory.attention, list(COLOURS).index(memory.kernel)
 
 

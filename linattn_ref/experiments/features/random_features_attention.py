@@ -89,8 +89,8 @@ def compute(
     rng = np.random.default_rng(seed)
     with threadpool_limits(1):
         found, sources = heads_from(heads, seed, rng)
-        *qk, v = rng.standard_normal((3, *found.q.shape), np.float32)
-        given = {"short": heads_of(*(np.float32(size) * x for x in qk), v), "pretrained": found}
+        q, k, v = rng.standard_normal((3, *found.q.shape), np.float32)
+        given = {"short": heads_of(np.float32(size) * q, np.float32(size) * k, v), "pretrained": found}
         panels = {name: _errors(each, directions, draws, rng) for name, each in given.items()}
     _, layers, count, tokens, width = found.q.shape
     return Results(

@@ -116,8 +116,8 @@ class Random(NamedTuple):
 def heads_from(given: Heads | Source | Random, seed: int, rng: Generator) -> tuple[Heads, dict[str, Any]]:
     """What a figure is measured on, and where that is from, if it is known: heads that a caller has, or others."""
     if isinstance(given, Source):
-        *sizes, model, text = given
-        return read_heads(model, text, **dict(zip(Source._fields, sizes, strict=False)), seed=seed)
+        sentences, length, every, *where = given
+        return read_heads(*where, sentences=sentences, length=length, every=every, seed=seed)
     return (given if isinstance(given, Heads) else random_heads(rng, *given)), {}
 
 

@@ -95,7 +95,7 @@ def _called(word: str) -> list[str]:
 
 def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int, parts: Path | None = None) -> None:
     """Compute and draw one figure and save it with its numbers."""
-    kept = {} if parts is None else {"parts": parts / name, "resume": True}
+    kept: dict[str, Any] = {} if parts is None else {"parts": parts / name, "resume": True}
     results = compute(name, quick=quick, workers=workers, **kept)
     command = f"linattn-ref figures --only {name}"
     command += " --quick" * quick + f" --style {style_name}" * (style_name != "paper")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.experiments.benches import bench_linear, peers
-from linattn_ref.experiments.benches.engine import Results, Row
+from linattn_ref.experiments.benches.engine import Results
 from linattn_ref.experiments.benches.limits import SUMS, sum_of_adds
 from linattn_ref.experiments.measuring import memory
 from linattn_ref.experiments.publishing import record, style
@@ -191,7 +191,7 @@ def test_a_wrong_result_is_not_timed(monkeypatch):
 
 def test_of_pytorchs_forms_the_fastest_stands_in_the_table():
     rows = [
-        Row(task=task, size=8, kernel=kernel, median_ms=ms)
+        Results(task=task, size=8, kernel=kernel, median_ms=ms)
         for task, times in (("a", (1, 3, 2)), ("b", (1, 4, 5)))
         for kernel, ms in zip(("jit", "pytorch, x", "pytorch, y"), times, strict=True)
     ]
@@ -217,7 +217,7 @@ def test_the_allocator_is_as_before_afterwards(monkeypatch, fails):
 
 def test_the_figure_shows_every_kernel(tmp_path):
     rows = tuple(
-        Row(task=task, size=n, kernel=kernel, median_ms=1.0)
+        Results(task=task, size=n, kernel=kernel, median_ms=1.0)
         for task in PASSES
         for n in (4, 8)
         for kernel in bench_linear.LOOKS

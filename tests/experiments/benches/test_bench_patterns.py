@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.experiments.benches import bench_patterns, bench_patterns_peers
-from linattn_ref.experiments.benches.engine import Results, Row
+from linattn_ref.experiments.benches.engine import Results
 from linattn_ref.experiments.publishing import record, style
 
 pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
@@ -77,7 +77,7 @@ def test_a_wrong_result_is_not_timed(mechanism, monkeypatch):
 @pytest.mark.usefixtures("alone")
 def test_the_figure_shows_every_kernel(tmp_path):
     results = bench_patterns.compute(**SMALL)
-    others = [Row(**{**vars(row), "kernel": "transformers"}) for row in results.rows if row.kernel == "jit"]
+    others = [Results(**{**row, "kernel": "transformers"}) for row in results.rows if row.kernel == "jit"]
     results = Results(**{**vars(results), "rows": (*results.rows, *others)})
     with style.use("paper"):
         figure = bench_patterns.draw(results)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.experiments.benches import bench_performer
-from linattn_ref.experiments.benches.engine import Results, Row
+from linattn_ref.experiments.benches.engine import Results
 from linattn_ref.experiments.publishing import record, style
 
 pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
@@ -97,7 +97,7 @@ def test_a_wrong_result_is_not_timed(torch, monkeypatch):
 
 def test_the_figure_shows_every_package(tmp_path):
     rows = tuple(
-        Row(task=task, passes=passes, size=n, name=name, median_ms=1.0)
+        Results(task=task, passes=passes, size=n, name=name, median_ms=1.0)
         for task, passes in sorted(SETTINGS)
         for n in (4, 8)
         for name in bench_performer.LOOKS

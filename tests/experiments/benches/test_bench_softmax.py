@@ -7,7 +7,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from linattn_ref.experiments.benches import bench_softmax
-from linattn_ref.experiments.benches.engine import Results, Row
+from linattn_ref.experiments.benches.engine import Results
 from linattn_ref.experiments.publishing import record, style
 
 pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
@@ -102,15 +102,15 @@ def test_a_wrong_result_is_not_timed(monkeypatch):
 
 def test_gigaflops():
     """N = 3: 9 pairs, causal 6; 2 products of 2 D = 8 operations a pair and head forward, 7 with the backward pass."""
-    row = Row(length=3, causal=False, passes="forward", median_ms=1e-3)
+    row = Results(length=3, causal=False, passes="forward", median_ms=1e-3)
     assert bench_softmax.gigaflops(row, 5, 4) == pytest.approx(9 * 2 * 8 * 5 / 1e-6 / 1e9)
-    row = Row(length=3, causal=True, passes="forward + backward", median_ms=1e-3)
+    row = Results(length=3, causal=True, passes="forward + backward", median_ms=1e-3)
     assert bench_softmax.gigaflops(row, 5, 4) == pytest.approx(6 * 7 * 8 * 5 / 1e-6 / 1e9)
 
 
 def test_the_figure_shows_every_kernel(tmp_path):
     rows = tuple(
-        Row(length=n, causal=causal, passes=passes, kernel=kernel, **TIMES)
+        Results(length=n, causal=causal, passes=passes, kernel=kernel, **TIMES)
         for n in (4, 8)
         for causal in (False, True)
         for passes in bench_softmax.PASSES

@@ -53,12 +53,12 @@ def test_the_command_measures_prints_and_draws(name, tmp_path, capsys):
     assert record.plain(results) == stored["results"]
     assert module.table(results) in capsys.readouterr().out
     lines = [line for line in module.table(results).splitlines() if re.match(r"\|(?! ---)", line)]
-    settings = {json.dumps({k: v for k, v in vars(row).items() if k in list(vars(row))[:-5]}) for row in results.rows}
+    settings = {json.dumps({k: v for k, v in row.items() if k in list(row)[:-5]}) for row in results.rows}
     assert len(lines) == len(settings) + (2 if name in ("linear", "steps") else 1)  # and the headers
     for row in results.rows:
         assert 0 <= row.min_ms <= row.median_ms
         assert row.ratio_min <= row.ratio_median
-        if "jit" in vars(row).values():
+        if "jit" in row.values():
             assert row.ratio_min == row.ratio_median == 1
     with style.use("projector"):
         module.draw(results).draw_without_rendering()
