@@ -9,7 +9,7 @@ from typing import Any
 from linattn_ref.experiments.benches import registry
 from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["BENCHES", "COMPILED", "FIGURES", "caption_of", "module_of", "results_of"]
+__all__ = ["BENCHES", "COMPILED", "FIGURES", "MINUTES", "caption_of", "module_of", "results_of"]
 
 # A figure is called by its module's name; beside it, the folder of `linattn_ref.experiments` that it is in. The module
 # has `compute(...)`, whose `seed`, `rng` and `workers` the gallery fills in if it has them; `QUICK`, the arguments with
@@ -82,6 +82,20 @@ FIGURES = {
 BENCHES = tuple(bench.figure(name) for name, bench in registry.BENCHES.items() if bench.in_gallery)
 # Compiled by NVIDIA's compiler (extra "cuda12"), and left as they are where it is missing.
 COMPILED = {"cuda_occupancy": "cost"}
+
+
+# Minutes that a figure takes on one core, where they are some; the others take seconds.
+MINUTES = {
+    "spectrum": 5,
+    "linformer": 10,
+    "nystromformer": 5,
+    "comparison": 2,
+    "resources": 5,
+    "model_resources": 2,
+    "linformer_savings": 2,
+    "layer_savings": 2,
+    **{bench.figure(name): bench.minutes for name, bench in registry.BENCHES.items() if bench.in_gallery},
+}
 
 
 def module_of(name: str) -> Any:

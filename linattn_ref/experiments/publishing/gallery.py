@@ -12,7 +12,15 @@ import numpy as np
 
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import record, style, tables
-from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, caption_of, module_of, results_of
+from linattn_ref.experiments.publishing.catalogue import (
+    BENCHES,
+    COMPILED,
+    FIGURES,
+    MINUTES,
+    caption_of,
+    module_of,
+    results_of,
+)
 
 __all__ = ["compute", "draw", "make", "save"]
 
@@ -65,6 +73,9 @@ def make(
     names = everything if only is None else list(dict.fromkeys(name for word in only for name in _called(word)))
     if "tables" in names:
         tables.check_readme(Path("README.md"))  # first: the figures take long
+    left = 0.0 if quick or redraw else sum(MINUTES.get(name, 0) for name in names)
+    if left >= 1:
+        say(f"{len(names)} figures, about {left:.0f} minutes on one core")
     for name in names:
         if redraw and name != "tables":
             draw_again(name, out, style_name=style_name)
@@ -75,7 +86,8 @@ def make(
             say(f"{name}: left as it is, since NVIDIA's compiler is missing (extra cuda12)")
         elif name != "tables":
             draw(name, out, quick=quick, style_name=style_name, workers=workers, parts=parts)
-            say(f"{name}: {out / name}.svg, .png, .pdf, .json")
+            left -= MINUTES.get(name, 0)
+            say(f"{name}: {out / name}.svg, .png, .pdf, .json" + f"; about {left:.0f} minutes left" * (left >= 1))
     if set(names) != {"tables"}:
         write_page(out)
         say(f"gallery: {out / 'README.md'}")
