@@ -15,8 +15,6 @@ this processor can do.
 `engine` says how time is measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple

@@ -24,8 +24,6 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2, tables 4 and 5.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -15,8 +15,6 @@ Katharopoulos et al. (2020), "Transformers are RNNs: fast autoregressive transfo
 authors' slides at ICML, the last one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple

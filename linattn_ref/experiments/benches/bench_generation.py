@@ -14,8 +14,6 @@ Images are drawn as `linattn_ref.models.generate` does it, sampling included (:f
 `engine` says how time is measured.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -16,8 +16,6 @@ is compared: fast-transformers' kernels are given theirs, and the others get the
 which on Linux is told to hand nothing back meanwhile (`memory.kept_memory`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple

@@ -9,8 +9,6 @@ of the ``1e-4``.
 `engine` says how time is measured.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import warnings

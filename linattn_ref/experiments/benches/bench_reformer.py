@@ -10,8 +10,6 @@ Before anything is timed the two are compared, in one round with the same bucket
 chunk. `engine` says how time is measured; each has its inputs in the layout that it takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple

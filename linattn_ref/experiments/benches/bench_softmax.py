@@ -3,8 +3,6 @@
 Batch size 1. `engine` says how time is measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -10,8 +10,6 @@ as one utterance or as several shorter ones. Sounds are random numbers, which ta
 that of an epoch of the synthesised corpus, were all its utterances that long.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any

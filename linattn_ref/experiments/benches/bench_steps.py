@@ -13,8 +13,6 @@ alone, and copies. All write into the same cache, or each into its own sums, aga
 measured.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -16,8 +16,6 @@ same round, so above 1 ``jit`` is the faster; the median of the rounds' ratios s
 every time. Before any of it, all results are compared: a fast wrong answer is no answer.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence

@@ -11,8 +11,6 @@ since all of them are linear in the values. Errors are relative, in the Frobeniu
 mechanism stands for (`comparison_ways.TARGETS`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ References
 Wang et al. (2020), "Linformer: self-attention with linear complexity", Table 3.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from matplotlib.figure import Figure

@@ -20,8 +20,6 @@ References
 Wang et al. (2020), "Linformer: self-attention with linear complexity", Table 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any

@@ -10,8 +10,6 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", Figure 1 and section 4.1.2 (of attention alone).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -17,8 +17,6 @@ lsh_1, 4, 8       ``H N (W + 2 + r)``         ``H N (5 W + 8 + 2 r)``: kept, K, 
 ``d_out``. The processes that measure import this module: it must stay light (no drawing).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple

@@ -14,8 +14,6 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", Figure 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

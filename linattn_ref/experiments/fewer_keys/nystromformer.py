@@ -16,8 +16,6 @@ References
 Xiong et al. (2021), "Nyströmformer", "Linearized self-attention via Nyström method" (the sections have no numbers).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -29,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from linattn_ref.attention import linformer, nystromformer, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.parts import depthwise, pinv_exact, pinv_iterative, segment_means
-from linattn_ref.experiments.fewer_keys.linformer_ways import RATE
+from linattn_ref.experiments.fewer_keys.linformer import RATE
 from linattn_ref.experiments.measuring.heads import (
     Heads,
     Random,

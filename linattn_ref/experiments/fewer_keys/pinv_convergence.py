@@ -19,8 +19,6 @@ Razavi et al. (2014), "A new iterative method for finding approximate inverses o
 Schulz (1933), "Iterative Berechnung der reziproken Matrix".
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

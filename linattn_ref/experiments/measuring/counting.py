@@ -8,8 +8,6 @@ thin subclass beside them keeps the count::
 What compiled kernels do is invisible here: use ``kernels=reference``.
 """
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from collections.abc import Callable, Sequence

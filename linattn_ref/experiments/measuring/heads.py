@@ -1,7 +1,5 @@
 """Heads of a pretrained network on real text, and how far something is from the softmax attention they compute."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 

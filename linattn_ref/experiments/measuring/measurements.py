@@ -1,7 +1,5 @@
 """Measurements that take minutes, each a file as soon as it is there, so that a run can be killed and resumed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

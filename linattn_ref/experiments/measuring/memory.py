@@ -19,8 +19,6 @@ compiled kernels and BLAS allocate for themselves, and nothing that was only res
 to about a percent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

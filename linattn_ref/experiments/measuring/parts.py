@@ -3,8 +3,6 @@
 ``settings.json`` beside them holds all that they depend on. Parts made with other settings are not taken over.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

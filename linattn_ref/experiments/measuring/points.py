@@ -4,8 +4,6 @@ What is measured is made there, by a function that can be pickled: ``make(name, 
 arguments. All of a group, mostly those at one length, are timed in turn (`timing`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple

@@ -9,8 +9,6 @@ References
 Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", Figure 1.
 """
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections.abc import Callable, Mapping

@@ -19,8 +19,6 @@ token costs where all ``t`` are known and linear attention takes them in one pas
 the price of the loop, which writing cannot do without.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple

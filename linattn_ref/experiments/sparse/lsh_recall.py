@@ -10,8 +10,6 @@ References
 Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", sections 2 and 5, Figure 4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

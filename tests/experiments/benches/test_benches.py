@@ -2,11 +2,14 @@
 
 import json
 import re
+import sys
 
 import pytest
 
 from linattn_ref import cli
+from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.publishing import catalogue, record, style
+from linattn_ref.kernels import reference
 
 # Options with which each takes seconds.
 SMALL = {
@@ -39,7 +42,34 @@ def test_counts_are_at_least_1(name, option):
         catalogue.module_of(f"bench_{name}").compute(**{**COUNTS[name], option: wrong})
 
 
+@pytest.fixture
+def alone(monkeypatch):
+    """No other package is installed."""
+    for package in ("torch", "performer_pytorch", "transformers", "fast_transformers", "fla"):
+        monkeypatch.setitem(sys.modules, package, None)
+
+
 @pytest.mark.slow  # kernels are compiled for float32 for the slow tests
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("name", ["softmax", "performer", "patterns"])
+def test_a_wrong_result_is_not_timed(name, monkeypatch):
+    run = engine.run
+
+    def wrong(page, arrays, d_out, passes, **options):
+        out, *gradients = run(page, arrays, d_out, passes, **options)
+        if options["kernels"] is reference and gradients:
+            gradients[1] = 1.01 * gradients[1]
+        return out, *gradients
+
+    monkeypatch.setattr(engine, "run", wrong)
+    with pytest.raises(
+        RuntimeError, match=r"forward \+ backward: reference and jit differ in d_k by (1.0e-02|9.9e-03)"
+    ):
+        catalogue.module_of(f"bench_{name}").compute(**SMALL[name])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", SMALL)
 def test_the_command_measures_prints_and_draws(name, tmp_path, capsys):
     words = ["bench", name, "--out", str(tmp_path)]
@@ -60,5 +90,7 @@ def test_the_command_measures_prints_and_draws(name, tmp_path, capsys):
         assert row.ratio_min <= row.ratio_median
         if "jit" in row.values():
             assert row.ratio_min == row.ratio_median == 1
+    assert (name == "steps") != ("Not installed, so not compared: " in module.table(results))
+    assert not any("pytorch" in str(word) for row in results.rows for word in row.values())
     with style.use("projector"):
         module.draw(results).draw_without_rendering()

@@ -7,7 +7,7 @@ from quick import quick
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import softmax
-from linattn_ref.experiments.fewer_keys import linformer, linformer_ways
+from linattn_ref.experiments.fewer_keys import linformer
 from linattn_ref.experiments.measuring import heads as heads_module
 from linattn_ref.experiments.measuring import linformer_fit
 from linattn_ref.experiments.publishing import style
@@ -75,9 +75,7 @@ def test_theorem_1_errs_as_its_variance_says():
     """E |P R^T R V - P V|^2 = (|P V|^2 + |P|^2 |V|^2) / k, summed over 16 layers and 40 draws of R."""
     rng = np.random.default_rng(2)
     many = heads_module.random_heads(rng, sentences=1, layers=16, heads=1, length=24, width=4)
-    draws = [
-        linformer_ways.ways_at(8, many, range(1), [0], 1, rng)["theorem_1"][0][0, :, 0] for _ in range(40)
-    ]  # (40, 16)
+    draws = [linformer.ways_at(8, many, range(1), [0], 1, rng)["theorem_1"][0][0, :, 0] for _ in range(40)]  # (40, 16)
     p = softmax.matrix(many.q[0], many.k[0])
     out, p, v = (np.square(x).sum(axis=(1, 2, 3)) for x in (many.out[0], p, many.v[0]))  # (16,) each
     ratios = np.square(draws) @ out / np.sum((out + p * v) / 8)  # (40,), a standard deviation of about 0.4
@@ -102,9 +100,9 @@ def test_what_sharing_gives_back(results):
 
 
 def test_seen_and_unseen_sentences_are_kept_apart(heads, monkeypatch):
-    orders, real = [], linformer_ways.fit
+    orders, real = [], linformer.fit
     monkeypatch.setattr(
-        linformer_ways, "fit", lambda *args, **options: orders.append(list(args[3])) or real(*args, **options)
+        linformer, "fit", lambda *args, **options: orders.append(list(args[3])) or real(*args, **options)
     )
     linformer.compute(heads=heads, reduced=(6,), sharing_reduced=6, unseen=1, epochs=2, steps_one=3)
     assert orders.count([0, 0, 0]) == 1  # the fit to one sentence
