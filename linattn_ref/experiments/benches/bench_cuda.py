@@ -36,7 +36,7 @@ from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD
 from linattn_ref.experiments.benches.peers import version
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import markdown, style
 from linattn_ref.experiments.publishing.restore import Results
 
 __all__ = ["compute", "draw", "table"]
@@ -289,26 +289,22 @@ def limit_ms(results: Results, task: str, length: int, limit: str = LIMITS[0]) -
 def table(results: Results) -> str:
     """Milliseconds as a Markdown table, a line a task and length, and below it what stands in it."""
     names = [name for name in LOOKS if any(row.kernel == name for row in results.rows)]
-    lines = [
-        f"| task | N | {' | '.join([*names, *LIMITS])} |",
-        f"| --- | {'---: | ' * (len(names) + 3)}".rstrip(),
-    ]
+    lines = []
     found = {(row.task, row.length, row.kernel): row for row in results.rows}
     for task in (FORWARD, BOTH):
         for length in sorted({row.length for row in results.rows}):
             cells = [found.get((task, length, name)) for name in names]
             numbers = [f"{row.median_ms:.3g}" if row else "" for row in cells]
             numbers += [f"{limit_ms(results, task, length, limit):.3g}" for limit in LIMITS]
-            lines.append(f"| {task} | {length} | {' | '.join(numbers)} |")
-    lines += [
-        "",
+            lines.append((task, length, *numbers))
+    note = [
         f"{results.device}, B = {results.batch}, H = {results.heads}, D = M = {results.width}, float32 unless named, "
         f"causal; milliseconds, median of {results.repeats}. Limit: a copy moves {results.copy_gb_s:.0f} GB/s, a "
         f"matrix product does {results.matrix_tflops:.1f} TFLOP/s in float32, "
         f"{results.bfloat16_tflops:.1f} in bfloat16. "
         + engine.compared(results.versions, ("flash-linear-attention", "fast-transformers")),
     ]
-    return "\n".join(lines)
+    return engine.page(markdown.table(("task", "N", *names, *LIMITS), lines), note=note)
 
 
 def draw(results: Results) -> Figure:

@@ -27,7 +27,6 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2, tables 4 and 
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -40,7 +39,7 @@ from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.bench_drawing_ways import OURS, Size, measured, packages
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.timing import one_thread
-from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing import labels, markdown, style
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.op.workspace import workspace
 
@@ -176,7 +175,7 @@ def table(results: Results) -> str:
     for name, (images, seconds) in PRINTED.items():
         here = (name, "by", "B = 1: s an image", "over linear", "best B", "images a second", "times softmax")
         paper = ("in print, CPU: s an image", "over linear", "in print, GPU: images a second", "times softmax")
-        lines += [_line(here + paper), _line(("---", "---", *("---:",) * 9))]
+        rows = []
         for way in WAYS:
             printed = (
                 seconds[way].cpu,
@@ -186,8 +185,9 @@ def table(results: Results) -> str:
             )
             for by in LOOKS:
                 if cells := told(results, name, way, by):
-                    lines.append(_line((way, by, *cells, *(printed if by == OURS else [""] * 4))))
-        lines.append("")
+                    rows.append([way, by, *cells, *(printed if by == OURS else [""] * 4)])
+        shown = [[f"{cell:.3g}" if isinstance(cell, float) else cell for cell in row] for row in rows]
+        lines += [*markdown.table(here + paper, shown, "llr"), ""]
     return "\n".join([*lines, engine.compared(results.versions, (peers.PYTORCH, peers.FAST))])
 
 
@@ -199,10 +199,6 @@ def told(results: Results, network: str, way: str, by: str) -> tuple[float, ...]
         return None
     gain = most.images_per_second / softmax.images_per_second
     return one.image, one.image / linear.image, most.batch, most.images_per_second, gain
-
-
-def _line(cells: Sequence[Any]) -> str:
-    return f"| {' | '.join(f'{cell:.3g}' if isinstance(cell, float) else str(cell) for cell in cells)} |"
 
 
 def draw(results: Results) -> Figure:

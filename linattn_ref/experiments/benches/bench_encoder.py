@@ -27,7 +27,7 @@ from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import markdown, style
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, post_norm, relu
@@ -178,20 +178,21 @@ def peak_of(attention: str, kernel: str, sizes: Sizes, seed: int) -> int:
 def table(results: Results) -> str:
     """A row a kernel, and a note."""
     sizes = results.sizes
-    lines = [
-        f"| attention | who | {sizes.layers} layers on one sequence, s | times jit's | on {SEQUENCES}, s | peak, MB |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
-    ]
+    timed = f"{sizes.layers} layers on one sequence, s"
+    header = "attention", "who", timed, "times jit's", f"on {SEQUENCES}, s", "peak, MB"
+    rows = []
     for row, memory in zip(results.rows, results.memory, strict=True):
         seconds, ratio = row.median_ms / 1e3, f"{row.ratio_median:.2f} ({row.ratio_min:.2f})"
-        numbers = f"{seconds:.1f} | {ratio} | {SEQUENCES * seconds:.0f} | {memory.megabytes:.0f}"
-        lines.append(f"| {row.attention} | {row.kernel} | {numbers} |")
+        numbers = f"{seconds:.1f}", ratio, f"{SEQUENCES * seconds:.0f}", f"{memory.megabytes:.0f}"
+        rows.append((row.attention, row.kernel, *numbers))
     note = (
         f"Sequences of {sizes.length} tokens; {sizes.heads} heads, width {sizes.width}, feed-forward layers of "
         f"{sizes.hidden}, forward, float32, one thread. CPU time, median of {results.repeats} rounds; times jit's: "
         f"median (least); {SEQUENCES} sequences: {SEQUENCES} times one. The peak is that of one sequence."
     )
-    return engine.page(lines, note=[note, engine.compared(results.versions, [peers.PYTORCH, peers.FAST])])
+    return engine.page(
+        markdown.table(header, rows, "llr"), note=[note, engine.compared(results.versions, [peers.PYTORCH, peers.FAST])]
+    )
 
 
 def draw(results: Results) -> Figure:

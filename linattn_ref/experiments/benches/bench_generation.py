@@ -31,7 +31,7 @@ from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.bench_generation_peers import Stateful
 from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import read_once
-from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing import labels, markdown, style
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal, decoding
@@ -216,17 +216,20 @@ def table(results: Results) -> str:
     by its is the most that could be reached. fast-transformers is the package of the paper's authors.
     """
     lines = engine.table(("B",), results.rows, ORDER)
-    images = ["| attention | B | seconds a batch | images a second | first pixel | last pixel |"]
-    images.append("| --- | --- | ---: | ---: | ---: | ---: |")
-    for each in results.images:
-        ends = f"{each.pixel_ms[0]:.2f} ms | {each.pixel_ms[-1]:.2f} ms"
-        numbers = f"{each.seconds:.2f} | {each.images_per_second:.2f} | {ends}"
-        images.append(f"| {each.attention} | {each.batch} | {numbers} |")
+    header = "attention", "B", "seconds a batch", "images a second", "first pixel", "last pixel"
+    rows = [
+        (
+            *(each.attention, each.batch, f"{each.seconds:.2f}", f"{each.images_per_second:.2f}"),
+            *(f"{each.pixel_ms[end]:.2f} ms" for end in (0, -1)),
+        )
+        for each in results.images
+    ]
     note = (
         f"{LAYERS} layers, H = {HEADS}, E = {WIDTH}, feed-forward {HIDDEN}, float32, one thread, {results.repeats} "
         f"rounds; a token of the whole batch. {TOLD}"
     )
     ends = f"First and last pixel: the mean of {STRETCH}, of the whole batch."
+    images = markdown.table(header, rows, "llr")
     return engine.page(lines, images, note=[note, engine.compared(results.versions, (peers.PYTORCH, peers.FAST)), ends])
 
 

@@ -24,7 +24,7 @@ from linattn_ref.experiments.benches.engine import BOTH, FORWARD, TOLD
 from linattn_ref.experiments.learning import speech
 from linattn_ref.experiments.learning.speech import Batch, Shape
 from linattn_ref.experiments.measuring.timing import in_turn
-from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing import labels, markdown, style
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.models import speech as transformer
@@ -176,11 +176,8 @@ def table(results: Results) -> str:
     note = [TOLD, engine.compared(results.versions, ["PyTorch"]), told]
     lengths = sorted({epoch.length for epoch in results.epochs})
     seconds = {(epoch.network, epoch.length): epoch.seconds for epoch in results.epochs}
-    epochs = [
-        f"| CPU seconds an epoch, utterances of | {' | '.join(f'{n} frames' for n in lengths)} |",
-        "| --- " + "| ---: " * len(lengths) + "|",
-        *(f"| {name} | {' | '.join(f'{seconds[name, n]:.0f}' for n in lengths)} |" for name in NETWORKS),
-    ]
+    header = "CPU seconds an epoch, utterances of", *(f"{n} frames" for n in lengths)
+    epochs = markdown.table(header, [(name, *(f"{seconds[name, n]:.0f}" for n in lengths)) for name in NETWORKS])
     return "\n\n".join([engine.page(lines, note=note), "\n".join(epochs)])
 
 

@@ -41,7 +41,7 @@ from linattn_ref.experiments.benches.engine import TOLD
 from linattn_ref.experiments.benches.peers import EPS
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import markdown, style
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
@@ -359,8 +359,11 @@ def table(results: Results) -> str:
         f"alone, on each of two threads, are {one.limit:.2f} times as many as on one"
         for one in results.threads
     ]
-    peaks = ["| layers | attention | step | peak, MB |", "| ---: | --- | --- | ---: |"]
-    peaks += [f"| {m.layers} | {m.attention} | {m.kernel} | {m.megabytes:.0f} |" for m in results.memory]
+    peaks = markdown.table(
+        ("layers", "attention", "step", "peak, MB"),
+        [(m.layers, m.attention, m.kernel, f"{m.megabytes:.0f}") for m in results.memory],
+        "rllr",
+    )
     return "\n\n".join([engine.page(shown, note=note), "; ".join(threads), "\n".join(peaks)])
 
 

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.timing import against_jit, one_thread
-from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing import labels, markdown, style
 from linattn_ref.experiments.publishing.restore import Results
 
 __all__ = ["BOTH", "BY_PASSES", "FORWARD", "PASSES", "TOLD", "Call", "Lines", "Measured", "bench", "causal_lines"]
@@ -256,8 +256,7 @@ def table(
         ratios = (f"{row.ratio_median:.2f} ({row.ratio_min:.2f})" if row else "" for row in map(kernels.get, others))
         shown = [{True: "yes", False: "no"}[cell] if isinstance(cell, bool) else str(cell) for cell in cells(setting)]
         lines.append([*shown, time, *ratios])
-    rule = ["---"] * len(header) + ["---:"] * (1 + len(others))
-    return [f"| {' | '.join(line)} |" for line in ([*header, "jit", *others], rule, *lines)]
+    return markdown.table([*header, "jit", *others], lines, "l" * len(header) + "r")
 
 
 TOLD = "jit: CPU time, median; the others: times jit's, median (least)."

@@ -31,7 +31,7 @@ from linattn_ref.attention import linformer, softmax
 from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.cost.resource_methods import Setting
 from linattn_ref.experiments.measuring.points import Group, Points, measure_points
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import markdown, style
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, pre_norm
@@ -212,11 +212,10 @@ def table(results: Results) -> str:
     """The tables as Markdown."""
     lines = []
     for form, title, saved in _panels(results):
-        lines += [
-            f"\n{title.capitalize()} saved, {form}:\n",
-            f"| n | {' | '.join(f'k = {r}' for r in results.reduced)} |",
+        rows = [
+            (n, *(_times(x) if np.isfinite(x) else "" for x in ratios))
+            for n, ratios in zip(results.lengths, saved, strict=True)
         ]
-        lines.append("|" + " ---: |" * (1 + len(results.reduced)))
-        for n, ratios in zip(results.lengths, saved, strict=True):
-            lines.append(f"| {n} | {' | '.join(_times(x) if np.isfinite(x) else '' for x in ratios)} |")
+        lines += [f"\n{title.capitalize()} saved, {form}:\n"]
+        lines += markdown.table(("n", *(f"k = {r}" for r in results.reduced)), rows, "r")
     return "\n".join(lines).lstrip()

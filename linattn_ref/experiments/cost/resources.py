@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from linattn_ref.experiments.cost.resource_methods import METHODS, REDUCED, Setting, methods_at, prepared
 from linattn_ref.experiments.measuring.points import Group, Points, check_lengths, measure_points
 from linattn_ref.experiments.measuring.scaling import crossing, growth
-from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing import labels, markdown, style
 from linattn_ref.experiments.publishing.restore import Results
 
 __all__ = ["LENGTHS", "LOOK", "PAIRS", "compute", "draw", "summarise", "table"]
@@ -257,12 +257,20 @@ def table(results: Results) -> str:
         *_by_length(milliseconds, {name: c.lengths for name, c in curves.items()}),
         "\nMost memory in use at once beyond the inputs, MiB:\n",
         *_by_length(mebibytes, {name: c.memory_lengths for name, c in curves.items()}),
-        "\n| grows as | time | memory |\n| --- | --- | --- |",
-        *(f"| {LOOK[name][0]} | {_power(c.time_growth)} | {_power(c.memory_growth)} |" for name, c in curves.items()),
-        "\n| | faster from N = | smaller from N = |\n| --- | --- | --- |",
-        *(
-            f"| {LOOK[p.low][0]} against {LOOK[p.high][0]} | {_where(p.faster)} | {_where(p.smaller)} |"
-            for p in results.pairs
+        "",
+        *markdown.table(
+            ("grows as", "time", "memory"),
+            [(LOOK[name][0], _power(c.time_growth), _power(c.memory_growth)) for name, c in curves.items()],
+            "l",
+        ),
+        "",
+        *markdown.table(
+            ("", "faster from N =", "smaller from N ="),
+            [
+                (f"{LOOK[p.low][0]} against {LOOK[p.high][0]}", _where(p.faster), _where(p.smaller))
+                for p in results.pairs
+            ],
+            "l",
         ),
     ]
     return "\n".join(parts)
@@ -271,10 +279,11 @@ def table(results: Results) -> str:
 def _by_length(cells: Mapping[str, Sequence[str]], lengths: Mapping[str, Sequence[int]]) -> list[str]:
     """A line a length, a column a method; empty where a method was not run."""
     columns = {name: dict(zip(lengths[name], cells[name], strict=True)) for name in cells}
-    lines = [f"| N = L | {' | '.join(LOOK[name][0] for name in columns)} |", "|" + " ---: |" * (1 + len(columns))]
-    for n in sorted({n for column in columns.values() for n in column}):
-        lines.append(f"| {n} | {' | '.join(column.get(n, '') for column in columns.values())} |")
-    return lines
+    rows = [
+        (n, *(column.get(n, "") for column in columns.values()))
+        for n in sorted({n for column in columns.values() for n in column})
+    ]
+    return markdown.table(("N = L", *(LOOK[name][0] for name in columns)), rows, "r")
 
 
 def _power(g: Any) -> str:
