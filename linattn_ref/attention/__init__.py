@@ -30,8 +30,8 @@ causal : bool
     Query ``i`` sees keys ``j <= i + (L - N)``: aligned at the end, so that new queries see what was cached. Needs
     ``N <= L``.
 key_mask : ndarray of bool ``(..., L)``, optional
-    True = may be attended. A masked key has weight and gradient exactly 0; what is in it (inf and NaN
-    excepted) changes nothing.
+    True = may be attended. A masked key has weight and gradient exactly 0; what is in it changes
+    nothing.
 scale : float, optional
     Factor of the scores ``q . k``; ``1/sqrt(D)`` unless given.
 eps : float
@@ -71,8 +71,13 @@ Numbers at the edges
 --------------------
 A score beyond the range of its dtype counts as the largest, or the smallest, finite number. So the weights of a query
 that sees a key sum to 1 whatever the size of its scores, and keys whose scores are equally out of range share the
-weight. (A score that is inf - inf on the way is NaN.) NaN and infinity at one token reach no query that does not see
-that token, neither its output nor its gradient. NumPy's numbers are accepted as options like Python's.
+weight. (A score that is inf - inf on the way is NaN.) NumPy's numbers are accepted as options like Python's.
+
+NaN and infinity at one token, or in one row of ``d_out``, reach what depends on them and nothing else: outputs and
+gradients of the queries that see the token, and gradients of the keys that these queries see. In a masked key they
+reach nothing. Two backends multiply whole chunks of a causal product, with zeros for what is not seen, so that they
+reach the rest of their chunk too: in ``jit``, with the delta rule or gates, the gradients of keys, values and gates
+in a chunk of 32 tokens; in ``cuda``, of everything but softmax, outputs and gradients in a chunk of 64.
 
 Errors
 ------

@@ -139,7 +139,7 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved, *, d_state: State | N
         d_v[keys] = phi[keys] @ d_s  # linear (9)
         d_s, d_z = f_block[..., None] * d_s, f_block * d_z  # (7)
     d_q = feature_map.backward(d_w, (q, w))
-    d_k = feature_map.backward(shown(d_phi, key_mask), (k, phi))
+    d_k = shown(feature_map.backward(d_phi, (k, phi)), key_mask)
     return Gradients(d_q, d_k, shown(d_v, key_mask), state and State(d_s, d_z, r))
 
 

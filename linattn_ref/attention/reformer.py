@@ -129,7 +129,7 @@ def forward(
     for order_r, share in meetings(order, chunk, causal, key_mask, v):
         a, *_, v_r = scores_of_round(qk, k, v, order_r, share, chunk, scale)
         m_r = np.maximum(a.max(axis=-1, keepdims=True), np.finfo(a.dtype).min)
-        e = share * np.exp(a - m_r)
+        e = np.where(share > 0, share * np.exp(a - m_r), share)
         s_r, o_r = e.sum(axis=-1, keepdims=True), mix(e, v_r)  # (3), (4)
         m_r, s_r, o_r = (put_back(x, order_r) for x in (m_r, s_r, o_r))
         before, m = m, np.maximum(m, m_r)
@@ -149,7 +149,7 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
     for order_r, share in meetings(order, chunk, causal, key_mask, v):
         a, q_r, k_r, v_r = scores_of_round(qk, k, v, order_r, share, chunk, scale)
         m_r, s_r, r_r, g = (sides(x, order_r, chunk)[0] for x in (m, s, r, d_out))
-        p = share * divide(np.exp(a - m_r), s_r)  # (6)
+        p = np.where(share > 0, share * divide(np.exp(a - m_r), s_r), share)  # (6)
         d_a = np.where(p == 0, p, p * (g @ v_r.mT - r_r))  # (9)
         d_q += put_back(scale * mix(d_a, k_r), order_r)  # (10)
         d_k += lsh_hashing.sides_backward(scale * mix(d_a.mT, q_r), order_r)  # (10)

@@ -1,14 +1,12 @@
-"""Scores beyond the range of their dtype, and numbers that are none: what they reach, and what they do not."""
+"""Scores beyond the range of their dtype."""
 
 import numpy as np
 import pytest
-from case import assert_close, at, normal_like
+from case import assert_close
 from cases import each_setting
 
 from linattn_ref.attention import online_softmax, patterns, softmax
 from linattn_ref.kernels import jit, reference
-
-# --- Beyond the range -------------------------------------------------------------------------------------------------
 
 
 def is_softmax(setting):
@@ -76,57 +74,3 @@ def test_steps_beyond_the_range(kernels):
         for t in range(5):
             out, state = softmax.step(q[t], k[t], v[t], state, kernels=kernels)
             np.testing.assert_allclose(out, expected[t], rtol=1e-14)
-
-
-# --- NaN --------------------------------------------------------------------------------------------------------------
-
-
-@each_setting(lambda s: s.case.causal and not s.masked)
-@pytest.mark.filterwarnings("ignore:invalid value encountered")
-def test_a_number_that_is_none_reaches_no_earlier_query(setting):
-    """In the last token but one, and in all that belongs to it."""
-    call = setting.call().held()
-    late = -2
-
-    def spoil(name, x):
-        x = x.copy()
-        at(x, call.axes[name], slice(late, late + 1))[...] = np.nan
-        return x
-
-    arrays = {name: x for name, x in call.arrays.items() if name in call.axes and name not in call.case.bounded}
-    before, after = call.run(), call.change(arrays={name: spoil(name, x) for name, x in arrays.items()}).run()
-    assert_close(after.out[..., :late, :], before.out[..., :late, :], call.case)
-    for name in call.case.query_axes:
-        if name in call.case.bounded:
-            continue
-        found, expected = (at(getattr(x.gradients, name), call.axes[name], slice(None, late)) for x in (after, before))
-        assert_close(found, expected, call.case, name)
-
-
-def sees_by_scores(setting):
-    """In compiled sums of features what a query does not see is multiplied by 0, and 0 times NaN is NaN."""
-    return setting.room != "jit" or not setting.case.recurrent or is_softmax(setting)
-
-
-@each_setting(lambda s: s.case.causal and "q" in s.case.query_axes and sees_by_scores(s))
-@pytest.mark.filterwarnings("ignore:invalid value encountered")
-def test_a_query_that_is_none_gives_nothing_to_what_it_does_not_see(setting):
-    """The keys after it, and masked ones before it, with a ``d_out`` that is none in another row."""
-    call = setting.call().held()
-    shift, early = call.sizes.n_keys - call.sizes.n, 1
-    before = call.run()
-    q, d_out = call.arrays["q"].copy(), normal_like(before.out)
-    q[..., early, :] = np.nan
-    expected = call.run(d_out).gradients
-    found = call.change(arrays={"q": q}).run(d_out).gradients
-    for name in {"k", "v"} & {*call.case.key_axes}:
-        later, keys = (
-            slice(early + shift + 1, None),
-            [x.copy() for x in (getattr(found, name), getattr(expected, name))],
-        )
-        after = [at(x, call.axes[name], later) for x in keys]
-        assert after[0].size
-        assert_close(*after, call.case, name)
-        if setting.masked:
-            hidden = ~call.options["key_mask"]
-            assert not keys[0][hidden].any()

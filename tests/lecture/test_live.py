@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from linattn_ref.experiments.learning import runs
-from linattn_ref.lecture.live import build, frames, page, slices, weights
+from linattn_ref.lecture.live import build, frames, head, page, slices, speed, weights
+from linattn_ref.nested import leaves
 
 CHAPTER = """
 import numpy as np
@@ -93,3 +94,48 @@ def test_a_network_says_what_trained_it(path):
     assert at == sorted(at)
     seen = trained.facts["start"]["steps"] + trained.facts["steps"]
     assert f"after {seen:,} steps, {8 * seen:,} images" in told
+
+
+def test_all_pages_are_written(tmp_path):
+    written = build.make(tmp_path / "live", home="../index.html")
+    assert {path.name for path in written} >= {"pixels.html", "sums.html", "index.html"}
+    assert all('<a href="' in path.read_text(encoding="utf-8") for path in written)
+
+
+def test_frames_are_current_until_their_chapter_moves_on(chapter, tmp_path, monkeypatch):
+    monkeypatch.setattr(frames, "CHAPTERS", tmp_path)
+    monkeypatch.setattr(frames, "KEPT", tmp_path)
+    text = CHAPTER.replace("return table", "axes.set_xlabel(f'{value} of $n$'); return table")
+    chapter.write_text("# # A *small* one\n" + text)
+    drawn = json.loads(frames.draw("01", "by hand").read_text())
+    assert drawn["title"] == "A *small* one"
+    (slider,) = drawn["sliders"]
+    assert [frame["said"] for frame in slider["frames"]] == ["n = 1; 1 of n", "n = 2; 2 of n"]
+    assert frames.is_current("01")
+    chapter.write_text(chapter.read_text().replace("scale = 2", "scale = 4"))
+    assert not frames.is_current("01")
+    with pytest.raises(ValueError, match="draw: expected a chapter with sliders, 01, got '02'"):
+        frames.draw("02", "by hand")
+
+
+def test_a_head_is_kept_with_what_it_was_made_with(tmp_path):
+    found = {"layer": 1, "head": 2, "model": "a network", "tokens": ["it"], "q": [[1.0]], "k": [[2.0]], "v": [[3.0]]}
+    head.save(found, "by hand", tmp_path / "head.json")
+    given = head.read(tmp_path / "head.json")
+    assert {name: given[name] for name in ("tokens", *"qkv")} == {name: found[name] for name in ("tokens", *"qkv")}
+    assert given["origin"].startswith("Layer 2 of 6, head 3 of 12 of a network,")
+    assert "by hand" in given["origin"]
+
+
+def test_the_page_computes_a_network_that_is_rounded():
+    trained = weights.read(weights.SHIPPED[0])
+    for (_, x), (_, rounded) in zip(leaves(trained.params), leaves(weights.network(trained).params), strict=True):
+        assert rounded.dtype == np.float64
+        np.testing.assert_allclose(rounded, x, rtol=0, atol=abs(x).max() / 254)
+
+
+def test_a_speed_is_told_by_pixels_and_rows():
+    rows = {"browser": "a browser", "linear": [28.0, 28.0], "softmax": [28.0, 84.0]}
+    linear, softmax = speed.told(rows)
+    assert linear == "linear: 1000 pixels a second in a browser; 1.00 ms a pixel in the first row, 1.00 in the last"
+    assert softmax.startswith("softmax: 500 pixels a second")

@@ -12,7 +12,7 @@ import pytest
 
 from linattn_ref import cli
 from linattn_ref.lecture import elsewhere
-from linattn_ref.lecture.site import build
+from linattn_ref.lecture.site import build, pages, settings
 
 
 def test_outside_of_a_checkout_it_says_so(tmp_path, monkeypatch, capsys):
@@ -143,3 +143,29 @@ def test_what_decks_have_in_common_is_kept_once(tmp_path):
     kept = (tmp_path / "slides" / "02.html").read_text()
     link = f'<script src="../_static/{shared.name}"></script>'
     assert kept == f"<script>\nsmall()\n</script>\n{link}\n<style>\np {{}}\n</style>\n"
+
+
+def test_every_page_is_written_with_a_title(tmp_path, monkeypatch):
+    """What Sphinx makes of them, a browser tests; what stands beside the code, `test_beside.py`."""
+    monkeypatch.setattr(pages.beside, "page_html", lambda *given: "<h1>", raising=True)
+    root = Path(__file__).parents[2]
+    pages.write(root, tmp_path, pages.Extras({}, {}, {}))
+    for folder in ("chapters", "code", "api"):
+        assert len(list((tmp_path / folder).glob("*.*"))) > 10
+    for path in tmp_path.rglob("*.md"):
+        assert re.search(r"^(# |title: )|^<h1", path.read_text(encoding="utf-8"), re.MULTILINE), path
+
+
+def test_sphinx_is_told_everything():
+    """The text of its file, and what it calls on its way."""
+    given, connected = {}, {}
+    exec(settings.conf_py("https://github.com/some/where"), given)
+    assert given["html_theme_options"]["source_repository"] == "https://github.com/some/where"
+    app = type("App", (), {"connect": lambda self, event, function, priority=0: connected.update({event: function})})
+    assert settings.setup(app())["parallel_read_safe"]
+    lines = ["What it is.", "", "    S = 1    (1)"]
+    connected["autodoc-process-docstring"](None, "module", "m", None, None, lines)
+    assert lines == ["What it is.", ""]
+    lines = ["The length |x| of ``|y|``."]
+    connected["autodoc-process-docstring"](None, "class", "c", None, None, lines)
+    assert lines == [r"The length \|x\| of ``|y|``."]

@@ -173,3 +173,19 @@ def test_code_on_slides_is_there(name):
     for slide in slides_of(name):
         for source, lines in re.findall(r"^```source (\S+)\n(.*?)```$", slide.text, re.MULTILINE | re.DOTALL):
             assert len(build.page.markup.excerpt(source, lines.split("\n")[:-1]).splitlines()) <= 10
+
+
+def test_a_deck_is_one_page(tmp_path):
+    """All its slides, with pictures, formulas and code; the libraries, which are fetched, stand in for themselves."""
+    found = build.page.Libraries(*(f"the {name}" for name in build.page.Libraries._fields))
+    text = build.rendered(FOLDER / "01_softmax_attention.md", found)
+    assert text.count("<section ") == text.count('<aside class="notes">') == len(slides_of("01_softmax_attention"))
+    assert "data:image/" in text
+    assert all(each in text for each in found)
+
+
+def test_the_plan_has_a_row_for_each_part():
+    parts = [slide for slide in slides_of("00_course") if slide.kind in ("title", "part")]
+    rows = re.findall("<tr><td>(\\d+:\\d\\d)</td>", build.page.plan(slides_of("00_course")))
+    assert len(rows) == len(parts)
+    assert rows[0] == "0:00"

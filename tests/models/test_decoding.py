@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from cases import each_compiled_dtype
 from scipy.special import erfcx, ndtr
 
 from linattn_ref.attention import feature_maps, linear, softmax
@@ -47,8 +48,7 @@ def compare(params, model, batch, tolerance):
 
 
 @pytest.mark.parametrize(("module", "options"), OPTIONS)
-@pytest.mark.parametrize("batch", [1, 9])
-@pytest.mark.parametrize("more", [{}, OTHER], ids=["pre", "post"])
+@pytest.mark.parametrize(("batch", "more"), [(1, {}), (9, OTHER)], ids=["pre", "post"])
 def test_is_the_step_of_the_text(module, options, batch, more):
     compare(*network(module, more=more, options=options), batch, 1e-13)
 
@@ -58,13 +58,12 @@ def test_features_may_be_rectified_linear(width):
     compare(*network(linear, width, heads=2, options={"feature_map": feature_maps.relu}), 2, 1e-13)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("module", [linear, softmax])
-@pytest.mark.parametrize("batch", [1, 4, 8, 17])
-@pytest.mark.parametrize("more", [{}, OTHER], ids=["pre", "post"])
-@pytest.mark.parametrize("width", [6, 64, 132])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_is_the_step_of_the_text_at_any_size(module, batch, more, width, dtype):
+@pytest.mark.parametrize(
+    ("width", "batch", "more"), [(6, 4, OTHER), (64, 8, {}), (132, 17, OTHER)], ids=["6", "64", "132"]
+)
+@each_compiled_dtype
+def test_is_the_step_of_the_text_at_any_size(module, width, batch, more, dtype):
     """Of some hundred roundings each."""
     compare(*network(module, width, 2 * width + 3, 2, dtype, more), batch, 100 * np.finfo(dtype).eps)
 

@@ -69,6 +69,7 @@ class Saved(NamedTuple):
     p: Float[Array, "... t W R"]
     window: int
     causal: bool
+    key_mask: Bool[Array, "... L"] | None
 
 
 class Gradients(NamedTuple):
@@ -99,7 +100,7 @@ def forward(
         a = np.where(in_parts(key_mask[..., None], window, causal), a, a.dtype.type(-np.inf))
     p = softmax_over_sequence(a)  # (1)
     mixed = Mixtures(*(in_a_row(p.mT @ x) for x in (k_parts, v_parts)))  # (2)
-    return mixed, Saved(k, v, w_p, p, window, causal)
+    return mixed, Saved(k, v, w_p, p, window, causal, key_mask)
 
 
 def look_back(d_mixed: Any, saved: Any) -> None:
@@ -113,7 +114,7 @@ def look_back(d_mixed: Any, saved: Any) -> None:
 @op(look=look_back)
 def backward(d_mixed: Mixtures, saved: Saved) -> Gradients:
     """Equations (3)-(5)."""
-    k, v, w_p, p, window, causal = saved
+    k, v, w_p, p, window, causal, key_mask = saved
     d_k, d_v = np.zeros_like(k), np.zeros_like(v)
     k_parts, v_parts, d_k_parts, d_v_parts = (in_parts(x, window, causal) for x in (k, v, d_k, d_v))
     rows = (*p.shape[:-2], p.shape[-1])  # (..., T, R)
@@ -123,7 +124,7 @@ def backward(d_mixed: Mixtures, saved: Saved) -> Gradients:
     d_w_p = (k_parts.mT @ d_a).sum(axis=-3)  # (5)
     d_k_parts[...] = p @ d_mixed_k + d_a @ w_p[..., None, :, :].mT  # (3), (5)
     d_v_parts[...] = p @ d_mixed_v  # (3)
-    return Gradients(d_k, d_v, sum_to_shape(d_w_p, w_p.shape))
+    return Gradients(shown(d_k, key_mask), shown(d_v, key_mask), sum_to_shape(d_w_p, w_p.shape))
 
 
 def in_parts(x: Any, window: int, causal: bool) -> Any:

@@ -122,7 +122,7 @@ def backward(loops: Any, d_out: Array, saved: Saved, *, d_state: State | None = 
         d_v = [phi.k[..., shared, :] @ d_s, *d_v]
     d_first = saved.first and State(*decayed(d_s, d_z, phi.decay), saved.first.log_scale)
     d_q, d_k = features_backward(d_phi_q, join(d_phi_k), phi)
-    return Gradients(d_q, d_k, join(d_v), d_first)
+    return Gradients(d_q, d_k, shown(join(d_v), phi.key_mask), d_first)
 
 
 # --- Causal, piece by piece -----------------------------------------------------------------------------------------

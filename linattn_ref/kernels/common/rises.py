@@ -130,7 +130,7 @@ def scaled_features(
 def features_backward(d_phi_q: Array, d_phi_k: Array, phi: Features) -> tuple[Array, Array]:
     """Gradients of ``q`` and ``k``, the scale a constant."""
     d_q = phi.feature_map.backward(d_phi_q, phi.saved_q)  # (..., N, D)
-    d_k = phi.feature_map.backward(shown(d_phi_k, phi.key_mask), phi.saved_k)  # (..., L, D)
+    d_k = shown(phi.feature_map.backward(d_phi_k, phi.saved_k), phi.key_mask)  # (..., L, D)
     return d_q, d_k
 
 

@@ -2,7 +2,7 @@
 
 A checkpoint is a directory of three files: ``config.json``, ``model.safetensors``, ``tokenizer.json``. In the place of
 the second, there may be several such files and ``model.safetensors.index.json``, which says which tensor is in which;
-in the place of the third, a BERT's ``vocab.txt``.
+in the place of the third, a BERT's ``vocab.txt``, or a RoBERTa's ``vocab.json`` and ``merges.txt``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def load(folder: str | os.PathLike[str] | zipfile.Path) -> Model:
     ----------
     folder : path of a directory, or a :class:`zipfile.Path` inside an archive
         Holds ``config.json``, ``model.safetensors`` (or its parts and their index) and ``tokenizer.json`` (or a BERT's
-        ``vocab.txt``).
+        ``vocab.txt``, or a RoBERTa's ``vocab.json`` and ``merges.txt``).
 
     Returns
     -------

@@ -25,8 +25,10 @@ def simulate(*arguments, least):
 def test_both_passes_are_the_references_and_numbers_at_the_edges():
     """A case of each kernel that is quickly done; all others are among the slow ones."""
     quick = "softmax-causal-cuda-masked or linear-causal-cuda-masked or local-dilated-causal-cuda-masked"
-    chosen = f"both_passes and ({quick} or delta-channels-cuda-masked) or range_in_simulator"
-    simulate(CONTRACT / "test_rooms.py", Path(__file__).with_name("range_in_simulator.py"), "-k", chosen, least=76)
+    nan = "depends_on_its_token and linear-causal-cuda-masked"
+    chosen = f"both_passes and ({quick} or delta-channels-cuda-masked) or {nan} or range_in_simulator"
+    files = CONTRACT / "test_rooms.py", CONTRACT / "test_nan.py", Path(__file__).with_name("range_in_simulator.py")
+    simulate(*files, "-k", chosen, least=77)
 
 
 @pytest.mark.slow
@@ -36,6 +38,12 @@ def test_both_passes_in_float32():
     direct = "softmax or linear-causal or linear-cuda or rfa-gated or reformer-cuda-masked"
     patterns = "masked and (local-dilated or longformer-cuda or bigbird-cuda or strided-cuda)"
     simulate(CONTRACT / "test_rooms.py", "-k", f"cuda and both_passes and ({direct} or ({patterns}))", least=15)
+
+
+@pytest.mark.slow
+def test_what_nan_reaches():
+    chosen = "cuda and depends_on_its_token and (softmax-causal or linear-causal or delta-channels or local-dilated)"
+    simulate(CONTRACT / "test_nan.py", "-k", chosen, least=8)
 
 
 @pytest.mark.slow

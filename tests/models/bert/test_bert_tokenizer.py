@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint: ``vocab.txt`` where there is no ``tokenizer.json``, and what is said of each."""
+"""The tokenizer of a checkpoint: what is read where there is no ``tokenizer.json``, and what is said of each file."""
 
 import json
 import shutil
@@ -110,8 +110,56 @@ def test_without_a_tokenizer_it_is_said_how_to_have_one(bert_checkpoint):
         bert.load(folder)
     bert_checkpoint.write_config(bert_checkpoint.fields | {"model_type": "roberta"})
     write(folder, PIECES)
+    with pytest.raises(FileNotFoundError, match=r"and no vocab\.json with merges\.txt; .*save_pretrained"):
+        bert.load(folder)
+    bert_checkpoint.write_config(bert_checkpoint.fields | {"model_type": "camembert"})
     with pytest.raises(FileNotFoundError, match=r"tokenizer\.json is not in [^,]*; .*save_pretrained"):
         bert.load(folder)
+
+
+# --- RoBERTa's files ------------------------------------------------------------------------------------------------
+
+PAIRS = ["h e", "l l", "he ll", "hell o", "\u0120 hello"]  # the first byte of the last stands for a space
+BYTES = ["<s>", "<pad>", "</s>", "<unk>", *"helo!", "\u0120", *(pair.replace(" ", "") for pair in PAIRS), "<mask>"]
+
+
+@pytest.fixture
+def pairs(roberta_checkpoint):
+    folder = roberta_checkpoint.folder
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(BYTES)}))
+    (folder / "merges.txt").write_bytes("\n".join(["#version: 0.2", *PAIRS, ""]).encode())
+    return folder
+
+
+def test_pairs_of_bytes(pairs):
+    """A word with the space before it is another one; `<mask>` takes in the space before it."""
+    tokenizer = bert.load(pairs).tokenizer
+    found = tokenizer.encode("hello hello! <mask>lo")
+    expected = ["<s>", "hello", "\u0120hello", "!", "<mask>", "l", "o", "</s>"]
+    assert found.ids == [BYTES.index(piece) for piece in expected]
+    assert tokenizer.encode("hello", "he").tokens == ["<s>", "hello", "</s>", "</s>", "he", "</s>"]
+    assert tokenizer.decode(found.ids[1:4]) == "hello hello!"
+    (pairs / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+    assert pieces_of(pairs, "hello") == ["<s>", "\u0120hello", "</s>"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("vocab.json", "{", r"vocab\.json: not valid JSON"),
+        ("vocab.json", '{"<s>": 1, "a": 1}', r"vocab\.json: expected an object of pieces, numbered from 0"),
+        ("vocab.json", '{"<s>": 0, "</s>": 1}', r"vocab\.json: expected a piece <unk>, the unk_token"),
+        ("merges.txt", "h e\nh o\n", r"merges\.txt: expected two pieces a line, .*, got \('h', 'o'\)"),
+        ("merges.txt", "h e l\n", r"merges\.txt: expected two pieces a line, .*, got \('h', 'e', 'l'\)"),
+        ("tokenizer_config.json", '{"tokenizer_class": "BertTokenizer"}', r"vocab\.json is read of a RobertaTokenizer"),
+        ("tokenizer_config.json", '{"add_prefix_space": 1}', "add_prefix_space must be true or false, got 1"),
+    ],
+)
+def test_what_is_wrong_with_pairs_is_named(pairs, name, content, message):
+    (pairs / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        bert.load(pairs)
 
 
 # --- Another version of tokenizers ----------------------------------------------------------------------------------
