@@ -1,55 +1,101 @@
 """``linattn-ref bench``: time, and memory, against a named yardstick. The list is `experiments.benches.registry`."""
 
 import argparse
+import ast
 import inspect
+import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from linattn_ref import experiments
 from linattn_ref.cli.options import add_command, add_drawing, at_least, report, say, tell, workers_of
-from linattn_ref.experiments.benches.registry import BENCHES, Number
+from linattn_ref.experiments.benches.registry import BENCHES, Bench
 
 __all__ = ["add_benches"]
+
+KEPT = "; what is done is kept: the same command with --resume goes on from there"
 
 
 def add_benches(commands: Any) -> None:
     """A command a bench."""
     for name, bench in BENCHES.items():
-        files = f"Prints a table, and writes {bench.figure(name)}.svg, .png, .pdf and .json." if bench.is_drawn else ""
-        command = add_command(commands, name, partial(run_bench, name), f"{bench.told} {files}")
-        for option, given in bench.options.items():
-            if isinstance(given, Number):
-                add_number(command, option, given)
-            else:
-                command.add_argument(f"--{option}", **given)
-        if "resume" in bench.options:
-            kept = "; what is done is kept: the same command with --resume goes on from there"
-            command.set_defaults(if_interrupted=kept)
+        figure = bench.figure(name)
+        compute = compute_of(figure)
+        doc = inspect.cleandoc(ast.get_docstring(compute) or "")
+        files = f" Prints a table, and writes {figure}.svg, .png, .pdf and .json." if bench.is_drawn else ""
+        takes = f" {takes_of(bench)}." if bench.minutes >= 1 else ""
+        told = f"{doc.partition('Parameters' + chr(10))[0].strip()}{files}{takes}"
+        command = add_command(commands, name, partial(run_bench, name, bench), told)
+        add_options(command, compute, described(doc), bench)
         if bench.is_drawn:
             add_drawing(command)
 
 
-def add_number(command: argparse.ArgumentParser, name: str, number: Number) -> None:
-    """An option for a number."""
-    several = "+" if number.several or isinstance(number.default, list) else None
-    told = number.help if number.default is None else f"{number.help} (default: %(default)s)"
-    kind = at_least(number.least)
-    command.add_argument(
-        f"--{name}", type=kind, nargs=several, default=number.default, metavar=number.metavar, help=told
-    )
+def compute_of(figure: str) -> ast.FunctionDef:
+    """The function of that name in a figure's module, which is not imported: ``--help`` comes at once."""
+    (file,) = Path(experiments.__path__[0]).glob(f"*/{figure}.py")
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    return next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == "compute")
 
 
-def run_bench(name: str, arguments: argparse.Namespace) -> None:
+def described(doc: str) -> dict[str, tuple[str, str]]:
+    """What a docstring says of parameters: their type, and what they are."""
+    entries = re.findall(r"^(\w+) : (.+)\n((?:    .+\n?)+)", doc, re.MULTILINE)
+    return {name: (kind, " ".join(text.replace("`", "").split())) for name, kind, text in entries}
+
+
+def add_options(
+    command: argparse.ArgumentParser, compute: ast.FunctionDef, told: dict[str, tuple[str, str]], bench: Bench
+) -> None:
+    """An option for each argument that is a number, a word, yes or no, or several of these."""
+    for argument, given in zip(compute.args.kwonlyargs, compute.args.kw_defaults, strict=True):
+        name = argument.arg
+        kind, text = told.get(name, ("", ""))
+        if name == "resume":
+            command.add_argument("--resume", action="store_true", help="go on from an interrupted run, else begin anew")
+            command.set_defaults(if_interrupted=KEPT)
+            continue
+        try:
+            default = bench.defaults.get(name) or ast.literal_eval(given or "None")
+        except ValueError:  # it has a name
+            default = None
+        if name == "workers":  # all cores
+            default = None
+        option: dict[str, Any] = {"default": default, "help": text}
+        if default is not None:
+            shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+            option["help"] = f"{text.removesuffix('.')} (default: {shown})"
+        word = name.replace("_", "-")
+        if kind.startswith("{"):
+            option["choices"] = ast.literal_eval(f"({kind[1:-1]},)")
+        elif kind == "bool":
+            command.add_argument(f"--no-{word}", dest=name, action="store_false", help=f"leave out: {text}")
+            continue
+        elif kind.endswith("int"):
+            option |= {"type": at_least(0 if name == "seed" else 1), "metavar": "N"}
+        elif kind != "sequence of str":
+            continue
+        command.add_argument(f"--{word}", nargs="+" if kind.startswith("sequence") else None, **option)
+
+
+def takes_of(bench: Bench) -> str:
+    """How long it takes, in words."""
+    return f"About {bench.minutes:g} minute{'s' * (bench.minutes != 1)} on one core"
+
+
+def run_bench(name: str, bench: Bench, arguments: argparse.Namespace) -> None:
     """Measure, draw, print the table."""
     from linattn_ref.experiments.publishing.catalogue import module_of
 
-    bench = BENCHES[name]
     module, figure = module_of(bench.figure(name)), bench.figure(name)
     given = {option: x for option, x in vars(arguments).items() if x is not None}
-    if "workers" in bench.options:
+    if "workers" in arguments:
         given["workers"] = workers_of(arguments)
-    if "resume" in bench.options:
+    if "resume" in arguments:
         given |= {"parts": arguments.out / f"{figure}-parts", "progress": True}
-    tell(f"bench {name}: about {bench.minutes:g} minutes on one core, if no option says otherwise")
+    if bench.minutes >= 1:
+        tell(f"bench {name}: {takes_of(bench)}, if no option says otherwise")
     results = module.compute(**{x: given[x] for x in inspect.signature(module.compute).parameters if x in given})
     if bench.is_drawn:
         report(figure, results, arguments)

@@ -69,19 +69,26 @@ def compute(
     patience: float = 2.0,
     seed: int = 0,
 ) -> Results:
-    """Time the kernels on the current GPU.
+    """Compare the GPU kernels with PyTorch, flash-linear-attention and fast-transformers, if installed.
+
+    Needs an NVIDIA GPU, PyTorch and the cuda12 or cuda13 extra. Time by CUDA events, and memory.
 
     Parameters
     ----------
     lengths : sequence of int
-        ``N = L``.
-    batch, heads, width : int
-        ``B``, ``H`` and ``D = M``.
+        ``N = L``, by default powers of 2 from 1024 to 1048576.
+    batch : int
+        ``B``.
+    heads : int
+        ``H``.
+    width : int
+        ``C = D = M``.
     repeats : int
         Rounds, after one that is not counted.
     patience : float
         Seconds; a kernel that took longer is left out at greater lengths.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------

@@ -63,17 +63,22 @@ class Inputs(NamedTuple):
 def compute(
     *, lengths: Sequence[int] = (1024, 4096), heads: int = 8, width: int = 64, repeats: int = 3, seed: int = 0
 ) -> engine.Measured:
-    """Time ``jit``, the reference, the gated product and, where it is installed, flash-linear-attention.
+    """Compare the delta rule with flash-linear-attention's naive files on one thread, if installed.
+
+    And with gated linear attention. CPU time, the kernels in turn in one process.
 
     Parameters
     ----------
     lengths : sequence of int
         ``N``.
-    heads, width : int
-        ``H`` and ``C = M``.
+    heads : int
+        ``H``.
+    width : int
+        ``C = M``.
     repeats : int
         Rounds, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------

@@ -49,17 +49,21 @@ class Sizes(NamedTuple):
     hidden: int = 3072
 
 
-def compute(*, layers: int = Sizes().layers, length: int = Sizes().length, repeats: int = 3, seed: int = 0) -> Results:
-    """Time all layers on one sequence, and measure their memory.
+def compute(*, layers: int = 12, length: int = 4000, repeats: int = 3, seed: int = 0) -> Results:
+    """Compare an encoder with PyTorch and fast-transformers on one thread, if installed.
+
+    12 heads, width 768, one sequence, linear and softmax, forward; the most memory in use. CPU time, in turn.
 
     Parameters
     ----------
     layers : int
+        Of the encoder.
     length : int
         Tokens.
     repeats : int
         Rounds of timing, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------

@@ -76,10 +76,12 @@ def compute(
     width: int = 64,
     step_width: int = 32,
     repeats: int = 7,
-    compiled: bool = True,
+    compile: bool = True,
     seed: int = 0,
 ) -> engine.Measured:
-    """Time ``jit`` beside the other kernels here and, where they are installed, PyTorch and fast-transformers.
+    """Compare causal linear attention with PyTorch and two other packages on one thread, if installed.
+
+    They are fast-transformers and flash-linear-attention. CPU time, the kernels in turn in one process.
 
     Parameters
     ----------
@@ -87,13 +89,18 @@ def compute(
         ``N = L``.
     batches : sequence of int
         Batch sizes of the steps.
-    heads, width, step_width : int
-        ``H``, ``D = M``, and ``D = M`` of the steps.
+    heads : int
+        ``H``.
+    width : int
+        ``C = D = M``.
+    step_width : int
+        ``D = M`` of the steps.
     repeats : int
         Rounds, after one that is not counted; at most ``FEW`` beyond the length ``LONG``.
-    compiled : bool
-        Whether to try ``torch.compile``: it needs a C++ compiler and some seconds a length.
+    compile : bool
+        ``torch.compile``, which needs a C++ compiler and some seconds a length.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------
@@ -108,7 +115,7 @@ def compute(
         for length in lengths:
             inputs = Inputs(*rng.standard_normal((4, 1, heads, length, width)).astype(np.float32))
             rounds = repeats if length <= LONG else min(repeats, FEW)
-            for task, calls in _passes(inputs, torch, packages, compiled):
+            for task, calls in _passes(inputs, torch, packages, compile):
                 yield from engine.measure({"task": task, "size": length}, calls, rounds, tolerance=TOLERANCE)
         for batch in batches:
             for task, calls in steps(batch, heads, step_width, torch, packages.get(peers.FAST), rng):

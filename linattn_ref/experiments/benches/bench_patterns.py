@@ -74,21 +74,28 @@ def compute(
     repeats: int = 5,
     seed: int = 0,
 ) -> engine.Measured:
-    """Time ``jit``, ``reference`` and, where they are installed, the other packages, in float32 at batch size 1.
+    """Compare local, Longformer's and BigBird's attention with other packages on one thread, if installed.
+
+    CPU time, the kernels in turn in one process.
 
     Parameters
     ----------
     lengths : sequence of int
         ``N = L``. HuggingFace's modules take part where it is a multiple of ``2 window``, or of ``block``.
-    heads, width : int
-        ``H``, and ``D = M``.
+    heads : int
+        ``H``.
+    width : int
+        ``D = M``.
     window : int
         Keys on each side, of ``local`` and ``longformer``; the latter has one global token besides.
-    block, drawn : int
-        BigBird's block, and how many random ones each has beside three of window and two global.
+    block : int
+        Of BigBird.
+    drawn : int
+        Random blocks that each has beside three of window and two global.
     repeats : int
         Rounds, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------

@@ -47,17 +47,24 @@ def compute(
     repeats: int = 5,
     seed: int = 0,
 ) -> engine.Measured:
-    """Time ``jit`` beside the reference and, where it is installed, performer-pytorch.
+    """Compare the Performer with performer-pytorch on one thread, if that can be imported.
+
+    CPU time, the two in turn in one process.
 
     Parameters
     ----------
     lengths : sequence of int
         ``N = L``.
-    heads, width, features : int
-        ``H``, ``D = M`` and ``m``.
+    heads : int
+        ``H``.
+    width : int
+        ``D = M``.
+    features : int
+        ``m``, random features.
     repeats : int
         Rounds, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------

@@ -56,16 +56,26 @@ def compute(
     repeats: int = 11,
     seed: int = 0,
 ) -> engine.Measured:
-    """Time ``jit`` beside Hugging Face's layer, where it is installed; with ``2 N / chunk`` buckets, as that chooses.
+    """Compare LSH attention with Hugging Face's Reformer on one thread, if that is installed.
+
+    CPU time, the two in turn in one process.
 
     Parameters
     ----------
     lengths : sequence of int
         ``N``, multiples of ``chunk`` and more than it, as the peer needs.
-    heads, width, rounds, chunk : int
+    heads : int
+        ``H``.
+    width : int
+        ``D = M``.
+    rounds : int
+        Of hashing.
+    chunk : int
+        Tokens a chunk.
     repeats : int
         Rounds of timing, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------

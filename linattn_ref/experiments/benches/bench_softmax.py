@@ -32,18 +32,24 @@ def compute(
     dtype: str = "float32",
     seed: int = 0,
 ) -> engine.Measured:
-    """Time ``jit``, ``reference`` and, where it is installed, PyTorch, at batch size 1.
+    """Compare the softmax kernel with PyTorch's on one thread; without the extra "peers", time it alone.
+
+    CPU time, the kernels in turn in one process.
 
     Parameters
     ----------
     lengths : sequence of int
         ``N = L``. At 4096 a round takes about 10 s, most of it the reference's.
-    heads, width : int
-        ``H``, and ``D = M``.
+    heads : int
+        ``H``.
+    width : int
+        ``D = M``.
     repeats : int
         Rounds, after one that is not counted.
     dtype : {"float32", "float64"}
+        Of all arrays.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------

@@ -44,7 +44,9 @@ LSTMS = ((32, 100, 40, 320), (16, 200, 256, 128))  # B, T, E, H; the first are t
 
 @engine.bench("repeats")
 def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3, seed: int = 0) -> engine.Measured:
-    """Time all of it, beside PyTorch where that is installed.
+    """Compare CTC and a bidirectional LSTM with PyTorch's on one thread, if that is installed.
+
+    And time the networks of `linattn-ref train speech` against the length of utterances. CPU time, in turn.
 
     Parameters
     ----------
@@ -53,6 +55,7 @@ def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3,
     repeats : int
         Rounds of timing, after one that is not counted; five times as many of CTC and the LSTMs, which are short.
     seed : int
+        Of all that is drawn.
     """
     if max(lengths) > FRAMES:
         raise ValueError(f"lengths: expected numbers up to {FRAMES}, got {max(lengths)}")

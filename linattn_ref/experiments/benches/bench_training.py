@@ -79,13 +79,16 @@ SETTINGS = (
 
 
 def compute(*, repeats: int = 5, seed: int = 0) -> Results:
-    """Time a step of `SETTINGS`, beside PyTorch's where that is installed.
+    """Compare a step of training with PyTorch's eager mode on one thread, if that is installed.
+
+    CPU time, the steps in turn; two threads against one, and the most memory in use.
 
     Parameters
     ----------
     repeats : int
         Rounds of timing, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------

@@ -84,18 +84,21 @@ def compute(
     resume: bool = False,
     progress: bool = False,
 ) -> Results:
-    """Time and memory of every method at every length that it goes to; 5 minutes of one core.
+    """Measure time and memory of attention against its length (Transformers are RNNs, Figure 1).
+
+    CPU time on one thread, and the most memory in use at once, measured in a process for each point. Each point is kept
+    as it comes.
 
     Parameters
     ----------
     lengths : sequence of int
-        ``N = L``, ascending; for each method at least two from 512 on, as it needs for an exponent.
+        ``N = L``, ascending, by default 64 to 65536; for each method two from 512 on, as it needs for an exponent.
     rounds : int
         At the long lengths; more at short ones, where a round takes no time.
     seed : int
         Of the inputs.
     methods : sequence of str
-        Names in `METHODS`.
+        Such as online linear_causal, by default all; a wrong one lists them.
     setting : Setting
         Heads and width.
     parts, resume, progress

@@ -21,7 +21,7 @@ SMALL = {
     "width": 4,
     "step_width": 3,
     "repeats": 2,
-    "compiled": False,
+    "compile": False,
 }
 PASSES = (bench_linear.FORWARD, bench_linear.BOTH, bench_linear.ATTENTION)
 STEPS = (bench_linear.STEP_KERNEL, bench_linear.STEP)

@@ -14,7 +14,7 @@ from linattn_ref.kernels import reference
 # Options with which each takes seconds.
 SMALL = {
     "softmax": {"lengths": (5, 16), "heads": 2, "width": 4, "repeats": 2},
-    "linear": {"lengths": (8, 16), "heads": 1, "width": 4, "repeats": 1, "compiled": False},
+    "linear": {"lengths": (8, 16), "heads": 1, "width": 4, "repeats": 1, "compile": False},
     "performer": {"lengths": (8, 16), "heads": 1, "width": 4, "features": 5, "repeats": 1},
     "patterns": {"lengths": (32, 35), "heads": 2, "width": 4, "window": 4, "block": 4, "drawn": 1, "repeats": 1},
     "reformer": {"lengths": (16, 32), "heads": 2, "width": 4, "rounds": 1, "chunk": 8, "repeats": 2},
@@ -73,7 +73,7 @@ def test_the_command_measures_prints_and_draws(name, tmp_path, capsys):
     words = ["bench", name, "--out", str(tmp_path)]
     for option, value in SMALL[name].items():
         numbers = value if isinstance(value, tuple) else (value,)
-        words += ["--no-compile"] if option == "compiled" else [f"--{option}", *map(str, numbers)]
+        words += ["--no-compile"] if option == "compile" else [f"--{option}", *map(str, numbers)]
     assert cli.main(words) == 0
     assert {path.name for path in tmp_path.iterdir()} == {f"bench_{name}.{x}" for x in ("svg", "png", "pdf", "json")}
     stored = json.loads((tmp_path / f"bench_{name}.json").read_text(encoding="utf-8"))
