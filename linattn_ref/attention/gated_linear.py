@@ -35,8 +35,10 @@ from numpy.typing import DTypeLike
 
 from linattn_ref.attention import delta_rule
 from linattn_ref.attention.delta_rule import check_gate
+from linattn_ref.attention.parts.packed import takes_offsets
 from linattn_ref.attention.parts.pieces import Piece, State, apply, apply_backward, combine, piece_of
 from linattn_ref.attention.parts.recurrent import matrix_of, step_of
+from linattn_ref.attention.parts.shared_heads import of_keys, takes_groups
 from linattn_ref.op import Array, Bool, Float, op
 from linattn_ref.op.options import check_sizes
 
@@ -61,6 +63,8 @@ class Gradients(NamedTuple):
 
 
 @op(values=check_gate)
+@takes_offsets
+@takes_groups
 def forward(
     q: Float[Array, "... N C"],
     k: Float[Array, "... N C"],
@@ -88,9 +92,11 @@ step, matrix, summarise = step_of(forward), matrix_of(forward), piece_of(forward
 
 
 @op
-def init_state(leading: tuple[int, ...], key_width: int, value_width: int, *, dtype: DTypeLike = np.float64) -> State:
-    """The state before the first token, for arrays with the ``leading`` axes."""
-    return State(np.zeros((*leading, key_width, value_width), dtype))
+def init_state(
+    leading: tuple[int, ...], key_width: int, value_width: int, *, dtype: DTypeLike = np.float64, groups: int = 1
+) -> State:
+    """The state before the first token, for queries with the ``leading`` axes."""
+    return State(np.zeros((*of_keys(leading, groups), key_width, value_width), dtype))
 
 
 @op

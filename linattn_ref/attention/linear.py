@@ -61,7 +61,9 @@ from numpy.typing import DTypeLike
 from linattn_ref.attention import exponential
 from linattn_ref.attention.features.feature_maps import FeatureMap, check_linear, elu_plus_one, is_exponential
 from linattn_ref.attention.parts.masks import divide, first_seen, shown
+from linattn_ref.attention.parts.packed import takes_offsets
 from linattn_ref.attention.parts.recurrent import matrix_of, step_of
+from linattn_ref.attention.parts.shared_heads import of_keys, takes_groups
 from linattn_ref.attention.parts.sums import State, check_d_state, combine, combine_gradients, no_keys
 from linattn_ref.op import Array, Bool, Float, op
 
@@ -92,6 +94,8 @@ class Gradients(NamedTuple):
 
 
 @op(look=check_linear)
+@takes_offsets
+@takes_groups
 def forward(
     q: Float[Array, "... N D"],
     k: Float[Array, "... L D"],
@@ -152,9 +156,10 @@ def init_state(
     *,
     feature_map: FeatureMap = elu_plus_one,
     dtype: DTypeLike = np.float64,
+    groups: int = 1,
 ) -> State:
-    """The state before any key, for arrays with the ``leading`` axes."""
-    s = np.zeros((*leading, feature_map.width(key_width), value_width), dtype)
+    """The state before any key, for queries with the ``leading`` axes."""
+    s = np.zeros((*of_keys(leading, groups), feature_map.width(key_width), value_width), dtype)
     return no_keys(s, 1 if is_exponential(feature_map) else None)
 
 

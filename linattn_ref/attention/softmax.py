@@ -52,7 +52,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from linattn_ref.attention.parts.masks import divide, mix, scores, shown, visible
+from linattn_ref.attention.parts.packed import takes_offsets
 from linattn_ref.attention.parts.recurrent import matrix_of, step_of
+from linattn_ref.attention.parts.shared_heads import of_keys, takes_groups
 from linattn_ref.op import Array, Bool, Float, op
 
 __all__ = ["Gradients", "Saved", "State", "append", "backward", "forward", "init_state", "matrix", "softmax", "step"]
@@ -85,6 +87,8 @@ class Gradients(NamedTuple):
 
 
 @op
+@takes_offsets
+@takes_groups
 def forward(
     q: Float[Array, "... N D"],
     k: Float[Array, "... L D"],
@@ -130,9 +134,12 @@ step, matrix = step_of(forward), matrix_of(forward)
 
 
 @op
-def init_state(leading: tuple[int, ...], key_width: int, value_width: int, *, dtype: DTypeLike = np.float64) -> State:
-    """The state before any key, for arrays with the ``leading`` axes."""
-    return State(np.zeros((*leading, 0, key_width), dtype), np.zeros((*leading, 0, value_width), dtype))
+def init_state(
+    leading: tuple[int, ...], key_width: int, value_width: int, *, dtype: DTypeLike = np.float64, groups: int = 1
+) -> State:
+    """The state before any key, for queries with the ``leading`` axes."""
+    none = *of_keys(leading, groups), 0
+    return State(np.zeros((*none, key_width), dtype), np.zeros((*none, value_width), dtype))
 
 
 def append(state: State, k: Array, v: Array, key_mask: Array | None) -> State:

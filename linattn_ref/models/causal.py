@@ -106,7 +106,7 @@ def forward(
     x, drop = dropout.forward(x, p=model.dropout, rng=rng)
     options = {"heads": model.heads, "activation": model.activation, "dropout": model.dropout, "rng": rng}
     for one in params.blocks:
-        x, saved = model.block.forward(x, one, model.mechanism, **options)  # (2)
+        x, saved = model.block.forward(x, one, model.inside, **options)  # (2)
         blocks.append(saved)
     x, norm = layer_norm.forward(x, params.norm)  # (3)
     scores, head = affine.forward(x, params.head)  # (3)  (B, N, V)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.nn import affine, embedding, gelu, layer_norm, positions, pre_norm
-from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.nn.mechanism import Mechanism, shared
 from linattn_ref.op import Array, Integers, Of, op
 
 __all__ = ["Model", "Params", "check_tokens", "draw", "embed", "look", "places"]
@@ -30,6 +30,12 @@ class Model(NamedTuple):
     sinusoids: Array | None = None  # (places, E - width of the embedding): fixed positions, in columns of their own
     kernels: Any = JIT  # the backend, or its name; a mechanism may have one of its own, as an option
     dropout: float = 0.0  # the probability that a number of the embedding, or one that a layer adds, is left out
+    groups: int = 1  # heads of queries that read the same head of keys and values
+
+    @property
+    def inside(self) -> Mechanism:
+        """The mechanism, with heads that are shared."""
+        return shared(self.mechanism, self.groups)
 
 
 class Params(NamedTuple):
@@ -51,7 +57,7 @@ def look(tokens: Any, params: Any, model: Any, **_: Any) -> None:
         raise ValueError("model.sinusoids: expected the columns that the embedding leaves, got another number of them")
     row = np.broadcast_to(params.norm.gain[:1, None], (*tokens.shape, len(params.norm.gain)))  # a shape and a dtype
     for one in params.blocks:
-        model.block.forward.check(row, one, model.mechanism, heads=model.heads)
+        model.block.forward.check(row, one, model.inside, heads=model.heads)
 
 
 def check_tokens(tokens: Any, params: Any, **_: Any) -> None:
@@ -84,6 +90,7 @@ def draw(
     sinusoids: int = 0,
     block: ModuleType = pre_norm,
     reads: int = 3,
+    groups: int = 1,
     own: Sequence[tuple[Any, ...]] | None = None,
     dtype: Any = np.float64,
 ) -> Params:
@@ -104,6 +111,8 @@ def draw(
         The model's: what it draws for each layer.
     reads : int
         Of the mechanism: `mechanism.Mechanism.reads`.
+    groups : int
+        The model's.
     own : sequence of tuples, optional
         The mechanism's own parameters, and those of its gates, for each block.
     dtype
@@ -113,7 +122,7 @@ def draw(
     return Params(
         embedding.draw(tokens, width - sinusoids, rng, dtype=dtype),
         None if sinusoids else positions.draw(places, width, rng, dtype=dtype),
-        tuple(block.draw(width, hidden, rng, reads=reads, own=each, dtype=dtype) for each in own),
+        tuple(block.draw(width, hidden, rng, reads=reads, groups=groups, own=each, dtype=dtype) for each in own),
         layer_norm.draw(width, dtype=dtype),
         affine.draw(width, tokens if outputs is None else outputs, rng, dtype=dtype),
     )

@@ -23,7 +23,7 @@ class State(NamedTuple):
 def init_state(batch: int, params: Params, model: Model) -> State:
     """Return the state before the first token of ``batch`` sequences."""
     states = (
-        multi_head.init_state(batch, one.attention, model.mechanism, heads=model.heads, capacity=places(params, model))
+        multi_head.init_state(batch, one.attention, model.inside, heads=model.heads, capacity=places(params, model))
         for one in params.blocks
     )
     return State(tuple(states), 0)
@@ -33,7 +33,7 @@ def look_at_step(params: Any, state: Any, model: Any, **_: Any) -> None:
     if state.place >= places(params, model):
         raise ValueError(f"state: there are {places(params, model)} places, and all are taken")
     for one in params.blocks:
-        multi_head.look_at_step(one.attention, model.mechanism, model.heads)
+        multi_head.look_at_step(one.attention, model.inside, model.heads)
 
 
 def check_token(tokens_t: Any, params: Any, **_: Any) -> None:
@@ -53,7 +53,7 @@ def step(tokens_t: Int[Integers, "B"], params: Params, state: State, model: Mode
     states: list[Any] = []
     for one, before in zip(params.blocks, state.blocks, strict=True):
         x_t, after = model.block.step(
-            x_t, one, before, model.mechanism, heads=model.heads, activation=model.activation
+            x_t, one, before, model.inside, heads=model.heads, activation=model.activation
         )  # (2)
         states.append(after)
     x_t, _ = layer_norm.forward(x_t, params.norm)  # (3)
@@ -74,7 +74,7 @@ def read(tokens: Int[Integers, "B N"], params: Params, state: State, model: Mode
     """Return the state after more tokens, ``(B, N)``, all at once: as by N steps."""
     x, states = embed(tokens, params, model, state.place), []  # (1)  (B, N, E)
     for one, before in zip(params.blocks, state.blocks, strict=True):
-        going_on = model.mechanism._replace(options={**model.mechanism.options, "state": before})
+        going_on = model.inside._replace(options={**model.inside.options, "state": before})
         x, saved = model.block.forward(x, one, going_on, heads=model.heads, activation=model.activation)  # (2)
         states.append(saved.attention.attention.state)
     return State(tuple(states), state.place + tokens.shape[1])

@@ -82,6 +82,8 @@ def lacks(params: Params, model: Model) -> str | None:
         return f"there is none of {name} with {', '.join(sorted(more))}"
     if _features(model) not in FEATURES:
         return f"there is none with the feature map {options['feature_map'].name}"
+    if model.groups != 1 or any(one.attention.inner.w.shape[1] != 3 * len(params.norm.gain) for one in params.blocks):
+        return "there is none of heads that are shared, or that have widths of their own"
     if model.block not in (pre_norm, post_norm) or model.activation not in (gelu, relu):
         return f"there is none of {model.block.__name__} with {model.activation.__name__}"
     return None

@@ -25,6 +25,7 @@ __all__ = [
     "feed_forward",
     "gelu",
     "gelu_tanh",
+    "heads",
     "layer_norm",
     "lengths",
     "logistic_mixture",

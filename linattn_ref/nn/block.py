@@ -63,13 +63,14 @@ def draw(
     rng: np.random.Generator,
     *,
     reads: int = 3,
+    groups: int = 1,
     own: tuple[Any, ...] = (),
     dtype: Any = np.float64,
 ) -> Params:
     """Draw parameters to start from; see `multi_head.draw` and `feed_forward.draw`."""
     return Params(
         layer_norm.draw(width, dtype=dtype),
-        multi_head.draw(width, rng, reads=reads, own=own, dtype=dtype),
+        multi_head.draw(width, rng, reads=reads, groups=groups, own=own, dtype=dtype),
         layer_norm.draw(width, dtype=dtype),
         feed_forward.draw(width, hidden, rng, dtype=dtype),
     )

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-__all__ = ["Mechanism", "of"]
+__all__ = ["Mechanism", "of", "shared"]
 
 PROJECTED = ("q", "k", "v", "qk")  # what queries, keys and values are called; Longformer's `q_global` is a query too
 
@@ -69,6 +69,22 @@ def of(
     return Mechanism(
         module.forward, module.backward, step, init_state, options, count, accepts, step_options, gates or {}
     )
+
+
+def shared(mechanism: Mechanism, groups: int) -> Mechanism:
+    """The mechanism with ``groups`` heads of queries for each head of keys; itself for 1.
+
+    Raises
+    ------
+    ValueError
+        It has no such option.
+    """
+    if groups == 1:
+        return mechanism
+    if "groups" not in mechanism.accepts["forward"]:
+        raise ValueError(f"groups: expected 1, for {mechanism.forward.__module__} shares no heads, got {groups}")
+    options, of_steps = ({**options, "groups": groups} for options in (mechanism.options, mechanism.step_options))
+    return mechanism._replace(options=options, step_options=of_steps)
 
 
 def _parameters(function: Callable[..., Any] | None) -> tuple[str, ...]:

@@ -1,11 +1,14 @@
 """Multi-head attention (Vaswani et al. 2017), with any mechanism inside.
 
     [q, k, v] = x W + b                                      (1)  one product for all heads
-    o_h = attention(q_h, k_h, v_h)                           (2)  head h has D = E / H columns of each
+    o_h = attention(q_h, k_h, v_h)                           (2)  head h has D columns of q and k, M columns of v
     y = [o_1 ... o_H] W_o + b_o                              (3)
 
-To cut the columns into heads moves no number: ``(B, N, 3 H D)`` seen as three times ``(B, H, N, D)``. The gradient is
-that of the parts, last to first: (4), (5), (6).
+To cut the columns into heads moves no number: ``(B, N, H D)`` is seen as ``(B, H, N, D)``. As a rule ``D = M = E / H``,
+but the shapes of the parameters decide. The gradient is that of the parts, last to first: (4), (5), (6).
+
+Keys and values may come from a second sequence, the ``memory`` (cross-attention). With ``groups=G`` there are ``H / G``
+heads of keys and values, each read by ``G`` heads of queries: `linattn_ref.attention.parts.shared_heads`.
 
 Token by token (:func:`step`), where the mechanism has a recurrent form, it is the same layer as a recurrent network.
 
@@ -30,7 +33,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.nn import affine
-from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.nn.heads import Part, cut, merge, parts_of, split
+from linattn_ref.nn.mechanism import Mechanism, shared
 from linattn_ref.op import Array, Bool, Float, Of, op
 from linattn_ref.op.options import check_sizes
 
@@ -45,46 +49,64 @@ class Params(NamedTuple):
 
 class Saved(NamedTuple):
     outer: Of[affine.Saved, "M Y"]
-    inner: Of[affine.Saved, "E P"]
+    inner: Of[affine.Saved, "E P"]  # of the queries alone, where there is a memory
     attention: Any  # the mechanism's
     backward: Callable[..., Any]  # the mechanism's
     gates: tuple[tuple[str, Callable[..., Any], Any], ...]  # the argument, its pair's backward, what that saved
     own: tuple[str, ...]  # the arguments that were `Params.own`
     reads: int
     heads: int
+    memory: Any  # `affine.Saved` of keys and values that come from a memory
 
 
 class Gradients(NamedTuple):
     x: Float[Array, "B N E"]
     params: Params
+    memory: Float[Any, "B L E"] = None
 
 
-def look(x: Any, params: Params, mechanism: Any, heads: Any, key_mask: Any = None, **_: Any) -> None:
+def look(
+    x: Any,
+    params: Params,
+    mechanism: Any,
+    heads: Any,
+    key_mask: Any = None,
+    memory: Any = None,
+    groups: Any = 1,
+    **_: Any,
+) -> None:
     """Check that heads divide the columns, and what the mechanism checks; ``x`` counts by its shape and dtype."""
-    check_heads(params, mechanism, heads)
-    options: dict[str, Any] = dict(mechanism.options)
-    columns = params.inner.w.shape[1] // (mechanism.reads * heads)
-    like_heads = np.broadcast_to(x.dtype.type(0), (x.shape[0], heads, x.shape[1], columns))  # no memory
+    check_heads(params, mechanism, heads, groups)
+    mechanism = shared(mechanism, groups)
+    options, keys = dict(mechanism.options), (x if memory is None else memory).shape[1]
+    if memory is not None and mechanism.reads != 3:
+        raise ValueError(f"memory: expected a mechanism that reads q, k and v, got {mechanism.forward.__module__}")
+    if key_mask is not None and key_mask.shape[1] != keys:
+        raise ValueError(f"key_mask: expected shape (B, L) = {(len(x), keys)}, got {key_mask.shape}")
+    like_parts = [
+        np.broadcast_to(x.dtype.type(0), (len(x), heads, keys if i else x.shape[1], width))  # no memory
+        for i, (heads, width) in enumerate(parts_of(params, mechanism, heads))
+    ]
     if key_mask is not None:
-        options["key_mask"] = np.broadcast_to(key_mask[:, None], like_heads.shape[:-1])
+        options["key_mask"] = np.broadcast_to(key_mask[:, None], like_parts[-1].shape[:-1])
     for name in mechanism.gates:
-        options[name] = np.broadcast_to(x.dtype.type(0.5), like_heads.shape[:-1])
+        options[name] = np.broadcast_to(x.dtype.type(0.5), like_parts[-1].shape[:-1])
     if hasattr(mechanism.forward, "check"):
-        own = split_own(params, mechanism)[0]
-        mechanism.forward.check(*(like_heads,) * mechanism.reads, *own, **options)
+        mechanism.forward.check(*like_parts, *split_own(params, mechanism)[0], **options)
 
 
-def check_heads(params: Params, mechanism: Any, heads: Any, **_: Any) -> None:
-    """Check that as many heads divide the columns."""
-    check_sizes(heads=heads)
-    inner, outer = params.inner.w.shape[1], params.outer.w.shape[0]
-    if inner % (mechanism.reads * heads):
+def check_heads(params: Params, mechanism: Any, heads: Any, groups: Any = 1, **_: Any) -> None:
+    """Check that as many heads divide the columns, and groups the heads."""
+    check_sizes(heads=heads, groups=groups)
+    mechanism = shared(mechanism, groups)
+    if heads % (groups := mechanism.options.get("groups", 1)):
+        raise ValueError(f"groups: expected a divisor of heads = {heads}, got {groups}")
+    inner, outer, parts = params.inner.w.shape[1], params.outer.w.shape[0], parts_of(params, mechanism, heads)
+    if outer % heads or min(part.width for part in parts) < 1 or inner != sum(a * b for a, b in parts):
         raise ValueError(
             f"heads: {heads} heads of {mechanism.reads} projections need a multiple of as many columns of"
-            f" params.inner.w, got {inner}"
+            f" params.inner.w, and of {heads} rows of params.outer.w, got {inner} and {outer}"
         )
-    if outer != inner // mechanism.reads:
-        raise ValueError(f"params.outer.w: expected {inner // mechanism.reads} rows, got shape {params.outer.w.shape}")
 
 
 @op(look=look)
@@ -94,7 +116,9 @@ def forward(
     mechanism: Mechanism,
     *,
     heads: int,
-    key_mask: Bool[Array, "B N"] | None = None,
+    memory: Float[Array, "B L E"] | None = None,
+    key_mask: Bool[Array, "B L"] | None = None,
+    groups: int = 1,
 ) -> tuple[Array, Saved]:
     """Equations (1)-(3).
 
@@ -106,45 +130,62 @@ def forward(
         From `linattn_ref.nn.mechanism.of`.
     heads : int
         ``H``.
-    key_mask : ndarray of bool ``(B, N)``, optional
-        True = may be attended, by all heads.
+    memory : ndarray ``(B, L, E)``, optional
+        What keys and values are made of; without it, ``x``.
+    key_mask : ndarray of bool ``(B, L)``, optional
+        True = may be attended, by all heads; ``L = N`` without a memory.
+    groups : int
+        ``G``: how many heads of queries read each head of keys and values.
 
     Returns
     -------
     y : ndarray ``(B, N, E)``
     saved : Saved
     """
-    projected, inner = affine.forward(x, params.inner)  # (1)
-    parts = split(projected, mechanism.reads, heads)
-    o, attention, gates, own = attend(parts, x, params, mechanism, key_mask)  # (2)
+    mechanism = shared(mechanism, groups)
+    parts, of_memory = parts_of(params, mechanism, heads), None
+    if memory is None:
+        projected, inner = affine.forward(x, params.inner)  # (1)
+        arrays = split(projected, *parts)
+    else:
+        of_queries, of_others = cut(params.inner, parts)
+        (queries, inner), (others, of_memory) = affine.forward(x, of_queries), affine.forward(memory, of_others)  # (1)
+        arrays = split(queries, parts[0]) + split(others, *parts[1:])
+    o, attention, gates, own = attend(arrays, x if memory is None else memory, params, mechanism, key_mask)  # (2)
     y, outer = affine.forward(merge(o), params.outer)  # (3)
-    return y, Saved(outer, inner, attention, mechanism.backward, gates, own, mechanism.reads, heads)
+    return y, Saved(outer, inner, attention, mechanism.backward, gates, own, mechanism.reads, heads, of_memory)
 
 
 @op
 def backward(d_y: Float[Array, "... Y"], saved: Saved) -> Gradients:
     """Back through (3), (2) and (1)."""
     d_merged, outer = affine.backward(d_y, saved.outer)  # (4)
-    (d_o,) = split(d_merged, 1, saved.heads)
+    (d_o,) = split(d_merged, Part(saved.heads, d_merged.shape[-1] // saved.heads))
     grads = saved.backward(d_o, saved.attention)  # (5)
-    d_x, inner = affine.backward(merge(*grads[: saved.reads]), saved.inner)  # (6)
+    d_parts, d_memory = grads[: saved.reads], None
+    if saved.memory is None:
+        d_x, inner = affine.backward(merge(*d_parts), saved.inner)  # (6)
+    else:
+        d_x, of_x = affine.backward(merge(d_parts[0]), saved.inner)  # (6)
+        d_memory, of_memory = affine.backward(merge(*d_parts[1:]), saved.memory)  # (6)
+        inner = affine.Params(*(np.concatenate(pair, axis=-1) for pair in zip(of_x, of_memory, strict=True)))
     own = tuple(getattr(grads, name) for name in saved.own)
     for name, gate_backward, gate in saved.gates:
-        d_x_of_gate, *d_gate = gate_backward(getattr(grads, name), gate)
-        d_x, own = d_x + d_x_of_gate[:, 0], (*own, tuple(d_gate))
-    return Gradients(d_x, Params(inner, outer, own))
+        d_keys, *d_gate = gate_backward(getattr(grads, name), gate)
+        d_x, own = d_x + d_keys[:, 0], (*own, tuple(d_gate))
+    return Gradients(d_x, Params(inner, outer, own), d_memory)
 
 
-def attend(parts: Any, x: Array, params: Params, mechanism: Mechanism, key_mask: Any, **options: Any) -> Any:
+def attend(arrays: Any, keys: Array, params: Params, mechanism: Mechanism, key_mask: Any, **options: Any) -> Any:
     """Equation (2): ``o``, what the mechanism and its gates saved, and the arguments that were `Params.own`."""
     own, of_gates = split_own(params, mechanism)
     options, gates = {**mechanism.options, **options}, []
     if key_mask is not None:
-        options["key_mask"] = np.broadcast_to(key_mask[:, None], parts[0].shape[:-1])  # (B, H, N)
+        options["key_mask"] = np.broadcast_to(key_mask[:, None], arrays[-1].shape[:-1])  # (B, H, L)
     for (name, pair), its in zip(mechanism.gates.items(), of_gates, strict=True):
-        options[name], gate = pair.forward(x[:, None], *its)  # (B, H, N)
+        options[name], gate = pair.forward(keys[:, None], *its)  # (B, H, L)
         gates.append((name, pair.backward, gate))
-    o, attention = mechanism.forward(*parts, *own, **options)  # (2)
+    o, attention = mechanism.forward(*arrays, *own, **options)  # (2)
     names = mechanism.accepts["forward"][mechanism.reads :][: len(own)]
     return o, attention, tuple(gates), names
 
@@ -155,56 +196,47 @@ def split_own(params: Params, mechanism: Mechanism) -> tuple[tuple[Any, ...], tu
     return params.own[:count], params.own[count:]
 
 
-def split(x: Array, count: int, heads: int) -> Array:
-    """``(B, N, count H D)`` as ``count`` views ``(B, H, N, D)``."""
-    b, n, width = x.shape
-    return x.reshape(b, n, count, heads, width // (count * heads)).transpose(2, 0, 3, 1, 4)
-
-
-def merge(*parts: Array) -> Array:
-    """``(B, H, N, D)``, each of them, as ``(B, N, H D)``, side by side."""
-    (b, _, n, _), rows = parts[0].shape, [part.swapaxes(1, 2) for part in parts]  # (B, N, H, D)
-    return (rows[0] if len(rows) == 1 else np.stack(rows, axis=2)).reshape(b, n, -1)
-
-
 # --- Token by token -------------------------------------------------------------------------------------------------
 
 
 @op
-def init_state(batch: int, params: Params, mechanism: Mechanism, *, heads: int, **more: Any) -> Any:
+def init_state(batch: int, params: Params, mechanism: Mechanism, *, heads: int, groups: int = 1, **more: Any) -> Any:
     """Return the mechanism's state before the first token.
 
     Parameters
     ----------
     batch : int
         ``B``.
-    params, mechanism, heads
+    params, mechanism, heads, groups
         As in :func:`forward`.
     **more
         What the mechanism's ``init_state`` needs besides its options: ``capacity`` of softmax's cache.
     """
+    check_sizes(batch=batch)
+    check_heads(params, mechanism, heads, groups)
+    mechanism = shared(mechanism, groups)
     if mechanism.init_state is None:
         raise ValueError(f"mechanism: {mechanism.forward.__module__} has no recurrent form")
-    check_sizes(batch=batch, heads=heads)
-    width, dtype = params.inner.w.shape[1] // (mechanism.reads * heads), params.inner.w.dtype
-    options = {**mechanism.options, **more, "dtype": dtype}
+    _, k, v = parts_of(params, mechanism, heads)
+    options = {**mechanism.options, **more, "dtype": params.inner.w.dtype}
     accepted = {name: value for name, value in options.items() if name in mechanism.accepts["init_state"]}
-    return mechanism.init_state((batch, heads), width, width, **accepted)
+    return mechanism.init_state((batch, heads), k.width, v.width, **accepted)
 
 
-def look_at_step(params: Params, mechanism: Any, heads: Any, **_: Any) -> None:
-    check_heads(params, mechanism, heads)
+def look_at_step(params: Params, mechanism: Any, heads: Any, groups: Any = 1, **_: Any) -> None:
+    check_heads(params, mechanism, heads, groups)
     if mechanism.step is None:
         raise ValueError(f"mechanism: {mechanism.forward.__module__} has no recurrent form")
 
 
 @op(look=look_at_step)
 def step(
-    x_t: Float[Array, "B E"], params: Params, state: Any, mechanism: Mechanism, *, heads: int
+    x_t: Float[Array, "B E"], params: Params, state: Any, mechanism: Mechanism, *, heads: int, groups: int = 1
 ) -> tuple[Array, Any]:
     """Equations (1)-(3) for one token: ``x_t (B, E)`` to ``y_t (B, E)``, and the state after it."""
-    projected, _ = affine.forward(x_t, params.inner)  # (1)  (B, 3 E)
-    q_t, k_t, v_t = projected.reshape(len(x_t), 3, heads, -1).swapaxes(0, 1)  # (B, H, D) each
+    mechanism = shared(mechanism, groups)
+    projected, _ = affine.forward(x_t, params.inner)  # (1)  (B, P)
+    q_t, k_t, v_t = (x[..., 0, :] for x in split(projected[:, None], *parts_of(params, mechanism, heads)))  # (B, H, D)
     more = dict(mechanism.step_options)
     for (name, pair), its in zip(mechanism.gates.items(), split_own(params, mechanism)[1], strict=True):
         more[f"{name}_t"] = pair.forward(x_t[:, None, None], *its)[0][..., 0]  # (B, H)
@@ -215,9 +247,28 @@ def step(
 
 @op
 def draw(
-    width: int, rng: np.random.Generator, *, reads: int = 3, own: tuple[Any, ...] = (), dtype: Any = np.float64
+    width: int,
+    rng: np.random.Generator,
+    *,
+    reads: int = 3,
+    groups: int = 1,
+    key_columns: int | None = None,
+    value_columns: int | None = None,
+    own: tuple[Any, ...] = (),
+    dtype: Any = np.float64,
 ) -> Params:
-    """Draw parameters to start from, each projection as `affine.draw`; ``own`` are the mechanism's, as they are."""
-    parts = [affine.draw(width, width, rng, dtype=dtype) for _ in range(reads)]
+    """Draw parameters to start from, each projection as `affine.draw`; ``own`` are the mechanism's, as they are.
+
+    ``key_columns`` are ``H D`` and ``value_columns`` are ``H M``; both are ``width`` unless given. With ``groups`` the
+    projections of keys and of values have that many times fewer.
+    """
+    columns = [width if size is None else size for size in (key_columns, key_columns, value_columns)]
+    check_sizes(width=width, groups=groups, key_columns=columns[0], value_columns=columns[2])
+    if reads != 3 and (groups != 1 or columns != [width] * 3):
+        raise ValueError(f"reads: expected 3 with groups or with columns of their own, got {reads}")
+    if any(size % groups for size in columns[1:]):
+        raise ValueError(f"groups: expected a divisor of the columns {columns[1]} and {columns[2]}, got {groups}")
+    sizes = [columns[0], columns[1] // groups, columns[2] // groups] if reads == 3 else [width] * reads
+    parts = [affine.draw(width, size, rng, dtype=dtype) for size in sizes]
     w, b = np.concatenate([part.w for part in parts], axis=1), np.concatenate([part.b for part in parts])
-    return Params(affine.Params(w, b), affine.draw(width, width, rng, dtype=dtype), own)
+    return Params(affine.Params(w, b), affine.draw(columns[2], width, rng, dtype=dtype), own)

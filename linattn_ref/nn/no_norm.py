@@ -86,7 +86,7 @@ def backward(d_y: Float[Array, "... Y"], saved: Saved) -> Gradients:
     d_fed = dropouts.backward(d_y, saved.drop_2).x
     d_h, fed = feed_forward.backward(d_fed, saved.feed_forward)  # (3)
     d_attended = dropouts.backward(d_h, saved.drop_1).x
-    through, attention = multi_head.backward(d_attended, saved.attention)
+    through, attention, _ = multi_head.backward(d_attended, saved.attention)
     return Gradients(d_h + through, Params(attention, fed))  # (4)
 
 
@@ -113,11 +113,12 @@ def draw(
     rng: np.random.Generator,
     *,
     reads: int = 3,
+    groups: int = 1,
     own: tuple[Any, ...] = (),
     dtype: Any = np.float64,
 ) -> Params:
     """Draw parameters to start from; see `multi_head.draw` and `feed_forward.draw`."""
     return Params(
-        multi_head.draw(width, rng, reads=reads, own=own, dtype=dtype),
+        multi_head.draw(width, rng, reads=reads, groups=groups, own=own, dtype=dtype),
         feed_forward.draw(width, hidden, rng, dtype=dtype),
     )

@@ -88,7 +88,7 @@ def backward(d_y: Float[Array, "... E"], saved: Saved) -> Gradients:
     d_h = d_sum + through  # (4)
     d_sum, norm_1 = layer_norm.backward(d_h, saved.norm_1)  # (5)
     d_attended = dropouts.backward(d_sum, saved.drop_1).x
-    through, attention = multi_head.backward(d_attended, saved.attention)
+    through, attention, _ = multi_head.backward(d_attended, saved.attention)
     return Gradients(d_sum + through, Params(norm_1, attention, norm_2, fed))  # (6)
 
 

@@ -86,7 +86,7 @@ def backward(d_y: Float[Array, "... E"], saved: Saved) -> Gradients:
     through, norm_2 = layer_norm.backward(d_b, saved.norm_2)
     d_h = d_y + through  # (3)
     d_attended = dropouts.backward(d_h, saved.drop_1).x
-    d_a, attention = multi_head.backward(d_attended, saved.attention)
+    d_a, attention, _ = multi_head.backward(d_attended, saved.attention)
     through, norm_1 = layer_norm.backward(d_a, saved.norm_1)
     return Gradients(d_h + through, Params(norm_1, attention, norm_2, fed))  # (4)
 

@@ -67,6 +67,8 @@ def home_of(saved: Any, function: Any) -> Any:
     if module == function.__module__ and hasattr(saved, "_fields"):
         return function
     found = getattr(sys.modules.get(module), name, None)
+    if getattr(getattr(saved, "page_backward", None), "page", None) is function:  # of packed sequences, or shared heads
+        return found
     kinds = saved_by(function)
     own = module.partition(".")[0] == PACKAGE  # then another page's is not this one's
     if not callable(found) or not hasattr(saved, "_fields") or (own and module.rpartition(".")[2] not in kinds):

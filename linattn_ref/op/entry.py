@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
@@ -31,10 +32,12 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 import numpy as np
 
+from linattn_ref.op import half
+from linattn_ref.op.axes import AXES, check
 from linattn_ref.op.backends import IN_FORCE, PAGES, backend_of, check_backend, code_of, home_of
 from linattn_ref.op.gpu_arrays import is_gpu_call, to_where, with_gpu_arrays
 from linattn_ref.op.options import check_made_for, check_options, check_sizes, plain
-from linattn_ref.op.shapes import Sizes, check, is_array, rules_of, sizes_of
+from linattn_ref.op.shapes import Sizes, is_array, rules_of, sizes_of
 
 __all__ = ["op"]
 
@@ -98,6 +101,7 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
     position = names.index("saved") if "saved" in names else None
     state_at = names.index("state") if "state" in names else 0
     model_at = names.index("model") if "model" in names else None
+    axes = {option: usual for option, usual in AXES.items() if option in names}
 
     def enter(*args: Any, **options: Any) -> Any:
         extras = {option: options.pop(option) for option in here if option in options}
@@ -108,6 +112,10 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             backend = getattr(args[model_at] if len(args) > model_at else options["model"], "kernels", PAGES)
             backend = importlib.import_module(backend) if isinstance(backend, str) else backend
         backend = normal(backend)
+        if axes and backend is not PAGES:
+            dtype = getattr(args[0] if args else options.get(names[0]), "dtype", None)
+            if getattr(dtype, "itemsize", 0) == 2 and dtype.name in half.NAMES:  # type: ignore[union-attr]
+                return enter_half(args, options, {**extras, "kernels": backend}, dtype)
         key = kinds_of((args, options, backend, extras, "out" not in extras or is_writeable(extras["out"])))
         if key is None or key not in seen:
             args, options = bound(args, options, backend, extras, key)
@@ -120,16 +128,30 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             IN_FORCE.reset(token)
             OVERWRITE.reset(overwrite)
 
+    def enter_half(args: Any, options: Any, extras: Any, dtype: Any) -> Any:
+        """The same in float32, which is rounded to the 16 bits of the inputs."""
+        buffer = extras.pop("out", None)
+        out, after = enter(**half.widened(function, arguments_of(args, options).arguments, dtype), **extras)
+        out = out.astype(dtype)
+        if buffer is not None:
+            check_out(buffer, {"...": out.shape[:-2], "N": out.shape[-2], "M": out.shape[-1], "dtype": dtype})
+            buffer[...] = out
+            out = buffer
+        backward = sys.modules[function.__module__].backward
+        return out, half.Saved(after, dtype, backward) if name == "forward" else after
+
+    def arguments_of(args: Any, options: Any) -> inspect.BoundArguments:
+        try:
+            return signature.bind(*args, **options)
+        except TypeError as error:
+            wrong = str(error)
+        if not hasattr(function, "__signature__"):
+            function(*args, **options)  # which raises the error in Python's own words
+        raise TypeError(f"{name}() {wrong}")
+
     def bound(args: Any, options: Any, backend: Any, extras: Any, key: Any) -> Any:
         """Check everything, and remember the kind of call, so that the next of this kind is not checked again."""
-        try:
-            call: Any = signature.bind(*args, **options)
-        except TypeError as error:
-            call, wrong = None, str(error)
-        if call is None:
-            if not hasattr(function, "__signature__"):
-                function(*args, **options)  # which raises the error in Python's own words
-            raise TypeError(f"{name}() {wrong}")
+        call = arguments_of(args, options)
         check_extras(extras)
         call.apply_defaults()
         arguments, rules = call.arguments, rules_of(function)
@@ -166,6 +188,11 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         if position is not None:
             return run_backward(args, options)
         code = function if backend is PAGES else code_of(backend, page, name, function)
+        for option, usual in axes.items() if code is not function else ():
+            if options.get(option, usual) is usual:
+                options.pop(option, None)
+            elif option not in parameters_of(code):  # then the page cuts the arrays, and the backend runs on the parts
+                code = function
         if not extras:
             return code(*args, **options)
         taken = {option: x for option, x in extras.items() if option in parameters_of(code)}

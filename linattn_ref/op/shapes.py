@@ -160,7 +160,7 @@ def _check_array(name: str, x: Any, axes: Axes, sizes: Sizes) -> None:
     if letters:
         if x.dtype.kind not in letters:
             raise TypeError(f"{name}: expected {kind}, got {x.dtype}")
-    elif x.dtype not in FLOATS:
+    elif x.dtype not in FLOATS and x.dtype != sizes.get("dtype"):  # 16 bits are what a forward pass was given
         raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}")
     elif axes.dtype == "float" and x.dtype != sizes.setdefault("dtype", x.dtype):
         raise TypeError(f"{name}: expected {sizes['dtype']} like the other arrays, got {x.dtype}")
@@ -201,6 +201,10 @@ def name_of(kind: type) -> str:
 
 def sizes_of(saved: Any, sizes: Sizes, names: tuple[tuple[str, str], ...] = ()) -> Sizes:
     """The lengths that letters stand for in what a forward pass saved, added to ``sizes``."""
+    if hasattr(saved, "sizes"):  # it says so itself
+        for letter, length in saved.sizes().items():
+            sizes.setdefault(letter, length)
+        return sizes
     kinds: Any = type(saved)
     rules = rules_of(kinds, names)
     for name, (kind, _, inside) in rules.items():

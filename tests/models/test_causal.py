@@ -143,6 +143,30 @@ def test_several_tokens_at_once_lead_to_the_same_state(inside, first):
         causal.read(READ[:, :2], params, state, model)
 
 
+@pytest.mark.parametrize("kernels", ["reference", "jit"])
+@pytest.mark.parametrize("inside", [m for m in RECURRENT if m.name in ("softmax causal", "linear causal")], ids=str)
+def test_heads_of_keys_may_be_shared(inside, kernels):
+    """Two heads of queries read one of keys: its gradient, token by token, and after several tokens at once."""
+    model = causal.Model(inside.mechanism, heads=4, groups=2, kernels=f"linattn_ref.kernels.{kernels}")
+    params = causal.draw(*(np.random.default_rng(1),), tokens=5, places=TOKENS, width=8, hidden=16, layers=2, groups=2)
+    assert params.blocks[0].attention.inner.w.shape == (8, 8 + 4 + 4)
+    params.embedding.table[...] *= 50
+    scores, _ = causal.forward(READ, params, model)
+    state = causal.init_state(len(READ), params, model)
+    assert state.blocks[0][0].shape[:2] == (len(READ), 2)
+    state = causal.read(READ[:, :3], params, state, model)
+    for t in range(3, TOKENS):
+        scores_t, state = causal.step(READ[:, t], params, state, model)
+        np.testing.assert_allclose(scores_t, scores[:, t], rtol=1e-9, atol=1e-11)
+
+    def of(tokens, params):
+        return causal.forward(tokens, params, model)
+
+    check_directions(of, causal.backward, READ, params, rng=0, step=STEP).assert_ok()
+    with pytest.raises(ValueError, match=r"^heads: 4 heads of 3 projections need a multiple of as many columns"):
+        causal.forward(READ, params, model._replace(groups=4))
+
+
 def test_wrong_arguments_are_named():
     params, model = drawn(), model_of(CAUSAL[0])
     with pytest.raises(ValueError, match="tokens: expected numbers from 0 to 4, got 0 to 5"):

@@ -158,6 +158,9 @@ def test_what_has_no_compiled_step_is_said():
         inside = mechanism.of(linear, **{"causal": True, "kernels": jit, **options})
         with pytest.raises(ValueError, match=f"model: expected one with a compiled step, but {reason}"):
             decoding.pack(params, model._replace(mechanism=inside))
+    shared = network(linear, heads=4, more={"groups": 2}, groups=2)
+    with pytest.raises(ValueError, match=r"but there is none of heads that are shared"):
+        decoding.pack(*shared)
     packed = decoding.pack(params, model)
     with pytest.raises(ValueError, match=r"tokens_t: expected shape \(2,\) of the state, got \(3,\)"):
         decoding.step(np.zeros(3, int), packed, decoding.init_state(2, packed))

@@ -5,9 +5,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from mechanism_cases import HEADS, MECHANISMS, TOKENS, WIDTH
+from mechanism_cases import HEADS, MECHANISMS, TOKENS, WIDTH, Inside
 
-from linattn_ref.attention import linear, softmax
+from linattn_ref.attention import delta, linear, softmax
+from linattn_ref.attention.parts import gate
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.kernels import jit, reference
@@ -191,8 +192,123 @@ def test_wrong_arguments_are_named():
         multi_head.forward(X, params, softmax, heads=HEADS)
     with pytest.raises(ValueError, match="heads: 5 heads of 3 projections need a multiple of as many columns"):
         multi_head.forward(X, params, inside.mechanism, heads=5)
-    with pytest.raises(ValueError, match=r"key_mask: expected shape \(B, N\)"):
+    with pytest.raises(ValueError, match=r"key_mask: expected shape \(B, L\)"):
         multi_head.forward(X, params, inside.mechanism, heads=HEADS, key_mask=np.ones((3, 4), bool))
     local = next(m for m in MECHANISMS if m.name == "local")
     with pytest.raises(ValueError, match=r"mechanism: linattn_ref\.attention\.sparse\.local has no recurrent form"):
         multi_head.init_state(2, params, local.mechanism, heads=HEADS)
+
+
+# --- Shared heads, a memory, widths of their own ----------------------------------------------------------------------
+
+H, G, D_KEY, M_VALUE = 4, 2, 3, 5
+MEMORY = np.random.default_rng(2).standard_normal((2, 4, WIDTH))
+SHARING = (
+    *(m for m in MECHANISMS if m.name in ("softmax", "softmax causal", "linear", "linear causal")),
+    Inside("delta", mechanism.of(delta, gates={"beta": gate}), causal=True),
+)
+sharing = pytest.mark.parametrize("inside", SHARING, ids=str)
+rooms = pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+
+
+def drawn_shared(inside):
+    """Two heads of keys and values for four of queries; gates belong to the keys."""
+    rng = np.random.default_rng(7)
+    own = tuple((rng.standard_normal((H // G, WIDTH)), rng.standard_normal(H // G)) for _ in inside.mechanism.gates)
+    return multi_head.draw(WIDTH, rng, groups=G, key_columns=H * D_KEY, value_columns=H * M_VALUE, own=own)
+
+
+def repeated(params):
+    """The same layer with a head of keys and values for each head of queries."""
+
+    def twice(x):
+        q, *others = np.split(x, np.cumsum([H * D_KEY, H // G * D_KEY]), axis=-1)
+        heads = (part.reshape(*part.shape[:-1], H // G, -1) for part in others)
+        return np.concatenate([q, *(np.repeat(x, G, axis=-2).reshape(*q.shape[:-1], -1) for x in heads)], axis=-1)
+
+    own = tuple(tuple(np.repeat(x, G, axis=0) for x in gates) for gates in params.own)
+    return params._replace(inner=type(params.inner)(*map(twice, params.inner)), own=own)
+
+
+@rooms
+@sharing
+def test_shared_heads_are_repeated_heads(inside, kernels):
+    """Of widths of their own, D and M; the parameters are as many numbers fewer."""
+    params, options = drawn_shared(inside), {"heads": H, "kernels": kernels}
+    assert params.inner.w.shape[1] == H * D_KEY + H // G * (D_KEY + M_VALUE)
+    assert params.outer.w.shape == (H * M_VALUE, WIDTH)
+    y, _ = multi_head.forward(X, params, inside.mechanism, groups=G, **options)
+    expected, _ = multi_head.forward(X, repeated(params), inside.mechanism, **options)
+    np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-13)
+    as_option = inside.mechanism._replace(options={**inside.mechanism.options, "groups": G})
+    np.testing.assert_array_equal(multi_head.forward(X, params, as_option, **options)[0], y)
+
+
+@rooms
+@sharing
+def test_gradients_of_shared_heads(inside, kernels):
+    def forward(x, params):
+        return multi_head.forward(x, params, inside.mechanism, heads=H, groups=G, kernels=kernels)
+
+    check_directions(forward, multi_head.backward, X, drawn_shared(inside), rng=0).assert_ok()
+
+
+@pytest.mark.parametrize("inside", [m for m in SHARING if m.causal], ids=str)
+def test_shared_heads_token_by_token(inside):
+    params = drawn_shared(inside)
+    y, _ = multi_head.forward(X, params, inside.mechanism, heads=H, groups=G)
+    state = multi_head.init_state(len(X), params, inside.mechanism, heads=H, groups=G, **inside.more)
+    assert state[0].shape[:2] == (len(X), H // G)
+    for t in range(TOKENS):
+        y_t, state = multi_head.step(X[:, t], params, state, inside.mechanism, heads=H, groups=G)
+        np.testing.assert_allclose(y_t, y[:, t], rtol=1e-10, atol=1e-12)
+
+
+@rooms
+@pytest.mark.parametrize("inside", [m for m in SHARING if not m.causal], ids=str)
+def test_keys_and_values_of_a_memory(inside, kernels):
+    """Cross-attention, (1)-(3) a sequence and a head at a time; what is masked of the memory is not there."""
+    params, mask = drawn_shared(inside), np.array([[True] * 4, [False, True, True, False]])
+    options = {"heads": H, "groups": G, "kernels": kernels}
+    y, _ = multi_head.forward(X, params, inside.mechanism, memory=MEMORY, key_mask=mask, **options)
+    for b in range(len(X)):
+        seen = MEMORY[b, mask[b]] @ repeated(params).inner.w + repeated(params).inner.b
+        q = (X[b] @ params.inner.w + params.inner.b)[:, : H * D_KEY]
+        _, k, v = np.split(seen, [H * D_KEY, 2 * H * D_KEY], axis=1)
+        heads = [np.stack(np.split(part, H, axis=1)) for part in (q, k, v)]
+        out, _ = inside.mechanism.forward(*heads, **inside.mechanism.options)
+        np.testing.assert_allclose(
+            y[b], np.concatenate([*out], axis=1) @ params.outer.w + params.outer.b, rtol=1e-12, atol=1e-13
+        )
+
+
+@rooms
+@pytest.mark.parametrize("inside", [m for m in SHARING if not m.causal], ids=str)
+def test_gradients_of_a_memory(inside, kernels):
+    def forward(x, params, memory):
+        return multi_head.forward(x, params, inside.mechanism, heads=H, groups=G, memory=memory, kernels=kernels)
+
+    check_directions(forward, multi_head.backward, X, drawn_shared(inside), MEMORY, rng=0).assert_ok()
+
+
+def test_what_shared_heads_and_a_memory_need():
+    inside = SHARING[0].mechanism
+    params = drawn_shared(SHARING[0])
+    with pytest.raises(ValueError, match=r"^groups: expected a divisor of heads = 4, got 3"):
+        multi_head.forward(X, params, inside, heads=H, groups=3)
+    with pytest.raises(ValueError, match=r"^heads: 4 heads of 3 projections need"):
+        multi_head.forward(X, params, inside, heads=H, groups=4)
+    local = next(m for m in MECHANISMS if m.name == "local")
+    with pytest.raises(ValueError, match=r"^groups: expected 1, for linattn_ref.*\.local shares no heads, got 2"):
+        multi_head.forward(X, drawn(local), local.mechanism, heads=HEADS, groups=2)
+    with pytest.raises(ValueError, match=r"^memory: expected shape \(B, L, E\)"):
+        multi_head.forward(X, params, inside, heads=H, groups=G, memory=MEMORY[:1])
+    longformer = next(m for m in MECHANISMS if m.name == "longformer")
+    with pytest.raises(ValueError, match=r"^memory: expected a mechanism that reads q, k and v, got .*longformer"):
+        multi_head.forward(X, drawn(longformer), longformer.mechanism, heads=HEADS, memory=MEMORY)
+    with pytest.raises(ValueError, match=r"^key_mask: expected shape \(B, L\) = \(2, 4\), got \(2, 7\)"):
+        multi_head.forward(X, params, inside, heads=H, groups=G, memory=MEMORY, key_mask=np.ones((2, 7), bool))
+    with pytest.raises(ValueError, match=r"^groups: expected a divisor of the columns 8 and 8, got 3"):
+        multi_head.draw(8, np.random.default_rng(0), groups=3)
+    with pytest.raises(ValueError, match=r"^reads: expected 3 with groups"):
+        multi_head.draw(8, np.random.default_rng(0), reads=6, groups=2)

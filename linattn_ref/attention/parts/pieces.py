@@ -70,7 +70,7 @@ def piece_of(forward: Any) -> Any:
     parameters = [
         parameter.replace(annotation=hints[name])
         for name, parameter in signature.parameters.items()
-        if name not in ("q", "scale", "state")
+        if name not in ("q", "scale", "state", "offsets", "groups")
     ]
     own_signature = signature.replace(parameters=parameters, return_annotation=Piece)
 

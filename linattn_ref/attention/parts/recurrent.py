@@ -27,7 +27,7 @@ def step_of(forward: Any) -> Any:
     hints, signature = get_type_hints(forward.page, include_extras=True), inspect.signature(forward.page)
     parameters: dict[str, Any] = {}  # of a step, by those of the forward pass
     for name, parameter in signature.parameters.items():
-        if name not in ("causal", "key_mask", "state"):
+        if name not in ("causal", "key_mask", "state", "offsets"):
             kind = _of_one_token(hints[name])
             parameters[name] = parameter.replace(name=name + "_t" * (kind is not None), annotation=kind or hints[name])
     state = inspect.Parameter("state", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=get_args(hints["state"])[0])

@@ -57,7 +57,7 @@ def forward(
 ) -> tuple[Array, Saved]:
     """Equations (1)-(6) of the page."""
     k, v = shown(k, key_mask), shown(v, key_mask)
-    if not causal and hasattr(feature_map, "product"):
+    if not causal and state is None and hasattr(feature_map, "product"):
         phi, s, z, result, d = _over_all_keys(q, k, v, feature_map, key_mask, loops)
         return into(out, result), Saved(phi, v, result, d, ((s, z),), None, State(s, z, phi.log_scale))
     before = None if state is None else state.log_scale

@@ -14,6 +14,7 @@ import numpy as np
 from linattn_ref.attention import online_softmax
 from linattn_ref.attention import softmax as page
 from linattn_ref.attention.parts.masks import shown
+from linattn_ref.attention.parts.shared_heads import of_keys
 from linattn_ref.kernels.common.saturation import divided_by_sums
 from linattn_ref.op import Array, Bool, Float
 
@@ -80,9 +81,12 @@ def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = Fals
     return page.Gradients(d_q, d_k[..., saved.earlier :, :], d_v[..., saved.earlier :, :])
 
 
-def init_state(leading: Any, key_width: int, value_width: int, *, dtype: Any = np.float64, capacity: Any = None) -> Any:
+def init_state(
+    leading: Any, key_width: int, value_width: int, *, dtype: Any = np.float64, groups: int = 1, capacity: Any = None
+) -> Any:
     """An empty cache, in arrays of ``capacity`` rows."""
-    k, v = (np.empty((*leading, capacity or 1, width), dtype) for width in (key_width, value_width))
+    shape = *of_keys(leading, groups), capacity or 1
+    k, v = (np.empty((*shape, width), dtype) for width in (key_width, value_width))
     return _first(Rows(k, v, 0), 0, None)
 
 

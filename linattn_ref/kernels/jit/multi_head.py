@@ -9,22 +9,36 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.nn import affine
-from linattn_ref.nn.mechanism import Mechanism
-from linattn_ref.nn.multi_head import Params, Saved, attend, merge, split
+from linattn_ref.nn.heads import Part, cut, merge, parts_of, split
+from linattn_ref.nn.mechanism import Mechanism, shared
+from linattn_ref.nn.multi_head import Params, Saved, attend
 from linattn_ref.op import Array
 
 __all__ = ["forward"]
 
 
-def forward(x: Any, params: Params, mechanism: Mechanism, *, heads: int, key_mask: Any = None) -> tuple[Array, Saved]:
-    (w, b), width, buffers = params.inner, params.outer.w.shape[0], {}
-    columns = (slice(i, i + width) for i in range(0, len(b), width))
-    parts = [split(x @ w[:, some] + b[some], 1, heads)[0] for some in columns]  # (1)
+def forward(
+    x: Any,
+    params: Params,
+    mechanism: Mechanism,
+    *,
+    heads: int,
+    memory: Any = None,
+    key_mask: Any = None,
+    groups: int = 1,
+) -> tuple[Array, Saved]:
+    mechanism, (w, b), width, buffers = shared(mechanism, groups), params.inner, params.outer.w.shape[0], {}
+    parts, end, arrays, keys = parts_of(params, mechanism, heads), 0, [], x if memory is None else memory
+    for i, part in enumerate(parts):
+        some, end = slice(end, end + part.heads * part.width), end + part.heads * part.width
+        arrays += split((keys if i else x) @ w[:, some] + b[some], part)  # (1)
     if "out" in mechanism.accepts["forward"]:
-        buffers["out"] = split(np.empty((*x.shape[:-1], width), x.dtype), 1, heads)[0]
-    o, attention, gates, own = attend(parts, x, params, mechanism, key_mask, **buffers)  # (2)
-    del parts
+        (buffers["out"],) = split(np.empty((*x.shape[:-1], width), x.dtype), Part(heads, width // heads))
+    o, attention, gates, own = attend(arrays, keys, params, mechanism, key_mask, **buffers)  # (2)
+    del arrays
     y, outer = affine.forward(merge(o), params.outer)  # (3)
-    return y, Saved(
-        outer, affine.Saved(x, params.inner), attention, mechanism.backward, gates, own, mechanism.reads, heads
-    )
+    inner, of_memory = affine.Saved(x, params.inner), None
+    if memory is not None:
+        of_x, of_keys = cut(params.inner, parts)
+        inner, of_memory = affine.Saved(x, of_x), affine.Saved(memory, of_keys)
+    return y, Saved(outer, inner, attention, mechanism.backward, gates, own, mechanism.reads, heads, of_memory)
