@@ -49,13 +49,12 @@ def add_options(
     command: argparse.ArgumentParser, compute: ast.FunctionDef, told: dict[str, tuple[str, str]], bench: Bench
 ) -> None:
     """An option for each argument that is a number, a word, yes or no, or several of these."""
+    if compute.args.kwarg is not None:  # where measurements are kept
+        command.add_argument("--resume", action="store_true", help="go on from an interrupted run, else begin anew")
+        command.set_defaults(if_interrupted=KEPT)
     for argument, given in zip(compute.args.kwonlyargs, compute.args.kw_defaults, strict=True):
         name = argument.arg
         kind, text = told.get(name, ("", ""))
-        if name == "resume":
-            command.add_argument("--resume", action="store_true", help="go on from an interrupted run, else begin anew")
-            command.set_defaults(if_interrupted=KEPT)
-            continue
         try:
             default = bench.defaults.get(name) or ast.literal_eval(given or "None")
         except ValueError:  # it has a name
@@ -92,11 +91,13 @@ def run_bench(name: str, bench: Bench, arguments: argparse.Namespace) -> None:
     given = {option: x for option, x in vars(arguments).items() if x is not None}
     if "workers" in arguments:
         given["workers"] = workers_of(arguments)
+    where: dict[str, Any] = {}
     if "resume" in arguments:
-        given |= {"parts": arguments.out / f"{figure}-parts", "progress": True}
+        where = {"parts": arguments.out / f"{figure}-parts", "resume": arguments.resume, "progress": True}
     if bench.minutes >= 1:
         tell(f"bench {name}: {takes_of(bench)}, if no option says otherwise")
-    results = module.compute(**{x: given[x] for x in inspect.signature(module.compute).parameters if x in given})
+    taken = inspect.signature(module.compute).parameters
+    results = module.compute(**{option: given[option] for option in taken if option in given}, **where)
     if bench.is_drawn:
         report(figure, results, arguments)
     else:

@@ -24,7 +24,6 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2, tables 4 and 5.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -88,8 +87,7 @@ def compute(
     seed: int = 0,
     sizes: Mapping[str, Size] = NETWORKS,
     rounds: int = 3,
-    parts: str | os.PathLike[str] | None = None,
-    resume: bool = False,
+    **where: Any,
 ) -> Results:
     """Time an image in five ways beside PyTorch and fast-transformers, if installed (Table 5).
 
@@ -104,7 +102,7 @@ def compute(
     rounds : int
         Of timing, of which the median counts, after one that does not. A pixel that took 0.3 s in that one is timed
         once more, and one that took 3 s not again: then that one counts.
-    parts, resume
+    **where
         As in `measure_all`: a part is a way and a batch size, of all packages, which are timed in turn.
 
     Raises
@@ -123,7 +121,7 @@ def compute(
         for batch in BATCHES[name, way]
     }
     with one_thread(torch), workspace():
-        found = measure_all(tasks, settings, parts=parts, resume=resume)
+        found = measure_all(tasks, settings, **where)
     rows = [
         _row(name, way, by, batch, size, seconds)
         for name, size in sizes.items()

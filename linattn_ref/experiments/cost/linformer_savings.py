@@ -56,9 +56,7 @@ def compute(
     seed: int = 0,
     setting: Setting = Setting(),  # noqa: B008  # a tuple
     forms: Sequence[str] = FORMS,
-    parts: Any = None,
-    resume: bool = False,
-    progress: bool = False,
+    **where: Any,
 ) -> Results:
     """Measure both forms at every length and every ``k`` up to half of it; some 2 minutes.
 
@@ -73,8 +71,8 @@ def compute(
     setting : Setting
         Heads and width.
     forms : sequence of str
-    parts, resume, progress
-        As in `measure_all`.
+    **where
+        ``parts``, ``resume`` and ``progress``, as in `measure_all`.
 
     Raises
     ------
@@ -93,7 +91,6 @@ def compute(
         for form in forms
         for n in lengths
     }
-    where = {"parts": parts, "resume": resume, "progress": progress}
     found = measure_points(prepared, groups, settings, warm_up=WARM_UP, **where)
     return Results(
         setting=setting,

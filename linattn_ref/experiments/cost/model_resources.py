@@ -51,9 +51,7 @@ def compute(
     lengths: Sequence[int] = LENGTHS,
     rounds: int = 3,
     seed: int = 0,
-    parts: Any = None,
-    resume: bool = False,
-    progress: bool = False,
+    **where: Any,
 ) -> Results:
     """Time and memory of a step at every length; 2 minutes of one core.
 
@@ -64,8 +62,8 @@ def compute(
     rounds : int
         Of timing, after one that is not counted.
     seed : int
-    parts, resume, progress
-        As in `measure_all`.
+    **where
+        ``parts``, ``resume`` and ``progress``, as in `measure_all`.
 
     Raises
     ------
@@ -79,7 +77,6 @@ def compute(
         raise ValueError(f"lengths: expected two of them up to {LONGEST['softmax']}, got {lengths}")
     groups = {str(n): Group([x for x in LOOK if n <= LONGEST.get(x, n)], n, rounds, (seed,)) for n in lengths}
     settings = {"lengths": lengths, "rounds": rounds, "seed": seed}
-    where = {"parts": parts, "resume": resume, "progress": progress}
     return summarise(measure_points(step_of, groups, settings, warm_up=WARM_UP, **where), rounds)
 
 

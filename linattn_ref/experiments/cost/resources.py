@@ -80,9 +80,7 @@ def compute(
     seed: int = 0,
     methods: Sequence[str] = tuple(METHODS),
     setting: Setting = Setting(),  # noqa: B008  # a tuple
-    parts: Any = None,
-    resume: bool = False,
-    progress: bool = False,
+    **where: Any,
 ) -> Results:
     """Measure time and memory of attention against its length (Transformers are RNNs, Figure 1).
 
@@ -101,8 +99,8 @@ def compute(
         Such as online linear_causal, by default all; a wrong one lists them.
     setting : Setting
         Heads and width.
-    parts, resume, progress
-        As in `measure_all`.
+    **where
+        ``parts``, ``resume`` and ``progress``, as in `measure_all`.
 
     Raises
     ------
@@ -117,7 +115,6 @@ def compute(
         str(n): Group(methods_at(n, methods), n, rounds_at(n, rounds), (setting, seed), n >= MEMORY_FROM)
         for n in lengths
     }
-    where = {"parts": parts, "resume": resume, "progress": progress}
     return summarise(measure_points(prepared, groups, settings, warm_up=WARM_UP, **where), lengths, rounds, setting)
 
 

@@ -118,8 +118,9 @@ def compute(name: str, *, seed: int = SEED, quick: bool = False, **offered: Any)
     """The results of one figure; of what is offered its ``compute`` gets what it takes."""
     module = module_of(name)
     taken = inspect.signature(module.compute).parameters
+    kept = {"parts", "resume"} if "where" in taken else set()
     offered |= {"seed": seed, "rng": np.random.default_rng(seed), "quick": quick}
-    given = {key: value for key, value in offered.items() if key in taken}
+    given = {key: value for key, value in offered.items() if key in taken or key in kept}
     return module.compute(**given | (getattr(module, "QUICK", {}) if quick else {}))
 
 
