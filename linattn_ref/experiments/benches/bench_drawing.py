@@ -26,6 +26,7 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2, tables 4 and 
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes

@@ -39,6 +39,7 @@ from linattn_ref.kernels import jit, reference
 __all__ = ["compute", "draw", "make", "setup"]
 
 POSITIONS = tuple(2**p for p in range(4, 15))
+QUICK = {"positions": POSITIONS[:4]}
 STEPS = 16  # timed together: one takes some 30 microseconds, and the first finds the processor's caches cold
 
 
@@ -62,7 +63,6 @@ def compute(
     positions: Sequence[int] = POSITIONS,
     *,
     rng: Generator,
-    quick: bool = False,
     heads: int = 8,
     width: int = 64,
     rounds: int = 11,
@@ -76,15 +76,12 @@ def compute(
         Of the token that is made, from 1. The cache of each is made: ``2 heads width`` numbers a token.
     rng : numpy.random.Generator
         Draws the tokens, which nothing depends on.
-    quick : bool
-        Early positions only: for tests.
     heads, width : int
         ``H``, and ``D = M = C``.
     rounds : int
         Of timing.
     dtype : float32 or float64
     """
-    positions = [t for t in positions if t <= 128] if quick else list(positions)
     setups = [setup(t, heads, width, dtype, rng) for t in positions]
     compiled = [setup(t, heads, width, dtype, rng, kernels=jit) for t in positions]
     seconds = _seconds(compiled, rounds)
