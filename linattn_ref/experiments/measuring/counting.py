@@ -5,7 +5,8 @@ thin subclass beside them keeps the count::
 
     count(softmax.forward, q, k, v).multiply_adds == N * L * (D + M)
 
-What compiled kernels do is invisible here: use ``kernels=reference``.
+What compiled kernels do is invisible here: use ``kernels=reference``. By hand, since profilers see calls and seconds,
+and the counters of other packages are for their own arrays.
 """
 
 import gc

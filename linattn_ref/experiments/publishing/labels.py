@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from scipy.optimize import isotonic_regression
 
 __all__ = ["at", "at_ends", "ticks"]
 
@@ -87,16 +88,10 @@ def spread(middles: Sequence[float], heights: Sequence[float]) -> list[float]:
     order = np.argsort(middles, kind="stable")
     tall = np.array(heights, float)[order]
     stacked = np.append(0, np.cumsum((tall[1:] + tall[:-1]) / 2))  # if each stood on the one before
-    groups: list[list[float]] = []  # names that touch share how far they are from that: the mean
-    for wanted in np.array(middles, float)[order] - stacked:
-        groups.append([wanted])
-        while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
-            last = groups.pop()
-            groups[-1] += last
-    shifts = [float(np.mean(group)) for group in groups for _ in group]
+    shifts = isotonic_regression(np.array(middles, float)[order] - stacked).x  # of names that touch one: the mean
     placed = np.empty(len(order))
     placed[order] = stacked + shifts
-    return [float(each) for each in placed]
+    return placed.tolist()
 
 
 def readable(colour: Any) -> tuple[float, ...]:
