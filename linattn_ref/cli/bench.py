@@ -1,4 +1,4 @@
-"""``linattn-ref bench``: time, and memory, against a named yardstick. The list is `experiments.benches.registry`."""
+"""``linattn-ref bench``: time, and memory, against a named yardstick. The list is `experiments.publishing.registry`."""
 
 import argparse
 import ast
@@ -10,7 +10,7 @@ from typing import Any
 
 from linattn_ref import experiments
 from linattn_ref.cli.options import add_command, add_drawing, at_least, report, say, tell, workers_of
-from linattn_ref.experiments.benches.registry import BENCHES, Bench
+from linattn_ref.experiments.publishing.registry import BENCHES, Bench
 
 __all__ = ["add_benches"]
 

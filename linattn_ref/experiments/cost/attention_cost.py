@@ -29,9 +29,8 @@ from matplotlib.figure import Figure
 from numpy.random import Generator
 
 from linattn_ref.attention import online_softmax, softmax
-from linattn_ref.experiments.measuring.counting import costs
+from linattn_ref.experiments.measuring.counting import by_formula, costs
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.bands import by_formula
 from linattn_ref.experiments.publishing.restore import Results
 
 __all__ = ["compute", "draw"]

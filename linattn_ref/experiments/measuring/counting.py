@@ -11,17 +11,19 @@ and the counters of other packages are for their own arrays.
 
 import gc
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import BuiltinFunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.measuring.scaling import growth_exponent
 
-__all__ = ["Costs", "costs", "count", "kept_bytes", "peak_bytes"]
+__all__ = ["Costs", "by_formula", "costs", "count", "kept_bytes", "peak_bytes"]
 
 # Products that do not go through ``@``: refused, so that nothing is left out of the count in silence. So are the other
 # ufuncs that multiply matrices or vectors, and all of numpy.linalg; but not a product and a sum entry by entry.
@@ -189,3 +191,33 @@ def costs(
     peaks = [peak_bytes(both, *arrays) for arrays in inputs]
     size, (adds, keeps, peak) = inputs[0][0].itemsize, formulas
     return Costs(np.array(counted), adds, np.array(kept), keeps * size, np.array(peaks), peak * size)
+
+
+def by_formula(
+    axes: Sequence[Axes],
+    lengths: Any,
+    costs: Mapping[str, tuple[Any, str, str]],
+    units: Mapping[str, float],
+) -> None:
+    """Costs over the length, both logarithmic: points that were counted or measured, and the formula as a line.
+
+    Parameters
+    ----------
+    axes : sequence of Axes
+        One for each of ``units``.
+    lengths : array
+    costs : mapping
+        By the name that stands at the line's end, before the slope between the two greatest lengths: `Costs`, a colour
+        and a marker.
+    units : mapping
+        By which field of the costs is drawn, in what it is counted.
+    """
+    for name, (found, colour, marker) in costs.items():
+        for axis, (field, unit) in zip(axes, units.items(), strict=True):
+            measured = np.array(getattr(found, field))
+            axis.plot(lengths, measured / unit, marker, color=colour, zorder=3)
+            slope = growth_exponent(lengths, measured)
+            formula = np.array(getattr(found, f"{field}_formula")) / unit
+            axis.plot(lengths, formula, "-", color=colour, label=f"{name}slope {slope:.2f}")
+    for axis in axes:
+        axis.set(xscale="log", yscale="log")

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from linattn_ref.experiments.benches import registry
+from linattn_ref.experiments.publishing import registry
 from linattn_ref.experiments.publishing.restore import restore
 
 __all__ = ["BENCHES", "COMPILED", "FIGURES", "MINUTES", "caption_of", "module_of", "results_of"]

@@ -30,6 +30,7 @@ __all__ = ["check_readme", "mechanisms", "update"]
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.
 COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "out"}
+COMMON |= {"groups", "offsets"}  # packed sequences, and heads that share keys
 
 
 # Other forms of a mechanism, each a page beside it: they have no row of their own.

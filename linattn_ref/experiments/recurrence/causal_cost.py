@@ -36,9 +36,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.measuring.counting import costs, count
+from linattn_ref.experiments.measuring.counting import by_formula, costs, count
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.bands import by_formula
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels.reference import causal_product
 
