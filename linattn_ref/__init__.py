@@ -5,6 +5,7 @@ Where things are
 ``linattn_ref.attention``    one mechanism a file: formula, ``forward``, and the hand-derived ``backward`` below it
 ``linattn_ref.kernels``      backends, pages of the same names that are faster: Numba (``jit``), GPU (``cuda``)
 ``linattn_ref.gradcheck``    finite-difference and complex-step checks for any ``forward``/``backward`` pair
+``linattn_ref.conform``      is somebody's attention kernel right, and if not, why?
 ``linattn_ref.nn``           layers and losses as such pairs; ``linattn_ref.training`` steps over their parameters
 ``linattn_ref.theory``       each theorem as functions: what it states, what is measured
 ``linattn_ref.models``       transformers: autoregressive, bidirectional, and BERT, pretrained
@@ -25,6 +26,6 @@ from linattn_ref import lazy
 
 __version__ = "0.1.0"
 
-__all__ = ["attention", "data", "experiments", "gradcheck", "kernels", "models", "nn", "theory", "training"]
+__all__ = ["attention", "conform", "data", "experiments", "gradcheck", "kernels", "models", "nn", "theory", "training"]
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__)

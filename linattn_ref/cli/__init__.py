@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from linattn_ref import __version__
 from linattn_ref.cli.bench import add_benches
+from linattn_ref.cli.conform import add_conform
 from linattn_ref.cli.figures import add_figures
 from linattn_ref.cli.generate import add_drawn
 from linattn_ref.cli.lecture import add_lecture
@@ -35,7 +36,7 @@ EXTRAS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; its exit status: 0 done, 2 an error that was told, 130 stopped by Ctrl-C."""
+    """Run a command; its exit status: 0 done, 1 judged wrong, 2 an error that was told, 130 stopped by Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # whose encoding may have no sign for what a network wrote
             stream.reconfigure(errors="backslashreplace")
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What a record says makes the figure again; a run that was resumed ends with the same record as one that was not.
     arguments.command_line = shlex.join(["linattn-ref", *(word for word in words if word != "--resume")])
     try:
-        arguments.run(arguments)
+        status: int | None = arguments.run(arguments)
     except KeyboardInterrupt:
         tell(f"linattn-ref: interrupted{arguments.if_interrupted}")
         return 130
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         by_others = isinstance(error, (ChildProcessError, ConnectionError))  # as Ctrl-C, they may come at any time
         tell(f"linattn-ref: error: {one_line(error)}{arguments.if_interrupted * by_others}")
         return 2
-    return 0
+    return status or 0
 
 
 def one_line(error: Exception) -> str:
@@ -91,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
     add_tasks(train.add_subparsers(title="what", required=True, metavar="WHAT"))
     add_gather(commands)
     add_drawn(commands)
+    add_conform(commands)
     add_lecture(commands)
     add_live(commands)
     return top

@@ -13,7 +13,7 @@ __all__ = ["add_command", "add_drawing", "at_least", "report", "say", "tell", "w
 
 
 def add_command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], None], description: str | None = None
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], description: str | None = None
 ) -> argparse.ArgumentParser:
     """A subcommand that calls ``run``; its help is the description, or the docstring of ``run``."""
     text = inspect.cleandoc(description or run.__doc__ or "")

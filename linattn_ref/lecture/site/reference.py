@@ -26,7 +26,7 @@ API = (
     "data",
     "kernels.reference",
 )
-SINGLE = ("gradcheck",)
+SINGLE = ("conform", "gradcheck")
 
 
 def write_api(folder: Path) -> None:

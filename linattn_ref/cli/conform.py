@@ -1,0 +1,150 @@
+"""``linattn-ref conform``: is somebody's kernel right?"""
+
+import argparse
+import ast
+import importlib
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from linattn_ref.cli.options import add_command, at_least, say, tell
+
+__all__ = ["add_conform"]
+
+
+def run_conform(arguments: argparse.Namespace) -> int:
+    """Judge an attention kernel: its output, gradients, states, masks and edges, against the pages in float64.
+
+    TARGET is module:function or file.py:function, of NumPy, PyTorch, JAX or CuPy; or module:forward,backward, a pair;
+    or a module that has both. It is called with the pages' names of arguments. A conform.toml beside the file says
+    where it differs, as the options --map to --arrays do; if it has a table of the function's name, that one.
+
+    Exit status 0: all that is offered passes. 1: a check fails. 2: nothing could be run.
+    """
+    from linattn_ref.conform import faults, files
+    from linattn_ref.conform.checks import CHECKS
+    from linattn_ref.conform.questions import OPS
+    from linattn_ref.conform.report import Report
+    from linattn_ref.conform.run import names_of, run_apart
+
+    if arguments.list:
+        for each in CHECKS.values():
+            say(f"{each.name}: {each.why}")
+        return 0
+    if arguments.confusion:
+        faults.save(arguments.confusion, arguments.command_line)
+        say("wrote", arguments.confusion)
+        return 0
+    if arguments.write:
+        written = files.write(arguments.write, (arguments.op,) if arguments.op else tuple(OPS), arguments.full)
+        size = sum(path.stat().st_size for path in written)
+        say(f"wrote {len(written) - 1} cases and manifest.json to {arguments.write}, {size / 1e6:.1f} MB")
+        return 0
+    if arguments.read:
+        report = files.read(arguments.read)
+    else:
+        if not arguments.target or not arguments.op:
+            raise ValueError("expected TARGET and --op, or --write, --read, --confusion or --list")
+        mapping = mapping_of(arguments).checked()
+        names = names_of(arguments.op, tuple(arguments.only or ()))
+        outcomes = []
+        for outcome in run_apart(
+            arguments.target,
+            arguments.op,
+            arguments.dtype,
+            mapping,
+            names,
+            full=arguments.full,
+            seed=arguments.seed,
+            timeout=arguments.timeout,
+        ):
+            outcomes.append(outcome)
+            tell(f"{len(outcomes)}/{len(names)} {outcome.name}: {outcome.verdict}")
+        report = Report(arguments.target, arguments.op, arguments.dtype, tuple(outcomes))
+    say(report)
+    for path in (arguments.json, arguments.html):
+        if path:
+            report.save(path)
+            say("wrote", path)
+    return 0 if report.ok else 1
+
+
+def mapping_of(arguments: argparse.Namespace) -> Any:
+    """How the target wants to be called: what ``conform.toml`` says, and the options over it."""
+    from linattn_ref.conform.target import Mapping, NotATarget
+
+    place, _, function = arguments.target.partition(":")
+    path = arguments.toml or (Path(place).with_name("conform.toml") if place.endswith(".py") else None)
+    said: dict[str, Any] = {}
+    if path is not None and (arguments.toml or path.is_file()):
+        try:
+            said = tomllib.loads(path.read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise NotATarget(f"{path}: {error}") from None
+        said = said.get(function, said)
+    unknown = {*said} - {*Mapping._fields}
+    if unknown:
+        raise NotATarget(f"{path}: expected {', '.join(Mapping._fields)}, got {', '.join(sorted(unknown))}")
+    for field in ("names", "fixed", "given"):
+        said[field] = {**said.get(field, {}), **dict(getattr(arguments, field) or ())}
+    said["declares"] = (*said.get("declares", ()), *(arguments.declares or ()))
+    said |= {
+        f: getattr(arguments, f)
+        for f in ("layout", "mask", "gate", "state", "arrays", "device")
+        if getattr(arguments, f)
+    }
+    said["given"] = {name: named(x) for name, x in said["given"].items()}
+    return Mapping(**said)
+
+
+def named(value: Any) -> Any:
+    """A value; ``@module`` and ``@module:name`` are what they name."""
+    if not isinstance(value, str) or not value.startswith("@"):
+        return value
+    module, _, name = value[1:].partition(":")
+    return getattr(importlib.import_module(module), name) if name else importlib.import_module(module)
+
+
+def pair(word: str) -> tuple[str, Any]:
+    """An option's type: ``name=value``, the value in Python's notation where it is one."""
+    name, equals, value = word.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"expected name=value, got {word!r}")
+    try:
+        return name, ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(value, value))
+    except (SyntaxError, ValueError):
+        return name, value
+
+
+def add_conform(commands: Any) -> None:
+    """The command and its options."""
+    command = add_command(commands, "conform", run_conform)
+    option = command.add_argument
+    option("target", nargs="?", metavar="TARGET", help="module:function, file.py:function, or a pair of functions")
+    option("--op", choices=("softmax", "linear", "gated_linear", "delta", "gated_delta"), help="what it computes")
+    option("--dtype", choices=("float64", "float32", "float16", "bfloat16"), default="float32", help="of its inputs")
+    option("--only", nargs="+", metavar="CHECK", help="these checks alone (--list names them)")
+    option("--full", action="store_true", help="more sizes")
+    option("--seed", type=at_least(0), default=0, help="of the inputs (default: 0)")
+    option("--timeout", type=float, default=600.0, metavar="S", help="seconds that a check may take (default: 600)")
+    option("--map", dest="names", nargs="+", type=pair, metavar="OURS=THEIRS", help="names of arguments: log_gate=g")
+    option(
+        "--fixed", nargs="+", type=pair, metavar="OPTION=VALUE", help="built in, so not passed: scale=1.0 causal=true"
+    )
+    option(
+        "--give", dest="given", nargs="+", type=pair, metavar="NAME=VALUE", help="arguments of its own, always passed"
+    )
+    option("--declare", dest="declares", nargs="+", metavar="OPTION", help="options that its signature does not show")
+    option("--layout", choices=("BHND", "BNHD", "packed"), help="of arrays of tokens (default: BHND)")
+    option("--mask", choices=("BHL", "BL"), help="whether masks have heads (default: BHL)")
+    option("--gate", choices=("head", "channel"), help="one number per head, or per channel (default: head)")
+    option("--state", choices=("CM", "MC"), help="MC: its states are transposed")
+    option("--arrays", choices=("numpy", "torch", "jax", "cupy"), help="default: what its module imports")
+    option("--device", help="of PyTorch (default: cpu)")
+    option("--toml", type=Path, metavar="FILE", help="a mapping (default: conform.toml beside the file)")
+    option("--json", type=Path, metavar="FILE", help="write the report")
+    option("--html", type=Path, metavar="FILE", help="write it as a page, with the error of each token")
+    option("--write", type=Path, metavar="DIR", help="write cases as files, for kernels in other languages")
+    option("--read", type=Path, metavar="DIR", help="judge the answers that lie beside them")
+    option("--confusion", type=Path, metavar="FILE", help="plant every mistake, and write which are taken for which")
+    option("--list", action="store_true", help="the checks, and why")

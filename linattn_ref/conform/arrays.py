@@ -1,0 +1,173 @@
+"""How arrays cross to NumPy, PyTorch, JAX or CuPy, and how each of them is asked for gradients."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+__all__ = ["LIBRARIES", "Library", "library_of"]
+
+
+class Library:
+    """NumPy, which differentiates nothing."""
+
+    name, differentiates = "numpy", False
+    views = False  # whether arrays are views with gaps in larger ones
+    dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
+
+    def check(self, dtype: str) -> None:
+        """That the dtype exists there."""
+        if dtype not in self.dtypes:
+            raise ValueError(f"dtype: expected one of {', '.join(self.dtypes)}, got {dtype!r}")
+        self.numpy_dtype(dtype)
+
+    def numpy_dtype(self, dtype: str) -> Any:
+        """NumPy's dtype of that name; bfloat16 is `ml_dtypes`'."""
+        return importlib.import_module("ml_dtypes").bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+
+    def state_dtype(self, dtype: str) -> str:
+        """In which a state is kept: float32 at least."""
+        return dtype if dtype in ("float64", "float32") else "float32"
+
+    def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
+        """A new array of the library, contiguous, in memory of its own."""
+        return self.placed(np.array(x, dtype=self.numpy_dtype(dtype), order="C"), np.zeros)
+
+    def placed(self, x: Any, zeros: Callable[..., Any]) -> Any:
+        """The array, or a view with the same content."""
+        if not self.views or not x.ndim:
+            return x
+        larger = zeros((*x.shape[:-1], 2 * x.shape[-1]), dtype=x.dtype)
+        larger[..., ::2] = x
+        return larger[..., ::2]
+
+    @contextlib.contextmanager
+    def spread(self) -> Iterator[None]:
+        """Within it, arrays are views."""
+        self.views = True
+        try:
+            yield
+        finally:
+            self.views = False
+
+    def numpy(self, x: Any) -> np.ndarray:
+        """A copy in float64."""
+        return np.array(x, dtype=np.float64)
+
+    def dtype(self, x: Any) -> str:
+        """The name of an array's dtype."""
+        return str(x.dtype).rpartition(".")[2]
+
+    def ask(
+        self, call: Callable[..., Any], given: Any, options: Any, state_name: str, state: Any, d: Any
+    ) -> tuple[Any, Any, Any]:
+        """Output, last state and gradients under ``d``, those of ``state`` too unless it is None."""
+        return *call(given, options), None
+
+
+class CuPy(Library):
+    """As NumPy, on a GPU."""
+
+    name = "cupy"
+    dtypes = "float64", "float32", "float16"
+
+    def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
+        cupy = importlib.import_module("cupy")
+        return self.placed(cupy.array(x, dtype=dtype, order="C"), cupy.zeros)
+
+    def numpy(self, x: Any) -> np.ndarray:
+        return np.array(importlib.import_module("cupy").asnumpy(x), dtype=np.float64)
+
+
+class Torch(Library):
+    """PyTorch, by autograd."""
+
+    name, differentiates = "torch", True
+
+    def check(self, dtype: str) -> None:
+        importlib.import_module("torch")
+
+    def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
+        torch = importlib.import_module("torch")
+        array = torch.from_dlpack(np.array(x, order="C")).to(getattr(torch, dtype)).to(device)
+        return self.placed(array, functools.partial(torch.zeros, device=device))
+
+    def numpy(self, x: Any) -> np.ndarray:
+        return np.array(x.detach().cpu().double().numpy())
+
+    def ask(
+        self, call: Callable[..., Any], given: Any, options: Any, state_name: str, state: Any, d: Any
+    ) -> tuple[Any, Any, Any]:
+        torch = importlib.import_module("torch")
+        leaves = dict(given)
+        parts = () if state is None else state if isinstance(state, tuple) else (state,)
+        if d is not None:
+            for x in (*leaves.values(), *parts):
+                x.requires_grad_()
+        out, last = call(leaves, options)
+        if d is None or not out.requires_grad:
+            return out, last, None
+        d_out, d_state = d
+        ends, cotangents = [out], [d_out]
+        if d_state is not None and last is not None:
+            ends += last if isinstance(last, tuple) else (last,)
+            cotangents += d_state if isinstance(d_state, tuple) else (d_state,)
+        found = torch.autograd.grad(ends, [*leaves.values(), *parts], cotangents, allow_unused=True)
+        grads = dict(zip(leaves, found, strict=False))
+        if parts:
+            of_state = tuple(
+                torch.zeros_like(x) if g is None else g for x, g in zip(parts, found[len(leaves) :], strict=True)
+            )
+            grads["state"] = of_state if isinstance(state, tuple) else of_state[0]
+        return out, last, grads
+
+
+class Jax(Library):
+    """JAX, by ``vjp``."""
+
+    name, differentiates = "jax", True
+
+    def check(self, dtype: str) -> None:
+        jax = importlib.import_module("jax")
+        if dtype == "float64":
+            jax.config.update("jax_enable_x64", True)
+
+    def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
+        return importlib.import_module("jax.numpy").array(x, dtype=dtype)
+
+    def numpy(self, x: Any) -> np.ndarray:
+        return np.array(x, dtype=np.float64)
+
+    def ask(
+        self, call: Callable[..., Any], given: Any, options: Any, state_name: str, state: Any, d: Any
+    ) -> tuple[Any, Any, Any]:
+        jax = importlib.import_module("jax")
+        if d is None:
+            return *call(given, options), None
+
+        def function(arrays: Any, first: Any) -> Any:
+            return call(arrays, options if state is None else {**options, state_name: first})
+
+        (out, last), pull = jax.vjp(function, dict(given), state)
+        d_out, d_state = d
+        zero = jax.tree.map(lambda x: x * 0, last)
+        grads, of_state = pull((d_out, zero if d_state is None or last is None else d_state))
+        return out, last, grads if state is None else {**grads, "state": of_state}
+
+
+LIBRARIES: dict[str, Library] = {library.name: library for library in (Library(), Torch(), Jax(), CuPy())}
+
+
+def library_of(function: Any) -> Library:
+    """The one that the function's module has imported, by its names; NumPy where it has none."""
+    module = sys.modules.get(getattr(inspect.unwrap(function), "__module__", "") or "")
+    found = {str(getattr(x, "__name__", "")).partition(".")[0] for x in vars(module).values()} if module else set[str]()
+    found.add(str(getattr(module, "__name__", "")).partition(".")[0])
+    return next((LIBRARIES[name] for name in ("torch", "jax", "cupy") if name in found), LIBRARIES["numpy"])

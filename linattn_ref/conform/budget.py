@@ -1,0 +1,113 @@
+"""How far off an answer may be: what an honest implementation in the kernel's precision is, and no more.
+
+The question is answered again in float32 (or float64), several times: by our pages as they are and by their chunked and
+tiled forms, with the channels in another order, so that sums are rounded otherwise, and with inputs that are off by a
+unit in the last place, as a product that is rounded on the way is. Allowed is, :data:`FACTOR` times,
+
+- the largest error that any of these makes, of the entries that are computed together (a row of channels);
+- one rounding of the largest number of its head, since another order of a sum leaves something where ours leaves 0; for
+  a number per token (``beta``, a gate per head), which is a sum over the tokens, the square root of their number more;
+- for softmax, one rounding of the largest score: ``exp(a - logsumexp(a))`` keeps that much of it.
+
+So a kernel at strong gates, where all gradients are small, is judged by what its precision can do there. A dtype of 16
+bits computes in float32 and rounds once: twice the error of one rounding is allowed beside.
+
+Zeros never pass: an array of which most entries are allowed to be off by their own size cannot be judged, which fails.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from linattn_ref.attention import chunked_linear, online_softmax
+from linattn_ref.conform.questions import Arrays, Question, answer
+
+__all__ = ["FACTOR", "allowed", "is_blind"]
+
+FACTOR = 8.0
+ORDERS = 2  # of the channels, beside the order that is asked
+
+UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # the relative error of one rounding
+
+
+def allowed(question: Question, right: Arrays, dtype: str) -> Arrays:
+    """The largest error allowed of each entry."""
+    working = np.dtype(np.float64 if dtype == "float64" else np.float32)
+    rng = np.random.default_rng(0)
+    unit, tiny = (2.0**-52, 0.0) if dtype == "float64" else (2.0**-23, 2.0**-126)
+    off = {name: np.zeros(x.shape) for name, x in right.items()}
+    for way in ({}, chunked(question)):
+        for order in range(1 + ORDERS):
+            d, m = question.inputs["q"].shape[-1], question.inputs["v"].shape[-1]
+            of_d, of_m = (rng.permutation(width) if order else np.arange(width) for width in (d, m))
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                asked = reordered(nudged(question, unit, rng) if order else question, of_d, of_m)
+                honest = answer(asked, working, **way)
+            for name, x in honest.items():
+                there = reordered_array(name, x.astype(np.float64), np.argsort(of_d), np.argsort(of_m), question)
+                off[name] = np.fmax(off[name], abs(there - right[name]))
+    score = 0.0
+    if question.op == "softmax":
+        longest = [np.linalg.norm(question.inputs[x], axis=-1).max(initial=0.0) for x in "qk"]
+        score = question.scale * longest[0] * longest[1]
+    found = {}
+    for name, x in off.items():
+        rows = x.ndim == question.inputs["q"].ndim or name in ("s", "d_s")
+        size = abs(right[name])
+        together = x.max(axis=-1, keepdims=True, initial=0.0) if rows else x
+        head = size.max(axis=(-2, -1) if rows else -1, keepdims=True, initial=0.0)
+        once = unit / 2 * head * (1.0 + score if rows else np.sqrt(size.shape[-1]))
+        found[name] = FACTOR * (together + once) + 2 * UNIT.get(dtype, 0.0) * size + tiny
+        if dtype == "float16":  # whose smallest steps are of one size
+            found[name] = found[name] + 2.0**-24 * (right[name] != 0)
+    return found
+
+
+def nudged(question: Question, unit: float, rng: np.random.Generator) -> Question:
+    """With queries, keys and values off by a unit in the last place, or not: roundings on the way do as much."""
+    return question.change(
+        **{x: question.inputs[x] * (1 + unit * rng.integers(-1, 2, question.inputs[x].shape)) for x in "qkv"}
+    )
+
+
+def chunked(question: Question) -> dict[str, Any]:
+    """What computes the same a tile or a chunk at a time: another page, or another rule within the page."""
+    if question.op == "softmax":
+        return {"page": online_softmax}
+    if question.op == "linear":
+        return {"page": chunked_linear} if question.causal else {}
+    return {}
+
+
+def is_blind(right: np.ndarray, budget: np.ndarray) -> bool:
+    """Whether zeros would pass where the right answer is something else."""
+    there = right != 0
+    return bool(there.any() and (budget >= abs(right))[there].mean() > 0.5)
+
+
+def reordered(question: Question, of_d: np.ndarray, of_m: np.ndarray) -> Question:
+    """The same question with its channels in another order."""
+
+    def turn(name: str, x: np.ndarray) -> np.ndarray:
+        return reordered_array(name, x, of_d, of_m, question)
+
+    inputs = {name: turn(name, x) for name, x in question.inputs.items()}
+    states = [
+        None if x is None else tuple(turn(name, y) for name, y in zip(("s", "z"), x, strict=False))
+        for x in (question.state, question.d_state)
+    ]
+    d_out = turn("d_out", question.d_out)
+    return question._replace(inputs=inputs, d_out=d_out, state=states[0], d_state=states[1])
+
+
+def reordered_array(name: str, x: np.ndarray, of_d: np.ndarray, of_m: np.ndarray, question: Question) -> np.ndarray:
+    kind = name.removeprefix("d_")
+    if kind == "s":
+        return x[..., of_d, :][..., of_m]
+    if kind in ("v", "out"):
+        return x[..., of_m]
+    if kind in ("q", "k", "z") or (kind == "log_gate" and question.axis("log_gate") == -2):
+        return x[..., of_d]
+    return x

@@ -1,0 +1,428 @@
+"""The checks: each a name, one sentence why, and the questions that it asks.
+
+A check is a generator of trials, a question and what to compare; :class:`Judge` answers them, or says why a
+target offers nothing to check. What a kernel must be, beyond equal numbers (inputs unaltered, the same numbers twice,
+one pass equal to pieces), is a few lines here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.conform.budget import allowed, is_blind
+from linattn_ref.conform.questions import OPS, Arrays, Question, answer, ask, rounded
+from linattn_ref.conform.target import Answer, Target
+
+__all__ = ["CHECKS", "Check", "Judge", "Place", "Trial"]
+
+
+class Place(NamedTuple):
+    """One array, at the entry that is off by the most and at the first that is off by more than is allowed."""
+
+    array: str
+    worst: float  # in units of the budget
+    at: tuple[int, ...]  # the first that is off by too much, or else the worst
+    got: float
+    expected: float
+    allowed: float
+    trial: str
+    by_token: tuple[float, ...] = ()  # the worst of each token
+    blind: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.worst <= 1 and not self.blind
+
+    def __str__(self) -> str:
+        if self.blind:
+            return f"{self.array}: cannot be judged, zeros would pass"
+        at = ", ".join(map(str, self.at))
+        return f"{self.array}[{at}]: got {self.got:.6g}, expected {self.expected:.6g}, allowed {self.allowed:.2g}"
+
+
+class Trial(NamedTuple):
+    """A question that was answered."""
+
+    note: str  # what is special
+    question: Question
+    got: Answer
+    right: Arrays
+    places: list[Place]
+
+
+class Check(NamedTuple):
+    name: str
+    why: str
+    needs: tuple[str, ...]  # options, or "gradients", without which there is nothing to check
+    run: Callable[[Judge], Iterator[Trial]]
+    ops: tuple[str, ...]
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def check(*needs: str, ops: tuple[str, ...] = tuple(OPS)) -> Callable[[Any], Any]:
+    """Make a check of a generator of trials; its docstring is why."""
+
+    def register(function: Callable[[Judge], Iterator[Trial]]) -> Callable[[Judge], Iterator[Trial]]:
+        name = function.__name__
+        CHECKS[name] = Check(name, " ".join(inspect.cleandoc(function.__doc__ or "").split()), needs, function, ops)
+        return function
+
+    return register
+
+
+class Judge:
+    """Asks a target, and compares."""
+
+    def __init__(self, target: Target, seed: int = 0, full: bool = False) -> None:
+        self.target, self.full, self.seed = target, full, seed
+        self.rng = np.random.default_rng(seed)
+
+    def ask(self, **options: Any) -> Question:
+        """A question with what the target has built in."""
+        fixed = self.target.mapping.fixed
+        kept = {name: x for name, x in options.items() if name not in fixed}
+        if "causal" in kept and not self.target.offers("causal"):
+            del kept["causal"]
+        normalise = {"normalise": True} if self.target.offers("normalise") else {}
+        given = {"gate_per": self.target.mapping.gate, "dtype": self.target.dtype, **normalise, **fixed, **kept}
+        if given.get("state") and "causal" in OPS[self.target.op].options:
+            given["causal"] = True
+        if self.target.mapping.layout == "packed":
+            given.setdefault("leading", (1, 4))
+        return ask(self.target.op, self.rng, **given)
+
+    def trial(self, note: str, question: Question, only: tuple[str, ...] | None = None, **how: Any) -> Trial:
+        """Ask, and compare all that came back, or the arrays of these names only."""
+        got = self.target.answer(question, **how)
+        right = answer(question)
+        budget = allowed(question, right, self.target.dtype)
+        names = [name for name in right if name in got.arrays and (only is None or name in only)]
+        return Trial(
+            note,
+            question,
+            got,
+            right,
+            [self.compare(note, name, got.arrays[name], right[name], budget[name], question) for name in names],
+        )
+
+    def compare(
+        self, note: str, name: str, got: np.ndarray, right: np.ndarray, budget: Any, question: Question | None = None
+    ) -> Place:
+        """One array with what it should be."""
+        if got.shape != right.shape:
+            raise ValueError(f"{name}: expected shape {right.shape} (heads before tokens), got {got.shape}")
+        budget = np.broadcast_to(np.asarray(budget, float), right.shape)
+        off = abs(got - right)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(off == 0, 0.0, off / budget)
+        ratio = np.where(np.isfinite(got), ratio, np.inf)
+        if not ratio.size:
+            return Place(name, 0.0, (), 0.0, 0.0, 0.0, note)
+        at = int((ratio > 1).argmax()) if (ratio > 1).any() else int(ratio.argmax())
+        index = tuple(map(int, np.unravel_index(at, ratio.shape)))
+        by_token: tuple[float, ...] = ()
+        if question is not None and name not in ("s", "z", "d_s", "d_z"):
+            axis = question.axis("d_out" if name == "out" else name.removeprefix("d_")) % ratio.ndim
+            by_token = tuple(ratio.max(axis=tuple(i for i in range(ratio.ndim) if i != axis)).tolist())
+        return Place(
+            name,
+            float(ratio.max()),
+            index,
+            float(got[index]),
+            float(right[index]),
+            float(budget[index]),
+            note,
+            by_token,
+            is_blind(right, budget),
+        )
+
+    def same(
+        self, note: str, first: Trial, name: str, got: np.ndarray, expected: np.ndarray, budget: Any = 0.0
+    ) -> Trial:
+        """Something else that must hold of a trial's answer."""
+        question = first.question if name in first.right else None
+        return first._replace(note=note, places=[self.compare(note, name, got, expected, budget, question)])
+
+
+@check()
+def output(judge: Judge) -> Iterator[Trial]:
+    """The output is the formula's, at ordinary inputs."""
+    for causal in (False, True) if judge.target.offers("causal") else (None,):
+        yield judge.trial(f"causal={causal}" if causal is not None else "", judge.ask(causal=causal), ("out",))
+
+
+@check()
+def output_dtype(judge: Judge) -> Iterator[Trial]:
+    """What comes out has the dtype of what went in."""
+    trial = judge.trial("", judge.ask(n=3), ())
+    same = float(trial.got.dtype == judge.target.dtype)
+    yield judge.same(f"got {trial.got.dtype}", trial, "is_" + judge.target.dtype, np.array([same]), np.ones(1))
+
+
+@check("gradients")
+def gradients(judge: Judge) -> Iterator[Trial]:
+    """Every gradient is right under a random cotangent."""
+    for causal in (False, True) if judge.target.offers("causal") else (None,):
+        trial = judge.trial(f"causal={causal}" if causal is not None else "", judge.ask(causal=causal))
+        yield trial._replace(places=[place for place in trial.places if place.array.startswith("d_")])
+
+
+@check("gradients")
+def gradient_of_one_row(judge: Judge) -> Iterator[Trial]:
+    """A cotangent that is zero on all but one row shows what a sum over rows hides."""
+    question = judge.ask(causal=True)
+    for row in (0, 11, 19) if judge.full else (11,):
+        one = np.zeros_like(question.d_out)
+        one[..., row, :] = question.d_out[..., row, :]
+        yield judge.trial(f"row {row}", question.change(d_out=one))
+
+
+@check("scale")
+def scale(judge: Judge) -> Iterator[Trial]:
+    """A scale that is given replaces the default; it does not multiply it."""
+    yield judge.trial("scale=0.37", judge.ask(scale=0.37))
+
+
+@check("causal")
+def causal(judge: Judge) -> Iterator[Trial]:
+    """A huge change of the future leaves the outputs before it as they are."""
+    yield from future(judge, judge.ask(causal=True))
+
+
+@check(ops=("gated_linear", "delta", "gated_delta"))
+def causality(judge: Judge) -> Iterator[Trial]:
+    """A huge change of the future leaves the outputs before it as they are."""
+    yield from future(judge, judge.ask())
+
+
+def future(judge: Judge, question: Question) -> Iterator[Trial]:
+    """The same question with other tokens from the twelfth on."""
+    size = 30.0 if judge.target.dtype == "float16" else 1e4
+    inputs = {
+        name: x.copy()
+        for name, x in question.inputs.items()
+        if name in ("k", "v") or (name == "q" and judge.target.op != "softmax")
+    }
+    for name, x in inputs.items():
+        if name != "k" or "beta" not in question.inputs or question.options.get("normalise", True):
+            x[..., 12:, :] *= size
+    changed = question.change(**inputs)
+    got, right = judge.target.answer(changed, gradients=False), answer(question)
+    budget = allowed(question, right, judge.target.dtype)
+    trial = Trial("tokens from 12 on times a large number", changed, got, right, [])
+    before = (..., slice(None, 12), slice(None))
+    yield judge.same(trial.note, trial, "out", got.arrays["out"][before], right["out"][before], budget["out"][before])
+
+
+@check("causal")
+def fewer_queries(judge: Judge) -> Iterator[Trial]:
+    """With fewer queries than keys the last query sees all keys: the two are aligned at the end."""
+    yield judge.trial("7 queries, 20 keys", judge.ask(causal=True, n=7, keys=20))
+
+
+@check(ops=("softmax",))
+def other_lengths(judge: Judge) -> Iterator[Trial]:
+    """Numbers of queries and of keys are two numbers."""
+    if not judge.target.mapping.fixed.get("causal") and judge.target.mapping.layout != "packed":
+        yield judge.trial("20 queries, 7 keys", judge.ask(n=20, keys=7))
+
+
+@check()
+def lengths(judge: Judge) -> Iterator[Trial]:
+    """Any number of tokens: one, a tile less one, a tile, a tile and one, a prime."""
+    for n in (1, 2, 15, 16, 17, 31, 63, 64, 65, 127, 129) if judge.full else (1, 2, 17, 65):
+        only = ("out", "d_v") if n == 1 else None  # its other gradients are nearly, or exactly, 0
+        yield judge.trial(f"{n} tokens", judge.ask(n=n, causal=True, leading=(1, 2)), only)
+
+
+@check()
+def widths(judge: Judge) -> Iterator[Trial]:
+    """The width of values is not that of keys, nor a multiple of anything."""
+    for d, m in ((8, 24), (24, 8), (5, 3), (64, 16)) if judge.full else ((8, 24), (24, 8)):
+        yield judge.trial(f"D={d}, M={m}", judge.ask(d=d, m=m, causal=True))
+
+
+def masks(judge: Judge, question: Question) -> Iterator[tuple[str, np.ndarray]]:
+    """Some masks, the same for all heads."""
+    shape, n = question.inputs["k"].shape[:-1], question.inputs["k"].shape[-2]
+    places = np.arange(n)
+    inside = (judge.rng.random(n) < 0.7) & (places != 3)
+    for where, mask in (("in front", places >= 5), ("in the middle", inside), ("at the end", places < n - 6)):
+        yield where, np.broadcast_to(mask, shape).copy()
+
+
+@check("key_mask")
+def masked_is_absent(judge: Judge) -> Iterator[Trial]:
+    """A masked key is as if it were not there: no weight, no decay, no gradient, wherever it stands."""
+    question = judge.ask(causal=True)
+    for where, mask in masks(judge, question):
+        yield judge.trial(f"masked {where}", question.change(key_mask=mask))
+
+
+@check("key_mask")
+def masked_content(judge: Judge) -> Iterator[Trial]:
+    """What a masked key contains changes nothing, even if it is huge."""
+    question = judge.ask(causal=True)
+    for where, mask in list(masks(judge, question))[: 3 if judge.full else 1]:
+        huge = {name: np.where(mask[..., None], question.inputs[name], 1e4) for name in ("k", "v")}
+        trial = judge.trial(f"masked {where}, content 1e4", question.change(key_mask=mask), ())
+        changed = judge.target.answer(question.change(key_mask=mask, **huge), gradients=False)
+        budget = allowed(trial.question, trial.right, judge.target.dtype)["out"]
+        yield judge.same(trial.note, trial, "out", changed.arrays["out"], trial.right["out"], budget)
+
+
+@check("key_mask")
+def sees_nothing(judge: Judge) -> Iterator[Trial]:
+    """A query that sees no key gets 0, and so do all gradients through it: not NaN."""
+    question = judge.ask(causal=True)
+    mask = np.broadcast_to(np.arange(question.inputs["k"].shape[-2]) >= 5, question.inputs["k"].shape[:-1]).copy()
+    yield judge.trial("the first five keys masked", question.change(key_mask=mask), ("out", "d_q"))
+    yield judge.trial("all keys masked", question.change(key_mask=np.zeros_like(mask)))
+
+
+@check("state", ops=("linear", "gated_linear", "delta", "gated_delta"))
+def from_a_state(judge: Judge) -> Iterator[Trial]:
+    """From a given state on, outputs, the last state and gradients are right."""
+    yield judge.trial("a state at random", judge.ask(state=True))
+
+
+@check("d_state", ops=("linear", "gated_linear", "delta", "gated_delta"))
+def gradient_of_the_last_state(judge: Judge) -> Iterator[Trial]:
+    """Where something goes on from the last state, its gradient comes back through all tokens to the first state."""
+    yield judge.trial("a gradient of the last state", judge.ask(state=True, d_state=True))
+
+
+@check("state", ops=("linear", "gated_linear", "delta", "gated_delta"))
+def pieces(judge: Judge) -> Iterator[Trial]:
+    """One pass, two pieces, and token by token give the same, the state handed on as the kernel gave it."""
+    question = judge.ask(state=True)
+    right = answer(question)
+    budget = allowed(question, right, judge.target.dtype)
+    n = question.inputs["k"].shape[-2]
+    for note, cuts in (("in two pieces", (0, 13, n)), ("token by token", range(n + 1))):
+        state, outs, last = None, [], None
+        for start, stop in itertools.pairwise(cuts):
+            last = judge.target.answer(question.rows(start, stop), gradients=False, state=state)
+            state = last.state
+            outs.append(last.arrays["out"])
+            if state is None:
+                raise ValueError("a state was given and none came back: return (out, state)")
+        assert last is not None
+        trial = Trial(note, question, last, right, [])
+        found = {**last.arrays, "out": np.concatenate(outs, axis=-2)}
+        names = [name for name in found if name in right and not name.startswith("d_")]
+        yield trial._replace(
+            places=[judge.compare(note, name, found[name], right[name], budget[name], question) for name in names]
+        )
+
+
+OFFSETS = np.array([0, 5, 5, 6, 20])
+
+
+@check("offsets")
+def packed_is_separate(judge: Judge) -> Iterator[Trial]:
+    """Sequences packed into one row do not see each other; an empty one is allowed."""
+    yield judge.trial(f"offsets {OFFSETS.tolist()}", judge.ask(offsets=OFFSETS, leading=(4,), causal=True))
+    if judge.target.offers("state"):
+        yield judge.trial("with a state each", judge.ask(offsets=OFFSETS, leading=(4,), state=True))
+
+
+@check("groups")
+def shared_is_repeated(judge: Judge) -> Iterator[Trial]:
+    """Query head h reads key head h // groups, and gradients of shared heads are sums."""
+    for groups in (2, 4):
+        yield judge.trial(f"groups={groups}", judge.ask(groups=groups, causal=True))
+
+
+@check(ops=("gated_linear", "gated_delta"))
+def gates(judge: Judge) -> Iterator[Trial]:
+    """Gates from 1 to 0 by way of very strong ones: outputs, and gradients by their own size."""
+    question = judge.ask()
+    for log_gate in (0.0, -1e-3, -5.0, -20.0, -np.inf):
+        gate = rounded(np.full_like(question.inputs["log_gate"], log_gate), judge.target.dtype)
+        yield judge.trial(f"log gate {log_gate:g}", question.change(log_gate=gate))
+
+
+@check(ops=("gated_linear", "gated_delta"))
+def resets(judge: Judge) -> Iterator[Trial]:
+    """A gate of 0 in the middle begins anew: nothing of before remains, and no NaN comes of it."""
+    question = judge.ask()
+    gate = question.inputs["log_gate"].copy()
+    gate.swapaxes(question.axis("log_gate"), 0)[9] = -np.inf
+    yield judge.trial("log gate -inf at token 9", question.change(log_gate=gate))
+
+
+@check(ops=("softmax",))
+def large_scores(judge: Judge) -> Iterator[Trial]:
+    """Scores far beyond what an exponential can hold: the maximum of a row is taken off first."""
+    question = judge.ask()
+    for size in (30.0,) if judge.target.dtype == "float16" else (30.0, 1e4):
+        larger = rounded(question.inputs["q"] * size, judge.target.dtype)
+        yield judge.trial(f"queries times {size:g}", question.change(q=larger), ("out",))
+
+
+@check(ops=("delta", "gated_delta"))
+def beta_up_to_two(judge: Judge) -> Iterator[Trial]:
+    """With beta above 1 the state's eigenvalues are negative; nothing may clip it."""
+    question = judge.ask()
+    yield judge.trial("beta up to 2", question.change(beta=2 * question.inputs["beta"]))
+
+
+@check()
+def zeros(judge: Judge) -> Iterator[Trial]:
+    """Inputs of zeros are inputs: no division by a length or a sum of nothing."""
+    question = judge.ask(causal=True)
+    for name in ("q", "k", "v"):
+        yield judge.trial(f"{name} = 0", question.change(**{name: np.zeros_like(question.inputs[name])}), ("out",))
+
+
+@check()
+def buffers(judge: Judge) -> Iterator[Trial]:
+    """Outputs are written fully: memory that was full of NaN shows nothing of it."""
+    question = judge.ask(causal=True)
+    trial = judge.trial("memory full of NaN before", question)
+    for _ in range(4):  # freed at once, and likely what the next call gets
+        traps = [np.full(x.shape, np.nan, dtype) for x in trial.right.values() for dtype in (np.float32, np.float64)]
+        del traps
+        trial = judge.trial(trial.note, question)
+    yield trial
+
+
+@check()
+def inputs_kept(judge: Judge) -> Iterator[Trial]:
+    """A call leaves its inputs as they were."""
+    trial = judge.trial("", judge.ask(causal=True))
+    kept = [
+        judge.compare("", name, np.array([float(name in trial.got.altered)]), np.zeros(1), 0.0)
+        for name in trial.question.inputs
+    ]
+    yield trial._replace(places=[place._replace(array=f"altered_{place.array}") for place in kept])
+
+
+@check()
+def same_twice(judge: Judge) -> Iterator[Trial]:
+    """The same call gives the same numbers, to the bit."""
+    trial = judge.trial("", judge.ask(causal=True))
+    again = judge.target.answer(trial.question)
+    yield trial._replace(
+        places=[
+            judge.compare("again", name, again.arrays[name], x, 0.0, trial.question)
+            for name, x in trial.got.arrays.items()
+            if name in trial.right
+        ]
+    )
+
+
+@check()
+def strides(judge: Judge) -> Iterator[Trial]:
+    """Views into larger arrays are arrays: nothing is read at the wrong stride."""
+    question = judge.ask(causal=True)
+    with judge.target.library.spread():
+        yield judge.trial("every array a view", question)

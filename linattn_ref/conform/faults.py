@@ -1,0 +1,404 @@
+"""Kernels with one mistake each, row by row in plain loops: what the judge has to find, and to call by its name.
+
+They share no line with `hypotheses`, which says what a mistake makes of the pages' formulas. :func:`confusion` asks
+each of them about three shapes and tells which hypotheses fit: the mistake that was made has to come first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref import atomic
+from linattn_ref.conform.budget import allowed
+from linattn_ref.conform.hypotheses import HYPOTHESES, diagnose
+from linattn_ref.conform.questions import OPS, Arrays, Question, answer, ask
+from linattn_ref.conform.target import Mapping, Target
+
+__all__ = ["SHAPES", "applies", "confusion", "diagnosed", "dtype_of", "faulty", "question_of", "save"]
+
+SHAPES = ({"n": 9, "d": 4, "m": 6}, {"n": 16, "d": 8, "m": 3}, {"n": 21, "d": 5, "m": 7})
+
+
+def each_head(
+    rows: Callable[..., Any], fault: str, q: Any, k: Any, v: Any, *, beta: Any = None, log_gate: Any = None,
+    groups: int = 1, offsets: Any = None, key_mask: Any = None, state: Any = None, **options: Any,
+) -> Any:  # fmt: skip
+    """The output of every head and sequence by itself, and the last states where one was given."""
+    out = np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+    *batch, heads = q.shape[:-2]
+    cuts = [0, k.shape[-2]] if offsets is None or fault == "packed_as_one" else [int(x) for x in offsets]
+    many = isinstance(state, tuple)
+    last = [np.zeros(x.shape, x.dtype) for x in ((state if many else (state,)) if state is not None else ())]
+    for at in np.ndindex(*batch, heads):
+        shared = (*at[:-1], at[-1] % (heads // groups) if fault == "heads_modulo" else at[-1] // groups)
+        for p, (start, stop) in enumerate(itertools.pairwise(cuts)):
+            keys = slice(start, stop)
+            queries = keys if len(cuts) > 2 else slice(None)
+            packed = (p if fault != "state_of_the_first" else 0,) if offsets is not None else ()
+            first = (
+                None
+                if state is None or fault == "state_ignored"
+                else [x[(*packed, *shared)] for x in (state if many else (state,))]
+            )
+            arrays = [x[(*shared, keys)] for x in (k, v)] + [
+                None if x is None else x[(*shared, keys)] for x in (beta, log_gate)
+            ]
+            mask = (
+                np.ones(stop - start, bool)
+                if key_mask is None or fault == "mask_ignored"
+                else key_mask[(*shared, keys)]
+            )
+            mask = ~mask if fault == "mask_inverted" and key_mask is not None else mask
+            out[(*at, queries)], after = rows(fault, q[(*at, queries)], *arrays, mask, first, **options)
+            for whole, x in zip(last, after, strict=False):
+                whole[(*((p,) if offsets is not None else ()), *shared)] = x
+    return out if state is None else (out, tuple(last) if many else last[0])
+
+
+def sees(fault: str, i: int, j: int, n: int, keys: int, causal: bool) -> bool:
+    """Whether query i sees key j."""
+    if fault == "causal_unasked":
+        causal = True
+    if not causal or fault == "causal_ignored":
+        return True
+    i += 0 if fault == "aligned_at_the_start" else keys - n
+    return j <= i + (fault == "causal_ahead") - (fault == "causal_behind")
+
+
+def scale_of(fault: str, given: float | None, d: int, m: int) -> float:
+    default = d**-0.5
+    scale = default if given is None or fault == "scale_default" else given
+    if fault == "scale_times_default" and given is not None:
+        scale = given * default
+    return {"scale_twice": scale * scale, "scale_missing": 1.0, "scale_of_values": m**-0.5}.get(fault, scale)
+
+
+def softmax_rows(
+    fault: str, q: Any, k: Any, v: Any, beta: Any, gate: Any, mask: Any, state: Any, *,
+    causal: bool = False, scale: float | None = None,
+) -> Any:  # fmt: skip
+    """Softmax attention of one head."""
+    scale, out = scale_of(fault, scale, q.shape[-1], v.shape[-1]), np.zeros((len(q), v.shape[-1]))
+    for i in range(len(q)):
+        weights = np.zeros(len(k))
+        for j in range(len(k)):
+            if sees(fault, i, j, len(q), len(k), causal) and (mask[j] or fault == "mask_zeroes_keys"):
+                weights[j] = np.exp(scale * (q[i] @ k[j]) * mask[j])
+        if weights.sum():
+            out[i] = weights / weights.sum() @ (v * mask[:, None])
+    return out, ()
+
+
+def phi(fault: str, x: Any) -> Any:
+    """The feature map."""
+    if fault == "feature_map_relu":
+        return np.where(x > 0, x, 0.0)
+    if fault == "feature_map_exp":
+        return np.exp(x)
+    if fault == "feature_map_missing":
+        return x
+    return np.where(x > 0, x + 1, np.exp(np.where(x > 0, 0, x))) - (fault == "feature_map_elu")
+
+
+def linear_rows(
+    fault: str, q: Any, k: Any, v: Any, beta: Any, gate: Any, mask: Any, state: Any, *,
+    causal: bool = False, eps: float = 1e-6,
+) -> Any:  # fmt: skip
+    """Linear attention of one head: the weight of every pair, and what the state adds."""
+    q = q * q.shape[-1] ** -0.5 if fault == "scale_unasked" else q
+    if fault == "scale_of_keys_twice":
+        q, k = (x * q.shape[-1] ** -0.25 for x in (q, k))
+    f_q, f_k = phi(fault, q), phi(fault, np.where(mask[:, None], k, 0))
+    f_k = f_k if fault == "mask_zeroes_keys" else np.where(mask[:, None], f_k, 0)
+    v = np.where(mask[:, None], v, 0)
+    s, z = state or (np.zeros((k.shape[-1], v.shape[-1])), np.zeros(k.shape[-1]))
+    out = np.zeros((len(q), v.shape[-1]))
+    for i in range(len(q)):
+        top, bottom = f_q[i] @ s, f_q[i] @ z
+        for j in range(len(k)):
+            weight = f_q[i] @ f_k[j]
+            if sees(fault, i, j, len(q), len(k), causal):
+                top = top + weight * v[j]
+            if sees(fault, i, j, len(q), len(k), causal) or fault == "normalised_over_all_keys":
+                bottom = bottom + weight
+        out[i] = top if fault == "normaliser_missing" else top / (bottom + eps) if bottom + eps else 0
+    return out, (s + f_k.T @ v, z + f_k.sum(axis=0))
+
+
+def unit(x: Any) -> Any:
+    return x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + 1e-6)
+
+
+def rule_rows(
+    fault: str, q: Any, k: Any, v: Any, beta: Any, gate: Any, mask: Any, state: Any, *,
+    normalise: bool = True, scale: float | None = None,
+) -> Any:  # fmt: skip
+    """The gated delta rule of one head, and gated linear attention where there is no beta."""
+    scale = scale_of(fault, scale, q.shape[-1], v.shape[-1])
+    if beta is not None and fault != "not_normalised" and (normalise or fault == "normalised"):
+        q, k = q if fault == "only_k_normalised" else unit(q), unit(k)
+    s = np.zeros((k.shape[-1], v.shape[-1])) if state is None else np.array(state[0], float)
+    if fault == "state_transposed" and state is not None:
+        s = s.reshape(s.shape[::-1]).T
+    out, previous = np.zeros((len(q), v.shape[-1])), 1.0
+    for i in range(len(q)):
+        log_gate = 0.0 if gate is None or fault == "gate_ignored" else gate[i]
+        g = np.exp2(log_gate) if fault == "gate_log2" else np.exp(-log_gate if fault == "gate_sign" else log_gate)
+        g = np.atleast_1d(log_gate if fault == "gate_not_a_logarithm" else g)[:, None]
+        if fault == "decay_after_read":
+            g, previous = previous, g
+        if not mask[i]:
+            s = g * s if fault == "mask_lets_fade" else s
+            out[i] = scale * (q[i] @ s)
+            continue
+        b = 1.0 if beta is None or fault == "beta_missing" else float(beta[i])
+        b = {"beta_twice": b * b, "beta_clipped": min(b, 1.0)}.get(fault, b)
+        before, s = s, g * s
+        erased = np.zeros(v.shape[-1])
+        if beta is not None and fault != "erase_missing":
+            erased = (1.0 if fault == "beta_of_values_only" else b) * (
+                k[i] @ (before if fault == "erase_before_decay" else s)
+            )
+        value = v[i] if beta is None or fault == "beta_of_erase_only" else b * v[i]
+        read, s = s, s + (g if fault == "decay_of_own_write" else 1.0) * np.outer(k[i], value - erased)
+        out[i] = scale * (q[i] @ (read if fault == "read_before_write" else s))
+    return out, (s,)
+
+
+ROWS: dict[str, Callable[..., Any]] = {"softmax": softmax_rows, "linear": linear_rows}
+ROWS |= dict.fromkeys(("gated_linear", "delta", "gated_delta"), rule_rows)
+
+
+def pair_of(op: str, fault: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A forward pass that is right, and a backward pass that is not, with what it changes worked out by loops."""
+    page = OPS[op].page
+
+    def forward(*inputs: Any, **options: Any) -> Any:
+        out, saved = page.forward(**options)
+        return out, Kept(saved, saved.state if OPS[op].state else None, options)
+
+    def backward(d_out: Any, kept: Kept, d_state: Any = None) -> Any:
+        x = kept.options
+        d_out = np.ones_like(d_out) if fault == "cotangent_ignored" else d_out
+        d_state = None if fault == "last_state_ignored" else d_state
+        more = {} if d_state is None else {"d_state": d_state}
+        grads = page.backward(d_out, kept.saved, **more)
+        found = {name: getattr(grads, name) for name in OPS[op].inputs}
+        scale = x.get("scale") or x["q"].shape[-1] ** -0.5
+        if grads_state := getattr(grads, "state", None):
+            zero = fault in ("first_state_detached", "gradients_zero")
+            found["state"] = type(grads_state)(
+                *(
+                    None if a is None else a * (0 if zero else -1 if fault == "gradient_sign" else 1)
+                    for a in grads_state
+                )
+            )
+        if fault in ("gradients_zero", "gradient_sign"):
+            found |= {name: found[name] * (0 if fault == "gradients_zero" else -1) for name in OPS[op].inputs}
+        factors = {
+            "scale_of_d_q": {"q": 1 / scale},
+            "scale_of_d_q_twice": {"q": scale},
+            "scale_of_d_k": {"k": 1 / scale},
+            "scale_of_both": {"q": 1 / scale, "k": 1 / scale},
+        }
+        found |= {name: found[name] * factor for name, factor in factors.get(fault, {}).items()}
+        if fault == "q_and_k_exchanged":
+            found["q"], found["k"] = found["k"], found["q"]
+        if fault == "feature_map_as_identity":
+            found |= {name: found[name] / np.where(x[name] > 0, 1, np.exp(np.minimum(x[name], 0))) for name in "qk"}
+        if fault in ("row_sum_missing", "softmax_as_constant", "denominator_as_constant", "denominator_sign"):
+            found |= by_pairs(fault, d_out, scale, **{name: x[name] for name in "qkv"}, causal=bool(x.get("causal")))
+        if fault == "gate_not_its_logarithm":
+            found["log_gate"] = found["log_gate"] / np.exp(x["log_gate"])
+        if fault == "beta_of_values_gradient":
+            found["beta"] = (x["v"] * found["v"] / x["beta"][..., None]).sum(axis=-1)
+        if fault in ("erase_term_missing", "normalisation_as_constant"):
+            found |= of_the_rule(fault, x, kept.saved, d_out, d_state)
+        if fault in ("gate_by_cancellation", "gate_through_outputs_only"):
+            found["log_gate"] = by_identity(x, kept.saved, d_out, fault == "gate_by_cancellation")
+        return found
+
+    return forward, backward
+
+
+class Kept(NamedTuple):
+    """What the pairs above save."""
+
+    saved: Any
+    state: Any
+    options: dict[str, Any]
+
+
+def by_pairs(fault: str, d_out: Any, scale: float, q: Any, k: Any, v: Any, causal: bool) -> dict[str, Any]:
+    """Gradients of q and k, of softmax or linear attention, pair by pair."""
+    d_q, d_k = np.zeros_like(q), np.zeros_like(k)
+    soft = fault in ("row_sum_missing", "softmax_as_constant")
+    slope = [1.0 if soft else np.where(x > 0, 1, np.exp(np.minimum(x, 0))) for x in (q, k)]
+    f_q, f_k = (q, k) if soft else (phi("", q), phi("", k))
+    n, keys = q.shape[-2], k.shape[-2]
+    for at in np.ndindex(*q.shape[:-2]):
+        for i in range(n):
+            visible = np.array([sees("", i, j, n, keys, causal) for j in range(keys)])
+            raw = np.where(visible, np.exp(scale * (k[at] @ q[at][i])) if soft else f_k[at] @ f_q[at][i], 0)
+            weights = raw / (raw.sum() + (0 if soft else 1e-6))
+            d_weights = v[at] @ d_out[at][i]
+            mean = weights @ d_weights
+            if soft:
+                d_pairs = scale * (weights * d_weights if fault == "row_sum_missing" else visible * (d_weights - mean))
+            else:
+                d_pairs = visible * (d_weights + (mean if fault == "denominator_sign" else 0)) / (raw.sum() + 1e-6)
+            d_q[at][i] = d_pairs @ f_k[at]
+            d_k[at] += np.outer(d_pairs, f_q[at][i])
+    return {"q": d_q * slope[0], "k": d_k * slope[1]}
+
+
+def of_the_rule(fault: str, x: Any, saved: Any, d_out: Any, d_state: Any) -> dict[str, Any]:
+    """Gradients of the delta rule itself, before they reach the inputs."""
+    from linattn_ref.attention import delta_rule
+
+    scale = x.get("scale") or x["q"].shape[-1] ** -0.5
+    d = delta_rule.backward(d_out, saved.rule, d_state=d_state)
+    if fault == "normalisation_as_constant":
+        return {"q": scale * d.q, "k": d.k + x["beta"][..., None] * d.erase}
+    if not x.get("normalise", True):
+        return {"k": d.k}
+    length = np.sqrt((x["k"] ** 2).sum(axis=-1, keepdims=True) + 1e-6)
+    along = (x["k"] * d.k).sum(axis=-1, keepdims=True) * x["k"] / length**2
+    return {"k": (d.k - along) / length}
+
+
+def by_identity(x: Any, saved: Any, d_out: Any, summed: bool) -> Any:
+    """The gate's gradient as a difference of sums over later tokens, in the precision at hand; or of its own alone."""
+    from linattn_ref.attention import delta_rule
+
+    d = delta_rule.backward(d_out, saved.rule)
+    rule = saved.rule
+    rows = rule.q * d.q - rule.k * d.k + (0 if d.erase is None else rule.e * d.erase)
+    rows = rows if x["log_gate"].ndim == rows.ndim else rows.sum(axis=-1, keepdims=True)
+    sums = np.flip(np.cumsum(np.flip(rows, -2), axis=-2, dtype=rows.dtype), -2) if summed else rows
+    return sums if x["log_gate"].ndim == rows.ndim else sums[..., 0]
+
+
+def group_pair(op: str, fault: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Shared heads, repeated; and their gradients, not summed."""
+    page = OPS[op].page
+
+    def forward(*, groups: int, **options: Any) -> Any:
+        repeated = {
+            name: x.repeat(groups, -3 if x.ndim == options["q"].ndim else -2)
+            for name, x in options.items()
+            if name in OPS[op].inputs[1:]
+        }
+        out, saved = page.forward(**{**options, **repeated})
+        return out, (saved, groups)
+
+    def backward(d_out: Any, kept: Any) -> Any:
+        saved, groups = kept
+        found = page.backward(d_out, saved)._asdict()
+        for name in OPS[op].inputs[1:]:
+            axis = found["q"].ndim - 3
+            split = found[name].reshape(*found[name].shape[:axis], -1, groups, *found[name].shape[axis + 1 :])
+            found[name] = split.take(0, axis + 1) if fault == "group_not_summed" else split.mean(axis=axis + 1)
+        return {name: found[name] for name in OPS[op].inputs}
+
+    return forward, backward
+
+
+def faulty(name: str, op: str, dtype: str = "float64") -> Target:
+    """A kernel with this mistake, which offers everything that it takes to see it."""
+    if HYPOTHESES[name].of == "output":
+        mapping = Mapping(declares=(*OPS[op].options, "normalise"), arrays="numpy")
+        return Target.of(partial(each_head, ROWS[op], name), op, dtype, mapping)
+    declared = tuple(option for option in (*OPS[op].options, "normalise") if option != "offsets")
+    return Target.of(
+        (group_pair if name.startswith("group") else pair_of)(op, name),
+        op,
+        dtype,
+        Mapping(declares=declared, arrays="numpy"),
+    )
+
+
+def question_of(name: str, op: str, sizes: dict[str, Any], dtype: str = "float64", seed: int = 0) -> Question:
+    """A question whose answer shows this mistake."""
+    rng = np.random.default_rng(seed)
+    options: dict[str, Any] = {}
+    if name.startswith(("causal", "aligned", "normalised_over")) and name != "causal_unasked":
+        options["causal"] = True
+    if name == "aligned_at_the_start":
+        options["keys"] = sizes["n"] + 4
+    if name in ("scale_default", "scale_times_default"):
+        options["scale"] = 0.9
+    if (
+        name in ("normalised", "erase_term_missing", "gate_by_cancellation", "gate_through_outputs_only")
+        and "beta" in OPS[op].inputs
+    ):
+        options["normalise"] = False
+    if name == "packed_as_one" or name == "state_of_the_first":
+        options |= {"offsets": np.array([0, 4, sizes["n"]]), "leading": (4,)} | (
+            {"causal": True} if op in ("softmax", "linear") else {}
+        )
+    if name.startswith(("heads", "group")):
+        options["groups"] = 2
+    if name.startswith(("state", "last_state", "first_state")):
+        options |= {"state": True} | ({"causal": True} if op == "linear" else {})
+    if name == "last_state_ignored":
+        options["d_state"] = True
+    asked = ask(op, rng, dtype=dtype, **sizes, **options)
+    if name.startswith("mask"):
+        mask = np.broadcast_to(np.arange(sizes["n"]) % 3 != 1, asked.inputs["k"].shape[:-1]).copy()
+        asked = asked.change(key_mask=mask)
+    if name == "beta_clipped":
+        asked = asked.change(beta=2 * asked.inputs["beta"])
+    if name == "gate_by_cancellation":
+        asked = asked.change(log_gate=np.full_like(asked.inputs["log_gate"], -16.0))
+    return asked
+
+
+def applies(name: str, op: str) -> bool:
+    """Whether the operation can have this mistake."""
+    return op in HYPOTHESES[name].ops and (bool(OPS[op].state) or not name.startswith(("state_ignored", "state_of")))
+
+
+def dtype_of(name: str) -> str:
+    """In which a mistake shows: one is noise, which float64 has not enough of."""
+    return "float32" if name == "gate_by_cancellation" else "float64"
+
+
+def confusion() -> dict[str, dict[str, list[list[str]]]]:
+    """For each mistake and operation, the hypotheses that fit on each of the shapes, best first."""
+    found: dict[str, dict[str, list[list[str]]]] = {}
+    for name, hypothesis in HYPOTHESES.items():
+        dtype = dtype_of(name)
+        for op in hypothesis.ops:
+            if not applies(name, op):
+                continue
+            questions = [question_of(name, op, dict(sizes), dtype, seed) for seed, sizes in enumerate(SHAPES)]
+            fits = [[each[0] for each in diagnosed(faulty(name, op, dtype), question)] for question in questions]
+            found.setdefault(name, {})[op] = fits
+    return found
+
+
+def save(path: Path, command: str) -> None:
+    """Write the confusion matrix, and what it was made with."""
+    from linattn_ref.experiments.publishing.record import versions
+
+    document = {"command": command, "versions": versions(("numpy",)), "shapes": SHAPES, "fits": confusion()}
+    text = json.dumps(document, indent=1) + "\n"
+    atomic.write_all({path: lambda at: at.write_text(text, encoding="utf-8")})
+
+
+def diagnosed(target: Target, question: Question) -> list[tuple[str, str, float]]:
+    """What `diagnose` says of a target's answer."""
+    with np.errstate(all="ignore"):
+        got: Arrays = target.answer(question).arrays
+    right = answer(question)
+    budget = allowed(question, right, target.dtype)
+    wrong = {name for name, x in right.items() if name in got and not (abs(got[name] - x) <= budget[name]).all()}
+    return diagnose(question, got, right, wrong, float(np.finfo(np.float32).eps))

@@ -1,0 +1,143 @@
+"""Cases as files, for kernels in any language: ``--write DIR`` writes questions, ``--read DIR`` judges the answers.
+
+Every case is ``NAME.safetensors``: inputs, expected outputs and gradients in float64, and under ``budget.DTYPE.OUT``
+how far off each entry may be in that precision. Its inputs are numbers that all four dtypes can hold. In
+``manifest.json`` are the operation and the options. A program writes what it computes, under the names of the expected
+arrays (``out`` for ``expected.out``) and in its own dtype, to ``NAME.answer.safetensors``; what it leaves out is not
+offered.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linattn_ref import atomic
+from linattn_ref.conform.budget import allowed
+from linattn_ref.conform.checks import CHECKS, Judge, Trial
+from linattn_ref.conform.questions import OPS, Question, answer
+from linattn_ref.conform.report import FAILED, NOT_OFFERED, PASSED, Outcome, Report
+from linattn_ref.conform.run import told
+from linattn_ref.conform.target import Answer, Mapping, NotATarget, Target
+
+__all__ = ["VERSION", "read", "write"]
+
+VERSION = 1
+DTYPES = "float64", "float32", "float16", "bfloat16"
+# Checks that are more than an answer with its right one: they need a kernel that can be called.
+CALLED = {
+    "output_dtype",
+    "causal",
+    "causality",
+    "masked_content",
+    "pieces",
+    "zeros",
+    "buffers",
+    "inputs_kept",
+    "same_twice",
+    "strides",
+}
+
+
+class Recorder(Judge):
+    """Asks nobody: the questions are what is wanted, and the right answer is taken for the target's."""
+
+    def ask(self, **options: Any) -> Question:
+        leading = (4,) if "offsets" in options else (1, 4)
+        return super().ask(**{**options, "dtype": "all", "leading": leading})
+
+    def trial(self, note: str, question: Question, only: tuple[str, ...] | None = None, **how: Any) -> Trial:
+        right = answer(question)
+        return Trial(note, question, Answer(right), right, [])
+
+
+def cases(op: str, full: bool) -> dict[str, tuple[str, Question, dict[str, np.ndarray]]]:
+    """The cases of an operation by name: the check, the question and the right answer."""
+    page = OPS[op].page
+    target = Target.of(page, op, "float64", Mapping(declares=OPS[op].options))
+    found = {}
+    for name, each in CHECKS.items():
+        if op not in each.ops or name in CALLED or any(not target.offers(need) for need in each.needs):
+            continue
+        for count, trial in enumerate(each.run(Recorder(target, full=full))):
+            found[f"{op}.{name}.{count}"] = f"{name}: {trial.note}", trial.question, trial.right
+    return found
+
+
+def write(folder: Path, ops: tuple[str, ...] = tuple(OPS), full: bool = False) -> list[Path]:
+    """Write all cases of these operations; the same bytes each time."""
+    from safetensors.numpy import save
+
+    writers: dict[Path, Any] = {}
+    manifest: list[dict[str, Any]] = []
+    for op in ops:
+        for name, (note, question, right) in cases(op, full).items():
+            tensors = {**question.inputs, "d_out": question.d_out}
+            options = {key: x for key, x in question.options.items() if not isinstance(x, np.ndarray)}
+            tensors |= {key: x for key, x in question.options.items() if isinstance(x, np.ndarray)}
+            for prefix, state in (("state.", question.state), ("d_state.", question.d_state)):
+                tensors |= {prefix + key: x for key, x in zip(OPS[op].state, state or (), strict=False)}
+            tensors |= {f"expected.{key}": x for key, x in right.items()}
+            for dtype in DTYPES:
+                budget = allowed(question, right, dtype)
+                tensors |= {
+                    f"budget.{dtype}.{key}": x.astype(np.float32 if dtype != "float64" else np.float64)
+                    for key, x in budget.items()
+                }
+            blob = save({key: np.ascontiguousarray(x) for key, x in sorted(tensors.items())})
+            writers[folder / f"{name}.safetensors"] = lambda at, blob=blob: at.write_bytes(blob)
+            manifest.append({"name": name, "op": op, "note": note, "options": options, "expected": sorted(right)})
+    text = json.dumps({"version": VERSION, "size": "full" if full else "quick", "cases": manifest}, indent=1) + "\n"
+    writers[folder / "manifest.json"] = lambda at: at.write_text(text, encoding="utf-8")
+    return atomic.write_all(writers)
+
+
+def read(folder: Path) -> Report:
+    """Judge the answers that lie beside the cases."""
+    from safetensors.numpy import load_file
+
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NotATarget(
+            f"read: no manifest.json in {folder}: `linattn-ref conform --write {folder}` writes cases"
+        ) from None
+    if manifest.get("version") != VERSION:
+        raise NotATarget(f"read: expected cases of version {VERSION}, got {manifest.get('version')!r}")
+    outcomes, dtypes = [], set()
+    for case in manifest["cases"]:
+        path = folder / f"{case['name']}.answer.safetensors"
+        if not path.is_file():
+            outcomes.append(Outcome(case["name"], case["note"], NOT_OFFERED, where=f"no {path.name}"))
+            continue
+        try:
+            given = {key: np.asarray(x) for key, x in load_file(path).items()}
+        except Exception as error:
+            outcomes.append(Outcome(case["name"], case["note"], FAILED, np.inf, f"{path.name}: {told(error)}"))
+            continue
+        dtypes |= {str(x.dtype) for x in given.values()}
+        outcomes.append(judged(case, load_file(folder / f"{case['name']}.safetensors"), given))
+    ops = sorted({case["op"] for case in manifest["cases"]})
+    return Report(str(folder), ", ".join(ops), ", ".join(sorted(dtypes)) or "no answers", tuple(outcomes))
+
+
+def judged(case: dict[str, Any], tensors: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> Outcome:
+    """One case with its answer."""
+    places = []
+    for key in case["expected"]:
+        if key not in given:
+            continue
+        got, right, dtype = given[key], tensors[f"expected.{key}"], str(given[key].dtype)
+        if dtype not in DTYPES or got.shape != right.shape:
+            what = f"{key}: expected {', '.join(DTYPES)} and shape {right.shape}, got {dtype} and {got.shape}"
+            return Outcome(case["name"], case["note"], FAILED, np.inf, what)
+        places.append(Judge.compare(Judge, "", key, got.astype(float), right, tensors[f"budget.{dtype}.{key}"]))  # type: ignore[arg-type]
+    if not places:
+        return Outcome(case["name"], case["note"], NOT_OFFERED, where="none of the arrays that are expected")
+    worst = max(places, key=lambda place: place.worst)
+    wrong = [place for place in places if not place.ok]
+    where = str(wrong[0]) if wrong else worst.array
+    return Outcome(case["name"], case["note"], FAILED if wrong else PASSED, worst.worst, where)

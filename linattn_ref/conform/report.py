@@ -1,0 +1,157 @@
+"""What the judge found: a table for the terminal, JSON, and a page with the error of each token."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from pathlib import Path
+from string import Template
+from typing import Any, NamedTuple
+
+from linattn_ref import __version__, atomic
+
+__all__ = ["Outcome", "Report"]
+
+PASSED, FAILED, NOT_OFFERED, RAISED, HUNG = "passed", "FAILED", "not offered", "RAISED", "HUNG"
+
+
+class Outcome(NamedTuple):
+    """One check."""
+
+    name: str
+    why: str
+    verdict: str
+    worst: float = 0.0  # of all arrays, in units of the budget
+    where: str = ""  # the first place that is off by more than its budget, or why nothing was checked
+    diagnosis: tuple[str, ...] = ()  # the mistakes that fit, best first
+    named: tuple[str, ...] = ()  # their names
+    by_token: tuple[tuple[str, tuple[float, ...]], ...] = ()  # the worst of each token, by trial and array
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.verdict in (PASSED, NOT_OFFERED)
+
+    @property
+    def told(self) -> str:
+        """The worst error; nothing where nothing was compared."""
+        return f"{self.worst:.3g}" if self.verdict in (PASSED, FAILED) else ""
+
+
+class Report(NamedTuple):
+    """All checks of a target."""
+
+    target: str
+    op: str
+    dtype: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that is offered passes."""
+        return all(outcome.ok for outcome in self.outcomes)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __getitem__(self, name: Any) -> Any:
+        if isinstance(name, str):
+            return next(outcome for outcome in self.outcomes if outcome.name == name)
+        return tuple.__getitem__(self, name)
+
+    def assert_ok(self) -> None:
+        """Raise an AssertionError that says what is wrong."""
+        assert self.ok, f"\n{self}"
+
+    def __str__(self) -> str:
+        width = max(len(outcome.name) for outcome in self.outcomes)
+        lines = [f"{self.target} as {self.op}, {self.dtype}"]
+        first: dict[tuple[str, ...], str] = {}  # the check that found a mistake, by what it is
+        for outcome in self.outcomes:
+            lines.append(f"  {outcome.name:{width}}  {outcome.verdict:11}  {outcome.told:>9}  {outcome.where}".rstrip())
+            more = [f"agrees if {sentence}" for sentence in outcome.diagnosis] + [f"why: {outcome.why}"] * (
+                not outcome.ok
+            )
+            if outcome.diagnosis and first.setdefault(outcome.diagnosis, outcome.name) != outcome.name:
+                more = [f"as {first[outcome.diagnosis]}"]
+            lines += [f"  {'':{width}}  {line}" for line in more]
+        count = {verdict: sum(x.verdict == verdict for x in self.outcomes) for verdict in (PASSED, NOT_OFFERED)}
+        failed = len(self.outcomes) - sum(count.values())
+        lines.append(
+            f"{count[PASSED]} passed, {failed} failed, {count[NOT_OFFERED]} not offered; errors in units of the budget"
+        )
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as JSON has it; infinity as null."""
+        outcomes = [outcome._asdict() for outcome in self.outcomes]
+        return clean({"linattn_ref": __version__, **self._asdict(), "outcomes": outcomes, "ok": self.ok})
+
+    def save(self, path: Path) -> None:
+        """Write it: ``.json``, or ``.html``."""
+        text = PAGE.substitute(self.parts()) if path.suffix == ".html" else json.dumps(self.as_json(), indent=1) + "\n"
+        atomic.write_all({path: lambda at: at.write_text(text, encoding="utf-8")})
+
+    def parts(self) -> dict[str, str]:
+        """What stands on the page."""
+        rows = [
+            f"<tr class={'ok' if x.ok else 'bad'}><td>{x.name}<td>{x.verdict}<td>{x.told}<td>"
+            + "<br>".join([html.escape(x.where), *(f"<b>agrees if {html.escape(y)}</b>" for y in x.diagnosis)])
+            + f"<td>{html.escape(x.why)}"
+            for x in self.outcomes
+        ]
+        plots = [
+            f"<figure>{plot(tokens)}<figcaption>{x.name}: {html.escape(title)}</figcaption></figure>"
+            for x in self.outcomes
+            for title, tokens in x.by_token
+            if not x.ok or x.name in ("gates", "lengths")
+        ]
+        title = html.escape(f"{self.target} as {self.op}, {self.dtype}")
+        verdict = "all that is offered passes" if self.ok else "not everything passes"
+        return {"title": title, "rows": "\n".join(rows), "plots": "\n".join(plots), "verdict": verdict}
+
+
+def plot(tokens: tuple[float, ...], width: int = 260, height: int = 90) -> str:
+    """Error in units of the budget against the token, both from 0.001 to a million on a logarithmic scale, as SVG."""
+    low, high = -3.0, 6.0
+
+    def y(x: float) -> float:
+        log = high if not math.isfinite(x) else math.log10(max(x, 10.0**low))
+        return height - height * (min(log, high) - low) / (high - low)
+
+    step = width / max(len(tokens), 1)
+    dots = "".join(f'<circle cx="{(i + 0.5) * step:.1f}" cy="{y(x):.1f}" r="2"/>' for i, x in enumerate(tokens))
+    budget = f'<line x2="{width}" y1="{y(1):.1f}" y2="{y(1):.1f}"/>'
+    return f'<svg width="{width}" height="{height}" role="img">{budget}{dots}</svg>'
+
+
+PAGE = Template("""<!DOCTYPE html>
+<html lang="en"><meta charset="utf-8"><title>$title</title>
+<style>
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
+td, th { padding: .2rem .8rem .2rem 0; vertical-align: top; text-align: left }
+.bad td:nth-child(2) { color: #b00020; font-weight: bold }
+figure { display: inline-block; margin: .5rem 1rem .5rem 0 } figcaption { font-size: .8rem }
+svg { border-left: 1px solid; border-bottom: 1px solid }
+circle { fill: #0b5394 } line { stroke: #b00020; stroke-dasharray: 4 }
+</style>
+<h1>$title</h1>
+<p>$verdict. Errors are in units of what an honest implementation in this precision makes, times a small factor.</p>
+<table><tr><th>check<th>verdict<th>worst<th>where<th>why
+$rows
+</table>
+<h2>Error by token</h2>
+<p>A dot per token, the budget dashed; from a thousandth of it to a million times.</p>
+$plots
+</html>
+""")
+
+
+def clean(x: Any) -> Any:
+    """With null for what JSON has no number for."""
+    if isinstance(x, dict):
+        return {name: clean(y) for name, y in x.items()}
+    if isinstance(x, (tuple, list)):
+        return [clean(y) for y in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x

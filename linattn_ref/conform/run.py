@@ -1,0 +1,196 @@
+"""Run the checks of a target: here, or in a process of its own that is ended where a check hangs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from linattn_ref.conform.budget import allowed
+from linattn_ref.conform.checks import CHECKS, Check, Judge, Place, Trial
+from linattn_ref.conform.hypotheses import diagnose
+from linattn_ref.conform.report import FAILED, HUNG, NOT_OFFERED, PASSED, RAISED, Outcome, Report
+from linattn_ref.conform.target import Mapping, NotATarget, Target, load
+
+__all__ = ["check", "names_of", "run_apart", "run_check"]
+
+NAMED = 3  # so many mistakes at most are told
+
+
+def names_of(op: str, only: tuple[str, ...] = ()) -> list[str]:
+    """The checks of an operation, or those of these names."""
+    found = [name for name, each in CHECKS.items() if op in each.ops]
+    for name in only:
+        if name not in found:
+            raise NotATarget(f"only: expected checks of {op} ({', '.join(found)}), got {name!r}")
+    return [name for name in found if not only or name in only]
+
+
+def check(
+    target: Any,
+    op: str,
+    *,
+    dtype: str = "float32",
+    mapping: Mapping | None = None,
+    only: tuple[str, ...] = (),
+    full: bool = False,
+    seed: int = 0,
+) -> Report:
+    """Judge a kernel.
+
+    Parameters
+    ----------
+    target : callable, pair of callables, or module
+        What is judged; see `linattn_ref.conform.target`.
+    op : {"softmax", "linear", "gated_linear", "delta", "gated_delta"}
+        What it computes.
+    dtype : {"float64", "float32", "float16", "bfloat16"}
+        Of its inputs.
+    mapping : Mapping, optional
+        How it wants to be called, where it differs from a page.
+    only : tuple of str
+        Names of checks; all by default.
+    full : bool
+        More sizes.
+    seed : int
+        Of the inputs.
+
+    Returns
+    -------
+    Report
+        True where all that is offered passes.
+
+    Raises
+    ------
+    NotATarget
+        Where nothing can be run.
+    """
+    asked = Target.of(target, op, dtype, mapping)
+    outcomes = tuple(run_check(CHECKS[name], asked, seed, full) for name in names_of(op, only))
+    name = str(getattr(target, "__name__", None) or getattr(asked.forward, "__name__", "target"))
+    return Report(name, op, dtype, outcomes)
+
+
+def run_check(each: Check, target: Target, seed: int = 0, full: bool = False) -> Outcome:
+    """One check of a target."""
+    lacks = [need for need in each.needs if not target.offers(need)]
+    if lacks:
+        return Outcome(each.name, each.why, NOT_OFFERED, where=f"no {', '.join(lacks)}")
+    judge, places = Judge(target, seed, full), list[Place]()
+    by_token = list[tuple[str, tuple[float, ...]]]()
+    try:
+        for trial in each.run(judge):
+            places += trial.places
+            by_token += [
+                (f"{trial.note} {place.array}".strip(), place.by_token) for place in trial.places if place.by_token
+            ]
+            if not all(place.ok for place in trial.places):
+                return failed(each, trial, target, by_token)
+    except Exception as error:
+        return Outcome(each.name, each.why, RAISED, where=told(error))
+    if not places:
+        return Outcome(each.name, each.why, NOT_OFFERED, where="nothing to compare")
+    worst = max(places, key=lambda place: place.worst)
+    return Outcome(
+        each.name, each.why, PASSED, worst.worst, f"{worst.array} {worst.trial}".strip(), by_token=tuple(by_token)
+    )
+
+
+def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Outcome:
+    """What went wrong in a trial, and what it may be."""
+    wrong = [place for place in trial.places if not place.ok]
+    arrays = {place.array for place in wrong}
+    found = []
+    if arrays <= {*trial.right} and not any(place.blind for place in wrong):
+        error = np.finfo(np.float64 if target.dtype == "float64" else np.float32).eps
+        found = diagnose(trial.question, trial.got.arrays, trial.right, arrays, float(error))[:NAMED]
+        if not found and (coarser := coarser_dtype(trial, target)):
+            found = [(f"computes_in_{coarser}", f"it computes in {coarser}, whatever comes in", 0.0)]
+    first = wrong[0]
+    where = f"{trial.note + ': ' if trial.note else ''}{first}"
+    sentences, names = tuple(x[1] for x in found), tuple(x[0] for x in found)
+    worst = max(place.worst for place in wrong)
+    return Outcome(each.name, each.why, FAILED, worst, where, sentences, names, tuple(by_token))
+
+
+def coarser_dtype(trial: Trial, target: Target) -> str:
+    """The precision in which the answer would be right, if that is a coarser one."""
+    dtypes = ("float64", "float32", "float16", "bfloat16")
+    for dtype in dtypes[dtypes.index(target.dtype) + 1 :]:
+        budget = allowed(trial.question, trial.right, dtype)
+        arrays = {name: x for name, x in trial.got.arrays.items() if name in budget}
+        if arrays and all((abs(x - trial.right[name]) <= budget[name]).all() for name, x in arrays.items()):
+            return dtype
+    return ""
+
+
+def told(error: Exception) -> str:
+    """An error and where it comes from, without our own part of the way."""
+    frames = [
+        x
+        for x in traceback.extract_tb(error.__traceback__)
+        if "/linattn_ref/conform/" not in x.filename.replace("\\", "/")
+    ]
+    line = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{line} ({frames[-1].filename}:{frames[-1].lineno})" if frames else line
+
+
+def run_apart(
+    text: str, op: str, dtype: str, mapping: Mapping, names: list[str], *, full: bool, seed: int, timeout: float
+) -> Iterator[Outcome]:
+    """The outcomes, one by one, of a target named as on the command line, from another process.
+
+    Raises
+    ------
+    NotATarget
+        Where the target cannot be imported, or called as the mapping says.
+    """
+    left = [*names]
+    while left:
+        here, there = multiprocessing.get_context("spawn").Pipe()
+        child = multiprocessing.get_context("spawn").Process(
+            target=work, args=(there, text, op, dtype, mapping, left, full, seed), daemon=True
+        )
+        child.start()
+        there.close()
+        try:
+            for name in [None, *left]:  # first it says that the target is there
+                why = "" if name is None else CHECKS[name].why
+                try:
+                    outcome = here.recv() if here.poll(timeout) else HUNG
+                except EOFError:
+                    child.join()
+                    outcome = f"the process ended with exit status {child.exitcode}"
+                if isinstance(outcome, NotATarget) or (name is None and isinstance(outcome, str)):
+                    raise (
+                        outcome
+                        if isinstance(outcome, NotATarget)
+                        else NotATarget(f"target: {outcome} while it was imported")
+                    )
+                if name is None:
+                    continue
+                left.remove(name)
+                if isinstance(outcome, str):
+                    hung = f"no answer after {timeout:g} s" if outcome == HUNG else outcome
+                    yield Outcome(name, why, HUNG if outcome == HUNG else RAISED, where=hung)
+                    break  # and on with another process
+                yield outcome
+        finally:
+            child.kill()
+            child.join()
+
+
+def work(pipe: Any, text: str, op: str, dtype: str, mapping: Mapping, names: list[str], full: bool, seed: int) -> None:
+    """In the other process: say whether the target can be called, then the outcome of each check."""
+    try:
+        target = Target.of(load(text), op, dtype, mapping)
+    except NotATarget as error:
+        return pipe.send(error)
+    except Exception as error:
+        return pipe.send(NotATarget(f"target: {told(error)}"))
+    pipe.send(None)
+    for name in names:
+        pipe.send(run_check(CHECKS[name], target, seed, full))

@@ -1,0 +1,278 @@
+"""What is judged: a function, or a pair ``forward, backward``, and how it wants to be called.
+
+A *pair* follows this package's convention: ``forward(...)`` returns ``(out, saved)`` with the last state as
+``saved.state``, and ``backward(d_out, saved)`` the gradients under the names of the inputs (or in their order). A
+*function* of PyTorch or JAX returns ``out`` or ``(out, state)``, and the library is asked for the gradients. A function
+of NumPy offers none.
+
+Arguments are called as on the pages. An option (``causal``, ``scale``, ``key_mask``, ``state``, ``offsets``,
+``groups``) is asked for only where the signature names it or the :class:`Mapping` declares it; ``**kwargs`` declares
+nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from collections.abc import Mapping as Table
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.conform.arrays import LIBRARIES, Library, library_of
+from linattn_ref.conform.questions import OPS, Arrays, Question
+
+__all__ = ["Answer", "Mapping", "NotATarget", "Target", "load"]
+
+LAYOUTS = "BHND", "BNHD", "packed"
+OPTIONS = "causal", "scale", "key_mask", "state", "offsets", "groups", "normalise"
+
+
+class NotATarget(ValueError):
+    """What was named cannot be called as the mapping says."""
+
+
+class Mapping(NamedTuple):
+    """How a target differs from a page: the content of ``conform.toml``."""
+
+    names: Table[str, str] = {}  # the target's name of an argument, by the page's: {"log_gate": "g"}
+    fixed: Table[str, Any] = {}  # options that are built in, and so are not passed: {"scale": 1.0, "causal": True}
+    given: Table[str, Any] = {}  # arguments of its own, always passed: {"output_final_state": True}
+    declares: tuple[str, ...] = ()  # options that its signature does not show
+    layout: str = "BHND"  # or BNHD; or packed, (tokens, heads, width), with offsets always
+    mask: str = "BHL"  # or BL: one mask for all heads
+    gate: str = "head"  # or channel
+    state: str = "CM"  # or MC: the state transposed
+    arrays: str = ""  # numpy, torch, jax or cupy; by default what the target's module imports
+    device: str = "cpu"
+
+    def checked(self) -> Mapping:
+        """Itself, where it makes sense."""
+        choices = {"layout": LAYOUTS, "mask": ("BHL", "BL"), "gate": ("head", "channel"), "state": ("CM", "MC")}
+        choices["arrays"] = ("", *LIBRARIES)
+        for field, allowed in choices.items():
+            if getattr(self, field) not in allowed:
+                raise NotATarget(
+                    f"{field}: expected one of {', '.join(filter(None, allowed))}, got {getattr(self, field)!r}"
+                )
+        for name in (*self.declares, *self.fixed):
+            if name not in (*OPTIONS, "eps"):
+                raise NotATarget(f"expected an option that a page has ({', '.join(OPTIONS)}), got {name!r}")
+        return self
+
+
+class Answer(NamedTuple):
+    """What came back, in float64 and our layout."""
+
+    arrays: Arrays
+    state: Any = None  # as the target gave it, to be handed back
+    altered: tuple[str, ...] = ()  # inputs that the call changed
+    dtype: str = ""  # of the output
+
+
+class Target(NamedTuple):
+    """A function or a pair, ready to be asked."""
+
+    op: str
+    forward: Callable[..., Any]
+    backward: Callable[..., Any] | None
+    mapping: Mapping
+    library: Library
+    dtype: str
+
+    @classmethod
+    def of(cls, function: Any, op: str, dtype: str = "float32", mapping: Mapping | None = None) -> Target:
+        """What ``function`` is: itself callable, a pair, or a module with ``forward`` and ``backward``."""
+        mapping = (mapping or Mapping()).checked()
+        if op not in OPS:
+            raise NotATarget(f"op: expected one of {', '.join(OPS)}, got {op!r}")
+        if not callable(function) and hasattr(function, "forward"):
+            function = function.forward, getattr(function, "backward", None)
+        forward, backward = function if isinstance(function, tuple) else (function, None)
+        if not callable(forward) or not (backward is None or callable(backward)):
+            raise NotATarget(f"target: expected a function or a pair of functions, got {function!r}")
+        library = LIBRARIES[mapping.arrays] if mapping.arrays else library_of(forward)
+        target = cls(op, forward, backward, mapping, library, dtype)
+        library.check(dtype)
+        named, open_ended = target.parameters
+        for name in OPS[op].inputs[3:]:
+            if named and not open_ended and target.name_of(name) not in named:
+                raise NotATarget(
+                    f"the target has no argument {target.name_of(name)!r}; say which is {name}: --map {name}=..."
+                )
+        return target
+
+    @property
+    def parameters(self) -> tuple[frozenset[str], bool]:
+        """The names in the signature, and whether it takes others."""
+        try:
+            parameters = inspect.signature(self.forward).parameters.values()
+        except (TypeError, ValueError):  # compiled, without one
+            return frozenset(), True
+        return frozenset(x.name for x in parameters), any(x.kind is x.VAR_KEYWORD for x in parameters)
+
+    def name_of(self, name: str) -> str:
+        """The target's name of an argument."""
+        return self.mapping.names.get(name, name)
+
+    def offers(self, name: str) -> bool:
+        """Whether an option may be asked for; ``gradients`` and ``d_state`` are no options, but may be offered."""
+        if name == "gradients":
+            return self.backward is not None or self.library.differentiates
+        if name == "d_state":
+            takes = self.backward is None or "d_state" in inspect.signature(self.backward).parameters
+            return takes and self.offers("gradients") and self.offers("state")
+        options = (*OPS[self.op].options, *("normalise",) * ("beta" in OPS[self.op].inputs))
+        if name in self.mapping.fixed or name not in options:
+            return False
+        if name == "offsets" and self.mapping.layout == "packed":
+            return True
+        return name in self.mapping.declares or name in self.mapping.names or name in self.parameters[0]
+
+    def answer(self, question: Question, gradients: bool = True, state: Any = None) -> Answer:
+        """Ask it. ``state`` is one that it gave before, and goes back as it came."""
+        lib, gradients = self.library, gradients and self.offers("gradients")
+        given = {name: self.outward(question, name, x) for name, x in question.inputs.items()}
+        given = {name: lib.array(x, self.dtype, self.mapping.device) for name, x in given.items()}
+        if question.state is not None and state is None:
+            state = self.state_of(question.state)
+        options = self.options(question, state)
+        before = {name: lib.numpy(x) for name, x in given.items()}
+        d_out = lib.array(self.outward(question, "d_out", question.d_out), self.dtype, self.mapping.device)
+        d_state = None if question.d_state is None else self.state_of(question.d_state)
+        wanted = state if question.state is not None and self.offers("d_state") else None
+        if self.backward is not None:
+            out, last, grads = self.by_pair(given, options, d_out, d_state, gradients)
+        else:
+            out, last, grads = lib.ask(
+                self.call, given, options, self.name_of("state"), wanted, (d_out, d_state) if gradients else None
+            )
+        after = {name: lib.numpy(x) for name, x in given.items()}
+        altered = tuple(name for name, x in before.items() if not np.array_equal(x, after[name], equal_nan=True))
+        found = {"out": self.inward(question, "out", lib.numpy(out)), **self.state_arrays(last, "")}
+        for name, x in (grads or {}).items():
+            if name == "state":
+                found |= self.state_arrays(x, "d_")
+            else:
+                found[f"d_{name}"] = self.inward(
+                    question, name, np.zeros_like(before[name]) if x is None else lib.numpy(x)
+                )
+        return Answer(found, last, altered, lib.dtype(out))
+
+    def call(self, given: dict[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
+        """The output and the last state, if any."""
+        named, open_ended = self.parameters
+        positional = [x for name, x in given.items() if named and not open_ended and self.name_of(name) not in named]
+        by_name = {
+            self.name_of(name): x
+            for name, x in given.items()
+            if not (named and not open_ended) or self.name_of(name) in named
+        }
+        returned = self.forward(*positional, **by_name, **options)
+        return returned[:2] if isinstance(returned, tuple) and len(returned) > 1 else (returned, None)
+
+    def by_pair(self, given: Any, options: Any, d_out: Any, d_state: Any, gradients: bool) -> tuple[Any, Any, Any]:
+        """A pair's output, last state and gradients."""
+        out, saved = self.call(given, options)
+        last = getattr(saved, "state", None)
+        if not gradients or self.backward is None:
+            return out, last, None
+        more = {} if d_state is None else {"d_state": d_state}
+        grads = self.backward(d_out, saved, **more)
+        names = (*given, "state")
+        if isinstance(grads, Table):
+            return out, last, {name: grads[name] for name in names if grads.get(name) is not None}
+        if hasattr(grads, "_fields"):
+            return out, last, {name: getattr(grads, name) for name in names if getattr(grads, name, None) is not None}
+        return out, last, dict(zip(names, grads, strict=False))
+
+    def options(self, question: Question, state: Any) -> dict[str, Any]:
+        """What is passed beside the arrays of tokens."""
+        found = {self.name_of(name): x for name, x in question.options.items() if self.offers(name)}
+        mask = question.options.get("key_mask")
+        if mask is not None:
+            mask = (
+                mask[..., 0, :]
+                if self.mapping.mask == "BL" and mask.ndim > 1
+                else self.outward(question, "key_mask", mask)
+            )
+            found[self.name_of("key_mask")] = self.library.array(mask, "bool", self.mapping.device)
+        offsets = question.options.get("offsets")
+        if offsets is None and self.mapping.layout == "packed":
+            offsets = [0, question.inputs["q"].shape[-2]]
+        if offsets is not None:
+            found[self.name_of("offsets")] = self.library.array(
+                np.asarray(offsets, np.int64), "int64", self.mapping.device
+            )
+        if state is not None:
+            found[self.name_of("state")] = state
+        return {**found, **self.mapping.given}
+
+    def state_of(self, arrays: tuple[np.ndarray, ...]) -> Any:
+        """A state as the target takes it: a page's for a pair; an array, or a tuple of some, for a function."""
+        turned = [self.turned(x, name) for x, name in zip(arrays, OPS[self.op].state, strict=True)]
+        found = [self.library.array(x, self.library.state_dtype(self.dtype), self.mapping.device) for x in turned]
+        if self.backward is not None:
+            return OPS[self.op].page.State(*found)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def state_arrays(self, state: Any, prefix: str) -> Arrays:
+        """The arrays of a state that the target gave."""
+        if state is None or not OPS[self.op].state:
+            return {}
+        arrays = state if isinstance(state, tuple) else (state,)
+        pairs = zip(OPS[self.op].state, arrays, strict=False)
+        return {prefix + name: self.turned(self.library.numpy(x), name) for name, x in pairs if x is not None}
+
+    def turned(self, x: np.ndarray, name: str) -> np.ndarray:
+        return x.swapaxes(-1, -2) if self.mapping.state == "MC" and name == "s" else x
+
+    def outward(self, question: Question, name: str, x: np.ndarray) -> np.ndarray:
+        """From our layout to the target's."""
+        if self.mapping.layout == "BHND":
+            return x
+        axis = -1 if name == "key_mask" else question.axis(name)
+        x = np.moveaxis(x, axis, axis - 1) if x.ndim >= 1 - axis else x  # tokens before heads
+        if self.mapping.layout == "packed":
+            return x if "offsets" in question.options else x[0]
+        return x[None] if "offsets" in question.options else x
+
+    def inward(self, question: Question, name: str, x: np.ndarray) -> np.ndarray:
+        """And back."""
+        if self.mapping.layout == "BHND":
+            return x
+        packed = "offsets" in question.options
+        if packed != (self.mapping.layout == "packed"):
+            x = x[0] if packed else x[None]
+        axis = question.axis("d_out" if name == "out" else name)
+        return np.moveaxis(x, axis - 1, axis)
+
+
+def load(text: str) -> Any:
+    """What ``module:function`` or ``file.py:function`` names; ``:forward,backward`` is a pair, no colon a module."""
+    place, _, names = text.partition(":")
+    if place.endswith(".py"):
+        path = Path(place).resolve()
+        if not path.is_file():
+            raise NotATarget(f"target: no such file: {place}")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec
+        assert spec.loader
+        module = importlib.util.module_from_spec(spec)
+        sys.modules.setdefault(path.stem, module)  # where pickles and dataclasses look for it
+        sys.path.insert(0, str(path.parent))
+        spec.loader.exec_module(module)
+    else:
+        sys.path.insert(0, "")
+        module = importlib.import_module(place)
+    if not names:
+        return module
+    try:
+        found = tuple(getattr(module, name.strip()) for name in names.split(","))
+    except AttributeError as error:
+        raise NotATarget(f"target: {error}") from None
+    return found if len(found) > 1 else found[0]

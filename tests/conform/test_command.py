@@ -1,0 +1,127 @@
+"""``linattn-ref conform``: what it runs, says, writes and returns."""
+
+import json
+
+import pytest
+
+from linattn_ref.cli import main
+
+KERNELS = """
+import time
+import numpy as np
+from linattn_ref.attention import softmax
+
+def right(q, k, v, causal=False):
+    return softmax.forward(q, k, v, causal=causal)[0]
+
+def unscaled(query, k, v):
+    return softmax.forward(query, k, v, scale=1.0)[0]
+
+def transposed(q, k, v):
+    return right(q, k, v).mT
+
+def hangs(q, k, v):
+    time.sleep(1000)
+
+def raises(q, k, v):
+    raise RuntimeError("no such kernel")
+
+def ends(q, k, v):
+    import os
+    os._exit(9)
+
+forward, backward = softmax.forward, softmax.backward
+"""
+
+
+@pytest.fixture
+def kernels(tmp_path):
+    path = tmp_path / "kernels.py"
+    path.write_text(KERNELS, encoding="utf-8")
+    return path
+
+
+def conform(*words):
+    return main(["conform", *map(str, words)])
+
+
+def test_a_kernel_that_is_right(kernels, tmp_path, capsys):
+    page, record = tmp_path / "report.html", tmp_path / "report.json"
+    assert (
+        conform(
+            f"{kernels}:right",
+            "--op",
+            "softmax",
+            "--only",
+            "output",
+            "lengths",
+            "scale",
+            "--html",
+            page,
+            "--json",
+            record,
+        )
+        == 0
+    )
+    assert "2 passed, 0 failed, 1 not offered" in capsys.readouterr().out
+    report = json.loads(record.read_text(encoding="utf-8"))
+    assert report["ok"]
+    assert [x["verdict"] for x in report["outcomes"]] == ["passed", "not offered", "passed"]
+    assert "<svg" in page.read_text(encoding="utf-8")
+
+
+def test_a_kernel_that_is_wrong_is_told_why(kernels, capsys):
+    assert conform(f"{kernels}:unscaled", "--op", "softmax", "--only", "output", "--map", "q=query") == 1
+    assert "agrees if no scale is applied" in capsys.readouterr().out
+
+
+def test_a_mapping_beside_the_file(kernels):
+    kernels.with_name("conform.toml").write_text('[unscaled]\nnames = {q = "query"}\nfixed = {scale = 1.0}\n')
+    assert conform(f"{kernels}:unscaled", "--op", "softmax", "--only", "output") == 0
+
+
+def test_a_pair_and_a_module():
+    assert conform("linattn_ref.attention.linear:forward,backward", "--op", "linear", "--only", "gradients") == 0
+    assert conform("linattn_ref.attention.linear", "--op", "linear", "--only", "gradients") == 0
+    given = ("--give", "kernels=@linattn_ref.attention.softmax")  # which has a page of softmax's name
+    assert conform("linattn_ref.attention.nothing", "--op", "linear", *given) == 2
+
+
+@pytest.mark.parametrize(
+    ("function", "verdict", "says"),
+    [
+        ("hangs", "HUNG", "no answer after"),
+        ("raises", "RAISED", "RuntimeError: no such kernel"),
+        ("ends", "RAISED", "exit status 9"),
+        ("transposed", "RAISED", "expected shape"),
+    ],
+)
+def test_a_kernel_that_does_not_answer(kernels, function, verdict, says, capsys):
+    words = ("--only", "output", "same_twice", "--timeout", 1000 if function != "hangs" else 6)
+    assert conform(f"{kernels}:{function}", "--op", "softmax", *words) == 1
+    out = capsys.readouterr().out
+    assert out.count(verdict) == 2  # both checks: the second in a process of its own
+    assert says in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "expected TARGET and --op"),
+        (("nowhere.py:f", "--op", "softmax"), "no such file"),
+        (("nowhere:f", "--op", "softmax"), "nowhere"),
+        (("linattn_ref.attention.softmax:nothing", "--op", "softmax"), "nothing"),
+        (("linattn_ref.attention.softmax:forward", "--op", "delta", "--only", "scales"), "expected checks of delta"),
+        (("linattn_ref.attention.softmax:forward", "--op", "gated_linear"), "no argument 'log_gate'"),
+        (("math:sqrt", "--op", "softmax", "--declare", "window"), "expected an option that a page has"),
+        (("--read", "nowhere"), "no manifest.json"),
+    ],
+)
+def test_what_cannot_be_run(words, says, capsys):
+    assert conform(*words) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_list(capsys):
+    assert conform("--list") == 0
+    assert "masked_is_absent: A masked key is as if it were not there" in capsys.readouterr().out

@@ -1,0 +1,170 @@
+"""Every mistake that is planted is found, and called by its name first; nothing that is right is called wrong."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linattn_ref import conform
+from linattn_ref.attention import delta, gated_linear, softmax
+from linattn_ref.conform import faults
+from linattn_ref.conform.hypotheses import HYPOTHESES
+from linattn_ref.conform.questions import OPS
+
+RECORD = Path(__file__).parents[2] / "figures" / "records" / "conform_confusion.json"
+CASES = [(name, op) for name, each in HYPOTHESES.items() for op in each.ops if faults.applies(name, op)]
+
+
+def fits(name, op, shape):
+    dtype = faults.dtype_of(name)
+    question = faults.question_of(name, op, dict(faults.SHAPES[shape]), dtype, shape)
+    return [each[0] for each in faults.diagnosed(faults.faulty(name, op, dtype), question)]
+
+
+@pytest.mark.parametrize("name", HYPOTHESES)
+def test_a_mistake_is_named_first(name):
+    op = next(op for each, op in CASES if each == name)
+    found = fits(name, op, 0)
+    assert found[:1] == [name]
+    assert len(found) <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [0, 1, 2])
+@pytest.mark.parametrize(("name", "op"), CASES)
+def test_a_mistake_is_named_first_on_every_shape(name, op, shape):
+    found = fits(name, op, shape)
+    assert found[:1] == [name]
+    assert len(found) <= 2
+    assert json.loads(RECORD.read_text(encoding="utf-8"))["fits"][name][op][shape] == found
+
+
+@pytest.mark.parametrize("op", ["softmax", "linear", "gated_linear", "delta", "gated_delta"])
+def test_the_loops_are_right_without_a_mistake(op):
+    loops = partial(faults.each_head, faults.ROWS[op], "")
+    mapping = conform.Mapping(declares=(*OPS[op].options, "normalise"), arrays="numpy")
+    only = ("output", "masked_is_absent", "packed_is_separate", "shared_is_repeated", "fewer_queries")
+    report = conform.check(
+        loops, op, dtype="float64", mapping=mapping, only=only[: 5 if "causal" in OPS[op].options else 4]
+    )
+    report.assert_ok()
+    assert all(outcome.verdict == "passed" for outcome in report.outcomes)
+
+
+def zeros_for(gradient):
+    def backward(d_out, saved):
+        grads = gated_linear.backward(d_out, saved)
+        return grads._replace(**{gradient: 0 * getattr(grads, gradient)})
+
+    return gated_linear.forward, backward
+
+
+@pytest.mark.parametrize("gradient", ["q", "k", "v", "log_gate"])
+def test_zeros_never_pass(gradient):
+    report = conform.check(zeros_for(gradient), "gated_linear", only=("gradients", "gates"))
+    assert report["gradients"].verdict == report["gates"].verdict == "FAILED"
+
+
+def test_a_gates_gradient_that_is_noise_is_found_where_it_is_noise_alone():
+    forward, backward = faults.pair_of("gated_linear", "gate_by_cancellation")
+    report = conform.check((named(forward), backward), "gated_linear", mapping=conform.Mapping(arrays="numpy"))
+    assert report["gradients"].verdict == "passed"
+    assert report["gates"].named == ("gate_by_cancellation",)
+
+
+def named(forward):
+    """With the arguments that offer nothing but gradients."""
+    return lambda q, k, v, log_gate: forward(q=q, k=k, v=v, log_gate=log_gate)
+
+
+def test_a_kernel_that_computes_in_float32_is_told_so():
+    def coarse(q, k, v):
+        return softmax.forward(*(x.astype(np.float32) for x in (q, k, v)))[0].astype(np.float64)
+
+    report = conform.check(coarse, "softmax", dtype="float64", only=("output",))
+    assert report["output"].named == ("computes_in_float32",)
+    conform.check(coarse, "softmax", only=("output",)).assert_ok()
+
+
+def changes_its_inputs(q, k, v):
+    q *= k.shape[-1] ** -0.5
+    return softmax.forward(q, k, v, scale=1.0)[0]
+
+
+def leaves_rows_unwritten(q, k, v):
+    out = np.empty_like(v, shape=(*q.shape[:-1], v.shape[-1]))
+    out[..., :16, :] = softmax.forward(q, k, v)[0][..., :16, :]
+    out[..., 16:, :] = np.nan
+    return out
+
+
+def is_never_the_same(q, k, v, seen=[]):  # noqa: B006
+    seen.append(1)
+    return softmax.forward(q, k, v)[0] * (
+        1 + len(seen) * np.finfo(q.dtype).eps / 2 * (np.arange(v.shape[-1]) == 0)
+    ).astype(q.dtype)
+
+
+def reads_at_its_own_strides(q, k, v):
+    q, k, v = (np.lib.stride_tricks.as_strided(x, x.shape, np.empty(x.shape, x.dtype).strides) for x in (q, k, v))
+    return softmax.forward(q, k, v)[0]
+
+
+def sums_of_nothing(q, k, v, causal=False, key_mask=None):
+    scores = softmax_scores(q, k, causal, key_mask)
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return weights / weights.sum(axis=-1, keepdims=True) @ v
+
+
+def overflows(q, k, v):
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights = np.exp(softmax_scores(q, k, False, None))
+        return weights / weights.sum(axis=-1, keepdims=True) @ v
+
+
+def softmax_scores(q, k, causal, key_mask):
+    see = np.tri(q.shape[-2], k.shape[-2], k.shape[-2] - q.shape[-2], dtype=bool) if causal else True
+    see = see if key_mask is None else see & key_mask[..., None, :]
+    return np.where(see, q @ k.mT * k.dtype.type(k.shape[-1] ** -0.5), k.dtype.type(-np.inf))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "check"),
+    [
+        (changes_its_inputs, "inputs_kept"),
+        (leaves_rows_unwritten, "output"),
+        (is_never_the_same, "same_twice"),
+        (reads_at_its_own_strides, "strides"),
+        (sums_of_nothing, "sees_nothing"),
+        (overflows, "large_scores"),
+    ],
+)
+def test_what_is_no_wrong_formula(kernel, check):
+    report = conform.check(kernel, "softmax", only=(check,))
+    assert report[check].verdict == "FAILED"
+
+
+def test_a_future_that_is_seen():
+    def stabilised_by_all(q, k, v, beta, log_gate):
+        return delta.forward(q, k, v, beta, log_gate)[0] + k[..., -1:, :1] * np.float32(1e-3)
+
+    report = conform.check(stabilised_by_all, "gated_delta", only=("causality",))
+    assert report["causality"].verdict == "FAILED"
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        lambda q, k, v: softmax.forward(q[..., ::-1], k[..., ::-1], v)[0],  # another order of sums
+        lambda q, k, v: softmax.forward(q, k[..., ::-1, :], v[..., ::-1, :])[0],
+        lambda q, k, v: np.concatenate(
+            [softmax.forward(q[..., i : i + 7, :], k, v)[0] for i in range(0, q.shape[-2], 7)], -2
+        ),
+        lambda q, k, v: softmax.forward(*(x.astype(np.float64) for x in (q, k, v)))[0].astype(np.float32),
+    ],
+)
+def test_no_false_alarm(right):
+    conform.check(right, "softmax").assert_ok()

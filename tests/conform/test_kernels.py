@@ -1,0 +1,112 @@
+"""Kernels that are right pass, in every precision that they have; and what is not offered is not asked."""
+
+import numpy as np
+import pytest
+
+from linattn_ref import conform
+from linattn_ref.attention import delta, gated_linear, linear, softmax
+from linattn_ref.conform.questions import OPS
+from linattn_ref.kernels import jit
+
+PAGES = {"softmax": softmax, "linear": linear, "gated_linear": gated_linear, "delta": delta, "gated_delta": delta}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", PAGES)
+def test_the_pages_pass(op, dtype):
+    report = conform.check(PAGES[op], op, dtype=dtype)
+    report.assert_ok()
+    assert report["gradients"].verdict == "passed"
+    assert report["masked_is_absent"].verdict == "passed"
+
+
+@pytest.mark.parametrize("op", ["gated_linear", "gated_delta"])
+def test_the_pages_pass_with_a_gate_per_channel(op):
+    conform.check(PAGES[op], op, mapping=conform.Mapping(gate="channel")).assert_ok()
+
+
+@pytest.mark.parametrize("gate", ["head", "channel"])
+@pytest.mark.parametrize("op", PAGES)
+def test_the_compiled_kernels_pass(op, gate):
+    if gate == "channel" and "log_gate" not in OPS[op].inputs:
+        return
+    mapping = conform.Mapping(given={"kernels": jit}, gate=gate)
+    conform.check(PAGES[op], op, mapping=mapping).assert_ok()
+
+
+def attention(query, key, value, is_causal=False):
+    """As PyTorch calls its arguments, and with tokens before heads."""
+    query, key, value = (x.swapaxes(1, 2).astype(np.float64) for x in (query, key, value))
+    scores = query @ key.mT / np.sqrt(key.shape[-1])
+    if is_causal:
+        scores = np.where(np.tri(*scores.shape[-2:], scores.shape[-1] - scores.shape[-2], dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return (weights / weights.sum(axis=-1, keepdims=True) @ value).swapaxes(1, 2).astype(np.float32)
+
+
+NAMES = {"q": "query", "k": "key", "v": "value", "causal": "is_causal"}
+
+
+def test_a_function_of_other_names_and_layout():
+    report = conform.check(attention, "softmax", mapping=conform.Mapping(names=NAMES, layout="BNHD"))
+    report.assert_ok()
+    assert {x.name for x in report.outcomes if x.verdict == "not offered"} == {
+        "gradients", "gradient_of_one_row", "scale", "masked_is_absent", "masked_content", "sees_nothing",
+        "packed_is_separate", "shared_is_repeated",
+    }  # fmt: skip
+
+
+def test_an_option_is_asked_for_only_where_it_is_named():
+    def open_ended(q, k, v, **anything):
+        assert not anything
+        return softmax.forward(q, k, v)[0]
+
+    report = conform.check(open_ended, "softmax")
+    report.assert_ok()
+    assert report["causal"].verdict == "not offered"
+
+
+def test_what_is_built_in_is_not_passed():
+    def unscaled(q, k, v):
+        return softmax.forward(q, k, v, causal=True, scale=1.0)[0]
+
+    fixed = {"scale": 1.0, "causal": True}
+    conform.check(unscaled, "softmax", mapping=conform.Mapping(fixed=fixed)).assert_ok()
+    assert not conform.check(unscaled, "softmax", only=("output",)).ok
+
+
+def test_a_state_that_is_transposed_and_packed_rows():
+    def rule(q, k, v, g, initial_state=None, cu_seqlens=None):
+        q, k, v = (x.swapaxes(0, 1) for x in (q, k, v))
+        outs, states = [], []
+        for p in range(len(cu_seqlens) - 1):
+            rows = slice(cu_seqlens[p], cu_seqlens[p + 1])
+            state = None if initial_state is None else gated_linear.State(initial_state[p].mT)
+            if rows.start == rows.stop:
+                states.append(np.zeros_like(initial_state[p]) if state is None else initial_state[p])
+                continue
+            out, saved = gated_linear.forward(q[:, rows], k[:, rows], v[:, rows], g.T[:, rows], state=state)
+            outs.append(out.swapaxes(0, 1))
+            states.append(saved.state.s.mT)
+        return np.concatenate(outs), np.stack(states)
+
+    names = {"log_gate": "g", "state": "initial_state", "offsets": "cu_seqlens"}
+    report = conform.check(rule, "gated_linear", mapping=conform.Mapping(names=names, layout="packed", state="MC"))
+    report.assert_ok()
+    assert {report[name].verdict for name in ("packed_is_separate", "from_a_state", "pieces")} == {"passed"}
+
+
+def test_bfloat16_is_judged_by_one_rounding():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+
+    def rounds_once(q, k, v):
+        out, _ = softmax.forward(*(np.asarray(x, np.float32) for x in (q, k, v)))
+        return out.astype(ml_dtypes.bfloat16)
+
+    def rounds_weights(q, k, v):
+        weights = softmax.matrix(*(np.asarray(x, np.float32) for x in (q, k)))
+        sums = weights.astype(ml_dtypes.bfloat16).astype(np.float32) @ np.asarray(v, np.float32)
+        return sums.astype(ml_dtypes.bfloat16)
+
+    conform.check(rounds_once, "softmax", dtype="bfloat16").assert_ok()
+    assert not conform.check(rounds_weights, "softmax", dtype="bfloat16", only=("output",)).ok
