@@ -12,7 +12,7 @@ from linattn_ref.experiments.publishing import catalogue, gallery, record, style
 FIGURES = Path(__file__).parents[2] / "figures"
 # Those that have one; but for the spectrum, which reads a network in that too.
 QUICK = [x for x in catalogue.FIGURES if hasattr(catalogue.module_of(x), "QUICK") and x != "spectrum"]
-TIMED = {"decoding", "resources", "model_resources", "linformer_savings", "layer_savings"}
+IN_PROCESSES = {"resources", "model_resources", "linformer_savings", "layer_savings"}  # of their own, by the clock
 LONG = {"write_fade_erase", "moving_content"}  # seconds
 
 
@@ -25,7 +25,7 @@ def test_a_record_gives_the_results_back_and_the_drawing(name):
         catalogue.module_of(name).draw(results).draw_without_rendering()
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x in IN_PROCESSES)) for x in QUICK])
 @each_look
 def test_the_quick_size_is_drawn_as_it_is_and_as_it_comes_back(name, look):
     module, results = catalogue.module_of(name), quick(name)
@@ -42,7 +42,12 @@ def test_the_quick_size_is_drawn_as_it_is_and_as_it_comes_back(name, look):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x in LONG)) for x in QUICK if x not in TIMED]
+    "name",
+    [
+        pytest.param(x, marks=[pytest.mark.slow] * (x in LONG))
+        for x in QUICK
+        if x not in IN_PROCESSES and x != "decoding"
+    ],
 )
 def test_the_same_seed_gives_the_same_and_another_gives_another(name):
     """Of what is measured by the clock nothing is the same twice."""
