@@ -23,7 +23,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread
@@ -31,6 +30,7 @@ from linattn_ref.experiments.publishing import markdown, style
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, post_norm, relu
+from linattn_ref.op import Array
 
 __all__ = ["SEQUENCES", "compute", "draw", "table"]
 

@@ -23,7 +23,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.sparse import bigbird, local, longformer, part
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.engine import BOTH, PASSES, TOLD, Call
@@ -31,6 +30,7 @@ from linattn_ref.experiments.benches.peers import FAST, PYTORCH, in_torch
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit, reference
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.random import Generator
 
 from linattn_ref.attention import linear, linformer, reformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit import loops
+from linattn_ref.op import Array
 
 __all__ = ["METHODS", "REDUCED", "Setting", "draw_inputs", "methods_at", "prepared", "run"]
 

@@ -24,7 +24,6 @@ from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import linformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import (
     Heads,
     Random,
@@ -40,6 +39,7 @@ from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import over_reduced
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
+from linattn_ref.op import Array
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
 
 __all__ = ["RATE", "WAYS", "compute", "draw", "returned"]

@@ -25,7 +25,6 @@ from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import linformer, nystromformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.parts import depthwise, pinv_exact, pinv_iterative, segment_means
 from linattn_ref.experiments.fewer_keys.linformer import RATE
 from linattn_ref.experiments.measuring.heads import (
@@ -44,6 +43,7 @@ from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import band, over_reduced
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
+from linattn_ref.op import Array
 
 __all__ = ["WAYS", "compute", "draw"]
 

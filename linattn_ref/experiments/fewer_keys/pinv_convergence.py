@@ -30,11 +30,11 @@ from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.parts import pinv_exact, pinv_iterative, segment_means
 from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "inverted_share", "reach", "with_condition"]
 

@@ -20,8 +20,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.scaling import growth_exponent
+from linattn_ref.op import Array
 
 __all__ = ["Costs", "by_formula", "costs", "count", "kept_bytes", "peak_bytes"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.parts import load, prepared, store
 from linattn_ref.experiments.publishing import record
+from linattn_ref.op import Array
 
 __all__ = ["measure_all"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.atomic import write_all
-from linattn_ref.attention.arguments import Array
+from linattn_ref.op import Array
 from linattn_ref.training.folder import alone
 
 __all__ = ["load", "prepared", "store"]

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
+from linattn_ref.op import Array
 
 __all__ = ["Group", "Points", "check_lengths", "measure_points", "memory_of", "seconds_of"]
 

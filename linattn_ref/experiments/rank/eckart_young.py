@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 from linattn_ref.theory.eckart_young import COMPETITORS, rank_errors
 
 __all__ = ["compute", "draw"]

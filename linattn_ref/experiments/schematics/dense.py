@@ -1,6 +1,5 @@
 """The mechanisms that read a sequence at once: what is multiplied with what, and which array is never made."""
 
-from linattn_ref.attention.arguments import Mask
 from linattn_ref.attention.long_short import pattern
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.publishing.restore import Results
@@ -27,6 +26,7 @@ from linattn_ref.experiments.schematics.parts import (
     becomes,
     sums,
 )
+from linattn_ref.op import Mask
 
 __all__ = ["linear", "linformer", "linformer_linear", "long_short", "nystromformer", "performer", "softmax"]
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.experiments.schematics.drawing import Sheet, picture
@@ -21,6 +20,7 @@ from linattn_ref.experiments.schematics.parts import (
     state,
     sums,
 )
+from linattn_ref.op import Array
 
 __all__ = ["delta", "gated_linear", "linear_recurrent", "rfa"]
 

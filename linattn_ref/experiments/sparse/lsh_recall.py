@@ -20,10 +20,10 @@ from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import reformer
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 from linattn_ref.theory.lsh_collision import collision_probability, measured_collisions
 
 __all__ = ["compute", "draw"]
