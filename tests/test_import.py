@@ -99,8 +99,6 @@ LAYERS = (
     ("models", "theory", "data"),
     ("experiments",),
     ("cli_options",),
-    ("cli_task",),
-    ("cli_train_causal", "cli_train_encoder", "cli_train_speech"),
     ("cli_bench", "cli_train"),
     ("cli",),
     ("__main__",),

@@ -67,15 +67,12 @@ def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
 
 
 def _network(found: list[runs.Run]) -> Network:
-    cpu_seconds, error_rate = seeds.stacked(found, "error_rate")
-    return Network(
-        tuple(run.facts["seed"] for run in found),
-        found[0].steps,
-        cpu_seconds,
-        error_rate,
-        np.array([run.facts["result"]["greedy"] for run in found]),
-        np.array([run.facts["result"]["beam"] for run in found]),
-        np.array([run.cpu_seconds[-1] / run.steps[-1] * run.facts["steps_per_epoch"] for run in found]),
+    return seeds.put_together(
+        Network,
+        found,
+        greedy=np.array([run.facts["result"]["greedy"] for run in found]),
+        beam=np.array([run.facts["result"]["beam"] for run in found]),
+        epoch_seconds=np.array([run.cpu_seconds[-1] / run.steps[-1] * run.facts["steps_per_epoch"] for run in found]),
     )
 
 
