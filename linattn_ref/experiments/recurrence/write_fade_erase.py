@@ -38,8 +38,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import delta, gated_linear, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["RULES", "Answer", "Results", "Tokens", "compute", "draw", "expected_error", "recall", "tokens"]
 
