@@ -18,7 +18,7 @@ PAGES = {
     "14_reformer": "linattn_ref.attention.reformer",
     "19_write_fade_erase": "linattn_ref.attention.delta_rule",
 }
-SET = "mathrm|operatorname|text|big|bigg|left|right|t?frac|sum|int|top|mathbb|tilde|hat|cdot|approx|[lr]Vert|log|exp|sqrt"
+SET = "mathrm|operatorname|text|big|bigg|left|right|t?frac|sum|int|top|mathbb|tilde|hat|cdot|[lr]Vert|log|exp|sqrt"
 WORDS = r"\b(?:sum|over|the|of|with|from|if|exp|log|sqrt|max|and|not|in|scale|mean)\b"
 NUMBER = r"\((\d+)\)"
 AS_GOOD = 0.05
