@@ -11,7 +11,7 @@ from linattn_ref.kernels import jit
 PAGES = {"softmax": softmax, "linear": linear, "gated_linear": gated_linear, "delta": delta, "gated_delta": delta}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("op", PAGES)
 def test_the_pages_pass(op, dtype):
     report = conform.check(PAGES[op], op, dtype=dtype)
@@ -83,7 +83,9 @@ def test_a_state_that_is_transposed_and_packed_rows():
             rows = slice(cu_seqlens[p], cu_seqlens[p + 1])
             state = None if initial_state is None else gated_linear.State(initial_state[p].mT)
             if rows.start == rows.stop:
-                states.append(np.zeros((len(q), v.shape[-1], q.shape[-1]), q.dtype) if state is None else initial_state[p])
+                states.append(
+                    np.zeros((len(q), v.shape[-1], q.shape[-1]), q.dtype) if state is None else initial_state[p]
+                )
                 continue
             out, saved = gated_linear.forward(q[:, rows], k[:, rows], v[:, rows], g.T[:, rows], state=state)
             outs.append(out.swapaxes(0, 1))
