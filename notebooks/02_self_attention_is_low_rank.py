@@ -36,6 +36,28 @@ from linattn_ref.theory import spectrum
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-11)
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# Two tokens. The matrix
+#
+# $$P = \begin{pmatrix} 3/4 & 1/4 \\ 1/4 & 3/4 \end{pmatrix}$$
+#
+# takes $(1, 1)$ to itself and $(1, -1)$ to half of itself. It is symmetric, so its singular values are 1 and 1/2, and
+# the first holds $1 / (1 + 1/2) = 2/3$ of their sum. If both queries look at both keys alike, all entries are 1/2, the
+# singular values are 1 and 0, and the first holds everything. If each looks at its own key, both values are 1, and the
+# first holds one half. The package says the same:
+
+# %%
+for name, weights in {
+    "by hand": [[0.75, 0.25], [0.25, 0.75]],
+    "alike": [[0.5, 0.5]] * 2,
+    "own": [[1, 0], [0, 1]],
+}.items():
+    two = spectrum.singular_values(np.array(weights, float))
+    print(f"{name:8} singular values {two.round(3)}, shares {spectrum.cumulative_share(two).round(3)}")
+same(spectrum.cumulative_share(spectrum.singular_values(np.array([[0.75, 0.25], [0.25, 0.75]]))), [2 / 3, 1])
+
+# %% [markdown]
 # ## The formula
 #
 # Every matrix is a sum of rank-one matrices, its *singular triples*: with orthonormal $u_1, u_2, \dots$ and
@@ -167,9 +189,9 @@ assert given.at_k.max() > 0.98
 # ## Is that an achievement?
 #
 # *Random queries and keys* with independent normal entries have $c_{128} = .68$: the trained layers lie above. That
-# is the comparison a reader of the figure has in mind. *The same network before training*, with random weights, has
-# .97: five of the six trained layers lie **below** it. So a steep curve is not something that training has brought
-# about, and it is not a sign of structure: the emptiest matrix, $\frac1n 1 1^\top$, has the steepest curve of all.
+# is the comparison a reader of the figure has in mind. *The same network with random weights*, drawn as BERT's authors
+# draw them, $N(0, \sigma^2)$ with $\sigma = .02$, has .97: five of the six trained layers lie **below** it. So a steep
+# curve is not a sign of structure: the emptiest matrix, $\frac1n 1 1^\top$, has the steepest curve of all.
 
 # %%
 assert 0.67 < gaussian.mean[0, 127] < 0.69
@@ -177,8 +199,53 @@ assert untrained.mean[:, 127].min() > 0.96
 assert (by_layer[:5] < untrained.mean[:, 127].min()).all()
 
 # %% [markdown]
-# Why is the untrained network so low in rank? Its scores are small. For small $a$, $e^a \approx 1 + a$, and a row of
-# $P$ becomes
+# **That is a statement about $\sigma$, not about training.** BERT's .02 was made for a width of 768 or more. This
+# network has width 384, where the same variance of the scores needs $.02 \sqrt 2 = .028$; and many networks begin with
+# the weights of Glorot and Bengio, "Xavier", whose variance is 2 over the sum of the widths of both sides, here $\sigma
+# = .051$. Larger weights make larger scores, and these a less even $P$:
+
+# %%
+config = model.config
+
+
+def c_by_layer(network):
+    """c at 128 of every layer, the mean over its first two heads, for the first review."""
+    shares = (spectrum.cumulative_share(spectrum.singular_values(x.p[:2])) for x in bert.layers(network, sentences[0]))
+    return np.array([share[:, 127].mean() for share in shares])
+
+
+def drawn_as(name, rng):
+    """A network with random weights; Xavier's change those between the layers and not the embeddings."""
+    if name != "Xavier":
+        return bert.untrained(config._replace(initializer_range=name), rng)
+    network = bert.untrained(config, rng)
+    for key, w in network.parameters.items():
+        if w.ndim == 2 and "embedding" not in key:
+            w *= np.float32(math.sqrt(2 / sum(w.shape)) / config.initializer_range)
+    return network
+
+
+starts = {name: c_by_layer(drawn_as(name, np.random.default_rng(1))) for name in (0.02, 0.02 * math.sqrt(2), "Xavier")}
+trained_c = c_by_layer(model)
+chapter.table(
+    ("c at 128", *(f"layer {i}" for i in range(6))),
+    [
+        ("trained", *trained_c),
+        *((f"sigma = {name:.3f}" if name != "Xavier" else name, *c) for name, c in starts.items()),
+    ],
+)
+wide, scaled, xavier = starts.values()
+assert wide.min() > 0.96
+assert 0.9 < scaled.min() < scaled.max() < 0.96
+assert xavier[0] < trained_c[0]  # the first layer is then below the trained one,
+assert (xavier[1:] > trained_c[1:]).all()  # the others are not
+
+# %% [markdown]
+# So whether learning makes $P$ less compressible depends on where it starts. With Xavier's weights the first layer
+# begins *below* the trained one, and the others above it.
+#
+# Why is the network that starts with $\sigma = .02$ so low in rank? Its scores are small. For small $a$, $e^a \approx 1
+# + a$, and a row of $P$ becomes
 #
 # $$P_{ij} = \frac{e^{A_{ij}}}{\sum_l e^{A_{il}}} \approx \frac{1 + A_{ij}}{n + \sum_l A_{il}}
 # \approx \frac1n \Big(1 + A_{ij} - \frac1n \sum_l A_{il}\Big)$$
@@ -442,9 +509,9 @@ chapter.table(
 
 # %% [markdown]
 # In this network, from 64 to 512 tokens, the rank that holds 90% is a third of $n$, at every length: not a logarithm,
-# not a constant. Only the untrained network does what one would hope for. So the figure shows that attention matrices
-# can be compressed by a factor; it does not show that the factor grows with $n$. Compare Theorem 1 of the next
-# chapter, which speaks of $\log n$.
+# not a constant. Only the untrained network of $\sigma = .02$ does what one would hope for. So the figure shows that
+# attention matrices can be compressed by a factor; it does not show that the factor grows with $n$. Compare Theorem 1
+# of the next chapter, which speaks of $\log n$.
 #
 # ## How exact are the singular values?
 #
@@ -741,8 +808,9 @@ print(f"share of the first token for c_128 = 0.9 at n = 512: {needed:.3f}")
 #
 # - $P$ has full rank; its singular values fall. In the network measured, a quarter of them hold some 83% of their
 #   sum.
-# - That alone is no achievement: an untrained network has 97%, because $P$ is nearly uniform plus a matrix of rank
-#   $D$. And the rank for a given share grew in proportion to the length.
+# - That alone is no achievement: a network with BERT's random weights ($\sigma = .02$) has 97%, because $P$ is nearly
+#   uniform plus a matrix of rank $D$. With larger weights it has less: 80% in the first layer by Xavier's. And the rank
+#   for a given share grew in proportion to the length.
 # - A head that looks at the neighbouring token is as far from low rank as can be. The first token gets a tenth of all
 #   the weight, the last nothing special.
 # - The SVD finds singular values to $\varepsilon \sigma_1$; the Gram matrix halves the number of digits.

@@ -253,7 +253,7 @@ chapter.table(
 #   a part that Linformer makes cheaper and the rest stays as it is.
 # - The upper row compares as the paper does: both sides keep their matrix, $N \times L$ or $N \times R$. In the lower
 #   row neither does, and **the saving of memory is gone**: every ratio is below 1, as Linformer has $\tilde K$ and
-#   $\tilde V$ to hold besides. The saving of time stays.
+#   $\tilde V$ to hold besides. Time is still saved, but for $k = n / 2$: there Linformer takes a little longer.
 
 # %% [markdown]
 # ## Why the softmax cannot wait

@@ -29,7 +29,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import feature_maps, linear, linformer, linformer_linear, softmax
+from linattn_ref.attention import feature_maps, gated_linear, linear, linformer, linformer_linear, softmax
 from linattn_ref.attention.feature_maps import elu_plus_one
 from linattn_ref.attention.parts import recurrent
 from linattn_ref.data import reported
@@ -37,7 +37,6 @@ from linattn_ref.experiments.benches import bench_drawing
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.experiments.recurrence import decoding
-from linattn_ref.kernels.reference import causal_product
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
@@ -1241,19 +1240,19 @@ def combine_gated(first, second):
 
 gate = np.random.default_rng(17).uniform(0.5, 1, n)
 phi_q, phi_k = phi(q_64), phi(k_64)
-_, by_kernel = causal_product.forward(phi_q, phi_k, v_64, gate, None, None)
+by_page = gated_linear.forward(phi_q, phi_k, v_64, np.log(gate))[1].state.s
 
 
 def gated_piece(start, stop):
-    _, s = causal_product.forward(*(each[start:stop] for each in (phi_q, phi_k, v_64, gate)), None, None)
-    return gate[start:stop].prod(), s
+    _, saved = gated_linear.forward(*(each[start:stop] for each in (phi_q, phi_k, v_64, np.log(gate))))
+    return gate[start:stop].prod(), saved.state.s
 
 
 a, b, c = gated_piece(0, 20), gated_piece(20, 21), gated_piece(21, n)
 for combined in (combine_gated(combine_gated(a, b), c), combine_gated(a, combine_gated(b, c))):
     same(combined[0], gate.prod())
-    same(combined[1], by_kernel)
-assert abs(combine_gated(c, combine_gated(b, a))[1] - by_kernel).max() > 1  # not commutative
+    same(combined[1], by_page)
+assert abs(combine_gated(c, combine_gated(b, a))[1] - by_page).max() > 1  # not commutative
 
 # %% [markdown]
 # **2. Everybody but me.** A model that fills gaps lets token $i$ see all *other* tokens, before and after it. The

@@ -26,10 +26,37 @@ from linattn_ref.attention import bigbird, feature_maps, linear, linformer, loca
 from linattn_ref.data import reported
 from linattn_ref.experiments.cost import comparison, comparison_calls, comparison_ways
 from linattn_ref.experiments.learning import every_mechanism, mechanism_time
+from linattn_ref.experiments.measuring import heads
 from linattn_ref.experiments.publishing import chapter, style, tables
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
+
+# %% [markdown]
+# ## The smallest example, by hand
+#
+# Four tokens with the values 1, 2, 3 and 6, and queries of 0: no key scores more than another. Softmax attention
+# averages everything, 3 in each row. What does each family make of it?
+#
+# - *Low rank*, Linformer with two mixtures by mean pooling: the mixed values are 1.5 and 4.5, their mean is 3.
+# - *A kernel*, linear attention: all similarities are alike, so 3.
+# - *Pairs*, a window of one key on both sides: means of what is near, $1.5,\ 2,\ 3\tfrac23,\ 4.5$.
+#
+# For a query that prefers nothing, only the pairs differ. The chapter is about queries that do.
+
+# %%
+no_scores, four_values = np.zeros((4, 2)), np.array([[1.0], [2.0], [3.0], [6.0]])
+by_pairs = linformer.mean_pool(2, 4)
+four_ways = {
+    "softmax": softmax.forward(no_scores, no_scores, four_values)[0],
+    "low rank": linformer.forward(no_scores, no_scores, four_values, by_pairs, by_pairs)[0],
+    "kernel": linear.forward(no_scores, no_scores, four_values, eps=0.0)[0],
+    "pairs": local.forward(no_scores, no_scores, four_values, window=1)[0],
+}
+for family, each in four_ways.items():
+    print(f"{family:9}", each.ravel().round(3))
+same(np.hstack(list(four_ways.values())[:3]), np.full((4, 3), 3.0))
+same(four_ways["pairs"].ravel(), [1.5, 2, 11 / 3, 4.5])
 
 # %% [markdown]
 # ## Three families
@@ -181,40 +208,51 @@ assert few.min() < 0  # four directions: sines and cosines of either sign
 # %% [markdown]
 # Is the table of families more than three names? The formulas say how to tell from the matrix alone. Take one query and
 # two keys next to it, and look at the ratio of their two weights. For pairs and for kernels each weight comes from its
-# own query and key, and the ratio stays when a third key changes. For low rank it moves, as the third key is in a
-# mixture or a landmark with one of them. And for pairs the ratio is that of two exponentials, for kernels it is not:
+# own query and key, and the ratio stays when a third key changes. For low rank it moves if the third key is in a
+# mixture or a landmark with one of them. And for pairs the ratio is that of two exponentials, for kernels it is not.
+#
+# One query is not enough. The two keys next to query 85 are in one segment of Linformer's mean pooling, as for eight of
+# ten queries, so their weights are equal whichever third key changes. So take 150 queries, a third key near each at
+# random, and look at two numbers: how often the ratio moves by more than 5%, and how far it is from that of the
+# exponentials in the median.
+
 
 # %%
-QUERY, KEY, OTHER, THIRD = 80, 79, 81, 78
-other_k = k.copy()
-other_k[THIRD] *= -1
-score = float(q[QUERY] @ (k[KEY] - k[OTHER])) / np.sqrt(D)
+def log_ratio(p, i):
+    """Of the weights of the two keys next to query i."""
+    return float(np.log(abs(p[i, i - 1] / p[i, i + 1])))
 
 
-def log_ratio(name, keys):
-    row = forwards[name](q, keys, identity)[QUERY]
-    return float(np.log(abs(row[KEY] / row[OTHER])))
-
-
-rows, off = [], {}
+scores = q @ k.T / np.sqrt(D)
+third_of = np.random.default_rng(5)
+moved, off = {name: [] for name in EIGHT}, {name: [] for name in EIGHT}
+for i in range(5, 155):
+    other_k = k.copy()
+    other_k[third_of.choice([j for j in range(i - 5, i + 6) if abs(j - i) != 1])] *= -1
+    for name in EIGHT:
+        ratio = log_ratio(found[name], i)
+        moved[name].append(abs(log_ratio(forwards[name](q, other_k, identity), i) - ratio) > 0.05)
+        off[name].append(abs(ratio - float(scores[i, i - 1] - scores[i, i + 1])))
+rows = []
 for name, (family, *_) in EIGHT.items():
-    before, after = log_ratio(name, k), log_ratio(name, other_k)
-    off[name] = abs(before - score)
-    seen = (
-        "low rank" if abs(after - before) > 0.05 else "local and global" if off[name] < 0.1 else "softmax as a kernel"
-    )
-    rows.append((titles[name], family, before, after, seen))
+    share, distance = np.mean(moved[name]), np.median(off[name])
+    seen = "low rank" if share > 0.1 else "local and global" if distance < 0.1 else "softmax as a kernel"
+    rows.append((titles[name], family, f"{share:.0%}", f"{distance:.2g}", seen))
     assert seen == family  # claim 33
 chapter.table(
-    ("method", "family in the table", f"log ratio ({score:.4f} of the scores)", "another key changed", "family, seen"),
+    ("method", "family in the table", "the ratio moves", "off the exponentials', median", "family, seen"),
     rows,
 )
-assert max(off["longformer"], off["bigbird"]) < 1e-5  # the rounding of float32
-assert 1e-3 < off["long_short"] < 0.1
+assert log_ratio(found["linformer"], 85) == 0  # where no third key can matter
+assert sum(log_ratio(found["linformer"], i) == 0 for i in range(5, 155)) == 0.8 * 150
+assert max(max(off[name]) for name in ("longformer", "bigbird")) < 1e-4  # the rounding of float32
+assert max(np.mean(moved[name]) for name, (family, *_) in EIGHT.items() if family != "low rank") < 0.03
+assert np.mean(moved["linformer"]) < 0.5  # most triples do not tell
 
 # %% [markdown]
-# The matrices are sorted as the table is. Long-Short has something of two families: it has a window, and mixtures of
-# low rank; its near keys are in the mixtures too, so that the ratio is not exactly that of the exponentials.
+# The matrices are sorted as the table is, but only by many triples: for Linformer most third keys change nothing.
+# Long-Short has something of two families. It has a window, and mixtures of low rank in which its near keys are too.
+# So its ratio is not exactly that of the exponentials, and now and then a third key moves it.
 #
 # Two things in the table of the matrices are warnings. A Nyström approximation can have negative weights and rows that
 # do not sum to 1, so its output is no average of the values. And sines and cosines, RFA's features, estimate a positive
@@ -428,6 +466,16 @@ chapter.table(
 )
 for cost in (0.1, 0.4):
     print(f"least at {cost} of the cost, layer by layer:", *best_at(cost, "by_layer"))
+# The record holds what this code computes: the errors of two mechanisms on the first of the eight reviews, once more.
+first_review, _ = heads.read_heads(sentences=1, length=512, seed=results.settings["seed"])
+for name in ("nystromformer", "longformer"):  # which draw nothing
+    again = comparison.measure(comparison_ways.WAYS[name], first_review, np.random.default_rng(0), quick=False)
+    kept = results.ways[name]
+    print(f"{name}, first review, errors by size:", again.output.by_sentence[:, 0].round(3))
+    # The code has come to do one more product of R x R than when the record was made: 3.5% at the largest R, 128.
+    np.testing.assert_allclose(again.cost, kept.cost, rtol=0.036)
+    np.testing.assert_allclose(again.output.by_sentence[:, 0], kept.output.by_sentence[:, 0], rtol=1e-3)
+    np.testing.assert_allclose(again.matrix.by_sentence[:, 0], kept.matrix.by_sentence[:, 0], rtol=1e-3)
 # Nobody comes near what a matrix of rank 8 could do, at a hundredth of the cost, to one who knows P.
 assert min(cheap.values()) > results.svd.output.median[0]
 # Cheap: low rank. At 0.4 of the cost: blocks and windows with global tokens.
@@ -509,9 +557,9 @@ for source in trained.values():
 # - **Far from it**, on both: the three kernels, and Linformer with mixtures by position, which nobody has trained.
 #   Their intervals end below it. Reformer too: it has one projection for queries and keys, and the network was trained
 #   with two. Long-Short is hardly better than guessing: its mixtures are drawn, and its norms are new.
-# - **A little training** brings much back on the reviews, where most was lost: ten percent and more for the window,
-#   Linformer, linear attention, RFA, Reformer and Long-Short. On sentences the same number of updates brings back next
-#   to nothing, but for Long-Short. Performers get little back on either.
+# - **A little training** brings much back on the reviews, where most was lost: ten percentage points and more for the
+#   window, Linformer, linear attention, RFA, Reformer and Long-Short. On sentences the same number of updates brings
+#   back next to nothing, but for Long-Short. Performers get little back on either.
 # - Neighbours in the table are not known to differ; the two groups are. Softmax attention's own row says how much
 #   further updates change by themselves.
 
@@ -592,11 +640,15 @@ for name, printed in reported.SPEECH.items():  # claim 31
     here = (f"{times_linear(HERE[name], n):.1f}" if name in HERE else "–" for n in (512, 1024, 2048))
     rows.append((name, f"{printed.phoneme_error_rate:.2f} %", printed.seconds_per_epoch, f"{epoch:.1f}", *here))
 chapter.table(
-    ("", "phoneme errors, paper", "s an epoch, paper", "times linear", *(f"here, N = {n}" for n in (512, 1024, 2048))),
+    (
+        "",
+        "phoneme errors, printed",
+        "s per epoch, printed",
+        "times linear, printed",
+        *(f"here, N = {n}" for n in (512, 1024, 2048)),
+    ),
     rows,
 )
-assert min(reported.SPEECH, key=lambda name: reported.SPEECH[name].phoneme_error_rate) == "softmax"
-assert min(reported.SPEECH, key=lambda name: reported.SPEECH[name].seconds_per_epoch) == "linear"
 for n in (512, 1024, 2048):  # the order of the epochs, at each length
     assert times_linear("dense", n) > times_linear("lsh_4", n) > 1
 

@@ -331,7 +331,7 @@ assert off < 1e-7  # h^2, and the rounding of a loss of 3 over h
 # %% [markdown]
 # ## Everything on one page
 #
-# Karpathy's *microgpt* (2026) trains a GPT and writes with it in 243 lines of plain Python, with a tape for single
+# Karpathy's *microgpt* (2026) trains a GPT and writes with it in some 200 lines of plain Python, with a tape for single
 # numbers. Here is the same idea with arrays, and with every gradient written where its layer is: what stands above,
 # from (2) to (16), once more from the beginning. It uses NumPy and one function of SciPy, and nothing of this package.
 # (Data and loops come later; microgpt's lines count them too, and its comments.)

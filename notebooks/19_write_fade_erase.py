@@ -9,7 +9,7 @@
 #
 # 1. compute how many keys a sum can hold, and why the sum is the wrong one to take;
 # 2. derive the delta rule as least squares, one equation at a time;
-# 3. measure what it buys and what it does not: it does not store more;
+# 3. measure what it buys and what it does not: with small steps it holds as many keys as a sum, with full ones fewer;
 # 4. let the state fade, and start a new document in the middle of a sequence;
 # 5. derive the backward pass, and find the delta rule in it again, running backward in time;
 # 6. replace the loop over rows by a triangular system of equations for each chunk;
@@ -40,6 +40,32 @@ rng = np.random.default_rng(0)
 def unit(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
+
+# %% [markdown]
+# ## The smallest example, by hand
+#
+# One channel, so that a state is a single number. The key is 1, three times, and the values are 1, 5 and 3. After each
+# token the key is read.
+#
+# | value | sum | fading by one half | delta rule, $\beta = 1$ | delta rule, $\beta = 1/2$ |
+# | ---: | ---: | ---: | ---: | ---: |
+# | 1 | $0 + 1 = 1$ | $0 + 1 = 1$ | $0 + (1 - 0) = 1$ | $0 + (1 - 0)/2 = 0.5$ |
+# | 5 | $1 + 5 = 6$ | $0.5 + 5 = 5.5$ | $1 + (5 - 1) = 5$ | $0.5 + (5 - 0.5)/2 = 2.75$ |
+# | 3 | $6 + 3 = 9$ | $2.75 + 3 = 5.75$ | $5 + (3 - 5) = 3$ | $2.75 + (3 - 2.75)/2 = 2.875$ |
+#
+# The sum has lost which value was the last. The delta rule with $\beta = 1$ has nothing but the last. The pages agree:
+
+# %%
+key, value = np.ones((3, 1)), np.array([[1.0], [5.0], [3.0]])
+by_hand = {
+    "sum": gated_linear.forward(key, key, value, np.zeros(3))[0],
+    "fading by one half": gated_linear.forward(key, key, value, np.full(3, np.log(0.5)))[0],
+    "delta rule, beta = 1": delta.forward(key, key, value, np.ones(3), normalise=False)[0],
+    "delta rule, beta = 1/2": delta.forward(key, key, value, np.full(3, 0.5), normalise=False)[0],
+}
+for rule, found in by_hand.items():
+    print(f"{rule:22}", found[:, 0])
+same(np.hstack(list(by_hand.values())), [[1, 1, 1, 0.5], [6, 5.5, 5, 2.75], [9, 5.75, 3, 2.875]])
 
 # %% [markdown]
 # ## Writing
@@ -150,10 +176,30 @@ for i in range(1, 40):
 # $$S_i = (I - \beta_i k_i k_i^\top)\, S_{i-1} + \beta_i k_i v_i^\top \qquad (e)$$
 #
 # The first factor has the eigenvalue $1 - \beta_i$ along the key and 1 across it. For $\beta$ in $[0, 2]$ none is
-# larger than 1: the state cannot explode, however long the sequence. Above 1 one of them is negative, and a negative
-# number is what it takes to count modulo two (Grazzi et al. 2025, who prove that in finite precision positive
-# eigenvalues cannot). Flip the sign for every 1, leave it for every 0: with $\beta = 2$ times the bit, and nothing
-# written, the state is the parity.
+# larger than 1 in size: no token magnifies what the state held before. What is *written* can still add up, at most
+# $\beta \lVert v \rVert$ per token, so that a state grows in proportion to the length at worst. It does so with
+# $\beta = 2$ and a single key whose values alternate, 1, -1, 1: each token flips the state's sign and adds 2 to its
+# size. With $\beta = 1$ keys that are each at right angles to what the state holds make its squared length grow by
+# $\lVert v \rVert^2$ per token.
+
+# %%
+n = 50
+along, alternating = np.ones((n, 1)), (-1.0) ** np.arange(n)[:, None]
+_, grown = delta.forward(along, along, alternating, np.full(n, 2.0), normalise=False)
+print(f"beta = 2, {n} alternating values: the state is {grown.state.s[0, 0]:.0f}")
+same(abs(grown.state.s[0, 0]), 2 * n)
+
+state = delta.init_state((), 2, 1)
+for _ in range(n):  # a key at right angles to the state, and the value 1
+    across_it = np.array([-state.s[1, 0], state.s[0, 0]]) if state.s.any() else np.array([1.0, 0.0])
+    _, state = delta.step(across_it, unit(across_it), np.ones(1), state, np.array(1.0), normalise=False)
+print(f"beta = 1, {n} keys at right angles to the state: its length is {np.linalg.norm(state.s):.3f}, sqrt({n})")
+same(np.linalg.norm(state.s), math.sqrt(n))
+
+# %% [markdown]
+# Above $\beta = 1$ one eigenvalue is negative, and a negative number is what it takes to count modulo two (Grazzi et
+# al. 2025, who prove that in finite precision positive eigenvalues cannot). Flip the sign for every 1, leave it for
+# every 0: with $\beta = 2$ times the bit, and nothing written, the state is the parity.
 
 # %%
 bits = rng.integers(2, size=50)
@@ -166,15 +212,15 @@ same(signs[:, 0], (-1.0) ** np.cumsum(bits))
 # ## What does a state hold?
 #
 # The usual claim is that the delta rule stores more. Let us see. Random unit keys, $C = M = 64$, and a list of 512
-# values. After all is written, each key is asked; the *error* is squared and relative, the *recall* is the share of
-# answers that are nearest to the right one of the 512. Beside sum and delta rule ($\beta = 1$) stands a sum that fades
-# by $g = 31/32$ a token.
+# values. After all is written, each key is read; the *error* is squared and relative, the *recall* is the share of
+# answers that are nearest to the right one of the 512. We compare the sum and the delta rule, first with $\beta = 1$,
+# with a sum that fades by $g = 31/32$ per token.
 
 # %%
 chapter.source(write_fade_erase.answers, doc=False)
 held = write_fade_erase.compute()
 chapter.table(
-    ("error / recall", "add", "fade", "delta rule", "softmax attention"),
+    ("error / recall", "add", "fade", "delta rule, beta = 1", "softmax attention"),
     [
         (task, *(f"{x.error:.2f} / {x.recall:.2f}" for x in found.values()), *["–"] * (4 - len(found)))
         for task, found in held.tasks.items()
@@ -183,16 +229,24 @@ chapter.table(
 chapter.show(
     write_fade_erase.draw,
     held,
-    alt="Left: recall falls with the number of keys, for the sum last, for the delta rule and fading sooner. Middle: 8 "
-    "keys are kept by the delta rule however often 8 others are written again, lost by a sum that fades, slowly lost "
-    "by the sum. Right: error against age in a long stream; the delta rule's rises from 0, the sum's is 16 throughout",
+    alt="Above, left: recall falls with the number of keys, for the sum last, for the delta rule and fading sooner. "
+    "Above, right: with a small beta the delta rule's recall is the sum's, with a larger one it falls; the last of "
+    "three values is found from beta = 0.3 on. Below, left: 8 keys are kept by the delta rule however often 8 others "
+    "are written again, lost by a sum that fades, slowly lost by the sum. Below, right: error against age in a long "
+    "stream; the delta rule's rises from 0, the sum's is 16 throughout",
 )
 once_64, once_128, three_values, others_again, stream = held.tasks.values()
 
 # %% [markdown]
-# **What is written once.** The delta rule holds *less*. Its error is smaller, but it erases a part of old keys with
-# each new one that is not orthogonal to them, while the sum, wrong as it is about the length, still points in the
-# right direction for all of them.
+# **What is written once.** With $\beta = 1$ the delta rule finds *fewer* keys than the sum. It erases a part of old
+# keys with each new one that is not orthogonal to them. The sum answers with a vector that is too long, but it still
+# points in the right direction for all of them.
+#
+# Both halves of that need a second look. First, the smaller *error* of the delta rule only shows that the sum is too
+# long. Multiply every answer of the sum by one number, the best one, and the sum has the smaller error: with 64 keys
+# $\min_a \mathbb E \lVert a\, S^\top k - v \rVert^2 = 1 - C / (C + n - 1)$, about one half. Second, the smaller
+# *recall* comes from $\beta = 1$. With a small $\beta$ hardly anything is erased, (d) is nearly $\beta$ times the sum,
+# and its recall is the sum's at every number of keys:
 
 # %%
 assert once_64["add"].recall > 0.99 > 0.95 > once_64["delta"].recall > 0.8
@@ -200,10 +254,40 @@ assert once_128["add"].recall > 0.95 > 0.6 > once_128["delta"].recall
 assert once_64["delta"].error < once_64["add"].error
 assert all(held.once["add"] >= held.once["delta"])  # at every number of keys
 
+written = write_fade_erase.tokens(np.random.default_rng(7), 64, C, [(64, 1)])
+rows = []
+for rule in ("add", "delta"):
+    answer = write_fade_erase.answers(rule, written.k, written.v, written.k)
+    best = (answer * written.v).sum() / (answer**2).sum()
+    errors = [write_fade_erase.errors(scale * answer, written.v).mean() for scale in (1, best)]
+    rows.append((write_fade_erase.RULES[rule], errors[0], best, errors[1]))
+chapter.table(("64 keys once", "error", "best multiple of the answers", "error of that multiple"), rows)
+assert rows[0][1] > rows[1][1]  # as they are, the sum has the larger error,
+assert rows[0][3] < rows[1][3]  # each with its best scale, the smaller one
+assert abs(rows[0][3] - (1 - C / (C + 63))) < 0.01
+
+chapter.table(
+    ("recall", "sum", *(f"beta = {beta:g}" for beta in held.betas)),
+    [
+        *((f"{n} keys once", f"{held.sums[n]:.3f}", *(f"{x:.3f}" for x in held.by_beta[n])) for n in held.by_beta),
+        ("32 keys, the last of three values", "–", *(f"{x:.3f}" for x in held.last)),
+    ],
+)
+small = held.betas <= 0.1
+for keys, recall in held.by_beta.items():
+    assert all(abs(recall[small] - held.sums[keys]) < 0.02)  # as many as the sum
+    assert recall[-1] < recall[small].min()  # beta = 1: fewer
+(balanced,) = np.flatnonzero(held.betas == 0.3)
+assert held.last[balanced] > 0.97 > 0.75 > held.last[small].max()
+
 # %% [markdown]
-# **What is written again.** 32 keys with three values each, of which the last counts: a sum says the sum of the three,
-# and softmax attention without positions the mean, since equal keys have equal weights; both guess one of three. The
-# delta rule answers the last. But so does a sum that fades: what counts is also what is recent. The two part when
+# So $\beta$ is a choice between two things. A small one keeps as many keys as the sum, and a key that comes back has
+# nearly the sum of its values. A large one keeps the last value, and fewer keys.
+#
+# **What is written again.** 32 keys with three values each, of which the last counts: a sum answers with the sum of the
+# three, and softmax attention without positions with the mean, since equal keys have equal weights; both guess one of
+# three. The delta rule with $\beta = 1$ answers with the last, as the table's last row says for each $\beta$.
+# But so does a sum that fades: what counts is also what is recent. The two part when
 # something is to be *kept* while something else changes: 8 keys are written once, and then 8 others 32 times. Fading
 # forgets by the clock. The delta rule erases by the key, and 31 of the 32 rounds cost the first keys nothing.
 
@@ -243,8 +327,8 @@ for rule, errors in held.stream.items():  # measured, against (f) and its like f
     np.testing.assert_allclose(errors, expected, rtol=0.2, atol=0.02)
 
 # %% [markdown]
-# So: **the delta rule does not store more of what is written once. It wins where something is rewritten, and on long
-# streams**, where a sum has to be forgotten by the clock.
+# So: **of what is written once the delta rule holds no more than the sum, with any $\beta$. It wins where something is
+# rewritten, and on long streams**, where a sum has to be forgotten by the clock.
 #
 # ## Fading
 #
@@ -267,6 +351,16 @@ for rule, errors in held.stream.items():  # measured, against (f) and its like f
 # | Gated DeltaNet (Yang et al. 2025) | one a head | $\beta k$ | $\beta v$ |
 # | Kimi Delta Attention (Kimi Team 2025) | one a channel | $\beta k$ | $\beta v$ |
 #
+# Two conventions differ from paper to paper, and anyone who compares two implementations has to ask about both.
+#
+# - *Is the state read before or after it decays?* Here the correction (2) reads $\tilde S_i$, the state after the
+#   decay, as Gated DeltaNet and Kimi Delta Attention define it, since $\alpha_t$ stands in front of all of $I - \beta_t
+#   k_t k_t^\top$. RWKV-7 (exercise 1) reads $S_{i-1}$. The outputs (4) are those after the write.
+# - *Which mask stands in the chunk's output?* Section 3.3 of Gated DeltaNet prints $Q K^\top * M$ with $M$ the causal
+#   mask of zeros and ones. It has to be the mask that knows of the decay, with the ratios $\rho_{ij}$ of (14) below.
+#   Readers have asked about both ([mask](https://github.com/NVlabs/GatedDeltaNet/issues/15),
+#   [order](https://github.com/fla-org/flash-linear-attention/issues/885)).
+#
 # There is no denominator: what fades needs no mean, and a normalisation of the output follows. Queries and keys of the
 # delta rule are divided by their lengths, and queries by $\sqrt C$. `gated_linear` is the first half of the table,
 # `delta` the second; both run one loop, `delta_rule`. The numbers (1) to (11) are those of its docstring.
@@ -287,6 +381,15 @@ for i in range(N):
     s = faded + np.outer(k_i, u_i)  # (3)
     same(out[i], s.T @ q_i)  # (4)
 same(out, delta.matrix(q, k, beta, log_gate) @ v)
+
+# The first convention matters: corrected by the state before its decay, the outputs are others.
+s, before_decay = np.zeros((C, M)), []
+for i in range(N):
+    k_i, q_i = k[i] / np.sqrt(k[i] @ k[i] + 1e-6), q[i] / np.sqrt(q[i] @ q[i] + 1e-6) / math.sqrt(C)
+    s = np.diag(np.exp(log_gate[i])) @ s + np.outer(k_i, beta[i] * (v[i] - s.T @ k_i))
+    before_decay.append(s.T @ q_i)
+print(f"the other convention changes outputs by up to {abs(out - before_decay).max():.2f}")
+assert abs(out - before_decay).max() > 0.05
 
 # RetNet's gates are numbers; nearly all others are made from the token by a softplus, a step in time, and a rate.
 same(np.exp(gated_linear.retention_gate(3))[:, 0], [1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128])
@@ -337,7 +440,7 @@ assert all(np.isfinite(x).all() for x in gradients[:5])
 #
 # Read (6) and (7) again. *Look* at $k_i$, then *erase* along $e_i$ what was found: it is (2) and (3) with $k$ and $e$
 # exchanged, nothing written but the $q_i G_i^\top$ of (5), and time running backward. What corrects on the way forward
-# corrects on the way back, and for the same reason the gradient cannot explode.
+# corrects on the way back, and for the same reason no row magnifies the gradient that passes it.
 
 # %%
 chapter.source(delta_rule.backward, delta_rule.decayed_states, doc=False)
@@ -465,6 +568,10 @@ for found, expected in zip(both_passes(chunked_delta), both_passes(delta_rule), 
 faded_keys = gated_linear.matrix(e, unit(k), log_gate, scale=1.0)
 system = np.eye(N) + np.tril(faded_keys, -1)
 same(system @ saved.u, v)  # (13), the whole sequence as one chunk, from S = 0
+same(gated_linear.matrix(q, unit(k), log_gate, scale=1.0) @ saved.u, out)  # (14) with the ratios of gates,
+causal = np.tril(q @ unit(k).T) @ saved.u  # and with a mask of zeros and ones, as section 3.3 prints it
+print(f"with a mask that does not know of the decay, outputs are off by up to {abs(causal - out).max():.1f}")
+assert abs(causal - out).max() > 0.5
 
 # %% [markdown]
 # Compiled, the rule exists twice more, as `delta_rule` of two backends, both by chunks. `kernels.jit` is for a CPU: 32
@@ -537,7 +644,7 @@ for found, expected in zip(delta.combine(first, second), whole, strict=True):
 assert abs(first.b + second.b - whole.b).max() > 0.1  # they do not add
 _, saved = delta.forward(q, k, v, beta, log_gate)
 same(delta.apply(whole, delta.init_state((), C, M)).s, saved.state.s)
-assert np.linalg.svd(whole.w, compute_uv=False).max() < 1  # nothing grows
+assert np.linalg.svd(whole.w, compute_uv=False).max() < 1  # what was held before does not grow
 
 # Token by token it is a recurrent network of one hidden state a head.
 state = delta.init_state((), C, M)
@@ -659,8 +766,9 @@ np.testing.assert_allclose(based, weights @ v / (weights.sum(axis=1, keepdims=Tr
 # ## What to remember
 #
 # - A sum of $n$ keys in $C$ channels has the squared error $(n - 1)/C$, and of a key that comes back it says the sum.
-# - The delta rule is one step of least squares on the newest token. It holds no more keys; it holds the *last* value of
-#   each, and the recent ones on a stream of any length. What is old is erased by new keys that are like it.
+# - The delta rule is one step of least squares on the newest token. With a small $\beta$ it holds as many keys as the
+#   sum. With a large one it holds fewer, but the *last* value of each, and the recent ones on a stream of any length.
+#   What is old is erased by new keys that are like it.
 # - A gate forgets by the clock, the delta rule by the key. Together they are Gated DeltaNet and Kimi Delta Attention.
 # - Backward in time the delta rule is a delta rule with $k$ and $e$ exchanged; keep $u$, and no state a row.
 # - Within a chunk it is a triangular system. Ratios of gates are products; the solver must not pivot.

@@ -34,7 +34,7 @@ from linattn_ref.experiments.learning import (
     duplication,
     duplication_attention,
     duplication_curves,
-    runs,
+    learn,
 )
 from linattn_ref.experiments.publishing import chapter
 from linattn_ref.models import causal
@@ -120,8 +120,7 @@ SMALL = duplication.Shape(width=32, heads=2, layers=2, length=S, batch=16)
 rows = []
 for name in ("softmax", "linear"):
     with tempfile.TemporaryDirectory() as folder:
-        duplication.run(Path(folder), attention=name, steps=1500, shape=SMALL)
-        learned = runs.read(Path(folder))
+        learned = learn.run(duplication.begin, Path(folder), attention=name, steps=1500, shape=SMALL).run
     loss, right = learned.curves["loss"], learned.curves["accuracy"]
     rows.append((name, loss[0], loss[-1], f"{right[-1]:.1%}"))
     assert loss[-1] < 0.05 * np.log(10) < loss[0]

@@ -197,7 +197,9 @@ for source in results.values():
 # - **A network loses at once** when its attention is replaced, and the more, the fewer mixtures there are. Softmax
 #   attention's row is the control: it has the same further updates, and they do not change it by more than chance.
 # - **A little training brings part of it back.** Most of what the network knows is in its other weights; they were out
-#   of tune with what attention now hands them. At a quarter of the keys it does not come back to where it was.
+#   of tune with what attention now hands them. With a quarter of the keys and mean pooling, a network is still three to
+#   four percentage points below softmax attention after the same updates. The intervals of the two rows overlap. With
+#   fitted projections, 64 of 256 keys come back to within one percentage point; 12 of 48 do not.
 # - **Fitted** projections bring the outputs of the heads nearer. On reviews that is worth more at once than twice as
 #   many mixtures, at either length; on sentences the classes do not notice. After the further updates no row is known
 #   to be better than the pooled one beside it, anywhere.
@@ -217,8 +219,15 @@ for key, rows, quarter in (
     assert abs(control.after.accuracy - control.before.accuracy) < 0.03
     assert put.before.high < control.before.accuracy  # it loses
     assert put.before.accuracy < put.after.accuracy < control.after.accuracy  # and part comes back
-    print(f"{results[key].name}: {control.before.accuracy - put.before.accuracy:.1%} lost, then", end=" ")
-    print(f"{put.after.accuracy - put.before.accuracy:.1%} more right")
+    print(
+        f"{results[key].name}: {100 * (control.before.accuracy - put.before.accuracy):.1f} points lost, then", end=" "
+    )
+    print(f"{100 * (put.after.accuracy - put.before.accuracy):.1f} points more right;", end=" ")
+    short, short_fitted = (control.after.accuracy - x.after.accuracy for x in (put, rows[quarter[:-6] + "fitted"]))
+    print(f"short of softmax attention's: pooled {100 * short:.1f}, fitted {100 * short_fitted:.1f}")
+    assert 0.03 < short < 0.045
+    assert put.after.high > control.after.low  # the intervals overlap
+    assert (short_fitted < 0.01) == (key == "imdb256")
 for rows, fewer_first in ((imdb, (32, 64)), (longer, (32, 64, 128)), (sentences, (12, 24))):
     pooled = [rows[f"k = {k}, pooled"].before for k in fewer_first]
     fitted = [rows[f"k = {k}, fitted"].before for k in fewer_first]

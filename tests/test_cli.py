@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from argparse import Namespace
 from functools import partial
 from importlib import metadata
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
+from linattn_ref.cli import options
 
 
 @pytest.fixture
@@ -260,16 +262,12 @@ def test_bench_patterns_prints_a_table_and_draws(out, capsys, monkeypatch):
 
 @pytest.fixture
 def sample(monkeypatch, tmp_path):
-    """``train characters`` after a second of training, of which nothing but its end is run; called with its sample."""
-    from linattn_ref.experiments.learning import characters
-    from linattn_ref.training import loop
-
-    record = [{"facts": {"yardsticks": {"none": 4.0}}}, {"step": 8, "loss": 3.0, "training_loss": 3.0}]
-    monkeypatch.setattr(characters, "run", lambda *_, **__: (None, None, None))
-    monkeypatch.setattr(loop, "read_record", lambda folder: record)
+    """``train characters`` after a second of training, of which nothing is run; called with what it then says."""
+    from linattn_ref.experiments.learning import learn
 
     def run(text, encoding="utf-8"):
-        monkeypatch.setattr(characters, "write", lambda *_, **__: text)
+        ready = learn.Ready(None, None, None, {}, lambda run, params: ["before", f"\n{text}\n"])
+        monkeypatch.setattr(learn, "run", lambda *_, **__: learn.Learned(None, None, ready))
         written = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
         monkeypatch.setattr(sys, "stdout", written)
         assert cli.main(["train", "characters", "--quick", "--out", str(tmp_path / "run")]) == 0
@@ -277,25 +275,6 @@ def sample(monkeypatch, tmp_path):
         return written.buffer.getvalue().decode(encoding)
 
     return run
-
-
-def test_a_task_keeps_others_out_from_its_beginning_to_its_end(sample, monkeypatch, tmp_path):
-    """While it reads, which takes minutes, and when it writes what it has measured; not when it has ended."""
-    from linattn_ref.experiments.learning import characters
-
-    code = "import sys; from linattn_ref.training import folder; folder.check_folder(folder.Path(sys.argv[1]))"
-    told = []
-
-    def look(*_, **__):
-        done = subprocess.run([sys.executable, "-c", code, tmp_path / "run"], capture_output=True, text=True)
-        told.append(done.stderr.strip().rpartition("\n")[2])
-        return None, None, None
-
-    monkeypatch.setattr(characters, "run", look)
-    sample("a")
-    look()
-    assert "out: another run is writing in" in told[0]
-    assert told[1] == ""
 
 
 def test_a_sample_that_the_encoding_of_the_terminal_has_no_letters_for(sample):
@@ -313,6 +292,18 @@ def test_escape_sequences_of_a_text_do_not_reach_the_terminal(sample, own_matric
     with pytest.raises(SystemExit):
         cli.main(["spectrum", "no\x1b[2J"])
     assert capsys.readouterr().err.endswith("unrecognized arguments: no\\x1b[2J\n")
+
+
+def test_what_is_long_says_how_long_is_left(monkeypatch, capsys):
+    """A step takes ten seconds: first after one of them, then ever more seldom; of what is short nothing is said."""
+    clock = iter(range(0, 10**6, 10))
+    monkeypatch.setattr(options.time, "monotonic", lambda: next(clock))
+    assert list(options.watched(range(5))) == [*range(5)]
+    assert capsys.readouterr().err == ""
+    list(options.watched(range(100)))
+    told = [line.split(": ") for line in capsys.readouterr().err.splitlines()]
+    assert [int(step.split()[1]) for step, _ in told] == [1, 7, 15, 31, 63]
+    assert told[0] == ["step 1 of 100", "about 33 minutes left"]
 
 
 def test_missing_extra_says_what_to_install():
@@ -399,3 +390,11 @@ def test_the_main_command_on_the_real_model_and_reviews(out, capsys):
 def test_more_tokens_than_the_real_model_has_positions(out, capsys):
     assert fails(capsys, "--length", 513, "--out", out) == "length: the model has positions for 512 tokens, got 513"
     assert not out.exists()
+
+
+def test_a_price_that_is_not_asked_for_fits_the_length():
+    from linattn_ref.cli.task import K, k_of
+
+    prices = [(None, False, 16), (None, True, 512), (None, True, 16), (5, True, 512)]
+    found = [k_of(Namespace(k=k, quick=quick), length) for k, quick, length in prices]
+    assert found == [K, 128, 8, 5]

@@ -3,9 +3,10 @@
     K~ = E K,   V~ = F V                                     (1)  E, F (R, L)
     O = softmax(scale Q K~^T) V~                             (2)  (N, M)
 
-``O(N R)`` time and space where softmax attention takes ``O(N L)``. The context mapping matrix ``P`` is close to low
-rank (``linattn_ref.theory.low_rank``), which is why so few mixed keys suffice. ``E`` and ``F`` are learned; their ``L``
-columns fix the sequence length.
+``O(N R)`` time and space where softmax attention takes ``O(N L)``. Its matrix ``softmax(scale Q K~^T) F`` has rank
+``R`` at most. That a trained ``P`` is close to low rank does not mean that it is near such a matrix: the best one of
+rank ``R`` would need an ``E`` and ``F`` of its own for each text. A network has to be trained with ``E`` and ``F``,
+which are learned; their ``L`` columns fix the sequence length.
 
 :Time: ``O((N + L) R max(D, M))``
 :Memory: ``O(N R + R (D + M))``

@@ -21,7 +21,7 @@ and ``A^+`` at dropped places are 0, and all else is as if they were not there.
 :Memory: ``O((N + L) R + R (D + M + R))``
 :Causal: no
 :Exact: no
-:Gives: softmax attention of low rank, by the Nyström method
+:Gives: softmax attention of low rank, in the shape of the Nyström method
 
 The gradient, by hand
 ---------------------

@@ -9,7 +9,6 @@ import io
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from linattn_ref import __version__
 from linattn_ref.cli.bench import add_benches
@@ -18,10 +17,9 @@ from linattn_ref.cli.figures import add_figures
 from linattn_ref.cli.generate import add_drawn
 from linattn_ref.cli.lecture import add_lecture
 from linattn_ref.cli.live import add_live
-from linattn_ref.cli.options import tell
+from linattn_ref.cli.options import Parser, tell
 from linattn_ref.cli.spectrum import add_spectrum
 from linattn_ref.cli.train import add_gather, add_tasks
-from linattn_ref.visible import visible
 
 __all__ = ["main"]
 
@@ -70,13 +68,6 @@ def one_line(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return f"out of memory{told and f': {told}'}"
     return told or type(error).__name__
-
-
-class Parser(argparse.ArgumentParser):
-    """One whose errors show what was typed, and do not send it to the terminal."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(visible(message))
 
 
 def parser() -> argparse.ArgumentParser:

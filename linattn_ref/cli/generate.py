@@ -2,12 +2,11 @@
 
 import argparse
 import math
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import add_command, at_least, say, tell
+from linattn_ref.cli.options import add_command, at_least, say, tell, watched
 
 __all__ = ["add_drawn"]
 
@@ -47,7 +46,7 @@ def run_generate(arguments: argparse.Namespace) -> None:
         raise ValueError("--rows: those of which image? Give --prefix-image")
     check_writable(arguments.out)
     rng = np.random.default_rng(arguments.seed)
-    options = {"temperature": arguments.temperature, "progress": partial(_progress, unit="pixel")}
+    options = {"temperature": arguments.temperature, "progress": partial(watched, unit="pixel")}
     drawn = drawing.draw(network, arguments.count, rng, begun=begun, **options)
     if shown is not None:
         drawn = np.concatenate([shown[None], drawn])
@@ -66,12 +65,6 @@ def _add_generate(commands: Any) -> None:
     option("--rows", type=at_least(1), metavar="R", help="that are kept of it (default: half)")
     option("--seed", type=at_least(0), default=0, help="(default: 0)")
     option("--out", type=Path, default=Path("out/drawn.png"), metavar="FILE.png", help="(default: %(default)s)")
-
-
-def _progress(steps: Any, unit: str) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(steps, unit=unit, file=sys.stderr, disable=None)
 
 
 def _add_weights(option: Any) -> None:
@@ -109,7 +102,7 @@ def run_bits(arguments: argparse.Namespace) -> None:
         data=arguments.data,
         images=arguments.images,
         command=arguments.command_line,
-        progress=partial(_progress, unit="batch"),
+        progress=partial(watched, unit="batch"),
     )
     text = json_text(plain(found)) + "\n"
     write_all({arguments.out: lambda path: path.write_text(text, encoding="utf-8")})

@@ -3,18 +3,36 @@
 import argparse
 import inspect
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from linattn_ref.visible import visible
 
-__all__ = ["add_command", "add_drawing", "at_least", "report", "say", "tell", "workers_of"]
+__all__ = ["Parser", "add_command", "add_drawing", "at_least", "report", "say", "tell", "watched", "workers_of"]
+
+MINUTE = 60.0  # seconds
+
+
+class Parser(argparse.ArgumentParser):
+    """One whose errors show what was typed, and do not send it to the terminal."""
+
+    late: Callable[[], object] | None = None  # adds options that are not known before this is the command
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        if self.late is not None:
+            late, self.late = self.late, None
+            late()
+        return super().parse_known_args(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        super().error(visible(message))
 
 
 def add_command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], description: str | None = None
-) -> argparse.ArgumentParser:
+) -> Parser:
     """A subcommand that calls ``run``; its help is the description, or the docstring of ``run``."""
     text = inspect.cleandoc(description or run.__doc__ or "")
     command = commands.add_parser(name, help=text.splitlines()[0], description=text)
@@ -58,6 +76,33 @@ def say(*words: object, sep: str = " ", file: TextIO | None = None) -> None:
 def tell(line: str) -> None:
     """Say it on standard error."""
     say(line, file=sys.stderr)
+
+
+def watched(steps: Sequence[Any], unit: str = "step") -> Iterator[Any]:
+    """The steps of something long: a bar on a terminal; elsewhere lines that say how long is left, if it is minutes.
+
+    The first comes after the first step, the others after one minute, two, four, and so on, and each hour.
+    """
+    from tqdm import tqdm
+
+    begun, wait = time.monotonic(), 0.0
+    for done, step in enumerate(tqdm(steps, unit=unit, file=sys.stderr, disable=None)):
+        spent = time.monotonic() - begun
+        left = spent / done * (len(steps) - done) if done else 0.0
+        if not sys.stderr.isatty() and left > 2 * MINUTE and spent >= wait:
+            tell(f"{unit} {done} of {len(steps)}: {in_words(left)} left")
+            wait = spent + min(max(MINUTE, wait), 60 * MINUTE)
+        yield step
+
+
+def in_words(seconds: float) -> str:
+    """Roughly.
+
+    >>> in_words(100), in_words(5000), in_words(9e4)
+    ('about 2 minutes', 'about 83 minutes', 'about 25 hours')
+    """
+    minutes = round(seconds / MINUTE)
+    return f"about {minutes} minutes" if minutes < 100 else f"about {round(minutes / 60)} hours"
 
 
 def report(name: str, results: Any, arguments: argparse.Namespace, *lines: str) -> None:

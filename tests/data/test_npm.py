@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from linattn_ref.data import npm
-from linattn_ref.data.fetch import FetchError
+from linattn_ref.data.fetch import FetchError, fetch
 
 FILES = {"LICENSE": b"may be used", "dist/a.js": b"a()", "dist/css/b.css": b"b{}", "test/c.js": b"c()"}
 
@@ -27,7 +27,7 @@ def archive(files):
 
 ARCHIVE = archive(FILES)
 INTEGRITY = "sha512-" + base64.b64encode(hashlib.sha512(ARCHIVE).digest()).decode()
-DEMO = npm.NpmPackage("@some/demo", "1.0", INTEGRITY, 1, "MIT")
+DEMO = npm.pinned("@some/demo", "1.0", INTEGRITY, 1)
 
 
 @pytest.fixture
@@ -41,31 +41,26 @@ def registry(tmp_path, monkeypatch):
     return served
 
 
-def test_fetches_once_and_is_offline_afterwards(tmp_path, registry):
+def test_what_is_altered_or_not_pinned_is_fetched_anew_or_discarded(tmp_path, registry):
+    """As wheels are: once, and offline afterwards."""
     told = []
-    path = npm.fetch(DEMO, cache=tmp_path / "cache", progress=told.append)
-    registry.unlink()
-    assert npm.fetch(DEMO, cache=tmp_path / "cache", progress=told.append) == path
-    assert path.name == "some-demo-1.0.tgz"
-    assert len(told) == 1
+    path = fetch(DEMO, cache=tmp_path / "cache", progress=told.append)
+    assert (path.name, len(told)) == ("some-demo-1.0.tgz", 1)
     assert "@some/demo 1.0, 1 MB" in told[0]
-
-
-def test_what_was_altered_is_fetched_anew_and_what_is_not_pinned_is_discarded(tmp_path, registry):
-    path = npm.fetch(DEMO, cache=tmp_path / "cache")
     path.write_bytes(b"altered")
-    assert npm.fetch(DEMO, cache=tmp_path / "cache").read_bytes() == ARCHIVE
+    assert fetch(DEMO, cache=tmp_path / "cache").read_bytes() == ARCHIVE
     registry.write_bytes(ARCHIVE + b"more")
+    assert fetch(DEMO, cache=tmp_path / "cache") == path
     path.unlink()
-    with pytest.raises(FetchError, match=r"not the pinned file: expected sha512-.*, got sha512-.*; it was discarded"):
-        npm.fetch(DEMO, cache=tmp_path / "cache")
+    with pytest.raises(FetchError, match=r"not the pinned file: expected SHA-512 .*, got .*; it was discarded"):
+        fetch(DEMO, cache=tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_no_registry_in_reach_says_what_to_do(tmp_path, registry):
     registry.unlink()
     with pytest.raises(FetchError, match=r"run `npm pack @some/demo@1\.0`, and copy some-demo-1\.0\.tgz into"):
-        npm.fetch(DEMO, cache=tmp_path / "cache")
+        fetch(DEMO, cache=tmp_path / "cache")
 
 
 def test_npm_is_asked_where_it_is(tmp_path, monkeypatch):
@@ -76,7 +71,7 @@ def test_npm_is_asked_where_it_is(tmp_path, monkeypatch):
 
     monkeypatch.setattr(npm.shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(npm.subprocess, "run", run)
-    assert npm.fetch(DEMO, cache=tmp_path).read_bytes() == ARCHIVE
+    assert fetch(DEMO, cache=tmp_path).read_bytes() == ARCHIVE
 
 
 def test_files_and_folders_are_taken_out_with_the_licence(tmp_path, registry):
@@ -93,7 +88,7 @@ def test_files_and_folders_are_taken_out_with_the_licence(tmp_path, registry):
 
 def test_nothing_is_written_outside_of_the_folder(tmp_path):
     evil = archive({"dist/../../../evil.js": b"!", "dist/a.js": b"a()"})
-    package = DEMO._replace(integrity="sha512-" + base64.b64encode(hashlib.sha512(evil).digest()).decode())
+    package = DEMO._replace(digest=hashlib.sha512(evil).hexdigest())
     (tmp_path / package.filename).write_bytes(evil)
     written = npm.extract(package, ["dist/"], tmp_path / "site", cache=tmp_path)
     assert written == [tmp_path / "site" / "dist" / "a.js"]
@@ -102,5 +97,5 @@ def test_nothing_is_written_outside_of_the_folder(tmp_path):
 @pytest.mark.network
 @pytest.mark.parametrize("package", [npm.MATHJAX, npm.REVEAL], ids=lambda package: package.name)
 def test_the_registry_has_what_is_pinned(package, tmp_path):
-    assert isinstance(npm.fetch(package, cache=tmp_path), Path)
+    assert isinstance(fetch(package, cache=tmp_path), Path)
     assert npm.read(package, "LICENSE", cache=tmp_path)

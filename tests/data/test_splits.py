@@ -45,12 +45,14 @@ def test_reading(tmp_path):
     assert (found.texts, found.labels.tolist()) == (["one, two"], [1])
     assert splits.read_labelled(path).labels.tolist() == [1, 0]
     for content, message in (
+        ("", "expected columns text, label and source"),
         ("text,label\na,1\n", "expected columns text, label and source"),
         ("text,label,source\na,x,a\n", "expected labels 0, 1, ..., got 'x'"),
         ("text,label,source\na,1,c\n", "no text whose source is 'a'"),
         ('text,label,source\n"a,1,a\n', "not CSV in UTF-8"),
+        ("text,label,source\n\xff,0,a\n", "not CSV in UTF-8: .* position 18"),
     ):
-        path.write_text(content, encoding="utf-8")
+        path.write_bytes(content.encode("latin-1"))
         with pytest.raises(ValueError, match=rf"a\.csv: {message}"):
             splits.read_labelled(path, "a")
 

@@ -55,21 +55,6 @@ def test_reviews_of_one_source_as_they_stand(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "expected columns text and source"),
-        ("words,label\na,1\n", "expected columns text and source"),
-        ("text,label,source\na,0,rotten_tomatoes\n", "no review whose source is 'imdb'"),
-        (b"text,label,source\n\xff,0,imdb\n", "byte 18"),
-        ('text,label,source\n"cut off in the mid', "not valid CSV"),
-    ],
-)
-def test_reviews_that_are_none(tmp_path, content, message):
-    with pytest.raises(ValueError, match=message):
-        read_reviews(write(tmp_path / "reviews.csv", content))
-
-
-@pytest.mark.parametrize(
     ("content", "documents"),
     [
         ("one\ntwo\n\nthree", ["one two", "three"]),

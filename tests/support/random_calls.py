@@ -55,6 +55,7 @@ class Drawn:
         dtype = call.arrays[call.first].dtype
         kept = map_arrays(np.copy, (call.arrays, *call.arrays.values(), *call.options.values())[1:])
         out, saved = call.forward()
+        case, of_gradients = conditioned(case, saved)
         sizes = call.sizes
         assert out.shape == (*sizes.leading, sizes.n, sizes.m)
         d_out = laid_out(normal_like(out), rng)
@@ -70,7 +71,7 @@ class Drawn:
         if self.setting.room == "jit" or dtype == np.float32:
             other = call.astype(np.float64).change(**in_reference(call)).run(d_out.astype(np.float64))
             for name, x in other.named().items():
-                assert_close(results[name], x, steep(case), f"{name}, against reference in float64")
+                assert_close(results[name], x, of_gradients, f"{name}, against reference in float64")
         if dtype == np.float64:
             check_directions(call.function(), case.backward, *call.arrays.values(), rng=rng, directions=1).assert_ok()
         if case.recurrent:
@@ -110,9 +111,15 @@ class Drawn:
         return f"{self.setting}, {call.sizes}, {dtype}, {options}"
 
 
-def steep(case):
-    """A gradient multiplies rounding once more, and a pseudo-inverse by the condition of its matrix, some thousand."""
-    return replace(case, roundings=case.roundings * (2000 if case.module is nystromformer else 16))
+def conditioned(case, saved):
+    """The case with what its rounding is multiplied by in this call: of its output, and of its gradients.
+
+    An error in ``A`` is multiplied by ``|Z|`` on its way to ``Z``, its pseudo-inverse, and a gradient has ``Z`` twice.
+    Apart from that a gradient multiplies rounding once more.
+    """
+    size = np.linalg.norm(saved.z, 2, axis=(-2, -1)).max() if case.module is nystromformer else 1.0
+    out = case.roundings * max(1.0, float(size))
+    return replace(case, roundings=out), replace(case, roundings=16 * out * max(1.0, float(size)))
 
 
 def in_reference(call):

@@ -19,7 +19,7 @@ import small_run
 
 from linattn_ref.nested import map_arrays
 from linattn_ref.nn import feed_forward
-from linattn_ref.training import checkpoint, loop, parameters, sgd
+from linattn_ref.training import checkpoint, clip, loop, parameters, sgd
 
 
 def run(out, *, facts=small_run.FACTS, resume=False, task=small_run.TASK, **changed):
@@ -130,7 +130,14 @@ def test_a_gradient_is_clipped_as_one_or_each_array_by_itself(tmp_path, each):
     def norm(*arrays):
         return np.sqrt(sum(np.square(array).sum() for array in arrays))
 
-    how = {"optimiser": sgd, "steps": 1, "every": 1, "learning_rate": lambda t: 0.5, "clip": 1.0, "clip_each": each}
+    how = {
+        "optimiser": sgd,
+        "steps": 1,
+        "every": 1,
+        "learning_rate": lambda t: 0.5,
+        "clip": 1.0,
+        "clipped": clip.each if each else clip.by_global_norm,
+    }
     found = run(tmp_path, task=small_run.TASK._replace(learn=learn), **how)
     whole = norm(*(slope for _, slope in parameters.leaves(slopes)))
     of_three = map(parameters.leaves, (found, small_run.START, slopes))

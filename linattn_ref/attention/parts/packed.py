@@ -24,7 +24,7 @@ Krell et al. (2021), "Efficient sequence packing without cross-contamination", s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -58,36 +58,38 @@ class Saved(NamedTuple):
 
 def forward(page: Any, offsets: Integers, q: Array, *, state: Any = None, **arguments: Any) -> tuple[Array, Saved]:
     """Equation (1), by the page's forward pass."""
-    axis, out, saved, after = q.ndim - 2, None, [], []  # of tokens
+    axis, outs, saved, after = q.ndim - 2, [], [], []  # of tokens
     for members, rows in batches(offsets, q.shape[axis]):
         inner, before = None, each_array(chosen, state, members)
         if rows.size:
             own = {name: each_array(cut, x, rows, axis) for name, x in arguments.items()}
-            part, inner = page.forward(cut(q, rows, axis), state=before, **own)  # (1)
-            out = put(out, part, rows, axis, q.shape[axis])
+            out, inner = page.forward(cut(q, rows, axis), state=before, **own)  # (1)
+            outs.append(out)
         elif state is None:  # what there is before any token is what a masked one leaves
             own = {name: each_array(cut, x, members[:, None] * 0, axis) for name, x in {"q": q, **arguments}.items()}
             before = page.forward(**{**own, "key_mask": np.zeros_like(own["k"][..., 0], bool)})[1].state
         saved.append(Batch(members, rows, inner))
         after.append((members, before if inner is None else inner.state))
-    return out, Saved(tuple(saved), out.shape, joined(after), page.backward)  # type: ignore[union-attr, return-value]
+    out = in_order(outs, saved, axis)
+    return out, Saved(tuple(saved), out.shape, joined(after), page.backward)
 
 
 def backward(d_out: Array, saved: Saved, *, d_state: Any = None) -> Any:
     """Equation (2)."""
-    axis, tokens, before, last, arrays = len(saved.shape) - 2, saved.shape[-2], [], None, dict[str, Any]()
+    axis, grads, before = len(saved.shape) - 2, [], []
     for members, rows, inner in saved.batches:
         d_after = each_array(chosen, d_state, members)
         if inner is None:  # the state stays as it is, and so does its gradient
             state = each_array(chosen, saved.state, members)
             before.append((members, d_after or with_scale_of(state, each_array(np.zeros_like, state))))
             continue
-        last = saved.page_backward(cut(d_out, rows, axis), inner, **({} if d_after is None else {"d_state": d_after}))
-        found = last._asdict()
-        before.append((members, found.pop("state", None)))
-        arrays = {name: x if x is None else put(arrays.get(name), x, rows, axis, tokens) for name, x in found.items()}
-    more = {"state": joined(before)} if "state" in last._fields else {}  # type: ignore[union-attr]
-    return last._replace(**arrays, **more)  # type: ignore[union-attr]
+        more = {} if d_after is None else {"d_state": d_after}
+        grads.append(saved.page_backward(cut(d_out, rows, axis), inner, **more))
+        before.append((members, getattr(grads[-1], "state", None)))
+    found = {name: [getattr(each, name) for each in grads] for name in grads[0]._fields}
+    state = {"state": joined(before)} if found.pop("state", None) else {}
+    arrays = {name: None if x[0] is None else in_order(x, saved.batches, axis) for name, x in found.items()}
+    return grads[0]._replace(**arrays, **state)
 
 
 def batches(offsets: Integers, tokens: int) -> Iterator[tuple[Integers, Integers]]:
@@ -103,21 +105,15 @@ def batches(offsets: Integers, tokens: int) -> Iterator[tuple[Integers, Integers
 
 def cut(x: Array, rows: Integers, axis: int) -> Array:
     """Rows of ``x (..., N, D)`` as ``(P', ..., n, D)``."""
-    return np.moveaxis(x[at(rows, axis)], axis, 0)
+    return np.moveaxis(np.take(x, np.asarray(rows, like=x), axis), axis, 0)
 
 
-def put(into: Array | None, x: Array, rows: Integers, axis: int, tokens: int) -> Array:
-    """``x (P', ..., n, D)`` at its rows of ``(..., N, D)``."""
-    x = np.moveaxis(x, 0, axis)
-    if into is None:
-        into = np.empty_like(x, shape=(*x.shape[:axis], tokens, *x.shape[axis + 2 :]))
-    into[at(rows, axis)] = x
-    return into
-
-
-def at(rows: Integers, axis: int) -> Any:
-    """The index of these rows."""
-    return (*[slice(None)] * axis, rows)
+def in_order(parts: Sequence[Array], batches: Sequence[Batch], axis: int) -> Array:
+    """Arrays ``(P', ..., n, D)``, one for each batch, as ``(..., N, D)``."""
+    parts = [np.moveaxis(x, 0, axis) for x in parts]
+    flat = np.concatenate([x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :]) for x in parts], axis=axis)
+    order = np.argsort(np.concatenate([batch.rows.ravel() for batch in batches]))
+    return np.take(flat, np.asarray(order, like=flat), axis)
 
 
 def chosen(x: Array, members: Integers) -> Array:

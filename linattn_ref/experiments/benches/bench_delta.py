@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.attention.arguments import Array
+from linattn_ref.attention import chunked_delta
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve
 from linattn_ref.experiments.benches.limits import multiply_adds
@@ -32,7 +32,7 @@ from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels.jit.loops import delta_product as fast
 from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK
-from linattn_ref.kernels.reference import delta_product as reference
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 
@@ -120,10 +120,8 @@ def find_naive() -> dict[str, Any]:
 
 def _compared(inputs: Inputs, task: str, passes: str, torch: Any, naive: dict[str, Any]) -> dict[str, Call]:
     """By name, ``jit`` first: the same result. Of gradients that of the queries is compared."""
-    calls: dict[str, Call] = {
-        name: partial(_ours, kernel, *_rows(inputs), passes)
-        for name, kernel in (("jit", fast), ("reference", reference))
-    }
+    rows = _rows(inputs)
+    calls: dict[str, Call] = {"jit": partial(_ours, *rows, passes), "reference": partial(_page, *rows, passes)}
     if naive and inputs.v.shape[-2] % peers.FLA_ROWS == 0:
         form = partial(_theirs, torch, naive[task], NAIVE[task][2], inputs)
         calls[PEER] = partial(peers.in_torch, torch, form, inputs[:4], inputs.d_out, passes == BOTH)
@@ -135,10 +133,15 @@ def _rows(inputs: Inputs) -> tuple[Inputs, Array, Array]:
     return inputs, inputs.beta[..., None] * inputs.v, inputs.beta[..., None] * inputs.k
 
 
-def _ours(kernel: Any, inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:
+def _ours(inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:
     rows = inputs.q, inputs.k, v, erase, inputs.log_gate, None
-    out, _, u = kernel.forward(*rows)
-    return (out,) if passes == FORWARD else (out, kernel.backward(inputs.d_out, None, *rows, u)[0])
+    out, _, u = fast.forward(*rows)
+    return (out,) if passes == FORWARD else (out, fast.backward(inputs.d_out, None, *rows, u)[0])
+
+
+def _page(inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:
+    out, saved = chunked_delta.forward(inputs.q, inputs.k, v, erase, inputs.log_gate)
+    return (out,) if passes == FORWARD else (out, chunked_delta.backward(inputs.d_out, saved).q)
 
 
 def _theirs(torch: Any, function: Any, tokens_first: bool, inputs: Inputs, q: Any, k: Any, v: Any, beta: Any) -> Any:
@@ -154,7 +157,7 @@ def _yardsticks(inputs: Inputs, passes: str) -> dict[str, Call]:
     """What has another result, or none."""
     rows = inputs._replace(log_gate=np.log1p(-inputs.beta / 10)), inputs.v, None
     limit = partial(multiply_adds, multiply_adds_of(inputs, passes), np.float32)
-    return {PRODUCT: partial(_ours, fast, *rows, passes), LIMIT: limit}
+    return {PRODUCT: partial(_ours, *rows, passes), LIMIT: limit}
 
 
 def multiply_adds_of(inputs: Inputs, passes: str) -> int:

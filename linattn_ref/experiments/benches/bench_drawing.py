@@ -37,13 +37,13 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import reported
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.bench_drawing_ways import OURS, Size, measured, packages
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 from linattn_ref.op.workspace import workspace
 
 __all__ = ["NETWORKS", "OURS", "PRINTED", "WAYS", "Results", "Row", "alone", "best", "compute", "draw", "table", "told"]

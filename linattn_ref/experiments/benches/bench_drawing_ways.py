@@ -16,7 +16,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, reformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import bench_generation_peers as peers
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.bench_generation import compiled
@@ -26,6 +25,7 @@ from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
 from linattn_ref.nn import mechanism, post_norm
 from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op import Array
 
 __all__ = ["OURS", "STATEFUL", "Size", "measured", "packages"]
 

@@ -25,7 +25,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import Fields, Row
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
@@ -33,6 +32,7 @@ from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, post_norm, relu
+from linattn_ref.op import Array
 
 __all__ = ["SEQUENCES", "Results", "compute", "draw", "table"]
 

@@ -27,7 +27,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import bench_generation_peers as ways
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.bench_generation_peers import Stateful
@@ -38,6 +37,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
 from linattn_ref.nn import mechanism, post_norm
+from linattn_ref.op import Array
 
 __all__ = ["compiled", "compute", "draw", "network", "seconds_per_token", "table"]
 

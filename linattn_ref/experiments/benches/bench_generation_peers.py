@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.peers import EPS, tensors
 from linattn_ref.models.causal import Params
+from linattn_ref.op import Array
 
 __all__ = ["CHUNK", "Anew", "Stateful", "anew_by_hand", "by_hand", "encoder", "recurrent_encoder"]
 

@@ -26,7 +26,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.bench_linear_steps import STEP, STEP_KERNEL, steps
@@ -34,10 +33,11 @@ from linattn_ref.experiments.benches.engine import PER_TOKEN, TOLD, Call, Curve,
 from linattn_ref.experiments.benches.limits import multiply_adds
 from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.recurrence import causal_cost
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.loops import causal_product as fast
 from linattn_ref.kernels.jit.loops import causal_product_plain as plain
-from linattn_ref.kernels.reference import causal_product as chunked
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 
@@ -149,7 +149,7 @@ def _passes(
             "jit float64": partial(_product, fast, double, both),
             "multiply-adds alone": partial(multiply_adds, products * once, phi.v.dtype),
             "jit plain": partial(_plain, phi, both),
-            "reference": partial(_product, chunked, phi, both, None, None),
+            "reference": partial(_in_chunks, phi, both),
         }
         for name, form in forms.items():
             product[name] = partial(peers.in_torch, torch, form, phi[:3], phi.d_out, both)
@@ -159,10 +159,16 @@ def _passes(
     yield ATTENTION, attention
 
 
-def _product(kernel: Any, inputs: Inputs, both: bool, *gates: None) -> Sequence[Array]:
+def _product(kernel: Any, inputs: Inputs, both: bool) -> Sequence[Array]:
     *qkv, d_out = inputs
-    out, _ = kernel.forward(*qkv, *gates, None)
-    return (out, *kernel.backward(d_out, None, *qkv, *gates, None)[:3]) if both else (out,)
+    out, _ = kernel.forward(*qkv, None)
+    return (out, *kernel.backward(d_out, None, *qkv, None)[:3]) if both else (out,)
+
+
+def _in_chunks(inputs: Inputs, both: bool) -> Sequence[Array]:
+    *qkv, d_out = inputs
+    out, saved = causal_cost.chunks_forward(*qkv)
+    return (out, *causal_cost.chunks_backward(d_out, saved)) if both else (out,)
 
 
 def _plain(inputs: Inputs, both: bool) -> Sequence[Array]:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.sparse import bigbird, local, longformer, part
 from linattn_ref.experiments.benches import bench_patterns_peers as peers_of
 from linattn_ref.experiments.benches import engine
@@ -24,6 +23,7 @@ from linattn_ref.experiments.benches.bench_patterns_peers import ALL_PAIRS, GLOB
 from linattn_ref.experiments.benches.engine import BOTH, PASSES, TOLD, Curve
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, reference
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.engine import Call
 from linattn_ref.experiments.benches.peers import FAST, PYTORCH, in_torch
+from linattn_ref.op import Array
 
 __all__ = ["ALL_PAIRS", "GLOBAL_TOKEN", "Inputs", "Peers", "calls", "find"]
 

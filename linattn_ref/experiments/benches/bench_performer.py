@@ -22,12 +22,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import performer
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit, reference
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 

@@ -20,12 +20,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import reformer
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.parts.lsh_hashing import Integers
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 

@@ -20,8 +20,8 @@ import numpy as np
 import scipy.linalg
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.rank.spectrum_inputs import of_noise
+from linattn_ref.op import Array
 from linattn_ref.theory.spectrum import Method
 
 __all__ = ["Results", "compute", "table"]

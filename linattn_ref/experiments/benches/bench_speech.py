@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data.filterbank import CHANNELS
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD, TOLD, Fields, Row
@@ -31,6 +30,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import speech as transformer
 from linattn_ref.models import speech_lstm
 from linattn_ref.nn import ctc, lstm
+from linattn_ref.op import Array
 from linattn_ref.op.workspace import workspace
 
 __all__ = ["NETWORKS", "compute", "draw", "table"]

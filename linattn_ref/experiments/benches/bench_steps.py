@@ -25,12 +25,12 @@ from matplotlib.figure import Figure
 from numpy.random import Generator
 
 from linattn_ref.attention import linear, performer, rfa, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.engine import TOLD
 from linattn_ref.experiments.benches.limits import pass_over, read_all
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.kernels import jit, reference
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 

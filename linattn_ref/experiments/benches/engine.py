@@ -29,9 +29,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.timing import against_jit, one_thread
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["BOTH", "FORWARD", "PASSES", "PER_TOKEN", "TOLD", "Call", "Curve", "Fields", "Measured", "Results", "Row"]
 __all__ += ["bench", "check_counts", "compare", "compared", "draw", "find", "measure", "page", "per_token"]

@@ -31,10 +31,10 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import online_softmax, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.experiments.measuring.scaling import growth_exponent
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["Results", "compute", "draw"]
 

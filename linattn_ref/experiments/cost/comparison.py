@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.cost.comparison_ways import TARGETS, WAYS, Way
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.measuring.heads import (
@@ -37,6 +36,7 @@ from linattn_ref.experiments.measuring.heads import (
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import band
+from linattn_ref.op import Array
 
 __all__ = ["Results", "compute", "draw", "measure"]
 

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.random import Generator
 
 from linattn_ref.attention import reformer
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.sparse import bigbird
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.kernels import jit
+from linattn_ref.op import Array
 
 __all__ = ["CALLS", "Sizes", "cost"]
 

@@ -31,7 +31,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import linformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.cost.resource_methods import Setting
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
@@ -39,6 +38,7 @@ from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, pre_norm
+from linattn_ref.op import Array
 
 __all__ = ["FORMS", "LAYER", "Results", "compute", "draw", "table"]
 

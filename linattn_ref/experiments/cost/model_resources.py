@@ -22,7 +22,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear, reformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.scaling import Growth, growth
@@ -32,6 +31,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.nn import cross_entropy, mechanism
 from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op import Array
 from linattn_ref.training import parameters, radam
 
 __all__ = ["Results", "compute", "draw"]

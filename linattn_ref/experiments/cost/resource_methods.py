@@ -27,12 +27,12 @@ import numpy as np
 from numpy.random import Generator
 
 from linattn_ref.attention import linear, linformer, reformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.experiments.measuring.memory import peak_resident
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit import loops
+from linattn_ref.op import Array
 
 __all__ = ["METHODS", "REDUCED", "Setting", "draw_inputs", "measure_memory", "measure_time", "methods_at", "run"]
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.cost.resource_methods import METHODS, Setting, methods_at
 from linattn_ref.experiments.measuring.scaling import Crossing, Growth, crossing, growth
+from linattn_ref.op import Array
 
 __all__ = ["MEMORY_FROM", "PAIRS", "Results", "rounds_at", "summarise"]
 

@@ -26,7 +26,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.cost.resource_methods import (
     METHODS,
     REDUCED,
@@ -45,6 +44,7 @@ from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process
 from linattn_ref.experiments.measuring.scaling import Crossing, Growth
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["LENGTHS", "LOOK", "Results", "compute", "draw", "table"]
 

@@ -16,8 +16,8 @@ from matplotlib.lines import Line2D
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 from linattn_ref.theory import random_features as rf
 from linattn_ref.theory.random_features import Measured
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import performer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.experiments.measuring.heads import Heads, heads_of, read_heads, relative_error
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.kernels import jit
+from linattn_ref.op import Array
 
 __all__ = ["Results", "compute", "draw"]
 

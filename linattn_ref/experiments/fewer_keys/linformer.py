@@ -24,7 +24,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.fewer_keys.linformer_ways import Sharing, sharing_modes, ways_at
 from linattn_ref.experiments.measuring.heads import (
     Heads,
@@ -39,6 +38,7 @@ from linattn_ref.experiments.measuring.heads import (
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import over_reduced
+from linattn_ref.op import Array
 
 __all__ = ["WAYS", "Results", "compute", "draw", "returned"]
 

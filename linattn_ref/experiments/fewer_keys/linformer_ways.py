@@ -9,7 +9,6 @@ import numpy as np
 from numpy.random import Generator
 
 from linattn_ref.attention import linformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import Heads, Spread, each_error, spread
 from linattn_ref.experiments.measuring.linformer_fit import (
     CONVOLUTIONS,
@@ -20,6 +19,7 @@ from linattn_ref.experiments.measuring.linformer_fit import (
     fit,
 )
 from linattn_ref.kernels import jit
+from linattn_ref.op import Array
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
 
 __all__ = ["RATE", "Sharing", "sharing_modes", "ways_at"]

@@ -24,8 +24,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import linformer, long_short
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 from linattn_ref.training import adam
 
 __all__ = ["Results", "compute", "draw"]

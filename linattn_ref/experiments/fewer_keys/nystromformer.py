@@ -27,7 +27,6 @@ from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import linformer, nystromformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.parts import depthwise, pinv_exact, pinv_iterative, segment_means
 from linattn_ref.experiments.fewer_keys.linformer_ways import RATE
 from linattn_ref.experiments.measuring import heads as of_network
@@ -37,6 +36,7 @@ from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import band, over_reduced
 from linattn_ref.kernels import jit
+from linattn_ref.op import Array
 
 __all__ = ["WAYS", "Results", "compute", "draw"]
 

@@ -32,7 +32,6 @@ from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.parts import pinv_exact, pinv_iterative, segment_means
 from linattn_ref.experiments.measuring.heads import (
     Heads,
@@ -41,6 +40,7 @@ from linattn_ref.experiments.measuring.heads import (
 )
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["Results", "compute", "draw", "inverted_share", "reach", "with_condition"]
 

@@ -14,6 +14,7 @@ import numpy as np
 from linattn_ref.attention import linear, performer, reformer, softmax
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.sparse import local
+from linattn_ref.kernels import jit
 from linattn_ref.nn import mechanism
 from linattn_ref.nn.mechanism import Mechanism
 
@@ -40,8 +41,6 @@ def draw(name: str, rng: np.random.Generator, *, width: int, length: int) -> Mec
     ValueError
         An unknown name.
     """
-    from linattn_ref.kernels import jit
-
     options: dict[str, Any] = {"causal": True, "kernels": jit}
     if name == "softmax":
         return mechanism.of(softmax, **options)

@@ -8,10 +8,9 @@ of the last character and the next. What it has learned it writes as a recurrent
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +18,22 @@ from numpy.typing import NDArray
 from linattn_ref.attention import linear, softmax
 from linattn_ref.data import fetch
 from linattn_ref.data.text import Text, read_reviews, read_text
-from linattn_ref.experiments.learning import runs
+from linattn_ref.experiments.learning import options
+from linattn_ref.experiments.learning.learn import Ready, settings, sizes
+from linattn_ref.experiments.learning.runs import Run
+from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.models.generate import generate
 from linattn_ref.nn import cross_entropy, mechanism
 from linattn_ref.training import loop, radam, schedule
 
-__all__ = ["MECHANISMS", "Corpus", "Shape", "corpus", "run", "task", "write"]
+__all__ = ["MECHANISMS", "QUICK", "Corpus", "Shape", "begin", "corpus", "task", "write"]
 
 ALPHABET = 95  # characters, the most frequent; in place of any other stands the least frequent of these
 VALIDATION = 20  # one in so many characters, at the end of the text
 MECHANISMS = {"linear": linear, "softmax": softmax}
+QUICK = {"width": 32, "hidden": 64, "heads": 2, "layers": 1, "length": 32, "batch": 4}
 
 Characters = NDArray[np.int64]
 
@@ -74,8 +77,6 @@ def windows(numbers: Characters, length: int, starts: Characters) -> Characters:
 
 def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
     """Cross-entropy of the next character."""
-    from linattn_ref.kernels import jit
-
     for name, part in (("training", found.training), ("validation", found.validation)):
         if len(part) <= shape.length:
             raise ValueError(f"text: {len(part)} characters of it are for {name}, more than {shape.length} are needed")
@@ -116,69 +117,47 @@ def yardsticks(found: Corpus) -> dict[str, float]:
     }
 
 
-def run(
-    out: Path,
+def begin(
     *,
-    text: Path | None = None,
-    attention: str = "linear",
+    text: options.TextFile = None,
+    attention: Annotated[str, options.Option(choices=MECHANISMS)] = "linear",
     steps: int = 1000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
-    resume: bool = False,
-    command: str = "",
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
-) -> tuple[Params, Model, Corpus]:
-    """Train in the folder ``out``, or go on; see `linattn_ref.training.loop.run`.
+) -> Ready:
+    """Make it ready for `learn.run`.
 
     Parameters
     ----------
-    out : Path
     text : Path, optional
         UTF-8; film reviews, fetched once, unless given.
     attention : {"linear", "softmax"}
     steps, seed : int
     shape : Shape
-    resume : bool
-    command : str
-        For the record.
-    progress : callable
-        ``tqdm.tqdm``, say.
     """
-    from linattn_ref.kernels import jit
-
     if attention not in MECHANISMS:
         raise ValueError(f"attention: expected one of {', '.join(MECHANISMS)}, got {attention!r}")
     found = corpus(read_reviews(fetch.open_content(fetch.REVIEWS)) if text is None else read_text(text))
     model = Model(mechanism.of(MECHANISMS[attention], causal=True, kernels=jit), shape.heads)
     learned = task(found, model, shape)
-    start = causal.draw(
-        np.random.default_rng(seed),
-        tokens=len(found.alphabet),
-        places=shape.length,
-        width=shape.width,
-        hidden=shape.hidden,
-        layers=shape.layers,
-        dtype=np.float32,
-    )
-    settings = loop.Settings(
-        steps=steps,
-        learning_rate=partial(schedule.cosine, peak=2e-3, steps=steps),
-        optimiser=radam,
-        options={"kernels": jit},
-        clip=1.0,
-        every=max(1, min(100, steps // 4)),
-        seed=seed,
-    )
-    facts = runs.facts(
-        command,
-        seed,
-        steps=steps,
-        attention=attention,
-        shape=shape._asdict(),
-        text={"name": found.name, "sha256": found.sha256, "characters": len(found.training)},
-        yardsticks=yardsticks(found),
-    )
-    return loop.run(learned, start, settings, out, facts=facts, resume=resume, progress=progress), model, found
+    start = causal.draw(np.random.default_rng(seed), tokens=len(found.alphabet), places=shape.length, **sizes(shape))
+    falling = partial(schedule.cosine, peak=2e-3, steps=steps)
+    how = settings(steps, seed, falling, radam, every=max(1, min(100, steps // 4)))
+    facts: dict[str, Any] = {
+        "attention": attention,
+        "shape": shape._asdict(),
+        "text": {"name": found.name, "sha256": found.sha256, "characters": len(found.training)},
+        "yardsticks": yardsticks(found),
+    }
+
+    def said(run: Run, params: Params) -> Iterator[str]:
+        for what, loss in facts["yardsticks"].items():
+            yield f"{what}: {loss:.3f} nats a character"
+        loss, training = (run.curves[name][-1] for name in ("loss", "training_loss"))
+        yield f"after {run.steps[-1]} steps: {loss:.3f} (training {training:.3f})"
+        yield f"\n{write(params, model, found, seed=seed)}\n"
+
+    return Ready(learned, start, how, facts, said)
 
 
 def write(params: Params, model: Model, found: Corpus, *, seed: int = 0) -> str:

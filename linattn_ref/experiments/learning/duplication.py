@@ -10,37 +10,41 @@ places and four at 128 (`causal_attention`), where theirs has 64 at any length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import check_sizes
 from linattn_ref.data.duplication import SYMBOLS, Words, draw
-from linattn_ref.experiments.learning import causal_attention, runs
+from linattn_ref.experiments.learning import causal_attention, options
+from linattn_ref.experiments.learning.learn import Ready, settings
+from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, positions, post_norm, relu
-from linattn_ref.training import loop, radam, schedule
+from linattn_ref.op.options import check_sizes
+from linattn_ref.training import clip, loop, radam, schedule
 
-__all__ = ["Shape", "model_of", "run", "start", "task"]
+__all__ = ["QUICK", "Shape", "begin", "model_of", "start", "task"]
 
 HELD_OUT = 512  # sequences
 AT_A_TIME = 32  # of them, which share what a mechanism draws
 REDUCED = 8  # tenths of the steps, after which the rate is divided by ten
+QUICK = {"width": 16, "layers": 1, "length": 12, "batch": 4}
+
+AFTER = "steps after which the rate is divided by ten (default: eight tenths of all; in the paper's code: 3000)"
 
 
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: int = 64
-    heads: int = 2
-    layers: int = 2
-    length: int = 68  # words of 17 to 32 symbols
-    batch: int = 32
+    width: options.Width = 64
+    heads: options.Heads = 2
+    layers: options.Layers = 2
+    length: Annotated[int, options.Option("places (default: 68, for words of 17 to 32 symbols)", "S", 5)] = 68
+    batch: Annotated[int, options.Option("sequences a step", "B")] = 32
 
 
 class Batch(NamedTuple):
@@ -108,55 +112,46 @@ def task(attention: str, shape: Shape) -> loop.Task:
     return loop.Task(learn, batch, evaluate)
 
 
-def run(
-    out: Path,
+def begin(
     *,
-    attention: str = "linear",
+    attention: Annotated[str, options.Option(choices=causal_attention.NAMES)] = "linear",
     steps: int = 10_000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
-    reduce_after: int | None = None,
-    resume: bool = False,
-    command: str = "",
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
-) -> Params:
-    """Train in the folder ``out``, or go on; see `linattn_ref.training.loop.run`.
+    reduce_after: Annotated[int | None, options.Option(AFTER, "S")] = None,
+) -> Ready:
+    """Make it ready for `learn.run`.
 
     Parameters
     ----------
-    out : Path
     attention : str
         One of `causal_attention.NAMES`.
     steps, seed : int
     shape : Shape
     reduce_after : int, optional
         Steps after which the rate is divided by ten; eight tenths of all unless given. The authors' code has 3000.
-    resume : bool
-    command : str
-        For the record.
-    progress : callable
-        ``tqdm.tqdm``, say.
     """
     if shape.width % (2 * shape.heads):
         raise ValueError(f"shape: a width of {shape.width} cannot be halved and cut into {shape.heads} heads")
+    facts: dict[str, Any] = {"attention": attention, "shape": shape._asdict()}
     at = REDUCED * steps // 10
     if reduce_after is not None:
         check_sizes(reduce_after=reduce_after)
         if reduce_after >= steps:
             raise ValueError(f"reduce_after: expected fewer than the {steps} steps, got {reduce_after}")
-        at = reduce_after
-    rate = partial(schedule.milestones, rate=1e-3, at=(at,))
-    settings = loop.Settings(
-        steps=steps,
-        learning_rate=rate,
-        optimiser=radam,
-        options={"kernels": jit, "weight_decay": 0.01, "decoupled": True},
-        clip=1.0,
-        clip_each=True,
+        facts["reduce_after"] = at = reduce_after
+    how = settings(
+        steps,
+        seed,
+        partial(schedule.milestones, rate=1e-3, at=(at,)),
+        radam,
         every=max(1, min(100, steps // 4)),
-        seed=seed,
+        clipped=clip.each,
+        options={"weight_decay": 0.01, "decoupled": True},
     )
-    more = {} if reduce_after is None else {"reduce_after": reduce_after}
-    told = runs.facts(command, seed, steps=steps, attention=attention, shape=shape._asdict(), **more)
-    first = start(attention, shape, np.random.default_rng(seed))
-    return loop.run(task(attention, shape), first, settings, out, facts=told, resume=resume, progress=progress)
+
+    def said(run: Run, params: Params) -> Iterator[str]:
+        loss, right = run.curves["loss"][-1], run.curves["accuracy"][-1]
+        yield f"{attention}, {run.after}: {loss:.4f} nats a symbol, {right:.2%} of them right"
+
+    return Ready(task(attention, shape), start(attention, shape, np.random.default_rng(seed)), how, facts, said)

@@ -19,11 +19,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.learning.causal_attention import NAMES
 from linattn_ref.experiments.learning.duplication import Shape
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["LOOK", "Curve", "Results", "compute", "draw"]
 
@@ -74,7 +74,8 @@ def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
         told = facts["attention"], Shape(**facts["shape"]), facts.get("reduce_after")
         if told in curves:
             raise ValueError(f"record: {name} has the attention and the network of another kind")
-        curves[told] = _curve(of_one_kind)
+        # no sequence is read twice, so the loss of training is one on new words
+        curves[told] = seeds.put_together(Curve, of_one_kind, loss=seeds.stacked(of_one_kind, "training_loss"))
 
     def by_attention(shape: Shape, reduce_after: int | None = None) -> dict[str, Curve]:
         asked = {name: (name, shape, reduce_after) for name in NAMES}
@@ -84,12 +85,6 @@ def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
     narrower = sorted(shape for shape in late if shape._replace(heads=SHAPE.heads) == SHAPE)
     widths = {str(shape.width // shape.heads): curves["linear", shape, None] for shape in narrower}
     return Results(by_attention(SHAPE), widths, by_attention(LONGER), by_attention(SHAPE, EARLY))
-
-
-def _curve(of_one_kind: list[runs.Run]) -> Curve:
-    seconds, loss, accuracy = seeds.stacked(of_one_kind, "training_loss", "accuracy")
-    seeds_of = tuple(run.facts["seed"] for run in of_one_kind)
-    return Curve(seeds_of, of_one_kind[0].steps, seconds, loss, accuracy, seeds.processors(of_one_kind))
 
 
 def draw(results: Results) -> Figure:

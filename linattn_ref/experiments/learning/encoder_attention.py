@@ -7,7 +7,7 @@ is drawn once, for each layer by itself, and stays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,18 @@ from linattn_ref.attention import linear, linformer, long_short, nystromformer, 
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.attention.sparse import bigbird, local, longformer
+from linattn_ref.experiments.learning import options
 from linattn_ref.kernels import jit
 from linattn_ref.nn import mechanism
 from linattn_ref.nn.mechanism import Mechanism
 
-__all__ = ["NAMES", "WITHOUT_K", "Inside", "Setting", "make"]
+__all__ = ["NAMES", "WITHOUT_K", "Inside", "Price", "Setting", "Shared", "make", "price", "told"]
+
+LEAST = 8  # keys a query
+# As `begin` of tasks takes it; 0: a quarter of the length
+PRICE = "keys, mixtures or features a query (default: 64, or a quarter of the length with --quick)"
+Price = Annotated[int, options.Option(PRICE, "K")]
+Shared = Annotated[Sharing, options.Option("of linformer's projections")]
 
 
 class Setting(NamedTuple):
@@ -56,13 +63,24 @@ def make(name: str, setting: Setting, rng: np.random.Generator) -> Inside:
     """
     if name not in NAMES:
         raise ValueError(f"attention: expected one of {', '.join(NAMES)}, got {name!r}")
-    if name not in WITHOUT_K and not 8 <= setting.k <= setting.length:
-        raise ValueError(f"k: expected 8 to the length, {setting.length}, got {setting.k}")
+    if name not in WITHOUT_K and not LEAST <= setting.k <= setting.length:
+        raise ValueError(f"k: expected {LEAST} to the length, {setting.length}, got {setting.k}")
     if name == "linformer":
         return _linformer(setting, rng)
     each = [NAMES[name](setting, rng) for _ in range(setting.layers)]
     own = [_mixtures(setting, rng) for _ in each] if name == "long-short" else None
     return Inside(tuple(each), own)
+
+
+def price(k: int, length: int) -> int:
+    """``k``, or a quarter of the length, but not less than every mechanism takes, if ``k`` is 0."""
+    return k or max(LEAST, length // 4)
+
+
+def told(name: str, setting: Setting) -> dict[str, Any]:
+    """For a record."""
+    k = None if name in WITHOUT_K else setting.k
+    return {"attention": name, "k": k, "sharing": setting.sharing if name == "linformer" else None}
 
 
 # --- Each, for one layer ----------------------------------------------------------------------------------------------

@@ -15,45 +15,45 @@ Wilson (1927), "Probable inference, the law of succession, and statistical infer
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.atomic import write_all
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.data import fetch, splits, subwords
-from linattn_ref.experiments.learning import encoder_attention, runs
+from linattn_ref.experiments.learning import encoder_attention, options
+from linattn_ref.experiments.learning.encoder_attention import Price, Shared
 from linattn_ref.experiments.learning.finetune_fit import fit_projections
-from linattn_ref.experiments.learning.mlm import rate
+from linattn_ref.experiments.learning.learn import Ready, rate, result, settings
+from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import bert, classifier, encoder
 from linattn_ref.models.classifier import Params
 from linattn_ref.models.encoder import Model
 from linattn_ref.nn import cross_entropy, mechanism
-from linattn_ref.training import adam, checkpoint, loop, parameters
+from linattn_ref.op import Array
+from linattn_ref.training import checkpoint, loop, parameters
 from linattn_ref.training.checks import check_peak
 
-__all__ = ["Examples", "Shape", "interval", "learn", "run", "task"]
+__all__ = ["QUICK", "Examples", "Shape", "begin", "interval", "learn", "task"]
 
 ROWS = 16  # texts that an evaluation reads at a time
+QUICK = {"length": 32, "batch": 4, "examples": 64, "watched": 32, "tested": 32, "k": 0}
 
 
 class Shape(NamedTuple):
     """What is read."""
 
-    length: int = 128  # tokens a text
-    batch: int = 16  # texts a step
-    examples: int = 8000  # texts of the training part
-    watched: int = 100  # texts of the validation part, at each evaluation
-    tested: int = 500  # texts of the test part, at the end
+    length: Annotated[int, options.Option("tokens a text", "N", 8)] = 128
+    batch: Annotated[int, options.Option("texts a step", "B")] = 16
+    examples: Annotated[int, options.Option("texts to learn from", "S")] = 8000
+    watched: Annotated[int, options.Option("validation texts at each evaluation", "S")] = 100
+    tested: Annotated[int, options.Option("test texts in the end", "S")] = 500
 
 
 class Examples(NamedTuple):
@@ -81,11 +81,11 @@ def learn(params: Params, given: Examples, share: float, model: Model) -> tuple[
 
 def scores_of(params: Params, given: Examples, model: Model) -> Array:
     """``(S, classes)``."""
-    parts = []
+    found = []
     for i in range(0, len(given.labels), ROWS):
         tokens, key_mask = given.tokens[i : i + ROWS], given.key_mask[i : i + ROWS]
-        parts.append(classifier.forward(tokens, params, model, key_mask=key_mask)[0])
-    return np.concatenate(parts)
+        found.append(classifier.forward(tokens, params, model, key_mask=key_mask)[0])
+    return np.concatenate(found)
 
 
 def task(training: Examples, validation: Examples, model: Model, batch: int) -> loop.Task:
@@ -116,30 +116,36 @@ def tested(params: Params, given: Examples, model: Model) -> dict[str, Any]:
     return {"accuracy": right / len(given.labels), "interval": interval(right, len(given.labels))}
 
 
-def run(
-    out: Path,
+def begin(
     *,
-    model: Path | None = None,
-    data: Path | None = None,
-    source: str = "imdb",
-    attention: str = "softmax",
-    k: int = 64,
-    sharing: Sharing = "headwise",
-    fitted: bool = False,
-    start: Path | None = None,
+    model: Annotated[
+        Path | None, options.Option("a BERT or RoBERTa (default: all-MiniLM-L6-v2, fetched once)", "DIR")
+    ] = None,
+    data: Annotated[
+        Path | None, options.Option("CSV of text, label, source (default: film reviews, fetched once)", "FILE")
+    ] = None,
+    source: Annotated[str, options.Option("of the texts: imdb, rotten_tomatoes")] = "imdb",
+    attention: Annotated[str, options.Option(choices=encoder_attention.NAMES)] = "softmax",
+    k: Price = 64,
+    sharing: Shared = "headwise",
+    fitted: Annotated[
+        bool, options.Option("linformer's E and F begin fitted to the network, not as mean pooling")
+    ] = False,
+    start_from: Annotated[
+        Path | None, options.Option("go on from what a run with softmax attention has learned", "DIR", word="--start")
+    ] = None,
     steps: int = 500,
-    peak: float = 1e-4,
+    peak: options.Peak = 1e-4,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
-    resume: bool = False,
-    command: str = "",
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
-) -> dict[str, Any]:
-    """Train in the folder ``out``, or go on, and test; see `linattn_ref.training.loop.run`.
+) -> Ready:
+    """Make it ready for `learn.run`.
+
+    The result is accuracy on the test part after training, and with ``start_from`` before it; and the errors of mean
+    pooling and of fitted projections.
 
     Parameters
     ----------
-    out : Path
     model : Path, optional
         A checkpoint that `bert.load` reads; all-MiniLM-L6-v2, fetched once, unless given.
     data : Path, optional
@@ -147,25 +153,14 @@ def run(
     source : str
         Of the texts: "imdb" or "rotten_tomatoes".
     attention, k, sharing
-        As in `encoder_attention`.
+        As in `encoder_attention`; a ``k`` of 0 is a quarter of the length.
     fitted : bool
         Whether Linformer's projections are fitted to the network, on texts of the training part, before it learns.
-    start : Path, optional
+    start_from : Path, optional
         The folder of a run with softmax attention, whose best parameters are taken.
     steps, peak, seed : int, float, int
         ``peak`` is the highest learning rate.
     shape : Shape
-    resume : bool
-    command : str
-        For the record.
-    progress : callable
-        ``tqdm.tqdm``, say.
-
-    Returns
-    -------
-    dict
-        What is written to `loop.RESULT`: accuracy on the test part after training, and with ``start`` before it; the
-        errors of mean pooling and of fitted projections.
     """
     if fitted and attention != "linformer":
         raise ValueError(f"fitted: linformer has projections to fit, got attention {attention!r}")
@@ -174,59 +169,69 @@ def run(
     config = pretrained.config
     if shape.length > config.max_tokens:
         raise ValueError(f"length: the model has positions for {config.max_tokens} tokens, got {shape.length}")
+    k = encoder_attention.price(k, shape.length)
     setting = encoder_attention.Setting(
         config.layers, config.heads, config.head_width, shape.length, k, sharing, pooled=True
     )
     inside = encoder_attention.make(attention, setting, np.random.default_rng([seed, 1]))
     found = splits.read_labelled(fetch.open_content(fetch.REVIEWS) if data is None else data, source)
-    parts, classes = splits.split(found), int(found.labels.max()) + 1
-    counts: dict[splits.Part, int] = {"training": shape.examples, "validation": shape.watched, "test": shape.tested}
-    given = {}
-    for part, count in counts.items():
-        least = shape.batch if part == "training" else 1
-        if len(parts[part].texts) < least:
-            raise ValueError(f"data: {len(parts[part].texts)} texts are for {part}, at least {least} are needed")
-        given[part] = examples(parts[part], pretrained.tokenizer, shape.length, count)
+    given = parts(found, pretrained.tokenizer, shape)
     how, below = bert.network(pretrained)
     exact = how._replace(mechanism=mechanism.of(softmax, kernels=jit), kernels=jit)
     how = exact._replace(mechanism=inside.mechanisms)
-    params = classifier.draw(below, classes, np.random.default_rng([seed, 0]))
-    if start is not None:
+    params = classifier.draw(below, int(found.labels.max()) + 1, np.random.default_rng([seed, 0]))
+    if start_from is not None:
         _, params = parameters.flatten(params)
-        checkpoint.restore(params, checkpoint.load(start / loop.BEST), "params")
+        checkpoint.restore(params, checkpoint.load(start_from / loop.BEST), "params")
     own, fit = inside.own, None
     if fitted:
         texts, rng = given["training"], np.random.default_rng([seed, 2])
         found_fit = fit_projections(params.encoder, exact, texts.tokens, texts.key_mask, k=k, sharing=sharing, rng=rng)
         own, fit = found_fit.own, {"pooled": found_fit.pooled, "fitted": found_fit.fitted}
     params = params._replace(encoder=encoder.refit(params.encoder, inside.reads, own))
-    settings = loop.Settings(
-        steps=steps,
-        learning_rate=partial(rate, peak=peak, steps=steps),
-        optimiser=adam,
-        options={"kernels": jit, "weight_decay": 0.01, "decoupled": True},
-        clip=1.0,
-        every=min(steps, 100),
-        seed=seed,
-    )
-    facts = runs.facts(
-        command,
+    how_learned = settings(
+        steps,
         seed,
-        steps=steps,
-        peak=peak,
-        attention=attention,
-        k=None if attention in encoder_attention.WITHOUT_K else k,
-        sharing=sharing if attention == "linformer" else None,
-        fitted=fitted,
-        shape=shape._asdict(),
-        model=pretrained.sha256,
-        data={"source": found.name, "sha256": found.sha256, **{part: len(x.labels) for part, x in given.items()}},
-        start=None if start is None else fetch.file_sha256(start / loop.BEST),
+        partial(rate, peak=peak, steps=steps),
+        every=min(steps, 100),
+        options={"weight_decay": 0.01, "decoupled": True},
     )
-    before = None if start is None else tested(params, given["test"], how)
+    counts = {str(part): len(x.labels) for part, x in given.items()}
+    facts = {
+        "peak": peak,
+        **encoder_attention.told(attention, setting),
+        "fitted": fitted,
+        "shape": shape._asdict(),
+        "model": pretrained.sha256,
+        "data": {"source": found.name, "sha256": found.sha256, **counts},
+        "start": None if start_from is None else fetch.file_sha256(start_from / loop.BEST),
+    }
+    before = None if start_from is None else tested(params, given["test"], how)
+
+    def ended(params: Params) -> dict[str, str]:
+        after, texts = tested(params, given["test"], how), len(given["test"].labels)
+        return result(before=before, after=after, texts=texts, fit=fit)
+
+    def said(run: Run, params: Params) -> Iterator[str]:
+        measured = run.facts["result"]
+        for when in ("before", "after"):
+            if of := measured[when]:
+                told = "{:.1%} of {} test texts ({:.1%} to {:.1%})".format(
+                    of["accuracy"], measured["texts"], *of["interval"]
+                )
+                yield f"{when} training: {told}"
+
     learned = task(given["training"], given["validation"], how, shape.batch)
-    params = loop.run(learned, params, settings, out, facts=facts, resume=resume, progress=progress)
-    after = tested(params, given["test"], how)
-    result = {"before": before, "after": after, "texts": len(given["test"].labels), "fit": fit}
-    write_all({out / loop.RESULT: lambda path: path.write_text(json.dumps(result) + "\n", encoding="utf-8")})
-    return result
+    return Ready(learned, params, how_learned, facts, said, ended)
+
+
+def parts(found: splits.Labelled, tokenizer: Any, shape: Shape) -> dict[splits.Part, Examples]:
+    """What each part of the texts is used for, as numbers."""
+    counts: dict[splits.Part, int] = {"training": shape.examples, "validation": shape.watched, "test": shape.tested}
+    texts, given = splits.split(found), {}
+    for part, count in counts.items():
+        least = shape.batch if part == "training" else 1
+        if len(texts[part].texts) < least:
+            raise ValueError(f"data: {len(texts[part].texts)} texts are for {part}, at least {least} are needed")
+        given[part] = examples(texts[part], tokenizer, shape.length, count)
+    return given

@@ -22,25 +22,26 @@ Loshchilov and Hutter (2017), "SGDR: stochastic gradient descent with warm resta
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import cifar, digits, fetch
-from linattn_ref.experiments.learning import causal_attention, runs
+from linattn_ref.experiments.learning import causal_attention, options, runs
+from linattn_ref.experiments.learning.learn import Ready, check_heads, rate, settings, sizes
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, logistic_mixture, positions
-from linattn_ref.training import adam, loop, schedule
+from linattn_ref.op import Array
+from linattn_ref.training import loop
 from linattn_ref.training.checks import check_peak
 
-__all__ = ["BEGIN", "COLLECTIONS", "HEADS", "Shape", "bits", "model_of", "read", "run", "start", "task"]
+__all__ = ["BEGIN", "COLLECTIONS", "HEADS", "QUICK", "Shape", "begin", "bits", "model_of", "read", "start", "task"]
 
 VALUES = 256
 BEGIN = VALUES  # the sign before the first pixel
@@ -50,7 +51,13 @@ SMOOTH = 25.0  # intensities over which an embedding's column changes at first
 WATCHED = 512  # test images that are looked at on the way
 AT_A_TIME = 16  # images of a test, which share what a mechanism draws
 OF_TEST = 2020  # seed of what mechanisms draw for a test
-PEAK = 3e-3  # of the learning rate
+QUICK = {"width": 16, "hidden": 32, "layers": 1, "batch": 2, "cut": 8, "every": 20}
+ON = (
+    "weights of another run, with another seed, to go on from, for instance:"
+    " --start out/images/last.safetensors --seed 1 --out out/images-on"
+)
+PEAK = "the highest rate (default: 0.003; of the networks that come with the package: 0.004)"
+RISING = 50  # the part of the steps in which the rate rises
 
 Pixels = NDArray[np.integer]
 
@@ -58,11 +65,11 @@ Pixels = NDArray[np.integer]
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: int = 64
-    hidden: int = 256
-    heads: int = 2
-    layers: int = 4
-    batch: int = 8
+    width: options.Width = 64
+    hidden: options.Inner = 256
+    heads: options.Heads = 2
+    layers: options.Layers = 4
+    batch: Annotated[int, options.Option("images a step", "B")] = 8
 
 
 class Batch(NamedTuple):
@@ -83,12 +90,9 @@ def start(attention: str, head: str, shape: Shape, side: int, rng: np.random.Gen
         rng,
         tokens=VALUES + 1,
         places=side * side * colours,
-        width=shape.width,
-        hidden=shape.hidden,
-        layers=shape.layers,
         outputs=HEADS[head],
         reads=causal_attention.reads(attention),
-        dtype=np.float32,
+        **sizes(shape),
     )
     params.embedding.table[:VALUES] = smooth(shape.width, rng)
     params.positions.table[...] = rows_and_columns(side, shape.width, colours)  # type: ignore[union-attr]
@@ -193,29 +197,24 @@ def read(folder: Path | None, collection: str = "mnist") -> digits.Digits | cifa
     return digits.read_folder(folder) if folder else digits.read_package(fetch.open_content(fetch.DIGITS))
 
 
-def run(
-    out: Path,
+def begin(
     *,
-    data: Path | None = None,
-    collection: str = "mnist",
-    attention: str = "linear",
-    head: str = "softmax",
+    data: Annotated[Path | None, options.Option("the original files (default: MNIST's, fetched once)", "DIR")] = None,
+    collection: Annotated[str, options.Option(choices=COLLECTIONS)] = "mnist",
+    attention: Annotated[str, options.Option(choices=causal_attention.NAMES)] = "linear",
+    head: Annotated[str, options.Option("what is said of a pixel", choices=HEADS)] = "softmax",
     steps: int = 4000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
-    peak: float = PEAK,
-    start_from: Path | None = None,
+    peak: Annotated[float, options.Option(PEAK, "RATE")] = 3e-3,
+    start_from: Annotated[Path | None, options.Option(ON, "FILE", word="--start")] = None,
     cut: int | None = None,
-    every: int = 500,
-    resume: bool = False,
-    command: str = "",
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
-) -> Params:
-    """Train in the folder ``out``, or go on; see `linattn_ref.training.loop.run`.
+    every: Annotated[int, options.Option("steps from one evaluation to the next", "S")] = 500,
+) -> Ready:
+    """Make it ready for `learn.run`.
 
     Parameters
     ----------
-    out : Path
     data : Path, optional
         A folder with the original files; otherwise MNIST's are fetched, once.
     collection : {"mnist", "cifar-10"}
@@ -233,53 +232,32 @@ def run(
         Side of the square in the middle of each image that is learned, for small tests; all of it unless given.
     every : int
         Steps from one evaluation to the next.
-    resume : bool
-    command : str
-        For the record.
-    progress : callable
-        ``tqdm.tqdm``, say.
     """
     if head not in HEADS:
         raise ValueError(f"head: expected one of {', '.join(HEADS)}, got {head!r}")
     if shape.width % 2:
         raise ValueError(f"shape: a width of {shape.width} cannot be halved, for a pixel's row and its column")
-    if shape.width % shape.heads:
-        raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
+    check_heads(shape)
     check_peak(peak)
     found = read(data, collection)
     side, colours = cut or COLLECTIONS[collection], 1 if found.training.ndim == 3 else found.training.shape[-1]
     training, watched = (middle(part, side) for part in (found.training, found.test[:WATCHED]))
-    settings = loop.Settings(
-        steps=steps,
-        learning_rate=partial(rate, steps=steps, peak=peak),
-        optimiser=adam,
-        options={"kernels": jit},
-        clip=1.0,
-        every=min(every, steps),
-        seed=seed,
-    )
-    more = {"attention": attention, "head": head, "shape": shape._asdict(), "peak": peak, "side": side}
+    network = {"collection": collection, "attention": attention, "head": head, "shape": shape._asdict()}
+    facts: dict[str, Any] = {"watched": len(watched), **network, "peak": peak, "side": side}
     if data is not None:  # so that no run goes on with other images; what is fetched is known by its sha256
-        more["training_sha256"] = hashlib.sha256(found.training.tobytes()).hexdigest()
+        facts["training_sha256"] = hashlib.sha256(found.training.tobytes()).hexdigest()
     first = start(attention, head, shape, side, np.random.default_rng(seed), colours=colours)
     if start_from is not None:
-        network = {
-            "attention": attention,
-            "head": head,
-            "shape": shape._asdict(),
-            "side": side,
-            "collection": collection,
-        }
-        more["start"] = runs.go_on(start_from, first, out, seed=seed, network=network)
-    told = runs.facts(command, seed, steps=steps, watched=len(watched), collection=collection, **more)
-    learned = task(attention, head, shape, training, watched)
-    return loop.run(learned, first, settings, out, facts=told, resume=resume, progress=progress)
+        facts["start"] = runs.go_on(start_from, first, seed=seed, network={**network, "side": side})
+    rising = partial(rate, peak=peak, steps=steps, part=RISING)
+    how = settings(steps, seed, rising, every=min(every, steps))
 
+    def said(run: runs.Run, params: Params) -> Iterator[str]:
+        whole, without_first = run.curves["bits"][-1], run.curves["bits_without_first"][-1]
+        told = f"{whole:.3f} bits a pixel of {len(watched)} test images ({without_first:.3f} without the first pixel)"
+        yield f"{attention}, {run.after}: {told}"
 
-def rate(step: int, steps: int, peak: float = PEAK) -> float:
-    """Up within the first fiftieth, then down along a cosine."""
-    warm = schedule.warm_up(step, peak=1.0, warmup=max(1, steps // 50))
-    return warm * schedule.cosine(step, peak=peak, steps=steps)
+    return Ready(task(attention, head, shape, training, watched), first, how, facts, said)
 
 
 def middle(images: NDArray[np.uint8], side: int) -> Pixels:

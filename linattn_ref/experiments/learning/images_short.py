@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["Kind", "Results", "compute", "draw"]
 
@@ -57,18 +57,13 @@ def compute(*, record: Path = runs.RECORDS / "images_short.json") -> Results:
 
 
 def _kind(of_one_kind: list[runs.Run]) -> Kind:
-    seconds, bits, without_first = seeds.stacked(of_one_kind, "bits", "bits_without_first")
     first = of_one_kind[0]
-    return Kind(
-        first.facts["command"],
-        first.facts["attention"],
-        first.facts["head"],
-        tuple(run.facts["seed"] for run in of_one_kind),
-        first.steps * first.facts["shape"]["batch"],
-        seconds / 60,
-        bits,
-        without_first,
-        seeds.processors(of_one_kind),
+    return seeds.put_together(
+        Kind,
+        of_one_kind,
+        **{name: first.facts[name] for name in ("command", "attention", "head")},
+        images=first.steps * first.facts["shape"]["batch"],
+        cpu_minutes=np.array([run.cpu_seconds for run in of_one_kind]) / 60,
     )
 
 

@@ -14,35 +14,48 @@ Devlin et al. (2019), "BERT: pre-training of deep bidirectional transformers for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.atomic import write_all
-from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.data.text import read_text
-from linattn_ref.experiments.learning import encoder_attention, ngrams, runs
+from linattn_ref.experiments.learning import encoder_attention, ngrams, options
+from linattn_ref.experiments.learning.encoder_attention import Price, Shared
+from linattn_ref.experiments.learning.learn import Ready, check_heads, rate, settings, sizes
 from linattn_ref.experiments.learning.mlm_start import begun
+from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import encoder, masked_tokens
 from linattn_ref.models.encoder import Model
 from linattn_ref.models.masked_tokens import Params
 from linattn_ref.nn import cross_entropy
-from linattn_ref.training import adam, loop, parameters, schedule
+from linattn_ref.op import Array
+from linattn_ref.training import adam, loop, parameters
 from linattn_ref.training.checks import check_peak, check_rate
 
-__all__ = ["Corpus", "Hidden", "Shape", "corpus", "hide", "run", "task"]
+__all__ = ["QUICK", "Corpus", "Hidden", "Shape", "begin", "corpus", "hide", "task"]
 
 HIDDEN = 0.15  # of the tokens
 TO_MASK, TO_RANDOM = 0.8, 0.1  # of the hidden ones
 HELD_OUT = 65_536  # tokens of the validation part that are read at each evaluation, or as many as there are
 TOKENIZER = "tokenizer.json"
+QUICK = {
+    "width": 32,
+    "hidden": 64,
+    "heads": 2,
+    "layers": 2,
+    "length": 64,
+    "tokens": 512,
+    "vocabulary": 500,
+    "k": 0,
+    "cut": 300,  # texts
+}
 
 Tokens = NDArray[np.integer[Any]]
 
@@ -50,13 +63,13 @@ Tokens = NDArray[np.integer[Any]]
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: int = 128
-    hidden: int = 512
-    heads: int = 4
-    layers: int = 4
-    length: int = 512
-    tokens: int = 8192  # a step, in windows of that length
-    vocabulary: int = 8000
+    width: options.Width = 128
+    hidden: options.Inner = 512
+    heads: options.Heads = 4
+    layers: options.Layers = 4
+    length: Annotated[int, options.Option("tokens a sequence", "N", 8)] = 512
+    tokens: Annotated[int, options.Option("a step, in sequences of that length", "S", 8)] = 8192
+    vocabulary: Annotated[int, options.Option("pieces of the vocabulary", "V", 260)] = 8000
 
 
 class Corpus(NamedTuple):
@@ -181,39 +194,34 @@ def own_rates(params: Params, ratio: float) -> list[tuple[Array, float]]:
     return [(array, ratio) for array in arrays.values()]
 
 
-def rate(t: int, *, peak: float, steps: int) -> float:
-    """A tenth of the steps up to the peak, then along half a cosine."""
-    return schedule.warm_up(t, peak=1.0, warmup=max(1, steps // 10)) * schedule.cosine(t, peak=peak, steps=steps)
+# --- A run ------------------------------------------------------------------------------------------------------------
 
 
-def run(
-    out: Path,
+def begin(
     *,
-    text: Path | None = None,
-    attention: str = "softmax",
-    k: int = 64,
-    sharing: Sharing = "headwise",
-    pooled: bool = False,
-    own_rate: float | None = None,
-    drawn: bool = False,
+    text: options.TextFile = None,
+    attention: Annotated[str, options.Option(choices=encoder_attention.NAMES)] = "softmax",
+    k: Price = 64,
+    sharing: Shared = "headwise",
+    pooled: Annotated[bool, options.Option("linformer's projections begin as mean pooling; drawn, otherwise")] = False,
+    own_rate: Annotated[
+        float | None, options.Option("of linformer's projections, times the others' (default: 1 / N)", "R")
+    ] = None,
+    drawn: Annotated[bool, options.Option("the network begins as drawn; its heads look beside, otherwise")] = False,
     steps: int = 2000,
-    peak: float = 2e-3,
+    peak: options.Peak = 2e-3,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
     cut: int | None = None,
-    resume: bool = False,
-    command: str = "",
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
-) -> Params:
-    """Train in the folder ``out``, or go on; see `linattn_ref.training.loop.run`.
+) -> Ready:
+    """Make it ready for `learn.run`.
 
     Parameters
     ----------
-    out : Path
     text : Path, optional
         UTF-8; film reviews, fetched once, unless given.
     attention, k, sharing, pooled
-        As in `encoder_attention`.
+        As in `encoder_attention`; a ``k`` of 0 is a quarter of the length.
     own_rate : float, optional
         The learning rate of Linformer's projections, times the others': ``1 / n`` unless given, see `own_rates`; with
         0 they stay what they were at the beginning.
@@ -224,23 +232,18 @@ def run(
     shape : Shape
     cut : int, optional
         Read so many texts of each part only.
-    resume : bool
-    command : str
-        For the record.
-    progress : callable
-        ``tqdm.tqdm``, say.
     """
-    if shape.width % shape.heads:
-        raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
+    check_heads(shape)
     if shape.width < 4 and not drawn:
         told = f"a width of {shape.width} cannot be halved into pairs, for places and for tokens"
         raise ValueError(f"shape: {told}; expected at least 4, unless the network begins as drawn")
     check_peak(peak)
     check_rate(own_rate=own_rate or 0.0)
-    for name, said in (("pooled", pooled), ("own_rate", own_rate is not None)):
-        if said and attention != "linformer":
+    for name, asked in (("pooled", pooled), ("own_rate", own_rate is not None)):
+        if asked and attention != "linformer":
             raise ValueError(f"{name}: linformer alone has projections, got attention {attention!r}")
-    head_width = shape.width // shape.heads
+    head_width, is_linformer = shape.width // shape.heads, attention == "linformer"
+    k = encoder_attention.price(k, shape.length)
     setting = encoder_attention.Setting(shape.layers, shape.heads, head_width, shape.length, k, sharing, pooled)
     inside = encoder_attention.make(attention, setting, np.random.default_rng([seed, 1]))
     found = corpus(text, shape, cut)
@@ -249,43 +252,44 @@ def run(
         rng,
         tokens=shape.vocabulary,
         places=shape.length,
-        width=shape.width,
-        hidden=shape.hidden,
-        layers=shape.layers,
         reads=inside.reads,
         own=inside.own,
-        dtype=np.float32,
+        **sizes(shape),
     )
-    own_rate = (1 / shape.length if own_rate is None else own_rate) if attention == "linformer" else None
-    settings = loop.Settings(
-        steps=steps,
-        learning_rate=partial(rate, peak=peak, steps=steps),
-        optimiser=adam,
-        options={"betas": (0.9, 0.98), "kernels": jit, "weight_decay": 0.01, "decoupled": True},
-        clip=1.0,
-        every=max(1, steps // 20),
-        seed=seed,
-        own_rates=partial(own_rates, ratio=1.0 if own_rate is None else own_rate),
-    )
-    facts = runs.facts(
-        command,
-        seed,
-        steps=steps,
-        peak=peak,
-        attention=attention,
-        k=None if attention in encoder_attention.WITHOUT_K else k,
-        sharing=sharing if attention == "linformer" else None,
-        pooled=pooled if attention == "linformer" else None,
-        own_rate=own_rate,
-        drawn=drawn,
-        shape=shape._asdict(),
-        text={"name": found.name, "sha256": found.sha256, "pieces": len(found.training)},
-        vocabulary=found.vocabulary,
-        yardsticks=yardsticks(found, shape),
-    )
-    learned = task(found, Model(inside.mechanisms, shape.heads), shape)
     params = masked_tokens.draw(below, rng)
-    params = params if drawn else begun(params, shape.heads, rng)
-    params = loop.run(learned, params, settings, out, facts=facts, resume=resume, progress=progress)
-    write_all({out / TOKENIZER: lambda path: path.write_bytes(found.tokenizer)})
-    return params
+    ratio = 1 / shape.length if own_rate is None else own_rate
+    how = settings(
+        steps,
+        seed,
+        partial(rate, peak=peak, steps=steps),
+        adam,
+        every=max(1, steps // 20),
+        own_rates=partial(own_rates, ratio=ratio if is_linformer else 1.0),
+        options={"betas": (0.9, 0.98), "weight_decay": 0.01, "decoupled": True},
+    )
+    facts = {
+        "peak": peak,
+        **encoder_attention.told(attention, setting),
+        "pooled": pooled if is_linformer else None,
+        "own_rate": ratio if is_linformer else None,
+        "drawn": drawn,
+        "shape": shape._asdict(),
+        "text": {"name": found.name, "sha256": found.sha256, "pieces": len(found.training)},
+        "vocabulary": found.vocabulary,
+        "yardsticks": yardsticks(found, shape),
+    }
+
+    def said(run: Run, params: Params) -> Iterator[str]:
+        for what, loss in facts["yardsticks"].items():
+            yield f"{what}: perplexity {math.exp(loss):.1f}"
+        loss, right = run.curves["loss"][-1], run.curves["accuracy"][-1]
+        yield f"{attention}, {run.after}: perplexity {math.exp(loss):.1f}, {right:.1%} of the hidden right"
+
+    return Ready(
+        task(found, Model(inside.mechanisms, shape.heads), shape),
+        params if drawn else begun(params, shape.heads, rng),
+        how,
+        facts,
+        said,
+        lambda params: {TOKENIZER: found.tokenizer.decode()},
+    )

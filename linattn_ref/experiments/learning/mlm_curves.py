@@ -20,14 +20,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.learning import runs
+from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["SHARINGS", "Curve", "Results", "compute", "draw", "panels", "table_rows"]
 
 SHARINGS = {"none": "each its own", "headwise": "heads share", "key_value": "E = F too", "layerwise": "one for all"}
-Kind = tuple[str, int, int | None, str | None, bool | None, float | None, bool]  # the first fields of a curve
 HEADS, DRAWN = SHARINGS["headwise"], "drawn"
 
 
@@ -86,7 +85,7 @@ def compute(*, record: Path = runs.RECORDS / "mlm.json") -> Results:
     """
     found = runs.gathered(record)
     first = next(iter(found.values()))
-    kinds: dict[Kind, list[runs.Run]] = {}
+    kinds: dict[tuple[Any, ...], list[runs.Run]] = {}
     for name, run in found.items():
         if _common(run) != _common(first):
             raise ValueError(f"record: {name} is not of the size and length of training of the others")
@@ -98,7 +97,10 @@ def compute(*, record: Path = runs.RECORDS / "mlm.json") -> Results:
         first.facts["peak"],
         first.facts["text"]["pieces"],
         counted.facts["yardsticks"],
-        tuple(_curve(kinds[kind]) for kind in sorted(kinds, key=str)),
+        tuple(
+            seeds.put_together(Curve, kinds[kind], **dict(zip(Curve._fields, kind, strict=False)))
+            for kind in sorted(kinds, key=str)
+        ),
     )
 
 
@@ -108,24 +110,10 @@ def _common(run: runs.Run) -> tuple[Any, ...]:
     return shape, *(run.facts[name] for name in ("steps", "peak", "text", "vocabulary")), run.steps.tolist()
 
 
-def _kind(run: runs.Run) -> Kind:
-    """What a curve's runs have in common."""
-    said = run.facts
-    return (
-        said["attention"],
-        said["shape"]["length"],
-        said["k"],
-        said["sharing"],
-        said["pooled"],
-        said["own_rate"],
-        bool(said.get("drawn")),  # not said where it could not be asked for
-    )
-
-
-def _curve(found: Sequence[runs.Run]) -> Curve:
-    measured = [np.array([run.curves[name] for run in found]) for name in ("loss", "masked", "accuracy")]
-    seeds = tuple(run.facts["seed"] for run in found)
-    return Curve(*_kind(found[0]), seeds, found[0].steps, np.array([run.cpu_seconds for run in found]), *measured)
+def _kind(run: runs.Run) -> tuple[Any, ...]:
+    """What a curve's runs have in common: its fields before ``seeds``."""
+    told = {"drawn": False, **run.facts, "length": run.facts["shape"]["length"]}  # not all could be asked for that
+    return tuple(told[name] for name in Curve._fields[: Curve._fields.index("seeds")])
 
 
 def panels(results: Results) -> dict[str, dict[str, Curve]]:

@@ -16,8 +16,8 @@ import numpy as np
 
 from linattn_ref import clone
 from linattn_ref.atomic import check_writable, write_all
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import fetch
+from linattn_ref.op import Array
 from linattn_ref.training import checkpoint
 from linattn_ref.training.loop import LAST, RECORD, RESULT, read_record, read_times
 
@@ -51,6 +51,11 @@ class Run(NamedTuple):
     steps: Array  # (evaluations,)
     cpu_seconds: Array  # (evaluations,), of the training alone
     curves: dict[str, Array]  # (evaluations,) each: "loss", "training_loss", ...
+
+    @property
+    def after(self) -> str:
+        """What it took, in words."""
+        return f"after {self.steps[-1]} steps and {self.cpu_seconds[-1]:.0f} CPU seconds"
 
 
 def facts(command: str, seed: int, **more: Any) -> dict[str, Any]:
@@ -209,7 +214,7 @@ def check_target(target: Path) -> None:
         raise ValueError(f"target: {target} lies in the folder of a run, whose files stay as they are; give another")
 
 
-def go_on(weights: Path, params: Any, out: Path, *, seed: int, network: Mapping[str, Any]) -> dict[str, Any]:
+def go_on(weights: Path, params: Any, *, seed: int, network: Mapping[str, Any]) -> dict[str, Any]:
     """Write what an earlier run has learned over ``params``, and return what a record is to say of that run.
 
     Parameters
@@ -218,20 +223,16 @@ def go_on(weights: Path, params: Any, out: Path, *, seed: int, network: Mapping[
         A checkpoint, or what :func:`keep_weights` has made of one.
     params : NamedTuple
         Say the structure.
-    out : Path
-        The folder of the run that is to go on.
     seed : int
-        Its seed: with that of an earlier run it would draw the same batches again.
+        Of the run that is to go on: with that of an earlier run it would draw the same batches again.
     network : mapping
         What the facts of both runs have to say alike.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        There is none, it is damaged, of another network or the same seed, or in the folder ``out``.
+        There is none, it is damaged, of another network or the same seed.
     """
-    if weights.resolve().parent == out.resolve():
-        raise ValueError(f"start_from (--start): {weights} is in the folder of this run; give another one for --out")
     try:
         kept = checkpoint.load(weights).facts
         before = kept["facts"]

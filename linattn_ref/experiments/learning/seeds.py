@@ -5,17 +5,19 @@ A run's name ends with its seed: ``linear-0``, ``linear-1`` are two of one kind,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning.runs import Run
+from linattn_ref.op import Array
 
-__all__ = ["draw", "kinds", "processors", "stacked"]
+__all__ = ["draw", "kinds", "put_together", "stacked"]
+
+Curve = TypeVar("Curve")
 
 MAY_DIFFER = ("command", "seed", "versions", "machine", "result")  # facts of two runs of one kind
 
@@ -48,15 +50,29 @@ def _differs(one: Run, other: Run) -> list[str]:
     return [name for name in told if one.facts.get(name) != other.facts.get(name)]
 
 
-def stacked(of_one_kind: list[Run], *names: str) -> tuple[Array, ...]:
-    """CPU seconds and the curves of these names, ``(S, T)`` each: a row a seed, a column an evaluation."""
-    seconds = np.array([run.cpu_seconds for run in of_one_kind])
-    return seconds, *(np.array([run.curves[name] for run in of_one_kind]) for name in names)
+def put_together(curve: type[Curve], of_one_kind: Sequence[Run], **known: Any) -> Curve:
+    """Runs of one kind as a NamedTuple that has these fields, or some of them, beside those that are ``known``.
+
+    seeds        (S,)
+    steps        (T,), the same for all
+    cpu_seconds  (S, T): a row a seed, a column an evaluation
+    processor    what did the work: CPU seconds of different processors are not to be compared
+    any other    the curve of that name, (S, T)
+    """
+    of_all = {
+        "seeds": tuple(run.facts["seed"] for run in of_one_kind),
+        "steps": of_one_kind[0].steps,
+        "cpu_seconds": np.array([run.cpu_seconds for run in of_one_kind]),
+        "processor": " and ".join(sorted({run.facts.get("machine", {}).get("processor", "") for run in of_one_kind})),
+        **known,
+    }
+    names: tuple[str, ...] = curve._fields  # type: ignore[attr-defined]
+    return curve(*(of_all[name] if name in of_all else stacked(of_one_kind, name) for name in names))
 
 
-def processors(of_one_kind: list[Run]) -> str:
-    """What did the work: CPU seconds of different processors are not to be compared."""
-    return " and ".join(sorted({run.facts["machine"]["processor"] for run in of_one_kind}))
+def stacked(of_one_kind: Sequence[Run], name: str) -> Array:
+    """The curves of that name, ``(S, T)``."""
+    return np.array([run.curves[name] for run in of_one_kind])
 
 
 def draw(axes: Axes, x: Array, values: Array, colour: Any, line: str = "-") -> Line2D:

@@ -17,39 +17,66 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3 and Table 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from linattn_ref.attention import linear, reformer, softmax
-from linattn_ref.attention.arguments import Array
-from linattn_ref.data.speech import Corpus
-from linattn_ref.experiments.learning import runs
+from linattn_ref.data import recordings
+from linattn_ref.data import speech as speech_data
+from linattn_ref.data.speech import SPEAKERS, Corpus
+from linattn_ref.experiments.learning import options
+from linattn_ref.experiments.learning.learn import Ready, check_heads, result, settings
+from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.experiments.learning.speech_frames import Sorted, in_order, left_out, steps_per_epoch
 from linattn_ref.kernels import jit
 from linattn_ref.models import speech, speech_lstm
 from linattn_ref.nn import ctc, ctc_decoding, mechanism
 from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op import Array
 from linattn_ref.training import adam, loop, radam, schedule
 from linattn_ref.training.checks import check_peak
 
-__all__ = ["NAMES", "Batch", "Shape", "batch_of", "batches", "draw", "run", "scores_of", "task"]
+__all__ = [
+    "NAMES",
+    "QUICK",
+    "Batch",
+    "Shape",
+    "batch_of",
+    "batches",
+    "begin",
+    "draw",
+    "error_rates",
+    "measured",
+    "probabilities",
+    "read",
+    "scores_of",
+    "task",
+    "utterance",
+]
 
 NAMES = ("lstm", "softmax", "linear", "lsh-4", "lsh-1")
+QUICK = {"width": 16, "hidden": 32, "heads": 2, "layers": 1, "frames": 400, "lstms": 1, "cut": 2}
 CHUNK = 32  # of lsh, as in the authors' code
 PATIENCE = 3  # evaluations
+BEAM = 8  # prefixes
+LEAST = 20  # phonemes of the utterance that is looked at
+SEEN = 0.05  # a symbol that is nowhere as likely is left out
 
 
 class Shape(NamedTuple):
     """How large the network is, and what it hears at a time."""
 
-    width: int = 128  # and the units of an LSTM in each direction
+    width: Annotated[int, options.Option("and the units of an LSTM in each direction", "E", 2)] = 128
     hidden: int = 512
-    heads: int = 4
-    layers: int = 4  # of a transformer; there are 3 LSTMs
+    heads: options.Heads = 4
+    layers: Annotated[int, options.Option("of a transformer", "L")] = 4
     frames: int = 1600  # a step, stacked ones
     lstms: int = 3
 
@@ -149,73 +176,127 @@ def batches(name: str, shape: Shape, found: Sorted) -> Iterable[Batch]:
         first = rows.stop
 
 
+# --- What it makes of the test part -----------------------------------------------------------------------------------
+
+
+def measured(params: Any, attention: str, shape: Shape, corpus: Corpus) -> dict[str, Any]:
+    """Error rates, and an utterance to look at; neither its voice nor its sentence was trained on or watched."""
+    found = in_order(corpus.parts["test"])
+    rates = error_rates(params, attention, shape, found)
+    return {"corpus": corpus.name, **rates, "utterance": utterance(params, attention, shape, found, corpus)}
+
+
+def error_rates(params: Any, attention: str, shape: Shape, found: Sorted) -> dict[str, Any]:
+    """Shares of phonemes that are wrong, by the likeliest path and by a beam."""
+    greedy, beam = [], []
+    for given in batches(attention, shape, found):
+        scores, _ = scores_of(params, given, shape)
+        greedy += ctc_decoding.greedy(scores, frames=given.lengths)
+        beam += [each[0].labels for each in ctc_decoding.prefix_beam(scores, width=BEAM, frames=given.lengths)]
+    meant = [labels.tolist() for labels in found.labels]
+    rates = {"greedy": ctc_decoding.error_rate(greedy, meant), "beam": ctc_decoding.error_rate(beam, meant)}
+    return {**rates, "width": BEAM, "utterances": len(meant), "phonemes": sum(map(len, meant))}
+
+
+def utterance(params: Any, attention: str, shape: Shape, found: Sorted, corpus: Corpus) -> dict[str, Any]:
+    """The shortest utterance of twenty phonemes, or the longest: what it is, and what is said of each frame."""
+    row = next((i for i, labels in enumerate(found.labels) if len(labels) >= LEAST), len(found.labels) - 1)
+    one = Sorted([found.stacked[row]], [found.labels[row]], found.ends[:1], [found.order[row]])
+    (given,) = batches(attention, shape, one)
+    scores, _ = scores_of(params, given, shape)
+    likely, part = probabilities(scores[0]), corpus.parts["test"]
+    shown = [0, *(np.flatnonzero(likely[:, 1:].max(axis=0) > SEEN) + 1).tolist()]
+    number = found.order[row]
+    return {
+        "text": part.texts[number],
+        "speaker": part.speakers[number],
+        "symbols": [corpus.symbols[i] for i in found.labels[row]],
+        "starts": [round(float(start), 3) for start in part.starts[number]],
+        "features": np.rint(10 * part.features[number].astype(float)).astype(int).tolist(),  # (T, 40), tenths
+        "likely": {corpus.symbols[i]: likely[:, i].round(3).tolist() for i in shown},  # (T / 3,) each
+        "said": [corpus.symbols[i] for i in ctc_decoding.greedy(scores)[0]],
+    }
+
+
+def probabilities(scores: Array) -> Array:
+    """``softmax`` of each row of scores ``(T, V)``."""
+    y = np.exp(scores - scores.max(axis=-1, keepdims=True), dtype=np.float64)
+    return y / y.sum(axis=-1, keepdims=True)
+
+
 # --- A run ------------------------------------------------------------------------------------------------------------
 
 
-def run(
-    out: Path,
-    corpus: Corpus,
+def begin(
     *,
-    attention: str = "linear",
+    data: Annotated[
+        Path | Corpus | None,
+        options.Option("recordings, as TIMIT or LibriSpeech has them (default: synthesised)", "DIR"),
+    ] = None,
+    attention: Annotated[str, options.Option(choices=NAMES)] = "linear",
     steps: int = 10_000,
-    peak: float = 2e-3,
+    peak: Annotated[float, options.Option("the first, and highest, learning rate", "RATE")] = 2e-3,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
-    resume: bool = False,
-    command: str = "",
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
-) -> Any:
-    """Train in the folder ``out``, or go on; see `linattn_ref.training.loop.run`.
+    cut: int | None = None,
+) -> Ready:
+    """Make it ready for `learn.run`; the result is what is :func:`measured`.
 
     Parameters
     ----------
-    out : Path
-    corpus : Corpus
-        Of `linattn_ref.data.speech`, synthesised, or of `linattn_ref.data.recordings`.
+    data : Path or Corpus, optional
+        Recordings, see `linattn_ref.data.recordings`; synthesised, unless given.
     attention : str
         One of :data:`NAMES`; ``lstm`` has none.
     steps, peak, seed : int, float, int
         ``peak`` is the first learning rate, and the highest.
     shape : Shape
-    resume : bool
-    command : str
-        For the record.
-    progress : callable
-        ``tqdm.tqdm``, say.
+    cut : int, optional
+        Synthesise so many speakers a part, with twice as many sentences each.
     """
-    if shape.width % shape.heads:
-        raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
+    check_heads(shape)
     check_peak(peak)
-    left_out(corpus)
+    notes: list[str] = []
+    corpus = data if isinstance(data, Corpus) else read(data, cut, notes.append)
+    for part, count in left_out(corpus).items():
+        of = f"{count} of {len(corpus.parts[part].texts)} utterances for {part}"
+        notes += [f"{of} have more {corpus.unit} than frames, and are left out"] * (count > 0)
     training, validation = (in_order(corpus.parts[part]) for part in ("training", "validation"))
     rng, inputs = np.random.default_rng([seed, 0]), training.stacked[0].shape[1]
     first = draw(attention, shape, inputs, len(corpus.symbols), rng)
     optimiser = adam if attention == "lstm" else radam
-    settings = loop.Settings(
-        steps=steps,
-        learning_rate=lambda step: peak,
-        factor=halved,
-        optimiser=optimiser,
-        options={"kernels": jit},
-        clip=1.0,
-        every=max(1, min(200, steps // 4)),
-        seed=seed,
-    )
-    facts = runs.facts(
-        command,
-        seed,
-        steps=steps,
-        peak=peak,
-        patience=PATIENCE,
-        optimiser=optimiser.__name__.rpartition(".")[2],
-        attention=attention,
-        shape=shape._asdict(),
-        corpus={"name": corpus.name, "sha256": corpus.sha256, "symbols": list(corpus.symbols)},
-        steps_per_epoch=steps_per_epoch(training, shape.frames),
-        frames=int(training.ends[-1]),
-    )
-    learned = task(attention, shape, training, validation)
-    return loop.run(learned, first, settings, out, facts=facts, resume=resume, progress=progress)
+    every = max(1, min(200, steps // 4))
+    how = settings(steps, seed, lambda step: peak, optimiser, every=every, factor=halved)
+    facts = {
+        "peak": peak,
+        "patience": PATIENCE,
+        "optimiser": optimiser.__name__.rpartition(".")[2],
+        "attention": attention,
+        "shape": shape._asdict(),
+        "corpus": {"name": corpus.name, "sha256": corpus.sha256, "symbols": list(corpus.symbols)},
+        "steps_per_epoch": steps_per_epoch(training, shape.frames),
+        "frames": int(training.ends[-1]),
+    }
+
+    def ended(params: Any) -> dict[str, str]:
+        return result(**measured(params, attention, shape, corpus))
+
+    def said(run: Run, params: Any) -> Iterator[str]:
+        found = run.facts["result"]
+        test = f"on {found['utterances']} test utterances ({corpus.name})"
+        greedy = f"{found['greedy']:.1%} of the {corpus.unit} wrong by the likeliest path"
+        yield f"{attention}, {run.after}, {test}: {greedy}, {found['beam']:.1%} by a beam of {found['width']}"
+
+    return Ready(task(attention, shape, training, validation), first, how, facts, said, ended, tuple(notes))
+
+
+def read(folder: Path | None, cut: int | None, say: Callable[[str], object]) -> Corpus:
+    """The recordings in a folder; or the synthesised corpus, or a small one like it."""
+    bar = partial(tqdm, file=sys.stderr, disable=None)
+    if folder is not None:
+        return recordings.read(folder, say=say, progress=partial(bar, unit="sound"))
+    small: dict[str, Any] = {} if cut is None else {"speakers": dict.fromkeys(SPEAKERS, cut), "each": 2 * cut}
+    return speech_data.corpus(**small, progress=partial(bar, unit="voice"))
 
 
 def halved(lines: Sequence[Mapping[str, Any]]) -> float:

@@ -17,9 +17,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["COLOURS", "TITLES", "Network", "Results", "compute", "draw", "table_rows"]
 
@@ -67,15 +67,12 @@ def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
 
 
 def _network(found: list[runs.Run]) -> Network:
-    cpu_seconds, error_rate = seeds.stacked(found, "error_rate")
-    return Network(
-        tuple(run.facts["seed"] for run in found),
-        found[0].steps,
-        cpu_seconds,
-        error_rate,
-        np.array([run.facts["result"]["greedy"] for run in found]),
-        np.array([run.facts["result"]["beam"] for run in found]),
-        np.array([run.cpu_seconds[-1] / run.steps[-1] * run.facts["steps_per_epoch"] for run in found]),
+    return seeds.put_together(
+        Network,
+        found,
+        greedy=np.array([run.facts["result"]["greedy"] for run in found]),
+        beam=np.array([run.facts["result"]["beam"] for run in found]),
+        epoch_seconds=np.array([run.cpu_seconds[-1] / run.steps[-1] * run.facts["steps_per_epoch"] for run in found]),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
+from linattn_ref.op import Array
 
 __all__ = ["count", "kept_bytes", "peak_bytes"]
 

@@ -10,11 +10,12 @@ import scipy.linalg
 from numpy.random import Generator
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array, check_array
 from linattn_ref.experiments.measuring import pretrained
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.kernels import jit
 from linattn_ref.models import bert
+from linattn_ref.op import Array
+from linattn_ref.op.shapes import check_array
 from linattn_ref.theory.eckart_young import tail_frobenius
 
 __all__ = [

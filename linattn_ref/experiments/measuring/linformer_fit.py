@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention import linformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.parts import strided_convolution
 from linattn_ref.experiments.measuring.heads import Heads
 from linattn_ref.kernels import jit
+from linattn_ref.op import Array
 from linattn_ref.training import adam
 
 __all__ = ["CONVOLUTIONS", "MATRICES", "MATRIX", "Mixing", "Parameters", "fit"]

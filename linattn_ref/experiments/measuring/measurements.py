@@ -11,9 +11,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.parts import load, prepare, store
 from linattn_ref.experiments.publishing import record
+from linattn_ref.op import Array
 
 __all__ = ["measure_all"]
 

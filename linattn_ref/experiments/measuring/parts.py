@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.atomic import write_all
-from linattn_ref.attention.arguments import Array
+from linattn_ref.op import Array
 
 __all__ = ["load", "prepare", "store"]
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["band", "over_reduced"]
 

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 from linattn_ref.theory.eckart_young import COMPETITORS, RankError, rank_errors
 
 __all__ = ["Results", "compute", "draw"]

@@ -22,10 +22,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import record, style
 from linattn_ref.experiments.rank import spectrum_inputs, spectrum_job
 from linattn_ref.experiments.rank.spectrum_inputs import PathLike
+from linattn_ref.op import Array
 from linattn_ref.theory.spectrum import METHODS, Method, cumulative_share, rank_for_share, singular_values, spread
 from linattn_ref.visible import visible
 

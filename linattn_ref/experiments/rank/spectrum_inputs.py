@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import fetch
 from linattn_ref.experiments.measuring import pretrained
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.rank.spectrum_job import Task
 from linattn_ref.models import bert
+from linattn_ref.op import Array
 
 __all__ = ["Inputs", "from_arrays", "from_model", "of_noise"]
 

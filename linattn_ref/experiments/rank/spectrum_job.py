@@ -24,8 +24,8 @@ from joblib.externals.loky import get_reusable_executor
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.parts import load, prepare, store
+from linattn_ref.op import Array
 from linattn_ref.theory.spectrum import Method, singular_values
 
 __all__ = ["Task", "cpu_seconds", "run"]

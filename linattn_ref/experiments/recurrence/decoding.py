@@ -32,11 +32,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.kernels import jit, reference
+from linattn_ref.op import Array
 
 __all__ = ["Results", "compute", "draw", "make", "setup"]
 

@@ -18,9 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["NOTHING_LEFT", "Results", "compute", "draw", "forward_states", "rewound_states"]
 

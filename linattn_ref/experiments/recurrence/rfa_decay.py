@@ -24,10 +24,10 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import rfa
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features.feature_maps import orthogonal_gaussian
 from linattn_ref.attention.parts import gate as learned_gate
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 from linattn_ref.training import adam
 
 __all__ = ["FORMS", "Results", "compute", "draw", "latch_loss"]

@@ -6,7 +6,7 @@ nearest to the right value of the list. Three rules:
 
     add      S_i = S_{i-1} + k_i v_i^T                       (1)
     fade     S_i = g S_{i-1} + k_i v_i^T                     (2)
-    delta    S_i = S_{i-1} + k_i (v_i - S_{i-1}^T k_i)^T     (3)
+    delta    S_i = S_{i-1} + beta k_i (v_i - S_{i-1}^T k_i)^T     (3)  beta = 1, unless it is said
 
 Two unit keys have an inner product of mean 0 and mean square ``1/C``, from which the errors follow. With (1) each of
 the ``n - 1`` other values adds ``1/C``, and with (2) the value itself is worth ``g^a`` when ``a`` others came after it,
@@ -14,14 +14,17 @@ the ``n - 1`` other values adds ``1/C``, and with (2) the value itself is worth 
     add      (n - 1) / C                                     (4)
     fade     (1 - g^a)^2 + (sum of g^(2 b) over the others) / C                               (5)  b: the age of each
 
-With (3) a later key ``k'`` takes away the part of the state along ``k'`` and puts ``v'`` there. In a stream that has
-run for long, with ``q = 1 - 1/C``,
+With (3) and ``beta = 1`` a later key ``k'`` takes away the part of the state along ``k'`` and puts ``v'`` there. In a
+stream that has run for long, with ``q = 1 - 1/C``,
 
     delta    2 (1 - q^a)                                     (6)
 
 so that nothing is lost of the last key, half a value after ``C log 2`` others, when the answer is as wrong as 0 would
 be, and all of it in the end: what is old is not faint, as in (2), but replaced by something else. These are new keys;
 a key that comes back erases along itself alone, and costs the others nothing that it has not cost already.
+
+With a small ``beta`` little is erased, and (3) is nearly ``beta`` times (1): it holds as many keys as the sum, and a
+key that comes back has nearly the sum of its values.
 """
 
 from collections.abc import Sequence
@@ -35,8 +38,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import delta, gated_linear, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["RULES", "Answer", "Results", "Tokens", "compute", "draw", "expected_error", "recall", "tokens"]
 
@@ -64,6 +67,10 @@ class Results(NamedTuple):
     length: int  # of the stream
     ages: NDArray[np.int64]  # keys that came after
     stream: dict[str, NDArray[np.float64]]  # by rule: error at each age
+    betas: NDArray[np.float64]  # step sizes of the delta rule
+    by_beta: dict[int, NDArray[np.float64]]  # by the number of keys written once: recall of the delta rule at each beta
+    sums: dict[int, float]  # recall of the sum on the same keys
+    last: NDArray[np.float64]  # recall of the last of three values of 32 keys, at each beta
 
 
 def compute(
@@ -75,6 +82,7 @@ def compute(
     length: int = 1024,
     counts: Sequence[int] = (8, 16, 32, 64, 96, 128, 192, 256),
     times: Sequence[int] = (1, 2, 4, 8, 16, 32),
+    betas: Sequence[float] = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0),
 ) -> Results:
     """Every task by every rule.
 
@@ -86,14 +94,16 @@ def compute(
     width : int
         ``C = M``.
     draws : int
-        Of keys and values, over which is averaged.
+        Of keys and values, over which is averaged; at each beta, over 16 at most.
     length : int
         Of the stream.
     counts, times : sequence of int
         Keys that are written once, and how often 8 others are written after 8.
+    betas : sequence of float
+        Step sizes at which the delta rule is asked.
     """
     if quick:
-        draws, length, counts = 16, 384, tuple(counts)[::3]
+        draws, length, counts, betas = 16, 384, tuple(counts)[::3], tuple(betas)[2::5]
     rng = np.random.default_rng(seed)
     ages = np.unique(np.geomspace(1, length // 2, 24).astype(int)) - 1
     draw = partial(tokens, rng, draws, width)
@@ -101,6 +111,13 @@ def compute(
     once, again = ({rule: np.array([found[rule].recall for found in part]) for rule in RULES} for part in ask)
     k, v, _ = draw([(length, 1)])
     stream = {rule: errors(answers(rule, k, v, k), v).mean(axis=0)[::-1][ages] for rule in RULES}
+    draw_few = partial(tokens, np.random.default_rng([seed, 1]), min(draws, 16), width)
+    sets = {n: draw_few([(n, 1)]) for n in (64, 128, 192, 256)}
+    three = draw_few([(32, 3)])
+
+    def at_each_beta(written: Tokens, asked: slice = slice(None)) -> NDArray[np.float64]:
+        return np.array([recall(written, asked, ("delta",), beta=beta)["delta"].recall for beta in betas])
+
     return Results(
         width=width,
         gate=GATE,
@@ -118,6 +135,10 @@ def compute(
         length=length,
         ages=ages,
         stream=stream,
+        betas=np.array(betas),
+        by_beta={n: at_each_beta(written) for n, written in sets.items()},
+        sums={n: recall(written, rules=("add",))["add"].recall for n, written in sets.items()},
+        last=at_each_beta(three, slice(-32, None)),
     )
 
 
@@ -142,22 +163,24 @@ def unit(x: Array) -> Array:
     return rows
 
 
-def recall(written: Tokens, asked: slice = slice(None), rules: Sequence[str] = tuple(RULES)) -> dict[str, Answer]:
+def recall(
+    written: Tokens, asked: slice = slice(None), rules: Sequence[str] = tuple(RULES), beta: float = 1.0
+) -> dict[str, Answer]:
     """By rule, what is answered at the end for the keys of these tokens."""
     k, v, listed = written
-    found = {rule: answers(rule, k, v, k[:, asked]) for rule in rules}
+    found = {rule: answers(rule, k, v, k[:, asked], beta) for rule in rules}
     return {
         rule: Answer(float(errors(x, v[:, asked]).mean()), float(is_nearest(x, v[:, asked], listed).mean()))
         for rule, x in found.items()
     }
 
 
-def answers(rule: str, k: Array, v: Array, asked: Array) -> Array:
+def answers(rule: str, k: Array, v: Array, asked: Array, beta: float = 1.0) -> Array:
     """What is held after all tokens of the keys ``asked (draws, A, C)``; of softmax attention: what it answers."""
     if rule == "softmax":  # so sharp that keys are told apart; of equal ones it answers the mean
         return softmax.forward(asked, k, v, scale=float(k.shape[-1]))[0]
     if rule == "delta":
-        _, saved = delta.forward(k, k, v, np.ones(k.shape[:-1]), normalise=False)  # (3)
+        _, saved = delta.forward(k, k, v, np.full(k.shape[:-1], beta), normalise=False)  # (3)
         return asked @ saved.state.s
     log_gate = np.full(k.shape[:-1], np.log(GATE) if rule == "fade" else 0.0)
     return asked @ gated_linear.forward(k, k, v, log_gate)[1].state.s  # (1), (2)
@@ -192,16 +215,20 @@ LOOKS = {"add": ("s", style.GREY), "fade": ("^", style.ORANGE), "delta": ("o", s
 
 def draw(results: Results) -> Figure:
     """What a state of 64 x 64 numbers holds: random keys of length 1, values from a list of 512, read at the key.
-    Left: keys written once. Middle: 8 keys written once, and then 8 others again and again, with new values; asked
-    are the first. Right: a stream of 1024 keys; the error of the answer for one that was written so many keys ago,
-    measured (points) and by formula (lines). Error 1 is that of the answer 0. The delta rule stores no more of what
-    is written once; it keeps what is recent, and lets what comes back replace itself alone.
+    Above, left: keys written once; the delta rule has beta = 1. Above, right: recall of the delta rule for each beta,
+    for that many keys written once (blue; the short grey lines are the sum's recall of the same keys), and for the last
+    of three values of each of 32 keys (orange). Below, left: 8 keys are written once, and then 8 others again and
+    again, with new values; the first are read. Below, right: a stream of 1024 keys; the error of the answer for a key
+    by the number of keys written after it, measured (points) and by formula (lines). The answer 0 has the error 1. With
+    a small beta the delta rule holds as many keys as the sum. With beta = 1 it holds fewer, and only what comes back is
+    replaced.
     """
-    figure, (left, middle, right) = style.figure(1, 3, height=0.44)
+    figure, ((left, over_beta), (middle, right)) = style.figure(2, 2, height=0.75)
     _draw_recall(left, results.counts, results.once)
     left.set(title="written once", xlabel="keys", ylabel="recall")
+    _draw_beta(over_beta, results)
     _draw_recall(middle, results.times, results.again)
-    middle.set(title="then others, again", xlabel="times they are written")
+    middle.set(title="then others, again", xlabel="times they are written", ylabel="recall")
     ages, lines = np.geomspace(0.01, results.ages[-1], 400), []
     for rule, (mark, colour) in LOOKS.items():
         right.plot(results.ages + 1, results.stream[rule], mark, color=colour, markersize=3)
@@ -212,6 +239,19 @@ def draw(results: Results) -> Figure:
     right.set(xlabel="age + 1 (keys)", ylabel="error")
     labels.at_ends(right, lines, [RULES[rule] for rule in LOOKS])
     return figure
+
+
+def _draw_beta(axes: Axes, results: Results) -> None:
+    lines = []
+    for n, found in results.by_beta.items():
+        lines += axes.plot(results.betas, found, "o-", color=style.BLUE, markersize=3)
+        axes.plot(results.betas[:1] * (0.8, 1.0), [results.sums[n]] * 2, color=style.GREY)
+    lines += axes.plot(results.betas, results.last, "D-", color=style.ORANGE, markersize=3)
+    axes.set(title="the delta rule by beta", xlabel="beta", ylabel="recall", xscale="log", ylim=(0, 1.05))
+    ticks = [beta for beta in (0.02, 0.1, 0.3, 1.0) if beta >= results.betas[0]]
+    axes.set_xticks(ticks, [f"{beta:g}" for beta in ticks])
+    axes.minorticks_off()
+    labels.at_ends(axes, lines, [*(f"{n} keys" for n in results.by_beta), "last of 3"])
 
 
 def _draw_recall(axes: Axes, x: NDArray[np.int64], by_rule: dict[str, NDArray[np.float64]]) -> None:

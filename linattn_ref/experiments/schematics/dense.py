@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from linattn_ref.attention.arguments import Mask
 from linattn_ref.attention.long_short import pattern
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.schematics.drawing import Sheet, picture
@@ -28,6 +27,7 @@ from linattn_ref.experiments.schematics.parts import (
     becomes,
     sums,
 )
+from linattn_ref.op import Mask
 
 __all__ = ["linear", "linformer", "linformer_linear", "long_short", "nystromformer", "performer", "softmax"]
 

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.schematics.drawing import Sheet, picture
 from linattn_ref.experiments.schematics.parts import (
@@ -22,6 +21,7 @@ from linattn_ref.experiments.schematics.parts import (
     state,
     sums,
 )
+from linattn_ref.op import Array
 
 __all__ = ["delta", "gated_linear", "linear_recurrent", "rfa"]
 

@@ -22,10 +22,10 @@ from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import reformer
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.heads import read_heads
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 from linattn_ref.theory.lsh_collision import collision_probability, measured_collisions
 
 __all__ = ["Results", "compute", "draw"]

@@ -8,12 +8,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.random import Generator
 
-from linattn_ref.attention.arguments import Mask
 from linattn_ref.attention.sparse import patterns
 from linattn_ref.attention.sparse.bigbird import draw_random_blocks
 from linattn_ref.experiments.measuring.scaling import Growth, growth
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.pairs import PAIRS
+from linattn_ref.op import Mask
 from linattn_ref.theory import pattern_graphs
 
 __all__ = ["PARTS", "RANDOM", "Results", "compute", "draw"]

@@ -65,14 +65,13 @@ def longformer_pictures(n: int) -> list[Picture]:
 
 
 def bigbird_pictures(n: int, rng: Generator) -> list[Picture]:
-    """Random, window, global, and all three; a place is a block."""
+    """Random, window, global, and their union, with the same random blocks; a place is a block."""
     whole, own = (0, 1), np.eye(n, dtype=bool)
     near = patterns.bigbird(n, block=1, window_blocks=3, global_blocks=())
     is_whole = np.isin(np.arange(n), whole)
     star = is_whole[:, None] | is_whole
-    alone = draw_random_blocks(n, 2, rng, 1, ())
     drawn = draw_random_blocks(n, 2, rng, 3, whole)
-    random = patterns.bigbird(n, block=1, window_blocks=1, global_blocks=(), random_blocks=alone) & ~own
+    random = patterns.bigbird(n, block=1, window_blocks=1, global_blocks=(), random_blocks=drawn) & ~own
     everything = patterns.bigbird(n, block=1, global_blocks=whole, random_blocks=drawn)
     together = [(RANDOM, everything), (GLOBAL, star), (NEAR, near), (ITSELF, own)]
     return [
@@ -109,8 +108,9 @@ def sparse_transformer_pictures(side: int, query: int) -> list[Picture]:
 
 def draw(results: Results) -> Figure:
     """Which query (row) sees which key (column). First row: Longformer's Figure 2. Second row: BigBird's Figure 1,
-    a square a block. Third row: Sparse Transformer's Figure 3, causal, the two heads in two colours; beside each
-    matrix, what one query of it sees if the tokens are the pixels of a picture, read row by row.
+    one square per block; the last panel is the union of the three before it. Third row: Sparse Transformer's Figure 3,
+    causal, the two heads in two colours; next to each matrix, what one query of it sees if the tokens are the pixels of
+    a picture, read row by row.
     """
     figure, axes = style.figure(3, 4, height=0.93)
     for row, (paper, pictures) in zip(axes, results._asdict().items(), strict=True):

@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 
 from linattn_ref.atomic import move_into_place
-from linattn_ref.data import npm
+from linattn_ref.data import fetch, npm
 
 __all__ = ["make"]
 
@@ -86,7 +86,7 @@ def _build(root: Path, folder: Path, say: Callable[[str], object]) -> Path:
             say("slides")
             drawn.result()
             _share(html / "slides", html / "_static")
-    npm.fetch(npm.MATHJAX, progress=say)
+    fetch.fetch(npm.MATHJAX, progress=say)
     npm.extract(npm.MATHJAX, ["es5/tex-svg.js"], folder / "mathjax")
     (html / "_static" / "mathjax").mkdir(parents=True, exist_ok=True)
     for file in ("es5/tex-svg.js", "LICENSE"):

@@ -3,7 +3,7 @@
 ::
 
     <!-- surprise, 2 min -->
-    ## The untrained network is the most compressible
+    ## Small random weights are the most compressible
 
     At a quarter of the rank it holds **97%**.
 
@@ -12,7 +12,7 @@
     Note:
     What the lecturer says.
 
-    From chapter 2: "an untrained network has 97%"
+    From chapter 2: "random weights ($\\sigma = .02$) has 97%"
 
 The first line says what kind of slide it is and how long it takes. A slide has one picture at most, on a line of its
 own. What follows ``Note:`` is for the speaker; its lines ``From ...`` say where the slide's numbers were measured.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from linattn_ref.data import npm
+from linattn_ref.data import fetch, npm
 from linattn_ref.lecture.slides import markup, pictures, records
 from linattn_ref.lecture.slides.deck import KINDS, Deck, Slide
 
@@ -128,7 +128,7 @@ def _clock(minutes: int) -> str:
     return f"{minutes // 60}:{minutes % 60:02}"
 
 
-def _text(package: npm.NpmPackage, member: str) -> str:
+def _text(package: fetch.Package, member: str) -> str:
     return npm.read(package, member).decode("utf-8")
 
 

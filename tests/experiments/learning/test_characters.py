@@ -1,13 +1,10 @@
 """A tiny network learns a text that repeats itself, and the command that trains it tells what went wrong."""
 
-import json
-
 import numpy as np
 import pytest
 
-from linattn_ref import cli
 from linattn_ref.data.text import Text
-from linattn_ref.experiments.learning import characters
+from linattn_ref.experiments.learning import characters, learn
 from linattn_ref.experiments.learning.characters import Shape
 
 TINY = Shape(width=16, hidden=32, heads=2, layers=1, length=12, batch=4)
@@ -24,15 +21,13 @@ def text(tmp_path):
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
 def test_it_learns_what_repeats_itself(tmp_path, text, attention):
     """Better than the best that can be said without context, log 4."""
-    params, model, found = characters.run(
-        tmp_path / "run", text=text, attention=attention, steps=150, shape=TINY, command="x"
-    )
-    facts, *lines = [json.loads(line) for line in (tmp_path / "run" / "record.jsonl").read_text().splitlines()]
-    assert facts["facts"]["yardsticks"]["characters alone"] == pytest.approx(np.log(4), rel=1e-3)
-    assert lines[-1]["loss"] < 0.5 * np.log(4)
-    written = characters.write(params, model, found)
-    assert len(written) == TINY.length
-    assert set(written) <= set("abcd")
+    how = {"text": text, "attention": attention, "steps": 150, "shape": TINY}
+    params, run, ready = learn.run(characters.begin, tmp_path / "run", **how)
+    assert run.facts["yardsticks"]["characters alone"] == pytest.approx(np.log(4), rel=1e-3)
+    assert run.curves["loss"][-1] < 0.5 * np.log(4)
+    *_, written = ready.said(run, params)
+    assert len(written.strip()) == TINY.length
+    assert set(written.strip()) <= set("abcd")
 
 
 def test_the_alphabet_is_the_most_frequent():
@@ -52,8 +47,7 @@ def test_a_short_text_is_an_error(tmp_path, text):
     """And nothing besides: no warning of a mean over nothing."""
     (tmp_path / "text.txt").write_text(text)
     with pytest.raises(ValueError, match=r"text: \d characters of it are for \w+, more than 12 are needed"):
-        characters.run(tmp_path / "run", text=tmp_path / "text.txt", shape=TINY, steps=1)
-    assert not (tmp_path / "run").exists()
+        characters.begin(text=tmp_path / "text.txt", shape=TINY, steps=1)
 
 
 def test_a_text_of_nul_characters_is_a_text():
@@ -63,20 +57,3 @@ def test_a_text_of_nul_characters_is_a_text():
         assert found.alphabet == alphabet
         assert "".join(found.alphabet[i] for i in [*found.training, *found.validation]) == text
         assert all(np.isfinite(loss) for loss in characters.yardsticks(found).values())
-
-
-@pytest.mark.slow
-def test_the_command_trains_and_goes_on(tmp_path, text, capsys):
-    words = ["train", "characters", "--quick", "--text", str(text), "--steps", "8", "--out", str(tmp_path / "run")]
-    assert cli.main(words) == 0
-    told = capsys.readouterr().out
-    assert "after 8 steps:" in told
-    assert "characters alone: 1.386 nats" in told
-    assert cli.main([*words, "--resume"]) == 0
-    assert capsys.readouterr().out == told
-    assert cli.main([*words, "--resume", "--seed", "1"]) == 2
-    assert "error: resume: the run in" in capsys.readouterr().err
-    last = tmp_path / "run" / "last.safetensors"
-    last.write_bytes(last.read_bytes()[:50])
-    assert cli.main([*words, "--resume"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1

@@ -5,14 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from linattn_ref import cli
-from linattn_ref.cli.train_causal import AUTOREGRESSIVE
 from linattn_ref.data import duplication as words
 from linattn_ref.experiments.learning import (
     causal_attention,
     duplication,
     duplication_attention,
     duplication_curves,
+    learn,
     runs,
 )
 from linattn_ref.experiments.learning.duplication import Shape
@@ -40,39 +39,13 @@ def test_every_mechanism_has_a_loss_and_a_gradient(attention):
 @pytest.mark.slow
 def test_it_learns_to_copy(tmp_path):
     """A word of three or four symbols, each told with a loss far below that of guessing, log 10."""
-    duplication.run(tmp_path, attention="softmax", steps=1200, shape=TINY._replace(width=32, batch=16))
-    assert runs.read(tmp_path).curves["loss"][-1] < 0.1 * np.log(10)
+    how = {"attention": "softmax", "steps": 1200, "shape": TINY._replace(width=32, batch=16)}
+    assert learn.run(duplication.begin, tmp_path, **how).run.curves["loss"][-1] < 0.1 * np.log(10)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("duplication",),
-        ("duplication", "--attention", "lsh-4"),
-        ("duplication", "--attention", "lsh-1", "--length", "68"),  # three chunks: of 12 places it is one
-    ],
-    ids=" ".join,
-)
-def test_the_command_trains_and_goes_on(tmp_path, words, capsys):
-    words = ["train", *words, "--quick", "--out", str(tmp_path / "run")]
-    assert cli.main(words) == 0
-    told = capsys.readouterr().out
-    assert "after 40 steps" in told
-    assert cli.main([*words, "--resume"]) == 0
-    assert capsys.readouterr().out == told
-    assert cli.main([*words, "--resume", "--seed", "1"]) == 2
-    assert "error: resume: the run in" in capsys.readouterr().err
-
-
-def test_the_command_offers_every_mechanism():
-    """It names them itself, so that ``--help`` need not import them."""
-    assert AUTOREGRESSIVE == causal_attention.NAMES
-
-
-def test_heads_that_do_not_fit_are_an_error(tmp_path):
+def test_heads_that_do_not_fit_are_an_error():
     with pytest.raises(ValueError, match="shape: a width of 16 cannot be halved and cut into 3 heads"):
-        duplication.run(tmp_path, shape=TINY._replace(heads=3))
+        duplication.begin(shape=TINY._replace(heads=3))
 
 
 @pytest.fixture(scope="module")
@@ -102,19 +75,16 @@ def test_two_kinds_that_say_the_same_are_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("after", "told"), [(0, "reduce_after: "), (40, "reduce_after: expected fewer than the 40 steps, got 40")]
 )
-def test_a_rate_that_is_never_or_always_reduced_is_an_error(tmp_path, after, told):
+def test_a_rate_that_is_never_or_always_reduced_is_an_error(after, told):
     with pytest.raises(ValueError, match=told):
-        duplication.run(tmp_path, steps=40, shape=TINY, reduce_after=after)
+        duplication.begin(steps=40, shape=TINY, reduce_after=after)
 
 
-def test_the_rate_falls_to_a_tenth_after_eight_tenths(tmp_path, monkeypatch):
-    settings = []
-    monkeypatch.setattr(duplication.loop, "run", lambda *given, **_: settings.append(given[2]))
-    duplication.run(tmp_path, steps=1000)
-    (said,) = settings
-    np.testing.assert_allclose([said.learning_rate(t) for t in (0, 799, 800, 999)], [1e-3, 1e-3, 1e-4, 1e-4])
-    duplication.run(tmp_path, steps=1000, reduce_after=300)
-    np.testing.assert_allclose([settings[1].learning_rate(t) for t in (0, 299, 300, 999)], [1e-3, 1e-3, 1e-4, 1e-4])
+@pytest.mark.parametrize(("reduce_after", "last"), [(None, 799), (300, 299)])
+def test_the_rate_falls_to_a_tenth(reduce_after, last):
+    """After eight tenths of the steps, unless another step is given."""
+    rate = duplication.begin(steps=1000, shape=TINY, reduce_after=reduce_after).settings.learning_rate
+    np.testing.assert_allclose([rate(t) for t in (0, last, last + 1, 999)], [1e-3, 1e-3, 1e-4, 1e-4])
 
 
 @pytest.mark.slow

@@ -1,12 +1,10 @@
 """A tiny BERT learns two kinds of text, with one mechanism and then with another."""
 
-import json
-
 import numpy as np
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.experiments.learning import encoder_attention, finetune, finetune_fit, runs
+from linattn_ref.experiments.learning import encoder_attention, finetune, finetune_fit, learn, runs
 from linattn_ref.models import bert
 
 SHAPE = finetune.Shape(length=16, batch=8, examples=200, watched=20, tested=40)
@@ -23,14 +21,14 @@ def test_the_interval_of_a_share():
 def test_every_mechanism_goes_on_from_softmax(tmp_path, tiny_model, data):
     """What was learned is there before any further training."""
     common = {"model": tiny_model, "data": data, "source": "here", "peak": 1e-2, "shape": SHAPE, "k": 8}
-    first = finetune.run(tmp_path / "first", steps=100, **common)
+    first = learn.run(finetune.begin, tmp_path / "first", steps=100, **common).run.facts["result"]
     assert first["before"] is None
     assert first["after"]["accuracy"] > 0.75
     for attention in encoder_attention.NAMES:
         out = tmp_path / attention
-        then = finetune.run(out, attention=attention, start=tmp_path / "first", steps=1, **common)
-        assert then == json.loads((out / "result.json").read_text(), object_hook=_tuples)
-        assert np.isfinite(json.loads((out / "record.jsonl").read_text().splitlines()[-1])["training_loss"])
+        run = learn.run(finetune.begin, out, attention=attention, start_from=tmp_path / "first", steps=1, **common).run
+        assert np.isfinite(run.curves["training_loss"]).all()
+        then = run.facts["result"]
         if attention == "softmax":
             assert then["before"]["accuracy"] > 0.75
 
@@ -57,10 +55,6 @@ def test_fitted_projections_are_nearer_and_shared_as_they_should(tiny_model, sha
         )
 
 
-def _tuples(found):
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
-
-
 @pytest.mark.slow
 def test_the_command_says_what_is_wrong(tmp_path, tiny_model, data, capsys):
     words = ["train", "finetune", "--quick", "--model", str(tiny_model), "--data", str(data), "--source", "here"]
@@ -69,7 +63,6 @@ def test_the_command_says_what_is_wrong(tmp_path, tiny_model, data, capsys):
     assert "after training:" in capsys.readouterr().out
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     for more, message in (
-        ([], "run has the last.safetensors of a run; resume that one, or give another folder"),
         (["--resume", "--peak", "0.01"], "resume: the run in"),
         (["--length", "41"], "length: the model has positions for 40 tokens, got 41"),
         (["--source", "there"], "no text whose source is 'there'"),

@@ -82,27 +82,6 @@ def test_a_place_has_its_row_its_column_and_its_colour():
     np.testing.assert_allclose(coloured - table[:, :, None], colours, atol=1e-15)
 
 
-def test_the_rate_rises_within_the_first_fiftieth_and_falls_to_0():
-    rates = np.array([images.rate(step, 1000, 4e-3) for step in range(1000)])
-    np.testing.assert_allclose(rates[:20] / images.rate(20, 1000, 4e-3), np.arange(1, 21) / 20, rtol=2e-3)
-    assert rates.argmax() in (19, 20)
-    assert rates.max() == pytest.approx(4e-3, rel=2e-3)
-    assert (np.diff(rates[20:]) < 0).all()
-    assert rates[500] == pytest.approx(2e-3, rel=0.01)
-    assert rates[-1] < 1e-7
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("head", ["softmax", "mixture"])
-def test_the_command_trains_and_goes_on(tmp_path, digits, head, capsys):
-    words = ["train", "images", "--quick", "--head", head, "--out", str(tmp_path / "run")]
-    assert cli.main(words) == 0
-    told = capsys.readouterr().out
-    assert "after 40 steps" in told
-    assert cli.main([*words, "--resume"]) == 0
-    assert capsys.readouterr().out == told
-
-
 @pytest.mark.slow
 def test_a_run_goes_on_from_the_weights_of_another(tmp_path, digits, capsys):
     """One step so small that it changes next to nothing: its bits are those of the run before."""
@@ -122,9 +101,9 @@ def test_a_run_goes_on_from_the_weights_of_another(tmp_path, digits, capsys):
     assert not (tmp_path / "c").exists()
 
 
-def test_a_head_that_is_none_is_an_error(tmp_path):
+def test_a_head_that_is_none_is_an_error():
     with pytest.raises(ValueError, match="head: expected one of softmax, mixture, got 'gauss'"):
-        images.run(tmp_path, head="gauss")
+        images.begin(head="gauss")
 
 
 @pytest.mark.parametrize(

@@ -200,18 +200,18 @@ def test_a_run_knows_those_it_went_on_from(tmp_path):
     first, second = tmp_path / "a" / "last.safetensors", tmp_path / "b" / "last.safetensors"
     write_weights(first, "one", 30, 0)
     params = Params(np.zeros((2, 2), np.float32))
-    said = runs.go_on(first, params, tmp_path / "b", seed=1, network=NETWORK)
+    said = runs.go_on(first, params, seed=1, network=NETWORK)
     assert said == {"command": "one", "seed": 0, "sha256": fetch.file_sha256(first), "steps": 30}
     np.testing.assert_array_equal(params.w, 30)
     write_weights(second, "two", 12, 1, start=said)
     for seed in (0, 1):
         with pytest.raises(ValueError, match=f"seed: batches of seed {seed} would come again"):
-            runs.go_on(second, params, tmp_path / "c", seed=seed, network=NETWORK)
+            runs.go_on(second, params, seed=seed, network=NETWORK)
     without = {key: value for key, value in said.items() if key != "seed"} | {"command": "one --seed 5"}  # an older one
     write_weights(tmp_path / "d" / "last.safetensors", "two", 12, 1, start=without)
     with pytest.raises(ValueError, match="seed: batches of seed 5 would come again"):
-        runs.go_on(tmp_path / "d" / "last.safetensors", params, tmp_path / "c", seed=5, network=NETWORK)
-    said = runs.go_on(second, params, tmp_path / "c", seed=2, network=NETWORK)
+        runs.go_on(tmp_path / "d" / "last.safetensors", params, seed=5, network=NETWORK)
+    said = runs.go_on(second, params, seed=2, network=NETWORK)
     assert said["steps"] == 42
     assert runs.steps_in_all({"start": said}, 8) == 50
     assert runs.commands({"command": "three", "start": said}) == ("one", "two", "three")
@@ -222,42 +222,40 @@ def test_what_lengthened_a_run_is_among_its_commands(tmp_path):
     longer = [{"from": 30, "command": "one, longer"}]
     write_weights(tmp_path / "a" / "last.safetensors", "one", 40, 0, lengthened=longer)
     params = Params(np.zeros((2, 2), np.float32))
-    said = runs.go_on(tmp_path / "a" / "last.safetensors", params, tmp_path / "b", seed=1, network=NETWORK)
+    said = runs.go_on(tmp_path / "a" / "last.safetensors", params, seed=1, network=NETWORK)
     assert said["steps"] == 40
     assert runs.commands({"command": "two", "start": said}) == ("one", "one, longer", "two")
     assert runs.commands({"command": "two", "start": said}, lengthened=False) == ("one", "two")
 
 
 @pytest.mark.parametrize(
-    ("out", "seed", "network", "told"),
+    ("seed", "network", "told"),
     [
-        ("a", 1, NETWORK, r"start_from .*: .*is in the folder of this run; give another one for --out"),
-        ("b", 1, {**NETWORK, "attention": "softmax"}, r"start_from .*: .*has attention linear, not softmax"),
+        (1, {**NETWORK, "attention": "softmax"}, r"start_from .*: .*has attention linear, not softmax"),
         (
-            "b",
             1,
             {**NETWORK, "shape": {"heads": 4}},
             r"start_from .*: .*has shape {'heads': 2}, not {'heads': 4}",
         ),
-        ("b", 1, {**NETWORK, "side": 28}, r"start_from .*: .*has side None, not 28"),
-        ("b", 0, NETWORK, "seed: batches of seed 0 would come again, .*has learned them; give another"),
+        (1, {**NETWORK, "side": 28}, r"start_from .*: .*has side None, not 28"),
+        (0, NETWORK, "seed: batches of seed 0 would come again, .*has learned them; give another"),
     ],
 )
-def test_a_run_does_not_go_on_from_another_network_or_over_itself(tmp_path, out, seed, network, told):
+def test_a_run_does_not_go_on_from_another_network_or_with_its_seed(tmp_path, seed, network, told):
     write_weights(tmp_path / "a" / "last.safetensors", "one", 30, 0)
     params = Params(np.zeros((2, 2), np.float32))
     with pytest.raises(ValueError, match=told):
-        runs.go_on(tmp_path / "a" / "last.safetensors", params, tmp_path / out, seed=seed, network=network)
+        runs.go_on(tmp_path / "a" / "last.safetensors", params, seed=seed, network=network)
     assert not params.w.any()
 
 
 def test_a_run_does_not_go_on_from_what_is_no_checkpoint(tmp_path):
     path, params = tmp_path / "w.safetensors", Params(np.zeros((2, 2), np.float32))
     with pytest.raises(FileNotFoundError, match=r"start_from .*: no checkpoint at"):
-        runs.go_on(path, params, tmp_path / "out", seed=1, network=NETWORK)
+        runs.go_on(path, params, seed=1, network=NETWORK)
     path.write_bytes(b"none")
     with pytest.raises(ValueError, match=r"start_from .*: .*is no checkpoint, or a damaged one"):
-        runs.go_on(path, params, tmp_path / "out", seed=1, network=NETWORK)
+        runs.go_on(path, params, seed=1, network=NETWORK)
 
 
 @pytest.mark.parametrize(
@@ -267,4 +265,4 @@ def test_a_run_does_not_go_on_from_what_does_not_say_what_made_it(tmp_path, fact
     path, params = tmp_path / "w.safetensors", Params(np.zeros((2, 2), np.float32))
     checkpoint.save(path, Trees(params, params), {"facts": facts, "step": 1})
     with pytest.raises(ValueError, match=r"start_from .*: .*w\.safetensors does not say what made it"):
-        runs.go_on(path, params, tmp_path / "out", seed=1, network={})
+        runs.go_on(path, params, seed=1, network={})

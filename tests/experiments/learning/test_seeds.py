@@ -1,5 +1,7 @@
 """Runs of one kind: put together by their names, in step; drawn as a median in a band."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -18,9 +20,6 @@ def test_kinds_are_named_without_the_seed():
     kinds = seeds.kinds(found)
     named = {name: [run.facts["seed"] for run in of] for name, of in kinds.items()}
     assert named == {"lsh-4": [0, 1], "linear": [0]}
-    seconds, loss = seeds.stacked(kinds["lsh-4"], "loss")
-    np.testing.assert_array_equal(seconds, [[1, 2], [2, 3]])
-    np.testing.assert_array_equal(loss, [[3, 1], [6, 2]])
 
 
 def test_runs_out_of_step_are_an_error():
@@ -41,9 +40,25 @@ def test_runs_of_one_kind_differ_in_their_seed_alone():
         seeds.kinds({"a-0": one, "a-1": other._replace(facts={**other.facts, "peak": 1.0})})
 
 
-def test_all_processors_are_named_once():
-    runs = [run_of(seed)._replace(facts={"machine": {"processor": name}}) for seed, name in enumerate("bab")]
-    assert seeds.processors(runs) == "a and b"
+class Curve(NamedTuple):
+    name: str
+    seeds: tuple
+    steps: np.ndarray
+    cpu_seconds: np.ndarray
+    loss: np.ndarray
+    processor: str
+
+
+def test_runs_of_one_kind_are_put_together():
+    """A row a seed; each processor is named once."""
+    found = [
+        run_of(seed)._replace(facts={"seed": seed, "machine": {"processor": name}}) for seed, name in enumerate("bab")
+    ]
+    curve = seeds.put_together(Curve, found, name="x")
+    assert (curve.name, curve.seeds, curve.processor) == ("x", (0, 1, 2), "a and b")
+    np.testing.assert_array_equal(curve.steps, [10, 20])
+    np.testing.assert_array_equal(curve.cpu_seconds, [[1, 2], [2, 3], [3, 4]])
+    np.testing.assert_array_equal(curve.loss, [[3, 1], [6, 2], [9, 3]])
 
 
 def test_the_band_holds_every_seed():

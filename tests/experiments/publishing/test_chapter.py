@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import softmax
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import catalogue, style
 from linattn_ref.kernels.jit import loops
 
 pytest.importorskip("IPython")
@@ -95,6 +95,11 @@ def test_table(shown):
         "| dense | 4,194,304 | 1 |",
         "| online | 16,640 | 0.3333 |",
     ]
+
+
+def test_results_of_a_committed_figure_are_what_it_is_drawn_from():
+    results = chapter.results("eckart_young")
+    assert results == catalogue.results_of("eckart_young", chapter.record("eckart_young"))
 
 
 def test_a_record_says_what_made_it_and_where(shown):

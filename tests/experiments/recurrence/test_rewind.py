@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from looks import each_look
 
+from linattn_ref.attention import gated_linear
 from linattn_ref.experiments.publishing import record, style
 from linattn_ref.experiments.recurrence import rewind
-from linattn_ref.kernels.reference import causal_product
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -24,12 +24,12 @@ def draw(n, dtype):
     return rng.standard_normal((n, 2, 3)).astype(dtype), rng.standard_normal((n, 2, 4)).astype(dtype)
 
 
-def test_the_last_state_forward_is_the_kernels():
+def test_the_last_state_forward_is_the_pages():
     phi_k, v = draw(50, np.float64)
     gate = np.full((2, 50), 0.9)
     heads_first = [x.swapaxes(0, 1) for x in (phi_k, phi_k, v)]  # (H, N, C), ...
-    _, last = causal_product.forward(*heads_first, gate, None, None)
-    np.testing.assert_allclose(rewind.forward_states(phi_k, v, 0.9)[-1], last, rtol=1e-13, atol=1e-13)
+    _, saved = gated_linear.forward(*heads_first, np.log(gate))
+    np.testing.assert_allclose(rewind.forward_states(phi_k, v, 0.9)[-1], saved.state.s, rtol=1e-13, atol=1e-13)
 
 
 def test_rewinding_is_right_where_nothing_is_rounded():

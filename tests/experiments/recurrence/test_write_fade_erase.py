@@ -32,6 +32,15 @@ def test_the_delta_rule_keeps_what_is_recent_and_not_more(results):
     assert results.stream["delta"][0] < 1e-20
 
 
+def test_a_small_beta_holds_as_many_keys_as_the_sum_and_a_large_one_the_last_value(results):
+    small, large = results.betas.argmin(), results.betas.argmax()
+    assert results.betas[small] == 0.1 < 0.5 < results.betas[large]
+    for n, recall in results.by_beta.items():
+        assert recall[small] == pytest.approx(results.sums[n], abs=0.03)
+    assert results.by_beta[128][large] < results.sums[128] - 0.1
+    assert results.last[large] > 0.9 > results.last[small]
+
+
 def test_the_table(results):
     *_, stream = results.tasks.values()
     assert stream["delta"].error < 0.25

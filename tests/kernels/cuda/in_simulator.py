@@ -5,6 +5,7 @@ import sys
 
 import causal_page
 import delta_page
+import ml_dtypes
 import numba.cuda
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from kernels.cuda.on_gpu import both_passes
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 from linattn_ref.attention import delta, gated_linear, linear, softmax
-from linattn_ref.kernels import cuda
+from linattn_ref.kernels import cuda, reference
 from linattn_ref.kernels.common import rises
 from linattn_ref.kernels.cuda import loops
 from linattn_ref.kernels.cuda.loops import device
@@ -164,6 +165,34 @@ def test_both_passes_of_arrays_that_are_there(case):
     result, expected = both_passes(call, cuda, strict_arrays.Tensor, lambda x: x._x)
     for name, x in expected.items():
         assert_close(result[name], x)
+
+
+@pytest.mark.usefixtures("stand_ins")
+@pytest.mark.parametrize("case", [case for case in CASES if "cuda" in case.rooms and case.takes("groups")], ids=str)
+def test_packed_sequences_and_shared_heads_of_arrays_that_are_there(case):
+    call = Setting(case, "reference", masked=True).call(Sizes(6, 6, leading=(2,)), dtype=np.float32)
+    arrays = {name: x if name == "q" else x[:1] for name, x in call.arrays.items()}
+    axes = {"offsets": np.array([0, 0, 2, 6]), "groups": 2, "key_mask": call.options["key_mask"][:1]}
+    result, expected = both_passes(call.change(arrays=arrays, **axes), cuda, strict_arrays.Tensor, lambda x: x._x)
+    for name, x in expected.items():
+        assert_close(result[name], x)
+
+
+@pytest.mark.parametrize("half", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("module", [softmax, linear, delta])
+def test_16_bits_are_rounded_once(module, half):
+    q, k, v, d_out, _ = (x if x is None else x.astype(half) for x in draw((2,), 5, 5, 4, 4, False, np.float32))
+    more = (np.full((2, 5), 0.5, half),) if module is delta else ()
+    results = []
+    for cast, kernels in ((half, cuda), (np.float64, reference)):
+        arrays = [x.astype(cast) for x in (q, k, v, *more)]
+        out, saved = module.forward(*arrays, **({} if module is delta else {"causal": True}), kernels=kernels)
+        grads = module.backward(d_out.astype(cast), saved)
+        results.append([out, *(x for x in grads if x is not None)])
+    for got, exact in zip(*results, strict=True):
+        assert got.dtype == half
+        eps = float(ml_dtypes.finfo(half).eps)
+        assert (abs(got.astype(np.float64) - exact) <= eps * abs(exact) + ROUNDINGS * EPS[np.float32]).all()
 
 
 @pytest.mark.usefixtures("stand_ins")

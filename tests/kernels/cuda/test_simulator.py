@@ -74,6 +74,12 @@ def test_every_mechanism():
 
 
 @pytest.mark.slow
+def test_packed_sequences_and_shared_heads():
+    chosen = "cuda-masked and (softmax-causal or linear-causal or delta-channels) and (separate or repeated)"
+    simulate("--float64", CONTRACT / "test_axes.py", "-k", chosen, least=6)
+
+
+@pytest.mark.slow
 def test_states():
     chosen = "cuda and (softmax-causal or linear-causal or delta-channels) and not gradients and not float64"
     simulate(CONTRACT / "test_state.py", "-k", chosen, least=10)

@@ -1,0 +1,50 @@
+"""What ``linattn-ref train`` can learn: the tasks by their names.
+
+The command line, README's tests and the tests of all tasks read this list, which imports nothing: ``--help`` comes at
+once. All else that is special to a task is in the module of its name:
+
+``begin``   takes the options, of which each says what the command line is to say of it (`options.Option`), and returns
+            what `learn.run` learns
+``Shape``   of options that are sizes
+``QUICK``   what is otherwise with ``--quick``
+"""
+
+from typing import NamedTuple
+
+__all__ = ["TASKS", "Task"]
+
+
+class Task(NamedTuple):
+    """What the command says of itself."""
+
+    about: str
+    writes: str  # beside the record
+
+
+TASKS = {
+    "characters": Task(
+        "Train a small transformer to write, a character at a time, and let it.",
+        "last.safetensors and best.safetensors",
+    ),
+    "duplication": Task(
+        'Train a small transformer to copy a word ("Transformers are RNNs", section 4.1.1).',
+        "times.jsonl and the checkpoints",
+    ),
+    "images": Task(
+        'Train a small transformer to draw digits, a pixel at a time ("Transformers are RNNs", section 4.2).',
+        "times.jsonl and the checkpoints",
+    ),
+    "mlm": Task(
+        "Train a small bidirectional transformer to say which tokens were hidden (Linformer, Figure 3).",
+        "tokenizer.json, times.jsonl and the checkpoints",
+    ),
+    "speech": Task(
+        'Train a small network to say which phonemes it hears ("Transformers are RNNs", section 4.3).',
+        "result.json (error rates on the test part), times.jsonl, the checkpoints. "
+        'The speech is synthesised by eSpeak NG (the extra "speech"), unless recordings are given',
+    ),
+    "finetune": Task(
+        "Train a pretrained BERT to tell praise from blame, with any mechanism in its layers (Linformer, Table 2).",
+        "result.json (accuracy on the test part), times.jsonl and the checkpoints",
+    ),
+}

@@ -1,0 +1,67 @@
+"""When training fails: a loss or a gradient that is no number, a loss that exploded, and where that begins."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from linattn_ref.op import Array
+from linattn_ref.training import parameters
+
+__all__ = ["TrainingError", "check_step", "no_number"]
+
+EXPLODED = 10.0  # times the first loss
+
+
+class TrainingError(RuntimeError):
+    """A loss or a gradient that is no number any more, or a loss that exploded. Checkpoints are of the time before."""
+
+
+def check_step(step: int, loss: float, norm: float, usual: float, params: Any, grads: Any, saved: Any) -> None:
+    """Of a step's loss and the norm of its gradient, before anything is moved.
+
+    Parameters
+    ----------
+    step : int
+    loss, norm : float
+    usual : float
+        The loss that the run began with.
+    params, grads : NamedTuple
+    saved : callable
+        Called with nothing, what the forward pass saves, or None if that is not known.
+
+    Raises
+    ------
+    TrainingError
+        The step is named, and the layer.
+    """
+    if math.isfinite(loss + norm) and loss <= EXPLODED * max(abs(usual), 1.0):
+        return
+    if not (math.isfinite(loss) and all(_is_finite(array) for _, array in parameters.leaves(grads))):
+        raise no_number(step, loss, params, saved, grads)
+    name = max(parameters.leaves(grads), key=lambda leaf: float(np.abs(leaf[1]).max()))[0]
+    told = f"exploded, from {usual:.3g} to {loss:.3g}, and {name} has the largest gradient"
+    raise TrainingError(f"step {step}: the loss {told}")
+
+
+def no_number(step: int, loss: float, params: Any, saved: Any, grads: Any = ()) -> TrainingError:
+    """The error, which says where it begins: a parameter, the first thing saved on the way forward, a gradient."""
+    where = ""
+    if wrong := [name for name, array in parameters.leaves(params) if not _is_finite(array)]:
+        where = f", and {wrong[0]} is no number any more"
+    elif wrong := [name for name, array in parameters.leaves(saved(), strict=False) if not _is_below_inf(array)]:
+        where = f", and {wrong[0]} is the first that is no number on the way forward"
+    elif wrong := [name for name, array in parameters.leaves(grads) if not _is_finite(array)]:
+        where = f", and the gradient of {wrong[-1]} is the first that is no number on the way back"
+    return TrainingError(f"step {step}: the loss is {loss:.3g}{where}")
+
+
+def _is_finite(array: Array) -> bool:
+    return bool(np.isfinite(array).all())
+
+
+def _is_below_inf(array: Array) -> bool:
+    """-inf is what a query that sees nothing has."""
+    return array.dtype.kind != "f" or bool((array < np.inf).all())
