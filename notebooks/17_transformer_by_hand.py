@@ -810,5 +810,5 @@ assert abs(losses[0] - stated) < 0.25
 # **Sources.** Karpathy (2026), *microgpt*, and (2020) *micrograd*. Vaswani et al. (2017), *Attention is all you need*.
 # Radford et al. (2019), *Language models are unsupervised multitask learners* (norms first). Ba, Kiros and Hinton
 # (2016), *Layer normalization*. Hendrycks and Gimpel (2016), *Gaussian error linear units*. Kingma and Ba (2015),
-# *Adam*. Katharopoulos et al. (2020), *Transformers are RNNs*, section 3.4. Ainslie et al. (2023), *GQA*. Press and Wolf (2017), *Using the output
-# embedding to improve language models* (exercise 1).
+# *Adam*. Katharopoulos et al. (2020), *Transformers are RNNs*, section 3.4. Ainslie et al. (2023), *GQA*. Press and
+# Wolf (2017), *Using the output embedding to improve language models* (exercise 1).

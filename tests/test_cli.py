@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from argparse import Namespace
 from functools import partial
 from importlib import metadata
 
@@ -17,6 +16,7 @@ import pytest
 
 from linattn_ref import cli
 from linattn_ref.cli import options
+from linattn_ref.experiments.learning.tasks import TASKS
 
 
 @pytest.fixture
@@ -332,6 +332,24 @@ def test_without_the_extra_help_works_and_a_command_says_what_is_missing():
     )
 
 
+def test_tasks_of_training_have_their_help_without_the_extras():
+    absent = "scipy matplotlib safetensors tokenizers joblib tqdm platformdirs rapidfuzz espeakng_loader soundfile"
+    code = f"""if True:
+        import sys
+        sys.modules.update(dict.fromkeys({absent!r}.split()))
+        from linattn_ref import cli
+        from linattn_ref.experiments.learning.tasks import TASKS
+        for task in TASKS:
+            try:
+                cli.main(["train", task, "--help"])
+            except SystemExit as ended:
+                assert ended.code == 0
+    """
+    done = python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("usage: ") == len(TASKS)
+
+
 def test_importing_the_command_line_is_light():
     heavy = "numba scipy matplotlib joblib tokenizers safetensors tqdm threadpoolctl platformdirs distributed torch"
     code = f"import sys, linattn_ref.cli; print(*sorted(set(sys.modules) & set({heavy!r}.split())))"
@@ -393,8 +411,6 @@ def test_more_tokens_than_the_real_model_has_positions(out, capsys):
 
 
 def test_a_price_that_is_not_asked_for_fits_the_length():
-    from linattn_ref.cli.task import K, k_of
+    from linattn_ref.experiments.learning.encoder_attention import price
 
-    prices = [(None, False, 16), (None, True, 512), (None, True, 16), (5, True, 512)]
-    found = [k_of(Namespace(k=k, quick=quick), length) for k, quick, length in prices]
-    assert found == [K, 128, 8, 5]
+    assert [price(k, length) for k, length in ((0, 512), (0, 16), (5, 512))] == [128, 8, 5]
