@@ -505,7 +505,7 @@ assert (np.diff(gain) < 0).all()
 assert (gain[[0, -1]].round(2) == (0.15, 0.07)).all()
 assert (of_median < 0.52 * gain).all()
 for way in set(measured.matrix) - {"convolution"}:  # which adds a matrix of full rank
-    for of_way, of_svd in zip(measured.matrix[way], measured.matrix["svd"], strict=True):
+    for of_way, of_svd in zip(measured.matrix[way].values(), measured.matrix["svd"].values(), strict=True):
         assert (of_way >= of_svd).all(), way
 print("iterations with the least error, by R:", dict(zip(measured.reduced, map(int, best), strict=True)))
 
