@@ -483,7 +483,7 @@ for each in (*measured.by_buckets, *measured.by_chunk):
     every_head = [recall_by_ranks(x, rotations, each.chunk, measured.top) for x in read.k.reshape(-1, 512, 32)]
     for r, again in enumerate(np.mean(every_head, axis=0), 1):
         if r in measured.rounds:
-            i = measured.rounds.index(r)
+            i = list(measured.rounds).index(r)
             np.testing.assert_allclose(again, (each.recall[i], each.met[i]), rtol=1e-4)  # float32: a tie may fall anew
 print(f"recall and cost of up to {FIRST} rounds in {len(read.k.reshape(-1, 512, 32))} heads: as in the record")
 
@@ -577,8 +577,8 @@ for name, curve in curves.items():  # claim 26
     method = resource_methods.METHODS[name]  # and what is kept, measured now at one of the record's lengths
     kept = resource_methods.run(method, resource_methods.draw_inputs(method, 512, measured.setting, seed=0))
     once_more = 8 * 64 * 65 * 4 * (name == "linear")  # when the record was made, S and Z were kept twice
-    assert kept == curve.kept[curve.memory_lengths.index(512)] - once_more
-at_4096 = {name: curve.seconds[curve.lengths.index(4096)] for name, curve in curves.items()}
+    assert kept == curve.kept[list(curve.memory_lengths).index(512)] - once_more
+at_4096 = {name: curve.seconds[list(curve.lengths).index(4096)] for name, curve in curves.items()}
 assert at_4096["linear"] < at_4096["lsh_1"] < at_4096["lsh_4"] < at_4096["lsh_8"] < at_4096["online"] < at_4096["dense"]
 crossings = {name: faster["online", name] for name in ("linear", "lsh_1", "lsh_4", "lsh_8")}
 assert list(crossings.values()) == sorted(crossings.values())

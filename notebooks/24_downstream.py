@@ -331,7 +331,7 @@ bench = chapter.results("bench_encoder")
 chapter.show(
     bench_encoder.draw, bench, alt="CPU seconds and peak memory of 12 layers, by attention and package"
 )  # claim 45
-assert bench.sizes[:3] == (12, 4000, 12)  # layers, tokens, heads
+assert (bench.sizes.layers, bench.sizes.length, bench.sizes.heads) == (12, 4000, 12)  # layers, tokens, heads
 chapter.table(
     ("attention", "by", "one sequence, s", "10 sequences, s", "peak, MB"),
     [

@@ -2,3 +2,5 @@
 
 There is nothing else in here: a page is its own reference.
 """
+
+__all__: list[str] = []

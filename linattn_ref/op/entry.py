@@ -46,10 +46,13 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Code(NamedTuple):
-    """What computes a call, and the backend in force within it."""
+    """What computes a call, and the backend in force within it; of calls that were checked, how their options go on."""
 
     function: Any
     backend: Any
+    dropped: tuple[str, ...] = ()  # options that the function does not take
+    overwrites: bool = False  # whether it works in a state, which has to be one that can be written to
+    by_run: bool = False  # whether there is more to be done than to call it
 
 
 class Op(Protocol, Generic[R_co]):
@@ -100,7 +103,8 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         return functools.partial(op, look=look, values=values)
     signature, name, page = inspect.signature(function), function.__name__, function.__module__.rpartition(".")[2]
     names = [*signature.parameters]
-    seen: dict[Any, Any] = {}  # by the kind of a call, what computes it
+    seen: dict[Any, Code] = {}  # by the kind of a call
+    latest: Any = (None, None)  # the last of them: most steps are of the kind of the step before
     elsewhere = {*names} | ({"kernels"} if "model" in names else set())
     elsewhere |= {"overwrite_state"} if "grads" in names else set[str]()  # an optimiser's is always worked in
     if not {"q", "qk"} & {*names}:  # a layer; a part of an attention runs on the backend of that
@@ -113,6 +117,7 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
+        nonlocal latest
         outer = IN_FORCE.get()
         if outer is not None and normal(options.get("kernels", outer)) is outer:  # called by a page: checked already
             extras = options_of_entry(options) if options else {}
@@ -125,36 +130,81 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
                 return run(code, args, options, extras)
             finally:
                 IN_FORCE.reset(token)
+        key = kind_of_call(args, options) if outer is None else None
+        if key is not None and "out" in options and not is_writeable(options["out"]):
+            key = None
+        known: Code | None = None if key is None else latest[1] if key == latest[0] else seen.get(tuple(key))
+        if known is None:
+            return first_call(None if key is None else tuple(key), args, options)
+        latest = key, known
+        if known.by_run:
+            return run_alone(known, args, options, options_of_entry(options))
+        for option in known.dropped:
+            del options[option]
+        if values is not None:
+            values(**dict(zip(names, args, strict=False)), **{name: options[name] for name in options if name in names})
+        if known.overwrites:
+            for x in args[state_at] if len(args) > state_at else options["state"]:
+                if type(x) is np.ndarray and not x.flags.writeable:  # as rows are that share memory
+                    options["overwrite_state"] = False
+        token = IN_FORCE.set(known.backend)
+        try:
+            return known.function(*args, **options)
+        finally:
+            IN_FORCE.reset(token)
+
+    def first_call(key: Any, args: Any, options: Any) -> Any:
+        """A call of a kind that is not known."""
         for first in (args,) if position is None else (args, args[position:]):
             while isinstance(first, tuple) and first:  # if the first array is NumPy's, so are all, or the checks say so
                 first = first[0]
             if type(first) is not np.ndarray:
                 return with_gpu_arrays(enter, *args, **options)
-        return enter(*args, **options)
+        return check_and_run(key, args, options)
 
     def enter(*args: Any, **options: Any) -> Any:
-        extras = options_of_entry(options) if options else {}
-        backend = extras.pop("kernels", PAGES)
+        return check_and_run(None, args, options)
+
+    def check_and_run(key: Any, args: Any, options: Any) -> Any:
+        given = options_of_entry(options)
+        extras, backend = dict(given), given.get("kernels", PAGES)
+        extras.pop("kernels", None)
         if model_at is not None and (len(args) > model_at or "model" in options):
             backend = getattr(args[model_at] if len(args) > model_at else options["model"], "kernels", PAGES)
             backend = importlib.import_module(backend) if isinstance(backend, str) else backend
-        backend = PAGES if getattr(backend, "__name__", None) == PAGES else backend
+        backend = normal(backend)
         if axes and backend is not PAGES:
             dtype = getattr(args[0] if args else options.get(names[0]), "dtype", None)
             if getattr(dtype, "itemsize", 0) == 2 and dtype.name in half.NAMES:  # type: ignore[union-attr]
                 return enter_half(args, options, {**extras, "kernels": backend}, dtype)
-        key = kind_of_call(args, options, backend, extras)
-        code = seen.get(key)
-        if code is None:
-            args, options, code = bound(args, options, backend, extras, key)
+        said = options
+        args, options, code, as_given = bound(args, options, backend, extras)
+        if key is not None and as_given:  # so that the next call of this kind is not checked again
+            if len(seen) == REMEMBERED:  # as of a cache that grows with every step
+                seen.clear()
+            seen[key] = way_of(code, said, given)
         if values is not None and not is_gpu_call():
             values(**dict(zip(names, args, strict=False)), **options)
+        return run_alone(code, args, options, extras)
+
+    def run_alone(code: Code, args: Any, options: Any, extras: Any) -> Any:
+        extras.pop("kernels", None)
         token, overwrite = IN_FORCE.set(code.backend), OVERWRITE.set(extras.get("overwrite_state", False))
         try:
-            return run(code, args, options, extras) if here else code.function(*args, **options)
+            return run(code, args, options, extras)
         finally:
             IN_FORCE.reset(token)
             OVERWRITE.reset(overwrite)
+
+    def way_of(code: Code, options: Any, given: Any) -> Code:
+        """How options go on: those of the page, and those of the entry that were given."""
+        takes, own = parameters_of(code.function), code.function is function
+        usual = [x for x in axes if x in options and options[x] is axes[x] and not own]
+        untaken = [x for x in given if x not in takes]
+        overwrites = given.get("overwrite_state", False)
+        by_run = given.get("like") is not None or (own and overwrites) or (given.get("out") is not None and own)
+        by_run = by_run or ("out" in untaken and given["out"] is not None)
+        return Code(*code[:2], (*usual, *untaken), overwrites and not own and "overwrite_state" in takes, by_run)
 
     def enter_half(args: Any, options: Any, extras: Any, dtype: Any) -> Any:
         """The same in float32, which is rounded to the 16 bits of the inputs."""
@@ -177,8 +227,8 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             function(*args, **options)  # which raises the error in Python's own words
         raise TypeError(f"{name}() {wrong}")
 
-    def bound(args: Any, options: Any, backend: Any, extras: Any, key: Any) -> Any:
-        """Check everything, and remember the kind of call, so that the next of this kind is not checked again."""
+    def bound(args: Any, options: Any, backend: Any, extras: Any) -> Any:
+        """Check everything: the arguments, what computes them, and whether they are as they were given."""
         call = arguments_of(args, options)
         check_extras(extras)
         call.apply_defaults()
@@ -199,17 +249,13 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             check_backend(backend, function)
         if extras.get("out") is not None:
             check_out(extras["out"], sizes)
-        code = code_for(backend, call.args, call.kwargs)
-        if key is not None and all(x is before[name] for name, x in arguments.items()):
-            if len(seen) == REMEMBERED:  # as of a cache that grows with every step
-                seen.clear()
-            seen[key] = code
-        return call.args, call.kwargs, code
+        as_given = all(x is before[name] for name, x in arguments.items())
+        return call.args, call.kwargs, code_for(backend, call.args, call.kwargs), as_given
 
     def check_alone(*args: Any, **options: Any) -> None:
         extras = options_of_entry(options)
         backend = normal(extras.pop("kernels", PAGES))
-        args, options, _ = bound(args, options, backend, extras, None)
+        args, options, *_ = bound(args, options, backend, extras)
         if values is not None and not is_gpu_call():
             values(**dict(zip(names, args, strict=False)), **options)
 
@@ -265,26 +311,28 @@ def normal(backend: Any) -> Any:
     return PAGES if getattr(backend, "__name__", None) == PAGES else backend
 
 
-def kind_of_call(args: Any, options: Any, backend: Any, extras: Any) -> Any:
-    """What the checks can see of arguments: types, shapes, dtypes and options. None where this cannot be compared."""
-    found: list[Any] = []
-    rest = [args, options, backend, extras, "out" in extras and is_writeable(extras["out"])]
-    while rest:
-        x = rest.pop()
-        kind = type(x)
-        if kind is np.ndarray:
-            found += x.shape, x.dtype
-        elif kind in COMPARED:
-            found += kind, x
-        elif isinstance(x, (tuple, list)):
-            found += kind, len(x)
-            rest += x
-        elif kind is dict:
-            found.append((*x,))
-            rest += x.values()
-        else:
-            return None
-    return tuple(found)
+def kind_of_call(args: Any, options: Any) -> list[Any] | None:
+    """What the checks can see of a call: types, shapes, dtypes and options. None where these cannot be compared."""
+    found, groups = [*options], [args, options.values()]
+    for group in groups:  # which grows
+        for x in group:
+            kind = type(x)
+            if kind is np.ndarray:
+                found.append(x.shape)
+                found.append(x.dtype)
+            elif kind in COMPARED:
+                found.append(kind)
+                found.append(x)
+            elif isinstance(x, (tuple, list)):
+                found.append(kind)
+                found.append(len(x))
+                groups.append(x)
+            elif kind is dict:
+                found.append((*x,))
+                groups.append(x.values())
+            else:
+                return None
+    return found
 
 
 @cache

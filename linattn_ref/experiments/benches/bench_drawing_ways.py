@@ -4,8 +4,6 @@ Before the clock starts all packages are asked for the same scores. Hashing is l
 planes itself.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import partial

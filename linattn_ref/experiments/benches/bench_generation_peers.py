@@ -16,8 +16,6 @@ as long), linear attention's of four at batch sizes 1 and 64, and the cache, wit
 the noise of it (``scaled_dot_product_attention`` among them). All run in ``torch.inference_mode``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

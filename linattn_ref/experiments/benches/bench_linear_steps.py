@@ -8,8 +8,6 @@ fast-transformers has a module for it, ``RecurrentLinearAttention``, which takes
 no gradient is asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any

@@ -12,8 +12,6 @@ flash-linear-attention (``fla-core``) is for GPUs; its naive files are plain PyT
 import the package needs Triton.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence

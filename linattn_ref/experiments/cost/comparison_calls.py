@@ -4,8 +4,6 @@ Beyond what is made from the tokens (`TOKENS`) a mechanism takes arrays of its o
 once at random and have no gradient. One entry in `CALLS` adds a row to the table.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Callable

@@ -5,8 +5,6 @@ softmax attention, and LSH attention, where queries are keys, for softmax attent
 attending to itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

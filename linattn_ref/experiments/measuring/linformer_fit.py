@@ -13,8 +13,6 @@ References
 Kingma and Ba (2015), "Adam: a method for stochastic optimization", Algorithm 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

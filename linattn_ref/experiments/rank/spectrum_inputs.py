@@ -1,7 +1,5 @@
 """Where the spectrum's matrices come from: a real model on real text, a network before training, noise, or a file."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator

@@ -32,19 +32,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
-from linattn_ref.experiments.measuring.scaling import growth_exponent
+from linattn_ref.experiments.measuring.counting import by_formula, costs, count
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.op import Array
 
 __all__ = [
     "FORMS",
     "Gradients",
-    "Results",
     "chunks_backward",
     "chunks_forward",
     "compute",
@@ -180,28 +178,6 @@ FORMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 # --- What they cost -------------------------------------------------------------------------------------------------
 
 
-class Costs(NamedTuple):
-    """One form's costs, an entry a length."""
-
-    multiply_adds: NDArray[np.float64]  # (T,), counted
-    multiply_adds_formula: NDArray[np.float64]  # (T,)
-    kept: NDArray[np.int64]  # (T,), bytes that forward keeps for backward beyond the inputs
-    kept_formula: NDArray[np.int64]  # (T,)
-    peak: NDArray[np.int64]  # (T,), bytes in use at once, measured
-    peak_formula: NDArray[np.int64]  # (T,), about
-
-
-class Results(NamedTuple):
-    lengths: NDArray[np.int64]  # (T,), N
-    feature_width: int  # C
-    value_width: int  # M
-    dtype: str
-    masked: Costs
-    naive: Costs
-    rows: Costs
-    chunks: Costs
-
-
 def compute(
     lengths: Sequence[int] = LENGTHS,
     *,
@@ -225,8 +201,16 @@ def compute(
     c, m = feature_width, value_width
     inputs = [[rng.standard_normal((n, w)).astype(dtype) for w in (c, c, m, m)] for n in lengths]  # and d_out
     n, size = np.array(lengths), np.dtype(dtype).itemsize
-    costs = {name: _costs(*pair, inputs, formulas(name, n, c, m, size)) for name, pair in FORMS.items()}
-    return Results(n, c, m, np.dtype(dtype).name, **costs)
+    return Results(
+        lengths=n,  # (T,), N
+        feature_width=c,
+        value_width=m,
+        dtype=np.dtype(dtype).name,
+        **{
+            name: costs(*pair, inputs, formulas(name, n, c, m, size), multiply_adds=multiply_adds)
+            for name, pair in FORMS.items()
+        },
+    )
 
 
 def formulas(form: str, n: NDArray[np.int64], c: int, m: int, size: int) -> tuple[NDArray[Any], ...]:
@@ -246,26 +230,6 @@ def multiply_adds(function: Callable[..., Any], *arrays: Array) -> float:
     return counts.multiply_adds + counts.elementwise / 2
 
 
-def _costs(forward: Any, backward: Any, inputs: list[list[Array]], formulas: tuple[NDArray[Any], ...]) -> Costs:
-    def both(phi_q: Array, phi_k: Array, v: Array, d_out: Array) -> None:
-        _, saved = forward(phi_q, phi_k, v)
-        backward(d_out, saved)
-
-    counted = [multiply_adds(both, *arrays) for arrays in inputs]
-    kept = [kept_bytes(forward(*arrays[:3])[1]) - kept_bytes(tuple(arrays[:3])) for arrays in inputs]
-    peaks = [peak_bytes(both, *arrays) for arrays in inputs]
-    multiply_adds_formula, kept_formula, peak_formula = formulas
-    size = inputs[0][0].itemsize
-    return Costs(
-        np.array(counted),
-        multiply_adds_formula,
-        np.array(kept),
-        kept_formula * size,
-        np.array(peaks),
-        peak_formula * size,
-    )
-
-
 # --- The figure -----------------------------------------------------------------------------------------------------
 
 
@@ -275,26 +239,15 @@ def draw(results: Results) -> Figure:
     keeps none, for a sixth more arithmetic. Points are counted or measured, lines are the formulas.
     """
     figure, axes = style.figure(1, 2, height=0.42)
-    looks = (
-        ("masked matrix", results.masked, style.VERMILLION, "o"),
-        ("every S kept", results.naive, style.ORANGE, "v"),
-        ("Algorithm 1", results.rows, style.BLUE, "s"),
-        (f"chunks of {CHUNK}", results.chunks, style.GREEN, "D"),
-    )
-    named: list[list[tuple[Line2D, str]]] = [[], []]
-    for name, costs, colour, marker in looks:
-        panels = (
-            (costs.multiply_adds / 1e6, costs.multiply_adds_formula / 1e6),
-            (costs.peak / 2**20, costs.peak_formula / 2**20),
-        )
-        for axis, names, (measured, formula) in zip(axes, named, panels, strict=True):
-            axis.plot(results.lengths, measured, marker, color=colour, zorder=3)
-            (line,) = axis.plot(results.lengths, formula, "-", color=colour)
-            names.append((line, f"{name}\nslope {growth_exponent(results.lengths, measured):.2f}"))
-    titles = ("multiply-adds (millions)", "most in use at once (MiB)")
-    for axis, names, title in zip(axes, named, titles, strict=True):
-        axis.set(xscale="log", yscale="log", xlabel="length N (tokens)", ylabel=title)
-        axis.set_xticks(results.lengths, [str(n) for n in results.lengths])
-        axis.minorticks_off()
-        labels.at_ends(axis, [line for line, _ in names], [name for _, name in names])
+    looks = {
+        "masked matrix\n": (results.masked, style.VERMILLION, "o"),
+        "every S kept\n": (results.naive, style.ORANGE, "v"),
+        "Algorithm 1\n": (results.rows, style.BLUE, "s"),
+        f"chunks of {CHUNK}\n": (results.chunks, style.GREEN, "D"),
+    }
+    by_formula(axes, results.lengths, looks, {"multiply_adds": 1e6, "peak": 2**20})
+    for axis, title in zip(axes, ("multiply-adds (millions)", "most in use at once (MiB)"), strict=True):
+        axis.set(ylabel=title, xlabel="length N (tokens)")
+        labels.ticks(axis, results.lengths)
+        labels.at_ends(axis)
     return figure
