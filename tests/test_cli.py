@@ -16,6 +16,7 @@ import pytest
 
 from linattn_ref import cli
 from linattn_ref.cli import options
+from linattn_ref.experiments.learning.tasks import TASKS
 
 
 @pytest.fixture
@@ -329,6 +330,24 @@ def test_without_the_extra_help_works_and_a_command_says_what_is_missing():
         r"linattn-ref: error: this needs \w+, which is not installed: pip install 'linattn-ref\[spectrum\]'\n",
         done.stderr,
     )
+
+
+def test_tasks_of_training_have_their_help_without_the_extras():
+    absent = "scipy matplotlib safetensors tokenizers joblib tqdm platformdirs rapidfuzz espeakng_loader soundfile"
+    code = f"""if True:
+        import sys
+        sys.modules.update(dict.fromkeys({absent!r}.split()))
+        from linattn_ref import cli
+        from linattn_ref.experiments.learning.tasks import TASKS
+        for task in TASKS:
+            try:
+                cli.main(["train", task, "--help"])
+            except SystemExit as ended:
+                assert ended.code == 0
+    """
+    done = python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("usage: ") == len(TASKS)
 
 
 def test_importing_the_command_line_is_light():
