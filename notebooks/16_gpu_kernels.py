@@ -78,27 +78,6 @@ def close(ours, expected):
 
 
 # %% [markdown]
-# ## The smallest example, by hand
-#
-# A kernel goes over the keys in tiles, and keeps three numbers per query: the largest score $m$, the sum $s$ of the
-# exponentials over $e^m$, and the output so far. One query, $q = 1$, three keys, 0, $\log 2$ and $\log 4$, whose
-# exponentials are 1, 2 and 4, and the values 0, 7 and 14. The first tile holds two keys, the second one.
-#
-# | after | $e^m$ | $s$ | sum of values, over $e^m$ |
-# | --- | ---: | ---: | ---: |
-# | the first tile | 2 | $\tfrac12 + 1 = 1.5$ | $0 + 7 = 7$ |
-# | the second | 4 | $1.5 \cdot \tfrac24 + 1 = 1.75$ | $7 \cdot \tfrac24 + 14 = 17.5$ |
-#
-# The output is $17.5 / 1.75 = 10$. With all three at once it is $(0 + 14 + 56) / 7 = 10$. Threads may share the tiles;
-# what they have to agree on is $m$.
-
-# %%
-three_keys, three_values = np.log([[1.0], [2.0], [4.0]]), np.array([[0.0], [7.0], [14.0]])
-in_tiles, tiles_saved = online_softmax.forward(np.array([[1.0]]), three_keys, three_values)
-print("output:", in_tiles.item(), " sum of the exponentials:", np.exp(tiles_saved.lse).item())
-assert abs(in_tiles.item() - 10) < 1e-12
-
-# %% [markdown]
 # ## One thread, one number
 #
 # A **kernel** is a function that a great many **threads** run at the same time, each with its own index. Threads come

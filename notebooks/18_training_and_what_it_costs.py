@@ -47,34 +47,6 @@ numba.set_num_threads(1)
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-11)
 
 # %% [markdown]
-# ## The smallest example, by hand
-#
-# One parameter, $p = 1$, the gradient 5 twice, and the rate 0.1.
-#
-# | | first step | second step |
-# | --- | --- | --- |
-# | plain descent | $1 - 0.1 \cdot 5 = 0.5$ | $0.5 - 0.5 = 0$ |
-# | momentum $\frac12$ | $1 - 0.5 = 0.5$ | $b = \frac12 \cdot 5 + 5 = 7.5$, $0.5 - 0.75 = -0.25$ |
-# | Adam | $m = v^{1/2} = 5$: $1 - 0.1 \cdot 5/5 = 0.9$ | 0.8 |
-#
-# With a gradient of 50, plain descent would go ten times as far, and Adam exactly as far as here.
-
-# %%
-for name, rule, options in (
-    ("plain descent", sgd, {"momentum": 0.0}),
-    ("momentum 1/2", sgd, {"momentum": 0.5}),
-    ("Adam", adam, {}),
-):
-    for slope in (5.0, 50.0):
-        p_small, moves = np.array([1.0]), []
-        memory = rule.init_state(p_small)
-        for _ in range(2):
-            memory = rule.step(p_small, np.array([slope]), memory, learning_rate=0.1, **options)
-            moves.append(round(p_small.item(), 6))
-        print(f"{name}, gradient {slope:g}: {moves}")
-assert moves == [0.9, 0.8]
-
-# %% [markdown]
 # ## Momentum
 #
 # Gradient descent, with a memory of where it was going:

@@ -43,24 +43,6 @@ from linattn_ref.nn import positions
 numba.set_num_threads(1)
 
 # %% [markdown]
-# ## The smallest example, by hand
-#
-# The word 3 1, a separator, and the word again: 3 1 0 3 1. At each place the network predicts the next symbol. Three
-# predictions count: 0 after the first 1, then 3, then 1. A model that knows nothing assigns $1/11$ to each of ten
-# symbols and the separator, so its loss is $\log 11 = 2.40$ nats. A model that can copy needs nothing for the second 3
-# and the second 1: each stands in the first copy, two places before the place that has to predict it, and two is the
-# length of the word. Where the word ends it cannot know.
-
-# %%
-shortest = words.draw(np.random.default_rng(0), count=1, length=12)
-print("read:   ", *shortest.read[0])
-print("predict:", *np.where(shortest.counts[0], shortest.told[0].astype(str), "."))
-word_length = int(shortest.counts.sum()) - 1
-copied = shortest.counts[0].nonzero()[0][1:]  # places that have to predict the copy
-assert (shortest.told[0][copied] == shortest.read[0][copied - word_length]).all()
-print(f"a word of {word_length}; loss of a model that knows nothing: {np.log(11):.2f}")
-
-# %% [markdown]
 # ## The task
 #
 # A word is read, a separator, and the word again:
