@@ -39,6 +39,26 @@ from linattn_ref.theory import johnson_lindenstrauss as jl
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-11)
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# Take the matrix $P = \begin{pmatrix} 4 & 0 \\ 0 & 3 \end{pmatrix}$, whose singular values are 4 and 3. The best matrix
+# of rank 1 keeps the larger one, and the error is what is left, 3. For $v = (1, 1)$ the result $(4, 3)$ becomes
+# $(4, 0)$.
+#
+# A random projection to one dimension: $R = (1, s)$ with a random sign $s$. For $x = (3, 4)$, of squared length 25,
+# $Rx$ is $3 + 4 = 7$ or $3 - 4 = -1$, with the squares 49 and 1. Neither is right. Their mean is:
+# $(49 + 1) / 2 = 25$.
+
+# %%
+small = np.diag([4.0, 3.0])
+best = eckart_young.truncated_svd(small, 1)
+print("best of rank 1:", best.tolist(), " error:", np.linalg.norm(small - best), " result:", best @ [1, 1])
+squares = [float(np.dot((1, sign), (3, 4)) ** 2) for sign in (1, -1)]
+print("squared lengths after the projection:", squares, " mean:", np.mean(squares))
+assert np.mean(squares) == 25
+same(best, [[4, 0], [0, 0]])
+
+# %% [markdown]
 # The matrices are those of chapter 2: all 72 heads of all-MiniLM-L6-v2, reading one film review of 512 tokens.
 
 # %%
@@ -240,8 +260,11 @@ for k in (1, 4, 16, 64, 256, 1024):
 # $$\Pr\big(|x^\top R^\top R y - x^\top y| > \varepsilon \lVert x \rVert \lVert y \rVert\big)
 # \le 2\, e^{-(\varepsilon^2 - \varepsilon^3) k / 4} \qquad (2)$$
 #
-# and Lemma 1 of Wang et al. (2020, equation 12), with $\varepsilon\, |x^\top y|$ instead, cannot be right: the smaller
-# the cosine, the surer it fails, for any $k$. (Why (2) has the same right side as (1) is folded away.)
+# Lemma 1 of Wang et al. (2020, equation 12) prints $\varepsilon \lVert x y^\top \rVert$ there, which can be read in two
+# ways. If $x$ and $y$ are columns, $x y^\top$ is a matrix of norm $\lVert x \rVert \lVert y \rVert$, and the lemma is
+# (2). If they are rows, as in its proof's $p_i v$, $x y^\top$ is their inner product, and the lemma cannot be right:
+# the smaller the cosine, the surer it fails, for any $k$. The paper's proofs go on with the second reading. (Why (2)
+# has the same right side as (1) is folded away.)
 #
 # <details><summary>Proof of (2)</summary>
 #
@@ -324,8 +347,8 @@ chapter.table(("k", "pairs that fail", "draws in which some pair fails", "at mos
 #    $2 n\, e^{-(\varepsilon^2 - \varepsilon^3) k / 4}$.
 # 3. Put in $k$: the exponent is $-\frac54 \log n$, and the bound is $2 n \cdot n^{-5/4} = 2 n^{-1/4}$. It tends to 0.
 #
-# Steps 2 and 3 are sound. In step 1 the paper writes $\varepsilon\, |p_i v|$ (equation 19), from its Lemma 1 as
-# printed. So **what has been proved** is
+# Steps 2 and 3 are sound. In step 1 the paper writes $\varepsilon\, |p_i v|$ (equation 19), from its Lemma 1 in the
+# second reading. So **what has been proved** is
 #
 # $$\Pr\big(\text{all } |p_i R^\top R v - p_i v| \le \varepsilon \lVert p_i \rVert \lVert v \rVert\big)
 # \ge 1 - 2 n^{-1/4}$$
@@ -533,16 +556,18 @@ assert correlation(predicted, by_projection) > 0.85
 assert np.median(by_svd) < 0.1
 assert np.median(by_projection) > 1  # the answer 0 has the error 1
 assert (by_projection > by_svd).all()
+print(f"medians over all 72 heads: {np.median(by_svd):.3f} and {np.median(by_projection):.3f}")
 chapter.table(
     ("error of P V, k = 128", "truncated SVD", "Theorem 1"),
     [(f"layer {i}", by_svd[i].mean(), by_projection[i].mean()) for i in range(len(P))],
 )
 
 # %% [markdown]
-# At a quarter of the rank the best approximation has a median error below 10%: low rank *is* a useful property of
-# these matrices. The random projection, at the same rank, is worse than answering 0 on most heads: that is not what
-# it is good for. So a network that uses $k = 128$ cannot rely on Theorem 1. It must *learn* projections that fit,
-# and be trained to make do with what they keep. That is Linformer, chapter 4.
+# (The table has the means over the heads of each layer.) At a quarter of the rank the best approximation has a median
+# error below 10% over all heads: low rank *is* a useful property of these matrices. The random projection, at the same
+# rank, is worse than answering 0 on most heads: that is not what it is good for. So a network that uses $k = 128$
+# cannot rely on Theorem 1. It must *learn* projections that fit, and be trained to make do with what they keep. That is
+# Linformer, chapter 4.
 #
 # And mind the practical catch in both: $P_k$ and $P R^\top R$ are made from $P$, which costs $O(n^2)$ to begin with.
 

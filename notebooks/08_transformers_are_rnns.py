@@ -29,7 +29,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import feature_maps, linear, linformer, linformer_linear, softmax
+from linattn_ref.attention import feature_maps, gated_linear, linear, linformer, linformer_linear, softmax
 from linattn_ref.attention.feature_maps import elu_plus_one
 from linattn_ref.attention.parts import recurrent
 from linattn_ref.data import reported
@@ -37,7 +37,6 @@ from linattn_ref.experiments.benches import bench_drawing
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.experiments.recurrence import decoding
-from linattn_ref.kernels.reference import causal_product
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
@@ -47,6 +46,31 @@ def phi(x):
     """elu + 1, the paper's feature map."""
     return elu_plus_one.forward(x)[0]
 
+
+# %% [markdown]
+# ## The smallest example, by hand
+#
+# One head of width 1, and three tokens. Queries are 0, with the feature $\phi(0) = 1$. The keys are 0, 1 and 3, with
+# the features 1, 2 and 4, and the values 6, 3 and 4. The hidden state is two numbers, $s$ and $z$:
+#
+# | token | $s$ | $z$ | output $s / z$ |
+# | ---: | ---: | ---: | ---: |
+# | 1 | $1 \cdot 6 = 6$ | 1 | 6 |
+# | 2 | $6 + 2 \cdot 3 = 12$ | $1 + 2 = 3$ | 4 |
+# | 3 | $12 + 4 \cdot 4 = 28$ | $3 + 4 = 7$ | 4 |
+#
+# After the third token nothing of the three is kept but 28 and 7. Step by step, and all at once:
+
+# %%
+no_query, some_keys, some_values = np.zeros((3, 1)), np.array([[0.0], [1.0], [3.0]]), np.array([[6.0], [3.0], [4.0]])
+hidden, by_steps = linear.init_state((), 1, 1), []
+for one_query, one_key, one_value in zip(no_query, some_keys, some_values, strict=True):
+    row, hidden = linear.step(one_query, one_key, one_value, hidden, eps=0.0)
+    by_steps.append(row.item())
+at_once, _ = linear.forward(no_query, some_keys, some_values, causal=True, eps=0.0)
+print("steps:", by_steps, " at once:", at_once.ravel(), " last state:", *(each.ravel() for each in hidden[:2]))
+same(by_steps, [6, 4, 4])
+same(at_once.ravel(), by_steps)
 
 # %% [markdown]
 # ## One head
@@ -607,7 +631,6 @@ for name, tokens, throughput, latency in (
     many = throughput["linear"].images_per_second / throughput["stateful-softmax"].images_per_second
     no_cache = throughput["linear"].times_faster
     rows.append((f"{name}, {tokens} tokens", here, one_image, many, no_cache))
-    assert one_image > 1  # claim 30
 assert rows[1][1] > 2 * rows[0][1]  # claims 28 and 29: the longer, the more; so it is in print
 assert rows[1][1] > rows[1][2]  # attention alone gains more than a network of which it is a part
 assert all(later > earlier for earlier, later in zip(rows[0][2:], rows[1][2:], strict=True))
@@ -636,8 +659,8 @@ chapter.table(
         for name in reported.MNIST
     ],
 )
-for seconds in (reported.MNIST_SECONDS, reported.CIFAR_10_SECONDS):  # claim 30
-    assert seconds["linear"].cpu < seconds["linear"].gpu  # one token of one image is too little work for a GPU
+# Claim 30: in print, linear attention writes one image faster on a CPU than on a GPU, as one token of one image is too
+# little work for a GPU. Nothing here computes that.
 
 # %% [markdown]
 # The "317 times" and "4462 times" that are often quoted compare with a softmax network that computes everything afresh
@@ -1241,19 +1264,19 @@ def combine_gated(first, second):
 
 gate = np.random.default_rng(17).uniform(0.5, 1, n)
 phi_q, phi_k = phi(q_64), phi(k_64)
-_, by_kernel = causal_product.forward(phi_q, phi_k, v_64, gate, None, None)
+by_page = gated_linear.forward(phi_q, phi_k, v_64, np.log(gate))[1].state.s
 
 
 def gated_piece(start, stop):
-    _, s = causal_product.forward(*(each[start:stop] for each in (phi_q, phi_k, v_64, gate)), None, None)
-    return gate[start:stop].prod(), s
+    _, saved = gated_linear.forward(*(each[start:stop] for each in (phi_q, phi_k, v_64, np.log(gate))))
+    return gate[start:stop].prod(), saved.state.s
 
 
 a, b, c = gated_piece(0, 20), gated_piece(20, 21), gated_piece(21, n)
 for combined in (combine_gated(combine_gated(a, b), c), combine_gated(a, combine_gated(b, c))):
     same(combined[0], gate.prod())
-    same(combined[1], by_kernel)
-assert abs(combine_gated(c, combine_gated(b, a))[1] - by_kernel).max() > 1  # not commutative
+    same(combined[1], by_page)
+assert abs(combine_gated(c, combine_gated(b, a))[1] - by_page).max() > 1  # not commutative
 
 # %% [markdown]
 # **2. Everybody but me.** A model that fills gaps lets token $i$ see all *other* tokens, before and after it. The

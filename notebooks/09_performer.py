@@ -16,6 +16,9 @@
 #
 # You need chapters 5 to 7. New letters: $\omega_1 \dots \omega_m$ are the random directions, rows of $\omega$
 # $(m, D)$; each makes one feature or two, so $C = m$ or $2m$.
+#
+# Equations with numbers are those of the docstring of `linattn_ref.theory.random_features`, whose code is shown with
+# them; equations with letters are this chapter's. The code of other files has numbers of its own.
 
 # %%
 import math
@@ -43,6 +46,27 @@ def draw_inputs(seed, n, n_keys, d, m, size=0.5):
     q, k, v, d_out = (rng.standard_normal(shape) for shape in ((n, d), (n_keys, d), (n_keys, m), (n, m)))
     return size * q, size * k, v, d_out
 
+
+# %% [markdown]
+# ## The smallest example, by hand
+#
+# In one dimension a positive random feature is $\phi(x) = e^{\omega x - x^2/2}$, with $\omega$ drawn from $N(0, 1)$.
+# The product of two of them stands for $e^{q k}$.
+#
+# - $q = 1$ and $k = -1$: $e^{\omega - 1/2}\, e^{-\omega - 1/2} = e^{-1}$. That is exact, whatever $\omega$ is.
+# - $q = k = 1$: $e^{\omega - 1/2}\, e^{\omega - 1/2} = e^{2 \omega - 1}$ is to stand for $e = 2.72$. With $\omega = 1$
+#   it is 2.72, with $\omega = 0$ it is 0.37, with $\omega = 2$ it is 20.09. Right in the mean, and far off in each
+#   draw.
+#
+# So the estimate is good where $q + k$ is small, and bad where it is large:
+
+# %%
+for omega_drawn in (0.0, 1.0, 2.0):
+    one_feature = feature_maps.favor_positive(np.array([[omega_drawn]]))
+    plus, minus = (one_feature.forward(np.array([x]))[0].item() for x in (1.0, -1.0))
+    print(f"omega = {omega_drawn:g}: for exp(-1) = 0.37 it has {plus * minus:.2f}, for exp(1) = 2.72 {plus * plus:.2f}")
+    same(plus * minus, math.exp(-1))
+    same(plus * plus, math.exp(2 * omega_drawn - 1))
 
 # %% [markdown]
 # ## Any kernel of $x - y$: Bochner's theorem
@@ -102,7 +126,7 @@ chapter.table(("kernel", "value", "mean estimate", "MSE by (2)", "MSE, measured"
 #
 # Softmax attention's similarity is $\exp(q^\top k / \sqrt D)$. With the fourth root of $D$ on either side,
 #
-# $$x = q / D^{1/4}, \qquad y = k / D^{1/4}, \qquad \mathrm{SM}(x, y) = e^{x^\top y} \qquad (3)$$
+# $$x = q / D^{1/4}, \qquad y = k / D^{1/4}, \qquad \mathrm{SM}(x, y) = e^{x^\top y} \qquad (a)$$
 #
 # $\mathrm{SM}$ does not depend on $x - y$ alone, but it is almost a Gaussian kernel:
 #
@@ -114,7 +138,7 @@ chapter.table(("kernel", "value", "mean estimate", "MSE by (2)", "MSE, measured"
 # $\mathbb E \cos u = e^{-\sigma^2 / 2}$. As $\omega^\top s \sim N(0, \lVert s \rVert^2)$,
 #
 # $$\mathbb E \cos \omega^\top s = e^{-\frac12 \lVert s \rVert^2}, \qquad
-# \mathbb E\, e^{\omega^\top s} = \mathbb E \cosh \omega^\top s = e^{\frac12 \lVert s \rVert^2} \qquad (4)$$
+# \mathbb E\, e^{\omega^\top s} = \mathbb E \cosh \omega^\top s = e^{\frac12 \lVert s \rVert^2} \qquad (3)$$
 #
 # which with $s = x - y$, or with $s = x + y$, makes three maps $\phi$ with
 # $\mathbb E\, \phi(x)^\top \phi(y) = \mathrm{SM}(x, y)$:
@@ -145,7 +169,7 @@ chapter.table(("kind", "exp(x.y)", "mean estimate", "give or take"), rows)
 # ### The mean squared errors
 #
 # Let $c$ be the factor in front, $e^{\pm\frac12 (\lVert x \rVert^2 + \lVert y \rVert^2)}$. Of $m$ independent
-# directions, the mean squared error is $\frac{c^2}{m}$ times the variance of one. By (4) at $2s$:
+# directions, the mean squared error is $\frac{c^2}{m}$ times the variance of one. By (3) at $2s$:
 #
 # $$\mathrm{Var} \cos \omega^\top s = \tfrac12 \big(1 + e^{-2 \lVert s \rVert^2}\big) - e^{-\lVert s \rVert^2}
 # = \tfrac12 \big(1 - e^{-\lVert s \rVert^2}\big)^2$$
@@ -161,15 +185,15 @@ chapter.table(("kind", "exp(x.y)", "mean estimate", "give or take"), rows)
 # $c^2 = e^{-\lVert x + y \rVert^2} \mathrm{SM}^2$:
 #
 # $$\mathrm{MSE}(\text{trig}) = \frac{1}{2m}\, e^{\lVert x + y \rVert^2}\, \mathrm{SM}^{-2}
-# \big(1 - e^{-\lVert x - y \rVert^2}\big)^2 \qquad (5)$$
+# \big(1 - e^{-\lVert x - y \rVert^2}\big)^2 \qquad (4)$$
 #
 # $$\mathrm{MSE}(\text{positive}) = \frac1m\, e^{\lVert x + y \rVert^2}\, \mathrm{SM}^{2}
-# \big(1 - e^{-\lVert x + y \rVert^2}\big) \qquad (6)$$
+# \big(1 - e^{-\lVert x + y \rVert^2}\big) \qquad (5)$$
 #
 # $$\mathrm{MSE}(\text{hyperbolic}) = \tfrac12 \big(1 - e^{-\lVert x + y \rVert^2}\big)\,
-# \mathrm{MSE}(\text{positive}) \qquad (7)$$
+# \mathrm{MSE}(\text{positive}) \qquad (6)$$
 #
-# Hyperbolic features are two a direction. To compare at equal cost, halve (6), and they are still the better ones, by
+# Hyperbolic features are two a direction. To compare at equal cost, halve (5), and they are still the better ones, by
 # the factor $1 - e^{-\lVert x + y \rVert^2}$: $\omega$ and $-\omega$ make up for each other.
 
 # %%
@@ -189,10 +213,10 @@ chapter.table(("kind", "MSE by formula", "measured", "from", "to"), rows)
 # %% [markdown]
 # ### Why positive
 #
-# What matters for attention is the error *relative* to the weight. Divide (5) and (6) by $\mathrm{SM}^2$:
+# What matters for attention is the error *relative* to the weight. Divide (4) and (5) by $\mathrm{SM}^2$:
 #
 # $$\text{trig:} \quad \frac{e^{\lVert x - y \rVert^2}}{2m} \big(1 - e^{-\lVert x - y \rVert^2}\big)^2, \qquad
-# \text{positive:} \quad \frac{e^{\lVert x + y \rVert^2} - 1}{m} \qquad (8)$$
+# \text{positive:} \quad \frac{e^{\lVert x + y \rVert^2} - 1}{m} \qquad (b)$$
 #
 # The first is a function of $\lVert x - y \rVert$ alone, the second of $\lVert x + y \rVert$ alone. Trigonometric
 # features are good for a query and a key that are near each other, and fail where they are far apart, which is where
@@ -262,7 +286,7 @@ chapter.explore(
 #
 # Directions that are independent may happen to point the same way, and then one of them is wasted. Draw them
 # orthogonal to each other instead, in blocks of $D$, each one alone still from $N(0, I)$: take a random orthogonal
-# matrix and give its rows the lengths of normal vectors. Then (4) holds for each row as before, and no estimate is
+# matrix and give its rows the lengths of normal vectors. Then (3) holds for each row as before, and no estimate is
 # biased. But two rows of a block are no longer independent, and the errors change by their covariance.
 #
 # ### What it gains, exactly
@@ -284,23 +308,23 @@ chapter.explore(
 #
 # $$\mathbb E\, e^{\omega_1^\top s} e^{\omega_2^\top s}
 # = \sum_n \frac{t^n}{(D/2)_n} \sum_{i + j = n} \frac{(D/2)_i\, (D/2)_j}{i!\, j!}
-# = \sum_n \frac{(D)_n}{(D/2)_n} \frac{t^n}{n!} = {}_1F_1\big(D; \tfrac D2; t\big) \qquad (9)$$
+# = \sum_n \frac{(D)_n}{(D/2)_n} \frac{t^n}{n!} = {}_1F_1\big(D; \tfrac D2; t\big) \qquad (7)$$
 #
 # Independent rows have $e^{2t} = \sum_n 2^n t^n / n!$. Since $(D)_n / (D/2)_n = \prod_{i<n} \frac{D + i}{D/2 + i} \le
 # 2^n$, term by term, the product is smaller: **the covariance is negative**, and for $m \le D$
 #
 # $$\mathrm{MSE}(\text{orthogonal}) = \mathrm{MSE}(\text{independent}) - c^2 \Big(1 - \frac1m\Big)
-# \big[e^{2t} - {}_1F_1\big(D; \tfrac D2; t\big)\big] \qquad (10)$$
+# \big[e^{2t} - {}_1F_1\big(D; \tfrac D2; t\big)\big] \qquad (8)$$
 #
 # for positive features and for hyperbolic ones, as only even powers count. (For more than $D$ directions, only pairs in
-# the same block gain.) The paper has a lower bound of the bracket, its Theorem 2; (10) is exact, and the gain does not
+# the same block gain.) The paper has a lower bound of the bracket, its Theorem 2; (8) is exact, and the gain does not
 # vanish with $m$. For trig features it is $-t$ for $t$, a sum with alternating signs, which is smaller for
 # $\lVert x - y \rVert$ small but not always.
 
 # %%
 t = (x + y) @ (x + y) / 2
 terms = [scipy.special.poch(D, n) / scipy.special.poch(D / 2, n) * t**n / math.factorial(n) for n in range(30)]
-np.testing.assert_allclose(sum(terms), rf.product_of_orthogonal(t, D), rtol=1e-13)  # (9)
+np.testing.assert_allclose(sum(terms), rf.product_of_orthogonal(t, D), rtol=1e-13)  # (7)
 assert all(term <= (2 * t) ** n / math.factorial(n) for n, term in enumerate(terms))
 
 rng, rows = np.random.default_rng(6), []
@@ -308,7 +332,7 @@ for kind in rf.UNBIASED:
     errors = rf.squared_errors(kind, x, y, D, trials=6000, rng=rng, orthogonal=True)
     found, stated = rf.mean_of(errors, confidence=SURE), rf.mse(kind, x, y, D, orthogonal=True)
     independent = rf.mse(kind, x, y, D)
-    assert found.low <= stated <= found.high  # (10)
+    assert found.low <= stated <= found.high  # (8)
     assert stated < independent  # claim 38: orthogonal features lower the variance
     if kind != "positive":  # whose gain here is smaller than what 6000 draws can tell
         assert found.high < independent
@@ -324,7 +348,7 @@ chapter.table(("kind", "independent", "orthogonal, by (10)", "measured", "ratio"
 # %% [markdown]
 # The gain is large for hyperbolic and trig features of short vectors (the figure above: for $m = D = 64$ a twentieth
 # of the error is left), and modest for positive features. For long vectors, where help is needed most, it fades:
-# both sides of (10) are then dominated by the rare draw that is parallel to $s$.
+# both sides of (8) are then dominated by the rare draw that is parallel to $s$.
 #
 # ### How to draw them
 #
@@ -352,7 +376,7 @@ assert abs(without.mean - 1) > 0.15
 assert not without.low <= 1 <= without.high
 
 # %% [markdown]
-# There is a second rule for the lengths: all $\sqrt D$ (`regular=True`). Then $r$ is no $\chi$ variable, (4) no longer
+# There is a second rule for the lengths: all $\sqrt D$ (`regular=True`). Then $r$ is no $\chi$ variable, (3) no longer
 # holds, and the mean is ${}_0F_1(; \frac D2; \frac D4 \lVert s \rVert^2) < e^{\lVert s \rVert^2 / 2}$: a bias, of the
 # order $1/D$. In return the estimates spread less, as no direction is long. Attention divides by an estimate of the
 # same kind, so that part of the bias cancels; below, on a real network, these are the best of the positive ones.
@@ -378,7 +402,7 @@ chapter.table(("lengths", "exp(x.y)", "mean estimate, by formula", "spread of po
 # Performer attention is linear attention (chapter 5) with one of these maps of $q / D^{1/4}$ and $k / D^{1/4}$:
 #
 # $$o_i = \frac{S^\top \phi(x_i)}{Z^\top \phi(x_i)}, \qquad S = \sum_j \phi(y_j)\, v_j^\top, \qquad
-# Z = \sum_j \phi(y_j) \qquad (11)$$
+# Z = \sum_j \phi(y_j) \qquad (c)$$
 
 # %%
 chapter.source(performer.forward, performer.feature_map, doc=False)
@@ -407,7 +431,7 @@ assert errors[2] < 0.01  # softmax attention in the limit
 print("largest error with 100, 10,000 and 1,000,000 directions:", *(f"{error:.4f}" for error in errors))
 
 # %% [markdown]
-# A quotient of two unbiased estimates is *not* unbiased: (11) tends to softmax's output as $m$ grows, and for any
+# A quotient of two unbiased estimates is *not* unbiased: (c) tends to softmax's output as $m$ grows, and for any
 # finite $m$ is off also on average, by about $1/m$.
 #
 # `omega` is an argument. The same directions give the same output, and whoever wants others draws them
@@ -436,7 +460,7 @@ print(
 # %% [markdown]
 # ## Keeping exponentials in range
 #
-# $\omega x - \frac12 \lVert x \rVert^2$ easily exceeds 88, where float32's exponential ends. In the quotient (11) a
+# $\omega x - \frac12 \lVert x \rVert^2$ easily exceeds 88, where float32's exponential ends. In the quotient (c) a
 # factor a query and a factor a *feature* cancel. Chapter 6 derived what the package does: keys relative to
 # $r_c$, the largest exponent of feature $c$ among the keys so far, queries relative to $\max_c (a_c + r_c)$. Three
 # mistakes are in use elsewhere:
@@ -473,17 +497,17 @@ print(f"exponents from {exponents_of_keys.min():.0f} to {exponents_of_keys.max()
 # **Positive.** $\phi_c = e^{a_c}$ with $a_c = p_c - \frac12 \lVert x \rVert^2$ and a constant. So $da_c = d\phi_c\,
 # \phi_c$, and $a_c$ depends on $x$ through $p_c$, with the gradient $\omega_c$, and through the square, with $-x$:
 #
-# $$dp = d\phi * \phi, \qquad dx = \omega^\top dp - x \sum_c dp_c \qquad (12)$$
+# $$dp = d\phi * \phi, \qquad dx = \omega^\top dp - x \sum_c dp_c \qquad (d)$$
 #
 # **Hyperbolic.** Two halves with the exponents $\pm p - \frac12 \lVert x \rVert^2$:
 #
-# $$dp = d\phi_+ * \phi_+ - d\phi_- * \phi_-, \qquad dx = \omega^\top dp - x\, (d\phi^\top \phi) \qquad (13)$$
+# $$dp = d\phi_+ * \phi_+ - d\phi_- * \phi_-, \qquad dx = \omega^\top dp - x\, (d\phi^\top \phi) \qquad (e)$$
 #
 # **Trig.** Sine and cosine become each other, $d\sin = \cos dp$ and $d\cos = -\sin dp$; the common factor
 # $e^{\frac12 \lVert x \rVert^2}$ has the gradient $+x$ times itself:
 #
 # $$dp = d\phi_{\sin} * \phi_{\cos} - d\phi_{\cos} * \phi_{\sin}, \qquad
-# dx = \omega^\top dp + x\, (d\phi^\top \phi) \qquad (14)$$
+# dx = \omega^\top dp + x\, (d\phi^\top \phi) \qquad (f)$$
 #
 # **ReLU.** $dp = d\phi * [p > 0] / \sqrt m$ and $dx = \omega^\top dp$.
 #
@@ -496,9 +520,9 @@ chapter.source(feature_maps.favor_hyperbolic, feature_maps_random.sine_cosine_ba
 # %% [markdown]
 # ### The stabiliser cancels
 #
-# The code calls (12)-(14) with *scaled* features, $\tilde\phi_c = e^{a_c - r_c}$ for keys and
+# The code calls (d)-(f) with *scaled* features, $\tilde\phi_c = e^{a_c - r_c}$ for keys and
 # $e^{a_c + r_c - t_i}$ for queries, although $r_c$ and $t_i$ are maxima and thus functions of $q$ and $k$. Why is no
-# gradient lost? The output (11) is the same function for any $r$ and $t$:
+# gradient lost? The output (c) is the same function for any $r$ and $t$:
 #
 # $$\sum_c \tilde\phi_c(x_i)\, \tilde\phi_c(y_j) = e^{-t_i} \sum_c e^{a_c(x_i) + r_c}\, e^{a_c(y_j) - r_c}
 # = e^{-t_i} \sum_c \phi_c(x_i)\, \phi_c(y_j)$$
@@ -541,7 +565,7 @@ for kind in ("trig", "positive", "hyperbolic"):
     _, kept = forward(q, k, v)
     d_n = d_out / kept.d
     d_d = -(d_n * kept.out).sum(axis=1, keepdims=True)
-    d_phi_q = d_n @ kept.state.s.T + d_d * kept.state.z  # chapter 5: (6), and then (7) and (8)
+    d_phi_q = d_n @ kept.state.s.T + d_d * kept.state.z  # chapter 5: (5), and then (6) and (8)
     d_phi_k = v @ (kept.w.T @ d_n).T + (kept.w * d_d).sum(axis=0)
     of_key_scale, of_query_scale = (d_phi_k * kept.phi).sum(axis=0), (d_phi_q * kept.w).sum(axis=0)
     if kind == "trig":  # one exponent for all features, and so one r
@@ -568,7 +592,7 @@ for kind in performer.KINDS:
 chapter.table(("kind", "causal", "worst difference"), rows)
 
 # %% [markdown]
-# A check that cannot fail is worth nothing. Forget the square in (12), and it fails, for the keys. Only for them: a
+# A check that cannot fail is worth nothing. Forget the square in (d), and it fails, for the keys. Only for them: a
 # query's features can be multiplied by any number without effect, so that $\phi^\top d\phi = 0$ (exercise 1 of
 # chapter 5), and the square of a query has no gradient.
 
@@ -746,7 +770,7 @@ print(f"{len(off)} lines of the record, computed again: {np.median([error for *_
 # %% [markdown]
 # On the left everything works, and in the order of the formulas: trig features first, orthogonal ones better than
 # independent ones. On the right the scores spread by $\pm 1.8$ within a row, and the formulas say what to expect:
-# $\lVert x + y \rVert^2$ is of the order of ten or more for the pairs that matter, and (8) has it in the exponent. A
+# $\lVert x + y \rVert^2$ is of the order of ten or more for the pairs that matter, and (b) has it in the exponent. A
 # thousand positive features there are better than the mean of the values, and not much more. Trig features are forty
 # times as large as what they estimate.
 #
@@ -755,7 +779,7 @@ print(f"{len(off)} lines of the record, computed again: {np.median([error for *_
 # features can tell apart. What is computed is then simply linear attention with a positive map, and that it would be
 # softmax's if $m$ were $10^9$ does not matter.
 #
-# How many features would it take? For a relative error $\epsilon$ of one weight, (8) says $m = (e^{\lVert x + y
+# How many features would it take? For a relative error $\epsilon$ of one weight, (b) says $m = (e^{\lVert x + y
 # \rVert^2} - 1) / \epsilon^2$:
 
 # %%
@@ -904,7 +928,7 @@ assert (first[100:] != never[100:]).all()
 #   of a cosine, an exponential or a hyperbolic cosine over normal ones. Their errors are known exactly.
 # - Relative to the weight, trig features err with $\lVert x - y \rVert$, positive ones with $\lVert x + y \rVert$, both
 #   exponentially in its square. Attention has many small weights: positive features, whose denominators are positive.
-# - Orthogonal directions lower the error of positive features always, by (10), most for short vectors. Draw them with
+# - Orthogonal directions lower the error of positive features always, by (8), most for short vectors. Draw them with
 #   the signs of R's diagonal.
 # - The gradient goes through the map with scaled features, because the scale cancels. No $\varepsilon$ beside it.
 # - $\omega$ is an argument; when to draw again is the caller's policy; a state belongs to its $\omega$.

@@ -54,6 +54,27 @@ def draw_inputs(seed, n, d=4, m=3):
 
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# Four tokens with the values 1, 3, 8 and 4, and queries of 0, so that all scores are alike and each query averages the
+# values that it may see. With a window of one key on both sides:
+#
+# | query | sees | output |
+# | ---: | --- | ---: |
+# | 1 | 1, 3 | 2 |
+# | 2 | 1, 3, 8 | 4 |
+# | 3 | 3, 8, 4 | 5 |
+# | 4 | 8, 4 | 6 |
+#
+# Ten pairs instead of sixteen. Softmax attention over all pairs would have 4 in each row.
+
+# %%
+no_scores, four_values = np.zeros((4, 2)), np.array([[1.0], [3.0], [8.0], [4.0]])
+near_out, _ = local.forward(no_scores, no_scores, four_values, window=1)
+print("window of 1:", near_out.ravel(), " pairs:", patterns.local(4, window=1).sum())
+same(near_out.ravel(), [2, 4, 5, 6])
+
+# %% [markdown]
 # ## A softmax over a set
 #
 # Let $S_i$ be the keys that query $i$ may look at. With scores $a_{ij} = s\, q_i^\top k_j$, where $s = 1/\sqrt D$,

@@ -26,12 +26,13 @@ from matplotlib.colors import PowerNorm
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import linformer, long_short, softmax
-from linattn_ref.attention.parts import dynamic_projection, layer_norm
+from linattn_ref.attention.parts import dynamic_projection
 from linattn_ref.experiments.fewer_keys import moving_content
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.sparse import pattern_pictures
+from linattn_ref.nn import layer_norm
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
@@ -203,8 +204,8 @@ chapter.table(
 # $$\mathrm{norm}(x) = a * y + b, \qquad y = \frac{x - \mu}{\sigma}, \qquad \mu = \frac1W \sum_i x_i, \qquad
 # \sigma = \sqrt{\tfrac1W \sum_i (x_i - \mu)^2 + 10^{-5}} \qquad (5)$$
 #
-# with a gain $a$ and a bias $b$ for each of its $W$ entries. (The code calls $\sigma$ `s`; here $s$ is the scale of the
-# scores.) Measured: the spread of a query's scores (their standard deviation over
+# with a gain $a$ and a bias $b$ for each of its $W$ entries. (The code calls $\sigma$ `s` and the fraction `n`;
+# here $s$ is the scale of the scores.) Measured: the spread of a query's scores (their standard deviation over
 # queries), of near keys and of mixtures, with $W_p$ as it is at the start.
 
 # %%
@@ -311,7 +312,7 @@ same(matrices[0] @ v_40, long_short.forward(q_40, k_40, v_40, w_p_40, None, None
 # ## The gradients, by hand
 #
 # Let $G = \partial \ell / \partial O$. Go back in order: (4), (5), (2), (1). (The files count for themselves: (1) to
-# (4) of `layer_norm.py` are (5) and (6) here, and (3) to (5) of `dynamic_projection.py` are (7) to (10).)
+# (6) of `layer_norm.py` are (5) and (6) here, and (3) to (5) of `dynamic_projection.py` are (7) to (10).)
 #
 # ### Step 1: the blocks
 #
@@ -344,7 +345,7 @@ same(matrices[0] @ v_40, long_short.forward(q_40, k_40, v_40, w_p_40, None, None
 x, g = rng.standard_normal((2, 5, 7))
 params = layer_norm.Params(*rng.standard_normal((2, 7)))
 _, normed_x = layer_norm.forward(x, params)
-y, s, gain = normed_x
+y, s, (gain, _) = normed_x
 d_x, (d_gain, d_bias) = layer_norm.backward(g, normed_x)
 for row in range(5):
     jacobian = (np.eye(7) - 1 / 7 - np.outer(y[row], y[row]) / 7) / s[row]

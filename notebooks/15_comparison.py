@@ -630,7 +630,7 @@ HERE = {"softmax": "dense", "lsh-4": "lsh_4", "linear": "linear"}
 
 
 def times_linear(name, n):
-    seconds = [curves[each].seconds[curves[each].lengths.index(n)] for each in (name, "linear")]
+    seconds = [curves[each].seconds[list(curves[each].lengths).index(n)] for each in (name, "linear")]
     return seconds[0] / seconds[1]
 
 

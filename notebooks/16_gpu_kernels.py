@@ -42,7 +42,7 @@ from numba import cuda
 from numba.cuda.simulator.cudadrv.devicearray import FakeWithinKernelCUDAArray
 
 from linattn_ref import gradcheck
-from linattn_ref.attention import linear, online_softmax
+from linattn_ref.attention import gated_linear, linear, online_softmax
 from linattn_ref.experiments.cost import cuda_occupancy
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.experiments.recurrence import causal_cost
@@ -295,8 +295,24 @@ for name, module in list(sys.modules.items()):
 # %%
 T = tile.TILE
 phi_q, phi_k, v, d_out = draw_inputs(2, (1, 20, 8), (1, 20, 8), (1, 20, 6), (1, 20, 6))  # N = 20, a ragged end
-out, last = reference.causal_product.forward_by_row(phi_q, phi_k, v, None)
-gradients = reference.causal_product.backward_by_row(d_out, None, phi_q, phi_k, v, None)
+
+
+def by_page(phi_q, phi_k, v, before):
+    """Output and last state by the page `gated_linear`, without a gate."""
+    out, saved = gated_linear.forward(phi_q, phi_k, v, None, scale=1.0, state=gated_linear.State(before))
+    return out, saved.state.s
+
+
+def gradients_by_page(d_out, d_last, phi_q, phi_k, v, before):
+    """Of all four."""
+    _, saved = gated_linear.forward(phi_q, phi_k, v, None, scale=1.0, state=gated_linear.State(before))
+    d_phi_q, d_phi_k, d_v, _, d_before = gated_linear.backward(d_out, saved, d_state=gated_linear.State(d_last))
+    return d_phi_q, d_phi_k, d_v, d_before.s
+
+
+nothing = np.zeros((1, 8, 6), np.float32)
+out, last = by_page(phi_q, phi_k, v, nothing)
+gradients = gradients_by_page(d_out, nothing, phi_q, phi_k, v, nothing)
 for ours, expected in zip(
     (
         *causal_product_plain.forward_by_row(phi_q, phi_k, v, None),
@@ -450,8 +466,7 @@ for ours, expected in zip(causal_product.forward(phi_q, phi_k, v, None), (out, l
 
 before = np.random.default_rng(4).uniform(0.1, 1, (1, 8, 6)).astype(np.float32)
 given = phi_q, phi_k, v, before
-by_row = reference.causal_product.forward_by_row(*given)
-for ours, expected in zip(causal_product.forward(*given), by_row, strict=True):
+for ours, expected in zip(causal_product.forward(*given), by_page(*given), strict=True):
     close(ours, expected)
 
 # %% [markdown]
@@ -487,7 +502,7 @@ reads, results = reads_of(
     cuda.to_device(np.zeros((1, n), np.float32)),
     False,
 )
-close(made.copy_to_host(), reference.causal_product.forward_by_row(q, k, values, None)[0])
+close(made.copy_to_host(), by_page(q, k, values, np.zeros((1, c, m), np.float32))[0])
 assert len(reads["a"]) == len(reads["b"]) == n * c * (m // T)
 assert len(reads["states"]) == n // T * c * m
 assert len(reads["u"]) == n * m
@@ -565,8 +580,9 @@ report.assert_ok()
 chapter.source(causal_chunks.load_state, causal_product.backward_of_heads, doc=False)
 
 # %%
-by_row = reference.causal_product.backward_by_row(d_out, before, *given)
-for ours, expected in zip(causal_product.backward(d_out, before, *given), by_row, strict=True):
+for ours, expected in zip(
+    causal_product.backward(d_out, before, *given), gradients_by_page(d_out, before, *given), strict=True
+):
     close(ours, expected)
 
 # %% [markdown]

@@ -23,6 +23,7 @@ import numba
 import numpy as np
 
 from linattn_ref import clone
+from linattn_ref.attention import linear as linear_page
 from linattn_ref.data import reported
 from linattn_ref.experiments.benches import bench_drawing
 from linattn_ref.experiments.learning import (
@@ -36,10 +37,23 @@ from linattn_ref.experiments.learning import (
 )
 from linattn_ref.experiments.publishing import chapter
 from linattn_ref.models import decoding
-from linattn_ref.nn import logistic_mixture
+from linattn_ref.nn import cross_entropy, logistic_mixture
 
 numba.set_num_threads(1)
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
+
+# %% [markdown]
+# ## The smallest example, by hand
+#
+# An image of three pixels. Going from the first to the last, a model assigns 1/2, 1/4 and 1/8 to the values that are
+# there. In bits its surprise is 1, 2 and 3, and 2 **bits per dimension** in the mean. The product of the three is 1/64,
+# which is $2^{-6}$: six bits for the image. A model that knows nothing has 1/256 for each value, and 8 bits.
+
+# %%
+assigned = np.log([[1 / 2, 1 / 2], [1 / 4, 3 / 4], [1 / 8, 7 / 8]])  # to what is there, and to all else
+nats, _ = cross_entropy.forward(assigned, np.zeros(3, int))
+print(f"loss {nats:.4f} nats = {nats / np.log(2):.4f} bits per dimension")
+same(nats / np.log(2), 2)
 
 # %% [markdown]
 # ## An image is a sequence
@@ -420,6 +434,11 @@ chapter.show(
 )
 print(f"effective rank, the mean of two heads: at most {held.ranks.max():.1f} of 32")
 print(f"state: {held.state_bytes:,} bytes; a cache of keys and values at the last pixel: {held.cache_bytes:,}")
+layers, of_a_layer = (
+    held.ranks.shape[1],
+    linear_page.init_state((2,), 32, 32, dtype=np.float32),
+)  # two heads of width 32
+assert held.state_bytes == layers * (of_a_layer.s.nbytes + of_a_layer.z.nbytes)
 assert held.cache_bytes > 40 * held.state_bytes
 assert held.before.max() < 1.1
 assert 1.1 < held.ranks[-1].max() < held.ranks.max() < 8  # of 32

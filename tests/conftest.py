@@ -65,16 +65,18 @@ def pytest_xdist_setupnodes(config):
 
 @pytest.fixture(scope="module")
 def float32_in_numpy(request):
-    """For tests of what calls kernels in float32 and is not one: left to ``reference``, unless slow tests are run too.
+    """For tests of what calls kernels in float32 and is not one: left to the pages, unless slow tests are run too.
 
     The default run compiles each kernel for float64 alone.
     """
     import causal_page
+    import delta_page
+    import elu_page
     import lsh_page
     import pattern_page
     import softmax_page
 
-    from linattn_ref.kernels import common, reference
+    from linattn_ref.kernels import common
     from linattn_ref.kernels.jit import loops
     from linattn_ref.nested import leaves
 
@@ -82,6 +84,8 @@ def float32_in_numpy(request):
         "softmax": softmax_page,
         "causal_product": causal_page,
         "pattern_softmax": pattern_page,
+        "delta_product": delta_page,
+        "elu_plus_one": elu_page,
         "lsh": lsh_page,
     }
 
@@ -102,7 +106,7 @@ def float32_in_numpy(request):
     with pytest.MonkeyPatch.context() as patch:
         for name in loops.__all__ if "not slow" in request.config.option.markexpr else ():
             kernel = getattr(loops, name)
-            twin = pages.get(name) or getattr(reference, name, getattr(common, name, None))
+            twin = pages.get(name) or getattr(common, name, None)
             for word, compiled in list(vars(kernel).items()):
                 if isfunction(compiled) and hasattr(twin, word):
                     patch.setattr(kernel, word, in_numpy(compiled, getattr(twin, word), name in pages))

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from argparse import Namespace
 from functools import partial
 from importlib import metadata
 
@@ -393,8 +392,6 @@ def test_more_tokens_than_the_real_model_has_positions(out, capsys):
 
 
 def test_a_price_that_is_not_asked_for_fits_the_length():
-    from linattn_ref.cli.task import K, k_of
+    from linattn_ref.experiments.learning.encoder_attention import price
 
-    prices = [(None, False, 16), (None, True, 512), (None, True, 16), (5, True, 512)]
-    found = [k_of(Namespace(k=k, quick=quick), length) for k, quick, length in prices]
-    assert found == [K, 128, 8, 5]
+    assert [price(k, length) for k, length in ((0, 512), (0, 16), (5, 512))] == [128, 8, 5]

@@ -24,9 +24,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from linattn_ref.attention.arguments import Array, Mask, check_sizes
 from linattn_ref.attention.parts.segment_means import segment_bounds
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import Array, Mask, plain_numbers
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["SHARING", "Projection", "Sharing", "distinct_gradients", "draw_projections", "mean_pool", "parameter_count"]
 

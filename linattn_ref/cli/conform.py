@@ -81,7 +81,9 @@ def mapping_of(arguments: argparse.Namespace) -> Any:
             said = tomllib.loads(path.read_text(encoding="utf-8"))
         except tomllib.TOMLDecodeError as error:
             raise NotATarget(f"{path}: {error}") from None
-        said = said.get(function, said)
+        said = said.get(
+            function, {name: x for name, x in said.items() if name in Mapping._fields or not isinstance(x, dict)}
+        )
     unknown = {*said} - {*Mapping._fields}
     if unknown:
         raise NotATarget(f"{path}: expected {', '.join(Mapping._fields)}, got {', '.join(sorted(unknown))}")

@@ -42,7 +42,8 @@ class Place(NamedTuple):
         if self.blind:
             return f"{self.array}: cannot be judged, zeros would pass"
         at = ", ".join(map(str, self.at))
-        return f"{self.array}[{at}]: got {self.got:.6g}, expected {self.expected:.6g}, allowed {self.allowed:.2g}"
+        off = f"off by {abs(self.got - self.expected):.2g}, allowed {self.allowed:.2g}"
+        return f"{self.array}[{at}]: got {self.got:.6g}, expected {self.expected:.6g}, {off}"
 
 
 class Trial(NamedTuple):
@@ -214,11 +215,11 @@ def future(judge: Judge, question: Question) -> Iterator[Trial]:
         if name != "k" or "beta" not in question.inputs or question.options.get("normalise", True):
             x[..., 12:, :] *= size
     changed = question.change(**inputs)
-    got, right = judge.target.answer(changed, gradients=False), answer(question)
-    budget = allowed(question, right, judge.target.dtype)
-    trial = Trial("tokens from 12 on times a large number", changed, got, right, [])
-    before = (..., slice(None, 12), slice(None))
-    yield judge.same(trial.note, trial, "out", got.arrays["out"][before], right["out"][before], budget["out"][before])
+    got, before = judge.target.answer(changed, gradients=False), answer(question)
+    budget = allowed(question, before, judge.target.dtype)
+    trial = Trial("tokens from 12 on times a large number", changed, got, answer(changed), [])
+    rows = (..., slice(None, 12), slice(None))
+    yield judge.same(trial.note, trial, "out", got.arrays["out"][rows], before["out"][rows], budget["out"][rows])
 
 
 @check("causal")
@@ -315,8 +316,8 @@ def pieces(judge: Judge) -> Iterator[Trial]:
             if state is None:
                 raise ValueError("a state was given and none came back: return (out, state)")
         assert last is not None
-        trial = Trial(note, question, last, right, [])
         found = {**last.arrays, "out": np.concatenate(outs, axis=-2)}
+        trial = Trial(note, question, last._replace(arrays=found), right, [])
         names = [name for name in found if name in right and not name.startswith("d_")]
         yield trial._replace(
             places=[judge.compare(note, name, found[name], right[name], budget[name], question) for name in names]

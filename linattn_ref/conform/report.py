@@ -67,14 +67,16 @@ class Report(NamedTuple):
     def __str__(self) -> str:
         width = max(len(outcome.name) for outcome in self.outcomes)
         lines = [f"{self.target} as {self.op}, {self.dtype}"]
-        first: dict[tuple[str, ...], str] = {}  # the check that found a mistake, by what it is
+        first: dict[Any, str] = {}  # the check that found a mistake, by what it is
         for outcome in self.outcomes:
-            lines.append(f"  {outcome.name:{width}}  {outcome.verdict:11}  {outcome.told:>9}  {outcome.where}".rstrip())
             more = [f"agrees if {sentence}" for sentence in outcome.diagnosis] + [f"why: {outcome.why}"] * (
                 not outcome.ok
             )
-            if outcome.diagnosis and first.setdefault(outcome.diagnosis, outcome.name) != outcome.name:
-                more = [f"as {first[outcome.diagnosis]}"]
+            what = outcome.diagnosis or (outcome.verdict == RAISED and outcome.where)
+            if what and first.setdefault(what, outcome.name) != outcome.name:
+                more = [f"as {first[what]}"]
+            where = outcome.where if more != [f"as {first.get(what)}"] or outcome.verdict != RAISED else ""
+            lines.append(f"  {outcome.name:{width}}  {outcome.verdict:11}  {outcome.told:>9}  {where}".rstrip())
             lines += [f"  {'':{width}}  {line}" for line in more]
         count = {verdict: sum(x.verdict == verdict for x in self.outcomes) for verdict in (PASSED, NOT_OFFERED)}
         failed = len(self.outcomes) - sum(count.values())

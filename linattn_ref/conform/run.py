@@ -7,8 +7,6 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from linattn_ref.conform.budget import allowed
 from linattn_ref.conform.checks import CHECKS, Check, Judge, Place, Trial
 from linattn_ref.conform.hypotheses import diagnose
@@ -18,6 +16,7 @@ from linattn_ref.conform.target import Mapping, NotATarget, Target, load
 __all__ = ["check", "names_of", "run_apart", "run_check"]
 
 NAMED = 3  # so many mistakes at most are told
+IMPORTING = 120.0  # seconds that a target may take to be imported
 
 
 def names_of(op: str, only: tuple[str, ...] = ()) -> list[str]:
@@ -105,10 +104,11 @@ def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Ou
     arrays = {place.array for place in wrong}
     found = []
     if arrays <= {*trial.right} and not any(place.blind for place in wrong):
-        error = np.finfo(np.float64 if target.dtype == "float64" else np.float32).eps
-        found = diagnose(trial.question, trial.got.arrays, trial.right, arrays, float(error))[:NAMED]
-        if not found and (coarser := coarser_dtype(trial, target)):
+        if coarser := coarser_dtype(trial, target):
             found = [(f"computes_in_{coarser}", f"it computes in {coarser}, whatever comes in", 0.0)]
+        else:
+            error = 2.0**-52 if target.dtype == "float64" else 2.0**-23
+            found = diagnose(trial.question, trial.got.arrays, trial.right, arrays, error)[:NAMED]
     first = wrong[0]
     where = f"{trial.note + ': ' if trial.note else ''}{first}"
     sentences, names = tuple(x[1] for x in found), tuple(x[0] for x in found)
@@ -160,7 +160,8 @@ def run_apart(
             for name in [None, *left]:  # first it says that the target is there
                 why = "" if name is None else CHECKS[name].why
                 try:
-                    outcome = here.recv() if here.poll(timeout) else HUNG
+                    patience = timeout if name else max(timeout, IMPORTING)
+                    outcome = here.recv() if here.poll(patience) else HUNG
                 except EOFError:
                     child.join()
                     outcome = f"the process ended with exit status {child.exitcode}"

@@ -29,8 +29,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import check_sizes
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import plain_numbers
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["SYMBOLS", "Words", "draw"]
 

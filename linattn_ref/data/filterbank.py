@@ -30,8 +30,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import Array, plain_numbers
 
 __all__ = ["CHANNELS", "STEP", "WINDOW", "log_mel", "mel_centres", "normalise"]
 

@@ -29,10 +29,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import filterbank, transcripts
 from linattn_ref.data.speech import RATE, Corpus, Utterances
 from linattn_ref.data.splits import PARTS, Part
+from linattn_ref.op import Array
 
 __all__ = ["FOLDED", "PHONES", "Sound", "read", "read_sound"]
 

@@ -26,11 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.atomic import write_all
-from linattn_ref.attention.arguments import Array
-from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.data import espeak, fetch, filterbank, splits
 from linattn_ref.data.espeak import Spoken, Voice
 from linattn_ref.data.splits import Part
+from linattn_ref.op import Array, plain_numbers
 
 __all__ = ["RATE", "Corpus", "Utterances", "corpus", "draw_voice", "sentences", "speaker", "through_a_microphone"]
 

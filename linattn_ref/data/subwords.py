@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import plain_numbers
 from linattn_ref.versions import check_tokenizers
 
 __all__ = ["MASK", "PAD", "SEP", "SPECIAL", "Padded", "fingerprint", "pad", "stream", "train"]

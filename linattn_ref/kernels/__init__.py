@@ -1,6 +1,6 @@
 """Backends: pages of `linattn_ref.attention` by the same names, which compute the same numbers faster.
 
-``linattn_ref.kernels.reference``  the name of the pages themselves; in it, loops in NumPy of what is no page yet
+``linattn_ref.kernels.reference``  the name of the pages themselves
 ``linattn_ref.kernels.jit``        Numba on the CPU, float32 and float64
 ``linattn_ref.kernels.cuda``       Numba on an NVIDIA GPU, or in Numba's simulator
 

@@ -2,6 +2,14 @@
 
 A projection ``(B, N, P)`` has the columns of all of them side by side, of queries and keys ``D`` per head, of values
 ``M``. Both follow from the shapes of the parameters: ``W_o`` has ``H M`` rows.
+
+One token, of which two query heads and one key head have two columns each:
+
+>>> q, k = split(np.arange(6.0).reshape(1, 1, 6), Part(2, 2), Part(1, 2))
+>>> q.tolist(), k.tolist()
+([[[[0.0, 1.0]], [[2.0, 3.0]]]], [[[[4.0, 5.0]]]])
+>>> merge(q, k).tolist()
+[[[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]]]
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@
 """
 
 from linattn_ref.op.entry import op
-from linattn_ref.op.shapes import Array, Bool, Constant, Float, Int, Integers, Of
+from linattn_ref.op.options import plain_numbers
+from linattn_ref.op.shapes import Array, Bool, Constant, Float, Int, Integers, Mask, Of
 
-__all__ = ["Array", "Bool", "Constant", "Float", "Int", "Integers", "Of", "op"]
+__all__ = ["Array", "Bool", "Constant", "Float", "Int", "Integers", "Mask", "Of", "op", "plain_numbers"]

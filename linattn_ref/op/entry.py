@@ -28,7 +28,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
 from types import FunctionType, ModuleType
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -43,6 +43,16 @@ __all__ = ["op"]
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+
+
+class Code(NamedTuple):
+    """What computes a call, and the backend in force within it; of calls that were checked, how their options go on."""
+
+    function: Any
+    backend: Any
+    dropped: tuple[str, ...] = ()  # options that the function does not take
+    overwrites: bool = False  # whether it works in a state, which has to be one that can be written to
+    by_run: bool = False  # whether there is more to be done than to call it
 
 
 class Op(Protocol, Generic[R_co]):
@@ -92,7 +102,9 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
     if function is None:
         return functools.partial(op, look=look, values=values)
     signature, name, page = inspect.signature(function), function.__name__, function.__module__.rpartition(".")[2]
-    names, seen = [*signature.parameters], set[Any]()
+    names = [*signature.parameters]
+    seen: dict[Any, Code] = {}  # by the kind of a call
+    latest: Any = (None, None)  # the last of them: most steps are of the kind of the step before
     elsewhere = {*names} | ({"kernels"} if "model" in names else set())
     elsewhere |= {"overwrite_state"} if "grads" in names else set[str]()  # an optimiser's is always worked in
     if not {"q", "qk"} & {*names}:  # a layer; a part of an attention runs on the backend of that
@@ -103,11 +115,60 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
     model_at = names.index("model") if "model" in names else None
     axes = {option: usual for option, usual in AXES.items() if option in names}
 
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        nonlocal latest
+        outer = IN_FORCE.get()
+        if outer is not None and normal(options.get("kernels", outer)) is outer:  # called by a page: checked already
+            extras = options_of_entry(options) if options else {}
+            extras.pop("kernels", None)
+            code = code_for(outer, args, options)
+            if code.backend is outer:
+                return run(code, args, options, extras)
+            token = IN_FORCE.set(code.backend)
+            try:
+                return run(code, args, options, extras)
+            finally:
+                IN_FORCE.reset(token)
+        key = kind_of_call(args, options) if outer is None else None
+        if key is not None and "out" in options and not is_writeable(options["out"]):
+            key = None
+        known: Code | None = None if key is None else latest[1] if key == latest[0] else seen.get(tuple(key))
+        if known is None:
+            return first_call(None if key is None else tuple(key), args, options)
+        latest = key, known
+        if known.by_run:
+            return run_alone(known, args, options, options_of_entry(options))
+        for option in known.dropped:
+            del options[option]
+        if values is not None:
+            values(**dict(zip(names, args, strict=False)), **{name: options[name] for name in options if name in names})
+        if known.overwrites:
+            for x in args[state_at] if len(args) > state_at else options["state"]:
+                if type(x) is np.ndarray and not x.flags.writeable:  # as rows are that share memory
+                    options["overwrite_state"] = False
+        token = IN_FORCE.set(known.backend)
+        try:
+            return known.function(*args, **options)
+        finally:
+            IN_FORCE.reset(token)
+
+    def first_call(key: Any, args: Any, options: Any) -> Any:
+        """A call of a kind that is not known."""
+        for first in (args,) if position is None else (args, args[position:]):
+            while isinstance(first, tuple) and first:  # if the first array is NumPy's, so are all, or the checks say so
+                first = first[0]
+            if type(first) is not np.ndarray:
+                return with_gpu_arrays(enter, *args, **options)
+        return check_and_run(key, args, options)
+
     def enter(*args: Any, **options: Any) -> Any:
-        extras = {option: options.pop(option) for option in here if option in options}
-        if OVERWRITE.get() and "overwrite_state" in here:
-            extras["overwrite_state"] = True
-        backend = extras.pop("kernels", PAGES)
+        return check_and_run(None, args, options)
+
+    def check_and_run(key: Any, args: Any, options: Any) -> Any:
+        given = options_of_entry(options)
+        extras, backend = dict(given), given.get("kernels", PAGES)
+        extras.pop("kernels", None)
         if model_at is not None and (len(args) > model_at or "model" in options):
             backend = getattr(args[model_at] if len(args) > model_at else options["model"], "kernels", PAGES)
             backend = importlib.import_module(backend) if isinstance(backend, str) else backend
@@ -116,17 +177,34 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             dtype = getattr(args[0] if args else options.get(names[0]), "dtype", None)
             if getattr(dtype, "itemsize", 0) == 2 and dtype.name in half.NAMES:  # type: ignore[union-attr]
                 return enter_half(args, options, {**extras, "kernels": backend}, dtype)
-        key = kinds_of((args, options, backend, extras, "out" not in extras or is_writeable(extras["out"])))
-        if key is None or key not in seen:
-            args, options = bound(args, options, backend, extras, key)
+        said = options
+        args, options, code, as_given = bound(args, options, backend, extras)
+        if key is not None and as_given:  # so that the next call of this kind is not checked again
+            if len(seen) == REMEMBERED:  # as of a cache that grows with every step
+                seen.clear()
+            seen[key] = way_of(code, said, given)
         if values is not None and not is_gpu_call():
             values(**dict(zip(names, args, strict=False)), **options)
-        token, overwrite = IN_FORCE.set(backend), OVERWRITE.set(extras.get("overwrite_state", False))
+        return run_alone(code, args, options, extras)
+
+    def run_alone(code: Code, args: Any, options: Any, extras: Any) -> Any:
+        extras.pop("kernels", None)
+        token, overwrite = IN_FORCE.set(code.backend), OVERWRITE.set(extras.get("overwrite_state", False))
         try:
-            return run(backend, args, options, extras)
+            return run(code, args, options, extras)
         finally:
             IN_FORCE.reset(token)
             OVERWRITE.reset(overwrite)
+
+    def way_of(code: Code, options: Any, given: Any) -> Code:
+        """How options go on: those of the page, and those of the entry that were given."""
+        takes, own = parameters_of(code.function), code.function is function
+        usual = [x for x in axes if x in options and options[x] is axes[x] and not own]
+        untaken = [x for x in given if x not in takes]
+        overwrites = given.get("overwrite_state", False)
+        by_run = given.get("like") is not None or (own and overwrites) or (given.get("out") is not None and own)
+        by_run = by_run or ("out" in untaken and given["out"] is not None)
+        return Code(*code[:2], (*usual, *untaken), overwrites and not own and "overwrite_state" in takes, by_run)
 
     def enter_half(args: Any, options: Any, extras: Any, dtype: Any) -> Any:
         """The same in float32, which is rounded to the 16 bits of the inputs."""
@@ -149,8 +227,8 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             function(*args, **options)  # which raises the error in Python's own words
         raise TypeError(f"{name}() {wrong}")
 
-    def bound(args: Any, options: Any, backend: Any, extras: Any, key: Any) -> Any:
-        """Check everything, and remember the kind of call, so that the next of this kind is not checked again."""
+    def bound(args: Any, options: Any, backend: Any, extras: Any) -> Any:
+        """Check everything: the arguments, what computes them, and whether they are as they were given."""
         call = arguments_of(args, options)
         check_extras(extras)
         call.apply_defaults()
@@ -171,65 +249,58 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             check_backend(backend, function)
         if extras.get("out") is not None:
             check_out(extras["out"], sizes)
-        if all(x is before[name] for name, x in arguments.items()):
-            if len(seen) == REMEMBERED:  # as of a cache that grows with every step
-                seen.clear()
-            seen.add(key)
-        return call.args, call.kwargs
+        as_given = all(x is before[name] for name, x in arguments.items())
+        return call.args, call.kwargs, code_for(backend, call.args, call.kwargs), as_given
 
     def check_alone(*args: Any, **options: Any) -> None:
-        extras = {option: options.pop(option) for option in here if option in options}
+        extras = options_of_entry(options)
         backend = normal(extras.pop("kernels", PAGES))
-        args, options = bound(args, options, backend, extras, None)
+        args, options, *_ = bound(args, options, backend, extras)
         if values is not None and not is_gpu_call():
             values(**dict(zip(names, args, strict=False)), **options)
 
-    def run(backend: Any, args: Any, options: Any, extras: Any) -> Any:
+    def options_of_entry(options: Any) -> Any:
+        """Those that are on no page, taken out of the others."""
+        extras = {}
+        for option in here:
+            if option in options:
+                extras[option] = options.pop(option)
+        return extras
+
+    def code_for(backend: Any, args: Any, options: Any) -> Code:
+        """What computes a call: the page's function, or the backend's; of a backward pass, as what was saved says."""
         if position is not None:
-            return run_backward(args, options)
+            saved = args[position] if len(args) > position else options["saved"]
+            return Code(home_of(saved, function), backend_of(saved))
         code = function if backend is PAGES else code_of(backend, page, name, function)
         for option, usual in axes.items() if code is not function else ():
+            if options.get(option, usual) is not usual and option not in parameters_of(code):
+                code = function  # the page cuts the arrays, and the backend runs on the parts
+        return Code(code, backend)
+
+    def run(code: Code, args: Any, options: Any, extras: Any) -> Any:
+        for option, usual in axes.items() if code.function is not function else ():
             if options.get(option, usual) is usual:
                 options.pop(option, None)
-            elif option not in parameters_of(code):  # then the page cuts the arrays, and the backend runs on the parts
-                code = function
+        if "overwrite_state" in here and OVERWRITE.get():  # also of a step that is made of another page's
+            extras["overwrite_state"] = True
         if not extras:
-            return code(*args, **options)
-        taken = {option: x for option, x in extras.items() if option in parameters_of(code)}
+            return code.function(*args, **options)
+        takes, taken = parameters_of(code.function), {}
+        for option, x in extras.items():
+            if option in takes:
+                taken[option] = x
         if taken.get("overwrite_state"):
-            state = args[state_at] if len(args) > state_at else options["state"]
-            taken["overwrite_state"] = all(map(is_writeable, state))
-        result = code(*args, **options, **taken)
+            for x in args[state_at] if len(args) > state_at else options["state"]:
+                if type(x) is np.ndarray and not x.flags.writeable:  # as rows are that share memory
+                    taken["overwrite_state"] = False
+        result = code.function(*args, **options, **taken)
         if extras.get("out") is not None and "out" not in taken:
             extras["out"][...] = result[0]
             return (extras["out"], *result[1:])
         return result if extras.get("like") is None else to_where(extras["like"], result)
 
-    def run_backward(args: Any, options: Any) -> Any:
-        saved = args[position] if len(args) > position else options["saved"]  # type: ignore[operator]
-        token = IN_FORCE.set(backend_of(saved))
-        try:
-            return home_of(saved, function)(*args, **options)
-        finally:
-            IN_FORCE.reset(token)
-
-    enter.__signature__ = with_options(signature, here)  # type: ignore[attr-defined]
-
-    @functools.wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
-        backend = IN_FORCE.get()
-        if backend is not None and "kernels" in options and normal(options["kernels"]) is backend:
-            del options["kernels"]
-        if backend is not None and "kernels" not in options:  # called by another page: checked already
-            extras = {option: options.pop(option) for option in here if option in options}
-            if OVERWRITE.get() and "overwrite_state" in here:  # a step that is made of another page's
-                extras["overwrite_state"] = True
-            return run(backend, args, options, extras)
-        if is_numpy(args) and (position is None or is_numpy(args[position:])):
-            return enter(*args, **options)
-        return with_gpu_arrays(enter, *args, **options)
-
-    call.__signature__ = enter.__signature__  # type: ignore[attr-defined]
+    enter.__signature__ = call.__signature__ = with_options(signature, here)  # type: ignore[attr-defined]
     call.check = check_alone  # type: ignore[attr-defined]
     call.page, call.looks = function, {"look": look, "values": values}  # type: ignore[attr-defined]
     return call
@@ -240,32 +311,28 @@ def normal(backend: Any) -> Any:
     return PAGES if getattr(backend, "__name__", None) == PAGES else backend
 
 
-def is_numpy(arguments: Any) -> bool:
-    """Whether the first of them is NumPy's, or begins with what is: so is the rest, or the checks say where not."""
-    while type(arguments) is not np.ndarray:
-        if not isinstance(arguments, tuple) or not arguments:
-            return False
-        arguments = arguments[0]
-    return True
-
-
-def kinds_of(arguments: Any) -> Any:
-    """What the checks can see of arguments: types, shapes, dtypes and options. None where this cannot be compared."""
-    found: list[Any] = []
-    for x in arguments:
-        kind = type(x)
-        if kind is np.ndarray:
-            found.append((x.shape, x.dtype))
-        elif kind in COMPARED:
-            found.append((kind, x))
-        elif isinstance(x, (tuple, list, dict)):
-            inner = kinds_of([*x, *x.values()] if isinstance(x, dict) else x)
-            if inner is None:
+def kind_of_call(args: Any, options: Any) -> list[Any] | None:
+    """What the checks can see of a call: types, shapes, dtypes and options. None where these cannot be compared."""
+    found, groups = [*options], [args, options.values()]
+    for group in groups:  # which grows
+        for x in group:
+            kind = type(x)
+            if kind is np.ndarray:
+                found.append(x.shape)
+                found.append(x.dtype)
+            elif kind in COMPARED:
+                found.append(kind)
+                found.append(x)
+            elif isinstance(x, (tuple, list)):
+                found.append(kind)
+                found.append(len(x))
+                groups.append(x)
+            elif kind is dict:
+                found.append((*x,))
+                groups.append(x.values())
+            else:
                 return None
-            found.append((kind, inner))
-        else:
-            return None
-    return tuple(found)
+    return found
 
 
 @cache
@@ -291,7 +358,7 @@ def check_extras(extras: dict[str, Any]) -> None:
 
 
 def is_writeable(x: Any) -> bool:
-    """Whether ``x`` may be written over: not a read-only array of NumPy's, which rows that share memory are."""
+    """Whether ``x`` may be written over: not a read-only array of NumPy's."""
     return not isinstance(x, np.ndarray) or x.flags.writeable
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from linattn_ref.op.shapes import FLOATS
 
-__all__ = ["check_dtype", "check_made_for", "check_options", "check_sizes", "is_number", "plain"]
+__all__ = ["check_dtype", "check_made_for", "check_options", "check_sizes", "is_number", "plain", "plain_numbers"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def plain(x: Any) -> Any:
@@ -22,6 +27,27 @@ def plain(x: Any) -> Any:
     if type(x) is tuple and any(isinstance(part, np.generic) for part in x):
         return tuple(map(plain, x))
     return x
+
+
+def plain_numbers(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, called with Python's numbers for NumPy's, but for arrays; ``@op`` does this itself.
+
+    >>> @plain_numbers
+    ... def window_around(i, *, window):
+    ...     return i - window, i + window
+    >>> window_around(np.uint8(2), window=np.uint8(3))
+    (-1, 5)
+    """
+    code, kinds = function.__code__, function.__annotations__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    arrays = {x for each in enumerate(names) for x in each if str(kinds.get(each[1])).startswith("Array")}
+
+    @functools.wraps(function)
+    def with_plain_numbers(*args: P.args, **kwargs: P.kwargs) -> R:
+        numbers: Any = [x if i in arrays else plain(x) for i, x in enumerate(args)]
+        return function(*numbers, **{name: x if name in arrays else plain(x) for name, x in kwargs.items()})  # type: ignore[arg-type]
+
+    return with_plain_numbers
 
 
 def is_number(x: Any) -> bool:

@@ -27,11 +27,12 @@ from numpy.typing import NDArray
 
 from linattn_ref.op.gpu_arrays import is_inside
 
-__all__ = ["FLOATS", "Array", "Axes", "Bool", "Constant", "Float", "Int", "Integers", "Of"]
-__all__ += ["check", "is_array", "name_of", "notation", "rules_of", "sizes_of"]
+__all__ = ["FLOATS", "Array", "Axes", "Bool", "Constant", "Float", "Int", "Integers", "Mask", "Of"]
+__all__ += ["check", "check_array", "is_array", "name_of", "notation", "rules_of", "sizes_of"]
 
 Array = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]
+Mask = NDArray[np.bool_]
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 KINDS = {"bool": ("an array of bool", "b"), "int": ("an array of integers", "iu")}  # and the letters of their dtypes
 
@@ -151,6 +152,12 @@ def check(arguments: dict[str, Any], rules: dict[str, Rule], sizes: Sizes, prefi
             raise TypeError(f"{prefix}{name}: expected a {name_of(kind)}, got a {name_of(type(x))}")
         else:
             check(x._asdict(), rules_of(kind, names), sizes, f"{prefix}{name}.")
+
+
+def check_array(name: str, x: Any, ndim: int = 2, dtype: Any = None) -> None:
+    """``x`` is float32 or float64 (``dtype``, if given) with at least ``ndim`` axes, none of them empty."""
+    sizes = {"...": ()} if dtype is None else {"...": (), "dtype": dtype}
+    _check_array(name, x, Axes("float", "*...", tuple("ABC"[:ndim])), sizes)
 
 
 def _check_array(name: str, x: Any, axes: Axes, sizes: Sizes) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import plain_numbers
 from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_probability, check_size, clopper_pearson
 from linattn_ref.theory.low_rank import Action, action, attention_rows, errors_at, stated_dimension
 

@@ -24,8 +24,8 @@ import numpy as np
 import scipy.linalg
 from numpy.random import Generator
 
-from linattn_ref.attention.arguments import Array, check_array
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.shapes import check_array
 from linattn_ref.theory.johnson_lindenstrauss import check_size, gaussian_projection
 
 __all__ = [

@@ -66,8 +66,8 @@ from numpy.random import Generator
 from numpy.typing import DTypeLike
 
 from linattn_ref.attention import linformer, softmax
-from linattn_ref.attention.arguments import Array, check_array, check_qkv, resolve_scale
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.shapes import check_array
 from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_size, gaussian_projection
 
 __all__ = [
@@ -144,11 +144,11 @@ def attention_errors(
     scale : float, optional
         ``1/sqrt(D)`` unless given.
     """
-    check_qkv(q, k, v)
+    softmax.forward.check(q, k, v, scale=scale)
     if q.ndim != 2 or not np.any(v):
         raise ValueError(f"q: expected one head (N, D) and v not 0, got shape {q.shape}")
     check_size("trials", trials)
-    scale = resolve_scale(scale, q.shape[-1])
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
     p, v_norm = softmax.matrix(q, k, scale=scale), np.linalg.norm(v)  # (N, n)
     exact, unit = p @ v, np.linalg.norm(p, axis=1) * v_norm  # (N, M), (N,): what (1) measures errors in
     weights = np.exp(scale * (q @ k.T))  # (N, n), the same without the normalisation

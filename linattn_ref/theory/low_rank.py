@@ -55,8 +55,8 @@ import scipy.stats
 from numpy.random import Generator
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array, check_array
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.shapes import check_array
 from linattn_ref.theory.johnson_lindenstrauss import (
     Projection,
     check_eps,

@@ -27,9 +27,8 @@ Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", secti
 import numpy as np
 from numpy.random import Generator
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.parts.lsh_hashing import buckets, draw_rotations
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import Array, plain_numbers
 
 __all__ = ["asymptotic_exponent", "collision_probability", "measured_collisions"]
 

@@ -30,9 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import shortest_path
 
-from linattn_ref.attention.arguments import Mask, check_bool, check_sizes
-from linattn_ref.attention.plain_numbers import plain_numbers
 from linattn_ref.attention.sparse.patterns import Kind, check_kind
+from linattn_ref.op import Mask, plain_numbers
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["best_stride", "check_pattern", "clustering", "diameter", "pairs", "pairs_per_row", "steps", "within_steps"]
 
@@ -80,7 +80,8 @@ def clustering(pattern: Mask) -> float:
 
 def check_pattern(pattern: Mask) -> None:
     """A square array of bool."""
-    check_bool("pattern", pattern)
+    if not isinstance(pattern, np.ndarray) or pattern.dtype != bool:
+        raise TypeError(f"pattern: expected an array of bool, got {getattr(pattern, 'dtype', type(pattern).__name__)}")
     if pattern.ndim != 2 or pattern.shape[0] != pattern.shape[1] or not pattern.size:
         raise ValueError(f"pattern: expected shape (N, N), got {pattern.shape}")
 

@@ -73,10 +73,11 @@ import scipy.special
 import scipy.stats
 from numpy.random import Generator
 
-from linattn_ref.attention.arguments import Array, check_array, check_sizes
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.performer import KINDS, Kind
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.options import check_sizes
+from linattn_ref.op.shapes import check_array
 
 __all__ = [
     "KERNELS",

@@ -24,8 +24,8 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array, check_array
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.shapes import check_array
 
 __all__ = ["METHODS", "Method", "Spread", "cumulative_share", "rank_for_share", "singular_values", "spread"]
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import long_short, softmax
-from linattn_ref.attention.parts import dynamic_projection, layer_norm
+from linattn_ref.attention.parts import dynamic_projection
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.gradcheck import check_elementwise
 from linattn_ref.nested import leaves
+from linattn_ref.nn import layer_norm
 
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)  # some hundred roundings of numbers of size 1
 CAUSAL = pytest.mark.parametrize("causal", [False, True])

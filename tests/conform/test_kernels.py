@@ -11,7 +11,7 @@ from linattn_ref.kernels import jit
 PAGES = {"softmax": softmax, "linear": linear, "gated_linear": gated_linear, "delta": delta, "gated_delta": delta}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("op", PAGES)
 def test_the_pages_pass(op, dtype):
     report = conform.check(PAGES[op], op, dtype=dtype)

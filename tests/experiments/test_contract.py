@@ -1,13 +1,19 @@
-"""What every figure keeps to: its committed record gives the results back, and the drawing."""
+"""What every figure keeps to: its committed record gives the results back, and the drawing; and its quick size does."""
 
 import json
 from pathlib import Path
 
 import pytest
+from looks import each_look
+from quick import quick
 
-from linattn_ref.experiments.publishing import catalogue, record, style
+from linattn_ref.experiments.publishing import catalogue, gallery, record, style
 
 FIGURES = Path(__file__).parents[2] / "figures"
+# Those that have one; but for the spectrum, which reads a network in that too.
+QUICK = [x for x in catalogue.FIGURES if hasattr(catalogue.module_of(x), "QUICK") and x != "spectrum"]
+IN_PROCESSES = {"resources", "model_resources", "linformer_savings", "layer_savings"}  # of their own, by the clock
+LONG = {"write_fade_erase", "moving_content"}  # seconds
 
 
 @pytest.mark.parametrize("name", [*catalogue.FIGURES, *catalogue.BENCHES, *catalogue.COMPILED])
@@ -17,3 +23,34 @@ def test_a_record_gives_the_results_back_and_the_drawing(name):
     assert record.plain(results) == stored["results"]
     with style.use():
         catalogue.module_of(name).draw(results).draw_without_rendering()
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x in IN_PROCESSES)) for x in QUICK])
+@each_look
+def test_the_quick_size_is_drawn_as_it_is_and_as_it_comes_back(name, look):
+    module, results = catalogue.module_of(name), quick(name)
+    text = record.json_text(record.plain(results))
+    again = catalogue.results_of(name, {"results": json.loads(text)})
+    assert record.json_text(record.plain(again)) == text
+    with style.use(look):
+        figures = [module.draw(each) for each in (results, again)]
+        for figure in figures:
+            figure.draw_without_rendering()
+    for axes, same in zip(*(figure.axes for figure in figures), strict=True):
+        assert axes.has_data()
+        assert [each.get_text() for each in axes.texts] == [each.get_text() for each in same.texts]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(x, marks=[pytest.mark.slow] * (x in LONG))
+        for x in QUICK
+        if x not in IN_PROCESSES and x != "decoding"
+    ],
+)
+def test_the_same_seed_gives_the_same_and_another_gives_another(name):
+    """Of what is measured by the clock nothing is the same twice."""
+    text = json.dumps(record.plain(quick(name)), allow_nan=False)
+    assert json.dumps(record.plain(gallery.compute(name, quick=True))) == text
+    assert json.dumps(record.plain(quick(name, seed=1))) != text

@@ -1,4 +1,4 @@
-"""The feature map elu + 1 in both backends: the map of `attention.feature_maps`, whatever the shape and layout."""
+"""The feature map elu + 1 by the jit backend: the map of `attention.feature_maps`, whatever the shape and layout."""
 
 import causal_page
 import numpy as np
@@ -6,11 +6,10 @@ import pytest
 from cases import each_compiled_dtype
 
 from linattn_ref.attention import feature_maps, linear
-from linattn_ref.kernels import jit, reference
+from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit.loops.elu_plus_one import BLOCK
 from linattn_ref.kernels.jit.loops.vector import lanes
 
-ROOMS = pytest.mark.parametrize("room", [reference, jit], ids=lambda room: room.__name__.rpartition(".")[2])
 WIDTH = lanes(np.empty(0, np.float32))
 SHAPES = [(1,), (WIDTH - 1,), (WIDTH,), (2, WIDTH + 1), (3, 1, 5), (BLOCK + WIDTH + 3,), (2, BLOCK)]
 
@@ -20,27 +19,25 @@ def rng():
     return np.random.default_rng(0)
 
 
-@ROOMS
 @each_compiled_dtype
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_map_and_its_gradient(room, dtype, shape, rng):
+def test_the_map_and_its_gradient(dtype, shape, rng):
     x, d_phi = 3 * rng.standard_normal((2, *shape)).astype(dtype)
     expected, _ = feature_maps.elu_plus_one.forward(x)
-    phi, saved = room.elu_plus_one.forward(x)
+    phi, saved = jit.elu_plus_one.forward(x)
     assert phi.dtype == dtype
     np.testing.assert_allclose(phi, expected, rtol=4 * np.finfo(dtype).eps)  # exp() is within 3 ulp in NumPy, 1 here
     gradient = feature_maps.elu_plus_one.backward(d_phi, phi)
-    result = room.elu_plus_one.backward(d_phi, saved)
+    result = jit.elu_plus_one.backward(d_phi, saved)
     np.testing.assert_array_equal(result, gradient)
     assert np.shares_memory(result, d_phi)
 
 
-@ROOMS
-def test_its_ends(room):
+def test_its_ends():
     x = np.array([-np.inf, -1000.0, -0.0, 0.0, 1000.0, np.inf, np.nan])
-    phi, saved = room.elu_plus_one.forward(x)
+    phi, saved = jit.elu_plus_one.forward(x)
     np.testing.assert_array_equal(phi, [0, 0, 1, 1, 1001, np.inf, np.nan])
-    np.testing.assert_array_equal(room.elu_plus_one.backward(np.ones(7), saved), [0, 0, 1, 1, 1, 1, np.nan])
+    np.testing.assert_array_equal(jit.elu_plus_one.backward(np.ones(7), saved), [0, 0, 1, 1, 1, 1, np.nan])
 
 
 LAYOUTS = {
@@ -50,29 +47,27 @@ LAYOUTS = {
 }
 
 
-@ROOMS
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_layout(room, layout, rng):
+def test_any_layout(layout, rng):
     x, d_phi = rng.standard_normal((2, 3, 7, 9))
-    phi, saved = room.elu_plus_one.forward(LAYOUTS[layout](x))
+    phi, saved = jit.elu_plus_one.forward(LAYOUTS[layout](x))
     np.testing.assert_allclose(phi, feature_maps.elu_plus_one.forward(x)[0], rtol=1e-15)
     gradient = feature_maps.elu_plus_one.backward(d_phi, phi)
     if layout != "read-only":
-        np.testing.assert_array_equal(room.elu_plus_one.backward(LAYOUTS[layout](d_phi), saved), gradient)
+        np.testing.assert_array_equal(jit.elu_plus_one.backward(LAYOUTS[layout](d_phi), saved), gradient)
 
 
-@ROOMS
 @each_compiled_dtype
 @pytest.mark.parametrize("leading", [(), (2,), (2, 3)], ids=str)
 @pytest.mark.parametrize(("d", "m"), [(1, 1), (5, WIDTH + 1), (WIDTH, 3), (2 * WIDTH + 1, WIDTH)])
-def test_a_step_is_that_of_the_features(room, dtype, leading, d, m, rng):
+def test_a_step_is_that_of_the_features(dtype, leading, d, m, rng):
     q, k = rng.standard_normal((2, *leading, d)).astype(dtype)
     v, s = rng.standard_normal((*leading, m)).astype(dtype), rng.random((*leading, d, m)).astype(dtype)
     z = rng.random((*leading, d)).astype(dtype)
     phi_q, phi_k = (feature_maps.elu_plus_one.forward(x)[0] for x in (q, k))
     expected_s, expected_z = s.copy(), z.copy()
     expected = causal_page.step(phi_q, phi_k, v, expected_s, expected_z, 1e-6)
-    out = room.elu_plus_one.step(q, k, v, s, z, 1e-6)
+    out = jit.elu_plus_one.step(q, k, v, s, z, 1e-6)
     assert out.dtype == dtype
     tolerance = 32 * np.finfo(dtype).eps  # sums of d terms of size 1
     for got, want in ((out, expected), (s, expected_s), (z, expected_z)):

@@ -15,16 +15,17 @@ def forward(q, k, v, erase, log_gate, state):
 
 def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
     saved = _forward(q, k, v, erase, log_gate, state)[1]
-    *gradients, d_first = delta_rule.backward(d_out, saved, d_state=None if d_state is None else State(d_state))
+    *gradients, d_first = delta_rule.backward.page(d_out, saved, d_state=None if d_state is None else State(d_state))
     return *gradients, d_first.s
 
 
 def step(q, k, v, erase, log_gate, s):
-    out, after = delta_rule.step(q, k, v, State(s), erase, log_gate)
-    s[...] = after.s
-    return out
+    row = [None if x is None else x[..., None, :] for x in (q, k, v, erase)]
+    gate = None if log_gate is None else log_gate[..., None, :] if log_gate.ndim == q.ndim else log_gate[..., None]
+    out, s[...], _ = forward(*row, gate, s)
+    return out[..., 0, :]
 
 
 def _forward(q, k, v, erase, log_gate, state):
     state = np.zeros((*v.shape[:-2], k.shape[-1], v.shape[-1]), v.dtype) if state is None else state
-    return delta_rule.forward(q, k, v, erase, log_gate, state=State(state))
+    return delta_rule.forward.page(q, k, v, erase, log_gate, state=State(state))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-STRATA = ("attention", "nn", "training", "models", "op", "kernels/common", "kernels/reference", "kernels/jit", "data")
+STRATA = ("attention", "nn", "training", "models", "op", "kernels/common", "kernels/jit", "data")
 SIGNS = {ast.Add: ("+", "-"), ast.Sub: ("-", "+")}
 LOGIC = {ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.And: ("and", "or"), ast.Or: ("or", "and")}
 COMPARISONS = {

@@ -114,9 +114,9 @@ MUTANTS = (
     ),
     Mutant(
         "a term of the layer norm's gradient missing",
-        "attention/parts/layer_norm.py",
-        "(d_y - d_y.mean(axis=-1, keepdims=True) - y *",
-        "(d_y - y *",
+        "nn/layer_norm.py",
+        "(d_n - d_n.mean(axis=-1, keepdims=True) - n *",
+        "(d_n - n *",
         "long-short",
     ),
     Mutant(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeGuard
 
-from linattn_ref.attention.arguments import Array
+from linattn_ref.op import Array
 
-__all__ = ["ExponentialMap", "FeatureMap", "check_feature_map", "check_linear", "in_backend", "is_exponential"]
+__all__ = ["ExponentialMap", "FeatureMap", "check_feature_map", "check_linear", "is_exponential"]
 
 MEMBERS = ("name", "positive", "width", "forward", "backward")
 
@@ -51,15 +51,6 @@ class ExponentialMap(FeatureMap, Protocol):
 def is_exponential(feature_map: FeatureMap) -> TypeGuard[ExponentialMap]:
     """Whether the map is an exponential, to be kept in the range of float32."""
     return hasattr(feature_map, "split")
-
-
-def in_backend(feature_map: FeatureMap, kernels: Any, function: str = "forward") -> Any:
-    """The module of the backend ``kernels`` that has this function of ``feature_map``; without one, the map itself.
-
-    Its ``backward`` may write the gradient of ``x`` over that of ``phi(x)``.
-    """
-    module = getattr(kernels, getattr(feature_map, "kernel", None) or "", None)
-    return module if hasattr(module, function) else feature_map
 
 
 def check_feature_map(feature_map: Any) -> None:

@@ -35,7 +35,6 @@ from linattn_ref.attention.features.feature_map_protocol import (
     FeatureMap,
     check_feature_map,
     check_linear,
-    in_backend,
     is_exponential,
 )
 from linattn_ref.attention.features.feature_maps_exact import (
@@ -64,7 +63,6 @@ __all__ = [
     "favor_relu",
     "favor_trig",
     "gaussian",
-    "in_backend",
     "is_exponential",
     "orthogonal_gaussian",
     "quadratic",

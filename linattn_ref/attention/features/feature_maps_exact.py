@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array, is_number
 from linattn_ref.attention.features.feature_map_protocol import ExponentialMap
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.options import is_number
 
 __all__ = ["elu_plus_one", "quadratic", "relu", "taylor_exp", "taylor_gaussian"]
 
@@ -105,14 +105,11 @@ class Quadratic(NamedTuple):
     """What :func:`quadratic` makes."""
 
     c: float
+    positive: bool = True
 
     @property
     def name(self) -> str:
         return f"quadratic({self.c:g})"
-
-    @property
-    def positive(self) -> bool:
-        return True
 
     def width(self, d: int) -> int:
         return 1 + d + d * (d + 1) // 2

@@ -42,7 +42,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features.feature_maps_exact import RELU_EPS, exponential
 from linattn_ref.attention.features.feature_maps_random import (
     check_omega,
@@ -52,7 +51,7 @@ from linattn_ref.attention.features.feature_maps_random import (
     rows_for,
     sine_cosine_backward,
 )
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import Array, plain_numbers
 
 __all__ = ["favor_hyperbolic", "favor_positive", "favor_relu", "favor_trig"]
 
@@ -77,14 +76,8 @@ class FavorTrig(NamedTuple):
 
     omega: Array  # (m, D)
     scale: float = 1.0
-
-    @property
-    def name(self) -> str:
-        return "favor_trig"
-
-    @property
-    def positive(self) -> bool:
-        return False
+    name: str = "favor_trig"
+    positive: bool = False
 
     def width(self, d: int) -> int:
         return 2 * rows_for(self.omega, d)
@@ -117,18 +110,9 @@ class FavorPositive(NamedTuple):
 
     omega: Array  # (m, D)
     scale: float = 1.0
-
-    @property
-    def name(self) -> str:
-        return "favor_positive"
-
-    @property
-    def kernel(self) -> str:
-        return "favor_positive"  # of a kernel room: its steps
-
-    @property
-    def positive(self) -> bool:
-        return True
+    name: str = "favor_positive"
+    kernel: str = "favor_positive"  # of a kernel room: its steps
+    positive: bool = True
 
     def width(self, d: int) -> int:
         return rows_for(self.omega, d)
@@ -166,14 +150,8 @@ class FavorHyperbolic(NamedTuple):
 
     omega: Array  # (m, D)
     scale: float = 1.0
-
-    @property
-    def name(self) -> str:
-        return "favor_hyperbolic"
-
-    @property
-    def positive(self) -> bool:
-        return True
+    name: str = "favor_hyperbolic"
+    positive: bool = True
 
     def width(self, d: int) -> int:
         return 2 * rows_for(self.omega, d)
@@ -207,14 +185,8 @@ class FavorRelu(NamedTuple):
 
     omega: Array  # (m, D)
     scale: float = 1.0
-
-    @property
-    def name(self) -> str:
-        return "favor_relu"
-
-    @property
-    def positive(self) -> bool:
-        return True
+    name: str = "favor_relu"
+    positive: bool = True
 
     def width(self, d: int) -> int:
         return rows_for(self.omega, d)

@@ -30,8 +30,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from linattn_ref.attention.arguments import Array, check_array
-from linattn_ref.attention.plain_numbers import plain_numbers
+from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.options import check_sizes
+from linattn_ref.op.shapes import check_array
 
 __all__ = [
     "gaussian",
@@ -84,9 +85,7 @@ def orthogonal_gaussian(
 
 
 def _check_draw(m: int, D: int, rng: np.random.Generator) -> None:
-    for name, size in (("m", m), ("D", D)):
-        if not isinstance(size, (int, np.integer)) or size < 1:
-            raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+    check_sizes(m=m, D=D)
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
 
@@ -110,18 +109,9 @@ class RfaGaussian(NamedTuple):
     """What :func:`rfa_gaussian` makes."""
 
     omega: Array  # (m, D)
-
-    @property
-    def name(self) -> str:
-        return "rfa_gaussian"
-
-    @property
-    def kernel(self) -> str:
-        return "rfa"  # of a kernel room: its steps
-
-    @property
-    def positive(self) -> bool:
-        return False
+    name: str = "rfa_gaussian"
+    kernel: str = "rfa"  # of a kernel room: its steps
+    positive: bool = False
 
     def width(self, d: int) -> int:
         return 2 * rows_for(self.omega, d)
@@ -147,18 +137,9 @@ class RfaArccos(NamedTuple):
     """What :func:`rfa_arccos` makes."""
 
     omega: Array  # (m, D)
-
-    @property
-    def name(self) -> str:
-        return "rfa_arccos"
-
-    @property
-    def kernel(self) -> str:
-        return "rfa"
-
-    @property
-    def positive(self) -> bool:
-        return True
+    name: str = "rfa_arccos"
+    kernel: str = "rfa"
+    positive: bool = True
 
     def width(self, d: int) -> int:
         return rows_for(self.omega, d)

@@ -7,7 +7,7 @@
 
 ``segment_means``, ``pinv_exact``, ``pinv_iterative``, ``depthwise``      of Nyström attention
 ``max_pool``, ``strided_convolution``                                     of Linformer, in place of a matrix
-``dynamic_projection``, ``layer_norm``, ``near_keys``                     of the Long-Short Transformer
+``dynamic_projection``, ``near_keys``                                     of the Long-Short Transformer
 ``lsh_hashing``                                                           of Reformer
 ``gate``, ``decay_gate``                                                  gates made of the layer's input
 """
@@ -20,7 +20,6 @@ __all__ = [
     "dynamic_projection",
     "gate",
     "heads",
-    "layer_norm",
     "lsh_hashing",
     "masks",
     "max_pool",

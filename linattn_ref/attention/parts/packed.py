@@ -84,7 +84,7 @@ def backward(d_out: Array, saved: Saved, *, d_state: Any = None) -> Any:
             before.append((members, d_after or with_scale_of(state, each_array(np.zeros_like, state))))
             continue
         more = {} if d_after is None else {"d_state": d_after}
-        grads.append(saved.page_backward(cut(d_out, rows, axis), inner, **more))
+        grads.append(saved.page_backward(cut(d_out, rows, axis), inner, **more))  # (2)
         before.append((members, getattr(grads[-1], "state", None)))
     found = {name: [getattr(each, name) for each in grads] for name in grads[0]._fields}
     state = {"state": joined(before)} if found.pop("state", None) else {}

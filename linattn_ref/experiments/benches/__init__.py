@@ -1,4 +1,4 @@
-"""Comparisons with other packages, a figure and a table each; ``bench_x_peers`` makes the calls of the others.
+"""Comparisons with other packages, a figure and a table each; `publishing.registry` lists them.
 
 ``engine`` is what they share: how results are compared and time is measured, the table, the drawing; ``peers`` finds
 the other packages, and ``limits`` has what cannot be faster.

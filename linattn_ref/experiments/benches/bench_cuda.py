@@ -23,9 +23,8 @@ the speed of a copy, and ``2 C M`` (forward) or ``7 C M`` multiply-adds a row at
 precision; the larger of the two. The speeds are measured in the same run.
 """
 
-from __future__ import annotations
-
 import importlib
+import importlib.metadata
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -33,12 +32,14 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import engine
-from linattn_ref.experiments.benches.bench_cuda_peers import Call, Inputs, kernels
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.benches.peers import version
+from linattn_ref.experiments.publishing import markdown, style
+from linattn_ref.experiments.publishing.restore import Results
 
-__all__ = ["Results", "compute", "draw", "table"]
+__all__ = ["compute", "draw", "table"]
 
 LENGTHS = tuple(2**power for power in range(10, 21))
 TOLERANCE = {"float32": 1e-2, "bfloat16": 1e-1}  # of the largest number: others may round to tensor cores' precision
@@ -58,30 +59,6 @@ LOOKS = {
 LIMITS = ("limit of linear", "limit of linear bfloat16")
 
 
-class Row(NamedTuple):
-    """One kernel at one length."""
-
-    task: str  # FORWARD or BOTH
-    length: int
-    kernel: str
-    median_ms: float
-    min_ms: float
-    mib: float  # beyond the inputs
-
-
-class Results(NamedTuple):
-    device: str
-    batch: int
-    heads: int
-    width: int  # D = C = M
-    repeats: int
-    copy_gb_s: float  # read and written
-    matrix_tflops: float  # float32, no tensor cores
-    bfloat16_tflops: float  # bfloat16, on tensor cores
-    versions: dict[str, str]
-    rows: tuple[Row, ...]
-
-
 def compute(
     *,
     lengths: Sequence[int] = LENGTHS,
@@ -92,19 +69,26 @@ def compute(
     patience: float = 2.0,
     seed: int = 0,
 ) -> Results:
-    """Time the kernels on the current GPU.
+    """Compare the GPU kernels with PyTorch, flash-linear-attention and fast-transformers, if installed.
+
+    Needs an NVIDIA GPU, PyTorch and the cuda12 or cuda13 extra. Time by CUDA events, and memory.
 
     Parameters
     ----------
     lengths : sequence of int
-        ``N = L``.
-    batch, heads, width : int
-        ``B``, ``H`` and ``D = M``.
+        ``N = L``, by default powers of 2 from 1024 to 1048576.
+    batch : int
+        ``B``.
+    heads : int
+        ``H``.
+    width : int
+        ``C = D = M``.
     repeats : int
         Rounds, after one that is not counted.
     patience : float
         Seconds; a kernel that took longer is left out at greater lengths.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------
@@ -120,7 +104,7 @@ def compute(
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(seed)
     calls, versions = kernels(torch, cuda)
-    rows: list[Row] = []
+    rows: list[Results] = []
     tried = set(calls)
     for length in sorted(lengths):
         inputs = Inputs(*torch.randn((4, batch, heads, length, width), device="cuda"))
@@ -130,18 +114,115 @@ def compute(
             given = inputs_of(name, inputs)
             for task in (FORWARD, BOTH):
                 row = measure(torch, partial(calls[name], given, task == BOTH), repeats)
-                if row is None or row[0] > 1e3 * patience:
+                if row is None or row.median_ms > 1e3 * patience:
                     tried.discard(name)
                 if row is not None:
-                    rows.append(Row(task, length, name, *row))
+                    rows.append(Results(task=task, length=length, kernel=name, **row))
             del given
         del inputs
-    products = matrix_speed(torch, torch.float32, repeats), matrix_speed(torch, torch.bfloat16, repeats)
-    name = torch.cuda.get_device_name()
-    return Results(name, batch, heads, width, repeats, copy_speed(torch, repeats), *products, versions, tuple(rows))
+    return Results(
+        device=torch.cuda.get_device_name(),
+        batch=batch,
+        heads=heads,
+        width=width,  # D = C = M
+        repeats=repeats,
+        copy_gb_s=copy_speed(torch, repeats),  # read and written
+        matrix_tflops=matrix_speed(torch, torch.float32, repeats),  # no tensor cores
+        bfloat16_tflops=matrix_speed(torch, torch.bfloat16, repeats),  # on tensor cores
+        versions=versions,
+        rows=tuple(rows),
+    )
 
 
-# --- Measuring ------------------------------------------------------------------------------------------------------
+# --- What is compared ------------------------------------------------------------------------------------------------
+
+
+class Inputs(NamedTuple):
+    q: Any  # (B, H, N, D), a tensor on the GPU
+    k: Any
+    v: Any
+    d_out: Any
+
+
+Call = Callable[[Inputs, bool], Sequence[Any]]  # inputs, whether to go back -> out; d_q, d_k, d_v
+
+
+def kernels(torch: Any, cuda: Any) -> tuple[dict[str, Call], dict[str, str]]:
+    """Each as a function of inputs and whether to go back, giving output and gradients; and versions of packages."""
+    calls: dict[str, Call] = {
+        "linear": partial(ours, linear, cuda),
+        "softmax": partial(ours, softmax, cuda),
+        "linear bfloat16": partial(our_linear_kernel, torch, cuda.causal_product),
+        "softmax bfloat16": partial(our_softmax_kernel, cuda.softmax),
+    }
+    calls["SDPA"] = calls["SDPA bfloat16"] = partial(theirs, torch, partial(sdpa, torch))
+    versions = {"PyTorch": torch.__version__, "numba-cuda": importlib.metadata.version("numba-cuda")}
+    try:
+        chunk = importlib.import_module("fla.ops.linear_attn").chunk_linear_attn
+        calls["flash-linear-attention"] = partial(theirs, torch, partial(fla, torch, chunk))
+        calls["flash-linear-attention bfloat16"] = calls["flash-linear-attention"]
+        versions["flash-linear-attention"] = version("flash-linear-attention", "fla-core")
+    except ImportError:
+        pass
+    try:
+        importlib.import_module("fast_transformers.causal_product.causal_product_cuda")
+        product = importlib.import_module("fast_transformers.causal_product").causal_dot_product
+        calls["fast-transformers"] = partial(theirs, torch, partial(fast_transformers, torch, product))
+        versions["fast-transformers"] = version("pytorch-fast-transformers")
+    except ImportError:
+        pass
+    return calls, versions
+
+
+def ours(mechanism: Any, cuda: Any, inputs: Inputs, both: bool) -> Sequence[Any]:
+    q, k, v, d_out = inputs
+    out, saved = mechanism.forward(q, k, v, causal=True, kernels=cuda)
+    return (out, *mechanism.backward(d_out, saved)) if both else (out,)
+
+
+def our_softmax_kernel(softmax: Any, inputs: Inputs, both: bool) -> Sequence[Any]:
+    q, k, v, d_out = inputs
+    options = None, True, q.shape[-1] ** -0.5
+    out, log_sum_exp = softmax.forward(q, k, v, *options)
+    return (out, *softmax.backward(d_out, q, k, v, out, log_sum_exp, *options)) if both else (out,)
+
+
+def our_linear_kernel(torch: Any, product: Any, inputs: Inputs, both: bool) -> Sequence[Any]:
+    phi_q, phi_k = (torch.nn.functional.elu(x) + 1 for x in inputs[:2])
+    arrays = phi_q, phi_k, inputs.v, None, None
+    out, denominator, *_ = product.normalised_forward(*arrays, 1e-6)
+    if not both:
+        return (out,)
+    d_phi_q, d_phi_k, d_v, *_ = product.normalised_backward(inputs.d_out, None, None, *arrays, out, denominator)
+    return out, d_phi_q * phi_q.clamp(max=1), d_phi_k * phi_k.clamp(max=1), d_v  # slope 1, or exp(x) where below 0
+
+
+def theirs(torch: Any, function: Callable[..., Any], inputs: Inputs, both: bool) -> Sequence[Any]:
+    if not both:
+        with torch.no_grad():
+            return (function(*inputs[:3]),)
+    leaves = [x.detach().requires_grad_() for x in inputs[:3]]
+    out = function(*leaves)
+    return out.detach(), *torch.autograd.grad(out, leaves, inputs.d_out)
+
+
+def sdpa(torch: Any, q: Any, k: Any, v: Any) -> Any:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def fla(torch: Any, chunk: Callable[..., Any], q: Any, k: Any, v: Any) -> Any:
+    phi_q, phi_k = (torch.nn.functional.elu(x) + 1 for x in (q, k))
+    rows = (x.transpose(1, 2).contiguous() for x in (phi_q, phi_k, v))  # (B, N, H, D)
+    out, _ = chunk(*rows, scale=1.0, normalize=True)
+    return out.transpose(1, 2)
+
+
+def fast_transformers(torch: Any, product: Callable[..., Any], q: Any, k: Any, v: Any) -> Any:
+    phi_q, phi_k = (torch.nn.functional.elu(x) + 1 for x in (q, k))
+    return product(phi_q, phi_k, v.contiguous())
+
+
+# --- Measuring -----------------------------------------------------------------------------------------------------
 
 
 def inputs_of(name: str, inputs: Inputs) -> Inputs:
@@ -162,8 +243,8 @@ def compare(calls: Mapping[str, Call], inputs: Inputs) -> None:
             engine.compare("causal", results, tolerance, to=other)
 
 
-def measure(torch: Any, call: Callable[[], Any], repeats: int) -> tuple[float, float, float] | None:
-    """Median and least milliseconds, and MiB; None if there is not enough memory."""
+def measure(torch: Any, call: Callable[[], Any], repeats: int) -> Results | None:
+    """Milliseconds, and MiB beyond the inputs; None if there is not enough memory."""
     times = []
     try:
         call()
@@ -181,7 +262,7 @@ def measure(torch: Any, call: Callable[[], Any], repeats: int) -> tuple[float, f
         torch.cuda.empty_cache()
         return None
     mib = (torch.cuda.max_memory_allocated() - before) / 2**20
-    return statistics.median(times), min(times), mib
+    return Results(median_ms=statistics.median(times), min_ms=min(times), mib=mib)
 
 
 def copy_speed(torch: Any, repeats: int) -> float:
@@ -189,7 +270,7 @@ def copy_speed(torch: Any, repeats: int) -> float:
     x = torch.empty(2**28, dtype=torch.float32, device="cuda")
     y = torch.empty_like(x)
     measured = measure(torch, partial(y.copy_, x), repeats)
-    return float("nan") if measured is None else 2 * x.numel() * 4 / measured[1] / 1e6
+    return float("nan") if measured is None else 2 * x.numel() * 4 / measured.min_ms / 1e6
 
 
 def matrix_speed(torch: Any, dtype: Any, repeats: int) -> float:
@@ -197,7 +278,7 @@ def matrix_speed(torch: Any, dtype: Any, repeats: int) -> float:
     n = 4096
     x = torch.randn((n, n), device="cuda").to(dtype)
     measured = measure(torch, partial(torch.matmul, x, x), repeats)
-    return float("nan") if measured is None else 2 * n**3 / measured[1] / 1e9
+    return float("nan") if measured is None else 2 * n**3 / measured.min_ms / 1e9
 
 
 def limit_ms(results: Results, task: str, length: int, limit: str = LIMITS[0]) -> float:
@@ -209,32 +290,28 @@ def limit_ms(results: Results, task: str, length: int, limit: str = LIMITS[0]) -
     return max(moved_ms, rows * products * results.width**2 * 2 / tflops / 1e9)
 
 
-# --- Showing --------------------------------------------------------------------------------------------------------
+# --- Showing -------------------------------------------------------------------------------------------------------
 
 
 def table(results: Results) -> str:
     """Milliseconds as a Markdown table, a line a task and length, and below it what stands in it."""
     names = [name for name in LOOKS if any(row.kernel == name for row in results.rows)]
-    lines = [
-        f"| task | N | {' | '.join([*names, *LIMITS])} |",
-        f"| --- | {'---: | ' * (len(names) + 3)}".rstrip(),
-    ]
+    lines = []
     found = {(row.task, row.length, row.kernel): row for row in results.rows}
     for task in (FORWARD, BOTH):
         for length in sorted({row.length for row in results.rows}):
             cells = [found.get((task, length, name)) for name in names]
             numbers = [f"{row.median_ms:.3g}" if row else "" for row in cells]
             numbers += [f"{limit_ms(results, task, length, limit):.3g}" for limit in LIMITS]
-            lines.append(f"| {task} | {length} | {' | '.join(numbers)} |")
-    lines += [
-        "",
+            lines.append((task, length, *numbers))
+    note = [
         f"{results.device}, B = {results.batch}, H = {results.heads}, D = M = {results.width}, float32 unless named, "
         f"causal; milliseconds, median of {results.repeats}. Limit: a copy moves {results.copy_gb_s:.0f} GB/s, a "
         f"matrix product does {results.matrix_tflops:.1f} TFLOP/s in float32, "
         f"{results.bfloat16_tflops:.1f} in bfloat16. "
         + engine.compared(results.versions, ("flash-linear-attention", "fast-transformers")),
     ]
-    return "\n".join(lines)
+    return engine.page(markdown.table(("task", "N", *names, *LIMITS), lines), note=note)
 
 
 def draw(results: Results) -> Figure:

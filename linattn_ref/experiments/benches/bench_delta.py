@@ -15,8 +15,6 @@ this processor can do.
 `engine` says how time is measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,15 +22,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.attention.arguments import Array
+from linattn_ref.attention import chunked_delta
 from linattn_ref.experiments.benches import engine, peers
-from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve
+from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, FORWARD, PASSES, TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
 from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels.jit.loops import delta_product as fast
 from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK
-from linattn_ref.kernels.reference import delta_product as reference
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 
@@ -60,21 +59,26 @@ class Inputs(NamedTuple):
     d_out: Array
 
 
-@engine.bench("heads", "width", "repeats")
+@engine.bench("heads", "width", "repeats", settings={"lengths": 6})
 def compute(
     *, lengths: Sequence[int] = (1024, 4096), heads: int = 8, width: int = 64, repeats: int = 3, seed: int = 0
 ) -> engine.Measured:
-    """Time ``jit``, the reference, the gated product and, where it is installed, flash-linear-attention.
+    """Compare the delta rule with flash-linear-attention's naive files on one thread, if installed.
+
+    And with gated linear attention. CPU time, the kernels in turn in one process.
 
     Parameters
     ----------
     lengths : sequence of int
         ``N``.
-    heads, width : int
-        ``H`` and ``C = M``.
+    heads : int
+        ``H``.
+    width : int
+        ``C = M``.
     repeats : int
         Rounds, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------
@@ -120,10 +124,8 @@ def find_naive() -> dict[str, Any]:
 
 def _compared(inputs: Inputs, task: str, passes: str, torch: Any, naive: dict[str, Any]) -> dict[str, Call]:
     """By name, ``jit`` first: the same result. Of gradients that of the queries is compared."""
-    calls: dict[str, Call] = {
-        name: partial(_ours, kernel, *_rows(inputs), passes)
-        for name, kernel in (("jit", fast), ("reference", reference))
-    }
+    rows = _rows(inputs)
+    calls: dict[str, Call] = {"jit": partial(_ours, *rows, passes), "reference": partial(_page, *rows, passes)}
     if naive and inputs.v.shape[-2] % peers.FLA_ROWS == 0:
         form = partial(_theirs, torch, naive[task], NAIVE[task][2], inputs)
         calls[PEER] = partial(peers.in_torch, torch, form, inputs[:4], inputs.d_out, passes == BOTH)
@@ -135,10 +137,15 @@ def _rows(inputs: Inputs) -> tuple[Inputs, Array, Array]:
     return inputs, inputs.beta[..., None] * inputs.v, inputs.beta[..., None] * inputs.k
 
 
-def _ours(kernel: Any, inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:
+def _ours(inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:
     rows = inputs.q, inputs.k, v, erase, inputs.log_gate, None
-    out, _, u = kernel.forward(*rows)
-    return (out,) if passes == FORWARD else (out, kernel.backward(inputs.d_out, None, *rows, u)[0])
+    out, _, u = fast.forward(*rows)
+    return (out,) if passes == FORWARD else (out, fast.backward(inputs.d_out, None, *rows, u)[0])
+
+
+def _page(inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:
+    out, saved = chunked_delta.forward(inputs.q, inputs.k, v, erase, inputs.log_gate)
+    return (out,) if passes == FORWARD else (out, chunked_delta.backward(inputs.d_out, saved).q)
 
 
 def _theirs(torch: Any, function: Any, tokens_first: bool, inputs: Inputs, q: Any, k: Any, v: Any, beta: Any) -> Any:
@@ -154,7 +161,7 @@ def _yardsticks(inputs: Inputs, passes: str) -> dict[str, Call]:
     """What has another result, or none."""
     rows = inputs._replace(log_gate=np.log1p(-inputs.beta / 10)), inputs.v, None
     limit = partial(multiply_adds, multiply_adds_of(inputs, passes), np.float32)
-    return {PRODUCT: partial(_ours, fast, *rows, passes), LIMIT: limit}
+    return {PRODUCT: partial(_ours, *rows, passes), LIMIT: limit}
 
 
 def multiply_adds_of(inputs: Inputs, passes: str) -> int:
@@ -167,7 +174,7 @@ def multiply_adds_of(inputs: Inputs, passes: str) -> int:
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def table(results: engine.Results) -> str:
+def table(results: Results) -> str:
     """The comparison as a Markdown table, a line a task and length, and below it what stands in it."""
     lines = engine.table(("gate", "passes", "N"), results.rows, (*LOOKS, LIMIT))
     note = (
@@ -179,15 +186,19 @@ def table(results: engine.Results) -> str:
     return engine.page(lines, note=note)
 
 
-def draw(results: engine.Results) -> Figure:
+def draw(results: Results) -> Figure:
     """Linear attention whose state corrects itself, on one thread of a CPU, eight heads of 64, float32: time a
     token against length, without a gate, with one a head and one a channel, forward and with the backward pass.
     """
 
-    def curve(kernel: str, task: str, passes: str) -> Curve:
-        colour, marker = LOOKS[kernel]
-        points = engine.per_token(engine.rows_of(results, task=task, passes=passes, kernel=kernel))
-        return Curve(kernel if kernel == PRODUCT else f"{kernel}, {task}", colour, marker + LINES[task], points)
-
-    drawn = [(kernel, task) for kernel in LOOKS for task in TASKS if kernel != PRODUCT or task == GATED]
-    return engine.draw({passes: [curve(*each, passes) for each in drawn] for passes in PASSES}, PER_TOKEN)
+    lines: engine.Lines = {
+        kernel if kernel == PRODUCT else f"{kernel}, {task}": (
+            colour,
+            marker + LINES[task],
+            {"kernel": kernel, "task": task},
+        )
+        for kernel, (colour, marker) in LOOKS.items()
+        for task in TASKS
+        if kernel != PRODUCT or task == GATED
+    }
+    return engine.draw(results, BY_PASSES, lines)

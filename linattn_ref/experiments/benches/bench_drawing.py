@@ -24,36 +24,32 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2, tables 4 and 5.
 """
 
-from __future__ import annotations
-
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import reported
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.bench_drawing_ways import OURS, Size, measured, packages
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.timing import one_thread
-from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing import labels, markdown, style
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 from linattn_ref.op.workspace import workspace
 
-__all__ = ["NETWORKS", "OURS", "PRINTED", "WAYS", "Results", "Row", "alone", "best", "compute", "draw", "table", "told"]
+__all__ = ["NETWORKS", "OURS", "PRINTED", "WAYS", "Results", "alone", "best", "compute", "draw", "table", "told"]
 
 
 NETWORKS = {
     "MNIST": Size(8, 8, 256, 1024, 784, (32, 196, 392, 588, 784)),
     "CIFAR-10": Size(16, 8, 256, 1024, 3072, (32, 1024, 2048, 3072)),
 }
-QUICK = {"MNIST": Size(2, 2, 8, 16, 784, (32, 784)), "CIFAR-10": Size(3, 2, 8, 16, 3072, (32, 512))}
 ANEW = ("softmax", "lsh-1", "lsh-4")
 WAYS = ("softmax", "stateful-softmax", "lsh-1", "lsh-4", "linear")  # as the paper's tables have them
 PRINTED = {  # tables 4 and 5
@@ -79,45 +75,35 @@ COLOURS = {
 LOOKS = {OURS: "o-", peers.PYTORCH: "s--", peers.FAST: "^:"}
 
 
-class Row(NamedTuple):
-    """One way to draw with one network."""
-
-    network: str
-    way: str
-    by: str  # the package
-    batch: int
-    positions: NDArray[np.int64]  # (T,)
-    seconds: Array  # (T,), CPU time of a pixel of the whole batch: the median of the rounds
-    image: float  # seconds of all pixels of the whole batch, integrated
-    images_per_second: float
-
-
-class Results(NamedTuple):
-    rounds: int
-    versions: dict[str, str]  # of the other packages
-    rows: tuple[Row, ...]
+QUICK = {
+    "sizes": {
+        "MNIST": Size(2, 2, 8, 16, 784, (32, 784)),
+        "CIFAR-10": Size(3, 2, 8, 16, 3072, (32, 512)),
+    }
+}
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
+    sizes: Mapping[str, Size] = NETWORKS,
     rounds: int = 3,
-    parts: str | os.PathLike[str] | None = None,
-    resume: bool = False,
+    **where: Any,
 ) -> Results:
-    """Time a pixel at some positions, in every way that is installed; seven minutes.
+    """Time an image in five ways beside PyTorch and fast-transformers, if installed (Table 5).
+
+    Networks of the paper's sizes, MNIST's and CIFAR-10's, at some positions and batch sizes. CPU time, in turn.
 
     Parameters
     ----------
     seed : int
         Draws the networks, which no time depends on.
-    quick : bool
-        Small networks: for tests.
+    sizes : mapping
+        By the name of a network.
     rounds : int
         Of timing, of which the median counts, after one that does not. A pixel that took 0.3 s in that one is timed
         once more, and one that took 3 s not again: then that one counts.
-    parts, resume
+    **where
         As in `measure_all`: a part is a way and a batch size, of all packages, which are timed in turn.
 
     Raises
@@ -128,7 +114,6 @@ def compute(
     torch = engine.find("torch")
     package = None if torch is None else peers.fast_transformers("builders").get(peers.FAST)
     versions = peers.versions(torch, {peers.FAST: package})
-    sizes = QUICK if quick else NETWORKS
     settings = {"sizes": sizes, "rounds": rounds, "seed": seed, "packages": versions}
     tasks = {
         f"{name}-{way}-{batch}": partial(measured, size, way, batch, rounds, seed, torch, package)
@@ -137,7 +122,7 @@ def compute(
         for batch in BATCHES[name, way]
     }
     with one_thread(torch), workspace():
-        found = measure_all(tasks, settings, parts=parts, resume=resume)
+        found = measure_all(tasks, settings, **where)
     rows = [
         _row(name, way, by, batch, size, seconds)
         for name, size in sizes.items()
@@ -145,25 +130,34 @@ def compute(
         for batch in BATCHES[name, way]
         for by, seconds in zip(packages(way, torch, package), found[f"{name}-{way}-{batch}"], strict=True)
     ]
-    return Results(rounds, versions, tuple(rows))
+    return Results(rounds=rounds, versions=versions, rows=tuple(rows))  # versions: of the other packages
 
 
-def _row(name: str, way: str, by: str, batch: int, size: Size, seconds: Array) -> Row:
+def _row(name: str, way: str, by: str, batch: int, size: Size, seconds: Array) -> Results:
     positions = np.array(size.positions)
     image = float(CubicSpline(positions, seconds)(np.arange(1, size.numbers + 1)).sum())
-    return Row(name, way, by, batch, positions, seconds, image, batch / image)
+    return Results(
+        network=name,
+        way=way,
+        by=by,  # the package
+        batch=batch,
+        positions=positions,  # (T,)
+        seconds=seconds,  # (T,), CPU time of a pixel of the whole batch: the median of the rounds
+        image=image,  # seconds of all pixels of the whole batch, integrated
+        images_per_second=batch / image,
+    )
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def best(results: Results, network: str, way: str, by: str = OURS) -> Row | None:
+def best(results: Results, network: str, way: str, by: str = OURS) -> Results | None:
     """The batch size of most images a second; None where that package has no such way."""
     rows = [row for row in results.rows if (row.network, row.way, row.by) == (network, way, by)]
     return max(rows, key=lambda row: row.images_per_second, default=None)
 
 
-def alone(results: Results, network: str, way: str, by: str = OURS) -> Row | None:
+def alone(results: Results, network: str, way: str, by: str = OURS) -> Results | None:
     """At batch size 1."""
     rows = {(row.network, row.way, row.by): row for row in results.rows if row.batch == 1}
     return rows.get((network, way, by))
@@ -182,7 +176,7 @@ def table(results: Results) -> str:
     for name, (images, seconds) in PRINTED.items():
         here = (name, "by", "B = 1: s an image", "over linear", "best B", "images a second", "times softmax")
         paper = ("in print, CPU: s an image", "over linear", "in print, GPU: images a second", "times softmax")
-        lines += [_line(here + paper), _line(("---", "---", *("---:",) * 9))]
+        rows = []
         for way in WAYS:
             printed = (
                 seconds[way].cpu,
@@ -192,8 +186,9 @@ def table(results: Results) -> str:
             )
             for by in LOOKS:
                 if cells := told(results, name, way, by):
-                    lines.append(_line((way, by, *cells, *(printed if by == OURS else [""] * 4))))
-        lines.append("")
+                    rows.append([way, by, *cells, *(printed if by == OURS else [""] * 4)])
+        shown = [[f"{cell:.3g}" if isinstance(cell, float) else cell for cell in row] for row in rows]
+        lines += [*markdown.table(here + paper, shown, "llr"), ""]
     return "\n".join([*lines, engine.compared(results.versions, (peers.PYTORCH, peers.FAST))])
 
 
@@ -205,10 +200,6 @@ def told(results: Results, network: str, way: str, by: str) -> tuple[float, ...]
         return None
     gain = most.images_per_second / softmax.images_per_second
     return one.image, one.image / linear.image, most.batch, most.images_per_second, gain
-
-
-def _line(cells: Sequence[Any]) -> str:
-    return f"| {' | '.join(f'{cell:.3g}' if isinstance(cell, float) else str(cell) for cell in cells)} |"
 
 
 def draw(results: Results) -> Figure:
@@ -232,18 +223,17 @@ def draw(results: Results) -> Figure:
     for pixel, written in zip(panels[0], ends, strict=True):  # when all limits are set
         labels.at_ends(pixel, pixel.lines, written, rows=2)
     for rate in panels[1]:
-        rate.set_xticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
-        rate.minorticks_off()
-        labels.at_ends(rate, rate.lines, [str(line.get_label()).strip("_") for line in rate.lines], rows=2)
+        labels.ticks(rate, [1, 4, 16, 64, 256])
+        labels.at_ends(rate, rows=2)
     panels[0][0].set(ylabel="CPU time of a pixel (ms)")
     return figure
 
 
-def _draw_rates(axes: Axes, rows: Sequence[Row]) -> None:
+def _draw_rates(axes: Axes, rows: Sequence[Results]) -> None:
     for way, by in dict.fromkeys((row.way, row.by) for row in rows):
         points = [(row.batch, row.images_per_second) for row in rows if (row.way, row.by) == (way, by)]
         label = way.replace("stateful-softmax", "cache") if by == OURS else ""
-        axes.plot(*zip(*points, strict=True), LOOKS[by], color=COLOURS[way], label=label or "_")
+        axes.plot(*zip(*points, strict=True), LOOKS[by], color=COLOURS[way], label=label)
 
 
 def _short(seconds: float) -> str:

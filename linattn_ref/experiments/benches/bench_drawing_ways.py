@@ -4,8 +4,6 @@ Before the clock starts all packages are asked for the same scores. Hashing is l
 planes itself.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +14,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, reformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import bench_generation_peers as peers
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.bench_generation import compiled
@@ -26,6 +23,7 @@ from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
 from linattn_ref.nn import mechanism, post_norm
 from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op import Array
 
 __all__ = ["OURS", "STATEFUL", "Size", "measured", "packages"]
 

@@ -15,8 +15,6 @@ Katharopoulos et al. (2020), "Transformers are RNNs: fast autoregressive transfo
 authors' slides at ICML, the last one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -25,16 +23,16 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import engine, peers
-from linattn_ref.experiments.benches.engine import Fields, Row
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import markdown, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, post_norm, relu
+from linattn_ref.op import Array
 
-__all__ = ["SEQUENCES", "Results", "compute", "draw", "table"]
+__all__ = ["SEQUENCES", "compute", "draw", "table"]
 
 SEQUENCES = 10
 WARM_UP = {"layers": 1, "length": 64}
@@ -51,24 +49,21 @@ class Sizes(NamedTuple):
     hidden: int = 3072
 
 
-class Results(engine.Results):
-    """And megabytes by attention and kernel."""
+def compute(*, layers: int = 12, length: int = 4000, repeats: int = 3, seed: int = 0) -> Results:
+    """Compare an encoder with PyTorch and fast-transformers on one thread, if installed.
 
-    sizes: Sizes
-    memory: tuple[Fields, ...]
-
-
-def compute(*, layers: int = Sizes().layers, length: int = Sizes().length, repeats: int = 3, seed: int = 0) -> Results:
-    """Time all layers on one sequence, and measure their memory.
+    12 heads, width 768, one sequence, linear and softmax, forward; the most memory in use. CPU time, in turn.
 
     Parameters
     ----------
     layers : int
+        Of the encoder.
     length : int
         Tokens.
     repeats : int
         Rounds of timing, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------
@@ -81,18 +76,17 @@ def compute(*, layers: int = Sizes().layers, length: int = Sizes().length, repea
     """
     engine.check_counts(layers=layers, length=length, repeats=repeats)
     sizes = Sizes(layers, length)
-    rows: list[Row] = []
-    memory: list[Fields] = []
+    rows: list[Results] = []
+    memory: list[Results] = []
     for attention in ("linear", "softmax"):
         mine = in_new_process(times, attention, sizes, repeats, seed, malloc=KEEP)
         rows += mine
         for row in mine:
             peak = in_new_process(peak_of, attention, row.kernel, sizes, seed, malloc=HAND_BACK)
-            memory.append(Fields(attention=attention, kernel=row.kernel, megabytes=peak / 1e6))
+            memory.append(Results(attention=attention, kernel=row.kernel, megabytes=peak / 1e6))
     torch = engine.find("torch")
     versions = peers.versions(torch, peers.fast_transformers("builders") if torch else {})
-    measured = {"versions": versions, "rows": tuple(rows), "memory": tuple(memory)}
-    return Results(sizes=sizes, repeats=repeats, **measured)
+    return Results(sizes=sizes, repeats=repeats, versions=versions, rows=tuple(rows), memory=tuple(memory))
 
 
 def own_layers(attention: str, params: tuple[block.Params, ...], x: Array, heads: int) -> Callable[[], Array]:
@@ -166,7 +160,7 @@ def layers_of(attention: str, sizes: Sizes, seed: int) -> dict[str, Callable[[],
 # --- In a process of its own ----------------------------------------------------------------------------------------
 
 
-def times(attention: str, sizes: Sizes, repeats: int, seed: int) -> list[Row]:
+def times(attention: str, sizes: Sizes, repeats: int, seed: int) -> list[Results]:
     """The rows of one attention, after the outputs have been compared."""
     with one_thread(engine.find("torch")):
         calls = layers_of(attention, sizes, seed)
@@ -188,20 +182,21 @@ def peak_of(attention: str, kernel: str, sizes: Sizes, seed: int) -> int:
 def table(results: Results) -> str:
     """A row a kernel, and a note."""
     sizes = results.sizes
-    lines = [
-        f"| attention | who | {sizes.layers} layers on one sequence, s | times jit's | on {SEQUENCES}, s | peak, MB |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
-    ]
+    timed = f"{sizes.layers} layers on one sequence, s"
+    header = "attention", "who", timed, "times jit's", f"on {SEQUENCES}, s", "peak, MB"
+    rows = []
     for row, memory in zip(results.rows, results.memory, strict=True):
         seconds, ratio = row.median_ms / 1e3, f"{row.ratio_median:.2f} ({row.ratio_min:.2f})"
-        numbers = f"{seconds:.1f} | {ratio} | {SEQUENCES * seconds:.0f} | {memory.megabytes:.0f}"
-        lines.append(f"| {row.attention} | {row.kernel} | {numbers} |")
+        numbers = f"{seconds:.1f}", ratio, f"{SEQUENCES * seconds:.0f}", f"{memory.megabytes:.0f}"
+        rows.append((row.attention, row.kernel, *numbers))
     note = (
         f"Sequences of {sizes.length} tokens; {sizes.heads} heads, width {sizes.width}, feed-forward layers of "
         f"{sizes.hidden}, forward, float32, one thread. CPU time, median of {results.repeats} rounds; times jit's: "
         f"median (least); {SEQUENCES} sequences: {SEQUENCES} times one. The peak is that of one sequence."
     )
-    return engine.page(lines, note=[note, engine.compared(results.versions, [peers.PYTORCH, peers.FAST])])
+    return engine.page(
+        markdown.table(header, rows, "llr"), note=[note, engine.compared(results.versions, [peers.PYTORCH, peers.FAST])]
+    )
 
 
 def draw(results: Results) -> Figure:

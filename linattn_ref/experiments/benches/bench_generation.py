@@ -14,8 +14,6 @@ Images are drawn as `linattn_ref.models.generate` does it, sampling included (:f
 `engine` says how time is measured.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,17 +25,18 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import bench_generation_peers as ways
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.bench_generation_peers import Stateful
-from linattn_ref.experiments.benches.engine import TOLD, Call, Fields
+from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import read_once
-from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing import labels, markdown, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
 from linattn_ref.nn import mechanism, post_norm
+from linattn_ref.op import Array
 
 __all__ = ["compiled", "compute", "draw", "network", "seconds_per_token", "table"]
 
@@ -50,22 +49,18 @@ ATTENTION = {"linear": linear, "softmax": softmax}
 ORDER = ("jit", "causal.step", "pytorch", "fast-transformers", "weights read once")
 
 
-class Results(engine.Results):
-    """Of each attention and batch size, milliseconds a pixel of all images by stretch, seconds, images a second."""
-
-    images: tuple[Fields, ...]
-
-
-@engine.bench("repeats", results=Results)
+@engine.bench("repeats", settings={"batches": 1})
 def compute(
     *,
     batches: Sequence[int] = (1, 16),
     images: Sequence[int] = (1, 4, 16, 64),
-    pixels: int = PIXELS,
+    pixels: int = 784,
     repeats: int = 21,
     seed: int = 0,
 ) -> engine.Measured:
-    """Time a token beside the peers that are installed, and images.
+    """Compare a token of a whole network with PyTorch and fast-transformers on one thread, if installed.
+
+    And draw images of 784 pixels, by linear attention and softmax's cache. CPU time, in turn in one process.
 
     Parameters
     ----------
@@ -78,6 +73,7 @@ def compute(
     repeats : int
         Rounds, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------
@@ -201,11 +197,16 @@ def seconds_per_token(
     return seconds
 
 
-def _images(attention: str, batch: int, pixels: int, rng: Generator) -> Fields:
+def _images(attention: str, batch: int, pixels: int, rng: Generator) -> Results:
     seconds = seconds_per_token(*network(attention, rng), batch, pixels, rng)
-    whole, pixel_ms = STRETCH * sum(seconds), tuple(1e3 * each for each in seconds)
-    found = {"pixel_ms": pixel_ms, "seconds": whole, "images_per_second": batch / whole}
-    return Fields(attention=attention, batch=batch, **found)
+    whole = STRETCH * sum(seconds)
+    return Results(
+        attention=attention,
+        batch=batch,
+        pixel_ms=tuple(1e3 * each for each in seconds),  # of all images, by stretch
+        seconds=whole,
+        images_per_second=batch / whole,
+    )
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------
@@ -218,17 +219,20 @@ def table(results: Results) -> str:
     by its is the most that could be reached. fast-transformers is the package of the paper's authors.
     """
     lines = engine.table(("B",), results.rows, ORDER)
-    images = ["| attention | B | seconds a batch | images a second | first pixel | last pixel |"]
-    images.append("| --- | --- | ---: | ---: | ---: | ---: |")
-    for each in results.images:
-        ends = f"{each.pixel_ms[0]:.2f} ms | {each.pixel_ms[-1]:.2f} ms"
-        numbers = f"{each.seconds:.2f} | {each.images_per_second:.2f} | {ends}"
-        images.append(f"| {each.attention} | {each.batch} | {numbers} |")
+    header = "attention", "B", "seconds a batch", "images a second", "first pixel", "last pixel"
+    rows = [
+        (
+            *(each.attention, each.batch, f"{each.seconds:.2f}", f"{each.images_per_second:.2f}"),
+            *(f"{each.pixel_ms[end]:.2f} ms" for end in (0, -1)),
+        )
+        for each in results.images
+    ]
     note = (
         f"{LAYERS} layers, H = {HEADS}, E = {WIDTH}, feed-forward {HIDDEN}, float32, one thread, {results.repeats} "
         f"rounds; a token of the whole batch. {TOLD}"
     )
     ends = f"First and last pixel: the mean of {STRETCH}, of the whole batch."
+    images = markdown.table(header, rows, "llr")
     return engine.page(lines, images, note=[note, engine.compared(results.versions, (peers.PYTORCH, peers.FAST)), ends])
 
 
@@ -239,26 +243,23 @@ def draw(results: Results) -> Figure:
     """
     figure, (pixel, rate) = style.figure(1, 2, height=0.42)
     batches = sorted({each.batch for each in results.images})
-    lines, names = [], []
     for each in results.images:
         if each.batch not in (batches[0], batches[-1]):
             continue
         place = STRETCH * (np.arange(len(each.pixel_ms)) + 0.5)
         look = "-" if each.batch == batches[0] else "--"
         values = [1e3 * ms / each.batch for ms in each.pixel_ms]
-        lines += pixel.plot(place, values, look, color=style.MECHANISMS[each.attention])
-        names.append(f"{each.attention},\nB = {each.batch}")
+        label = f"{each.attention},\nB = {each.batch}"
+        pixel.plot(place, values, look, color=style.MECHANISMS[each.attention], label=label)
     pixel.set(title="a pixel", xlabel="position", ylabel="CPU time / B (µs)", yscale="log")
     for name in dict.fromkeys(each.attention for each in results.images):
         chosen = [each for each in results.images if each.attention == name]
         points = [each.batch for each in chosen], [each.images_per_second for each in chosen]
-        (line,) = rate.plot(*points, "o-", color=style.MECHANISMS[name])
-        line.set_label(name)
+        rate.plot(*points, "o-", color=style.MECHANISMS[name], label=name)
     rate.set(title="images", xlabel="batch size", ylabel="images a second", xscale="log")
-    rate.set_xticks(batches, [str(batch) for batch in batches])
-    rate.minorticks_off()
+    labels.ticks(rate, batches)
     rate.set_ylim(bottom=0)
     pixel.set_ylim(pixel.get_ylim())
-    labels.at_ends(pixel, lines, names)
-    labels.at_ends(rate, rate.lines, [str(line.get_label()) for line in rate.lines])
+    labels.at_ends(pixel)
+    labels.at_ends(rate)
     return figure

@@ -16,18 +16,16 @@ as long), linear attention's of four at batch sizes 1 and 64, and the cache, wit
 the noise of it (``scaled_dot_product_attention`` among them). All run in ``torch.inference_mode``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.peers import EPS, tensors
 from linattn_ref.models.causal import Params
+from linattn_ref.op import Array
 
 __all__ = ["CHUNK", "Anew", "Stateful", "anew_by_hand", "by_hand", "encoder", "recurrent_encoder"]
 

@@ -16,8 +16,6 @@ is compared: fast-transformers' kernels are given theirs, and the others get the
 which on Linux is told to hand nothing back meanwhile (`memory.kept_memory`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,18 +24,19 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.bench_linear_steps import STEP, STEP_KERNEL, steps
-from linattn_ref.experiments.benches.engine import PER_TOKEN, TOLD, Call, Curve, Row
+from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
 from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.recurrence import causal_cost
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.loops import causal_product as fast
 from linattn_ref.kernels.jit.loops import causal_product_plain as plain
-from linattn_ref.kernels.reference import causal_product as chunked
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 
@@ -68,7 +67,7 @@ class Inputs(NamedTuple):
     d_out: Array  # (B, H, N, M)
 
 
-@engine.bench("heads", "width", "step_width", "repeats")
+@engine.bench("heads", "width", "step_width", "repeats", settings={"lengths": 3, "batches": 2})
 def compute(
     *,
     lengths: Sequence[int] = (1024, 4096, 16384, 65536),
@@ -77,10 +76,12 @@ def compute(
     width: int = 64,
     step_width: int = 32,
     repeats: int = 7,
-    compiled: bool = True,
+    compile: bool = True,
     seed: int = 0,
 ) -> engine.Measured:
-    """Time ``jit`` beside the other kernels here and, where they are installed, PyTorch and fast-transformers.
+    """Compare causal linear attention with PyTorch and two other packages on one thread, if installed.
+
+    They are fast-transformers and flash-linear-attention. CPU time, the kernels in turn in one process.
 
     Parameters
     ----------
@@ -88,13 +89,18 @@ def compute(
         ``N = L``.
     batches : sequence of int
         Batch sizes of the steps.
-    heads, width, step_width : int
-        ``H``, ``D = M``, and ``D = M`` of the steps.
+    heads : int
+        ``H``.
+    width : int
+        ``C = D = M``.
+    step_width : int
+        ``D = M`` of the steps.
     repeats : int
         Rounds, after one that is not counted; at most ``FEW`` beyond the length ``LONG``.
-    compiled : bool
-        Whether to try ``torch.compile``: it needs a C++ compiler and some seconds a length.
+    compile : bool
+        ``torch.compile``, which needs a C++ compiler and some seconds a length.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------
@@ -109,7 +115,7 @@ def compute(
         for length in lengths:
             inputs = Inputs(*rng.standard_normal((4, 1, heads, length, width)).astype(np.float32))
             rounds = repeats if length <= LONG else min(repeats, FEW)
-            for task, calls in _passes(inputs, torch, packages, compiled):
+            for task, calls in _passes(inputs, torch, packages, compile):
                 yield from engine.measure({"task": task, "size": length}, calls, rounds, tolerance=TOLERANCE)
         for batch in batches:
             for task, calls in steps(batch, heads, step_width, torch, packages.get(peers.FAST), rng):
@@ -135,7 +141,10 @@ def _passes(
     phi = inputs._replace(q=elu_plus_one.forward(inputs.q)[0], k=elu_plus_one.forward(inputs.k)[0])
     double, once = Inputs(*(x.astype(np.float64) for x in phi)), inputs.v.size * inputs.k.shape[-1]  # N C M, all heads
     forms = in_pytorch(torch, compiled) if torch is not None else {}
-    attention: dict[str, Call] = {name: partial(_attention, room, inputs) for name, room in OURS.items()}
+    attention: dict[str, Call] = {
+        name: partial(engine.run, linear, inputs[:3], inputs.d_out, engine.BOTH, causal=True, kernels=backend)
+        for name, backend in OURS.items()
+    }
     if peers.FLA in packages and inputs.v.shape[-2] % peers.FLA_ROWS == 0:
         forms[peers.FLA], theirs = (partial(form, packages[peers.FLA]) for form in (fla_product, fla_attention))
         attention[peers.FLA] = partial(peers.in_torch, torch, theirs, inputs[:3], inputs.d_out, True)
@@ -149,7 +158,7 @@ def _passes(
             "jit float64": partial(_product, fast, double, both),
             "multiply-adds alone": partial(multiply_adds, products * once, phi.v.dtype),
             "jit plain": partial(_plain, phi, both),
-            "reference": partial(_product, chunked, phi, both, None, None),
+            "reference": partial(_in_chunks, phi, both),
         }
         for name, form in forms.items():
             product[name] = partial(peers.in_torch, torch, form, phi[:3], phi.d_out, both)
@@ -159,22 +168,22 @@ def _passes(
     yield ATTENTION, attention
 
 
-def _product(kernel: Any, inputs: Inputs, both: bool, *gates: None) -> Sequence[Array]:
+def _product(kernel: Any, inputs: Inputs, both: bool) -> Sequence[Array]:
     *qkv, d_out = inputs
-    out, _ = kernel.forward(*qkv, *gates, None)
-    return (out, *kernel.backward(d_out, None, *qkv, *gates, None)[:3]) if both else (out,)
+    out, _ = kernel.forward(*qkv, None)
+    return (out, *kernel.backward(d_out, None, *qkv, None)[:3]) if both else (out,)
+
+
+def _in_chunks(inputs: Inputs, both: bool) -> Sequence[Array]:
+    *qkv, d_out = inputs
+    out, saved = causal_cost.chunks_forward(*qkv)
+    return (out, *causal_cost.chunks_backward(d_out, saved)) if both else (out,)
 
 
 def _plain(inputs: Inputs, both: bool) -> Sequence[Array]:
     q, k, v, d_out = inputs
     out, _ = plain.forward_by_row(q, k, v, None)
     return (out, *plain.backward_by_row(d_out, None, q, k, v, None)[:3]) if both else (out,)
-
-
-def _attention(room: Any, inputs: Inputs) -> Sequence[Array]:
-    *qkv, d_out = inputs
-    out, saved = linear.forward(*qkv, causal=True, kernels=room)
-    return out, *linear.backward(d_out, saved)[:3]
 
 
 # --- Other packages -------------------------------------------------------------------------------------------------
@@ -237,24 +246,24 @@ def fla_attention(naive: Any, q: Any, k: Any, v: Any) -> Any:
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def _is_step(row: Row) -> bool:
+def _is_step(row: Results) -> bool:
     return row.task in (STEP, STEP_KERNEL)
 
 
-def best_torch(rows: Iterable[Row]) -> list[Row]:
+def best_torch(rows: Iterable[Results]) -> list[Results]:
     """The rows with only the fastest of PyTorch's forms of each pass, called ``pytorch``; of steps all."""
-    kept: list[Row] = []
-    fastest: dict[tuple[str, int], Row] = {}
+    kept: list[Results] = []
+    fastest: dict[tuple[str, int], Results] = {}
     for row in rows:
         setting = row.task, row.size
         if _is_step(row) or not row.kernel.startswith("pytorch"):
             kept.append(row)
         elif setting not in fastest or row.median_ms < fastest[setting].median_ms:
             fastest[setting] = row
-    return [*kept, *(Row(**{**vars(row), "kernel": "pytorch"}) for row in fastest.values())]
+    return [*kept, *(Results({**row, "kernel": "pytorch"}) for row in fastest.values())]
 
 
-def table(results: engine.Results) -> str:
+def table(results: Results) -> str:
     """The comparison as two Markdown tables, of passes and of steps, a line a task and size; below, what they are.
 
     One thread, all in turn in one process; all find the memory for their results in the process, since new memory
@@ -282,13 +291,10 @@ def table(results: engine.Results) -> str:
     return engine.page(passes, steps, note=[note, compared])
 
 
-def draw(results: engine.Results) -> Figure:
+def draw(results: Results) -> Figure:
     """Causal linear attention on one thread of a CPU, eight heads of 64, float32: time a token of the causal
     product against length, forward and with the backward pass. PyTorch: at each length the fastest of four forms.
     """
     rows = best_torch(results.rows)
-
-    def curve(kernel: str, task: str) -> Curve:
-        return Curve(kernel, *LOOKS[kernel], engine.per_token(engine.rows_of(rows, task=task, kernel=kernel)))
-
-    return engine.draw({task: [curve(kernel, task) for kernel in LOOKS] for task in (FORWARD, BOTH)}, PER_TOKEN)
+    lines: engine.Lines = {name: (*look, {"kernel": name}) for name, look in LOOKS.items()}
+    return engine.draw(rows, {task: {"task": task} for task in (FORWARD, BOTH)}, lines)

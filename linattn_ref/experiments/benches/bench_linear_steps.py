@@ -8,8 +8,6 @@ fast-transformers has a module for it, ``RecurrentLinearAttention``, which takes
 no gradient is asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -18,11 +16,12 @@ import numpy as np
 from numpy.random import Generator
 
 from linattn_ref.attention import linear
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.experiments.benches.engine import Call
 from linattn_ref.experiments.benches.peers import EPS
 from linattn_ref.kernels import jit, reference
+from linattn_ref.kernels.jit.loops import causal_product
+from linattn_ref.op import Array
 
 __all__ = ["STEP", "STEP_KERNEL", "steps"]
 
@@ -39,10 +38,10 @@ def steps(
     q, k, v = rng.standard_normal((3, batch, heads, width)).astype(np.float32)
     phi_q, phi_k = elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0]
     start = partial(linear.init_state, (batch, heads), width, width, dtype=v.dtype)
-    alone: dict[str, Call] = {}
+    at_once = start()
+    alone: dict[str, Call] = {"jit": lambda: (causal_product.step(phi_q, phi_k, v, at_once.s, at_once.z, EPS),)}
     whole: dict[str, Call] = {}
     for name, backend in (("jit", jit), ("reference", reference)):
-        alone[name] = partial(_kernel_step, backend, phi_q, phi_k, v, start())
         whole[name] = _step(backend, q, k, v, start(), overwrite_state=True)
     whole["jit, new state"] = _step(jit, q, k, v, start(), overwrite_state=False)
     if torch is not None:
@@ -52,10 +51,6 @@ def steps(
     if package is not None:
         whole["fast-transformers"] = recurrent_module(torch, package, q, k, v, *start()[:2])
     yield from ((STEP_KERNEL, alone), (STEP, whole))
-
-
-def _kernel_step(backend: Any, phi_q: Array, phi_k: Array, v: Array, state: linear.State) -> Sequence[Array]:
-    return (backend.causal_product.step(phi_q, phi_k, v, state.s, state.z, EPS),)
 
 
 def _step(backend: Any, q: Array, k: Array, v: Array, state: linear.State, *, overwrite_state: bool) -> Call:

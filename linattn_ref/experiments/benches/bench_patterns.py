@@ -3,30 +3,39 @@
 `engine` says how time is measured. PyTorch's attention to all pairs is another function, and its results are not
 compared; it shows what the pattern saves.
 
-All numbers are of the attention alone, without projections (`bench_patterns_peers`). A window is given as the keys on
+Longformer and BigBird are HuggingFace's modules (``transformers``), of which the attention alone runs: their linear
+projections are replaced by modules that hand out the given queries, keys and values, and BigBird's random blocks by
+the given ones, which its heads share. Windows alone are fast-transformers' (``pytorch-fast-transformers``) two products
+in C++ with a softmax between. Inputs are brought into the order that each package wants before the clock starts.
+
+ A window is given as the keys on
 each side: ``window=256`` is HuggingFace's ``attention_window=512`` and fast-transformers' ``local_context=513``.
 """
 
-from __future__ import annotations
-
+import importlib
+import inspect
+import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.sparse import bigbird, local, longformer, part
-from linattn_ref.experiments.benches import bench_patterns_peers as peers_of
 from linattn_ref.experiments.benches import engine
-from linattn_ref.experiments.benches.bench_patterns_peers import ALL_PAIRS, GLOBAL_TOKEN, Inputs
-from linattn_ref.experiments.benches.engine import BOTH, PASSES, TOLD, Curve
+from linattn_ref.experiments.benches.engine import BOTH, PASSES, TOLD, Call
+from linattn_ref.experiments.benches.peers import FAST, PYTORCH, in_torch
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit, reference
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 
+GLOBAL_TOKEN = 0
+ALL_PAIRS = "pytorch, all pairs"
 TITLES = {"local": "sliding window", "longformer": "Longformer", "bigbird": "BigBird"}
 PAGES = {"local": (local, 3), "longformer": (longformer, 6), "bigbird": (bigbird, 3)}  # and how many arrays it takes
 LOOKS = {
@@ -41,7 +50,19 @@ OUTPUTS = ("out", "d_q", "d_k", "d_v", "d_q_global", "d_k_global", "d_v_global")
 TOLERANCE = 1e-4  # of the largest number: some 1000 roundings in float32
 
 
-@engine.bench("heads", "width", "window", "block", "drawn", "repeats")
+class Inputs(NamedTuple):
+    """One sequence: everything ``(1, H, N, D)``."""
+
+    q: Array
+    k: Array
+    v: Array
+    q_global: Array
+    k_global: Array
+    v_global: Array
+    d_out: Array
+
+
+@engine.bench("heads", "width", "window", "block", "drawn", "repeats", settings={"lengths": 6})
 def compute(
     *,
     lengths: Sequence[int] = (1024, 2048, 4096),
@@ -53,21 +74,28 @@ def compute(
     repeats: int = 5,
     seed: int = 0,
 ) -> engine.Measured:
-    """Time ``jit``, ``reference`` and, where they are installed, the other packages, in float32 at batch size 1.
+    """Compare local, Longformer's and BigBird's attention with other packages on one thread, if installed.
+
+    CPU time, the kernels in turn in one process.
 
     Parameters
     ----------
     lengths : sequence of int
         ``N = L``. HuggingFace's modules take part where it is a multiple of ``2 window``, or of ``block``.
-    heads, width : int
-        ``H``, and ``D = M``.
+    heads : int
+        ``H``.
+    width : int
+        ``D = M``.
     window : int
         Keys on each side, of ``local`` and ``longformer``; the latter has one global token besides.
-    block, drawn : int
-        BigBird's block, and how many random ones each has beside three of window and two global.
+    block : int
+        Of BigBird.
+    drawn : int
+        Random blocks that each has beside three of window and two global.
     repeats : int
         Rounds, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------
@@ -76,7 +104,7 @@ def compute(
     RuntimeError
         Two kernels disagree.
     """
-    peers, rng = peers_of.find(), np.random.default_rng(seed)
+    found, rng = find(), np.random.default_rng(seed)
     pairs: list[tuple[str, int, int]] = []
     for length in lengths:
         inputs = Inputs(*rng.standard_normal((len(Inputs._fields), 1, heads, length, width)).astype(np.float32))
@@ -87,22 +115,17 @@ def compute(
             "bigbird": {"block": block, "random_blocks": random_blocks},
         }
         for mechanism, own in options.items():
+            page, count = PAGES[mechanism]
             pairs.append((mechanism, length, count_pairs(mechanism, length, own)))
             for passes in PASSES:
                 calls = {
-                    name: partial(_ours, room, mechanism, inputs, own, passes)
-                    for name, room in (("jit", jit), ("reference", reference))
-                } | peers_of.calls(mechanism, peers, inputs, own, passes == BOTH)
+                    name: partial(engine.run, page, inputs[:count], inputs.d_out, passes, **own, kernels=backend)
+                    for name, backend in (("jit", jit), ("reference", reference))
+                } | calls_of_others(mechanism, found, inputs, own, passes == BOTH)
                 setting = {"mechanism": mechanism, "length": length, "passes": passes}
                 compared: dict[str, Any] = {"tolerance": TOLERANCE, "apart": [ALL_PAIRS], "outputs": OUTPUTS}
                 yield from engine.measure(setting, calls, repeats, **compared)
-    return {"versions": peers.versions, "pairs": tuple(pairs)}
-
-
-def _ours(room: Any, mechanism: str, inputs: Inputs, options: dict[str, Any], passes: str) -> Sequence[Array]:
-    page, count = PAGES[mechanism]
-    out, saved = page.forward(*inputs[:count], **options, kernels=room)
-    return (out, *page.backward(inputs.d_out, saved)) if passes == BOTH else (out,)
+    return {"versions": found.versions, "pairs": tuple(pairs)}
 
 
 def count_pairs(mechanism: str, length: int, options: dict[str, Any]) -> int:
@@ -113,7 +136,162 @@ def count_pairs(mechanism: str, length: int, options: dict[str, Any]) -> int:
     return part.count_pairs(PAGES[mechanism][0].parts_of(*lengths, **options))
 
 
-def table(results: engine.Results) -> str:
+# --- Other packages ---------------------------------------------------------------------------------------------------
+
+
+class Peers(NamedTuple):
+    """The modules; None for what is not installed."""
+
+    torch: Any
+    longformer: Any
+    bigbird: Any
+    local: Any
+    versions: dict[str, str]
+
+
+def find() -> Peers:
+    """What there is to compare with."""
+    torch = engine.find("torch")
+    if torch is None:
+        return Peers(None, None, None, None, {})
+    longformer = engine.find("transformers.models.longformer.modeling_longformer")
+    bigbird = engine.find("transformers.models.big_bird.modeling_big_bird")
+    local = engine.find("fast_transformers.local_product")
+    found = {
+        PYTORCH: torch,
+        "transformers": longformer and engine.find("transformers"),
+        FAST: local and engine.find("fast_transformers"),
+    }
+    return Peers(torch, longformer, bigbird, local, {n: m.__version__ for n, m in found.items() if m is not None})
+
+
+def calls_of_others(
+    mechanism: str, peers: Peers, inputs: Inputs, options: dict[str, Any], with_gradient: bool
+) -> dict[str, Call]:
+    """By name, those that can take this length."""
+    found, length = {}, inputs.q.shape[-2]
+    if mechanism == "local" and peers.local:
+        found[FAST] = windows(peers, inputs, options["window"], with_gradient)
+    if mechanism == "longformer" and peers.longformer and length % (2 * options["window"]) == 0:
+        found["transformers"] = longformer_peer(peers, inputs, options["window"], with_gradient)
+    if mechanism == "bigbird" and peers.bigbird and length % options["block"] == 0:
+        found["transformers"] = bigbird_peer(peers, inputs, **options, with_gradient=with_gradient)
+    if peers.torch:  # softmax attention without any pattern
+        attention = peers.torch.nn.functional.scaled_dot_product_attention
+        found[ALL_PAIRS] = partial(in_torch, peers.torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
+    return found
+
+
+# --- fast-transformers ---------------------------------------------------------------------------------------------
+
+
+def windows(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> Call:
+    """fast-transformers' local attention. It takes an ``(N, N)`` mask of zeros, made beforehand."""
+    torch, local = peers.torch, peers.local
+    n, scale = inputs.q.shape[-2], 1 / math.sqrt(inputs.q.shape[-1])
+    mask, lengths = torch.zeros(n, n), torch.full((1,), n)
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        scores = local.local_dot_product(q, k, mask, lengths, 2 * window + 1)  # (1, H, N, 2 window + 1)
+        return local.local_weighted_average(torch.softmax(scale * scores, -1), v)
+
+    return partial(in_torch, torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
+
+
+# --- HuggingFace ---------------------------------------------------------------------------------------------------
+
+
+def longformer_peer(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> Call:
+    """``LongformerSelfAttention`` with one global token; its ``attention_window`` is both sides together."""
+    torch, (_, heads, n, width) = peers.torch, inputs.q.shape
+    own_order = [_in_columns(x) for x in inputs]  # (N, 1, H D)
+    config = importlib.import_module("transformers").LongformerConfig(
+        hidden_size=heads * width,
+        num_attention_heads=heads,
+        attention_window=[2 * window],
+        attention_probs_dropout_prob=0.0,
+    )
+    module = peers.longformer.LongformerSelfAttention(config, 0)
+    mask = torch.zeros(1, n)
+    mask[0, GLOBAL_TOKEN] = 10_000  # its mark for a global token
+    hidden = torch.zeros(1, n, heads * width)  # looked at for its shape alone
+    options = {"attention_mask": mask, "is_index_masked": mask < 0, "is_index_global_attn": mask > 0}
+
+    def attention(*tensors: Any) -> Any:
+        names = ("query", "key", "value", "query_global", "key_global", "value_global")
+        for name, x in zip(names, tensors, strict=True):
+            setattr(module, name, _given(torch, x))
+        return module(hidden, **options, is_global_attn=True)[0].transpose(0, 1)  # (N, 1, H D)
+
+    *arrays, d_out = own_order
+    call = partial(in_torch, torch, attention, arrays, d_out, with_gradient)
+    return lambda: [_in_heads(x, heads) for x in call()]
+
+
+def _in_columns(x: Array) -> Array:
+    """``(1, H, N, D)`` as ``(N, 1, H D)``, Longformer's own order."""
+    return np.ascontiguousarray(x[0].swapaxes(0, 1)).reshape(x.shape[2], 1, -1)
+
+
+def _in_heads(x: Array, heads: int) -> Array:
+    """``(N, 1, H D)`` as ``(1, H, N, D)``, a view."""
+    return x.reshape(len(x), heads, -1).swapaxes(0, 1)[None]
+
+
+def _given(torch: Any, x: Any) -> Any:
+    """A module in place of a projection: the first rows of ``x``, as many as there are in what it is called with.
+
+    A copy, since the queries are divided in place. Row 0 is the global token.
+    """
+
+    class Given(torch.nn.Module):
+        def forward(self, hidden: Any) -> Any:
+            return x[: len(hidden)].clone()
+
+    return Given()
+
+
+def bigbird_peer(
+    peers: Peers, inputs: Inputs, block: int, random_blocks: NDArray[np.intp], with_gradient: bool
+) -> Call:
+    """``BigBirdBlockSparseAttention``: three blocks of window, the first and the last global, the random ones given."""
+    torch, (_, heads, n, width) = peers.torch, inputs.q.shape
+    drawn = random_blocks[1:-1]  # (blocks - 2, r)
+    config = importlib.import_module("transformers").BigBirdConfig(
+        hidden_size=heads * width,
+        num_attention_heads=heads,
+        block_size=block,
+        num_random_blocks=drawn.shape[1],
+        max_position_embeddings=n,
+    )
+    module, count = peers.bigbird.BigBirdBlockSparseAttention(config).eval(), drawn.shape[1]
+    module._bigbird_block_rand_mask = lambda *args, **kwargs: drawn
+    module._bigbird_block_rand_mask_with_head = lambda *args, **kwargs: [drawn] * heads
+    masks = peers.bigbird.BigBirdModel.create_masks_for_block_sparse_attn(torch.ones(1, n), block)
+    blocked, band_mask, from_mask, to_mask = masks
+    options = {"band_mask": band_mask, "from_mask": from_mask, "to_mask": to_mask}
+    options |= {"from_blocked_mask": blocked, "to_blocked_mask": blocked, "n_heads": heads, "n_rand_blocks": count}
+    options |= {"attention_head_size": width, "from_block_size": block, "to_block_size": block, "batch_size": 1}
+    options |= {"from_seq_len": n, "to_seq_len": n, "seed": 0, "plan_from_length": n, "plan_num_rand_blocks": count}
+    if "output_attentions" in inspect.signature(module.bigbird_block_sparse_attention).parameters:
+        options["output_attentions"] = False
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return module.bigbird_block_sparse_attention(q, k, v, **options)[0].reshape(n, 1, -1)  # (N, 1, H D)
+
+    call = partial(in_torch, torch, attention, [*inputs[:3]], _in_columns(inputs.d_out), with_gradient)
+
+    def in_heads() -> Sequence[Array]:
+        out, *gradients = call()
+        return _in_heads(out, heads), *gradients
+
+    return in_heads
+
+
+# --- Showing ----------------------------------------------------------------------------------------------------------
+
+
+def table(results: Results) -> str:
     """The comparison as a Markdown table, a line a setting, and below it what stands in it."""
     share = {(mechanism, length): f"{count / length**2:.1%}" for mechanism, length, count in results.pairs}
     header = ("mechanism", "N = L", "passes", "pairs")
@@ -126,14 +304,11 @@ def table(results: engine.Results) -> str:
     return engine.page(lines, note=[setting, TOLD, "Attention alone, without projections.", compared])
 
 
-def draw(results: engine.Results) -> Figure:
+def draw(results: Results) -> Figure:
     """Attention with sparse patterns on one thread of a CPU, forward and backward, batch size 1: time a token
     against the length, beside the packages that have the same pattern, and beside PyTorch's attention to all pairs.
     """
 
-    def curve(kernel: str, mechanism: str) -> Curve:
-        rows = engine.rows_of(results, mechanism=mechanism, passes=BOTH, kernel=kernel)
-        return Curve(kernel, *LOOKS[kernel], engine.per_token(rows))
-
-    panels = {title: [curve(kernel, name) for kernel in LOOKS] for name, title in TITLES.items()}
-    return engine.draw(panels, "µs a token, both passes")
+    lines: engine.Lines = {name: (*look, {"kernel": name}) for name, look in LOOKS.items()}
+    panels = {title: {"mechanism": name, "passes": BOTH} for name, title in TITLES.items()}
+    return engine.draw(results, panels, lines, "µs a token, both passes")

@@ -9,8 +9,6 @@ of the ``1e-4``.
 `engine` says how time is measured.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import warnings
@@ -22,12 +20,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import performer
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.experiments.benches import engine, peers
-from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve
+from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, PASSES, TOLD, Call
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit, reference
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 
@@ -38,7 +37,7 @@ TOLERANCE = 1e-3  # of the largest number; some 10^4 roundings of float32: expon
 LOOKS = {"jit": (style.BLUE, "o"), "reference": (style.GREY, "^"), PEER: (style.VERMILLION, "D")}
 
 
-@engine.bench("heads", "width", "features", "repeats")
+@engine.bench("heads", "width", "features", "repeats", settings={"lengths": 4})
 def compute(
     *,
     lengths: Sequence[int] = (1024, 4096),
@@ -48,17 +47,24 @@ def compute(
     repeats: int = 5,
     seed: int = 0,
 ) -> engine.Measured:
-    """Time ``jit`` beside the reference and, where it is installed, performer-pytorch.
+    """Compare the Performer with performer-pytorch on one thread, if that can be imported.
+
+    CPU time, the two in turn in one process.
 
     Parameters
     ----------
     lengths : sequence of int
         ``N = L``.
-    heads, width, features : int
-        ``H``, ``D = M`` and ``m``.
+    heads : int
+        ``H``.
+    width : int
+        ``D = M``.
+    features : int
+        ``m``, random features.
     repeats : int
         Rounds, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------
@@ -75,8 +81,10 @@ def compute(
         for task in (ALL, CAUSAL):
             for passes in PASSES:
                 calls: dict[str, Call] = {
-                    name: partial(_ours, room, qkv, d_out, omega, task, passes)
-                    for name, room in (("jit", jit), ("reference", reference))
+                    name: partial(
+                        engine.run, performer, (*qkv, omega), d_out, passes, causal=task == CAUSAL, kernels=backend
+                    )
+                    for name, backend in (("jit", jit), ("reference", reference))
                 }
                 results = {name: call() for name, call in calls.items()}
                 if peer and not (task == CAUSAL and passes == BOTH and length > BOTH_LONGEST):
@@ -94,11 +102,6 @@ def find_peer() -> Any:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # distutils, and PyTorch's operators that are deprecated
         return engine.find("performer_pytorch.performer_pytorch")
-
-
-def _ours(room: Any, qkv: Sequence[Array], d_out: Array, omega: Array, task: str, passes: str) -> Sequence[Array]:
-    out, saved = performer.forward(*qkv, omega, causal=task == CAUSAL, kernels=room)
-    return (out,) if passes == FORWARD else (out, *performer.backward(d_out, saved)[:3])
 
 
 def _module(torch: Any, peer: Any, omega: Array, task: str) -> Any:
@@ -119,7 +122,7 @@ def _without_epsilons(torch: Any, peer: Any, omega: Array, task: str, q: Any, k:
     return peer.linear_attention(phi_q, phi_k, v)
 
 
-def table(results: engine.Results) -> str:
+def table(results: Results) -> str:
     """The comparison as a Markdown table, a line a task and length, and below it what stands in it."""
     lines = engine.table(("keys", "passes", "N"), results.rows, LOOKS)
     setting = f"B = 1, H = {results.heads}, D = M = {results.width}, m = {results.features}, float32, one thread"
@@ -127,15 +130,14 @@ def table(results: engine.Results) -> str:
     return engine.page(lines, note=note)
 
 
-def draw(results: engine.Results) -> Figure:
+def draw(results: Results) -> Figure:
     """Performer attention on one thread of a CPU, eight heads of 64, 256 positive features, float32: time a token
     against length, over all keys and causal, forward and with the backward pass.
     """
 
-    def curve(name: str, task: str, passes: str) -> Curve:
-        colour, marker = LOOKS[name]
-        points = engine.per_token(engine.rows_of(results, task=task, passes=passes, name=name))
-        return Curve(f"{name}, {task}", colour, marker + ("--" if task == CAUSAL else "-"), points)
-
-    panels = {passes: [curve(name, task, passes) for name in LOOKS for task in (ALL, CAUSAL)] for passes in PASSES}
-    return engine.draw(panels, PER_TOKEN)
+    lines: engine.Lines = {
+        f"{name}, {task}": (colour, marker + look, {"name": name, "task": task})
+        for name, (colour, marker) in LOOKS.items()
+        for task, look in ((ALL, "-"), (CAUSAL, "--"))
+    }
+    return engine.draw(results, BY_PASSES, lines)

@@ -10,8 +10,6 @@ Before anything is timed the two are compared, in one round with the same bucket
 chunk. `engine` says how time is measured; each has its inputs in the layout that it takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,12 +18,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import reformer
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.parts.lsh_hashing import Integers
 from linattn_ref.experiments.benches import engine, peers
-from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, PER_TOKEN, TOLD, Call, Curve
+from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, PASSES, TOLD, Call
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 
@@ -46,7 +45,7 @@ class Hash(NamedTuple):
     causal: bool
 
 
-@engine.bench("heads", "width", "rounds", "chunk", "repeats")
+@engine.bench("heads", "width", "rounds", "chunk", "repeats", settings={"lengths": 4})
 def compute(
     *,
     lengths: Sequence[int] = (1024, 4096),
@@ -57,16 +56,26 @@ def compute(
     repeats: int = 11,
     seed: int = 0,
 ) -> engine.Measured:
-    """Time ``jit`` beside Hugging Face's layer, where it is installed; with ``2 N / chunk`` buckets, as that chooses.
+    """Compare LSH attention with Hugging Face's Reformer on one thread, if that is installed.
+
+    CPU time, the two in turn in one process.
 
     Parameters
     ----------
     lengths : sequence of int
         ``N``, multiples of ``chunk`` and more than it, as the peer needs.
-    heads, width, rounds, chunk : int
+    heads : int
+        ``H``.
+    width : int
+        ``D = M``.
+    rounds : int
+        Of hashing.
+    chunk : int
+        Tokens a chunk.
     repeats : int
         Rounds of timing, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------
@@ -90,12 +99,6 @@ def compute(
                 setting = {"length": n, "causal": causal, "passes": passes}
                 yield from engine.measure(setting, _calls(peer, inputs, hashing, passes), repeats, called="name")
     return {"versions": peers.versions(peer[0], {PEER: engine.find(PEER)}) if peer else {}}
-
-
-def run_jit(inputs: Inputs, hashing: Hash, passes: str) -> Sequence[Array]:
-    """``out``, and ``d_qk`` and ``d_v`` if they are asked for, ``(H, N, D)`` each."""
-    out, saved = reformer.forward(inputs.qk, inputs.v, **hashing._asdict(), kernels=jit)
-    return (out,) if passes == FORWARD else (out, *reformer.backward(inputs.d_out, saved))
 
 
 # --- The peer -------------------------------------------------------------------------------------------------------
@@ -134,7 +137,10 @@ def peer_layer(peer: Any, hashing: Hash, heads: int, width: int) -> Any:
 
 
 def run_peer(peer: Any, layer: Any, inputs: Inputs, passes: str, buckets: Integers | None = None) -> Sequence[Array]:
-    """As :func:`run_jit`; with ``buckets (rounds, H, N)`` instead of its own hash, if given."""
+    """``out``, and ``d_qk`` and ``d_v`` if they are asked for, ``(H, N, D)`` each.
+
+    With ``buckets (rounds, H, N)`` instead of its own hash, if given.
+    """
     torch, (qk, v, d_out) = peer[0], map(_merge, inputs)
     given = {}
     if buckets is not None:
@@ -184,7 +190,9 @@ def _compare(peer: Any, inputs: Inputs, hashing: Hash) -> None:
 
 def _calls(peer: Any, inputs: Inputs, hashing: Hash, passes: str) -> dict[str, Call]:
     """By name."""
-    calls: dict[str, Call] = {"jit": partial(run_jit, inputs, hashing, passes)}
+    *given, d_out = inputs
+    ours = partial(engine.run, reformer, given, d_out, passes, **hashing._asdict(), kernels=jit)
+    calls: dict[str, Call] = {"jit": ours}
     if peer:
         layer = peer_layer(peer, hashing, len(inputs.qk), inputs.qk.shape[-1])
 
@@ -199,7 +207,7 @@ def _calls(peer: Any, inputs: Inputs, hashing: Hash, passes: str) -> dict[str, C
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def table(results: engine.Results) -> str:
+def table(results: Results) -> str:
     """The comparison as a Markdown table, a line a setting, and below it what stands in it."""
     lines = engine.table(("N", "causal", "passes"), results.rows, COLOURS)
     setting = (
@@ -210,14 +218,9 @@ def table(results: engine.Results) -> str:
     return engine.page(lines, note=[setting, TOLD, "Without projections.", compared])
 
 
-def draw(results: engine.Results) -> Figure:
+def draw(results: Results) -> Figure:
     """Reformer's LSH attention on one thread of a CPU, 8 heads of 64, two hash rounds, chunks of 64, float32: time
     a token against length, forward and with the backward pass. Lines: all tokens; dashed: causal.
     """
 
-    def curve(name: str, causal: bool, passes: str) -> Curve:
-        points = engine.per_token(engine.rows_of(results, causal=causal, passes=passes, name=name))
-        return Curve(name + ", causal" * causal, COLOURS[name], "o--" if causal else "o-", points)
-
-    kinds = [(name, causal) for name in COLOURS for causal in (False, True)]
-    return engine.draw({passes: [curve(*kind, passes) for kind in kinds] for passes in PASSES}, PER_TOKEN, log=False)
+    return engine.draw(results, BY_PASSES, engine.causal_lines(COLOURS, "name"), log=False)

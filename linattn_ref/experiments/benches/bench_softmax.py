@@ -3,20 +3,17 @@
 Batch size 1. `engine` says how time is measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import online_softmax, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import engine, peers
-from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, TOLD, Call, Curve, Row
+from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, FORWARD, PASSES, TOLD, Call
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit, reference
 
 __all__ = ["compute", "draw", "table"]
@@ -25,7 +22,7 @@ COLOURS = {"jit": style.BLUE, "pytorch": style.VERMILLION, "reference": style.GR
 TOLERANCE = {"float32": 1e-4, "float64": 1e-11}  # some 1000 roundings
 
 
-@engine.bench("heads", "width", "dtype", "repeats")
+@engine.bench("heads", "width", "dtype", "repeats", settings={"lengths": 4})
 def compute(
     *,
     lengths: Sequence[int] = (256, 512, 1024, 2048, 4096),
@@ -35,18 +32,24 @@ def compute(
     dtype: str = "float32",
     seed: int = 0,
 ) -> engine.Measured:
-    """Time ``jit``, ``reference`` and, where it is installed, PyTorch, at batch size 1.
+    """Compare the softmax kernel with PyTorch's on one thread; without the extra "peers", time it alone.
+
+    CPU time, the kernels in turn in one process.
 
     Parameters
     ----------
     lengths : sequence of int
         ``N = L``. At 4096 a round takes about 10 s, most of it the reference's.
-    heads, width : int
-        ``H``, and ``D = M``.
+    heads : int
+        ``H``.
+    width : int
+        ``D = M``.
     repeats : int
         Rounds, after one that is not counted.
     dtype : {"float32", "float64"}
+        Of all arrays.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------
@@ -62,35 +65,27 @@ def compute(
         *qkv, d_out = rng.standard_normal((4, 1, heads, length, width)).astype(dtype)
         for causal in (False, True):
             for passes in PASSES:
-                task = qkv, d_out, causal, passes
-                calls: dict[str, Call] = {name: partial(_run, name, *task) for name in ("jit", "reference")}
+                pages = {"jit": (softmax, jit), "reference": (online_softmax, reference)}  # neither keeps P
+                calls: dict[str, Call] = {
+                    name: partial(engine.run, page, qkv, d_out, passes, causal=causal, kernels=backend)
+                    for name, (page, backend) in pages.items()
+                }
                 if torch is not None:
-                    calls["pytorch"] = in_pytorch(torch, *task)
+                    attention = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=causal)
+                    calls["pytorch"] = partial(peers.in_torch, torch, attention, qkv, d_out, passes == BOTH)
                 setting = {"length": length, "causal": causal, "passes": passes}
                 yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE[dtype])
     return {"pytorch": torch and torch.__version__}
 
 
-def _run(name: str, qkv: Sequence[Array], d_out: Array, causal: bool, passes: str) -> Sequence[Array]:
-    page, backend = (softmax, jit) if name == "jit" else (online_softmax, reference)  # neither keeps P
-    out, saved = page.forward(*qkv, causal=causal, kernels=backend)
-    return (out,) if passes == FORWARD else (out, *page.backward(d_out, saved))
-
-
-def in_pytorch(torch: Any, qkv: Sequence[Array], d_out: Array, causal: bool, passes: str) -> Call:
-    """PyTorch's kernel, differentiated by it."""
-    attention = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=causal)
-    return partial(peers.in_torch, torch, attention, qkv, d_out, passes == BOTH)
-
-
-def gigaflops(row: Row, heads: int, width: int) -> float:
+def gigaflops(row: Results, heads: int, width: int) -> float:
     """Arithmetic a second: two products of ``2 D`` operations a visible pair forward, five more backward."""
     pairs = row.length * (row.length + 1) / 2 if row.causal else row.length**2
     products = 2 if row.passes == FORWARD else 7
     return products * 2 * width * heads * pairs / row.median_ms / 1e6
 
 
-def table(results: engine.Results) -> str:
+def table(results: Results) -> str:
     """The comparison as a Markdown table, a line a setting, and below it what stands in it."""
     lines = engine.table(("N = L", "causal", "passes"), results.rows, COLOURS)
     setting = f"B = 1, H = {results.heads}, D = M = {results.width}, {results.dtype}, one thread"
@@ -98,16 +93,10 @@ def table(results: engine.Results) -> str:
     return engine.page(lines, note=[f"{setting}, {results.repeats} rounds.", TOLD, compared])
 
 
-def draw(results: engine.Results) -> Figure:
+def draw(results: Results) -> Figure:
     """Softmax attention on one thread of a CPU: arithmetic a second that the mechanism needs (the masked half of a
     causal matrix counts as nothing), forward and with the backward pass. Lines: all keys; dashed: causal.
     """
 
-    def curve(kernel: str, causal: bool, passes: str) -> Curve:
-        rows = engine.rows_of(results, causal=causal, passes=passes, kernel=kernel)
-        points = [(row.length, gigaflops(row, results.heads, results.width)) for row in rows]
-        return Curve(kernel + ", causal" * causal, COLOURS[kernel], "o--" if causal else "o-", points)
-
-    kinds = [(kernel, causal) for kernel in COLOURS for causal in (False, True)]
-    panels = {passes: [curve(*kind, passes) for kind in kinds] for passes in PASSES}
-    return engine.draw(panels, "Gflop/s, one thread", log=False)
+    value, label = partial(gigaflops, heads=results.heads, width=results.width), "Gflop/s, one thread"
+    return engine.draw(results, BY_PASSES, engine.causal_lines(COLOURS), label, value=value, log=False)

@@ -14,36 +14,36 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.experiments.rank.spectrum_inputs import of_noise
+from linattn_ref.op import Array
 from linattn_ref.theory.spectrum import Method
 
-__all__ = ["Results", "compute", "table"]
+__all__ = ["compute", "table"]
 
 SAMPLE = 120  # matrices of the loop, before and after
 
 
-class Results(NamedTuple):
-    matrices: int  # of the figure, without the baselines
-    length: int
-    method: Method
-    workers: int
-    matrix_before: float  # seconds of CPU for one matrix in the bare loop
-    matrix_after: float
-    loop_cpu: float  # the bare loop over all matrices, seconds
-    job_cpu: float
-    job_wall: float
-    ratio: float  # job_cpu / loop_cpu
-
-
 def compute(*, sentences: int = 32, length: int = 512, workers: int = 1, method: Method = "svd") -> Results:
-    """Run the loop, the command, the loop.
+    """Compare the CPU time of `linattn-ref spectrum` with a bare loop of scipy.linalg.svdvals.
+
+    Both go over as many matrices of the same size; imports, forward passes, baselines, workers and drawing count too.
+
+    Parameters
+    ----------
+    sentences : int
+        Of the figure.
+    length : int
+        Tokens a sentence.
+    workers : int
+        Processes, of one BLAS thread each; of the command by default all cores.
+    method : {"svd", "gram"}
+        As in `linattn-ref spectrum`.
 
     Raises
     ------
@@ -58,7 +58,18 @@ def compute(*, sentences: int = 32, length: int = 512, workers: int = 1, method:
         job_cpu, job_wall, n_matrices = run_job(words)
     after = loop_seconds(sample)
     loop_cpu = n_matrices * statistics.mean([before, after])
-    return Results(n_matrices, length, method, workers, before, after, loop_cpu, job_cpu, job_wall, job_cpu / loop_cpu)
+    return Results(
+        matrices=n_matrices,  # of the figure, without the baselines
+        length=length,
+        method=method,
+        workers=workers,
+        matrix_before=before,  # seconds of CPU for one matrix in the bare loop
+        matrix_after=after,
+        loop_cpu=loop_cpu,  # the bare loop over all matrices, seconds
+        job_cpu=job_cpu,
+        job_wall=job_wall,
+        ratio=job_cpu / loop_cpu,
+    )
 
 
 def loop_seconds(matrices: Array) -> float:

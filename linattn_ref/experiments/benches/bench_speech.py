@@ -10,8 +10,6 @@ as one utterance or as several shorter ones. Sounds are random numbers, which ta
 that of an epoch of the synthesised corpus, were all its utterances that long.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,18 +17,19 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data.filterbank import CHANNELS
 from linattn_ref.experiments.benches import engine
-from linattn_ref.experiments.benches.engine import BOTH, FORWARD, TOLD, Fields, Row
+from linattn_ref.experiments.benches.engine import BOTH, FORWARD, TOLD
 from linattn_ref.experiments.learning import speech
 from linattn_ref.experiments.learning.speech import Batch, Shape
 from linattn_ref.experiments.measuring.timing import in_turn
-from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing import labels, markdown, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.models import speech as transformer
 from linattn_ref.models import speech_lstm
 from linattn_ref.nn import ctc, lstm
+from linattn_ref.op import Array
 from linattn_ref.op.workspace import workspace
 
 __all__ = ["NETWORKS", "compute", "draw", "table"]
@@ -43,15 +42,11 @@ NETWORKS = ("softmax", "lsh-4", "linear", "lstm")
 LSTMS = ((32, 100, 40, 320), (16, 200, 256, 128))  # B, T, E, H; the first are the paper's units
 
 
-class Results(engine.Results):
-    """And of each network and length of utterances the seconds of an epoch, the median."""
-
-    epochs: tuple[Fields, ...]
-
-
-@engine.bench("repeats", results=Results)
+@engine.bench("repeats")
 def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3, seed: int = 0) -> engine.Measured:
-    """Time all of it, beside PyTorch where that is installed.
+    """Compare CTC and a bidirectional LSTM with PyTorch's on one thread, if that is installed.
+
+    And time the networks of `linattn-ref train speech` against the length of utterances. CPU time, in turn.
 
     Parameters
     ----------
@@ -60,6 +55,7 @@ def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3,
     repeats : int
         Rounds of timing, after one that is not counted; five times as many of CTC and the LSTMs, which are short.
     seed : int
+        Of all that is drawn.
     """
     if max(lengths) > FRAMES:
         raise ValueError(f"lengths: expected numbers up to {FRAMES}, got {max(lengths)}")
@@ -72,7 +68,7 @@ def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3,
     return {"versions": {"PyTorch": torch.__version__} if torch else {}, "rows": (), "epochs": epochs}
 
 
-def time_ctc(rng: np.random.Generator, repeats: int, torch: Any) -> list[Row]:
+def time_ctc(rng: np.random.Generator, repeats: int, torch: Any) -> list[Results]:
     """The loss and its gradient."""
     b, t, v = 32, 800, SYMBOLS
     scores = (2 * rng.standard_normal((b, t, v))).astype(np.float32)
@@ -99,7 +95,7 @@ def time_ctc(rng: np.random.Generator, repeats: int, torch: Any) -> list[Row]:
     return engine.measure(setting, calls, repeats, tolerance=1e-2, outputs=("loss", "d_scores"))
 
 
-def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeats: int, torch: Any) -> list[Row]:
+def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeats: int, torch: Any) -> list[Results]:
     """A bidirectional layer."""
     b, t, e, h = sizes
     params = lstm.draw(e, h, rng, dtype=np.float32)
@@ -145,12 +141,12 @@ def in_torch(torch: Any, params: lstm.Params) -> Any:
     return layer
 
 
-def time_networks(length: int, rng: np.random.Generator, repeats: int) -> list[Fields]:
+def time_networks(length: int, rng: np.random.Generator, repeats: int) -> list[Results]:
     """A step of each network without the optimiser, on utterances of one length."""
     calls = {name: step_of(name, length, rng) for name in NETWORKS}
     frames = FRAMES // length * length
     return [
-        Fields(network=name, length=length, seconds=statistics.median(seconds) * EPOCH / frames)
+        Results(network=name, length=length, seconds=statistics.median(seconds) * EPOCH / frames)
         for name, seconds in in_turn(calls, repeats).items()
     ]
 
@@ -183,11 +179,8 @@ def table(results: Results) -> str:
     note = [TOLD, engine.compared(results.versions, ["PyTorch"]), told]
     lengths = sorted({epoch.length for epoch in results.epochs})
     seconds = {(epoch.network, epoch.length): epoch.seconds for epoch in results.epochs}
-    epochs = [
-        f"| CPU seconds an epoch, utterances of | {' | '.join(f'{n} frames' for n in lengths)} |",
-        "| --- " + "| ---: " * len(lengths) + "|",
-        *(f"| {name} | {' | '.join(f'{seconds[name, n]:.0f}' for n in lengths)} |" for name in NETWORKS),
-    ]
+    header = "CPU seconds an epoch, utterances of", *(f"{n} frames" for n in lengths)
+    epochs = markdown.table(header, [(name, *(f"{seconds[name, n]:.0f}" for n in lengths)) for name in NETWORKS])
     return "\n\n".join([engine.page(lines, note=note), "\n".join(epochs)])
 
 
@@ -199,14 +192,12 @@ def draw(results: Results) -> Figure:
     """
     figure, axes = style.figure(1, 1, height=0.5)
     colours = dict(zip(NETWORKS, (style.BLACK, style.PURPLE, style.BLUE, style.GREEN), strict=True))
-    lines = []
     for name in NETWORKS:
         points = [(epoch.length, epoch.seconds) for epoch in results.epochs if epoch.network == name]
-        lines += axes.plot(*zip(*points, strict=True), "o-", color=colours[name])
+        axes.plot(*zip(*points, strict=True), "o-", color=colours[name], label=name)
     lengths = sorted({epoch.length for epoch in results.epochs})
     axes.set(xlabel="frames an utterance", ylabel="CPU seconds an epoch", ylim=(0, None))
     axes.set_xscale("log")
-    axes.set_xticks(lengths, [str(n) for n in lengths])
-    axes.minorticks_off()
-    labels.at_ends(axes, lines, list(NETWORKS))
+    labels.ticks(axes, lengths)
+    labels.at_ends(axes)
     return figure

@@ -13,8 +13,6 @@ alone, and copies. All write into the same cache, or each into its own sums, aga
 measured.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,12 +23,13 @@ from matplotlib.figure import Figure
 from numpy.random import Generator
 
 from linattn_ref.attention import linear, performer, rfa, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.engine import TOLD
 from linattn_ref.experiments.benches.limits import pass_over, read_all
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit, reference
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 
@@ -45,7 +44,7 @@ LOOKS = {
 }
 
 
-@engine.bench("heads", "width", "repeats")
+@engine.bench("heads", "width", "repeats", settings={"lengths": 1, "widths": 1})
 def compute(
     *,
     lengths: Sequence[int] = (512, 4096, 16384),
@@ -55,7 +54,9 @@ def compute(
     repeats: int = 31,
     seed: int = 0,
 ) -> engine.Measured:
-    """Time one token at batch size 1.
+    """Time one token of each recurrent form on one thread, beside five lines of NumPy and the memory's own speed.
+
+    CPU time, in turn in one process.
 
     Parameters
     ----------
@@ -63,11 +64,14 @@ def compute(
         Tokens in the cache, this one's among them.
     widths : sequence of int
         ``D = M = m`` of the sums.
-    heads, width : int
-        ``H``, and ``D = M`` of the cache.
+    heads : int
+        ``H``.
+    width : int
+        ``D = M`` of the cache.
     repeats : int
         Rounds, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------
@@ -156,7 +160,7 @@ def _going_on(
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def table(results: engine.Results) -> str:
+def table(results: Results) -> str:
     """Two Markdown tables, of the cache and of the sums, and below them what stands in them.
 
     One token, called from Python. *key/values* after so many tokens: `jit` is `softmax.step`, beside five lines of
@@ -172,7 +176,7 @@ def table(results: engine.Results) -> str:
     return engine.page(*parts, note=[f"{setting}, {results.repeats} rounds.", TOLD])
 
 
-def draw(results: engine.Results) -> Figure:
+def draw(results: Results) -> Figure:
     """A step of softmax attention with its key/value cache on one thread of a CPU, float32: time against the tokens
     in the cache, and the bytes of the cache over that time. Dashed: what reading the cache takes, and nothing else.
     """
@@ -185,11 +189,10 @@ def draw(results: engine.Results) -> Figure:
             size, micro = np.array([(row.size, 1e3 * row.median_ms) for row in rows]).T
             y = micro if axis is axes[0] else token * size / micro / 1e3
             axis.plot(size, y, look, color=colour, label=name)
-            axis.set_xticks(size, [f"{n:.0f}" for n in size])
-        axis.minorticks_off()
+            labels.ticks(axis, size, [f"{n:.0f}" for n in size])
     axes[0].set_yscale("log")
     axes[1].set_ylim(bottom=0)
     for axis in axes:
         axis.set_ylim(axis.get_ylim())
-        labels.at_ends(axis, axis.lines, [str(line.get_label()) for line in axis.lines])
+        labels.at_ends(axis)
     return figure

@@ -6,6 +6,10 @@ setting, and what `linattn_ref.op.workspace` does. There, all steps are taken in
 matrix products that each cannot do without, alone, by the library that it calls: OpenBLAS under NumPy, MKL under
 PyTorch.
 
+PyTorch's side is what its users would write. Attention is its own kernel for softmax. For linear attention it has none:
+it is the module of fast-transformers where that is installed, and the causal product in chunks of `peers`, of which it
+is not known beforehand which form is the faster. Adam is the fused one.
+
 Before anything is timed, the losses of three steps are compared: they are those of the same gradients.
 
 Of the larger networks memory is measured: the most that building the network and three steps take
@@ -18,8 +22,6 @@ two at the same time. README has the share of it. What stood in the way of two t
 circles while OpenBLAS's worked (`linattn_ref.kernels.jit.loops.threads`). NumPy's own passes over the memory still
 have one thread: residual sums, products with a slope, the gradients of heads that are put side by side.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Callable
@@ -34,17 +36,19 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.experiments.benches import bench_training_peers, engine, peers
-from linattn_ref.experiments.benches.engine import TOLD, Fields, Row
+from linattn_ref.experiments.benches import engine, peers
+from linattn_ref.experiments.benches.engine import TOLD
+from linattn_ref.experiments.benches.peers import EPS
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing import markdown, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.nn import cross_entropy, mechanism
 from linattn_ref.training import adam, parameters
 
-__all__ = ["Results", "compute", "draw", "table"]
+__all__ = ["compute", "draw", "table"]
 
 BATCH, LENGTH, TOKENS, RATE = 2, 784, 256, 1e-3
 OURS, THEIRS = "its products", "PyTorch's products"
@@ -74,21 +78,17 @@ SETTINGS = (
 )
 
 
-class Results(engine.Results):
-    """Of the larger networks two threads against one, none where there is one thread only; and megabytes by kernel."""
-
-    threads: tuple[Fields, ...]
-    memory: tuple[Fields, ...]
-
-
 def compute(*, repeats: int = 5, seed: int = 0) -> Results:
-    """Time a step of `SETTINGS`, beside PyTorch's where that is installed.
+    """Compare a step of training with PyTorch's eager mode on one thread, if that is installed.
+
+    CPU time, the steps in turn; two threads against one, and the most memory in use.
 
     Parameters
     ----------
     repeats : int
         Rounds of timing, after one that is not counted.
     seed : int
+        Of all that is drawn.
 
     Raises
     ------
@@ -99,9 +99,9 @@ def compute(*, repeats: int = 5, seed: int = 0) -> Results:
     """
     engine.check_counts(repeats=repeats)
     torch = engine.find("torch")
-    rows: list[Row] = []
-    threads: list[Fields] = []
-    memory: list[Fields] = []
+    rows: list[Results] = []
+    threads: list[Results] = []
+    memory: list[Results] = []
     for setting in SETTINGS:
         mine = in_new_process(times, setting, repeats, seed, malloc=KEEP)
         rows += mine
@@ -109,13 +109,17 @@ def compute(*, repeats: int = 5, seed: int = 0) -> Results:
             continue
         large = {"layers": setting.layers, "attention": setting.attention}
         if numba.config.NUMBA_NUM_THREADS > 1:
-            threads.append(Fields(**large, **in_new_process(threads_against_one, setting, repeats, seed, malloc=KEEP)))
+            threads.append(Results(**large, **in_new_process(threads_against_one, setting, repeats, seed, malloc=KEEP)))
         for name in {row.kernel for row in mine} - {OURS, THEIRS}:
             peak = in_new_process(peak_of, name, setting, seed, malloc=HAND_BACK)
-            memory.append(Fields(**large, kernel=name, megabytes=peak / 1e6))
-    found = {"threads": tuple(threads), "memory": tuple(sorted(memory, key=_place))}
-    versions = peers.versions(torch, packages(torch))
-    return Results(repeats=repeats, versions=versions, rows=tuple(rows), **found)
+            memory.append(Results(**large, kernel=name, megabytes=peak / 1e6))
+    return Results(
+        repeats=repeats,
+        versions=peers.versions(torch, packages(torch)),
+        rows=tuple(rows),
+        threads=tuple(threads),  # of the larger networks, two against one; none where there is one thread only
+        memory=tuple(sorted(memory, key=_place)),  # megabytes by kernel
+    )
 
 
 def packages(torch: Any) -> dict[str, Any]:
@@ -132,9 +136,9 @@ def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], Cal
         "jit": partial(training_step, setting.attention, *given),
     }
     if torch is not None:
-        attentions = bench_training_peers.attention_by_name(torch, setting.attention, packages(torch))
+        attentions = attention_by_name(torch, setting.attention, packages(torch))
         for name, attend in attentions.items():
-            found[name] = partial(bench_training_peers.training_step, torch, attend, *given)
+            found[name] = partial(step_in_torch, torch, attend, *given)
     return found
 
 
@@ -198,10 +202,99 @@ def _sizes(setting: Setting) -> list[tuple[int, int]]:
     return [(e, 3 * e), (e, e), (e, 4 * e), (4 * e, e)] * setting.layers + [(e, TOKENS)]
 
 
-# --- In a process of its own ----------------------------------------------------------------------------------------
+# --- PyTorch ----------------------------------------------------------------------------------------------------------
 
 
-def times(setting: Setting, repeats: int, seed: int) -> list[Row]:
+CHUNK = 64
+
+
+def attention_by_name(torch: Any, attention: str, packages: dict[str, Any]) -> dict[str, Callable[..., Any]]:
+    """Functions of ``q, k, v (B, H, N, D)``, causal: ``linear`` or ``softmax``."""
+    if attention == "softmax":
+        return {"pytorch": partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True)}
+    forms = {"pytorch, at once": peers.at_once, "pytorch, loop": peers.loop}
+    found: dict[str, Callable[..., Any]] = {
+        name: partial(linear_attention, torch, partial(form, torch, CHUNK)) for name, form in forms.items()
+    }
+    for name, package in packages.items():
+        if name in peers.FAST_TRANSFORMERS:
+            found[name] = partial(fast_transformers, torch, package)
+    return found
+
+
+def linear_attention(torch: Any, product: Callable[..., Any], q: Any, k: Any, v: Any) -> Any:
+    """The causal product of ``elu + 1``, and its denominator as fast-transformers has it."""
+    elu = torch.nn.functional.elu
+    q, k = elu(q) + 1, elu(k) + 1
+    denominator = torch.einsum("bhnd,bhnd->bhn", q, k.cumsum(2)) + EPS
+    return product(q, k, v) / denominator[..., None]
+
+
+def fast_transformers(torch: Any, package: Any, q: Any, k: Any, v: Any) -> Any:
+    """Its module; its own order of axes is ``(B, N, H, D)``."""
+    b, _, n, d = q.shape
+    triangle = package.masking.TriangularCausalMask(n)
+    lengths = package.masking.LengthMask(torch.full((b,), n))
+    module = package.attention.CausalLinearAttention(d)
+    return module(*(x.transpose(1, 2) for x in (q, k, v)), triangle, lengths, lengths).transpose(1, 2)
+
+
+def step_in_torch(
+    torch: Any, attend: Callable[..., Any], params: causal.Params, heads: int, text: NDArray[np.int64], rate: float
+) -> Callable[[], float]:
+    """A step on ``text (B, N + 1)``: forward, backward, Adam; its loss. The parameters are copied."""
+    functions, leaves = torch.nn.functional, []
+
+    def leaf(array: Any) -> Any:
+        leaves.append(torch.from_numpy(array.copy()).requires_grad_())
+        return leaves[-1]
+
+    table, places = leaf(params.embedding.table), leaf(params.positions.table)  # type: ignore[union-attr]
+    blocks = [peers.leaves_of(one, leaf) for one in params.blocks]
+    last = leaf(params.norm.gain), leaf(params.norm.bias)
+    head = leaf(params.head.w.T.copy()), leaf(params.head.b)
+    adam = torch.optim.Adam(leaves, lr=rate, fused=True)
+    read, told, width = torch.from_numpy(text[:, :-1]), torch.from_numpy(text[:, 1:]).flatten(), (table.shape[1],)
+
+    def forward() -> Any:
+        x = functions.embedding(read, table) + places  # (B, N, E)
+        for norm_1, inner, outer, norm_2, first, second in blocks:
+            projected = functions.linear(functions.layer_norm(x, width, *norm_1), *inner)  # (B, N, 3 E)
+            q, k, v = projected.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # (B, H, N, D)
+            x = x + functions.linear(attend(q, k, v).transpose(1, 2).flatten(2), *outer)
+            fed = functions.gelu(functions.linear(functions.layer_norm(x, width, *norm_2), *first))
+            x = x + functions.linear(fed, *second)
+        return functions.linear(functions.layer_norm(x, width, *last), *head)  # (B, N, V)
+
+    def step() -> float:
+        adam.zero_grad()
+        loss = functions.cross_entropy(forward().flatten(0, 1), told)
+        loss.backward()
+        adam.step()
+        return loss.item()
+
+    return step
+
+
+def products_in_torch(torch: Any, rows: int, sizes: list[tuple[int, int]]) -> Callable[[], None]:
+    """The matrix products of a step alone: ``x W``, and with its gradient ``G`` ``G W^T`` and ``x^T G``."""
+    x = {size: torch.randn(rows, size) for pair in sizes for size in pair}
+    weights = [(torch.randn(to, width), torch.randn(to)) for width, to in sizes]
+
+    def call() -> None:
+        with torch.no_grad():
+            for w, b in weights:
+                torch.nn.functional.linear(x[w.shape[1]], w, b)
+                torch.mm(x[w.shape[0]], w)
+                torch.mm(x[w.shape[0]].T, x[w.shape[1]])
+
+    return call
+
+
+# --- In a process of its own ---------------------------------------------------------------------------------------
+
+
+def times(setting: Setting, repeats: int, seed: int) -> list[Results]:
     """The rows of a setting, after the losses have been compared."""
     torch = engine.find("torch")
     with one_thread(torch):
@@ -209,7 +302,7 @@ def times(setting: Setting, repeats: int, seed: int) -> list[Row]:
         losses = {name: (np.array([call() for _ in range(3)]),) for name, call in calls.items()}
         calls[OURS] = products(BATCH * LENGTH, _sizes(setting))
         if torch is not None:
-            calls[THEIRS] = bench_training_peers.products(torch, BATCH * LENGTH, _sizes(setting))
+            calls[THEIRS] = products_in_torch(torch, BATCH * LENGTH, _sizes(setting))
         compared: dict[str, Any] = {"tolerance": 1e-4, "expected": losses, "outputs": ("losses",), "what": str(setting)}
         return engine.measure(setting._asdict(), calls, repeats, **compared)
 
@@ -252,10 +345,10 @@ def peak_of(name: str, setting: Setting, seed: int) -> int:
         return peak_resident(partial(build_and_run, setting.layers))
 
 
-# --- Showing --------------------------------------------------------------------------------------------------------
+# --- Showing -------------------------------------------------------------------------------------------------------
 
 
-def _place(memory: Fields) -> tuple[int, str, int]:
+def _place(memory: Results) -> tuple[int, str, int]:
     return -memory.layers, memory.attention, list(COLOURS).index(memory.kernel)
 
 
@@ -269,8 +362,11 @@ def table(results: Results) -> str:
         f"alone, on each of two threads, are {one.limit:.2f} times as many as on one"
         for one in results.threads
     ]
-    peaks = ["| layers | attention | step | peak, MB |", "| ---: | --- | --- | ---: |"]
-    peaks += [f"| {m.layers} | {m.attention} | {m.kernel} | {m.megabytes:.0f} |" for m in results.memory]
+    peaks = markdown.table(
+        ("layers", "attention", "step", "peak, MB"),
+        [(m.layers, m.attention, m.kernel, f"{m.megabytes:.0f}") for m in results.memory],
+        "rllr",
+    )
     return "\n\n".join([engine.page(shown, note=note), "; ".join(threads), "\n".join(peaks)])
 
 

@@ -1,9 +1,10 @@
 """What the benches on a CPU have in common: compare, time, tabulate, draw.
 
 A bench is a table of cases and peers. A case is a *setting* and *kernels*, calls by name, one of them ``"jit"``; each
-kernel gets a :class:`Row` at each setting. `bench` makes ``compute`` of a function that goes through the cases::
+kernel gets a row at each setting: the setting's own names, ``kernel``, and its times. `bench` makes ``compute`` of a
+function that goes through the cases, here one for each length::
 
-    @engine.bench("heads", "repeats")
+    @engine.bench("heads", "repeats", settings={"lengths": 1})
     def compute(*, lengths=(256, 512), heads=8, repeats=7, seed=0) -> engine.Measured:
         for length in lengths:
             yield from engine.measure({"length": length}, {"jit": ours, "pytorch": theirs}, repeats, tolerance=1e-4)
@@ -15,56 +16,40 @@ same round, so above 1 ``jit`` is the faster; the median of the rounds' ratios s
 every time. Before any of it, all results are compared: a fast wrong answer is no answer.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
-import textwrap
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
+from tqdm import tqdm
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.timing import against_jit, one_thread
-from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing import labels, markdown, style
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 
-__all__ = ["BOTH", "FORWARD", "PASSES", "PER_TOKEN", "TOLD", "Call", "Curve", "Fields", "Measured", "Results", "Row"]
-__all__ += ["bench", "check_counts", "compare", "compared", "draw", "find", "measure", "page", "per_token"]
-__all__ += ["rows_of", "table"]
+__all__ = ["BOTH", "BY_PASSES", "FORWARD", "PASSES", "TOLD", "Call", "Lines", "Measured", "bench", "causal_lines"]
+__all__ += [
+    "check_counts",
+    "compare",
+    "compared",
+    "draw",
+    "find",
+    "measure",
+    "page",
+    "per_token",
+    "rows_of",
+    "run",
+    "table",
+]
 
 PASSES = FORWARD, BOTH = "forward", "forward + backward"
 Call = Callable[[], Sequence[Array]]  # out; and the gradients, if they are asked for
 
 
-class Fields(SimpleNamespace):
-    """Numbers and words by name, as they stand in a record."""
-
-    def _asdict(self) -> dict[str, Any]:
-        return vars(self)
-
-
-class Row(Fields):
-    """A kernel at a setting: the setting's own names, then ``kernel``, then its times."""
-
-    median_ms: float  # CPU time
-    min_ms: float
-    ratio_median: float  # its time over jit's in the same round
-    ratio_min: float
-
-
-class Results(Fields):
-    """What a bench was asked for and found, by name."""
-
-    versions: dict[str, str]  # of the packages compared with
-    rows: tuple[Row, ...]
-
-
-Measured = Generator[Row, None, dict[str, Any]]  # the rows; in the end, what else the results have, by name
+Measured = Generator[Results, None, dict[str, Any]]  # the rows; in the end, what else the results have, by name
 
 
 # --- Before the clock starts ----------------------------------------------------------------------------------------
@@ -84,6 +69,12 @@ def find(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         return None
+
+
+def run(page: Any, arrays: Sequence[Array], d_out: Array, passes: str, **options: Any) -> Sequence[Array]:
+    """The output of a page's ``forward``, and with ``BOTH`` passes the gradients."""
+    out, saved = page.forward(*arrays, **options)
+    return (out, *page.backward(d_out, saved)) if passes == BOTH else (out,)
 
 
 def compare(
@@ -123,15 +114,19 @@ def compare(
 # --- Measuring ------------------------------------------------------------------------------------------------------
 
 
-def bench(*told: str, results: type[Results] = Results) -> Callable[[Callable[..., Measured]], Callable[..., Results]]:
-    """Make ``compute``, which returns `Results`, of a generator of rows; on one thread.
+def bench(
+    *told: str, settings: Mapping[str, int] | None = None
+) -> Callable[[Callable[..., Measured]], Callable[..., Results]]:
+    """Make ``compute`` of a generator of rows; on one thread, and a terminal is told how long is left.
+
+    ``rows`` of its results are last, unless the generator says where they stand.
 
     Parameters
     ----------
     *told : str
         The options that are kept in the results. All that are numbers, but for the seed, must be at least 1.
-    results : type, optional
-        One whose annotations say what else it has. The rows are last, unless the generator says where they stand.
+    settings : mapping, optional
+        Of options that are several numbers, how many settings each of these has.
     """
 
     def of(cases: Callable[..., Measured]) -> Callable[..., Results]:
@@ -140,15 +135,19 @@ def bench(*told: str, results: type[Results] = Results) -> Callable[[Callable[..
             options = {**(cases.__kwdefaults__ or {}), **options}
             check_counts(**{n: x for n, x in options.items() if n != "seed" and not isinstance(x, (bool, str, type))})
             facts: dict[str, Any] = {}
+            count = sum(each * len(options[name]) for name, each in (settings or {}).items())
 
-            def rows() -> Generator[Row, None, None]:
+            def rows() -> Generator[Results, None, None]:
                 facts.update((yield from cases(**options)))
 
-            with one_thread(find("torch")):
-                measured = tuple(rows())
-            return results(**{**{name: options[name] for name in told}, **facts, "rows": measured})
+            with one_thread(find("torch")), tqdm(total=count or None, unit="setting", disable=None) as bar:
+                measured = []
+                for row in rows():
+                    measured.append(row)
+                    bar.update("jit" in row.values())  # of each setting the first
+            return Results({**{name: options[name] for name in told}, **facts, "rows": tuple(measured)})
 
-        compute.__annotations__ = {"return": results}
+        compute.__annotations__ = {"return": Results}
         return compute
 
     return of
@@ -167,7 +166,7 @@ def measure(
     called: str = "kernel",
     often: int = 1,
     calls: int | None = None,
-) -> list[Row]:
+) -> list[Results]:
     """Compare what the kernels return, then time them in turn: a row for each.
 
     Parameters
@@ -200,7 +199,7 @@ def measure(
         compare(what or ", ".join(words), results, tolerance, outputs=outputs)
     many = {name: functools.partial(_often, kernel, often) if often > 1 else kernel for name, kernel in kernels.items()}
     times = against_jit(many, repeats, work=calls or often)
-    return [Row(**setting, **{called: name}, **one._asdict()) for name, one in times.items()]
+    return [Results(**setting, **{called: name}, **one._asdict()) for name, one in times.items()]
 
 
 def _often(call: Callable[[], object], times: int) -> None:
@@ -211,24 +210,24 @@ def _often(call: Callable[[], object], times: int) -> None:
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def rows_of(results: Any, **wanted: Any) -> list[Row]:
+def rows_of(results: Any, **wanted: Any) -> list[Results]:
     """The rows, of results or of a list of them, with these values."""
-    rows = getattr(results, "rows", results)
-    return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
+    rows = results.rows if isinstance(results, Results) else results
+    return [row for row in rows if wanted.items() <= row.items()]
 
 
-def by_setting(rows: Iterable[Row]) -> dict[tuple[Any, ...], dict[str, Row]]:
+def by_setting(rows: Iterable[Results]) -> dict[tuple[Any, ...], dict[str, Results]]:
     """Each setting's rows by kernel."""
-    found: dict[tuple[Any, ...], dict[str, Row]] = {}
+    found: dict[tuple[Any, ...], dict[str, Results]] = {}
     for row in rows:
-        *setting, kernel = list(vars(row).values())[:-4]
+        *setting, kernel = list(row.values())[:-4]
         found.setdefault(tuple(setting), {})[kernel] = row
     return found
 
 
 def table(
     header: Sequence[str],
-    rows: Iterable[Row],
+    rows: Iterable[Results],
     order: Iterable[str],
     *,
     cells: Callable[[tuple[Any, ...]], Sequence[Any]] = tuple,
@@ -257,8 +256,7 @@ def table(
         ratios = (f"{row.ratio_median:.2f} ({row.ratio_min:.2f})" if row else "" for row in map(kernels.get, others))
         shown = [{True: "yes", False: "no"}[cell] if isinstance(cell, bool) else str(cell) for cell in cells(setting)]
         lines.append([*shown, time, *ratios])
-    rule = ["---"] * len(header) + ["---:"] * (1 + len(others))
-    return [f"| {' | '.join(line)} |" for line in ([*header, "jit", *others], rule, *lines)]
+    return markdown.table([*header, "jit", *others], lines, "l" * len(header) + "r")
 
 
 TOLD = "jit: CPU time, median; the others: times jit's, median (least)."
@@ -277,53 +275,60 @@ def page(*tables: Sequence[str], note: Sequence[str]) -> str:
     return "\n\n".join("\n".join(lines) for lines in (*tables, [" ".join(note)]))
 
 
-class Curve(NamedTuple):
-    label: str
-    colour: str
-    look: str  # matplotlib's marker and line
-    points: list[tuple[int, float]]  # length and value; none: not drawn
+def per_token(row: Results) -> float:
+    """Microseconds, where a row is of so many tokens."""
+    return float(1e3 * row.median_ms / _length(row))
 
 
-def draw(panels: Mapping[str, Sequence[Curve]], label: str, *, log: bool = True) -> Figure:
-    """A panel for each title, values against the length."""
+def _length(row: Results) -> int:
+    return int(row["length"] if "length" in row else row["size"])
+
+
+Lines = Mapping[str, tuple[str, str, Mapping[str, Any]]]  # by label: colour, matplotlib's format, which rows
+BY_PASSES = {passes: {"passes": passes} for passes in PASSES}
+
+
+def causal_lines(colours: Mapping[str, str], called: str = "kernel") -> Lines:
+    """Two lines a kernel, solid and, where it is causal, dashed."""
+    return {
+        f"{name}, causal" if causal else name: (colour, "o--" if causal else "o-", {called: name, "causal": causal})
+        for name, colour in colours.items()
+        for causal in (False, True)
+    }
+
+
+def draw(
+    rows: Any,
+    panels: Mapping[str, Mapping[str, Any]],
+    lines: Lines,
+    label: str = "µs a token, all heads, one thread",
+    *,
+    value: Callable[[Results], float] = per_token,
+    log: bool = True,
+) -> Figure:
+    """A panel for each title, of those rows that have its values: a value against the length, a line a kernel."""
     figure, axes = style.figure(1, len(panels), height=0.45, sharey=True)
-    for axis, (title, curves) in zip(axes, panels.items(), strict=True):
+    drawn: list[list[tuple[str, str, list[tuple[int, float]]]]] = []
+    for axis, (title, where) in zip(axes, panels.items(), strict=True):
         axis.set(title=title, xlabel="N = L", xscale="log", **({"yscale": "log"} if log else {}))
-        lengths = sorted({length for curve in curves for length, _ in curve.points})
-        axis.set_xticks(lengths, [str(n) for n in lengths])
-        axis.minorticks_off()
-    drawn = [_draw_lines(axis, curves) for axis, curves in zip(axes, panels.values(), strict=True)]
+        found = [(colour, look, rows_of(rows, **where, **which)) for colour, look, which in lines.values()]
+        drawn.append([(colour, look, [(_length(x), value(x)) for x in inside]) for colour, look, inside in found])
+        labels.ticks(axis, sorted({length for *_, points in drawn[-1] for length, _ in points}))
+    for axis, curves in zip(axes, drawn, strict=True):
+        for name, (colour, look, points) in zip(lines, curves, strict=True):
+            if points:
+                axis.plot(*zip(*points, strict=True), look, color=colour, label=name if len(points) > 1 else "")
     axes[0].set_ylabel(label)
     if log:
         axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes[0].yaxis.set_major_formatter("{x:g}")
     else:
         axes[0].set_ylim(bottom=0)  # after all are drawn: they share the axis
-    for axis, lines in zip(axes, drawn, strict=True):
+    for axis, curves in zip(axes, drawn, strict=True):
         axis.set_ylim(axis.get_ylim())
-        _name_lines(axis, lines)
+        for name, (colour, _, points) in zip(lines, curves, strict=True):
+            if len(points) == 1:  # beside its point
+                beside: dict[str, Any] = {"ha": "left", "va": "center", "xytext": (6, 0)}
+                labels.at(axis, *points[0], f"{name}:\nno longer one was run", colour, **beside)
+        labels.at_ends(axis, width=20)
     return figure
-
-
-def _draw_lines(axis: Axes, curves: Sequence[Curve]) -> list[tuple[Line2D, Curve]]:
-    there = [curve for curve in curves if curve.points]
-    return [(axis.plot(*zip(*curve.points, strict=True), curve.look, color=curve.colour)[0], curve) for curve in there]
-
-
-def _name_lines(axis: Axes, lines: Sequence[tuple[Line2D, Curve]]) -> None:
-    """At their ends; what was run at one length alone, beside its point."""
-    for _, curve in lines:
-        if len(curve.points) == 1:
-            look: dict[str, Any] = {"ha": "left", "va": "center", "xytext": (6, 0)}
-            labels.at(axis, *curve.points[0], f"{curve.label}:\nno longer one was run", curve.colour, **look)
-    long = [(line, curve.label) for line, curve in lines if len(curve.points) > 1]
-    labels.at_ends(axis, [line for line, _ in long], [textwrap.fill(name, 20) for _, name in long])
-
-
-PER_TOKEN = "µs a token, all heads, one thread"
-
-
-def per_token(rows: Iterable[Row]) -> list[tuple[int, float]]:
-    """The points of a curve: microseconds against the length."""
-    lengths = ((row.length if hasattr(row, "length") else row.size, row.median_ms) for row in rows)
-    return [(length, 1e3 * median_ms / length) for length, median_ms in lengths]

@@ -1,7 +1,5 @@
 """What cannot be faster on this processor: arithmetic, or passing over memory, and nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,8 @@
 """The other packages: finding them, what they are called, and what several benches call of them.
 
-PyTorch has no kernel for causal linear attention, so its forms are written here, in the chunks of
-`kernels.reference.causal_product`: one after the other (`loop`), or all at once with the states by a cumulative sum
-(`at_once`). None is the fastest everywhere.
+PyTorch has no kernel for causal linear attention, so its forms are written here, in the chunks of the
+page `chunked_linear`: one after the other (`loop`), or all at once with the states by a cumulative sum (`at_once`).
+None is the fastest everywhere.
 
 fast-transformers (``pytorch-fast-transformers``, the package of the paper's authors) has Algorithm 1 in C++. A second
 build of it is compared as well where it can be imported as ``fast_transformers_native``: the same source with
@@ -12,16 +12,14 @@ flash-linear-attention (``fla-core``) is for GPUs; its naive files are plain PyT
 import the package needs Triton.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.benches.engine import find
+from linattn_ref.op import Array
 
 __all__ = ["EPS", "FAST", "FAST_TRANSFORMERS", "FLA", "FLA_ROWS", "PYTORCH", "at_once", "encoder", "fast_transformers"]
 __all__ += ["in_torch", "leaves_of", "loop", "naive_file", "tensors", "version", "versions"]

@@ -2,8 +2,8 @@
 
 ``attention_cost``     softmax attention, with and without the matrix: counted
 ``linformer_savings``  Linformer's share of it: time and memory; ``layer_savings``, of a whole layer
-``resources``          time and memory of all, against the length; ``resource_methods`` are its curves,
-                       ``resource_results`` its numbers
+``resources``          time and memory of all, against the length; ``resource_methods`` are its curves;
+                       ``model_resources``, of a step of training
 ``comparison``         error against cost on a pretrained network; ``comparison_ways`` are its curves,
                        ``comparison_calls`` the rows of the chapter's table
 ``cuda_occupancy``     what the CUDA kernels take of a GPU: compiled, not run

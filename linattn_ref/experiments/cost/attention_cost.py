@@ -22,43 +22,20 @@ are still there when the next one's scores are made, which takes two more, besid
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from linattn_ref.attention import online_softmax, softmax
-from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
-from linattn_ref.experiments.measuring.scaling import growth_exponent
+from linattn_ref.experiments.measuring.counting import by_formula, costs
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
 
-__all__ = ["Results", "compute", "draw"]
+__all__ = ["compute", "draw"]
 
 LENGTHS = (128, 256, 512, 1024, 2048)
-
-
-class Costs(NamedTuple):
-    """One form's costs, an entry a length."""
-
-    multiply_adds: NDArray[np.int64]  # (T,), counted
-    multiply_adds_formula: NDArray[np.int64]  # (T,)
-    kept: NDArray[np.int64]  # (T,), bytes that forward keeps for backward beyond q, k and v
-    kept_formula: NDArray[np.int64]  # (T,)
-    peak: NDArray[np.int64]  # (T,), bytes in use at once, measured
-    peak_formula: NDArray[np.int64]  # (T,), about
-
-
-class Results(NamedTuple):
-    lengths: NDArray[np.int64]  # (T,), N = L
-    key_width: int  # D
-    value_width: int  # M
-    dtype: str
-    dense: Costs
-    online: Costs
 
 
 def compute(
@@ -82,34 +59,18 @@ def compute(
     dtype : float32 or float64
     """
     n = np.array(lengths, np.int64)
-    pairs, d, m, size = n * n, key_width, value_width, np.dtype(dtype).itemsize
-    dense_formulas = 3 * pairs * (d + m), pairs * size, 4 * pairs * size
-    online_formulas = (
-        3 * pairs * (d + m) + pairs * d,
-        n * (m + 2) * size,
-        n * (5 * online_softmax.TILE + 2 * d + 2 * m) * size,
-    )
+    pairs, d, m = n * n, key_width, value_width
+    dense = 3 * pairs * (d + m), pairs, 4 * pairs
+    online = 3 * pairs * (d + m) + pairs * d, n * (m + 2), n * (5 * online_softmax.TILE + 2 * d + 2 * m)
     inputs = [[rng.standard_normal((i, w)).astype(dtype) for w in (d, d, m, m)] for i in lengths]  # q, k, v, d_out
     return Results(
-        n,
-        d,
-        m,
-        np.dtype(dtype).name,
-        dense=_costs(softmax.forward, softmax.backward, inputs, dense_formulas),
-        online=_costs(online_softmax.forward, online_softmax.backward, inputs, online_formulas),
+        lengths=n,  # (T,), N = L
+        key_width=d,
+        value_width=m,
+        dtype=np.dtype(dtype).name,
+        dense=costs(softmax.forward, softmax.backward, inputs, dense),
+        online=costs(online_softmax.forward, online_softmax.backward, inputs, online),
     )
-
-
-def _costs(forward: Any, backward: Any, inputs: list[list[Array]], formulas: tuple[NDArray[np.int64], ...]) -> Costs:
-    def both(q: Array, k: Array, v: Array, d_out: Array) -> None:
-        _, saved = forward(q, k, v)
-        backward(d_out, saved)
-
-    counted = [count(both, *arrays).multiply_adds for arrays in inputs]
-    kept = [kept_bytes(forward(q, k, v)[1]) - kept_bytes((q, k, v)) for q, k, v, _ in inputs]
-    peaks = [peak_bytes(both, *arrays) for arrays in inputs]
-    multiply_adds_formula, kept_formula, peak_formula = formulas
-    return Costs(np.array(counted), multiply_adds_formula, np.array(kept), kept_formula, np.array(peaks), peak_formula)
 
 
 def draw(results: Results) -> Figure:
@@ -117,26 +78,15 @@ def draw(results: Results) -> Figure:
     forms, memory only where the matrix P is kept. Points are counted or measured, lines are the formulas.
     """
     figure, axes = style.figure(1, 3, height=0.36)
-    forms = (
-        ("dense", results.dense, style.MECHANISMS["softmax"], "o"),
-        ("online", results.online, style.MECHANISMS["softmax online"], "s"),
-    )
-    lines: list[list[tuple[Line2D, str]]] = [[], [], []]
-    for name, costs, colour, marker in forms:
-        panels = (
-            (costs.multiply_adds, costs.multiply_adds_formula),
-            (costs.kept / 1024, costs.kept_formula / 1024),
-            (costs.peak / 1024, costs.peak_formula / 1024),
-        )
-        for axis, drawn, (measured, formula) in zip(axes, lines, panels, strict=True):
-            axis.plot(results.lengths, measured, marker, color=colour, zorder=3)
-            (line,) = axis.plot(results.lengths, formula, "-", color=colour)
-            drawn.append((line, f"{name},\nslope {growth_exponent(results.lengths, measured):.2f}"))
+    forms = {
+        "dense,\n": (results.dense, style.MECHANISMS["softmax"], "o"),
+        "online,\n": (results.online, style.MECHANISMS["softmax online"], "s"),
+    }
+    by_formula(axes, results.lengths, forms, {"multiply_adds": 1, "kept": 1024, "peak": 1024})
     titles = ("multiply-adds", "kept for backward (KiB)", "most in use (KiB)")
-    for axis, title, drawn in zip(axes, titles, lines, strict=True):
-        axis.set(xscale="log", yscale="log", xlabel="length N = L (tokens)", title=title)
-        axis.set_xticks(results.lengths[::2], [str(n) for n in results.lengths[::2]])
-        axis.minorticks_off()
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set(title=title, xlabel="length N = L (tokens)")
+        labels.ticks(axis, results.lengths[::2])
         axis.set_ylim(axis.get_ylim())
-        labels.at_ends(axis, [line for line, _ in drawn], [name for _, name in drawn])
+        labels.at_ends(axis)
     return figure

@@ -11,10 +11,8 @@ since all of them are linear in the values. Errors are relative, in the Frobeniu
 mechanism stands for (`comparison_ways.TARGETS`).
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,23 +20,24 @@ from matplotlib.figure import Figure
 from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.cost.comparison_ways import TARGETS, WAYS, Way
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.measuring.heads import (
     Heads,
+    Random,
+    Source,
     Spread,
-    random_heads,
-    read_heads,
+    heads_from,
     relative_error,
     spread,
     truncated_svd,
 )
-from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import band
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 
-__all__ = ["Results", "compute", "draw", "measure"]
+__all__ = ["compute", "draw", "measure"]
 
 BEHIND = "#D8D8D8"  # lines of the other families
 # A column of the figure each: its title, and the names of its lines
@@ -70,27 +69,14 @@ class Curve(NamedTuple):
     matrix: Spread
 
 
-class Results(NamedTuple):
-    """All numbers of the figure."""
-
-    shape: tuple[int, int, int]  # N, D, heads in all
-    ways: dict[str, Curve]
-    svd: Curve
-    settings: dict[str, Any]
+QUICK = {"heads": Random(sentences=1, layers=2, heads=1, length=160, width=8), "quick": True}
 
 
 def compute(
     *,
     seed: int = 0,
+    heads: Heads | Source | Random = Source(sentences=8),  # noqa: B008  # a tuple
     quick: bool = False,
-    heads: Heads | None = None,
-    model: PathLike | None = None,
-    text: PathLike | None = None,
-    length: int = 512,
-    every: int = 1,
-    sentences: int = 8,
-    progress: Callable[[Sequence[str]], Any] = lambda names: names,
-    say: Callable[[str], object] = lambda line: None,
 ) -> Results:
     """Measure every mechanism at every size.
 
@@ -98,33 +84,22 @@ def compute(
     ----------
     seed : int
         Of the choice of sentences and of what the mechanisms draw.
+    heads : Heads, Source or Random
+        What to approximate; by default heads of a pretrained network on a text.
     quick : bool
-        Small random queries, keys and values instead of a network's: for tests.
-    heads : Heads, optional
-        What to approximate; by default heads of the pretrained network on a text.
-    model, text : path, optional
-        As in `pretrained.read`.
-    length, every, sentences : int
-        Tokens a sentence, every how many-th head of a layer, and how many sentences.
-    progress : callable
-        Wraps the names of the mechanisms, as ``tqdm.tqdm`` does.
-    say : callable
-        Told in one line what is fetched.
+        Of each mechanism two sizes: for tests.
     """
     rng = np.random.default_rng(seed)
-    sources: dict[str, Any] = {}
     with threadpool_limits(1):
-        if quick:
-            heads = heads or random_heads(rng, sentences=1, layers=2, heads=1, length=160, width=8)
-        if heads is None:
-            heads, sources = read_heads(
-                model, text, sentences=sentences, length=length, every=every, seed=seed, say=say
-            )
-        count_sentences, layers, n_heads, n, d = heads.q.shape
-        ways = {name: measure(WAYS[name], heads, rng, quick) for name in progress(list(WAYS))}
-        svd = measure_svd(tuple(r for r in (8, 16, 32, 64, 128) if r < n), heads)
+        found, sources = heads_from(heads, seed, rng)
+        sentences, layers, n_heads, n, d = found.q.shape
+        ways = {name: measure(way, found, rng, quick) for name, way in WAYS.items()}
+        svd = measure_svd(tuple(r for r in (8, 16, 32, 64, 128) if r < n), found)
     return Results(
-        (n, d, count_sentences * layers * n_heads), ways, svd, {**sources, "seed": seed, "sentences": count_sentences}
+        shape=(n, d, sentences * layers * n_heads),  # N, D, heads in all
+        ways=ways,
+        svd=svd,
+        settings={**sources, "seed": seed, "sentences": sentences},
     )
 
 
@@ -176,15 +151,15 @@ def draw(results: Results) -> Figure:
 
 
 def _draw_family(axis: Axes, results: Results, field: str, family: Mapping[str, str]) -> None:
-    drawn = []
     for name, curve in results.ways.items():
         way, errors = WAYS[name], getattr(curve, field)
         if name in family:
             face = way.colour if way.target == "softmax" else "white"
-            drawn.append(band(axis, curve.cost, errors, way.line, colour=way.colour, mfc=face, ms=4, zorder=3))
+            look = {"mfc": face, "ms": 4, "zorder": 3, "label": family[name]}
+            band(axis, curve.cost, errors, way.line, colour=way.colour, **look)
         else:
             axis.plot(curve.cost, errors.median, "-", color=BEHIND, lw=0.8)
-    drawn += axis.plot(results.svd.cost, getattr(results.svd, field).median, "--", color=style.BLACK)
+    svd = getattr(results.svd, field).median
+    axis.plot(results.svd.cost, svd, "--", color=style.BLACK, label="truncated\nSVD")
     axis.axvline(1, color=style.GREY, lw=0.8, ls=":")
-    names = [family[name] for name in results.ways if name in family]
-    labels.at_ends(axis, drawn, [*names, "truncated\nSVD"], rows=2)
+    labels.at_ends(axis, rows=2)

@@ -4,8 +4,6 @@ Beyond what is made from the tokens (`TOKENS`) a mechanism takes arrays of its o
 once at random and have no gradient. One entry in `CALLS` adds a row to the table.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Callable
@@ -15,11 +13,11 @@ import numpy as np
 from numpy.random import Generator
 
 from linattn_ref.attention import reformer
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.sparse import bigbird
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.kernels import jit
+from linattn_ref.op import Array
 
 __all__ = ["CALLS", "Sizes", "cost"]
 

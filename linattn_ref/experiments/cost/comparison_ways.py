@@ -5,8 +5,6 @@ softmax attention, and LSH attention, where queries are keys, for softmax attent
 attending to itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,11 +12,11 @@ import numpy as np
 from numpy.random import Generator
 
 from linattn_ref.attention import linear, linformer, long_short, nystromformer, performer, reformer, rfa, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.features.feature_maps_random import unit
 from linattn_ref.attention.sparse import bigbird, local, longformer, patterns, sparse_transformer
 from linattn_ref.experiments.publishing import style
+from linattn_ref.op import Array
 
 __all__ = ["TARGETS", "WAYS", "Way"]
 

@@ -8,21 +8,20 @@ References
 Wang et al. (2020), "Linformer: self-attention with linear complexity", Table 3.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from linattn_ref.experiments.cost import linformer_savings
-from linattn_ref.experiments.cost.linformer_savings import LAYER, Results, table
+from linattn_ref.experiments.cost.linformer_savings import LAYER, QUICK, table
+from linattn_ref.experiments.publishing.restore import Results
 
-__all__ = ["Results", "compute", "draw", "table"]
+__all__ = ["QUICK", "compute", "draw", "table"]
 
 
-def compute(*, rounds: int = 2, seed: int = 0, quick: bool = False, **where: Any) -> Results:
+def compute(*, rounds: int = 2, seed: int = 0, **where: Any) -> Results:
     """Measure a layer at every length and every ``k`` up to half of it; some 2 minutes. See `linformer_savings`."""
-    return linformer_savings.compute(rounds=rounds, seed=seed, quick=quick, forms=(LAYER,), **where)
+    return linformer_savings.compute(rounds=rounds, seed=seed, forms=(LAYER,), **where)
 
 
 def draw(results: Results) -> Figure:

@@ -20,27 +20,23 @@ References
 Wang et al. (2020), "Linformer: self-attention with linear complexity", Table 3.
 """
 
-from __future__ import annotations
-
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import linformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.cost.resource_methods import Setting
-from linattn_ref.experiments.measuring.measurements import measure_all
-from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
-from linattn_ref.experiments.measuring.timing import in_turn, one_thread
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.measuring.points import Group, Points, measure_points
+from linattn_ref.experiments.publishing import markdown, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, pre_norm
+from linattn_ref.op import Array
 
-__all__ = ["FORMS", "LAYER", "Results", "compute", "draw", "table"]
+__all__ = ["FORMS", "LAYER", "compute", "draw", "table"]
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 REDUCED = (128, 256, 512, 1024, 2048)
@@ -49,22 +45,7 @@ LAYER = "whole layer"
 WARM_UP = 128  # tokens
 
 
-class Savings(NamedTuple):
-    """Softmax attention's cost over Linformer's, NaN where ``k`` is more than half of ``n``."""
-
-    time: Array  # (n, k)
-    memory: Array  # (n, k)
-    softmax_seconds: Array  # (n,), median
-    softmax_peak: Array  # (n,), bytes
-
-
-class Results(NamedTuple):
-    setting: Setting
-    dtype: str
-    lengths: tuple[int, ...]  # the paper's n
-    reduced: tuple[int, ...]  # the paper's k
-    rounds: int
-    forms: dict[str, Savings]  # FORMS, or LAYER
+QUICK = {"lengths": (512,), "reduced": (128,), "rounds": 1}
 
 
 def compute(
@@ -75,10 +56,7 @@ def compute(
     seed: int = 0,
     setting: Setting = Setting(),  # noqa: B008  # a tuple
     forms: Sequence[str] = FORMS,
-    quick: bool = False,
-    parts: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    progress: bool = False,
+    **where: Any,
 ) -> Results:
     """Measure both forms at every length and every ``k`` up to half of it; some 2 minutes.
 
@@ -93,10 +71,8 @@ def compute(
     setting : Setting
         Heads and width.
     forms : sequence of str
-    quick : bool
-        One length: for tests.
-    parts, resume, progress
-        As in `measure_all`.
+    **where
+        ``parts``, ``resume`` and ``progress``, as in `measure_all`.
 
     Raises
     ------
@@ -105,27 +81,25 @@ def compute(
     ChildProcessError
         A measuring process failed, such as for lack of memory.
     """
-    if quick:
-        lengths, reduced, rounds = (512,), (128,), 1
     for name, count in (*(("lengths", n) for n in lengths), *(("reduced", r) for r in reduced), ("rounds", rounds)):
         if count < 1:
             raise ValueError(f"{name}: expected at least 1, got {count}")
     settings = {"lengths": lengths, "reduced": reduced, "rounds": rounds, "seed": seed, **setting._asdict()}
     settings["forms"] = list(forms)
-    tasks: dict[str, Callable[[], Array]] = {}
-    for form in forms:
-        for n in lengths:
-            tasks[f"time-{form}-{n}"] = partial(
-                in_new_process, measure_time, form, n, _columns(n, reduced), rounds, setting, seed, malloc=KEEP
-            )
-        for n in lengths:
-            for r in _columns(n, reduced):
-                tasks[f"memory-{form}-{n}-{r}"] = partial(
-                    in_new_process, measure_memory, form, n, r, setting, seed, malloc=HAND_BACK
-                )
-    found = measure_all(tasks, settings, parts=parts, resume=resume, progress=progress)
-    savings = {form: _savings(form, found, lengths, reduced) for form in forms}
-    return Results(setting, "float32", tuple(lengths), tuple(reduced), rounds, savings)
+    groups = {
+        f"{form}-{n}": Group([str(r) for r in _columns(n, reduced)], n, rounds, (form, setting, seed))
+        for form in forms
+        for n in lengths
+    }
+    found = measure_points(prepared, groups, settings, warm_up=WARM_UP, **where)
+    return Results(
+        setting=setting,
+        dtype="float32",
+        lengths=tuple(lengths),  # the paper's n
+        reduced=tuple(reduced),  # the paper's k
+        rounds=rounds,
+        forms={form: _savings(form, found, lengths, reduced) for form in forms},  # FORMS, or LAYER
+    )
 
 
 def _columns(n: int, reduced: Sequence[int]) -> list[int]:
@@ -145,8 +119,9 @@ def attend(form: str, inputs: tuple[Array, ...]) -> Array:
     return softmax.forward(q, k, v)[0]
 
 
-def prepared(form: str, n: int, r: int, setting: Setting, seed: int) -> Callable[[], Array]:
-    """What is measured: attention, or a whole layer, of ``n`` tokens; softmax's where ``r`` is 0."""
+def prepared(name: str, n: int, form: str, setting: Setting, seed: int) -> Callable[[], Array]:
+    """What is measured: attention, or a whole layer, of ``n`` tokens; softmax's where ``R``, the name, is 0."""
+    r = min(int(name), n)
     if form != LAYER:
         return partial(attend, form, draw_inputs(n, r, setting, seed))
     rng, width = np.random.default_rng(seed), setting.heads * setting.width
@@ -169,36 +144,21 @@ def draw_inputs(n: int, r: int, setting: Setting, seed: int) -> tuple[Array, ...
     return (*qkv, *(rng.standard_normal((2, r, n), np.float32) / np.float32(r**0.5) if r else ()))
 
 
-def measure_time(form: str, n: int, columns: Sequence[int], rounds: int, setting: Setting, seed: int) -> Array:
-    """CPU seconds ``(columns, rounds)`` of one thread; to be called by `memory.in_new_process` with KEEP."""
-    calls = {str(r): prepared(form, n, r, setting, seed) for r in columns}
-    with one_thread():
-        return np.array(list(in_turn(calls, rounds).values()))
-
-
-def measure_memory(form: str, n: int, r: int, setting: Setting, seed: int) -> Array:
-    """Bytes in use at the peak, ``()``; to be called by `memory.in_new_process` with HAND_BACK."""
-    with one_thread():
-        prepared(form, WARM_UP, r and min(r, WARM_UP), setting, seed)()
-        return np.array(peak_resident(prepared(form, n, r, setting, seed)))
-
-
-def _savings(form: str, found: dict[str, Array], lengths: Sequence[int], reduced: Sequence[int]) -> Savings:
+def _savings(form: str, found: Points, lengths: Sequence[int], reduced: Sequence[int]) -> Results:
     time, memory = np.full((2, len(lengths), len(reduced)), np.nan)
+    least = np.min if form == LAYER else np.median  # of a layer, which has few rounds, the least times
+    seconds, peak = ([of[f"{form}-{n}"] for n in lengths] for of in found)
     for i, n in enumerate(lengths):
-        seconds, peak = found[f"time-{form}-{n}"], found[f"memory-{form}-{n}-0"]
-        for row, r in enumerate(_columns(n, reduced)[1:], start=1):
-            time[i, reduced.index(r)] = _ratio(form, seconds[0], seconds[row])
-            memory[i, reduced.index(r)] = peak / found[f"memory-{form}-{n}-{r}"]
-    typical = np.min if form == LAYER else np.median
-    softmax_seconds = [typical(found[f"time-{form}-{n}"][0]) for n in lengths]
-    softmax_peak = [found[f"memory-{form}-{n}-0"] for n in lengths]
-    return Savings(time, memory, np.array(softmax_seconds), np.array(softmax_peak))
-
-
-def _ratio(form: str, softmax_seconds: Array, seconds: Array) -> Any:
-    """Of the least of the rounds for a layer, which has few; else the median of the rounds' ratios."""
-    return softmax_seconds.min() / seconds.min() if form == LAYER else np.median(softmax_seconds / seconds)
+        for r in _columns(n, reduced)[1:]:
+            one, both = peak[i]["0"][0], (seconds[i]["0"], seconds[i][str(r)])
+            ratio = both[0].min() / both[1].min() if form == LAYER else np.median(both[0] / both[1])
+            time[i, reduced.index(r)], memory[i, reduced.index(r)] = ratio, one / peak[i][str(r)][0]
+    return Results(  # softmax attention's cost over Linformer's, NaN where k is more than half of n
+        time=time,  # (n, k)
+        memory=memory,  # (n, k)
+        softmax_seconds=np.array([least(of["0"]) for of in seconds]),  # (n,)
+        softmax_peak=np.array([of["0"][0] for of in peak]),  # (n,), bytes
+    )
 
 
 # --- The figure and the table ---------------------------------------------------------------------------------------
@@ -249,11 +209,10 @@ def table(results: Results) -> str:
     """The tables as Markdown."""
     lines = []
     for form, title, saved in _panels(results):
-        lines += [
-            f"\n{title.capitalize()} saved, {form}:\n",
-            f"| n | {' | '.join(f'k = {r}' for r in results.reduced)} |",
+        rows = [
+            (n, *(_times(x) if np.isfinite(x) else "" for x in ratios))
+            for n, ratios in zip(results.lengths, saved, strict=True)
         ]
-        lines.append("|" + " ---: |" * (1 + len(results.reduced)))
-        for n, ratios in zip(results.lengths, saved, strict=True):
-            lines.append(f"| {n} | {' | '.join(_times(x) if np.isfinite(x) else '' for x in ratios)} |")
+        lines += [f"\n{title.capitalize()} saved, {form}:\n"]
+        lines += markdown.table(("n", *(f"k = {r}" for r in results.reduced)), rows, "r")
     return "\n".join(lines).lstrip()

@@ -17,8 +17,6 @@ lsh_1, 4, 8       ``H N (W + 2 + r)``         ``H N (5 W + 8 + 2 r)``: kept, K, 
 ``d_out``. The processes that measure import this module: it must stay light (no drawing).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,19 +25,16 @@ import numpy as np
 from numpy.random import Generator
 
 from linattn_ref.attention import linear, linformer, reformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.counting import kept_bytes
-from linattn_ref.experiments.measuring.memory import peak_resident
-from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit import loops
+from linattn_ref.op import Array
 
-__all__ = ["METHODS", "REDUCED", "Setting", "draw_inputs", "measure_memory", "measure_time", "methods_at", "run"]
+__all__ = ["METHODS", "REDUCED", "Setting", "draw_inputs", "methods_at", "prepared", "run"]
 
 REDUCED = 256  # R, Linformer's k
 # Reformer as in Katharopoulos et al. (2020), section 4.2.1
 LSH_CHUNK, LSH_BUCKETS = 32, 64
-WARM_UP = 256  # tokens, in a first pass that loads kernels and that no measure sees
 
 
 class Setting(NamedTuple):
@@ -88,22 +83,9 @@ def draw_inputs(method: Method, n: int, setting: Setting, seed: int) -> Inputs:
     return Inputs(d_out, tuple(qkv), method.parameters(n, setting, rng))
 
 
-def measure_time(names: Sequence[str], n: int, rounds: int, setting: Setting, seed: int) -> Array:
-    """CPU seconds ``(methods, rounds)`` of one thread; to be called by `memory.in_new_process` with KEEP."""
-    calls = {name: partial(run, METHODS[name], draw_inputs(METHODS[name], n, setting, seed)) for name in names}
-    with one_thread():
-        return np.array(list(in_turn(calls, rounds).values()))
-
-
-def measure_memory(name: str, n: int, setting: Setting, seed: int) -> Array:
-    """Bytes in use at the peak, and bytes kept, ``(2,)``; to be called by `memory.in_new_process` with HAND_BACK."""
-    method = METHODS[name]
-    kept: list[int] = []
-    with one_thread():
-        run(method, draw_inputs(method, WARM_UP, setting, seed))
-        inputs = draw_inputs(method, n, setting, seed)
-        peak = peak_resident(lambda: kept.append(run(method, inputs)))
-    return np.array([peak, *kept])
+def prepared(name: str, n: int, setting: Setting, seed: int) -> Callable[[], int]:
+    """Both passes of a method, as `points.measure_points` calls them; they return the bytes kept in between."""
+    return partial(run, METHODS[name], draw_inputs(METHODS[name], n, setting, seed))
 
 
 # --- The entries ----------------------------------------------------------------------------------------------------

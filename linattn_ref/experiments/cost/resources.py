@@ -1,8 +1,7 @@
 """The resource figure: time and memory against the length, forward and backward together.
 
-CPU time on one thread, all methods in turn (`timing`), each length in a process of its own that keeps freed memory; the
-most memory in use at once, each point in a process that hands freed memory back (`memory`), beside what a reader of
-the code computes (`resource_methods`). A method that is quadratic in time or memory stops at a fixed length,
+CPU time on one thread, all methods of a length in turn, and the most memory in use at once (`points`), beside what a
+reader of the code computes (`resource_methods`). A method that is quadratic in time or memory stops at a fixed length,
 ``Method.longest``. Nothing is extrapolated.
 
 Softmax attention is there twice. ``dense`` keeps the matrix ``P`` and is what papers compare with; ``online`` gives the
@@ -15,40 +14,36 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", Figure 1.
 """
 
-from __future__ import annotations
-
-import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.cost.resource_methods import (
-    METHODS,
-    REDUCED,
-    Setting,
-    measure_memory,
-    measure_time,
-    methods_at,
-)
-from linattn_ref.experiments.cost.resource_results import (
-    MEMORY_FROM,
-    Results,
-    rounds_at,
-    summarise,
-)
-from linattn_ref.experiments.measuring.measurements import measure_all
-from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process
-from linattn_ref.experiments.measuring.scaling import Crossing, Growth
-from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.cost.resource_methods import METHODS, REDUCED, Setting, methods_at, prepared
+from linattn_ref.experiments.measuring.points import Group, Points, check_lengths, measure_points
+from linattn_ref.experiments.measuring.scaling import crossing, growth
+from linattn_ref.experiments.publishing import labels, markdown, style
+from linattn_ref.experiments.publishing.restore import Results
 
-__all__ = ["LENGTHS", "LOOK", "Results", "compute", "draw", "table"]
+__all__ = ["LENGTHS", "LOOK", "PAIRS", "compute", "draw", "summarise", "table"]
 
 LENGTHS = tuple(2**i for i in range(6, 17))
+MEMORY_FROM = 2**9  # below, what a pass needs is lost among the pages that a process has anyway
+WARM_UP = 256  # tokens
+# Which is below which from some length on?
+PAIRS = (
+    ("dense", "linear"),
+    ("online", "linear"),
+    ("online_causal", "linear_causal"),
+    ("dense", "linformer"),
+    ("online", "linformer"),
+    ("online", "lsh_1"),
+    ("online", "lsh_4"),
+    ("online", "lsh_8"),
+)
 M = style.MECHANISMS
 # name in METHODS -> (label, colour, line)
 LOOK = {
@@ -75,6 +70,9 @@ COLUMNS = {
 }
 
 
+QUICK = {"lengths": (512, 1024), "rounds": 1, "methods": ("online", "linear")}
+
+
 def compute(
     *,
     lengths: Sequence[int] = LENGTHS,
@@ -82,29 +80,27 @@ def compute(
     seed: int = 0,
     methods: Sequence[str] = tuple(METHODS),
     setting: Setting = Setting(),  # noqa: B008  # a tuple
-    quick: bool = False,
-    parts: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    progress: bool = False,
+    **where: Any,
 ) -> Results:
-    """Time and memory of every method at every length that it goes to; 5 minutes of one core.
+    """Measure time and memory of attention against its length (Transformers are RNNs, Figure 1).
+
+    CPU time on one thread, and the most memory in use at once, measured in a process for each point. Each point is kept
+    as it comes.
 
     Parameters
     ----------
     lengths : sequence of int
-        ``N = L``, ascending; for each method at least two from 512 on, as it needs for an exponent.
+        ``N = L``, ascending, by default 64 to 65536; for each method two from 512 on, as it needs for an exponent.
     rounds : int
         At the long lengths; more at short ones, where a round takes no time.
     seed : int
         Of the inputs.
     methods : sequence of str
-        Names in `METHODS`.
+        Such as online linear_causal, by default all; a wrong one lists them.
     setting : Setting
         Heads and width.
-    quick : bool
-        Two methods at two short lengths: for tests.
-    parts, resume, progress
-        As in `measure_all`.
+    **where
+        ``parts``, ``resume`` and ``progress``, as in `measure_all`.
 
     Raises
     ------
@@ -113,20 +109,17 @@ def compute(
     ChildProcessError
         A measuring process failed, such as for lack of memory.
     """
-    if quick:
-        lengths, rounds, methods = (512, 1024), 1, ("online", "linear")
     _check(lengths, rounds, methods)
     settings = {"lengths": lengths, "rounds": rounds, "seed": seed, "methods": methods, **setting._asdict()}
-    tasks = _tasks(lengths, rounds, methods, setting, seed)
-    found = measure_all(tasks, settings, parts=parts, resume=resume, progress=progress)
-    return summarise(found, lengths, rounds, methods, setting)
+    groups = {
+        str(n): Group(methods_at(n, methods), n, rounds_at(n, rounds), (setting, seed), n >= MEMORY_FROM)
+        for n in lengths
+    }
+    return summarise(measure_points(prepared, groups, settings, warm_up=WARM_UP, **where), lengths, rounds, setting)
 
 
 def _check(lengths: Sequence[int], rounds: int, methods: Sequence[str]) -> None:
-    if list(lengths) != sorted(set(lengths)) or min(lengths, default=0) < 1:
-        raise ValueError(f"lengths: expected positive ascending ones, got {lengths}")
-    if rounds < 1:
-        raise ValueError(f"rounds: expected at least 1, got {rounds}")
+    check_lengths(lengths, rounds)
     unknown = [name for name in methods if name not in METHODS]
     if unknown or not methods:
         raise ValueError(f"methods: expected some of {', '.join(METHODS)}, got {', '.join(methods) or 'none'}")
@@ -139,21 +132,52 @@ def _check(lengths: Sequence[int], rounds: int, methods: Sequence[str]) -> None:
             )
 
 
-def _tasks(
-    lengths: Sequence[int], rounds: int, methods: Sequence[str], setting: Setting, seed: int
-) -> dict[str, Callable[[], Array]]:
-    """What is measured, by the name of its file: ``time-N (methods, rounds)`` and ``memory-method-N (2,)``."""
-    tasks: dict[str, Callable[[], Array]] = {}
-    for n in lengths:
-        tasks[f"time-{n}"] = partial(
-            in_new_process, measure_time, methods_at(n, methods), n, rounds_at(n, rounds), setting, seed, malloc=KEEP
-        )
-    for n in lengths:
-        for name in methods_at(n, methods) if n >= MEMORY_FROM else ():
-            tasks[f"memory-{name}-{n}"] = partial(
-                in_new_process, measure_memory, name, n, setting, seed, malloc=HAND_BACK
+def rounds_at(n: int, least: int) -> int:
+    """More rounds where one takes no time."""
+    return max(least, min(31, 2**15 // n))
+
+
+def summarise(found: Points, lengths: Sequence[int], rounds: int, setting: Setting) -> Results:
+    """From what was measured to the numbers of the figure."""
+    names = dict.fromkeys(name for of_length in found.seconds.values() for name in of_length)
+    curves = {name: _curve(name, found, setting) for name in METHODS if name in names}
+    times = {name: dict(zip(c.lengths, c.seconds, strict=True)) for name, c in curves.items()}
+    peaks = {name: dict(zip(c.memory_lengths, c.peak, strict=True)) for name, c in curves.items()}
+    return Results(
+        setting=setting,
+        dtype="float32",
+        lengths=tuple(lengths),  # (T,)
+        rounds=tuple(rounds_at(n, rounds) for n in lengths),  # (T,), for each length
+        curves=curves,
+        pairs=tuple(
+            Results(
+                low=low,
+                high=high,
+                faster=crossing(times[high], times[low]),
+                smaller=crossing(peaks[high], peaks[low]),
             )
-    return tasks
+            for high, low in PAIRS
+            if {high, low} <= set(curves)
+        ),
+    )
+
+
+def _curve(name: str, found: Points, setting: Setting) -> Results:
+    rows = {int(n): seconds[name] for n, seconds in found.seconds.items() if name in seconds}
+    memory = {int(n): memory[name] for n, memory in found.memory.items() if name in memory}
+    seconds, peak = [float(np.median(row)) for row in rows.values()], [int(each[0]) for each in memory.values()]
+    return Results(
+        lengths=tuple(rows),  # (T,)
+        seconds=tuple(seconds),  # (T,), CPU time, the median of the rounds
+        least_seconds=tuple(float(row.min()) for row in rows.values()),  # (T,)
+        time_growth=growth([*rows], seconds),
+        memory_lengths=tuple(memory),  # (U,)
+        peak=tuple(peak),  # (U,), bytes in use at once, measured
+        peak_formula=tuple(4 * METHODS[name].peak(n, setting) for n in memory),  # (U,)
+        kept=tuple(int(each[1]) for each in memory.values()),  # (U,), bytes kept by forward, counted
+        memory_growth=growth([*memory], peak),
+        stops_at=METHODS[name].longest,  # longer ones are not run; None: this method can go on
+    )
 
 
 # --- The figure and the table ---------------------------------------------------------------------------------------
@@ -187,34 +211,29 @@ def draw(results: Results) -> Figure:
 
 
 def _draw_time(axis: Axes, results: Results, names: Mapping[str, str]) -> None:
-    lines, written = [], []
     for name, label in names.items():
         curve = results.curves[name]
-        lines += axis.plot(curve.lengths, curve.seconds, LOOK[name][2], color=LOOK[name][1])
-        written.append(f"{label} {_exponent(curve.time_growth)}")
+        told = f"{label} $N^{{{curve.time_growth.exponent:.2f}}}$"
+        axis.plot(curve.lengths, curve.seconds, LOOK[name][2], color=LOOK[name][1], label=told)
     _mark_crossings(axis, results, names)
     axis.set_xticks(results.lengths[:: 1 + len(results.lengths) // 5])
     axis.minorticks_off()
     axis.set_ylim(5e-4, 30)
-    labels.at_ends(axis, lines, written, rows=2)
+    labels.at_ends(axis, rows=2)
 
 
 def _draw_memory(axis: Axes, results: Results, names: Mapping[str, str]) -> None:
-    lines = []
-    for name in names:
+    one = {"lsh_8": "LSH, any", "lsh_4": "", "lsh_1": ""}  # the same memory
+    for name, label in names.items():
         curve, (_, colour, look) = results.curves[name], LOOK[name]
         n = np.array(curve.memory_lengths)
-        lines += axis.plot(n, np.array(curve.peak_formula) / n / 1024, look[1:], color=colour)
+        formula = np.array(curve.peak_formula) / n / 1024
+        axis.plot(n, formula, look[1:], color=colour, label=one.get(name, label))
         axis.plot(n, np.array(curve.peak) / n / 1024, look[0], color=colour)
     axis.set_ylim(4, 600)
     axis.set_yticks([5, 10, 20, 50, 100, 200, 500], ["5", "10", "20", "50", "100", "200", "500"])
     axis.minorticks_off()
-    one = {"lsh_8": "LSH, any", "lsh_4": "", "lsh_1": ""}  # the same memory
-    labels.at_ends(axis, lines, [one.get(name, label) for name, label in names.items()], rows=2)
-
-
-def _exponent(g: Growth) -> str:
-    return f"$N^{{{g.exponent:.2f}}}$"
+    labels.at_ends(axis, rows=2)
 
 
 def _mark_crossings(axis: Axes, results: Results, names: Mapping[str, str]) -> None:
@@ -238,12 +257,20 @@ def table(results: Results) -> str:
         *_by_length(milliseconds, {name: c.lengths for name, c in curves.items()}),
         "\nMost memory in use at once beyond the inputs, MiB:\n",
         *_by_length(mebibytes, {name: c.memory_lengths for name, c in curves.items()}),
-        "\n| grows as | time | memory |\n| --- | --- | --- |",
-        *(f"| {LOOK[name][0]} | {_power(c.time_growth)} | {_power(c.memory_growth)} |" for name, c in curves.items()),
-        "\n| | faster from N = | smaller from N = |\n| --- | --- | --- |",
-        *(
-            f"| {LOOK[p.low][0]} against {LOOK[p.high][0]} | {_where(p.faster)} | {_where(p.smaller)} |"
-            for p in results.pairs
+        "",
+        *markdown.table(
+            ("grows as", "time", "memory"),
+            [(LOOK[name][0], _power(c.time_growth), _power(c.memory_growth)) for name, c in curves.items()],
+            "l",
+        ),
+        "",
+        *markdown.table(
+            ("", "faster from N =", "smaller from N ="),
+            [
+                (f"{LOOK[p.low][0]} against {LOOK[p.high][0]}", _where(p.faster), _where(p.smaller))
+                for p in results.pairs
+            ],
+            "l",
         ),
     ]
     return "\n".join(parts)
@@ -252,17 +279,18 @@ def table(results: Results) -> str:
 def _by_length(cells: Mapping[str, Sequence[str]], lengths: Mapping[str, Sequence[int]]) -> list[str]:
     """A line a length, a column a method; empty where a method was not run."""
     columns = {name: dict(zip(lengths[name], cells[name], strict=True)) for name in cells}
-    lines = [f"| N = L | {' | '.join(LOOK[name][0] for name in columns)} |", "|" + " ---: |" * (1 + len(columns))]
-    for n in sorted({n for column in columns.values() for n in column}):
-        lines.append(f"| {n} | {' | '.join(column.get(n, '') for column in columns.values())} |")
-    return lines
+    rows = [
+        (n, *(column.get(n, "") for column in columns.values()))
+        for n in sorted({n for column in columns.values() for n in column})
+    ]
+    return markdown.table(("N = L", *(LOOK[name][0] for name in columns)), rows, "r")
 
 
-def _power(g: Growth) -> str:
+def _power(g: Any) -> str:
     return f"N^{g.exponent:.2f} (N = {g.shortest} to {g.longest}; step by step {g.least:.2f} to {g.greatest:.2f})"
 
 
-def _where(c: Crossing) -> str:
+def _where(c: Any) -> str:
     if c.before is None:
         return f"not up to {c.after}"
     if c.length is None:

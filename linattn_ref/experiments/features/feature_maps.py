@@ -20,7 +20,6 @@ on, about ``C`` where ``M = D``. What it takes to make the features is not in it
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,8 +31,9 @@ from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.features.feature_maps import FeatureMap
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
 
-__all__ = ["MAPS", "Results", "compute", "crossover", "crossover_formula", "draw", "remainder_bound"]
+__all__ = ["MAPS", "compute", "crossover", "crossover_formula", "draw", "remainder_bound"]
 
 MAPS: tuple[FeatureMap, ...] = (feature_maps.elu_plus_one, feature_maps.quadratic(1.0), feature_maps.taylor_exp(2))
 # Of each map: its marker, its colour and its name in words
@@ -44,24 +44,12 @@ LOOKS = (
 )
 
 
-class Results(NamedTuple):
-    """Axes: ``O`` orders, ``P`` pairs of vectors, ``T`` lengths, ``W`` widths; a dict has an entry a feature map."""
-
-    orders: tuple[int, ...]
-    scores: NDArray[np.float64]  # (P,), x.y of the pairs
-    errors: NDArray[np.float64]  # (O, P), over exp(x.y), measured with the features of each order
-    lengths: NDArray[np.int64]  # (T,), N = L
-    width: int  # D = M of the counts
-    softmax: NDArray[np.int64]  # (T,), multiply-adds counted
-    linear: dict[str, NDArray[np.int64]]  # (T,), the same
-    widths: NDArray[np.int64]  # (W,), D = M of the crossovers
-    crossovers: dict[str, NDArray[np.int64]]  # (W,), the least N with fewer multiply-adds than softmax, by counting
+QUICK = {"lengths": (16, 32, 64, 128, 256), "widths": (4, 8)}
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
     orders: Sequence[int] = (1, 2, 4, 8),
     scores: Sequence[float] = tuple(np.linspace(-8, 8, 65)),
     lengths: Sequence[int] = (16, 32, 64, 128, 256, 512, 1024, 2048),
@@ -74,8 +62,6 @@ def compute(
     ----------
     seed : int
         Draws the pairs; no count depends on it.
-    quick : bool
-        Small widths and short lengths: for tests.
     orders : sequence of int
         Of ``taylor_exp``.
     scores : sequence of float
@@ -85,19 +71,17 @@ def compute(
     widths : sequence of int
         ``D = M`` of the right panel.
     """
-    if quick:
-        lengths, widths = [n for n in lengths if n <= 256], [d for d in widths if d <= 8]
     x, y = pairs_with_scores(np.array(scores), np.random.default_rng(seed))
-    return Results(
-        tuple(orders),
-        np.array(scores),
-        np.array([truncation_errors(x, y, p) / np.exp(scores) for p in orders]),
-        np.array(lengths, np.int64),
-        width,
-        np.array([softmax_multiply_adds(n, width, width) for n in lengths]),
-        {phi.name: np.array([linear_multiply_adds(phi, n, width, width) for n in lengths]) for phi in MAPS},
-        np.array(widths, np.int64),
-        {phi.name: np.array([crossover(phi, d, d) for d in widths]) for phi in MAPS},
+    return Results(  # of a feature map by its name
+        orders=tuple(orders),  # (O,)
+        scores=np.array(scores),  # (P,), x.y of pairs of vectors
+        errors=np.array([truncation_errors(x, y, p) / np.exp(scores) for p in orders]),  # (O, P), over exp(x.y)
+        lengths=np.array(lengths, np.int64),  # (T,), N = L
+        width=width,  # D = M of the counts
+        softmax=np.array([softmax_multiply_adds(n, width, width) for n in lengths]),  # (T,), multiply-adds counted
+        linear={phi.name: np.array([linear_multiply_adds(phi, n, width, width) for n in lengths]) for phi in MAPS},
+        widths=np.array(widths, np.int64),  # (W,), D = M of the crossovers
+        crossovers={phi.name: np.array([crossover(phi, d, d) for d in widths]) for phi in MAPS},  # least N that pays
     )
 
 
@@ -185,39 +169,37 @@ def draw(results: Results) -> Figure:
 
 def _draw_errors(axes: Axes, results: Results) -> None:
     grid = np.linspace(results.scores.min(), results.scores.max(), 201)
-    lines = []
     for p, errors, colour in zip(results.orders, results.errors, style.sequence(len(results.orders)), strict=True):
         axes.plot(results.scores, errors, ".", color=colour)
-        lines += axes.plot(grid, remainder_bound(grid, p) / np.exp(grid), "-", color=colour)
+        axes.plot(grid, remainder_bound(grid, p) / np.exp(grid), "-", color=colour, label=f"order {p}")
     axes.axhline(1, linestyle="--", color=style.GREY)
     axes.set(title="error of exp(x·y), cut off", xlabel="score x·y", ylabel="relative error")
     axes.set(yscale="log", ylim=(1e-8, 1e6))
-    labels.at_ends(axes, lines, [f"order {p}" for p in results.orders])
+    labels.at_ends(axes)
 
 
 def _draw_counts(axes: Axes, results: Results) -> None:
     n, d = results.lengths, results.width
     black = style.MECHANISMS["softmax"]
     axes.plot(n, results.softmax, "D", color=black)
-    lines = axes.plot(n, 2 * n**2 * d, "-", color=black)
-    for phi, (marker, colour, _) in zip(MAPS, LOOKS, strict=True):
+    axes.plot(n, 2 * n**2 * d, "-", color=black, label="softmax")
+    for phi, (marker, colour, name) in zip(MAPS, LOOKS, strict=True):
         axes.plot(n, results.linear[phi.name], marker, color=colour)
-        lines += axes.plot(n, n * phi.width(d) * (2 * d + 1), "-", color=colour)
+        axes.plot(n, n * phi.width(d) * (2 * d + 1), "-", color=colour, label=name)
     axes.set(title=f"multiply-adds, D = {d}", xscale="log", yscale="log", xlabel="length N (tokens)")
-    axes.set_xticks(n[::2], [str(each) for each in n[::2]])
-    axes.minorticks_off()
+    labels.ticks(axes, n[::2])
     axes.set_ylim(axes.get_ylim())
-    labels.at_ends(axes, lines, ["softmax", *(name for _, _, name in LOOKS)])
+    labels.at_ends(axes)
 
 
 def _draw_crossovers(axes: Axes, results: Results) -> None:
-    d, lines = results.widths, []
-    for phi, (marker, colour, _) in zip(MAPS, LOOKS, strict=True):
+    d = results.widths
+    for phi, (marker, colour, name) in zip(MAPS, LOOKS, strict=True):
         axes.plot(d, results.crossovers[phi.name], marker, color=colour)
-        lines += axes.plot(d, [crossover_formula(phi.width(int(each)), each, each) for each in d], "-", color=colour)
-    lines += axes.plot(d, d**2, "--", color=style.GREY)
+        formula = [crossover_formula(phi.width(int(each)), each, each) for each in d]
+        axes.plot(d, formula, "-", color=colour, label=name)
+    axes.plot(d, d**2, "--", color=style.GREY, label="$D^2$")
     axes.set(title="crossover length N", xscale="log", yscale="log", xlabel="width D = M")
-    axes.set_xticks(d, [str(each) for each in d])
-    axes.minorticks_off()
+    labels.ticks(axes, d)
     axes.set_ylim(axes.get_ylim()[0], 2 * axes.get_ylim()[1])
-    labels.at_ends(axes, lines, [*(name for _, _, name in LOOKS), "$D^2$"])
+    labels.at_ends(axes)

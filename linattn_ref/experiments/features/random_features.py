@@ -7,58 +7,31 @@ formulas are in `linattn_ref.theory.random_features`.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 from linattn_ref.theory import random_features as rf
 from linattn_ref.theory.random_features import Measured
 
-__all__ = ["LOOKS", "Results", "compute", "draw", "slope"]
+__all__ = ["LOOKS", "compute", "draw", "slope"]
 
 MARKERS: dict[rf.Unbiased, str] = {"trig": "o", "positive": "s", "hyperbolic": "^"}
 LOOKS = {kind: (style.FEATURES[kind], marker) for kind, marker in MARKERS.items()}
 
 
-class Curve(NamedTuple):
-    """Relative mean squared errors of one kind along some axis."""
-
-    stated: NDArray[np.float64]  # (G,), on a fine grid
-    measured: list[Measured]  # (P,), at some points of it
-
-
-class Results(NamedTuple):
-    """Axes: ``G`` points of a grid for lines, ``P`` points measured, ``T`` numbers of directions."""
-
-    m: int
-    width: int  # D
-    length: float  # |x| = |y| of the angles
-    angles: NDArray[np.float64]  # (G,), in degrees
-    points_angle: NDArray[np.float64]  # (P,)
-    by_angle: dict[str, Curve]
-    turn: float  # the angle of the lengths
-    lengths: NDArray[np.float64]  # (G,)
-    points_length: NDArray[np.float64]  # (P,)
-    by_length: dict[str, Curve]
-    distances: NDArray[np.float64]  # (G,), |s| of the gain
-    widths: tuple[int, ...]
-    gain: dict[str, list[NDArray[np.float64]]]  # kind -> (G,) a width, orthogonal over independent
-    directions: tuple[int, ...]  # (T,)
-    delta: tuple[float, ...]  # x - y of the kernels
-    kernels: dict[str, Curve]  # over directions, not relative; G = T
+QUICK = {"trials": 200, "directions": (4, 16, 64)}
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
     m: int = 64,
     width: int = 16,
     length: float = 1.0,
@@ -74,8 +47,6 @@ def compute(
     Parameters
     ----------
     seed : int
-    quick : bool
-        Few trials: for tests.
     m, width : int
         Directions, and ``D``, of the upper panels.
     length, turn, longest : float
@@ -87,32 +58,34 @@ def compute(
     trials : int
         Draws of all directions, a point.
     """
-    if quick:
-        trials, directions = 200, [each for each in directions if each <= 64]
     rng = np.random.default_rng(seed)
     angles, points_angle = np.linspace(0, 180, 91), np.linspace(0, 180, 10)
     lengths, points_length = np.linspace(0.02, longest, 91), np.linspace(0.2, longest, 10)
     distances = np.linspace(0.02, 3, 150)
+
+    def along(grid: tuple[Array, Array], points: tuple[Array, Array]) -> dict[str, Results]:
+        return {kind: _curve(kind, grid, points, m, trials, rng) for kind in LOOKS}
+
     return Results(
-        m,
-        width,
-        length,
-        angles,
-        points_angle,
-        {kind: _curve(kind, pairs(length, angles, width), pairs(length, points_angle, width), m, trials, rng)
-         for kind in LOOKS},
-        turn,
-        lengths,
-        points_length,
-        {kind: _curve(kind, pairs(lengths, turn, width), pairs(points_length, turn, width), m, trials, rng)
-         for kind in LOOKS},
-        distances,
-        tuple(widths),
-        {kind: [orthogonal_over_independent(kind, distances, d) for d in widths] for kind in LOOKS},
-        tuple(directions),
-        tuple(delta),
-        {name: _kernel_curve(kernel, np.array(delta), directions, trials, rng) for name, kernel in rf.KERNELS.items()},
-    )  # fmt: skip
+        m=m,
+        width=width,  # D
+        length=length,  # |x| = |y| of the angles
+        angles=angles,  # (G,), in degrees
+        points_angle=points_angle,  # (P,)
+        by_angle=along(pairs(length, angles, width), pairs(length, points_angle, width)),
+        turn=turn,  # the angle of the lengths
+        lengths=lengths,  # (G,)
+        points_length=points_length,  # (P,)
+        by_length=along(pairs(lengths, turn, width), pairs(points_length, turn, width)),
+        distances=distances,  # (G,), |s| of the gain
+        widths=tuple(widths),
+        gain={kind: [orthogonal_over_independent(kind, distances, d) for d in widths] for kind in LOOKS},
+        directions=tuple(directions),  # (T,)
+        delta=tuple(delta),  # x - y of the kernels
+        kernels={  # errors over directions, not relative
+            name: _kernel_curve(kernel, np.array(delta), directions, trials, rng) for name, kernel in rf.KERNELS.items()
+        },
+    )
 
 
 def pairs(length: float | Array, degrees: float | Array, width: int) -> tuple[Array, Array]:
@@ -125,12 +98,13 @@ def pairs(length: float | Array, degrees: float | Array, width: int) -> tuple[Ar
 
 def _curve(
     kind: rf.Unbiased, grid: tuple[Array, Array], points: tuple[Array, Array], m: int, trials: int, rng: Generator
-) -> Curve:
+) -> Results:
     measured = []
     for x, y in zip(*points, strict=True):
         errors = rf.squared_errors(kind, x, y, m, trials=trials, rng=rng)
         measured.append(rf.mean_of(errors / rf.softmax_kernel(x, y) ** 2))
-    return Curve(rf.relative_mse(kind, *grid, m), measured)
+    # Relative mean squared errors: (G,) on a fine grid, (P,) at some points of it
+    return Results(stated=rf.relative_mse(kind, *grid, m), measured=measured)
 
 
 def orthogonal_over_independent(kind: rf.Unbiased, distances: NDArray[np.float64], width: int) -> NDArray[np.float64]:
@@ -142,12 +116,12 @@ def orthogonal_over_independent(kind: rf.Unbiased, distances: NDArray[np.float64
     return ratio
 
 
-def _kernel_curve(kernel: rf.Kernel, delta: Array, directions: Sequence[int], trials: int, rng: Generator) -> Curve:
+def _kernel_curve(kernel: rf.Kernel, delta: Array, directions: Sequence[int], trials: int, rng: Generator) -> Results:
     stated, measured = np.array([rf.fourier_mse(kernel, delta, m) for m in directions]), []
     for m in directions:
         omega = kernel.draw(trials // 4 * m, len(delta), rng).reshape(-1, m, len(delta))
         measured.append(rf.mean_of((np.cos(omega @ delta).mean(axis=-1) - kernel.kappa(delta)) ** 2))
-    return Curve(stated, measured)
+    return Results(stated=stated, measured=measured)
 
 
 # --- The figure -----------------------------------------------------------------------------------------------------
@@ -165,23 +139,20 @@ def draw(results: Results) -> Figure:
     _draw_errors(angle, results.angles, results.points_angle, results.by_angle)
     angle.set(title=f"|x| = |y| = {results.length:g}", xlabel="angle of x and y, degrees", xlim=(-5, 185))
     angle.set_xticks([0, 60, 120, 180])
-    lines = _draw_errors(length, results.lengths, results.points_length, results.by_length)
+    _draw_errors(length, results.lengths, results.points_length, results.by_length)
     length.set(title=f"at {results.turn:g} degrees", xlabel="|x| = |y|")
-    labels.at_ends(length, lines, list(LOOKS), rows=2)
+    labels.at_ends(length, rows=2)
     _draw_gain(gain, results)
     _draw_kernels(kernels, results)
     return figure
 
 
-def _draw_errors(axes: Axes, grid: Array, points: Array, curves: dict[str, Curve]) -> list[Line2D]:
-    lines = []
+def _draw_errors(axes: Axes, grid: Array, points: Array, curves: dict[str, Results]) -> None:
     for kind, (colour, marker) in LOOKS.items():
-        stated, measured = curves[kind]
-        lines += axes.plot(grid, np.sqrt(stated), "-", color=colour)
-        _points(axes, points, measured, root=True, fmt=marker, color=colour)
+        axes.plot(grid, np.sqrt(curves[kind].stated), "-", color=colour, label=kind)
+        _points(axes, points, curves[kind].measured, root=True, fmt=marker, color=colour)
     axes.axhline(1, linestyle="--", color=style.GREY)
     axes.set(ylabel="error / exp(x·y), r.m.s.", yscale="log", ylim=(1e-3, 30))
-    return lines
 
 
 def _points(axes: Axes, x: Array, measured: Sequence[Measured], *, root: bool = False, **look: object) -> None:
@@ -209,14 +180,13 @@ def _draw_gain(axes: Axes, results: Results) -> None:
 
 def _draw_kernels(axes: Axes, results: Results) -> None:
     m = np.array(results.directions)
-    lines, markers, colours = [], "os^D", (style.BLACK, style.PURPLE, style.BROWN, style.SKY)
-    for curve, marker, colour in zip(results.kernels.values(), markers, colours, strict=True):
-        lines += axes.plot(m, curve.stated, "-", color=colour)
+    colours = style.BLACK, style.PURPLE, style.BROWN, style.SKY
+    for (name, curve), marker, colour in zip(results.kernels.items(), "os^D", colours, strict=True):
+        axes.plot(m, curve.stated, "-", color=colour, label=name)
         _points(axes, m, curve.measured, fmt=marker, color=colour)
     axes.set(title="kernels of x − y", xlabel="directions m", ylabel="mean squared error", xscale="log", yscale="log")
-    axes.set_xticks(m, [str(each) for each in m])
-    axes.minorticks_off()
-    labels.at_ends(axes, lines, list(results.kernels), rows=2)
+    labels.ticks(axes, m)
+    labels.at_ends(axes, rows=2)
 
 
 def slope(results: Results, name: str) -> float:

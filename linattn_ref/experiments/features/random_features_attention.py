@@ -5,8 +5,8 @@ those of a pretrained network, whose weights stay as they are. Each kind of feat
 directions and with orthogonal ones. The matrix is what the mechanism makes of the identity.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import performer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features import feature_maps
-from linattn_ref.experiments.measuring.heads import Heads, heads_of, read_heads, relative_error
-from linattn_ref.experiments.measuring.pretrained import PathLike
+from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from, heads_of, relative_error
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
+from linattn_ref.op import Array
 
-__all__ = ["Results", "compute", "draw"]
+__all__ = ["compute", "draw"]
 
 Draw = Callable[..., Array]  # m, D, rng -> omega (m, D)
 
@@ -59,36 +59,17 @@ LOOKS = {
 OFF_SCALE = 2.0  # errors above are told, not drawn
 
 
-class Panel(NamedTuple):
-    """Errors on one set of heads."""
-
-    score_deviation: float  # standard deviation of the scores q.k / sqrt D within a row, mean over rows
-    output: dict[str, NDArray[np.float64]]  # "kind, draw" -> (T,), medians over heads and draws
-    matrix: dict[str, NDArray[np.float64]]
-    mean_of_values: float  # error of the output if every query gets the mean of the values
-
-
-class Results(NamedTuple):
-    directions: tuple[int, ...]  # (T,), m
-    shape: tuple[int, int, int]  # (heads, N, D) of the network's
-    panels: dict[str, Panel]  # "short", "pretrained"
-    settings: dict[str, Any]
+QUICK: dict[str, Any] = {"directions": (16, 32, 64), "draws": 2}
+QUICK["heads"] = Random(sentences=1, layers=2, heads=2, length=40, width=8, deviation=2)
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
-    heads: Heads | None = None,
-    model: PathLike | None = None,
-    text: PathLike | None = None,
+    heads: Heads | Source | Random = Source(sentences=1, length=256, every=6),  # noqa: B008  # a tuple
     directions: Sequence[int] = (16, 32, 64, 128, 256, 512, 1024),
-    length: int = 256,
-    every: int = 6,
     draws: int = 5,
     size: float = 0.5,
-    say: Callable[[str], object] = lambda line: None,
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Results:
     """Measure every kind and draw at every ``m``.
 
@@ -96,54 +77,36 @@ def compute(
     ----------
     seed : int
         Of the choice of sentences, the short queries and keys, and the directions.
-    quick : bool
-        Few directions and small random heads instead of a network's: for tests.
-    heads : Heads, optional
-        By default heads of the pretrained network on a text.
-    model, text : path, optional
-        As in `pretrained.read`.
+    heads : Heads, Source or Random
+        By default heads of a pretrained network on a text.
     directions : sequence of int
         ``m``.
-    length, every : int
-        Tokens; take every ``every``-th head of each layer.
     draws : int
         Of ``omega``.
     size : float
         Standard deviation of the entries of the short queries and keys.
-    say : callable
-        Told in one line what is fetched.
-    progress : callable
-        Wraps the sequence of ``m``, as ``tqdm.tqdm`` does.
     """
     rng = np.random.default_rng(seed)
-    sources: dict[str, Any] = {}
-    if quick:
-        directions, draws = [m for m in directions if m <= 64], 2
-        heads = heads or heads_of(*(2 * rng.standard_normal((3, 1, 2, 2, 40, 8), np.float32)))
     with threadpool_limits(1):
-        if heads is None:
-            heads, sources = read_heads(model, text, sentences=1, length=length, every=every, seed=seed, say=say)
-        normal = rng.standard_normal((3, *heads.q.shape), np.float32)
-        short = heads_of(np.float32(size) * normal[0], np.float32(size) * normal[1], normal[2])
-        given = {"short": short, "pretrained": heads}
-        found = {name: _errors(each, directions, draws, rng, progress) for name, each in given.items()}
-    _, layers, count, tokens, width = heads.q.shape
-    settings = {**sources, "draws": draws, "size": size}
-    return Results(tuple(directions), (layers * count, tokens, width), found, settings)
+        found, sources = heads_from(heads, seed, rng)
+        q, k, v = rng.standard_normal((3, *found.q.shape), np.float32)
+        given = {"short": heads_of(np.float32(size) * q, np.float32(size) * k, v), "pretrained": found}
+        panels = {name: _errors(each, directions, draws, rng) for name, each in given.items()}
+    _, layers, count, tokens, width = found.q.shape
+    return Results(
+        directions=tuple(directions),  # (T,), m
+        shape=(layers * count, tokens, width),  # (heads, N, D) of the network's
+        panels=panels,
+        settings={**sources, "draws": draws, "size": size},
+    )
 
 
-def _errors(
-    heads: Heads,
-    directions: Sequence[int],
-    draws: int,
-    rng: Generator,
-    progress: Callable[[Iterable[int]], Iterable[int]],
-) -> Panel:
+def _errors(heads: Heads, directions: Sequence[int], draws: int, rng: Generator) -> Results:
     q, k, v, out = heads.sentence(0)  # (T, H, N, D or M)
     p = softmax.matrix(q, k)  # (T, H, N, N)
     output: dict[str, list[float]] = {", ".join(way): [] for way in WAYS}
     matrix: dict[str, list[float]] = {", ".join(way): [] for way in WAYS}
-    for m in progress(directions):
+    for m in directions:
         for kind, draw in WAYS:
             errors = [
                 [
@@ -157,11 +120,11 @@ def _errors(
             matrix[f"{kind}, {draw}"].append(float(of_matrix))
     mean = np.broadcast_to(v.mean(axis=-2, keepdims=True), v.shape)
     scores = q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5
-    return Panel(
-        float(scores.std(axis=-1).mean()),
-        {way: np.array(errors) for way, errors in output.items()},
-        {way: np.array(errors) for way, errors in matrix.items()},
-        float(np.median(relative_error(mean, out))),
+    return Results(
+        score_deviation=float(scores.std(axis=-1).mean()),  # of q.k / sqrt D within a row, mean over rows
+        output={way: np.array(errors) for way, errors in output.items()},  # (T,), medians over heads and draws
+        matrix={way: np.array(errors) for way, errors in matrix.items()},
+        mean_of_values=float(np.median(relative_error(mean, out))),  # error if every query gets the mean of the values
     )
 
 
@@ -203,15 +166,15 @@ def draw(results: Results) -> Figure:
 def _draw_errors(
     axis: Axes, directions: Sequence[int], errors: dict[tuple[str, str], NDArray[np.float64]], mean: float | None
 ) -> None:
-    drawn, off = [], []
+    off = []
     for way, values in errors.items():
         label, colour, look = LOOKS[way]
         if values.min() > OFF_SCALE:
             off.append(f"{label}: {values.min():.0f} to {values.max():.0f}, off the scale")
         else:
-            drawn.append((axis.plot(directions, values, look, color=colour)[0], label))
+            axis.plot(directions, values, look, color=colour, label=label)
     if mean is not None:
-        drawn.append((axis.axhline(mean, color=style.GREY), "mean of\nthe values"))
+        axis.axhline(mean, color=style.GREY, label="mean of\nthe values")
     axis.set(xscale="log", yscale="log")
     axis.set_xticks(directions, [str(m) for m in directions])
     axis.xaxis.set_minor_locator(NullLocator())
@@ -221,4 +184,4 @@ def _draw_errors(
     axis.set_yticks([0.4, 0.6, 0.8, 1.0] if off else [0.05, 0.1, 0.2, 0.5, 1.0])
     for text in off:
         axis.text(0.02, 0.97, f"↑ {text}", transform=axis.transAxes, va="top", color=style.FEATURES["trig"])
-    labels.at_ends(axis, [line for line, _ in drawn], [label for _, label in drawn], rows=2)
+    labels.at_ends(axis, rows=2)

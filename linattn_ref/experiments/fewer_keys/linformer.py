@@ -14,34 +14,38 @@ References
 Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", section 4.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.fewer_keys.linformer_ways import Sharing, sharing_modes, ways_at
+from linattn_ref.attention import linformer, softmax
 from linattn_ref.experiments.measuring.heads import (
     Heads,
-    Spread,
+    Random,
+    Source,
     each_error,
-    given_or_read,
+    errors_by_way,
+    heads_from,
     order_of_fit,
-    random_heads,
     spread,
-    truncated_svd,
 )
-from linattn_ref.experiments.measuring.pretrained import PathLike
+from linattn_ref.experiments.measuring.linformer_fit import CONVOLUTIONS, MATRICES, MATRIX, Mixing, Parameters, fit
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import over_reduced
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.kernels import jit
+from linattn_ref.op import Array
+from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
 
-__all__ = ["WAYS", "Results", "compute", "draw", "returned"]
+__all__ = ["RATE", "WAYS", "compute", "draw", "returned"]
 
+RATE = 3e-4  # of the fit to many sentences
+RATE_ONE = 1e-3  # of the fit to a single one
 # name -> (label, colour). Those of the first panel can be used; the others need P, or the sentence beforehand.
 USABLE = {
     "gaussian": ("random E, F", style.VERMILLION),
@@ -65,35 +69,19 @@ SHARING_LABELS = {
 }
 
 
-class Results(NamedTuple):
-    """All numbers of the figure: relative errors in the Frobenius norm."""
-
-    reduced: tuple[int, ...]  # (K,), R
-    shape: tuple[int, int, int]  # (H, N, M)
-    output: dict[str, Spread]  # way -> error of the output, (K, ...)
-    matrix: dict[str, Spread]  # way -> error of the matrix, where there is one
-    mean_of_values: Spread  # error of the output's replacement by the mean of the values
-    sharing_reduced: int
-    sharing: dict[str, Sharing]  # mode -> errors at sharing_reduced
-    settings: dict[str, Any]
+QUICK: dict[str, Any] = {"reduced": (4, 16), "sharing_reduced": 16, "unseen": 1, "epochs": 2, "steps_one": 8}
+QUICK["heads"] = Random(sentences=4, layers=2, heads=2, length=64, width=8)
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
-    heads: Heads | None = None,
-    model: PathLike | None = None,
-    text: PathLike | None = None,
+    heads: Heads | Source | Random = Source(sentences=56),  # noqa: B008  # a tuple
     reduced: Sequence[int] = (8, 16, 32, 64, 128),
     sharing_reduced: int = 64,
-    length: int = 512,
-    every: int = 1,
-    sentences: int = 48,
     unseen: int = 8,
     epochs: int = 3,
     steps_one: int = 150,
-    say: Callable[[str], object] = lambda line: None,
 ) -> Results:
     """Measure every way of mixing at every ``R``; some ten minutes.
 
@@ -101,62 +89,124 @@ def compute(
     ----------
     seed : int
         Of the choice of sentences and the random projections.
-    quick : bool
-        Few steps on small random queries, keys and values instead of a network's: for tests.
-    heads : Heads, optional
-        What to approximate; by default heads of the pretrained network on a text.
-    model, text : path, optional
-        As in `pretrained.read`.
+    heads : Heads, Source or Random
+        What to approximate; by default heads of a pretrained network on a text.
     reduced : sequence of int
         ``R``; those above the length are left out.
     sharing_reduced : int
         ``R`` of the sharing modes.
-    length : int
-        Tokens a sentence.
-    every : int
-        Take every ``every``-th head of each layer.
-    sentences, unseen : int
-        How many to fit to, and how many to measure on.
+    unseen : int
+        Sentences to measure on; it is fitted to the others.
     epochs, steps_one : int
         Passes over the sentences in a fit; steps of the fit to a single sentence.
-    say : callable
-        Told in one line what is fetched.
     """
     rng = np.random.default_rng(seed)
-    if quick:
-        reduced, sharing_reduced, unseen, epochs, steps_one = (4, 16), 16, 1, 2, 8
-        heads = heads or random_heads(rng, sentences=4, layers=2, heads=2, length=64, width=8)
     with threadpool_limits(1):
-        heads, sources = given_or_read(
-            heads, model, text, sentences=sentences + unseen, length=length, every=every, seed=seed, say=say
-        )
-        total, _, n_heads, length, width = heads.v.shape
-        order = order_of_fit(heads, unseen, epochs, rng)
+        found, sources = heads_from(heads, seed, rng)
+        total, _, n_heads, length, width = found.v.shape
+        order, new = order_of_fit(found, unseen, epochs, rng), range(unseen)
         reduced, sharing_reduced = tuple(r for r in reduced if r <= length), min(sharing_reduced, length)
-        errors = [ways_at(r, heads, range(unseen), order, steps_one, rng) for r in reduced]
-        for at_r, svd in zip(errors, truncated_svd(reduced, heads, range(unseen)), strict=True):
-            at_r["svd"] = svd
-        sharing = sharing_modes(sharing_reduced, heads, range(unseen), order)
-        means, _ = each_error(heads, range(unseen), lambda q, k, v: v.mean(axis=-2, keepdims=True))
-    return Results(
-        reduced,
-        (n_heads, length, width),
-        {way: spread(np.stack([at_r[way][0] for at_r in errors])) for way in WAYS},
-        {way: spread(np.stack([at_r[way][1] for at_r in errors])) for way in WAYS if errors[0][way][1].size},
-        spread(means),
-        sharing_reduced,
-        sharing,
-        {**sources, "seed": seed, "sentences": total - unseen, "unseen": unseen, "epochs": epochs, "steps": steps_one},
+        errors = errors_by_way(WAYS, lambda r: ways_at(r, found, new, order, steps_one, rng), reduced, found, new)
+        sharing = sharing_modes(sharing_reduced, found, new, order)
+        means, _ = each_error(found, new, lambda q, k, v: v.mean(axis=-2, keepdims=True))
+    settings = {"seed": seed, "sentences": total - unseen, "unseen": unseen, "epochs": epochs, "steps": steps_one}
+    return Results(  # relative errors in the Frobenius norm
+        reduced=reduced,  # (K,), R
+        shape=(n_heads, length, width),  # (H, N, M)
+        **errors,
+        mean_of_values=spread(means),  # error of the output's replacement by the mean of the values
+        sharing_reduced=sharing_reduced,
+        sharing=sharing,  # mode -> errors at sharing_reduced
+        settings={**sources, **settings},
     )
 
 
-def returned(sharing: Mapping[str, Sharing], mode: str) -> Array:
+# --- The ways ---------------------------------------------------------------------------------------------------------
+
+
+def ways_at(
+    r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int], steps_one: int, rng: Generator
+) -> dict[str, tuple[Array, Array]]:
+    """All of the figure's `WAYS` at one reduced length, but the truncated SVD: errors of output and matrix, each
+    ``(S, T, H)``."""
+    _, layers, n_heads, length, _ = heads.k.shape
+    dtype = heads.k.dtype
+
+    def with_matrices(matrices: Parameters, sentences: Sequence[int] = unseen) -> tuple[Array, Array]:
+        e, f = matrices
+        return each_error(
+            heads,
+            sentences,
+            MATRICES.applied((e, f)),
+            lambda q, k: linformer.matrix(q, k, e) @ f,
+        )
+
+    def max_pooled(q: Array, k: Array, v: Array) -> Array:
+        return softmax.forward(q, linformer.max_pool(k, r)[0], linformer.max_pool(v, r)[0], kernels=jit)[0]
+
+    drawn = linformer.draw_projections(r, length, rng, layers=layers, heads=n_heads, dtype=dtype)
+    random = np.stack([each.e for each in drawn]), np.stack([each.f for each in drawn])  # (T, H, R, L) each
+    pool = linformer.mean_pool(r, length, dtype)
+    start = (np.broadcast_to(pool, (layers, n_heads, r, length)),) * 2
+    convolutions = fit(CONVOLUTIONS, (mean_convolutions(r, heads),) * 2, heads, order, rate=RATE)
+    jl = gaussian_projection(r, length, rng, dtype=dtype)  # (R, L)
+    return {
+        "gaussian": with_matrices(random),
+        "max": each_error(heads, unseen, max_pooled),
+        "mean": with_matrices((pool, pool)),
+        "fitted": with_matrices(fit(MATRICES, start, heads, order, rate=RATE)),
+        "convolution": each_error(heads, unseen, CONVOLUTIONS.applied(convolutions)),
+        "one_sentence": with_matrices(
+            fit(MATRICES, start, heads, [unseen[0]] * steps_one, rate=RATE_ONE), sentences=unseen[:1]
+        ),
+        "theorem_1": each_error(
+            heads,
+            unseen,
+            lambda q, k, v: softmax.matrix(q, k) @ (jl.T @ (jl @ v)),
+            lambda q, k: (softmax.matrix(q, k) @ jl.T) @ jl,
+        ),
+    }
+
+
+def mean_convolutions(r: int, heads: Heads) -> Array:
+    """Mean pooling as a convolution for each layer and head: ``(T, H, K, D, D)`` with ``K = ceil(L / R)``."""
+    _, layers, n_heads, length, width = heads.k.shape
+    kernel = -(-length // r)
+    weight = np.eye(width, dtype=heads.k.dtype) / kernel  # (D, D)
+    return np.broadcast_to(weight, (layers, n_heads, kernel, width, width))
+
+
+def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int]) -> dict[str, Results]:
+    """Mean pooling, and the four sharing modes fitted: a matrix is shared along an axis where its shape has a 1."""
+    _, layers, n_heads, length, _ = heads.k.shape
+    seen = sorted(set(order))[: len(unseen)]
+    pool = linformer.mean_pool(r, length, heads.k.dtype)
+
+    def sharing(mixing: Mixing, parameters: Parameters, count: int) -> Results:
+        on_unseen, on_seen = (spread(each_error(heads, s, mixing.applied(parameters))[0]) for s in (unseen, seen))
+        return Results(parameters=count, output=on_unseen, seen=on_seen)  # relative errors
+
+    modes = {
+        "none": (MATRICES, 2, (layers, n_heads)),
+        "headwise": (MATRICES, 2, (layers, 1)),
+        "key_value": (MATRIX, 1, (layers, 1)),
+        "layerwise": (MATRIX, 1, (1, 1)),
+    }
+    results = {"mean_pooling": sharing(MATRIX, (pool,), 0)}
+    for mode, (mixing, matrices, leading) in modes.items():
+        start = (np.broadcast_to(pool, (*leading, r, length)),) * matrices
+        fitted = fit(mixing, start, heads, order, rate=RATE)
+        results[mode] = sharing(mixing, fitted, sum(x.size for x in fitted))
+    return results
+
+
+def returned(sharing: Mapping[str, Results], mode: str) -> Array:
     """The part of what fitting gains over mean pooling that a sharing mode gives back, by unseen sentence ``(S,)``."""
     pooled, own, shared = (sharing[name].output.by_sentence for name in ("mean_pooling", "none", mode))
     return (shared - own) / (pooled - own)
 
 
-# --- Drawing --------------------------------------------------------------------------------------------------------
+# --- Drawing -------------------------------------------------------------------------------------------------------
 
 
 def draw(results: Results) -> Figure:

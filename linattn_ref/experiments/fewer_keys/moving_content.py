@@ -24,32 +24,24 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import linformer, long_short
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 from linattn_ref.training import adam
 
-__all__ = ["Results", "compute", "draw"]
+__all__ = ["compute", "draw"]
 
 WIDTH, VALUES = 8, 4  # D and M
 STRENGTH, NOISE = 4.0, 0.3  # of the mark along u, and of each other entry of a key
 WINDOW = 4  # w of long_short; what is near a query it sees directly
 
 
-class Results(NamedTuple):
-    length: int  # L
-    reduced: NDArray[np.int64]  # (T,), R
-    long_short: NDArray[np.float64]  # (T,), mean squared error; that of answering 0 is 1
-    linformer: NDArray[np.float64]  # (T,)
-    longer: NDArray[np.float64]  # (T,), of long_short, trained at L, at 4 L
-    map_long_short: NDArray[np.float64]  # (L, L), weights of the last query by place of the mark
-    map_linformer: NDArray[np.float64]  # (L, L)
-    shown: int  # R of the maps
+QUICK = {"reduced": (1, 4), "length": 32, "steps": 200}
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
     reduced: Sequence[int] = (1, 2, 4, 8, 16, 32),
     length: int = 64,
     steps: int = 400,
@@ -59,8 +51,6 @@ def compute(
     Parameters
     ----------
     seed : int
-    quick : bool
-        Short sequences and training: for tests.
     reduced : sequence of int
         ``R``; the maps are of 8, or of the last.
     length : int
@@ -68,8 +58,6 @@ def compute(
     steps : int
         Of Adam, each with sequences of its own.
     """
-    if quick:
-        reduced, length, steps = (1, 4), 32, 200
     shown = 8 if 8 in reduced else reduced[-1]
     errors: dict[str, list[float]] = {"long_short": [], "linformer": [], "longer": []}
     for r in reduced:
@@ -82,14 +70,14 @@ def compute(
         if r == shown:
             maps = weights_by_place(w_p, e, f, length, np.random.default_rng(seed + 2))
     return Results(
-        length=length,
-        reduced=np.array(reduced),
-        long_short=np.array(errors["long_short"]),
-        linformer=np.array(errors["linformer"]),
-        longer=np.array(errors["longer"]),
-        map_long_short=maps[0],
-        map_linformer=maps[1],
-        shown=shown,
+        length=length,  # L
+        reduced=np.array(reduced),  # (T,), R
+        long_short=np.array(errors["long_short"]),  # (T,), mean squared error; that of answering 0 is 1
+        linformer=np.array(errors["linformer"]),  # (T,)
+        longer=np.array(errors["longer"]),  # (T,), of long_short, trained at L, at 4 L
+        map_long_short=maps[0],  # (L, L), weights of the last query by place of the mark
+        map_linformer=maps[1],  # (L, L)
+        shown=shown,  # R of the maps
     )
 
 
@@ -190,8 +178,7 @@ def draw(results: Results) -> Figure:
     right.plot(fine, 1 - fine / results.length, "-", color=style.GREY)  # (1)
     labels.at(right, fine[-30], 1, "1 − R / L", style.GREY, ha="right")
     right.set(xscale="log", yscale="log", xlabel="mixtures R", title="mean squared error", ylim=(1e-4, 3))
-    right.set_xticks(results.reduced, [str(r) for r in results.reduced])
-    right.minorticks_off()
+    labels.ticks(right, results.reduced)
     return figure
 
 

@@ -16,10 +16,8 @@ References
 Xiong et al. (2021), "Nyströmformer", "Linearized self-attention via Nyström method" (the sections have no numbers).
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -27,18 +25,27 @@ from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import linformer, nystromformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.parts import depthwise, pinv_exact, pinv_iterative, segment_means
-from linattn_ref.experiments.fewer_keys.linformer_ways import RATE
-from linattn_ref.experiments.measuring import heads as of_network
-from linattn_ref.experiments.measuring.heads import Heads, Spread, each_error, relative_error, spread, truncated_svd
+from linattn_ref.experiments.fewer_keys.linformer import RATE
+from linattn_ref.experiments.measuring.heads import (
+    Heads,
+    Random,
+    Source,
+    each_error,
+    errors_by_way,
+    heads_from,
+    order_of_fit,
+    relative_error,
+    spread,
+)
 from linattn_ref.experiments.measuring.linformer_fit import MATRICES, fit
-from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.bands import band, over_reduced
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit
+from linattn_ref.op import Array
 
-__all__ = ["WAYS", "Results", "compute", "draw"]
+__all__ = ["WAYS", "compute", "draw"]
 
 WAYS = {  # name -> (label, colour)
     "mean": ("Linformer, mean pooling", style.SKY),
@@ -57,34 +64,19 @@ ITERATIONS = 6
 CUT = 1 / 30  # rcond of the exact pseudo-inverse that leaves out what six iterations do not reach
 
 
-class Results(NamedTuple):
-    """All numbers of the figure: relative errors in the Frobenius norm."""
-
-    reduced: tuple[int, ...]  # (K,), R
-    shape: tuple[int, int, int]  # (H, N, M)
-    output: dict[str, Spread]  # way -> error of the output, (K, ...)
-    matrix: dict[str, Spread]  # way -> error of the matrix, (K, ...)
-    most_iterations: int  # I
-    by_iteration: Spread  # error of the output after 0 to I iterations, (K, I + 1, ...)
-    settings: dict[str, Any]
+QUICK: dict[str, Any] = {"reduced": (4, 16), "most_iterations": 8, "taps": 5, "unseen": 1, "epochs": 2}
+QUICK["heads"] = Random(sentences=4, layers=2, heads=2, length=64, width=8)
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
-    heads: Heads | None = None,
-    model: PathLike | None = None,
-    text: PathLike | None = None,
+    heads: Heads | Source | Random = Source(sentences=56),  # noqa: B008  # a tuple
     reduced: Sequence[int] = (8, 16, 32, 64, 128),
     most_iterations: int = 16,
     taps: int = 33,
-    length: int = 512,
-    every: int = 1,
-    sentences: int = 48,
     unseen: int = 8,
     epochs: int = 3,
-    say: Callable[[str], object] = lambda line: None,
 ) -> Results:
     """Measure every way at every ``R``.
 
@@ -92,45 +84,34 @@ def compute(
     ----------
     seed : int
         Of the choice of sentences and their order.
-    quick : bool
-        Small random queries, keys and values instead of a network's: for tests.
-    heads : Heads, optional
-        What to approximate; by default heads of the pretrained network on a text.
-    model, text : path, optional
-        As in `pretrained.read`.
+    heads : Heads, Source or Random
+        What to approximate; by default heads of a pretrained network on a text.
     reduced : sequence of int
         ``R``; those above the length are left out.
     most_iterations : int
         Of the pseudo-inverse, in the third panel.
     taps : int
         Weights of the convolution, for each layer and head.
-    length, every, sentences, unseen, epochs, say
+    unseen, epochs
         As in `linformer.compute`.
     """
     rng = np.random.default_rng(seed)
-    if quick:
-        reduced, most_iterations, taps, unseen, epochs = (4, 16), 8, 5, 1, 2
-        heads = heads or of_network.random_heads(rng, sentences=4, layers=2, heads=2, length=64, width=8)
     with threadpool_limits(1):
-        heads, sources = of_network.given_or_read(
-            heads, model, text, sentences=sentences + unseen, length=length, every=every, seed=seed, say=say
-        )
-        total, _, n_heads, length, width = heads.v.shape
-        order = of_network.order_of_fit(heads, unseen, epochs, rng)
+        found, sources = heads_from(heads, seed, rng)
+        total, _, n_heads, length, width = found.v.shape
+        order, new = order_of_fit(found, unseen, epochs, rng), range(unseen)
         reduced = tuple(r for r in reduced if r <= length)
-        products = shifted_products(heads, range(unseen, total), taps)
-        errors = [ways_at(r, heads, range(unseen), order, products) for r in reduced]
-        for at_r, svd in zip(errors, truncated_svd(reduced, heads, range(unseen)), strict=True):
-            at_r["svd"] = svd
-        by_iteration = np.stack([errors_by_iteration(r, heads, range(unseen), most_iterations) for r in reduced])
-    return Results(
-        reduced,
-        (n_heads, length, width),
-        {way: spread(np.stack([at_r[way][0] for at_r in errors])) for way in WAYS},
-        {way: spread(np.stack([at_r[way][1] for at_r in errors])) for way in WAYS},
-        most_iterations,
-        spread(by_iteration),
-        {**sources, "seed": seed, "sentences": total - unseen, "unseen": unseen, "epochs": epochs, "taps": taps},
+        products = shifted_products(found, range(unseen, total), taps)
+        errors = errors_by_way(WAYS, lambda r: ways_at(r, found, new, order, products), reduced, found, new)
+        by_iteration = np.stack([errors_by_iteration(r, found, new, most_iterations) for r in reduced])
+    settings = {"seed": seed, "sentences": total - unseen, "unseen": unseen, "epochs": epochs, "taps": taps}
+    return Results(  # relative errors in the Frobenius norm
+        reduced=reduced,  # (K,), R
+        shape=(n_heads, length, width),  # (H, N, M)
+        **errors,
+        most_iterations=most_iterations,  # I
+        by_iteration=spread(by_iteration),  # error of the output after 0 to I iterations, (K, I + 1, ...)
+        settings={**sources, **settings},
     )
 
 
@@ -272,9 +253,10 @@ def draw(results: Results) -> Figure:
 def _draw_iterations(axes: Axes, results: Results) -> None:
     steps = range(results.most_iterations + 1)
     shown = results.reduced[::2]  # more bands could not be told apart
-    by_reduced = [Spread(*of_r) for of_r in zip(*results.by_iteration, strict=True)][::2]
-    colours = style.sequence(len(shown))
-    lines = [band(axes, steps, of_r, "-", colour=colour) for of_r, colour in zip(by_reduced, colours, strict=True)]
+    found = results.by_iteration
+    for i, colour in enumerate(style.sequence(len(shown))):
+        of_r = Results({name: getattr(found, name)[2 * i] for name in ("low", "median", "high")})
+        band(axes, steps, of_r, "-", colour=colour, label=f"R = {shown[i]}")
     axes.axvline(ITERATIONS, ymax=0.5, color=style.GREY, linestyle=":")
     axes.set(title="Output, by iteration", xlabel="iterations", yscale="log")
-    labels.at_ends(axes, lines, [f"R = {r}" for r in shown], rows=2)
+    labels.at_ends(axes, rows=2)

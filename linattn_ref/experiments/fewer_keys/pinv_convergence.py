@@ -19,11 +19,9 @@ Razavi et al. (2014), "A new iterative method for finding approximate inverses o
 Schulz (1933), "Iterative Berechnung der reziproken Matrix".
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,54 +30,30 @@ from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.parts import pinv_exact, pinv_iterative, segment_means
-from linattn_ref.experiments.measuring.heads import (
-    Heads,
-    given_or_read,
-    random_heads,
-)
-from linattn_ref.experiments.measuring.pretrained import PathLike
+from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 
-__all__ = ["Results", "compute", "draw", "inverted_share", "reach", "with_condition"]
+__all__ = ["compute", "draw", "inverted_share", "reach", "with_condition"]
 
 GROWTH = 13 / 4  # of t in an iteration, while it is small
 
 
-class Results(NamedTuple):
-    """All numbers of the figure."""
-
-    conditions: tuple[float, ...]  # (C,)
-    size: int  # R
-    most_iterations: int  # I
-    measured: Array  # (C, I + 1), |Z - A^+| / |A^+|, spectral norms
-    predicted: Array  # (C, I + 1), 1 - t of the smallest singular value
-    newton: Array  # (C, I + 1), predicted for two Newton-Schulz steps an iteration
-    filtered_iterations: tuple[int, ...]  # (F,)
-    singular_values: Array  # (S,), over sqrt(c)
-    filtered: Array  # (F, S), t
-    landmarks: tuple[int, ...]  # (K,), R
-    real: Array  # (K, T), median condition number by layer
-    reach: float  # the condition with t = 1/2 after six iterations
-    settings: dict[str, Any]
+QUICK: dict[str, Any] = {"conditions": (1.0, 30.0), "size": 8, "landmarks": (4, 16)}
+QUICK["heads"] = Random(sentences=2, layers=2, heads=2, length=64, width=8)
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
-    heads: Heads | None = None,
-    model: PathLike | None = None,
-    text: PathLike | None = None,
+    heads: Heads | Source | Random = Source(sentences=4),  # noqa: B008  # a tuple
     conditions: Sequence[float] = (1.0, 10.0, 100.0, 1000.0, 10000.0),
     size: int = 32,
     most_iterations: int = 20,
     filtered_iterations: Sequence[int] = (2, 6, 10, 14),
     landmarks: Sequence[int] = (8, 16, 32, 64, 128, 256),
-    length: int = 512,
-    sentences: int = 4,
-    say: Callable[[str], object] = lambda line: None,
 ) -> Results:
     """Measure all three.
 
@@ -87,12 +61,8 @@ def compute(
     ----------
     seed : int
         Of the matrices and the choice of sentences.
-    quick : bool
-        Small random queries and keys instead of a network's: for tests.
-    heads : Heads, optional
-        Whose landmarks; by default all heads of the pretrained network on a text.
-    model, text : path, optional
-        As in `pretrained.read`.
+    heads : Heads, Source or Random
+        Whose landmarks; by default all heads of a pretrained network on a text.
     conditions, size : sequence of float, int
         Of the matrices on the left: largest over smallest singular value, and how many rows and columns.
     most_iterations : int
@@ -100,35 +70,30 @@ def compute(
         Of the curves in the middle.
     landmarks : sequence of int
         ``R`` on the right; those above the length are left out.
-    length, sentences : int
-    say : callable
-        Told in one line what is fetched.
     """
     rng = np.random.default_rng(seed)
-    if quick:
-        conditions, size, landmarks = (1.0, 30.0), 8, (4, 16)
-        heads = heads or random_heads(rng, sentences=2, layers=2, heads=2, length=64, width=8)
     with threadpool_limits(1):
         runs = [converge(with_condition(size, kappa, rng), most_iterations) for kappa in conditions]
-        heads, sources = given_or_read(heads, model, text, sentences=sentences, length=length, seed=seed, say=say)
-        landmarks = tuple(r for r in landmarks if r <= heads.q.shape[-2])
-        real = np.stack([condition_by_layer(heads, r) for r in landmarks])
+        found, sources = heads_from(heads, seed, rng)
+        landmarks = tuple(r for r in landmarks if r <= found.q.shape[-2])
+        real = np.stack([condition_by_layer(found, r) for r in landmarks])
     values = np.geomspace(1e-4, 1, 200)
     filtered = [inverted_share(values**2, n)[-1] for n in filtered_iterations]
+    starts = [start for _, start in runs]
     return Results(
-        tuple(conditions),
-        size,
-        most_iterations,
-        np.stack([measured for measured, _ in runs]),
-        np.stack([1 - inverted_share(start, most_iterations) for _, start in runs]),
-        np.stack([newton_error(start, most_iterations) for _, start in runs]),
-        tuple(filtered_iterations),
-        values,
-        np.stack(filtered),
-        landmarks,
-        real,
-        reach(6),
-        {**sources, "seed": seed, "sentences": len(heads.q)},
+        conditions=tuple(conditions),  # (C,)
+        size=size,  # R
+        most_iterations=most_iterations,  # I
+        measured=np.stack([measured for measured, _ in runs]),  # (C, I + 1), |Z - A^+| / |A^+|, spectral norms
+        predicted=np.stack([1 - inverted_share(x, most_iterations) for x in starts]),  # 1 - t of the smallest value
+        newton=np.stack([newton_error(x, most_iterations) for x in starts]),  # for two Newton-Schulz steps each
+        filtered_iterations=tuple(filtered_iterations),  # (F,)
+        singular_values=values,  # (S,), over sqrt(c)
+        filtered=np.stack(filtered),  # (F, S), t
+        landmarks=landmarks,  # (K,), R
+        real=real,  # (K, T), median condition number by layer
+        reach=reach(6),  # the condition with t = 1/2 after six iterations
+        settings={**sources, "seed": seed, "sentences": len(found.q)},
     )
 
 
@@ -237,13 +202,9 @@ def _draw_share(axes: Axes, results: Results) -> None:
 
 
 def _draw_landmarks(axes: Axes, results: Results) -> None:
-    layers = style.sequence(results.real.shape[1])
-    lines = [
-        axes.plot(results.landmarks, results.real[:, layer], "o-", color=colour)[0]
-        for layer, colour in enumerate(layers)
-    ]
-    lines.append(axes.axhline(results.reach, color=style.GREY, linestyle=":"))
+    for layer, colour in enumerate(style.sequence(results.real.shape[1])):
+        axes.plot(results.landmarks, results.real[:, layer], "o-", color=colour, label=f"layer {layer}")
+    axes.axhline(results.reach, color=style.GREY, linestyle=":", label="6 steps\nreach")
     axes.set(title="condition of real landmarks", xlabel="landmarks $R$", xscale="log", yscale="log")
-    axes.set_xticks(results.landmarks, [str(r) for r in results.landmarks])
-    axes.minorticks_off()
-    labels.at_ends(axes, lines, [*(f"layer {layer}" for layer in range(len(layers))), "6 steps\nreach"])
+    labels.ticks(axes, results.landmarks)
+    labels.at_ends(axes)

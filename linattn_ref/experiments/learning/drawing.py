@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 import linattn_ref.data
 from linattn_ref.atomic import write_all
-from linattn_ref.attention.arguments import Array, check_sizes
 from linattn_ref.experiments.learning import images, runs
 from linattn_ref.experiments.learning.images import Shape
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.models.generate import check_temperature, generate, pick
 from linattn_ref.nn import logistic_mixture
 from linattn_ref.nn.embedding import check_tokens
+from linattn_ref.op import Array
+from linattn_ref.op.options import check_sizes
 from linattn_ref.training import checkpoint
 
 __all__ = ["SHIPPED", "Network", "bits", "check_png", "draw", "load", "read_image", "write_grid"]

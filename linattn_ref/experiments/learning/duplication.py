@@ -16,7 +16,6 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import check_sizes
 from linattn_ref.data.duplication import SYMBOLS, Words, draw
 from linattn_ref.experiments.learning import causal_attention, options
 from linattn_ref.experiments.learning.learn import Ready, settings
@@ -25,6 +24,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, positions, post_norm, relu
+from linattn_ref.op.options import check_sizes
 from linattn_ref.training import clip, loop, radam, schedule
 
 __all__ = ["QUICK", "Shape", "begin", "model_of", "start", "task"]

@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data.duplication import Words
 from linattn_ref.data.duplication import draw as draw_words
 from linattn_ref.experiments.learning import duplication, runs
@@ -27,6 +26,7 @@ from linattn_ref.experiments.learning.duplication import Shape
 from linattn_ref.experiments.publishing import style
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
+from linattn_ref.op import Array
 
 __all__ = ["Learned", "Results", "compute", "draw", "learned", "weights_of"]
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from linattn_ref.experiments.learning import finetune_result, runs
 from linattn_ref.experiments.learning.encoder_names import TITLES
@@ -54,4 +55,8 @@ def draw(results: Mapping[str, Source]) -> Figure:
         finetune_result.draw_rows(axis, source, {TITLES[name]: one for name, one in ordered(source).items()})
         axis.axvline(50, color=style.GREY, linestyle="--", linewidth=1)
         axis.set_xlabel("right, % of the test texts")
+    marks = [Line2D([], [], color=colour, marker="o") for colour in (style.GREY, style.BLUE)]
+    guessing = Line2D([], [], color=style.GREY, linestyle="--", linewidth=1)
+    said = ["put in, nothing learned", "after a few updates", "guessing"]
+    figure.legend([*marks, guessing], said, loc="outside lower center", ncols=3)
     return figure

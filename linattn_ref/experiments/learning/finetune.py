@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.experiments.learning import encoder_attention, options
 from linattn_ref.experiments.learning.encoder_attention import Price, Shared
@@ -37,6 +36,7 @@ from linattn_ref.models import bert, classifier, encoder
 from linattn_ref.models.classifier import Params
 from linattn_ref.models.encoder import Model
 from linattn_ref.nn import cross_entropy, mechanism
+from linattn_ref.op import Array
 from linattn_ref.training import checkpoint, loop, parameters
 from linattn_ref.training.checks import check_peak
 

@@ -11,12 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention import linformer
-from linattn_ref.attention.arguments import Array, Mask
 from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.experiments.measuring.heads import Heads, each_error, heads_of
 from linattn_ref.experiments.measuring.linformer_fit import MATRICES, MATRIX, Parameters, fit
 from linattn_ref.models import encoder
-from linattn_ref.op import Integers
+from linattn_ref.op import Array, Integers, Mask
 
 __all__ = ["Fitted", "fit_projections"]
 

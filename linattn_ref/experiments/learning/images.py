@@ -30,7 +30,6 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import cifar, digits, fetch
 from linattn_ref.experiments.learning import causal_attention, options, runs
 from linattn_ref.experiments.learning.learn import Ready, check_heads, rate, settings, sizes
@@ -38,6 +37,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, logistic_mixture, positions
+from linattn_ref.op import Array
 from linattn_ref.training import loop
 from linattn_ref.training.checks import check_peak
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import fetch
 from linattn_ref.experiments.learning import drawing, runs
 from linattn_ref.experiments.learning.images import middle, read
+from linattn_ref.op import Array
 
 __all__ = ["Results", "compute"]
 

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import drawing, images, runs
 from linattn_ref.experiments.publishing import style
+from linattn_ref.op import Array
 
 __all__ = ["Results", "compute", "draw", "from_text", "to_text"]
 

@@ -19,10 +19,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import reported
 from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["Curve", "Results", "compute", "draw"]
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["Kind", "Results", "compute", "draw"]
 

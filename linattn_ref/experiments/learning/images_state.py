@@ -20,11 +20,11 @@ from matplotlib.figure import Figure
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import drawing, images
 from linattn_ref.experiments.learning.images_drawn import from_text, to_text
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.models import causal
+from linattn_ref.op import Array
 
 __all__ = ["Results", "compute", "draw", "effective_rank"]
 

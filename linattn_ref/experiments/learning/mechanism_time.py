@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import encoder_attention
 from linattn_ref.experiments.learning.encoder_names import TITLES
 from linattn_ref.experiments.measuring.measurements import measure_all
@@ -25,6 +24,7 @@ from linattn_ref.experiments.publishing import style
 from linattn_ref.kernels import jit
 from linattn_ref.models import encoder
 from linattn_ref.nn import post_norm
+from linattn_ref.op import Array
 from linattn_ref.training import parameters
 
 __all__ = ["POINTS", "Point", "Results", "compute", "draw"]

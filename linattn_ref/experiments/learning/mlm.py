@@ -23,7 +23,6 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.data.text import read_text
 from linattn_ref.experiments.learning import encoder_attention, ngrams, options
@@ -36,6 +35,7 @@ from linattn_ref.models import encoder, masked_tokens
 from linattn_ref.models.encoder import Model
 from linattn_ref.models.masked_tokens import Params
 from linattn_ref.nn import cross_entropy
+from linattn_ref.op import Array
 from linattn_ref.training import adam, loop, parameters
 from linattn_ref.training.checks import check_peak, check_rate
 

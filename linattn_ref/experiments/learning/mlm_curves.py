@@ -20,9 +20,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.op import Array
 
 __all__ = ["SHARINGS", "Curve", "Results", "compute", "draw", "panels", "table_rows"]
 

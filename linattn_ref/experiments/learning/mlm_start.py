@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.models.masked_tokens import Params
 from linattn_ref.nn import embedding, positions
+from linattn_ref.op import Array
 
 __all__ = ["SPREAD", "begun", "turning"]
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from linattn_ref import clone
 from linattn_ref.atomic import check_writable, write_all
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import fetch
+from linattn_ref.op import Array
 from linattn_ref.training import checkpoint
 from linattn_ref.training.loop import LAST, RECORD, RESULT, read_record, read_times
 

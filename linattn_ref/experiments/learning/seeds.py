@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning.runs import Run
+from linattn_ref.op import Array
 
 __all__ = ["draw", "kinds", "put_together", "stacked"]
 

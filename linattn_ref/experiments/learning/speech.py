@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from linattn_ref.attention import linear, reformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import recordings
 from linattn_ref.data import speech as speech_data
 from linattn_ref.data.speech import SPEAKERS, Corpus
@@ -40,6 +39,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import speech, speech_lstm
 from linattn_ref.nn import ctc, ctc_decoding, mechanism
 from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op import Array
 from linattn_ref.training import adam, loop, radam, schedule
 from linattn_ref.training.checks import check_peak
 

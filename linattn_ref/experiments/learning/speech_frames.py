@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data.speech import Corpus, Utterances
 from linattn_ref.data.splits import Part
+from linattn_ref.op import Array
 
 __all__ = ["Sorted", "fitting", "in_order", "left_out", "needed", "stack", "steps_per_epoch"]
 

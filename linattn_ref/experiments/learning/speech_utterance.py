@@ -14,10 +14,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.learning.speech_curves import COLOURS, TITLES
 from linattn_ref.experiments.publishing import style
+from linattn_ref.op import Array
 
 __all__ = ["Heard", "Results", "compute", "draw", "draw_likely"]
 

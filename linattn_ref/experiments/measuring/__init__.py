@@ -9,6 +9,7 @@
 ``scaling``        growth fitted to measurements
 ``parts``          a result in parts on disk, so that a stop loses none
 ``measurements``   many measurements, kept so
+``points``         time and memory against the length, each point in a process of its own
 """
 
 from linattn_ref import lazy

@@ -5,23 +5,25 @@ thin subclass beside them keeps the count::
 
     count(softmax.forward, q, k, v).multiply_adds == N * L * (D + M)
 
-What compiled kernels do is invisible here: use ``kernels=reference``.
+What compiled kernels do is invisible here: use ``kernels=reference``. By hand, since profilers see calls and seconds,
+and the counters of other packages are for their own arrays.
 """
-
-from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import BuiltinFunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
+from linattn_ref.experiments.measuring.scaling import growth_exponent
+from linattn_ref.op import Array
 
-__all__ = ["count", "kept_bytes", "peak_bytes"]
+__all__ = ["Costs", "by_formula", "costs", "count", "kept_bytes", "peak_bytes"]
 
 # Products that do not go through ``@``: refused, so that nothing is left out of the count in silence. So are the other
 # ufuncs that multiply matrices or vectors, and all of numpy.linalg; but not a product and a sum entry by entry.
@@ -146,3 +148,76 @@ def peak_bytes(function: Callable[..., Any], *arguments: Any) -> int:
     finally:
         if not tracing:
             tracemalloc.stop()
+
+
+class Costs(NamedTuple):
+    """What both passes of a mechanism cost, and what a reader of the code computes; an entry a length."""
+
+    multiply_adds: NDArray[Any]  # (T,), counted
+    multiply_adds_formula: NDArray[Any]  # (T,)
+    kept: NDArray[np.int64]  # (T,), bytes that forward keeps for backward beyond the inputs
+    kept_formula: NDArray[np.int64]  # (T,)
+    peak: NDArray[np.int64]  # (T,), bytes in use at once, measured
+    peak_formula: NDArray[np.int64]  # (T,), about
+
+
+def costs(
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    inputs: Sequence[Sequence[Array]],
+    formulas: Sequence[NDArray[Any]],
+    *,
+    multiply_adds: Callable[..., float] = lambda *call: count(*call).multiply_adds,
+) -> Costs:
+    """Count and measure both passes at every length.
+
+    Parameters
+    ----------
+    forward, backward : callable
+    inputs : sequence of sequence of ndarray
+        Of each length those of ``forward``, and then ``d_out``.
+    formulas : sequence of ndarray
+        Multiply-adds, numbers kept, numbers in use at once.
+    multiply_adds : callable
+        Of a function and its arrays.
+    """
+
+    def both(*arrays: Array) -> None:
+        _, saved = forward(*arrays[:-1])
+        backward(arrays[-1], saved)
+
+    counted = [multiply_adds(both, *arrays) for arrays in inputs]
+    kept = [kept_bytes(forward(*arrays[:-1])[1]) - kept_bytes(tuple(arrays[:-1])) for arrays in inputs]
+    peaks = [peak_bytes(both, *arrays) for arrays in inputs]
+    size, (adds, keeps, peak) = inputs[0][0].itemsize, formulas
+    return Costs(np.array(counted), adds, np.array(kept), keeps * size, np.array(peaks), peak * size)
+
+
+def by_formula(
+    axes: Sequence[Axes],
+    lengths: Any,
+    costs: Mapping[str, tuple[Any, str, str]],
+    units: Mapping[str, float],
+) -> None:
+    """Costs over the length, both logarithmic: points that were counted or measured, and the formula as a line.
+
+    Parameters
+    ----------
+    axes : sequence of Axes
+        One for each of ``units``.
+    lengths : array
+    costs : mapping
+        By the name that stands at the line's end, before the slope between the two greatest lengths: `Costs`, a colour
+        and a marker.
+    units : mapping
+        By which field of the costs is drawn, in what it is counted.
+    """
+    for name, (found, colour, marker) in costs.items():
+        for axis, (field, unit) in zip(axes, units.items(), strict=True):
+            measured = np.array(getattr(found, field))
+            axis.plot(lengths, measured / unit, marker, color=colour, zorder=3)
+            slope = growth_exponent(lengths, measured)
+            formula = np.array(getattr(found, f"{field}_formula")) / unit
+            axis.plot(lengths, formula, "-", color=colour, label=f"{name}slope {slope:.2f}")
+    for axis in axes:
+        axis.set(xscale="log", yscale="log")

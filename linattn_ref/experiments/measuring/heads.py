@@ -1,8 +1,6 @@
 """Heads of a pretrained network on real text, and how far something is from the softmax attention they compute."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,18 +8,22 @@ import scipy.linalg
 from numpy.random import Generator
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array, check_array
 from linattn_ref.experiments.measuring import pretrained
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.kernels import jit
 from linattn_ref.models import bert
+from linattn_ref.op import Array
+from linattn_ref.op.shapes import check_array
 from linattn_ref.theory.eckart_young import tail_frobenius
 
 __all__ = [
     "Heads",
+    "Random",
+    "Source",
     "Spread",
     "each_error",
-    "given_or_read",
+    "errors_by_way",
+    "heads_from",
     "heads_of",
     "order_of_fit",
     "random_heads",
@@ -89,9 +91,33 @@ def read_heads(
     return heads_of(*qkv), {**sources, "every": every}
 
 
-def given_or_read(heads: Heads | None, *where: PathLike | None, **options: Any) -> tuple[Heads, dict[str, Any]]:
-    """The heads that a caller has, whose sources are not known, or :func:`read_heads`."""
-    return read_heads(*where, **options) if heads is None else (heads, {})
+class Source(NamedTuple):
+    """Heads to be read: see `read_heads`."""
+
+    sentences: int
+    length: int = 512
+    every: int = 1
+    model: PathLike | None = None
+    text: PathLike | None = None
+
+
+class Random(NamedTuple):
+    """Heads of independent normal entries, float32: for tests, where there is no network."""
+
+    sentences: int
+    layers: int
+    heads: int
+    length: int
+    width: int
+    deviation: float = 1.0
+
+
+def heads_from(given: Heads | Source | Random, seed: int, rng: Generator) -> tuple[Heads, dict[str, Any]]:
+    """What a figure is measured on, and where that is from, if it is known: heads that a caller has, or others."""
+    if isinstance(given, Source):
+        sentences, length, every, *where = given
+        return read_heads(*where, sentences=sentences, length=length, every=every, seed=seed)
+    return (given if isinstance(given, Heads) else random_heads(rng, *given)), {}
 
 
 def order_of_fit(heads: Heads, unseen: int, epochs: int, rng: Generator) -> list[int]:
@@ -102,9 +128,12 @@ def order_of_fit(heads: Heads, unseen: int, epochs: int, rng: Generator) -> list
     return [int(s) for _ in range(epochs) for s in unseen + rng.permutation(total - unseen)]
 
 
-def random_heads(rng: Generator, *, sentences: int, layers: int, heads: int, length: int, width: int) -> Heads:
-    """Independent normal entries, float32: for tests, where there is no network."""
-    return heads_of(*rng.standard_normal((3, sentences, layers, heads, length, width), np.float32))
+def random_heads(
+    rng: Generator, sentences: int, layers: int, heads: int, length: int, width: int, deviation: float = 1.0
+) -> Heads:
+    """As `Random` says."""
+    entries = rng.standard_normal((3, sentences, layers, heads, length, width), np.float32)
+    return heads_of(*(np.float32(deviation) * entries))
 
 
 # --- Errors ---------------------------------------------------------------------------------------------------------
@@ -163,3 +192,23 @@ def spread(errors: Array) -> Spread:
     """Of errors ``(..., S, T, H)``."""
     low, median, high = np.quantile(errors, (0.1, 0.5, 0.9), axis=(-3, -2, -1))
     return Spread(errors.mean(axis=(-3, -1)), errors.mean(axis=(-2, -1)), low, median, high)
+
+
+def errors_by_way(
+    ways: Iterable[str],
+    ways_at: Callable[[int], dict[str, tuple[Array, Array]]],
+    reduced: Sequence[int],
+    heads: Heads,
+    sentences: Sequence[int],
+) -> dict[str, dict[str, Spread]]:
+    """The ``output``'s errors at every ``R`` by way, and those of the ``matrix`` where there is one.
+
+    ``ways_at(R)`` measures all of ``ways`` as `each_error` does, but ``"svd"``, which is `truncated_svd`.
+    """
+    found = [ways_at(r) for r in reduced]
+    for at_r, svd in zip(found, truncated_svd(reduced, heads, sentences), strict=True):
+        at_r["svd"] = svd
+    return {
+        name: {way: spread(np.stack([at_r[way][i] for at_r in found])) for way in ways if found[0][way][i].size}
+        for i, name in enumerate(("output", "matrix"))
+    }

@@ -13,8 +13,6 @@ References
 Kingma and Ba (2015), "Adam: a method for stochastic optimization", Algorithm 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention import linformer, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.parts import strided_convolution
 from linattn_ref.experiments.measuring.heads import Heads
 from linattn_ref.kernels import jit
+from linattn_ref.op import Array
 from linattn_ref.training import adam
 
 __all__ = ["CONVOLUTIONS", "MATRICES", "MATRIX", "Mixing", "Parameters", "fit"]

@@ -1,7 +1,5 @@
 """Measurements that take minutes, each a file as soon as it is there, so that a run can be killed and resumed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile
@@ -11,9 +9,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.measuring.parts import load, prepare, store
+from linattn_ref.experiments.measuring.parts import load, prepared, store
 from linattn_ref.experiments.publishing import record
+from linattn_ref.op import Array
 
 __all__ = ["measure_all"]
 
@@ -48,16 +46,16 @@ def measure_all(
     Raises
     ------
     ValueError
-        ``resume``, but ``parts`` was filled with other settings.
+        ``resume``, but ``parts`` was filled with other settings; or another run is writing there.
     """
     found = {}
     with tempfile.TemporaryDirectory() if parts is None else contextlib.nullcontext(parts) as name:
-        folder = Path(name)
-        prepare(folder, {**settings, "versions": record.versions(), "machine": record.machine()}, resume)
-        for task, measure in tqdm(tasks.items(), unit="point", disable=None if progress else True):
-            values = load(folder, task)
-            if values is None:
-                values = measure()
-                store(folder, task, values)
-            found[task] = values
+        folder, where = Path(name), {"versions": record.versions(), "machine": record.machine()}
+        with prepared(folder, {**settings, **where}, resume):
+            for task, measure in tqdm(tasks.items(), unit="point", disable=None if progress else True):
+                values = load(folder, task)
+                if values is None:
+                    values = measure()
+                    store(folder, task, values)
+                found[task] = values
     return found

@@ -19,8 +19,6 @@ compiled kernels and BLAS allocate for themselves, and nothing that was only res
 to about a percent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc
@@ -93,7 +91,7 @@ def peak_resident(call: Callable[[], object]) -> int:
 
 
 def _peak() -> int:
-    """Bytes, the greatest resident memory since it was last cleared."""
+    """Bytes, the greatest resident memory since it was last cleared, which psutil can neither tell nor clear."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -3,27 +3,35 @@
 ``settings.json`` beside them holds all that they depend on. Parts made with other settings are not taken over.
 """
 
-from __future__ import annotations
-
+import contextlib
 import functools
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from linattn_ref.atomic import write_all
-from linattn_ref.attention.arguments import Array
+from linattn_ref.op import Array
+from linattn_ref.training.folder import alone
 
-__all__ = ["load", "prepare", "store"]
+__all__ = ["load", "prepared", "store"]
 
 SETTINGS = "settings.json"
 
 
+@contextlib.contextmanager
+def prepared(folder: Path, settings: Mapping[str, Any], resume: bool) -> Iterator[None]:
+    """``folder`` is ready for parts of these settings, and no other run writes there while the context lasts."""
+    with alone(folder):
+        prepare(folder, settings, resume)
+        yield
+
+
 def prepare(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
-    """Make ``folder`` ready for parts of these settings: keep what is there if ``resume``, else clear it away."""
+    """Keep the parts that are there if ``resume``, else clear them away."""
     path, settings = folder / SETTINGS, json.loads(json.dumps(settings))  # tuples are lists, as in the file
     for half_written in folder.glob(".*.part"):  # of a run that was killed
         half_written.unlink()

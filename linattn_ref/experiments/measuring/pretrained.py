@@ -1,7 +1,5 @@
 """A pretrained network, and sentences of a real text for it to read."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 from collections.abc import Callable

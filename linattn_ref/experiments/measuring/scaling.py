@@ -1,7 +1,5 @@
 """How a cost grows with the length, and where one falls below another: from measured points, nothing extrapolated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ They run in turn in one process, one call of each and again, so that a machine w
 compare two, divide their times within a round. CPU time does not count what other processes take.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -6,10 +6,9 @@
 ``pairs``      patterns of query and key: a colour a reason
 ``record``     a figure beside its numbers, command, seed, versions and machine
 ``restore``    the numbers back from there
-``atomic``     all files or none
-``catalogue``  the list of all figures
+``catalogue``  the list of all figures; ``registry``, of all benches
 ``gallery``    draws them all, and the page that shows them
-``tables``     README's
+``tables``     README's; ``markdown`` writes them
 ``chapter``    what the notebooks share
 """
 

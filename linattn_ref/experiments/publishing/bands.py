@@ -2,35 +2,21 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
 
 __all__ = ["band", "over_reduced"]
 
 
-class Spread(Protocol):
-    """What is drawn of errors: `linattn_ref.experiments.measuring.heads.Spread` has it."""
+def band(axes: Axes, x: Any, found: Any, line: str = "o-", *, colour: Any, **look: Any) -> Line2D:
+    """The median over ``x``, and a band from a tenth to nine tenths of all sentences and heads; at one ``x`` a bar.
 
-    @property
-    def low(self) -> Array:
-        """A tenth is below."""
-
-    @property
-    def median(self) -> Array:
-        """Half is below."""
-
-    @property
-    def high(self) -> Array:
-        """A tenth is above."""
-
-
-def band(axes: Axes, x: Any, found: Spread, line: str = "o-", *, colour: Any, **look: Any) -> Line2D:
-    """The median over ``x``, and a band from a tenth to nine tenths of all sentences and heads; at one ``x`` a bar."""
+    ``found`` has ``low``, ``median`` and ``high``, as `linattn_ref.experiments.measuring.heads.Spread` has them.
+    """
     (median,) = axes.plot(x, found.median, line, color=colour, **look)
     if len(x) > 1:
         axes.fill_between(x, found.low, found.high, color=colour, alpha=0.15, linewidth=0)
@@ -42,7 +28,7 @@ def band(axes: Axes, x: Any, found: Spread, line: str = "o-", *, colour: Any, **
 def over_reduced(
     axes: Axes,
     reduced: Sequence[int],
-    errors: Mapping[str, Spread],
+    errors: Mapping[str, Any],
     ways: Mapping[str, tuple[str, str]],
     *,
     level: tuple[float, str] | None = None,

@@ -6,14 +6,15 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from linattn_ref.experiments.publishing import registry
 from linattn_ref.experiments.publishing.restore import restore
 
-__all__ = ["BENCHES", "COMPILED", "FIGURES", "caption_of", "module_of", "results_of"]
+__all__ = ["BENCHES", "COMPILED", "FIGURES", "MINUTES", "caption_of", "module_of", "results_of"]
 
 # A figure is called by its module's name; beside it, the folder of `linattn_ref.experiments` that it is in. The module
-# has `compute(...)`, whose `seed`, `rng`, `quick` and `workers` the gallery fills in if it has them, and
-# `draw(results)`, whose docstring begins with the caption. Several schematics are in one module: `schematic_linear` is
-# `schematics.dense.linear`, which has both.
+# has `compute(...)`, whose `seed`, `rng` and `workers` the gallery fills in if it has them; `QUICK`, the arguments with
+# which it takes a second; and `draw(results)`, whose docstring begins with the caption. Several schematics are in one
+# module: `schematic_linear` is `schematics.dense.linear`, which has both.
 SCHEMATICS = {
     "schematic_softmax": "schematics.dense",
     "schematic_linformer": "schematics.dense",
@@ -76,25 +77,25 @@ FIGURES = {
     "every_mechanism": "learning",
     "mechanism_time": "learning",
 }
-# Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which the
-# gallery's page shows; `READING`, if there, says how to read it.
-# Where the packages are not installed, the committed ones stay as they are.
-BENCHES = (
-    "bench_softmax",
-    "bench_linear",
-    "bench_performer",
-    "bench_patterns",
-    "bench_reformer",
-    "bench_training",
-    "bench_delta",
-    "bench_generation",
-    "bench_drawing",
-    "bench_speech",
-    "bench_steps",
-    "bench_encoder",
-)
+# Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which the gallery's page
+# shows; its docstring says how to read it. Where the packages are not installed, the committed ones stay as they are.
+BENCHES = tuple(bench.figure(name) for name, bench in registry.BENCHES.items() if bench.in_gallery)
 # Compiled by NVIDIA's compiler (extra "cuda12"), and left as they are where it is missing.
 COMPILED = {"cuda_occupancy": "cost"}
+
+
+# Minutes that a figure takes on one core, where they are some; the others take seconds.
+MINUTES = {
+    "spectrum": 5,
+    "linformer": 10,
+    "nystromformer": 5,
+    "comparison": 2,
+    "resources": 5,
+    "model_resources": 2,
+    "linformer_savings": 2,
+    "layer_savings": 2,
+    **{bench.figure(name): bench.minutes for name, bench in registry.BENCHES.items() if bench.in_gallery},
+}
 
 
 def module_of(name: str) -> Any:

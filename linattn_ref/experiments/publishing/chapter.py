@@ -30,7 +30,7 @@ from IPython.display import Image, Markdown, clear_output, display
 from matplotlib.figure import Figure
 
 from linattn_ref import clone
-from linattn_ref.experiments.publishing import catalogue, style
+from linattn_ref.experiments.publishing import catalogue, markdown, style
 
 __all__ = [
     "SOURCE_OF",
@@ -170,9 +170,7 @@ def results(name: str) -> Any:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Show a table. Whole numbers get separators, other numbers four digits; text is Markdown."""
-    lines = [header, ["---" if i == 0 else "---:" for i in range(len(header))]]
-    lines += [[cell_text(x) for x in row] for row in rows]
-    display(Markdown("\n".join("| " + " | ".join(line) + " |" for line in lines)))
+    display(Markdown("\n".join(markdown.table(header, [[cell_text(x) for x in row] for row in rows]))))
 
 
 def cell_text(x: Any) -> str:

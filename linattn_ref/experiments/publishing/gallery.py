@@ -12,9 +12,17 @@ import numpy as np
 
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import record, style, tables
-from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, caption_of, module_of, results_of
+from linattn_ref.experiments.publishing.catalogue import (
+    BENCHES,
+    COMPILED,
+    FIGURES,
+    MINUTES,
+    caption_of,
+    module_of,
+    results_of,
+)
 
-__all__ = ["draw", "make", "save"]
+__all__ = ["compute", "draw", "make", "save"]
 
 SEED = 0
 READING = (
@@ -65,6 +73,9 @@ def make(
     names = everything if only is None else list(dict.fromkeys(name for word in only for name in _called(word)))
     if "tables" in names:
         tables.check_readme(Path("README.md"))  # first: the figures take long
+    left = 0.0 if quick or redraw else sum(MINUTES.get(name, 0) for name in names)
+    if left >= 1:
+        say(f"{len(names)} figures, about {left:.0f} minutes on one core")
     for name in names:
         if redraw and name != "tables":
             draw_again(name, out, style_name=style_name)
@@ -75,7 +86,8 @@ def make(
             say(f"{name}: left as it is, since NVIDIA's compiler is missing (extra cuda12)")
         elif name != "tables":
             draw(name, out, quick=quick, style_name=style_name, workers=workers, parts=parts)
-            say(f"{name}: {out / name}.svg, .png, .pdf, .json")
+            left -= MINUTES.get(name, 0)
+            say(f"{name}: {out / name}.svg, .png, .pdf, .json" + f"; about {left:.0f} minutes left" * (left >= 1))
     if set(names) != {"tables"}:
         write_page(out)
         say(f"gallery: {out / 'README.md'}")
@@ -95,15 +107,21 @@ def _called(word: str) -> list[str]:
 
 def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int, parts: Path | None = None) -> None:
     """Compute and draw one figure and save it with its numbers."""
-    module = module_of(name)
-    offered = {"seed": SEED, "rng": np.random.default_rng(SEED), "quick": quick, "workers": workers}
-    if parts is not None:
-        offered |= {"parts": parts / name, "resume": True}
-    taken = inspect.signature(module.compute).parameters
-    results = module.compute(**{key: value for key, value in offered.items() if key in taken})
+    kept: dict[str, Any] = {} if parts is None else {"parts": parts / name, "resume": True}
+    results = compute(name, quick=quick, workers=workers, **kept)
     command = f"linattn-ref figures --only {name}"
     command += " --quick" * quick + f" --style {style_name}" * (style_name != "paper")
     save(name, results, out, command=command, seed=SEED, style_name=style_name)
+
+
+def compute(name: str, *, seed: int = SEED, quick: bool = False, **offered: Any) -> Any:
+    """The results of one figure; of what is offered its ``compute`` gets what it takes."""
+    module = module_of(name)
+    taken = inspect.signature(module.compute).parameters
+    kept = {"parts", "resume"} if "where" in taken else set()
+    offered |= {"seed": seed, "rng": np.random.default_rng(seed), "quick": quick}
+    given = {key: value for key, value in offered.items() if key in taken or key in kept}
+    return module.compute(**given | (getattr(module, "QUICK", {}) if quick else {}))
 
 
 def save(name: str, results: Any, out: Path, *, command: str, seed: int, style_name: str) -> list[Path]:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from linattn_ref.experiments.publishing import markdown
+
 __all__ = ["table"]
 
 
@@ -95,14 +97,13 @@ def shares(figures: Path) -> str:
 
 def table(figures: Path) -> str:
     """As Markdown, from the records in ``figures``."""
-    lines = ["| what | against | ratio | processor |", "| --- | --- | ---: | --- |"]
+    rows = []
     for headline in HEADLINES:
         record = json.loads((figures / f"{headline.bench}.json").read_text(encoding="utf-8"))
         row = find(record["results"]["rows"], headline)
         ratio = f"{row['ratio_median']:.1f} ({row['ratio_min']:.1f})"
-        lines.append(f"| {headline.what} | {headline.whom} | {ratio} | {record['machine']['processor']} |")
-    lines += ["", shares(figures)]
-    return "\n".join(lines)
+        rows.append((headline.what, headline.whom, ratio, record["machine"]["processor"]))
+    return "\n".join([*markdown.table(("what", "against", "ratio", "processor"), rows, "llrl"), "", shares(figures)])
 
 
 def find(rows: list[dict[str, Any]], headline: Headline) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""Names on the lines themselves, so that nobody has to look them up in a legend."""
+"""Names on the lines themselves, so that nobody has to look them up in a legend; and numbers along the axes."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,14 +8,29 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from scipy.optimize import isotonic_regression
 
-__all__ = ["at", "at_ends"]
+__all__ = ["at", "at_ends", "ticks"]
 
 APART = 1.2  # lines of text, from one name to the next
 AXES_SHARE = 0.8  # of a figure's height that a row of axes has, about: the rest are titles and labels
 
 
-def at_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], *, rows: int = 1, **look: Any) -> None:
+def ticks(axes: Axes, values: Any, names: Sequence[str] | None = None) -> None:
+    """Numbers along the horizontal axis at these values and nowhere else, or these names."""
+    axes.set_xticks(values, names or [str(x) for x in values])
+    axes.minorticks_off()
+
+
+def at_ends(
+    axes: Axes,
+    lines: Sequence[Line2D] | None = None,
+    names: Sequence[str] | None = None,
+    *,
+    rows: int = 1,
+    width: int | None = None,
+    **look: Any,
+) -> None:
     """Write each name beside the right end of its line, in its colour; names that would overlap move apart.
 
     To be called when the axes' limits are set.
@@ -22,14 +38,20 @@ def at_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], *, rows: 
     Parameters
     ----------
     axes : Axes
-    lines, names : sequence
-        A name a line; ``""`` is none.
+    lines, names : sequence, optional
+        A name a line; ``""`` is none. All lines of the axes that have a label, and that, unless given.
     rows : int
         Of axes that the figure has below one another.
+    width : int, optional
+        Letters to a line of text, where names are long.
     **look
         Of the text.
     """
-    named = [(line, name) for line, name in zip(lines, names, strict=True) if name]
+    lines = axes.lines if lines is None else lines
+    names = [str(line.get_label()) for line in lines] if names is None else names
+    named = [(line, name) for line, name in zip(lines, names, strict=True) if name and not name.startswith("_")]
+    if width is not None:
+        named = [(line, textwrap.fill(name, width)) for line, name in named]
     wanted = [_height_of_end(axes, line) for line, _ in named]
     figure: Any = axes.get_figure()
     points = AXES_SHARE * 72 * figure.get_figheight() / rows
@@ -66,16 +88,10 @@ def spread(middles: Sequence[float], heights: Sequence[float]) -> list[float]:
     order = np.argsort(middles, kind="stable")
     tall = np.array(heights, float)[order]
     stacked = np.append(0, np.cumsum((tall[1:] + tall[:-1]) / 2))  # if each stood on the one before
-    groups: list[list[float]] = []  # names that touch share how far they are from that: the mean
-    for wanted in np.array(middles, float)[order] - stacked:
-        groups.append([wanted])
-        while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
-            last = groups.pop()
-            groups[-1] += last
-    shifts = [float(np.mean(group)) for group in groups for _ in group]
+    shifts = isotonic_regression(np.array(middles, float)[order] - stacked).x  # of names that touch one: the mean
     placed = np.empty(len(order))
     placed[order] = stacked + shifts
-    return [float(each) for each in placed]
+    return placed.tolist()
 
 
 def readable(colour: Any) -> tuple[float, ...]:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Mask
 from linattn_ref.experiments.publishing import style
+from linattn_ref.op import Mask
 
 __all__ = ["PAIRS", "paint"]
 

@@ -142,7 +142,10 @@ def plain(value: Any) -> Any:
 
 
 def json_text(value: Any, indent: str = "") -> str:
-    """JSON with a line for each key and each row of numbers, so that a person can read it and a diff stays short."""
+    """JSON with a line for each key and each row of numbers, so that a person can read it and a diff stays short.
+
+    ``json.dumps`` has one line for all, or one for each number.
+    """
     deeper = indent + "  "
     if isinstance(value, dict) and value:
         body = (f"{deeper}{json.dumps(str(key))}: {json_text(item, deeper)}" for key, item in value.items())
@@ -169,7 +172,10 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name, family and widest vectors; Python's own answer is often empty on Linux."""
+    """The processor's name, family and widest vectors; Python's own answer is often empty on Linux.
+
+    py-cpuinfo tells them too, and would be a dependency for these lines.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,9 +1,11 @@
-"""Results read back from a figure's record, so that it can be drawn again without being measured again.
+"""What a figure found, by name, and how it is read back from a record, so that nothing has to be measured again.
 
-`record.plain` made them JSON: names and numbers. What they were is said by the types of the fields, from ``Results``
-down, and nothing else is needed::
+A figure's ``compute`` returns `Results`: numbers, words, arrays, and more of the same inside, named once, where they
+are made. `record.plain` makes them JSON, and they come back as they are::
 
     results = restore(Results, document["results"])
+
+What has methods of its own is a type, and is restored by the types of its fields.
 """
 
 import dataclasses
@@ -14,9 +16,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["restore"]
+__all__ = ["Results", "restore"]
 
 T = TypeVar("T")
+NO_NUMBERS = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}  # as `record.plain` writes them, for JSON has none
+
+
+class Results(dict[str, Any]):
+    """Names and what they stand for: ``results.seconds`` is ``results["seconds"]``."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no {name} among {', '.join(self)}") from None
 
 
 def restore(kind: type[T], stored: Any) -> T:
@@ -25,9 +38,8 @@ def restore(kind: type[T], stored: Any) -> T:
     Parameters
     ----------
     kind : type
-        A NamedTuple or dataclass, a namespace whose annotations say what is no number or text, ``dict[str, X]``,
-        ``tuple[X, ...]``, ``list[X]``, ``X | None``, an array type, a number or text: whatever the annotation of a
-        field says.
+        `Results`, a NamedTuple or dataclass, ``dict[str, X]``, ``tuple[X, ...]``, ``list[X]``, ``X | None``, an array
+        type, a number or text: whatever the annotation of a field says.
     stored : JSON
 
     Raises
@@ -38,10 +50,26 @@ def restore(kind: type[T], stored: Any) -> T:
     return typing.cast(T, _restored(kind, stored))
 
 
+def _read(stored: Any) -> Any:
+    """Names are `Results`, rows of numbers an array, other rows a tuple."""
+    if isinstance(stored, dict):
+        return Results({name: _read(item) for name, item in stored.items()})
+    if not isinstance(stored, list):
+        return NO_NUMBERS.get(stored, stored) if isinstance(stored, str) else stored
+    inside = tuple(map(_read, stored))
+    try:
+        array = np.array(inside)
+    except ValueError:  # rows of different lengths
+        return inside
+    return array if inside and array.dtype.kind in "biuf" else inside
+
+
 def _restored(kind: Any, stored: Any) -> Any:
     origin, inside = typing.get_origin(kind) or kind, typing.get_args(kind)
     if hasattr(origin, "__value__"):  # a name for a type, as NDArray is since NumPy 2.5
         return _restored(origin.__value__[inside] if inside else origin.__value__, stored)
+    if kind is Results:
+        return _read(stored)
     if kind is Any or stored is None:
         return stored
     if origin in (typing.Union, types.UnionType):
@@ -49,9 +77,6 @@ def _restored(kind: Any, stored: Any) -> Any:
     if hasattr(kind, "_fields") or dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return kind(**{name: _restored(hint, stored[name]) for name, hint in hints.items()})
-    if isinstance(origin, type) and issubclass(origin, types.SimpleNamespace):
-        hints = typing.get_type_hints(kind)
-        return kind(**{name: _restored(hints.get(name, Any), item) for name, item in stored.items()})
     if origin is np.ndarray:
         return _array(typing.get_args(inside[1])[0], stored)
     if origin in (dict, Mapping):

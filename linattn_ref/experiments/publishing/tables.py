@@ -23,13 +23,14 @@ from typing import NamedTuple
 
 import linattn_ref.attention
 from linattn_ref.atomic import write_all
-from linattn_ref.experiments.publishing import headlines
+from linattn_ref.experiments.publishing import headlines, markdown
 
 __all__ = ["check_readme", "mechanisms", "update"]
 
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.
 COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "out"}
+COMMON |= {"groups", "offsets"}  # packed sequences, and heads that share keys
 
 
 # Other forms of a mechanism, each a page beside it: they have no row of their own.
@@ -130,28 +131,34 @@ def _first_paragraph(lines: Iterable[str]) -> Iterator[str]:
 
 def mechanisms_table(rows: Sequence[Mechanism]) -> str:
     """As Markdown."""
-    lines = [
-        "| picture | mechanism | gives | exact | time | memory kept | causal | recurrent form | beyond q, k, v |",
-        "| --- " * 9 + "|",
-    ]
+    header = (
+        "picture",
+        "mechanism",
+        "gives",
+        "exact",
+        "time",
+        "memory kept",
+        "causal",
+        "recurrent form",
+        "beyond q, k, v",
+    )
+    lines = []
     for row in rows:
         drawn = f"figures/schematic_{row.name}.svg"
         picture = f'<a href="{drawn}"><img src="{drawn}" width="280" alt="{row.title}, drawn"></a>'
         link = f"[{row.title}]({row.file})" + f"<br>{row.source}" * (row.source != "–")
         needs = ", ".join(f"`{name}`" for name in row.parameters) or "–"
         said = [row.fields[field] for field in ("Gives", "Exact", "Time", "Memory", "Causal")]
-        cells = [picture, link, *said, "yes" if row.recurrent else "no", needs]
-        lines.append(f"| {' | '.join(cells).replace('``', '`')} |")
-    return "\n".join(lines)
+        lines.append([picture, link, *said, "yes" if row.recurrent else "no", needs])
+    return "\n".join(markdown.table(header, lines, "l")).replace("``", "`")
 
 
 def chapters_table(rows: Sequence[Chapter]) -> str:
     """As Markdown."""
-    lines = ["| chapter | question | source |", "| --- | --- | --- |"]
-    for row in rows:
-        source = f"[.py](notebooks/{row.name}.py)"
-        lines.append(f"| [{row.title}](notebooks/{row.name}.ipynb) | {row.question} | {source} |")
-    return "\n".join(lines)
+    lines = [
+        (f"[{row.title}](notebooks/{row.name}.ipynb)", row.question, f"[.py](notebooks/{row.name}.py)") for row in rows
+    ]
+    return "\n".join(markdown.table(("chapter", "question", "source"), lines, "l"))
 
 
 def updated(readme: str, root: Path) -> str:

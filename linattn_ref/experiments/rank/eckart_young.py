@@ -1,17 +1,17 @@
 """Eckart-Young-Mirsky measured: the truncated SVD's error is the spectrum's tail, and nothing of that rank beats it."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.theory.eckart_young import COMPETITORS, RankError, rank_errors
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
+from linattn_ref.theory.eckart_young import COMPETITORS, rank_errors
 
-__all__ = ["Results", "compute", "draw"]
+__all__ = ["compute", "draw"]
 
 LABELS = {
     "johnson_lindenstrauss": "P RᵀR (Theorem 1)",
@@ -21,17 +21,12 @@ LABELS = {
 }
 
 
-class Results(NamedTuple):
-    length: int
-    frobenius: float  # |P|_F
-    spectral: float  # |P|_2
-    errors: list[RankError]
+QUICK = {"length": 64, "draws": 1}
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
     matrix: Array | None = None,
     ranks: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 192),
     length: int = 256,
@@ -44,8 +39,6 @@ def compute(
     Parameters
     ----------
     seed : int
-    quick : bool
-        A small matrix and one draw: for tests.
     matrix : ndarray ``(N, L)``, optional
         What to approximate, such as a head of a pretrained network; unless given, softmax attention of normal queries
         and keys, ``length`` long and ``width`` wide, scores with the standard deviation ``temperature``, in float64.
@@ -56,11 +49,16 @@ def compute(
     """
     rng = np.random.default_rng(seed)
     if matrix is None:
-        q, k = rng.standard_normal((2, 64 if quick else length, width))
+        q, k = rng.standard_normal((2, length, width))
         matrix = softmax.matrix(q, k, scale=temperature / np.sqrt(width))
     ranks = [k for k in ranks if k < min(matrix.shape)]
-    errors = rank_errors(matrix, ranks, rng=rng, draws=1 if quick else draws)
-    return Results(len(matrix), float(np.linalg.norm(matrix)), float(np.linalg.norm(matrix, 2)), errors)
+    errors = rank_errors(matrix, ranks, rng=rng, draws=draws)
+    return Results(
+        length=len(matrix),
+        frobenius=float(np.linalg.norm(matrix)),  # |P|_F
+        spectral=float(np.linalg.norm(matrix, 2)),  # |P|_2
+        errors=errors,
+    )
 
 
 def draw(results: Results) -> Figure:
@@ -71,18 +69,15 @@ def draw(results: Results) -> Figure:
     ranks = [each.rank for each in results.errors]
     colours = (style.PURPLE, style.ORANGE, style.SKY, style.GREEN)
     for axis, norm, size in ((axes[0], "frobenius", results.frobenius), (axes[1], "spectral", results.spectral)):
-        lines = []
         for kind, colour in zip(COMPETITORS, colours, strict=True):
             reached = [getattr(each, f"competitors_{norm}")[kind] / size for each in results.errors]
-            lines += axis.plot(ranks, reached, "v:", color=colour)
+            axis.plot(ranks, reached, "v:", color=colour, label=LABELS[kind])
         stated = [getattr(each, f"stated_{norm}") / size for each in results.errors]
         measured = [getattr(each, f"measured_{norm}") / size for each in results.errors]
-        lines += axis.plot(ranks, stated, "-", color=style.BLACK)
-        lines += axis.plot(ranks, measured, "o", color=style.VERMILLION)
+        axis.plot(ranks, stated, "-", color=style.BLACK, label="tail of the spectrum")
+        axis.plot(ranks, measured, "o", color=style.VERMILLION, label="truncated SVD")
         axis.set(title=f"{norm.capitalize()} norm", xlabel="rank k", xscale="log", yscale="log")
-        axis.set_xticks([k for k in ranks if k.bit_count() == 1], [str(k) for k in ranks if k.bit_count() == 1])
-        axis.minorticks_off()
+        labels.ticks(axis, [k for k in ranks if k.bit_count() == 1])
     axes[0].set_ylabel("error / norm of P")
-    names = [*(LABELS[kind] for kind in COMPETITORS), "tail of the spectrum", "truncated SVD"]
-    labels.at_ends(axes[1], lines, names)
+    labels.at_ends(axes[1])
     return figure

@@ -1,47 +1,29 @@
 """The Johnson-Lindenstrauss lemma measured: one vector, many pairs, inner products. Bound beside count beside truth."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.theory import johnson_lindenstrauss as jl
 from linattn_ref.theory.johnson_lindenstrauss import Failure
 
-__all__ = ["COLOURS", "Results", "compute", "draw", "draw_failures"]
+__all__ = ["COLOURS", "compute", "draw", "draw_failures"]
 
 PROJECTIONS: dict[str, jl.Projection] = {"gaussian": jl.gaussian_projection, "signs": jl.sign_projection}
 COLOURS = (style.BLUE, style.VERMILLION, style.GREEN)
 
 
-class Results(NamedTuple):
-    """Axes: ``Q`` epsilons, ``K`` dimensions, ``G`` dimensions of a finer grid for lines, ``C`` cosines."""
-
-    epsilons: tuple[float, ...]  # (Q,)
-    dimensions: tuple[int, ...]  # (K,)
-    width: int  # n, of the vectors projected
-    points: int  # m, in the middle panel
-    norms: dict[str, list[list[Failure]]]  # projection -> [Q][K]
-    pairs: list[list[Failure]]  # [Q][K], normal entries, some pair of the points fails
-    grid: NDArray[np.int64]  # (G,)
-    norms_bound: NDArray[np.float64]  # (Q, G)
-    norms_exact: NDArray[np.float64]  # (Q, G), normal entries
-    pairs_bound: NDArray[np.float64]  # (Q, G)
-    inner_eps: float
-    inner_bound: NDArray[np.float64]  # (G,)
-    cosines: tuple[float, ...]  # (C,)
-    inner_by_norms: NDArray[np.float64]  # (C, G), exact: error above inner_eps |x| |y|
-    inner_as_printed: NDArray[np.float64]  # (C, G), exact: error above inner_eps |x.y|
+QUICK = {"dimensions": (8, 16, 32, 64, 128), "trials": 200, "fine": 9}
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
     epsilons: Sequence[float] = (0.1, 0.2, 0.4),
     dimensions: Sequence[int] = (8, 16, 32, 64, 128, 256, 512, 1024, 2048),
     width: int = 32,
@@ -49,15 +31,13 @@ def compute(
     trials: int = 2000,
     inner_eps: float = 0.4,
     cosines: Sequence[float] = (1.0, 0.5, 0.1, 0.01),
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+    fine: int = 41,
 ) -> Results:
     """Count failures at every dimension.
 
     Parameters
     ----------
     seed : int
-    quick : bool
-        Few trials and small dimensions: for tests.
     epsilons, dimensions : sequence
         The lemma's ``eps`` and ``k``.
     width, points : int
@@ -66,41 +46,39 @@ def compute(
         Draws of ``R`` for one vector; a quarter as many for the points.
     inner_eps, cosines
         The panel on inner products.
-    progress : callable
-        Wraps the sequence of dimensions, as ``tqdm.tqdm`` does.
+    fine : int
+        Points of the lines.
     """
-    if quick:
-        dimensions, trials = [k for k in dimensions if k <= 128], min(trials, 200)
     rng = np.random.default_rng(seed)
     x, cloud = rng.standard_normal(width), rng.standard_normal((points, width))
     norms: dict[str, list[list[Failure]]] = {name: [[] for _ in epsilons] for name in PROJECTIONS}
     pairs: list[list[Failure]] = [[] for _ in epsilons]
     vectors = points * (points - 1) // 2  # the pairs' differences
-    for k in progress(dimensions):
+    for k in dimensions:
         for name, projection in PROJECTIONS.items():
             _count(norms[name], jl.norm_errors(x, k, trials=trials, rng=rng, projection=projection), epsilons, k, 1)
         worst = jl.pairwise_errors(cloud, k, trials=trials // 4, rng=rng).max(axis=1)
         _count(pairs, worst, epsilons, k, vectors)
-    grid = np.unique(np.geomspace(dimensions[0], dimensions[-1], 9 if quick else 41).round().astype(int))
+    grid = np.unique(np.geomspace(dimensions[0], dimensions[-1], fine).round().astype(int))
     bound = np.array([jl.failure_bound(eps, grid) for eps in epsilons])  # (Q, G)
+    inner = [[jl.inner_product_failure(c, inner_eps, int(k)) for k in grid] for c in cosines]
+    printed = [[jl.inner_product_failure(c, inner_eps * c, int(k)) for k in grid] for c in cosines]
     return Results(
-        tuple(epsilons),
-        tuple(dimensions),
-        width,
-        points,
-        norms,
-        pairs,
-        grid,
-        norms_bound=np.minimum(1, bound),
-        norms_exact=np.array([jl.norm_failure(eps, grid) for eps in epsilons]),
-        pairs_bound=np.minimum(1, vectors * bound),
+        epsilons=tuple(epsilons),  # (Q,)
+        dimensions=tuple(dimensions),  # (K,)
+        width=width,  # n, of the vectors projected
+        points=points,  # m, in the middle panel
+        norms=norms,  # projection -> [Q][K]
+        pairs=pairs,  # [Q][K], normal entries, some pair of the points fails
+        grid=grid,  # (G,), finer, for lines
+        norms_bound=np.minimum(1, bound),  # (Q, G)
+        norms_exact=np.array([jl.norm_failure(eps, grid) for eps in epsilons]),  # (Q, G), normal entries
+        pairs_bound=np.minimum(1, vectors * bound),  # (Q, G)
         inner_eps=inner_eps,
-        inner_bound=np.minimum(1, jl.failure_bound(inner_eps, grid)),
-        cosines=tuple(cosines),
-        inner_by_norms=np.array([[jl.inner_product_failure(c, inner_eps, int(k)) for k in grid] for c in cosines]),
-        inner_as_printed=np.array(
-            [[jl.inner_product_failure(c, inner_eps * c, int(k)) for k in grid] for c in cosines]
-        ),
+        inner_bound=np.minimum(1, jl.failure_bound(inner_eps, grid)),  # (G,)
+        cosines=tuple(cosines),  # (C,)
+        inner_by_norms=np.array(inner),  # (C, G), exact: error above inner_eps |x| |y|
+        inner_as_printed=np.array(printed),  # (C, G), exact: error above inner_eps |x.y|
     )
 
 
@@ -119,8 +97,7 @@ def draw(results: Results) -> Figure:
     k, floor = results.dimensions, 0.5 / results.norms["gaussian"][0][0].trials
     for axis in (left, middle, right):
         axis.set(xlabel="projected dimension k", xscale="log", yscale="log", ylim=(floor, 4))
-        axis.set_xticks(k[::2], [str(each) for each in k[::2]])
-        axis.minorticks_off()
+        labels.ticks(axis, k[::2])
     _draw_one(left, results)
     _draw_pairs(middle, results)
     _draw_inner(right, results)

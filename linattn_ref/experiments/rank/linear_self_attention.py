@@ -1,65 +1,41 @@
 """Linformer's Theorem 2 measured: the error of its proof's ``E = delta R``, ``F = exp(-delta) R``, against ``k``."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.experiments.rank.johnson_lindenstrauss import COLOURS
 from linattn_ref.theory import linear_self_attention
-from linattn_ref.theory.johnson_lindenstrauss import Failure, count_failures
+from linattn_ref.theory.johnson_lindenstrauss import count_failures
 
-__all__ = ["Results", "compute", "draw"]
+__all__ = ["compute", "draw"]
 
 MEANS = (1.0, 0.0)
 
 
-class Curves(NamedTuple):
-    """Errors for values of one mean: root mean square over rows and trials, in units of ``|softmax(w)| |V|``."""
-
-    value_mean: float
-    linformer: NDArray[np.float64]  # (deltas, K)
-    limit: NDArray[np.float64]  # (K,), what it should be as delta -> 0
-    low_rank: NDArray[np.float64]  # (K,), Theorem 1's P R^T R V
-    zero: float
-    uniform: float
-    stated_dimension: int
-    failures: dict[str, Failure]  # of the first row to be within eps, at the stated k, by field of Errors
-
-
-class Results(NamedTuple):
-    length: int
-    width: int
-    eps: float
-    deltas: tuple[float, ...]
-    dimensions: tuple[int, ...]
-    curves: list[Curves]  # in the order of MEANS
-    exponents: tuple[int, ...]  # delta = 2^-exponent in the right panel
-    dependence: dict[str, list[float]]  # dtype -> largest |k weight - 1|, an entry an exponent
+QUICK = {"length": 128, "trials": 4}
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
     length: int = 512,
     width: int = 32,
     eps: float = 0.4,
     dimensions: Sequence[int] = (16, 32, 64, 128, 256, 512),
     trials: int = 40,
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Results:
     """Measure the construction for several ``delta``, the paper's ``1/2^n`` first.
 
     Parameters
     ----------
     seed : int
-    quick : bool
-        A short sequence and few trials: for tests.
     length, width : int
         ``n``, and ``d`` of queries, keys and values, all normal.
     eps : float
@@ -68,11 +44,7 @@ def compute(
         ``k``, at most ``length``; the stated one is added where it is.
     trials : int
         Draws of ``R`` at every ``k`` and ``delta``.
-    progress : callable
-        Wraps the sequence of dimensions, as ``tqdm.tqdm`` does.
     """
-    if quick:
-        length, trials = min(length, 128), min(trials, 4)
     stated = linear_self_attention.stated_dimension(length, width, eps)
     dimensions = sorted({k for k in (*dimensions, stated) if k <= length})
     deltas = (2.0**-length, 1 / length, 1.0)
@@ -83,28 +55,25 @@ def compute(
         (mean, delta, reduced): linear_self_attention.attention_errors(
             q, k, np.float32(mean) + noise, reduced, delta, trials=trials, rng=rng
         )
-        for reduced in progress(dimensions)
+        for reduced in dimensions
         for delta in deltas
         for mean in MEANS
     }
     exponents = tuple(range(64))
+
+    def dependence(dtype: Any) -> list[float]:
+        given, same = (q.astype(dtype), k.astype(dtype), dimensions[0]), partial(np.random.default_rng, seed)
+        return [linear_self_attention.query_dependence(*given, 2.0**-m, rng=same()) for m in exponents]
+
     return Results(
-        length,
-        width,
-        eps,
-        deltas,
-        tuple(dimensions),
-        [_curves(measured, mean, deltas, dimensions, stated, eps) for mean in MEANS],
-        exponents,
-        {
-            np.dtype(dtype).name: [
-                linear_self_attention.query_dependence(
-                    q.astype(dtype), k.astype(dtype), dimensions[0], 2.0**-exponent, rng=np.random.default_rng(seed)
-                )
-                for exponent in exponents
-            ]
-            for dtype in (np.float32, np.float64)
-        },
+        length=length,
+        width=width,
+        eps=eps,
+        deltas=deltas,
+        dimensions=tuple(dimensions),
+        curves=[_curves(measured, mean, deltas, dimensions, stated, eps) for mean in MEANS],  # in the order of MEANS
+        exponents=exponents,  # delta = 2^-exponent in the right panel
+        dependence={np.dtype(x).name: dependence(x) for x in (np.float32, np.float64)},  # largest |k weight - 1|
     )
 
 
@@ -115,23 +84,26 @@ def _curves(
     dimensions: Sequence[int],
     stated: int,
     eps: float,
-) -> Curves:
+) -> Results:
+    """Root mean squares over rows and trials, in units of ``|softmax(w)| |V|``, for values of one mean."""
+
     def rms(errors: Any) -> float:
         return float(np.sqrt(np.mean(np.square(errors, dtype=np.float64))))
 
     first = [measured[mean, deltas[0], k] for k in dimensions]
     at_stated = measured[mean, deltas[0], min((k for k in dimensions if k >= stated), default=dimensions[-1])]
-    return Curves(
-        mean,
-        np.array([[rms(measured[mean, delta, k].linformer) for k in dimensions] for delta in deltas]),
-        np.array([rms(each.limit) for each in first]),
-        np.array([rms(each.low_rank) for each in first]),
-        rms(first[0].zero),
-        rms(first[0].uniform),
-        stated,
-        {
-            name: count_failures(getattr(at_stated, name)[:, 0], eps, 0.0)
-            for name in ("linformer", "unnormalised", "low_rank")
+    linformer = [[rms(measured[mean, delta, k].linformer) for k in dimensions] for delta in deltas]
+    events = ("linformer", "unnormalised", "low_rank")
+    return Results(
+        value_mean=mean,
+        linformer=np.array(linformer),  # (deltas, K)
+        limit=np.array([rms(each.limit) for each in first]),  # (K,), what it should be as delta -> 0
+        low_rank=np.array([rms(each.low_rank) for each in first]),  # (K,), Theorem 1's P R^T R V
+        zero=rms(first[0].zero),
+        uniform=rms(first[0].uniform),
+        stated_dimension=stated,
+        failures={  # of the first row to be within eps, at the stated k
+            name: count_failures(getattr(at_stated, name)[:, 0], eps, 0.0) for name in events
         },
     )
 
@@ -155,25 +127,23 @@ def draw(results: Results) -> Figure:
     return figure
 
 
-def _draw_errors(axis: Axes, results: Results, curves: Curves) -> None:
+def _draw_errors(axis: Axes, results: Results, curves: Results) -> None:
     names = (f"δ = 1/2^{results.length}", f"δ = 1/{results.length}", "δ = 1")
     looks = ((style.VERMILLION, "o"), (style.ORANGE, "s"), (style.PURPLE, "^"))
     for row, name, (colour, marker) in zip(curves.linformer, names, looks, strict=True):
         axis.plot(results.dimensions, row, marker, mfc="none", color=colour, label=name)
-    lines = [
-        *axis.plot(results.dimensions, curves.limit, "-", color=style.VERMILLION),
-        *axis.plot(results.dimensions, curves.low_rank, "s-", color=style.BLUE, ms=3),
-        axis.axhline(curves.zero, color=style.BLACK, ls="--"),
-        axis.axhline(curves.uniform, color=style.GREY, ls=":"),
-        axis.axhline(results.eps, color=style.GREEN, ls="-."),
-    ]
+    lines = {
+        "Theorem 2,\nδ → 0": axis.plot(results.dimensions, curves.limit, "-", color=style.VERMILLION)[0],
+        "Theorem 1": axis.plot(results.dimensions, curves.low_rank, "s-", color=style.BLUE, ms=3)[0],
+        "answer 0": axis.axhline(curves.zero, color=style.BLACK, ls="--"),
+        "mean of V": axis.axhline(curves.uniform, color=style.GREY, ls=":"),
+        f"eps = {results.eps:g}": axis.axhline(results.eps, color=style.GREEN, ls="-."),
+    }
     axis.axvline(curves.stated_dimension, color=style.GREEN, lw=0.8, ls="-.")
     labels.at(axis, curves.stated_dimension, 1.6, "stated k", style.GREEN, ha="right", va="top", xytext=(-2, 0))
     ticks = [k for k in results.dimensions if k != curves.stated_dimension]
-    axis.set_xticks(ticks[::2], [str(k) for k in ticks[::2]])
-    axis.minorticks_off()
-    said = ["Theorem 2,\nδ → 0", "Theorem 1", "answer 0", "mean of V", f"eps = {results.eps:g}"]
-    labels.at_ends(axis, lines, said)
+    labels.ticks(axis, ticks[::2])
+    labels.at_ends(axis, [*lines.values()], [*lines])
 
 
 def _draw_dependence(axis: Axes, results: Results) -> None:
@@ -182,7 +152,7 @@ def _draw_dependence(axis: Axes, results: Results) -> None:
     looks = zip(COLOURS, (5.0, 1.3), beside, strict=False)
     for (name, values), (colour, width, where) in zip(results.dependence.items(), looks, strict=True):
         axis.plot(results.exponents, [value or np.nan for value in values], "-", color=colour, linewidth=width)
-        gone = min(exponent for exponent, value in zip(results.exponents, values, strict=True) if value == 0)
-        last = values[results.exponents.index(gone) - 1]
+        place = int(np.argmin(values))  # the first that is 0
+        gone, last = results.exponents[place], values[place - 1]
         labels.at(axis, gone, last, f"{name}:\n0 from m = {gone}", colour, **where)
     axis.set(title="largest |k weight − 1|", xlabel="m, for δ = 1/2^m", yscale="log")

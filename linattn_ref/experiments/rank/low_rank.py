@@ -1,19 +1,18 @@
 """Linformer's Theorem 1 measured: failure rate against ``k``, and the ``k`` that is needed against ``log(n)``."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.experiments.rank.johnson_lindenstrauss import COLOURS, draw_failures
 from linattn_ref.theory import dimension_growth, low_rank
-from linattn_ref.theory.dimension_growth import Growth
-from linattn_ref.theory.johnson_lindenstrauss import Failure, count_failures
+from linattn_ref.theory.johnson_lindenstrauss import count_failures
 
-__all__ = ["Results", "compute", "draw"]
+__all__ = ["compute", "draw"]
 
 # What the theorem's error is compared with (a field of `linattn_ref.theory.low_rank.Errors`), and the values' mean.
 GROWTHS = {
@@ -24,20 +23,12 @@ GROWTHS = {
 }
 
 
-class Results(NamedTuple):
-    length: int  # n of the left panel
-    epsilons: tuple[float, ...]
-    dimensions: tuple[int, ...]
-    failures: list[list[Failure]]  # [eps][k], every entry within eps |p_i| |v|
-    stated_dimensions: tuple[int, ...]  # the theorem's k for each eps at that n
-    growth: list[Growth]  # in the order of GROWTHS
-    amplification: dict[str, list[float]]  # |P| |v| / |P v| by mean of the values, an entry a length
+QUICK = {"lengths": (128, 256, 512), "length": 256, "trials": 100}
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
     lengths: Sequence[int] = (128, 256, 512, 1024, 2048, 4096, 8192),
     epsilons: Sequence[float] = (0.3, 0.5, 0.7),
     dimensions: Sequence[int] = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512),
@@ -46,15 +37,12 @@ def compute(
     failure: float = 0.1,
     trials: int = 400,
     temperature: float = 1.0,
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Results:
     """Measure both parts; a length of 8192 takes about a second, no ``n x n`` array is made.
 
     Parameters
     ----------
     seed : int
-    quick : bool
-        Short lengths and few trials: for tests.
     lengths : sequence of int
         ``n`` of the growth curves.
     epsilons, dimensions, length
@@ -65,14 +53,10 @@ def compute(
         Draws of the projection at every length.
     temperature : float
         Standard deviation of the attention scores.
-    progress : callable
-        Wraps the sequence of lengths, as ``tqdm.tqdm`` does.
     """
-    if quick:
-        lengths, length, trials = [n for n in lengths if n <= 512], min(length, 256), min(trials, 100)
     rng = np.random.default_rng(seed)
     acted: dict[float, dict[int, low_rank.Action]] = {mean: {} for _, mean in GROWTHS}
-    for n in progress(lengths):
+    for n in lengths:
         for mean, by_length in acted.items():
             by_length[n] = dimension_growth.random_action(
                 n, trials=trials, rng=rng, temperature=temperature, value_mean=mean
@@ -80,16 +64,16 @@ def compute(
     one = dimension_growth.random_action(length, trials=trials, rng=rng, temperature=temperature)
     errors = {k: low_rank.errors_at(one, k, "entry_by_norms") for k in dimensions}
     return Results(
-        length,
-        tuple(epsilons),
-        tuple(dimensions),
-        [
+        length=length,  # n of the left panel
+        epsilons=tuple(epsilons),
+        dimensions=tuple(dimensions),
+        failures=[  # [eps][k], every entry within eps |p_i| |v|
             [count_failures(errors[k], eps, low_rank.stated_failure(length, eps, k)) for k in dimensions]
             for eps in epsilons
         ],
-        tuple(low_rank.stated_dimension(length, eps) for eps in epsilons),
-        [dimension_growth.growth(acted[mean], growth_eps, event, failure=failure) for event, mean in GROWTHS],
-        {
+        stated_dimensions=tuple(low_rank.stated_dimension(length, eps) for eps in epsilons),  # at that n
+        growth=[dimension_growth.growth(acted[mean], growth_eps, event, failure=failure) for event, mean in GROWTHS],
+        amplification={  # |P| |v| / |P v| by mean of the values, an entry a length
             f"{mean:g}": [low_rank.amplification(by_length[n]) for n in sorted(by_length)]
             for mean, by_length in acted.items()
         },
@@ -115,10 +99,9 @@ def draw(results: Results) -> Figure:
     left.set(
         title=f"off by eps, n = {results.length}", xlabel="k", ylabel="failure rate", xscale="log", ylim=(None, 1.1)
     )
-    left.set_xticks(results.dimensions[::4], [str(k) for k in results.dimensions[::4]])
+    labels.ticks(left, results.dimensions[::4])
     _draw_needed(middle, right, results)
-    for axis in (left, middle, right):
-        axis.minorticks_off()
+    right.minorticks_off()
     return figure
 
 
@@ -130,7 +113,7 @@ def _draw_needed(middle: Axes, right: Axes, results: Results) -> None:
         axis.plot(first.lengths, stated, "--", color=style.BLACK)
         labels.at(axis, first.lengths[half], stated[half], of_stated, style.BLACK, ha="right", xytext=(-4, 2))
         axis.set(xlabel="length n", xscale="log")
-        axis.set_xticks(first.lengths[::2], [str(n) for n in first.lengths[::2]])
+        labels.ticks(axis, first.lengths[::2])
     drawn = {middle: 0, right: 0}
     for ((event, _), label), growth in zip(GROWTHS.items(), results.growth, strict=True):
         axis = right if event == "vector" else middle

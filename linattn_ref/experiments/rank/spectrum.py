@@ -9,64 +9,32 @@ References
 Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", Figure 1.
 """
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import record, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.experiments.rank import spectrum_inputs, spectrum_job
 from linattn_ref.experiments.rank.spectrum_inputs import PathLike
+from linattn_ref.op import Array
 from linattn_ref.theory.spectrum import METHODS, Method, cumulative_share, rank_for_share, singular_values, spread
 from linattn_ref.visible import visible
 
-__all__ = ["Results", "compute", "draw", "table"]
+__all__ = ["compute", "draw", "table"]
 
 SHARE = 0.9  # of which the rank is given
 BAND = (0.25, 0.75)  # the quantiles of the heads between which the band lies
 
 
-class Curves(NamedTuple):
-    """One group of matrices: a model's, or a baseline's."""
-
-    title: str
-    sentences: int
-    mean: Array  # (T, K), c_k by layer, over sentences and heads
-    low: Array  # (T, K), the quantile BAND[0] of the heads' means over sentences
-    high: Array  # (T, K), the quantile BAND[1]
-    at_k: Array  # (T, H), c_k at Results.k, over sentences
-    rank: Array  # (T, H), the rank that holds SHARE of the spectrum, over sentences
-
-
-class GramLoss(NamedTuple):
-    """What the method "gram" lost, measured on one head a layer of the first sentence against "svd" in float64."""
-
-    matrices: int
-    curve: float  # largest error of c_k
-    curve_svd: float  # the same of "svd" in the matrices' own dtype
-    value: float  # largest error of a singular value, relative to the matrix's largest
-    value_svd: float
-
-
-class Results(NamedTuple):
-    """All numbers of the figure, and what they depend on."""
-
-    curves: dict[str, Curves]  # "given", and the baselines "untrained" and "gaussian"
-    shape: tuple[int, int, int]  # (H, N, L)
-    k: int  # of the heat map
-    share: float
-    band: tuple[float, float]
-    settings: dict[str, Any]
-    gram_loss: GramLoss | None
+QUICK = {"sentences": 2, "length": 128, "baselines": 1}
 
 
 def compute(
@@ -84,7 +52,6 @@ def compute(
     workers: int = 1,
     dask: str | None = None,
     progress: bool = False,
-    quick: bool = False,
     say: Callable[[str], object] = lambda line: None,
 ) -> Results:
     """The singular values of every attention matrix of a model on some sentences, summed up.
@@ -104,8 +71,6 @@ def compute(
         Use these matrices, not a model's: see `spectrum_inputs.from_arrays`.
     parts, resume, workers, dask, progress
         The folder where results are kept as they come (None: nowhere), and who computes them: see `spectrum_job.run`.
-    quick : bool
-        At most 2 sentences of 128 tokens, one for each baseline: for tests.
     say : callable
         Told, a line each, what is fetched and what is not as one might expect in the text or the matrices.
 
@@ -116,8 +81,6 @@ def compute(
     """
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
-    if quick:
-        sentences, length, baselines = min(sentences, 2), min(length, 128), min(baselines, 1)
     with threadpool_limits(1):
         if arrays is not None:
             inputs = spectrum_inputs.from_arrays(arrays, baselines=baselines, seed=seed, say=say)
@@ -149,7 +112,7 @@ def compute(
 
 
 def summarise(
-    inputs: spectrum_inputs.Inputs, values: Mapping[str, Array], settings: dict[str, Any], loss: GramLoss | None
+    inputs: spectrum_inputs.Inputs, values: Mapping[str, Array], settings: dict[str, Any], loss: Results | None
 ) -> Results:
     """From singular values ``(T, H, K)`` by task to the numbers of the figure."""
     k = max(1, min(inputs.shape[1:]) // 4)
@@ -158,30 +121,48 @@ def summarise(
         if tasks:
             stack = np.stack([values[task.name] for task in tasks])  # (S, T, H, K)
             curves[group] = curves_of(inputs.title if group == "given" else group, stack, k)
-    return Results(curves, inputs.shape, k, SHARE, BAND, settings, loss)
+    return Results(
+        curves=curves,  # "given", and the baselines "untrained" and "gaussian"
+        shape=inputs.shape,  # (H, N, L)
+        k=k,  # of the heat map
+        share=SHARE,
+        band=BAND,
+        settings=settings,
+        gram_loss=loss,
+    )
 
 
-def curves_of(title: str, values: Array, k: int) -> Curves:
+def curves_of(title: str, values: Array, k: int) -> Results:
     """Sum up the singular values ``(S, T, H, K)`` of one group."""
     share = cumulative_share(values)  # (S, T, H, K)
     by_head = share.mean(axis=0)  # (T, H, K)
     over_heads = spread(by_head, axis=1, levels=BAND)
     low, high = over_heads.quantiles  # (T, K)
     rank = rank_for_share(values, SHARE).mean(axis=0)  # (T, H)
-    return Curves(title, len(values), over_heads.mean, low, high, by_head[..., k - 1], rank)
+    return Results(
+        title=title,
+        sentences=len(values),
+        mean=over_heads.mean,  # (T, K), c_k by layer, over sentences and heads
+        low=low,  # (T, K), the quantile BAND[0] of the heads' means over sentences
+        high=high,  # (T, K), the quantile BAND[1]
+        at_k=by_head[..., k - 1],  # (T, H), over sentences
+        rank=rank,  # (T, H), the rank that holds SHARE of the spectrum, over sentences
+    )
 
 
-def measure_gram_loss(task: spectrum_job.Task) -> GramLoss:
+def measure_gram_loss(task: spectrum_job.Task) -> Results:
     """What the Gram matrix's eigenvalues lose: the first head of each layer, computed three ways."""
     matrices = np.stack([p[0] for p in task.matrices(*task.arguments)])  # (T, N, L)
     exact = singular_values(matrices.astype(np.float64))  # (T, K)
-    errors = []
-    for method in METHODS:
+
+    def errors(method: Method) -> tuple[float, float]:
+        """The largest of ``c_k``; and of a singular value, relative to the matrix's largest."""
         values = singular_values(matrices, method=method)
         curve = np.abs(cumulative_share(values) - cumulative_share(exact)).max()
-        errors += [float(curve), float((np.abs(values - exact) / exact[:, :1]).max())]
-    curve_svd, value_svd, curve, value = errors
-    return GramLoss(len(matrices), curve, curve_svd, value, value_svd)
+        return float(curve), float((np.abs(values - exact) / exact[:, :1]).max())
+
+    (curve_svd, value_svd), (curve, value) = errors("svd"), errors("gram")
+    return Results(matrices=len(matrices), curve=curve, curve_svd=curve_svd, value=value, value_svd=value_svd)
 
 
 def table(results: Results) -> str:
@@ -230,7 +211,7 @@ def draw(results: Results) -> Figure:
     return figure
 
 
-def _draw_layers(axes: Axes, results: Results, curves: Curves) -> None:
+def _draw_layers(axes: Axes, results: Results, curves: Results) -> None:
     """One line a layer, and the band that holds the middle half of its heads."""
     k = 1 + np.arange(curves.mean.shape[-1])
     layers = len(curves.mean)
@@ -241,7 +222,7 @@ def _draw_layers(axes: Axes, results: Results, curves: Curves) -> None:
     _frame(axes, results, columns=1 + (layers - 1) // 8)
 
 
-def _draw_baselines(axes: Axes, results: Results, given: Curves, baselines: Mapping[str, Curves]) -> None:
+def _draw_baselines(axes: Axes, results: Results, given: Results, baselines: Mapping[str, Results]) -> None:
     """The network before training, a line a layer; random queries and keys; the model's mean to compare with."""
     k = 1 + np.arange(given.mean.shape[-1])
     drawn = {"untrained": "untrained", "given": "trained", "gaussian": "Gaussian"}

@@ -5,8 +5,6 @@ model, which all calls share, is the result of a task as well, ``pickle.loads`` 
 gone with the last worker that had it, and every call that needs it would be cancelled.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -1,7 +1,5 @@
 """Where the spectrum's matrices come from: a real model on real text, a network before training, noise, or a file."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -12,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data import fetch
 from linattn_ref.experiments.measuring import pretrained
 from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.experiments.rank.spectrum_job import Task
 from linattn_ref.models import bert
+from linattn_ref.op import Array
 
 __all__ = ["Inputs", "from_arrays", "from_model", "of_noise"]
 

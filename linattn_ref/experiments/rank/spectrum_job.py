@@ -24,8 +24,8 @@ from joblib.externals.loky import get_reusable_executor
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.measuring.parts import load, prepare, store
+from linattn_ref.experiments.measuring.parts import load, prepared, store
+from linattn_ref.op import Array
 from linattn_ref.theory.spectrum import Method, singular_values
 
 __all__ = ["Task", "cpu_seconds", "run"]
@@ -111,22 +111,19 @@ def run(
     Raises
     ------
     ValueError
-        ``resume``, but ``folder`` was filled with other settings.
+        ``resume``, but ``folder`` was filled with other settings; or another run is writing there.
     OSError
         The disk is full, a worker died (one of Dask's may), or the Dask scheduler does not answer or went away.
     """
-    prepare(folder, settings, resume)
-    results = {}
-    for task in tasks:
-        found = load(folder, task.name)
-        if found is not None:
-            results[task.name] = found
-    missing = [task for task in tasks if task.name not in results]
-    with tqdm(total=len(tasks), initial=len(results), unit="sentence", disable=None if progress else True) as bar:
-        for done in _spread_out(missing, method, workers, dask):
-            store(folder, done.name, done.values)
-            results[done.name] = done.values
-            bar.update()
+    with prepared(folder, settings, resume):
+        there = {task.name: load(folder, task.name) for task in tasks}
+        results = {name: values for name, values in there.items() if values is not None}
+        missing = [task for task in tasks if task.name not in results]
+        with tqdm(total=len(tasks), initial=len(results), unit="sentence", disable=None if progress else True) as bar:
+            for done in _spread_out(missing, method, workers, dask):
+                store(folder, done.name, done.values)
+                results[done.name] = done.values
+                bar.update()
     return results
 
 

@@ -6,9 +6,9 @@
     The prefix sums as automatic differentiation has them: every ``S_i`` is an array of its own, kept for the backward
     pass. It stands below.
 ``rows``
-    Algorithm 1, one state at a time: ``forward_by_row`` and ``backward_by_row`` of the kernel.
+    Algorithm 1, one state at a time.
 ``chunks``
-    The kernel's ``forward`` and ``backward``, ``T`` rows at a time.
+    ``T`` rows at a time, by products of matrices, as the page `chunked_linear` has it.
 
 A multiply-add is one of a matrix product, or the product and the sum of a rank-1 update ``S + phi(k_i) v_i^T``, or two
 entries of any other arithmetic. In numbers, with ``N`` rows, the last column about right:
@@ -24,7 +24,7 @@ chunks     ``N (4 T (C + M) + 7 C M)``   0                  ``N (2 C + 2 M) + 4 
 
 Kept is what goes from one pass to the other beyond the inputs. The term ``N (2 C + 2 M)`` is the output and three
 gradients, which every form has to make. In the form by rows, ``5 C M`` are two states, an update of one, and NumPy's
-two buffers for making that.
+two buffers for making that. The numbers at the lines are those of chapter 7.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,20 +32,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
-from linattn_ref.experiments.measuring.scaling import growth_exponent
+from linattn_ref.experiments.measuring.counting import by_formula, costs, count
 from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.kernels.reference import causal_product
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 
 __all__ = [
     "FORMS",
     "Gradients",
-    "Results",
     "chunks_backward",
     "chunks_forward",
     "compute",
@@ -58,7 +55,7 @@ __all__ = [
 ]
 
 LENGTHS = (128, 256, 512, 1024, 2048)
-CHUNK = causal_product.CHUNK
+CHUNK = 64  # T
 
 Kept = tuple[Array, ...]
 
@@ -111,27 +108,63 @@ def naive_backward(d_out: Array, saved: Any) -> Gradients:
     return Gradients(d_phi_q, d_phi_k, d_v)
 
 
-# --- All four, with one signature -----------------------------------------------------------------------------------
+# --- Two forms that keep no state -----------------------------------------------------------------------------------
 
 
 def rows_forward(phi_q: Array, phi_k: Array, v: Array) -> tuple[Array, Kept]:
     """Algorithm 1."""
-    return causal_product.forward_by_row(phi_q, phi_k, v, None)[0], (phi_q, phi_k, v)
+    s, out = nothing(phi_k, v), np.empty_like(v)
+    for i in range(len(v)):
+        s += phi_k[i, :, None] * v[i, None, :]  # (4)
+        out[i] = phi_q[i] @ s  # (3)
+    return out, (phi_q, phi_k, v)
 
 
 def rows_backward(d_out: Array, saved: Kept) -> Gradients:
     phi_q, phi_k, v = saved
-    return Gradients(*causal_product.backward_by_row(d_out, None, phi_q, phi_k, v, None)[:3])
+    d_phi_q, d_phi_k, d_v = (np.empty_like(x) for x in saved)
+    s, a = nothing(phi_k, v), nothing(phi_k, v)
+    for i in range(len(v)):
+        s += phi_k[i, :, None] * v[i, None, :]  # (4)
+        d_phi_q[i] = s @ d_out[i]  # (6)
+    for i in reversed(range(len(v))):
+        a += phi_q[i, :, None] * d_out[i, None, :]  # (7)
+        d_phi_k[i] = a @ v[i]  # (8)
+        d_v[i] = phi_k[i] @ a  # (9)
+    return Gradients(d_phi_q, d_phi_k, d_v)
 
 
 def chunks_forward(phi_q: Array, phi_k: Array, v: Array) -> tuple[Array, Kept]:
-    """The kernel, ``CHUNK`` rows at a time."""
-    return causal_product.forward(phi_q, phi_k, v, None, None, None)[0], (phi_q, phi_k, v)
+    """``CHUNK`` rows at a time; any leading axes."""
+    s, out = nothing(phi_k, v), np.empty_like(v)
+    for rows in chunks(v):
+        out[rows] = np.tril(phi_q[rows] @ phi_k[rows].mT) @ v[rows] + phi_q[rows] @ s  # (10)
+        s += phi_k[rows].mT @ v[rows]  # (11)
+    return out, (phi_q, phi_k, v)
 
 
 def chunks_backward(d_out: Array, saved: Kept) -> Gradients:
     phi_q, phi_k, v = saved
-    return Gradients(*causal_product.backward(d_out, None, phi_q, phi_k, v, None, None, None)[:3])
+    d_phi_q, d_phi_k, d_v = (np.empty_like(x) for x in saved)
+    s, a = nothing(phi_k, v), nothing(phi_k, v)
+    for rows in chunks(v):
+        d_phi_q[rows] = np.tril(d_out[rows] @ v[rows].mT) @ phi_k[rows] + d_out[rows] @ s.mT
+        s += phi_k[rows].mT @ v[rows]  # (11)
+    for rows in reversed(chunks(v)):
+        d_phi_k[rows] = np.tril(d_out[rows] @ v[rows].mT).mT @ phi_q[rows] + v[rows] @ a.mT
+        d_v[rows] = np.tril(phi_q[rows] @ phi_k[rows].mT).mT @ d_out[rows] + phi_k[rows] @ a
+        a += phi_q[rows].mT @ d_out[rows]
+    return Gradients(d_phi_q, d_phi_k, d_v)
+
+
+def nothing(phi_k: Array, v: Array) -> Array:
+    """The state before the first row."""
+    return np.zeros((*v.shape[:-2], phi_k.shape[-1], v.shape[-1]), v.dtype)
+
+
+def chunks(v: Array) -> list[Any]:
+    """The rows of one chunk after the other."""
+    return [np.s_[..., start : start + CHUNK, :] for start in range(0, v.shape[-2], CHUNK)]
 
 
 FORMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -143,28 +176,6 @@ FORMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 # --- What they cost -------------------------------------------------------------------------------------------------
-
-
-class Costs(NamedTuple):
-    """One form's costs, an entry a length."""
-
-    multiply_adds: NDArray[np.float64]  # (T,), counted
-    multiply_adds_formula: NDArray[np.float64]  # (T,)
-    kept: NDArray[np.int64]  # (T,), bytes that forward keeps for backward beyond the inputs
-    kept_formula: NDArray[np.int64]  # (T,)
-    peak: NDArray[np.int64]  # (T,), bytes in use at once, measured
-    peak_formula: NDArray[np.int64]  # (T,), about
-
-
-class Results(NamedTuple):
-    lengths: NDArray[np.int64]  # (T,), N
-    feature_width: int  # C
-    value_width: int  # M
-    dtype: str
-    masked: Costs
-    naive: Costs
-    rows: Costs
-    chunks: Costs
 
 
 def compute(
@@ -190,8 +201,16 @@ def compute(
     c, m = feature_width, value_width
     inputs = [[rng.standard_normal((n, w)).astype(dtype) for w in (c, c, m, m)] for n in lengths]  # and d_out
     n, size = np.array(lengths), np.dtype(dtype).itemsize
-    costs = {name: _costs(*pair, inputs, formulas(name, n, c, m, size)) for name, pair in FORMS.items()}
-    return Results(n, c, m, np.dtype(dtype).name, **costs)
+    return Results(
+        lengths=n,  # (T,), N
+        feature_width=c,
+        value_width=m,
+        dtype=np.dtype(dtype).name,
+        **{
+            name: costs(*pair, inputs, formulas(name, n, c, m, size), multiply_adds=multiply_adds)
+            for name, pair in FORMS.items()
+        },
+    )
 
 
 def formulas(form: str, n: NDArray[np.int64], c: int, m: int, size: int) -> tuple[NDArray[Any], ...]:
@@ -211,26 +230,6 @@ def multiply_adds(function: Callable[..., Any], *arrays: Array) -> float:
     return counts.multiply_adds + counts.elementwise / 2
 
 
-def _costs(forward: Any, backward: Any, inputs: list[list[Array]], formulas: tuple[NDArray[Any], ...]) -> Costs:
-    def both(phi_q: Array, phi_k: Array, v: Array, d_out: Array) -> None:
-        _, saved = forward(phi_q, phi_k, v)
-        backward(d_out, saved)
-
-    counted = [multiply_adds(both, *arrays) for arrays in inputs]
-    kept = [kept_bytes(forward(*arrays[:3])[1]) - kept_bytes(tuple(arrays[:3])) for arrays in inputs]
-    peaks = [peak_bytes(both, *arrays) for arrays in inputs]
-    multiply_adds_formula, kept_formula, peak_formula = formulas
-    size = inputs[0][0].itemsize
-    return Costs(
-        np.array(counted),
-        multiply_adds_formula,
-        np.array(kept),
-        kept_formula * size,
-        np.array(peaks),
-        peak_formula * size,
-    )
-
-
 # --- The figure -----------------------------------------------------------------------------------------------------
 
 
@@ -240,26 +239,15 @@ def draw(results: Results) -> Figure:
     keeps none, for a sixth more arithmetic. Points are counted or measured, lines are the formulas.
     """
     figure, axes = style.figure(1, 2, height=0.42)
-    looks = (
-        ("masked matrix", results.masked, style.VERMILLION, "o"),
-        ("every S kept", results.naive, style.ORANGE, "v"),
-        ("Algorithm 1", results.rows, style.BLUE, "s"),
-        (f"chunks of {CHUNK}", results.chunks, style.GREEN, "D"),
-    )
-    named: list[list[tuple[Line2D, str]]] = [[], []]
-    for name, costs, colour, marker in looks:
-        panels = (
-            (costs.multiply_adds / 1e6, costs.multiply_adds_formula / 1e6),
-            (costs.peak / 2**20, costs.peak_formula / 2**20),
-        )
-        for axis, names, (measured, formula) in zip(axes, named, panels, strict=True):
-            axis.plot(results.lengths, measured, marker, color=colour, zorder=3)
-            (line,) = axis.plot(results.lengths, formula, "-", color=colour)
-            names.append((line, f"{name}\nslope {growth_exponent(results.lengths, measured):.2f}"))
-    titles = ("multiply-adds (millions)", "most in use at once (MiB)")
-    for axis, names, title in zip(axes, named, titles, strict=True):
-        axis.set(xscale="log", yscale="log", xlabel="length N (tokens)", ylabel=title)
-        axis.set_xticks(results.lengths, [str(n) for n in results.lengths])
-        axis.minorticks_off()
-        labels.at_ends(axis, [line for line, _ in names], [name for _, name in names])
+    looks = {
+        "masked matrix\n": (results.masked, style.VERMILLION, "o"),
+        "every S kept\n": (results.naive, style.ORANGE, "v"),
+        "Algorithm 1\n": (results.rows, style.BLUE, "s"),
+        f"chunks of {CHUNK}\n": (results.chunks, style.GREEN, "D"),
+    }
+    by_formula(axes, results.lengths, looks, {"multiply_adds": 1e6, "peak": 2**20})
+    for axis, title in zip(axes, ("multiply-adds (millions)", "most in use at once (MiB)"), strict=True):
+        axis.set(ylabel=title, xlabel="length N (tokens)")
+        labels.ticks(axis, results.lengths)
+        labels.at_ends(axis)
     return figure

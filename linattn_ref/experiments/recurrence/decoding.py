@@ -19,9 +19,6 @@ token costs where all ``t`` are known and linear attention takes them in one pas
 the price of the loop, which writing cannot do without.
 """
 
-from __future__ import annotations
-
-import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,37 +29,18 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit, reference
+from linattn_ref.op import Array
 
-__all__ = ["Results", "compute", "draw", "make", "setup"]
+__all__ = ["compute", "draw", "make", "setup"]
 
 POSITIONS = tuple(2**p for p in range(4, 15))
+QUICK = {"positions": POSITIONS[:4]}
 STEPS = 16  # timed together: one takes some 30 microseconds, and the first finds the processor's caches cold
-
-
-class Costs(NamedTuple):
-    """One network's costs, an entry a position."""
-
-    state: NDArray[np.int64]  # (T,), bytes of its arrays after the token
-    state_formula: NDArray[np.int64]  # (T,)
-    multiply_adds: NDArray[np.int64]  # (T,), counted, of one step
-    multiply_adds_formula: NDArray[np.int64]  # (T,), about
-    seconds: NDArray[np.float64]  # (T,), CPU time of one step, the median of the rounds
-
-
-class Results(NamedTuple):
-    positions: NDArray[np.int64]  # (T,), of the token that is made, from 1
-    heads: int  # H
-    width: int  # D = M = C
-    dtype: str
-    linear: Costs
-    softmax: Costs
-    ratio: NDArray[np.float64]  # (T,), softmax's time over linear's in the same round, the median
-    at_once: NDArray[np.float64]  # (T,), CPU time a token of one linear pass over all tokens up to the position
 
 
 class Step(NamedTuple):
@@ -85,7 +63,6 @@ def compute(
     positions: Sequence[int] = POSITIONS,
     *,
     rng: Generator,
-    quick: bool = False,
     heads: int = 8,
     width: int = 64,
     rounds: int = 11,
@@ -99,15 +76,12 @@ def compute(
         Of the token that is made, from 1. The cache of each is made: ``2 heads width`` numbers a token.
     rng : numpy.random.Generator
         Draws the tokens, which nothing depends on.
-    quick : bool
-        Early positions only: for tests.
     heads, width : int
         ``H``, and ``D = M = C``.
     rounds : int
         Of timing.
     dtype : float32 or float64
     """
-    positions = [t for t in positions if t <= 128] if quick else list(positions)
     setups = [setup(t, heads, width, dtype, rng) for t in positions]
     compiled = [setup(t, heads, width, dtype, rng, kernels=jit) for t in positions]
     seconds = _seconds(compiled, rounds)
@@ -115,14 +89,14 @@ def compute(
     state, products = heads * width * (width + 1) * size * one, 2 * heads * width * width * one
     cache, scores = heads * 2 * width * size * t, heads * 2 * width * t
     return Results(
-        t,
-        heads,
-        width,
-        np.dtype(dtype).name,
+        positions=t,  # (T,), of the token that is made, from 1
+        heads=heads,
+        width=width,  # D = M = C
+        dtype=np.dtype(dtype).name,
         linear=_costs([each.linear for each in setups], state, products, seconds["linear"]),
         softmax=_costs([each.softmax for each in setups], cache, scores, seconds["softmax"]),
-        ratio=np.median(seconds["softmax"] / seconds["linear"], axis=1),
-        at_once=np.median(seconds["at once"], axis=1),
+        ratio=np.median(seconds["softmax"] / seconds["linear"], axis=1),  # (T,), softmax's over linear's in a round
+        at_once=np.median(seconds["at once"], axis=1),  # (T,), CPU time of one linear pass over all up to it, a token
     )
 
 
@@ -170,15 +144,16 @@ def _seconds(setups: list[Setup], rounds: int) -> dict[str, NDArray[np.float64]]
     return {name: np.array([seconds[f"{name} {i}"] for i in range(len(setups))]) / n for name, n in tokens.items()}
 
 
-def _costs(
-    steps: list[Step],
-    state_formula: NDArray[np.int64],
-    multiply_adds_formula: NDArray[np.int64],
-    seconds: NDArray[np.float64],
-) -> Costs:
+def _costs(steps: list[Step], state: Any, multiply_adds: Any, seconds: NDArray[np.float64]) -> Results:
     counted = [count(partial(make, each), *each.arrays).multiply_adds for each in steps]
     held = [kept_bytes(make(each, *each.arrays)[1]) for each in steps]
-    return Costs(np.array(held), state_formula, np.array(counted), multiply_adds_formula, np.median(seconds, axis=1))
+    return Results(
+        state=np.array(held),  # (T,), bytes of its arrays after the token
+        state_formula=state,
+        multiply_adds=np.array(counted),  # (T,), of one step
+        multiply_adds_formula=multiply_adds,  # about
+        seconds=np.median(seconds, axis=1),  # (T,), CPU time of one step, the median of the rounds
+    )
 
 
 def draw(results: Results) -> Figure:
@@ -209,9 +184,7 @@ def draw(results: Results) -> Figure:
     for axis, title in zip(axes, titles, strict=True):
         axis.set(xscale="log", yscale="log", xlabel="position t (tokens)", title=title)
         ticks = results.positions[::2]
-        axis.set_xticks(ticks, [f"{t / 1024:.0f}k" if t >= 1024 else str(t) for t in ticks])
-        axis.minorticks_off()
+        labels.ticks(axis, ticks, [f"{t / 1024:.0f}k" if t >= 1024 else str(t) for t in ticks])
         axis.set_ylim(axis.get_ylim())
-        named = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
-        labels.at_ends(axis, named, [textwrap.fill(str(line.get_label()), 10) for line in named])
+        labels.at_ends(axis, width=10)
     return figure

@@ -10,7 +10,7 @@ a gate below 1 every step back multiplies the error by ``1 / g``, while the stat
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -18,11 +18,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 
-__all__ = ["NOTHING_LEFT", "Results", "compute", "draw", "forward_states", "rewound_states"]
+__all__ = ["NOTHING_LEFT", "compute", "draw", "forward_states", "rewound_states"]
 
 LENGTHS = tuple(2**p for p in range(6, 15))
 GATES = (1.0, 0.9999, 0.999, 0.99, 0.9)
@@ -33,26 +34,12 @@ SHOWN = 1e4  # larger errors are not drawn
 ABOVE = 1.6  # of a title, in its letters: room for names where lines leave the axes
 
 
-class Results(NamedTuple):
-    """Relative errors of the states, the mean over the heads."""
-
-    lengths: NDArray[np.int64]  # (T,)
-    gates: NDArray[np.float64]  # (G,), as float32 has them; 1 is no gate
-    positions: NDArray[np.int64]  # (P,), 1 ... the greatest length
-    recomputed_s: NDArray[np.float64]  # (G, P)
-    rewound_s: NDArray[np.float64]  # (G, P)
-    recomputed_z: NDArray[np.float64]  # (G, P)
-    rewound_z: NDArray[np.float64]  # (G, P)
-    steps: NDArray[np.int64]  # (P,), back from the greatest length
-    after_steps: NDArray[np.float64]  # (G, P), of S rewound so far
-    worst_recomputed: NDArray[np.float64]  # (G, T), of S, the largest over all positions
-    worst_rewound: NDArray[np.float64]  # (G, T)
+QUICK = {"lengths": LENGTHS[:4]}
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
     lengths: Sequence[int] = LENGTHS,
     gates: Sequence[float] = GATES,
 ) -> Results:
@@ -62,14 +49,11 @@ def compute(
     ----------
     seed : int
         Keys and values are independent and normal; the keys then go through elu + 1.
-    quick : bool
-        Short sequences only: for tests.
     lengths : sequence of int
         Rising; each sequence is the beginning of the longest.
     gates : sequence of float
         ``g`` of (1), one constant a run, above 0 and at most 1.
     """
-    lengths = [n for n in lengths if n <= 512] if quick else list(lengths)
     longest, rng = lengths[-1], np.random.default_rng(seed)
     phi_k, _ = elu_plus_one.forward(rng.standard_normal((longest, HEADS, WIDTH)).astype(np.float32))
     v = rng.standard_normal((longest, HEADS, WIDTH)).astype(np.float32)
@@ -87,21 +71,19 @@ def compute(
             worst.append((s_again[:n].max(), s_back.max()))
         curves = (s_again[some], s_back[some], z_again[some], z_back[some], s_back[::-1][some])
         rows.append((float(gate), *curves, *zip(*worst, strict=True)))
-    gate_column, s_recomputed, s_rewound, z_recomputed, z_rewound, after_steps, worst_recomputed, worst_rewound = (
-        np.array(column) for column in zip(*rows, strict=True)
-    )
-    return Results(
-        lengths=np.array(lengths),
-        gates=gate_column,
-        positions=some + 1,
-        recomputed_s=s_recomputed,
-        rewound_s=s_rewound,
-        recomputed_z=z_recomputed,
-        rewound_z=z_rewound,
-        steps=some,
-        after_steps=after_steps,
-        worst_recomputed=worst_recomputed,
-        worst_rewound=worst_rewound,
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    return Results(  # relative errors of the states, the mean over the heads
+        lengths=np.array(lengths),  # (T,)
+        gates=columns[0],  # (G,), as float32 has them; 1 is no gate
+        positions=some + 1,  # (P,), 1 ... the greatest length
+        recomputed_s=columns[1],  # (G, P)
+        rewound_s=columns[2],  # (G, P)
+        recomputed_z=columns[3],  # (G, P)
+        rewound_z=columns[4],  # (G, P)
+        steps=some,  # (P,), back from the greatest length
+        after_steps=columns[5],  # (G, P), of S rewound so far
+        worst_recomputed=columns[6],  # (G, T), of S, the largest over all positions
+        worst_rewound=columns[7],  # (G, T)
     )
 
 

@@ -13,7 +13,6 @@ output is to be the value at the last mark. All queries and keys are the same, s
 close (``g`` near 0: forget all, take this) at a mark and to stay open (``g`` near 1) elsewhere.
 """
 
-import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,13 +23,14 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import rfa
-from linattn_ref.attention.arguments import Array
 from linattn_ref.attention.features.feature_maps import orthogonal_gaussian
 from linattn_ref.attention.parts import gate as learned_gate
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 from linattn_ref.training import adam
 
-__all__ = ["FORMS", "Results", "compute", "draw", "latch_loss"]
+__all__ = ["FORMS", "compute", "draw", "latch_loss"]
 
 GATES = (0.5, 0.8, 0.9, 0.95, 0.99)
 SHARE = 0.9  # of the weight, in the middle panel
@@ -39,29 +39,12 @@ EXTRA = 2  # entries of a token beside the mark: noise that the gate has to igno
 FORMS = {"none": "no gate", "constant": "one gate for all", "learned": "learned gate"}
 
 
-class Latch(NamedTuple):
-    """Training on the latch task in one form."""
-
-    losses: NDArray[np.float64]  # (S,), mean squared error before each step; that of answering 0 is 1
-    gate_marked: float  # mean at marked tokens, at the end
-    gate_other: float
-
-
-class Results(NamedTuple):
-    length: int  # N
-    heads: int
-    gates: NDArray[np.float64]  # (G,)
-    distances: NDArray[np.int64]  # (N,)
-    weights: NDArray[np.float64]  # (G, N), mean over the heads, of the last query
-    without: NDArray[np.float64]  # (N,), the same with no gate
-    reach: NDArray[np.float64]  # (G,), the distance with 90% of the weight
-    latch: dict[str, Latch]  # by FORMS
+QUICK = {"length": 128, "heads": 64, "steps": 120}
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
     gates: Sequence[float] = GATES,
     length: int = 512,
     heads: int = 512,
@@ -74,8 +57,6 @@ def compute(
     Parameters
     ----------
     seed : int
-    quick : bool
-        Few heads and steps: for tests.
     gates : sequence of float
         ``g`` of (1).
     length, heads : int
@@ -85,8 +66,6 @@ def compute(
     steps : int
         Of gradient descent (Adam).
     """
-    if quick:
-        length, heads, steps = min(length, 128), min(heads, 64), min(steps, 120)
     rng = np.random.default_rng(seed)
     omega = orthogonal_gaussian(directions, width, rng)
     weights, reach = [], []
@@ -97,13 +76,13 @@ def compute(
         if gate is not None:
             reach.append(distance_with(mean, SHARE))
     return Results(
-        length=length,
+        length=length,  # N
         heads=heads,
-        gates=np.array(gates),
-        distances=np.arange(length),
-        weights=np.array(weights[1:]),
-        without=weights[0],
-        reach=np.array(reach),
+        gates=np.array(gates),  # (G,)
+        distances=np.arange(length),  # (N,)
+        weights=np.array(weights[1:]),  # (G, N), mean over the heads, of the last query
+        without=weights[0],  # (N,), the same with no gate
+        reach=np.array(reach),  # (G,), the distance with 90% of the weight
         latch={form: train_latch(form, steps, np.random.default_rng(seed + 1)) for form in FORMS},
     )
 
@@ -151,7 +130,7 @@ def draw_batch(rng: Generator, *, size: int = 16, length: int = 64, value_width:
     return Batch(x, v, np.take_along_axis(v, last[..., None], axis=1), marked)
 
 
-def train_latch(form: str, steps: int, rng: Generator, *, rate: float = 0.1) -> Latch:
+def train_latch(form: str, steps: int, rng: Generator, *, rate: float = 0.1) -> Results:
     """Learn ``w_g`` and ``b_g`` from the squared error, by hand from the loss to the parameters."""
     params = np.zeros(2 + EXTRA)  # gates of 1/2
     w_g, b_g = params[:-1], params[-1:].reshape(())  # views: they move with it
@@ -164,7 +143,11 @@ def train_latch(form: str, steps: int, rng: Generator, *, rate: float = 0.1) -> 
         losses.append(loss)
         grads = np.append(d_w_g if form == "learned" else np.zeros_like(w_g), d_b_g)
         state = adam.step(params, grads, state, learning_rate=rate)
-    return Latch(np.array(losses), float(gate[batch.marked].mean()), float(gate[~batch.marked].mean()))
+    return Results(
+        losses=np.array(losses),  # (S,), mean squared error before each step; that of answering 0 is 1
+        gate_marked=float(gate[batch.marked].mean()),  # at marked tokens, at the end
+        gate_other=float(gate[~batch.marked].mean()),
+    )
 
 
 def latch_loss(form: str, w_g: Array, b_g: Array, omega: Array, batch: Batch) -> tuple[float, Array, Array, Array]:
@@ -199,12 +182,10 @@ def draw(results: Results) -> Figure:
     labels.at(middle, results.gates[-1], results.reach[-1], "measured", style.BLUE, ha="right", xytext=(-5, 0))
     middle.set(title="90% of the weight", yscale="log", xlabel="gate g", ylabel="tokens")
     looks = ("-", style.GREY), (":", style.VERMILLION), ("-", style.BLUE)
-    lines = [
-        right.plot(results.latch[form].losses, line, color=colour)[0]
-        for form, (line, colour) in zip(FORMS, looks, strict=True)
-    ]
+    for (form, name), (line, colour) in zip(FORMS.items(), looks, strict=True):
+        right.plot(results.latch[form].losses, line, color=colour, label=name)
     right.set(title="holding the last mark", yscale="log", xlabel="step", ylabel="mean squared error")
-    labels.at_ends(right, lines, [textwrap.fill(name, 9) for name in FORMS.values()])
+    labels.at_ends(right, width=9)
     return figure
 
 

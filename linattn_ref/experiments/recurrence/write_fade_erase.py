@@ -38,10 +38,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.attention import delta, gated_linear, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 
-__all__ = ["RULES", "Answer", "Results", "Tokens", "compute", "draw", "expected_error", "recall", "tokens"]
+__all__ = ["RULES", "Answer", "Tokens", "compute", "draw", "expected_error", "recall", "tokens"]
 
 VALUES = 512  # in the list
 GATE = 1 - 1 / 32
@@ -56,27 +57,12 @@ class Answer(NamedTuple):
     recall: float  # share of answers nearest to the right value of the list
 
 
-class Results(NamedTuple):
-    width: int  # C = M
-    gate: float  # of the rule that fades
-    tasks: dict[str, dict[str, Answer]]  # by task, by rule
-    counts: NDArray[np.int64]  # of keys written once
-    once: dict[str, NDArray[np.float64]]  # by rule: recall at each count
-    times: NDArray[np.int64]  # how often 8 other keys are written after 8 keys
-    again: dict[str, NDArray[np.float64]]  # by rule: recall of the first 8, after so many times
-    length: int  # of the stream
-    ages: NDArray[np.int64]  # keys that came after
-    stream: dict[str, NDArray[np.float64]]  # by rule: error at each age
-    betas: NDArray[np.float64]  # step sizes of the delta rule
-    by_beta: dict[int, NDArray[np.float64]]  # by the number of keys written once: recall of the delta rule at each beta
-    sums: dict[int, float]  # recall of the sum on the same keys
-    last: NDArray[np.float64]  # recall of the last of three values of 32 keys, at each beta
+QUICK = {"draws": 16, "length": 384, "counts": (8, 64, 192), "betas": (0.1, 1.0)}
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
     width: int = 64,
     draws: int = 64,
     length: int = 1024,
@@ -89,8 +75,6 @@ def compute(
     Parameters
     ----------
     seed : int
-    quick : bool
-        Few draws, and a shorter stream: for tests.
     width : int
         ``C = M``.
     draws : int
@@ -102,8 +86,6 @@ def compute(
     betas : sequence of float
         Step sizes at which the delta rule is asked.
     """
-    if quick:
-        draws, length, counts, betas = 16, 384, tuple(counts)[::3], tuple(betas)[2::5]
     rng = np.random.default_rng(seed)
     ages = np.unique(np.geomspace(1, length // 2, 24).astype(int)) - 1
     draw = partial(tokens, rng, draws, width)
@@ -119,26 +101,26 @@ def compute(
         return np.array([recall(written, asked, ("delta",), beta=beta)["delta"].recall for beta in betas])
 
     return Results(
-        width=width,
-        gate=GATE,
-        tasks={
+        width=width,  # C = M
+        gate=GATE,  # of the rule that fades
+        tasks={  # by task, by rule
             "64 keys once": recall(draw([(64, 1)])),
             "128 keys once": recall(draw([(128, 1)])),
             "32 keys, three values each, the last counts": recall(draw([(32, 3)]), slice(-32, None), SOFTMAX),
             "8 keys once, then 8 others 32 times": recall(draw([(8, 1), (8, 32)]), slice(8), SOFTMAX),
             f"the last 16 of a stream of {length}": recall(draw([(length, 1)]), slice(-16, None)),
         },
-        counts=np.array(counts),
-        once=once,
-        times=np.array(times),
-        again=again,
-        length=length,
-        ages=ages,
-        stream=stream,
-        betas=np.array(betas),
-        by_beta={n: at_each_beta(written) for n, written in sets.items()},
-        sums={n: recall(written, rules=("add",))["add"].recall for n, written in sets.items()},
-        last=at_each_beta(three, slice(-32, None)),
+        counts=np.array(counts),  # of keys written once
+        once=once,  # by rule: recall at each count
+        times=np.array(times),  # how often 8 other keys are written after 8 keys
+        again=again,  # by rule: recall of the first 8, after so many times
+        length=length,  # of the stream
+        ages=ages,  # keys that came after
+        stream=stream,  # by rule: error at each age
+        betas=np.array(betas),  # step sizes of the delta rule
+        by_beta={n: at_each_beta(written) for n, written in sets.items()},  # by keys written once: recall at each beta
+        sums={n: recall(written, rules=("add",))["add"].recall for n, written in sets.items()},  # of the sum, on these
+        last=at_each_beta(three, slice(-32, None)),  # recall of the last of three values of 32 keys, at each beta
     )
 
 
@@ -229,35 +211,32 @@ def draw(results: Results) -> Figure:
     _draw_beta(over_beta, results)
     _draw_recall(middle, results.times, results.again)
     middle.set(title="then others, again", xlabel="times they are written", ylabel="recall")
-    ages, lines = np.geomspace(0.01, results.ages[-1], 400), []
+    ages = np.geomspace(0.01, results.ages[-1], 400)
     for rule, (mark, colour) in LOOKS.items():
         right.plot(results.ages + 1, results.stream[rule], mark, color=colour, markersize=3)
         error = expected_error(rule, ages, results.length, results.width, results.gate)
-        lines += right.plot(ages + 1, error, "-", color=colour)
+        right.plot(ages + 1, error, "-", color=colour, label=RULES[rule])
     right.axhline(1, color=style.BLACK, linewidth=0.5)
     right.set(title=f"a stream of {results.length}", xscale="log", yscale="log", ylim=(0.02, 40))
     right.set(xlabel="age + 1 (keys)", ylabel="error")
-    labels.at_ends(right, lines, [RULES[rule] for rule in LOOKS])
+    labels.at_ends(right)
     return figure
 
 
 def _draw_beta(axes: Axes, results: Results) -> None:
-    lines = []
     for n, found in results.by_beta.items():
-        lines += axes.plot(results.betas, found, "o-", color=style.BLUE, markersize=3)
+        axes.plot(results.betas, found, "o-", color=style.BLUE, markersize=3, label=f"{n} keys")
         axes.plot(results.betas[:1] * (0.8, 1.0), [results.sums[n]] * 2, color=style.GREY)
-    lines += axes.plot(results.betas, results.last, "D-", color=style.ORANGE, markersize=3)
+    axes.plot(results.betas, results.last, "D-", color=style.ORANGE, markersize=3, label="last of 3")
     axes.set(title="the delta rule by beta", xlabel="beta", ylabel="recall", xscale="log", ylim=(0, 1.05))
     ticks = [beta for beta in (0.02, 0.1, 0.3, 1.0) if beta >= results.betas[0]]
-    axes.set_xticks(ticks, [f"{beta:g}" for beta in ticks])
-    axes.minorticks_off()
-    labels.at_ends(axes, lines, [*(f"{n} keys" for n in results.by_beta), "last of 3"])
+    labels.ticks(axes, ticks, [f"{beta:g}" for beta in ticks])
+    labels.at_ends(axes)
 
 
 def _draw_recall(axes: Axes, x: NDArray[np.int64], by_rule: dict[str, NDArray[np.float64]]) -> None:
-    lines = [axes.plot(x, by_rule[rule], f"{mark}-", color=colour)[0] for rule, (mark, colour) in LOOKS.items()]
+    for rule, (mark, colour) in LOOKS.items():
+        axes.plot(x, by_rule[rule], f"{mark}-", color=colour, label=RULES[rule])
     axes.set(xscale="log", ylim=(0, 1.05))
-    doubled = [times for times in x if times & (times - 1) == 0]  # powers of 2
-    axes.set_xticks(doubled, [str(times) for times in doubled])
-    axes.minorticks_off()
-    labels.at_ends(axes, lines, [RULES[rule] for rule in LOOKS])
+    labels.ticks(axes, [times for times in x if times & (times - 1) == 0])  # powers of 2
+    labels.at_ends(axes)

@@ -1,6 +1,7 @@
 """A block of a transformer, forward, and below it in a mirror the way of the gradients."""
 
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.experiments.schematics.drawing import Sheet, picture
 from linattn_ref.experiments.schematics.parts import Box
 
@@ -20,9 +21,9 @@ STEPS = (
 GAP = 7.4  # between two arrays
 
 
-def sizes() -> dict[str, int]:
+def sizes() -> Results:
     """How long the side of each letter is drawn."""
-    return {"N": 9, "E": 4, "F": 9}
+    return Results(N=9, E=4, F=9)
 
 
 @picture("A block, forward and backward", sizes, unit=0.55)

@@ -1,10 +1,8 @@
 """The mechanisms that read a sequence at once: what is multiplied with what, and which array is never made."""
 
-from typing import NamedTuple
-
-from linattn_ref.attention.arguments import Mask
 from linattn_ref.attention.long_short import pattern
 from linattn_ref.experiments.publishing.pairs import paint
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.experiments.schematics.drawing import Sheet, picture
 from linattn_ref.experiments.schematics.parts import (
     ABOUT,
@@ -28,6 +26,7 @@ from linattn_ref.experiments.schematics.parts import (
     becomes,
     sums,
 )
+from linattn_ref.op import Mask
 
 __all__ = ["linear", "linformer", "linformer_linear", "long_short", "nystromformer", "performer", "softmax"]
 
@@ -121,14 +120,9 @@ def linformer_linear(sheet: Sheet) -> None:
     sheet.row(x + 2, 0, Ghost(label="no square\nwas left\nto avoid"))
 
 
-class Near(NamedTuple):
-    sizes: dict[str, int]
-    near: Mask  # (N, L), the pairs of the short term
-
-
-def near_pairs() -> Near:
+def near_pairs() -> Results:
     """The toy's, two keys wide."""
-    return Near(dict(TOY), pattern(TOY["N"], window=2))
+    return Results(sizes=dict(TOY), near=pattern(TOY["N"], window=2))  # (N, L), the pairs of the short term
 
 
 @picture("Long-Short Transformer: near keys, and R mixtures of all", near_pairs)

@@ -24,6 +24,7 @@ from matplotlib.textpath import TextPath
 
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.pairs import PAIRS
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.experiments.schematics.parts import (
     LETTER,
     TOY,
@@ -230,9 +231,9 @@ def tint(colour: str, share: float) -> tuple[float, ...]:
 # --- Pictures -------------------------------------------------------------------------------------------------------
 
 
-def toy_sizes() -> dict[str, int]:
+def toy_sizes() -> Results:
     """The results of a picture that needs nothing else: how long the side of each letter is."""
-    return dict(TOY)
+    return Results(TOY)
 
 
 class Picture(NamedTuple):
@@ -251,16 +252,17 @@ def picture(
     ----------
     title : str
     compute : callable
-        Returns the sizes of the letters; or a NamedTuple of those and of arrays, which the function takes.
+        Returns the sizes of the letters; or those as ``sizes``, and arrays, which the function takes.
     unit : float, optional
         How large a token is drawn; by default 9 of them, or as many as there are queries, are as tall as a toy.
     """
 
     def of(put: Callable[..., None]) -> Picture:
         def draw(results: Any) -> Figure:
-            sizes, *arrays = (results,) if isinstance(results, dict) else results
+            arrays = dict(results)
+            sizes = arrays.pop("sizes", None) or results
             sheet = Sheet(sizes, unit=unit or TOY["N"] / sizes["N"])
-            put(sheet, *arrays)
+            put(sheet, *(arrays.values() if "sizes" in results else ()))
             return sheet.figure(title)
 
         draw.__doc__ = put.__doc__

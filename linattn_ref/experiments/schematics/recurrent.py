@@ -1,11 +1,9 @@
 """The mechanisms that are recurrent networks: what is added to the state, what fades, what is read."""
 
-from typing import NamedTuple
-
 import numpy as np
 
-from linattn_ref.attention.arguments import Array
 from linattn_ref.experiments.publishing.pairs import paint
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.experiments.schematics.drawing import Sheet, picture
 from linattn_ref.experiments.schematics.parts import (
     EQUALS,
@@ -22,16 +20,12 @@ from linattn_ref.experiments.schematics.parts import (
     state,
     sums,
 )
+from linattn_ref.op import Array
 
 __all__ = ["delta", "gated_linear", "linear_recurrent", "rfa"]
 
 STEPS = ("i-1", "i", "i+1")
 FADED = Box("$\\tilde S_i$", "C", "M", "state")
-
-
-class Fading(NamedTuple):
-    sizes: dict[str, int]
-    fading: Array  # (N, L), the share of token j that is left at token i, over that of token i
 
 
 @picture("Causal linear attention: a recurrent network with two hidden states")
@@ -62,10 +56,12 @@ def linear_recurrent(sheet: Sheet) -> None:
         sheet.text(left + 4, 6.9, f"$o_{{{i}}}$", ha="left", size=1.2)
 
 
-def one_gate(*, gate: float = 0.7) -> Fading:
+def one_gate(*, gate: float = 0.7) -> Results:
     """The same gate for every token; two features a direction."""
     i, j = np.arange(TOY["N"])[:, None], np.arange(TOY["L"])
-    return Fading({**TOY, "m": TOY["C"] // 2}, np.where(j <= i, gate ** np.maximum(i - j, 0), 0.0))
+    # (N, L), the share of token j that is left at token i, over that of token i
+    fading = np.where(j <= i, gate ** np.maximum(i - j, 0), 0.0)
+    return Results(sizes={**TOY, "m": TOY["C"] // 2}, fading=fading)
 
 
 @picture("Random feature attention: a state that fades", one_gate)
@@ -91,12 +87,12 @@ def rfa(sheet: Sheet, fading: Array) -> None:
     sheet.row(x + 6, 0, Cells(left, strength=fading, label="weights: never made"))
 
 
-def one_reset(*, gate: float = 0.75, reset: int = 5) -> Fading:
+def one_reset(*, gate: float = 0.75, reset: int = 5) -> Results:
     """One gate for all channels, and one token whose gate is 0."""
     gates = np.full(TOY["N"], gate)
     gates[reset] = 0
     below = np.tri(TOY["N"], k=-1, dtype=bool)
-    return Fading(dict(TOY), np.tril(np.cumprod(np.where(below, gates[:, None], 1.0), axis=0)))
+    return Results(sizes=dict(TOY), fading=np.tril(np.cumprod(np.where(below, gates[:, None], 1.0), axis=0)))
 
 
 @picture("Gated linear attention: a state that fades", one_reset)

@@ -1,7 +1,7 @@
 """The mechanisms with few pairs: scores where there is a pair, and one softmax a row; and who is sorted beside whom."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -12,6 +12,7 @@ from linattn_ref.attention.sparse import patterns
 from linattn_ref.attention.sparse.bigbird import draw_random_blocks
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.pairs import PAIRS, paint
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.experiments.schematics.drawing import Picture, Sheet, picture, tint
 from linattn_ref.experiments.schematics.parts import EQUALS, PRODUCT, Cells, K, O, Q, V, becomes
 
@@ -23,18 +24,16 @@ SQUARE, STRIDE = 16, 4  # tokens of Sparse Transformer, a square, and of Reforme
 CHUNK, BUCKETS = 4, 4
 
 
-class Results(NamedTuple):
-    sizes: dict[str, int]
-    patterns: dict[str, NDArray[Any]]  # by what is written under it, (N, L), as `pairs.paint` makes them
-
-
 def sizes(tokens: int = TOKENS) -> dict[str, int]:
     """The toy's."""
     return {"N": tokens, "L": tokens, "D": tokens // 3, "M": tokens // 3}
 
 
 def pattern(title: str) -> Callable[[Callable[..., Results]], Picture]:
-    """Make a picture of patterns; of several the last stands beside the others: ``Q K^T``, its softmax, ``P V``."""
+    """Make a picture of patterns; of several the last stands beside the others: ``Q K^T``, its softmax, ``P V``.
+
+    ``compute`` returns the sizes of the letters and, by what is written under it, each pattern ``(N, L)``, painted.
+    """
 
     def put(sheet: Sheet, patterns: Mapping[str, NDArray[Any]]) -> None:
         first, *others = (Cells(kinds, label=name) for name, kinds in patterns.items())
@@ -66,7 +65,7 @@ def local() -> Results:
     own = np.eye(TOKENS, dtype=bool)
     near = {"window": patterns.local(TOKENS, window=2), "dilated": patterns.local(TOKENS, window=2, dilation=2)}
     layers = {name: [("window or block", pairs), ("the query itself", own)] for name, pairs in near.items()}
-    return Results(sizes(), {name: paint(each) for name, each in layers.items()})
+    return Results(sizes=sizes(), patterns={name: paint(each) for name, each in layers.items()})
 
 
 @pattern("Block-local attention: blocks that know nothing of each other")
@@ -80,7 +79,7 @@ def block_local() -> Results:
     kinds = {"blocks": False, "causal": True}
     blocks = {name: patterns.block_local(TOKENS, block=6, causal=causal) for name, causal in kinds.items()}
     layers = {name: [("window or block", pairs), ("the query itself", own)] for name, pairs in blocks.items()}
-    return Results(sizes(), {name: paint(each) for name, each in layers.items()})
+    return Results(sizes=sizes(), patterns={name: paint(each) for name, each in layers.items()})
 
 
 @pattern("Longformer: a window, and tokens that see all and are seen by all")
@@ -93,7 +92,7 @@ def longformer() -> Results:
     both = patterns.longformer(TOKENS, window=2, global_tokens=[0])
     near, own = patterns.local(TOKENS, window=2), np.eye(TOKENS, dtype=bool)
     whole = paint([("global", both), ("window or block", near), ("the query itself", own)])
-    return Results(sizes(), {"": whole})
+    return Results(sizes=sizes(), patterns={"": whole})
 
 
 @pattern("BigBird: blocks in a window, global ones, and random ones")
@@ -110,7 +109,7 @@ def bigbird(*, rng: Generator) -> Results:
     near = patterns.bigbird(n, block=BLOCK, global_blocks=())
     own = np.eye(n, dtype=bool)
     layers = [("random", everything), ("global", star), ("window or block", near), ("the query itself", own)]
-    return Results(sizes(n), {"": paint(layers)})
+    return Results(sizes=sizes(n), patterns={"": paint(layers)})
 
 
 @pattern("Sparse Transformer: near keys, and one in l of the rest")
@@ -133,24 +132,22 @@ def sparse_transformer() -> Results:
         name: paint([("second head", far), ("window or block", near), ("the query itself", own)])
         for name, (far, near) in heads.items()
     }
-    return Results(sizes(SQUARE), painted)
+    return Results(sizes=sizes(SQUARE), patterns=painted)
 
 
-class Sorted(NamedTuple):
-    sizes: dict[str, int]
-    buckets: NDArray[Any]  # (N,)
-    order: NDArray[Any]  # (N,), the token at each place in sorted order
-    pairs: NDArray[Any]  # (N, N), as `pairs.paint` makes them
-
-
-def hashed(*, rng: Generator) -> Sorted:
+def hashed(*, rng: Generator) -> Results:
     """Random vectors, hashed, sorted, and who meets whom."""
     x = rng.standard_normal((SQUARE, 8))
     buckets = lsh_hashing.buckets(x, lsh_hashing.draw_rotations(1, 8, BUCKETS, rng))  # (1, N)
     order = lsh_hashing.order_by_bucket(buckets)  # (1, N)
     met = lsh_hashing.pattern_of(order, CHUNK)  # (N, N)
     some = {letter: size for letter, size in sizes(SQUARE).items() if letter != "M"}
-    return Sorted(some, buckets[0], order[0], paint([("window or block", met)]))
+    return Results(
+        sizes=some,
+        buckets=buckets[0],  # (N,)
+        order=order[0],  # (N,), the token at each place in sorted order
+        pairs=paint([("window or block", met)]),  # (N, N)
+    )
 
 
 @picture("Reformer: a hash decides which tokens meet", hashed)

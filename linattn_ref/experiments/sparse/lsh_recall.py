@@ -10,10 +10,8 @@ References
 Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", sections 2 and 5, Figure 4.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,56 +20,32 @@ from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import reformer
-from linattn_ref.attention.arguments import Array
-from linattn_ref.experiments.measuring.heads import read_heads
-from linattn_ref.experiments.measuring.pretrained import PathLike
+from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from
 from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Array
 from linattn_ref.theory.lsh_collision import collision_probability, measured_collisions
 
-__all__ = ["Results", "compute", "draw"]
+__all__ = ["compute", "draw"]
 
 COSINES = tuple(float(x) for x in np.cos(np.radians(np.arange(5, 180, 10))))
 COLLISION_BUCKETS = (2, 16, 64)
 
 
-class Recall(NamedTuple):
-    """One way to hash, by the number of rounds."""
-
-    n_buckets: int
-    chunk: int
-    recall: tuple[float, ...]  # of the top keys
-    met: tuple[float, ...]  # the share of all other tokens
-    weight: tuple[float, ...]  # the share of softmax attention's weight on what is met
-
-
-class Results(NamedTuple):
-    collisions: dict[str, tuple[float, ...]]  # buckets -> computed at COSINES
-    drawn: dict[str, tuple[float, ...]]  # buckets -> measured
-    rounds: tuple[int, ...]
-    by_buckets: tuple[Recall, ...]
-    by_chunk: tuple[Recall, ...]
-    top: int
-    shape: tuple[int, ...]  # of the vectors
-    settings: dict[str, Any]
+QUICK: dict[str, Any] = {"rounds": (1, 2), "buckets": (4,), "chunk": 4, "chunks": (4, 8), "top": 3, "trials": 100}
+QUICK["heads"] = Random(sentences=1, layers=1, heads=2, length=32, width=8)
 
 
 def compute(
     *,
     seed: int = 0,
-    quick: bool = False,
-    vectors: Array | None = None,
-    model: PathLike | None = None,
-    text: PathLike | None = None,
+    heads: Heads | Source | Random = Source(sentences=4, every=4),  # noqa: B008  # a tuple
     rounds: Sequence[int] = (1, 2, 4, 8, 16),
     buckets: Sequence[int] = (4, 16, 64),
     chunk: int = 16,
     chunks: Sequence[int] = (8, 16, 32, 64),
     top: int = 10,
-    length: int = 512,
-    sentences: int = 4,
-    every: int = 4,
     trials: int = 2000,
-    say: Callable[[str], object] = lambda line: None,
 ) -> Results:
     """Hash the vectors in every way; half a minute with the network.
 
@@ -79,12 +53,8 @@ def compute(
     ----------
     seed : int
         Of the choice of sentences and of the rotations.
-    quick : bool
-        Few random vectors in place of a network's keys: for tests.
-    vectors : ndarray ``(..., N, D)``, optional
-        What to hash; by default the keys of a pretrained network's heads on a text.
-    model, text : path, optional
-        As in `pretrained.read`.
+    heads : Heads, Source or Random
+        Whose keys are hashed; by default those of a pretrained network on a text.
     rounds : sequence of int
         Ascending.
     buckets, chunk
@@ -93,42 +63,32 @@ def compute(
         Sizes of chunk to compare, with as many buckets as chunks.
     top : int
         How many of the most similar keys are to be found.
-    length, sentences, every : int
-        Tokens a sentence, how many of them, and every which head.
     trials : int
         Hashes drawn for each point on the left.
-    say : callable
-        Told in one line what is fetched.
     """
     rng = np.random.default_rng(seed)
-    sources: dict[str, Any] = {}
-    if quick:
-        rounds, buckets, chunk, chunks, top, trials = (1, 2), (4,), 4, (4, 8), 3, 100
-        vectors = rng.standard_normal((2, 32, 8)) if vectors is None else vectors
     with threadpool_limits(1):
-        if vectors is None:
-            read, sources = read_heads(model, text, sentences=sentences, length=length, every=every, seed=seed, say=say)
-            vectors = read.k
-        vectors = vectors.reshape(-1, *vectors.shape[-2:])
+        found, sources = heads_from(heads, seed, rng)
+        vectors = found.k.reshape(-1, *found.k.shape[-2:])
         n = vectors.shape[-2]
         by_buckets = tuple(recall_of(vectors, b, chunk, rounds, top, rng) for b in buckets)
         by_chunk = tuple(recall_of(vectors, max(2, n // c // 2 * 2), c, rounds, top, rng) for c in chunks)
+    width = vectors.shape[-1]
     return Results(
-        {str(b): tuple(collision_probability(c, b) for c in COSINES) for b in COLLISION_BUCKETS},
-        {
-            str(b): tuple(measured_collisions(c, b, vectors.shape[-1], trials, rng) for c in COSINES)
-            for b in COLLISION_BUCKETS
+        collisions={  # buckets -> computed at COSINES
+            str(b): [collision_probability(c, b) for c in COSINES] for b in COLLISION_BUCKETS
         },
-        tuple(rounds),
-        by_buckets,
-        by_chunk,
-        top,
-        vectors.shape,
-        {**sources, "seed": seed, "trials": trials},
+        drawn={str(b): [measured_collisions(c, b, width, trials, rng) for c in COSINES] for b in COLLISION_BUCKETS},
+        rounds=tuple(rounds),
+        by_buckets=by_buckets,
+        by_chunk=by_chunk,
+        top=top,
+        shape=vectors.shape,
+        settings={**sources, "seed": seed, "trials": trials},
     )
 
 
-def recall_of(vectors: Array, n_buckets: int, chunk: int, rounds: Sequence[int], top: int, rng: Generator) -> Recall:
+def recall_of(vectors: Array, n_buckets: int, chunk: int, rounds: Sequence[int], top: int, rng: Generator) -> Results:
     """What the first ``r`` of the same rounds find, for each ``r``: means over tokens and ``vectors (heads, N, D)``."""
     n, itself = vectors.shape[-2], np.eye(vectors.shape[-2], dtype=np.bool_)
     rotations = reformer.draw_rotations(max(rounds), vectors.shape[-1], n_buckets, rng, vectors.dtype)
@@ -143,7 +103,13 @@ def recall_of(vectors: Array, n_buckets: int, chunk: int, rounds: Sequence[int],
             hits = np.take_along_axis(pattern, best, axis=-1).mean()
             found[:, i, head] = hits, pattern.sum() / (n * (n - 1)), (weights * pattern).sum(axis=-1).mean()
     recall, met, weight = found.mean(axis=-1).tolist()
-    return Recall(n_buckets, chunk, tuple(recall), tuple(met), tuple(weight))
+    return Results(
+        n_buckets=n_buckets,
+        chunk=chunk,
+        recall=recall,  # of the top keys
+        met=met,  # the share of all other tokens
+        weight=weight,  # the share of softmax attention's weight on what is met
+    )
 
 
 def draw(results: Results) -> Figure:
@@ -184,16 +150,14 @@ def _crossing(x: Any, y: Any, level: float) -> tuple[float, float]:
 
 
 def _draw_rounds(axis: Axes, results: Results) -> None:
-    lines, names = [], []
     for each, colour in zip(results.by_buckets, style.sequence(len(results.by_buckets)), strict=True):
-        lines += axis.plot(results.rounds, each.recall, "o-", color=colour)
-        names.append(f"{each.n_buckets}\u00a0buckets")
+        axis.plot(results.rounds, each.recall, "o-", color=colour, label=f"{each.n_buckets}\u00a0buckets")
         axis.plot(results.rounds, each.met, "--", color=colour)
     labels.at(axis, results.rounds[-1], 0.1, "dashed:\nof all tokens", style.BLACK, ha="right")
     axis.set(title=f"the {results.top} most similar: share met", xlabel="rounds", ylabel="share")
     axis.set_xscale("log", base=2)
     axis.set_xticks(results.rounds, [str(r) for r in results.rounds])
-    labels.at_ends(axis, lines, names)
+    labels.at_ends(axis)
 
 
 def _draw_cost(axis: Axes, results: Results) -> None:

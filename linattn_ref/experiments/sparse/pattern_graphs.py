@@ -1,22 +1,23 @@
 """How many layers until all depends on all, how clustered a pattern is, and how its pairs grow with the length."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.random import Generator
 
-from linattn_ref.attention.arguments import Mask
 from linattn_ref.attention.sparse import patterns
 from linattn_ref.attention.sparse.bigbird import draw_random_blocks
-from linattn_ref.experiments.measuring.scaling import Growth, growth
+from linattn_ref.experiments.measuring.scaling import growth
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.pairs import PAIRS
+from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.op import Mask
 from linattn_ref.theory import pattern_graphs
 
-__all__ = ["PARTS", "RANDOM", "Results", "compute", "draw"]
+__all__ = ["PARTS", "RANDOM", "compute", "draw"]
 
 WINDOW_BLOCKS = 5  # in one of 3 no two neighbours of a block are neighbours
 RANDOM = 3  # r, of BigBird's base model
@@ -56,34 +57,15 @@ PARTS = {
 }
 
 
-class Graph(NamedTuple):
-    """One pattern at every length; a row a draw where there is something to draw."""
-
-    diameter: list[list[float]]  # [length][draw]
-    clustering: list[list[float]]  # [length][draw]
-
-
-class Pairs(NamedTuple):
-    counts: list[int]  # one a length
-    growth: Growth
-
-
-class Results(NamedTuple):
-    blocks: tuple[int, ...]
-    graphs: dict[str, Graph]  # by the names of PARTS
-    unseen: list[float]  # the share of blocks that no other draws, random alone, one a draw at the last length
-    lengths: tuple[int, ...]  # N of the pair counts
-    pairs: dict[str, Pairs]
+QUICK = {"blocks": (16, 32, 64), "draws": 2}
 
 
 def compute(
     *,
     rng: Generator,
-    quick: bool = False,
     blocks: Sequence[int] = (16, 32, 64, 128, 256, 512),
     draws: int = 5,
     lengths: Sequence[int] = LENGTHS,
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Results:
     """Both parts.
 
@@ -91,37 +73,37 @@ def compute(
     ----------
     rng : numpy.random.Generator
         Draws the random blocks.
-    quick : bool
-        Short lengths and two draws: for tests.
     blocks : sequence of int
         Nodes of the graphs, at least 10, so that there are blocks outside a window to draw from.
     draws : int
         Of each pattern with random blocks.
     lengths : sequence of int
         ``N`` of the pair counts, squares.
-    progress : callable
-        Wraps the sequence of lengths, as ``tqdm.tqdm`` does.
     """
-    if quick:
-        blocks, draws = [n for n in blocks if n <= 64], 2
-    graphs: dict[str, Graph] = {name: Graph([], []) for name in PARTS}
-    for n in progress(blocks):
+    graphs = {name: Results(diameter=[], clustering=[]) for name in PARTS}  # [length][draw], one where none is drawn
+    for n in blocks:
         for name, parts in PARTS.items():
             drawn = [parts.pattern(n, rng) for _ in range(draws if parts.random else 1)]
             graphs[name].diameter.append([pattern_graphs.diameter(pattern) for pattern in drawn])
             graphs[name].clustering.append([pattern_graphs.clustering(pattern) for pattern in drawn])
     alone = [PARTS["random"].pattern(blocks[-1], rng) & ~np.eye(blocks[-1], dtype=bool) for _ in range(draws)]
     unseen = [float(1 - pattern.any(axis=0).mean()) for pattern in alone]
-    return Results(tuple(blocks), graphs, unseen, tuple(lengths), count_pairs(lengths))
+    return Results(
+        blocks=tuple(blocks),
+        graphs=graphs,  # by the names of PARTS
+        unseen=unseen,  # the share of blocks that no other draws, random alone, one a draw at the last length
+        lengths=tuple(lengths),  # N of the pair counts
+        pairs=count_pairs(lengths),
+    )
 
 
-def count_pairs(lengths: Sequence[int]) -> dict[str, Pairs]:
+def count_pairs(lengths: Sequence[int]) -> dict[str, Results]:
     """Pairs of causal patterns at every length, and their exponents."""
     counts: dict[str, list[int]] = {"all pairs": [n * (n + 1) // 2 for n in lengths]}
     for kind in ("strided", "fixed"):
         counts[kind] = [pattern_graphs.pairs(n, kind=kind, stride=math.isqrt(n)) for n in lengths]
     counts[f"window of {WINDOW}"] = [pattern_graphs.pairs(n, kind="local_only", stride=WINDOW) for n in lengths]
-    return {name: Pairs(each, growth(lengths, each)) for name, each in counts.items()}
+    return {name: Results(counts=each, growth=growth(lengths, each)) for name, each in counts.items()}
 
 
 # --- The figure -----------------------------------------------------------------------------------------------------
@@ -175,33 +157,27 @@ def draw(results: Results) -> Figure:
 
 def draw_graphs(axes: Any, results: Results, quantity: str, names: dict[str, str]) -> None:
     """A line a pattern, with the range of its draws; what is infinite is left out."""
-    x, lines = np.array(results.blocks), []
-    for name in names:
+    x = np.array(results.blocks)
+    for name, label in names.items():
         values = np.array(getattr(results.graphs[name], quantity))  # (lengths, draws)
         finite, colour = np.isfinite(values).all(axis=1), COLOURS[name]
         dashed = "--" if PARTS[name].both_ways else "-"
-        lines += axes.plot(x[finite], np.median(values, axis=1)[finite], f"o{dashed}", color=colour)
+        axes.plot(x[finite], np.median(values, axis=1)[finite], f"o{dashed}", color=colour, label=label)
         axes.fill_between(
             x[finite], values.min(axis=1)[finite], values.max(axis=1)[finite], color=colour, alpha=0.2, lw=0
         )
     axes.set(xlabel="blocks", xscale="log")
-    axes.set_xticks(results.blocks[::2], [str(n) for n in results.blocks[::2]])
-    axes.minorticks_off()
-    labels.at_ends(axes, lines, list(names.values()))
+    labels.ticks(axes, results.blocks[::2])
+    labels.at_ends(axes)
 
 
 def draw_pairs(axes: Any, results: Results) -> None:
     """Pairs over the length, with the fitted exponents, and ``N log N`` for comparison."""
-    x, lines, names = np.array(results.lengths), [], []
-    shades = (
-        style.GREY,
-        style.MECHANISMS["sparse_transformer"],
-        style.MECHANISMS["sparse_transformer"],
-        COLOURS["window"],
-    )
+    x, strided = np.array(results.lengths), style.MECHANISMS["sparse_transformer"]
+    shades = style.GREY, strided, strided, COLOURS["window"]
     for (name, counted), colour, look in zip(results.pairs.items(), shades, ("o-", "o-", "s--", "o-"), strict=True):
-        lines += axes.plot(x, counted.counts, look, color=colour)
-        names.append(f"{PAIR_NAMES.get(name, name)} $N^{{{counted.growth.exponent:.2f}}}$")
-    lines += axes.plot(x, x * np.log2(x), ":", color=style.BLACK)
+        label = f"{PAIR_NAMES.get(name, name)} $N^{{{counted.growth.exponent:.2f}}}$"
+        axes.plot(x, counted.counts, look, color=colour, label=label)
+    axes.plot(x, x * np.log2(x), ":", color=style.BLACK, label="$N \\log_2 N$")
     axes.minorticks_off()
-    labels.at_ends(axes, lines, [*names, "$N \\log_2 N$"])
+    labels.at_ends(axes)

@@ -16,8 +16,9 @@ from linattn_ref.attention.sparse import patterns
 from linattn_ref.attention.sparse.bigbird import draw_random_blocks
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.pairs import PAIRS, paint
+from linattn_ref.experiments.publishing.restore import Results
 
-__all__ = ["Picture", "Results", "compute", "draw", "draw_picture"]
+__all__ = ["Picture", "compute", "draw", "draw_picture"]
 
 SEEN, GLOBAL, RANDOM, SECOND, NEAR, ITSELF = list(PAIRS)[1:]  # from "a pair" to "the query itself"
 
@@ -25,12 +26,6 @@ SEEN, GLOBAL, RANDOM, SECOND, NEAR, ITSELF = list(PAIRS)[1:]  # from "a pair" to
 class Picture(NamedTuple):
     title: str
     reasons: NDArray[np.int8]  # (rows, columns), as `pairs.paint` makes them
-
-
-class Results(NamedTuple):
-    longformer: list[Picture]
-    bigbird: list[Picture]
-    sparse_transformer: list[Picture]
 
 
 def compute(*, rng: Generator, n: int = 16, side: int = 6, query: int = 27) -> Results:
@@ -47,7 +42,11 @@ def compute(*, rng: Generator, n: int = 16, side: int = 6, query: int = 27) -> R
     query : int
         The pixel whose view is drawn.
     """
-    return Results(longformer_pictures(n), bigbird_pictures(n, rng), sparse_transformer_pictures(side, query))
+    return Results(
+        longformer=longformer_pictures(n),
+        bigbird=bigbird_pictures(n, rng),
+        sparse_transformer=sparse_transformer_pictures(side, query),
+    )
 
 
 def longformer_pictures(n: int) -> list[Picture]:
@@ -113,7 +112,7 @@ def draw(results: Results) -> Figure:
     a picture, read row by row.
     """
     figure, axes = style.figure(3, 4, height=0.93)
-    for row, (paper, pictures) in zip(axes, results._asdict().items(), strict=True):
+    for row, (paper, pictures) in zip(axes, results.items(), strict=True):
         for panel, picture in zip(row, pictures, strict=True):
             draw_picture(panel, picture)
         row[0].set_ylabel(f"{paper.replace('_', ' ').title().replace('Bigbird', 'BigBird')}\nquery i")

@@ -29,6 +29,7 @@ class Saved(NamedTuple):
 
 def forward(
     loop: Any,
+    kind: Any,
     q: Array,
     k: Array,
     v: Array,
@@ -38,11 +39,11 @@ def forward(
     key_mask: Any = None,
     state: State | None = None,
 ) -> tuple[Array, Saved]:
-    """Equations (1)-(4) of the page. A masked token leaves the state as it is."""
+    """Equations (1)-(4) of the page. A masked token leaves the state as it is. ``kind`` is the backend's ``Saved``."""
     k, v, e = shown(k, key_mask), shown(v, key_mask), erase if erase is None else shown(erase, key_mask)
     log_gate = without_masked(log_gate, key_mask, v)
     out, s, u = loop.forward(q, k, v, e, log_gate, None if state is None else state.s)
-    return out, Saved(q, k, v, e, log_gate, u, key_mask, state, State(s))
+    return out, kind(q, k, v, e, log_gate, u, key_mask, state, State(s))
 
 
 def backward(loop: Any, d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gradients:

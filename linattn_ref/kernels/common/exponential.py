@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.exponential import Gradients
-from linattn_ref.attention.features.feature_maps import ExponentialMap, in_backend
+from linattn_ref.attention.features.feature_maps import ExponentialMap
 from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.attention.parts.sums import State, on_scale
 from linattn_ref.kernels.common import exponential_features
@@ -45,6 +45,7 @@ class Saved(NamedTuple):
 
 def forward(
     loops: Any,
+    kind: Any,
     q: Array,
     k: Array,
     v: Array,
@@ -55,11 +56,11 @@ def forward(
     state: State | None = None,
     out: Array | None = None,
 ) -> tuple[Array, Saved]:
-    """Equations (1)-(6) of the page."""
+    """Equations (1)-(6) of the page; ``kind`` is the backend's class of what is saved."""
     k, v = shown(k, key_mask), shown(v, key_mask)
     if not causal and state is None and hasattr(feature_map, "product"):
         phi, s, z, result, d = _over_all_keys(q, k, v, feature_map, key_mask, loops)
-        return into(out, result), Saved(phi, v, result, d, ((s, z),), None, State(s, z, phi.log_scale))
+        return into(out, result), kind(phi, v, result, d, ((s, z),), None, State(s, z, phi.log_scale))
     before = None if state is None else state.log_scale
     phi = scaled_features(q, k, feature_map, key_mask, causal, before, loops)
     s, z = sums(phi.k[..., : phi.shared, :], v[..., : phi.shared, :])  # of the keys that every query sees
@@ -72,7 +73,7 @@ def forward(
         d = phi.q @ z[..., None]
         result, starts, d = divide(phi.q @ s, d), ((s, z),), d[..., 0]
         out = into(out, result)
-    return out, Saved(phi, v, out, d, starts, state, State(s, z, phi.log_scale))
+    return out, kind(phi, v, out, d, starts, state, State(s, z, phi.log_scale))
 
 
 def sums(phi_k: Array, v: Array) -> tuple[Array, Array]:
@@ -176,9 +177,9 @@ def step(
 ) -> tuple[Array, State]:
     """`linear.step` with such a map."""
     s, z, r = state if overwrite_state else (x.copy() for x in state)
-    phi = in_backend(feature_map, loops, "step")
-    if phi is not feature_map:  # a kernel for all at once
-        out_t, r = phi.step(q_t, k_t, v_t, s, z, r, RISE, feature_map)
+    loop: Any = getattr(loops, getattr(feature_map, "kernel", None) or "", None)
+    if hasattr(loop, "step"):  # one for all at once
+        out_t, r = loop.step(q_t, k_t, v_t, s, z, r, RISE, feature_map)
     else:
         out_t, r = step_in_place(q_t, k_t, v_t, s, z, r, feature_map, loops.causal_product.step)
     return out_t, State(s, z, r)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from linattn_ref.attention import exponential
-from linattn_ref.attention.features.feature_maps import FeatureMap, elu_plus_one, in_backend, is_exponential
+from linattn_ref.attention.features.feature_maps import FeatureMap, elu_plus_one
 from linattn_ref.attention.linear import Gradients
 from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.attention.parts.sums import State
 from linattn_ref.kernels.common import exponential as common_exponential
-from linattn_ref.kernels.common.exponential import into, sums
+from linattn_ref.kernels.common.exponential import into
 from linattn_ref.kernels.common.rises import join
 from linattn_ref.op import Array, Bool, Float
 
@@ -36,6 +36,7 @@ class Saved(NamedTuple):
 
 def forward(
     loops: Any,
+    kind: Any,
     q: Array,
     k: Array,
     v: Array,
@@ -47,13 +48,18 @@ def forward(
     state: State | None = None,
     out: Array | None = None,
 ) -> tuple[Array, Any]:
-    """Equations (1)-(4) of the page."""
-    if is_exponential(feature_map):
+    """Equations (1)-(4) of the page; ``kind`` is the backend's class of what is saved."""
+    if hasattr(feature_map, "split"):
         return exponential.forward(q, k, v, feature_map, causal=causal, key_mask=key_mask, state=state, out=out)
-    k, v, phi = shown(k, key_mask), shown(v, key_mask), in_backend(feature_map, loops)
+    phi = of_loops(feature_map, loops)
+    seen_by_all = k.shape[-2] - causal * q.shape[-2]
+    if key_mask is not None:
+        k, v = shown(k, key_mask), shown(v, key_mask)
     (phi_q, of_q), (phi_k, of_k) = phi.forward(q), phi.forward(k)
-    phi_k, seen_by_all = shown(phi_k, key_mask), k.shape[-2] - causal * q.shape[-2]
-    s, z = sums(phi_k[..., :seen_by_all, :], v[..., :seen_by_all, :])  # (1), (2)
+    if key_mask is not None:
+        phi_k = shown(phi_k, key_mask)
+    of_all, v_of_all = phi_k[..., :seen_by_all, :], v[..., :seen_by_all, :]
+    s, z = of_all.mT @ v_of_all, of_all.sum(axis=-2)  # (1), (2)
     if state is not None:
         s, z = s + state.s, z + state.z
     if causal:
@@ -65,18 +71,17 @@ def forward(
         result, d, last = divide(phi_q @ s, d), d[..., 0], (s, z)  # (3)
         out = into(out, result)
     kept = phi_q, phi_k, v, s, z, out, d, (feature_map, of_q, of_k)
-    return out, Saved(*kept, key_mask, causal, state, State(*last))
+    return out, kind(*kept, key_mask, causal, state, State(*last))
 
 
 def backward(loops: Any, d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gradients:
     """Equations (5)-(9) of the page."""
     phi_q, phi_k, v, s, z, out, denominator, (feature_map, of_q, of_k), key_mask, causal, first, _ = saved
     d_s, d_z = (None, None) if d_state is None else (d_state.s, d_state.z)
-    seen_by_all, d_phi_k, d_v = phi_k.shape[-2] - causal * phi_q.shape[-2], [], []
+    seen_by_all = phi_k.shape[-2] - causal * phi_q.shape[-2]
     if causal:
         own = phi_q, phi_k[..., seen_by_all:, :], v[..., seen_by_all:, :], s, z, out, denominator
-        d_phi_q, own_k, own_v, d_s, d_z = loops.causal_product.normalised_backward(d_out, d_s, d_z, *own)
-        d_phi_k, d_v = [own_k], [own_v]
+        d_phi_q, d_phi_k, d_v, d_s, d_z = loops.causal_product.normalised_backward(d_out, d_s, d_z, *own)
     else:
         d_n = divide(d_out, denominator[..., None])  # (5)
         d_d = -(d_n * out).sum(axis=-1, keepdims=True)  # (5)
@@ -88,10 +93,12 @@ def backward(loops: Any, d_out: Array, saved: Saved, *, d_state: State | None = 
     if seen_by_all:
         of_shared = v[..., :seen_by_all, :] @ d_s.mT
         of_shared += d_z[..., None, :]  # (8)
-        d_phi_k, d_v = [of_shared, *d_phi_k], [phi_k[..., :seen_by_all, :] @ d_s, *d_v]  # (9)
-    phi = in_backend(feature_map, loops)
-    d_q, d_k = phi.backward(d_phi_q, of_q), phi.backward(shown(join(d_phi_k), key_mask), of_k)
-    return Gradients(d_q, d_k, shown(join(d_v), key_mask), first and State(d_s, d_z))
+        v_of_shared = phi_k[..., :seen_by_all, :] @ d_s  # (9)
+        d_phi_k, d_v = (join([of_shared, d_phi_k]), join([v_of_shared, d_v])) if causal else (of_shared, v_of_shared)
+    if key_mask is not None:
+        d_phi_k, d_v = shown(d_phi_k, key_mask), shown(d_v, key_mask)
+    phi = of_loops(feature_map, loops)
+    return Gradients(phi.backward(d_phi_q, of_q), phi.backward(d_phi_k, of_k), d_v, first and State(d_s, d_z))
 
 
 def step(
@@ -101,16 +108,22 @@ def step(
     v_t: Array,
     state: State,
     *,
-    feature_map: FeatureMap = elu_plus_one,
+    feature_map: Any = elu_plus_one,
     eps: float = 1e-6,
     overwrite_state: bool = False,
 ) -> tuple[Array, State]:
     """One token, equations (3) and (4)."""
-    if is_exponential(feature_map):
+    if hasattr(feature_map, "split"):
         return common_exponential.step(loops, q_t, k_t, v_t, state, feature_map, overwrite_state=overwrite_state)
     s, z = (state.s, state.z) if overwrite_state else (state.s.copy(), state.z.copy())
-    phi = in_backend(feature_map, loops)
+    phi = of_loops(feature_map, loops)
     if phi is not feature_map:  # a kernel for both at once
         return phi.step(q_t, k_t, v_t, s, z, eps), State(s, z)
     phi_q, phi_k = feature_map.forward(q_t)[0], feature_map.forward(k_t)[0]
     return loops.causal_product.step(phi_q, phi_k, v_t, s, z, eps), State(s, z)
+
+
+def of_loops(feature_map: FeatureMap, loops: Any) -> Any:
+    """The loop of a feature map; without one, the map itself. Its ``backward`` may write over what it is given."""
+    loop = getattr(loops, getattr(feature_map, "kernel", None) or "", None)
+    return loop if hasattr(loop, "forward") else feature_map

@@ -29,6 +29,7 @@ class Saved(NamedTuple):
 
 def forward(
     loop: Any,
+    kind: Any,
     q: Array,
     k: Array,
     v: Array,
@@ -36,13 +37,14 @@ def forward(
     *,
     key_mask: Any = None,
     scale: float | None = None,
-    **buffer: Any,
+    out: Array | None = None,
 ) -> tuple[Array, Saved]:
-    """Equations (1)-(4) of the page."""
+    """Equations (1)-(4) of the page; ``kind`` is the backend's class of what is saved."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     k, v = shown(k, key_mask), shown(v, key_mask)
+    buffer = {} if out is None else {"out": out}
     out, log_sum_exp = loop.forward(q, k, v, key_mask, pattern, scale, **buffer)
-    return out, Saved(q, k, v, out, log_sum_exp, key_mask, pattern, scale)
+    return out, kind(q, k, v, out, log_sum_exp, key_mask, pattern, scale)
 
 
 def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = False) -> page.Gradients:

@@ -32,6 +32,7 @@ class Saved(NamedTuple):
 
 def forward(
     loop: Any,
+    kind: Any,
     qk: Array,
     v: Array,
     *,
@@ -43,7 +44,7 @@ def forward(
     buckets: Integers | None = None,
     out: Array | None = None,
 ) -> tuple[Array, Saved]:
-    """Equations (1)-(7) of the page."""
+    """Equations (1)-(7) of the page; ``kind`` is the backend's class of what is saved."""
     scale, chunk = qk.shape[-1] ** -0.5 if scale is None else scale, min(chunk, qk.shape[-2])
     order = find_order(qk, rotations, key_mask, buckets)
     qk, v = shown(qk, key_mask), shown(v, key_mask)
@@ -51,7 +52,7 @@ def forward(
     who, buffer = (order, count_seen(qk, key_mask), chunk, causal, scale), {} if out is None else {"out": out}
     out, log_sum_exp = loop.forward(qk, key_of(qk, length), v, *who, **buffer)  # (1)-(6)
     np.copyto(out, v, where=is_alone(log_sum_exp, key_mask)[..., None])  # (7)
-    return out, Saved(qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale)
+    return out, kind(qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale)
 
 
 def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = False) -> page.Gradients:

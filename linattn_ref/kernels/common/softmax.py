@@ -51,6 +51,7 @@ class Saved(NamedTuple):
 
 def forward(
     loop: Any,
+    kind: Any,
     q: Array,
     k: Array,
     v: Array,
@@ -61,7 +62,7 @@ def forward(
     state: page.State | None = None,
     out: Array | None = None,
 ) -> tuple[Array, Saved]:
-    """Equations (1)-(3) of the page, by those of `online_softmax`."""
+    """Equations (1)-(3) of the page, by those of `online_softmax`; ``kind`` is the backend's class of what is saved."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     k, v = shown(k, key_mask), shown(v, key_mask)
     earlier = 0 if state is None else state.k.shape[-2]
@@ -69,7 +70,7 @@ def forward(
         k, v, key_mask = state = append(state, k, v, key_mask)
     buffer = {} if out is None else {"out": out}
     out, log_sum_exp = loop.forward(q, k, v, key_mask, causal, scale, **buffer)
-    return out, Saved(q, k, v, out, log_sum_exp, key_mask, causal, scale, earlier, state)
+    return out, kind(q, k, v, out, log_sum_exp, key_mask, causal, scale, earlier, state)
 
 
 def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = False) -> page.Gradients:
@@ -116,7 +117,7 @@ def step(loop: Any, q_t: Array, k_t: Array, v_t: Array, state: page.State, *, sc
     """One token; where no key is masked, by a loop over the rows of the cache."""
     row = k_t[..., None, :], v_t[..., None, :]
     if state.key_mask is not None or not hasattr(loop, "step"):
-        out, saved = forward(loop, q_t[..., None, :], *row, causal=True, scale=scale, state=state)
+        out, saved = forward(loop, Saved, q_t[..., None, :], *row, causal=True, scale=scale, state=state)
         return out[..., 0, :], saved.state
     after = append(state, *row, None)
     scale = q_t.shape[-1] ** -0.5 if scale is None else scale

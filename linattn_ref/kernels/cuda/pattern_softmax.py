@@ -11,8 +11,7 @@ class Saved(common.Saved):
 
 
 def forward(q, k, v, pattern, *, key_mask=None, scale=None):
-    out, saved = common.forward(loop, q, k, v, pattern, key_mask=key_mask, scale=scale)
-    return out, Saved(*saved)
+    return common.forward(loop, Saved, q, k, v, pattern, key_mask=key_mask, scale=scale)
 
 
 def backward(d_out, saved):

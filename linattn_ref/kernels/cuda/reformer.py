@@ -11,8 +11,7 @@ class Saved(common.Saved):
 
 
 def forward(qk, v, **options):
-    out, saved = common.forward(loop, qk, v, **options)
-    return out, Saved(*saved)
+    return common.forward(loop, Saved, qk, v, **options)
 
 
 def backward(d_out, saved):

@@ -1,5 +1,7 @@
 """`linattn_ref.attention.pattern_softmax`, compiled; the loop is ``loops/pattern_softmax.py``."""
 
+from functools import partial
+
 from linattn_ref.kernels.common import pattern_softmax as common
 from linattn_ref.kernels.jit.loops import pattern_softmax as loop
 
@@ -10,10 +12,4 @@ class Saved(common.Saved):
     """What the backward pass needs."""
 
 
-def forward(q, k, v, pattern, *, key_mask=None, scale=None, out=None):
-    out, saved = common.forward(loop, q, k, v, pattern, key_mask=key_mask, scale=scale, out=out)
-    return out, Saved(*saved)
-
-
-def backward(d_out, saved):
-    return common.backward(loop, d_out, saved)
+forward, backward = partial(common.forward, loop, Saved), partial(common.backward, loop)

@@ -3,10 +3,8 @@
 import math
 from typing import Any
 
-from linattn_ref.kernels.jit.adam import decays
-from linattn_ref.kernels.jit.loops import adam as loop
+from linattn_ref.kernels.jit.adam import move
 from linattn_ref.training.adam import State
-from linattn_ref.training.parameters import together
 from linattn_ref.training.radam import rectification
 
 __all__ = ["step"]
@@ -20,8 +18,7 @@ def step(
     learning_rate: float = 1e-3,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    decoupled: bool = False,
+    **decay: Any,
 ) -> State:
     t = state.steps + 1
     (c_1, c_2), r = (1 - beta**t for beta in betas), rectification(t, betas[1])
@@ -30,7 +27,4 @@ def step(
         root, eps = 0.0, 1.0  # (4), without v
     else:
         size *= r * math.sqrt(c_2)  # (4)
-    decay = decays(learning_rate, weight_decay, decoupled)
-    for p, g, m, v in together(params, grads, state.m, state.v):
-        loop.step(p, g, m, v, betas=betas, size=size, root=root, eps=eps, **decay)
-    return State(state.m, state.v, t)
+    return move(params, grads, state, betas, size, root, eps, learning_rate, **decay)

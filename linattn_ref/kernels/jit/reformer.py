@@ -1,5 +1,7 @@
 """`linattn_ref.attention.reformer`; the loop is ``loops/lsh.py``."""
 
+from functools import partial
+
 from linattn_ref.kernels.common import reformer as common
 from linattn_ref.kernels.jit.loops import lsh as loop
 
@@ -10,10 +12,4 @@ class Saved(common.Saved):
     """What the backward pass needs."""
 
 
-def forward(qk, v, *, out=None, **options):
-    out, saved = common.forward(loop, qk, v, out=out, **options)
-    return out, Saved(*saved)
-
-
-def backward(d_out, saved):
-    return common.backward(loop, d_out, saved)
+forward, backward = partial(common.forward, loop, Saved), partial(common.backward, loop)

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.attention.arguments import Array
 from linattn_ref.data.digits import SIDE
 from linattn_ref.experiments.learning import drawing
 from linattn_ref.experiments.learning.drawing import Network
@@ -24,6 +23,7 @@ from linattn_ref.kernels import reference
 from linattn_ref.models.causal import Model
 from linattn_ref.nested import leaves, map_arrays
 from linattn_ref.nn import mechanism
+from linattn_ref.op import Array
 from linattn_ref.training import loop
 
 __all__ = ["SHIPPED", "network", "packed", "read"]

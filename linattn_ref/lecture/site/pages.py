@@ -23,7 +23,6 @@ LITERATE = {
     "attention/features": "Feature maps",
     "attention/parts": "What several mechanisms need",
     "kernels/common": "What compiled backends share",
-    "kernels/reference": "Loops that are no page",
     "nn": "Layers and losses",
 }
 PARTS = {

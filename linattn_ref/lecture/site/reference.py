@@ -24,7 +24,6 @@ API = (
     "models.bert",
     "theory",
     "data",
-    "kernels.reference",
 )
 SINGLE = ("conform", "gradcheck")
 

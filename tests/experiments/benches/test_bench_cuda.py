@@ -7,20 +7,23 @@ import pytest
 
 from linattn_ref import cli
 from linattn_ref.experiments.benches import bench_cuda
-from linattn_ref.experiments.benches.bench_cuda import BOTH, FORWARD, Results, Row
+from linattn_ref.experiments.benches.bench_cuda import BOTH, FORWARD
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 
 
 @pytest.fixture
 def results():
     rows = tuple(
-        Row(task, n, name, n / 1000, n / 1100, n / 64)
+        Results(task=task, length=n, kernel=name, median_ms=n / 1000, min_ms=n / 1100, mib=n / 64)
         for task in (FORWARD, BOTH)
         for n in (1024, 2048)
         for name in ("linear", "softmax", "SDPA")
         if (n, name) != (2048, "SDPA")
     )
-    return Results("some GPU", 1, 8, 64, 3, 1000.0, 10.0, 100.0, {"PyTorch": "2"}, rows)
+    speeds = {"copy_gb_s": 1000.0, "matrix_tflops": 10.0, "bfloat16_tflops": 100.0}
+    sizes = {"device": "some GPU", "batch": 1, "heads": 8, "width": 64, "repeats": 3}
+    return Results(**sizes, **speeds, versions={"PyTorch": "2"}, rows=rows)
 
 
 def test_without_a_gpu_it_refuses(monkeypatch, capsys, tmp_path):
@@ -50,7 +53,7 @@ def test_limit(results):
     """8 heads of 1024 rows of 64 numbers: 4 arrays of 2 MiB at 1000 GB/s, or 2 * 64^2 multiply-adds at 10 TFLOP/s."""
     moved, arithmetic = 4 * 2**21 / 1e9, 8 * 1024 * 2 * 64**2 * 2 / 1e10
     assert bench_cuda.limit_ms(results, FORWARD, 1024) == pytest.approx(max(moved, arithmetic))
-    faster = results._replace(matrix_tflops=1e6)
+    faster = Results({**results, "matrix_tflops": 1e6})
     assert bench_cuda.limit_ms(faster, FORWARD, 1024) == pytest.approx(moved)
     half = bench_cuda.limit_ms(results, FORWARD, 1024, bench_cuda.LIMITS[1])
     assert half == pytest.approx(max(moved / 2, arithmetic / 10))

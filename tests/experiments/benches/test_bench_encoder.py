@@ -9,7 +9,7 @@ from linattn_ref import cli
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import bench_encoder
 from linattn_ref.experiments.benches.bench_encoder import layers_of
-from linattn_ref.experiments.benches.engine import Fields, Row
+from linattn_ref.experiments.benches.engine import Results
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.nn import block, mechanism, post_norm, relu
@@ -33,11 +33,11 @@ def test_layers_are_the_packages_and_the_peers(attention):
 
 def test_the_table_multiplies_sequences():
     rows = (
-        Row(attention="linear", kernel="jit", median_ms=1500.0, ratio_median=1.0, ratio_min=1.0),
-        Row(attention="linear", kernel="pytorch", median_ms=3100.0, ratio_median=2.07, ratio_min=2.0),
+        Results(attention="linear", kernel="jit", median_ms=1500.0, ratio_median=1.0, ratio_min=1.0),
+        Results(attention="linear", kernel="pytorch", median_ms=3100.0, ratio_median=2.07, ratio_min=2.0),
     )
-    memory = tuple(Fields(attention="linear", kernel=row.kernel, megabytes=10.0) for row in rows)
-    results = bench_encoder.Results(sizes=SMALL, repeats=1, versions={"PyTorch": "3"}, rows=rows, memory=memory)
+    memory = tuple(Results(attention="linear", kernel=row.kernel, megabytes=10.0) for row in rows)
+    results = Results(sizes=SMALL, repeats=1, versions={"PyTorch": "3"}, rows=rows, memory=memory)
     text = bench_encoder.table(results)
     assert "| 2 layers on one sequence, s |" in text
     assert "| linear | jit | 1.5 | 1.00 (1.00) | 15 | 10 |" in text
@@ -54,9 +54,9 @@ def test_the_command_measures_time_and_memory_of_each(tmp_path, capsys):
     assert cli.main(words) == 0
     assert {path.name for path in tmp_path.iterdir()} == {f"bench_encoder.{x}" for x in ("svg", "png", "pdf", "json")}
     document = json.loads((tmp_path / "bench_encoder.json").read_text(encoding="utf-8"))
-    results = restore(bench_encoder.Results, document["results"])
+    results = restore(Results, document["results"])
     assert bench_encoder.table(results) in capsys.readouterr().out
-    assert results.sizes == bench_encoder.Sizes(layers=2, length=256)
+    assert results.sizes == bench_encoder.Sizes(layers=2, length=256)._asdict()
     there = [(attention, name) for attention in ("linear", "softmax") for name in layers_of(attention, SMALL, 0)]
     for found in (results.rows, results.memory):
         assert [(one.attention, one.kernel) for one in found] == there

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from linattn_ref.experiments.benches import bench_linear, peers
-from linattn_ref.experiments.benches.engine import Results, Row
+from linattn_ref.experiments.benches.engine import Results
 from linattn_ref.experiments.benches.limits import SUMS, sum_of_adds
 from linattn_ref.experiments.measuring import memory
-from linattn_ref.experiments.publishing import record, style
 from linattn_ref.kernels.jit.loops.vector import lanes
 
 pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
@@ -22,7 +21,7 @@ SMALL = {
     "width": 4,
     "step_width": 3,
     "repeats": 2,
-    "compiled": False,
+    "compile": False,
 }
 PASSES = (bench_linear.FORWARD, bench_linear.BOTH, bench_linear.ATTENTION)
 STEPS = (bench_linear.STEP_KERNEL, bench_linear.STEP)
@@ -52,27 +51,13 @@ def test_every_task_and_size_has_a_row_for_every_kernel():
             "multiply-adds alone",
         }
     assert kernels_of(results, bench_linear.ATTENTION) == {"jit", "reference"}
-    assert kernels_of(results, bench_linear.STEP_KERNEL) == {"jit", "reference"}
+    assert kernels_of(results, bench_linear.STEP_KERNEL) == {"jit"}
     assert kernels_of(results, bench_linear.STEP) == {"jit", "jit, new state", "reference"}
     for row in results.rows:
         assert 0 <= row.min_ms <= row.median_ms
         assert row.ratio_min <= row.ratio_median
         if row.kernel == "jit":
             assert row.ratio_min == row.ratio_median == 1
-
-
-@pytest.mark.usefixtures("without_torch")
-def test_without_peers_the_table_says_so():
-    results = bench_linear.compute(**SMALL)
-    assert results.versions == {}
-    text = bench_linear.table(results)
-    assert "Not installed, so not compared: PyTorch, fast-transformers, flash-linear-attention." in text
-    passes, steps, _ = (part.splitlines() for part in text.split("\n\n"))
-    assert len(passes) == 2 + 3 * 2  # a header and a rule; tasks times sizes
-    assert len(steps) == 2 + 2 * 2
-    assert {line.count("|") for line in passes} == {8}
-    assert {line.count("|") for line in steps} == {6}
-    assert "| step | 2 | " in text
 
 
 def test_beside_pytorch():
@@ -191,7 +176,7 @@ def test_a_wrong_result_is_not_timed(monkeypatch):
 
 def test_of_pytorchs_forms_the_fastest_stands_in_the_table():
     rows = [
-        Row(task=task, size=8, kernel=kernel, median_ms=ms)
+        Results(task=task, size=8, kernel=kernel, median_ms=ms)
         for task, times in (("a", (1, 3, 2)), ("b", (1, 4, 5)))
         for kernel, ms in zip(("jit", "pytorch, x", "pytorch, y"), times, strict=True)
     ]
@@ -213,22 +198,3 @@ def test_the_allocator_is_as_before_afterwards(monkeypatch, fails):
     except KeyError:
         assert fails
     assert given[2:] == [(-1, 128 * 1024), (-4, 65536)]
-
-
-def test_the_figure_shows_every_kernel(tmp_path):
-    rows = tuple(
-        Row(task=task, size=n, kernel=kernel, median_ms=1.0)
-        for task in PASSES
-        for n in (4, 8)
-        for kernel in bench_linear.LOOKS
-    )
-    results = Results(rows=rows)
-    with style.use("paper"):
-        figure = bench_linear.draw(results)
-        files = record.save(figure, results, tmp_path, "bench", command="linattn-ref bench linear", seed=0)
-    for axis in figure.axes:
-        lines = axis.get_lines()
-        assert len(lines) == len(bench_linear.LOOKS)
-        for line in lines:
-            np.testing.assert_allclose(line.get_ydata(), [1e3 / 4, 1e3 / 8])  # microseconds a token
-    assert all(file.stat().st_size for file in files)

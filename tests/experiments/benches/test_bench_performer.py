@@ -1,14 +1,10 @@
 """The comparison of Performers: what it runs and says. No time is tested."""
 
-import sys
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from linattn_ref.experiments.benches import bench_performer
-from linattn_ref.experiments.benches.engine import Results, Row
-from linattn_ref.experiments.publishing import record, style
 
 pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
 
@@ -16,27 +12,6 @@ SMALL = {"lengths": (5, 70), "heads": 2, "width": 4, "features": 6, "repeats": 2
 SETTINGS = {
     (task, passes) for task in (bench_performer.ALL, bench_performer.CAUSAL) for passes in bench_performer.PASSES
 }
-
-
-@pytest.fixture
-def without_peer(monkeypatch):
-    monkeypatch.setitem(sys.modules, "performer_pytorch", None)
-
-
-@pytest.mark.usefixtures("without_peer")
-def test_without_performer_pytorch_the_table_says_so():
-    results = bench_performer.compute(**SMALL)
-    assert results.versions == {}
-    assert {(row.task, row.passes) for row in results.rows} == SETTINGS
-    assert {row.name for row in results.rows} == {"jit", "reference"}
-    for row in results.rows:
-        assert 0 <= row.min_ms <= row.median_ms
-        assert row.ratio_min <= row.ratio_median
-    text = bench_performer.table(results)
-    assert "Not installed, so not compared: performer-pytorch." in text
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(lines) == 2 + len(SETTINGS) * 2
-    assert {line.count("|") for line in lines} == {6}
 
 
 def fake_peer(torch, causal_error=0.0):
@@ -93,21 +68,3 @@ def test_a_wrong_result_is_not_timed(torch, monkeypatch):
     monkeypatch.setattr(bench_performer, "find_peer", lambda: fake_peer(torch, causal_error=0.01))
     with pytest.raises(RuntimeError, match=r"causal, forward: performer-pytorch and jit differ in out by 1\.0e-02"):
         bench_performer.compute(**SMALL)
-
-
-def test_the_figure_shows_every_package(tmp_path):
-    rows = tuple(
-        Row(task=task, passes=passes, size=n, name=name, median_ms=1.0)
-        for task, passes in sorted(SETTINGS)
-        for n in (4, 8)
-        for name in bench_performer.LOOKS
-    )
-    results = Results(rows=rows)
-    with style.use("paper"):
-        figure = bench_performer.draw(results)
-        files = record.save(figure, results, tmp_path, "bench", command="linattn-ref bench performer", seed=0)
-    for axis in figure.axes:
-        assert len(axis.get_lines()) == 2 * len(bench_performer.LOOKS)
-        for line in axis.get_lines():
-            np.testing.assert_allclose(line.get_ydata(), [1e3 / 4, 1e3 / 8])  # microseconds a token
-    assert all(file.stat().st_size for file in files)

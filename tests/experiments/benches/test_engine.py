@@ -5,13 +5,12 @@ import pytest
 from looks import each_look
 
 from linattn_ref.experiments.benches import engine
-from linattn_ref.experiments.benches.engine import Curve
 from linattn_ref.experiments.publishing import style
 
 
 def row(causal, size, kernel, *times):
     names = ("median_ms", "min_ms", "ratio_median", "ratio_min")
-    return engine.Row(causal=causal, size=size, kernel=kernel, **dict(zip(names, times, strict=True)))
+    return engine.Results(causal=causal, size=size, kernel=kernel, **dict(zip(names, times, strict=True)))
 
 
 ROWS = (
@@ -98,7 +97,7 @@ def test_what_a_bench_was_asked_for_is_in_its_results_and_checked():
         return {"versions": {"PyTorch": "2"}, "rows": (), "more": heads}
 
     results = compute(heads=3)
-    assert list(vars(results)) == ["heads", "name", "versions", "rows", "more"]
+    assert list(results) == ["heads", "name", "versions", "rows", "more"]
     assert [one.size for one in results.rows] == [1, 2]
     assert engine.rows_of(results, size=2) == [results.rows[1]]
     for wrong in ({"heads": 0}, {"lengths": (3, 0)}):
@@ -126,11 +125,20 @@ def test_who_took_part_is_said_and_who_did_not():
 @pytest.mark.parametrize("log", [False, True])
 @each_look
 def test_a_panel_a_title_a_line_a_curve_and_a_name_on_each(look, log):
-    points = [(4, 1.0), (8, 30.0)]
-    one, two = Curve("one", style.BLUE, "o-", points), Curve("two", style.GREY, "s--", points[:1])
+    rows = [
+        engine.Results(panel=panel, kernel=kernel, size=size, median_ms=size / 1e3)
+        for panel, kernel, sizes in (("left", "two", (4,)), ("right", "one", (4, 8)), ("right", "two", (4,)))
+        for size in sizes
+    ]
+    rows.append(engine.Results(panel="left", kernel="one", size=4, median_ms=0.004))
+    rows.append(engine.Results(panel="left", kernel="one", size=8, median_ms=0.24))
+    lines = {"one": (style.BLUE, "o-", {"kernel": "one"}), "two": (style.GREY, "s--", {"kernel": "two"})}
+    panels = {name: {"panel": name} for name in ("left", "right")}
+    shown = [row for row in rows if (row.panel, row.kernel) != ("left", "two")]
     with style.use(look):
-        figure = engine.draw({"left": [one, two._replace(points=[])], "right": [one, two]}, "seconds", log=log)
+        figure = engine.draw(shown, panels, lines, "seconds", log=log)
         figure.draw_without_rendering()
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [1, 30])  # microseconds a token
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["left", "right"]
     assert [len(axes.get_lines()) for axes in figure.axes] == [1, 2]
     names = [[text.get_text() for text in axes.texts] for axes in figure.axes]

@@ -6,9 +6,11 @@ from looks import each_look
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.experiments.cost import layer_savings, linformer_savings
-from linattn_ref.experiments.cost.linformer_savings import FORMS, Results, attend, draw_inputs, table
+from linattn_ref.experiments.cost.linformer_savings import FORMS, attend, draw_inputs, table
 from linattn_ref.experiments.cost.resource_methods import Setting
+from linattn_ref.experiments.measuring import points
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 
 SMALL = Setting(heads=2, width=4)
 
@@ -17,8 +19,8 @@ SMALL = Setting(heads=2, width=4)
 def results():
     """Lengths 4 and 8, k = 2 and 4, with ratios 2^0 ... 2^3 in time and their inverses in memory."""
     ratios = np.array([[2.0, np.nan], [8.0, 1.25]])
-    savings = linformer_savings.Savings(ratios, 1 / ratios, np.array([0.5, 1]), np.array([100, 200]))
-    return Results(SMALL, "float32", (4, 8), (2, 4), 3, dict.fromkeys(FORMS, savings))
+    savings = Results(time=ratios, memory=1 / ratios)
+    return Results(lengths=(4, 8), reduced=(2, 4), forms=dict.fromkeys(FORMS, savings))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -35,10 +37,12 @@ def test_savings_are_softmax_over_linformer(monkeypatch):
     seconds = {0: [8.0, 6.0, 4.0], 2: [2.0, 3.0, 1.0], 4: [4.0, 4.0, 4.0]}
     peaks = {0: 96, 2: 24, 4: 48}
 
-    def measure(function, form, n, what, *rest, malloc):
-        return np.array(peaks[what] if function is linformer_savings.measure_memory else [seconds[r] for r in what])
+    def measure(function, make, what, *rest, malloc):
+        if function is points.memory_of:
+            return np.array([peaks[int(what)]])
+        return np.array([seconds[int(r)] for r in what])
 
-    monkeypatch.setattr(linformer_savings, "in_new_process", measure)
+    monkeypatch.setattr(points, "in_new_process", measure)
     found = linformer_savings.compute(lengths=(4, 8), reduced=(2, 4), rounds=3, setting=SMALL)
     for form in FORMS:
         savings = found.forms[form]
@@ -74,7 +78,7 @@ def test_the_figure_shows_every_number(results, look):
 
 @pytest.mark.slow
 def test_a_quick_run_measures():
-    found = linformer_savings.compute(quick=True)
+    found = linformer_savings.compute(**linformer_savings.QUICK)
     for form in FORMS:
         savings = found.forms[form]
         assert savings.time.shape == savings.memory.shape == (1, 1)
@@ -95,7 +99,7 @@ def test_bad_arguments(name):
 
 @pytest.mark.slow
 def test_a_whole_layer_is_measured_in_the_same_way():
-    results = layer_savings.compute(quick=True)
+    results = layer_savings.compute(**layer_savings.QUICK)
     (savings,) = results.forms.values()
     assert list(results.forms) == [linformer_savings.LAYER]
     assert np.isfinite(savings.time).all()

@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 
 from linattn_ref.experiments.cost import model_resources
+from linattn_ref.experiments.measuring.points import Points
 from linattn_ref.experiments.publishing import style
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"lengths": (256, 128)}, "lengths: expected ascending ones"),
+        ({"lengths": (256, 128)}, "lengths: expected positive ascending ones"),
         ({"lengths": (2**13, 2**14)}, "two of them up to 8192"),
-        ({"lengths": (0, 128)}, "lengths: expected ascending ones"),
+        ({"lengths": (0, 128)}, "lengths: expected positive ascending ones"),
         ({"rounds": 0}, "rounds: expected at least 1, got 0"),
     ],
 )
@@ -24,13 +25,12 @@ def test_bad_arguments_are_told(options, complaint):
 @pytest.fixture(scope="module")
 def results():
     """Made-up measurements: softmax attention quadratic in time, all else linear."""
-    lengths, found = model_resources.LENGTHS, {}
-    for n in lengths:
-        names = model_resources.mechanisms_at(n)
-        found[f"time-{n}"] = np.array([[1e-6 * n ** (2 if name == "softmax" else 1)] * 3 for name in names])
-        found |= {f"memory-{name}-{n}": np.array([3000 * n]) for name in names}
-    curves = {name: model_resources._curve(name, lengths, found) for name in model_resources.LOOK}
-    return model_resources.Results(3, curves)
+    found = Points({}, {})
+    for n in model_resources.LENGTHS:
+        names = [name for name in model_resources.LOOK if n <= model_resources.LONGEST.get(name, n)]
+        found.seconds[str(n)] = {name: np.full(3, 1e-6 * n ** (2 if name == "softmax" else 1)) for name in names}
+        found.memory[str(n)] = {name: np.array([3000 * n]) for name in names}
+    return model_resources.summarise(found, 3)
 
 
 def test_exponents_are_those_of_the_curves(results):
@@ -50,7 +50,7 @@ def test_the_figure_has_a_name_a_line(results):
 
 @pytest.mark.slow
 def test_it_measures_every_mechanism():
-    curves = model_resources.compute(quick=True).curves
+    curves = model_resources.compute(**model_resources.QUICK).curves
     assert set(curves) == set(model_resources.LOOK)
     for curve in curves.values():
         assert min(curve.seconds) > 0

@@ -7,16 +7,17 @@ import pytest
 from looks import each_look
 
 from linattn_ref.cli import main
-from linattn_ref.experiments.cost import resource_results, resources
+from linattn_ref.experiments.cost import resources
 from linattn_ref.experiments.cost.resource_methods import (
     METHODS,
     REDUCED,
     Setting,
     draw_inputs,
-    measure_memory,
     methods_at,
+    prepared,
     run,
 )
+from linattn_ref.experiments.measuring import points
 from linattn_ref.experiments.measuring.counting import peak_bytes
 from linattn_ref.experiments.measuring.memory import HAND_BACK, in_new_process
 from linattn_ref.experiments.publishing import record, style
@@ -28,19 +29,19 @@ FLOAT32 = 4  # bytes
 @pytest.fixture(scope="module")
 def measured():
     """Made-up measurements of every method: quadratic ones 1 us times N^2, the others 1 ms times N."""
-    found = {}
+    found = points.Points({}, {})
     for n in resources.LENGTHS:
         names = methods_at(n, tuple(METHODS))
-        quadratic = np.array([[METHODS[name].longest is not None] for name in names])
-        found[f"time-{n}"] = np.where(quadratic, 1e-6 * n**2, 1e-3 * n) * [0.5, 1, 8]
-        for name in names:
-            found[f"memory-{name}-{n}"] = np.array([7000 * n, 500 * n])
+        unit = {name: 1e-3 * n if METHODS[name].longest is None else 1e-6 * n**2 for name in names}
+        found.seconds[str(n)] = {name: unit[name] * np.array([0.5, 1, 8]) for name in names}
+        long = names if n >= resources.MEMORY_FROM else []
+        found.memory[str(n)] = {name: np.array([7000 * n, 500 * n]) for name in long}
     return found
 
 
 @pytest.fixture(scope="module")
 def results(measured):
-    return resources.summarise(measured, resources.LENGTHS, 3, tuple(METHODS), SMALL)
+    return resources.summarise(measured, resources.LENGTHS, 3, SMALL)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -67,7 +68,7 @@ def test_most_memory_in_use_is_about_what_the_formula_says(n):
 @pytest.mark.parametrize("name", METHODS)
 def test_measured_memory_is_about_the_formula(name):
     """Half a MiB for whatever else a process does, and 3 % for what is narrower than a row of W numbers."""
-    peak, kept = in_new_process(measure_memory, name, 2048, Setting(), 0, malloc=HAND_BACK)
+    peak, kept = in_new_process(points.memory_of, prepared, name, 2048, (Setting(), 0), 256, malloc=HAND_BACK)
     formula = FLOAT32 * METHODS[name].peak(2048, Setting())
     assert abs(peak - formula) < 2**19 + 0.03 * formula
     assert kept == FLOAT32 * METHODS[name].kept(2048, Setting())
@@ -88,13 +89,13 @@ def test_curves_are_medians_and_their_exponents(results):
         np.testing.assert_allclose(curve.least_seconds, np.array(curve.seconds) / 2, rtol=1e-12)
         assert curve.time_growth.exponent == pytest.approx(power, abs=1e-12)
         assert curve.memory_growth.exponent == pytest.approx(1, abs=1e-12)
-        assert curve.memory_lengths[0] == resource_results.MEMORY_FROM
+        assert curve.memory_lengths[0] == resources.MEMORY_FROM
         assert curve.peak == tuple(7000 * n for n in curve.memory_lengths)
         assert curve.peak_formula == tuple(FLOAT32 * METHODS[name].peak(n, SMALL) for n in curve.memory_lengths)
 
 
 def test_crossings_are_where_the_times_are_equal(results):
-    assert [(pair.high, pair.low) for pair in results.pairs] == list(resource_results.PAIRS)
+    assert [(pair.high, pair.low) for pair in results.pairs] == list(resources.PAIRS)
     for pair in results.pairs:
         assert pair.faster.length == pytest.approx(1000, rel=1e-12)
         assert pair.smaller.length is None  # all peaks are the same
@@ -108,7 +109,7 @@ def test_table_says_all_of_it(results):
         len(resources.LENGTHS),
         8,
         len(METHODS),
-        len(resource_results.PAIRS),
+        len(resources.PAIRS),
     ]
     for block in blocks:
         assert len({line.count("|") for line in block}) == 1
@@ -119,11 +120,11 @@ def test_table_says_all_of_it(results):
 
 
 def test_what_is_always_below_is_told_as_such(measured):
-    faster = {**measured, **{name: values * 1e-9 for name, values in measured.items() if name.startswith("time")}}
-    for n in resources.LENGTHS:
-        names = methods_at(n, tuple(METHODS))
-        faster[f"time-{n}"] = np.array([[1e-9 if name == "linear" else 1.0] for name in names]) * [n, n, n]
-    found = resources.summarise(faster, resources.LENGTHS, 3, tuple(METHODS), SMALL)
+    faster = {
+        n: {name: (1e-9 if name == "linear" else 1.0) * int(n) * np.ones(3) for name in of_length}
+        for n, of_length in measured.seconds.items()
+    }
+    found = resources.summarise(measured._replace(seconds=faster), resources.LENGTHS, 3, SMALL)
     assert "| linear against softmax, online | 64 or less |" in resources.table(found)
     with style.use("paper"):
         resources.draw(found)
@@ -139,7 +140,7 @@ def test_the_figure_shows_every_method_with_its_name_and_exponent(results, look)
         lines = [line for line in above.get_lines() if len(line.get_xdata()) > 1]
         rings = [line for line in above.get_lines() if len(line.get_xdata()) == 1]
         assert len(lines) == len(names)
-        crossed = [pair for pair in resource_results.PAIRS if set(pair) <= set(names) and pair[0].startswith("online")]
+        crossed = [pair for pair in resources.PAIRS if set(pair) <= set(names) and pair[0].startswith("online")]
         assert [float(ring.get_xdata()[0]) for ring in rings] == pytest.approx([1000] * len(crossed))
         assert len(below.get_lines()) == 2 * len(names)  # measured and computed
         written = {text.get_text() for text in above.texts}
@@ -159,7 +160,7 @@ def test_the_record_says_where_it_was_measured_and_where_curves_stop(results, tm
 
 @pytest.mark.slow
 def test_a_quick_run_measures(tmp_path):
-    found = resources.compute(quick=True, parts=tmp_path)
+    found = resources.compute(**resources.QUICK, parts=tmp_path)
     assert set(found.curves) == {"online", "linear"}
     for name, curve in found.curves.items():
         assert curve.lengths == curve.memory_lengths == (512, 1024)
@@ -169,7 +170,7 @@ def test_a_quick_run_measures(tmp_path):
     assert files == {"time-512.npy", "time-1024.npy"} | {
         f"memory-{name}-{n}.npy" for name in found.curves for n in (512, 1024)
     }
-    assert resources.compute(quick=True, parts=tmp_path, resume=True) == found  # nothing is measured again
+    assert resources.compute(**resources.QUICK, parts=tmp_path, resume=True) == found  # nothing is measured again
     with style.use("paper"):
         resources.draw(found)
 
@@ -183,7 +184,7 @@ def test_the_command_prints_tables_draws_and_goes_on_where_it_was_interrupted(tm
     assert text.count("| 600 | ") == 2
     assert "| linear | N^" in text
     assert {path.name for path in tmp_path.glob("*.*")} == {f"resources.{end}" for end in ("svg", "png", "pdf", "json")}
-    monkeypatch.setattr(resources, "in_new_process", lambda *arguments, **options: pytest.fail("measured again"))
+    monkeypatch.setattr(points, "in_new_process", lambda *arguments, **options: pytest.fail("measured again"))
     assert main([*words, "--resume"]) == 0
     assert capsys.readouterr().out == text
     assert main([*words, "--resume", "--seed", "1"]) == 2

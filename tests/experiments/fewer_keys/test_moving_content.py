@@ -1,19 +1,16 @@
 """The figure of moving content: Long-Short finds the mark, Linformer's fixed mixtures stay at their bound."""
 
-import json
-
 import numpy as np
 import pytest
-from looks import each_look
+from quick import quick
 
 from linattn_ref.experiments.fewer_keys import moving_content
-from linattn_ref.experiments.publishing import record, style
 from linattn_ref.gradcheck import check_elementwise
 
 
 @pytest.fixture(scope="module")
 def results():
-    return moving_content.compute(quick=True)
+    return quick("moving_content")
 
 
 def test_errors(results):
@@ -57,16 +54,3 @@ def test_the_gradients_that_train():
         return loss, gradients
 
     check_elementwise(of_linformer, lambda d_out, saved: [d_out * x for x in saved], e, f, rng=rng).assert_ok()
-
-
-def test_results_are_json_and_the_same_for_the_same_seed(results):
-    text = json.dumps(record.plain(results), allow_nan=False)
-    assert json.dumps(record.plain(moving_content.compute(quick=True, seed=0))) == text
-
-
-@each_look
-def test_drawing(results, look):
-    with style.use(look):
-        figure = moving_content.draw(results)
-        figure.draw_without_rendering()
-    assert all(axes.has_data() for axes in figure.axes)

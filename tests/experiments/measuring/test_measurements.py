@@ -1,5 +1,8 @@
 """Measurements taken one by one: each is a file, and a run that was killed goes on."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -45,3 +48,17 @@ def test_other_settings_are_refused(tmp_path):
     measure_all(tasks_that_note([]), SETTINGS, parts=tmp_path)
     with pytest.raises(ValueError, match=r"resume: .* other settings: lengths was \[1, 2\], is \[3\]"):
         measure_all(tasks_that_note([]), {"lengths": (3,)}, parts=tmp_path, resume=True)
+
+
+def test_while_another_run_writes_there_nothing_is_begun(tmp_path):
+    """Its parts would be cleared away; one and the same run may hold the folder twice."""
+    measure_all(tasks_that_note([]), SETTINGS, parts=tmp_path)
+    code = "import sys, pathlib; from linattn_ref.training.folder import alone\n"
+    code += "with alone(pathlib.Path(sys.argv[1])): print(); input()"
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdin=-1, stdout=-1, text=True) as other:
+        other.stdout.readline()
+        with pytest.raises(ValueError, match="out: another run is writing in"):
+            measure_all(tasks_that_note([]), SETTINGS, parts=tmp_path)
+        assert {path.stem for path in tmp_path.glob("*.npy")} == {"a", "b", "c"}
+        other.communicate("\n")
+    measure_all(tasks_that_note([]), SETTINGS, parts=tmp_path)

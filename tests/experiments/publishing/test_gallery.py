@@ -60,6 +60,17 @@ def test_make_draws_one_and_keeps_the_others_in_the_page(tmp_path):
     assert len(told) == 2
 
 
+def test_what_takes_minutes_is_told_before_and_what_is_left_after(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(gallery, "draw", lambda *_, **__: told.append("drawn"))
+    gallery.make(["linformer", "resources", "rewind"], out=tmp_path, say=told.append)
+    assert told[0] == "3 figures, about 15 minutes on one core"
+    assert told[1] == "drawn"
+    assert told[2].endswith("linformer.svg, .png, .pdf, .json; about 5 minutes left")
+    assert told[4].endswith("resources.svg, .png, .pdf, .json")
+    assert catalogue.MINUTES.keys() <= set(ALL)
+
+
 def test_drawing_again_measures_nothing_and_keeps_who_measured(tmp_path, monkeypatch):
     gallery.make(["eckart_young"], out=tmp_path, quick=True)
     path = tmp_path / "eckart_young.json"

@@ -96,15 +96,6 @@ def test_unknown_method_before_anything_is_read(tmp_path):
         spectrum.compute(method="qr", model=tmp_path / "none")
 
 
-def test_quick_is_small(tiny_model, tiny_text):
-    results = compute(tiny_model, tiny_text, sentences=8, quick=True)
-    assert {group: curves.sentences for group, curves in results.curves.items()} == {
-        "given": 2,
-        "untrained": 1,
-        "gaussian": 1,
-    }
-
-
 def test_results_are_kept_where_asked_and_else_nowhere(tiny_model, tiny_text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = set(tmp_path.rglob("*"))

@@ -40,7 +40,11 @@ def test_results_are_the_singular_values_and_each_is_a_file(tmp_path):
         p = next(of_noise(*task.arguments))
         assert np.array_equal(results[task.name], singular_values(p)[None])
         assert np.array_equal(results[task.name], np.load(tmp_path / f"{task.name}.npy"))
-    assert {path.name for path in tmp_path.iterdir()} == {"settings.json", *(f"noise-{i}.npy" for i in range(4))}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        ".lock",
+        "settings.json",
+        *(f"noise-{i}.npy" for i in range(4)),
+    }
 
 
 def test_an_interrupted_run_resumed_gives_the_same_bits_and_repeats_nothing(tmp_path, monkeypatch):
@@ -73,7 +77,7 @@ def test_resume_clears_away_what_was_half_written(tmp_path):
     run(noise(), tmp_path, SETTINGS)
     (tmp_path / ".noise-1.npy.1.part").touch()
     run(noise(), tmp_path, SETTINGS, resume=True)
-    assert not list(tmp_path.glob(".*"))
+    assert not list(tmp_path.glob(".*.part"))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]"])
@@ -93,7 +97,7 @@ def test_without_resume_a_run_begins_anew(tmp_path):
     (tmp_path / "notes.txt").touch()
     run(noise(2), tmp_path, {"seed": 5})
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"settings.json", "noise-0.npy", "noise-1.npy", "notes.txt"}
+    assert names == {".lock", "settings.json", "noise-0.npy", "noise-1.npy", "notes.txt"}
     assert json.loads((tmp_path / "settings.json").read_text()) == {"seed": 5}
 
 
@@ -119,7 +123,7 @@ def test_full_disk_ends_the_run_names_the_file_and_keeps_what_is_whole(tmp_path,
     monkeypatch.setattr(Path, "write_bytes", write)
     with pytest.raises(OSError, match=r"cannot write: No space left on device: .*noise-2\.npy"):
         run(noise(), tmp_path, SETTINGS)
-    assert {path.name for path in tmp_path.iterdir()} == {"settings.json", "noise-0.npy", "noise-1.npy"}
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", "settings.json", "noise-0.npy", "noise-1.npy"}
 
 
 def test_an_error_in_a_task_is_told_as_it_is(tmp_path):

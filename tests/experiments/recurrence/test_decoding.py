@@ -50,11 +50,6 @@ def test_the_token_is_made_at_its_position(position, kernels):
     assert decoding.make(setup.softmax, *setup.softmax.arrays)[1].k.shape[-2] == position
 
 
-def test_quick_is_early():
-    quick = decoding.compute(rng=np.random.default_rng(0), quick=True, heads=1, width=4, rounds=1)
-    assert 2 <= len(quick.positions) < len(decoding.POSITIONS)
-
-
 @each_look
 def test_the_figure_shows_the_results(results, look):
     with style.use(look):

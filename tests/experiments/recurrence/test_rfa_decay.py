@@ -1,20 +1,17 @@
 """The figure of the gate: weights fade as the formula says, and the learned gate does what one number cannot."""
 
-import json
-
 import numpy as np
 import pytest
-from looks import each_look
+from quick import quick
 
 from linattn_ref.attention import rfa
 from linattn_ref.attention.feature_maps import gaussian
-from linattn_ref.experiments.publishing import record, style
 from linattn_ref.experiments.recurrence import rfa_decay
 
 
 @pytest.fixture(scope="module")
 def results():
-    return rfa_decay.compute(quick=True)
+    return quick("rfa_decay")
 
 
 def test_weights_are_the_formulas(results):
@@ -60,16 +57,3 @@ def test_targets_are_the_values_at_the_last_mark():
         for t in range(20):
             last = np.flatnonzero(batch.marked[b, : t + 1])[-1]
             np.testing.assert_array_equal(batch.target[b, t], batch.v[b, last])
-
-
-def test_results_are_json_and_the_same_for_the_same_seed(results):
-    text = json.dumps(record.plain(results), allow_nan=False)
-    assert json.dumps(record.plain(rfa_decay.compute(quick=True, seed=0))) == text
-
-
-@each_look
-def test_drawing(results, look):
-    with style.use(look):
-        figure = rfa_decay.draw(results)
-        figure.draw_without_rendering()
-    assert all(axes.has_data() for axes in figure.axes)

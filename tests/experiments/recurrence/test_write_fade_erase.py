@@ -1,18 +1,15 @@
 """The figure of what a state holds: errors are the formulas', and what the caption says is so."""
 
-import json
-
 import numpy as np
 import pytest
-from looks import each_look
+from quick import quick
 
-from linattn_ref.experiments.publishing import record, style
 from linattn_ref.experiments.recurrence import write_fade_erase
 
 
 @pytest.fixture(scope="module")
 def results():
-    return write_fade_erase.compute(quick=True)
+    return quick("write_fade_erase")
 
 
 def test_errors_are_the_formulas(results):
@@ -49,17 +46,3 @@ def test_the_table(results):
     assert results.tasks["64 keys once"]["add"].error == pytest.approx(63 / 64, rel=0.1)
     three = results.tasks["32 keys, three values each, the last counts"]
     assert three["softmax"].recall == pytest.approx(1 / 3, abs=0.1)  # it answers the mean of the three
-
-
-@pytest.mark.slow
-def test_results_are_json_and_the_same_for_the_same_seed(results):
-    text = json.dumps(record.plain(results), allow_nan=False)
-    assert json.dumps(record.plain(write_fade_erase.compute(quick=True, seed=0))) == text
-
-
-@each_look
-def test_drawing(results, look):
-    with style.use(look):
-        figure = write_fade_erase.draw(results)
-        figure.draw_without_rendering()
-    assert all(axes.has_data() for axes in figure.axes)

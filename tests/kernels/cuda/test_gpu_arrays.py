@@ -12,6 +12,8 @@ import types
 from pathlib import Path
 
 import causal_page
+import delta_page
+import elu_page
 import lsh_page
 import numpy as np
 import pattern_page
@@ -26,7 +28,6 @@ from kernels.cuda.strict_arrays import Tensor, ndarray
 import linattn_ref
 from linattn_ref.attention import feature_maps, linear, performer, reformer, softmax
 from linattn_ref.attention.parts import gate
-from linattn_ref.kernels import reference
 from linattn_ref.kernels.common import rises
 from linattn_ref.op import libraries
 
@@ -69,8 +70,10 @@ def _strict_room(monkeypatch):
     strict = module(ROOM)
     strict.on_gpu, strict.dtype_of = libraries.is_on_gpu, None
     loops = module(f"{ROOM}.loops", strict)
-    kernels = {name: getattr(reference, name) for name in ("delta_product", "elu_plus_one")} | {
+    kernels = {
         "causal_product": causal_page,
+        "delta_product": delta_page,
+        "elu_plus_one": elu_page,
         "softmax": softmax_page,
         "pattern_softmax": pattern_page,
         "lsh": lsh_page,

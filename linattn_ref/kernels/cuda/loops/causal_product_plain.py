@@ -5,7 +5,7 @@ and neighbouring threads read neighbouring numbers. But there are only ``heads *
 keeps a hundred thousand busy; and each waits for memory ``N C`` times, one time after the other. `causal_chunks` cuts
 the rows into chunks to have more of them, and keeps a tile of numbers in registers to wait less often.
 
-:func:`forward_by_row` is the first two equations of the reference, with a thread a column ``m`` of ``S``. The
+:func:`forward_by_row` is (1) and (2) of `causal_product`, with a thread a column ``m`` of ``S``. The
 gradients (4)-(6) are the same loop over other arrays, the last two from the end; where the sum goes over ``m``, a
 thread has a row ``c`` of ``S`` or ``A``.
 """

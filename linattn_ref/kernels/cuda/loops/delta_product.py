@@ -1,6 +1,6 @@
-"""A causal product whose state fades and corrects itself, on a GPU: `linattn_ref.kernels.reference.delta_product`.
+"""A causal product whose state fades and corrects itself, on a GPU.
 
-The formulas are the reference's, (13)-(22), with chunks of ``TILE`` rows. What a chunk is before any state,
+The formulas are (13)-(22) of `attention.chunked_delta`, with chunks of ``TILE`` rows. What a chunk is before any state,
 its faded rows and pairs, takes no turns (`delta_rows`), nor does what it reads once the states are there, ``out`` and
 all gradients (`delta_chunks`). In between a loop over the chunks carries the state. Where nothing is erased it is a
 scan of sums; else each chunk needs the state for what it writes, ``U`` forward and ``R`` backward, and a block for each
@@ -30,7 +30,7 @@ __all__ = ["backward", "forward", "step"]
 
 
 def forward(q, k, v, erase, log_gate, state):
-    """A causal product whose state fades and corrects itself; arguments and results are those of the reference.
+    """A causal product whose state fades and corrects itself.
 
     Parameters
     ----------

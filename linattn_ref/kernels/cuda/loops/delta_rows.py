@@ -4,7 +4,7 @@
     pairs           P and -A                                       a thread a key
     gate_gradient   (22), a chunk at a time                        a thread a channel
 
-The formulas are the reference's; signs are turned here, so that all that follows adds. ``ratio_ij`` is a number a
+The formulas are the page's; signs are turned here, so that all that follows adds. ``ratio_ij`` is a number a
 channel, so that ``P`` and ``A`` are no matrix products: a thread holds key ``j``, ``STEP`` channels at a time, which
 fades from row to row as the state would, and meets each row's query and ``e``,
 

@@ -21,8 +21,7 @@ from numba import njit
 from numba.core.caching import FunctionCache
 
 from linattn_ref.attention.sparse import part
-from linattn_ref.kernels.jit.loops.entrance import Entrance
-from linattn_ref.kernels.jit.loops.threads import Kernel
+from linattn_ref.kernels.jit.loops.entrance import Entrance, Kernel
 
 
 def source_files():
@@ -86,7 +85,7 @@ def kernel(function=None, **said):
     if function is None:
         return functools.partial(kernel, **said)
     entrance = Entrance(function, said)
-    return Kernel(*(_compiled(function, entrance, parallel) for parallel in (True, False)), entrance.check)
+    return Kernel(*(_compiled(function, entrance, parallel) for parallel in (True, False)), entrance)
 
 
 def serial_kernel(function=None, *, written=None, **said):

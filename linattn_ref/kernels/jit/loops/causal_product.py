@@ -41,8 +41,8 @@ from linattn_ref.kernels.jit.loops.causal_parts import sums_of_parts
 from linattn_ref.kernels.jit.loops.causal_product_plain import backward_by_row, forward_by_row
 from linattn_ref.kernels.jit.loops.causal_scan import scan
 from linattn_ref.kernels.jit.loops.causal_step import step_heads
-from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, side_by_side, table_of, to_write
-from linattn_ref.kernels.jit.loops.reciprocal import go_on, reciprocals
+from linattn_ref.kernels.jit.loops.heads import give, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.reciprocal import OUT_OF_RANGE, POWER
 from linattn_ref.kernels.jit.loops.vector import lanes
 
 __all__ = [
@@ -81,11 +81,11 @@ def forward(phi_q, phi_k, v, state, *, out=None):
     """
     phi_q, phi_k, v = side_by_side(phi_q, phi_k, v)
     written = to_write(out, v.shape, v.dtype)
-    s = _scan(phi_q, phi_k, v, written, _start(state, phi_k, v), None)
-    return give(out, written), *_with_axes(v, s)
+    s = _scan(phi_q, phi_k, v, written, *_start(phi_k, v, state), None)
+    return give(out, written), s.reshape(*v.shape[:-2], *s.shape[1:])
 
 
-def backward(d_out, d_state, phi_q, phi_k, v, state, *, gradients=(None, None, None)):
+def backward(d_out, d_state, phi_q, phi_k, v, state):
     """Gradients of :func:`forward`.
 
     Parameters
@@ -95,15 +95,13 @@ def backward(d_out, d_state, phi_q, phi_k, v, state, *, gradients=(None, None, N
         Gradient of the state that :func:`forward` returned; None is 0.
     phi_q, phi_k, v, state
         What :func:`forward` was given.
-    gradients : tuple of three ndarray or None
-        To be written to with ``d_phi_q``, ``d_phi_k`` and ``d_v``.
 
     Returns
     -------
     d_phi_q, d_phi_k, d_v, d_state : ndarray
         Shaped like their inputs; ``d_state`` is never None.
     """
-    return _backward(gradients, d_out, d_state, None, phi_q, phi_k, v, state, None, None)[:-1]
+    return _backward(d_out, d_state, None, phi_q, phi_k, v, state, None, None)
 
 
 # --- With the denominator -------------------------------------------------------------------------------------------
@@ -135,14 +133,14 @@ def normalised_forward(phi_q, phi_k, v, s, z, eps, *, out=None):
     (*leading, n, m), c, heads = v.shape, phi_k.shape[-1], math.prod(v.shape[:-2])
     s = np.zeros((heads, c, m), v.dtype) if s is None else s.reshape(heads, c, m)
     z = np.zeros((heads, c), v.dtype) if z is None else z.reshape(heads, c).copy()
-    written = np.empty(v.shape, v.dtype) if out is None else to_write(out, v.shape, v.dtype)
+    written = to_write(out, v.shape, v.dtype)
     denominator = np.empty((heads, n), v.dtype)
     s = _scan(phi_q, phi_k, v, written, s, (_ones(v),) * 4, ones=(z, v.dtype.type(eps), denominator))
     denominator, s, z = denominator.reshape(*leading, n), s.reshape(*leading, c, m), z.reshape(*leading, c)
-    return written if out is None else give(out, written), denominator, s, z
+    return give(out, written), denominator, s, z
 
 
-def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, out, denominator, *, gradients=(None, None, None)):
+def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, out, denominator):
     """Gradients of :func:`normalised_forward`.
 
     Parameters
@@ -154,18 +152,16 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, out, denominator
         What it was given.
     out, denominator
         What it returned.
-    gradients : tuple of three ndarray or None
-        To be written to with ``d_phi_q``, ``d_phi_k`` and ``d_v``.
 
     Returns
     -------
     d_phi_q, d_phi_k, d_v, d_s, d_z : ndarray
         As :func:`backward`.
     """
-    d_out, out = side_by_side(go_on(d_out, denominator), out)
-    share = reciprocals(_flat_rows(denominator))  # (heads, N)
-    e = _flat_rows(-np.einsum("...nm,...nm->...n", d_out, out))  # (heads, N)
-    return _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, s, z, (share, e))
+    d_out, share = _shares(d_out, denominator)
+    d_out, out = side_by_side(d_out, out)
+    e = np.einsum("...nm,...nm->...n", d_out, out, order="C")
+    return _backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, (share, -e.reshape(share.shape)))
 
 
 def step(phi_q, phi_k, v, s, z, eps):
@@ -181,21 +177,23 @@ def step(phi_q, phi_k, v, s, z, eps):
 # --- Both -----------------------------------------------------------------------------------------------------------
 
 
-def _backward(gradients, d_out, d_s, d_z, phi_q, phi_k, v, s, z, ones):
+def _backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, ones):
     """The scans of the table above; ``ones`` is ``1 / denominator`` and ``e``, or None."""
     d_out, phi_q, phi_k, v = side_by_side(d_out, phi_q, phi_k, v)
-    s, a = _start(s, phi_k, v), _start(d_s, phi_k, v)  # (heads, C, M)
+    s, a = _start(phi_k, v, s, d_s)  # (heads, C, M)
     s_t, a_t, rows_q, rows_k, rows_v = s.swapaxes(1, 2), a.swapaxes(1, 2), None, None, None  # (heads, M, C)
     if ones is not None:
-        (x, e), one = ones, _ones(v)  # (heads, N)
+        x, e = ones  # (heads, N)
+        one = np.ones_like(x)
         s_t, a_t = _with_row(s_t, z), _with_row(a_t, d_z)  # (heads, M + 1, C)
         rows_q, rows_k, rows_v = (one, x, e, one), (x, one, one, e), (x, one, one, one)
-    d_phi_q, d_phi_k, d_v = gradients_to_write(gradients, phi_q, phi_k, v)
+    d_phi_q, d_phi_k, d_v = np.empty(phi_q.shape, v.dtype), np.empty(phi_k.shape, v.dtype), np.empty(v.shape, v.dtype)
     _scan(d_out, v, phi_k, d_phi_q, s_t, rows_q)  # (4)
     a_t = _scan(v, d_out, phi_q, d_phi_k, a_t, rows_k, step=-1)  # (5)
     a = _scan(phi_k, phi_q, d_out, d_v, a, rows_v, step=-1)  # (6)
-    d_phi = tuple(give(*each) for each in zip(gradients, (d_phi_q, d_phi_k, d_v), strict=True))
-    return d_phi + _with_axes(v, a, None if ones is None else a_t[:, -1])
+    d_state = a.reshape(*v.shape[:-2], *a.shape[1:])
+    d_state = (d_state,) if ones is None else (d_state, a_t[:, -1].reshape(d_state.shape[:-1]))
+    return d_phi_q, d_phi_k, d_v, *d_state
 
 
 def _scan(a, b, u, out, s, rows, *, step=1, ones=None):
@@ -226,9 +224,16 @@ def _scan(a, b, u, out, s, rows, *, step=1, ones=None):
 # --- At the door ----------------------------------------------------------------------------------------------------
 
 
-def _flat_rows(x):
-    """``(..., N)`` as ``(heads, N)``, contiguous; Numba would compile anew for read-only arrays."""
-    return None if x is None else np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-1]), x.shape[-1])
+def _shares(d_out, denominator):
+    """``1 / denominator (heads, N)``, contiguous, and ``d_out``, divided by what is left where that is infinite (1)."""
+    power, nothing = POWER[denominator.dtype], denominator == 0
+    few = (abs(denominator) <= OUT_OF_RANGE / power) & ~nothing
+    share = np.divide(1, denominator, out=np.zeros(denominator.shape, denominator.dtype), where=~(nothing | few))
+    if few.any():
+        share[few] = power
+        left = np.where(few, denominator, power.dtype.type(0)) * power
+        d_out = d_out / np.where(few, left, power.dtype.type(1))[..., None]
+    return d_out, share.reshape(math.prod(share.shape[:-1]), share.shape[-1])
 
 
 def _ones(v):
@@ -238,15 +243,13 @@ def _ones(v):
     return ones
 
 
-def _with_axes(v, *arrays):
-    """``(heads, ...)`` with the leading axes of ``v``; None as None."""
-    return tuple(None if x is None else x.reshape(*v.shape[:-2], *x.shape[1:]) for x in arrays)
-
-
-def _start(state, phi_k, v):
-    """The state ``(heads, C, M)`` to start from, not to be written to."""
+def _start(phi_k, v, *states):
+    """The states ``(heads, C, M)`` to start from, not to be written to."""
     shape = math.prod(v.shape[:-2]), phi_k.shape[-1], v.shape[-1]
-    return np.zeros(shape, v.dtype) if state is None else state.reshape(shape)
+    found = []
+    for s in states:  # without a comprehension, which is a call more
+        found.append(np.zeros(shape, v.dtype) if s is None else s.reshape(shape))
+    return found
 
 
 def _with_row(s, z):

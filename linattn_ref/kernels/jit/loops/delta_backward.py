@@ -1,4 +1,4 @@
-"""The backward pass of the delta product, one head: equations (16)-(22) of the reference.
+"""The backward pass of the delta product, one head: equations (16)-(22) of `linattn_ref.attention.chunked_delta`.
 
 A loop over the chunks from the last to the first carries the gradient of the state, ``A`` in the reference, and leaves
 ``R``, which is ``d_v``, and ``d_k``. A loop from the first to the last carries the state, with the ``u`` that was kept

@@ -1,6 +1,6 @@
 """What both passes of the delta product need of a chunk: its rows as they meet the state, and as they meet each other.
 
-The formulas are the reference's. Rows ``i`` of a chunk meet the state through the products ``c_i = g_1 ... g_i`` and
+The formulas are the page's. Rows ``i`` of a chunk meet the state through the products ``c_i = g_1 ... g_i`` and
 ``ratio_Ti = g_{i+1} ... g_T``, which are made by running over the rows forward and backward:
 
     c * Q,   c * E,   ratio_T * K                                                   (CHUNK, C)

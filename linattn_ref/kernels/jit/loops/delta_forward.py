@@ -1,4 +1,4 @@
-"""The forward pass of the delta product, one head: equations (13)-(15) of the reference, a chunk at a time.
+"""The forward pass of the delta product, one head: (13)-(15) of `linattn_ref.attention.chunked_delta`.
 
 The columns of ``S``, ``V``, ``U`` and ``out`` are independent of one another once the pairs are there. They are cut
 into panels, one Vector wide, and for each panel a Block of rows at a time stays in registers::

@@ -1,4 +1,4 @@
-"""The gradient of log gates in the delta product: equation (22) of the reference, a sum in which nothing cancels.
+"""The gradient of log gates in the delta product: equation (22) of the page, a sum in which nothing cancels.
 
 Gate ``i`` stands between row ``l >= i``, which reads, and row ``j < i``, which has written, and its gradient adds up
 what passes between all such pairs. With the state before the chunk as row 0 and that after it as row T + 1,

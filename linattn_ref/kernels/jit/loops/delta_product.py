@@ -1,6 +1,6 @@
-"""The delta product in Numba: `linattn_ref.kernels.reference.delta_product` in chunks, at the speed of matrix products.
+"""The delta rule in Numba, in chunks, at the speed of matrix products.
 
-The formulas are the reference's, (13)-(22). A head is a task, and nothing in it depends on the number of
+The formulas are (13)-(22) of `attention.chunked_delta`. A head is a task, and nothing in it depends on the number of
 threads. Heads may lie anywhere in memory (`heads`); none is copied but a chunk at a time.
 
     `delta_chunk`       rows and pairs of a chunk, products of gates
@@ -25,13 +25,12 @@ import numpy as np
 from linattn_ref.kernels.jit.loops.delta_backward import backward_heads
 from linattn_ref.kernels.jit.loops.delta_forward import forward_heads
 from linattn_ref.kernels.jit.loops.heads import side_by_side, table_of
-from linattn_ref.kernels.reference.delta_product import step
 
 __all__ = ["backward", "forward", "step"]
 
 
 def forward(q, k, v, erase, log_gate, state):
-    """A causal product whose state fades and corrects itself; arguments and results are those of the reference.
+    """A causal product whose state fades and corrects itself.
 
     Parameters
     ----------
@@ -86,6 +85,18 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
     gradients = d_q, d_k, *_rows(v, d_erase, _channels(d_log_gate, v)), d_v
     backward_heads(table_of(*inputs, *gradients), _heads(s), _heads(d_s))
     return d_q, d_k, d_v, d_erase, d_log_gate, d_s
+
+
+def step(q, k, v, erase, log_gate, s):
+    """One row, (1)-(4) of the rule: ``q, k, erase (..., C)``, ``v (..., M)`` -> ``out (..., M)``, in NumPy.
+
+    ``erase`` and ``log_gate (...)`` or ``(..., C)`` may be None; ``s (..., C, M)`` is brought up to date in place.
+    """
+    if log_gate is not None:
+        s *= np.exp(log_gate).reshape(*v.shape[:-1], -1, 1)  # (1)
+    u = v if erase is None else v - (erase[..., None, :] @ s)[..., 0, :]  # (2)
+    s += k[..., :, None] * u[..., None, :]  # (3)
+    return (q[..., None, :] @ s)[..., 0, :]  # (4)
 
 
 # --- At the door ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""The feature map ``elu + 1`` in Numba: `linattn_ref.kernels.reference.elu_plus_one`, once over the memory.
+"""The feature map ``elu + 1`` of `linattn_ref.attention.feature_maps` in Numba, once over the memory.
+
+    phi(x) = x + 1 if x > 0 else exp(x)                      (1)
+    phi'(x) = 1 if x > 0 else exp(x)  =  min(phi(x), 1)      (2)
 
 An array is cut into blocks of rows, about ``BLOCK`` numbers, each a task, and each block into Vectors.
 """
@@ -10,7 +13,7 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel, serial_kernel
 from linattn_ref.kernels.jit.loops.causal_step import step_rows
-from linattn_ref.kernels.jit.loops.heads import give, head_of, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.heads import head_of, side_by_side, table_of
 from linattn_ref.kernels.jit.loops.vector import VECTOR_BYTES, broadcast, lanes, maximum, minimum
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_of, store_row
@@ -18,22 +21,17 @@ from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_of,
 BLOCK = 1 << 13  # numbers
 
 
-def forward(x, *, out=None):
-    """``phi(x)``, written to ``out`` if there is one; and what the gradient needs, which is the same."""
-    phi = np.empty(x.shape, x.dtype) if out is None else to_write(out, x.shape, x.dtype)
-    if x.flags.c_contiguous and phi.flags.c_contiguous and x.nbytes % VECTOR_BYTES == 0:  # rows are short, Vectors not
-        shape = -1, VECTOR_BYTES // x.itemsize
-        write_phi(table_of(x.reshape(shape), phi.reshape(shape)), 1, np.zeros(1, x.dtype))
-    else:
-        _run(write_phi, *side_by_side(x), phi)
-    phi = phi if out is None else give(out, phi)
+def forward(x):
+    """``phi(x)``, and what the gradient needs, which is the same."""
+    phi = np.empty(x.shape, x.dtype)
+    _run(write_phi, x, phi)
     return phi, phi
 
 
 def backward(d_phi, phi):
     """The gradient of ``x``, written over that of ``phi(x)``; new where that is read-only, or its rows have gaps."""
-    d_x, phi = side_by_side(np.require(d_phi, requirements="W"), phi)
-    _run(multiply_by_slope, d_x, phi)
+    d_x = d_phi if d_phi.flags.carray else side_by_side(np.require(d_phi, requirements="W"))[0]
+    _run(multiply_by_slope, phi, d_x)
     return d_x
 
 
@@ -44,13 +42,14 @@ def step(q, k, v, s, z, eps):
     return out
 
 
-def _run(kernel, x, phi):
-    """A kernel on the rows of two arrays, which are short; on rows as long as a Vector where there are no gaps."""
-    if x.nbytes % VECTOR_BYTES == 0 and x.flags.c_contiguous and phi.flags.c_contiguous:
-        x, phi = x.reshape(-1, VECTOR_BYTES // x.itemsize), phi.reshape(-1, VECTOR_BYTES // x.itemsize)
-    elif x.ndim < 2:
-        x, phi = x[None], phi[None]
-    kernel(table_of(x, phi), math.prod(x.shape[:-2]), np.zeros(1, x.dtype))
+def _run(kernel, x, y):
+    """A kernel on two arrays, of which ``y`` has no gaps in a row. Rows are short: without gaps they may be Vectors."""
+    if x.nbytes % VECTOR_BYTES == 0 and x.flags.c_contiguous and y.flags.c_contiguous:
+        x, y = x.reshape(-1, VECTOR_BYTES // x.itemsize), y.reshape(-1, VECTOR_BYTES // x.itemsize)
+    else:
+        x = side_by_side(x)[0]
+        x, y = (x[None], y[None]) if x.ndim < 2 else (x, y)
+    kernel(table_of(x, y), math.prod(x.shape[:-2]), np.zeros(1, x.dtype))
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
@@ -70,10 +69,10 @@ def write_phi(table, heads, zero):
 
 @kernel(table=("heads N W", "heads N W"), zero="1")
 def multiply_by_slope(table, heads, zero):
-    """``d_phi *= phi'`` of the arrays ``d_phi`` and ``phi``, likewise."""
+    """``d_phi *= phi'`` of the arrays ``phi`` and ``d_phi``, likewise."""
     n, tasks = _tasks(table)
     for task in prange(heads * tasks):
-        g, phi = _block(table, 0, task, tasks, n, zero), _block(table, 1, task, tasks, n, zero)
+        phi, g = _block(table, 0, task, tasks, n, zero), _block(table, 1, task, tasks, n, zero)
         for first in range(0, g.shape[1], lanes(g)):
             some_g, some_phi = columns_from(g, first), columns_from(phi, first)
             for i in range(len(g)):

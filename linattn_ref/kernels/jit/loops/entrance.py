@@ -15,15 +15,51 @@ they were seen before, and indices in every call. A step of decoding, which that
 both looked at by the compiled code itself.
 """
 
+import functools
 import inspect
 import math
+import operator
 import re
 
 import numpy as np
 
-__all__ = ["Entrance", "check_indices"]
+from linattn_ref.kernels.jit.loops.threads import process, start_threads
+
+__all__ = ["Entrance", "Kernel", "check_indices"]
 
 REMEMBERED = 4096  # calls
+SHAPE = operator.attrgetter("shape")
+
+
+class Kernel:
+    """A function compiled with threads, and without them for where there can be none, behind its entrance."""
+
+    def __init__(self, threaded, serial, entrance):
+        functools.update_wrapper(self, threaded.py_func)
+        self.threaded, self.serial, self.entrance = threaded, serial, entrance
+
+    def __call__(self, *arguments):
+        entrance, key = self.entrance, []
+        for place, field, _, said in entrance.said:  # what is looked at of each argument
+            x = arguments[place] if field is None else getattr(arguments[place], field)
+            if x is None:
+                key.append(None)
+            elif type(said) is tuple:  # a table of heads
+                key += x[:, 1:3].tobytes(), x[0, 4:].tobytes()
+            elif isinstance(x, tuple):
+                key.append(tuple(map(SHAPE, x)))
+            else:
+                key.append(x.shape)
+        key = tuple(key)
+        if key not in entrance.seen or entrance.indices:
+            entrance.check(arguments, key)
+        layer = process.layer or start_threads()
+        if layer == "serial":
+            return self.serial(*arguments)
+        if layer == "workqueue":
+            with process.turn:
+                return self.threaded(*arguments)
+        return self.threaded(*arguments)
 
 
 class Entrance:
@@ -61,9 +97,8 @@ class Entrance:
             if copies[place] is not arguments[place]:
                 arguments[place][...] = copies[place]
 
-    def check(self, arguments):
-        """Axes, their lengths, and indices."""
-        key = tuple([_key(_field(arguments, place, field), said) for place, field, _, said in self.said])
+    def check(self, arguments, key):
+        """Axes and their lengths, unless arguments with this key were seen before; and indices."""
         lengths = self.seen.get(key)
         if lengths is None:
             lengths = self._check_lengths(arguments)
@@ -118,15 +153,6 @@ def _field(arguments, place, field):
 
 def _whole(arguments):
     return [np.require(x, requirements="CWA") if isinstance(x, np.ndarray) else x for x in arguments]
-
-
-def _key(x, said):
-    """What is looked at of an argument."""
-    if x is None:
-        return None
-    if isinstance(x, tuple):
-        return tuple([one.shape for one in x])
-    return x.shape if isinstance(said, str) else (x.shape, x[:, 1:3].tobytes(), x[0, 4:].tobytes())
 
 
 def _shapes_in(table):

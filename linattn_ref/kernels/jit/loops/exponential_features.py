@@ -56,7 +56,7 @@ def of_queries(exponent, r):
 
 
 def over_all_keys(x_q, x_k, directions, v):
-    """Features, sums and output where all queries see all keys; arguments and results are those of the reference."""
+    """Features, sums and output where all queries see all keys; arguments and results are those of `common`."""
     leading, n, m, c = v.shape[:-2], x_q.shape[-2], v.shape[-1], len(directions)
     x_q, x_k, v = _flat(x_q), _flat(x_k), _flat(v)
     heads, directions = len(v), np.ascontiguousarray(directions.T)  # (W, C)

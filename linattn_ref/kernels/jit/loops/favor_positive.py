@@ -27,7 +27,7 @@ def step(q, k, v, s, z, log_scale, rise, feature_map):
 
     ``s`` and ``z`` are brought up to date; ``log_scale (..., 1 or C)`` is not written to.
     """
-    omega, scale = feature_map
+    omega, scale = feature_map[:2]
     out, r = np.empty(v.shape, v.dtype), np.empty(z.shape, z.dtype)
     r[...] = log_scale
     rows_s, rows_z = _rows(s), _rows(z)

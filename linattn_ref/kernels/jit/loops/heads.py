@@ -14,7 +14,6 @@ import numpy as np
 from numba import njit
 
 from linattn_ref.kernels.jit.loops.views import rows_apart
-from linattn_ref.kernels.reference.buffers import check_out
 
 
 def table_of(*arrays):
@@ -42,18 +41,14 @@ def side_by_side(*arrays):
     return arrays
 
 
-def to_write(out, shape, dtype, name="out"):
+def to_write(out, shape, dtype):
     """``out`` for a kernel to write to; a new array where that is None, or where its rows have gaps."""
-    if out is not None:
-        check_out(out, shape, dtype, name)
-        if side_by_side(out)[0] is out:
-            return out
-    return np.empty(shape, dtype)
+    return out if out is not None and side_by_side(out)[0] is out else np.empty(shape, dtype)
 
 
-def gradients_to_write(gradients, *inputs):
-    """The same for gradients, shaped like their inputs."""
-    return [to_write(out, x.shape, x.dtype, "gradients") for out, x in zip(gradients, inputs, strict=True)]
+def new_like(*arrays):
+    """Arrays without gaps for the gradients of others."""
+    return [np.empty(x.shape, x.dtype) for x in arrays]
 
 
 def give(out, written):

@@ -12,7 +12,7 @@ from numba import get_num_threads
 
 from linattn_ref.kernels.common.saturation import is_saturated
 from linattn_ref.kernels.jit.loops.entrance import check_indices
-from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.heads import give, new_like, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.lsh_meet import check_length
 from linattn_ref.kernels.jit.loops.lsh_runs import backward_round, forward_round, run_length
 
@@ -62,11 +62,8 @@ def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
     return give(out, written), log_sum_exp.reshape(v.shape[:-1])
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale, *, gradients=(None, None, None)):
-    """Gradients of :func:`forward`: ``d_q``, ``d_k``, ``d_v``, shaped like their inputs.
-
-    ``gradients`` are arrays for them to be written to, or None.
-    """
+def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale):
+    """Gradients of :func:`forward`: ``d_q``, ``d_k``, ``d_v``, shaped like their inputs."""
     check_length(q)
     d_out, out, q, k, v = side_by_side(d_out, out, q, k, v)
     order, seen = _flat(order, 2), _flat_count(seen)
@@ -75,7 +72,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     shift = np.where(np.isneginf(log_sum_exp), q.dtype.type(0), log_sum_exp).reshape(row_sum.shape)  # (heads, N)
     careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
     chunks = _chunks(order, chunk, q.dtype)
-    d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)
+    d_q, d_k, d_v = new_like(q, k, v)
     for x in (d_q, d_k, d_v):
         x[...] = 0
     table = table_of(d_out, q, k, v, d_q, d_k, d_v)
@@ -84,7 +81,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
         for r in range(order.shape[1]):
             for parity in (0, 1):
                 backward_round(r, parity, table, some.start, *who, chunk, causal, q.dtype.type(scale), *rows, careful)
-    return tuple(give(*each) for each in zip(gradients, (d_q, d_k, d_v), strict=True))
+    return d_q, d_k, d_v
 
 
 def _heads_at_a_time(order, chunk):

@@ -21,7 +21,7 @@ from linattn_ref.attention.sparse.part import TILE
 from linattn_ref.kernels.common.saturation import is_saturated
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.entrance import check_indices
-from linattn_ref.kernels.jit.loops.heads import give, gradients_to_write, head_of, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.heads import give, head_of, new_like, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
 from linattn_ref.kernels.jit.loops.softmax_tile import (
     KEYS,
@@ -213,15 +213,12 @@ def _hide(scores, key_mask, low, high, start, limits):
 # --- Backward -------------------------------------------------------------------------------------------------------
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, gradients=(None, None, None)):
-    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``.
-
-    ``gradients`` are arrays for them to be written to, or None.
-    """
+def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
+    """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
     d_out, q, k, v = side_by_side(d_out, q, k, v)
     (shift, row_sum), key_mask = shift_and_row_sum(log_sum_exp, d_out, out), flat_mask(key_mask, k)
     careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
-    d_q, d_k, d_v = gradients_to_write(gradients, q, k, v)
+    d_q, d_k, d_v = new_like(q, k, v)
     tasks = min(-(-TASKS // max(len(shift), 1)), -(-k.shape[-2] // TILE))  # a head
     shares = room_for_shares(d_q, tasks)  # (..., tasks, N, D or more)
     for x in (shares, d_k, d_v):
@@ -234,7 +231,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale, *, grad
         if own is not shares:
             _add_rows(table_of(shares, own), len(shift) * tasks, part.queries, shift)
     add_shares(d_q, shares)
-    return tuple(give(*each) for each in zip(gradients, (d_q, d_k, d_v), strict=True))
+    return d_q, d_k, d_v
 
 
 @kernel(

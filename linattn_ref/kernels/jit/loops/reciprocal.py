@@ -29,23 +29,3 @@ def rest(d, like):
     """What a row that was multiplied by :func:`reciprocal` is to be multiplied by still: 1, or that of (1)."""
     left = d * like.dtype.type(POWER_32 if like.itemsize == 4 else POWER_64)
     return like.dtype.type(1) / left if 0 < abs(left) <= OUT_OF_RANGE else like.dtype.type(1)
-
-
-def reciprocals(denominator):
-    """:func:`reciprocal` of an array."""
-    few, power = _out_of_range(denominator), POWER[denominator.dtype]
-    share = np.divide(1, denominator, out=np.zeros_like(denominator), where=(denominator != 0) & ~few)
-    return np.where(few, power, share)
-
-
-def go_on(x, denominator):
-    """``x (..., M)``, whose rows are multiplied by :func:`reciprocal`, by the rest too: a copy, if there is any."""
-    few = _out_of_range(denominator)
-    if not few.any():
-        return x
-    left = np.where(few, denominator, 0) * POWER[denominator.dtype]
-    return x / np.where(few, left, 1)[..., None].astype(x.dtype)
-
-
-def _out_of_range(denominator):
-    return (abs(denominator) <= OUT_OF_RANGE / POWER[denominator.dtype]) & (denominator != 0)

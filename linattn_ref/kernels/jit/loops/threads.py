@@ -20,7 +20,6 @@ limited to some microseconds, unless the user's ``OMP_WAIT_POLICY`` or ``GOMP_SP
 """
 
 import contextlib
-import functools
 import os
 import threading
 import warnings
@@ -36,25 +35,8 @@ if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
 process = SimpleNamespace(layer=None, turn=threading.Lock())
 
 
-class Kernel:
-    """A function compiled with threads, and without them for where there can be none; ``check`` looks at arguments."""
-
-    def __init__(self, threaded, serial, check):
-        functools.update_wrapper(self, threaded.py_func)
-        self.threaded, self.serial, self.check = threaded, serial, check
-
-    def __call__(self, *arguments):
-        self.check(arguments)
-        layer = process.layer or _start_threads()
-        if layer == "serial":
-            return self.serial(*arguments)
-        if layer == "workqueue":
-            with process.turn:
-                return self.threaded(*arguments)
-        return self.threaded(*arguments)
-
-
-def _start_threads():
+def start_threads():
+    """Those of Numba; which layer they are on."""
     numba.get_num_threads()  # starts them
     process.layer = numba.threading_layer()
     return process.layer

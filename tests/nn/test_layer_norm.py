@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from linattn_ref.attention.parts import layer_norm
-from linattn_ref.attention.parts.layer_norm import Params
 from linattn_ref.gradcheck import check_elementwise
+from linattn_ref.nn import layer_norm
+from linattn_ref.nn.layer_norm import Params
 
 
 def draw(shape=(2, 7, 5), dtype=np.float64):
@@ -39,7 +39,7 @@ def test_the_input_is_not_kept():
     """One array of its size, which is what (1) gives."""
     x, params = draw()
     _, saved = layer_norm.forward(x, params)
-    assert sum(part.size for part in saved) == x.size + x.size // 5 + 5
+    assert saved.n.size + saved.s.size == x.size + x.size // 5
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,5 @@ def test_what_backward_refuses():
     y, saved = layer_norm.forward(*draw())
     with pytest.raises(TypeError, match=r"^saved: expected what forward returned second, a layer_norm.Saved"):
         layer_norm.backward(y, (y, saved))
-    with pytest.raises(ValueError, match=r"^d_out: expected shape \(\.\.\., W\) = \(2, 7, 5\), got \(7, 5\)"):
+    with pytest.raises(ValueError, match=r"^d_y: expected shape \(\.\.\., W\) = \(2, 7, 5\), got \(7, 5\)"):
         layer_norm.backward(y[0], saved)
