@@ -869,7 +869,7 @@ for way, other in (("fitted", "mean"), ("convolution", "fitted")):  # in every t
     assert (figure_results.output[way].by_sentence < figure_results.output[other].by_sentence).all()
 assert (error["fitted"] > 0.9 * error["mean"]).all()
 assert (error["one_sentence"] < 0.6 * error["fitted"]).all()
-((svd_of_that_sentence, _),) = linformer_figure.truncated_svd((8,), real, range(1))
+((svd_of_that_sentence, _),) = heads.truncated_svd((8,), real, range(1))
 assert error["one_sentence"][0] < svd_of_that_sentence.mean()
 for way, found in figure_results.matrix.items():
     assert (found.by_layer >= figure_results.matrix["svd"].by_layer).all(), way

@@ -41,6 +41,23 @@ def draw_inputs(seed, n, n_keys, d, m, dtype=np.float64):
 
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# One query and two keys, and a similarity of one feature, $\mathrm{sim}(q, k) = \phi(q)\, \phi(k)$ with
+# $\phi(x) = x + 1$ for $x \ge 0$. The query is 0, so $\phi(q) = 1$. The keys are 2 and 0, so their features are 3 and
+# 1. The values are 10 and 20.
+#
+# - As an average: the weights are $3/4$ and $1/4$, and the output is $7.5 + 5 = 12.5$.
+# - With the bracket moved: add up first, $3 \cdot 10 + 1 \cdot 20 = 50$ and $3 + 1 = 4$, then multiply both by
+#   $\phi(q) = 1$ and divide: $50 / 4 = 12.5$. However many queries there are, the two sums are made once.
+
+# %%
+one_query, two_keys, two_values = np.array([[0.0]]), np.array([[2.0], [0.0]]), np.array([[10.0], [20.0]])
+averaged, _ = linear.forward(one_query, two_keys, two_values, eps=0.0)
+print("by the page:", averaged.item(), " weights:", linear.matrix(one_query, two_keys, eps=0.0))
+same(averaged, 12.5)
+
+# %% [markdown]
 # ## A weighted average, with any weights
 #
 # Row by row, softmax attention is a weighted average of the values, and the weights are made of a *similarity* of the

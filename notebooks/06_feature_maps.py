@@ -66,6 +66,21 @@ N, L, D, M = 5, 7, 4, 3
 q, k, v, d_out = draw_inputs(0, N, L, D, M)
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# The similarity $(x^\top y + 1)^2$ of $x = (1, 2)$ and $y = (3, -1)$ is $(3 - 2 + 1)^2 = 4$. Multiply the square out,
+# and it is an inner product of six features, $1,\ \sqrt2\, x_1,\ \sqrt2\, x_2,\ x_1^2,\ \sqrt2\, x_1 x_2,\ x_2^2$:
+#
+# $$1 \cdot 1 + 2 \cdot 1 \cdot 3 + 2 \cdot 2 \cdot (-1) + 1 \cdot 9 + 2 \cdot (1 \cdot 2)(3 \cdot (-1)) + 4 \cdot 1
+# = 1 + 6 - 4 + 9 - 12 + 4 = 4$$
+
+# %%
+features_x, features_y = (quadratic(1.0).forward(np.array(each))[0] for each in ([1.0, 2.0], [3.0, -1.0]))
+print("features of x:", features_x.round(3), " of y:", features_y.round(3))
+print("their product:", round(features_x @ features_y, 6))
+same(features_x @ features_y, 4)
+
+# %% [markdown]
 # ## The exponential: infinitely many features
 #
 # (The numbers (1) to (5) are those of the docstring of `feature_maps_exact`.)

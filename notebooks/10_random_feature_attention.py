@@ -37,6 +37,30 @@ from linattn_ref.experiments.recurrence import rfa_decay
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# *Features.* With one direction $\omega = \pi / 3$ the features of $x$ are $\cos \omega x$ and $\sin \omega x$. For $q
+# = 1$ and $k = 0$ their product is $\cos\frac\pi3 \cdot 1 + \sin\frac\pi3 \cdot 0 = \frac12$. Over random $\omega$ from
+# $N(0, 1)$ the mean of $\cos \omega (q - k)$ is $e^{-(q - k)^2 / 2} = 0.61$.
+#
+# *A gate.* Three equal keys with the values 0, 1 and 2, and a gate of one half, which takes half of what was there and
+# half of what comes. After the third token the values have the weights $\frac18, \frac14, \frac12$, and the output is
+#
+# $$\frac{\frac18 \cdot 0 + \frac14 \cdot 1 + \frac12 \cdot 2}{\frac18 + \frac14 + \frac12} = \frac{1.25}{0.875} =
+# 1.429$$
+#
+# Without a gate it would be the mean, 1. The recent counts for more:
+
+# %%
+alike, three_values, half = np.zeros((3, 1)), np.array([[0.0], [1.0], [2.0]]), np.full(3, 0.5)
+gated_out, _ = rfa.forward(alike, alike, three_values, np.ones((1, 1)), half, causal=True, eps=0.0)
+print("outputs with a gate of one half:", gated_out.ravel().round(3))
+same(gated_out.ravel(), [0, 2 / 3, 1.25 / 0.875])
+one_direction = np.array([math.cos(math.pi / 3), math.sin(math.pi / 3)]) @ [1, 0]
+many = np.cos(np.random.default_rng(0).standard_normal(100_000)).mean()
+print(f"one direction: {one_direction:.3f}; mean of 100,000: {many:.3f}; exp(-1/2) = {math.exp(-0.5):.3f}")
+
+# %% [markdown]
 # ## Vectors of length 1
 #
 # The similarity of softmax attention, taken apart:

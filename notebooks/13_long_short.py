@@ -38,6 +38,26 @@ from linattn_ref.nn import layer_norm
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# Five tokens with the values 1 to 5, in segments of two, and all scores equal. There is one mixture of all keys, with
+# equal weights: its value is the mean, 3. A query sees the mixture, its own segment and one key on both sides of it:
+#
+# | queries | mixture | near values | output |
+# | --- | ---: | --- | ---: |
+# | 1, 2 | 3 | 1, 2, 3 | $9 / 4 = 2.25$ |
+# | 3, 4 | 3 | 2, 3, 4, 5 | $17 / 5 = 3.4$ |
+# | 5 | 3 | 4, 5 | $12 / 3 = 4$ |
+#
+# One softmax goes over both kinds of keys, near ones and mixtures:
+
+# %%
+no_scores, five_values = np.zeros((5, 2)), np.arange(1.0, 6)[:, None]
+both_out, _ = long_short.forward(no_scores, no_scores, five_values, np.zeros((2, 1)), None, None, window=2)
+print("by the page:", both_out.ravel())
+same(both_out.ravel(), [2.25, 2.25, 3.4, 3.4, 4])
+
+# %% [markdown]
 # ## The short term
 #
 # Cut the sequence into segments of width $w$. All queries of a segment see the same keys: the segment itself and

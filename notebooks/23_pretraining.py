@@ -35,7 +35,7 @@ from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import encoder, masked_tokens
 from linattn_ref.nn import cross_entropy, positions
-from linattn_ref.training import adam, loop, parameters
+from linattn_ref.training import loop, parameters
 
 numba.set_num_threads(1)
 rng = np.random.default_rng(0)
@@ -373,7 +373,7 @@ chapter.table(("n", "weight of the token before, head 1", "of the token behind, 
 # perplexity of 20 here.
 
 # %%
-chapter.source(mlm.task, mlm.own_rates, doc=False)
+chapter.source(mlm.task, mlm.OwnRate, doc=False)
 
 # %%
 WORDS = 20
@@ -396,9 +396,9 @@ def learned(attention, k=64, own_rate=1 / 64, *, steps=400, width=32, layers=1):
     sizes = {"tokens": shape.vocabulary, "places": 64, "width": width, "hidden": 2 * width, "layers": layers}
     below = encoder.draw(begin, **sizes, own=inside.own, dtype=np.float32)
     params = mlm_start.begun(masked_tokens.draw(below, begin), 2, begin)
-    rate, own = partial(mlm.rate, peak=1e-2, steps=steps), partial(mlm.own_rates, ratio=own_rate)
+    rate = partial(mlm.rate, peak=1e-2, steps=steps)
     options = {"betas": (0.9, 0.98), "kernels": jit}
-    settings = loop.Settings(steps, rate, adam, options, clip=1.0, every=steps, own_rates=own)
+    settings = loop.Settings(steps, rate, mlm.OwnRate(own_rate), options, clip=1.0, every=steps)
     text = mlm.Corpus(TRAINING, VALIDATION, "", "made up", "", b"")
     task = mlm.task(text, encoder.Model(inside.mechanisms, 2), shape)
     with tempfile.TemporaryDirectory() as folder:

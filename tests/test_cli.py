@@ -1,4 +1,5 @@
 import errno
+import inspect
 import io
 import json
 import os
@@ -16,6 +17,8 @@ import pytest
 
 from linattn_ref import cli
 from linattn_ref.cli import options
+from linattn_ref.experiments.learning.tasks import TASKS
+from linattn_ref.experiments.publishing.registry import BENCHES
 
 
 @pytest.fixture
@@ -188,6 +191,8 @@ def test_debug_shows_where(tmp_path):
         (["spectrum", "--seed", "x"], "--seed: expected a whole number, at least 0; got 'x'"),
         (["spectrum", "--method", "qr"], "--method: invalid choice"),
         (["figures", "--style", "poster"], "--style: invalid choice"),
+        (["bench", "softmax", "--heads", "0"], "--heads: expected a whole number, at least 1; got '0'"),
+        (["bench", "softmax", "--dtype", "int8"], "--dtype: invalid choice"),
         (["paint"], "invalid choice: 'paint'"),
         ([], "COMMAND"),
         (["bench"], "WHAT"),
@@ -205,6 +210,25 @@ def test_version(capsys):
         cli.main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"linattn-ref {metadata.version('linattn-ref')}\n"
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_the_options_of_a_bench_are_the_arguments_of_its_compute(name, capsys):
+    from linattn_ref.experiments.publishing import catalogue
+
+    bench = BENCHES[name]
+    taken = inspect.signature(catalogue.module_of(bench.figure(name)).compute).parameters
+    found = vars(cli.parser().parse_args(["bench", name]))
+    options = found.keys() - {"debug", "run", "if_interrupted", "out", "style", "resume"}
+    assert options == taken.keys() - {"setting", "sizes", "patience", "where"}
+    assert ("resume" in found) == ("where" in taken)
+    given = {option: taken[option].default for option in options} | dict(bench.defaults)
+    assert all(found[option] in (given[option], None) for option in options)
+    with pytest.raises(SystemExit):
+        cli.main(["bench", name, "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert all(f"--{option.replace('_', '-')}" in said for option in options - {"compile"})
+    assert (f"bout {bench.minutes:g} minute" in said) == (bench.minutes >= 1)
 
 
 @pytest.mark.parametrize("bench", ["linear", "cuda"])
@@ -329,6 +353,24 @@ def test_without_the_extra_help_works_and_a_command_says_what_is_missing():
         r"linattn-ref: error: this needs \w+, which is not installed: pip install 'linattn-ref\[spectrum\]'\n",
         done.stderr,
     )
+
+
+def test_tasks_of_training_have_their_help_without_the_extras():
+    absent = "scipy matplotlib safetensors tokenizers joblib tqdm platformdirs rapidfuzz espeakng_loader soundfile"
+    code = f"""if True:
+        import sys
+        sys.modules.update(dict.fromkeys({absent!r}.split()))
+        from linattn_ref import cli
+        from linattn_ref.experiments.learning.tasks import TASKS
+        for task in TASKS:
+            try:
+                cli.main(["train", task, "--help"])
+            except SystemExit as ended:
+                assert ended.code == 0
+    """
+    done = python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("usage: ") == len(TASKS)
 
 
 def test_importing_the_command_line_is_light():

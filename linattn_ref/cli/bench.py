@@ -42,7 +42,7 @@ def compute_of(figure: str) -> ast.FunctionDef:
 def described(doc: str) -> dict[str, tuple[str, str]]:
     """What a docstring says of parameters: their type, and what they are."""
     entries = re.findall(r"^(\w+) : (.+)\n((?:    .+\n?)+)", doc, re.MULTILINE)
-    return {name: (kind, " ".join(text.replace("`", "").split())) for name, kind, text in entries}
+    return {name: (kind, " ".join(text.replace("`", "").replace("%", "%%").split())) for name, kind, text in entries}
 
 
 def add_options(

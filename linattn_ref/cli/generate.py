@@ -87,7 +87,7 @@ def run_bits(arguments: argparse.Namespace) -> None:
     numbers with their standard errors over the images as JSON.
     """
     from linattn_ref.atomic import check_writable, write_all
-    from linattn_ref.experiments.learning import drawing, images_bits, runs
+    from linattn_ref.experiments.learning import drawing, runs
     from linattn_ref.experiments.publishing.record import json_text, plain
 
     weights = arguments.weights or drawing.SHIPPED
@@ -97,10 +97,10 @@ def run_bits(arguments: argparse.Namespace) -> None:
         raise FileNotFoundError(f"weights: no checkpoint at {weights}")
     runs.check_target(arguments.out)
     check_writable(arguments.out)  # before a minute of counting
-    found = images_bits.compute(
+    found = drawing.measure(
         weights,
         data=arguments.data,
-        images=arguments.images,
+        count=arguments.images,
         command=arguments.command_line,
         progress=partial(watched, unit="batch"),
     )

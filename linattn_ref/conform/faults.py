@@ -147,7 +147,8 @@ def rule_rows(
     s = np.zeros((k.shape[-1], v.shape[-1])) if state is None else np.array(state[0], float)
     if fault == "state_transposed" and state is not None:
         s = s.reshape(s.shape[::-1]).T
-    out, previous = np.zeros((len(q), v.shape[-1])), 1.0
+    out, previous, written, decay = np.zeros((len(q), v.shape[-1])), 1.0, list[Any](), np.ones((1, 1))
+    first, logs = s, 0.0
     for i in range(len(q)):
         log_gate = 0.0 if gate is None or fault == "gate_ignored" else gate[i]
         g = np.exp2(log_gate) if fault == "gate_log2" else np.exp(-log_gate if fault == "gate_sign" else log_gate)
@@ -169,6 +170,12 @@ def rule_rows(
         value = v[i] if beta is None or fault == "beta_of_erase_only" else b * v[i]
         read, s = s, s + (g if fault == "decay_of_own_write" else 1.0) * np.outer(k[i], value - erased)
         out[i] = scale * (q[i] @ (read if fault == "read_before_write" else s))
+        decay, logs = decay * g, logs + np.max(log_gate)
+        written.append((k[i], value - erased, logs))
+        if fault == "decay_missing_within_chunk":
+            out[i] = scale * (q[i] @ (decay * first) + sum((q[i] @ key) * row for key, row, _ in written))
+        if fault == "gates_summed_up":
+            out[i] = scale * sum(np.exp(logs - then) * (q[i] @ key) * row for key, row, then in written)
     return out, (s,)
 
 
@@ -356,6 +363,10 @@ def question_of(name: str, op: str, sizes: dict[str, Any], dtype: str = "float64
         asked = asked.change(key_mask=mask)
     if name == "beta_clipped":
         asked = asked.change(beta=2 * asked.inputs["beta"])
+    if name == "gates_summed_up":
+        gate = asked.inputs["log_gate"].copy()
+        gate[..., 3] = -np.inf
+        asked = asked.change(log_gate=gate)
     if name == "gate_by_cancellation":
         asked = asked.change(log_gate=np.full_like(asked.inputs["log_gate"], -16.0))
     return asked

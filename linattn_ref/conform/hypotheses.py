@@ -348,6 +348,24 @@ def _(x: Question) -> Any:
     return by_rule(x, "write")
 
 
+@output(
+    "decay_missing_within_chunk", "within a chunk queries read what was written without its decay", ("gated_delta",)
+)
+def _(x: Question) -> Any:
+    rule = rule_saved(x)
+    if rule is None:
+        return None
+    first = 0.0
+    if x.state is not None:
+        first = np.cumprod(rule.gate, axis=-2) * rule.q @ x.state[0]
+    return first + np.tril(rule.q @ rule.k.mT) @ rule.u
+
+
+@output("gates_summed_up", "logarithms of gates are summed up and subtracted: -inf - -inf is not a number", GATED)
+def _(x: Question) -> Any:
+    return None  # what is lost depends on the chunks: `diagnose` recognises it by what is lost
+
+
 @output("read_before_write", "a query reads the state before its own token is written", RULES)
 def _(x: Question) -> Any:
     return by_rule(x, "read")
@@ -568,15 +586,24 @@ def _(x: Question, right: Arrays) -> Arrays | None:
     return {"d_q": x.scale * found.q, "d_k": found.k + x.inputs["beta"][..., None] * found.erase}
 
 
-def rule_gradients(x: Question) -> Any:
-    """The gradients of the delta rule's own arguments."""
+def rule_saved(x: Question) -> Any:
+    """What the delta rule itself saved."""
     if inner(x) is None:
         return None
-    q, k = (unit(x.inputs[name]) if x.options.get("normalise", True) else x.inputs[name] for name in "qk")
-    beta = x.inputs["beta"][..., None]
+    normalise = "beta" in x.inputs and x.options.get("normalise", True)
+    q, k = (unit(x.inputs[name]) if normalise else x.inputs[name] for name in "qk")
+    beta = x.inputs["beta"][..., None] if "beta" in x.inputs else None
     state = None if x.state is None else delta_rule.State(*x.state)
-    given = x.scale * q, k, beta * x.inputs["v"], beta * k, x.inputs.get("log_gate")
-    saved = delta_rule.forward(*given, key_mask=x.options.get("key_mask"), state=state)[1]
+    v, e = (x.inputs["v"], None) if beta is None else (beta * x.inputs["v"], beta * k)
+    mask = x.options.get("key_mask")
+    return delta_rule.forward(x.scale * q, k, v, e, x.inputs.get("log_gate"), key_mask=mask, state=state)[1]
+
+
+def rule_gradients(x: Question) -> Any:
+    """The gradients of the delta rule's own arguments."""
+    saved = rule_saved(x)
+    if saved is None:
+        return None
     return delta_rule.backward(x.d_out, saved, d_state=None if x.d_state is None else delta_rule.State(*x.d_state))
 
 
@@ -636,7 +663,7 @@ def diagnose(
             continue
         with np.errstate(all="ignore"):
             guess = each.guess(question, right)
-        if guess is None:
+        if guess is None or not all(np.isfinite(x).all() for x in guess.values()):
             continue
         names = [name for name in right if name in got and name.startswith("d_") == (of == "gradient")]
         names = [name for name in names if of == "output" or name in failed or name in guess]
@@ -644,9 +671,10 @@ def diagnose(
         left = distance(got, {**right, **guess}, names, right) / max(distance(got, right, names, right), 1e-300)
         if left < FITS:
             found.append((each.name, each.sentence, left))
-    if failed == {"d_log_gate"} and not found and cancels(question, got, right, unit_error):
-        each = HYPOTHESES["gate_by_cancellation"]
-        found.append((each.name, each.sentence, 0.0))
+    noise = failed == {"d_log_gate"} and cancels(question, got, right, unit_error)
+    lost = np.isneginf(question.inputs.get("log_gate", 0.0)).any() and np.isnan(got["out"]).any()
+    for name in () if found else ("gate_by_cancellation",) * noise + ("gates_summed_up",) * bool(lost):
+        found.append((name, HYPOTHESES[name].sentence, 0.0))
     return sorted(found, key=lambda x: x[2])
 
 

@@ -7,21 +7,4 @@ makes a corpus of it, ``recordings`` reads a real one, ``transcripts`` turns wha
 
 from linattn_ref import lazy
 
-__all__ = [
-    "cifar",
-    "digits",
-    "duplication",
-    "espeak",
-    "fetch",
-    "filterbank",
-    "npm",
-    "recordings",
-    "reported",
-    "speech",
-    "splits",
-    "subwords",
-    "text",
-    "transcripts",
-]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

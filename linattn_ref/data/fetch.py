@@ -25,8 +25,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import platformdirs
-
 from linattn_ref.atomic import move_into_place
 
 __all__ = [
@@ -104,6 +102,8 @@ DIGITS = Package(
 
 def cache_directory() -> Path:
     """Where packages are kept: ``$LINATTN_REF_CACHE``, or the cache directory of this user on this system."""
+    import platformdirs  # of the extra "spectrum", without which commands have their help
+
     chosen = os.environ.get(CACHE_VARIABLE)
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("linattn_ref", appauthor=False))
 

@@ -21,6 +21,7 @@ APOSTROPHES = str.maketrans({"’": "'", "ʼ": "'", "`": " "})
 LATIN = str.maketrans({"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l"})  # which Unicode does not take apart
 NUMBER = re.compile(r"(?<![^\W_])(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<rest>\d+))?(?![^\W_])")
 SPOKEN = "%&@#*/§"  # signs of punctuation, to Unicode, that stand for a word
+# Not by `num2words`, which writes hyphens, commas and "and", to be taken out again.
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 TEENS = ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
 TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]

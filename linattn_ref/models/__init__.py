@@ -13,19 +13,4 @@
 
 from linattn_ref import lazy
 
-__all__ = [
-    "bert",
-    "causal",
-    "causal_network",
-    "causal_recurrent",
-    "classifier",
-    "decoding",
-    "encoder",
-    "generate",
-    "masked_tokens",
-    "refit",
-    "speech",
-    "speech_lstm",
-]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

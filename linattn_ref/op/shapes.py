@@ -157,7 +157,7 @@ def check(arguments: dict[str, Any], rules: dict[str, Rule], sizes: Sizes, prefi
 def check_array(name: str, x: Any, ndim: int = 2, dtype: Any = None) -> None:
     """``x`` is float32 or float64 (``dtype``, if given) with at least ``ndim`` axes, none of them empty."""
     sizes = {"...": ()} if dtype is None else {"...": (), "dtype": dtype}
-    _check_array(name, x, Axes("float", "*...", tuple("ABC"[:ndim])), sizes)
+    _check_array(name, x, Axes("float", "*...", tuple("ABCDEFGH"[:ndim])), sizes)
 
 
 def _check_array(name: str, x: Any, axes: Axes, sizes: Sizes) -> None:

@@ -48,7 +48,7 @@ __all__ = [
 
 RECORD, LAST, BEST, RESULT = "record.jsonl", "last.safetensors", "best.safetensors", "result.json"
 TIMES = "times.jsonl"  # apart from the record, which is the same bytes each time
-LOCK = ".lock"
+LOCK = ".lock"  # not by `filelock`: the lock itself is one call, and where there are none, a run goes on and says so
 MAY_DIFFER = ("command", "versions", "machine")  # facts, if nothing has been learned yet
 _held: set[tuple[int, Path]] = set()  # thread, folder
 

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from linattn_ref.op import Array
 from linattn_ref.op.options import check_sizes, plain
 from linattn_ref.op.workspace import workspace
 from linattn_ref.training import adam, folder, parameters
@@ -84,8 +83,6 @@ class Settings(NamedTuple):
     seed: int = 0
     # Multiplies the rate, by the record's lines of all evaluations so far: `schedule.plateau`, for instance
     factor: Callable[[Sequence[Mapping[str, Any]]], float] = lambda lines: 1.0
-    # Arrays with a rate of their own, and its ratio to the others': (params) -> [(array, ratio)]
-    own_rates: Callable[[Any], Sequence[tuple[Array, float]]] = lambda params: ()
     # Shortens a gradient in place to the limit ``clip``, and returns the norm that all of it had
     clipped: Callable[[Any, float], float] = by_global_norm
 
@@ -125,10 +122,7 @@ def step(
     norm = settings.clipped(grads, math.inf if settings.clip is None else settings.clip)
     check_step(t, loss, norm, usual, params, grads, partial(_saved, task, settings, t, params))
     rate = settings.learning_rate(t) * settings.factor(lines)
-    before = [(array, array.copy(), ratio) for array, ratio in settings.own_rates(params)]
     state = settings.optimiser.step(params, grads, state, learning_rate=rate, **settings.options)
-    for array, old, ratio in before:  # a step at a tenth of the rate is a tenth of the step
-        array[...] = old + array.dtype.type(ratio) * (array - old)
     return state, Step(loss, norm, rate)
 
 

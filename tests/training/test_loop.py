@@ -83,23 +83,6 @@ def test_the_rate_goes_by_what_evaluations_found(tmp_path):
     assert content(parts) == content(whole)
 
 
-def test_arrays_with_a_rate_of_their_own(tmp_path):
-    """Their first step is that of a run in which all have that rate; with 0 they stay; the others do as ever."""
-
-    def after(name, learning_rate=0.02, own_rates=None, steps=1):
-        how = {"learning_rate": lambda t: learning_rate, "steps": steps, "every": steps}
-        if own_rates is not None:
-            how["own_rates"] = lambda params: [(params.inner.w, own_rates)]
-        return run(tmp_path / name, **how)
-
-    usual, slow, own = after("usual"), after("slow", 0.002), after("own", own_rates=0.1)
-    np.testing.assert_allclose(own.inner.w, slow.inner.w, rtol=0, atol=1e-15)
-    np.testing.assert_array_equal(own.outer.w, usual.outer.w)
-    assert np.abs(usual.inner.w - slow.inner.w).max() > 1e-3
-    held = after("held", own_rates=0.0, steps=5)
-    np.testing.assert_array_equal(held.inner.w, small_run.START.inner.w)
-
-
 def test_runs_of_neighbouring_seeds_share_no_batch(tmp_path):
     """As they would if step ``t`` of seed ``s`` drew what step ``t + 1`` of seed ``s - 1`` draws."""
     drawn = {}

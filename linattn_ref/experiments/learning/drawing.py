@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 import linattn_ref.data
 from linattn_ref.atomic import write_all
+from linattn_ref.data import fetch
 from linattn_ref.experiments.learning import images, runs
 from linattn_ref.experiments.learning.images import Shape
 from linattn_ref.models.causal import Model, Params
@@ -27,7 +28,7 @@ from linattn_ref.op import Array
 from linattn_ref.op.options import check_sizes
 from linattn_ref.training import checkpoint
 
-__all__ = ["SHIPPED", "Network", "bits", "check_png", "draw", "load", "read_image", "write_grid"]
+__all__ = ["SHIPPED", "Bits", "Network", "bits", "check_png", "draw", "load", "measure", "read_image", "write_grid"]
 
 SHIPPED = Path(linattn_ref.data.__file__).with_name("digits_linear.safetensors")
 GAP = 2  # pixels between two images of a grid
@@ -141,6 +142,71 @@ def draw(
     options: dict[str, Any] = {"sample": sample, "temperature": temperature, "way": way, "progress": progress}
     drawn = generate(first, left, network.params, network.model, rng=rng, **options)
     return drawn[:, 1:].reshape(count, *network.shape).astype(np.uint8)
+
+
+# --- On a test set ----------------------------------------------------------------------------------------------------
+
+
+class Bits(NamedTuple):
+    """Bits a pixel of some test images, and of what; standard errors are of the choice of images alone."""
+
+    bits: float  # a pixel, over all of them
+    error: float  # standard error over the images
+    bits_without_first: float  # over all but the first of each image
+    error_without_first: float
+    images: int  # the first so many of the test images
+    weights: str  # the file
+    sha256: str
+    step: int  # of training
+    attention: str
+    head: str
+    facts: dict[str, Any]  # what this was computed with
+
+
+def measure(
+    weights: Path,
+    *,
+    data: Path | None = None,
+    count: int | None = None,
+    command: str = "",
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> Bits:
+    """Read the network and the images, and count, with standard errors over the images.
+
+    Of the choice of the first parameters and of the batches say runs with other seeds.
+
+    Parameters
+    ----------
+    weights : Path
+        See :func:`load`.
+    data : Path, optional
+        See `images.begin`.
+    count : int, optional
+        The first so many; all unless given.
+    command : str
+        For the record.
+    progress : callable
+        ``tqdm.tqdm``, say.
+    """
+    network = load(weights)
+    test = images.read(data, network.facts.get("collection", "mnist")).test
+    pixels = images.middle(test[:count], network.shape[0])
+    each, without_first = bits(network, pixels, progress=progress)
+    return Bits(
+        *_mean_and_error(each),
+        *_mean_and_error(without_first),
+        images=len(pixels),
+        weights=weights.name,
+        sha256=fetch.file_sha256(weights),
+        step=network.step,
+        attention=network.facts["attention"],
+        head=network.head,
+        facts=runs.facts(command, network.facts["seed"]),
+    )
+
+
+def _mean_and_error(each: Array) -> tuple[float, float]:
+    return float(each.mean()), float(np.std(each, ddof=1) / np.sqrt(len(each)))
 
 
 # --- Files ----------------------------------------------------------------------------------------------------------

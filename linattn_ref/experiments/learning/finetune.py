@@ -28,7 +28,6 @@ from linattn_ref.attention import softmax
 from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.experiments.learning import encoder_attention, options
 from linattn_ref.experiments.learning.encoder_attention import Price, Shared
-from linattn_ref.experiments.learning.finetune_fit import fit_projections
 from linattn_ref.experiments.learning.learn import Ready, rate, result, settings
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
@@ -185,6 +184,8 @@ def begin(
         checkpoint.restore(params, checkpoint.load(start_from / loop.BEST), "params")
     own, fit = inside.own, None
     if fitted:
+        from linattn_ref.experiments.learning.finetune_fit import fit_projections  # it needs SciPy, --help does not
+
         texts, rng = given["training"], np.random.default_rng([seed, 2])
         found_fit = fit_projections(params.encoder, exact, texts.tokens, texts.key_mask, k=k, sharing=sharing, rng=rng)
         own, fit = found_fit.own, {"pooled": found_fit.pooled, "fitted": found_fit.fitted}

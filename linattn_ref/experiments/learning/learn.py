@@ -87,12 +87,8 @@ def run(
         facts = runs.facts(command, how.seed, steps=how.steps, **ready.facts)
         params = loop.run(ready.task, ready.params, how, out, facts=facts, resume=resume, progress=progress)
         for name, text in ready.ended(params).items():
-            write_all({out / name: partial(_write, text=text)})
+            write_all({out / name: partial(Path.write_text, data=text, encoding="utf-8")})
         return Learned(params, runs.read(out), ready)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def result(**measured: Any) -> dict[str, str]:

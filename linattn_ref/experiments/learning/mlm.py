@@ -39,7 +39,7 @@ from linattn_ref.op import Array
 from linattn_ref.training import adam, loop, parameters
 from linattn_ref.training.checks import check_peak, check_rate
 
-__all__ = ["QUICK", "Corpus", "Hidden", "Shape", "begin", "corpus", "hide", "task"]
+__all__ = ["QUICK", "Corpus", "Hidden", "OwnRate", "Shape", "begin", "corpus", "hide", "task"]
 
 HIDDEN = 0.15  # of the tokens
 TO_MASK, TO_RANDOM = 0.8, 0.1  # of the hidden ones
@@ -183,15 +183,30 @@ def _sum(scores: Array, targets: Tokens) -> Array:
     return np.array([len(targets) * float(cross_entropy.forward(scores, targets, kernels=jit)[0]), len(targets)])
 
 
-def own_rates(params: Params, ratio: float) -> list[tuple[Array, float]]:
-    """Linformer's projections, each once, with ``ratio`` for their rate.
+class OwnRate(NamedTuple):
+    """Adam, with ``ratio`` times the rate of all else for Linformer's projections.
 
     A step of Adam moves each number by about the rate. A row of a projection is a sum over ``n`` tokens: moved by the
     rate, all in the gradient's sign, it changes ``n`` times as much, and with it what the layers above have learned.
     """
-    blocks = params.encoder.blocks if ratio != 1 else ()
-    arrays = {id(array): array for block in blocks for _, array in parameters.leaves(block.attention.own)}
-    return [(array, ratio) for array in arrays.values()]
+
+    ratio: float
+
+    def init_state(self, params: Params) -> adam.State:
+        return adam.init_state(params)
+
+    def step(self, params: Params, grads: Params, state: adam.State, **options: Any) -> adam.State:
+        before = [(array, array.copy()) for array in projections(params)]
+        state = adam.step(params, grads, state, **options)
+        for array, old in before:  # a step at a tenth of the rate is a tenth of the step
+            array[...] = old + array.dtype.type(self.ratio) * (array - old)
+        return state
+
+
+def projections(params: Params) -> list[Array]:
+    """Linformer's, each once."""
+    found = (array for block in params.encoder.blocks for _, array in parameters.leaves(block.attention.own))
+    return list({id(array): array for array in found}.values())
 
 
 # --- A run ------------------------------------------------------------------------------------------------------------
@@ -223,7 +238,7 @@ def begin(
     attention, k, sharing, pooled
         As in `encoder_attention`; a ``k`` of 0 is a quarter of the length.
     own_rate : float, optional
-        The learning rate of Linformer's projections, times the others': ``1 / n`` unless given, see `own_rates`; with
+        The learning rate of Linformer's projections, times the others': ``1 / n`` unless given, see `OwnRate`; with
         0 they stay what they were at the beginning.
     drawn : bool
         The network begins as it is drawn, not as `mlm_start` has it.
@@ -262,9 +277,8 @@ def begin(
         steps,
         seed,
         partial(rate, peak=peak, steps=steps),
-        adam,
+        OwnRate(ratio),
         every=max(1, steps // 20),
-        own_rates=partial(own_rates, ratio=ratio if is_linformer else 1.0),
         options={"betas": (0.9, 0.98), "weight_decay": 0.01, "decoupled": True},
     )
     facts = {

@@ -139,17 +139,13 @@ def gather(folder: Path, target: Path, weights: Sequence[str] = ()) -> dict[str,
         contents[beside(target, name)] = _half(folder / name)
     for path in contents:
         check_writable(path)
-    write_all({path: partial(_write, content=content) for path, content in contents.items()})
+    write_all({path: partial(Path.write_bytes, data=content) for path, content in contents.items()})
     return found
 
 
 def beside(target: Path, name: str) -> Path:
     """Where :func:`gather` writes the weights of the run of that name."""
     return target.with_name(f"{target.stem}-{name}.safetensors")
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
 
 
 def _thinned(run: Run) -> Run:
@@ -190,7 +186,7 @@ def keep_weights(out: Path, target: Path) -> None:
         ``target`` lies in the folder of a run, whose own checkpoints have such names.
     """
     check_target(target)
-    write_all({target: partial(_write, content=_half(out))})
+    write_all({target: partial(Path.write_bytes, data=_half(out))})
 
 
 def _half(out: Path) -> bytes:

@@ -25,7 +25,6 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from linattn_ref.attention import linear, reformer, softmax
 from linattn_ref.data import recordings
@@ -292,6 +291,8 @@ def begin(
 
 def read(folder: Path | None, cut: int | None, say: Callable[[str], object]) -> Corpus:
     """The recordings in a folder; or the synthesised corpus, or a small one like it."""
+    from tqdm import tqdm
+
     bar = partial(tqdm, file=sys.stderr, disable=None)
     if folder is not None:
         return recordings.read(folder, say=say, progress=partial(bar, unit="sound"))

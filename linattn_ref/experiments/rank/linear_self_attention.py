@@ -113,7 +113,7 @@ def draw(results: Results) -> Figure:
     theorem's own unit |softmax(w)| |V|, for values of mean 1 and of mean 0. With growing k it tends to the error of
     answering 0, whatever delta is; the projection of Theorem 1, which needs the matrix P, goes on falling. Right:
     how far the weights are from 1/k. They are exactly 1/k, the same for every query, long before delta is the
-    paper's 1/2^n.
+    paper's 2^-n.
     """
     figure, axes = style.figure(1, 3, height=0.5)
     axes[1].sharey(axes[0])
@@ -128,7 +128,7 @@ def draw(results: Results) -> Figure:
 
 
 def _draw_errors(axis: Axes, results: Results, curves: Results) -> None:
-    names = (f"δ = 1/2^{results.length}", f"δ = 1/{results.length}", "δ = 1")
+    names = (f"δ = $2^{{-{results.length}}}$", f"δ = 1/{results.length}", "δ = 1")
     looks = ((style.VERMILLION, "o"), (style.ORANGE, "s"), (style.PURPLE, "^"))
     for row, name, (colour, marker) in zip(curves.linformer, names, looks, strict=True):
         axis.plot(results.dimensions, row, marker, mfc="none", color=colour, label=name)
@@ -155,4 +155,4 @@ def _draw_dependence(axis: Axes, results: Results) -> None:
         place = int(np.argmin(values))  # the first that is 0
         gone, last = results.exponents[place], values[place - 1]
         labels.at(axis, gone, last, f"{name}:\n0 from m = {gone}", colour, **where)
-    axis.set(title="largest |k weight − 1|", xlabel="m, for δ = 1/2^m", yscale="log")
+    axis.set(title="largest |k weight − 1|", xlabel="$m$, for δ = $2^{-m}$", yscale="log")

@@ -118,7 +118,7 @@ def _draw_needed(middle: Axes, right: Axes, results: Results) -> None:
     for ((event, _), label), growth in zip(GROWTHS.items(), results.growth, strict=True):
         axis = right if event == "vector" else middle
         fitted = round(growth.measured_slope if axis is middle else growth.exponent, 1) + 0.0  # no "-0.0"
-        slope = f": slope {fitted:.1f}" if axis is middle else f":\nn^{fitted:.1f}"
+        slope = f": slope {fitted:.1f}" if axis is middle else f":\n$n^{{{abs(fitted):.1f}}}$"
         steep = {"ha": "right", "xytext": (-4, 4)} if growth.exponent > 0.5 else {"xytext": (0, 6)}
         k, low, high = np.array([(each.measured, each.low, each.high) for each in growth.needed]).T
         colour = COLOURS[drawn[axis]]

@@ -161,7 +161,7 @@ def _draw_rounds(axis: Axes, results: Results) -> None:
 
 
 def _draw_cost(axis: Axes, results: Results) -> None:
-    for each, colour in zip(results.by_chunk, style.sequence(len(results.by_chunk), "plasma"), strict=True):
+    for each, colour in zip(results.by_chunk, style.sequence(len(results.by_chunk), "copper"), strict=True):
         axis.plot(each.met, each.recall, "o-", color=colour)
         x, y = each.met[0], each.recall[0]
         name = f"chunks of {each.chunk}" if each.chunk == results.by_chunk[0].chunk else str(each.chunk)

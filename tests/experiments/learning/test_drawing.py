@@ -12,7 +12,7 @@ import pytest
 from linattn_ref import cli
 from linattn_ref.data import fetch
 from linattn_ref.data.digits import Digits
-from linattn_ref.experiments.learning import drawing, images, images_bits, images_drawn, runs
+from linattn_ref.experiments.learning import drawing, images, images_drawn, runs
 from linattn_ref.experiments.learning.images import Shape
 from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.lecture.live import weights
@@ -281,7 +281,7 @@ def test_what_is_done_to_a_prefix_image_reaches_the_user(tmp_path, monkeypatch, 
 
 def test_bits_that_could_not_be_written_are_not_counted(tmp_path, monkeypatch, capsys):
     counted = []
-    monkeypatch.setattr(images_bits, "compute", lambda *_, **__: counted.append(True))
+    monkeypatch.setattr(drawing, "measure", lambda *_, **__: counted.append(True))
     (tmp_path / "file").touch()
     (tmp_path / "folder.json").mkdir()
     for out in (tmp_path / "folder.json", tmp_path / "file" / "bits.json"):
@@ -313,7 +313,7 @@ def test_bits_are_not_written_over_the_weights(tmp_path, monkeypatch, capsys):
 def test_bits_are_written_with_their_errors(tmp_path, monkeypatch, capsys):
     write_checkpoint(tmp_path / "w.safetensors")
     pixels = np.random.default_rng(0).integers(0, 256, (5, 28, 28)).astype(np.uint8)
-    monkeypatch.setattr(images_bits, "read", lambda *_: Digits(pixels, np.zeros(5), pixels, np.zeros(5)))
+    monkeypatch.setattr(images, "read", lambda *_: Digits(pixels, np.zeros(5), pixels, np.zeros(5)))
     words = ["bits", "--weights", str(tmp_path / "w.safetensors"), "--out", str(tmp_path / "bits.json")]
     assert cli.main([*words, "--images", "4"]) == 0
     assert "of 4 test images" in capsys.readouterr().out

@@ -8,7 +8,9 @@ from linattn_ref.attention import linformer, softmax
 from linattn_ref.data import subwords
 from linattn_ref.experiments.learning import encoder_attention, learn, mlm, mlm_start, ngrams
 from linattn_ref.models import encoder, masked_tokens
+from linattn_ref.nested import map_arrays
 from linattn_ref.nn import mechanism
+from linattn_ref.training import adam, parameters
 
 TINY = mlm.Shape(width=16, hidden=32, heads=2, layers=1, length=16, tokens=128, vocabulary=300)
 
@@ -71,6 +73,22 @@ def test_all_pieces_begin_nearly_equal():
     tokens, chosen = rng.integers(0, 50, (4, 16)), np.arange(64)
     scores, _ = masked_tokens.forward(tokens, params, encoder.Model(mechanism.of(softmax), 2), chosen=chosen)
     assert scores.std() < 0.3  # nats
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.1, 1.0])
+def test_a_step_of_the_projections_is_a_part_of_adams(ratio):
+    """All other numbers move as ever; what two layers share moves once."""
+    rng, shared = np.random.default_rng(0), np.full((2, 4), 0.25)
+    below = encoder.draw(rng, tokens=5, places=4, width=4, hidden=4, layers=2, own=[(shared, shared)] * 2)
+    drawn = masked_tokens.draw(below, rng)
+    (_, start), (_, usual), (_, own) = (parameters.flatten(drawn) for _ in range(3))
+    grads = map_arrays(lambda x: rng.standard_normal(x.shape), drawn)
+    adam.step(usual, grads, adam.init_state(usual), learning_rate=0.01)
+    optimiser = mlm.OwnRate(ratio)
+    optimiser.step(own, grads, optimiser.init_state(own), learning_rate=0.01)
+    for (name, before), (_, whole), (_, part) in zip(*map(parameters.leaves, (start, usual, own)), strict=True):
+        np.testing.assert_allclose(part - before, (ratio if ".own." in name else 1) * (whole - before), atol=1e-15)
+    assert np.abs(usual.encoder.blocks[0].attention.own[0] - shared).min() > 1e-3
 
 
 @pytest.mark.slow
