@@ -326,6 +326,23 @@ def test_a_small_difference_of_large_numbers_is_rounded_as_they_are(check, size)
             assert check(forward, lambda d_out, p: 1.01 * backward(d_out, p), x, rng=seed).failed
 
 
+@pytest.mark.parametrize("large", [1e4, 1e6])
+@CHECKS
+def test_an_output_with_a_grain_is_right(check, large):
+    """Whose steps are those of much larger numbers that were subtracted again."""
+
+    def forward(x):
+        return (np.tanh(x) + large) - large, x
+
+    def backward(d_out, x):
+        return d_out * (1 - np.tanh(x) ** 2)
+
+    for seed in range(5):
+        x = np.random.default_rng(seed).standard_normal(6)
+        assert not check(forward, backward, x, rng=seed).failed
+        assert check(forward, lambda d_out, x: 1.02 * backward(d_out, x), x, rng=seed).failed
+
+
 @pytest.mark.parametrize("where", [0.0, 1e-3, 1.0, -4.0, 1e4])
 def test_the_step_is_scaled_as_documented(where):
     """``h`` is ``step * max(1, |x_j|)``, entry by entry, and of the root mean square for a direction."""

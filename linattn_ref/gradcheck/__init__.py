@@ -37,7 +37,9 @@ difference of large numbers, shorter steps show.
 An entry is *right* where both sides agree and an error of one percent in the largest gradient of its input would have
 been found, *wrong* where they differ by more than rounding can, and *inconclusive* where neither can be said, as for
 ``f + 1e18``. Only if all are right is the report ``ok``; ``report.reason`` says what could not be told. An input whose
-gradients all lie below 1e-8 of another's (queries of a saturated softmax beside its values) may pass with zeros.
+gradients all lie below 1e-8 of another's (queries of a saturated softmax beside its values) may pass with zeros. Where
+``forward`` subtracts numbers 1e7 times as large as what is left of them, one right gradient in a hundred is called
+wrong, since their rounding shows in too few steps; where they are 1e6 times as large, none of 400 was.
 
 Both passes have to be functions: that they leave ``d_out`` and their inputs alone, and that ``forward`` gives the same
 output again, is checked first.

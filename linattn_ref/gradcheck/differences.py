@@ -67,8 +67,10 @@ class Line:
             # be larger than what is left of them: shorter steps show how far they are rounded.
             rounding = np.fmax.accumulate(apart * steps[:-2])
             jumps = abs(numeric * steps)
-            jump = jumps[jumps > 0].min(initial=MARGIN * EPS * max(1.0, rms(self.x)))
-            if (jumps == 0).any() and (jumps == jump).any():  # too short to move anything: out goes on by such jumps
+            jump, first = jumps[jumps > 0].min(initial=np.inf), int((jumps > 0).argmax())
+            fine = jump <= MARGIN * EPS * max(1.0, rms(self.x))
+            goes_on = first + 2 < len(steps) and 0.8 < numeric[first + 2] / numeric[first + 1] < 1.25
+            if (jumps == 0).any() and (fine or goes_on):  # too short to move anything: out goes on by such jumps
                 rounding = np.fmax(rounding, jump)
             errors = np.maximum(apart[:-1], apart[1:]) / 10
             errors += (4 * EPS * pair.magnitude + rounding[:-1]) / steps[1:-2]

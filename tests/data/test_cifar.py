@@ -37,6 +37,7 @@ def test_a_record_is_a_label_and_three_planes(written):
         (b"", "expected records of 3073 bytes, got 0 bytes"),
         (bytes(3074), "expected records of 3073 bytes, got 3074 bytes"),
         (bytes([77]) + bytes(3072), "expected labels 0 to 9, got 77"),
+        (bytes([10]) + bytes(3072), "expected labels 0 to 9, got 10"),
     ],
 )
 def test_what_is_no_such_file_is_an_error(written, content, told):

@@ -5,7 +5,7 @@ import pytest
 
 from linattn_ref.attention import softmax
 from linattn_ref.models import causal, classifier, encoder
-from linattn_ref.nn import dropout, mechanism
+from linattn_ref.nn import dropout, mechanism, no_norm, post_norm, pre_norm
 
 READ = np.random.default_rng(0).integers(5, size=(2, 6))
 WIDTH, LAYERS = 8, 3
@@ -20,14 +20,19 @@ def drawn_for(masks, p):
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3])
-@pytest.mark.parametrize("module", [causal, encoder, classifier])
-def test_every_layer_of_a_model_drops(module, p):
+@pytest.mark.parametrize(
+    ("module", "block"),
+    [(causal, pre_norm), (causal, post_norm), (causal, no_norm), (encoder, post_norm), (classifier, pre_norm)],
+    ids=lambda module: module.__name__.rpartition(".")[2],
+)
+def test_every_layer_of_a_model_drops(module, block, p):
     inside = mechanism.of(softmax, **({"causal": True} if module is causal else {}))
     below = causal if module is causal else encoder
-    params = below.draw(np.random.default_rng(1), tokens=5, places=6, width=WIDTH, hidden=16, layers=LAYERS)
+    sizes = {"tokens": 5, "places": 6, "width": WIDTH, "hidden": 16, "layers": LAYERS}
+    params = below.draw(np.random.default_rng(1), **sizes, **({"block": block} if module is causal else {}))
     if module is classifier:
         params = classifier.draw(params, 3, np.random.default_rng(2))
-    model = below.Model(inside, heads=2, dropout=p)
+    model = below.Model(inside, heads=2, dropout=p, block=block)
     rng = np.random.default_rng(5)
     module.forward(READ, params, model, rng=rng)
     masks = [(*READ.shape, WIDTH)] * (1 + 2 * LAYERS) + [(len(READ), WIDTH)] * (module is classifier)

@@ -221,6 +221,12 @@ def test_buckets_may_be_numpys_beside_a_mask_there():
         assert isinstance(saved.order, Tensor)
 
 
+def test_a_single_number_may_be_numpys():
+    q, k, v = (Tensor(x) for x in np.random.default_rng(0).standard_normal((3, 5, 4)))
+    results = [softmax.forward(q, k, v, scale=scale, kernels=room())[0] for scale in (0.25, np.array(0.25))]
+    np.testing.assert_array_equal(*map(get, results))
+
+
 def test_vectors_of_another_width_are_refused_there_too():
     q, k, v = (Tensor(x) for x in np.ones((3, 2, 5, 4)))
     with pytest.raises(ValueError, match=r"^k: expected shape \(\.\.\., L, D\)"):
