@@ -167,8 +167,7 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
 
     def check_and_run(key: Any, args: Any, options: Any) -> Any:
         given = options_of_entry(options)
-        extras, backend = dict(given), given.get("kernels", PAGES)
-        extras.pop("kernels", None)
+        backend, extras = given.get("kernels", PAGES), {option: x for option, x in given.items() if option != "kernels"}
         if model_at is not None and (len(args) > model_at or "model" in options):
             backend = getattr(args[model_at] if len(args) > model_at else options["model"], "kernels", PAGES)
             backend = importlib.import_module(backend) if isinstance(backend, str) else backend
@@ -202,8 +201,9 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         usual = [x for x in axes if x in options and options[x] is axes[x] and not own]
         untaken = [x for x in given if x not in takes]
         overwrites = given.get("overwrite_state", False)
-        by_run = given.get("like") is not None or (own and overwrites) or (given.get("out") is not None and own)
-        by_run = by_run or ("out" in untaken and given["out"] is not None)
+        by_run = (
+            given.get("like") is not None or (own and overwrites) or ("out" in untaken and given["out"] is not None)
+        )
         return Code(*code[:2], (*usual, *untaken), overwrites and not own and "overwrite_state" in takes, by_run)
 
     def enter_half(args: Any, options: Any, extras: Any, dtype: Any) -> Any:
