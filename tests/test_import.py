@@ -91,12 +91,11 @@ def test_importing_adds_little_to_numpy(name):
 # Each may import what stands above it, and itself; those of one tuple do not know each other.
 LAYERS = (
     ("op",),
-    ("nn.layer_norm",),  # made of nothing, and part of the Long-Short Transformer
     ("attention",),
     ("nn", "training"),
     ("kernels.common",),
     ("kernels.jit", "kernels.cuda"),
-    ("models", "theory", "data"),
+    ("models", "theory", "data", "conform", "gradcheck"),
     ("experiments",),
     ("cli_options",),
     ("cli_bench", "cli_train"),

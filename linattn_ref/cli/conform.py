@@ -3,10 +3,12 @@
 import argparse
 import ast
 import importlib
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from linattn_ref import atomic
 from linattn_ref.cli.options import add_command, at_least, say, tell
 
 __all__ = ["add_conform"]
@@ -21,7 +23,7 @@ def run_conform(arguments: argparse.Namespace) -> int:
 
     Exit status 0: all that is offered passes. 1: a check fails. 2: nothing could be run.
     """
-    from linattn_ref.conform import faults, files
+    from linattn_ref.conform import files
     from linattn_ref.conform.checks import CHECKS
     from linattn_ref.conform.questions import OPS
     from linattn_ref.conform.report import Report
@@ -32,7 +34,7 @@ def run_conform(arguments: argparse.Namespace) -> int:
             say(f"{each.name}: {each.why}")
         return 0
     if arguments.confusion:
-        faults.save(arguments.confusion, arguments.command_line)
+        save_confusion(arguments.confusion, arguments.command_line)
         say("wrote", arguments.confusion)
         return 0
     if arguments.write:
@@ -67,6 +69,16 @@ def run_conform(arguments: argparse.Namespace) -> int:
             report.save(path)
             say("wrote", path)
     return 0 if report.ok else 1
+
+
+def save_confusion(path: Path, command: str) -> None:
+    """Write which planted mistakes are taken for which, and what that was made with."""
+    from linattn_ref.conform import faults
+    from linattn_ref.experiments.publishing.record import versions
+
+    fits = {"shapes": faults.SHAPES, "fits": faults.confusion()}
+    text = json.dumps({"command": command, "versions": versions(("numpy",)), **fits}, indent=1) + "\n"
+    atomic.write_all({path: lambda at: at.write_text(text, encoding="utf-8")})
 
 
 def mapping_of(arguments: argparse.Namespace) -> Any:

@@ -18,11 +18,12 @@ True
 no scale is applied
 
 What is judged and how it is called is in `target.py`, the right answers in `questions.py`, how far off they may be in
-`budget.py`, the checks in `checks.py`, and what people get wrong in `hypotheses.py`.
+`budget.py`, the checks in `checks.py`, and what people get wrong in `wrong_outputs.py` and
+`wrong_gradients.py`.
 """
 
 from linattn_ref.conform.checks import CHECKS
-from linattn_ref.conform.hypotheses import HYPOTHESES
+from linattn_ref.conform.diagnosis import HYPOTHESES
 from linattn_ref.conform.report import Outcome, Report
 from linattn_ref.conform.run import check
 from linattn_ref.conform.target import Mapping, NotATarget

@@ -1,8 +1,7 @@
 """The checks: each a name, one sentence why, and the questions that it asks.
 
-A check is a generator of trials, a question and what to compare; :class:`Judge` answers them, or says why a
-target offers nothing to check. What a kernel must be, beyond equal numbers (inputs unaltered, the same numbers twice,
-one pass equal to pieces), is a few lines here.
+A check is a generator of trials, which a :class:`~linattn_ref.conform.judge.Judge` answers. What a kernel must be,
+beyond equal numbers (inputs unaltered, the same numbers twice, one pass equal to pieces), is a few lines here.
 """
 
 from __future__ import annotations
@@ -14,46 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.conform.budget import allowed, is_blind
-from linattn_ref.conform.questions import OPS, Arrays, Question, answer, ask, rounded
-from linattn_ref.conform.target import Answer, Target
+from linattn_ref.conform.budget import allowed
+from linattn_ref.conform.judge import Judge, Trial, compare
+from linattn_ref.conform.questions import OPS, Question, answer, rounded
 
-__all__ = ["CHECKS", "Check", "Judge", "Place", "Trial"]
-
-
-class Place(NamedTuple):
-    """One array, at the entry that is off by the most and at the first that is off by more than is allowed."""
-
-    array: str
-    worst: float  # in units of the budget
-    at: tuple[int, ...]  # the first that is off by too much, or else the worst
-    got: float
-    expected: float
-    allowed: float
-    trial: str
-    by_token: tuple[float, ...] = ()  # the worst of each token
-    blind: bool = False
-
-    @property
-    def ok(self) -> bool:
-        return self.worst <= 1 and not self.blind
-
-    def __str__(self) -> str:
-        if self.blind:
-            return f"{self.array}: cannot be judged, zeros would pass"
-        at = ", ".join(map(str, self.at))
-        off = f"off by {abs(self.got - self.expected):.2g}, allowed {self.allowed:.2g}"
-        return f"{self.array}[{at}]: got {self.got:.6g}, expected {self.expected:.6g}, {off}"
-
-
-class Trial(NamedTuple):
-    """A question that was answered."""
-
-    note: str  # what is special
-    question: Question
-    got: Answer
-    right: Arrays
-    places: list[Place]
+__all__ = ["CHECKS", "Check"]
 
 
 class Check(NamedTuple):
@@ -76,80 +40,6 @@ def check(*needs: str, ops: tuple[str, ...] = tuple(OPS)) -> Callable[[Any], Any
         return function
 
     return register
-
-
-class Judge:
-    """Asks a target, and compares."""
-
-    def __init__(self, target: Target, seed: int = 0, full: bool = False) -> None:
-        self.target, self.full, self.seed = target, full, seed
-        self.rng = np.random.default_rng(seed)
-
-    def ask(self, **options: Any) -> Question:
-        """A question with what the target has built in."""
-        fixed = self.target.mapping.fixed
-        kept = {name: x for name, x in options.items() if name not in fixed}
-        if "causal" in kept and not self.target.offers("causal"):
-            del kept["causal"]
-        normalise = {"normalise": True} if self.target.offers("normalise") else {}
-        given = {"gate_per": self.target.mapping.gate, "dtype": self.target.dtype, **normalise, **fixed, **kept}
-        if given.get("state") and "causal" in OPS[self.target.op].options:
-            given["causal"] = True
-        if self.target.mapping.layout == "packed":
-            given.setdefault("leading", (1, 4))
-        return ask(self.target.op, self.rng, **given)
-
-    def trial(self, note: str, question: Question, only: tuple[str, ...] | None = None, **how: Any) -> Trial:
-        """Ask, and compare all that came back, or the arrays of these names only."""
-        got = self.target.answer(question, **how)
-        right = answer(question)
-        budget = allowed(question, right, self.target.dtype)
-        names = [name for name in right if name in got.arrays and (only is None or name in only)]
-        return Trial(
-            note,
-            question,
-            got,
-            right,
-            [self.compare(note, name, got.arrays[name], right[name], budget[name], question) for name in names],
-        )
-
-    def compare(
-        self, note: str, name: str, got: np.ndarray, right: np.ndarray, budget: Any, question: Question | None = None
-    ) -> Place:
-        """One array with what it should be."""
-        if got.shape != right.shape:
-            raise ValueError(f"{name}: expected shape {right.shape} (heads before tokens), got {got.shape}")
-        budget = np.broadcast_to(np.asarray(budget, float), right.shape)
-        off = abs(got - right)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(off == 0, 0.0, off / budget)
-        ratio = np.where(np.isfinite(got), ratio, np.inf)
-        if not ratio.size:
-            return Place(name, 0.0, (), 0.0, 0.0, 0.0, note)
-        at = int((ratio > 1).argmax()) if (ratio > 1).any() else int(ratio.argmax())
-        index = tuple(map(int, np.unravel_index(at, ratio.shape)))
-        by_token: tuple[float, ...] = ()
-        if question is not None and name not in ("s", "z", "d_s", "d_z"):
-            axis = question.axis("d_out" if name == "out" else name.removeprefix("d_")) % ratio.ndim
-            by_token = tuple(ratio.max(axis=tuple(i for i in range(ratio.ndim) if i != axis)).tolist())
-        return Place(
-            name,
-            float(ratio.max()),
-            index,
-            float(got[index]),
-            float(right[index]),
-            float(budget[index]),
-            note,
-            by_token,
-            is_blind(right, budget),
-        )
-
-    def same(
-        self, note: str, first: Trial, name: str, got: np.ndarray, expected: np.ndarray, budget: Any = 0.0
-    ) -> Trial:
-        """Something else that must hold of a trial's answer."""
-        question = first.question if name in first.right else None
-        return first._replace(note=note, places=[self.compare(note, name, got, expected, budget, question)])
 
 
 @check()
@@ -320,7 +210,7 @@ def pieces(judge: Judge) -> Iterator[Trial]:
         trial = Trial(note, question, last._replace(arrays=found), right, [])
         names = [name for name in found if name in right and not name.startswith("d_")]
         yield trial._replace(
-            places=[judge.compare(note, name, found[name], right[name], budget[name], question) for name in names]
+            places=[compare(note, name, found[name], right[name], budget[name], question) for name in names]
         )
 
 
@@ -401,7 +291,7 @@ def inputs_kept(judge: Judge) -> Iterator[Trial]:
     """A call leaves its inputs as they were."""
     trial = judge.trial("", judge.ask(causal=True))
     kept = [
-        judge.compare("", name, np.array([float(name in trial.got.altered)]), np.zeros(1), 0.0)
+        compare("", name, np.array([float(name in trial.got.altered)]), np.zeros(1), 0.0)
         for name in trial.question.inputs
     ]
     yield trial._replace(places=[place._replace(array=f"altered_{place.array}") for place in kept])
@@ -414,7 +304,7 @@ def same_twice(judge: Judge) -> Iterator[Trial]:
     again = judge.target.answer(trial.question)
     yield trial._replace(
         places=[
-            judge.compare("again", name, again.arrays[name], x, 0.0, trial.question)
+            compare("again", name, again.arrays[name], x, 0.0, trial.question)
             for name, x in trial.got.arrays.items()
             if name in trial.right
         ]

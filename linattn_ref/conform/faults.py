@@ -1,27 +1,25 @@
 """Kernels with one mistake each, row by row in plain loops: what the judge has to find, and to call by its name.
 
-They share no line with `hypotheses`, which says what a mistake makes of the pages' formulas. :func:`confusion` asks
-each of them about three shapes and tells which hypotheses fit: the mistake that was made has to come first.
+They share no line with `wrong_outputs` and `wrong_gradients`, which say what a mistake makes of the pages' formulas.
+:func:`confusion` asks each of them about three shapes and tells which hypotheses fit: the mistake that was made has to
+come first.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref import atomic
 from linattn_ref.conform.budget import allowed
-from linattn_ref.conform.hypotheses import HYPOTHESES, diagnose
+from linattn_ref.conform.diagnosis import HYPOTHESES, diagnose
 from linattn_ref.conform.questions import OPS, Arrays, Question, answer, ask
 from linattn_ref.conform.target import Mapping, Target
 
-__all__ = ["SHAPES", "applies", "confusion", "diagnosed", "dtype_of", "faulty", "question_of", "save"]
+__all__ = ["SHAPES", "applies", "confusion", "diagnosed", "dtype_of", "faulty", "question_of"]
 
 SHAPES = ({"n": 9, "d": 4, "m": 6}, {"n": 16, "d": 8, "m": 3}, {"n": 21, "d": 5, "m": 7})
 
@@ -394,15 +392,6 @@ def confusion() -> dict[str, dict[str, list[list[str]]]]:
             fits = [[each[0] for each in diagnosed(faulty(name, op, dtype), question)] for question in questions]
             found.setdefault(name, {})[op] = fits
     return found
-
-
-def save(path: Path, command: str) -> None:
-    """Write the confusion matrix, and what it was made with."""
-    from linattn_ref.experiments.publishing.record import versions
-
-    document = {"command": command, "versions": versions(("numpy",)), "shapes": SHAPES, "fits": confusion()}
-    text = json.dumps(document, indent=1) + "\n"
-    atomic.write_all({path: lambda at: at.write_text(text, encoding="utf-8")})
 
 
 def diagnosed(target: Target, question: Question) -> list[tuple[str, str, float]]:

@@ -17,7 +17,8 @@ import numpy as np
 
 from linattn_ref import atomic
 from linattn_ref.conform.budget import allowed
-from linattn_ref.conform.checks import CHECKS, Judge, Trial
+from linattn_ref.conform.checks import CHECKS
+from linattn_ref.conform.judge import Judge, Trial, compare
 from linattn_ref.conform.questions import OPS, Question, answer
 from linattn_ref.conform.report import FAILED, NOT_OFFERED, PASSED, Outcome, Report
 from linattn_ref.conform.run import told
@@ -134,7 +135,7 @@ def judged(case: dict[str, Any], tensors: dict[str, np.ndarray], given: dict[str
         if dtype not in DTYPES or got.shape != right.shape:
             what = f"{key}: expected {', '.join(DTYPES)} and shape {right.shape}, got {dtype} and {got.shape}"
             return Outcome(case["name"], case["note"], FAILED, np.inf, what)
-        places.append(Judge.compare(Judge, "", key, got.astype(float), right, tensors[f"budget.{dtype}.{key}"]))  # type: ignore[arg-type]
+        places.append(compare("", key, got.astype(float), right, tensors[f"budget.{dtype}.{key}"]))
     if not places:
         return Outcome(case["name"], case["note"], NOT_OFFERED, where="none of the arrays that are expected")
     worst = max(places, key=lambda place: place.worst)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from linattn_ref.conform.budget import allowed
-from linattn_ref.conform.checks import CHECKS, Check, Judge, Place, Trial
-from linattn_ref.conform.hypotheses import diagnose
+from linattn_ref.conform.checks import CHECKS, Check
+from linattn_ref.conform.diagnosis import diagnose
+from linattn_ref.conform.judge import Judge, Place, Trial
 from linattn_ref.conform.report import FAILED, HUNG, NOT_OFFERED, PASSED, RAISED, Outcome, Report
 from linattn_ref.conform.target import Mapping, NotATarget, Target, load
 

@@ -9,8 +9,7 @@ import pytest
 
 from linattn_ref import conform
 from linattn_ref.attention import delta, gated_linear, softmax
-from linattn_ref.conform import faults
-from linattn_ref.conform.hypotheses import HYPOTHESES
+from linattn_ref.conform import HYPOTHESES, faults
 from linattn_ref.conform.questions import OPS
 
 RECORD = Path(__file__).parents[2] / "figures" / "records" / "conform_confusion.json"

@@ -3,7 +3,11 @@
 ``masks``               who sees whom, and sums in which what is not seen counts for nothing
 ``recurrent``           a step and a matrix, of any forward pass
 ``sums``, ``pieces``    states: of linear attention, of gated linear attention and the delta rule
+``packed``              several sequences in one row of tokens
+``shared_heads``        several heads of queries that read one head of keys
+``arguments``           what these two do alike
 ``heads``               a matrix that serves several heads
+``layer_norm``          of layers too, as `linattn_ref.nn.layer_norm`
 
 ``segment_means``, ``pinv_exact``, ``pinv_iterative``, ``depthwise``      of Nyström attention
 ``max_pool``, ``strided_convolution``                                     of Linformer, in place of a matrix
@@ -15,20 +19,24 @@
 from linattn_ref import lazy
 
 __all__ = [
+    "arguments",
     "decay_gate",
     "depthwise",
     "dynamic_projection",
     "gate",
     "heads",
+    "layer_norm",
     "lsh_hashing",
     "masks",
     "max_pool",
     "near_keys",
+    "packed",
     "pieces",
     "pinv_exact",
     "pinv_iterative",
     "recurrent",
     "segment_means",
+    "shared_heads",
     "strided_convolution",
     "sums",
 ]

@@ -1,0 +1,106 @@
+"""The formulas that mistakes are made in: attention by its weights, and the delta rule row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from linattn_ref.attention import delta_rule
+from linattn_ref.attention.delta import unit
+from linattn_ref.attention.features.feature_maps import elu_plus_one
+from linattn_ref.conform.questions import Question
+
+__all__ = ["alone", "by_rule", "phi", "rule_gradients", "rule_saved", "seen", "sees", "weighted", "weights"]
+
+Map = Callable[[np.ndarray], np.ndarray]
+
+
+def alone(x: Question) -> bool:
+    """Whether one call of a page answers the question: no packed sequences, no shared heads."""
+    return not {"groups", "offsets"} & {*x.options}
+
+
+def seen(x: Question, ahead: int = 0, aligned: bool = True) -> np.ndarray:
+    """Which keys a query sees: up to its own, and ``ahead`` more; both sequences end, or begin, together."""
+    n, keys = x.inputs["q"].shape[-2], x.inputs["k"].shape[-2]
+    see = np.tri(n, keys, (keys - n) * aligned + ahead, bool)
+    mask = x.options.get("key_mask")
+    return see if mask is None else see & mask[..., None, :]
+
+
+def sees(x: Question) -> np.ndarray:
+    """Which keys a query does see, as was asked."""
+    return seen(x) if x.causal else seen(x, x.inputs["q"].shape[-2])
+
+
+def phi(x: np.ndarray) -> np.ndarray:
+    """The feature map of linear attention."""
+    return elu_plus_one.forward(x)[0]
+
+
+def weights(x: Question, see: np.ndarray, features: Map = phi) -> np.ndarray:
+    """``exp(A)``, the largest of a row taken off, or ``phi(Q) phi(K)^T``; 0 for a key that is not seen."""
+    q, k = x.inputs["q"], x.inputs["k"]
+    if x.op != "softmax":
+        return np.where(see, features(q) @ features(k).mT, 0.0)
+    a = np.where(see, x.scale * (q @ k.mT), -np.inf)
+    return np.exp(a - np.maximum(a.max(axis=-1, keepdims=True), -1e300))
+
+
+def weighted(x: Question, see: np.ndarray | None = None, features: Map = phi) -> np.ndarray | None:
+    """The mean of the values with these weights, where there is no state and all heads have their own keys."""
+    if not alone(x) or x.state is not None:
+        return None
+    w = weights(x, sees(x) if see is None else see, features)
+    with np.errstate(all="ignore"):
+        total = w.sum(axis=-1, keepdims=True)
+        return w @ x.inputs["v"] / np.where(total == 0, 1.0, total)
+
+
+def by_rule(x: Question, mistake: str = "", **inputs: Any) -> np.ndarray | None:
+    """The delta rule row by row, with one line mistaken; equations (1)-(4) of `delta_rule`."""
+    if not alone(x):
+        return None
+    q, k, v = (x.inputs[name] for name in "qkv")
+    if "beta" in x.inputs and x.options.get("normalise", True):
+        q, k = unit(q), unit(k)
+    beta = x.inputs["beta"][..., None] if "beta" in x.inputs else None
+    given = {"value": v if beta is None else beta * v, "erase": np.zeros_like(k) if beta is None else beta * k}
+    given |= {"gate": delta_rule.gate_rows(x.inputs.get("log_gate"), q, x.options.get("key_mask"))}
+    given |= {name: change(given[name] if name != "k" else k, k, v, beta) for name, change in inputs.items()}
+    mask = x.options.get("key_mask")
+    if mask is not None:
+        k, given["value"], given["erase"] = (a * mask[..., None] for a in (k, given["value"], given["erase"]))
+    s = np.zeros((*k.shape[:-2], k.shape[-1], v.shape[-1])) if x.state is None else x.state[0]
+    out = np.empty_like(v)
+    for i in range(q.shape[-2]):
+        row = (..., slice(i, i + 1), slice(None))
+        before, g = s, given["gate"][row].mT
+        decayed = g * s  # (1)
+        u = given["value"][row] - given["erase"][row] @ (before if mistake == "erase" else decayed)  # (2)
+        s = decayed + (g if mistake == "write" else 1.0) * (k[row].mT @ u)  # (3)
+        out[row] = x.scale * q[row] @ (decayed if mistake == "read" else s)  # (4)
+    return out
+
+
+def rule_saved(x: Question) -> Any:
+    """What the delta rule itself saved."""
+    if not alone(x):
+        return None
+    normalise = "beta" in x.inputs and x.options.get("normalise", True)
+    q, k = (unit(x.inputs[name]) if normalise else x.inputs[name] for name in "qk")
+    beta = x.inputs["beta"][..., None] if "beta" in x.inputs else None
+    state = None if x.state is None else delta_rule.State(*x.state)
+    v, e = (x.inputs["v"], None) if beta is None else (beta * x.inputs["v"], beta * k)
+    mask = x.options.get("key_mask")
+    return delta_rule.forward(x.scale * q, k, v, e, x.inputs.get("log_gate"), key_mask=mask, state=state)[1]
+
+
+def rule_gradients(x: Question) -> Any:
+    """The gradients of the delta rule's own arguments."""
+    saved = rule_saved(x)
+    if saved is None:
+        return None
+    return delta_rule.backward(x.d_out, saved, d_state=None if x.d_state is None else delta_rule.State(*x.d_state))
