@@ -21,15 +21,10 @@ def modules(
 ) -> tuple[Callable[[str], ModuleType], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package whose modules of these names are imported when they are named.
 
-    ``folders`` has, by the name of a folder in it or of another package, the modules there that the package has too.
+    ``folders`` has, by the name of a folder, the modules in it that the package has too.
     """
-    top = package.partition(".")[0]
-    places = {
-        name: f"{place}.{name}" if place.startswith(f"{top}.") else f"{package}.{place}.{name}"
-        for place, inside in (folders or {}).items()
-        for name in inside
-    }
-    PLACES.update({f"{package}.{name}": place for name, place in places.items()})
+    places = {name: f"{folder}.{name}" for folder, inside in (folders or {}).items() for name in inside}
+    PLACES.update({f"{package}.{name}": f"{package}.{place}" for name, place in places.items()})
 
     def __getattr__(name: str) -> ModuleType:
         if name in names or name in places:

@@ -17,7 +17,7 @@ NAMES = [
 ]
 PUBLIC = [f"{package.__name__}.{name}" for package in (attention, nn, training) for name in package.__all__]
 # Writing files; parts of what has one; the pair that has one in attention.
-WITHOUT = {"training.loop", "training.checkpoint", "training.folder", "nn.block"}
+WITHOUT = {"training.loop", "training.checkpoint", "training.folder", "nn.block", "nn.layer_norm"}
 
 
 def run(name):

@@ -63,9 +63,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention import softmax
-from linattn_ref.attention.parts import dynamic_projection, layer_norm
+from linattn_ref.attention.parts import dynamic_projection
 from linattn_ref.attention.parts.dynamic_projection import Mixtures, in_parts
 from linattn_ref.attention.parts.near_keys import Segment, pattern, segments
+from linattn_ref.nn import layer_norm
 from linattn_ref.op import Array, Bool, Float, op
 from linattn_ref.op.options import check_sizes
 from linattn_ref.op.shapes import check, rules_of

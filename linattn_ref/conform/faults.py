@@ -8,7 +8,7 @@ come first.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -380,12 +380,12 @@ def dtype_of(name: str) -> str:
     return "float32" if name == "gate_by_cancellation" else "float64"
 
 
-def confusion() -> dict[str, dict[str, list[list[str]]]]:
+def confusion(names: Iterable[str] = HYPOTHESES) -> dict[str, dict[str, list[list[str]]]]:
     """For each mistake and operation, the hypotheses that fit on each of the shapes, best first."""
     found: dict[str, dict[str, list[list[str]]]] = {}
-    for name, hypothesis in HYPOTHESES.items():
+    for name in names:
         dtype = dtype_of(name)
-        for op in hypothesis.ops:
+        for op in HYPOTHESES[name].ops:
             if not applies(name, op):
                 continue
             questions = [question_of(name, op, dict(sizes), dtype, seed) for seed, sizes in enumerate(SHAPES)]

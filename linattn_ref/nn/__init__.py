@@ -9,16 +9,10 @@
 
 Each layer is a page, as the mechanisms of `linattn_ref.attention` are: ``kernels=`` chooses the backend of the whole
 call, also of the layers and the mechanism inside. Gradients of parameters have the structure of the parameters. To
-train with little new memory per step, see `linattn_ref.op.workspace`. Layer norm, `linattn_ref.nn.layer_norm`, is a
-part of the Long-Short Transformer as well, and lies in ``attention/parts``.
+train with little new memory per step, see `linattn_ref.op.workspace`.
 """
 
-from typing import TYPE_CHECKING
-
 from linattn_ref import lazy
-
-if TYPE_CHECKING:
-    from linattn_ref.attention.parts import layer_norm as layer_norm
 
 __all__ = [
     "affine",
@@ -32,6 +26,7 @@ __all__ = [
     "gelu",
     "gelu_tanh",
     "heads",
+    "layer_norm",
     "lengths",
     "logistic_mixture",
     "lstm",
@@ -46,4 +41,4 @@ __all__ = [
     "relu",
 ]
 
-__getattr__, __dir__ = lazy.modules(__name__, __all__, {"linattn_ref.attention.parts": ["layer_norm"]})
+__getattr__, __dir__ = lazy.modules(__name__, __all__)

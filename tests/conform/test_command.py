@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from linattn_ref.attention import softmax
 from linattn_ref.cli import main
+from linattn_ref.conform import NotATarget
+from linattn_ref.conform.target import load
 
 KERNELS = """
 import time
@@ -78,6 +81,14 @@ def test_a_kernel_that_is_wrong_is_told_why(kernels, capsys):
 def test_a_mapping_beside_the_file(kernels):
     kernels.with_name("conform.toml").write_text('[unscaled]\nnames = {q = "query"}\nfixed = {scale = 1.0}\n')
     assert conform(f"{kernels}:unscaled", "--op", "softmax", "--only", "output") == 0
+
+
+def test_what_a_name_loads(kernels):
+    assert load(f"{kernels}:right").__name__ == "right"
+    assert load("linattn_ref.attention.softmax") is softmax
+    assert load("linattn_ref.attention.softmax:forward,backward") == (softmax.forward, softmax.backward)
+    with pytest.raises(NotATarget, match="no such file"):
+        load("nowhere.py:f")
 
 
 def test_a_pair_and_a_module():

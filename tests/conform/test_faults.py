@@ -30,6 +30,13 @@ def test_a_mistake_is_named_first(name):
     assert len(found) <= 2
 
 
+def test_the_record_is_of_the_mistakes_there_are():
+    stored = json.loads(RECORD.read_text(encoding="utf-8"))["fits"]
+    assert {(name, op) for name, by_op in stored.items() for op in by_op} == set(CASES)
+    anew = faults.confusion(["gate_log2", "row_sum_missing"])
+    assert anew == {name: stored[name] for name in anew}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [0, 1, 2])
 @pytest.mark.parametrize(("name", "op"), CASES)

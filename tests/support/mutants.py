@@ -114,7 +114,7 @@ MUTANTS = (
     ),
     Mutant(
         "a term of the layer norm's gradient missing",
-        "attention/parts/layer_norm.py",
+        "nn/layer_norm.py",
         "(d_n - d_n.mean(axis=-1, keepdims=True) - n *",
         "(d_n - n *",
         "long-short",

@@ -7,7 +7,6 @@
 ``shared_heads``        several heads of queries that read one head of keys
 ``arguments``           what these two do alike
 ``heads``               a matrix that serves several heads
-``layer_norm``          of layers too, as `linattn_ref.nn.layer_norm`
 
 ``segment_means``, ``pinv_exact``, ``pinv_iterative``, ``depthwise``      of Nyström attention
 ``max_pool``, ``strided_convolution``                                     of Linformer, in place of a matrix
@@ -25,7 +24,6 @@ __all__ = [
     "dynamic_projection",
     "gate",
     "heads",
-    "layer_norm",
     "lsh_hashing",
     "masks",
     "max_pool",

@@ -70,7 +70,7 @@ COLUMNS = {
 }
 
 
-QUICK = {"lengths": (512, 1024), "rounds": 1, "methods": ("online", "linear")}
+QUICK = {"lengths": (512, 1024), "rounds": 1, "methods": ("online", "linear", "online_causal", "linear_causal")}
 
 
 def compute(

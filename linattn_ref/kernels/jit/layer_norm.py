@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from linattn_ref.attention.parts.layer_norm import Gradients, Params
 from linattn_ref.kernels.jit.loops import layer_norm as loop
+from linattn_ref.nn.layer_norm import Gradients, Params
 from linattn_ref.op import Array, Float
 
 __all__ = ["Saved", "backward", "forward"]
