@@ -13,7 +13,7 @@ FIGURES = Path(__file__).parents[2] / "figures"
 # Those that have one; but for the spectrum, which reads a network in that too.
 QUICK = [x for x in catalogue.FIGURES if hasattr(catalogue.module_of(x), "QUICK") and x != "spectrum"]
 IN_PROCESSES = {"resources", "model_resources", "linformer_savings", "layer_savings"}  # of their own, by the clock
-LONG = {"write_fade_erase", "moving_content"}  # seconds
+LONG = {"write_fade_erase", "moving_content", "rfa_decay"}  # seconds
 
 
 @pytest.mark.parametrize("name", [*catalogue.FIGURES, *catalogue.BENCHES, *catalogue.COMPILED])
