@@ -42,11 +42,11 @@ def test_a_time_for_every_position(results):
 @pytest.mark.parametrize("kernels", [reference, jit])
 @pytest.mark.parametrize("position", [1, 7])
 def test_the_token_is_made_at_its_position(position, kernels):
-    setup = decoding.setup(position, HEADS, WIDTH, np.float32, np.random.default_rng(0), kernels=kernels)
+    setup = decoding.setup(position, HEADS, WIDTH, np.float64, np.random.default_rng(0), kernels=kernels)
     q, k, v = setup.qkv
     expected = linear.forward(q[:, -1:], k, v)[0][:, 0], softmax.forward(q[:, -1:], k, v)[0][:, 0]
     for each, out in zip((setup.linear, setup.softmax), expected, strict=True):
-        np.testing.assert_allclose(decoding.make(each, *each.arrays)[0], out, rtol=0, atol=1e-5)  # float32, size 1
+        np.testing.assert_allclose(decoding.make(each, *each.arrays)[0], out, rtol=0, atol=1e-14)  # size 1
     assert decoding.make(setup.softmax, *setup.softmax.arrays)[1].k.shape[-2] == position
 
 
