@@ -424,10 +424,11 @@ assert max(slope(each.peak) for each in (cost.naive, cost.rows, cost.chunks)) < 
 
 # %%
 longest = -1
+ways = cost.masked, cost.naive, cost.rows, cost.chunks
 chapter.table(
     (f"N = {cost.lengths[longest]}", "masked matrix", "every S kept", "Algorithm 1", "chunks"),
     [
-        (label, *(round(getattr(each, field)[longest] / unit) for each in cost[-4:]))
+        (label, *(round(getattr(each, field)[longest] / unit) for each in ways))
         for label, field, unit in (
             ("multiply-adds", "multiply_adds", 1),
             ("KiB kept between the passes", "kept", 1024),
@@ -435,7 +436,6 @@ chapter.table(
         )
     ],
 )
-assert cost[-4:] == (cost.masked, cost.naive, cost.rows, cost.chunks)
 assert cost.rows.multiply_adds[longest] * 6 == cost.naive.multiply_adds[longest] * 7  # one running sum more
 assert cost.naive.kept[longest] == 64 * 2048 * 64 * 4  # claim 21: M times the keys
 assert cost.rows.kept[longest] == 0  # claim 22
