@@ -151,6 +151,8 @@ class Target(NamedTuple):
             out, last, grads = lib.ask(
                 self.call, given, options, self.name_of("state"), wanted, (d_out, d_state) if gradients else None
             )
+        if grads is not None and not {*given} <= {*grads}:
+            raise ValueError(f"backward gave no gradient of {', '.join(x for x in given if x not in grads)}")
         after = {name: lib.numpy(x) for name, x in given.items()}
         altered = tuple(name for name, x in before.items() if not np.array_equal(x, after[name], equal_nan=True))
         found = {"out": self.inward(question, "out", lib.numpy(out)), **self.state_arrays(last, "")}

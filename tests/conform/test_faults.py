@@ -73,6 +73,17 @@ def test_zeros_never_pass(gradient):
     assert report["gradients"].verdict == report["gates"].verdict == "FAILED"
 
 
+@pytest.mark.parametrize("found", [{"q": 0, "v": 0}, (0,)])
+def test_a_gradient_that_is_missing_does_not_pass(found):
+    def backward(d_out, saved):
+        grads = softmax.backward(d_out, saved)
+        return {name: getattr(grads, name) for name in found} if isinstance(found, dict) else grads[:1]
+
+    report = conform.check((softmax.forward, backward), "softmax", only=("gradients",))
+    assert report["gradients"].verdict == "RAISED"
+    assert "no gradient of k" in report["gradients"].where
+
+
 def test_a_gates_gradient_that_is_noise_is_found_where_it_is_noise_alone():
     forward, backward = faults.pair_of("gated_linear", "gate_by_cancellation")
     report = conform.check((named(forward), backward), "gated_linear", mapping=conform.Mapping(arrays="numpy"))
