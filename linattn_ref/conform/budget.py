@@ -24,7 +24,7 @@ import numpy as np
 from linattn_ref.attention import chunked_linear, online_softmax
 from linattn_ref.conform.questions import Arrays, Question, answer
 
-__all__ = ["FACTOR", "allowed", "is_blind"]
+__all__ = ["FACTOR", "allowed", "is_blind", "rounding"]
 
 FACTOR = 8.0
 ORDERS = 2  # of the channels, beside the order that is asked
@@ -59,10 +59,14 @@ def allowed(question: Question, right: Arrays, dtype: str) -> Arrays:
         together = x.max(axis=-1, keepdims=True, initial=0.0) if rows else x
         head = size.max(axis=(-2, -1) if rows else -1, keepdims=True, initial=0.0)
         once = unit / 2 * head * (1.0 + score if rows else np.sqrt(size.shape[-1]))
-        found[name] = FACTOR * (together + once) + 2 * UNIT.get(dtype, 0.0) * size + tiny
-        if dtype == "float16":  # whose smallest steps are of one size
-            found[name] = found[name] + 2.0**-24 * (right[name] != 0)
+        found[name] = np.broadcast_to(FACTOR * (together + once) + tiny, size.shape) + rounding(right[name], dtype)
     return found
+
+
+def rounding(right: np.ndarray, dtype: str) -> np.ndarray:
+    """Twice the error of rounding to 16 bits, which comes after all else; float16's smallest steps are of one size."""
+    step = 2.0**-24 if dtype == "float16" else 0.0
+    return 2 * UNIT.get(dtype, 0.0) * abs(right) + step * (right != 0)
 
 
 def nudged(question: Question, unit: float, rng: np.random.Generator) -> Question:
