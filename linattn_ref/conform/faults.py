@@ -57,6 +57,7 @@ def each_head(
             out[(*at, queries)], after = rows(fault, q[(*at, queries)], *arrays, mask, first, **options)
             for whole, x in zip(last, after, strict=False):
                 whole[(*((p,) if offsets is not None else ()), *shared)] = x
+    out *= fault != "outputs_zero"
     return out if state is None else (out, tuple(last) if many else last[0])
 
 
