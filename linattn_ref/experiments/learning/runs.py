@@ -114,7 +114,8 @@ def gather(folder: Path, target: Path, weights: Sequence[str] = ()) -> dict[str,
 
     A run that was not evaluated yet is left out. Of more than a hundred evaluations every so many are kept, with the
     first and the last; of a number, five digits. With the names of some runs as ``weights``, a file beside it has what
-    each of them has learned, as :func:`keep_weights` writes it; either all of these files are written, or none.
+    each of them has learned, as :func:`keep_weights` writes it; either all of these files are written, or none. Of a
+    plan's runs, the facts have what the plan says would count as yes and as no.
 
     Raises
     ------
@@ -125,10 +126,16 @@ def gather(folder: Path, target: Path, weights: Sequence[str] = ()) -> dict[str,
     ValueError
         ``target`` lies in the folder of a run, a record is damaged, or ``weights`` names none of the runs.
     """
+    from linattn_ref.experiments.learning import plan
     from linattn_ref.experiments.publishing.record import json_text, plain
 
     check_target(target)
-    found = {name: run for name, run in read_all(folder).items() if len(run.steps)}
+    said = plan.of_folder(folder)
+    found = {
+        name: run._replace(facts={**run.facts, **({"plan": said[name]} if name in said else {})})
+        for name, run in read_all(folder).items()
+        if len(run.steps)
+    }
     if not found:
         raise FileNotFoundError(f"{folder}: none of the runs there has been evaluated yet")
     text = json_text(plain({name: _thinned(run) for name, run in found.items()})) + "\n"

@@ -9,6 +9,7 @@
 ``scaling``        growth fitted to measurements
 ``parts``          a result in parts on disk, so that a stop loses none
 ``measurements``   many measurements, kept so
+``spread``         calls spread over processes, or over a cluster (``dask_workers``)
 ``points``         time and memory against the length, each point in a process of its own
 """
 
