@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class Apart:
     def __init__(self, folder: Path, *, seconds: float, memory: int, arrays: list[str]) -> None:
         self.folder, self.seconds, self.memory, self.arrays = folder.resolve(), seconds, memory, arrays
         self.process: subprocess.Popen[str] | None = None
+        self.left = seconds
         self.broken = ""  # why answer.py cannot be imported
         self.place = Path(tempfile.mkdtemp(prefix="homework-"))
         for module in (child, values):
@@ -67,14 +69,25 @@ class Apart:
         self.kill()
         shutil.rmtree(self.place, ignore_errors=True)
 
+    def begin(self) -> None:
+        """An item begins: from now on it has its seconds, for all that is asked."""
+        self.left = self.seconds
+
     def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """What a function of the submission returns, as JSON has it."""
         if self.broken:
             raise Failed(self.broken)
         if self.process is None:
             self.start()
-        packed = {"args": [values.encode(x) for x in args], "options": {n: values.encode(x) for n, x in options.items()}}
-        return self.ask(json.dumps({"call": name, **packed}) + "\n", self.seconds)
+        packed = {
+            "args": [values.encode(x) for x in args],
+            "options": {n: values.encode(x) for n, x in options.items()},
+        }
+        began = time.monotonic()
+        try:
+            return self.ask(json.dumps({"call": name, **packed}) + "\n", self.left)
+        finally:
+            self.left -= time.monotonic() - began
 
     def start(self) -> None:
         """Begin, and wait until the submission is imported."""
@@ -110,13 +123,22 @@ class Apart:
         if program is None:
             return []
         site, words = Path(np.__file__).parents[1], [program, "--unshare-all", "--die-with-parent", "--clearenv"]
-        for path in ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives", sys.base_prefix, sys.prefix):
+        for path in (
+            "/usr",
+            "/lib",
+            "/lib64",
+            "/bin",
+            "/etc/ld.so.cache",
+            "/etc/alternatives",
+            sys.base_prefix,
+            sys.prefix,
+        ):
             words += ["--ro-bind-try", path, path]
         words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--ro-bind", str(site), str(site)]
-        for path in site.glob("linattn_ref*"):
-            words += ["--tmpfs", str(path)] if path.is_dir() else ["--ro-bind", os.devnull, str(path)]
-        for path in (self.place, self.folder):
-            words += ["--ro-bind", str(path), str(path)]
+        for ours in site.glob("linattn_ref*"):
+            words += ["--tmpfs", str(ours)] if ours.is_dir() else ["--ro-bind", os.devnull, str(ours)]
+        for place in (self.place, self.folder):
+            words += ["--ro-bind", str(place), str(place)]
         for name in ("OPENBLAS", "OMP", "MKL"):
             words += ["--setenv", f"{name}_NUM_THREADS", "1"]
         return [*words, "--chdir", str(self.place), "--"]
@@ -137,13 +159,13 @@ class Apart:
 
         thread = threading.Thread(target=exchange, daemon=True)  # so that nothing that it does can hold this process
         thread.start()
-        thread.join(seconds)
+        thread.join(max(seconds, 0.0))
         late = thread.is_alive()
         if late or not answers or not answers[0].endswith("\n"):
             self.kill()
             thread.join(1.0)
             if late:
-                raise Failed(f"no answer after {seconds:g} s")
+                raise Failed("too late: the time limit has passed")
             raise Failed(f"the process ended (a limit of {self.memory} MiB of memory holds)")
         try:
             answer = dict(json.loads(answers[0]))

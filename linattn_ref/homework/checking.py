@@ -42,7 +42,7 @@ def off(got: Any, expected: Any, tolerance: float) -> str:
         if x.shape != right.shape:
             return f"{title}expected shape {right.shape}, got {x.shape}"
         with np.errstate(invalid="ignore"):
-            distance = np.where(x == right, 0.0, abs(x - right))
+            distance = np.where((x == right) | (np.isnan(x) & np.isnan(right)), 0.0, abs(x - right))
         bad = ~(distance <= tolerance * abs(right[np.isfinite(right)]).max(initial=0.0))
         if bad.any():
             at = tuple(map(int, np.argwhere(bad)[0]))
@@ -87,7 +87,9 @@ class Questions:
         here = self.expected[name]
         before = iter([decode(x, self.find) for x in here["given"]])
         rng = np.random.default_rng([0, number, 0])
-        results = check(rng=rng, draw=lambda *shape: rng.standard_normal(shape), given=lambda *_, **__: next(before), **self.sizes)
+        results = check(
+            rng=rng, draw=lambda *shape: rng.standard_normal(shape), given=lambda *_, **__: next(before), **self.sizes
+        )
         for count, (got, expected) in enumerate(zip(results, here["yields"], strict=True), 1):
             wrong = off(got, decode(expected, self.find), 1e-4)
             assert not wrong, f"{name}, comparison {count}: {wrong}. Hint: {hint}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -49,11 +49,15 @@ class Here:
         self.module = module_of(text)
         self.find, self.array = finder(lambda: [self.module]), arrays_of(self.module, arrays)
 
+    def begin(self) -> None:
+        """An item begins; there is no limit here."""
+
     def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """What a function returns, as JSON has it."""
         packed = {"args": [encode(x) for x in args], "options": {key: encode(x) for key, x in options.items()}}
         try:
-            return call(self.module, {"call": name, **packed}, self.find, self.array)
+            with np.errstate(all="ignore"):
+                return call(self.module, {"call": name, **packed}, self.find, self.array)
         except Exception as error:
             raise Failed(f"{type(error).__name__}: {error}") from None
 
@@ -80,9 +84,15 @@ def questions(
     larger = np.random.default_rng([seed, trial]).integers(1, 6, len(sheet.sizes)) * (seed > 0)
     sizes = {name: n + int(more) * name.isupper() for (name, n), more in zip(sheet.sizes.items(), larger, strict=True)}
     space = {"np": np, **names}
-    code = f"def check({', '.join(['rng', 'draw', 'given', *sizes])}):\n{textwrap.indent(item.check.strip(), '    ')}"
-    exec(compile(code, f"the check of {item.name}", "exec", dont_inherit=True), space)
+    exec(compiled(item, *sizes), space)
     return list(space["check"](rng=rng, draw=lambda *shape: rng.standard_normal(shape), given=given, **sizes))
+
+
+@functools.cache
+def compiled(item: Item, *letters: str) -> Any:
+    """A check as a function."""
+    code = f"def check({', '.join(['rng', 'draw', 'given', *letters])}):\n{textwrap.indent(item.check.strip(), '    ')}"
+    return compile(code, f"the check of {item.name}", "exec", dont_inherit=True)
 
 
 @functools.cache
@@ -115,11 +125,16 @@ def proxy(sheet: Sheet, submission: Any, name: str) -> Callable[..., Any]:
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
             raise Failed(f"what came back cannot be read: {error}") from None
 
-    signature = inspect.signature(function)
-    kept = [x for x in signature.parameters.values() if x.name not in dropped]
-    asked.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
     asked.__name__ = name
-    return asked
+    return without(asked, dropped, inspect.signature(function))
+
+
+def without(function: Callable[..., Any], names: Iterable[str], signature: inspect.Signature) -> Callable[..., Any]:
+    """The function with a signature that does not have these options."""
+    kept = [x for x in signature.parameters.values() if x.name not in names]
+    other = functools.partial(function)
+    other.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return other
 
 
 def grade(sheet: Sheet, submission: Any, *, seed: int = 1) -> tuple[Result, ...]:
@@ -140,17 +155,15 @@ def grade(sheet: Sheet, submission: Any, *, seed: int = 1) -> tuple[Result, ...]
     if seed < 1:
         raise ValueError(f"seed: expected a number of at least 1, got {seed}")
     proxies = {name: proxy(sheet, submission, name) for name in sheet.functions}
-    results, wrong = list[Result](), set[str]()
+    results = list[Result]()
     for item in sheet.items:
-        result = graded(sheet, item, proxies, seed, sorted(wrong - {*item.functions}))
-        if result.why and not result.points:
-            wrong |= {*item.functions}
-        results.append(result)
+        submission.begin()
+        results.append(graded(sheet, item, proxies, seed, [x for x in results if not x.points]))
     return tuple(results)
 
 
-def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, wrong: list[str]) -> Result:
-    """One item."""
+def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, lost: list[Result]) -> Result:
+    """One item; ``lost`` are the earlier ones without points."""
     number, names = sheet.items.index(item), {**vars(solution(sheet)), **proxies}
     answers = []
     try:
@@ -164,6 +177,10 @@ def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, wrong: 
     why = next(filter(None, found), "")
     if not why:
         return judged(item, sheet, proxies, seed)
+    for x in (x for x in sheet.mistakes if any(x.name in each.named for each in lost)):
+        if fits_mistake(sheet, number, seed, answers, x):
+            return Result(item, item.points, f"the mistake {x.name} again, which has cost points already")
+    wrong = sorted({name for each in lost for name in each.item.functions} - {*item.functions})
     if wrong and follows(sheet, item, proxies, seed, wrong, answers):
         return Result(item, item.points, f"right, given your {' and '.join(wrong)}, where points are lost already")
     fits = [x for x in sheet.mistakes if x.item == item.name and fits_mistake(sheet, number, seed, answers, x)]
@@ -177,7 +194,7 @@ def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, wrong: 
 def judged(item: Item, sheet: Sheet, proxies: dict[str, Any], seed: int) -> Result:
     """The judge's checks: of a forward pass, or of a backward pass behind the solution's forward pass."""
     functions = [name for name in sheet.functions if name in item.functions]
-    target: Any = proxies[functions[0]]
+    target: Any = without(proxies[functions[0]], item.hide, inspect.signature(proxies[functions[0]]))
     if len(functions) > 1:
         target = getattr(solution(sheet), functions[0]), proxies[functions[1]]
     for name in item.checks if item.judge else ():
@@ -210,6 +227,8 @@ def fits_mistake(sheet: Sheet, number: int, seed: int, answers: list[Any], mista
 def general(answers: list[Any], theirs: list[Any]) -> tuple[str, ...]:
     """What can be said of any array: zeros, another sign, a factor."""
     got, asked = ([x for each in trials for _, x in flatten(each)] for trials in (answers, theirs))
+    if len(got) != len(asked):
+        return ()
     if not any(x.any() for x in got):
         return ("it is 0 everywhere",)
     if any(x.shape != y.shape for x, y in zip(got, asked, strict=False)) or not all(np.isfinite(x).all() for x in got):

@@ -134,11 +134,14 @@ def tests(sheet: Sheet) -> str:
 
 def test(sheet: Sheet, number: int, item: Item) -> str:
     def function(title: str, first: str, body: str) -> str:
-        return f"\n\ndef {title}({', '.join(['rng', 'draw', first, *sheet.sizes])}):\n" + textwrap.indent(body.strip(), "    ")
+        return f"\n\ndef {title}({', '.join(['rng', 'draw', first, *sheet.sizes])}):\n" + textwrap.indent(
+            body.strip(), "    "
+        )
 
     name, hint = item.name, json.dumps(item.hint)
     found = function(f"check_{name}", "given", item.check)
-    found += f'\n\n\ndef test_{name}():\n    """{item.title}."""\n    questions.ask({number}, "{name}", check_{name}, {hint})'
+    found += f'\n\n\ndef test_{name}():\n    """{item.title}."""\n'
+    found += f'    questions.ask({number}, "{name}", check_{name}, {hint})'
     if item.own:
         found += function(f"differences_{name}", "slope", item.own)
         found += f"\n\n\ndef test_{name}_by_differences():\n    questions.differences(differences_{name}, {hint})"

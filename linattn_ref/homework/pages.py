@@ -7,6 +7,7 @@ evaluated, and what a page imports from this package becomes a file of the folde
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import inspect
 import re
@@ -65,7 +66,7 @@ class Module:
         return "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
 
     def closure(self, names: list[str], without_body: set[str]) -> tuple[list[str], set[str]]:
-        """The definitions that these need, in the order of the file; and the imports, with ``module.name`` for parts."""
+        """The definitions that these need, in the order of the file; and imports, with ``module.name`` for parts."""
         found, imported, left = set[str](), set[str](), [*names]
         while left:
             name = left.pop()
@@ -93,11 +94,14 @@ def uses(node: Any, without_body: bool = False) -> Iterator[str]:
     else:
         if isinstance(node, ast.Name):
             yield node.id
-        parts = [x for x in ast.iter_child_nodes(node) if not isinstance(node, ast.ClassDef) or x not in node.decorator_list]
+        parts = [
+            x for x in ast.iter_child_nodes(node) if not isinstance(node, ast.ClassDef) or x not in node.decorator_list
+        ]
     for part in parts:
         yield from uses(part)
 
 
+@functools.cache
 def texts(sheet: Sheet, *, solved: bool, alone: bool = True) -> Texts:
     """A sheet's ``answer.py``, as the solution or with its bodies removed; ``alone``: without this package."""
     needs: dict[str, set[str]] = {}
@@ -118,13 +122,19 @@ def texts(sheet: Sheet, *, solved: bool, alone: bool = True) -> Texts:
         docs.append(f"{title}\n{'-' * len(title)}\n{doc}")
         bodies.append(f"# {'-' * 10} {title}\n\n\n{text}")
     answer = HEAD.format(
-        title=sheet.title + ".", doc="\n\n".join(docs), imports=ordered(imports), sheet=sheet.name, body="\n\n\n".join(bodies)
+        title=sheet.title + ".",
+        doc="\n\n".join(docs),
+        imports=ordered(imports),
+        sheet=sheet.name,
+        body="\n\n\n".join(bodies),
     )
     return Texts(answer, given(needs) if alone else {})
 
 
 def module_of(page: str, code: str = "") -> Module:
-    source = code or inspect.getsource(importlib.import_module(page if page.startswith("linattn") else f"linattn_ref.{page}"))
+    source = code or inspect.getsource(
+        importlib.import_module(page if page.startswith("linattn") else f"linattn_ref.{page}")
+    )
     return Module(source)
 
 
@@ -174,7 +184,9 @@ def import_lines(module: Module, used: set[str], needs: dict[str, set[str]], alo
             lines.add(f"from given import {there}" + (f" as {name}" if name != there else ""))
         else:
             needs.setdefault(source, set()).add(there)
-            lines.add(f"from given.{source.rpartition('.')[2]} import {there}" + (f" as {name}" if name != there else ""))
+            lines.add(
+                f"from given.{source.rpartition('.')[2]} import {there}" + (f" as {name}" if name != there else "")
+            )
     return lines
 
 
@@ -219,7 +231,9 @@ def mistaken(sheet: Sheet, mistake: Mistake, *, alone: bool = False) -> Texts:
     node = next((x for x in tree.body if getattr(x, "name", None) == mistake.function), None)
     at = [i for i in range(node.lineno - 1, node.end_lineno or 0) if mistake.line in lines[i]] if node else []
     if not at:
-        raise ValueError(f"sheet {sheet.name}, mistake {mistake.name}: no line of {mistake.function} has {mistake.line!r}")
+        raise ValueError(
+            f"sheet {sheet.name}, mistake {mistake.name}: no line of {mistake.function} has {mistake.line!r}"
+        )
     for i in at[:1]:
         indent = lines[i][: len(lines[i]) - len(lines[i].lstrip())]
         lines[i] = "\n".join(indent + x for x in mistake.new.strip("\n").split("\n"))

@@ -28,7 +28,10 @@ class Report(NamedTuple):
     def __str__(self) -> str:
         lines = [f"{self.sheet.title}: {self.score:g} of {self.sheet.points:g} points"]
         for x in self.results:
-            lines += [f"  {x.points:4g}/{x.item.points:<4g} {x.item.title}", *(f"             {line}" for line in told(x))]
+            lines += [
+                f"  {x.points:4g}/{x.item.points:<4g} {x.item.title}",
+                *(f"             {line}" for line in told(x)),
+            ]
         return "\n".join([*lines, self.protection])
 
     def as_json(self) -> dict[str, Any]:
@@ -50,8 +53,8 @@ class Report(NamedTuple):
 
     def as_html(self) -> str:
         rows = [
-            f"<tr class={'ok' if x.points else 'lost'}><td>{x.points:g} of {x.item.points:g}<td>{html.escape(x.item.title)}"
-            f"<td>{'<br>'.join(map(html.escape, told(x)))}"
+            f"<tr class={'ok' if x.points else 'lost'}><td>{x.points:g} of {x.item.points:g}"
+            f"<td>{html.escape(x.item.title)}<td>{'<br>'.join(map(html.escape, told(x)))}"
             for x in self.results
         ]
         title = html.escape(f"{self.sheet.title}: {self.score:g} of {self.sheet.points:g} points")

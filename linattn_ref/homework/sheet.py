@@ -27,7 +27,7 @@ class Part:
     question: str = ""  # what stands in place of the page's derivation
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Item:
     """What gets points, all or none."""
 
@@ -40,9 +40,10 @@ class Item:
     own: str = ""  # Python for the handout alone: yields pairs, a gradient and finite differences
     judge: str = ""  # an operation of `linattn-ref conform`
     checks: list[str] = field(default_factory=list)  # and its checks
+    hide: list[str] = field(default_factory=list)  # options that the judge is not to ask for: another item does
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Mistake:
     """What people get wrong: one line of the solution, otherwise."""
 
@@ -67,7 +68,7 @@ class Sheet:
     parts: list[Part]
     items: list[Item]
     mistakes: list[Mistake]
-    theory: list[dict[str, str]] = field(default_factory=list)  # question, answer
+    theory: list[dict[str, str]]  # question, answer
     discussion: list[str]
     sizes: dict[str, int]  # letters, in the handout; the grader's are larger
     notes: str = ""  # for the grader
@@ -115,7 +116,7 @@ def parse(text: str, name: str) -> Sheet:
     """
     try:
         said: dict[str, Any] = tomllib.loads(text)
-        lists = {key: [cls(**x) for x in said.pop(key)] for key, cls in KINDS.items()}
+        lists: dict[str, Any] = {key: [cls(**x) for x in said.pop(key)] for key, cls in KINDS.items()}
         sheet = Sheet(name=name, **lists, **said)
     except (KeyError, TypeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"sheet {name}: {str(error).replace('.__init__()', '')}") from None

@@ -6,6 +6,7 @@ looks for a class of that name, and takes the fields that this class has.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -75,10 +76,9 @@ def arrays_of(module: Any, allowed: tuple[str, ...] | list[str]) -> Callable[[np
     if "torch" in found and "torch" in allowed:
         return lambda x: found["torch"].from_numpy(np.array(x))
     if "jax" in found and "jax" in allowed:
-        import jax
-
-        jax.config.update("jax_enable_x64", True)
-        return lambda x: jax.numpy.asarray(x)
+        found["jax"] = importlib.import_module("jax")  # where only a part of it was imported
+        found["jax"].config.update("jax_enable_x64", True)
+        return lambda x: found["jax"].numpy.asarray(x)
     return lambda x: x
 
 
