@@ -1,9 +1,11 @@
 """``linattn-ref assignment`` and ``grade``: what they write and say, and what a submission cannot do."""
 
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,6 +169,20 @@ def test_sheets_that_cannot_be_read(tmp_path):
     wrong = replace(SOFTMAX.mistakes[0], line="# (99)")
     with pytest.raises(ValueError, match=r"no line of softmax has '# \(99\)'"):
         mistaken(SOFTMAX, wrong)
+
+
+def test_the_sheet_in_contributing_is_one(tmp_path, capsys):
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (tmp_path / "07_layer_norm.toml").write_text(
+        re.search(r"```toml\n(title = .*?)```", text, re.DOTALL).group(1), encoding="utf-8"
+    )
+    assert main(["assignment", str(tmp_path / "07_layer_norm.toml"), "--out", str(tmp_path / "work")]) == 0
+    seventh = read(str(tmp_path / "07_layer_norm.toml"))
+    assert seventh.name == "layer_norm"
+    assert [x.points for x in grade(seventh, Here(texts(seventh, solved=True, alone=False).answer))] == [40, 60]
+    (mistake,) = seventh.mistakes
+    results = grade(seventh, Here(mistaken(seventh, mistake).answer))
+    assert [(x.points, x.named) for x in results] == [(40, ()), (0, (mistake.name,))]
 
 
 # --- With a process each --------------------------------------------------------------------------------------------
