@@ -13,7 +13,7 @@ A plan is a TOML file with a table per question, which says what would count as 
     options = { length = 128, steps = 10000 }
 
 There is a run for each combination of what is in ``each``, and each seed; its name says which, and so does its folder.
-A copy of the plan lies beside the folders, from which ``linattn-ref gather`` takes what was said before.
+What would count lies in each folder before its run begins, and ``linattn-ref gather`` takes it over into the record.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import json
 import math
 import shlex
 import tomllib
@@ -35,9 +36,8 @@ from linattn_ref.experiments.learning.tasks import TASKS
 from linattn_ref.experiments.measuring.spread import spread
 from linattn_ref.training import loop
 
-__all__ = ["PLAN", "Planned", "command", "missing", "of_folder", "read", "run", "steps_done"]
+__all__ = ["Planned", "command", "missing", "read", "run", "steps_done"]
 
-PLAN = "plan.toml"  # the copy of a plan in the folder of its runs
 SAID = {"claim": str, "yes": str, "no": str, "task": str}
 KEYS = {**SAID, "hours": float, "seeds": list, "each": dict, "options": dict}
 
@@ -141,7 +141,6 @@ def run(
     path : Path
         The plan.
     out : Path
-        Also gets the copy of the plan.
     workers, dask : int, str
         Processes on this machine, with one thread each; or the address of a Dask scheduler, whose workers have ``out``
         under the same name. What a worker that dies has begun goes on from its last checkpoint.
@@ -159,13 +158,8 @@ def run(
     plan = [one for one in read(path) if one.name.startswith(only)]
     if not plan:
         raise ValueError(f"only: no run of {path} has a name that begins with {only!r}")
-    text, copy = path.read_text(encoding="utf-8"), out / PLAN
-    out.mkdir(parents=True, exist_ok=True)
-    before = {one.name: one for one in read(copy)} if copy.is_file() else {}
-    for one in read(path):
-        if one != before.get(one.name, one) and (out / one.name / loop.RECORD).is_file():
-            raise ValueError(f"out: {one.name} was begun there with what {copy} says, which {path} changes")
-    write_all({copy: partial(Path.write_text, data=text, encoding="utf-8")})
+    for one in plan:
+        _keep(out / one.name / runs.PLAN, json.dumps(one.said, ensure_ascii=False) + "\n")
     left = missing(plan, out)
     at_once = max(1, min(workers, len(left)))
     hours = math.fsum(one.hours * (1 - steps_done(one, out) / _steps(one)) for one in left)
@@ -174,6 +168,15 @@ def run(
     for told in spread(run_one, calls, workers=workers, dask=dask):
         say(told)
     return plan
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write what would count, once."""
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_all({path: partial(Path.write_text, data=text, encoding="utf-8")})
+    elif path.read_text(encoding="utf-8") != text:
+        raise ValueError(f"out: {path} says otherwise what would count, and was there before")
 
 
 def run_one(task: str, seed: int, options: dict[str, Any], out: str, command: str) -> str:
@@ -185,9 +188,3 @@ def run_one(task: str, seed: int, options: dict[str, Any], out: str, command: st
     shape = module.Shape(**{name: options.pop(name) for name in module.Shape._fields if name in options})
     found = learn.run(module.begin, Path(out), resume=True, command=command, seed=seed, shape=shape, **options).run
     return f"{Path(out).name}: loss {found.curves['loss'][-1]:.4g} {found.after}"
-
-
-def of_folder(folder: Path) -> dict[str, Mapping[str, str]]:
-    """What was said of each run, by its name, before any of a plan in this folder was run; nothing without a plan."""
-    path = folder / PLAN
-    return {one.name: one.said for one in read(path)} if path.is_file() else {}

@@ -22,6 +22,7 @@ from linattn_ref.training import checkpoint
 from linattn_ref.training.loop import LAST, RECORD, RESULT, read_record, read_times
 
 __all__ = [
+    "PLAN",
     "RECORDS",
     "Run",
     "beside",
@@ -41,6 +42,7 @@ __all__ = [
 Tree = TypeVar("Tree")
 
 RECORDS = clone.ROOT / "figures" / "records"  # those that are committed
+PLAN = "plan.json"  # in a run's folder, what would count as yes and as no
 MOST = 100  # evaluations of a run that are gathered
 
 
@@ -78,9 +80,9 @@ def read(folder: Path) -> Run:
     if not said:
         raise ValueError(f"{folder / RECORD}: empty; no record of a run")
     first, *lines = said
-    result = folder / RESULT  # of a task that ends with a test
+    beside = {"result": folder / RESULT, "plan": folder / PLAN}  # of a task that ends with a test; of a plan's run
     try:
-        ended = {"result": json.loads(result.read_text(encoding="utf-8"))} if result.is_file() else {}
+        ended = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in beside.items() if path.is_file()}
         spent = {line["step"]: line["cpu_seconds"] for line in seconds}
         if seconds:  # a process killed between two files leaves a line more in one
             lines = [line for line in lines if line["step"] in spent]
@@ -114,8 +116,7 @@ def gather(folder: Path, target: Path, weights: Sequence[str] = ()) -> dict[str,
 
     A run that was not evaluated yet is left out. Of more than a hundred evaluations every so many are kept, with the
     first and the last; of a number, five digits. With the names of some runs as ``weights``, a file beside it has what
-    each of them has learned, as :func:`keep_weights` writes it; either all of these files are written, or none. Of a
-    plan's runs, the facts have what the plan says would count as yes and as no.
+    each of them has learned, as :func:`keep_weights` writes it; either all of these files are written, or none.
 
     Raises
     ------
@@ -126,16 +127,10 @@ def gather(folder: Path, target: Path, weights: Sequence[str] = ()) -> dict[str,
     ValueError
         ``target`` lies in the folder of a run, a record is damaged, or ``weights`` names none of the runs.
     """
-    from linattn_ref.experiments.learning import plan
     from linattn_ref.experiments.publishing.record import json_text, plain
 
     check_target(target)
-    said = plan.of_folder(folder)
-    found = {
-        name: run._replace(facts={**run.facts, **({"plan": said[name]} if name in said else {})})
-        for name, run in read_all(folder).items()
-        if len(run.steps)
-    }
+    found = {name: run for name, run in read_all(folder).items() if len(run.steps)}
     if not found:
         raise FileNotFoundError(f"{folder}: none of the runs there has been evaluated yet")
     text = json_text(plain({name: _thinned(run) for name, run in found.items()})) + "\n"

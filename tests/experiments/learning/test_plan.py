@@ -72,7 +72,7 @@ def test_what_is_no_plan_is_told(small, old, new, error):
 def begin(*_, **options):
     """As `learn.run`: two steps of a run that says what was asked."""
     folder = options["out"]
-    folder.mkdir()
+    assert {path.name for path in folder.iterdir()} == {runs.PLAN}  # before it begins
     facts = {"facts": {"command": options["command"], "seed": options["seed"], "steps": 40}}
     lines = [facts, {"step": 40, "loss": 0.5 + options["seed"]}]
     (folder / loop.RECORD).write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -103,7 +103,7 @@ def test_what_is_missing_is_run_and_its_record_says_what_was_asked_before(small,
     }
     small.write_text(SMALL.replace("The loss falls.", "Anything."))
     assert cli.main(words) == 2
-    assert "out: copying-linear-0 was begun there with what" in capsys.readouterr().err
+    assert "plan.json says otherwise what would count, and was there before" in capsys.readouterr().err
 
 
 def test_a_plan_or_a_task_has_to_be_given(small, capsys):
