@@ -34,12 +34,7 @@ from linattn_ref.op import Array, plain_numbers
 from linattn_ref.op.options import check_sizes
 from linattn_ref.op.shapes import check_array
 
-__all__ = [
-    "gaussian",
-    "orthogonal_gaussian",
-    "rfa_arccos",
-    "rfa_gaussian",
-]
+__all__ = ["gaussian", "orthogonal_gaussian", "rfa_arccos", "rfa_gaussian"]
 
 # --- Directions -----------------------------------------------------------------------------------------------------
 

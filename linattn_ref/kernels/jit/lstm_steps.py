@@ -1,6 +1,6 @@
 """`linattn_ref.nn.lstm_steps`, some sequences at a time from the first step to the last."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from linattn_ref.kernels.jit.loops import lstm as loop
 from linattn_ref.nn.lstm_steps import Gradients, Params
@@ -17,12 +17,12 @@ class Saved(NamedTuple):
     params: Params
 
 
-def forward(x: Any, params: Params) -> tuple[Array, Saved]:
+def forward(x, params):
     h, c, gates = loop.forward(x, *params)  # (1)-(4)
     return h[1:], Saved(x, h, c, gates, params)
 
 
-def backward(d_h: Any, saved: Saved) -> Gradients:
+def backward(d_h, saved):
     x, h, c, gates, (w, u, _) = saved
     d_x, *d_params = loop.backward(d_h, x, w, u, h, c, gates)  # (5)-(8)
     return Gradients(d_x, Params(*d_params))
