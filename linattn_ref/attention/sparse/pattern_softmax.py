@@ -54,6 +54,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.parts.masks import divide, mix, scores, shown
+from linattn_ref.attention.softmax import Gradients
 from linattn_ref.attention.sparse.part import Indices, Part, Pattern, tiles_of
 from linattn_ref.op import Array, Bool, Float, op
 from linattn_ref.op.shapes import name_of
@@ -78,12 +79,6 @@ class Saved(NamedTuple):
     def lse(self) -> Array:
         """Equation (2); of a row that sees nothing, the lowest number."""
         return self.m + np.log(np.where(self.s == 0, self.s.dtype.type(1), self.s))  # (2)
-
-
-class Gradients(NamedTuple):
-    q: Float[Array, "... N D"]
-    k: Float[Array, "... L D"]
-    v: Float[Array, "... L M"]
 
 
 def look(q: Any, k: Any, seen: Any, **_: Any) -> None:

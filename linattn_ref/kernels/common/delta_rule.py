@@ -1,7 +1,5 @@
 """`linattn_ref.attention.delta_rule` on a loop that works by chunks, (13)-(22) of ``chunked_delta.py``."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ rises are a piece, an ordinary causal product. The gradients go back through the
 exponents are a product with the directions, one kernel does all of it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`linattn_ref.attention.linear` on a causal loop; over all keys its sums are BLAS's already."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from linattn_ref.attention import exponential

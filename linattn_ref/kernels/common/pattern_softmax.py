@@ -1,7 +1,5 @@
 """`pattern_softmax` on a loop that keeps one number per row."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """`reformer` on a loop that counts a pair in full in the first round where it meets, and keeps one number per row."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

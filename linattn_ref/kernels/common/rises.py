@@ -42,8 +42,6 @@ References
 Milakov and Gimelshein (2018), "Online normalizer calculation for softmax".
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -55,16 +53,7 @@ from linattn_ref.kernels.common import exponential_features
 from linattn_ref.kernels.common.exponential_features import ROWS
 from linattn_ref.op import Array
 
-__all__ = [
-    "Features",
-    "decay_between",
-    "decayed",
-    "features_backward",
-    "join",
-    "risen",
-    "rises",
-    "scaled_features",
-]
+__all__ = ["Features", "decay_between", "decayed", "features_backward", "join", "risen", "rises", "scaled_features"]
 
 RISE = 40.0  # S stays below exp(40) per key: with 1e6 keys, values of 1e6 and C = 1e3 that is 2e32, float32 holds 3e38
 ALL = slice(None)

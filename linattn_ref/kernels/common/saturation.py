@@ -8,8 +8,6 @@ is made again of it are not the weights but a multiple of them:
 which is 1 in all other rows. A backward pass divides by it what it is given. Loops on a GPU add (1) up themselves.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 __all__ = ["divided_by_sums", "is_saturated"]

@@ -4,8 +4,6 @@ A row of a cache never changes once it is written, so states share the memory of
 state that comes first; a second continuation from the same state copies what it shares.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

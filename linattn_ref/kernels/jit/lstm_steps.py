@@ -1,20 +1,14 @@
 """`linattn_ref.nn.lstm_steps`, some sequences at a time from the first step to the last."""
 
-from typing import NamedTuple
-
 from linattn_ref.kernels.jit.loops import lstm as loop
+from linattn_ref.nn import lstm_steps as page
 from linattn_ref.nn.lstm_steps import Gradients, Params
-from linattn_ref.op import Array, Float
 
 __all__ = ["Saved", "backward", "forward"]
 
 
-class Saved(NamedTuple):
-    x: Float[Array, "T B E"]
-    h: Float[Array, "S B H"]  # S = T + 1
-    c: Float[Array, "S B H"]
-    gates: Float[Array, "T B K"]
-    params: Params
+class Saved(page.Saved):
+    """What the backward pass needs."""
 
 
 def forward(x, params):

@@ -1,21 +1,13 @@
 """`linattn_ref.nn.pre_norm`, keeping none of the norms' results: the backward pass makes them again."""
 
-from typing import Any, NamedTuple
-
 from linattn_ref.nn import layer_norm
 from linattn_ref.nn import pre_norm as page
-from linattn_ref.op import Of
 
 __all__ = ["Saved", "backward", "forward"]
 
 
-class Saved(NamedTuple):
-    norm_1: Of[layer_norm.Saved, "E"]
-    attention: Any
-    drop_1: Any
-    norm_2: Of[layer_norm.Saved, "E"]
-    feed_forward: Any
-    drop_2: Any
+class Saved(page.Saved):
+    """What the backward pass needs, without what the norms returned."""
 
 
 def forward(x, *args, **options):
