@@ -62,8 +62,8 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.attention import delta_rule
 from linattn_ref.attention.delta_rule import Gradients, State, check_gate, gate_rows, like_log_gate, nothing
+from linattn_ref.attention.delta_rule import Saved as Rows
 from linattn_ref.attention.parts.masks import mix, shown
 from linattn_ref.op import Array, Bool, Float, op
 
@@ -73,7 +73,7 @@ __all__ = ["Gradients", "Saved", "State", "backward", "forward"]
 T = 16  # rows; for M = 64, the (T, T, C) ratios are then four times as many numbers as a (C, M) state
 
 
-class Saved(delta_rule.Saved):
+class Saved(Rows):
     """What the backward pass needs: the rows of `delta_rule`, and in ``noted`` the state before each chunk."""
 
 

@@ -46,9 +46,9 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.attention import linear
 from linattn_ref.attention.features.feature_maps import FeatureMap, check_linear, elu_plus_one, is_exponential
 from linattn_ref.attention.linear import Gradients
+from linattn_ref.attention.linear import Saved as Rows
 from linattn_ref.attention.parts.masks import divide, mix, shown
 from linattn_ref.attention.parts.sums import State, no_keys
 from linattn_ref.op import Array, Bool, Float, op
@@ -58,7 +58,7 @@ __all__ = ["Gradients", "Saved", "State", "backward", "forward"]
 T = 64  # rows: so few that (T, T) scores cost no more than the state, so many that they are products of matrices
 
 
-class Saved(linear.Saved):
+class Saved(Rows):
     """What the backward pass needs: the rows of `linear`, and the state before the first chunk."""
 
 
