@@ -15,9 +15,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.experiments.cost.comparison_ways import TARGETS, WAYS, Way
@@ -32,10 +29,7 @@ from linattn_ref.experiments.measuring.heads import (
     spread,
     truncated_svd,
 )
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.bands import band
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, band, labels, style
 
 __all__ = ["compute", "draw", "measure"]
 

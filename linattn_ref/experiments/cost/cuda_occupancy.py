@@ -17,10 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.kit import Axes, Figure, style
 
 __all__ = ["LIMITS", "Results", "compute", "draw", "resident_warps"]
 

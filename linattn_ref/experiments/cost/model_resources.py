@@ -14,13 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear, reformer, softmax
 from linattn_ref.experiments.measuring.points import Group, Points, check_lengths, measure_points
 from linattn_ref.experiments.measuring.scaling import growth
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Figure, Results, labels, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.nn import cross_entropy, mechanism

@@ -19,14 +19,11 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from linattn_ref.experiments.cost.resource_methods import METHODS, REDUCED, Setting, methods_at, prepared
 from linattn_ref.experiments.measuring.points import Group, Points, check_lengths, measure_points
 from linattn_ref.experiments.measuring.scaling import crossing, growth
-from linattn_ref.experiments.publishing import labels, markdown, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, labels, markdown, style
 
 __all__ = ["LENGTHS", "LOOK", "PAIRS", "compute", "draw", "summarise", "table"]
 

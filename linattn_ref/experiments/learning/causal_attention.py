@@ -5,8 +5,6 @@ anew for each of its batches, from a seed of its own. Reformer has as many bucke
 rounded to an even number: two at 68 places, four at 128, 24 at 784.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -8,16 +8,12 @@ References
 Wang et al. (2020), "Linformer: self-attention with linear complexity", section 5.2, Table 2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from linattn_ref.experiments.learning import finetune_result, runs
 from linattn_ref.experiments.learning.finetune_result import Network, Source
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.kit import Figure, style
 
 __all__ = ["compute", "draw", "rows_of", "table_rows"]
 

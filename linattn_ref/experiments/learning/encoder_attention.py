@@ -4,8 +4,6 @@ A query looks at ``k`` tokens, mixtures or landmarks, or is described by ``k`` f
 is drawn once, for each layer by itself, and stays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 

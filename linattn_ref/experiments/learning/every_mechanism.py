@@ -4,18 +4,13 @@
 with softmax attention; ``linattn-ref gather`` made the record. Linformer begins as mean pooling.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from linattn_ref.experiments.learning import finetune_result, runs
 from linattn_ref.experiments.learning.encoder_names import TITLES
 from linattn_ref.experiments.learning.finetune_result import Network, Source
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.kit import Figure, Line2D, style
 
 __all__ = ["TITLES", "compute", "draw", "ordered", "table_rows"]
 

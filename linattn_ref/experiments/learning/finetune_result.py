@@ -5,8 +5,6 @@ each; ``imdb-start``, ``imdb256-start`` and ``rt-start`` are those with softmax 
 ``rate-1e-4`` is one of those that chose the learning rate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple

@@ -7,18 +7,12 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", appendix D, figures 6 and 7.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.random import Generator
-from numpy.typing import NDArray
 
 from linattn_ref.experiments.learning import drawing, images, runs
-from linattn_ref.experiments.publishing import style
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, NDArray, style
 
 __all__ = ["Results", "compute", "draw", "from_text", "to_text"]
 

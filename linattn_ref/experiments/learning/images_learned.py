@@ -9,20 +9,15 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2.1, table 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from linattn_ref.data import reported
 from linattn_ref.experiments.learning import runs
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Figure, NDArray, labels, style
 
 __all__ = ["Curve", "Results", "compute", "draw"]
 

@@ -11,20 +11,14 @@ which is ``r`` where ``r`` singular values are equal and the others 0. A network
 features are positive, so all sums have a large part in common, and training has to bring about the rest.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.random import Generator
-from numpy.typing import NDArray
 
 from linattn_ref.experiments.learning import drawing, images
 from linattn_ref.experiments.learning.images_drawn import from_text, to_text
-from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, NDArray, labels, style
 from linattn_ref.models import causal
-from linattn_ref.op import Array
 
 __all__ = ["Results", "compute", "draw", "effective_rank"]
 

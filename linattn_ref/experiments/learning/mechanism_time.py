@@ -5,26 +5,22 @@ a product costs does not depend on its numbers. So it can read longer texts than
 CPU time on one thread, all mechanisms in turn in one process that keeps freed memory.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.experiments.learning import encoder_attention
 from linattn_ref.experiments.learning.encoder_names import TITLES
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import KEEP, in_new_process
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.kit import Array, Figure, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import encoder
 from linattn_ref.nn import post_norm
-from linattn_ref.op import Array
 from linattn_ref.training import parameters
 
 __all__ = ["POINTS", "Point", "Results", "compute", "draw"]

@@ -12,8 +12,6 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", section 
 Devlin et al. (2019), "BERT: pre-training of deep bidirectional transformers for language understanding", section 3.1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import partial

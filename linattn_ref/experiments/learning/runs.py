@@ -4,8 +4,6 @@ Runs take hours, so figures are drawn from what was gathered of them: ``linattn-
 the records of all runs in a folder as one file, and those in ``figures/records`` are committed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

@@ -15,8 +15,6 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3 and Table 3.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial

@@ -8,18 +8,14 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3, Table 3.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from linattn_ref.experiments.learning import runs, seeds
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Figure, labels, style
 
 __all__ = ["COLOURS", "TITLES", "Network", "Results", "compute", "draw", "table_rows"]
 

@@ -4,20 +4,15 @@ The utterance is of the test part: neither its voice nor its sentence was traine
 runs that `speech_curves` draws.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.learning.speech_curves import COLOURS, TITLES
-from linattn_ref.experiments.publishing import style
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, style
 
 __all__ = ["Heard", "Results", "compute", "draw", "draw_likely"]
 

@@ -14,14 +14,9 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from linattn_ref.attention.features.feature_maps import elu_plus_one
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, NDArray, Results, labels, style
 
 __all__ = ["NOTHING_LEFT", "compute", "draw", "forward_states", "rewound_states"]
 

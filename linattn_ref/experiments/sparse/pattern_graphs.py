@@ -5,16 +5,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.random import Generator
 
 from linattn_ref.attention.sparse import patterns
 from linattn_ref.attention.sparse.bigbird import draw_random_blocks
 from linattn_ref.experiments.measuring.scaling import growth
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.pairs import PAIRS
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Mask
+from linattn_ref.experiments.publishing.kit import PAIRS, Figure, Generator, Mask, Results, labels, style
 from linattn_ref.theory import pattern_graphs
 
 __all__ = ["PARTS", "RANDOM", "compute", "draw"]
