@@ -17,9 +17,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from linattn_ref.experiments.publishing.kit import Axes, Figure, style
+from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, style
 
-__all__ = ["LIMITS", "Results", "compute", "draw", "resident_warps"]
+__all__ = ["LIMITS", "compute", "draw", "resident_warps"]
 
 THREADS = 256
 # The kernels of linear and softmax attention: module, name, types of the arguments as `offline.compile_to_ptx` reads.
@@ -84,33 +84,6 @@ def _rounded_up(x: int, unit: int) -> int:
 # --- Compiling ------------------------------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
-    """One kernel, compiled."""
-
-    module: str
-    kernel: str
-    dtype: str
-    architecture: str
-    registers: int  # of a thread
-    spilled: int  # bytes of a thread, where registers ran out
-    shared: int  # bytes of a block
-    float64: int  # instructions on float64
-    warps: int  # on a multiprocessor
-
-
-class Line(NamedTuple):
-    """A kernel that multiplies the entries of a float32 array."""
-
-    statement: str
-    float64: tuple[str, ...]  # its instructions on float64
-
-
-class Results(NamedTuple):
-    compilers: dict[str, str]
-    rows: tuple[Row, ...]
-    lines: tuple[Line, ...]
-
-
 def compute() -> Results:
     """Compile every kernel for float32 and float64 and two architectures.
 
@@ -129,15 +102,21 @@ def compute() -> Results:
                 ptx = offline.compile_to_ptx(kernel, arguments, dtype, capability)
                 with tempfile.TemporaryDirectory() as folder:
                     used = offline.assemble(ptx, capability, folder)
-                warps = resident_warps(limits, used.registers, used.shared)
-                counts = used.registers, used.spilled, used.shared, len(float64_instructions(ptx)), warps
-                rows.append(Row(module, name, dtype, architecture, *counts))
-    lines = [
-        Line(statement, float64_instructions(offline.compile_to_ptx(kernel, "x1 x x1", "float32", (9, 0))))
+                row = Results(module=module, kernel=name, dtype=dtype, architecture=architecture)
+                row |= {name: getattr(used, name) for name in ("registers", "spilled", "shared")}  # spilled: bytes
+                row |= {"float64": len(float64_instructions(ptx))}
+                row |= {"warps": resident_warps(limits, used.registers, used.shared)}  # on a multiprocessor
+                rows.append(row)
+    lines = [  # kernels that multiply the entries of a float32 array
+        Results(
+            statement=statement,
+            float64=float64_instructions(offline.compile_to_ptx(kernel, "x1 x x1", "float32", (9, 0))),
+        )
         for statement, kernel in _one_line_kernels().items()
     ]
     packages = ("numba-cuda", "nvidia-cuda-nvcc-cu12")
-    return Results({name: importlib.metadata.version(name) for name in packages}, tuple(rows), tuple(lines))
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    return Results(compilers=versions, rows=tuple(rows), lines=tuple(lines))
 
 
 def float64_instructions(ptx: str) -> tuple[str, ...]:
