@@ -44,13 +44,7 @@ LOOK = {  # colour, line
 QUICK = {"lengths": (128, 256), "rounds": 1}
 
 
-def compute(
-    *,
-    lengths: Sequence[int] = LENGTHS,
-    rounds: int = 3,
-    seed: int = 0,
-    **where: Any,
-) -> Results:
+def compute(*, lengths: Sequence[int] = LENGTHS, rounds: int = 3, seed: int = 0, **where: Any) -> Results:
     """Time and memory of a step at every length; 2 minutes of one core.
 
     Parameters

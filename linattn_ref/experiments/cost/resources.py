@@ -148,10 +148,7 @@ def summarise(found: Points, lengths: Sequence[int], rounds: int, setting: Setti
         curves=curves,
         pairs=tuple(
             Results(
-                low=low,
-                high=high,
-                faster=crossing(times[high], times[low]),
-                smaller=crossing(peaks[high], peaks[low]),
+                low=low, high=high, faster=crossing(times[high], times[low]), smaller=crossing(peaks[high], peaks[low])
             )
             for high, low in PAIRS
             if {high, low} <= set(curves)

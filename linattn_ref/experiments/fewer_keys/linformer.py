@@ -128,12 +128,7 @@ def ways_at(
 
     def with_matrices(matrices: Parameters, sentences: Sequence[int] = unseen) -> tuple[Array, Array]:
         e, f = matrices
-        return each_error(
-            heads,
-            sentences,
-            MATRICES.applied((e, f)),
-            lambda q, k: linformer.matrix(q, k, e) @ f,
-        )
+        return each_error(heads, sentences, MATRICES.applied((e, f)), lambda q, k: linformer.matrix(q, k, e) @ f)
 
     def max_pooled(q: Array, k: Array, v: Array) -> Array:
         return softmax.forward(q, linformer.max_pool(k, r)[0], linformer.max_pool(v, r)[0], kernels=jit)[0]

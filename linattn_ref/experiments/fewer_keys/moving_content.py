@@ -34,11 +34,7 @@ QUICK = {"reduced": (1, 4), "length": 32, "steps": 200}
 
 
 def compute(
-    *,
-    seed: int = 0,
-    reduced: Sequence[int] = (1, 2, 4, 8, 16, 32),
-    length: int = 64,
-    steps: int = 400,
+    *, seed: int = 0, reduced: Sequence[int] = (1, 2, 4, 8, 16, 32), length: int = 64, steps: int = 400
 ) -> Results:
     """Train both mechanisms at every ``R``.
 

@@ -39,12 +39,7 @@ POINTS = (Point(128, 32, 8), Point(2048, 128, 1))
 
 
 def compute(
-    *,
-    points: Sequence[Point] = POINTS,
-    rounds: int = 2,
-    seed: int = 0,
-    quick: bool = False,
-    **where: Any,
+    *, points: Sequence[Point] = POINTS, rounds: int = 2, seed: int = 0, quick: bool = False, **where: Any
 ) -> Results:
     """Time both passes with every mechanism; two minutes of one core.
 

@@ -262,12 +262,7 @@ def begin(
     found = corpus(text, shape, cut)
     rng = np.random.default_rng([seed, 0])
     below = encoder.draw(
-        rng,
-        tokens=shape.vocabulary,
-        places=shape.length,
-        reads=inside.reads,
-        own=inside.own,
-        **sizes(shape),
+        rng, tokens=shape.vocabulary, places=shape.length, reads=inside.reads, own=inside.own, **sizes(shape)
     )
     params = masked_tokens.draw(below, rng)
     ratio = 1 / shape.length if own_rate is None else own_rate

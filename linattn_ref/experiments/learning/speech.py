@@ -40,23 +40,8 @@ from linattn_ref.op import Array
 from linattn_ref.training import adam, loop, radam, schedule
 from linattn_ref.training.checks import check_peak
 
-__all__ = [
-    "NAMES",
-    "QUICK",
-    "Batch",
-    "Shape",
-    "batch_of",
-    "batches",
-    "begin",
-    "draw",
-    "error_rates",
-    "measured",
-    "probabilities",
-    "read",
-    "scores_of",
-    "task",
-    "utterance",
-]
+__all__ = ["NAMES", "QUICK", "Batch", "Shape", "batch_of", "batches", "begin", "draw", "error_rates", "measured"]
+__all__ += ["probabilities", "read", "scores_of", "task", "utterance"]
 
 NAMES = ("lstm", "softmax", "linear", "lsh-4", "lsh-1")
 QUICK = {"width": 16, "hidden": 32, "heads": 2, "layers": 1, "frames": 400, "lstms": 1, "cut": 2}

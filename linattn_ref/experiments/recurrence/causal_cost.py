@@ -35,19 +35,8 @@ import numpy as np
 from linattn_ref.experiments.measuring.counting import by_formula, costs, count
 from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, NDArray, Results, labels, style
 
-__all__ = [
-    "FORMS",
-    "Gradients",
-    "chunks_backward",
-    "chunks_forward",
-    "compute",
-    "draw",
-    "multiply_adds",
-    "naive_backward",
-    "naive_forward",
-    "rows_backward",
-    "rows_forward",
-]
+__all__ = ["FORMS", "Gradients", "chunks_backward", "chunks_forward", "compute", "draw", "multiply_adds"]
+__all__ += ["naive_backward", "naive_forward", "rows_backward", "rows_forward"]
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 CHUNK = 64  # T

@@ -32,12 +32,7 @@ ABOVE = 1.6  # of a title, in its letters: room for names where lines leave the 
 QUICK = {"lengths": LENGTHS[:4]}
 
 
-def compute(
-    *,
-    seed: int = 0,
-    lengths: Sequence[int] = LENGTHS,
-    gates: Sequence[float] = GATES,
-) -> Results:
+def compute(*, seed: int = 0, lengths: Sequence[int] = LENGTHS, gates: Sequence[float] = GATES) -> Results:
     """Errors of both ways along the longest sequence, and the worst of them at every length.
 
     Parameters
