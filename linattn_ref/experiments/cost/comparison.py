@@ -146,11 +146,11 @@ def draw(results: Results) -> Figure:
 
 def _draw_family(axis: Axes, results: Results, field: str, family: Mapping[str, str]) -> None:
     for name, curve in results.ways.items():
-        way, errors = WAYS[name], getattr(curve, field)
+        way, colour, errors = WAYS[name], style.MECHANISMS[name], getattr(curve, field)
         if name in family:
-            face = way.colour if way.target == "softmax" else "white"
+            face = colour if way.target == "softmax" else "white"
             look = {"mfc": face, "ms": 4, "zorder": 3, "label": family[name]}
-            band(axis, curve.cost, errors, way.line, colour=way.colour, **look)
+            band(axis, curve.cost, errors, way.line, colour=colour, **look)
         else:
             axis.plot(curve.cost, errors.median, "-", color=BEHIND, lw=0.8)
     svd = getattr(results.svd, field).median
