@@ -31,14 +31,8 @@ KERNELS = (
     ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2"),
     ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool x"),
 )
-IN_WORDS = {
-    ("causal_states", "sums"): "linear: sums of each chunk",
-    ("causal_states", "scan"): "linear: states, one after the other",
-    ("causal_chunks", "forward"): "linear: forward",
-    ("causal_chunks", "gradient"): "linear: gradient",
-    ("softmax_tiles", "forward_tile"): "softmax: forward",
-    ("softmax_tiles", "gradient_tile"): "softmax: gradient",
-}
+IN_WORDS = ["linear: sums of each chunk", "linear: states, one after the other", "linear: forward", "linear: gradient"]
+IN_WORDS += ["softmax: forward", "softmax: gradient"]
 
 
 # --- What fits on a multiprocessor ----------------------------------------------------------------------------------
@@ -163,18 +157,10 @@ def draw(results: Results) -> Figure:
             for row in results.rows:
                 if (row.module, row.kernel, row.architecture) == (module, name, "sm_90"):
                     face = None if row.dtype == "float32" else "white"
-                    axis.plot(
-                        getattr(row, field) / unit,
-                        y,
-                        "o",
-                        color=style.BLUE,
-                        mfc=face,
-                        label=row.dtype,
-                        clip_on=False,
-                        zorder=3,
-                    )
+                    look = {"mfc": face, "label": row.dtype, "clip_on": False, "zorder": 3}
+                    axis.plot(getattr(row, field) / unit, y, "o", color=style.BLUE, **look)
         axis.grid(False, axis="x")
-    axes[0].set_yticks(range(len(KERNELS)), [IN_WORDS[module, name] for module, name, _ in KERNELS])
+    axes[0].set_yticks(range(len(KERNELS)), IN_WORDS)
     axes[0].set_ylim(len(KERNELS) - 0.5, -1.3)
     axes[0].set(xlabel="registers of a thread", title="warps by registers")
     axes[1].set(xlabel="shared memory of a block (KiB)", title="warps by shared memory")

@@ -92,16 +92,8 @@ def step_of(name: str, n: int, seed: int) -> Callable[[], float]:
     """A step of a network, ready to be taken; it returns its loss."""
     rng = np.random.default_rng(seed)
     model = causal.Model(attention_of(name, rng), HEADS)
-    drawn = causal.draw(
-        rng,
-        tokens=TOKENS,
-        places=n,
-        width=WIDTH,
-        hidden=4 * WIDTH,
-        layers=LAYERS,
-        reads=model.mechanism.reads,
-        dtype=np.float32,
-    )
+    sizes = {"tokens": TOKENS, "places": n, "width": WIDTH, "hidden": 4 * WIDTH, "layers": LAYERS}
+    drawn = causal.draw(rng, **sizes, reads=model.mechanism.reads, dtype=np.float32)
     _, params = parameters.flatten(drawn)
     read, told = rng.integers(TOKENS, size=(2, 1, n))
     state = radam.init_state(params)

@@ -90,17 +90,8 @@ def both_passes(name: str, point: Point, seed: int) -> Callable[[], None]:
     rng = np.random.default_rng(seed)
     setting = encoder_attention.Setting(LAYERS, HEADS, WIDTH // HEADS, point.length, point.k, pooled=True)
     inside = encoder_attention.make(name, setting, rng)
-    drawn = encoder.draw(
-        rng,
-        tokens=TOKENS,
-        places=point.length,
-        width=WIDTH,
-        hidden=HIDDEN,
-        layers=LAYERS,
-        reads=inside.reads,
-        own=inside.own,
-        dtype=np.float32,
-    )
+    sizes = {"tokens": TOKENS, "places": point.length, "width": WIDTH, "hidden": HIDDEN, "layers": LAYERS}
+    drawn = encoder.draw(rng, **sizes, reads=inside.reads, own=inside.own, dtype=np.float32)
     _, params = parameters.flatten(drawn)
     model = encoder.Model(inside.mechanisms, HEADS, post_norm, kernels=jit)
     tokens = rng.integers(TOKENS, size=(point.sequences, point.length))
