@@ -46,8 +46,8 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-11)
 # becomes $(4, 0)$.
 #
 # Now take a random projection to one dimension, $R = (1, s)$ with a random sign $s$. For $x = (3, 4)$, of squared
-# length 25, $Rx$ is $3 + 4 = 7$ or $3 - 4 = -1$, with the squares 49 and 1. Neither is right, but their mean is: $(49 + 1)
-# / 2 = 25$.
+# length 25, $Rx$ is $3 + 4 = 7$ or $3 - 4 = -1$, with the squares 49 and 1. Neither is right, but their mean is:
+# $(49 + 1) / 2 = 25$.
 
 # %%
 small = np.diag([4.0, 3.0])

@@ -531,7 +531,7 @@ exact.assert_ok()
 
 # %%
 q_h, k_h, v_h = (rng.standard_normal((2, 3, *shape)) for shape in ((N, D), (L, D), (L, M)))  # 2 examples, 3 heads
-e_each = rng.standard_normal((3, R, L))  # one a head
+e_each = rng.standard_normal((3, R, L))  # one per head
 masked = partial(linformer.forward, key_mask=rng.random((2, 3, L)) < 0.8)
 # f is (R, L): it serves all examples and heads
 report = gradcheck.check_directions(masked, linformer.backward, q_h, k_h, v_h, e_each, f, rng=np.random.default_rng(4))

@@ -488,7 +488,7 @@ chapter.show(
 # A language model writes token by token: the output at $t$ decides what token $t + 1$ is. So during generation both
 # kinds of attention run as recurrent networks, and a token costs
 #
-# | | state, in numbers | multiply-adds a token |
+# | | state, in numbers | multiply-adds per token |
 # | --- | --- | --- |
 # | linear | $H C (M + 1)$ | about $2 H C M$ |
 # | softmax with its cache | $H t\,(D + M)$ | about $H t\,(D + M)$ |
@@ -606,7 +606,7 @@ assert measured.positions[-1] == 16384
 assert at_end > 30  # claim 44: measured
 assert at_end < counted
 constant = measured.linear.seconds.max() / measured.linear.seconds.min()
-assert constant < 1.5  # from 16 to 16384 tokens: the same time a step
+assert constant < 1.5  # from 16 to 16384 tokens: the same time per step
 print(f"at 16384: {at_end:.0f} times measured, {counted:.0f} times counted")
 print(f"from 16 to 16384 tokens the linear step's time varies by a factor of {constant:.2f}")
 

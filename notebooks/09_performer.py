@@ -675,9 +675,9 @@ given = q_long, k_long, v_long
 kept = (kept_bytes((*given, saved)) - kept_bytes(given)) / 8
 peak = peak_bytes(both_passes, *given, directions) / 8
 assert kept == n * (3 * 64 + width + 1) + 64 * (2 * width + 2)  # rows; omega, S, Z and r
-assert peak < n * 64 * width / 2  # far from a state a position
+assert peak < n * 64 * width / 2  # far from one state per position
 chapter.table(
-    ("numbers", "kept", "at the peak, both passes", "a state a position", "the matrix"),
+    ("numbers", "kept", "at the peak, both passes", "one state per position", "the matrix"),
     [("N = 1024, m = 64, D = M = 32", kept, peak, n * 64 * width, n * n)],
 )
 
@@ -723,7 +723,7 @@ assert real["relu, orthogonal"][-1] > 0.95 * real["relu, orthogonal"][1]  # anot
 
 # %%
 def estimates(kind, x, y, omega):
-    """Of ``exp(x . y)`` for all pairs of rows, times a number: ``(..., N, D)``, twice, to ``(..., N, N)``."""
+    """Of ``exp(x . y)`` for all pairs of rows, up to a factor: ``(..., N, D)``, twice, to ``(..., N, N)``."""
     functions, sign = {  # the mean of f(omega . x) f(omega . y), summed over f, times exp(sign (|x|^2 + |y|^2) / 2)
         "trig": ((np.cos, np.sin), 1),
         "positive": ((np.exp,), -1),

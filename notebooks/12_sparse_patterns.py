@@ -249,7 +249,7 @@ for n in (1024, 2048, 4096):
     assert peak < n * n / 2  # bytes; a boolean matrix has n * n
     rows.append((n, pairs, pairs / n**2, work.multiply_adds / pairs, round(peak / 1024)))
 assert abs(growth([row[0] for row in rows], [row[1] for row in rows]).exponent - 1) < 0.01  # linear
-chapter.table(("N", "pairs", "share of all", "multiply-adds a pair, D + M = 7", "KiB at the peak"), rows)
+chapter.table(("N", "pairs", "share of all", "multiply-adds per pair, D + M = 7", "KiB at the peak"), rows)
 
 # %% [markdown]
 # ## The gradient, by hand

@@ -423,8 +423,8 @@ results = chapter.results("comparison")
 chapter.show(
     comparison.draw,
     results,
-    alt="Relative error of the output and of the matrix over the counted cost, one line a mechanism: the truncated SVD "
-    "is far below all; windows and blocks fall steeply, low rank methods slowly, random features hardly",
+    alt="Relative error of the output and of the matrix over the counted cost, one line per mechanism: the truncated "
+    "SVD is far below all; windows and blocks fall steeply, low rank methods slowly, random features hardly",
 )
 
 # %%

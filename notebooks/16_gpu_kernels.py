@@ -168,7 +168,7 @@ def sectors(reads):
     of_thread = defaultdict(list)
     for block, thread, place in reads:
         if block == (0, 0, 0) and thread < 32:
-            of_thread[thread].append(place * 4 // 32)  # four bytes a number
+            of_thread[thread].append(place * 4 // 32)  # four bytes per number
     return [len(set(each)) for each in zip(*of_thread.values(), strict=True)]
 
 
@@ -375,7 +375,7 @@ for length in (16, 64, 256):
     chunks = LONG // length
     threads = HEADS * chunks * 256  # a block of 256 for each chunk's output
     rows.append((f"chunks of {length}", threads, chunks, 2 * length * WIDTH + 2 * WIDTH**2))
-chapter.table(("", "threads (outputs)", "steps that wait (scan)", "multiply-adds a row"), rows)
+chapter.table(("", "threads (outputs)", "steps that wait (scan)", "multiply-adds per row"), rows)
 assert rows[2][1] == 4096 * rows[0][1] > 100_000
 assert rows[2][3] == 2 * rows[0][3]  # T = C = M: twice the arithmetic
 

@@ -770,7 +770,7 @@ chapter.table(("step", "jit, ms", "its products, of it", "PyTorch's best, times 
 # | the sum before each norm, its mean and $s$ | $2E + 4$ |
 # | $q, k, v$; linear: $\phi(q)$, $\phi(k)$ and $v$ | $3E$ |
 # | what attention says, the last layer's input too | $E$ |
-# | linear: a denominator a head; softmax: a sum a head | $H$ |
+# | linear: one denominator per head; softmax: one sum per head | $H$ |
 # | what GELU reads | $4E$ |
 #
 # $$10 E + H + 4 \qquad (16)$$

@@ -346,11 +346,11 @@ for rule, errors in held.stream.items():  # measured, against (f) and its like f
 # | member | gate | erase $e$ | value |
 # | --- | --- | --- | --- |
 # | RetNet (Sun et al. 2023), retention alone | $1 - 2^{-5-h}$ for head $h$, fixed | – | $v$ |
-# | Mamba-2 (Dao and Gu 2024) | $\exp(-e^{a} \Delta)$, one a head | – | $\Delta v$ |
-# | Gated linear attention (Yang et al. 2024) | one a channel | – | $v$ |
+# | Mamba-2 (Dao and Gu 2024) | $\exp(-e^{a} \Delta)$, one per head | – | $\Delta v$ |
+# | Gated linear attention (Yang et al. 2024) | one per channel | – | $v$ |
 # | DeltaNet (Schlag et al. 2021, Yang et al. 2024) | – | $\beta k$ | $\beta v$ |
-# | Gated DeltaNet (Yang et al. 2025) | one a head | $\beta k$ | $\beta v$ |
-# | Kimi Delta Attention (Kimi Team 2025) | one a channel | $\beta k$ | $\beta v$ |
+# | Gated DeltaNet (Yang et al. 2025) | one per head | $\beta k$ | $\beta v$ |
+# | Kimi Delta Attention (Kimi Team 2025) | one per channel | $\beta k$ | $\beta v$ |
 #
 # Two conventions differ from paper to paper, and anyone who compares two implementations has to ask about both.
 #
@@ -466,7 +466,7 @@ inputs = {"q": q, "k": unit(k), "v": v, "erase": e, "log_gate": log_gate}
 out, saved = delta_rule.forward(**inputs)
 d_v = delta_rule.backward(d_out, saved).v
 
-# The forward pass of the delta rule computes (5)-(7): two rows a token, the last token first. The first row of each
+# The forward pass of the delta rule computes (5)-(7): two rows per token, the last token first. The first row of each
 # writes G at q, after the gate of the token behind it; the second looks at k and erases along e.
 zeros = np.zeros((N, C))
 gate_behind = np.concatenate([np.zeros((1, C)), log_gate[:0:-1]])  # log g_{i+1}, from the end
@@ -662,7 +662,7 @@ _, saved = delta.forward(q, k, v, beta, log_gate)
 same(delta.apply(whole, delta.init_state((), C, M)).s, saved.state.s)
 assert np.linalg.svd(whole.w, compute_uv=False).max() < 1  # what was held before does not grow
 
-# Token by token it is a recurrent network of one hidden state a head.
+# Token by token it is a recurrent network of one hidden state per head.
 state = delta.init_state((), C, M)
 for i in range(N):
     row, state = delta.step(q[i], k[i], v[i], state, beta[i], log_gate[i])

@@ -79,7 +79,7 @@ assert (training.shape, test.shape) == ((60_000, 784), (10_000, 784))
 
 
 def without_context(counts):
-    """Bits a pixel of the test images, by counts of values ``(places, 256)``, with a 256th added to each."""
+    """Bits per pixel of the test images, by counts of values ``(places, 256)``, with a 256th added to each."""
     p = counts + 1 / 256
     p /= p.sum(axis=1, keepdims=True)
     return float(-np.log2(p[np.arange(784), test]).mean())
@@ -228,7 +228,7 @@ for curve in curves.values():
 chapter.show(
     images_learned.draw,
     learned,
-    alt="Bits a pixel fall steeply over the first 10,000 images, then slowly, rise a little where the rate begins "
+    alt="Bits per pixel fall steeply over the first 10,000 images, then slowly, rise a little where the rate begins "
     "anew, and end lower than before; softmax lies below linear at the same number of images",
 )
 linear, softmax = curves["linear"], curves["softmax"]
@@ -266,7 +266,7 @@ rows = [
 ]
 rows.append(("in print, 250 epochs = 15,000,000 images", *learned.printed.values()))
 chapter.table(("bits per dimension, MNIST", *learned.printed), rows)
-gains = -np.diff(list(at_ends.values()), axis=1)  # a row a network, a column a restart
+gains = -np.diff(list(at_ends.values()), axis=1)  # one row per network, one column per restart
 assert gains.min() > 0.005
 assert (np.abs(gains[:, 1] / gains[:, 0] - 0.55) < 0.1).all()
 assert 6.5 < linear.images[-1] / len(digits.training) < 7
@@ -323,8 +323,8 @@ short = chapter.results("images_short").kinds
 chapter.show(
     images_short.draw,
     images_short.Results(short),
-    alt="Bits a pixel of short runs against images and against CPU minutes: a narrow band of softmax attention's three "
-    "seeds ends below the band of linear attention's; lsh-1 ends above both, the mixture highest",
+    alt="Bits per pixel of short runs against images and against CPU minutes: a narrow band of softmax attention's "
+    "three seeds ends below the band of linear attention's; lsh-1 ends above both, the mixture highest",
 )
 table = []
 for name, kind in short.items():
