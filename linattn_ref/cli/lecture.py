@@ -1,4 +1,4 @@
-"""``linattn-ref site`` and ``linattn-ref slides``: what a lecture needs beside the chapters."""
+"""``linattn-ref site`` and ``linattn-ref slides``: what a lecture needs besides the chapters."""
 
 import argparse
 from pathlib import Path

@@ -34,7 +34,7 @@ def make(out: Path, *, root: Path = Path(), say: Callable[[str], object] = lambd
         Must not be there, or be empty or a site.
     root : Path
     say : callable
-        Told what is done, a line a step.
+        Called with what is done, one line per step.
 
     Raises
     ------

@@ -195,7 +195,7 @@ def _write_index(folder: Path, chapters: list[tables.Chapter], extras: Extras) -
     parts = [
         "# Efficient attention, written to be read\n",
         "Transformers that cost less than $N^2$: each mechanism derived, its gradient by hand, in NumPy that fits on a "
-        "slide; what theorems promise beside what is measured.\n",
+        "slide; what theorems promise, and what is measured.\n",
         "```{image} /figures/spectrum.svg\n:alt: Normalised cumulative singular values of the attention matrices of a "
         "pretrained transformer, and a heat map by layer and head\n:class: hero\n```\n",
         _entrances(extras),
@@ -214,14 +214,14 @@ def _write_index(folder: Path, chapters: list[tables.Chapter], extras: Extras) -
 
 
 def _entrances(extras: Extras) -> str:
-    """Ways into the site, beside the chapters."""
+    """Ways into the site, besides the chapters."""
     ways = [
         ("code/index.html", "Formula beside line", "each file, typeset"),
         ("figures/gallery.html", "Figures", "with the command that draws each"),
         ("api/index.html", "API", "all that is public"),
     ]
     if extras.slides:
-        ways.append((extras.slides.get("00_course", min(extras.slides.values())), "Slides", "a deck a chapter"))
+        ways.append((extras.slides.get("00_course", min(extras.slides.values())), "Slides", "one deck per chapter"))
     ways += [(address, title, "in your browser") for address, title in extras.live.items()]
     items = (f'<a class="way" href="{to}"><strong>{title}</strong><span>{said}</span></a>' for to, title, said in ways)
     return raw(f'<nav class="ways">{"".join(items)}</nav>')
