@@ -470,6 +470,11 @@ print(f"the mean of V beats Theorem 1 in {mean_beats_theorem_1} of 6 layers, and
 # all texts, which is what is trained. For that there is only measurement; it comes after the gradients that
 # training needs.
 #
+# > **A break.** Linformer mixes $L$ keys and values into $R$ before the softmax, for $(N + L) R (D + M)$ multiply-adds,
+# > and the matrix it applies has rank $R$. The softmax cannot come first, because each row of $P$ needs all its scores.
+# > Theorem 2's proof does not explain why this works: its construction gives every query the same answer. After the
+# > break come the gradients, sharing, and the error on a real network.
+#
 # ## The gradient, by hand
 #
 # We are given $dO$ and want $dQ$, $dK$, $dV$, $dE$ and $dF$.

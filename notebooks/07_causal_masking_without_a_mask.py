@@ -55,6 +55,30 @@ def draw_inputs(seed, n, c, m, dtype=np.float64):
 
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# Take three tokens with the values 3, 6 and 9. All queries and keys are 0, whose feature is $\phi(0) = 1$, so all
+# weights are alike. Token by token there are two running sums, and the output is their quotient:
+#
+# | token | sum of values | sum of weights | output |
+# | ---: | ---: | ---: | ---: |
+# | 1 | 3 | 1 | 3 |
+# | 2 | $3 + 6 = 9$ | 2 | 4.5 |
+# | 3 | $9 + 9 = 18$ | 3 | 6 |
+#
+# No token has seen a later one, and there was no mask. In the backward pass, let the loss be the sum of the outputs.
+# The first value is in all three, with the weights $1, \tfrac12, \tfrac13$. The second is in the last two, and the
+# third in the last. So the gradients are sums from the other end: $\tfrac{11}{6}, \tfrac56, \tfrac13$.
+
+# %%
+alike, three_values = np.zeros((3, 1)), np.array([[3.0], [6.0], [9.0]])
+three_out, three_saved = linear.forward(alike, alike, three_values, causal=True, eps=0.0)
+three_gradients = linear.backward(np.ones((3, 1)), three_saved).v
+print("outputs:", three_out.ravel(), " gradients of the values:", three_gradients.ravel().round(4))
+same(three_out.ravel(), [3, 4.5, 6])
+same(three_gradients.ravel(), [11 / 6, 5 / 6, 1 / 3])
+
+# %% [markdown]
 # ## A running sum
 #
 # Take the numerator first; the denominator will turn out to be one extra column of it. Without a mask it is $\phi(Q)
@@ -569,6 +593,12 @@ for dtype in (np.float64, np.float32):
             assert ours.dtype == dtype
             # Sums of up to n positive terms; their errors are relative, and partly cancel.
             np.testing.assert_allclose(ours, expected, rtol=math.sqrt(n) * 8 * np.finfo(dtype).eps)
+
+# %% [markdown]
+# > **A break.** A causal mask on $\phi(Q) \phi(K)^\top$ is a running sum $S_i$, and the denominator is one more column
+# > of it. The gradient is two running sums, one from each end, and Algorithm 1 keeps neither. Chunks compute the same
+# > numbers with matrix products. After the break the state fades by a gate, sequences are cut into pieces, and
+# > exponential features set traps.
 
 # %% [markdown]
 # ## A gate, and why the state is not rewound

@@ -686,6 +686,13 @@ for name, seconds in (("MNIST", reported.MNIST_SECONDS), ("CIFAR-10", reported.C
 chapter.table(("one image, over linear, CPU", "here, the record", "in print (table 5)"), rows)
 
 # %% [markdown]
+# > **A break.** Causal linear attention is a recurrent network: two sums per head, to which each token adds. The same
+# > sums can be computed in parallel, by chunks, or step by step. Softmax attention is such a network too, with
+# > infinitely many features, and its cache is that infinite state. A state of constant size makes long texts cheap, and
+# > keeps apart about $C$ things. After the break gradients go back through the state, machines share a sequence, and
+# > Linformer meets linear attention.
+
+# %% [markdown]
 # ## Back-propagation through time
 #
 # The gradient of the layer can be obtained from the parallel form, by the formulas of chapters 5 and 7. A recurrent

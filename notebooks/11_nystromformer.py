@@ -407,6 +407,12 @@ print(f"the same matrix beside that neighbour, with one scale for both: off by {
 assert change > 0.1
 
 # %% [markdown]
+# > **A break.** Nyström attention is $F Z B V$: landmark queries gather, a small matrix $Z$ mixes, and queries fetch.
+# > Each factor has a softmax of its own, so this has the shape of the Nyström method without being it. $Z$ comes from
+# > an iteration that multiplies small singular values by $13/4$ at a time, so six iterations do not reach them. After
+# > the break we measure what that means on a real network, and derive every gradient.
+
+# %% [markdown]
 # ## On a real network
 #
 # The network and the reviews of chapter 4, $Q$, $K$ and $V$ as they are, softmax attention replaced. Errors are

@@ -407,6 +407,12 @@ assert [name for name, row in mechanisms.items() if row.recurrent] == [
 ]
 
 # %% [markdown]
+# > **A break.** There are three families: keep few pairs, keep few keys, or replace the exponential by features. Their
+# > matrices can be told apart by changing a third key. Pairs and kernels share one gradient. What they save is time,
+# > since softmax attention without its matrix already saves the memory. After the break we measure which of them come
+# > near softmax attention, and what a trained network keeps.
+
+# %% [markdown]
 # ## At equal cost, which is near softmax attention?
 #
 # Now the experiment. The queries, keys and values are those of a pretrained 6-layer encoder reading film reviews of

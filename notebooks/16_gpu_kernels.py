@@ -78,6 +78,29 @@ def close(ours, expected):
 
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# A kernel for softmax attention reads the keys in tiles. For each query it keeps three numbers: the largest score $m$,
+# the sum $s$ of the exponentials over $e^m$, and the sum of the values with these weights. Take one query, $q = 1$, the
+# three keys 0, $\log 2$ and $\log 4$, whose exponentials are 1, 2 and 4, and the values 0, 7 and 14. The first tile
+# holds two keys, the second one.
+#
+# | after | $e^m$ | $s$ | sum of values, over $e^m$ |
+# | --- | ---: | ---: | ---: |
+# | the first tile | 2 | $\tfrac12 + 1 = 1.5$ | $0 + 7 = 7$ |
+# | the second | 4 | $1.5 \cdot \tfrac24 + 1 = 1.75$ | $7 \cdot \tfrac24 + 14 = 17.5$ |
+#
+# The output is $17.5 / 1.75 = 10$. With all three keys at once it is $(0 + 14 + 56) / 7 = 10$. So different threads
+# may read different tiles, and one factor reconciles what they found.
+
+# %%
+three_keys, three_values = np.log([[1.0], [2.0], [4.0]]), np.array([[0.0], [7.0], [14.0]])
+in_tiles, tiles_saved = online_softmax.forward(np.array([[1.0]]), three_keys, three_values)
+print("output:", in_tiles.item(), " m:", np.exp(tiles_saved.m).item(), "as e^m,  s:", tiles_saved.s.item())
+assert abs(in_tiles.item() - 10) < 1e-12
+assert abs(tiles_saved.s.item() - 1.75) < 1e-12
+
+# %% [markdown]
 # ## One thread, one number
 #
 # A **kernel** is a function that a great many **threads** run at the same time, each with its own index. Threads come
@@ -510,6 +533,11 @@ assert len(reads["u"]) == n * m
 # %% [markdown]
 # For $C, M \le T = 64$, the common case, every factor $\lceil \cdot / T \rceil$ is 1 and each kernel reads its arrays
 # once.
+#
+# > **A break.** A GPU needs many threads that wait for nothing. Algorithm 1 has too few of them, so it is cut into
+# > chunks: sums and outputs of all chunks run at the same time, and only one addition per chunk waits. Numbers are read
+# > from global memory once, by neighbours, and reused in shared memory and in registers. After the break come the
+# > gradients, softmax on tensor cores, and what limits a kernel.
 #
 # ## The gradient: the same product three times
 #

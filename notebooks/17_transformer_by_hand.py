@@ -55,6 +55,31 @@ from linattn_ref.training import adam, parameters
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-11)
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# Take one affine layer with two inputs and one output: $x = (1, 2)$, weights 3 and 4, bias $\frac12$, so
+# $y = 3 + 8 + \frac12 = 11.5$. Let the loss grow by 1 when $y$ does. Then it grows by 3 when $x_1$ does, and by 4 when
+# $x_2$ does. It grows by $x_1 = 1$ and $x_2 = 2$ with the weights, and by 1 with the bias.
+#
+# Now take one layer norm. The row $(1, 3)$ has mean 2 and deviation 1, and becomes $(-1, 1)$. If 1 is added to both
+# entries, nothing changes. If their distances from the mean are doubled, nothing changes either. With two entries that
+# leaves no direction in which the output can move, so the gradient is $(0, 0)$.
+
+# %%
+y_small, affine_saved = affine.forward(
+    np.array([[1.0, 2.0]]), affine.Params(w=np.array([[3.0], [4.0]]), b=np.array([0.5]))
+)
+d_small = affine.backward(np.array([[1.0]]), affine_saved)
+print("affine: y", y_small, " dx", d_small.x, " dW", d_small.params.w.T, " db", d_small.params.b)
+same(y_small, 11.5)
+same(d_small.params.w.T, [[1, 2]])
+normed, norm_saved = layer_norm.forward(np.array([[1.0, 3.0]]), layer_norm.draw(2), eps=1e-12)
+d_normed = layer_norm.backward(np.array([[0.0, 1.0]]), norm_saved).x
+print("layer norm: y", normed.round(6), " dx", abs(d_normed).round(6))
+same(normed, [[-1, 1]])
+same(d_normed, 0)
+
+# %% [markdown]
 # ## One rule
 #
 # A layer makes $y$ from $x$ and from its parameters $\theta$. Somewhere behind it there is a number $\ell$, the loss.

@@ -47,6 +47,34 @@ numba.set_num_threads(1)
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-11)
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# Take one parameter, $p = 1$, the gradient 5 twice, and the rate 0.1.
+#
+# | | first step | second step |
+# | --- | --- | --- |
+# | plain descent | $1 - 0.1 \cdot 5 = 0.5$ | $0.5 - 0.5 = 0$ |
+# | momentum $\frac12$ | $1 - 0.5 = 0.5$ | $b = \frac12 \cdot 5 + 5 = 7.5$, $0.5 - 0.75 = -0.25$ |
+# | Adam | $m = \sqrt v = 5$: $1 - 0.1 \cdot 5/5 = 0.9$ | 0.8 |
+#
+# With a gradient of 50, plain descent goes ten times as far, and Adam exactly as far as here.
+
+# %%
+for name, rule, options in (
+    ("plain descent", sgd, {"momentum": 0.0}),
+    ("momentum 1/2", sgd, {"momentum": 0.5}),
+    ("Adam", adam, {}),
+):
+    for slope in (5.0, 50.0):
+        p_small, moves = np.array([1.0]), []
+        memory = rule.init_state(p_small)
+        for _ in range(2):
+            memory = rule.step(p_small, np.array([slope]), memory, learning_rate=0.1, **options)
+            moves.append(round(p_small.item(), 6))
+        print(f"{name}, gradient {slope:g}: {moves}")
+assert moves == [0.9, 0.8]
+
+# %% [markdown]
 # ## Momentum
 #
 # Momentum is gradient descent with a memory of the direction in which it was going:
@@ -401,6 +429,11 @@ chapter.show(
 # agree from step to step, so are the next ones. A warm-up makes those small, whatever $1/\sqrt v$ does. And a linear
 # one over $2 / (1 - \beta_2)$ steps, the grey line in the figure of $r_t$, does what RAdam does. So RAdam warms up by
 # itself, and that is useful. The reason that it was derived from need not be the reason why it works.
+#
+# > **A break.** Momentum is fast along a valley and slow across it. Adam takes steps of the rate's size, whatever the
+# > size of the gradient, and AdamW lets parameters decay separately. RAdam's warm-up follows from $\beta_2$ alone, and
+# > it works, though not for the reason from which it was derived. After the break come starting values, mixed lengths,
+# > clipping, and the time and memory of a step.
 #
 # ## Where to start
 #

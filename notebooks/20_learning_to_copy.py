@@ -44,6 +44,24 @@ from linattn_ref.nn import positions
 numba.set_num_threads(1)
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# Take the word 9 7. What is read is the word, a separator 0, and the word again: 9 7 0 9 7. At each place the network
+# predicts the next symbol, and three predictions count: 0 after the first 7, then 9, then 7. A model that guesses among
+# ten symbols pays $\ln 10 = 2.30$ nats for each symbol. A model that can copy pays nothing: the 9 and the 7 stand in
+# the first copy, two places before the place that has to predict them, and two is the length of the word.
+
+# %%
+shortest = words.draw(np.random.default_rng(0), count=1, length=8)
+read, predict, which = shortest.read[0], shortest.told[0], shortest.counts[0]
+print("read:   ", *read)
+print("predict:", *np.where(which, predict.astype(str), "."))
+word_length = int(which.sum()) - 1
+copied = which.nonzero()[0][1:]  # the places that have to predict the copy
+assert (predict[copied] == read[copied - word_length]).all()
+print(f"a word of {word_length} symbols; guessing costs {np.log(10):.2f} nats per symbol")
+
+# %% [markdown]
 # ## The task
 #
 # A word is read, a separator, and the word again:
