@@ -211,7 +211,7 @@ def test_text_is_not_taken_over_where_code_has_changed(small, spoil):
     spoil(notebook)
     nbformat.write(notebook, target)
     before = target.read_bytes()
-    with pytest.raises(execute.ChapterError, match="its code has changed|as it was"):
+    with pytest.raises(execute.ChapterError, match=r"its code has changed|as it was"):
         execute.take_text(source, target)
     assert target.read_bytes() == before
 

@@ -74,7 +74,7 @@ def is_measured(word, quoted):
 def test_every_chapter_has_a_deck():
     missing = set(CHAPTERS) - set(DECKS)
     assert not missing
-    assert {path.stem for path in FOLDER.glob("*.md")} == {*DECKS, "00_course"}
+    assert {path.stem for path in FOLDER.glob("*.md")} == {*DECKS, "00_course", "00_short"}
 
 
 @pytest.mark.parametrize("name", DECKS)
@@ -94,9 +94,9 @@ def test_each_slide_has_a_title_and_something_to_say(name):
         assert len(slide.note.split()) >= 8, slide.text
 
 
-def test_the_course_takes_two_hours():
-    minutes = sum(slide.minutes for slide in slides_of("00_course"))
-    assert 110 <= minutes <= 120
+@pytest.mark.parametrize(("name", "least", "most"), [("00_course", 110, 120), ("00_short", 85, 90)])
+def test_the_course_takes_two_hours_and_the_lecture_ninety_minutes(name, least, most):
+    assert least <= sum(slide.minutes for slide in slides_of(name)) <= most
 
 
 @pytest.mark.parametrize("name", DECKS)
@@ -154,7 +154,9 @@ def test_a_deck_that_is_not_whole_says_so(text, told, tmp_path):
 def test_an_unknown_chapter_is_an_error_of_one_line(word, tmp_path, capsys):
     assert cli.main(["slides", "--out", str(tmp_path / "out"), "--", word]) == 2
     told = capsys.readouterr().err
-    assert re.match(rf"linattn-ref: error: slides: no deck of chapter '{word}'; there are 1, 2, .* and all\n$", told)
+    assert re.match(
+        rf"linattn-ref: error: slides: no deck of chapter '{word}'; there are all, short, 1, 2, .*\n$", told
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -184,8 +186,9 @@ def test_a_deck_is_one_page(tmp_path):
     assert all(each in text for each in found)
 
 
-def test_the_plan_has_a_row_for_each_part():
-    parts = [slide for slide in slides_of("00_course") if slide.kind in ("title", "part")]
-    rows = re.findall("<tr><td>(\\d+:\\d\\d)</td>", build.page.plan(slides_of("00_course")))
+@pytest.mark.parametrize("name", ["00_course", "00_short"])
+def test_the_plan_has_a_row_for_each_part(name):
+    parts = [slide for slide in slides_of(name) if slide.kind in ("title", "part")]
+    rows = re.findall("<tr><td>(\\d+:\\d\\d)</td>", build.page.plan(slides_of(name)))
     assert len(rows) == len(parts)
     assert rows[0] == "0:00"

@@ -97,7 +97,7 @@ def _section(slide: Slide, deck: Deck, titles: dict[str, str], root: Path) -> st
         layout = "beside" if drawn.ratio < TALL_ENOUGH else "below"
         picture = f'<figure><img src="{drawn.address}" alt="{html.escape(slide.picture.alt)}"></figure>'
     above = KINDS[slide.kind] and f'<p class="kind">{KINDS[slide.kind]}</p>'
-    below = f"{int(slide.chapter)} · {titles[slide.chapter]}" if slide.chapter != "00" else titles["00"]
+    below = f"{int(slide.chapter)} · {titles[slide.chapter]}" if slide.chapter != "00" else deck.title
     dark = ' data-background-color="#12263a"' * (slide.kind in ("title", "part", "question"))
     number = f'<p class="number">{int(slide.chapter)}</p>' * (slide.kind == "title" and slide.chapter != "00")
     return (
