@@ -175,7 +175,7 @@ def chosen(path: Path, titles: tuple[str, ...]) -> float:
 
 def evening(folder: Path) -> list[tuple[Path, tuple[str, ...], float, str]]:
     """The stops of the evening: a chapter, the sections after its opening, the minutes of all of them, and why."""
-    stops = []
+    stops: list[tuple[Path, tuple[str, ...], float, str]] = []
     for number, titles, why in EVENING:
         (path,) = folder.glob(f"{number}_*.py")
         opening = sections(path)[0].title

@@ -13,6 +13,7 @@ the fields
 The rest is seen from the code: a recurrent form (``step``), and the arguments beyond queries, keys and values.
 """
 
+import functools
 import importlib
 import inspect
 import re
@@ -268,7 +269,11 @@ def update(readme: Path) -> None:
         readme.parent / name: updated((readme.parent / name).read_text(encoding="utf-8"), readme.parent, name)
         for name in PAGES
     }
-    write_all({path: lambda to, text=text: to.write_text(text, encoding="utf-8") for path, text in texts.items()})
+    write_all({path: functools.partial(_write, text) for path, text in texts.items()})
+
+
+def _write(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def check_readme(readme: Path) -> None:
