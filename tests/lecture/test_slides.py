@@ -181,10 +181,10 @@ def test_a_deck_is_one_page(tmp_path):
     """All its slides, with pictures, formulas and code; the libraries, which are fetched, stand in for themselves."""
     found = build.page.Libraries(*(f"the {name}" for name in build.page.Libraries._fields))
     text = build.rendered(FOLDER / "01_softmax_attention.md", found)
-    slides, at_the_end = slides_of("01_softmax_attention"), text.count('data-visibility="uncounted"')
+    slides, at_the_end = slides_of("01_softmax_attention"), text.count('class="slide sources')
     assert text.count("<section ") == text.count('<aside class="notes">') == len(slides) + at_the_end
     assert at_the_end >= 1
-    said, _, where = text.partition('data-visibility="uncounted"')
+    said, _, where = text.partition('class="slide sources')
     quotes = [quote for slide in slides for _, quote in quotes_of(slide)]
     assert quotes
     assert all("From chapter" not in each for each in (said, *(slide.spoken for slide in slides)))

@@ -110,7 +110,7 @@ def _section(slide: Slide, deck: Deck, titles: dict[str, str], root: Path) -> st
 
 
 def _provenance(deck: Deck) -> Iterator[str]:
-    """The slides behind the last one, which are not counted: where the numbers of each were measured."""
+    """The slides behind the last one: where the numbers of each were measured."""
     pages: list[list[str]] = []
     room = 0
     for slide in deck.slides:
@@ -125,10 +125,10 @@ def _provenance(deck: Deck) -> Iterator[str]:
             room -= max(len(source), 90)
     for rows in pages:
         yield (
-            '<section data-timing="1" data-visibility="uncounted"><div class="slide sources plain"><div class="text">'
+            '<section data-timing="1"><div class="slide sources plain"><div class="text">'
             f"<h2>Where the numbers come from</h2><table><tbody>{''.join(rows)}</tbody></table></div>"
             f'<p class="foot">{markup.to_inline(deck.title)}</p></div>'
-            '<aside class="notes">Not part of the talk: for anyone who asks where a number was measured.</aside></section>'
+            '<aside class="notes">Not part of the talk: the places where each number was measured.</aside></section>'
         )
 
 
