@@ -42,4 +42,38 @@ def update(running, a, v):
     return {"m": m, "s": s, "o": o}
 """,
     },
+    "linear": {
+        "matrix": """
+def forward(q, k, v, *, causal=False, eps=1e-6):
+    phi_q, phi_k = features(q), features(k)
+    if not causal:
+        out = phi_q @ (phi_k.mT @ v) / (phi_q @ phi_k.sum(-2)[..., None] + eps)
+        return out, None
+    n, l = q.shape[-2], k.shape[-2]
+    w = np.einsum("...ic,...jc->...ij", phi_q, phi_k) * np.tri(n, l, l - n)
+    return w @ v / (w.sum(-1, keepdims=True) + eps), None
+
+
+def backward(d_out, saved):
+    phi_q, phi_k, v, out, d = saved.phi_q, saved.phi_k, saved.v, saved.out, saved.d
+    n, l = phi_q.shape[-2], phi_k.shape[-2]
+    seen = np.tri(n, l, l - n if saved.causal else l)
+    w = seen * (phi_q @ phi_k.mT)
+    d_w = seen * ((d_out / d) @ v.mT - ((d_out / d) * out).sum(-1)[..., None])
+    d_q, d_k = features_backward(d_w @ phi_k, phi_q), features_backward(d_w.mT @ phi_q, phi_k)
+    return d_q, d_k, w.mT @ (d_out / d)
+""",
+        "loops": """
+def chunk(s, z, phi_q, phi_k, v, eps):
+    rows = []
+    for i in range(len(phi_q)):
+        out, s, z = step(s, z, phi_q[i], phi_k[i], v[i], eps)
+        rows.append(out)
+    return np.stack(rows), s, z
+
+
+def features(x):
+    return np.maximum(x, 0) + np.exp(np.minimum(x, 0))
+""",
+    },
 }
