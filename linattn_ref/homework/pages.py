@@ -151,10 +151,11 @@ def removed(module: Module, name: str, part: Part) -> str:
     has_doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
     head = "\n".join(module.lines[node.lineno - 1 : first.lineno - 1])
     doc = "\n".join(module.lines[first.lineno - 1 : first.end_lineno]) if has_doc else ""
+    text = "\n".join(module.lines[node.lineno - 1 : node.end_lineno])
+    told = ", ".join(sorted({*re.findall(r"#.*?(\(\d+\))", text)}, key=lambda x: int(x[1:-1])))
     if name in part.docs:
         doc = f'    """{part.docs[name].strip()}"""'
-    numbers = re.findall(r"#.*?(\(\d+\))", "\n".join(module.lines[node.lineno - 1 : node.end_lineno]))
-    told = ", ".join(sorted({*numbers}, key=lambda x: int(x[1:-1])))
+        told = ", ".join(re.findall(r"\(\d+\)(?:-\(\d+\))?", doc))
     todo = f'raise NotImplementedError("{name} is yours to write{": " + told if told else ""}")'
     return "\n".join(filter(None, [head, doc, f"    {todo}"]))
 
@@ -164,7 +165,8 @@ def without(text: str, names: list[str]) -> str:
     for name in names:  # where several are on one line
         text = re.sub(rf", (\*, )?{name}: [^=,\n]*= None", "", text)
     lines = [x for x in text.split("\n") if not any(re.match(rf"    {name}: ", x) for name in names)]
-    return "\n".join(re.sub(r"^(    \w+: .*\S)  # .*", r"\1", x) if names else x for x in lines)
+    text = "\n".join(re.sub(r"^(    \w+: .*\S)  # .*", r"\1", x) if names else x for x in lines)
+    return text.replace("\n    *,\n)", "\n)")
 
 
 def import_lines(module: Module, used: set[str], needs: dict[str, set[str]], alone: bool) -> set[str]:

@@ -76,4 +76,41 @@ def features(x):
     return np.maximum(x, 0) + np.exp(np.minimum(x, 0))
 """,
     },
+    "delta": {
+        "states": """
+def forward(q, k, v, erase):
+    s, rows, us = np.zeros((k.shape[1], v.shape[1])), [], []
+    for i in range(len(q)):
+        us.append(v[i] - np.einsum("c,cm->m", erase[i], s))
+        s = s + k[i][:, None] * us[-1]
+        rows.append(s.T @ q[i])
+    return np.array(rows), (q, k, erase, np.array(us))
+
+
+def backward(d_out, saved):
+    q, k, e, u = saved.q, saved.k, saved.e, saved.u
+    before = [np.zeros((k.shape[1], u.shape[1]))]
+    for i in range(len(q)):
+        before.append(before[-1] + np.outer(k[i], u[i]))
+    d_q, d_k, d_e, d_v, a = np.zeros_like(q), np.zeros_like(k), np.zeros_like(e), np.zeros_like(u), 0.0
+    for i in range(len(q) - 1, -1, -1):
+        a = a + np.outer(q[i], d_out[i])
+        d_v[i], d_k[i], d_q[i] = a.T @ k[i], a @ u[i], before[i + 1] @ d_out[i]
+        d_e[i] = -before[i] @ d_v[i]
+        a = a - np.outer(e[i], d_v[i])
+    return [d_q, d_k, d_v, d_e]
+""",
+        "library": """
+def solve(a, x):
+    return np.linalg.solve(np.eye(len(a), dtype=a.dtype) + np.tril(a, -1), x)
+
+
+def chunk(q, k, v, erase, s):
+    rows = []
+    for i in range(len(q)):
+        s = s + np.outer(k[i], v[i] - erase[i] @ s)
+        rows.append(q[i] @ s)
+    return np.stack(rows), s
+""",
+    },
 }
