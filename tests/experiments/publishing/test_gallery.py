@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from linattn_ref.experiments.publishing import catalogue, gallery
+from linattn_ref.experiments.publishing import catalogue, gallery, tables
 
 FIGURES = Path(__file__).parents[3] / "figures"
 
@@ -93,11 +93,15 @@ def test_unknown_name_lists_those_there_are(tmp_path):
 
 
 def test_tables_alone_leave_the_gallery(tmp_path, monkeypatch):
-    names = ("mechanisms", "chapters", "headlines")
-    marks = "".join(f"<!-- {name}:begin -->\n<!-- {name}:end -->\n" for name in names)
-    (tmp_path / "README.md").write_text(marks, encoding="utf-8")
+    (tmp_path / "notebooks").mkdir()
+    for source in sorted((FIGURES.parent / "notebooks").glob("[0-9s]*")):
+        (tmp_path / "notebooks" / source.name).symlink_to(source)
+    for name, made in tables.PAGES.items():
+        marks = "".join(f"<!-- {table}:begin -->\n<!-- {table}:end -->\n" for table in made)
+        (tmp_path / name).write_text(marks, encoding="utf-8")
     (tmp_path / "figures").symlink_to(FIGURES)
     monkeypatch.chdir(tmp_path)
     gallery.make(["tables"], out=tmp_path / "gallery")
-    assert "Vaswani et al. 2017" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "Vaswani et al. 2017" in (tmp_path / "MECHANISMS.md").read_text(encoding="utf-8")
+    assert "| One evening |" in (tmp_path / "README.md").read_text(encoding="utf-8")
     assert not (tmp_path / "gallery").exists()
