@@ -11,10 +11,12 @@ import sys
 from collections.abc import Sequence
 
 from linattn_ref import __version__
+from linattn_ref.cli.assignment import add_assignment
 from linattn_ref.cli.bench import add_benches
 from linattn_ref.cli.conform import add_conform
 from linattn_ref.cli.figures import add_figures
 from linattn_ref.cli.generate import add_drawn
+from linattn_ref.cli.grade import add_grade
 from linattn_ref.cli.lecture import add_lecture
 from linattn_ref.cli.live import add_live
 from linattn_ref.cli.options import Parser, tell
@@ -77,13 +79,15 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_spectrum(commands)
     add_figures(commands)
-    bench = commands.add_parser("bench", help="measure time against a named yardstick")
+    bench = commands.add_parser("bench", help="measure time against a named peer")
     add_benches(bench.add_subparsers(title="what", required=True, metavar="WHAT"))
-    train = commands.add_parser("train", help="learn something by this package's own gradients")
+    train = commands.add_parser("train", help="train a network with this package's own gradients")
     add_tasks(train.add_subparsers(title="what", required=True, metavar="WHAT"))
     add_gather(commands)
     add_drawn(commands)
     add_conform(commands)
+    add_assignment(commands)
+    add_grade(commands)
     add_lecture(commands)
     add_live(commands)
     return top
