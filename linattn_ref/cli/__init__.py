@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_spectrum(commands)
     add_figures(commands)
-    bench = commands.add_parser("bench", help="measure time against a named yardstick")
+    bench = commands.add_parser("bench", help="measure time against a named peer")
     add_benches(bench.add_subparsers(title="what", required=True, metavar="WHAT"))
     add_train(commands)
     add_gather(commands)

@@ -69,7 +69,10 @@ def add_drawing(command: argparse.ArgumentParser, out: Path | None = Path("out")
     default = "figures" if out is None else "%(default)s"
     command.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"where to write (default: {default})")
     command.add_argument(
-        "--style", choices=("paper", "projector"), default="paper", help="letters and lines for print or for a slide"
+        "--style",
+        choices=("paper", "projector"),
+        default="paper",
+        help="sizes of letters and lines, for print or for a slide",
     )
 
 

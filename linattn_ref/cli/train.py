@@ -20,7 +20,7 @@ WRITES = "Writes record.jsonl (the command, seed and versions; then losses), "
 
 def add_train(commands: Any) -> None:
     """A command per task, whose module is loaded when that is the command; and plans of many runs."""
-    train = add_command(commands, "train", run_plan, "Learn something by this package's own gradients.")
+    train = add_command(commands, "train", run_plan, "Train a network with this package's own gradients.")
     train.set_defaults(if_interrupted="; the same command goes on from the last checkpoints")
     option = train.add_argument
     option("--plan", type=Path, metavar="FILE", help="run what is missing of the many runs that FILE.toml lists")

@@ -27,23 +27,8 @@ from linattn_ref.training.clip import by_global_norm
 from linattn_ref.training.failure import TrainingError, check_step, no_number
 from linattn_ref.training.folder import BEST, LAST, RECORD, RESULT, TIMES, check_folder, read_record, read_times
 
-__all__ = [
-    "BEST",
-    "LAST",
-    "RECORD",
-    "RESULT",
-    "TIMES",
-    "Settings",
-    "Task",
-    "TrainingError",
-    "Watch",
-    "check_folder",
-    "loss_and_gradients",
-    "read_record",
-    "read_times",
-    "run",
-    "step",
-]
+__all__ = ["Settings", "Task", "TrainingError", "Watch", "loss_and_gradients", "run", "step"]
+__all__ += ["BEST", "LAST", "RECORD", "RESULT", "TIMES", "check_folder", "read_record", "read_times"]
 
 
 class Optimiser(Protocol):

@@ -37,7 +37,8 @@ def public_functions(text):
     public = {
         name
         for node in module.body
-        if isinstance(node, ast.Assign) and any(getattr(target, "id", None) == "__all__" for target in node.targets)
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        and any(getattr(target, "id", None) == "__all__" for target in getattr(node, "targets", None) or [node.target])
         for name in (ast.literal_eval(node.value) if isinstance(node.value, ast.List | ast.Tuple) else ())
     }
     for node in module.body:

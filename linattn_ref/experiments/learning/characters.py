@@ -5,8 +5,6 @@ nats a character; beside it stand what is had without any context, the entropy o
 of the last character and the next. What it has learned it writes as a recurrent network, from two sums a head.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial

@@ -7,8 +7,6 @@ is looked at first, and nobody else may write there until the end: ``begin`` rea
 trained.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial

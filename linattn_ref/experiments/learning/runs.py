@@ -4,8 +4,6 @@ Runs take hours, so figures are drawn from what was gathered of them: ``linattn-
 the records of all runs in a folder as one file, and those in ``figures/records`` are committed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -21,23 +19,8 @@ from linattn_ref.op import Array
 from linattn_ref.training import checkpoint
 from linattn_ref.training.loop import LAST, RECORD, RESULT, read_record, read_times
 
-__all__ = [
-    "PLAN",
-    "RECORDS",
-    "Run",
-    "beside",
-    "check_target",
-    "commands",
-    "facts",
-    "gather",
-    "gathered",
-    "go_on",
-    "keep_weights",
-    "kept_weights",
-    "read",
-    "read_all",
-    "steps_in_all",
-]
+__all__ = ["PLAN", "RECORDS", "Run", "beside", "check_target", "commands", "facts", "gather", "gathered", "go_on"]
+__all__ += ["keep_weights", "kept_weights", "read", "read_all", "steps_in_all"]
 
 Tree = TypeVar("Tree")
 

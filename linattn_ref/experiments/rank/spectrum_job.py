@@ -16,7 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from linattn_ref.experiments.measuring.parts import load, prepared, store
+from linattn_ref.experiments.measuring.measurements import load, prepared, store
 from linattn_ref.experiments.measuring.spread import spread
 from linattn_ref.op import Array
 from linattn_ref.theory.spectrum import Method, singular_values
