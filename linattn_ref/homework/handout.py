@@ -124,8 +124,7 @@ def readme(sheet: Sheet) -> str:
 
 def tests(sheet: Sheet) -> str:
     """The text of ``tests/test_answer.py``."""
-    module = grading.module_of(texts(sheet, solved=False, alone=False).answer)
-    kept = [name for name, x in vars(module).items() if isinstance(x, type) and hasattr(x, "_fields")]
+    kept = [part.rename.get(name, name) for part in sheet.parts for name in part.keep if "." not in name]
     names = [f"{name} = answer.{name}" for name in kept]
     names += [f'{name} = wrapped(answer, "{name}", {sheet.arrays})' for name in sheet.functions]
     parts = [test(sheet, number, item) for number, item in enumerate(sheet.items)]
