@@ -52,8 +52,9 @@ class Module:
         for node in self.tree.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 self.nodes[node.name] = node
-            elif isinstance(node, ast.Assign):
-                for name in (x.id for target in node.targets for x in ast.walk(target) if isinstance(x, ast.Name)):
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for name in (x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)):
                     self.nodes[name] = node
             elif isinstance(node, ast.ImportFrom):
                 for alias in node.names:

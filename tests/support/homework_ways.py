@@ -208,7 +208,7 @@ def layer_norm_backward(d_y, saved):
     n, s, d_n, width = saved.n, saved.s, d_y * saved.params.gain, d_y.shape[-1]
     slopes = (np.eye(width) - 1 / width - n[..., :, None] * n[..., None, :] / width) / s[..., None]
     d_x = np.einsum("...i,...ij->...j", d_n, slopes)
-    return NormGradients(d_x, NormParams(np.einsum("...i,...i->...i", d_y, n).reshape(-1, width).sum(0), rows(d_y).sum(0)))
+    return NormGradients(d_x, NormParams(rows(d_y * n).sum(0), rows(d_y).sum(0)))
 
 
 def table_backward(d_x, tokens, count):
