@@ -17,7 +17,8 @@ import functools
 import importlib
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -75,13 +76,9 @@ class Chapter(NamedTuple):
 
 def mechanisms() -> list[Mechanism]:
     """Every mechanism of `linattn_ref.attention`, softmax first; what they are made of has pairs too, and no row."""
-    names = sorted(set(linattn_ref.attention.__all__) - FORMS, key=_softmax_first)
+    names = sorted(set(linattn_ref.attention.__all__) - FORMS, key=lambda name: (name != "softmax", name))
     modules = (importlib.import_module(f"linattn_ref.attention.{name}") for name in names)
     return [mechanism(module) for module in modules if {"forward", "backward", "Gradients"} <= set(vars(module))]
-
-
-def _softmax_first(name: str) -> tuple[bool, str]:
-    return name != "softmax", name
 
 
 def mechanism(module: ModuleType) -> Mechanism:
@@ -124,33 +121,14 @@ def chapter(path: Path) -> Chapter:
     heading = next((i for i, line in enumerate(lines) if line.startswith("# ")), None)
     if heading is None:
         raise ValueError(f"{path}: expected a line '# # Title', the chapter's heading")
-    below = " ".join(_first_paragraph(lines[heading + 1 :]))
+    below = " ".join(takewhile(bool, dropwhile(lambda line: not line, lines[heading + 1 :])))  # a paragraph
     return Chapter(path.stem, lines[heading].removeprefix("# "), below)
-
-
-def _first_paragraph(lines: Iterable[str]) -> Iterator[str]:
-    begun = False
-    for line in lines:
-        if begun and not line:
-            return
-        if line:
-            begun = True
-            yield line
 
 
 def mechanisms_table(rows: Sequence[Mechanism]) -> str:
     """As Markdown."""
-    header = (
-        "picture",
-        "mechanism",
-        "gives",
-        "exact",
-        "time",
-        "memory kept",
-        "causal",
-        "recurrent form",
-        "beyond q, k, v",
-    )
+    told = ("gives", "exact", "time", "memory kept", "causal")
+    header = ("picture", "mechanism", *told, "recurrent form", "beyond q, k, v")
     lines = []
     for row in rows:
         drawn = f"figures/schematic_{row.name}.svg"
