@@ -8,6 +8,7 @@ threads. Heads may lie anywhere in memory (`heads`); none is copied but a chunk 
     `delta_forward`     the forward pass
     `delta_backward`    the backward pass; `delta_gradients` what pairs send to queries and keys;
     `delta_log_gate`    the gradient of gates
+    `delta_step`        one row, for decoding
     `triangle`          pieces of triangular products and systems of equations
 
 With ``T = CHUNK`` rows a chunk the formulas have ``3 C M + T (C + M)`` multiply-adds a row forward and
@@ -24,9 +25,12 @@ import numpy as np
 
 from linattn_ref.kernels.jit.loops.delta_backward import backward_heads
 from linattn_ref.kernels.jit.loops.delta_forward import forward_heads
+from linattn_ref.kernels.jit.loops.delta_step import step_heads
 from linattn_ref.kernels.jit.loops.heads import side_by_side, table_of
 
 __all__ = ["backward", "forward", "step"]
+
+NOTHING = {np.dtype(dtype): np.empty(0, dtype) for dtype in (np.float32, np.float64)}
 
 
 def forward(q, k, v, erase, log_gate, state):
@@ -87,16 +91,21 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
     return d_q, d_k, d_v, d_erase, d_log_gate, d_s
 
 
-def step(q, k, v, erase, log_gate, s):
-    """One row, (1)-(4) of the rule: ``q, k, erase (..., C)``, ``v (..., M)`` -> ``out (..., M)``, in NumPy.
+def step(q, k, v, erase, log_gate, s, after=None, *, beta=None, scale=1.0, normalise=False):
+    """One row, (1)-(4) of the rule: ``q, k, erase (..., C)``, ``v (..., M)`` -> ``out (..., M)``.
 
-    ``erase`` and ``log_gate (...)`` or ``(..., C)`` may be None; ``s (..., C, M)`` is brought up to date in place.
+    ``erase`` and ``log_gate (...)`` or ``(..., C)`` may be None. The state ``s (..., C, M)`` becomes ``after``, or is
+    brought up to date in place. With ``beta (...)``, ``erase`` is ``beta k`` and values are ``beta v``; ``normalise``
+    scales queries and keys to unit length first. Where a gate or ``beta`` is out of range, None, and nothing is done.
     """
-    if log_gate is not None:
-        s *= np.exp(log_gate).reshape(*v.shape[:-1], -1, 1)  # (1)
-    u = v if erase is None else v - (erase[..., None, :] @ s)[..., 0, :]  # (2)
-    s += k[..., :, None] * u[..., None, :]  # (3)
-    return (q[..., None, :] @ s)[..., 0, :]  # (4)
+    after = s if after is None else after
+    whole = after if after.flags.c_contiguous else np.empty(after.shape, after.dtype)
+    out, none, (c, m) = np.empty(v.shape, v.dtype), NOTHING[v.dtype], s.shape[-2:]
+    rows = (none if x is None else x.ravel() for x in (q, k, v, erase, beta, log_gate, s, whole, out))
+    fine = step_heads(*rows, c, m, scale, normalise)
+    if fine and whole is not after:
+        after[...] = whole
+    return out if fine else None
 
 
 # --- At the door ----------------------------------------------------------------------------------------------------
