@@ -3,8 +3,9 @@
 from linattn_ref.attention import delta as page
 from linattn_ref.attention.delta import unit
 from linattn_ref.kernels.jit import delta_rule
+from linattn_ref.kernels.jit.delta_rule import init_state
 
-__all__ = ["Saved", "backward", "forward", "step"]
+__all__ = ["Saved", "backward", "forward", "init_state", "step"]
 
 
 class Saved(page.Saved):
@@ -24,11 +25,21 @@ def backward(d_out, saved, *, d_state=None):
 
 def step(q_t, k_t, v_t, state, beta_t, log_gate_t=None, *, normalise=True, scale=None, overwrite_state=False):
     scale = q_t.shape[-1] ** -0.5 if scale is None else scale
-    more = {"beta": beta_t, "scale": scale, "normalise": normalise, "overwrite_state": overwrite_state}
-    return delta_rule.step(q_t, k_t, v_t, state, None, log_gate_t, **more)
+    return delta_rule.step(
+        q_t,
+        k_t,
+        v_t,
+        state,
+        None,
+        log_gate_t,
+        beta=beta_t,
+        scale=scale,
+        normalise=normalise,
+        overwrite_state=overwrite_state,
+    )
 
 
-step.checks_values = True
+step.checks_values = True  # type: ignore[attr-defined]
 
 
 def rows(q, k, v, beta, normalise, scale):

@@ -26,7 +26,7 @@ import numpy as np
 from linattn_ref.kernels.jit.loops.delta_backward import backward_heads
 from linattn_ref.kernels.jit.loops.delta_forward import forward_heads
 from linattn_ref.kernels.jit.loops.delta_step import step_heads
-from linattn_ref.kernels.jit.loops.heads import side_by_side, table_of
+from linattn_ref.kernels.jit.loops.heads import side_by_side, table_of, zeros_aligned
 
 __all__ = ["backward", "forward", "step"]
 
@@ -101,8 +101,21 @@ def step(q, k, v, erase, log_gate, s, after=None, *, beta=None, scale=1.0, norma
     after = s if after is None else after
     whole = after if after.flags.c_contiguous else np.empty(after.shape, after.dtype)
     out, none, (c, m) = np.empty(v.shape, v.dtype), NOTHING[v.dtype], s.shape[-2:]
-    rows = (none if x is None else x.ravel() for x in (q, k, v, erase, beta, log_gate, s, whole, out))
-    fine = step_heads(*rows, c, m, scale, normalise)
+    fine = step_heads(  # one by one: a loop in Python would take as long as a head
+        q.ravel(),
+        k.ravel(),
+        v.ravel(),
+        none if erase is None else erase.ravel(),
+        none if beta is None else beta.ravel(),
+        none if log_gate is None else log_gate.ravel(),
+        s.ravel(),
+        whole.ravel(),
+        out.ravel(),
+        c,
+        m,
+        scale,
+        normalise,
+    )
     if fine and whole is not after:
         after[...] = whole
     return out if fine else None
@@ -123,9 +136,11 @@ def _rows(v, *arrays):
 
 
 def _copy_or_zeros(state, k, v):
-    """Contiguous, to be written to."""
-    shape = *v.shape[:-2], k.shape[-1], v.shape[-1]
-    return np.zeros(shape, v.dtype) if state is None else np.array(state, order="C").reshape(shape)
+    """Contiguous, to be written to, at once or by steps."""
+    s = zeros_aligned((*v.shape[:-2], k.shape[-1], v.shape[-1]), v.dtype)
+    if state is not None:
+        s[...] = state
+    return s
 
 
 def _heads(s):

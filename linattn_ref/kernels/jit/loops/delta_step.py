@@ -11,8 +11,8 @@ Both reads are of the state as it was, and share one sweep over it; a second swe
 still in a first-level cache when the second comes, also with heads of 128.
 
 The kernel also does what a page does around this: unit length, the scale, ``beta``, and whether gates and ``beta`` are
-in range. In Python, each of these would take as long as some heads. Arrays have one axis, so that the kernel is compiled
-once per dtype.
+in range. In Python, each of these would take as long as some heads. Arrays have one axis, so that the kernel is
+compiled once per dtype.
 """
 
 import math

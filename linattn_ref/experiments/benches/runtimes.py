@@ -1,0 +1,157 @@
+"""ONNX Runtime and OpenVINO run graphs. Here are graphs of a single node, as functions that return arrays.
+
+=========================  ===========================================================================================
+LinearAttention            of ONNX Runtime (``com.microsoft``), with its four rules; the state is an input and an output
+MultiHeadAttention         of ONNX Runtime (``com.microsoft``), its softmax attention by blocks
+ScaledDotProductAttention  of OpenVINO
+=========================  ===========================================================================================
+
+Both packages have forward passes alone. Nodes of ONNX Runtime read rows ``(B, N, H D)``, and so inputs are laid out
+before any clock starts. Each graph runs on one thread in float32, also where the processor has 16 bits.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from linattn_ref.experiments.benches import engine
+from linattn_ref.op import Array
+
+__all__ = ["ONNX", "OPENVINO", "bound_step", "find_runtimes", "linear_attention", "softmax_attention"]
+
+ONNX, OPENVINO = "ONNX Runtime", "OpenVINO"
+Run = Callable[[], Sequence[Array]]
+
+
+def find_runtimes() -> dict[str, Any]:
+    """Those that can be imported, by name; ONNX Runtime needs ``onnx``, with which graphs are written."""
+    found = {ONNX: engine.find("onnx.helper") and engine.find("onnxruntime"), OPENVINO: engine.find("openvino")}
+    return {name: module for name, module in found.items() if module is not None}
+
+
+# --- ONNX Runtime ---------------------------------------------------------------------------------------------------
+
+
+def session(runtime: Any, kind: str, sizes: dict[str, list[int]], order: Sequence[str], **attributes: Any) -> Any:
+    """A graph of one node ``kind``, with inputs of these sizes; its outputs are ``out`` and, if it has one, a state."""
+    onnx = engine.find("onnx.helper")
+    value, float32 = onnx.make_tensor_value_info, engine.find("onnx").TensorProto.FLOAT
+    names = [name if name in sizes else "" for name in order]
+    while not names[-1]:
+        names.pop()
+    outputs = ["out", "after"] if "state" in sizes else ["out"]
+    node = onnx.make_node(kind, names, outputs, domain="com.microsoft", **attributes)
+    inputs = [value(name, float32, size) for name, size in sizes.items()]
+    graph = onnx.make_graph([node], "one", inputs, [value(name, float32, None) for name in outputs])
+    opsets = [onnx.make_opsetid("", 22), onnx.make_opsetid("com.microsoft", 1)]
+    model = onnx.make_model(graph, ir_version=10, opset_imports=opsets)
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def packed(x: Array) -> Array:
+    """``(B, H, N, D)`` as ``(B, N, H D)``."""
+    return np.ascontiguousarray(x.swapaxes(1, 2)).reshape(len(x), x.shape[2], -1)
+
+
+def unpacked(x: Array, heads: int) -> Array:
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+def _rule(runtime: Any, q: Array, k: Array, v: Array, beta: Array | None, log_gate: Array | None, scale: float) -> Any:
+    """A session with LinearAttention, and its inputs."""
+    feed = {"q": packed(q), "k": packed(k), "v": packed(v)}
+    feed["state"] = np.zeros((*k.shape[:2], k.shape[-1], v.shape[-1]), v.dtype)
+    if log_gate is not None:
+        feed["log_gate"] = packed(log_gate if log_gate.ndim == k.ndim else log_gate[..., None])
+    if beta is not None:
+        feed["beta"] = packed(beta[..., None])
+    kinds = {"log_gate": "gated", "beta": "delta"}
+    rule = "_".join(word for name, word in kinds.items() if name in feed) or "linear"
+    heads = {"q_num_heads": q.shape[1], "kv_num_heads": k.shape[1]}
+    sizes = {name: [*x.shape] for name, x in feed.items()}
+    order = "q", "k", "v", "state", "log_gate", "beta"
+    return session(runtime, "LinearAttention", sizes, order, update_rule=rule, scale=float(scale), **heads), feed
+
+
+def linear_attention(
+    runtime: Any,
+    q: Array,
+    k: Array,
+    v: Array,
+    beta: Array | None = None,
+    log_gate: Array | None = None,
+    *,
+    scale: float,
+    goes_on: bool = False,
+) -> Run:
+    """A call of LinearAttention on ``(B, H, N, D)``: with a gate, with ``beta``, both or none.
+
+    It begins with a state of 0 each time, unless it ``goes_on`` from where the last call ended.
+    """
+    run, feed = _rule(runtime, q, k, v, beta, log_gate, scale)
+
+    def call() -> Sequence[Array]:
+        out, after = run.run(None, feed)
+        if goes_on:
+            feed["state"] = after
+        return (unpacked(out, q.shape[1]),)
+
+    return call
+
+
+def bound_step(
+    runtime: Any,
+    q: Array,
+    k: Array,
+    v: Array,
+    beta: Array | None = None,
+    log_gate: Array | None = None,
+    *,
+    scale: float,
+) -> Run:
+    """The same by ``run_with_iobinding``, with one buffer for the state before and after: their fastest call.
+
+    Inputs are bound once, so that no array of NumPy's is looked at in a call.
+    """
+    run, feed = _rule(runtime, q, k, v, beta, log_gate, scale)
+    binding, out = run.io_binding(), np.empty_like(feed["v"])
+    values = {name: runtime.OrtValue.ortvalue_from_numpy(x) for name, x in {**feed, "out": out}.items()}
+    for name in feed:
+        binding.bind_ortvalue_input(name, values[name])
+    binding.bind_ortvalue_output("out", values["out"])
+    binding.bind_ortvalue_output("after", values["state"])
+
+    def call() -> Sequence[Array]:
+        run.run_with_iobinding(binding)
+        return (unpacked(values["out"].numpy(), q.shape[1]),)
+
+    return call
+
+
+# --- Softmax --------------------------------------------------------------------------------------------------------
+
+
+def softmax_attention(name: str, runtime: Any, qkv: Sequence[Array], causal: bool) -> Run:
+    """A call of the runtime's softmax attention."""
+    return {ONNX: _multi_head, OPENVINO: _scaled_dot_product}[name](runtime, qkv, causal)
+
+
+def _multi_head(runtime: Any, qkv: Sequence[Array], causal: bool) -> Run:
+    feed, heads = dict(zip("qkv", map(packed, qkv), strict=True)), qkv[0].shape[1]
+    sizes = {name: [*x.shape] for name, x in feed.items()}
+    run = session(runtime, "MultiHeadAttention", sizes, [*feed], num_heads=heads, unidirectional=int(causal))
+    return lambda: (unpacked(run.run(None, feed)[0], heads),)
+
+
+def _scaled_dot_product(runtime: Any, qkv: Sequence[Array], causal: bool) -> Run:
+    ops = engine.find("openvino.opset13")
+    inputs = [ops.parameter([*x.shape], np.float32) for x in qkv]
+    model = runtime.Model([ops.scaled_dot_product_attention(*inputs, causal=causal)], inputs)
+    options = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    request = runtime.Core().compile_model(model, "CPU", options).create_infer_request()
+    infer = partial(request.infer, [*qkv], share_inputs=True, share_outputs=True)
+    return lambda: (infer()[0],)
