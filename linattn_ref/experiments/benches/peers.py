@@ -73,7 +73,9 @@ def versions(torch: Any, packages: Mapping[str, Any]) -> dict[str, str]:
     """Version of each package that takes part; of flash-linear-attention there may be a file alone."""
     found = {} if torch is None else {PYTORCH: torch.__version__}
     named = {name: package for name, package in packages.items() if package is not None}
-    return found | {name: version("fla-core") if name == FLA else one.__version__ for name, one in named.items()}
+    return found | {
+        name: version("fla-core") if name == FLA else one.__version__.partition("-")[0] for name, one in named.items()
+    }
 
 
 # --- PyTorch --------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ __all__ = ["backward", "forward", "step"]
 NOTHING = {np.dtype(dtype): np.empty(0, dtype) for dtype in (np.float32, np.float64)}
 
 
-def forward(q, k, v, erase, log_gate, state):
+def forward(q, k, v, erase, log_gate, state, beta=None, scale=1.0):
     """A causal product whose state fades and corrects itself.
 
     Parameters
@@ -45,6 +45,10 @@ def forward(q, k, v, erase, log_gate, state):
         ``log g <= 0``; -inf forgets everything. None is 0.
     state : ndarray ``(..., C, M)`` or None
         ``S_0``; None is 0. Not written to.
+    beta : ndarray ``(..., N)`` or None
+        With it, ``erase`` is ``beta k`` and values are ``beta v``, of which no array is made.
+    scale : float
+        Of ``out``.
 
     Returns
     -------
@@ -55,10 +59,12 @@ def forward(q, k, v, erase, log_gate, state):
         What was written, for :func:`backward`; ``v`` itself where ``erase`` is None.
     """
     q, k, values = side_by_side(q, k, v)
+    erase, beta = (erase, None) if beta is None else (k, beta[..., None])
     out, written = np.empty(v.shape, v.dtype), None if erase is None else np.empty(v.shape, v.dtype)
     s = _copy_or_zeros(state, k, v)
-    arrays = q, k, values, *_rows(v, erase, _channels(log_gate, v)), out, *_rows(v, written)  # kept until it is done
-    forward_heads(table_of(*arrays), _heads(s))
+    more = _rows(v, erase, beta, _channels(log_gate, v))
+    arrays = q, k, values, *more, out, *_rows(v, written)  # kept until it is done
+    forward_heads(table_of(*arrays), _heads(s), scale)
     return out, s, v if written is None else written
 
 
