@@ -6,7 +6,7 @@ gated delta               a gate a head (Gated DeltaNet)
 channels                  a gate a channel (Kimi Delta Attention)
 ========================  ============================================================================================
 
-What is timed is the kernel `delta_product`, without the products of ``beta`` and ``v`` around it. ``gated product`` is
+What is timed is the kernel `delta_product`; the backward pass has products of ``beta`` made before. ``gated product`` is
 the same kernel with a gate per head where nothing is erased, which is gated linear attention: another result, at the
 same size. ONNX Runtime's LinearAttention has all three rules, forward. flash-linear-attention is for GPUs; its naive
 files in chunks are plain PyTorch, and differentiated by it.
@@ -143,7 +143,10 @@ def _rows(inputs: Inputs) -> tuple[Inputs, Array, Array]:
 
 def _ours(inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:
     rows = inputs.q, inputs.k, v, erase, inputs.log_gate, None
-    out, _, u = fast.forward(*rows)
+    if erase is None:
+        out, _, u = fast.forward(*rows)
+    else:
+        out, _, u = fast.forward(inputs.q, inputs.k, inputs.v, None, inputs.log_gate, None, inputs.beta)
     return (out,) if passes == FORWARD else (out, fast.backward(inputs.d_out, None, *rows, u)[0])
 
 
