@@ -6,8 +6,8 @@ gated delta               a gate a head (Gated DeltaNet)
 channels                  a gate a channel (Kimi Delta Attention)
 ========================  ============================================================================================
 
-What is timed is the kernel `delta_product`; the backward pass has products of ``beta`` made before. ``gated product`` is
-the same kernel with a gate per head where nothing is erased, which is gated linear attention: another result, at the
+What is timed is the kernel `delta_product`; its backward pass finds ``beta k`` and ``beta v`` ready. ``gated product``
+is the same kernel with a gate per head where nothing is erased, which is gated linear attention: another result, at the
 same size. ONNX Runtime's LinearAttention has all three rules, forward. flash-linear-attention is for GPUs; its naive
 files in chunks are plain PyTorch, and differentiated by it.
 ``multiply-adds alone`` are those of the formulas, and nothing else: its ratio is the share that ``jit`` reaches of what

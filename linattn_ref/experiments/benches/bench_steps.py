@@ -7,9 +7,10 @@ key/values  `softmax.step` after so many tokens, beside the reference and five l
 sums        `linear.step`, called ``jit`` here, beside `performer.step` and `rfa.step` with as many directions as the
             keys are wide. ``state passed over`` reads and writes rfa's state, twice as large as linear's, and does
             nothing else.
-rules       `gated_linear.step`, and `delta.step` without a gate, with one per head and with one per channel. ONNX
-            Runtime's LinearAttention by ``run`` takes arrays and returns a new state; ``bound`` works in buffers that
-            were bound once, the state in place.
+rules       `gated_linear.step`, and `delta.step` without a gate, with one per head and with one per channel, beside
+            ONNX Runtime's LinearAttention: ``run`` takes arrays and returns a new state. *kernel* is the compiled
+            kernel without checks, beside ``bound``: buffers bound once, the state in place, so that nothing is looked
+            at, as Python looks at arguments, and nothing is allocated.
 ==========  =========================================================================================================
 
 Steps that keep sums work in the arrays of the state (``overwrite_state=True``); ``linear, new state`` leaves them
@@ -33,6 +34,7 @@ from linattn_ref.experiments.benches.limits import pass_over, read_all
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit, reference
+from linattn_ref.kernels.jit.loops import delta_product
 from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
@@ -105,8 +107,9 @@ def compute(
         for batch in batches:
             for rule in RULES:
                 setting = {"task": rule, "size": each, "batch": batch}
-                calls, often = of_rule(rule, batch, heads, each, rng, found.get(runtimes.ONNX)), 10 * CALLS // batch
-                yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, often=often)
+                for what, calls in of_rule(rule, batch, heads, each, rng, found.get(runtimes.ONNX)).items():
+                    options: Any = {"tolerance": TOLERANCE, "often": 10 * CALLS // batch}
+                    yield from engine.measure({**setting, "what": what}, calls, repeats, **options)
     return {"versions": peers.versions(None, found)}
 
 
@@ -188,8 +191,8 @@ def _going_on(
 
 def of_rule(
     rule: str, batch: int, heads: int, width: int, rng: Generator, runtime: Any
-) -> dict[str, Callable[[], Sequence[Array]]]:
-    """A token of one rule, of unit queries and keys, by name; each goes on from its own state."""
+) -> dict[str, dict[str, Callable[[], Sequence[Array]]]]:
+    """A token of one rule, of unit queries and keys, by what it is and name; each goes on from its own state."""
     q, k, v = rng.standard_normal((3, batch, heads, width)).astype(np.float32)
     q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
     beta = None if rule == GATED else rng.random((batch, heads), np.float32)
@@ -208,13 +211,15 @@ def of_rule(
 
         return call
 
-    calls = {"jit": ours(jit, True), "jit, new state": ours(jit, False), "reference": ours(reference, False)}
+    s, scale = module.init_state((batch, heads), width, width, dtype=np.float32, kernels=jit).s, width**-0.5
+    whole = {"jit": ours(jit, True), "jit, new state": ours(jit, False), "reference": ours(reference, False)}
+    alone: dict[str, Callable[[], Sequence[Array]]] = {}
+    alone["jit"] = lambda: (delta_product.step(q, k, v, None, gate, s, beta=beta, scale=scale),)
     if runtime is not None:
         rows: list[Any] = [None if x is None else np.expand_dims(x, 2) for x in (q, k, v, beta, gate)]
-        scale = width**-0.5
-        calls[RUN] = runtimes.linear_attention(runtime, *rows, scale=scale, goes_on=True)
-        calls[BOUND] = runtimes.bound_step(runtime, *rows, scale=scale)
-    return calls
+        whole[RUN] = runtimes.linear_attention(runtime, *rows, scale=scale, goes_on=True)
+        alone[BOUND] = runtimes.bound_step(runtime, *rows, scale=scale)
+    return {"step": whole, "kernel": alone}
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------
@@ -227,16 +232,16 @@ def table(results: Results) -> str:
     NumPy; `cache read once` loads the cache and adds it up. *sums* of heads so wide: `jit` is `linear.step`, beside
     `performer.step` and `rfa.step` with as many directions; `state passed over` reads and writes rfa's state, twice
     as large as linear's. All work in the arrays of the state but for `linear, new state`, which copies. *rules*: `jit`
-    is `gated_linear.step` or `delta.step`, in the state's arrays too. `ONNX Runtime, run` takes arrays and returns a
-    new state, as one would call it; `bound` works in buffers bound once, the state in place, and no array is passed.
-    `ONNX Runtime` and `OpenVINO` of *key/values* read a cache in which the token is already.
+    is `gated_linear.step` or `delta.step`, in the state's arrays too, beside `ONNX Runtime, run`, which takes arrays
+    and returns a new state. *kernel* is the compiled kernel without checks, beside `bound`: buffers bound once, the
+    state in place. `ONNX Runtime` and `OpenVINO` of *key/values* read a cache in which the token is already.
     """
     parts = [
         engine.table((task, size), engine.rows_of(results, task=task), LOOKS, unit=("µs", 1e3))
         for task, size in ((CACHE, "tokens"), (SUMS, "D = M = m"))
     ]
     of_rules = [row for row in results.rows if row.task in RULES]
-    parts.append(engine.table(("rule", "D = M", "B"), of_rules, ("jit", RUN, BOUND), unit=("µs", 1e3)))
+    parts.append(engine.table(("rule", "D = M", "B", "what"), of_rules, ("jit", RUN, BOUND), unit=("µs", 1e3)))
     setting = f"B = 1, H = {results.heads}, D = M = {results.width} (key/values), float32, one thread"
     compared = engine.compared(results.versions, (runtimes.ONNX, runtimes.OPENVINO))
     return engine.page(*parts, note=[f"{setting}, {results.repeats} rounds.", TOLD, compared])

@@ -268,7 +268,7 @@ def _pairs_by_product(chunk, p, a, first, rows, c, erases):
 
 @njit(forceinline=True)
 def fade_pairs(chunk, p, a, first, rows, erases, by_ratio):
-    """``p_ij = ratio_ij p_ij`` for ``j <= i``, ``a_ij = -beta_i ratio_ij a_ij`` for ``j < i``, else 0 (lanes: ``j``)."""
+    """``p_ij = ratio_ij p_ij`` for ``j <= i``, ``a_ij = -beta_i ratio_ij a_ij`` for ``j < i``, else 0 (lane: ``j``)."""
     one, zero = p.dtype.type(1), p.dtype.type(0)
     ratio = broadcast(one)
     for i in range(first, rows):
