@@ -51,5 +51,5 @@ def test_the_hardest_peer_is_shown():
     headline = Headline("what", "bench_x", {"length": 8})
     assert hardest({"versions": VERSIONS, "rows": [slower, *others, ROW]}, headline)["whom"] == "Peer 1.5, by hand"
     assert hardest({"versions": VERSIONS, "rows": [slower, native]}, headline)["whom"] == "Peer native 1.6"
-    with pytest.raises(ValueError, match="bench_x: expected a peer's row with .*, found none"):
+    with pytest.raises(ValueError, match=r"bench_x: expected a peer's row with .*, found none"):
         hardest({"versions": VERSIONS, "rows": others}, headline)
