@@ -110,7 +110,7 @@ def gigaflops(row: Results, heads: int, width: int) -> float:
 def table(results: Results) -> str:
     """The comparison as a Markdown table, a line a setting, and below it what stands in it.
 
-    `multiply-adds alone` are those of the products and nothing else: its ratio is `jit`'s share of the processor's peak,
+    `multiply-adds alone` are those of the products, nothing else: its ratio is `jit`'s share of the processor's peak,
     and a peer's ratio divided by it is the most that any kernel could reach against that peer.
     """
     lines = engine.table(("N = L", "causal", "passes"), results.rows, (*COLOURS, LIMIT))
