@@ -219,7 +219,7 @@ def test_the_options_of_a_bench_are_the_arguments_of_its_compute(name, capsys):
     bench = BENCHES[name]
     taken = inspect.signature(catalogue.module_of(bench.figure(name)).compute).parameters
     found = vars(cli.parser().parse_args(["bench", name]))
-    options = found.keys() - {"debug", "run", "if_interrupted", "out", "style", "resume"}
+    options = found.keys() - {"debug", "run", "if_interrupted", "out", "style", "resume", "peer"}
     assert options == taken.keys() - {"setting", "sizes", "patience", "where"}
     assert ("resume" in found) == ("where" in taken)
     given = {option: taken[option].default for option in options} | dict(bench.defaults)

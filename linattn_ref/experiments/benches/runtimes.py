@@ -19,7 +19,7 @@ import numpy as np
 from linattn_ref.experiments.benches import engine
 from linattn_ref.op import Array
 
-__all__ = ["ONNX", "OPENVINO", "bound_step", "find_runtimes", "linear_attention", "softmax_attention"]
+__all__ = ["ONNX", "OPENVINO", "Bound", "Graph", "bound_step", "find_runtimes", "linear_attention", "softmax_attention"]
 
 ONNX, OPENVINO = "ONNX Runtime", "OpenVINO"
 Run = Callable[[], Sequence[Array]]
@@ -45,6 +45,11 @@ def session(runtime: Any, kind: str, sizes: dict[str, list[int]], order: Sequenc
     node = onnx.make_node(kind, names, outputs, domain="com.microsoft", **attributes)
     inputs = [value(name, float32, size) for name, size in sizes.items()]
     graph = onnx.make_graph([node], "one", inputs, [value(name, float32, None) for name in outputs])
+    return session_of(runtime, onnx, graph)
+
+
+def session_of(runtime: Any, onnx: Any, graph: Any) -> Any:
+    """To run a graph on one thread."""
     opsets = [onnx.make_opsetid("", 22), onnx.make_opsetid("com.microsoft", 1)]
     model = onnx.make_model(graph, ir_version=10, opset_imports=opsets)
     options = runtime.SessionOptions()
@@ -130,6 +135,79 @@ def bound_step(
         return (unpacked(values["out"].numpy(), q.shape[1]),)
 
     return call
+
+
+# --- Whole networks -------------------------------------------------------------------------------------------------
+
+
+class Graph:
+    """A graph of ONNX's, node after node. Where an input is an array, it is a constant."""
+
+    def __init__(self) -> None:
+        self.helper, self.numpy = engine.find("onnx.helper"), engine.find("onnx.numpy_helper")
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.sums: list[str] = []  # states after a token are called as before, with "_after"
+
+    def add(self, kind: str, *inputs: Any, outputs: Any = 1, domain: str = "", **attributes: Any) -> Any:
+        """A node; returns the name of its output, or the names of so many."""
+        names = []
+        for x in inputs:
+            if not isinstance(x, str):
+                self.constants.append(self.numpy.from_array(np.asarray(x), f"constant{len(self.constants)}"))
+                x = self.constants[-1].name
+            names.append(x)
+        count = len(self.nodes)
+        made = [f"{kind}{count}_{i}" for i in range(outputs)] if isinstance(outputs, int) else outputs
+        self.nodes.append(self.helper.make_node(kind, names, made, domain=domain, **attributes))
+        return made[0] if len(made) == 1 else made
+
+    def affine(self, x: str, params: Any, name: str | None = None) -> str:
+        """``x w + b``."""
+        outputs = 1 if name is None else [name]
+        return str(self.add("Gemm", x, params.w, params.b, outputs=outputs))
+
+    def norm(self, x: str, params: Any) -> str:
+        return str(self.add("LayerNormalization", x, params.gain, params.bias, epsilon=1e-5))
+
+    def linear_attention(self, q: str, k: str, v: str, state: str, heads: int) -> str:
+        """The output of one token, without a denominator."""
+        self.sums.append(state)
+        options = {"update_rule": "linear", "q_num_heads": heads, "kv_num_heads": heads, "scale": 1.0}
+        outputs = [f"of_{state}", f"{state}_after"]
+        return str(self.add("LinearAttention", q, k, v, state, outputs=outputs, domain="com.microsoft", **options)[0])
+
+    def session(self, runtime: Any, sizes: dict[str, tuple[int, ...]], out: str) -> Any:
+        """To run it, with inputs of these sizes; ``tokens`` are integers."""
+        kinds = engine.find("onnx").TensorProto
+        value = self.helper.make_tensor_value_info
+        inputs = [
+            value(name, kinds.INT64 if name == "tokens" else kinds.FLOAT, [*size]) for name, size in sizes.items()
+        ]
+        outputs = [value(name, kinds.FLOAT, None) for name in (out, *(f"{state}_after" for state in self.sums))]
+        graph = self.helper.make_graph(self.nodes, "network", inputs, outputs, self.constants)
+        return session_of(runtime, self.helper, graph)
+
+
+class Bound:
+    """A session whose inputs and sums are bound once; a call with the others returns the output."""
+
+    def __init__(self, runtime: Any, run: Any, arrays: dict[str, Array], sums: Sequence[str], out: str) -> None:
+        self.run, self.binding, self.out, self.arrays = run, run.io_binding(), out, arrays
+        self.values = {name: runtime.OrtValue.ortvalue_from_numpy(x) for name, x in arrays.items()}
+        for name, x in self.values.items():
+            if name != out:
+                self.binding.bind_ortvalue_input(name, x)
+        for name in sums:
+            self.binding.bind_ortvalue_output(f"{name}_after", self.values[name])
+        self.binding.bind_ortvalue_output(out, self.values[out])
+
+    def __call__(self, others: dict[str, Array]) -> Array:
+        for name, x in others.items():
+            self.binding.bind_cpu_input(name, x)
+        self.run.run_with_iobinding(self.binding)
+        out: Array = self.values[self.out].numpy()
+        return out
 
 
 # --- Softmax --------------------------------------------------------------------------------------------------------
