@@ -132,9 +132,9 @@ def by_graph(runtime: Any, params: Params, heads: int) -> Stateful:
         projected = graph.affine(x, one.attention.inner)
         q, k, v = graph.add("Split", projected, outputs=3, axis=1, num_outputs=3)
         phi = [graph.add("Add", graph.add("Elu", each), np.float32(1)) for each in (q, k)]
-        rows = [graph.add("Unsqueeze", each, np.array([1])) for each in (*phi, v)]
-        numerator = graph.linear_attention(*rows, f"s{i}", heads)  # (B, 1, E)
-        denominator = graph.linear_attention(*rows[:2], "ones", f"z{i}", heads)  # (B, 1, H)
+        row_q, row_k, row_v = (graph.add("Unsqueeze", each, np.array([1])) for each in (*phi, v))
+        numerator = graph.linear_attention(row_q, row_k, row_v, state=f"s{i}", heads=heads)  # (B, 1, E)
+        denominator = graph.linear_attention(row_q, row_k, "ones", state=f"z{i}", heads=heads)  # (B, 1, H)
         numerator, denominator = (
             graph.add("Reshape", each, np.array([-1, heads, last])) for each, last in ((numerator, d), (denominator, 1))
         )
@@ -146,22 +146,22 @@ def by_graph(runtime: Any, params: Params, heads: int) -> Stateful:
     graph.affine(graph.norm(x, params.norm), params.head, "scores")
 
     def states(batch: int) -> Callable[[int], Any]:
-        sizes = {"tokens": (batch,), "position": (1, width), "ones": (batch, 1, heads), "scores": (batch, 0)}
         sums = {f"s{i}": (batch, heads, d, d) for i in layers} | {f"z{i}": (batch, heads, d, 1) for i in layers}
-        scores = np.zeros((batch, params.head.w.shape[1]), np.float32)
-        run = graph.session(
-            runtime, {name: size for name, size in (sizes | sums).items() if name != "scores"}, "scores"
-        )
-        ones = np.ones(sizes["ones"], np.float32)
+        sizes = {"tokens": (batch,), "position": (1, width), "ones": (batch, 1, heads), **sums}
+        run = graph.session(runtime, sizes, "scores")
 
         def start(_: int) -> Any:
             arrays = {name: np.zeros(size, np.float32) for name, size in sums.items()}
-            return runtimes.Bound(runtime, run, {"ones": ones, "scores": scores, **arrays}, [*sums], "scores")
+            arrays["ones"] = np.ones(sizes["ones"], np.float32)
+            arrays["scores"] = np.zeros((batch, params.head.w.shape[1]), np.float32)
+            return runtimes.Bound(runtime, run, arrays, [*sums], "scores")
 
         return start
 
+    places: Any = params.positions
+
     def step(tokens_t: Tokens, place: int, state: Any) -> tuple[Array, Any]:
-        return state({"tokens": tokens_t, "position": params.positions.table[place : place + 1]}), state
+        return state({"tokens": tokens_t, "position": places.table[place : place + 1]}), state
 
     return Stateful(states, step)
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime and OpenVINO run graphs. Here are graphs of a single node, as functions that return arrays.
+"""ONNX Runtime and OpenVINO run graphs: here of a single node, as functions that return arrays, or of a network.
 
 =========================  ===========================================================================================
 LinearAttention            of ONNX Runtime (``com.microsoft``), with its four rules; the state is an input and an output
@@ -10,7 +10,7 @@ Both packages have forward passes alone. Nodes of ONNX Runtime read rows ``(B, N
 before any clock starts. Each graph runs on one thread in float32, also where the processor has 16 bits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,30 +31,83 @@ def find_runtimes() -> dict[str, Any]:
     return {name: module for name, module in found.items() if module is not None}
 
 
-# --- ONNX Runtime ---------------------------------------------------------------------------------------------------
+# --- Graphs of ONNX Runtime ------------------------------------------------------------------------------------------
 
 
-def session(runtime: Any, kind: str, sizes: dict[str, list[int]], order: Sequence[str], **attributes: Any) -> Any:
-    """A graph of one node ``kind``, with inputs of these sizes; its outputs are ``out`` and, if it has one, a state."""
-    onnx = engine.find("onnx.helper")
-    value, float32 = onnx.make_tensor_value_info, engine.find("onnx").TensorProto.FLOAT
-    names = [name if name in sizes else "" for name in order]
-    while not names[-1]:
-        names.pop()
-    outputs = ["out", "after"] if "state" in sizes else ["out"]
-    node = onnx.make_node(kind, names, outputs, domain="com.microsoft", **attributes)
-    inputs = [value(name, float32, size) for name, size in sizes.items()]
-    graph = onnx.make_graph([node], "one", inputs, [value(name, float32, None) for name in outputs])
-    return session_of(runtime, onnx, graph)
+class Graph:
+    """A graph of ONNX's, node after node. Where an input is an array, it is a constant."""
+
+    def __init__(self) -> None:
+        self.helper, self.numpy = engine.find("onnx.helper"), engine.find("onnx.numpy_helper")
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.sums: list[str] = []  # states after a token are called as before, with "_after"
+
+    def add(self, kind: str, *inputs: Any, outputs: Any = 1, domain: str = "", **attributes: Any) -> Any:
+        """A node; returns the name of its output, or the names of so many."""
+        names = []
+        for x in inputs:
+            if not isinstance(x, str):
+                self.constants.append(self.numpy.from_array(np.asarray(x), f"constant{len(self.constants)}"))
+                x = self.constants[-1].name
+            names.append(x)
+        count = len(self.nodes)
+        made = [f"{kind}{count}_{i}" for i in range(outputs)] if isinstance(outputs, int) else outputs
+        self.nodes.append(self.helper.make_node(kind, names, made, domain=domain, **attributes))
+        return made[0] if len(made) == 1 else made
+
+    def affine(self, x: str, params: Any, name: str | None = None) -> str:
+        """``x w + b``."""
+        outputs = 1 if name is None else [name]
+        return str(self.add("Gemm", x, params.w, params.b, outputs=outputs))
+
+    def norm(self, x: str, params: Any) -> str:
+        return str(self.add("LayerNormalization", x, params.gain, params.bias, epsilon=1e-5))
+
+    def linear_attention(
+        self, *inputs: str, state: str, heads: int, rule: str = "linear", scale: float = 1.0, out: str | None = None
+    ) -> str:
+        """The output ``(B, N, H M)``, without a denominator, of queries, keys, values, and what the rule takes."""
+        self.sums.append(state)
+        options = {"update_rule": rule, "q_num_heads": heads, "kv_num_heads": heads, "scale": float(scale)}
+        made, rows = [out or f"of_{state}", f"{state}_after"], (*inputs[:3], state, *inputs[3:])
+        return str(self.add("LinearAttention", *rows, outputs=made, domain="com.microsoft", **options)[0])
+
+    def session(self, runtime: Any, sizes: Mapping[str, Sequence[int]], out: str) -> Any:
+        """To run it on one thread, with inputs of these sizes; ``tokens`` are integers."""
+        kinds, value = engine.find("onnx").TensorProto, self.helper.make_tensor_value_info
+        inputs = [value(name, kinds.INT64 if name == "tokens" else kinds.FLOAT, [*x]) for name, x in sizes.items()]
+        outputs = [value(name, kinds.FLOAT, None) for name in (out, *(f"{state}_after" for state in self.sums))]
+        graph = self.helper.make_graph(self.nodes, "graph", inputs, outputs, self.constants)
+        opsets = [self.helper.make_opsetid("", 22), self.helper.make_opsetid("com.microsoft", 1)]
+        model = self.helper.make_model(graph, ir_version=10, opset_imports=opsets)
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def session_of(runtime: Any, onnx: Any, graph: Any) -> Any:
-    """To run a graph on one thread."""
-    opsets = [onnx.make_opsetid("", 22), onnx.make_opsetid("com.microsoft", 1)]
-    model = onnx.make_model(graph, ir_version=10, opset_imports=opsets)
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+class Bound:
+    """A session whose inputs and sums are bound once; a call with the others returns the output."""
+
+    def __init__(self, runtime: Any, run: Any, arrays: dict[str, Array], sums: Sequence[str], out: str) -> None:
+        self.run, self.binding, self.out, self.arrays = run, run.io_binding(), out, arrays
+        self.values = {name: runtime.OrtValue.ortvalue_from_numpy(x) for name, x in arrays.items()}
+        for name, x in self.values.items():
+            if name != out:
+                self.binding.bind_ortvalue_input(name, x)
+        for name in sums:
+            self.binding.bind_ortvalue_output(f"{name}_after", self.values[name])
+        self.binding.bind_ortvalue_output(out, self.values[out])
+
+    def __call__(self, others: dict[str, Array]) -> Array:
+        for name, x in others.items():
+            self.binding.bind_cpu_input(name, x)
+        self.run.run_with_iobinding(self.binding)
+        out: Array = self.values[self.out].numpy()
+        return out
+
+
+# --- Linear attention ------------------------------------------------------------------------------------------------
 
 
 def packed(x: Array) -> Array:
@@ -74,12 +127,12 @@ def _rule(runtime: Any, q: Array, k: Array, v: Array, beta: Array | None, log_ga
         feed["log_gate"] = packed(log_gate if log_gate.ndim == k.ndim else log_gate[..., None])
     if beta is not None:
         feed["beta"] = packed(beta[..., None])
-    kinds = {"log_gate": "gated", "beta": "delta"}
+    kinds, graph = {"log_gate": "gated", "beta": "delta"}, Graph()
     rule = "_".join(word for name, word in kinds.items() if name in feed) or "linear"
-    heads = {"q_num_heads": q.shape[1], "kv_num_heads": k.shape[1]}
-    sizes = {name: [*x.shape] for name, x in feed.items()}
-    order = "q", "k", "v", "state", "log_gate", "beta"
-    return session(runtime, "LinearAttention", sizes, order, update_rule=rule, scale=float(scale), **heads), feed
+    more = [name if name in feed else "" for name in kinds if name in feed or "beta" in feed]
+    options: Any = {"state": "state", "heads": q.shape[1], "rule": rule, "scale": scale, "out": "out"}
+    graph.linear_attention("q", "k", "v", *more, **options)
+    return graph.session(runtime, {name: x.shape for name, x in feed.items()}, "out"), feed
 
 
 def linear_attention(
@@ -123,91 +176,8 @@ def bound_step(
     Inputs are bound once, so that no array of NumPy's is looked at in a call.
     """
     run, feed = _rule(runtime, q, k, v, beta, log_gate, scale)
-    binding, out = run.io_binding(), np.empty_like(feed["v"])
-    values = {name: runtime.OrtValue.ortvalue_from_numpy(x) for name, x in {**feed, "out": out}.items()}
-    for name in feed:
-        binding.bind_ortvalue_input(name, values[name])
-    binding.bind_ortvalue_output("out", values["out"])
-    binding.bind_ortvalue_output("after", values["state"])
-
-    def call() -> Sequence[Array]:
-        run.run_with_iobinding(binding)
-        return (unpacked(values["out"].numpy(), q.shape[1]),)
-
-    return call
-
-
-# --- Whole networks -------------------------------------------------------------------------------------------------
-
-
-class Graph:
-    """A graph of ONNX's, node after node. Where an input is an array, it is a constant."""
-
-    def __init__(self) -> None:
-        self.helper, self.numpy = engine.find("onnx.helper"), engine.find("onnx.numpy_helper")
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-        self.sums: list[str] = []  # states after a token are called as before, with "_after"
-
-    def add(self, kind: str, *inputs: Any, outputs: Any = 1, domain: str = "", **attributes: Any) -> Any:
-        """A node; returns the name of its output, or the names of so many."""
-        names = []
-        for x in inputs:
-            if not isinstance(x, str):
-                self.constants.append(self.numpy.from_array(np.asarray(x), f"constant{len(self.constants)}"))
-                x = self.constants[-1].name
-            names.append(x)
-        count = len(self.nodes)
-        made = [f"{kind}{count}_{i}" for i in range(outputs)] if isinstance(outputs, int) else outputs
-        self.nodes.append(self.helper.make_node(kind, names, made, domain=domain, **attributes))
-        return made[0] if len(made) == 1 else made
-
-    def affine(self, x: str, params: Any, name: str | None = None) -> str:
-        """``x w + b``."""
-        outputs = 1 if name is None else [name]
-        return str(self.add("Gemm", x, params.w, params.b, outputs=outputs))
-
-    def norm(self, x: str, params: Any) -> str:
-        return str(self.add("LayerNormalization", x, params.gain, params.bias, epsilon=1e-5))
-
-    def linear_attention(self, q: str, k: str, v: str, state: str, heads: int) -> str:
-        """The output of one token, without a denominator."""
-        self.sums.append(state)
-        options = {"update_rule": "linear", "q_num_heads": heads, "kv_num_heads": heads, "scale": 1.0}
-        outputs = [f"of_{state}", f"{state}_after"]
-        return str(self.add("LinearAttention", q, k, v, state, outputs=outputs, domain="com.microsoft", **options)[0])
-
-    def session(self, runtime: Any, sizes: dict[str, tuple[int, ...]], out: str) -> Any:
-        """To run it, with inputs of these sizes; ``tokens`` are integers."""
-        kinds = engine.find("onnx").TensorProto
-        value = self.helper.make_tensor_value_info
-        inputs = [
-            value(name, kinds.INT64 if name == "tokens" else kinds.FLOAT, [*size]) for name, size in sizes.items()
-        ]
-        outputs = [value(name, kinds.FLOAT, None) for name in (out, *(f"{state}_after" for state in self.sums))]
-        graph = self.helper.make_graph(self.nodes, "network", inputs, outputs, self.constants)
-        return session_of(runtime, self.helper, graph)
-
-
-class Bound:
-    """A session whose inputs and sums are bound once; a call with the others returns the output."""
-
-    def __init__(self, runtime: Any, run: Any, arrays: dict[str, Array], sums: Sequence[str], out: str) -> None:
-        self.run, self.binding, self.out, self.arrays = run, run.io_binding(), out, arrays
-        self.values = {name: runtime.OrtValue.ortvalue_from_numpy(x) for name, x in arrays.items()}
-        for name, x in self.values.items():
-            if name != out:
-                self.binding.bind_ortvalue_input(name, x)
-        for name in sums:
-            self.binding.bind_ortvalue_output(f"{name}_after", self.values[name])
-        self.binding.bind_ortvalue_output(out, self.values[out])
-
-    def __call__(self, others: dict[str, Array]) -> Array:
-        for name, x in others.items():
-            self.binding.bind_cpu_input(name, x)
-        self.run.run_with_iobinding(self.binding)
-        out: Array = self.values[self.out].numpy()
-        return out
+    bound = Bound(runtime, run, {**feed, "out": np.empty_like(feed["v"])}, ["state"], "out")
+    return lambda: (unpacked(bound({}), q.shape[1]),)
 
 
 # --- Softmax --------------------------------------------------------------------------------------------------------
@@ -220,8 +190,10 @@ def softmax_attention(name: str, runtime: Any, qkv: Sequence[Array], causal: boo
 
 def _multi_head(runtime: Any, qkv: Sequence[Array], causal: bool) -> Run:
     feed, heads = dict(zip("qkv", map(packed, qkv), strict=True)), qkv[0].shape[1]
-    sizes = {name: [*x.shape] for name, x in feed.items()}
-    run = session(runtime, "MultiHeadAttention", sizes, [*feed], num_heads=heads, unidirectional=int(causal))
+    graph = Graph()
+    options: Any = {"outputs": ["out"], "domain": "com.microsoft", "num_heads": heads, "unidirectional": int(causal)}
+    graph.add("MultiHeadAttention", *feed, **options)
+    run = graph.session(runtime, {name: x.shape for name, x in feed.items()}, "out")
     return lambda: (unpacked(run.run(None, feed)[0], heads),)
 
 
