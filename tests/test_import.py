@@ -97,6 +97,7 @@ LAYERS = (
     ("kernels.common",),
     ("kernels.jit", "kernels.cuda"),
     ("models", "theory", "data", "conform", "gradcheck"),
+    ("homework",),
     ("experiments",),
     ("cli_options",),
     ("cli_bench", "cli_train"),

@@ -11,10 +11,12 @@ import sys
 from collections.abc import Sequence
 
 from linattn_ref import __version__
+from linattn_ref.cli.assignment import add_assignment
 from linattn_ref.cli.bench import add_benches
 from linattn_ref.cli.conform import add_conform
 from linattn_ref.cli.figures import add_figures
 from linattn_ref.cli.generate import add_drawn
+from linattn_ref.cli.grade import add_grade
 from linattn_ref.cli.lecture import add_lecture
 from linattn_ref.cli.live import add_live
 from linattn_ref.cli.options import Parser, tell
@@ -84,6 +86,8 @@ def parser() -> argparse.ArgumentParser:
     add_gather(commands)
     add_drawn(commands)
     add_conform(commands)
+    add_assignment(commands)
+    add_grade(commands)
     add_lecture(commands)
     add_live(commands)
     return top

@@ -1,0 +1,59 @@
+"""``linattn-ref grade``: points for a submission, and what is wrong with it."""
+
+import argparse
+import ast
+from pathlib import Path
+from typing import Any
+
+from linattn_ref.cli.options import add_command, at_least, say
+
+__all__ = ["add_grade"]
+
+
+def run_grade(arguments: argparse.Namespace) -> int:
+    """Grade the answer.py of a folder: points per item, and what is wrong in words.
+
+    The submission runs in a process of its own, under bubblewrap where that is installed, with limits of time and
+    memory and without this package; the numbers expected stay with the grader. The same submission and seed give the
+    same points. Students know the seed 0; choose one of your own.
+
+    Exit status 0: graded, whatever the points. 2: nothing could be graded.
+    """
+    from linattn_ref.homework.apart import Apart, protection
+    from linattn_ref.homework.grading import grade
+    from linattn_ref.homework.results import Report
+    from linattn_ref.homework.sheet import read
+
+    path = arguments.folder / "answer.py"
+    if not path.is_file():
+        raise ValueError(f"DIR: expected a folder with answer.py, got {arguments.folder}")
+    sheet = read(arguments.sheet or sheet_of(path.read_text(encoding="utf-8", errors="replace")))
+    with Apart(arguments.folder, seconds=sheet.seconds, memory=sheet.memory, arrays=sheet.arrays) as submission:
+        report = Report(sheet, grade(sheet, submission, seed=arguments.seed), protection())
+    say(report)
+    for path, text in ((arguments.json, report.json_text()), (arguments.html, report.as_html())):
+        if path:
+            report.save(path, text)
+            say("wrote", path)
+    return 0
+
+
+def sheet_of(text: str) -> str:
+    """The name after ``SHEET =``, read without running a line."""
+    try:
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SHEET":
+                return str(ast.literal_eval(node.value))
+    except (SyntaxError, ValueError, RecursionError):
+        pass
+    raise ValueError('answer.py: expected a line SHEET = "name"; name the sheet with --sheet')
+
+
+def add_grade(commands: Any) -> None:
+    """The command and its options."""
+    option = add_command(commands, "grade", run_grade).add_argument
+    option("folder", type=Path, metavar="DIR", help="a folder with answer.py")
+    option("--sheet", metavar="NAME", help="the sheet, where answer.py does not say, or a file of your own")
+    option("--seed", type=at_least(1), default=1, help="of the numbers and sizes that are asked (default: 1)")
+    option("--json", type=Path, metavar="FILE", help="write the result as Gradescope's autograder reads it")
+    option("--html", type=Path, metavar="FILE", help="write a page for the student")

@@ -1,0 +1,242 @@
+"""Points: each item is asked of the submission and of the solution, and compared; what is wrong is looked for by name.
+
+An item has several trials, each with numbers and sizes of its own. A wrong one is compared with the mistakes that the
+sheet knows, by solving it with that mistake; and the judge (`linattn_ref.conform`) says what it sees. An item that is
+right given an earlier function of the student's that is wrong gets its points: an error is paid for once.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linattn_ref.conform.checks import CHECKS
+from linattn_ref.conform.report import FAILED, RAISED
+from linattn_ref.conform.run import run_check
+from linattn_ref.conform.target import Target
+from linattn_ref.homework.apart import Failed
+from linattn_ref.homework.checking import flatten, off
+from linattn_ref.homework.pages import Texts, mistaken, texts
+from linattn_ref.homework.sheet import Item, Mistake, Sheet
+from linattn_ref.homework.values import arrays_of, call, decode, encode, finder
+
+__all__ = ["Here", "Result", "grade", "module_of", "questions"]
+
+TRIALS = 3
+TOLERANCE = 1e-4  # of the largest number of an array: float32 is enough, on questions of this size
+
+
+class Result(NamedTuple):
+    """An item, graded."""
+
+    item: Item
+    points: float
+    why: str = ""  # what is wrong
+    named: tuple[str, ...] = ()  # mistakes, by name
+    says: tuple[str, ...] = ()  # and in words
+
+
+class Here:
+    """A submission in this process, for texts that are trusted: what tests grade."""
+
+    def __init__(self, text: str, arrays: tuple[str, ...] = ()) -> None:
+        self.module = module_of(text)
+        self.find, self.array = finder(lambda: [self.module]), arrays_of(self.module, arrays)
+
+    def begin(self) -> None:
+        """An item begins; there is no limit here."""
+
+    def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """What a function returns, as JSON has it."""
+        packed = {"args": [encode(x) for x in args], "options": {key: encode(x) for key, x in options.items()}}
+        try:
+            with np.errstate(all="ignore"):
+                return call(self.module, {"call": name, **packed}, self.find, self.array)
+        except Exception as error:
+            raise Failed(f"{type(error).__name__}: {error}") from None
+
+
+def module_of(text: str) -> ModuleType:
+    """A module with this text."""
+    module = ModuleType("answer")
+    exec(compile(text, "answer.py", "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+@functools.cache
+def solution(sheet: Sheet, mistake: Mistake | None = None) -> ModuleType:
+    """The solution as a module, perhaps with a mistake."""
+    found: Texts = mistaken(sheet, mistake) if mistake else texts(sheet, solved=True, alone=False)
+    return module_of(found.answer)
+
+
+def questions(
+    sheet: Sheet, item: Item, names: dict[str, Any], given: Callable[..., Any], seed: int, trial: int
+) -> list[Any]:
+    """What the check of an item yields; seed 0 and trial 0 are the handout's, with its sizes."""
+    rng = np.random.default_rng([seed, sheet.items.index(item), trial])
+    larger = np.random.default_rng([seed, trial]).integers(1, 6, len(sheet.sizes)) * (seed > 0)
+    sizes = {name: n + int(more) * name.isupper() for (name, n), more in zip(sheet.sizes.items(), larger, strict=True)}
+    space = {"np": np, **names}
+    exec(compiled(item, *sizes), space)
+    return list(space["check"](rng=rng, draw=lambda *shape: rng.standard_normal(shape), given=given, **sizes))
+
+
+@functools.cache
+def compiled(item: Item, *letters: str) -> Any:
+    """A check as a function."""
+    code = f"def check({', '.join(['rng', 'draw', 'given', *letters])}):\n{textwrap.indent(item.check.strip(), '    ')}"
+    return compile(code, f"the check of {item.name}", "exec", dont_inherit=True)
+
+
+@functools.cache
+def expected(sheet: Sheet, number: int, seed: int, trial: int, mistake: Mistake | None = None) -> Any:
+    """What the solution answers; None where a mistake makes it raise an error."""
+    names = vars(solution(sheet, mistake))
+    try:
+        with np.errstate(all="ignore"):
+            return questions(sheet, sheet.items[number], names, right(sheet), seed, trial)
+    except Exception:
+        if mistake is None:
+            raise
+        return None
+
+
+def right(sheet: Sheet) -> Callable[..., Any]:
+    """What ``given`` is in a check: a function of the solution, called."""
+    return lambda name, *args, **options: getattr(solution(sheet), name)(*args, **options)
+
+
+def proxy(sheet: Sheet, submission: Any, name: str) -> Callable[..., Any]:
+    """A function of the submission, that looks like the solution's."""
+    module = solution(sheet)
+    find, function = finder(lambda: [module]), getattr(module, name)
+    dropped = {x for part in sheet.parts for x in part.drop}
+
+    def asked(*args: Any, **options: Any) -> Any:
+        try:
+            return decode(submission.call(name, args, options), find)
+        except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+            raise Failed(f"what came back cannot be read: {error}") from None
+
+    asked.__name__ = name
+    return without(asked, dropped, inspect.signature(function))
+
+
+def without(function: Callable[..., Any], names: Iterable[str], signature: inspect.Signature) -> Callable[..., Any]:
+    """The function with a signature that does not have these options."""
+    kept = [x for x in signature.parameters.values() if x.name not in names]
+    other = functools.partial(function)
+    other.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return other
+
+
+def grade(sheet: Sheet, submission: Any, *, seed: int = 1) -> tuple[Result, ...]:
+    """Grade all items.
+
+    Parameters
+    ----------
+    sheet : Sheet
+    submission : Apart or Here
+    seed : int
+        Of the numbers and sizes; from 1 on, since 0 is the handout's.
+
+    Returns
+    -------
+    tuple of Result
+        The same whenever seed and submission are the same.
+    """
+    if seed < 1:
+        raise ValueError(f"seed: expected a number of at least 1, got {seed}")
+    proxies = {name: proxy(sheet, submission, name) for name in sheet.functions}
+    results = list[Result]()
+    for item in sheet.items:
+        submission.begin()
+        results.append(graded(sheet, item, proxies, seed, [x for x in results if not x.points]))
+    return tuple(results)
+
+
+def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, lost: list[Result]) -> Result:
+    """One item; ``lost`` are the earlier ones without points."""
+    number, names = sheet.items.index(item), {**vars(solution(sheet)), **proxies}
+    answers = []
+    try:
+        for trial in range(TRIALS):
+            answers.append(questions(sheet, item, names, right(sheet), seed, trial))
+    except Failed as error:
+        return Result(item, 0.0, str(error))
+    except Exception as error:  # the check met something that it did not expect
+        return Result(item, 0.0, f"what came back is not what was asked for ({type(error).__name__}: {error})")
+    found = [off(got, expected(sheet, number, seed, trial), TOLERANCE) for trial, got in enumerate(answers)]
+    why = next(filter(None, found), "")
+    if not why:
+        return judged(item, sheet, proxies, seed)
+    for x in (x for x in sheet.mistakes if any(x.name in each.named for each in lost)):
+        if fits_mistake(sheet, number, seed, answers, x):
+            return Result(item, item.points, f"the mistake {x.name} again, which has cost points already")
+    wrong = sorted({name for each in lost for name in each.item.functions} - {*item.functions})
+    if wrong and follows(sheet, item, proxies, seed, wrong, answers):
+        return Result(item, item.points, f"right, given your {' and '.join(wrong)}, where points are lost already")
+    fits = [x for x in sheet.mistakes if x.item == item.name and fits_mistake(sheet, number, seed, answers, x)]
+    if fits:
+        return Result(item, 0.0, why, tuple(x.name for x in fits), tuple(x.says for x in fits if x.says))
+    by_judge = judged(item, sheet, proxies, seed)
+    right_answers = [expected(sheet, number, seed, trial) for trial in range(TRIALS)]
+    return Result(item, 0.0, why, by_judge.named, by_judge.says or general(answers, right_answers))
+
+
+def judged(item: Item, sheet: Sheet, proxies: dict[str, Any], seed: int) -> Result:
+    """The judge's checks: of a forward pass, or of a backward pass behind the solution's forward pass."""
+    functions = [name for name in sheet.functions if name in item.functions]
+    target: Any = without(proxies[functions[0]], item.hide, inspect.signature(proxies[functions[0]]))
+    if len(functions) > 1:
+        target = getattr(solution(sheet), functions[0]), proxies[functions[1]]
+    for name in item.checks if item.judge else ():
+        outcome = run_check(CHECKS[name], Target.of(target, item.judge, "float32"), seed)
+        if outcome.verdict in (FAILED, RAISED):
+            return Result(item, 0.0, outcome.where, outcome.named, outcome.diagnosis)
+    return Result(item, item.points)
+
+
+def follows(sheet: Sheet, item: Item, proxies: Any, seed: int, wrong: list[str], answers: list[Any]) -> bool:
+    """Whether the answer is right for a solution that uses the student's own functions where these were wrong."""
+    module = module_of(texts(sheet, solved=True, alone=False).answer)
+    vars(module).update({name: proxies[name] for name in wrong})
+    try:
+        for trial, got in enumerate(answers):
+            asked = questions(sheet, item, vars(module), right(sheet), seed, trial)
+            if off(got, asked, TOLERANCE) or not any(x.any() for _, x in flatten(asked)):
+                return False
+    except Exception:
+        return False
+    return True
+
+
+def fits_mistake(sheet: Sheet, number: int, seed: int, answers: list[Any], mistake: Mistake) -> bool:
+    """Whether the answer is that of the solution with this mistake, in every trial."""
+    theirs = [expected(sheet, number, seed, trial, mistake) for trial in range(TRIALS)]
+    return all(x is not None and not off(got, x, 10 * TOLERANCE) for got, x in zip(answers, theirs, strict=True))
+
+
+def general(answers: list[Any], theirs: list[Any]) -> tuple[str, ...]:
+    """What can be said of any array: zeros, another sign, a factor."""
+    got, asked = ([x for each in trials for _, x in flatten(each)] for trials in (answers, theirs))
+    if len(got) != len(asked):
+        return ()
+    if not any(x.any() for x in got):
+        return ("it is 0 everywhere",)
+    if any(x.shape != y.shape for x, y in zip(got, asked, strict=False)) or not all(np.isfinite(x).all() for x in got):
+        return ()
+    a, b = (np.concatenate([x.ravel() for x in each]) for each in (got, asked))
+    if a.size != b.size or not np.isfinite(b).all() or not b.any():
+        return ()
+    factor = float(a @ b / (b @ b))
+    if abs(a - factor * b).max() <= 10 * TOLERANCE * abs(b).max():
+        return ("it has the wrong sign" if abs(factor + 1) < 1e-3 else f"it is {factor:.4g} times what it should be",)
+    return ()

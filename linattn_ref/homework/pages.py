@@ -1,0 +1,240 @@
+"""Functions taken out of pages: the student's text, bodies removed, and the solution's; both run with NumPy alone.
+
+Only definitions that are needed come along. Decorators of the layer around the pages are left out, annotations are not
+evaluated, and what a page imports from this package becomes a file of the folder ``given``, cut down likewise.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from linattn_ref.homework.sheet import Mistake, Part, Sheet
+
+__all__ = ["Texts", "mistaken", "texts"]
+
+HEAD = '''"""{title}
+
+{doc}
+"""
+
+from __future__ import annotations
+
+{imports}
+
+# Float[Array, "... N D"] is an array of floats of shape (..., N, D); any axes may stand in front. Every equation has a
+# number, and the shapes are part of the question: functions are called with these arguments, whatever is inside.
+SHEET = "{sheet}"
+
+{body}
+'''
+
+
+class Texts(NamedTuple):
+    """What is in a folder: ``answer.py``, and files of ``given`` by name."""
+
+    answer: str
+    given: dict[str, str]
+
+
+class Module:
+    """The definitions of a page or of a sheet's own code, by name."""
+
+    def __init__(self, source: str) -> None:
+        self.lines, self.tree = source.splitlines(), ast.parse(source)
+        self.nodes: dict[str, Any] = {}
+        self.imports: dict[str, tuple[str, str]] = {}  # name: module, its name there ("" for the module itself)
+        for node in self.tree.body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                self.nodes[node.name] = node
+            elif isinstance(node, ast.Assign):
+                for name in (x.id for target in node.targets for x in ast.walk(target) if isinstance(x, ast.Name)):
+                    self.nodes[name] = node
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    self.imports[alias.asname or alias.name] = str(node.module), alias.name
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    self.imports[alias.asname or alias.name] = alias.name, ""
+
+    def text(self, node: Any) -> str:
+        return "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
+
+    def closure(self, names: list[str], without_body: set[str]) -> tuple[list[str], set[str]]:
+        """The definitions that these need, in the order of the file; and imports, with ``module.name`` for parts."""
+        found, imported, left = set[str](), set[str](), [*names]
+        while left:
+            name = left.pop()
+            if name in self.imports:
+                imported.add(name)
+            elif name in self.nodes and name not in found:
+                found.add(name)
+                for used in uses(self.nodes[name], name in without_body):
+                    if used.partition(".")[0] in self.imports:
+                        imported.add(used)
+                    else:
+                        left.append(used)
+        return sorted(found, key=lambda name: self.nodes[name].lineno), imported
+
+
+def uses(node: Any, without_body: bool = False) -> Iterator[str]:
+    """The names in a definition, annotations and decorators left out; ``a.b`` where a name has its part taken."""
+    if isinstance(node, ast.FunctionDef):
+        parts = [*node.args.defaults, *filter(None, node.args.kw_defaults), *([] if without_body else node.body)]
+    elif isinstance(node, ast.AnnAssign):
+        parts = [node.value] if node.value else []
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        yield f"{node.value.id}.{node.attr}"
+        parts = [node.value]
+    else:
+        if isinstance(node, ast.Name):
+            yield node.id
+        parts = [
+            x for x in ast.iter_child_nodes(node) if not isinstance(node, ast.ClassDef) or x not in node.decorator_list
+        ]
+    for part in parts:
+        yield from uses(part)
+
+
+@functools.cache
+def texts(sheet: Sheet, *, solved: bool, alone: bool = True) -> Texts:
+    """A sheet's ``answer.py``, as the solution or with its bodies removed; ``alone``: without this package."""
+    needs: dict[str, set[str]] = {}
+    imports, bodies, docs = {"import numpy as np"}, [], []
+    for part in sheet.parts:
+        module = module_of(part.page, part.code)
+        asked = set() if solved else {*part.functions}
+        order, imported = module.closure([*part.keep, *part.functions], asked)
+        imports |= import_lines(module, imported, needs, alone)
+        pieces = [removed(module, name, part) if name in asked else module.text(module.nodes[name]) for name in order]
+        pieces = [x for i, x in enumerate(pieces) if x not in pieces[:i]]
+        if not solved:
+            pieces = [without(x, part.drop) for x in pieces]
+        title, doc = described(module, part)
+        text = "\n\n\n".join(pieces)
+        for old, new in part.rename.items():
+            text = re.sub(rf"\b{old}\b", new, text)
+        docs.append(f"{title}\n{'-' * len(title)}\n{doc}")
+        bodies.append(f"# {'-' * 10} {title}\n\n\n{text}")
+    answer = HEAD.format(
+        title=sheet.title + ".",
+        doc="\n\n".join(docs),
+        imports=ordered(imports),
+        sheet=sheet.name,
+        body="\n\n\n".join(bodies),
+    )
+    return Texts(answer, given(needs) if alone else {})
+
+
+def module_of(page: str, code: str = "") -> Module:
+    source = code or inspect.getsource(
+        importlib.import_module(page if page.startswith("linattn") else f"linattn_ref.{page}")
+    )
+    return Module(source)
+
+
+def described(module: Module, part: Part) -> tuple[str, str]:
+    """The title and the formulas of a page's docstring; in place of the derivation, the sheet's question."""
+    doc = ast.get_docstring(module.tree) or ""
+    title, _, doc = doc.partition("\n")
+    formulas = doc.split("\n:Time:")[0].split("\nThe gradient, by hand\n")[0].strip("\n").rstrip()
+    return title.partition(":")[0].rstrip("."), "\n\n".join(filter(None, [formulas, part.question.strip("\n")]))
+
+
+def removed(module: Module, name: str, part: Part) -> str:
+    """A function without its body: signature, docstring, the numbers of its equations."""
+    node = module.nodes[name]
+    first = node.body[0]
+    has_doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    head = "\n".join(module.lines[node.lineno - 1 : first.lineno - 1])
+    doc = "\n".join(module.lines[first.lineno - 1 : first.end_lineno]) if has_doc else ""
+    if name in part.docs:
+        doc = f'    """{part.docs[name].strip()}"""'
+    numbers = re.findall(r"#.*?(\(\d+\))", "\n".join(module.lines[node.lineno - 1 : node.end_lineno]))
+    told = ", ".join(dict.fromkeys(numbers))
+    todo = f'raise NotImplementedError("{name} is yours to write{": " + told if told else ""}")'
+    return "\n".join(filter(None, [head, doc, f"    {todo}"]))
+
+
+def without(text: str, names: list[str]) -> str:
+    """A definition without the options or fields of these names, each on a line of its own."""
+    lines = [x for x in text.split("\n") if not any(re.match(rf"    {name}: ", x) for name in names)]
+    return "\n".join(re.sub(r"^(    \w+: .*\S)  # .*", r"\1", x) if names else x for x in lines)
+
+
+def import_lines(module: Module, used: set[str], needs: dict[str, set[str]], alone: bool) -> set[str]:
+    """The imports of these names, and what is to be given of this package."""
+    lines = set()
+    for each in used:
+        name, _, attribute = each.partition(".")
+        source, there = module.imports[name]
+        if source == "__future__":
+            continue
+        if not source.startswith("linattn_ref") or not alone:
+            line = f"from {source} import {there}" if there else f"import {source}"
+            lines.add(line if name == (there or source) else f"{line} as {name}")
+            continue
+        if is_module(f"{source}.{there}"):
+            needs.setdefault(f"{source}.{there}", set()).update({attribute} - {""})
+            lines.add(f"from given import {there}" + (f" as {name}" if name != there else ""))
+        else:
+            needs.setdefault(source, set()).add(there)
+            lines.add(
+                f"from given.{source.rpartition('.')[2]} import {there}" + (f" as {name}" if name != there else "")
+            )
+    return lines
+
+
+def is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def given(needs: dict[str, set[str]]) -> dict[str, str]:
+    """The files of ``given``: of each module what is needed, and of what that needs in turn."""
+    found: dict[str, tuple[set[str], str]] = {}
+    while left := [name for name, wanted in needs.items() if name not in found or found[name][0] != wanted]:
+        module, wanted = module_of(left[0]), {*needs[left[0]]}
+        order, imported = module.closure(sorted(wanted), set())
+        lines = import_lines(module, imported, needs, True)
+        pieces = list(dict.fromkeys(module.text(module.nodes[name]) for name in order))
+        doc = (ast.get_docstring(module.tree) or "").partition("\n")[0]
+        body = "\n\n\n".join([f'"""{doc}"""\n\nfrom __future__ import annotations\n\n{ordered(lines)}', *pieces])
+        found[left[0]] = wanted, body + "\n"
+    files = {name.rpartition(".")[2]: text for name, (_, text) in sorted(found.items())}
+    if len(files) < len(found):
+        raise ValueError(f"two modules of one name: {', '.join(sorted(found))}")
+    return files
+
+
+def ordered(lines: set[str]) -> str:
+    """Import lines, one for each module; this package's after the others."""
+    joined: dict[str, list[str]] = {}
+    for line in sorted(lines):
+        start, _, name = line.partition(" import ")
+        joined.setdefault(start, []).append(name)
+    found = [f"{start} import {', '.join(names)}" if names[0] else start for start, names in joined.items()]
+    return "\n".join(sorted(found, key=lambda x: ("given" in x or "linattn_ref" in x, x)))
+
+
+def mistaken(sheet: Sheet, mistake: Mistake, *, alone: bool = False) -> Texts:
+    """The solution with one line changed."""
+    found = texts(sheet, solved=True, alone=alone)
+    tree, lines = ast.parse(found.answer), found.answer.split("\n")
+    node = next((x for x in tree.body if getattr(x, "name", None) == mistake.function), None)
+    at = [i for i in range(node.lineno - 1, node.end_lineno or 0) if mistake.line in lines[i]] if node else []
+    if not at:
+        raise ValueError(
+            f"sheet {sheet.name}, mistake {mistake.name}: no line of {mistake.function} has {mistake.line!r}"
+        )
+    for i in at[:1]:
+        indent = lines[i][: len(lines[i]) - len(lines[i].lstrip())]
+        lines[i] = "\n".join(indent + x for x in mistake.new.strip("\n").split("\n"))
+    return Texts("\n".join(lines), found.given)

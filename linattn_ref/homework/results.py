@@ -1,0 +1,91 @@
+"""What a submission got: lines for a terminal, JSON as Gradescope reads it, and a page for the student."""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from linattn_ref import atomic
+from linattn_ref.homework.grading import Result
+from linattn_ref.homework.sheet import Sheet
+
+__all__ = ["Report"]
+
+
+class Report(NamedTuple):
+    """A submission, graded."""
+
+    sheet: Sheet
+    results: tuple[Result, ...]
+    protection: str
+
+    @property
+    def score(self) -> float:
+        return sum(x.points for x in self.results)
+
+    def __str__(self) -> str:
+        lines = [f"{self.sheet.title}: {self.score:g} of {self.sheet.points:g} points"]
+        for x in self.results:
+            lines += [
+                f"  {x.points:4g}/{x.item.points:<4g} {x.item.title}",
+                *(f"             {line}" for line in told(x)),
+            ]
+        return "\n".join([*lines, self.protection])
+
+    def as_json(self) -> dict[str, Any]:
+        """Gradescope's ``results.json``, without times: the same submission gives the same file."""
+        tests = [
+            {
+                "number": str(number),
+                "name": x.item.title,
+                "score": x.points,
+                "max_score": x.item.points,
+                "status": "passed" if x.points else "failed",
+                "output": "\n".join(told(x)),
+                "tags": list(x.named),
+                "visibility": "visible",
+            }
+            for number, x in enumerate(self.results, 1)
+        ]
+        return {"score": self.score, "output": self.protection, "visibility": "visible", "tests": tests}
+
+    def as_html(self) -> str:
+        rows = [
+            f"<tr class={'ok' if x.points else 'lost'}><td>{x.points:g} of {x.item.points:g}"
+            f"<td>{html.escape(x.item.title)}<td>{'<br>'.join(map(html.escape, told(x)))}"
+            for x in self.results
+        ]
+        title = html.escape(f"{self.sheet.title}: {self.score:g} of {self.sheet.points:g} points")
+        return PAGE.format(title=title, rows="\n".join(rows), protection=html.escape(self.protection))
+
+    def save(self, path: Path, text: str) -> None:
+        """Write one of the forms, whole or not at all."""
+        atomic.write_all({path: lambda at: at.write_text(text, encoding="utf-8")})
+
+    def json_text(self) -> str:
+        return json.dumps(self.as_json(), indent=1) + "\n"
+
+
+def told(x: Result) -> list[str]:
+    """What is wrong, in words; mistakes that fit first."""
+    if not x.why:
+        return []
+    words = [*x.says, x.why]
+    return words if x.points else [*words, f"look at: {x.item.hint}"]
+
+
+PAGE = """<!DOCTYPE html>
+<html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
+td {{ padding: .3rem 1rem .3rem 0; vertical-align: top }} .lost td:first-child {{ color: #b00020; font-weight: bold }}
+</style>
+<h1>{title}</h1>
+<table>
+{rows}
+</table>
+<p>{protection}</p>
+</html>
+"""

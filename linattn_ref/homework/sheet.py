@@ -1,0 +1,130 @@
+"""A sheet of homework: one text file, TOML, that says what is asked, checked, hinted at and known to go wrong."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["FOLDER", "Item", "Mistake", "Part", "Sheet", "names", "parse", "read"]
+
+FOLDER = Path(__file__).parent / "sheets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Functions that a student writes, from one page or from the sheet itself."""
+
+    functions: list[str]
+    page: str = ""  # "attention.softmax"
+    code: str = ""  # or their solution, where no page has them
+    keep: list[str] = field(default_factory=list)  # what the student gets as it is: classes, helpers
+    drop: list[str] = field(default_factory=list)  # options and fields that the student does not see
+    rename: dict[str, str] = field(default_factory=dict)
+    docs: dict[str, str] = field(default_factory=dict)  # other docstrings
+    question: str = ""  # what stands in place of the page's derivation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Item:
+    """What gets points, all or none."""
+
+    name: str
+    title: str
+    points: float
+    functions: list[str]  # that are asked
+    check: str  # Python: yields what is compared
+    hint: str
+    own: str = ""  # Python for the handout alone: yields pairs, a gradient and finite differences
+    judge: str = ""  # an operation of `linattn-ref conform`
+    checks: list[str] = field(default_factory=list)  # and its checks
+    hide: list[str] = field(default_factory=list)  # options that the judge is not to ask for: another item does
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mistake:
+    """What people get wrong: one line of the solution, otherwise."""
+
+    item: str
+    name: str
+    function: str
+    line: str  # the line that contains this
+    new: str  # stands there instead
+    says: str = ""  # to the student; where there is nothing, the judge has to know it
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sheet:
+    """All of it."""
+
+    name: str
+    title: str
+    hours: str
+    chapters: list[str]
+    goals: list[str]
+    reading: str
+    parts: list[Part]
+    items: list[Item]
+    mistakes: list[Mistake]
+    theory: list[dict[str, str]]  # question, answer
+    discussion: list[str]
+    sizes: dict[str, int]  # letters, in the handout; the grader's are larger
+    notes: str = ""  # for the grader
+    arrays: list[str] = field(default_factory=list)  # "torch", "jax": whose functions are accepted too
+    seconds: float = 5.0  # that an item may take
+    memory: int = 2048  # MiB
+
+    @property
+    def functions(self) -> list[str]:
+        """What a student writes."""
+        return [part.rename.get(name, name) for part in self.parts for name in part.functions]
+
+    @property
+    def points(self) -> float:
+        return sum(item.points for item in self.items)
+
+
+def names() -> list[str]:
+    """The sheets, in order: ``softmax``, ..."""
+    return [path.stem.partition("_")[2] for path in sorted(FOLDER.glob("[0-9][0-9]_*.toml"))]
+
+
+@functools.cache
+def read(name: str) -> Sheet:
+    """A sheet by name, or the file of one.
+
+    Raises
+    ------
+    ValueError
+        Where there is none, or it lacks something.
+    """
+    path = next(iter(FOLDER.glob(f"[0-9][0-9]_{name}.toml")), Path(name)) if name in names() else Path(name)
+    if path.suffix != ".toml" or not path.is_file():
+        raise ValueError(f"sheet: expected one of {', '.join(names())}, or a file NN_name.toml, got {name!r}")
+    return parse(path.read_text(encoding="utf-8"), path.stem.partition("_")[2] or path.stem)
+
+
+def parse(text: str, name: str) -> Sheet:
+    """The sheet that a text describes.
+
+    Raises
+    ------
+    ValueError
+        Naming what is missing, or not known.
+    """
+    try:
+        said: dict[str, Any] = tomllib.loads(text)
+        lists: dict[str, Any] = {key: [cls(**x) for x in said.pop(key)] for key, cls in KINDS.items()}
+        sheet = Sheet(name=name, **lists, **said)
+    except (KeyError, TypeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"sheet {name}: {str(error).replace('.__init__()', '')}") from None
+    known = {item.name for item in sheet.items}
+    for mistake in sheet.mistakes:
+        if mistake.item not in known:
+            raise ValueError(f"sheet {name}, mistake {mistake.name}: there is no item {mistake.item!r}")
+    return sheet
+
+
+KINDS: dict[str, Any] = {"parts": Part, "items": Item, "mistakes": Mistake}

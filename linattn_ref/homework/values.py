@@ -1,0 +1,92 @@
+"""How values cross between processes and into files: as JSON, in which nothing can be hidden. Needs NumPy alone.
+
+An array is a list with a dtype and a shape; a NamedTuple is the name of its class with its fields. Whoever reads one
+looks for a class of that name, and takes the fields that this class has.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["arrays_of", "call", "decode", "encode", "finder"]
+
+DTYPES = "bool", "int32", "int64", "float32", "float64"
+
+
+def encode(x: Any) -> Any:
+    """What JSON has for a value; what is no value is only named."""
+    if x is None or isinstance(x, (bool, int, float, str)):
+        return x
+    if hasattr(x, "detach"):  # PyTorch's
+        x = x.detach().cpu().numpy()
+    if isinstance(x, np.generic) or (hasattr(x, "__array__") and not isinstance(x, np.ndarray)):
+        x = np.asarray(x)
+    if isinstance(x, np.ndarray):
+        return {"array": x.tolist(), "dtype": str(x.dtype), "shape": list(x.shape)}
+    if hasattr(x, "_fields"):
+        return {"class": type(x).__name__, "fields": {name: encode(getattr(x, name)) for name in x._fields}}
+    if isinstance(x, dict):
+        return {"dict": {str(name): encode(y) for name, y in x.items()}}
+    if isinstance(x, (list, tuple)):
+        return {"list": [encode(y) for y in x]}
+    return {"other": type(x).__name__}
+
+
+def decode(x: Any, find: Callable[[str], Any], array: Callable[[np.ndarray], Any] = lambda x: x) -> Any:
+    """The value; ``find`` looks for a class by its name, and ``array`` makes another library's array."""
+    if not isinstance(x, dict):
+        return x
+    if "array" in x:
+        if x["dtype"] not in DTYPES:
+            raise ValueError(f"expected an array of one of {', '.join(DTYPES)}, got {x['dtype']!r}")
+        return array(np.array(x["array"], dtype=x["dtype"]).reshape(x["shape"]))
+    if "class" in x:
+        cls, fields = find(x["class"]), x["fields"]
+        names = [name for name in getattr(cls, "_fields", ()) if name in fields]
+        if len(names) != len(getattr(cls, "_fields", (None,))):
+            return {name: decode(y, find, array) for name, y in fields.items()}
+        return cls(**{name: decode(fields[name], find, array) for name in names})
+    if "dict" in x:
+        return {name: decode(y, find, array) for name, y in x["dict"].items()}
+    return tuple(decode(y, find, array) for y in x["list"]) if "list" in x else None
+
+
+def finder(modules: Callable[[], list[Any]]) -> Callable[[str], Any]:
+    """What looks for a class by its name: one that a module has, or that something in a module is of."""
+
+    def find(name: str) -> Any:
+        for module in modules():
+            if isinstance(getattr(module, name, None), type):
+                return getattr(module, name)
+            for x in vars(module).values():
+                if type(x).__name__ == name:
+                    return type(x)
+        return None
+
+    return find
+
+
+def arrays_of(module: Any, allowed: tuple[str, ...] | list[str]) -> Callable[[np.ndarray], Any]:
+    """What makes arrays for a module: those of PyTorch or JAX, where that is allowed and the module imports it."""
+    found = {str(getattr(x, "__name__", "")).partition(".")[0]: x for x in vars(module).values() if not callable(x)}
+    if "torch" in found and "torch" in allowed:
+        return lambda x: found["torch"].from_numpy(np.array(x))
+    if "jax" in found and "jax" in allowed:
+        found["jax"] = importlib.import_module("jax")  # where only a part of it was imported
+        found["jax"].config.update("jax_enable_x64", True)
+        return lambda x: found["jax"].numpy.asarray(x)
+    return lambda x: x
+
+
+def call(module: Any, request: dict[str, Any], find: Callable[[str], Any], array: Callable[..., Any]) -> Any:
+    """Call a function of the module with arguments that came as JSON; what it returns, as JSON."""
+    function = getattr(module, request["call"], None)
+    if function is None:
+        raise NotImplementedError(f"there is no function {request['call']}")
+    args = [decode(x, find, array) for x in request["args"]]
+    options = {name: decode(x, find, array) for name, x in request["options"].items()}
+    return encode(function(*args, **options))

@@ -1,0 +1,253 @@
+"""``linattn-ref assignment`` and ``grade``: what they write and say, and what a submission cannot do."""
+
+import json
+import re
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linattn_ref.cli import main
+from linattn_ref.homework import grade, names, read, sheet, write
+from linattn_ref.homework.apart import Apart, Failed, protection
+from linattn_ref.homework.checking import off, slope
+from linattn_ref.homework.grading import Here
+from linattn_ref.homework.pages import mistaken, texts
+from linattn_ref.homework.results import Report
+from linattn_ref.homework.values import decode, encode
+
+SOFTMAX = read("softmax")
+
+HOSTILE = """
+import json, os, sys
+from pathlib import Path
+
+def softmax(a):
+    while True:
+        pass
+
+def forward(q, k, v, *, causal=False, scale=None):
+    from linattn_ref.attention import softmax
+    return softmax.forward(q, k, v, causal=causal, scale=scale)
+
+def backward(d_out, saved):
+    known = json.loads((Path(__file__).parent / "tests" / "expected.json").read_text())
+    return [np.array(x["array"]) for name in ("queries", "keys", "values") for x in known[name]["yields"]]
+
+def update(running, a, v):
+    print("points", flush=True)
+    os._exit(0)
+"""
+
+
+def apart(folder, one=SOFTMAX):
+    return Apart(folder, seconds=one.seconds, memory=one.memory, arrays=one.arrays)
+
+
+def submitted(folder, text, given=None):
+    write(SOFTMAX, folder)
+    (folder / "answer.py").write_text(text, encoding="utf-8")
+    for name, file in (given or {}).items():
+        (folder / "given" / f"{name}.py").write_text(file, encoding="utf-8")
+    return folder
+
+
+def test_a_submission_that_loops_imports_the_package_reads_the_tests_and_ends_the_process(tmp_path):
+    """Each of its functions loses its own items, and what is right next to them has its points."""
+    solution = texts(SOFTMAX, solved=True)
+    folder = submitted(tmp_path / "work", solution.answer + HOSTILE, solution.given)
+    impatient = replace(SOFTMAX, seconds=0.3)
+    with apart(folder, impatient) as submission:
+        results = {x.item.name: x for x in grade(impatient, submission)}
+    assert {name for name, x in results.items() if x.points} == {"tiles"}
+    assert results["rows"].why == "too late: the time limit has passed"
+    assert "No module named 'linattn_ref'" in results["forward"].why
+    assert "expected shape" in results["queries"].why
+    assert results["online"].why.startswith("the process ended")
+
+
+def test_commands(tmp_path, capsys):
+    assert main(["assignment", "--list"]) == 0
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == names()
+    for words in ([], ["--instructor"]):
+        assert main(["assignment", "softmax", "--out", str(tmp_path / f"out{len(words)}"), *words]) == 0
+    assert main(["assignment", "softmax", "--out", str(tmp_path / "out0")]) == 2
+    assert "not an empty folder" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"out0", "out1"}
+    assert {path.name for path in (tmp_path / "out1").iterdir()} == {
+        "GRADING.md",
+        "discussion.md",
+        "solution",
+        "theory.md",
+    }
+    asked = (tmp_path / "out0" / "theory.md").read_text(encoding="utf-8")
+    assert "*Answer.*" not in asked
+    record, page = tmp_path / "results.json", tmp_path / "page.html"
+    words = ["grade", str(tmp_path / "out1" / "solution"), "--json", str(record), "--html", str(page)]
+    assert main(words) == 0
+    assert "100 of 100 points" in capsys.readouterr().out
+    written = json.loads(record.read_text(encoding="utf-8"))
+    assert written["score"] == 100
+    assert [x["status"] for x in written["tests"]] == ["passed"] * len(SOFTMAX.items)
+    assert "100 of 100 points" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["assignment"], "expected NAME and --out DIR, or --list"),
+        (["assignment", "none", "--out", "x"], "expected one of softmax"),
+        (["grade", "nowhere"], "expected a folder with answer.py"),
+        (["grade", "."], 'expected a line SHEET = "name"'),
+    ],
+)
+def test_what_is_wrong_is_one_line(words, complaint, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "answer.py").write_text("1 +", encoding="utf-8")
+    assert main(words) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_the_same_submission_has_the_same_report():
+    forgetful = next(x for x in SOFTMAX.mistakes if x.name == "row_sum_missing")
+    reports = [
+        Report(SOFTMAX, grade(SOFTMAX, Here(mistaken(SOFTMAX, forgetful).answer), seed=7), protection()) for _ in "ab"
+    ]
+    assert reports[0].json_text() == reports[1].json_text()
+    assert reports[0].as_html() == reports[1].as_html()
+    assert "your gradient of q is right up to the row sum in (6)" in str(reports[0])
+    assert reports[0].score == 80
+    (lost,) = (x for x in reports[0].as_json()["tests"] if x["status"] == "failed")
+    assert lost["tags"] == ["row_sum_missing"]
+
+
+def test_what_follows_from_a_wrong_function_is_paid_for_once():
+    """A softmax of another base is no known mistake; attention with it is right, given that."""
+    text = texts(SOFTMAX, solved=True, alone=False).answer
+    other = "def softmax(a):\n    p = np.exp2(a - a.max(-1, keepdims=True))\n    return p / p.sum(-1, keepdims=True)\n"
+    results = {x.item.name: x for x in grade(SOFTMAX, Here(f"{text}\n\n{other}"))}
+    assert [name for name, x in results.items() if not x.points] == ["rows", "stable"]
+    assert results["forward"].why == "right, given your softmax, where points are lost already"
+
+
+def test_values_cross_as_json():
+    class Pair(tuple):
+        __slots__ = ()
+
+    x = {"a": np.array([[1.5, -np.inf]], np.float32), "b": (None, True, 3, "c"), "n": np.empty((0, 2))}
+    back = decode(json.loads(json.dumps(encode(x))), lambda name: None)
+    assert back["a"].dtype == np.float32
+    assert back["n"].shape == (0, 2)
+    np.testing.assert_array_equal(back["a"], x["a"])
+    assert back["b"] == x["b"]
+    assert decode(encode(print), lambda name: None) is None
+    with pytest.raises(ValueError, match="expected an array of one of"):
+        decode({"array": [1], "dtype": "O", "shape": [1]}, lambda name: None)
+
+
+def test_comparing_and_slopes():
+    x = np.array([1.0, 2.0])
+    assert off(x, x, 1e-4) == ""
+    assert "expected shape (2,), got (1,)" in off(x[:1], x, 1e-4)
+    assert "at [1] expected 2, got nan" in off(np.array([1.0, np.nan]), x, 1e-4)
+    assert "no array of numbers" in off("abc", x, 1e-4)
+    np.testing.assert_allclose(slope(np.square, x, np.ones(2)), 2 * x, rtol=1e-8)
+
+
+def test_sheets_that_cannot_be_read(tmp_path):
+    text = (sheet.FOLDER / "01_softmax.toml").read_text(encoding="utf-8")
+    for old, new, complaint in (
+        ("title =", "titel =", "titel"),
+        ('item = "rows"', 'item = "rosw"', "there is no item 'rosw'"),
+        ("[sizes]", "[sizes", "sheet"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            sheet.parse(text.replace(old, new, 1), "softmax")
+    wrong = replace(SOFTMAX.mistakes[0], line="# (99)")
+    with pytest.raises(ValueError, match=r"no line of softmax has '# \(99\)'"):
+        mistaken(SOFTMAX, wrong)
+
+
+def test_the_sheet_in_contributing_is_one(tmp_path, capsys):
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (tmp_path / "07_layer_norm.toml").write_text(
+        re.search(r"```toml\n(title = .*?)```", text, re.DOTALL).group(1), encoding="utf-8"
+    )
+    assert main(["assignment", str(tmp_path / "07_layer_norm.toml"), "--out", str(tmp_path / "work")]) == 0
+    seventh = read(str(tmp_path / "07_layer_norm.toml"))
+    assert seventh.name == "layer_norm"
+    assert [x.points for x in grade(seventh, Here(texts(seventh, solved=True, alone=False).answer))] == [40, 60]
+    (mistake,) = seventh.mistakes
+    results = grade(seventh, Here(mistaken(seventh, mistake).answer))
+    assert [(x.points, x.named) for x in results] == [(40, ()), (0, (mistake.name,))]
+
+
+# --- With a process each --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names())
+def test_the_solution_in_a_process_of_its_own(name, tmp_path):
+    write(read(name), tmp_path / "out", instructor=True)
+    with apart(tmp_path / "out" / "solution", read(name)) as submission:
+        assert [x.why for x in grade(read(name), submission) if x.why] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("import time\ntime.sleep(1000)", "too late"),
+        ("raise SystemExit", "SystemExit"),
+        ("x = bytearray(1 << 40)", "MemoryError"),
+        ("def softmax(a", "SyntaxError"),
+        ("import os\nos.fork() or os.setsid()\nwhile True:\n    pass", "too late"),
+        ("import sys\nsys.stdout.write('{}')\nsys.__stdout__.flush()\nimport os\nos.kill(os.getpid(), 9)", "ended"),
+    ],
+)
+def test_submissions_that_cannot_be_imported(text, why, tmp_path, monkeypatch):
+    monkeypatch.setattr("linattn_ref.homework.apart.IMPORTING", 2.0)
+    with apart(submitted(tmp_path / "work", text), replace(SOFTMAX, seconds=0.3)) as submission:
+        results = grade(SOFTMAX, submission)
+    assert not any(x.points for x in results)
+    assert all(x.why.startswith("answer.py could not be imported") and why in x.why for x in results)
+
+
+@pytest.mark.slow
+def test_memory_and_files_have_a_limit(tmp_path):
+    text = "import numpy as np\n\ndef softmax(a):\n    return np.ones(1 << 30)\n\ndef update(running, a, v):\n"
+    text += "    open('large', 'wb').write(bytes(1 << 24))\n"
+    with apart(submitted(tmp_path / "work", text)) as submission:
+        for name in ("softmax", "update"):
+            with pytest.raises(Failed, match=r"MemoryError|OSError|ended"):
+                submission.call(name, (1, 2, 3)[: 1 + 2 * (name == "update")], {})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="needs bubblewrap")
+def test_under_bubblewrap_there_is_nothing_to_find(tmp_path):
+    text = f"import os\n\ndef softmax(a):\n    return [os.path.exists(x) for x in ({__file__!r}, '/etc/passwd')]\n"
+    with apart(submitted(tmp_path / "work", text)) as submission:
+        assert decode(submission.call("softmax", (1,), {}), None) == (False, False)
+    assert "under bubblewrap" in protection()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_functions_of_other_libraries(library, tmp_path):
+    """Of every sheet that accepts them: the solution's arithmetic on another library's arrays."""
+    pytest.importorskip(library)
+    text = (
+        "import torch\n\ndef softmax(a):\n    assert isinstance(a, torch.Tensor)\n    return torch.softmax(a, -1)\n"
+        if library == "torch"
+        else "import jax\nimport jax.numpy as jnp\n\ndef softmax(a):\n    assert isinstance(a, jax.Array)\n"
+        "    return jax.nn.softmax(a, axis=-1)\n"
+    )
+    roomy = replace(SOFTMAX, memory=1 << 15)
+    with apart(submitted(tmp_path / "work", text), roomy) as submission:
+        results = {x.item.name: x.why for x in grade(roomy, submission)}
+    assert {name for name, why in results.items() if not why} == {"rows", "stable"}
+    assert library not in sys.modules or library in text

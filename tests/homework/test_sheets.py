@@ -1,0 +1,112 @@
+"""Every sheet: the solution has all points, nothing has none, and each mistake costs its item and is named."""
+
+import importlib
+import re
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+from homework_ways import OTHER_WAYS
+
+from linattn_ref.homework import grade, names, read, write
+from linattn_ref.homework.grading import Here
+from linattn_ref.homework.handout import files
+from linattn_ref.homework.pages import mistaken, texts
+
+MISTAKES = [(name, x) for name in names() for x in read(name).mistakes]
+
+
+def graded(sheet, text):
+    return grade(sheet, Here(text))
+
+
+@cache
+def solved(name):
+    return texts(read(name), solved=True, alone=False).answer
+
+
+def ending_with(name, function):
+    """The solution with other functions of the same names behind it."""
+    return solved(name) + "".join(f"\n\n{x} = {function}" for x in read(name).functions)
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_solution_has_all_points_and_the_skeleton_none(name):
+    sheet = read(name)
+    assert [x.why for x in graded(sheet, solved(name))] == [""] * len(sheet.items)
+    for x in graded(sheet, texts(sheet, solved=False, alone=False).answer):
+        assert not x.points
+        assert "is yours to write" in x.why
+
+
+@pytest.mark.parametrize("name", names())
+def test_zeros_and_the_input_have_no_points(name):
+    zeros = "(lambda *args, **_: [np.zeros_like(np.asarray(x, float)) for x in args if isinstance(x, np.ndarray)])"
+    for function in ("(lambda *args, **_: args[0])", "(lambda *args, **_: 0.0 * np.asarray(args[0], float))", zeros):
+        assert [x.item.name for x in graded(read(name), ending_with(name, function)) if x.points] == []
+
+
+@pytest.mark.parametrize(("name", "mistake"), MISTAKES, ids=[f"{name}-{x.name}" for name, x in MISTAKES])
+def test_a_mistake_loses_its_item_and_is_named(name, mistake):
+    results = graded(read(name), mistaken(read(name), mistake).answer)
+    assert [x.item.name for x in results if not x.points] == [mistake.item]
+    (lost,) = (x for x in results if not x.points)
+    assert mistake.name in lost.named
+    assert all(x.says for x in results if not x.points)
+
+
+@pytest.mark.parametrize("name", names())
+def test_at_least_eight_mistakes_and_theory(name):
+    sheet = read(name)
+    assert len(sheet.mistakes) >= 8
+    assert len({x.name for x in sheet.mistakes}) == len(sheet.mistakes)
+    assert len(sheet.theory) >= 4
+    assert sheet.points == 100
+    assert len(sheet.items) * sheet.seconds <= 50  # all items too late: a minute
+
+
+@pytest.mark.parametrize(("name", "way"), [(name, way) for name in names() for way in OTHER_WAYS[name]])
+def test_solutions_written_in_other_ways_lose_nothing(name, way):
+    results = graded(read(name), f"{solved(name)}\n\n{OTHER_WAYS[name][way]}")
+    assert [(x.item.name, x.why) for x in results if x.why] == []
+
+
+@pytest.mark.parametrize("name", names())
+def test_solutions_in_float32_lose_nothing(name):
+    submission = Here(solved(name))
+    submission.array = lambda x: x.astype(np.float32) if x.dtype == np.float64 else x
+    assert [(x.item.name, x.why) for x in grade(read(name), submission) if x.why] == []
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_handouts_tests_pass_for_the_solution_and_fail_for_the_skeleton(name, tmp_path, monkeypatch):
+    write(read(name), tmp_path / "work")
+    monkeypatch.syspath_prepend(tmp_path / "work")
+    monkeypatch.syspath_prepend(tmp_path / "work" / "tests")
+    for module in ("answer", "checking", "values", "test_answer"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    for title in [title for title in sys.modules if title.partition(".")[0] == "given"]:
+        monkeypatch.delitem(sys.modules, title)
+    tests = importlib.import_module("test_answer")
+    for title in (title for title in vars(tests) if title.startswith("test_")):
+        with pytest.raises(NotImplementedError):
+            getattr(tests, title)()
+    exec(solved(name), vars(tests.answer))
+    for title in (title for title in vars(tests) if title.startswith("test_")):
+        getattr(tests, title)()
+    for title in ("answer", "checking", "values", "test_answer", *(x for x in sys.modules if x.startswith("given"))):
+        monkeypatch.delitem(sys.modules, title, raising=False)
+
+
+@pytest.mark.parametrize("name", names())
+def test_no_line_of_the_solution_is_in_the_handout(name):
+    """Of what is removed: any line that computes."""
+    sheet = read(name)
+    handed = "\n".join(files(sheet).values())
+    kept = {x.strip() for x in texts(sheet, solved=False).answer.splitlines()}
+    for line in texts(sheet, solved=True).answer.splitlines():
+        code = line.partition("  # (")[0].strip()
+        if line.strip() not in kept and re.search(r"# \(\d+\)", line):
+            assert code not in handed, code
+    assert "linattn_ref" not in re.sub(r"from linattn_ref\.homework\.values import .*", "", handed)
